@@ -1,0 +1,79 @@
+# Every target sets up what it needs in .venv; given are only Python 3.10 to 3.13 and a package index.
+#   make demo      compile, run and check a small model          make lint    ruff and mypy
+#   make test      lint and the whole test suite                 make bench   race against other runtimes
+#   make conformance   ONNX's own 2,000 tests
+# Variables: PYTHON (the interpreter that makes .venv), PYTEST_ARGS, BENCH_ARGS.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BENCH_ARGS ?= --short
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+# kernels that the tests compile stay out of the user's cache
+TEST_CACHE := $(CURDIR)/$(VENV)/test-cache
+# the tests run in two processes: each compiles and computes with one
+TEST_ENV := TILEWRIGHT_CACHE=$(TEST_CACHE) TILEWRIGHT_JOBS=1 OMP_NUM_THREADS=1
+
+.PHONY: demo test test-models test-boards lint format conformance bench models wheel clean
+.DEFAULT_GOAL := demo
+
+demo: $(VENV)/with-demo
+	@$(BIN)/python examples/digits/demo.py
+
+lint: $(VENV)/with-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/with-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: $(VENV)/with-models lint
+	@rm -rf $(TEST_CACHE)
+	$(TEST_ENV) $(BIN)/pytest -q -n 2 $(PYTEST_ARGS)
+
+# the large models too (3 GB of files, 8 GB of memory)
+test-models: $(VENV)/with-models
+	$(TEST_ENV) $(BIN)/pytest -q -m "big or not big" tests/models $(PYTEST_ARGS)
+
+# models on the simulated boards of QEMU (minutes; needs qemu and lld)
+test-boards: $(VENV)/with-models
+	$(TEST_ENV) $(BIN)/pytest -q -m "qemu or not qemu" tests/targets $(PYTEST_ARGS)
+
+# ONNX's own tests, all of them, with an empty kernel cache; writes docs/onnx_conformance.md
+conformance: $(VENV)/with-dev
+	$(BIN)/python tests/conformance/onnx/run.py --report docs/onnx_conformance.md
+
+bench: $(VENV)/with-bench
+	$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
+
+models: $(VENV)/with-models
+	$(BIN)/python benchmarks/models.py
+
+wheel: $(VENV)/python-ok
+	$(PIP) wheel --no-deps --wheel-dir dist .
+
+clean:
+	rm -rf $(VENV) build dist out *.egg-info benchmarks/models .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ---- the environment ----
+
+$(VENV)/python-ok:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || { \
+	  echo "Tilewright needs Python 3.10 to 3.13; name one with: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# .venv/with-EXTRA: the project itself (editable) with one extra of pyproject.toml
+$(VENV)/with-demo $(VENV)/with-dev: $(VENV)/with-%: pyproject.toml | $(VENV)/python-ok
+	@echo "installing tilewright and its extra '$*' into $(VENV) ..."
+	@$(PIP) install -e '.[$*]'
+	@touch $@
+
+$(VENV)/with-models $(VENV)/with-bench: $(VENV)/with-%: pyproject.toml | $(VENV)/python-ok
+	@echo "installing tilewright and its extras 'dev' and '$*' into $(VENV) ..."
+	@$(PIP) install -e '.[dev,$*]'
+	@touch $@

@@ -1,0 +1,248 @@
+"""Ten single kernels at sizes the default rules were not written for: what tuning gains, and guided against random
+search.
+
+    python benchmarks/tune_kernels.py [--trials 200] [--seeds 1] [--kernels matmul,softmax] [--threads 2] [--random] -o
+    results
+
+Writes results.json and results.md: for every kernel the time of the default schedule, the speedup of the best confirmed
+one, and after how many trials guided search was as good as the best of random search. ``--list`` shows the kernels."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tilewright import te
+from tilewright.options import Options
+from tilewright.targets.base import find
+from tilewright.tensor.kernel import Kernel
+from tilewright.tune.cost import CostModel
+from tilewright.tune.database import Database
+from tilewright.tune.measure import Meter
+from tilewright.tune.tasks import fused_kernels, task_of
+from tilewright.tune.tuner import Tuner
+
+
+def matmul() -> Kernel:
+    a, b, k = te.placeholder((391, 763), "a"), te.placeholder((763, 517), "b", constant=True), te.reduce_axis(763, "k")
+    return te.kernel(te.compute((391, 517), lambda i, j: te.sum(a[i, k] * b[k, j], k), "c"), name="matmul")
+
+
+def conv(height: int, channels: int, filters: int, size: int) -> Kernel:
+    pad = size // 2
+    x = te.placeholder((height + 2 * pad, height + 2 * pad, channels), "x")
+    w = te.placeholder((size, size, channels, filters), "w", constant=True)
+    bias = te.placeholder((filters,), "bias", constant=True)
+    ry, rx, rc = te.reduce_axis(size, "ry"), te.reduce_axis(size, "rx"), te.reduce_axis(channels, "rc")
+    out = te.compute(
+        (height, height, filters), lambda y, z, f: te.sum(x[y + ry, z + rx, rc] * w[ry, rx, rc, f], ry, rx, rc), "conv"
+    )
+    return te.kernel(
+        te.compute((height, height, filters), lambda y, z, f: te.maximum(out[y, z, f] + bias[f], 0.0), "y"),
+        name=f"conv{size}x{size}",
+    )
+
+
+def depthwise() -> Kernel:
+    n, c = 37, 120
+    x, w = te.placeholder((n + 4, n + 4, c), "x"), te.placeholder((5, 5, c), "w", constant=True)
+    ry, rx = te.reduce_axis(5, "ry"), te.reduce_axis(5, "rx")
+    return te.kernel(
+        te.compute((n, n, c), lambda y, z, f: te.sum(x[y + ry, z + rx, f] * w[ry, rx, f], ry, rx), "y"),
+        name="depthwise",
+    )
+
+
+def batch_matmul() -> Kernel:
+    a, b, k = te.placeholder((14, 93, 75), "a"), te.placeholder((14, 75, 87), "b"), te.reduce_axis(75, "k")
+    return te.kernel(
+        te.compute((14, 93, 87), lambda n, i, j: te.sum(a[n, i, k] * b[n, k, j], k), "c"), name="batch_matmul"
+    )
+
+
+def softmax() -> Kernel:
+    rows, n = 777, 1003
+    x = te.placeholder((rows, n), "x")
+    k, k2 = te.reduce_axis(n, "k"), te.reduce_axis(n, "k2")
+    top = te.compute((rows,), lambda i: te.max(x[i, k], k), "top")
+    e = te.compute((rows, n), lambda i, j: te.exp(x[i, j] - top[i]), "e")
+    total = te.compute((rows,), lambda i: te.sum(e[i, k2], k2), "total")
+    return te.kernel(te.compute((rows, n), lambda i, j: e[i, j] / total[i], "y"), name="softmax")
+
+
+def layer_norm() -> Kernel:
+    rows, n = 389, 1212
+    x, g, b = (
+        te.placeholder((rows, n), "x"),
+        te.placeholder((n,), "g", constant=True),
+        te.placeholder((n,), "b", constant=True),
+    )
+    k, k2 = te.reduce_axis(n, "k"), te.reduce_axis(n, "k2")
+    total = te.compute((rows,), lambda i: te.sum(x[i, k], k), "total")
+    mean = te.compute((rows,), lambda i: total[i] * (1.0 / n), "mean")
+    square = te.compute((rows,), lambda i: te.sum((x[i, k2] - mean[i]) * (x[i, k2] - mean[i]), k2), "square")
+    scale = te.compute((rows,), lambda i: te.rsqrt(square[i] * (1.0 / n) + 1e-5), "scale")
+    return te.kernel(
+        te.compute((rows, n), lambda i, j: (x[i, j] - mean[i]) * scale[i] * g[j] + b[j], "y"), name="layer_norm"
+    )
+
+
+def reduction() -> Kernel:
+    x, k = te.placeholder((2011, 493), "x"), te.reduce_axis(493, "k")
+    return te.kernel(te.compute((2011,), lambda i: te.sum(x[i, k], k), "y"), name="reduction")
+
+
+def transpose() -> Kernel:
+    x = te.placeholder((1111, 777), "x")
+    return te.kernel(te.compute((777, 1111), lambda i, j: x[j, i], "y"), name="transpose")
+
+
+ATTENTION = """
+func.func @main(%q: tensor<1x7x189x56xf32>, %k: tensor<1x7x189x56xf32>, %v: tensor<1x7x189x56xf32>)
+    -> tensor<1x7x189x56xf32> {
+  %0 = "tw.attention"(%q, %k, %v) {scale = 0.133630621 : f64} :
+    (tensor<1x7x189x56xf32>, tensor<1x7x189x56xf32>, tensor<1x7x189x56xf32>) -> tensor<1x7x189x56xf32>
+  return %0 : tensor<1x7x189x56xf32>
+}
+"""
+
+
+def attention() -> Kernel:
+    (kernel,) = fused_kernels(ATTENTION)
+    return kernel
+
+
+KERNELS = {
+    "matmul": matmul,
+    "conv3x3": lambda: conv(27, 72, 88, 3),
+    "conv1x1": lambda: conv(29, 152, 184, 1),
+    "depthwise": depthwise,
+    "batch_matmul": batch_matmul,
+    "softmax": softmax,
+    "layer_norm": layer_norm,
+    "attention": attention,
+    "reduction": reduction,
+    "transpose": transpose,
+}
+
+
+def search(kernel: Kernel, trials: int, seed: int, threads: int, guided: bool) -> dict[str, Any]:
+    """One search from nothing: the best ratio after every trial, and the confirmed result."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = Options(threads=threads)
+        meter = Meter(find("cpu"), threads, seconds=0.2)
+        tuner = Tuner(
+            [task_of(kernel)],
+            options,
+            CostModel(seed) if guided else None,
+            Database(Path(folder) / "t.sqlite"),
+            seed,
+            meter=meter,
+        )
+        start = time.perf_counter()
+        report = tuner.run(trials)
+        found = tuner.database.measurements(tuner.numbers[0])
+        result = tuner.database.result(tuner.tasks[0].key.kernel, tuner.machine)
+        tuner.database.close()
+        curve, best = [], 1.0
+        for m in found:
+            best = min(best, m.ratio) if m.ratio is not None else best
+            curve.append(round(best, 4))
+        return {
+            "guided": guided, "seed": seed, "space": report.tasks[0].space, "trials": len(found),
+            "seconds": round(time.perf_counter() - start, 1),
+            "curve": curve, "failed": {k: v for k, v in report.outcomes.items() if k != "ok"},
+            "ratio": result.seconds / result.baseline if result else 1.0,
+            "default_us": result.baseline * 1e6 if result else None,
+            "decisions": result.decisions if result else {},
+        }  # fmt: skip
+
+
+def reached(curve: list[float], goal: float) -> int | None:
+    """After how many trials a curve is within 2% of a goal."""
+    return next((i + 1 for i, r in enumerate(curve) if r <= goal * 1.02), None)
+
+
+def markdown(results: dict[str, Any]) -> str:
+    lines = [
+        f"# Tuning single kernels\n\n{results['machine']}, {results['threads']} threads, {results['trials']} trials.\n"
+    ]
+    lines += [
+        "| kernel | space | speedup | seconds | guided best | random best | guided reaches random's best after |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, runs in results["kernels"].items():
+        guided = [r for r in runs if r["guided"]]
+        blind = [r for r in runs if not r["guided"]]
+        best = min(guided, key=lambda r: r["ratio"])
+        row = [
+            name,
+            best["space"],
+            f"{1 / best['ratio']:.2f}",
+            best["seconds"],
+            f"{1 / min(min(r['curve'], default=1.0) for r in guided):.2f}",
+        ]
+        if blind:
+            goal = min(min(r["curve"], default=1.0) for r in blind)
+            at = [a for r in guided if (a := reached(r["curve"], goal)) is not None]
+            row += [f"{1 / goal:.2f}", min(at) if at else "not"]
+        else:
+            row += ["", ""]
+        lines.append("| " + " | ".join(map(str, row)) + " |")
+    lines.append(f"\nGeometric mean of the confirmed speedups: {geometric_mean(results):.3f}\n")
+    return "\n".join(lines)
+
+
+def geometric_mean(results: dict[str, Any]) -> float:
+    best = [1 / min(r["ratio"] for r in runs if r["guided"]) for runs in results["kernels"].values()]
+    return math.exp(sum(map(math.log, best)) / len(best)) if best else 1.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--kernels", default=",".join(KERNELS))
+    parser.add_argument("--random", action="store_true", help="run random search too, for comparison")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("-o", "--output", default="tune_kernels")
+    args = parser.parse_args()
+    if args.list:
+        print("\n".join(KERNELS))
+        return 0
+    results: dict[str, Any] = {
+        "machine": platform.processor() or platform.machine(),
+        "threads": args.threads,
+        "trials": args.trials,
+        "kernels": {},
+    }
+    for name in args.kernels.split(","):
+        kernel = KERNELS[name]()
+        runs = results["kernels"][name] = []
+        for seed in range(args.seeds):
+            for guided in (True, False) if args.random else (True,):
+                runs.append(search(kernel, args.trials, seed, args.threads, guided))
+                r = runs[-1]
+                kind = "guided" if guided else "random"
+                best = 1 / min(r["curve"], default=1.0)
+                print(
+                    f"{name:13} {kind} {r['trials']:4} trials {r['seconds']:6.1f} s  best {best:.3f}x"
+                    f"  confirmed {1 / r['ratio']:.3f}x",
+                    flush=True,
+                )
+        Path(f"{args.output}.json").write_text(json.dumps(results, indent=1) + "\n")
+        Path(f"{args.output}.md").write_text(markdown(results))
+    print(markdown(results), file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""One peer with one model in one process, driven by bench.py: load, check the outputs, then time bursts on request.
+
+    python worker.py PEER MODEL.onnx THREADS [--once]
+
+With ``--once`` it stops after loading and two runs. Requests come as JSON lines on stdin, answers leave on the original
+stdout. Whatever libraries print goes to stderr.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import resource
+import sys
+import time
+import traceback
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def load_peer(name: str):
+    """The module ``peers/NAME.py`` (under a name of its own: peers are called like the packages they import)."""
+    spec = importlib.util.spec_from_file_location(f"peer_{name}", HERE / "peers" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def peak_megabytes() -> float:
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+
+
+def error_of(outputs, expected) -> float:
+    """The largest error of any output, relative to the largest value of that output; infinite if shapes differ."""
+    import numpy as np
+
+    if len(outputs) != len(expected):
+        return float("inf")
+    worst = 0.0
+    for got, want in zip(map(np.asarray, outputs), expected, strict=True):
+        if got.shape != want.shape:
+            return float("inf")
+        difference = float(np.abs(got.astype(np.float64) - want.astype(np.float64)).max(initial=0.0))
+        if not np.isfinite(difference):
+            return float("inf")
+        worst = max(worst, difference / (float(np.abs(want).max(initial=0.0)) or 1.0))
+    return worst
+
+
+def start(peer: str, onnx_path: str, threads: int) -> tuple:
+    """Import, load and run twice: the function, its inputs, and what was measured."""
+    import numpy as np
+
+    base = onnx_path.removesuffix(".onnx")
+    inputs = dict(np.load(f"{base}.inputs.npz"))
+    expected = list(np.load(f"{base}.expected.npz").values())
+    clock = [time.perf_counter()]
+
+    def lap() -> float:
+        clock.append(time.perf_counter())
+        return clock[-1] - clock[-2]
+
+    module = load_peer(peer)
+    facts = {"version": module.version(), "import_s": lap()}
+    run = module.load(onnx_path, threads)
+    facts["load_s"] = lap()
+    outputs = run(inputs)
+    facts["first_run_s"] = lap()
+    facts["error"] = error_of(outputs, expected)
+    lap()
+    run(inputs)
+    facts["second_run_s"] = lap()
+    facts["peak_mb"] = peak_megabytes()
+    return run, inputs, facts
+
+
+def burst(run, inputs: dict, seconds: float, warm: float, least: int) -> dict:
+    """Time single runs for `seconds` (at least `least` of them) after untimed runs for `warm` seconds."""
+    end = time.perf_counter() + warm
+    run(inputs)
+    while time.perf_counter() < end:
+        run(inputs)
+    times, cpu = [], []
+    end = time.perf_counter() + seconds
+    while len(times) < least or (time.perf_counter() < end and len(times) < 50_000):
+        cpu_before, before = time.process_time(), time.perf_counter()
+        run(inputs)
+        times.append(time.perf_counter() - before)
+        cpu.append(time.process_time() - cpu_before)
+    return {"times": times, "cpu": cpu, "peak_mb": peak_megabytes()}
+
+
+def main() -> None:
+    peer, onnx_path, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def answer(**facts) -> None:
+        answers.write(json.dumps(facts) + "\n")
+
+    try:
+        run, inputs, facts = start(peer, onnx_path, threads)
+        answer(**facts)
+        for line in sys.stdin if "--once" not in sys.argv else ():
+            answer(**burst(run, inputs, **json.loads(line)))
+    except BaseException as error:  # whatever a peer does, the driver hears of it
+        traceback.print_exc()
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        answer(failed=f"{type(error).__name__}: {error}"[:1500], missing=missing)
+    answers.flush()
+    os._exit(0)  # some runtimes hang or crash in their destructors
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE))
+    sys.modules["worker"] = sys.modules["__main__"]
+    main()

@@ -1,0 +1,71 @@
+"""Fixtures for tests of targets: the digits model and its images, small exported models, tools that may be absent."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DIGITS = REPOSITORY / "examples" / "digits"
+
+
+@pytest.fixture(scope="session")
+def digits_path() -> Path:
+    return DIGITS / "digits.onnx"
+
+
+@pytest.fixture(scope="session")
+def compile_digits():
+    """The digits model for one image, compiled for a target."""
+
+    def compile_for(target: str, **options):
+        return tw.compile(DIGITS / "digits.onnx", target=target, inputs={"image": (1, 1, 8, 8)}, **options)
+
+    return compile_for
+
+
+@pytest.fixture(scope="session")
+def digits_cases():
+    """(images of one digit each, PyTorch's probabilities, labels) of the test set."""
+    pytest.importorskip("sklearn")
+    spec = importlib.util.spec_from_file_location("digits_data", DIGITS / "data.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    images, labels = module.load()[1]
+    return images, np.load(DIGITS / "digits.expected.npz")["probabilities"], labels
+
+
+@pytest.fixture(scope="session")
+def need():
+    """``need("gcc")`` skips the test where a program is not installed."""
+
+    def check(*names: str) -> None:
+        for name in names:
+            found = [n for n in (name, *(f"{name}-{v}" for v in range(14, 23))) if shutil.which(n)]
+            if not found:
+                pytest.skip(f"{name} is not installed")
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def case():
+    """``case(name)``: an exported model, with inputs and expected outputs (see tests/models/conftest.py)."""
+    spec = importlib.util.spec_from_file_location("models_conftest", REPOSITORY / "tests" / "models" / "conftest.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def get(name: str):
+        if not (module.MODELS / f"{name}.onnx").exists():
+            for package in ("torch", "transformers", "onnxscript"):
+                pytest.importorskip(package, reason="exporting models needs the `models` extra")
+            module.export(name)
+        return module.Case(name, module.MODELS)
+
+    return get

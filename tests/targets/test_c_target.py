@@ -1,0 +1,255 @@
+"""Target c: generated C compiles without a warning, runs clean under sanitizers, and computes what the model says."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import UsageError
+from tilewright.tensor.expr import Const, Load, Op, Var
+
+STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
+SANITIZE = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+#: runs the model on the inputs of stdin, one after the other, and writes the outputs to stdout
+DRIVER = """\
+#include <stdio.h>
+#include <stdlib.h>
+#include "{n}.h"
+
+static {t_in} in[{inputs}];
+static {t_out} out[{outputs}];
+
+int main(void)
+{{
+    /* of exactly the size asked for, so that a sanitizer sees every byte beyond it */
+    unsigned char *arena = NULL;
+    unsigned char *whole = malloc({N}_ARENA_SIZE + {N}_ARENA_ALIGN);
+    size_t i;
+    for (i = 0; i < {N}_ARENA_ALIGN; ++i)
+        if (((uintptr_t)(whole + i)) % {N}_ARENA_ALIGN == 0)
+            arena = whole + i;
+    while (fread(in, sizeof(in), 1, stdin) == 1) {{
+        for (i = 0; i < {N}_ARENA_SIZE; ++i)
+            arena[i] = 0xaa;
+        if ({n}_run(arena, {N}_ARENA_SIZE, in, out) != {N}_OK)
+            return 1;
+        fwrite(out, sizeof(out), 1, stdout);
+    }}
+    if ({n}_run(NULL, {N}_ARENA_SIZE, in, out) != {N}_NULL_POINTER)
+        return 2;
+    if ({n}_run(arena, {N}_ARENA_SIZE, NULL, out) != {N}_NULL_POINTER)
+        return 2;
+    if ({n}_run(arena, {N}_ARENA_SIZE, in, NULL) != {N}_NULL_POINTER)
+        return 3;
+    if ({n}_run(arena + 1, {N}_ARENA_SIZE, in, out) != {N}_MISALIGNED)
+        return 4;
+    if ({n}_run(arena, {N}_ARENA_SIZE - 1, in, out) != {N}_ARENA_TOO_SMALL)
+        return 5;
+    if ({n}_run(arena, 0, in, out) != {N}_ARENA_TOO_SMALL)
+        return 5;
+    if ({n}_inputs[0].bytes != sizeof(in) || {n}_outputs[0].bytes != sizeof(out))
+        return 6;
+    free(whole);
+    return 0;
+}}
+"""
+
+
+def write(executable, folder, **settings) -> str:
+    """Export with a driver beside it; returns the C name of the model."""
+    executable.export(folder, **settings)
+    name = executable.package.report["model"]
+    x, y = executable.inputs[0], executable.outputs[0]
+    text = DRIVER.format(
+        n=name, N=name.upper(), t_in="float", t_out="float", inputs=np.prod(x.shape), outputs=np.prod(y.shape)
+    )
+    (folder / "driver.c").write_text(text)
+    return name
+
+
+def build_and_run(folder, name, compiler, flags, data, weights="c") -> bytes:
+    command = [compiler, *STRICT, *flags, "-o", "driver", f"{name}.c", f"{name}_weights.{weights}", "driver.c", "-lm"]
+    built = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if "libclang_rt" in built.stderr:
+        pytest.skip(f"{compiler} has no sanitizer library")
+    assert built.returncode == 0, built.stderr
+    done = subprocess.run([str(folder / "driver")], input=data, capture_output=True)
+    assert done.returncode == 0, (done.returncode, done.stderr.decode())
+    return done.stdout
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("flags", [("-O3",), SANITIZE], ids=["O3", "sanitized"])
+def test_digits(compiler, flags, need, compile_digits, digits_cases, tmp_path):
+    need(compiler)
+    executable = compile_digits("c")
+    name = write(executable, tmp_path)
+    images, expected, labels = digits_cases
+    got = build_and_run(tmp_path, name, compiler, flags, images[:200].astype(np.float32).tobytes())
+    got = np.frombuffer(got, np.float32).reshape(200, -1)
+    assert np.abs(got - expected[:200]).max() < 1e-5
+    assert np.mean(got.argmax(1) == labels[:200]) > 0.95
+
+
+def test_random_inputs_against_the_host(need, compile_digits, tmp_path):
+    need("gcc")
+    name = write(compile_digits("c"), tmp_path)
+    host = compile_digits("cpu", threads=1)
+    x = (np.random.default_rng(7).standard_normal((200, 1, 8, 8)) * 3).astype(np.float32)
+    got = build_and_run(tmp_path, name, "gcc", SANITIZE, x.tobytes())
+    expected = np.stack([host(a[None])[0][0] for a in x])
+    np.testing.assert_allclose(np.frombuffer(got, np.float32).reshape(200, -1), expected, atol=1e-5)
+
+
+def test_weights_as_a_blob(need, compile_digits, digits_cases, tmp_path):
+    need("gcc")
+    name = write(compile_digits("c"), tmp_path, weights="blob")
+    images, expected, _ = digits_cases
+    got = build_and_run(tmp_path, name, "gcc", ("-O2",), images[:4].astype(np.float32).tobytes(), weights="S")
+    assert np.abs(np.frombuffer(got, np.float32).reshape(4, -1) - expected[:4]).max() < 1e-5
+
+
+@pytest.mark.parametrize("name", ["kws_dscnn", "tiny_ae", "tiny_resnet8", "gpt2_tiny", "t5_tiny"])
+def test_models_in_process(name, need, case):
+    need("cc")
+    model = case(name)
+    outputs = tw.compile(model.path, target="c").run(model.inputs)
+    for expected, got in zip(model.expected.values(), outputs, strict=True):
+        assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def test_make_and_cmake_examples(need, compile_digits, tmp_path):
+    need("make", "cmake", "gcc")
+    compile_digits("c").export(tmp_path)
+    subprocess.run(["make", "-s", "CC=gcc", "example"], cwd=tmp_path, check=True, capture_output=True)
+    by_make = subprocess.run([str(tmp_path / "example")], check=True, capture_output=True, text=True).stdout
+    assert by_make.startswith("probabilities[0] = ")
+    for command in (["cmake", "-S", ".", "-B", "build"], ["cmake", "--build", "build"]):
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert subprocess.run([str(tmp_path / "build" / "example")], capture_output=True, text=True).stdout == by_make
+
+
+def test_text_is_readable_and_self_contained(compile_digits):
+    files = compile_digits("c")._target.export(compile_digits("c").package, {})
+    code = files["digits.c"].decode()
+    assert "malloc" not in code and "stdio" not in code and "printf" not in code
+    assert "Conv" in code and "for (int32_t" in code
+    assert max(map(len, code.splitlines())) <= 120
+    assert files == compile_digits("c")._target.export(compile_digits("c").package, {})  # the same every time
+
+
+def test_package_of_sources_can_be_saved_and_loaded(need, compile_digits, digits_cases, tmp_path):
+    need("cc")
+    images, expected, _ = digits_cases
+    compile_digits("c").save(tmp_path / "d.tw")
+    got = tw.load(tmp_path / "d.tw").run({"image": images[:1].astype(np.float32)})[0]
+    assert np.abs(got[0] - expected[0]).max() < 1e-5
+
+
+def test_wrong_settings_are_refused(compile_digits, tmp_path):
+    with pytest.raises(UsageError, match="setting 'weights' cannot be 'x'"):
+        compile_digits("c").export(tmp_path, weights="x")
+    with pytest.raises(UsageError, match="no setting 'w'"):
+        compile_digits("c").export(tmp_path, w="x")
+    with pytest.raises(UsageError, match="makes packages"):
+        compile_digits("cpu").export(tmp_path)
+
+
+# ---- expressions -----------------------------------------------------------------------------------------------------
+
+X, Y = Load("a", (Var("i"),), "f32"), Load("b", (Var("i"),), "f32")
+P, Q = Load("p", (Var("i"),), "i32"), Load("q", (Var("i"),), "i32")
+
+
+FLOAT_PAIRS = (
+    "addf",
+    "subf",
+    "mulf",
+    "divf",
+    "maximumf",
+    "minimumf",
+    "maxnumf",
+    "minnumf",
+    "powf",
+    "atan2",
+    "copysign",
+)
+ROUNDINGS = ("negf", "absf", "sqrt", "floor", "ceil", "round", "trunc", "roundeven", "rsqrt")
+FUNCTIONS = ("exp", "log", "log1p", "erf", "tanh", "sin", "sigmoid")
+ORDERS = ("oeq", "ogt", "oge", "olt", "ole", "one", "ord", "ueq", "ugt", "uge", "ult", "ule", "une", "uno")
+ARITHMETIC = ("addi", "subi", "muli", "divsi", "remsi", "floordivsi", "ceildivsi", "divui", "remui")
+BITS = ("shli", "shrsi", "shrui", "andi", "ori", "xori", "maxsi", "minsi", "maxui", "minui")
+PREDICATES = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
+
+
+def floats(op, *args):
+    return Op(op, args, "f32")
+
+
+EXPRESSIONS = [
+    *[floats(n, X, Y) for n in FLOAT_PAIRS],
+    *[floats(n, X) for n in (*ROUNDINGS, *FUNCTIONS)],
+    *[floats("select", Op(f"cmpf.{p}", (X, Y), "i1"), X, Y) for p in ORDERS],
+    *[floats("sitofp", Op(n, (P, Q), "i32")) for n in (*ARITHMETIC, *BITS)],
+    *[floats("uitofp", Op(f"cmpi.{p}", (P, Q), "i1")) for p in PREDICATES],
+    *[floats("sitofp", Op("fptosi", (X,), d)) for d in ("i8", "i16", "i32")],
+    *[floats("sitofp", Op("extsi", (Op("trunci", (P,), d),), "i32")) for d in ("i8", "i16")],
+    floats("sitofp", Op("extui", (Op("trunci", (P,), "i8"),), "i32")),
+    floats("bitcast", Op("addi", (Op("bitcast", (X,), "i32"), Const(3, "i32")), "i32")),
+    floats("guard", Op("cmpf.olt", (X, Y), "i1"), floats("exp", floats("addf", X, X)), Const(float("-inf"), "f32")),
+    floats("addf", floats("addf", X, Y), floats("mulf", floats("addf", X, Y), Const(-0.1, "f32"))),
+]
+
+
+def as_select(e):
+    """`guard` reads lazily; for values it is a select, which the evaluator knows."""
+    return Op("select", e.args, e.dtype) if isinstance(e, Op) and e.op == "guard" else e
+
+
+def test_every_operation_means_what_the_evaluator_says(need, tmp_path):
+    """One kernel an expression, on numbers with all the special values, under sanitizers' rules."""
+    need("gcc")
+    from tilewright.schedule.nest import Nest, loop, store
+    from tilewright.targets.c.emit import emit
+    from tilewright.targets.c.helpers import definitions
+    from tilewright.tensor.evaluate import evaluate
+    from tilewright.tensor.expr import Buffer
+
+    special = np.array(
+        [0.0, -0.0, 1.5, -2.5, 0.5, np.inf, -np.inf, np.nan, 1e-40, 3e9, -3e9, 127.6, -128.7, 1e10], np.float32
+    )
+    wild = np.array([0, 1, -1, 2, -2, 31, 32, 33, 127, 128, -129, 2**31 - 1, -(2**31), 65535], np.int32)
+    a, b = (m.reshape(-1) for m in np.meshgrid(special, special))
+    p, q = (m.reshape(-1) for m in np.meshgrid(wild, wild))
+    n = a.size
+    functions, helpers = [], set()
+    for i, e in enumerate(EXPRESSIONS):
+        params = (
+            Buffer("a", (n,), "f32"),
+            Buffer("b", (n,), "f32"),
+            Buffer("p", (n,), "i32"),
+            Buffer("q", (n,), "i32"),
+        )
+        body = loop("i", n, store("y", [Var("i")], e))
+        f = emit(Nest(f"f{i}", (*params, Buffer("y", (n,), "f32")), ("y",), body))
+        functions.append(f.text("", aliased=False).replace("KERNEL ", ""))
+        helpers |= set(f.helpers)
+    head = "#include <stdint.h>\n#include <math.h>\n#include <float.h>\n"
+    (tmp_path / "f.c").write_text(head + definitions(helpers) + "\n".join(functions))
+    flags = ("-O1", "-fsanitize=undefined", "-fno-sanitize-recover=all", "-shared", "-fPIC", "-Wno-missing-prototypes")
+    built = subprocess.run(
+        ["gcc", *STRICT, *flags, "-o", "f.so", "f.c", "-lm"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert built.returncode == 0, built.stderr
+    library = ctypes.CDLL(str(tmp_path / "f.so"))
+    env = {"a": a, "b": b, "p": p, "q": q}
+    for i, e in enumerate(EXPRESSIONS):
+        got = np.empty(n, np.float32)
+        getattr(library, f"f{i}")(*(x.ctypes.data_as(ctypes.c_void_p) for x in (a, b, p, q, got)))
+        want = evaluate(as_select(e), {"i": np.arange(n)}, lambda buffer, index, dtype: env[buffer][index[0]])
+        np.testing.assert_allclose(got, want, rtol=3e-7, atol=1e-44, err_msg=str(e))

@@ -1,0 +1,110 @@
+"""The command line without a compilation: help, versions, options, tables, passes on files."""
+
+import re
+
+import pytest
+
+from tilewright import __version__
+from tilewright.cli import EXIT_CODES, app, main
+from tilewright.cli.common import _compile_options, table
+from tilewright.errors import TilewrightError
+
+COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands]
+
+DOUBLED = """func.func @main(%x: tensor<4xf32> {tw.name = "x"}) -> (tensor<4xf32> {tw.name = "y"}) {
+  %0 = "tw.softmax"(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = "tw.softmax"(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  %2 = "tw.softmax"(%1) : (tensor<4xf32>) -> tensor<4xf32>
+  return %2 : tensor<4xf32>
+}
+"""
+
+
+def test_help_names_every_command_and_exit_code(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert {"compile", "run", "opt", "explain", "targets", "doctor"} <= set(COMMANDS)
+    for command in COMMANDS:
+        assert f"\n  {command} " in text
+    for code, meaning in EXIT_CODES.items():
+        assert re.search(rf"^ +{code}  {re.escape(meaning)}$", text, re.M)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command, capsys):
+    assert main([command, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"Usage: tilewright {command}")
+
+
+@pytest.mark.parametrize("command", ["compile", "run", "opt", "explain"])
+def test_compiling_commands_share_their_options(command, capsys):
+    main([command, "--help"])
+    text = capsys.readouterr().out
+    for option in ("print-after", "dump", "time", "target", "precision", "threads", "shape", "no-cache", "debug"):
+        assert f"--{option}" in text
+
+
+def test_every_error_class_has_a_documented_exit_code():
+    def classes(cls):
+        return [cls, *[c for sub in cls.__subclasses__() for c in classes(sub)]]
+
+    assert {cls.exit_code for cls in classes(TilewrightError)} <= set(EXIT_CODES)
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"tilewright {__version__}\n"
+
+
+def test_shapes_become_inputs():
+    assert _compile_options(shape=["a=1x2", "b.c="])["inputs"] == {"a": (1, 2), "b.c": ()}
+    assert _compile_options()["inputs"] is None
+
+
+def test_tables_are_plain_in_a_pipe(capsys):
+    table(("name", "count"), [("a", 1), ("long name", 200)])
+    assert capsys.readouterr().out == "name       count\na              1\nlong name    200\n"
+
+
+def test_table_without_rows(capsys):
+    table(("name", "count"), [])
+    assert capsys.readouterr().out == "name  count\n"
+
+
+def test_opt_runs_passes_and_prints(tmp_path, capsys):
+    file = tmp_path / "graph.mlir"
+    file.write_text(DOUBLED)
+    assert main(["opt", str(file), "--pass", "cse,dce"]) == 0
+    text = capsys.readouterr().out
+    assert text.count('"tw.softmax"') == 2
+
+
+def test_opt_writes_what_it_can_read_again(tmp_path, capsys):
+    file, out = tmp_path / "graph.mlir", tmp_path / "out.mlir"
+    file.write_text(DOUBLED)
+    assert main(["opt", str(file), "--pass", "mlir:cse", "-o", str(out)]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(["opt", str(out)]) == 0
+    assert capsys.readouterr().out.count('"tw.softmax"') == 2
+
+
+def test_opt_reads_text_of_other_dialects(tmp_path, capsys):
+    file = tmp_path / "loops.mlir"
+    file.write_text(
+        "func.func @f(%x: i32) -> i32 { %c = arith.constant 0 : i32\n %y = arith.addi %x, %c : i32\n return %y : i32 }"
+    )
+    assert main(["opt", str(file), "--pass", "canonicalize"]) == 0
+    assert "arith.addi" not in capsys.readouterr().out
+
+
+def test_opt_lists_passes(capsys):
+    assert main(["opt", "--list"]) == 0
+    assert re.search(r"^cse +\S", capsys.readouterr().out, re.M)
+
+
+def test_doctor_finds_this_installation_sound(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^ok +LLVM: .*ran it$", text, re.M)
+    assert "problem" not in text

@@ -1,0 +1,161 @@
+"""The pages of docs/ and the README are true: their code runs, and what they show is what it prints.
+
+Every ```python block of a page runs, in order, in one namespace and one new folder. Every ```console block runs its
+lines ``$ tilewright ...`` in that folder. A ```mlir, ```text or ```c block that follows a ```python block must be what
+that block printed, and the other lines of a ```console block what the commands printed. Blocks of other kinds are only
+read.
+
+After a change that is meant: ``TILEWRIGHT_UPDATE_GOLDEN=1 pytest tests/unit/test_docs.py`` corrects the pages.
+
+Each page runs in a process of its own, because some define operators. What depends on the processor (the levels after
+scheduling) is shown for `MACHINE`, on every machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+UPDATE = bool(os.environ.get("TILEWRIGHT_UPDATE_GOLDEN"))
+SHOWN = ("mlir", "text", "c")
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+#: an ordinary processor with AVX-512
+MACHINE = {
+    "triple": "x86_64-unknown-linux-gnu",
+    "cpu": "x86-64-v4",
+    "features": ("avx2", "fma", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+    "vector_bytes": 64,
+    "vector_registers": 32,
+    "l1_bytes": 32 << 10,
+    "l2_bytes": 1 << 20,
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_page(page, tmp_path):
+    (tmp_path / "work").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120", "NO_COLOR": "1"}
+    command = [sys.executable, str(Path(__file__).resolve()), str(page)]
+    done = subprocess.run(command, cwd=tmp_path / "work", env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    new = json.loads(done.stdout.rpartition("\n")[2])
+    old = page.read_text(encoding="utf-8")
+    if UPDATE:
+        page.write_text(new, encoding="utf-8")
+    else:
+        assert new == old, "the page shows something else; TILEWRIGHT_UPDATE_GOLDEN=1 corrects it"
+
+
+def test_links_lead_somewhere():
+    missing = []
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+            if not target.startswith("http") and not (page.parent / target).exists():
+                missing.append(f"{page.name}: {target}")
+    assert not missing
+
+
+# ---- what runs in the page's process -------------------------------------------------------------------------------
+
+
+def run_page(text: str) -> str:
+    """The page with what its blocks really give."""
+    import tilewright as tw
+
+    namespace: dict = {"__name__": "__main__", **prepare()}
+    printed: str | None = None
+    pieces, at = [], 0
+    tw.compile = show_for_machine(tw.compile)  # type: ignore[assignment]
+    for block in BLOCK.finditer(text):
+        language, body = block.groups()
+        line = text.count("\n", 0, block.start()) + 1
+        if language == "python":
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                exec(compile("\n" * line + body, "page", "exec"), namespace)
+            printed = out.getvalue()
+        elif language == "console":
+            body = numbers_apart(body, run_console(body))
+        elif language in SHOWN and printed:
+            body, printed = tidy(printed), None
+        pieces += [text[at : block.start()], f"```{language}\n{body}```"]
+        at = block.end()
+    return "".join([*pieces, text[at:]])
+
+
+def show_for_machine(original):
+    """`tw.compile` that shows the levels after scheduling for `MACHINE`."""
+    import tilewright.targets.cpu as cpu
+    from tilewright.targets.cpu.host import CpuDescription
+
+    describe = cpu.CpuTarget.describe
+
+    def wrapped(source, **options):
+        shown = options.get("stop_after") in ("schedule", "emit") and options.get("target", "cpu") == "cpu"
+        cpu.CpuTarget.describe = (lambda self: CpuDescription(**MACHINE)) if shown else describe
+        try:
+            return original(source, **options)
+        finally:
+            cpu.CpuTarget.describe = describe
+
+    return wrapped
+
+
+def run_console(body: str) -> str:
+    import shlex
+
+    from tilewright.cli import main
+
+    lines = []
+    for line in body.splitlines():
+        if not line.startswith("$ "):
+            continue
+        words = shlex.split(line[2:])
+        assert words[0] == "tilewright", line
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            code = main(words[1:])
+        lines.append(f"{line}\n{tidy(out.getvalue())}" + (f"(exit code {code})\n" if code else ""))
+    return "".join(lines)
+
+
+def numbers_apart(shown: str, real: str) -> str:
+    """`real`; or `shown`, where they differ only by rounding in printed numbers."""
+    number = re.compile(r"-?\d+\.\d+(?:e[-+]\d+)?|-?\d+e[-+]\d+")
+    if number.sub("#", shown) != number.sub("#", real):
+        return real
+    pairs = zip(number.findall(shown), number.findall(real), strict=True)
+    return shown if all(math.isclose(float(a), float(b), rel_tol=1e-3, abs_tol=1e-5) for a, b in pairs) else real
+
+
+def prepare() -> dict:
+    """What the README takes for granted: a model in the folder, and an array that fits it."""
+    import numpy as np
+    import onnx
+
+    model = onnx.load(REPOSITORY / "examples" / "digits" / "digits.onnx")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(model, "model.onnx")
+    return {"array": np.zeros((1, 1, 8, 8), np.float32)}
+
+
+def tidy(printed: str) -> str:
+    """Without blanks at the ends of lines and empty lines at the end."""
+    return "\n".join(line.rstrip() for line in printed.rstrip().split("\n")).lstrip("\n") + "\n" if printed else ""
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(REPOSITORY))
+    result = run_page(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    sys.stdout.write("\n" + json.dumps(result))

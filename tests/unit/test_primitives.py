@@ -1,0 +1,462 @@
+"""Every primitive: its before -> after example, executed, and the reasons of its refusals."""
+
+# ruff: noqa: E501 (kernels as text)
+from __future__ import annotations
+
+import textwrap
+
+import numpy as np
+import pytest
+
+from tilewright.program.build import pack_array
+from tilewright.schedule.interpret import interpret_nest
+from tilewright.schedule.nest import For, Store, walk_stmts
+from tilewright.schedule.schedule import Schedule, ScheduleError
+from tilewright.schedule.text import format_nest, parse_nest
+from tilewright.tensor.evaluate import NUMPY
+from tilewright.tensor.kernel import Kernel, Stage
+
+
+def kernel(text: str, constants: tuple[str, ...] = ()) -> Kernel:
+    """A kernel written as a loop nest: one stage for each top-level loop nest, allocations as its temporaries."""
+    nest = parse_nest(textwrap.dedent(text).strip())
+    stages, body = [], nest.body
+    temporaries = tuple(b for n, b in nest.buffers().items() if b.scope != "param")
+    tops = [s for s in walk_stmts(body) if isinstance(s, (For, Store))]
+    inside: set[int] = set()
+    for s in tops:
+        if id(s) in inside:
+            continue
+        inside |= {id(x) for x in walk_stmts(s)}
+        chain = list(walk_stmts(s))
+        store = chain[-1]
+        assert isinstance(store, Store)
+        dims = tuple((f.var, f.trip) for f in chain if isinstance(f, For))
+        stages.append(Stage(store.block, dims, store.targets, store.reduction))
+    return Kernel(nest.name, nest.params, nest.outputs, temporaries, tuple(stages), frozenset(constants))
+
+
+def outcome(s: Schedule) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    nest = s.nest()
+    arrays = {b.name: rng.standard_normal(b.shape).astype(NUMPY[b.dtype]) for b in s.kernel.inputs}
+    return interpret_nest(nest, {n: pack_array(a, nest.packs[n]) if n in nest.packs else a for n, a in arrays.items()})
+
+
+def body(s: Schedule) -> str:
+    """The printed nest without its head."""
+    lines = format_nest(s.nest()).split("):\n", 1)[1]
+    return textwrap.dedent(lines).strip()
+
+
+def becomes(s: Schedule, text: str) -> None:
+    """The nest is now as written, and still computes what its kernel says."""
+    assert body(s) == textwrap.dedent(text).strip()
+    before = outcome(Schedule(s.kernel))
+    for name, got in outcome(s).items():
+        np.testing.assert_allclose(got, before[name], rtol=1e-5, atol=1e-6)
+
+
+def refuses(s: Schedule, reason: str, primitive: str, *args) -> None:
+    """A primitive is refused with a reason that contains `reason`, and changes nothing."""
+    before, trace = body(s), len(s.trace)
+    with pytest.raises(ScheduleError) as info:
+        getattr(s, primitive)(*args)
+    assert reason in info.value.message
+    assert body(s) == before
+    assert len(s.trace) == trace
+
+
+COPY = """
+def k(x: f32[100], y: out(f32[100])):
+    for i in serial(100):
+        s0: y[i] = negf(x[i])
+"""
+MATRIX = """
+def k(x: f32[4, 8], y: out(f32[4, 8])):
+    for i in serial(4):
+        for j in serial(8):
+            s0: y[i, j] = negf(x[i, j])
+"""
+SUM = """
+def k(x: f32[5, 32], y: out(f32[5])):
+    for i in serial(5):
+        for k in serial(32):
+            s0: y[i] = reduce(addf(y[i], x[i, k]), init=f32(0.0), over=(k,))
+"""
+CHAIN = """
+def k(x: f32[40], y: out(f32[40])):
+    t = local(f32[40])
+    for i in serial(40):
+        s0: t[i] = exp(x[i])
+    for j in serial(40):
+        s1: y[j] = addf(t[j], f32(1.0))
+"""
+ARGMAX = """
+def k(x: f32[6, 4], y: out(f32[4]), z: out(i64[4])):
+    for i in serial(4):
+        for k in serial(6):
+            for l in serial(1):
+                s0: (y[i], z[i]) = reduce(select(cmpf.ogt(x[k, i], y[i]), x[k, i], y[i]), select(cmpf.ogt(x[k, i], y[i]), index_cast[i64](k), z[i]), init=(f32(-inf), i64(-1)), over=(k, l))
+"""
+DENSE = """
+def k(a: f32[6, 5], b: f32[5, 8], y: out(f32[6, 8])):
+    c = local(f32[6, 8])
+    for m in serial(6):
+        for n in serial(8):
+            for k in serial(5):
+                s0: c[m, n] = reduce(addf(c[m, n], mulf(a[m, k], b[k, n])), init=f32(0.0), over=(k,))
+    for i in serial(6):
+        for j in serial(8):
+            s1: y[i, j] = maximumf(c[i, j], f32(0.0))
+"""
+
+
+def test_split():
+    s = Schedule(kernel(COPY))
+    assert s.split("i", 32) == ("i_o", "i_i")
+    becomes(
+        s,
+        """
+        for i_o in serial(4):
+            for i_i in serial(min(32, i_o * -32 + 100)):
+                s0: y[i_o * 32 + i_i] = negf(x[i_o * 32 + i_i])
+        """,
+    )
+    assert s.split("i_o", 2) == ("i_o_o", "i_o_i")
+    refuses(s, "split factor 0 of i_i is not positive", "split", "i_i", 0)
+    refuses(s, "there is no loop i", "split", "i", 2)
+    s.vectorize("i_i")
+    refuses(s, "i_i is vectorized already", "split", "i_i", 2)
+
+
+def test_fuse():
+    s = Schedule(kernel(MATRIX))
+    assert s.fuse("i", "j") == "i_j"
+    becomes(
+        s,
+        """
+        for i_j in serial(32):
+            s0: y[i_j // 8, i_j % 8] = negf(x[i_j // 8, i_j % 8])
+        """,
+    )
+    refuses(Schedule(kernel(MATRIX)), "i is not directly inside j", "fuse", "j", "i")
+    refuses(Schedule(kernel(SUM)), "would both sum over and select the element", "fuse", "i", "k")
+    s = Schedule(kernel(COPY))
+    refuses(s, "no constant extent", "fuse", *s.split("i", 32))
+
+
+def test_reorder():
+    s = Schedule(kernel(MATRIX))
+    s.reorder("j", "i")
+    becomes(
+        s,
+        """
+        for j in serial(8):
+            for i in serial(4):
+                s0: y[i, j] = negf(x[i, j])
+        """,
+    )
+    refuses(s, "reorder wants different loops", "reorder", "i", "i")
+    refuses(s, "reorder wants different loops", "reorder")
+    refuses(s, "there is no loop n", "reorder", "n", "i")
+    refuses(Schedule(kernel(CHAIN)), "j is not perfectly nested in i", "reorder", "j", "i")
+    s = Schedule(kernel(COPY))
+    outer, inner = s.split("i", 32)
+    refuses(s, "the extent of i_i depends on i_o", "reorder", inner, outer)
+    refuses(Schedule(kernel(ARGMAX)), "block s0 depends on the order of its iterations", "reorder", "l", "k")
+
+
+def test_parallel():
+    s = Schedule(kernel(MATRIX))
+    s.parallel("i")
+    becomes(
+        s,
+        """
+        for i in parallel(4):
+            for j in serial(8):
+                s0: y[i, j] = negf(x[i, j])
+        """,
+    )
+    refuses(Schedule(kernel(MATRIX)), "j is not an outermost loop", "parallel", "j")
+    s = Schedule(kernel(SUM))
+    s.reorder("k", "i")
+    refuses(s, "block s0 reduces over k", "parallel", "k")
+    refuses(Schedule(kernel(CHAIN)), "t is memory of each thread", "parallel", "i")
+    s = Schedule(
+        kernel("def k(x: f32[8], y: out(f32[4])):\n    for i in serial(8):\n        s0: y[i % 4] = x[i]"),
+    )
+    refuses(s, "iterations of i cannot be shown to write different elements of y", "parallel", "i")
+
+
+def test_parallel_loops_must_not_need_each_other():
+    s = Schedule(
+        kernel(
+            """
+            def k(x: f32[8], y: out(f32[8]), z: out(f32[8])):
+                for i in serial(8):
+                    s0: y[i] = exp(x[i])
+                for j in serial(8):
+                    s1: z[j] = y[7 - j]
+            """
+        )
+    )
+    refuses(s, "a thread would use elements of y that another thread writes in another loop", "parallel", "i")
+
+
+def test_unroll():
+    s = Schedule(kernel(MATRIX))
+    s.unroll("j")
+    becomes(
+        s,
+        """
+        for i in serial(4):
+            for j in unroll(8):
+                s0: y[i, j] = negf(x[i, j])
+        """,
+    )
+    refuses(s, "there is no loop n", "unroll", "n")
+
+
+def test_vectorize():
+    s = Schedule(kernel(COPY))
+    _, inner = s.split("i", 32)
+    s.vectorize(inner)
+    becomes(
+        s,
+        """
+        for i_o in serial(4):
+            for i_i in vector(min(32, i_o * -32 + 100), lanes=32):
+                s0: y[i_o * 32 + i_i] = negf(x[i_o * 32 + i_i])
+        """,
+    )
+    refuses(Schedule(kernel(MATRIX)), "i is not innermost", "vectorize", "i")
+    s = Schedule(kernel(ARGMAX))
+    refuses(
+        s, "lanes of l would write one element of y, and block s0 has no known way to combine them", "vectorize", "l"
+    )
+    s = Schedule(kernel(SUM))
+    s.vectorize("k")
+    becomes(s, body(s))
+
+
+def test_inline():
+    s = Schedule(kernel(CHAIN))
+    s.inline("s0")
+    becomes(
+        s,
+        """
+        for j in serial(40):
+            s1: y[j] = addf(exp(x[j]), f32(1.0))
+        """,
+    )
+    refuses(s, "y is a result of the kernel", "inline", "s1")
+    refuses(s, "there is no block s0", "inline", "s0")
+    refuses(Schedule(kernel(DENSE)), "block s0 is a reduction", "inline", "s0")
+    s = Schedule(kernel(CHAIN))
+    s.split("i", 8)
+    refuses(s, "not at a plain loop variable", "inline", "s0")
+
+
+def test_reindex():
+    s = Schedule(
+        kernel(
+            """
+            def k(x: f32[3, 8], y: out(f32[2, 3, 4])):
+                t = local(f32[3, 8])
+                for i in serial(3):
+                    for j in serial(8):
+                        s0: t[i, j] = exp(x[i, j])
+                for h in serial(2):
+                    for a in serial(3):
+                        for d in serial(4):
+                            s1: y[h, a, d] = negf(t[a, h * 4 + d])
+            """
+        )
+    )
+    s.reindex("s1", "s0")
+    becomes(
+        s,
+        """
+        t = local(f32[3, 8])
+        for i in serial(3):
+            for j in serial(8):
+                s0: t[i, j] = exp(x[i, j])
+        for m_s1 in serial(3):
+            for n_s1 in serial(8):
+                s1: y[n_s1 // 4, m_s1, n_s1 % 4] = negf(t[m_s1, n_s1])
+        """,
+    )
+    refuses(s, "s0 does not read y element for element", "reindex", "s0", "s1")
+    refuses(Schedule(kernel(SUM)), "block s0 is a reduction", "reindex", "s0", "s0")
+
+
+def test_cache_write():
+    s = Schedule(kernel(SUM))
+    assert s.cache_write("s0") == "s0_w"
+    becomes(
+        s,
+        """
+        y_c = local(f32[5])
+        for i in serial(5):
+            for k in serial(32):
+                s0: y_c[i] = reduce(addf(y_c[i], x[i, k]), init=f32(0.0), over=(k,))
+        for m_y_c in serial(5):
+            s0_w: y[m_y_c] = y_c[m_y_c]
+        """,
+    )
+    s = Schedule(
+        kernel(
+            """
+            def k(x: f32[4], y: out(f32[8])):
+                for i in serial(4):
+                    s0: y[i] = x[i]
+                for j in serial(4):
+                    s1: y[j + 4] = x[j]
+            """
+        )
+    )
+    refuses(s, "y is also written by s1", "cache_write", "s0")
+
+
+def test_compute_at():
+    s = Schedule(kernel(CHAIN))
+    outer, _ = s.split("j", 8)
+    assert s.compute_at("s0", outer) == ["i_a"]
+    becomes(
+        s,
+        """
+        for j_o in serial(5):
+            t = local(f32[8])
+            for i_a in serial(8):
+                s0: t[i_a] = exp(x[j_o * 8 + i_a])
+            for j_i in serial(8):
+                s1: y[j_o * 8 + j_i] = addf(t[j_i], f32(1.0))
+        """,
+    )
+    refuses(s, "s0 is already inside j_o", "compute_at", "s0", "j_o")
+    refuses(Schedule(kernel(CHAIN)), "y is not read inside i", "compute_at", "s1", "i")
+    s = Schedule(
+        kernel(
+            """
+            def k(x: f32[4], y: out(f32[4]), z: out(f32[4])):
+                t = local(f32[4])
+                for i in serial(4):
+                    s0: t[i] = exp(x[i])
+                for j in serial(4):
+                    s1: y[j] = negf(t[j])
+                for l in serial(4):
+                    s2: z[l] = absf(t[l])
+            """
+        )
+    )
+    refuses(s, "t is also read outside j", "compute_at", "s0", "j")
+
+
+def test_compute_at_of_a_partial_tile():
+    s = Schedule(kernel(CHAIN))
+    outer, _ = s.split("j", 16)
+    s.compute_at("s0", outer)
+    becomes(
+        s,
+        """
+        for j_o in serial(3):
+            t = local(f32[16])
+            for i_a in serial(min(16, j_o * -16 + 40)):
+                s0: t[i_a] = exp(x[j_o * 16 + i_a])
+            for j_i in serial(min(16, j_o * -16 + 40)):
+                s1: y[j_o * 16 + j_i] = addf(t[j_i], f32(1.0))
+        """,
+    )
+
+
+def test_reverse_compute_at():
+    s = Schedule(kernel(DENSE))
+    outer, inner = s.split("n", 4)
+    s.reorder("m", outer, "k", inner)
+    assert s.reverse_compute_at("s1", outer) == ["j_a"]
+    becomes(
+        s,
+        """
+        for m in serial(6):
+            for n_o in serial(2):
+                c = local(f32[1, 4])
+                for k in serial(5):
+                    for n_i in serial(4):
+                        s0: c[0, n_i] = reduce(addf(c[0, n_i], mulf(a[m, k], b[k, n_o * 4 + n_i])), init=f32(0.0), over=(k,))
+                for j_a in serial(4):
+                    s1: y[m, n_o * 4 + j_a] = maximumf(c[0, j_a], f32(0.0))
+        """,
+    )
+    s = Schedule(kernel(DENSE))
+    refuses(s, "block s1 would use c before block s0 has finished it", "reverse_compute_at", "s1", "k")
+    refuses(s, "s0 reads 0 buffers written inside i, not one", "reverse_compute_at", "s0", "i")
+
+
+def test_rfactor():
+    s = Schedule(kernel(SUM))
+    _, inner = s.split("k", 16)
+    assert s.rfactor("s0", inner) == "s0_r"
+    becomes(
+        s,
+        """
+        for i in serial(5):
+            y_r = local(f32[16])
+            for k_o in serial(2):
+                for k_i in serial(16):
+                    s0: y_r[k_i] = reduce(addf(y_r[k_i], x[i, k_o * 16 + k_i]), init=f32(0.0), over=(k_o,))
+            for k_i_r in serial(16):
+                s0_r: y[i] = reduce(addf(y[i], y_r[k_i_r]), init=f32(0.0), over=(k_i_r,))
+        """,
+    )
+    refuses(Schedule(kernel(SUM)), "i are not the innermost reduction loops of s0", "rfactor", "s0", "i")
+    refuses(Schedule(kernel(ARGMAX)), "s0 is not a reduction with a known combiner", "rfactor", "s0", "l")
+    s = Schedule(kernel(SUM))
+    s.split("k", 20)
+    becomes(s, body(s))
+    s.rfactor("s0", "k_i")
+    becomes(s, body(s))
+    s = Schedule(kernel(SUM))
+    s.reorder("k", "i")
+    refuses(s, "other loops or blocks stand between the reduction loops of s0", "rfactor", "s0", "k")
+
+
+def test_pack():
+    s = Schedule(kernel(DENSE, constants=("b",)))
+    s.pack("b", ((), (4,)), (1, 0, 2))
+    assert s.nest().buffers()["b"].shape == (2, 5, 4)
+    becomes(
+        s,
+        """
+        c = local(f32[6, 8])
+        for m in serial(6):
+            for n in serial(8):
+                for k in serial(5):
+                    s0: c[m, n] = reduce(addf(c[m, n], mulf(a[m, k], b[n // 4, k, n % 4])), init=f32(0.0), over=(k,))
+        for i in serial(6):
+            for j in serial(8):
+                s1: y[i, j] = maximumf(c[i, j], f32(0.0))
+        """,
+    )
+    refuses(s, "b is packed already", "pack", "b", ((), ()), (0, 1))
+    refuses(s, "a is not a constant parameter", "pack", "a", ((), ()), (0, 1))
+    s = Schedule(kernel(DENSE, constants=("b",)))
+    refuses(s, "splits ((),) do not fit b, which has shape [5, 8]", "pack", "b", ((),), (0,))
+    refuses(s, "(0, 0) is not an order of the 2 dimensions", "pack", "b", ((), ()), (0, 0))
+
+
+def test_set_scope():
+    s = Schedule(kernel(CHAIN))
+    s.set_scope("t", "register")
+    assert "t = register(f32[40])" in body(s)
+    becomes(s, body(s))
+    refuses(s, "cannot put x into local", "set_scope", "x", "local")
+    refuses(s, "cannot put t into shared", "set_scope", "t", "shared")
+
+
+def test_the_trace_records_what_was_accepted():
+    s = Schedule(kernel(COPY))
+    s.split("i", 32)
+    with pytest.raises(ScheduleError):
+        s.split("i", 32)
+    assert len(s.trace) == 1

@@ -1,0 +1,217 @@
+"""What the commands share: the options of a compilation, error messages, tables."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import TilewrightError, UsageError
+from ..options import Options, parse_size
+
+_debug = False
+
+
+def debug_wanted() -> bool:
+    """True if --debug was given."""
+    return _debug
+
+
+def set_debug(value: bool) -> None:
+    """Remember that --debug was given, before the command or after it."""
+    global _debug
+    _debug = _debug or value
+
+
+def forget_debug() -> None:
+    """Each run of `main` starts without --debug."""
+    global _debug
+    _debug = False
+
+
+# ---- output ----
+
+
+def fail(error: TilewrightError, code: int) -> int:
+    """Print an error to stderr, coloured on a terminal; gives `code` back."""
+    if not sys.stderr.isatty() or "NO_COLOR" in os.environ:
+        print(f"error: {error}", file=sys.stderr)
+        return code
+    from rich.console import Console
+    from rich.text import Text
+
+    first, *rest = str(error).split("\n")
+    text = Text.assemble(("error: ", "bold red"), (first, "bold"))
+    for line in rest:
+        key, colon, value = line.partition(": ")
+        known = colon and key.startswith("  ") and key.strip() in ("stage", "operator", "hint", "saved")
+        text.append(f"\n{key}{colon}", "cyan" if known else "")
+        text.append(value)
+    Console(stderr=True).print(text, soft_wrap=True)
+    return code
+
+
+def note(text: str) -> None:
+    """A line for people on stderr, so that stdout stays what the user asked for."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
+    """A table on stdout: ruled on a terminal, plain aligned columns in a pipe. Columns of numbers align right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    numeric = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(headings))]
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        drawn = Table(title=title or None, title_justify="left")
+        for heading, right in zip(headings, numeric, strict=True):
+            drawn.add_column(heading, justify="right" if right else "left", overflow="fold")
+        for row in cells:
+            drawn.add_row(*[Text(cell) for cell in row])
+        Console().print(drawn)
+        return
+    widths = [max(len(row[i]) for row in [list(headings), *cells]) for i in range(len(headings))]
+    if title:
+        print(title)
+    for row in [list(headings), *cells]:
+        aligned = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, numeric, strict=True)]
+        print("  ".join(aligned).rstrip())
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "").replace(",", "").replace("-", "").replace("%", "").replace("e", "").isdigit()
+
+
+def check_writable(path: Path | None, what: str) -> None:
+    """UsageError if a file cannot be written to `path`: asked before minutes are spent on making its content."""
+    if path is None:
+        return
+    folder = path.parent
+    if path.is_dir():
+        reason = "it is a folder"
+    elif not folder.is_dir():
+        reason = f"the folder {str(folder)!r} does not exist"
+    elif not os.access(path if path.exists() else folder, os.W_OK):
+        reason = "no permission"
+    else:
+        return
+    raise UsageError(f"cannot write {what} to {str(path)!r}: {reason}", stage="command line")
+
+
+# ---- the options of a compilation, the same on every command that compiles ----
+
+
+def _help(name: str) -> str:
+    doc = next(f.metadata["doc"] for f in fields(Options) if f.name == name)
+    return doc[0].upper() + doc[1:] + "."
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """
+    >>> _shape("image=1x3x8x8"), _shape("scale=")
+    (('image', (1, 3, 8, 8)), ('scale', ()))
+    """
+    name, equals, dims = text.rpartition("=")
+    try:
+        shape = tuple(int(d) for d in dims.split("x")) if dims else ()
+    except ValueError:
+        shape = (-1,)
+    if not (equals and name) or any(d < 0 for d in shape):
+        raise UsageError(f"--shape {text!r} is not NAME=1x3x224x224", stage="command line")
+    return name, shape
+
+
+def _bytes(flag: str, text: str) -> int:
+    """
+    >>> _bytes("--arena-limit", "128K")
+    131072
+    """
+    try:
+        return parse_size(text)
+    except ValueError as e:
+        raise UsageError(f"{flag} {text!r} is not a number of bytes: {e}", stage="command line") from None
+
+
+Target = Annotated[str, typer.Option(help=_help("target"))]
+Precision = Annotated[str, typer.Option(help=_help("precision"))]
+Threads = Annotated[int | None, typer.Option(min=1, help=_help("threads"), show_default=False)]
+ArenaLimit = Annotated[
+    str | None,
+    typer.Option(metavar="128K", help=_help("arena_limit") + " K, M and G are understood.", show_default=False),
+]
+Shape = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=1x3x8x8", help="Shape of an input with dynamic dimensions; repeat for more."),
+]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Compile every kernel anew.")]
+NoTuned = Annotated[bool, typer.Option("--no-tuned", help="Use default schedules, not those that `tune` found.")]
+Verify = Annotated[bool, typer.Option("--verify", help=_help("verify"))]
+PrintAfter = Annotated[
+    list[str] | None, typer.Option(metavar="STAGE|all", help=_help("print_after") + " May be repeated.")
+]
+StopAfter = Annotated[
+    str | None, typer.Option(metavar="STAGE", help="Stop after this stage and print its IR instead of going on.")
+]
+Dump = Annotated[Path | None, typer.Option(metavar="DIR", help=_help("dump"))]
+Time = Annotated[bool, typer.Option("--time", help=_help("time"))]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an internal error.")]
+
+
+def _compile_options(
+    target: Target = "cpu",
+    precision: Precision = "f32",
+    threads: Threads = None,
+    shape: Shape = None,
+    arena_limit: ArenaLimit = None,
+    no_cache: NoCache = False,
+    no_tuned: NoTuned = False,
+    verify: Verify = False,
+    print_after: PrintAfter = None,
+    stop_after: StopAfter = None,
+    dump: Dump = None,
+    time: Time = False,
+    debug: Debug = False,
+) -> dict[str, Any]:
+    """Keyword arguments for `tilewright.compile` from the command line."""
+    set_debug(debug)
+    return {
+        "target": target,
+        "precision": precision,
+        "threads": threads,
+        "inputs": dict(_shape(s) for s in shape) if shape else None,
+        "arena_limit": _bytes("--arena-limit", arena_limit) if arena_limit else None,
+        "cache": not no_cache,
+        "tuned": not no_tuned,
+        "verify": verify,
+        "print_after": tuple(print_after or ()),
+        "stop_after": stop_after,
+        "dump": str(dump) if dump else None,
+        "time": time,
+    }
+
+
+def with_compile_options(command: Callable) -> Callable:
+    """Replace the parameter `options` of a command by one command-line option for each option of a compilation."""
+    shared = inspect.signature(_compile_options, eval_str=True).parameters
+    own = inspect.signature(command, eval_str=True).parameters
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> Any:
+        options = _compile_options(**{name: given.pop(name) for name in shared})
+        return command(**given, options=options)
+
+    keep = [p.replace(kind=p.KEYWORD_ONLY) for n, p in own.items() if n != "options"]
+    extra = [p.replace(kind=p.KEYWORD_ONLY) for p in shared.values()]
+    wrapped.__signature__ = inspect.Signature([*keep, *extra])  # type: ignore[attr-defined]
+    del wrapped.__wrapped__  # typer reads the annotations of what is wrapped
+    wrapped.__annotations__ = {p.name: p.annotation for p in (*keep, *extra)}
+    return wrapped

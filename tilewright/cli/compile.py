@@ -1,0 +1,255 @@
+"""The commands that compile a model: `compile`, `run`, `explain`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from ..errors import UsageError
+from . import app, data
+from .common import check_writable, note, table, with_compile_options
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="An ONNX file or MLIR text (.mlir).", show_default=False)]
+ModelOrPackage = Annotated[
+    str, typer.Argument(metavar="MODEL|m.tw", help="A model, or a package made by `compile`.", show_default=False)
+]
+
+
+def is_package(source: str) -> bool:
+    return source.endswith(".tw")
+
+
+def obtain(source: str, options: dict[str, Any]) -> Any:
+    """The executable of a model, or of a package, for which options of the compilation make no sense.
+
+    With ``stop_after`` it is the level at which the compilation stopped.
+    """
+    import tilewright as tw
+
+    if not is_package(source):
+        result = tw.compile(source, **options)
+        report_verified(result, options)
+        return result
+    for name in ("print_after", "stop_after", "dump", "inputs", "verify"):
+        if options[name]:
+            flag = "--shape" if name == "inputs" else f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} has no meaning for {source!r}, which is compiled already", stage="command line")
+    return tw.load(source, threads=options["threads"])
+
+
+@app.command("compile")
+@with_compile_options
+def compile_command(
+    model: Model,
+    options: dict[str, Any],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE|DIR", help="The package (m.tw), or a folder for exported files."),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A setting of the target for exported files; may be repeated."),
+    ] = None,
+) -> None:
+    """Compile a model to a package, which loads without the model and without compiling again.
+
+    Targets for machines without Tilewright write source code or a library into a folder instead.
+
+    \b
+      tilewright compile model.onnx -o model.tw
+      tilewright compile model.onnx -o model.tw --shape tokens=1x128 --threads 2
+      tilewright compile model.onnx --stop-after simplify            print level 2
+      tilewright compile model.onnx -o m.tw --dump levels/ --time    one file of IR a stage
+      tilewright compile model.onnx --target c -o out/               source files (see `tilewright targets`)
+    """
+    import tilewright as tw
+
+    from ..runtime.explain import size
+
+    if output is None and options["stop_after"] is None:
+        raise UsageError("where should the package go?", stage="command line", hint="add -o model.tw")
+    folder = output is not None and (output.is_dir() or not output.suffix) and options["stop_after"] is None
+    settings = export_settings(options["target"], setting or []) if folder else {}
+    if not folder:
+        if setting:
+            raise UsageError("--setting is for exported files: -o must name a folder", stage="command line")
+        check_writable(output, "the result")
+    start = time.perf_counter()
+    result = tw.compile(model, **options)
+    if folder and output is not None:
+        written = result.export(output, **settings)
+        note(f"{output}: {', '.join(p.name for p in written)}, compiled in {time.perf_counter() - start:.2f} s")
+        return
+    if options["stop_after"] is not None or output is None:
+        emit_ir(result, output)
+        return
+    report_verified(result, options)
+    result.save(output)
+    note(f"{output}: {size(output.stat().st_size)}, compiled in {time.perf_counter() - start:.2f} s")
+
+
+def report_verified(result: Any, options: dict[str, Any]) -> None:
+    """With --verify, say what was checked (a difference has raised an error before)."""
+    if options["verify"] and options["stop_after"] is None:
+        package = getattr(result, "package", None)  # a model with open shapes has none: it checks every part it makes
+        note(package.report["notes"][-1] if package else "every specialization will be checked when it is made")
+
+
+def export_settings(target: str, given: list[str]) -> dict[str, str]:
+    """``NAME=VALUE`` pairs, checked before anything is compiled."""
+    from ..runtime.export import check_settings
+    from ..targets import base
+
+    settings = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--setting {text!r} is not NAME=VALUE", stage="command line")
+        settings[name] = value
+    check_settings(base.find(target), settings)
+    return settings
+
+
+def emit_ir(result: Any, output: Path | None) -> None:
+    """Print or write what a stopped compilation gave."""
+    if output is None:
+        typer.echo(result.text())
+    else:
+        result.save(output)
+
+
+@app.command()
+@with_compile_options
+def run(
+    model: ModelOrPackage,
+    options: dict[str, Any],
+    input: Annotated[
+        Path | None, typer.Option("--input", "-i", metavar="x.npz", help="Inputs by name; default: random, seeded.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="y.npz", help="Write the outputs by name.")
+    ] = None,
+    check: Annotated[
+        str | None,
+        typer.Option(metavar="y.npz|reference", help="Compare with these outputs, or with the NumPy reference."),
+    ] = None,
+    rtol: Annotated[
+        float, typer.Option(min=0.0, help="Largest difference allowed, relative to the largest value of the output.")
+    ] = 1e-4,
+    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Run N times and print the times.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
+    emulate: Annotated[
+        bool, typer.Option("--emulate", help="Run on a simulated machine of the target's kind; shows instructions.")
+    ] = False,
+) -> None:
+    """Run a model or a package, and check what comes out.
+
+    Without --input, floats are normal random numbers, integers and booleans 0 or 1.
+
+    \b
+      tilewright run model.onnx --check reference
+      tilewright run model.tw --input in.npz --output out.npz
+      tilewright run model.tw --input in.npz --check expected.npz --rtol 1e-4
+      tilewright run model.onnx --threads 2 --repeat 20
+    """
+    check_writable(output, "the outputs")
+    given = data.read_npz(input) if input else None
+    wanted = check_source(model, check, options, given)
+    executable = obtain(model, options)
+    if options["stop_after"] is not None:
+        emit_ir(executable, None)
+        return
+    if given is None:
+        given = data.random_inputs(data.fixed_shapes(executable.inputs), seed)
+    times, values = [], []
+    emulated = executable.emulate(given) if emulate else None
+    if emulated is not None:
+        values = emulated.outputs[0]
+    for _ in range(0 if emulated else repeat):
+        start = time.perf_counter()
+        values = executable.run(given)
+        times.append(time.perf_counter() - start)
+    results = data.flat({o.name: value for o, value in zip(executable.outputs, values, strict=True)})
+    if output:
+        data.write_npz(output, results)
+    describe(results)
+    if emulated is not None:
+        show_emulated(emulated)
+    if len(times) > 1:
+        ms = sorted(1e3 * t for t in times)
+        note(f"{repeat} runs: min {ms[0]:.3f} ms, median {ms[len(ms) // 2]:.3f} ms, max {ms[-1]:.3f} ms")
+    if wanted:
+        errors = data.compare(results, wanted(given), rtol)
+        note("check passed: " + ", ".join(f"{name} {error:.1e}" for name, error in errors))
+
+
+def show_emulated(emulated: Any) -> None:
+    """Instructions of every kernel call, and the sizes of the image."""
+    if emulated.calls:
+        total = max(emulated.instructions or 0, 1)
+        rows = [
+            (c.instructions, f"{100 * c.instructions / total:.1f}%", ", ".join(c.names) or c.symbol)
+            for c in emulated.calls
+        ]
+        table(("instructions", "share", "kernel"), rows)
+    if emulated.instructions is not None:
+        note(f"{emulated.machine}: {emulated.instructions} instructions")
+    if emulated.sections:
+        note("image: " + ", ".join(f"{name} {size} bytes" for name, size in emulated.sections.items()))
+
+
+def check_source(
+    model: str, check: str | None, options: dict[str, Any], given: dict[str, np.ndarray] | None = None
+) -> Callable | None:
+    """How to get the expected outputs from the inputs; None without --check. Files are read before compiling."""
+    if check is None:
+        return None
+    if check != "reference":
+        expected = data.read_npz(Path(check))
+        return lambda inputs: expected
+    if is_package(model):
+        raise UsageError(
+            "--check reference needs the model: a package holds compiled code only",
+            stage="command line",
+            hint="check against outputs saved with --output",
+        )
+    import tilewright as tw
+
+    from ..graph.interpret import interpret
+
+    quiet = {**options, "print_after": (), "dump": None, "time": False, "verify": False, "stop_after": "import"}
+    if given is not None and not options["inputs"]:
+        quiet["inputs"] = {name: array.shape for name, array in given.items()}
+    graph: Any = tw.compile(model, **quiet)
+    return lambda inputs: interpret(graph, inputs)
+
+
+def describe(results: dict[str, np.ndarray]) -> None:
+    """A line an output: shape, dtype, and enough numbers to see whether they are sane."""
+    rows = []
+    for name, value in results.items():
+        numbers = value.astype(np.float64) if value.dtype.kind not in "cOSU" and value.size else np.zeros(0)
+        low, mean, high = (f"{f(numbers):.6g}" if numbers.size else "" for f in (np.min, np.mean, np.max))
+        rows.append((name, "x".join(map(str, value.shape)) or "scalar", value.dtype, low, mean, high))
+    table(("output", "shape", "dtype", "min", "mean", "max"), rows)
+
+
+@app.command()
+@with_compile_options
+def explain(model: ModelOrPackage, options: dict[str, Any]) -> None:
+    """Show what a model became: its levels, kernels, sizes and memory.
+
+    \b
+      tilewright explain model.onnx
+      tilewright explain model.tw
+    """
+    result = obtain(model, options)
+    if options["stop_after"] is not None:
+        emit_ir(result, None)
+    else:
+        typer.echo(result.explain())

@@ -1,0 +1,102 @@
+"""The command `opt`: passes on MLIR files, and the pipeline from any level on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import UsageError
+from . import app
+from .common import check_writable, note, table, with_compile_options
+
+
+@app.command()
+@with_compile_options
+def opt(
+    options: dict[str, Any],
+    file: Annotated[Path | None, typer.Argument(metavar="FILE.mlir", help="MLIR text of any level.")] = None,
+    passes: Annotated[
+        str, typer.Option("--pass", "-p", metavar="a,b{option=1}", help="Passes to run, in order; ours or MLIR's.")
+    ] = "",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the result here, not to stdout.")
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="STAGE", help="FILE is what --dump wrote after this stage: continue from there."
+        ),
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List our passes with their options, and stop.")] = False,
+) -> None:
+    """Run passes on MLIR text, or continue from what --dump wrote.
+
+    A name that is not one of our passes is one of MLIR's; `mlir:cse` is MLIR's in any case. Weights that are not in
+    the file are read from FILE.constants beside it, and written beside -o.
+
+    \b
+      tilewright opt graph.mlir --pass fold,cse
+      tilewright opt graph.mlir --pass 'fold{max_elements=64},mlir:canonicalize' -o out.mlir
+      tilewright opt levels/02-simplify.mlir --from simplify -o model.tw
+      tilewright opt --list
+    """
+    if listing:
+        list_passes()
+        return
+    if file is None:
+        raise UsageError("no file was given", stage="command line", hint="tilewright opt FILE.mlir --pass a,b")
+    if not file.is_file():
+        raise UsageError(f"there is no file {str(file)!r}", stage="command line")
+    check_writable(output, "the result")
+    if start is None:
+        if options["stop_after"] is not None:
+            raise UsageError("--stop-after needs --from STAGE here", stage="command line")
+        transform(file, passes, output)
+    else:
+        proceed(file, passes, start, output, options)
+
+
+def list_passes() -> None:
+    from ..graph import passes
+
+    rows = []
+    for name, doc in passes.available().items():
+        known = passes.options(name)
+        rows.append((name, " ".join(f"{key}={default}" for key, (_, default) in known.items()), doc))
+    table(("pass", "options", "what it does"), rows)
+
+
+def transform(file: Path, pipeline: str, output: Path | None) -> None:
+    """Run passes on a file, like mlir-opt."""
+    from ..graph.passes import parse_pipeline, run_pipeline
+    from ..ir.graph import Graph
+
+    chosen = parse_pipeline(pipeline)
+    graph = Graph.load(file)
+    for name, report in run_pipeline(graph, chosen):
+        if report:
+            note(f"{name}: " + ", ".join(f"{count} {what}" for what, count in report.items()))
+    if output is None:
+        typer.echo(graph.text())
+    else:
+        graph.save(output)
+
+
+def proceed(file: Path, pipeline: str, start: str, output: Path | None, options: dict[str, Any]) -> None:
+    """Continue the pipeline after stage `start`: to a package, or to the IR of a later stage."""
+    import tilewright as tw
+
+    from .compile import emit_ir, report_verified
+
+    if pipeline:
+        raise UsageError("--pass and --from do not go together", hint="run the passes first, with -o")
+    if output is None and options["stop_after"] is None:
+        raise UsageError("where should the package go?", stage="command line", hint="add -o model.tw")
+    result = tw.compile(file, **options, start_after=start)
+    if options["stop_after"] is not None or output is None:
+        emit_ir(result, output)
+    else:
+        report_verified(result, options)
+        result.save(output)

@@ -1,0 +1,272 @@
+"""The commands about tuning: `tune` and `db`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import UsageError
+from . import app
+from .common import Debug, Shape, Target, Threads, _shape, check_writable, note, set_debug, table
+
+if TYPE_CHECKING:
+    from ..tune.database import Database, Row
+    from ..tune.tuner import TuneReport
+
+Path_ = Annotated[
+    Path | None, typer.Option("--db", metavar="FILE", help="The database; default: TILEWRIGHT_DB.", show_default=False)
+]
+
+
+@app.command("tune")
+def tune_command(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="An ONNX file or MLIR text (.mlir).", show_default=False)
+    ],
+    trials: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N measured candidates.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0.0, metavar="M", help="Stop after M minutes.")] = None,
+    target: Target = "cpu",
+    threads: Threads = None,
+    shape: Shape = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0,
+    db: Path_ = None,
+    debug: Debug = False,
+) -> None:
+    """Search faster schedules for the kernels of a model.
+
+    Every measurement is kept in the tuning database at once: stop with Ctrl-C at any time, run again to continue, and
+    compile the model as always to use what was found. Results hold for this machine and this number of threads.
+
+    \b
+      tilewright tune model.onnx --minutes 15 --threads 2
+      tilewright tune model.onnx --trials 500
+      tilewright db list
+    """
+    from ..tune.database import Database
+    from ..tune.tuner import tune
+
+    set_debug(debug)
+    inputs = dict(_shape(s) for s in shape) if shape else None
+    with _display() as watch:
+        report = tune(
+            model,
+            trials=trials,
+            minutes=minutes,
+            threads=threads,
+            target=target,
+            inputs=inputs,
+            database=Database(db),
+            seed=seed,
+            watch=watch,
+        )
+    rows = [
+        (
+            t.label,
+            t.calls,
+            f"{t.seconds * 1e3:.3f}",
+            t.trials,
+            t.space,
+            t.problem or (f"{1 / t.ratio:.2f}" if t.ratio < 1 else "-"),
+        )
+        for t in report.tasks
+    ]
+    table(("kernel", "calls", "ms", "trials", "space", "speedup"), rows)
+    failed = ", ".join(f"{n} {s}" for s, n in sorted(report.outcomes.items()) if s != "ok")
+    note(
+        f"{report.trials} trials in {report.seconds:.0f} s{f' ({failed})' if failed else ''}; "
+        f"all kernels together {report.speedup:.3f}x"
+    )
+    if report.interrupted:
+        note("interrupted: what was measured is kept, run the command again to continue")
+        raise typer.Exit(130)
+
+
+@contextlib.contextmanager
+def _display() -> Iterator[Any]:
+    """A live table on a terminal, otherwise a line now and then."""
+    if not sys.stderr.isatty():
+        last = [0.0]
+
+        def line(report: TuneReport, at: int | None, used: float) -> None:
+            if time.monotonic() - last[0] > 10 or at is None:
+                last[0] = time.monotonic()
+                note(
+                    f"{used:4.0%}  {report.trials} trials  kernels {report.speedup:.3f}x  "
+                    + (report.tasks[at].label if at is not None else "done")
+                )
+
+        yield line
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True)
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+        yield lambda report, at, used: live.update(_live_table(report, at, used, console.height))
+
+
+def _live_table(report: TuneReport, at: int | None, used: float, height: int) -> Any:
+    """Best so far a task, the task at work marked, and the time left."""
+    from rich.table import Table
+
+    left = f"about {report.seconds * (1 - used) / used:.0f} s left" if used > 0.02 else ""
+    drawn = Table(
+        title=f"{used:.0%} of the budget, {left}  {report.trials} trials  all kernels {report.speedup:.3f}x",
+        title_justify="left",
+    )
+    for heading in ("", "kernel", "ms", "trials", "best", "schedule"):
+        drawn.add_column(heading, justify="right" if heading in ("ms", "trials", "best") else "left", no_wrap=True)
+    order = sorted(range(len(report.tasks)), key=lambda i: (i != at, -report.tasks[i].seconds))
+    for i in order[: max(4, height - 8)]:
+        t = report.tasks[i]
+        best = f"{1 / t.ratio:.2f}x" if t.ratio < 1 else "-"
+        choices = " ".join(f"{k}={v}" for k, v in t.decisions.items())
+        drawn.add_row(
+            ">" if i == at else "", t.label, f"{t.seconds * 1e3:.3f}", str(t.trials), best, choices or t.problem
+        )
+    return drawn
+
+
+# ---- the database --------------------------------------------------------------------------------------------------
+
+db_app = typer.Typer(
+    name="db", help="Look at the tuning database, and move results between machines.", no_args_is_help=True
+)
+app.add_typer(db_app)
+
+
+def _existing(path: Path | None) -> Database:
+    from ..tune.database import Database
+
+    db = Database(path)
+    if not db.path.is_file():
+        raise UsageError(
+            f"there is no tuning database {str(db.path)!r}",
+            stage="command line",
+            hint="tilewright tune MODEL makes one",
+        )
+    return db
+
+
+@db_app.command("list")
+def db_list(db: Path_ = None) -> None:
+    """List the kernels in the database with their trials and speedups."""
+    rows = []
+    for r in _existing(db).rows():
+        if not r.trials and r.result is None:
+            continue
+        best = f"{r.result.speedup:.2f}" if r.result else "-"
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(r.at))
+        rows.append(
+            (
+                r.id,
+                r.label,
+                "x".join(map(str, r.extents))[:40],
+                f"{r.machine.target}:{r.machine.threads}",
+                r.trials,
+                r.failed,
+                best,
+                when,
+            )
+        )
+    table(("id", "kernel", "sizes", "target", "trials", "failed", "speedup", "last"), rows)
+
+
+@db_app.command("show")
+def db_show(
+    number: Annotated[int, typer.Argument(metavar="ID", help="The number that `db list` shows.", show_default=False)],
+    db: Path_ = None,
+) -> None:
+    """Show one kernel: its best schedule with times, and the trace that makes it."""
+    row = _row(_existing(db), number)
+    m = row.machine
+    for key, value in (
+        ("kernel", f"{row.label} ({row.kernel})"), ("sizes", " ".join(map(str, row.extents))),
+        ("target", f"{m.target}, {m.threads} threads"),
+        ("features", m.features), ("toolchain", m.toolchain), ("trials", f"{row.trials}, {row.failed} failed"),
+    ):  # fmt: skip
+        typer.echo(f"{key:10} {value}")
+    if row.result is None:
+        typer.echo("result     none: nothing better than the default schedule was confirmed")
+        return
+    r = row.result
+    typer.echo(f"result     {r.seconds * 1e6:.2f} us, default {r.baseline * 1e6:.2f} us, {r.speedup:.3f}x")
+    typer.echo(f"decisions  {json.dumps(r.decisions)}\n\n{r.trace}")
+
+
+def _row(db: Database, number: int) -> Row:
+    found = [r for r in db.rows() if r.id == number]
+    if not found:
+        raise UsageError(
+            f"the database has no entry {number}", stage="command line", hint="tilewright db list shows them"
+        )
+    return found[0]
+
+
+@db_app.command("export")
+def db_export(
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.json", help="The file to write.")],
+    db: Path_ = None,
+) -> None:
+    """Write all results to a JSON file."""
+    check_writable(output, "the results")
+    data = _existing(db).export()
+    output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    note(f"{output}: {len(data['tasks'])} results")
+
+
+@db_app.command("import")
+def db_import(
+    file: Annotated[Path, typer.Argument(metavar="FILE.json", help="What `db export` wrote.", show_default=False)],
+    db: Path_ = None,
+) -> None:
+    """Take over results from a JSON file; better ones that are here already stay."""
+    from ..tune.database import Database
+
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise UsageError(
+            f"cannot read results from {str(file)!r}: {e}", stage="command line", hint="make the file with: db export"
+        ) from None
+    taken, read = Database(db).import_(data)
+    note(f"{taken} of {read} results taken over")
+
+
+@db_app.command("prune")
+def db_prune(
+    old: Annotated[
+        bool, typer.Option("--other-versions", help="Delete what other versions of the toolchain measured.")
+    ] = False,
+    days: Annotated[
+        float | None, typer.Option("--days", min=0.0, metavar="N", help="Delete what was not touched for N days.")
+    ] = None,
+    measurements: Annotated[
+        bool, typer.Option("--measurements", help="Delete the single measurements, keep the results.")
+    ] = False,
+    target: Target = "cpu",
+    db: Path_ = None,
+) -> None:
+    """Delete what is not needed any more."""
+    if not (old or days is not None or measurements):
+        raise UsageError(
+            "what should be deleted?", stage="command line", hint="--other-versions, --days N, or --measurements"
+        )
+    toolchain = None
+    if old:
+        from ..targets.base import find
+
+        chosen = find(target)
+        toolchain = chosen.tuning().measured_on(chosen.describe())[1]  # type: ignore[attr-defined]
+    data = _existing(db)
+    deleted = data.prune(
+        toolchain=toolchain, keep_measurements=not measurements, older_than=None if days is None else days * 86400
+    )
+    note(f"{deleted} entries deleted")

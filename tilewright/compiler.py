@@ -1,0 +1,424 @@
+"""The pipeline: an ordered list of named stages. `compile` runs them; each can be listed, printed, dumped, timed,
+stopped after and entered from a file.
+
+    import -> simplify -> layout -> lower -> fuse -> schedule -> emit -> assemble -> package
+              (level 2)            (3)              (4)         (5)     (6)
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .errors import ModelError, TilewrightError, UsageError
+from .ir.graph import Graph
+from .options import Options
+from .program.build import KernelInfo, build_program
+from .program.memory import check_limit
+from .program.package import Package
+from .program.program import ALIGN
+from .runtime.executable import Executable
+from .schedule.finish import finish
+from .schedule.nest import Nest
+from .schedule.rules import Scheduled, direct_operators, writes_once
+from .schedule.rules import schedule as schedule_kernel
+from .targets.base import Target, find
+from .tensor.fold_constants import fold_constants
+from .tensor.fuse import FusionReport, fuse
+from .tensor.kernel import Kernel, read_kernel
+from .tensor.lower import lower
+from .tensor.share_padding import share_padding
+
+#: level-2 passes of the stages "simplify" and "layout", in order
+SIMPLIFY = (
+    "simplify,fold,cse,dce,match-softmax,match-norm,match-activation,match-gelu,simplify,match-attention,fold-batch-norm,"
+    "simplify,fold,cse,dce"
+)
+LAYOUT = "layout,simplify,fold,cse,dce"
+
+
+@dataclass
+class State:
+    """Everything a compilation has made so far; every stage reads and adds to it."""
+
+    options: Options
+    target: Target
+    description: Any
+    source: Any = None
+    name: str = "model"
+    graph: Graph | None = None
+    fusion: FusionReport | None = None
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    schedules: dict[str, Scheduled] = field(default_factory=dict)
+    nests: dict[str, Nest] = field(default_factory=dict)
+    emitted: dict[str, str] = field(default_factory=dict)
+    infos: dict[str, KernelInfo] = field(default_factory=dict)
+    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    objects: dict[str, bytes] = field(default_factory=dict)
+    stats: dict[str, Any] = field(default_factory=dict)
+    package: Package | None = None
+    #: what the tuning database gave (`tune.lookup.Tuned`)
+    tuned: Any = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    #: with `verify`: the first and the last level-2 graph
+    references: list[Graph] = field(default_factory=list)
+
+    @property
+    def module(self) -> Graph:
+        assert self.graph is not None, "no graph has been imported"
+        return self.graph
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A named step: the level of its result, what it does, `run(state)`, and `show(state)`, the text of its result."""
+
+    name: str
+    level: int
+    doc: str
+    run: Callable[[State], None]
+    show: Callable[[State], str]
+
+
+# ---- the stages ----------------------------------------------------------------------------------------------------
+
+
+def import_source(state: State) -> None:
+    """Source -> level 2 (or 3 for linalg files); see `frontends`."""
+    from .frontends import load_source
+
+    lazy = state.options.stop_after is None  # then what is known at run time only is left to `dynamic`
+    state.graph, state.name = load_source(state.source, state.options.inputs, lazy)
+
+
+def _passes(state: State, pipeline: str) -> None:
+    from .graph.passes import parse_pipeline, run_pipeline
+
+    run_pipeline(state.module, parse_pipeline(pipeline))
+
+
+def simplify(state: State) -> None:
+    if state.module.level == 2:
+        _passes(state, SIMPLIFY)
+
+
+def layout(state: State) -> None:
+    if state.module.level == 2:
+        _passes(state, LAYOUT)
+
+
+def lower_graph(state: State) -> None:
+    if state.module.level == 2:
+        state.graph = lower(state.module, direct_operators())
+        fold_constants(state.module)
+        share_padding(state.module)
+    state.module.verify("lower")
+
+
+def fuse_graph(state: State) -> None:
+    state.graph, state.fusion = fuse(state.module, writes_once())
+    state.module.verify("fuse")
+
+
+def schedule_kernels(state: State) -> None:
+    """Kernels -> loop nests: by the tuning database if it has them, else by the default rules."""
+    from .tune.lookup import Tuned
+
+    tuned = Tuned.open(state.target, state.description, state.options.thread_count) if state.options.tuned else None
+    for function in state.module.functions():
+        kernel = read_kernel(function)
+        state.kernels[kernel.name] = kernel
+        if tuned is not None:
+            state.schedules[kernel.name], state.nests[kernel.name] = tuned.schedule(kernel, state.description)
+            continue
+        state.schedules[kernel.name] = schedule_kernel(kernel, state.description)
+        state.nests[kernel.name] = finish(state.schedules[kernel.name].schedule.nest())
+    if tuned is not None:
+        state.tuned = tuned
+        tuned.close()
+
+
+def make_package(state: State) -> None:
+    d = state.description  # a machine with little memory says how its arena is aligned, and that order matters
+    align, minimize = getattr(d, "arena_align", ALIGN), getattr(d, "minimize_memory", False)
+    program, constants = build_program(state.module, state.infos, align=align, minimize=minimize)
+    if state.options.arena_limit is not None:
+        check_limit(program, state.options.arena_limit)
+    constants = [np.ascontiguousarray(c) for c in constants]
+    state.package = Package(
+        target=state.target.name,
+        description=state.description.to_json(),
+        program=program,
+        objects=state.target.link(program, state.objects, state.description),
+        constants=constants,
+        levels=state.texts,
+        report=report(state),
+    )
+
+
+def _graph_text(state: State) -> str:
+    return state.module.text()
+
+
+def _nest_text(state: State) -> str:
+    return "\n\n".join(str(n) for n in state.nests.values()) + "\n"
+
+
+def _program_text(state: State) -> str:
+    return str(state.package.program) + "\n" if state.package else ""
+
+
+FRONT = (
+    Stage("import", 2, "read the model; shapes become static", import_source, _graph_text),
+    Stage("simplify", 2, "fold constants, simplify, recognize softmax, norms, GELU, attention", simplify, _graph_text),
+    Stage("layout", 2, "choose channels-last for convolutions and carry it through", layout, _graph_text),
+    Stage("lower", 3, "operators to linalg on tensors", lower_graph, _graph_text),
+    Stage("fuse", 3, "group operations into kernels", fuse_graph, _graph_text),
+    Stage("schedule", 4, "kernels to loop nests, default rules or tuned traces", schedule_kernels, _nest_text),
+)
+BACK = (Stage("package", 6, "memory plan, packed weights, program", make_package, _program_text),)
+
+
+def stages(target: Target | None = None) -> tuple[Stage, ...]:
+    """All stages in order; those between scheduling and packaging are the target's."""
+    target = target or find("cpu")
+    middle = tuple(Stage(s.name, s.level, s.doc, s.run, s.show) for s in target.stages())
+    return (*FRONT, *middle, *BACK)
+
+
+# ---- the driver ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Snapshot:
+    """What a compilation stopped after a stage has: its IR as text, and as files that the pipeline continues from."""
+
+    stage: Stage
+    state: State
+
+    def text(self) -> str:
+        return self.stage.show(self.state)
+
+    def save(self, path: str | Path) -> None:
+        """Write the IR; at levels 2 and 3 with the constants beside it."""
+        _write_stage(self.stage, self.state, Path(path))
+
+    @property
+    def graph(self) -> Graph:
+        return self.state.module
+
+
+def compile(source: Any, *, start_after: str | None = None, **options: Any) -> Executable | Any:
+    """Compile a model for a machine.
+
+    `source`: path of an ``.onnx`` or ``.mlir`` file, an ``onnx.ModelProto``, MLIR text or module, or a `Graph`. The
+    keyword arguments are the fields of `tilewright.options.Options`: target, inputs (shapes of dynamic inputs),
+    precision, threads, verify, cache, print_after, stop_after, dump, time. With `start_after` the source is what
+    ``dump`` wrote after that stage, and the pipeline goes on from there.
+
+    Returns an `Executable`, or a `DynamicExecutable` that compiles for the shapes it is called with where the model
+    leaves them open; with `stop_after` the IR of that stage (a `Graph` up to level 3, otherwise a `Snapshot`).
+    Raises TilewrightError subclasses that say stage, operator and what to do.
+
+        model = tw.compile("model.onnx", threads=2)
+        y, = model.run({"x": x})
+    """
+    return compile_state(source, start_after=start_after, **options)[1]
+
+
+def compile_state(source: Any, *, start_after: str | None = None, **options: Any) -> tuple[State, Any]:
+    """`compile`, with everything that was made on the way."""
+    chosen = Options.of(**options)
+    target = find(chosen.target)
+    pipeline = stages(target)
+    _check_stage_names(chosen, pipeline, start_after)
+    state = State(chosen, target, target.describe(), source=source)
+    todo = list(pipeline)
+    if start_after is not None:
+        _enter(state, start_after)
+        todo = todo[[s.name for s in pipeline].index(start_after) + 1 :]
+    for stage in todo:
+        try:
+            _run_stage(stage, state, pipeline)
+        except TilewrightError as e:
+            if stage.name != "import" or not e.run_time or chosen.stop_after is not None:
+                raise
+            from .dynamic import compile_dynamic
+
+            return state, compile_dynamic(source, chosen)
+        if stage.name == chosen.stop_after:
+            return state, state.module if stage.level <= 3 else Snapshot(stage, state)
+    return state, _executable(state)
+
+
+def build(graph: Graph, name: str, options: Options, share: Callable[[Package], None]) -> Executable:
+    """Compile an imported graph: the stages after the import. `share` may replace constants of the package by equal
+    ones.
+    """
+    target = find(options.target)
+    state = State(options, target, target.describe(), graph=graph, name=name)
+    pipeline = stages(target)
+    if options.verify:
+        _keep_reference(state)
+    for stage in pipeline[1:]:
+        _run_stage(stage, state, pipeline)
+    assert state.package is not None
+    share(state.package)
+    return _executable(state)
+
+
+def _executable(state: State) -> Executable:
+    assert state.package is not None
+    executable = Executable(state.package, state.options.thread_count)
+    if state.options.verify:
+        from .report.verify import verify_kernels
+
+        state.package.report["notes"].append(str(verify_kernels(state, executable)))
+    return executable
+
+
+def _run_stage(stage: Stage, state: State, pipeline: Sequence[Stage]) -> None:
+    start = time.perf_counter()
+    if state.options.verify and stage.name == "lower":
+        _keep_reference(state)
+    stage.run(state)
+    if state.options.verify and stage.name == "import":
+        _keep_reference(state)
+    state.seconds[stage.name] = time.perf_counter() - start
+    if state.options.time:
+        print(f"{stage.name:10} {state.seconds[stage.name]:8.3f} s", file=sys.stderr)
+    if stage.name != "package" and stage.level < 6:
+        # what the package keeps for inspection: the IR of each level's last stage
+        last = [s.name for s in pipeline if s.level == stage.level][-1]
+        if stage.name == last or stage.name in state.options.print_after:
+            state.texts[stage.name] = stage.show(state)
+    if stage.name in state.options.print_after or "all" in state.options.print_after:
+        print(f"// ---- after {stage.name} ----\n{stage.show(state)}", file=sys.stderr)
+    if state.options.dump:
+        folder = Path(state.options.dump)
+        _make_folder(folder)
+        number = [s.name for s in pipeline].index(stage.name)
+        suffix = ".mlir" if stage.level in (2, 3, 5) else ".txt"
+        _write_stage(stage, state, folder / f"{number:02}-{stage.name}{suffix}")
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise UsageError(f"cannot write {folder}: {e.strerror or e}", stage="dump") from None
+
+
+def _keep_reference(state: State) -> None:
+    if state.module.level == 2:
+        state.references.append(state.module.clone())
+
+
+def _write_stage(stage: Stage, state: State, path: Path) -> None:
+    try:
+        if stage.level <= 3:
+            state.module.save(path)
+        else:
+            path.write_text(stage.show(state))
+            if stage.level == 5 and len(state.module.constants):
+                state.module.constants.save(path.with_suffix(".constants"))
+    except OSError as e:
+        raise UsageError(f"cannot write {path}: {e.strerror or e}", stage=stage.name) from None
+
+
+def _check_stage_names(options: Options, pipeline: Sequence[Stage], start_after: str | None) -> None:
+    known = [s.name for s in pipeline]
+    asked = [
+        *options.print_after,
+        *([options.stop_after] if options.stop_after else []),
+        *([start_after] if start_after else []),
+    ]
+    for name in asked:
+        if name not in known and name != "all":
+            raise UsageError(f"unknown stage {name!r}", hint=f"stages: {', '.join(known)}")
+
+
+def _enter(state: State, after: str) -> None:
+    """Load the result of a stage from the file that `dump` wrote."""
+    for stage in stages(state.target):
+        if stage.name == after:
+            break
+    if not isinstance(state.source, (str, os.PathLike)):
+        raise UsageError(f"start_after needs the path of a dumped file, not a {type(state.source).__name__}")
+    path = Path(state.source)
+    state.name = path.stem
+    if stage.level in (2, 3):
+        state.graph = Graph.load(path)
+        _check_stage(state.graph, stage, path)
+        state.module.verify("import")
+    elif stage.level == 5:
+        enter = getattr(state.target, "enter", None)
+        if enter is None:
+            raise UsageError(f"target {state.target.name} cannot continue from {after}")
+        enter(state, path)
+    else:
+        raise UsageError(
+            f"the pipeline cannot continue from {after}", hint="continue from an MLIR level: import ... fuse, emit"
+        )
+
+
+def _check_stage(graph: Graph, stage: Stage, path: Path) -> None:
+    """ModelError if the file was dumped at another stage, which the rest of the pipeline would not understand."""
+    used = {op.name for op in graph.operations()} - {"func.return", "tw.constant"}
+    mark = {"tw": "it is level 2", "linalg": "it is not fused"}
+    wrong = {"lower": ("tw",), "fuse": ("tw", "linalg")}.get(stage.name, ())
+    if stage.name == "lower" and any(not name.startswith("tw.") for name in used):
+        wrong = ()  # operators without a lowering keep their form
+    for dialect in wrong:
+        if any(name.startswith(f"{dialect}.") for name in used):
+            raise ModelError(f"{path} is not what was dumped after {stage.name}: {mark[dialect]}", stage="parse")
+
+
+# ---- what explain prints -------------------------------------------------------------------------------------------
+
+
+def report(state: State) -> dict[str, Any]:
+    """Levels, kernels and notes for `Executable.explain`."""
+    levels = []
+    for stage in stages(state.target):
+        if stage.name in state.seconds:
+            seconds = round(state.seconds[stage.name], 4)
+            levels.append({"stage": stage.name, "level": stage.level, "text": stage.doc, "seconds": seconds})
+    kernels = list(_kernel_reports(state))
+    notes = [str(state.fusion)] if state.fusion else []
+    if state.tuned is not None and state.tuned.problem:
+        notes.append(state.tuned.problem)
+    return {"model": state.name, "levels": levels, "kernels": kernels, "notes": notes}
+
+
+def _kernel_reports(state: State) -> Iterator[dict[str, Any]]:
+    for name, scheduled in state.schedules.items():
+        stats = state.stats.get(name, {})
+        about = {
+            "symbol": name,
+            "kind": scheduled.rule,
+            **({"compile_s": round(sum(stats.values()), 3)} if stats else {}),
+        }
+        result = state.tuned.used.get(name) if state.tuned is not None else None
+        yield (
+            {**about, "schedule": f"tuned {result.speedup:.2f}x: {_choices(result.decisions)}"}
+            if result is not None
+            else about
+        )
+
+
+def _choices(decisions: dict[str, Any]) -> str:
+    """Decisions on one line.
+
+    >>> _choices({"tile": [4, 1], "unroll": 2})
+    'tile=4x1 unroll=2'
+    """
+    return " ".join(f"{n}={'x'.join(map(str, v)) if isinstance(v, (list, tuple)) else v}" for n, v in decisions.items())

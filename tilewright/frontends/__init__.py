@@ -1,0 +1,86 @@
+"""Front ends: whatever the user has becomes a `Graph` of level 2 (ONNX, `tw` text) or level 3 (StableHLO, TOSA, linalg
+text)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch_mlir import ir
+
+from ..errors import UsageError
+from ..ir.graph import Graph
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def load_source(source: Any, inputs: Mapping[str, Any] | None = None, lazy: bool = False) -> tuple[Graph, str]:
+    """A graph and its name.
+
+    `source`: path of an ``.onnx`` or ``.mlir`` file, serialized ONNX or MLIR bytes, MLIR text, an ``onnx.ModelProto``,
+    an MLIR module, or a `Graph`. `inputs`: shapes (or arrays, for their shapes) of inputs with dynamic dimensions.
+    Raises UsageError for anything else, ModelError for a damaged file.
+    """
+    shapes = _shapes(inputs)
+    if isinstance(source, Graph):
+        return _specialized(source.clone(), shapes), "graph"
+    if isinstance(source, ir.Module):
+        from .mlir import load_mlir
+
+        return _specialized(load_mlir(str(source), "<module>"), shapes), "module"
+    if isinstance(source, str) and ("\n" in source or source.lstrip().startswith(("module", "func", "#"))):
+        from .mlir import load_mlir
+
+        return _specialized(load_mlir(source, "<text>"), shapes), "text"
+    if isinstance(source, (str, os.PathLike)):
+        return _load_file(Path(source), shapes, lazy)
+    from . import onnx
+
+    return onnx.load(source, inputs=shapes, lazy=lazy), "model"
+
+
+def _load_file(path: Path, shapes: Shapes | None, lazy: bool) -> tuple[Graph, str]:
+    if not path.exists():
+        raise UsageError(f"there is no file {str(path)!r}", stage="import")
+    if path.suffix in (".mlir", ".mlirbc"):
+        from .mlir import load_mlir_file
+
+        return _specialized(load_mlir_file(path), shapes), path.stem
+    if path.suffix == ".tw":
+        raise UsageError(f"{path} is compiled already", stage="import", hint="use tilewright.load")
+    from . import onnx
+
+    return onnx.load(path, inputs=shapes, lazy=lazy), path.stem
+
+
+def _shapes(inputs: Mapping[str, Any] | None) -> Shapes | None:
+    if inputs is None:
+        return None
+    found = {}
+    for name, value in inputs.items():
+        shape = value if isinstance(value, (tuple, list)) else getattr(value, "shape", np.shape(value))
+        if not all(isinstance(d, (int, np.integer)) and d >= 0 for d in shape):
+            raise UsageError(f"inputs[{name!r}] is {value!r}: expected a shape or an array", stage="import")
+        found[name] = tuple(int(d) for d in shape)
+    return found
+
+
+def _specialized(graph: Graph, shapes: Shapes | None) -> Graph:
+    """Fix dynamic dimensions; UsageError if some are left open."""
+    if shapes:
+        from ..graph.specialize import Specialize
+
+        Specialize(shapes=shapes).run(graph)
+    open_inputs = [f"{n}: {t}" for n, t in graph.inputs() if not t.static]
+    if open_inputs:
+        error = UsageError(
+            f"the shapes of these inputs are not fixed: {', '.join(open_inputs)}",
+            stage="import",
+            hint="pass inputs={name: shape}",
+        )
+        error.run_time = True
+        raise error
+    return graph

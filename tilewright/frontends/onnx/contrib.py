@@ -1,0 +1,267 @@
+"""`com.microsoft` operators that ONNX Runtime's exporters and optimizers emit: activations, normalization, products."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from . import linear, nn, shape
+from .math import UNARY
+from .registry import onnx_op
+from .values import NotImported
+
+MS = "com.microsoft"
+
+
+def gelu(n, x, approximate="none"):
+    return n("gelu", x, approximate=approximate)
+
+
+# ---- activations ---------------------------------------------------------------------------------------------------
+
+
+@onnx_op("Gelu", since=1, domain=MS)
+def gelu_1(n, x):
+    return gelu(n, x)
+
+
+@onnx_op("BiasGelu", since=1, domain=MS)
+def bias_gelu(n, x, bias):
+    return gelu(n, n("add", x, bias))
+
+
+@onnx_op("FastGelu", since=1, domain=MS)
+def fast_gelu(n, x, bias=None):
+    return gelu(n, x if bias is None else n("add", x, bias), "tanh")
+
+
+@onnx_op("QuickGelu", since=1, domain=MS)
+def quick_gelu(n, x):
+    return n("silu", x, alpha=float(n.attr("alpha", 1.702)))
+
+
+@onnx_op("BiasSplitGelu", since=1, domain=MS)
+def bias_split_gelu(n, x, bias):
+    x = n("add", x, bias)
+    left, right = shape.split(n, x, shape.even(n, x.shape[-1], 2), x.rank - 1)
+    return n("mul", left, gelu(n, right))
+
+
+@onnx_op("BiasAdd", since=1, domain=MS)
+def bias_add(n, x, bias, skip):
+    return n("add", n("add", x, bias), skip)
+
+
+@onnx_op("BiasSoftmax", since=1, domain=MS)
+def bias_softmax(n, x, bias):
+    axis = n.axis(1, x.rank)
+    flat = (int(np.prod(x.shape[:axis])), int(np.prod(x.shape[axis:])))
+    if not n.attr("is_inner_broadcast", 1):
+        bias = n.reshape(bias, (*bias.shape[:1], *[1] * (x.rank - bias.rank), *bias.shape[1:]))
+    return n.reshape(n("softmax", n.reshape(n("add", x, bias), flat), axis=1), x.shape)
+
+
+# ---- normalization -------------------------------------------------------------------------------------------------
+
+
+def statistics(n, x, axis, epsilon, *, centre):
+    """Mean (None without `centre`) and 1 / deviation over the dimensions from `axis` on, in f32."""
+    axes, wide = tuple(range(axis, x.rank)), n.cast(x, "f64" if x.dtype == "f64" else "f32")
+    mean = n("reduce_mean", wide, axes=axes, keepdims=True) if centre else None
+    centred = wide if mean is None else n("sub", wide, mean)
+    square = n("reduce_mean", n("mul", centred, centred), axes=axes, keepdims=True)
+    return mean, n("rsqrt", n("add", square, epsilon))
+
+
+@onnx_op("SkipLayerNormalization", since=1, domain=MS)
+def skip_layer_norm(n, x, skip, gamma, beta=None, bias=None):
+    total = n("add", x, skip)
+    total = total if bias is None else n("add", total, bias)
+    epsilon, axis = float(n.attr("epsilon", 1e-12)), x.rank - 1
+    out = n("layer_norm", total, gamma, beta, axis=axis, epsilon=epsilon)
+    stats = statistics(n, total, axis, epsilon, centre=True) if n.wants(1) or n.wants(2) else (None, None)
+    return [out, *stats, total]
+
+
+@onnx_op("SkipSimplifiedLayerNormalization", since=1, domain=MS)
+def skip_rms_norm(n, x, skip, gamma, bias=None):
+    total = n("add", x, skip)
+    total = total if bias is None else n("add", total, bias)
+    epsilon, axis = float(n.attr("epsilon", 1e-12)), x.rank - 1
+    out = n("rms_norm", total, gamma, axis=axis, epsilon=epsilon)
+    inverse = statistics(n, total, axis, epsilon, centre=False)[1] if n.wants(2) else None
+    return [out, None, inverse, total]
+
+
+@onnx_op("SimplifiedLayerNormalization", since=1)
+@onnx_op("SimplifiedLayerNormalization", since=1, domain=MS)
+def simplified_layer_norm(n, x, scale):
+    axis, epsilon = n.axis(-1, x.rank), float(n.attr("epsilon", 1e-5))
+    out = n.cast(n("rms_norm", x, n.cast(scale, x.dtype), axis=axis, epsilon=epsilon), scale.dtype)
+    return [out, statistics(n, x, axis, epsilon, centre=False)[1]] if n.wants(1) else [out]
+
+
+@onnx_op("LayerNormalization", since=1)  # before it became part of the standard
+def layer_norm(n, *operands):
+    return nn.layer_norm(n, *operands)
+
+
+@onnx_op("EmbedLayerNormalization", since=1, domain=MS)
+def embed_layer_norm(n, ids, segments, words, places, segment_table, gamma, beta, mask=None, position_ids=None):
+    length = ids.shape[1]
+    total = n("gather", words, ids, axis=0)
+    at = n.constant(np.arange(length)) if position_ids is None else position_ids
+    total = n("add", total, n("gather", places, at, axis=0))
+    if segments is not None:
+        total = n("add", total, n("gather", segment_table, segments, axis=0))
+    out = n("layer_norm", total, gamma, beta, axis=2, epsilon=float(n.attr("epsilon", 1e-12)))
+    if mask is None:
+        ends = n.constant(np.zeros(ids.shape[0], np.int32))
+    else:  # how many positions a row uses
+        ends = n("reduce_sum", n.cast(mask, "i32"), axes=(1,), keepdims=False)
+    return [out, ends, total]
+
+
+@onnx_op("GroupNorm", since=1, domain=MS)
+def group_norm(n, x, gamma, beta):
+    last = bool(n.attr("channels_last", 1))
+    x = n.transpose(x, (0, x.rank - 1, *range(1, x.rank - 1))) if last else x
+    attributes = {"groups": n.required("groups"), "epsilon": float(n.attr("epsilon", 1e-5))}
+    out = n("group_norm", x, n.cast(gamma, x.dtype), n.cast(beta, x.dtype), **attributes)
+    out = n("silu", out, alpha=1.0) if n.attr("activation", 0) else out
+    return n.transpose(out, (0, *range(2, x.rank), 1)) if last else out
+
+
+# ---- products ------------------------------------------------------------------------------------------------------
+
+
+def swapped(n, x):
+    return n.transpose(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2))
+
+
+@onnx_op("FusedMatMul", "TransposeMatMul", since=1, domain=MS)
+def fused_matmul(n, x, y):
+    operands = []
+    for v, name in ((x, "A"), (y, "B")):
+        if n.attr(f"transBatch{name}", 0):
+            v = n.transpose(v, (*range(1, v.rank - 1), 0, v.rank - 1))
+        operands.append(swapped(n, v) if n.attr(f"trans{name}", 0) and v.rank > 1 else v)
+    out, alpha = n("matmul", *operands), float(n.attr("alpha", 1.0))
+    return out if alpha == 1 else n("mul", out, alpha)
+
+
+def activate(n, x):
+    """The activation that a fused operator names."""
+    name = n.attr("activation", "")
+    if not name:
+        return x
+    given = n.attr("activation_params") or [
+        v for v in (n.attr(f"activation_{p}") for p in ("alpha", "beta", "gamma")) if v is not None
+    ]
+    if name == "LeakyRelu":
+        return n("leaky_relu", x, alpha=float((given or [0.01])[0]))
+    if name == "HardSigmoid":
+        alpha, beta = (*given, 0.2, 0.5)[:2] if len(given) != 1 else (given[0], 0.5)
+        return n("hard_sigmoid", x, alpha=float(alpha), beta=float(beta))
+    if name == "Clip":
+        low, high = given if len(given) == 2 else (None, None)
+        return n("clip", x, low=low, high=high)
+    if name not in UNARY:
+        raise NotImported(f"with activation {name}")
+    return n(UNARY[name], x)
+
+
+@onnx_op("FusedGemm", since=1, domain=MS)
+def fused_gemm(n, x, y, c=None):
+    return activate(n, linear.gemm(n, x, y, c))
+
+
+@onnx_op("FusedConv", since=1, domain=MS)
+def fused_conv(n, x, w, bias=None, other=None):
+    out = nn.convolution(n, x, w, bias)
+    return activate(n, out if other is None else n("add", out, other))
+
+
+@onnx_op("ExpandDims", since=1, domain=MS)
+def expand_dims(n, x, axis):
+    at = int(n.scalar(axis, "axis"))
+    return [n.unsqueeze(x, at + x.rank + 1 if at < 0 else at)]
+
+
+@onnx_op("Trilu", since=1, domain=MS)
+def trilu(n, x, k=None):
+    return n("trilu", x, upper=bool(n.attr("upper", 1)), k=n.scalar(k, "k", 0))
+
+
+# ---- weights of few bits -------------------------------------------------------------------------------------------
+
+
+def unpack(n, x, bits, size):
+    """The last dimension of unsigned bytes as `8 / bits` numbers each, the lowest bits first, cut to `size`."""
+    if bits == 8:
+        return x
+    each = 8 // bits
+    parts = [x if not i else n("shift_right", x, bits * i) for i in range(each)]
+    wide = n.concat([n.unsqueeze(n("and", p, (1 << bits) - 1), x.rank) for p in parts], x.rank)
+    flat = n.reshape(wide, (*x.shape[:-1], x.shape[-1] * each))
+    if flat.shape[-1] == size:
+        return flat
+    return n("slice", flat, starts=(0,) * x.rank, sizes=(*x.shape[:-1], size), steps=(1,) * x.rank)
+
+
+@onnx_op("MatMulNBits", since=1, domain=MS)
+def matmul_n_bits(n, x, packed, scales, zero=None, order=None, bias=None):
+    """x times weights that are kept in blocks of integers of 2, 4 or 8 bits with a scale (and zero point) for each."""
+    k, columns, bits, block = (
+        n.required(name) if name != "bits" else n.attr("bits", 4) for name in ("K", "N", "bits", "block_size")
+    )
+    if bits not in (2, 4, 8):
+        raise NotImported(f"of {bits} bits")
+    if order is not None:
+        raise NotImported("with a group index")
+    blocks = -(-k // block)
+    if packed.dtype != "ui8" or packed.type.size != columns * blocks * block * bits // 8:
+        raise n.error(f"weights {packed.type} do not fit N = {columns}, K = {k} in blocks of {block} with {bits} bits")
+    q = unpack(n, n.reshape(packed, (columns, blocks, block * bits // 8)), bits, block)
+    weights = n.cast(q, x.dtype)
+    scale = n.cast(n.reshape(scales, (columns, blocks, 1)), x.dtype)
+    if zero is None:
+        weights = n("sub", weights, float(1 << bits - 1))
+    else:
+        if zero.dtype == "ui8":
+            row = -(-blocks * bits // 8)
+            zero = unpack(n, n.reshape(zero, (columns, row)), bits, blocks)
+        weights = n("sub", weights, n.cast(n.reshape(zero, (columns, blocks, 1)), x.dtype))
+    weights = n.reshape(n("mul", weights, scale), (columns, blocks * block))
+    if blocks * block != k:
+        weights = n("slice", weights, starts=(0, 0), sizes=(columns, k), steps=(1, 1))
+    out = n("matmul", x, n.transpose(weights, (1, 0)))
+    return out if bias is None else n("add", out, n.cast(bias, x.dtype))
+
+
+@onnx_op("GatherBlockQuantized", since=1, domain=MS)
+def gather_block_quantized(n, data, indices, scales, zero=None):
+    """Rows of a table of 4-bit numbers, picked and dequantized."""
+    axis, block = n.axis(0, data.rank, "gather_axis"), n.attr("block_size", 128)
+    last = n.axis(-1, data.rank, "quantize_axis")
+    if axis != 0 or last != data.rank - 1:
+        raise NotImported("with axes other than the first (to gather) and the last (quantized)")
+    rows = n("gather", data, indices, axis=0)
+    if data.dtype == "ui8":
+        rows = unpack(n, rows, n.attr("bits", 4), rows.shape[-1] * 8 // n.attr("bits", 4))
+        default = float(1 << n.attr("bits", 4) - 1)
+    else:
+        default = 0.0
+    scale = n("gather", scales, indices, axis=0)
+    if zero is not None:
+        zero = n("gather", zero, indices, axis=0)
+        zero = unpack(n, zero, n.attr("bits", 4), scale.shape[-1]) if data.dtype == "ui8" else zero
+    size, blocks = rows.shape[-1], scale.shape[-1]
+    at = n.constant(np.arange(size) // block, "i64")
+    if blocks != -(-size // block):
+        raise n.error(f"{blocks} scales for rows of {size} in blocks of {block}")
+    spread = n("gather", scale, at, axis=scale.rank - 1)
+    centre = default if zero is None else n.cast(n("gather", zero, at, axis=zero.rank - 1), scale.dtype)
+    return n("mul", n("sub", n.cast(rows, scale.dtype), centre), spread)
+
+
+__all__ = ["MS", "swapped"]

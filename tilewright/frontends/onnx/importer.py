@@ -1,0 +1,365 @@
+"""The walk over an ONNX graph: names, scopes, folding of shape arithmetic, functions and subgraphs, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto
+from torch_mlir import ir
+from torch_mlir.dialects import func
+
+from ...errors import ModelError, OpError, TilewrightError, UnsupportedError
+from ...ir import dialect
+from ...ir.context import use
+from ...ir.graph import INLINE_ELEMENTS, Graph
+from ...ir.types import NUMPY, Type, from_array, is_float, type_of
+from . import functions, inputs
+from .node import Node
+from .reader import Model
+from .registry import find, oldest
+from .values import POISON, Ask, Failure, NotImported, Poison, Value, report
+
+#: integer and bool tensors up to this many elements are folded at once (floats: INLINE_ELEMENTS)
+FOLD_ELEMENTS = 1024
+#: functions may call functions this deep
+MAX_DEPTH = 64
+
+#: a tensor, a sequence, an absent optional, or the output of a node that could not be imported
+Item = Any
+
+
+@dataclass
+class Scope:
+    """Names of one graph or function body; lookups go to the enclosing graph."""
+
+    parent: Scope | None = None
+    names: dict[str, Item] = field(default_factory=dict)
+    #: names that later nodes of this graph define, for errors about order
+    pending: set[str] = field(default_factory=set)
+    #: attributes of the function call
+    attributes: dict[str, AttributeProto] = field(default_factory=dict)
+    #: opset versions by domain
+    opsets: dict[str, int] = field(default_factory=dict)
+    #: names of the calls around this body
+    prefix: str = ""
+    depth: int = 0
+
+    def find(self, name: str) -> tuple[bool, Item]:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return True, scope.names[name]
+            scope = scope.parent
+        return False, None
+
+    def child(self) -> Scope:
+        """The scope of a subgraph."""
+        return Scope(self, attributes=self.attributes, opsets=self.opsets, prefix=self.prefix, depth=self.depth + 1)
+
+
+class Importer:
+    """Imports one model; `run` gives the graph."""
+
+    def __init__(self, model: Model, lazy: bool = False) -> None:
+        self.model = model
+        self.graph: Graph
+        self.failures: list[Failure] = []
+        self.arguments: list[str] = []  # names of the arguments of @main
+        #: costly branches and long loops are left to the runtime (`staging`), not computed both ways and unrolled
+        self.lazy = lazy
+        self.functions = {(_domain(f.domain), f.name): f for f in model.proto.functions}
+        self._checker = functions.checker(model.proto)
+
+    def run(self, shapes: dict[str, Any]) -> Graph:
+        """Import the whole model; `shapes` as the `inputs` of `load`."""
+        proto = self.model.proto.graph
+        initializers = self.model.initializers()
+        arguments, frozen = inputs.resolve(proto, set(initializers), shapes, self.model.source)
+        self.arguments = [name for name, _ in arguments]
+        with use():
+            self.graph = Graph(ir.Module.create())
+            location = ir.Location.name(proto.name or "main")
+            with ir.InsertionPoint(self.graph.module.body), location:
+                main = func.FuncOp("main", ([t.mlir() for _, t in arguments], []))
+                locations = [ir.Location.name(name) for name, _ in arguments]
+                block = ir.Block.create_at_start(main.regions[0], [t.mlir() for _, t in arguments], locations)
+            scope = Scope(opsets=_opsets(self.model.proto.opset_import))
+            for (name, t), argument in zip(arguments, block.arguments, strict=True):
+                self._define(scope, name, Value(t, argument, name=name), "input")
+            for name, array in frozen.items():
+                self._define(scope, name, self.constant(array, name), "input")
+            for name, (tensor, position) in initializers.items():
+                self._define(scope, name, self._initializer(tensor, position), "initializer")
+            if proto.sparse_initializer:
+                self.failures.append(Failure("sparse initializer", proto.sparse_initializer[0].values.name))
+            with ir.InsertionPoint(block):
+                results = self.nodes(proto, scope)
+                self._raise_failures()
+                self._finish(main, [name for name, _ in arguments], proto, results)
+            self._drop_unused()
+            self.graph.verify(stage="import")
+        return self.graph
+
+    def _initializer(self, tensor: onnx.TensorProto, position: int) -> Item:
+        try:
+            return self.constant(self.model.array(tensor, position), tensor.name)
+        except UnsupportedError as e:
+            self.failures.append(Failure("initializer", tensor.name, e.message))
+            return POISON
+
+    def _finish(self, main: ir.OpView, arguments: list[str], proto: onnx.GraphProto, results: list[Item]) -> None:
+        """The return, and the names of arguments and results."""
+        names = [o.name for o in proto.output]
+        if not names:
+            raise ModelError(f"{self.model.source} has no outputs", stage="import")
+        for name, r in zip(names, results, strict=True):
+            if not isinstance(r, Value):
+                error = UnsupportedError(f"output {name!r} is not a tensor (sequence or optional)", stage="import")
+                error.run_time = True
+                raise error
+        values = [self.materialize(r) for r in results]
+        func.ReturnOp(values)
+        main.attributes["function_type"] = ir.TypeAttr.get(
+            ir.FunctionType.get([a.type for a in main.regions[0].blocks[0].arguments], [v.type for v in values])
+        )
+        for key, labels in (("arg_attrs", arguments), ("res_attrs", names)):
+            dicts = [ir.DictAttr.get({"tw.name": ir.StringAttr.get(label)}) for label in labels]
+            main.attributes[key] = ir.ArrayAttr.get(dicts)
+
+    def _drop_unused(self) -> None:
+        """Erase operators whose results nothing uses, and the constants that only they used."""
+        used = set()
+        for op in reversed(list(self.graph.operations())):
+            if op.name != "func.return" and not any(True for r in op.results for _ in r.uses):
+                op.erase()
+            elif op.name == "tw.constant" and "symbol" in op.attributes:
+                used.add(ir.StringAttr(op.attributes["symbol"]).value)
+        self.graph.constants.keep_only(used)
+
+    # ---- names ----
+
+    def _define(self, scope: Scope, name: str, item: Item, what: str) -> None:
+        if name in scope.names:
+            raise ModelError(
+                f"{self.model.source}: the name {name!r} of {what} is defined twice",
+                stage="import",
+                hint="every input, initializer and node output needs a name of its own",
+            )
+        scope.names[name] = item
+        scope.pending.discard(name)
+
+    def lookup(self, scope: Scope, name: str, reader: str) -> Item:
+        """What a name stands for; ModelError that says whether it is defined later or not at all."""
+        if not name:
+            return None
+        found, item = scope.find(name)
+        if found:
+            return item
+        inner: Scope | None = scope
+        while inner is not None:
+            if name in inner.pending:
+                message = f"{name!r} is used before the node that defines it"
+                raise ModelError(
+                    message, stage="import", operator=reader, hint="the nodes form a cycle or are not in order"
+                )
+            inner = inner.parent
+        raise ModelError(
+            f"{name!r} is not an input, an initializer or the output of a node",
+            stage="import",
+            operator=reader,
+            hint="the file may be incomplete (a missing initializer)",
+        )
+
+    # ---- graphs ----
+
+    def nodes(self, graph: onnx.GraphProto, scope: Scope) -> list[Item]:
+        """Import all nodes of a graph into `scope`, whose inputs are defined; gives the graph's outputs."""
+        scope.pending = {o for node in graph.node for o in node.output if o}
+        for proto in graph.node:
+            self.node(proto, scope)
+        return [self.lookup(scope, o.name, "graph outputs") for o in graph.output]
+
+    def subgraph(self, graph: onnx.GraphProto, arguments: Sequence[Item], outer: Scope) -> list[Item]:
+        """Import the body of an If, Loop or Scan in place."""
+        scope = outer.child()
+        if len(graph.input) != len(arguments):
+            raise ModelError(
+                f"subgraph {graph.name!r} takes {len(graph.input)} inputs, not {len(arguments)}", stage="import"
+            )
+        for declared, item in zip(graph.input, arguments, strict=True):
+            self._define(scope, declared.name, item, "subgraph input")
+        for tensor in graph.initializer:
+            if tensor.name not in scope.names:
+                self._define(scope, tensor.name, self._initializer(tensor, -1), "initializer")
+        return self.nodes(graph, scope)
+
+    # ---- nodes ----
+
+    def node(self, proto: onnx.NodeProto, scope: Scope) -> None:
+        """Import one node and define its outputs."""
+        if not proto.op_type:
+            raise ModelError(
+                f"{self.model.source}: a node has no operator", stage="import", operator=proto.name or None
+            )
+        domain = _domain(proto.domain)
+        name = proto.name or f"{proto.op_type}_{next((o for o in proto.output if o), '')}"
+        node = Node(self, proto, scope, scope.prefix + name, scope.opsets.get(domain, 0))
+        arguments = [self.lookup(scope, i, node.label) for i in proto.input]
+        if any(isinstance(a, Poison) for a in arguments):
+            outputs: Sequence[Item] = [POISON] * len(proto.output)
+        else:
+            outputs = self._import(node, domain, arguments)
+        for i, output in enumerate(proto.output):
+            if output:
+                item = outputs[i] if i < len(outputs) else None
+                if isinstance(item, Value) and not item.name:
+                    item.name = output
+                self._define(scope, output, item, f"an output of {node.label}")
+
+    def _import(self, node: Node, domain: str, arguments: list[Item]) -> Sequence[Item]:
+        proto, failed = node.proto, [POISON] * len(node.proto.output)
+        local = self.functions.get((domain, proto.op_type))
+        function = None if local is not None else find(domain, proto.op_type, node.opset)
+        try:
+            if local is not None:
+                return self._call(node, local, arguments)
+            if domain not in node.scope.opsets:
+                raise NotImported(f"the model does not state the opset of domain {domain!r}")
+            if function is not None:
+                self._checker(node)
+                return dialect.as_list(function(node, *arguments))
+            return self.expand(node, arguments)
+        except Ask as e:
+            e.operator = e.operator or node.operator
+            return self.asked(node, e)
+        except NotImported as e:
+            self.failures.append(Failure(f"{node.operator} (opset {node.opset})", node.name, str(e), e.needs))
+            return failed
+        except OpError as e:
+            raise ModelError(str(e), stage="import", operator=node.label) from None
+        except TilewrightError as e:
+            e.operator = e.operator or node.label
+            raise
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, MemoryError) as e:
+            why = f"{type(e).__name__}: {e}"
+            raise ModelError(f"cannot be imported: {why}", stage="import", operator=node.label) from e
+
+    def takes_partial(self, scope: Scope) -> bool:
+        """Whether results of unknown size (`Partial`) can go into a scope."""
+        return False
+
+    def asked(self, node: Node, ask: Ask) -> Sequence[Item]:
+        """What becomes of a node that cannot be imported before the model runs."""
+        reason = str(ask)
+        self.failures.append(Failure(f"{node.operator} (opset {node.opset})", node.name, reason, ask.needs, True))
+        return [POISON] * len(node.proto.output)
+
+    def expand(self, node: Node, arguments: list[Item]) -> Sequence[Item]:
+        """Import a node by the function with which ONNX defines its operator; NotImported if there is none."""
+        body = functions.definition(node, arguments)
+        if body is None:
+            first = oldest(_domain(node.proto.domain), node.proto.op_type)
+            raise NotImported("" if first is None else f"it is read from opset {first} on")
+        self._checker(node)
+        return self._call(node, body, arguments)
+
+    def _call(self, node: Node, body: onnx.FunctionProto, arguments: list[Item]) -> list[Item]:
+        if node.scope.depth >= MAX_DEPTH:
+            raise node.error(f"functions call each other more than {MAX_DEPTH} deep")
+        if len(arguments) > len(body.input):
+            raise node.error(f"function {body.name!r} takes {len(body.input)} inputs, not {len(arguments)}")
+        opsets = {**node.scope.opsets, **_opsets(body.opset_import)}
+        scope = Scope(opsets=opsets, prefix=f"{node.name}/", depth=node.scope.depth + 1)
+        scope.attributes = {a.name: a for a in body.attribute_proto}
+        for a in node.proto.attribute:
+            value = node.scope.attributes.get(a.ref_attr_name) if a.ref_attr_name else a
+            if value is not None:
+                scope.attributes[a.name] = value
+        for i, name in enumerate(body.input):
+            scope.names[name] = arguments[i] if i < len(arguments) else None
+        scope.pending = {o for n in body.node for o in n.output if o}
+        for proto in body.node:
+            self.node(proto, scope)
+        wanted = [node.wants(i) for i in range(len(body.output))]  # the body may leave out the others
+        return [self.lookup(scope, o, node.label) if w else None for o, w in zip(body.output, wanted, strict=True)]
+
+    # ---- emitting ----
+
+    def constant(self, array: np.ndarray, name: str = "") -> Value:
+        """A tensor known at import; it enters the IR when an operator uses it."""
+        return Value(from_array(array), array=array, name=name)
+
+    def materialize(self, value: Value) -> ir.Value:
+        """The value in the IR; a constant is appended at its first use."""
+        if value.ssa is None:
+            assert value.array is not None
+            location = ir.Location.name(value.name or "constant")
+            value.ssa = self.graph.constant(value.array, value.name or "c", location)
+        return value.ssa
+
+    def emit(self, node: Node, mnemonic: str, values: Sequence[Value | None], attrs: dict[str, Any]) -> Any:
+        """One `tw` operator: folded if its operands are small and known, else appended to the graph."""
+        cls = dialect.OPERATORS[mnemonic]
+        full = {**cls.attributes, **attrs}
+        types = dialect.infer(cls, [None if v is None else v.type for v in values], full)
+        present = [v for v in values if v is not None]
+        later: list[Callable[[], np.ndarray]] | None = None
+        if all(v.constant for v in present):
+            arrays = _Evaluation(cls, values, full, types)
+            if all(v.array is not None for v in present) and _small([*(v.type for v in present), *types]):
+                out = [self.constant(arrays(i), node.name) for i in range(len(types))]
+                return out if cls.multiple else out[0]
+            later = [lambda i=i: arrays(i) for i in range(len(types))]  # type: ignore[misc]
+        operands = [None if v is None else self.materialize(v) for v in values]
+        results = dialect.create_typed(cls, operands, full, types, node.location)
+        out = [Value(type_of(r), r, later=later[i] if later else None) for i, r in enumerate(results)]
+        return out if cls.multiple else out[0]
+
+    def _raise_failures(self) -> None:
+        if not self.failures:
+            return
+        seen = {f.node for f in self.failures}
+        for name, op in functions.without_importer(self.model.proto, set(self.functions)):
+            if name not in seen:
+                self.failures.append(Failure(op, name))
+        raise report(self.failures, self.model.source)
+
+
+class _Evaluation:
+    """The reference results of an operator on known operands, computed once and only if asked for."""
+
+    def __init__(
+        self, cls: type[dialect.Operator], values: Sequence[Value | None], attrs: dict, types: list[Type]
+    ) -> None:
+        self.cls, self.values, self.attrs, self.types = cls, values, attrs, types
+        self.results: list[np.ndarray] | None = None
+
+    def __call__(self, i: int) -> np.ndarray:
+        if self.results is None:
+            with np.errstate(all="ignore"):
+                arrays = [None if v is None else v.known() for v in self.values]
+                out = self.cls.reference(*arrays, **self.attrs)
+            out = list(out) if self.cls.multiple else [out]
+            self.results = [
+                np.asarray(a).astype(NUMPY[t.dtype], copy=False) for a, t in zip(out, self.types, strict=True)
+            ]
+            self.values = ()
+        return self.results[i]
+
+
+def _small(types: Sequence[Type]) -> bool:
+    """Whether tensors of these types are shape arithmetic rather than weights."""
+    largest = max((t.size for t in types), default=0)
+    return largest <= (INLINE_ELEMENTS if any(is_float(t.dtype) for t in types) else FOLD_ELEMENTS)
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _opsets(imports: Sequence[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    return {_domain(o.domain): o.version for o in imports}

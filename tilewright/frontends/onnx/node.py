@@ -1,0 +1,189 @@
+"""The node being imported, as the import functions see it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto
+from torch_mlir import ir
+
+from ...errors import ModelError
+from ...ir.dialect import GROUPS
+from ...ir.types import NUMPY
+from .values import Ask, NotImported, Partial, Value, inputs_of
+
+if TYPE_CHECKING:
+    from .importer import Importer, Scope
+
+
+class Node:
+    """One ONNX node: its attributes, and the means to emit `tw` operators in its place.
+
+    ``n("add", x, y)`` emits `tw.add` (a list of Values for operators with several results) at the node's location;
+    numbers mix in as constants of the dtype of the first tensor. Operators on small known tensors are evaluated at
+    once.
+    """
+
+    def __init__(self, importer: Importer, proto: onnx.NodeProto, scope: Scope, name: str, opset: int) -> None:
+        self.importer, self.proto, self.scope, self.name, self.opset = importer, proto, scope, name, opset
+        self.location = ir.Location.name(name)
+        self._attributes = {a.name: a for a in proto.attribute}
+
+    @property
+    def operator(self) -> str:
+        """The ONNX name, with its domain if it has one."""
+        return f"{self.proto.domain}.{self.proto.op_type}" if self.proto.domain else self.proto.op_type
+
+    @property
+    def label(self) -> str:
+        """How errors name the node."""
+        return f'{self.operator} "{self.name}"'
+
+    def wants(self, i: int) -> bool:
+        """Whether the node's output `i` has a name."""
+        return i < len(self.proto.output) and bool(self.proto.output[i])
+
+    # ---- attributes ----
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute as int, float, str, list of these, array (tensors) or GraphProto; `default` if it is absent."""
+        a = self._attributes.get(name)
+        if a is not None and a.ref_attr_name:  # in a function: an attribute of the call
+            a = self.scope.attributes.get(a.ref_attr_name)
+        if a is None:
+            return default
+        if a.type == AttributeProto.TENSOR:
+            return self.importer.model.array(a.t)
+        if a.type == AttributeProto.STRING:
+            return a.s.decode()
+        if a.type == AttributeProto.STRINGS:
+            return [s.decode() for s in a.strings]
+        field = {
+            AttributeProto.FLOAT: "f",
+            AttributeProto.INT: "i",
+            AttributeProto.GRAPH: "g",
+            AttributeProto.FLOATS: "floats",
+            AttributeProto.INTS: "ints",
+        }.get(a.type)
+        if field is None:
+            raise NotImported(f"attribute {name} has a type that is not supported")
+        value = getattr(a, field)
+        return list(value) if field in ("floats", "ints") else value
+
+    def required(self, name: str) -> Any:
+        """An attribute that must be there; ModelError otherwise."""
+        value = self.attr(name)
+        if value is None:
+            raise self.error(f"attribute {name!r} is missing")
+        return value
+
+    # ---- emitting ----
+
+    def __call__(self, mnemonic: str, *operands: Value | float | None, **attrs: Any) -> Any:
+        first = next((v for v in operands if isinstance(v, Value)), None)
+        values: list[Value | None] = []
+        for v in operands:
+            if isinstance(v, (int, float)) and first is not None:
+                v = self.constant(np.array(v, NUMPY[first.dtype]))
+            assert v is None or isinstance(v, Value)
+            values.append(v)
+        return self.importer.emit(self, mnemonic, values, attrs)
+
+    def constant(self, array: Any, dtype: str | None = None) -> Value:
+        """A constant tensor."""
+        return self.importer.constant(np.asarray(array, NUMPY[dtype] if dtype else None), self.name)
+
+    def zero(self, x: Value) -> Value:
+        """0 of the dtype of x."""
+        return self.constant(np.zeros((), NUMPY[x.dtype]))
+
+    # ---- what must be known at import ----
+
+    def known(self, x: Value | None, what: str) -> np.ndarray:
+        """The array of an input that must be constant; the node counts as unsupported otherwise."""
+        array = self.opt(x, what)
+        if array is None:
+            raise self.error(f"input {what!r} is missing")
+        return array
+
+    def opt(self, x: Value | None, what: str) -> np.ndarray | None:
+        """`known` for an optional input: None if it is absent."""
+        if x is None:
+            return None
+        array = x.known()
+        if array is None:
+            raise self.needs(x, f"{what} is computed from the model's inputs, but has to be constant")
+        return array
+
+    def ints(self, x: Value | None, what: str) -> list[int]:
+        """`known` as a list of Python ints."""
+        return [int(v) for v in self.known(x, what).reshape(-1)]
+
+    def scalar(self, x: Value | None, what: str, default: Any = None) -> Any:
+        """The single element of a known input; `default` if it is absent."""
+        array = self.opt(x, what)
+        if array is None:
+            return default
+        if array.size != 1:
+            raise self.error(f"{what} has shape {array.shape}, it needs one element")
+        return array.reshape(())[()].item()
+
+    # ---- errors ----
+
+    def needs(self, x: Value, message: str) -> Ask:
+        """The error of a node that could be imported if the value of x were known."""
+        return Ask(message, x, frozenset(self.importer.arguments[i] for i in inputs_of(x)))
+
+    def partial(self, buffer: Value, count: Value, axis: int) -> Partial:
+        """A result that is the first `count` positions of `buffer`; where that cannot be, the node waits as a whole."""
+        if not self.importer.takes_partial(self.scope):
+            raise self.needs(count, "the shape of its result depends on the data")
+        return Partial(buffer, count, axis)
+
+    def error(self, message: str, hint: str | None = None) -> ModelError:
+        """A ModelError that names this node."""
+        return ModelError(message, stage="import", operator=self.label, hint=hint)
+
+    # ---- shapes that many import functions need ----
+
+    def reshape(self, x: Value, shape: Sequence[int]) -> Value:
+        """x under a new shape; x itself if it has that shape."""
+        return x if x.shape == tuple(shape) else self("reshape", x, shape=tuple(int(d) for d in shape))
+
+    def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
+        """x with its dimensions permuted; x itself if they stay."""
+        if list(permutation) == list(range(x.rank)):
+            return x
+        return self("transpose", x, permutation=tuple(permutation))
+
+    def cast(self, x: Value, dtype: str) -> Value:
+        """x as `dtype`; x itself if it has it."""
+        return x if x.dtype == dtype else self("cast", x, to=dtype)
+
+    def expand(self, x: Value, shape: Sequence[int]) -> Value:
+        """x broadcast to `shape`; x itself if it has that shape."""
+        return x if x.shape == tuple(shape) else self("expand", x, shape=tuple(int(d) for d in shape))
+
+    def unsqueeze(self, x: Value, axis: int) -> Value:
+        """x with a dimension of size 1 inserted before `axis`."""
+        return self.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
+
+    def concat(self, xs: Sequence[Value], axis: int) -> Value:
+        """xs joined along `axis`; in several steps where one operator cannot hold so many different types."""
+        if len(xs) == 1:
+            return xs[0]
+        if sum(1 for _ in itertools.groupby(xs, key=lambda x: x.type)) > GROUPS:
+            xs = [self.concat(xs[i : i + GROUPS], axis) for i in range(0, len(xs), GROUPS)]
+            return self.concat(xs, axis)
+        return self("concat", *xs, axis=axis)
+
+    def axis(self, default: int, rank: int, name: str = "axis") -> int:
+        """The attribute `axis`, counted from the front."""
+        axis = self.attr(name, default)
+        if not -rank <= axis < max(rank, 1):
+            raise self.error(f"{name} {axis} is out of range for rank {rank}")
+        return axis % rank if rank else 0

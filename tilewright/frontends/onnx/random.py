@@ -1,0 +1,75 @@
+"""Random numbers. They are a function of the node's seed and of the element's place, so that a model gives the same
+numbers in every run; a node without a seed takes one from its name.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+from .reader import DTYPES
+from .registry import onnx_op
+from .values import NotImported
+
+
+def seed_of(n) -> int:
+    """31 bits from the attribute `seed`, else from the node's name."""
+    seed = n.attr("seed")
+    data = n.name.encode() if seed is None else np.float32(seed).tobytes()
+    return zlib.crc32(data) & 0x7FFFFFFF
+
+
+def random(n, kind, shape, dtype, seed=None):
+    """Numbers between 0 and 1, or from the normal distribution."""
+    if dtype not in ("f64", "f32", "f16", "bf16"):
+        raise NotImported(f"of dtype {dtype}")
+    work = "f64" if dtype == "f64" else "f32"
+    return n.cast(
+        n("random", kind=kind, shape=tuple(shape), dtype=work, seed=seed_of(n) if seed is None else seed), dtype
+    )
+
+
+def scaled(n, x, scale, shift):
+    return n("add", n("mul", x, float(scale)), float(shift))
+
+
+def like(n, x):
+    dtype = DTYPES.get(n.attr("dtype", 0), x.dtype if x is not None else "f32")
+    return random(
+        n, "normal" if "Normal" in n.proto.op_type else "uniform", n.attr("shape") if x is None else x.shape, dtype
+    )
+
+
+@onnx_op("RandomNormal", "RandomNormalLike", since=1)
+def normal(n, x=None):
+    if x is None:
+        n.required("shape")
+    return scaled(n, like(n, x), n.attr("scale", 1.0), n.attr("mean", 0.0))
+
+
+@onnx_op("RandomUniform", "RandomUniformLike", since=1)
+def uniform(n, x=None):
+    if x is None:
+        n.required("shape")
+    low, high = n.attr("low", 0.0), n.attr("high", 1.0)
+    return scaled(n, like(n, x), high - low, low)
+
+
+@onnx_op("Bernoulli", since=15)
+def bernoulli(n, x):
+    dtype = DTYPES.get(n.attr("dtype", 0), x.dtype)
+    return n.cast(n("less", random(n, "uniform", x.shape, x.dtype), x), dtype)
+
+
+@onnx_op("Multinomial", since=7)
+def multinomial(n, x):
+    """Samples from unnormalized log-probabilities: the class whose score plus Gumbel noise is the largest."""
+    dtype = DTYPES.get(n.attr("dtype", 6))
+    if x.rank != 2 or dtype not in ("i32", "i64"):
+        raise n.error(f"takes scores [batch, classes] and gives i32 or i64, got {x.type}")
+    shape = (x.shape[0], n.attr("sample_size", 1), x.shape[1])
+    noise = random(n, "uniform", shape, "f32")
+    gumbel = n("neg", n("log", n("neg", n("log", n("max", noise, float(np.finfo(np.float32).tiny))))))
+    scores = n("add", n.unsqueeze(n.cast(x, "f32"), 1), gumbel)
+    return n.cast(n("arg_max", scores, axis=2, keepdims=False), dtype)

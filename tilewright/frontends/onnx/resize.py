@@ -1,0 +1,162 @@
+"""Resize and Upsample: one gather or one `resample` a dimension, its tables computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ...ir.types import NUMPY, is_float
+from .registry import onnx_op
+
+
+@onnx_op("Upsample", since=7)
+def upsample_7(n, x):
+    return Resize(n, x, scales=n.required("scales"), coordinates="asymmetric", rounding="floor").run()
+
+
+@onnx_op("Upsample", since=9)
+def upsample(n, x, scales):
+    scales = n.known(scales, "scales").tolist()
+    return Resize(n, x, scales=scales, coordinates="asymmetric", rounding="floor").run()
+
+
+@onnx_op("Resize", since=10)
+def resize_10(n, x, scales):
+    scales = n.known(scales, "scales").tolist()
+    return Resize(n, x, scales=scales, coordinates="asymmetric", rounding="floor").run()
+
+
+@onnx_op("Resize", since=11)
+def resize(n, x, roi=None, scales=None, sizes=None):
+    values = [None if v is None else n.known(v, "roi, scales and sizes").tolist() for v in (roi, scales, sizes)]
+    return Resize(n, x, *[v or None for v in values]).run()
+
+
+class Resize:
+    """The attributes of one Resize, and the tables that follow from them."""
+
+    def __init__(self, n, x, roi=None, scales=None, sizes=None, *, coordinates=None, rounding=None):
+        self.n, self.x = n, x
+        self.mode = {"bilinear": "linear"}.get(n.attr("mode", "nearest"), n.attr("mode", "nearest"))
+        if self.mode not in ("nearest", "linear", "cubic"):
+            raise n.error(f"mode {self.mode!r} is not known")
+        self.coordinates = coordinates or n.attr("coordinate_transformation_mode", "half_pixel")
+        self.rounding = rounding or n.attr("nearest_mode", "round_prefer_floor")
+        self.cubic = n.attr("cubic_coeff_a", -0.75)
+        self.exclude = bool(n.attr("exclude_outside", 0))
+        self.antialias = bool(n.attr("antialias", 0)) and self.mode != "nearest"
+        self.outside = n.attr("extrapolation_value", 0.0)
+        self.axes = [a % x.rank for a in n.attr("axes") or range(x.rank)]
+        self.roi = roi
+        if (scales is None) == (sizes is None):
+            raise n.error("needs either scales or sizes")
+        given = scales if scales is not None else sizes
+        if len(given) != len(self.axes):
+            raise n.error(f"{len(given)} scales or sizes for {len(self.axes)} axes")
+        self.targets = self._targets(scales, sizes)
+
+    def _targets(self, scales, sizes):
+        """(axis, size of the result, scale) of every axis."""
+        shape = [self.x.shape[a] for a in self.axes]
+        if scales is not None:
+            if min(scales, default=1) <= 0:
+                raise self.n.error(f"scales {scales} are not positive")
+            return [(a, int(np.floor(d * s)), s) for a, d, s in zip(self.axes, shape, scales, strict=True)]
+        policy = self.n.attr("keep_aspect_ratio_policy", "stretch")
+        ratios = [s / d for s, d in zip(sizes, shape, strict=True)]
+        if policy != "stretch":
+            ratio = min(ratios) if policy == "not_larger" else max(ratios)
+            return [(a, int(np.floor(d * ratio + 0.5)), ratio) for a, d in zip(self.axes, shape, strict=True)]
+        return [(a, int(s), r) for a, s, r in zip(self.axes, sizes, ratios, strict=True)]
+
+    def run(self):
+        n, x, dtype = self.n, self.x, self.x.dtype
+        if self.mode != "nearest" and not is_float(dtype):
+            x = n.cast(x, "f32")
+        for i, (axis, size, scale) in enumerate(self.targets):
+            if size == x.shape[axis] and scale == 1 and self.coordinates != "tf_crop_and_resize":
+                continue
+            position = self._positions(i, x.shape[axis], size, scale)
+            x = self._nearest(x, axis, position) if self.mode == "nearest" else self._weighted(x, axis, position, scale)
+            if self.coordinates == "tf_crop_and_resize":
+                x = self._extrapolate(x, axis, position, self.x.shape[axis])
+        return [n.cast(x, dtype)]
+
+    def _positions(self, i, before, after, scale):
+        """The place in the source of every element of the result."""
+        at = np.arange(after, dtype=np.float64)
+        length, mode = before * scale, self.coordinates
+        if mode == "asymmetric":
+            return at / scale
+        if mode == "align_corners":
+            return at * (before - 1) / (length - 1) if length != 1 else at * 0
+        if mode == "tf_crop_and_resize":
+            if self.roi is None or len(self.roi) != 2 * len(self.axes):
+                raise self.n.error("tf_crop_and_resize needs a roi with a start and an end for each axis")
+            start, end = self.roi[i], self.roi[len(self.axes) + i]
+            inside = (
+                at * (end - start) * (before - 1) / (length - 1)
+                if length != 1
+                else at * 0 + (end - start) * (before - 1) / 2
+            )
+            return start * (before - 1) + inside
+        if mode == "pytorch_half_pixel" and length == 1:
+            return at * 0 - 0.5
+        if mode in ("half_pixel", "pytorch_half_pixel"):
+            return (at + 0.5) / scale - 0.5
+        if mode == "half_pixel_symmetric":
+            return before / 2 * (1 - after / length) + (at + 0.5) / scale - 0.5
+        if mode == "tf_half_pixel_for_nn":
+            return (at + 0.5) / scale
+        raise self.n.error(f"coordinate_transformation_mode {mode!r} is not known")
+
+    def _nearest(self, x, axis, position):
+        n, size = self.n, x.shape[axis]
+        rounding: dict[str, Callable] = {
+            "round_prefer_floor": lambda p: np.ceil(p - 0.5),
+            "round_prefer_ceil": lambda p: np.floor(p + 0.5),
+            "floor": np.floor,
+            "ceil": np.ceil,
+        }
+        if self.rounding not in rounding:
+            raise n.error(f"nearest_mode {self.rounding!r} is not known")
+        index = np.clip(rounding[self.rounding](position), 0, size - 1).astype(np.int64)
+        factor = len(index) // size
+        if factor and np.array_equal(index, np.repeat(np.arange(size), factor)):  # plain repetition: no gather
+            shape = x.shape
+            wide = n.expand(n.unsqueeze(x, axis + 1), (*shape[: axis + 1], factor, *shape[axis + 1 :]))
+            return n.reshape(wide, (*shape[:axis], size * factor, *shape[axis + 1 :]))
+        return n("gather", x, n.constant(index), axis=axis)
+
+    def _weighted(self, x, axis, position, scale):
+        """Linear or cubic: a few neighbours of every position with their weights."""
+        n, size = self.n, x.shape[axis]
+        shrink = min(scale, 1.0) if self.antialias else 1.0
+        reach = int(np.ceil((1 if self.mode == "linear" else 2) / shrink))
+        start = np.floor(position).astype(np.int64)
+        index = start[:, None] + np.arange(1 - reach, 1 + reach)
+        distance = np.abs(index - position[:, None]) * shrink
+        weights = np.clip(1 - distance, 0, 1) if self.mode == "linear" else cubic(distance, self.cubic)
+        if self.antialias:
+            weights = weights / weights.sum(1, keepdims=True)
+        if self.exclude:
+            weights = np.where((index < 0) | (index >= size), 0, weights)
+            weights = weights / weights.sum(1, keepdims=True)
+        table = n.constant(np.clip(index, 0, size - 1))
+        return n("resample", x, table, n.constant(weights, x.dtype), axis=axis)
+
+    def _extrapolate(self, x, axis, position, size):
+        inside = (position >= 0) & (position <= size - 1)
+        if inside.all():
+            return x
+        n = self.n
+        mask = n.constant(inside.reshape([-1 if i == axis else 1 for i in range(x.rank)]))
+        return n("where", mask, x, n.constant(np.array(self.outside, NUMPY[x.dtype])))
+
+
+def cubic(distance, a):
+    """Weights of the cubic convolution kernel."""
+    near = (a + 2) * distance**3 - (a + 3) * distance**2 + 1
+    far = a * distance**3 - 5 * a * distance**2 + 8 * a * distance - 4 * a
+    return np.where(distance <= 1, near, np.where(distance < 2, far, 0))

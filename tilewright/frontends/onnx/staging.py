@@ -1,0 +1,500 @@
+"""An ONNX model in parts: what `runtime.staged` asks for when shapes, branches or loops are known at run time only.
+
+A `Body` is the model's graph, a branch, the body of a loop, or a function. `OnnxSource.plan` imports those of its nodes
+that can be imported for the shapes at hand into one graph. A node that asks (`values.Ask`) for a number which is not
+known waits, and so does everything that reads its results; then
+
+- if the number only depends on small inputs of this part, the import starts again with these as constants, and the
+  runtime makes their values part of the key;
+- a branch, a loop, a function, or an operator of `runtime.host` becomes an action of the runtime;
+- otherwise the next part gets the number as a constant, or (if it is a large tensor) the operators' references compute
+  the node.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, TensorProto
+from torch_mlir import ir
+from torch_mlir.dialects import func
+
+from ...errors import UnsupportedError
+from ...ir.context import use
+from ...ir.graph import Graph
+from ...ir.types import from_array
+from ...runtime import host
+from ...runtime.staged import Action, BodyInfo, Const, Entry, Plan, Tree
+from . import functions
+from .importer import Importer, Scope, _domain, _opsets
+from .node import Node
+from .reader import DTYPES, Model
+from .registry import find
+from .values import Ask, Deferred, NotImported, Opaque, Partial, Poison, Value, inputs_of
+
+#: tensors up to this many elements may become constants of a part, their values part of its key
+INTEGERS, FLOATS = 1024, 16
+CONTROL = ("If", "Loop", "Scan")
+
+
+@dataclass(eq=False)
+class Body:
+    """Nodes that run as a unit, in the scope of `parent` (functions have none)."""
+
+    id: str
+    nodes: Sequence[onnx.NodeProto]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tensors: dict[str, tuple[TensorProto, int]]
+    opsets: dict[str, int]
+    parent: Body | None = None
+    attributes: dict[str, AttributeProto] = field(default_factory=dict)
+    prefix: str = ""
+    depth: int = 0
+    types: tuple[tuple[str, tuple[int, ...] | None], ...] = ()
+
+    def initializer(self, name: str) -> tuple[TensorProto, int] | None:
+        body: Body | None = self
+        while body is not None:
+            if name in body.tensors:
+                return body.tensors[name]
+            if name in body.inputs or name in body.produced:
+                return None
+            body = body.parent
+        return None
+
+    @cached_property
+    def produced(self) -> dict[str, int]:
+        """Names that nodes define -> the node."""
+        return {o: i for i, node in enumerate(self.nodes) for o in node.output if o}
+
+    @cached_property
+    def defined(self) -> set[str]:
+        """Names of inputs and of what nodes make."""
+        return {*self.inputs, *self.produced}
+
+    @cached_property
+    def node_reads(self) -> list[tuple[str, ...]]:
+        """For every node the names it reads, its subgraphs included."""
+        return [tuple(dict.fromkeys(_node_reads(node))) for node in self.nodes]
+
+    def reads(self, todo: Sequence[int]) -> list[str]:
+        """Names that these nodes read and that none of them makes."""
+        made = {o for i in todo for o in self.nodes[i].output if o}
+        names = dict.fromkeys(n for i in todo for n in self.node_reads[i])
+        return [n for n in names if n not in made]
+
+
+def _node_reads(node: onnx.NodeProto) -> list[str]:
+    names = [i for i in node.input if i]
+    for a in node.attribute:
+        for g in [a.g, *a.graphs] if a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) else []:
+            names += _free_names(g)
+    return names
+
+
+def _free_names(graph: onnx.GraphProto) -> list[str]:
+    """Names that a subgraph takes from around it."""
+    own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    own |= {o for node in graph.node for o in node.output}
+    read = [n for node in graph.node for n in _node_reads(node)] + [o.name for o in graph.output]
+    return [n for n in read if n not in own]
+
+
+class Restart(Exception):
+    """The import needs these inputs as constants."""
+
+    def __init__(self, names: set[str]) -> None:
+        super().__init__(names)
+        self.names = names
+
+
+class OnnxSource:
+    """See `runtime.staged.Source`."""
+
+    kind = "onnx"
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        proto = model.proto.graph
+        tensors = model.initializers()
+        inputs = tuple(i.name for i in proto.input if i.name not in tensors)
+        main = Body(
+            "main", proto.node, inputs, tuple(o.name for o in proto.output), tensors, _opsets(model.proto.opset_import)
+        )
+        self.bodies = {"main": main}
+        self.functions = {(_domain(f.domain), f.name): f for f in model.proto.functions}
+
+    # ---- what the runtime asks ----
+
+    def body(self, body: str) -> BodyInfo:
+        found = self.bodies[body]
+        return BodyInfo(body, found.inputs, found.outputs, len(found.nodes), found.types)
+
+    def reads(self, body: str, todo: tuple[int, ...]) -> tuple[str, ...]:
+        found = self.bodies[body]
+        return tuple(n for n in found.reads(todo) if found.initializer(n) is None)
+
+    def plan(self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]) -> Plan:
+        learned: frozenset[str] = frozenset()
+        while True:
+            try:
+                importer = PartImporter(self, self.bodies[body], todo, frozen | learned)
+                plan = importer.plan(entries)
+            except Restart as e:
+                learned |= e.names
+                continue
+            plan.learned = learned
+            return plan
+
+    def evaluate(self, body: str, node: int, entries: Mapping[str, Entry]) -> dict[str, Entry]:
+        found = self.bodies[body]
+        importer = PartImporter(self, found, (node,), frozenset(entries), found.nodes[node].output)
+        plan = importer.plan(entries)
+        if plan.actions or plan.todo or plan.graph is not None:
+            label = f'{found.nodes[node].op_type} "{found.nodes[node].name}"'
+            raise UnsupportedError("its result cannot be computed at run time", stage="run", operator=label)
+        return {n: plan.constants[t[1]] if t[0] == "const" else entries.get(t[-1]) for n, t in plan.results.items()}
+
+    # ---- bodies inside of bodies ----
+
+    def subgraph(self, body: Body, at: int, name: str, graph: onnx.GraphProto) -> str:
+        key = f"{body.id}/{at}.{name}"
+        if key not in self.bodies:
+            self.bodies[key] = Body(
+                key,
+                graph.node,
+                tuple(i.name for i in graph.input),
+                tuple(o.name for o in graph.output),
+                {t.name: (t, -1) for t in graph.initializer},
+                body.opsets,
+                body,
+                body.attributes,
+                body.prefix,
+                body.depth + 1,
+                tuple(map(_declared, graph.output)),
+            )
+        return key
+
+    def function(self, body: Body, at: int, node: Node, proto: onnx.FunctionProto) -> str:
+        """A call of a function; equal ones of different argument types may have different bodies."""
+        number = 0
+        while (key := f"{body.id}/{at}.call{number}") in self.bodies:
+            if self._protos[key] == proto:
+                return key
+            number += 1
+        attributes = {a.name: a for a in proto.attribute_proto}
+        for a in node.proto.attribute:
+            value = body.attributes.get(a.ref_attr_name) if a.ref_attr_name else a
+            if value is not None:
+                attributes[a.name] = value
+        self._protos[key] = proto
+        self.bodies[key] = Body(
+            key,
+            proto.node,
+            tuple(proto.input),
+            tuple(o if node.wants(i) else "" for i, o in enumerate(proto.output)),
+            {},
+            {**body.opsets, **_opsets(proto.opset_import)},
+            None,
+            attributes,
+            f"{node.name}/",
+            body.depth + 1,
+        )
+        return key
+
+    @cached_property
+    def _protos(self) -> dict[str, onnx.FunctionProto]:
+        return {}
+
+    # ---- saving ----
+
+    def recipes(self) -> list[list[str]]:
+        """How to make the bodies again, parents first: [id] and, for a function, its definition."""
+        return [
+            [k, base64.b64encode(self._protos[k].SerializeToString()).decode()] if k in self._protos else [k]
+            for k in self.bodies
+            if k != "main"
+        ]
+
+    def restore(self, recipes: Sequence[Sequence[str]]) -> None:
+        """The inverse of `recipes`."""
+        for key, *rest in recipes:
+            outer, _, place = key.rpartition("/")
+            number, _, name = place.partition(".")
+            body, at = self.bodies[outer], int(number)
+            proto = body.nodes[at]
+            if rest:
+                with use():
+                    node = _node(Importer(self.model), body, proto)
+                    self.function(body, at, node, onnx.FunctionProto.FromString(base64.b64decode(rest[0])))
+            else:
+                self.subgraph(body, at, name, next(a.g for a in proto.attribute if a.name == name))
+
+
+def _declared(info: onnx.ValueInfoProto) -> tuple[str, tuple[int, ...] | None]:
+    """dtype and dimensions (0: open) that a subgraph states for an output."""
+    t = info.type.tensor_type
+    dims = tuple(d.dim_value for d in t.shape.dim) if t.HasField("shape") else None
+    return DTYPES.get(t.elem_type, ""), dims
+
+
+def _node(importer: Importer, body: Body, proto: onnx.NodeProto) -> Node:
+    scope = Scope(opsets=body.opsets, attributes=body.attributes, prefix=body.prefix, depth=body.depth)
+    name = proto.name or f"{proto.op_type}_{next((o for o in proto.output if o), '')}"
+    return Node(importer, proto, scope, scope.prefix + name, scope.opsets.get(_domain(proto.domain), 0))
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A node that could not be imported; `ask` is None if it waits for another one."""
+
+    index: int
+    ready: bool
+    ask: Ask | None
+
+
+class PartImporter(Importer):
+    """Imports the nodes of a stage as far as possible."""
+
+    def __init__(
+        self,
+        source: OnnxSource,
+        body: Body,
+        todo: Sequence[int],
+        frozen: frozenset[str],
+        outputs: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(source.model, lazy=True)
+        self.source, self.body, self.todo, self.frozen = source, body, todo, frozen
+        self.outputs = tuple(o for o in (body.outputs if outputs is None else outputs) if o)
+        self.waiting: list[Waiting] = []
+        self.constants: list[np.ndarray] = []
+        self.at = -1
+
+    def plan(self, entries: Mapping[str, Entry]) -> Plan:
+        body, self.entries = self.body, entries
+        tensors = {n: e for n, e in entries.items() if isinstance(e, np.ndarray) and n not in self.frozen}
+        self.arguments = list(tensors)
+        with use():
+            self.graph = Graph(ir.Module.create())
+            types = [from_array(a).mlir() for a in tensors.values()]
+            with ir.InsertionPoint(self.graph.module.body), ir.Location.name(body.id):
+                main = func.FuncOp("main", (types, []))
+                block = ir.Block.create_at_start(main.regions[0], types, [ir.Location.name(n) for n in tensors])
+            self.scope = Scope(opsets=body.opsets, attributes=body.attributes, prefix=body.prefix, depth=body.depth)
+            for (name, a), argument in zip(tensors.items(), block.arguments, strict=True):
+                self.scope.names[name] = Value(from_array(a), argument, name=name)
+            self._fixed(entries)
+            with ir.InsertionPoint(block):
+                self.scope.pending = {o for i in self.todo for o in body.nodes[i].output if o}
+                for i in self.todo:
+                    self.at = i
+                    self.node(body.nodes[i], self.scope)
+                self._raise_failures()
+                return self._finish_part(main, block)
+
+    def _fixed(self, entries: Mapping[str, Entry]) -> None:
+        """Names that stand for something else than an argument."""
+        for name, e in entries.items():
+            if name in self.scope.names:
+                continue
+            if isinstance(e, np.ndarray):  # a copy: the caller may change the array
+                self.scope.names[name] = self.constant(e.copy(), name)
+            elif isinstance(e, Const):
+                self.scope.names[name] = self.constant(e.array, name)
+            else:
+                self.scope.names[name] = None if e is None else Opaque(name, e)
+        for name in [*self.body.reads(self.todo), *self.outputs]:
+            tensor = self.body.initializer(name)
+            if tensor is not None and name not in self.scope.names:
+                self.scope.names[name] = self._initializer(*tensor)
+
+    # ---- nodes ----
+
+    def takes_partial(self, scope: Scope) -> bool:
+        return scope is self.scope
+
+    def asked(self, node: Node, ask: Ask) -> Sequence[Any]:
+        raise ask
+
+    def node(self, proto: onnx.NodeProto, scope: Scope) -> None:
+        if scope is not self.scope:
+            super().node(proto, scope)
+            return
+        read = [scope.names.get(n) for n in self.body.node_reads[self.at]]
+        if any(isinstance(r, (Deferred, Partial)) for r in read):
+            self._wait(proto, Waiting(self.at, False, None))
+        elif any(isinstance(r, Opaque) for r in read):
+            self._wait(proto, Waiting(self.at, True, None))
+        else:
+            try:
+                super().node(proto, scope)
+            except Ask as ask:
+                self._restart(ask)
+                self._wait(proto, Waiting(self.at, True, ask))
+
+    def _wait(self, proto: onnx.NodeProto, waiting: Waiting) -> None:
+        self.waiting.append(waiting)
+        for output in proto.output:
+            if output:
+                self._define(self.scope, output, Deferred(), f"an output of {proto.op_type}")
+
+    def _restart(self, ask: Ask) -> None:
+        """Start again if what is asked for only depends on small inputs."""
+        if ask.value is None or ask.operator in CONTROL or ask.operator in host.OPERATORS:
+            return
+        names = {self.arguments[i] for i in inputs_of(ask.value)}
+        if names and all(_small(self.entries[n]) for n in names):
+            raise Restart(names)
+
+    # ---- the result ----
+
+    def _finish_part(self, main: ir.OpView, block: ir.Block) -> Plan:
+        actions: list[Action] = []
+        frozen: set[str] = set()
+        for w in self.waiting:
+            if w.ready:
+                action = self._action(w, frozen)
+                actions += [action] if action else []
+        done = {a.node for a in actions}
+        todo = tuple(w.index for w in self.waiting if w.index not in done)
+        wanted = dict.fromkeys(self.outputs)
+        for w in self.waiting:
+            wanted.update(dict.fromkeys(self.body.node_reads[w.index]))
+        values: dict[ir.Value, int] = {}
+        results = {}
+        for name in wanted:
+            item = self.scope.names.get(name)
+            if not isinstance(item, Deferred) and name in self.scope.names and self._new(name, item, done):
+                results[name] = self._tree(name, item, values)
+            elif name not in self.scope.names and self.body.parent is None and name not in self.body.defined:
+                self.lookup(self.scope, name, "graph outputs")
+        feeds = self._return(main, block, values, results)
+        graph = self.graph if values else None
+        still = frozen | (self.frozen & set(self.body.reads(todo)))
+        return Plan(graph, feeds, results, self.constants, tuple(actions), todo, frozenset(still))
+
+    def _new(self, name: str, item: Any, acting: set[int]) -> bool:
+        """Whether the runtime has no entry of a name yet (of initializers only those that it needs)."""
+        if name in self.entries:
+            return False
+        if self.body.initializer(name) is None:
+            return True
+        direct = {i for index in acting for i in self.body.nodes[index].input}
+        return name in self.outputs or name in direct
+
+    def _tree(self, name: str, item: Any, values: dict[ir.Value, int]) -> Tree:
+        if item is None:
+            return ["none"]
+        if isinstance(item, Opaque):
+            return ["in", item.name]
+        if isinstance(item, list):
+            return ["list", *[self._tree(name, i, values) for i in item]]
+        if isinstance(item, Partial):
+            parts = [self._tree(name, i, values) for i in (item.buffer, item.count)]
+            return ["part", *parts, item.axis]
+        if isinstance(item, Poison):
+            raise UnsupportedError(f"{name!r} cannot be computed", stage="import")
+        if item.constant:
+            array = item.known()
+            for i, other in enumerate(self.constants):
+                if other is array:
+                    return ["const", i]
+            self.constants.append(array)
+            return ["const", len(self.constants) - 1]
+        if isinstance(item.ssa.owner, ir.Block):
+            return ["in", self.arguments[ir.BlockArgument(item.ssa).arg_number]]
+        return ["out", values.setdefault(item.ssa, len(values))]
+
+    def _return(
+        self, main: ir.OpView, block: ir.Block, values: dict[ir.Value, int], results: dict[str, Tree]
+    ) -> tuple[str, ...]:
+        """End @main, without arguments that nothing uses; the names of the others."""
+        func.ReturnOp(list(values))
+        self._drop_unused()
+        feeds = list(self.arguments)
+        for i in reversed(range(len(feeds))):
+            if not any(True for _ in block.arguments[i].uses):
+                block.erase_argument(i)
+                del feeds[i]
+        names = {t[1]: n for n, t in reversed(results.items()) if t[0] == "out"}
+        labels = [names.get(i, f"result{i}") for i in range(len(values))]
+        main.attributes["function_type"] = ir.TypeAttr.get(
+            ir.FunctionType.get([a.type for a in block.arguments], [v.type for v in values])
+        )
+        for key, given in (("arg_attrs", feeds), ("res_attrs", labels)):
+            dicts = [ir.DictAttr.get({"tw.name": ir.StringAttr.get(n)}) for n in given]
+            main.attributes[key] = ir.ArrayAttr.get(dicts)
+        self.graph.verify(stage="import")
+        return tuple(feeds)
+
+    # ---- what the runtime does ----
+
+    def _action(self, w: Waiting, frozen: set[str]) -> Action | None:
+        """How a node that is ready gets done by the runtime; None if it waits for `frozen` names in the next part."""
+        proto = self.body.nodes[w.index]
+        node = _node(self, self.body, proto)
+        domain, inputs, outputs = _domain(proto.domain), tuple(proto.input), tuple(proto.output)
+        arguments = [self._argument(n) for n in inputs]
+        local = self.source.functions.get((domain, proto.op_type))
+        if not domain and local is None and proto.op_type in CONTROL:
+            graphs = [(a.name, a.g) for a in proto.attribute if a.type == AttributeProto.GRAPH]
+            graphs.sort(key=lambda g: g[0] != "then_branch")
+            bodies = tuple(self.source.subgraph(self.body, w.index, name, g) for name, g in graphs)
+            batched = {"batched": 1} if proto.op_type == "Scan" and node.opset < 9 else {}
+            attributes = {**_attributes(node), **batched}
+            return Action(proto.op_type, node.label, inputs, outputs, attributes, bodies, w.index)
+        if not domain and local is None and proto.op_type in host.OPERATORS:
+            return Action(proto.op_type, node.label, inputs, outputs, _attributes(node), (), w.index)
+        body = local
+        if body is None and find(domain, proto.op_type, node.opset) is None:
+            body = functions.definition(node, arguments)
+        if body is not None:
+            key = self.source.function(self.body, w.index, node, body)
+            return Action("call", node.label, inputs, outputs, {}, (key,), w.index)
+        if w.ask is None:
+            raise UnsupportedError("it cannot take a sequence", stage="import", operator=node.label)
+        if self._freeze(w.ask, inputs, arguments, frozen):
+            return None
+        return Action("fold", node.label, inputs, outputs, {}, (), w.index)
+
+    def _argument(self, name: str) -> Any:
+        """The item of a name; a sequence as a list with one element, for its type."""
+        item = self.scope.names.get(name) if name else None
+        if isinstance(item, Opaque):
+            return [Value(from_array(np.asarray(a))) for a in item.entry[:1]]
+        return item
+
+    def _freeze(self, ask: Ask, inputs: Sequence[str], arguments: Sequence[Any], frozen: set[str]) -> bool:
+        """Choose the operands that become constants of the next part; False if they are too large for that."""
+        open_ = [(n, a) for n, a in zip(inputs, arguments, strict=True) if isinstance(a, Value) and not a.constant]
+        asked = [(n, a) for n, a in open_ if a is ask.value] or open_
+        if not all(_few(a.type.size, a.dtype) for _, a in asked):
+            return False
+        frozen.update(n for n, _ in asked)
+        return True
+
+
+def _small(entry: Entry) -> bool:
+    return isinstance(entry, np.ndarray) and _few(entry.size, from_array(entry).dtype)
+
+
+def _few(size: int, dtype: str) -> bool:
+    return size <= (FLOATS if "f" in dtype else INTEGERS)
+
+
+def _attributes(node: Node) -> dict[str, Any]:
+    """The attributes of a node that are numbers, strings, or lists of these."""
+    graphs = (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.TYPE_PROTO)
+    try:
+        found = {a.name: node.attr(a.name) for a in node.proto.attribute if a.type not in graphs}
+    except NotImported as e:
+        raise UnsupportedError(str(e), stage="import", operator=node.label) from None
+    return {k: v for k, v in found.items() if v is not None}

@@ -1,0 +1,167 @@
+"""What flows between ONNX nodes during import: tensors, some of which are known, and the failures that are
+collected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from torch_mlir import ir
+
+from ...errors import UnsupportedError
+from ...ir.types import Type
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor: a value in the IR, or an array that enters the IR when an operator first uses it.
+
+    `array` is set for initializers and folded constants. `later` computes the array of a tensor that only depends on
+    constants but was too large to fold; see `known`.
+    """
+
+    type: Type
+    ssa: ir.Value | None = None
+    array: np.ndarray | None = None
+    later: Callable[[], np.ndarray] | None = None
+    name: str = ""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.dims
+
+    @property
+    def dtype(self) -> str:
+        return self.type.dtype
+
+    @property
+    def rank(self) -> int:
+        return self.type.rank
+
+    @property
+    def constant(self) -> bool:
+        """Whether the tensor does not depend on the model's inputs."""
+        return self.array is not None or self.later is not None
+
+    def known(self) -> np.ndarray | None:
+        """The array behind a tensor that only depends on constants, None for every other one."""
+        if self.array is None and self.later is not None:
+            self.array = self.later()
+        return self.array
+
+
+class Poison:
+    """Stands for the outputs of nodes that could not be imported, so that the import goes on and finds all of them."""
+
+
+POISON = Poison()
+
+
+class Deferred(Poison):
+    """Stands for the outputs of a node that a later part of the model computes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Opaque(Poison):
+    """Stands for a list of arrays that the runtime holds under `name`: its length is not part of any program."""
+
+    name: str
+    entry: list
+
+
+@dataclass(frozen=True, eq=False)
+class Partial(Poison):
+    """A tensor whose size along `axis` is known after the run: the first `count` positions of `buffer`.
+
+    What an import function returns for an operator that writes into the largest buffer it may need.
+    """
+
+    buffer: Value
+    count: Value
+    axis: int = 0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One node that cannot be imported; `needs` names model inputs whose values would help."""
+
+    operator: str
+    node: str
+    reason: str = ""
+    needs: frozenset[str] = frozenset()
+    #: what is missing is known once the model runs
+    run_time: bool = False
+
+
+class NotImported(Exception):
+    """Raised by an import function for a node (or a use of it) that is not supported: collected, not fatal.
+
+    `needs` names the model inputs on whose values the node depends where it could be imported if they were constants.
+    """
+
+    def __init__(self, message: str = "", needs: frozenset[str] = frozenset()) -> None:
+        super().__init__(message)
+        self.needs = needs
+
+
+class Ask(NotImported):
+    """Raised by an import function that needs what only a run can tell: the number in `value`, or the size of a result.
+
+    A model with such nodes is compiled in parts, at run time (`staging`); `value` is the tensor asked for, None where
+    the node as a whole has to wait.
+    """
+
+    def __init__(self, message: str, value: Value | None = None, needs: frozenset[str] = frozenset()) -> None:
+        super().__init__(message, needs)
+        self.value = value
+        #: the operator that asked
+        self.operator = ""
+
+
+class NeedsValues(UnsupportedError):
+    """The model can be imported if the inputs named by `needs` are given as arrays, and become constants."""
+
+    needs: frozenset[str] = frozenset()
+
+
+def inputs_of(value: Value) -> set[int]:
+    """Positions of the arguments of @main that a tensor is computed from."""
+    found: set[int] = set()
+    seen: set[ir.Operation] = set()
+    todo = [value.ssa] if value.ssa is not None else []
+    while todo:
+        v = todo.pop()
+        if isinstance(v.owner, ir.Block):
+            found.add(ir.BlockArgument(v).arg_number)
+        elif v.owner not in seen:
+            seen.add(v.owner)
+            todo += list(v.owner.operands)
+    return found
+
+
+def report(failures: list[Failure], source: str) -> UnsupportedError:
+    """All failures as one error: a line an operator and reason, with its count and its first nodes."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for f in failures:
+        groups.setdefault((f.operator, f.reason), []).append(f.node)
+    lines = []
+    for (operator, reason), nodes in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+        names = ", ".join(nodes[:3]) + (", ..." if len(nodes) > 3 else "")
+        lines.append(
+            f"  {operator}: {len(nodes)} node{'s' * (len(nodes) > 1)} ({names})" + (f": {reason}" if reason else "")
+        )
+    kinds = len({f.operator for f in failures})
+    solvable = all(f.needs for f in failures)
+    error = (NeedsValues if solvable else UnsupportedError)(
+        f"{source} uses {kinds} operator{'s' * (kinds > 1)} that cannot be imported:\n" + "\n".join(lines),
+        stage="import",
+        hint="docs/add_an_operator.md shows how an operator is added",
+    )
+    if isinstance(error, NeedsValues):
+        error.needs = frozenset().union(*[f.needs for f in failures])
+        error.hint = (
+            f"give inputs {', '.join(sorted(error.needs))} as arrays: they become constants of the compiled model"
+        )
+    error.run_time = all(f.run_time for f in failures)
+    return error

@@ -1,0 +1,244 @@
+"""Batch normalization and other constant factors and offsets a channel, folded into the weights beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch_mlir import ir
+
+from ..ir import dialect
+from ..ir.graph import Graph
+from ..ir.types import is_float
+from .passes import PassReport, register
+from .rewrite import Rewriter, defined_by, dtype, has_one_use, pattern, rewrite, shape
+
+
+@register("fold-batch-norm")
+@dataclass(frozen=True)
+class FoldBatchNorm:
+    """Turn batch norm into a factor and an offset a channel, and fold both into the weights and bias beside them.
+
+    Factors and offsets after a convolution or a product with constant weights always fold, factors in front of one too
+    (zero padding stays zero), offsets in front of a convolution only without padding. Folding is done in double;
+    each fold rounds the weights once to their dtype.
+
+        %0 = "tw.conv"(%x, %w) {...} : ...
+        %1 = "tw.batch_norm"(%0, %scale, %bias, %mean, %var) {epsilon = 1.0e-05} : ...
+    ->  %0 = "tw.conv"(%x, %w1, %b1) {...} : ...
+    """
+
+    def run(self, graph: Graph) -> PassReport:
+        patterns = [batch_norm, scale_after_conv, offset_after_conv, scale_before_conv, offset_before_conv]
+        return rewrite(graph, [*patterns, scale_after_matmul, scale_after_bias, scale_before_matmul])
+
+
+# ---- batch norm ----------------------------------------------------------------------------------------------------
+
+
+@pattern("batch_norm")
+def batch_norm(rw: Rewriter, op: ir.Operation) -> Any:
+    """batch_norm(x) -> x * k + c, k = scale / sqrt(var + epsilon), c = bias - mean * k"""
+    x, *rest = op.operands
+    arrays = [rw.array(p) for p in rest]
+    if any(a is None for a in arrays):
+        return None
+    scale, bias, mean, var = (a.astype(np.float64) for a in arrays)  # type: ignore[union-attr]
+    attrs, rank = dialect.attributes(op), len(shape(x))
+    k = scale / np.sqrt(var + attrs["epsilon"])
+    dims = (-1, *[1] * (rank - 1 - attrs["axis"] % rank))
+    factor = _weights(rw, k.reshape(dims), rest[0], dtype(x))
+    offset = _weights(rw, (bias - mean * k).reshape(dims), rest[1], dtype(x))
+    return rw.create("add", rw.create("mul", x, factor), offset)
+
+
+def _weights(rw: Rewriter, array: np.ndarray, old: ir.Value, kind: str) -> ir.Value:
+    """A new constant made from an old one, under a symbol that tells."""
+    from ..ir.types import numpy_dtype
+
+    return rw.constant(np.asarray(array, order="C").astype(numpy_dtype(kind)), rw.symbol(old))
+
+
+# ---- convolution ---------------------------------------------------------------------------------------------------
+
+
+def _constant_conv(rw: Rewriter, op: ir.Operation | None) -> tuple[np.ndarray, np.ndarray | None] | None:
+    """Weights and bias of a float convolution in double, if both are constant and nobody else uses the weights."""
+    if op is None or not is_float(dtype(op.results[0])):
+        return None
+    _, w, bias = [*dialect.arguments(op), None][:3]
+    weights = rw.array(w)
+    if weights is None or not has_one_use(w) or (bias is not None and rw.array(bias) is None):
+        return None
+    return weights.astype(np.float64), None if bias is None else rw.array(bias).astype(np.float64)  # type: ignore[union-attr]
+
+
+def _rebuild(rw: Rewriter, conv: ir.Operation, x: ir.Value, w: np.ndarray, bias: np.ndarray | None) -> ir.Value:
+    _, old, old_bias = [*dialect.arguments(conv), None][:3]
+    kind = dtype(conv.results[0])
+    b = None if bias is None else _weights(rw, bias, old_bias if old_bias is not None else old, kind)
+    return rw.again(conv, [x, _weights(rw, w, old, kind), b])[0]
+
+
+def _per_channel(rw: Rewriter, value: ir.Value, like: ir.Value, layout: str) -> np.ndarray | None:
+    """A constant that varies along the channels of `like` only, as one number a channel in double."""
+    array = rw.array(value)
+    rank = len(shape(like))
+    axis = 1 if layout == "nchw" else rank - 1
+    channels = shape(like)[axis]
+    if array is None or array.ndim > rank or channels is None:
+        return None
+    full = array.reshape((1,) * (rank - array.ndim) + array.shape)
+    if any(d != 1 for i, d in enumerate(full.shape) if i != axis) or full.shape[axis] not in (1, channels):
+        return None
+    return np.broadcast_to(full.reshape(-1).astype(np.float64), (channels,))
+
+
+@pattern("mul")
+def scale_after_conv(rw: Rewriter, op: ir.Operation) -> Any:
+    """conv(x, w, b) * k -> conv(x, w * k, b * k)"""
+    for y, value in (tuple(op.operands), tuple(op.operands)[::-1]):
+        conv = defined_by(y, "conv", "conv_transpose")
+        found = _constant_conv(rw, conv)
+        if conv is None or found is None or not has_one_use(y) or y.type != op.results[0].type:
+            continue
+        attrs = dialect.attributes(conv)
+        k = _per_channel(rw, value, y, attrs["layout"])
+        if k is None:
+            continue
+        w, bias = found
+        rw.names_of(conv, op)
+        w = w * _out_factor(k, w, attrs["groups"], conv.name == "tw.conv_transpose")
+        return _rebuild(rw, conv, conv.operands[0], w, None if bias is None else bias * k)
+    return None
+
+
+def _out_factor(k: np.ndarray, w: np.ndarray, groups: int, transposed: bool) -> np.ndarray:
+    """k a result channel, shaped to multiply the weights."""
+    if not transposed:
+        return k.reshape(-1, *[1] * (w.ndim - 1))
+    # Weights of a transposed convolution are [I, O / groups, ...]: rows of one group share its part of k.
+    rows = np.repeat(k.reshape(groups, -1), w.shape[0] // groups, axis=0)
+    return rows.reshape(w.shape[0], -1, *[1] * (w.ndim - 2))
+
+
+@pattern("add")
+def offset_after_conv(rw: Rewriter, op: ir.Operation) -> Any:
+    """conv(x, w, b) + c -> conv(x, w, b + c)"""
+    for y, value in (tuple(op.operands), tuple(op.operands)[::-1]):
+        conv = defined_by(y, "conv", "conv_transpose")
+        if conv is None or not has_one_use(y) or y.type != op.results[0].type or not is_float(dtype(y)):
+            continue
+        x, w, bias = [*dialect.arguments(conv), None][:3]
+        c = _per_channel(rw, value, y, dialect.attributes(conv)["layout"])
+        before = rw.array(bias)
+        if c is None or (bias is not None and before is None):
+            continue
+        rw.names_of(conv, op)
+        total = c if before is None else before.astype(np.float64) + c
+        return rw.again(conv, [x, w, _weights(rw, total, value if bias is None else bias, dtype(y))])[0]
+    return None
+
+
+@pattern("conv")
+def scale_before_conv(rw: Rewriter, op: ir.Operation) -> Any:
+    """conv(x * k, w, b) -> conv(x, w * k, b)"""
+    return _before_conv(rw, op, "mul")
+
+
+@pattern("conv")
+def offset_before_conv(rw: Rewriter, op: ir.Operation) -> Any:
+    """conv(x + c, w, b) -> conv(x, w, b + w c) where nothing is padded"""
+    return _before_conv(rw, op, "add") if not any(dialect.attributes(op)["pads"]) else None
+
+
+def _before_conv(rw: Rewriter, op: ir.Operation, name: str) -> Any:
+    inner, found = defined_by(op.operands[0], name), _constant_conv(rw, op)
+    if inner is None or found is None or not has_one_use(inner.results[0]):
+        return None
+    x, value = inner.operands
+    attrs, (w, bias) = dialect.attributes(op), found
+    c = _per_channel(rw, value, x, attrs["layout"]) if x.type == inner.results[0].type else None
+    if c is None:
+        return None
+    # Channel j of group g of the weights reads channel g * (I / groups) + j of x.
+    rows = np.repeat(c.reshape(attrs["groups"], -1), w.shape[0] // attrs["groups"], axis=0)
+    rows = rows.reshape(*w.shape[:2], *[1] * (w.ndim - 2))
+    rw.names_of(inner, op)
+    if name == "mul":
+        return _rebuild(rw, op, x, w * rows, bias)
+    extra = (w * rows).sum(axis=tuple(range(1, w.ndim)))
+    return _rebuild(rw, op, x, w, extra if bias is None else bias + extra)
+
+
+# ---- matrix product ------------------------------------------------------------------------------------------------
+
+
+def _constant_matmul(rw: Rewriter, value: ir.Value) -> tuple[ir.Operation, np.ndarray] | None:
+    op = defined_by(value, "matmul")
+    if op is None or not is_float(dtype(value)) or not has_one_use(value):
+        return None
+    w = rw.array(op.operands[1])
+    return (op, w) if w is not None and w.ndim == 2 and has_one_use(op.operands[1]) else None
+
+
+def _row(rw: Rewriter, value: ir.Value, length: int) -> np.ndarray | None:
+    """A constant that varies along the last dimension only, as a vector of double."""
+    array = rw.array(value)
+    if array is None or any(d != 1 for d in array.shape[:-1]) or array.size not in (1, length):
+        return None
+    return np.broadcast_to(array.reshape(-1).astype(np.float64), (length,))
+
+
+@pattern("mul")
+def scale_after_matmul(rw: Rewriter, op: ir.Operation) -> Any:
+    """matmul(x, w) * k -> matmul(x, w * k)"""
+    y, value = op.operands
+    found = _constant_matmul(rw, y)
+    k = _row(rw, value, found[1].shape[1]) if found and y.type == op.results[0].type else None
+    if found is None or k is None:
+        return None
+    matmul, w = found
+    rw.names_of(matmul, op)
+    return rw.create("matmul", matmul.operands[0], _weights(rw, w * k, matmul.operands[1], dtype(y)))
+
+
+@pattern("mul")
+def scale_after_bias(rw: Rewriter, op: ir.Operation) -> Any:
+    """(matmul(x, w) + b) * k -> matmul(x, w * k) + b * k"""
+    y, value = op.operands
+    add = defined_by(y, "add")
+    if add is None or not has_one_use(y) or y.type != op.results[0].type:
+        return None
+    product, bias = add.operands
+    found = _constant_matmul(rw, product)
+    if found is None or product.type != y.type:
+        return None
+    matmul, w = found
+    k, b = _row(rw, value, w.shape[1]), _row(rw, bias, w.shape[1])
+    if k is None or b is None:
+        return None
+    rw.names_of(matmul, add, op)
+    new = rw.create("matmul", matmul.operands[0], _weights(rw, w * k, matmul.operands[1], dtype(y)))
+    return rw.create("add", new, _weights(rw, b * k, bias, dtype(y)))
+
+
+@pattern("matmul")
+def scale_before_matmul(rw: Rewriter, op: ir.Operation) -> Any:
+    """matmul(x * k, w) -> matmul(x, k * w)"""
+    inner, found = defined_by(op.operands[0], "mul"), _constant_matmul_itself(rw, op)
+    if inner is None or found is None or not has_one_use(inner.results[0]):
+        return None
+    x, value = inner.operands
+    k = _row(rw, value, found.shape[0]) if x.type == inner.results[0].type else None
+    if k is None:
+        return None
+    rw.names_of(inner, op)
+    return rw.create("matmul", x, _weights(rw, k[:, None] * found, op.operands[1], dtype(x)))
+
+
+def _constant_matmul_itself(rw: Rewriter, op: ir.Operation) -> np.ndarray | None:
+    w = rw.array(op.operands[1])
+    fits = w is not None and w.ndim == 2 and is_float(dtype(op.operands[1])) and has_one_use(op.operands[1])
+    return w if fits else None

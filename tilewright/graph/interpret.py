@@ -1,0 +1,135 @@
+"""The arbiter: evaluates a level-2 graph operator by operator with the operators' NumPy references."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+from torch_mlir import ir
+
+from ..errors import CompileError, InputError
+from ..ir import dialect
+from ..ir.context import use
+from ..ir.graph import Graph
+from ..ir.types import DTYPES, Type, is_float, numpy_dtype
+from .rewrite import names
+
+#: attributes that name the dtype of a result
+_DTYPE_ATTRIBUTES = ("to", "dtype")
+
+
+def interpret(
+    graph: Graph,
+    inputs: Mapping[str, np.ndarray],
+    *,
+    float64: bool = False,
+    keep: Collection[str] = (),
+) -> dict[str, np.ndarray]:
+    """The outputs of a level-2 graph, by name, for arrays by input name.
+
+    ``float64=True`` computes in double precision throughout: inputs, constants and the results of casts to smaller
+    floats are all promoted. ``keep`` names source nodes (as in the locations) whose first result is returned as well,
+    under that name. Intermediate arrays are freed after their last use.
+
+    Raises InputError if a name, shape or dtype does not fit the graph, CompileError (naming the operator) if a
+    reference fails or gives another shape than the operator's type.
+
+    >>> from tilewright.ir.context import parse
+    >>> text = '''func.func @main(%x: tensor<2xf32> {tw.name = "x"}) -> (tensor<2xf32> {tw.name = "y"}) {
+    ...   %0 = "tw.softmax"(%x) : (tensor<2xf32>) -> tensor<2xf32>
+    ...   return %0 : tensor<2xf32> }'''
+    >>> interpret(Graph(parse(text)), {"x": np.zeros(2, np.float32)})
+    {'y': array([0.5, 0.5], dtype=float32)}
+    """
+    with use():
+        values: dict[ir.Value, np.ndarray] = {}
+        for argument, (name, t) in zip(graph.block.arguments, graph.inputs(), strict=True):
+            values[argument] = _promote(_input(inputs, name, t), float64)
+        _no_unknown(inputs, [n for n, _ in graph.inputs()])
+        operations = list(graph.operations())
+        last = {v: i for i, op in enumerate(operations) for v in op.operands}
+        kept: dict[str, np.ndarray] = {}
+        for i, op in enumerate(operations[:-1]):
+            results = evaluate(graph, op, [values.get(v) for v in op.operands], float64=float64)
+            for r, array in zip(op.results, results, strict=True):
+                if r in last:
+                    values[r] = array
+            for name in names(op) if keep else ():
+                if name in keep:
+                    kept[name] = results[0]
+            for v in dict.fromkeys(op.operands):
+                if last[v] == i:
+                    del values[v]
+        outputs = [values[v] for v in operations[-1].operands]
+        return kept | {name: array for (name, _), array in zip(graph.outputs(), outputs, strict=True)}
+
+
+def evaluate(graph: Graph, op: ir.Operation, operands: list[Any], *, float64: bool = False) -> list[np.ndarray]:
+    """The results of one `tw` operation; `operands` holds one array an SSA operand."""
+    name = dialect.mnemonic(op)
+    if name is None:
+        raise CompileError(f"cannot interpret {op.name}: only level-2 graphs can be", stage="interpret")
+    if name == "constant":
+        return [_promote(graph.constant_value(op.results[0]), float64)]
+    cls, attrs = dialect.operator(op), dialect.attributes(op)
+    if float64:
+        attrs |= {k: "f64" for k in _DTYPE_ATTRIBUTES if isinstance(attrs.get(k), str) and is_float(attrs[k])}
+    rest = iter(operands)
+    arguments = [None if v is None else next(rest) for v in dialect.arguments(op)]
+    try:
+        with np.errstate(all="ignore"):
+            results = [np.asarray(r) for r in dialect.as_list(cls.reference(*arguments, **attrs))]
+    except Exception as e:
+        raise CompileError(
+            f"the reference of tw.{name} failed: {type(e).__name__}: {e}", stage="interpret", operator=_place(op)
+        ) from e
+    return [_checked(op, _promote(a, float64), r, float64) for a, r in zip(results, op.results, strict=True)]
+
+
+def _checked(op: ir.Operation, array: np.ndarray, result: ir.Value, float64: bool) -> np.ndarray:
+    t = Type(array.shape, DTYPES.get(array.dtype, str(array.dtype)))
+    shape = ir.RankedTensorType(result.type)
+    expected = Type(
+        tuple(d if shape.is_dynamic_dim(i) else shape.shape[i] for i, d in enumerate(array.shape))
+        if shape.rank == array.ndim
+        else tuple(shape.shape),
+        "f64" if float64 and is_float(str(shape.element_type)) else str(shape.element_type),
+    )
+    if t != expected:
+        message = f"the reference of {op.name} gave {t}, its type is {expected}"
+        raise CompileError(message, stage="interpret", operator=_place(op))
+    return array
+
+
+def _place(op: ir.Operation) -> str:
+    return f'{op.name} "{", ".join(names(op))}"'
+
+
+def _promote(array: Any, float64: bool) -> np.ndarray:
+    if float64 and is_float(DTYPES.get(array.dtype, "")):
+        return array.astype(np.float64, copy=False)
+    return array
+
+
+def _input(inputs: Mapping[str, np.ndarray], name: str, t: Type) -> np.ndarray:
+    if name not in inputs:
+        raise InputError(f"input {name!r} ({t}) was not given", hint=f"given: {', '.join(inputs) or 'nothing'}")
+    array = np.asarray(inputs[name])
+    fits = array.ndim == t.rank and all(d is None or d == n for d, n in zip(t.shape, array.shape, strict=True))
+    if not fits:
+        raise InputError(f"input {name!r} has shape {tuple(array.shape)}, the model wants {t}")
+    if array.dtype != numpy_dtype(t.dtype):
+        raise InputError(
+            f"input {name!r} has dtype {array.dtype}, the model wants {numpy_dtype(t.dtype)}",
+            hint=f"convert it with .astype('{numpy_dtype(t.dtype)}')",
+        )
+    return array
+
+
+def _no_unknown(inputs: Mapping[str, np.ndarray], known: list[str]) -> None:
+    extra = [n for n in inputs if n not in known]
+    if extra:
+        raise InputError(
+            f"the model has no input {', '.join(map(repr, extra))}", hint=f"its inputs: {', '.join(known)}"
+        )

@@ -1,0 +1,208 @@
+"""Memory layout: convolutions and pools with channels last, transposes only where they cannot be avoided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+from torch_mlir import ir
+
+from ..ir import dialect
+from ..ir.graph import Graph
+from .passes import PassReport, register
+from .rewrite import Rewriter, defined_by, elementwise, has_one_use, pattern, rewrite, shape, static
+from .simplify_shape import permutation, reshape_of_reshape, transpose_of_reshape, transpose_of_transpose
+
+
+@register("layout")
+@dataclass(frozen=True)
+class Layout:
+    """Put channels last in convolutions, pools and group norms, and move the transposes this needs until they cancel.
+
+    ``mode``: "nhwc" always, "nchw" never, "auto" if the graph has a convolution. Transposes move down through
+    elementwise operators, residual adds, concat, pad, slice, split, reductions and softmax; a flattening in front of
+    constant weights is taken into the weights. What is left stands at inputs and in front of what needs channels
+    first.
+
+        %0 = "tw.conv"(%x, %w) {...} : (tensor<1x3x8x8xf32>, ...) -> tensor<1x16x8x8xf32>
+        %1 = "tw.relu"(%0) : (tensor<1x16x8x8xf32>) -> tensor<1x16x8x8xf32>
+    ->  %0 = "tw.transpose"(%x) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<1x3x8x8xf32>) -> tensor<1x8x8x3xf32>
+        %1 = "tw.conv"(%0, %w) {layout = "nhwc", ...} : (tensor<1x8x8x3xf32>, ...) -> tensor<1x8x8x16xf32>
+        %2 = "tw.relu"(%1) : (tensor<1x8x8x16xf32>) -> tensor<1x8x8x16xf32>
+        %3 = "tw.transpose"(%2) {permutation = array<i64: 0, 3, 1, 2>} : ...
+    """
+
+    mode: Literal["auto", "nhwc", "nchw"] = "auto"
+
+    def run(self, graph: Graph) -> PassReport:
+        convolutions = any(op.name in ("tw.conv", "tw.conv_transpose") for op in graph.operations())
+        if self.mode == "nchw" or (self.mode == "auto" and not convolutions):
+            return {}
+        return rewrite(graph, PATTERNS)
+
+
+def to_last(rank: int) -> tuple[int, ...]:
+    """N C spatial -> N spatial C."""
+    return (0, *range(2, rank), 1)
+
+
+def to_first(rank: int) -> tuple[int, ...]:
+    """N spatial C -> N C spatial."""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+@pattern("conv", "conv_transpose", "max_pool", "avg_pool", "lp_pool", "group_norm")
+def channels_last(rw: Rewriter, op: ir.Operation) -> Any:
+    """conv(x) -> transpose(conv {layout = "nhwc"}(transpose(x)))"""
+    x, *rest = dialect.arguments(op)
+    if dialect.attributes(op)["layout"] == "nhwc" or not static(op.results[0], x):
+        return None
+    rank = len(shape(x))
+    new = rw.again(op, [rw.transpose(x, to_last(rank)), *rest], layout="nhwc")[0]
+    return rw.transpose(new, to_first(rank))
+
+
+# ---- moving transposes down ----------------------------------------------------------------------------------------
+
+
+def channels_first_of(value: ir.Value | None) -> ir.Value | None:
+    """x where value is transpose(x) from channels last to channels first."""
+    op = defined_by(value, "transpose")
+    if op is None:
+        return None
+    perm = permutation(op)
+    return op.operands[0] if len(perm) > 2 and perm == to_first(len(perm)) else None
+
+
+@pattern("*")
+def through_elementwise(rw: Rewriter, op: ir.Operation) -> Any:
+    """add(transpose(x), transpose(y)) -> transpose(add(x, y)); constants and small operands are transposed"""
+    if not elementwise(op) or not static(*op.results, *op.operands):
+        return None
+    out = shape(op.results[0])
+    if not any(channels_first_of(v) is not None for v in op.operands):
+        return None
+    moved = [_moved(v, out) for v in op.operands]
+    if any(m is None for m in moved):
+        return None
+    return rw.transpose(rw.again(op, [m(rw) for m in moved])[0], to_first(len(out)))  # type: ignore[misc]
+
+
+def _moved(value: ir.Value, out: tuple[int | None, ...]) -> Callable[[Rewriter], ir.Value] | None:
+    """How to get an operand with channels last: it is a transpose, a constant, or has one dimension larger than 1."""
+    inner = channels_first_of(value)
+    rank, dims = len(out), shape(value)
+    if inner is not None:
+        return (lambda rw: inner) if len(dims) == rank else None
+    free = [d for d in dims if d != 1]
+    if defined_by(value, "constant") is None and len(free) > 1:
+        return None
+    if not free:
+        return lambda rw: value
+    return lambda rw: rw.transpose(rw.reshape(value, (*[1] * (rank - len(dims)), *dims)), to_last(rank))
+
+
+@pattern("batch_norm", "softmax", "log_softmax", "hardmax", "lp_norm", "resample", "cumsum")
+def through_axis(rw: Rewriter, op: ir.Operation) -> Any:
+    """softmax(transpose(x)) -> transpose(softmax(x)) along the axis that x has it on"""
+    x, *rest = dialect.arguments(op)
+    inner = channels_first_of(x)
+    if inner is None:
+        return None
+    perm = to_first(len(shape(inner)))
+    axis = perm[dialect.attributes(op)["axis"] % len(perm)]
+    return rw.transpose(rw.again(op, [inner, *rest], axis=axis)[0], perm)
+
+
+@pattern("concat")
+def through_concat(rw: Rewriter, op: ir.Operation) -> Any:
+    """concat(transpose(x), transpose(y)) -> transpose(concat(x, y))"""
+    inner = [channels_first_of(v) for v in op.operands]
+    constant = [defined_by(v, "constant") is not None for v in op.operands]
+    if not any(i is not None for i in inner) or any(i is None and not c for i, c in zip(inner, constant, strict=True)):
+        return None
+    rank = len(shape(op.results[0]))
+    operands = [i if i is not None else rw.transpose(v, to_last(rank)) for i, v in zip(inner, op.operands, strict=True)]
+    axis = to_first(rank)[dialect.attributes(op)["axis"] % rank]
+    return rw.transpose(rw.create("concat", *operands, axis=axis), to_first(rank))
+
+
+@pattern("split")
+def through_split(rw: Rewriter, op: ir.Operation) -> Any:
+    """split(transpose(x)) -> transposes of split(x)"""
+    inner = channels_first_of(op.operands[0])
+    if inner is None:
+        return None
+    perm = to_first(len(shape(inner)))
+    axis = perm[dialect.attributes(op)["axis"] % len(perm)]
+    return [rw.transpose(piece, perm) for piece in rw.again(op, [inner], axis=axis)]
+
+
+#: attributes with one entry a dimension, by operator
+PER_DIMENSION = {"pad": ("low", "high"), "slice": ("starts", "sizes", "steps"), "tile": ("repeats",)}
+
+
+@pattern(*PER_DIMENSION)
+def through_dimensions(rw: Rewriter, op: ir.Operation) -> Any:
+    """pad(transpose(x)) -> transpose(pad(x)), for slice and tile too"""
+    inner = channels_first_of(op.operands[0])
+    if inner is None:
+        return None
+    rank, attrs = len(shape(inner)), dialect.attributes(op)
+    changes = {k: _permuted(attrs[k], to_last(rank)) for k in PER_DIMENSION[dialect.mnemonic(op) or ""]}
+    return rw.transpose(rw.again(op, [inner], **changes)[0], to_first(rank))
+
+
+def _permuted(entries: Sequence[int], perm: Sequence[int]) -> tuple[int, ...]:
+    return tuple(entries[p] for p in perm)
+
+
+@pattern("*")
+def through_reduction(rw: Rewriter, op: ir.Operation) -> Any:
+    """reduce_mean(transpose(x)) -> reduce_mean(x) over the axes that x has them on"""
+    inner = channels_first_of(op.operands[0]) if op.name.startswith("tw.reduce_") else None
+    if inner is None:
+        return None
+    perm, attrs = to_first(len(shape(inner))), dialect.attributes(op)
+    axes = [perm[a % len(perm)] for a in attrs["axes"]]
+    new = rw.again(op, [inner], axes=tuple(sorted(axes)))[0]
+    if attrs["keepdims"]:
+        return rw.transpose(new, perm)
+    kept = [p for p in perm if p not in axes]  # the order in which the result has the dimensions of inner
+    return rw.transpose(new, [sorted(kept).index(p) for p in kept])
+
+
+@pattern("matmul")
+def flatten_into_weights(rw: Rewriter, op: ir.Operation) -> Any:
+    """matmul(reshape(transpose(x)), w) -> matmul(reshape(x), w with its rows permuted), where the reshape flattens"""
+    flat = defined_by(op.operands[0], "reshape")
+    inner = channels_first_of(flat.operands[0]) if flat is not None else None
+    w = rw.array(op.operands[1])
+    if flat is None or inner is None or w is None or w.ndim != 2 or not has_one_use(op.operands[1]):
+        return None
+    dims = shape(flat.operands[0])
+    if not static(inner) or shape(flat.results[0]) != (dims[0], w.shape[0]) or dims[1] == 1 or prod(dims[2:]) == 1:
+        return None  # where the transpose only moves dimensions of size 1, it becomes a reshape
+    rank = len(dims)
+    order = [p - 1 for p in to_last(rank)[1:]]
+    rows = w.reshape(*dims[1:], w.shape[1]).transpose(*order, rank - 1).reshape(w.shape)
+    new = rw.constant(np.asarray(rows, order="C"), rw.symbol(op.operands[1]))
+    return rw.create("matmul", rw.reshape(inner, shape(flat.results[0])), new)
+
+
+PATTERNS = [
+    channels_last,
+    transpose_of_transpose,
+    transpose_of_reshape,
+    reshape_of_reshape,
+    through_axis,
+    through_concat,
+    through_split,
+    through_dimensions,
+    flatten_into_weights,
+    through_elementwise,
+    through_reduction,
+]

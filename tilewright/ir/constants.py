@@ -1,0 +1,118 @@
+"""The constant table: weights live here, not in the IR.
+
+A level-2 or level-3 module refers to an array by symbol (``"tw.constant"() {symbol = "w0"} : () -> tensor<...>``). The
+table maps the symbol to a NumPy array, which may be a memory map of the model file. On disk a table is one file:
+8 bytes magic, 8 bytes header length, a JSON header {symbol: {dtype, shape, offset, nbytes}}, then the arrays, each
+aligned to 64 bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import ModelError
+from .types import NUMPY, dtype_of
+
+MAGIC = b"TWCONST1"
+ALIGN = 64
+
+
+class ConstantTable(Mapping[str, np.ndarray]):
+    """Symbol -> read-only array. Symbols are never reused, so passes can share a table.
+
+    >>> table = ConstantTable()
+    >>> symbol = table.add(np.zeros(3, np.float32), "bias")
+    >>> symbol, table[symbol].shape
+    ('bias', (3,))
+    """
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, np.ndarray] = {}
+        self._digests: dict[str, str] = {}
+
+    def __getitem__(self, symbol: str) -> np.ndarray:
+        return self._arrays[symbol]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def add(self, array: np.ndarray, hint: str = "c") -> str:
+        """Store an array under a fresh symbol made from `hint`; the array must not be changed afterwards."""
+        dtype_of(array)
+        base = "".join(c if c.isalnum() or c in "._-/" else "_" for c in hint) or "c"
+        symbol, n = base, 1
+        while symbol in self._arrays:
+            symbol, n = f"{base}.{n}", n + 1
+        array = array.view()
+        array.flags.writeable = False
+        self._arrays[symbol] = array
+        return symbol
+
+    def discard(self, symbol: str) -> None:
+        self._arrays.pop(symbol, None)
+        self._digests.pop(symbol, None)
+
+    def keep_only(self, symbols: set[str]) -> None:
+        for symbol in set(self._arrays) - symbols:
+            self.discard(symbol)
+
+    def digest(self, symbol: str) -> str:
+        """SHA-256 of the array's bytes, dtype and shape (computed once)."""
+        if symbol not in self._digests:
+            a = np.ascontiguousarray(self._arrays[symbol])
+            h = hashlib.sha256(f"{dtype_of(a)}{a.shape}".encode())
+            h.update(a.reshape(-1).view(np.uint8).data)
+            self._digests[symbol] = h.hexdigest()
+        return self._digests[symbol]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(a.nbytes for a in self._arrays.values())
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the table to a file, atomically."""
+        header, offset = {}, 0
+        for symbol, a in self._arrays.items():
+            header[symbol] = {"dtype": dtype_of(a), "shape": list(a.shape), "offset": offset, "nbytes": a.nbytes}
+            offset += -(-a.nbytes // ALIGN) * ALIGN
+        text = json.dumps(header).encode()
+        text += b" " * (-(len(text) + 16) % ALIGN)
+        temporary = Path(f"{os.fspath(path)}.{os.getpid()}.tmp")
+        try:
+            with open(temporary, "wb") as f:
+                f.write(MAGIC + struct.pack("<Q", len(text)) + text)
+                for a in self._arrays.values():
+                    f.write(np.ascontiguousarray(a).reshape(-1).view(np.uint8).data)
+                    f.write(b"\0" * (-a.nbytes % ALIGN))
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @staticmethod
+    def load(path: str | os.PathLike) -> ConstantTable:
+        """Memory-map a table written by `save`; ModelError if it is damaged."""
+        table = ConstantTable()
+        size = os.path.getsize(path)
+        try:
+            with open(path, "rb") as f:
+                if f.read(8) != MAGIC:
+                    raise ValueError("wrong magic")
+                (length,) = struct.unpack("<Q", f.read(8))
+                header = json.loads(f.read(length))
+            data = np.memmap(path, np.uint8, "r", offset=16 + length) if size > 16 + length else np.zeros(0, np.uint8)
+            for symbol, e in header.items():
+                raw = data[e["offset"] : e["offset"] + e["nbytes"]]
+                table._arrays[symbol] = raw.view(NUMPY[e["dtype"]]).reshape(e["shape"])
+        except (ValueError, KeyError, struct.error, TypeError) as e:
+            raise ModelError(f"{path} is not a constant table or is damaged: {e}", stage="parse") from None
+        return table

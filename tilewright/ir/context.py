@@ -1,0 +1,87 @@
+"""The one MLIR context, and the only place where dialects are loaded.
+
+MLIR objects are tied to a context. Tilewright uses one context a process: modules of different compilations can then
+be compared and mixed, and the `tw` dialect is defined once.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from contextlib import contextmanager
+from types import ModuleType
+
+from torch_mlir import ir
+
+_lock = threading.Lock()
+_context: ir.Context | None = None
+
+
+def context() -> ir.Context:
+    """The shared context, with the `tw` dialect and all operators of `tilewright.ops` loaded."""
+    global _context
+    if _context is None:
+        import tilewright.ops  # noqa: F401  (registers every operator class)
+
+        from . import dialect
+
+        with _lock:
+            if _context is None:
+                # The bindings look for a Python module of each dialect: without one, again for every operation.
+                sys.modules.setdefault("torch_mlir.dialects.tw", ModuleType("torch_mlir.dialects.tw"))
+                ctx = ir.Context()
+                # Threads of MLIR's own pool gain nothing on small modules and would outlive a fork.
+                ctx.enable_multithreading(False)
+                with ctx:
+                    dialect.load()
+                _context = ctx
+    return _context
+
+
+@contextmanager
+def use(location: ir.Location | None = None):
+    """Enter the shared context with a location, so that IR can be built.
+
+    >>> with use():
+    ...     print(ir.Type.parse("tensor<2xf32>"))
+    tensor<2xf32>
+    """
+    with context(), location or ir.Location.unknown(context()):
+        yield
+
+
+def parse(text: str | bytes, source: str = "<text>") -> ir.Module:
+    """Parse and verify MLIR text (or bytecode); ModelError with MLIR's own diagnostics if it is not valid."""
+    from ..errors import ModelError
+
+    ctx = context()
+    with ctx:
+        try:
+            return ir.Module.parse(text)
+        except ir.MLIRError as e:
+            diagnostics = "; ".join(f"{_place(d.location)}: {d.message}" for d in e.error_diagnostics) or str(e)
+            raise ModelError(f"{source} is not valid MLIR: {diagnostics}", stage="parse") from None
+
+
+def _place(location: ir.Location) -> str:
+    """``line 4, column 10`` for a place in the parsed text."""
+    return re.sub(r'^loc\("-":(\d+):(\d+)\)$', r"line \1, column \2", str(location))
+
+
+def run_passes(module: ir.Module, pipeline: str, *, stage: str = "mlir") -> None:
+    """Run a textual MLIR pass pipeline on a module in place; CompileError carries MLIR's diagnostics."""
+    from torch_mlir.passmanager import PassManager
+
+    from ..errors import CompileError, UsageError
+
+    with context():
+        try:
+            manager = PassManager.parse(pipeline)
+        except ValueError as e:
+            raise UsageError(f"invalid pass pipeline {pipeline!r}: {e}", stage=stage) from None
+        try:
+            manager.run(module.operation)
+        except ir.MLIRError as e:
+            diagnostics = "; ".join(f"{d.location}: {d.message}" for d in e.error_diagnostics) or str(e)
+            raise CompileError(f"MLIR pass failed: {diagnostics}", stage=stage) from None

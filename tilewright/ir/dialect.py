@@ -1,0 +1,345 @@
+"""The `tw` dialect: how an operator is declared, created and verified.
+
+An operator is one subclass of `Operator` whose `infer` signature *is* its declaration: positional parameters are
+operands (``None`` default: optional; ``*xs``: variadic), keyword-only parameters are attributes with their default.
+
+    class LeakyRelu(Operator):
+        '''x if x > 0 else alpha * x.'''
+
+        @staticmethod
+        def infer(x, *, alpha: float = 0.01):          # Types in, Type (or list of Types) out; OpError if wrong
+            return x
+
+        @staticmethod
+        def reference(x, *, alpha):                    # NumPy arrays in, array (or list) out
+            return np.where(x > 0, x, alpha * x)
+
+        @staticmethod
+        def lower(b, x, *, alpha):                     # Builder and Tensors in, Tensor (or list) out: linalg
+            return b.elementwise(lambda v: b.select(v > 0, v, v * alpha), x)
+
+Attributes may be int, float, bool, str, or tuples of ints or floats, or tuples of strings; ``None`` means absent. In
+MLIR text attributes equal to their default are left out:  ``%1 = "tw.leaky_relu"(%0) {alpha = 2.0e-01 : f64} : ...``
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch_mlir import ir
+from torch_mlir.dialects import ext
+
+from ..errors import CompileError, OpError
+from .types import Type, type_of
+
+
+class Tw(ext.Dialect, name="tw"):  # type: ignore[call-arg]
+    """The MLIR dialect object that the operator classes are attached to."""
+
+
+#: every operator by its mnemonic (``"leaky_relu"``)
+OPERATORS: dict[str, type[Operator]] = {}
+
+
+@dataclass(frozen=True)
+class OperandSpec:
+    name: str
+    optional: bool = False
+    variadic: bool = False
+
+
+class Operator:
+    """Base class of the operators; see the module docstring for the protocol.
+
+    Class attributes an operator may set:
+
+    ``kind``: how fusion treats it when it has no lowering to linalg: ``"linalg"`` (the default: `lower` builds linalg)
+    or ``"opaque"`` (kept as a `tw` operator at level 3 and turned into a loop nest by a schedule rule of its own).
+    ``pure``: False for operators that CSE and DCE must not touch (random numbers).
+    ``multiple``: True if `infer` returns a list of Types (split, top-k), False for a single one.
+    """
+
+    kind: ClassVar[str] = "linalg"
+    pure: ClassVar[bool] = True
+    multiple: ClassVar[bool] = False
+    mnemonic: ClassVar[str]
+    operands: ClassVar[tuple[OperandSpec, ...]]
+    attributes: ClassVar[dict[str, Any]]
+    mlir_class: ClassVar[type]
+    infer: ClassVar[Callable]
+    reference: ClassVar[Callable]
+    lower: ClassVar[Callable]
+
+    def __init_subclass__(cls, *, name: str | None = None, abstract: bool = False) -> None:
+        super().__init_subclass__()
+        if abstract:
+            return
+        cls.mnemonic = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        if cls.mnemonic in OPERATORS:
+            raise TypeError(f"operator {cls.mnemonic} is defined twice")
+        cls.operands, cls.attributes = _declaration(cls.infer)
+        cls.mlir_class = _mlir_class(cls)
+        OPERATORS[cls.mnemonic] = cls
+
+
+def _declaration(infer: Callable) -> tuple[tuple[OperandSpec, ...], dict[str, Any]]:
+    operands, attributes = [], {}
+    for p in inspect.signature(infer).parameters.values():
+        if p.kind is p.KEYWORD_ONLY:
+            attributes[p.name] = p.default
+        elif p.kind is p.VAR_POSITIONAL:
+            operands.append(OperandSpec(p.name, variadic=True))
+        else:
+            operands.append(OperandSpec(p.name, optional=p.default is None))
+    return tuple(operands), attributes
+
+
+#: A variadic operand (or result) is declared to MLIR as this many variadic groups, because IRDL wants one type within a
+#: group: neighbours of equal type share a group. An operation can so have this many changes of type in a row.
+GROUPS = 16
+
+
+def _mlir_class(cls: type[Operator]) -> type:
+    """The IRDL-backed MLIR operation of an operator (attributes are checked by `verify`, not by IRDL)."""
+    hints: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
+    for o in cls.operands:
+        operand: Any = ext.Operand[Any]
+        if o.variadic:
+            hints.update({f"{o.name}_{i}": Sequence[operand] for i in range(GROUPS)})
+            continue
+        if o.optional:
+            operand = operand | None
+            fields[o.name] = None
+        hints[o.name] = operand
+    if cls.multiple:
+        names = [f"results_{i}" for i in range(GROUPS)]
+        hints.update(dict.fromkeys(names, Sequence[ext.Result[Any]]))
+        fields.update((n, ext.result(kw_only=True)) for n in names)  # after optional operands
+    else:
+        hints["result_"], fields["result_"] = ext.Result[Any], ext.result(kw_only=True)
+    namespace = {"__annotations__": hints, **fields}
+    return type(cls.__name__, (Tw.Operation,), namespace, name=cls.mnemonic, traits=[ext.Pure] if cls.pure else [])
+
+
+def load() -> None:
+    """Load the dialect into the current context (once; `context.context()` does it)."""
+    Tw.load()
+
+
+# ---- attributes ----------------------------------------------------------------------------------------------------
+
+
+def to_attribute(value: Any) -> ir.Attribute:
+    """Python value -> MLIR attribute (inside a context)."""
+    if isinstance(value, ir.Attribute):
+        return value
+    if isinstance(value, bool):
+        return ir.BoolAttr.get(value)
+    if isinstance(value, int):
+        return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+    if isinstance(value, float):
+        return ir.FloatAttr.get(ir.F64Type.get(), value)
+    if isinstance(value, str):
+        return ir.StringAttr.get(value)
+    if isinstance(value, (tuple, list)):
+        if value and all(isinstance(v, str) for v in value):
+            return ir.ArrayAttr.get([ir.StringAttr.get(v) for v in value])
+        if any(isinstance(v, float) for v in value):
+            return ir.DenseF64ArrayAttr.get([float(v) for v in value])
+        return ir.DenseI64ArrayAttr.get([int(v) for v in value])
+    raise TypeError(f"no MLIR attribute for {value!r} of type {type(value).__name__}")
+
+
+def from_attribute(attr: ir.Attribute) -> Any:
+    """MLIR attribute -> Python value; attributes without a Python form come back as they are."""
+    if isinstance(attr, ir.BoolAttr):
+        return attr.value
+    if isinstance(attr, (ir.IntegerAttr, ir.FloatAttr, ir.StringAttr)):
+        return attr.value
+    if isinstance(attr, (ir.DenseI64ArrayAttr, ir.DenseF64ArrayAttr)):
+        return tuple(attr)
+    if isinstance(attr, ir.ArrayAttr):
+        return tuple(from_attribute(a) for a in attr)
+    return attr
+
+
+# ---- operations ----------------------------------------------------------------------------------------------------
+
+
+def mnemonic(op: ir.Operation | ir.OpView) -> str | None:
+    """``"conv"`` for a `tw.conv` operation, None for operations of other dialects."""
+    name = op.operation.name
+    return name[3:] if name.startswith("tw.") else None
+
+
+def operator(op: ir.Operation | ir.OpView) -> type[Operator]:
+    return OPERATORS[op.operation.name[3:]]
+
+
+def attributes(op: ir.Operation | ir.OpView) -> dict[str, Any]:
+    """All attributes of a `tw` operation as Python values, defaults filled in."""
+    spec = operator(op).attributes
+    present = op.operation.attributes
+    return {k: from_attribute(present[k]) if k in present else default for k, default in spec.items()}
+
+
+def arguments(op: ir.Operation | ir.OpView) -> list[ir.Value | None]:
+    """The operands in declaration order: None for an absent optional one, variadic ones at the end."""
+    cls, values = operator(op), list(op.operation.operands)
+    attrs = op.operation.attributes
+    if "operandSegmentSizes" not in attrs:
+        return values
+    out: list[ir.Value | None] = []
+    sizes = list(ir.DenseI32ArrayAttr(attrs["operandSegmentSizes"]))
+    for spec, n in zip(cls.operands, sizes, strict=False):
+        if spec.variadic:  # always the last: the rest belongs to it
+            return [*out, *values]
+        taken, values = values[:n], values[n:]
+        out += taken or [None]
+    return out
+
+
+def as_list(x: Any) -> list:
+    return list(x) if isinstance(x, (list, tuple)) else [x]
+
+
+def infer(cls: type[Operator], types: Sequence[Type | None], attrs: dict[str, Any]) -> list[Type]:
+    """Result types of an operator applied to operand types; OpError says what does not fit."""
+    required = sum(not (o.optional or o.variadic) for o in cls.operands)
+    variadic = any(o.variadic for o in cls.operands)
+    if len(types) < required or (len(types) > len(cls.operands) and not variadic):
+        raise OpError(f"takes {required} to {len(cls.operands)} operands, got {len(types)}")
+    return as_list(cls.infer(*types, **attrs))
+
+
+def create(name: str, *operands: ir.Value | None, location: ir.Location | None = None, **attrs: Any) -> list[ir.Value]:
+    """Append `tw.<name>` at the current insertion point and return its results; types are inferred.
+
+    Raises CompileError that names the operator and location if the type rule refuses the operands.
+
+    >>> # tw.create("add", x, y)[0]
+    """
+    cls = OPERATORS[name]
+    unknown = set(attrs) - set(cls.attributes)
+    if unknown:
+        raise CompileError(f"tw.{name} has no attribute {', '.join(sorted(unknown))}", stage="build")
+    full = {**cls.attributes, **attrs}
+    missing = [k for k, v in full.items() if v is inspect.Parameter.empty]
+    if missing:
+        raise CompileError(f"tw.{name} needs attribute {', '.join(missing)}", stage="build")
+    types = [None if v is None else type_of(v) for v in operands]
+    try:
+        results = infer(cls, types, full)
+    except OpError as e:
+        where = str(location) if location is not None else ""
+        raise CompileError(f"tw.{name}: {e}", stage="type inference", operator=f"tw.{name} {where}".strip()) from None
+    return create_typed(cls, operands, full, results, location)
+
+
+def create_typed(
+    cls: type[Operator],
+    operands: Sequence[ir.Value | None],
+    attrs: dict[str, Any],
+    results: Sequence[Type],
+    location: ir.Location | None = None,
+) -> list[ir.Value]:
+    """`create` for callers that already know the result types."""
+    stored = {k: to_attribute(v) for k, v in attrs.items() if v is not None and not _same(v, cls.attributes.get(k))}
+    values = [v for v in operands if v is not None]
+    if any(o.optional or o.variadic for o in cls.operands):
+        sizes = []
+        rest = list(operands)
+        for o in cls.operands:
+            if o.variadic:
+                sizes += _groups([v.type for v in rest if v is not None])
+                rest = []
+            else:
+                sizes.append(0 if not rest or rest[0] is None else 1)
+                rest = rest[1:]
+        stored["operandSegmentSizes"] = ir.DenseI32ArrayAttr.get(sizes)
+    if cls.multiple:
+        stored["resultSegmentSizes"] = ir.DenseI32ArrayAttr.get(_groups(results))
+    op = ir.Operation.create(
+        f"tw.{cls.mnemonic}", results=[t.mlir() for t in results], operands=values, attributes=stored, loc=location
+    )
+    return list(op.results)
+
+
+def _groups(types: Sequence[Any]) -> list[int]:
+    """How many neighbours of equal type there are, padded to `GROUPS`; CompileError if there are more changes of
+    type."""
+    sizes = [len(list(same)) for _, same in itertools.groupby(types)]
+    if len(sizes) > GROUPS:
+        raise CompileError(
+            f"{len(types)} operands or results change their type {len(sizes) - 1} times, at most {GROUPS - 1} fit",
+            stage="build",
+            hint="use several operators in a row",
+        )
+    return sizes + [0] * (GROUPS - len(sizes))
+
+
+def _same(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and a == b
+
+
+# ---- verification --------------------------------------------------------------------------------------------------
+
+
+def verify(root: ir.Operation, *, stage: str = "verify") -> None:
+    """Check every `tw` operation below `root` (attributes and type rule) after MLIR's own verifier.
+
+    Raises CompileError naming the operator, its location and what was wrong.
+    """
+    try:
+        root.verify()
+    except ir.MLIRError as e:
+        diagnostics = "; ".join(f"{d.location}: {d.message}" for d in e.error_diagnostics) or str(e)
+        raise CompileError(f"invalid IR: {diagnostics}", stage=stage) from None
+    errors: list[CompileError] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        try:
+            return _verify_op(op, stage=stage)
+        except CompileError as e:  # the walk would turn it into a RuntimeError
+            errors.append(e)
+            return ir.WalkResult.INTERRUPT
+
+    root.walk(visit)
+    if errors:
+        raise errors[0]
+
+
+_INTERNAL = {"operandSegmentSizes", "resultSegmentSizes"}
+
+
+def _verify_op(op: ir.Operation, *, stage: str) -> ir.WalkResult:
+    name = mnemonic(op)
+    if name is None:
+        return ir.WalkResult.ADVANCE
+    cls = OPERATORS[name]
+    where = f"tw.{name} {op.location}"
+    extra = [a for a in op.operation.attributes if a not in cls.attributes and a not in _INTERNAL and "." not in a]
+    if extra:
+        raise CompileError(f"tw.{name} has no attribute {', '.join(extra)}", stage=stage, operator=where)
+    attrs = attributes(op)
+    missing = [k for k, v in attrs.items() if v is inspect.Parameter.empty]
+    if missing:
+        raise CompileError(f"tw.{name} needs attribute {', '.join(missing)}", stage=stage, operator=where)
+    try:
+        expected = infer(cls, [None if v is None else type_of(v) for v in arguments(op)], attrs)
+    except (OpError, ValueError) as e:
+        raise CompileError(f"tw.{name}: {e}", stage=stage, operator=where) from None
+    actual = [type_of(r) for r in op.operation.results]
+    if name != "constant" and actual != expected:
+        raise CompileError(
+            f"tw.{name}: result type is {', '.join(map(str, actual))}, its rule gives {', '.join(map(str, expected))}",
+            stage=stage,
+            operator=where,
+        )
+    return ir.WalkResult.ADVANCE

@@ -1,0 +1,140 @@
+"""Tensor types as plain Python values, and their translation to MLIR and NumPy.
+
+A dtype is a short string: ``f64 f32 f16 bf16  i64 i32 i16 i8  ui64 ui32 ui16 ui8  i1`` (``i1`` is bool) and ``index``
+for loop arithmetic; the dtypes of `narrow` (``f8E4M3FN i4 ...``) are stored and moved, not computed with. Level 2 keeps
+unsignedness in the type (``tensor<4xui8>``); from level 3 on integers are signless, as MLIR's arith wants them, and the
+operations say whether they are signed; narrow elements are ``i8`` there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from torch_mlir import ir
+
+from ..dtypes import DTYPES, NUMPY
+from ..narrow import NARROW
+
+FLOATS = ("f64", "f32", "f16", "bf16")
+UNSIGNED = ("ui64", "ui32", "ui16", "ui8")
+INTS = ("i64", "i32", "i16", "i8", *UNSIGNED)
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of one element in memory (``i1`` takes one byte)."""
+    return NUMPY[dtype].itemsize
+
+
+def numpy_dtype(dtype: str) -> np.dtype:
+    return NUMPY[dtype]
+
+
+def dtype_of(array: np.ndarray) -> str:
+    """The dtype string of an array; ValueError for dtypes that have none (strings, objects, complex)."""
+    try:
+        return DTYPES[array.dtype.newbyteorder("=") if array.dtype.byteorder == ">" else array.dtype]
+    except KeyError:
+        raise ValueError(f"arrays of dtype {array.dtype} are not supported") from None
+
+
+def is_float(dtype: str) -> bool:
+    return dtype in FLOATS
+
+
+def is_unsigned(dtype: str) -> bool:
+    return dtype in UNSIGNED
+
+
+def signless(dtype: str) -> str:
+    """The dtype at level 3."""
+    if dtype in NARROW:
+        return "i8"
+    return dtype[1:] if dtype in UNSIGNED else dtype
+
+
+@dataclass(frozen=True)
+class Type:
+    """A tensor type: ``shape`` (``None`` for a dimension not known yet) and ``dtype``.
+
+    >>> str(Type((2, None), "f32"))
+    'tensor<2x?xf32>'
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(None if d is None else int(d) for d in self.shape))
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def static(self) -> bool:
+        return None not in self.shape
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The shape, all of it known; ValueError otherwise."""
+        if None in self.shape:
+            raise ValueError(f"the shape of {self} is not fully known")
+        return self.shape  # type: ignore[return-value]
+
+    @property
+    def size(self) -> int:
+        return prod(self.dims)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * itemsize(self.dtype)
+
+    def with_shape(self, shape: tuple[int | None, ...] | list) -> Type:
+        return Type(tuple(shape), self.dtype)
+
+    def with_dtype(self, dtype: str) -> Type:
+        return Type(self.shape, dtype)
+
+    def __str__(self) -> str:
+        dims = "".join(f"{'?' if d is None else d}x" for d in self.shape)
+        return f"tensor<{dims}{self.dtype}>"
+
+    def mlir(self, *, signless_ints: bool = False) -> ir.Type:
+        """The MLIR type, in the current context."""
+        shape = [ir.ShapedType.get_dynamic_size() if d is None else d for d in self.shape]
+        return ir.RankedTensorType.get(shape, element_type(signless(self.dtype) if signless_ints else self.dtype))
+
+
+def element_type(dtype: str) -> ir.Type:
+    """The MLIR element type of a dtype string, in the current context."""
+    if dtype == "index":
+        return ir.IndexType.get()
+    if dtype == "f32":
+        return ir.F32Type.get()
+    if dtype == "f64":
+        return ir.F64Type.get()
+    if dtype == "f16":
+        return ir.F16Type.get()
+    if dtype == "bf16":
+        return ir.BF16Type.get()
+    if dtype.startswith(("f8", "f4")):
+        return ir.Type.parse(dtype)
+    if dtype.startswith("ui"):
+        return ir.IntegerType.get_unsigned(int(dtype[2:]))
+    return ir.IntegerType.get_signless(int(dtype[1:]))
+
+
+def type_of(value: ir.Value | ir.Type) -> Type:
+    """The Type of an MLIR tensor value or tensor type; ValueError if it is not a ranked tensor."""
+    t = value.type if isinstance(value, ir.Value) else value
+    if not isinstance(t, ir.RankedTensorType):
+        raise ValueError(f"expected a ranked tensor, got {t}")
+    tensor = ir.RankedTensorType(t)
+    dynamic = ir.ShapedType.get_dynamic_size()
+    return Type(tuple(None if d == dynamic else d for d in tensor.shape), str(tensor.element_type))
+
+
+def from_array(array: np.ndarray) -> Type:
+    return Type(array.shape, dtype_of(array))

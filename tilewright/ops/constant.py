@@ -1,0 +1,21 @@
+"""The constant: a reference into the constant table, or a few values written in the IR."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import OpError
+from ..ir.dialect import Operator
+
+
+class Constant(Operator):
+    """``"tw.constant"() {symbol = "w0"}`` or ``{value = dense<...>}``; the result type is stated, not inferred.
+
+    Made with `Graph.constant`; read with `Graph.constant_value`.
+    """
+
+    @staticmethod
+    def infer(*, symbol: str | None = None, value: Any = None):
+        if (symbol is None) == (value is None):
+            raise OpError("needs either a symbol or a value")
+        return []

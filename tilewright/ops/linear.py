@@ -1,0 +1,131 @@
+"""Matrix products and Einstein sums. Halves accumulate in f32."""
+
+from __future__ import annotations
+
+import string
+
+import numpy as np
+
+from ..errors import OpError
+from ..ir.dialect import Operator
+from .common import broadcast_shapes, in_wide, need, same_dtype, wide
+
+
+class Matmul(Operator):
+    """NumPy matmul over the last two dimensions, leading ones broadcast.
+
+    ``"tw.matmul"(%a, %b) : (tensor<4x2x3xf32>, tensor<3x5xf32>) -> tensor<4x2x5xf32>``
+    """
+
+    @staticmethod
+    def infer(x, y):
+        need("number", x, y)
+        same_dtype(x, y)
+        if x.rank == 0 or y.rank == 0:
+            raise OpError(f"operands need at least one dimension: {x} and {y}")
+        k, m = x.shape[-1], y.shape[-2] if y.rank > 1 else y.shape[0]
+        if k is not None and m is not None and k != m:
+            raise OpError(f"inner dimensions differ: {k} in {x} and {m} in {y}")
+        batch = broadcast_shapes(x.shape[:-2], y.shape[:-2])
+        rows = x.shape[-2:-1] if x.rank > 1 else ()
+        columns = y.shape[-1:] if y.rank > 1 else ()
+        return x.with_shape((*batch, *rows, *columns))
+
+    @staticmethod
+    def reference(x, y):
+        return in_wide(np.matmul, x, y)
+
+    @staticmethod
+    def lower(b, x, y):
+        batch = "".join(chr(ord("a") + i) for i in range(max(x.rank, y.rank, 2) - 2))
+        left = batch[len(batch) - max(x.rank - 2, 0) :] + ("m" if x.rank > 1 else "") + "k"
+        right = batch[len(batch) - max(y.rank - 2, 0) :] + "k" + ("n" if y.rank > 1 else "")
+        out = batch + ("m" if x.rank > 1 else "") + ("n" if y.rank > 1 else "")
+        return b.cast_tensor(b.contract(f"{left},{right}->{out}", x, y, dtype=wide(x.dtype)), x.dtype)
+
+
+class Einsum(Operator):
+    """Sum of products in Einstein notation: ``"bij,bjk->bik"``; letters absent from the result are summed.
+
+    The equation is explicit and one letter a dimension (the front ends resolve ``...`` and the implicit form).
+    """
+
+    @staticmethod
+    def infer(*xs, equation: str):
+        need("number", *xs)
+        same_dtype(*xs)
+        names, out = parse_equation(equation)
+        if len(names) != len(xs) or not xs:
+            raise OpError(f"equation {equation!r} is for {len(names)} operands, got {len(xs)}")
+        size: dict[str, int | None] = {}
+        for letters, x in zip(names, xs, strict=True):
+            if len(letters) != x.rank:
+                raise OpError(f"{letters!r} of equation {equation!r} does not fit {x}")
+            for c, d in zip(letters, x.shape, strict=True):
+                known = size.get(c)
+                if known is not None and d is not None and known != d and 1 not in (known, d):
+                    raise OpError(f"dimension {c!r} of equation {equation!r} is both {known} and {d}")
+                size[c] = d if known is None or known == 1 else known
+        if not set(out) <= set(size) or len(set(out)) < len(out):
+            raise OpError(f"result {out!r} of equation {equation!r} names unknown or repeated dimensions")
+        return xs[0].with_shape([size[c] for c in out])
+
+    @staticmethod
+    def reference(*xs, equation):
+        return in_wide(lambda *v: np.einsum(equation, *v, optimize=len(v) > 2), *xs)
+
+    @staticmethod
+    def lower(b, *xs, equation):
+        names, out = parse_equation(equation)
+        acc, letters = xs[0], names[0]
+        for i, (right, y) in enumerate(zip(names[1:], xs[1:], strict=True), 2):
+            last = i == len(xs)
+            later = set(out).union(*names[i:])
+            kept = out if last else "".join(dict.fromkeys(c for c in letters + right if c in later))
+            acc = b.contract(f"{letters},{right}->{kept}", acc, y, dtype=wide(acc.dtype))
+            letters = kept
+        if len(xs) == 1:
+            acc = _sum_out(b, acc, letters, out)
+        return b.cast_tensor(acc, xs[0].dtype)
+
+
+def parse_equation(equation: str) -> tuple[list[str], str]:
+    """Operand letters and result letters of an explicit equation; OpError if it is not one.
+
+    >>> parse_equation("ij,jk->ik")
+    (['ij', 'jk'], 'ik')
+    """
+    left, arrow, out = equation.partition("->")
+    names = left.split(",")
+    if not arrow or not set("".join(names) + out) <= set(string.ascii_letters):
+        raise OpError(f"equation {equation!r} is not of the form 'ij,jk->ik'")
+    return names, out
+
+
+def _sum_out(b, x, letters, out):
+    """Diagonals, sums and transposition of a single operand."""
+    order = out + "".join(dict.fromkeys(c for c in letters if c not in out))
+    size = dict(zip(letters, x.shape, strict=True))
+    kinds = "".join("p" if c in out else "r" for c in order)
+    t = x.type.with_shape([size[c] for c in out]).with_dtype(wide(x.dtype))
+    index = [b.dim(order.index(c)) for c in letters]
+    result = [b.dim(i) for i in range(len(out))]
+    return b.generic([(x, index)], [(b.fill(0, t), result)], kinds, lambda v, s: s + b.cast(v, t.dtype))[0]
+
+
+class Det(Operator):
+    """The determinant of square matrices, the last two dimensions of x. Opaque: elimination, with a loop nest of its
+    own."""
+
+    kind = "opaque"
+
+    @staticmethod
+    def infer(x):
+        need("float", x)
+        if x.rank < 2 or (None not in x.shape[-2:] and x.shape[-1] != x.shape[-2]):
+            raise OpError(f"needs square matrices, got {x}")
+        return x.with_shape(x.shape[:-2])
+
+    @staticmethod
+    def reference(x):
+        return np.asarray(np.linalg.det(x.astype(np.float64))).astype(x.dtype)

@@ -1,0 +1,373 @@
+"""Elementwise arithmetic and functions of numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+
+from ..ir.types import is_float, is_unsigned, signless
+from .common import Binary, Elementwise, Unary, in_wide
+
+
+class Add(Binary):
+    """x + y.
+
+    ``"tw.add"(%x, %y) : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<2x3xf32>``
+    """
+
+    accepts = "number"
+    reference = staticmethod(np.add)
+
+    @staticmethod
+    def scalar(b, x, y):
+        return x + y
+
+
+class Sub(Binary):
+    """x - y."""
+
+    accepts = "number"
+    reference = staticmethod(np.subtract)
+
+    @staticmethod
+    def scalar(b, x, y):
+        return x - y
+
+
+class Mul(Binary):
+    """x * y."""
+
+    accepts = "number"
+    reference = staticmethod(np.multiply)
+
+    @staticmethod
+    def scalar(b, x, y):
+        return x * y
+
+
+class Div(Binary):
+    """x / y; integers truncate toward zero, and an integer divided by zero is 0 (never a trap)."""
+
+    accepts = "number"
+
+    @staticmethod
+    def reference(x, y):
+        with np.errstate(all="ignore"):
+            if x.dtype.kind not in "iu":
+                return x / y
+            safe = np.where(y == 0, 1, y).astype(y.dtype)
+            quotient = x // safe
+            quotient = quotient + ((x % safe != 0) & ((x < 0) != (y < 0))).astype(quotient.dtype)
+            return np.where(y == 0, 0, quotient).astype(x.dtype)
+
+    @staticmethod
+    def scalar(b, x, y):
+        if is_float(x.dtype):
+            return x / y
+        zero = y.eq(0)
+        if is_unsigned(x.dtype):
+            return b.select(zero, 0, x / b.select(zero, 1, y))
+        minus = y.eq(-1)  # the lowest integer divided by -1 traps
+        quotient = x / b.select(zero | minus, 1, y)
+        return b.select(zero, 0, b.select(minus, 0 - x, quotient))
+
+
+class Mod(Elementwise):
+    """Remainder of x / y: with the sign of y as in Python, or of x as in C if `fmod`; integers modulo 0 give 0."""
+
+    accepts = "number"
+
+    @classmethod
+    def infer(cls, x, y, *, fmod: bool = False):
+        return cls.check(x, y)
+
+    @staticmethod
+    def reference(x, y, *, fmod):
+        f = np.fmod if fmod else np.mod
+        if x.dtype.kind in "iu":
+            safe = np.where(y == 0, 1, y).astype(y.dtype)
+            return np.where(y == 0, 0, f(x, safe)).astype(x.dtype)
+        return in_wide(f, x, y)
+
+    widens = True
+
+    @staticmethod
+    def scalar(b, x, y, *, fmod):
+        if is_float(x.dtype):
+            r = b.remainder(x, y)
+            wrong_side = r.ne(0.0) & ((r < 0.0) ^ (y < 0.0))
+            return r if fmod else b.select(wrong_side, r + y, r)
+        trap = y.eq(0) if is_unsigned(x.dtype) else y.eq(0) | y.eq(-1)
+        r = b.remainder(x, b.select(trap, 1, y))  # modulo 1 and -1 are 0
+        if fmod or is_unsigned(x.dtype):
+            return r
+        wrong_side = r.ne(0) & ((r < 0) ^ (y < 0))
+        return b.select(wrong_side, r + y, r)
+
+
+class Pow(Binary):
+    """x ** y; integer powers wrap, and their exponents lie in 0 .. 65535."""
+
+    accepts = "number"
+    widens = True
+
+    @staticmethod
+    def reference(x, y):
+        if x.dtype.kind in "iu":
+            return np.power(x, np.maximum(y, 0))
+        return in_wide(np.power, x, y)
+
+    @staticmethod
+    def scalar(b, x, y):
+        if is_float(x.dtype):
+            return b.pow(x, y)
+        result = b.constant(1, x.dtype)
+        for bit in range(min(int(signless(x.dtype)[1:]) - 1, 16)):  # by squaring; negative exponents count as 0
+            use = ((y & (1 << bit)).ne(0)) & (y >= 0)
+            result = b.select(use, result * x, result)
+            x = x * x
+        return result
+
+
+class Max(Binary):
+    """The larger of x and y; NaN if either is."""
+
+    accepts = "number"
+    reference = staticmethod(np.maximum)
+
+    @staticmethod
+    def scalar(b, x, y):
+        return b.maximum(x, y)
+
+
+class Min(Binary):
+    """The smaller of x and y; NaN if either is."""
+
+    accepts = "number"
+    reference = staticmethod(np.minimum)
+
+    @staticmethod
+    def scalar(b, x, y):
+        return b.minimum(x, y)
+
+
+class Neg(Unary):
+    """-x."""
+
+    accepts = "number"
+    reference = staticmethod(np.negative)
+
+    @staticmethod
+    def scalar(b, x):
+        return -x
+
+
+class Abs(Unary):
+    """The absolute value of x."""
+
+    accepts = "number"
+    reference = staticmethod(np.abs)
+
+    @staticmethod
+    def scalar(b, x):
+        return b.abs(x)
+
+
+class Sign(Unary):
+    """1 for positive, -1 for negative, 0 for zero; NaN stays NaN."""
+
+    accepts = "number"
+    reference = staticmethod(np.sign)
+
+    @staticmethod
+    def scalar(b, x):
+        low = x if is_unsigned(x.dtype) else b.select(x < 0, -1, x)
+        return b.select(x > 0, 1, low)
+
+
+class Reciprocal(Unary):
+    """1 / x."""
+
+    accepts = "float"
+
+    @staticmethod
+    def reference(x):
+        return in_wide(lambda v: 1 / v, x)
+
+    @staticmethod
+    def scalar(b, x):
+        return 1.0 / x
+
+
+class Clip(Elementwise):
+    """x limited to [low, high]; a missing limit does not limit. NaN stays NaN."""
+
+    accepts = "number"
+
+    @classmethod
+    def infer(cls, x, *, low: float | None = None, high: float | None = None):
+        return cls.check(x)
+
+    @staticmethod
+    def reference(x, *, low, high):
+        if low is not None:
+            x = np.maximum(x, np.asarray(low).astype(x.dtype))
+        return x if high is None else np.minimum(x, np.asarray(high).astype(x.dtype))
+
+    @staticmethod
+    def scalar(b, x, *, low, high):
+        if low is not None:
+            x = b.maximum(x, low)
+        return x if high is None else b.minimum(x, high)
+
+
+# ---- functions of one float ----------------------------------------------------------------------------------------
+
+
+class Function(Unary, abstract=True):
+    """A function of floats that is one `math` operation of the same name; halves are computed in f32."""
+
+    accepts = "float"
+    widens = True
+    function: ClassVar[Callable]
+
+    @classmethod
+    def reference(cls, x):
+        return in_wide(cls.function, x)
+
+    @classmethod
+    def scalar(cls, b, x):
+        return b.unary(cls.mnemonic, x)
+
+
+class Exp(Function):
+    """e ** x."""
+
+    function = np.exp
+
+
+class Log(Function):
+    """Natural logarithm."""
+
+    function = np.log
+
+
+class Sqrt(Function):
+    """Square root."""
+
+    function = np.sqrt
+
+
+class Rsqrt(Function):
+    """1 / sqrt(x)."""
+
+    @staticmethod
+    def function(x):
+        return 1 / np.sqrt(x)
+
+
+class Tanh(Function):
+    """Hyperbolic tangent."""
+
+    function = np.tanh
+
+
+class Erf(Function):
+    """Gauss error function."""
+
+    @staticmethod
+    def function(x):
+        return erf(x)
+
+
+class Sin(Function):
+    """Sine."""
+
+    function = np.sin
+
+
+class Cos(Function):
+    """Cosine."""
+
+    function = np.cos
+
+
+class Tan(Function):
+    """Tangent."""
+
+    function = np.tan
+
+
+class Asin(Function):
+    """Inverse sine."""
+
+    function = np.arcsin
+
+
+class Acos(Function):
+    """Inverse cosine."""
+
+    function = np.arccos
+
+
+class Atan(Function):
+    """Inverse tangent."""
+
+    function = np.arctan
+
+
+class Sinh(Function):
+    """Hyperbolic sine."""
+
+    function = np.sinh
+
+
+class Cosh(Function):
+    """Hyperbolic cosine."""
+
+    function = np.cosh
+
+
+class Asinh(Function):
+    """Inverse hyperbolic sine."""
+
+    function = np.arcsinh
+
+
+class Acosh(Function):
+    """Inverse hyperbolic cosine."""
+
+    function = np.arccosh
+
+
+class Atanh(Function):
+    """Inverse hyperbolic tangent."""
+
+    function = np.arctanh
+
+
+class Floor(Function):
+    """The next integer below."""
+
+    function = np.floor
+
+
+class Ceil(Function):
+    """The next integer above."""
+
+    function = np.ceil
+
+
+class Round(Function):
+    """The nearest integer; halves go to the even one."""
+
+    function = np.rint
+
+
+def erf(x: np.ndarray) -> np.ndarray:
+    """The error function of every element, computed in float64."""
+    flat = np.asarray(x, np.float64).reshape(-1)
+    return np.fromiter(map(math.erf, flat.tolist()), np.float64, flat.size).reshape(x.shape).astype(x.dtype)

@@ -1,0 +1,206 @@
+"""Every option of a compilation and every environment variable: typed, checked and documented here, once."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from .errors import UsageError
+
+PRECISIONS = ("f32",)
+
+
+def usable_cores() -> int:
+    """The number of cores this process may run on (its affinity mask where the system has one)."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+# ---- environment variables ----
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError("must be at least 1")
+    return number
+
+
+def parse_size(text: str) -> int:
+    """Bytes from ``500M``, ``2G``, ``1048576``."""
+    scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
+    number = float(text[:-1] if scale > 1 else text)
+    if not 0 <= number < 1 << 50:
+        raise ValueError("must not be negative")
+    return int(number * scale)
+
+
+def _compile_mode(text: str) -> str:
+    if text not in ("workers", "inprocess"):
+        raise ValueError("must be 'workers' or 'inprocess'")
+    return text
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+@dataclass(frozen=True)
+class Variable:
+    """An environment variable: its parser, its default (computed when it is not set) and what it does."""
+
+    name: str
+    parse: Callable[[str], Any]
+    default: Callable[[], Any]
+    doc: str
+
+    def get(self) -> Any:
+        """The value now; UsageError if what is set does not parse."""
+        text = os.environ.get(self.name, "")
+        if not text:
+            return self.default()
+        try:
+            return self.parse(text)
+        except ValueError as e:
+            raise UsageError(f"environment variable {self.name}={text!r} is not valid: {e}", hint=self.doc) from None
+
+
+def user_cache_folder() -> Path:
+    """The folder for caches of this user, by the habits of the operating system."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "tilewright"
+
+
+ENVIRONMENT = {
+    v.name: v
+    for v in (
+        Variable("TILEWRIGHT_CACHE", _path, user_cache_folder, "folder of compiled kernels and of saved reproducers"),
+        Variable(
+            "TILEWRIGHT_CACHE_SIZE", parse_size, lambda: 1 << 30, "bytes the kernel cache may take (500M, 2G ...)"
+        ),
+        Variable(
+            "TILEWRIGHT_DB", _path, lambda: get("TILEWRIGHT_CACHE") / "tuning.sqlite", "file of the tuning database"
+        ),
+        Variable("TILEWRIGHT_THREADS", _positive, usable_cores, "threads of a model when the call does not say"),
+        Variable("TILEWRIGHT_JOBS", _positive, usable_cores, "processes that compile kernels at the same time"),
+        Variable(
+            "TILEWRIGHT_COMPILE",
+            _compile_mode,
+            lambda: "workers",
+            "'workers' compiles kernels in worker processes, 'inprocess' in this one (to debug the compiler)",
+        ),
+        Variable("TILEWRIGHT_TIMEOUT", _positive, lambda: 600, "seconds after which compiling one kernel is given up"),
+    )
+}
+
+
+def get(name: str) -> Any:
+    """The value of one of the variables in ENVIRONMENT.
+
+    >>> os.environ["TILEWRIGHT_THREADS"] = "3"
+    >>> get("TILEWRIGHT_THREADS")
+    3
+    >>> del os.environ["TILEWRIGHT_THREADS"]
+    """
+    return ENVIRONMENT[name].get()
+
+
+# ---- options of one compilation ----
+
+
+def _option(default: Any, doc: str, **extra: Any) -> Any:
+    return field(default=default, metadata={"doc": doc, **extra})
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a caller can choose for one compilation; the fields are the keyword arguments of `tilewright.compile`.
+
+    >>> Options(threads=2).threads
+    2
+    >>> Options.of(treads=2)
+    Traceback (most recent call last):
+        ...
+    tilewright.errors.UsageError: unknown option 'treads'
+      hint: did you mean 'threads'?
+    """
+
+    target: str = _option("cpu", "name of the target; `tilewright targets` lists them")
+    precision: str = _option("f32", "arithmetic of contractions", choices=PRECISIONS)
+    threads: int | None = _option(None, "threads that run the model; None: TILEWRIGHT_THREADS, else all usable cores")
+    jobs: int | None = _option(None, "processes that compile kernels; None: TILEWRIGHT_JOBS, else all usable cores")
+    inputs: Mapping | None = _option(None, "shapes (or arrays) of inputs by name, for models with dynamic dimensions")
+    arena_limit: int | None = _option(None, "most bytes of working memory the model may need; more is an error")
+    specializations: int | None = _option(
+        None, "programs kept for each stage of a model with open shapes, one for each combination of shapes; None: 16"
+    )
+    verify: bool = _option(False, "check every kernel against its reference after compiling")
+    cache: bool = _option(True, "use the kernel cache on disk")
+    tuned: bool = _option(True, "use schedules that `tilewright tune` found, from the tuning database")
+    print_after: tuple[str, ...] = _option((), "stages after which the IR is printed to stderr; 'all' for every one")
+    stop_after: str | None = _option(None, "stage after which the compilation ends")
+    dump: str | None = _option(None, "folder that gets one numbered file of IR a stage")
+    time: bool = _option(False, "print the time of every stage to stderr")
+
+    def __post_init__(self) -> None:
+        if isinstance(self.print_after, str):
+            object.__setattr__(self, "print_after", (self.print_after,))
+        for f in fields(self):
+            _check(f.name, getattr(self, f.name), f.type, f.metadata)
+
+    @staticmethod
+    def of(**chosen: Any) -> Options:
+        """Options from keyword arguments; UsageError names an unknown one and the nearest known."""
+        known = [f.name for f in fields(Options)]
+        for name in chosen:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(known)}"
+                raise UsageError(f"unknown option {name!r}", hint=hint)
+        return Options(**chosen)
+
+    @property
+    def thread_count(self) -> int:
+        return self.threads if self.threads is not None else get("TILEWRIGHT_THREADS")
+
+    @property
+    def job_count(self) -> int:
+        return self.jobs if self.jobs is not None else get("TILEWRIGHT_JOBS")
+
+
+_KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "str": (str, "a string"),
+    "str | None": (str, "a string or None"),
+    "bool": (bool, "True or False"),
+    "Mapping | None": (Mapping, "a dict or None"),
+    "tuple[str, ...]": ((tuple, list), "a list of stage names"),
+}
+
+
+def _check(name: str, value: Any, annotation: Any, metadata: Any) -> None:
+    if value is None and "None" in annotation:
+        return
+    if annotation == "int | None":
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise UsageError(f"option {name!r} must be an integer of at least 1 or None, not {value!r}")
+        return
+    if name == "dump" and isinstance(value, os.PathLike):
+        return
+    kind, words = _KINDS[annotation]
+    if not isinstance(value, kind):
+        raise UsageError(f"option {name!r} must be {words}, not {value!r}")
+    choices = metadata.get("choices")
+    if choices and value not in choices:
+        known = ", ".join(choices)
+        raise UsageError(f"option {name!r} is {value!r}, which is not available", hint=f"choose from {known}")

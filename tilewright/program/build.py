@@ -1,0 +1,182 @@
+"""From a fused graph and its compiled kernels to a program: buffers, constants in the layouts kernels want, the memory
+plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch_mlir import ir
+
+from ..errors import CompileError
+from ..ir.graph import Graph
+from ..ir.types import Type, type_of
+from ..schedule.nest import Pack
+from ..tensor.analysis import VIEWS
+from .order import best_order
+from .plan import Step, Value, plan_memory
+from .program import ALIGN, COPY, BufferRef, Call, Program, TensorInfo
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """What the program must know of a kernel: scratch bytes of one thread, packed parameters by position, whether it
+    divides its work, and pairs (output, input) of parameters that may share memory."""
+
+    scratch: int = 0
+    packs: dict[int, Pack] = field(default_factory=dict)
+    parallel: bool = True
+    inplace: tuple[tuple[int, int], ...] = ()
+
+
+def build_program(
+    graph: Graph, kernels: dict[str, KernelInfo], *, align: int = ALIGN, minimize: bool = False
+) -> tuple[Program, list[np.ndarray]]:
+    """The program of a fused graph, and its constants as arrays in the order of ``program.constants``.
+
+    Buffers of the arena lie at multiples of `align`; with `minimize` the kernels are called in the order that needs the
+    smallest arena.
+    """
+    return _Builder(graph, kernels, align, minimize).run()
+
+
+class _Builder:
+    def __init__(self, graph: Graph, kernels: dict[str, KernelInfo], align: int, minimize: bool) -> None:
+        self.graph, self.kernels, self.align, self.minimize = graph, kernels, align, minimize
+        self.values: list[Value] = []
+        self.ids: dict[ir.Value, int] = {}
+        self.constants: list[np.ndarray] = []
+        self.infos: list[TensorInfo] = []
+        self.constant_ids: dict[tuple, int] = {}
+        self.calls: list[tuple[str, list[int], list[int], tuple[str, ...]]] = []
+
+    def run(self) -> tuple[Program, list[np.ndarray]]:
+        inputs, outputs = self.graph.inputs(), self.graph.outputs()
+        for i, (argument, (_, t)) in enumerate(zip(self.graph.block.arguments, inputs, strict=True)):
+            self.ids[argument] = self.value(Value(t.nbytes, home=("input", i)))
+        returned: list[int] = []
+        for op in self.graph.operations():
+            if op.name == "func.call":
+                self.call(op)
+            elif op.name == "func.return":
+                returned = [self.id_of(v) for v in op.operands]
+            elif op.name in VIEWS and not self.is_constant(op.results[0]):
+                result = op.results[0]
+                self.ids[result] = self.value(Value(type_of(result).nbytes, view_of=self.id_of(op.operands[0])))
+        steps = [self.step(c) for c in self.calls]
+        if self.minimize:
+            order = best_order(self.values, steps, returned, self.align).steps
+            self.calls, steps = [self.calls[i] for i in order], [steps[i] for i in order]
+        plan = plan_memory(self.values, steps, returned, self.align, tight=self.minimize)
+        calls = [self.place(c, plan.refs) for c in self.calls]
+        calls += [Call(COPY, pair, (1,)) for pair in plan.copies]
+        scratch = max((self.kernels[c[0]].scratch for c in self.calls), default=0)
+        program = Program(
+            tuple(_info(n, t) for n, t in inputs),
+            tuple(_info(n, t) for n, t in outputs),
+            tuple(self.infos),
+            tuple(calls),
+            plan.arena_size,
+            scratch,
+            plan.bound,
+        )
+        return program, self.constants
+
+    def value(self, v: Value) -> int:
+        self.values.append(v)
+        return len(self.values) - 1
+
+    def id_of(self, v: ir.Value) -> int:
+        if v not in self.ids:
+            self.ids[v] = self.constant(v, None)
+        return self.ids[v]
+
+    # ---- constants ----
+
+    def is_constant(self, v: ir.Value) -> bool:
+        while not isinstance(v.owner, ir.Block) and v.owner.operation.name in VIEWS:
+            v = v.owner.operation.operands[0]
+        return not isinstance(v.owner, ir.Block) and v.owner.operation.name == "tw.constant"
+
+    def constant(self, v: ir.Value, pack: Pack | None) -> int:
+        """The value id of a constant, packed if its reader wants it so; equal ones are shared."""
+        t, source = type_of(v), v
+        while source.owner.operation.name in VIEWS:
+            source = source.owner.operation.operands[0]
+        attrs = source.owner.operation.attributes
+        name = ir.StringAttr(attrs["symbol"]).value if "symbol" in attrs else str(attrs["value"])
+        key = (name, t.shape if pack else t.size, None if pack is None else (pack.splits, pack.order))
+        if key not in self.constant_ids:
+            array = self.graph.constant_value(source)
+            if array is None:
+                raise CompileError("a kernel wants a constant that is not one", stage="package", operator=str(v))
+            array = pack_array(array.reshape(t.dims), pack) if pack else np.ascontiguousarray(array)
+            self.constants.append(array)
+            self.infos.append(
+                TensorInfo(name if len(name) < 200 else "constant", array.shape, _info("", _array_type(array)).dtype)
+            )
+            home = ("constant", len(self.constants) - 1)
+            self.constant_ids[key] = self.value(Value(array.nbytes, home=home))
+        return self.constant_ids[key]
+
+    # ---- calls ----
+
+    def call(self, op: ir.Operation) -> None:
+        symbol = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+        info = self.kernels[symbol]
+        reads = []
+        for i, v in enumerate(op.operands):
+            pack = info.packs.get(i)
+            reads.append(self.constant(v, pack) if self.is_constant(v) else self.id_of(v))
+        writes = []
+        for r in op.results:
+            self.ids[r] = self.value(Value(type_of(r).nbytes))
+            writes.append(self.ids[r])
+        self.calls.append((symbol, reads, writes, location_names(op.location)))
+
+    def step(self, call: tuple[str, list[int], list[int], tuple[str, ...]]) -> Step:
+        symbol, reads, writes, _ = call
+        first = len(reads)
+        inplace = tuple((o - first, i) for o, i in self.kernels[symbol].inplace)
+        return Step(tuple(reads), tuple(writes), inplace)
+
+    def place(self, call: tuple[str, list[int], list[int], tuple[str, ...]], refs: tuple[BufferRef, ...]) -> Call:
+        symbol, reads, writes, names = call
+        args = tuple(refs[v] for v in (*reads, *writes))
+        return Call(symbol, args, tuple(range(len(reads), len(args))), names, self.kernels[symbol].parallel)
+
+
+def _info(name: str, t: Type) -> TensorInfo:
+    return TensorInfo(name, t.dims, t.dtype)
+
+
+def _array_type(array: np.ndarray) -> Type:
+    from ..ir.types import from_array
+
+    return from_array(array)
+
+
+def pack_array(array: np.ndarray, pack: Pack) -> np.ndarray:
+    """A constant in the layout of a `Pack`, contiguous and padded with zeros.
+
+    >>> pack_array(np.arange(6).reshape(2, 3), Pack("b", ((), (2,)), (1, 0, 2))).tolist()
+    [[[0, 1], [3, 4]], [[2, 0], [5, 0]]]
+    """
+    pads, shape = [], []
+    for n, factors in zip(array.shape, pack.splits, strict=True):
+        whole = int(np.prod(factors)) if factors else 1
+        pads.append((0, -n % whole))
+        shape += [-(-n // whole), *factors]
+    if any(p for _, p in pads):
+        array = np.pad(array, pads)
+    return np.ascontiguousarray(array.reshape(shape).transpose(pack.order))
+
+
+def location_names(location: ir.Location) -> tuple[str, ...]:
+    """The source node names in a (fused) location.
+
+    The bindings give no access to the parts of a fused location, so they are read off its printed form.
+    """
+    import re
+
+    return tuple(dict.fromkeys(re.findall(r'"((?:[^"\\]|\\.)*)"(?!:\d)', str(location))))

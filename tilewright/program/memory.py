@@ -1,0 +1,148 @@
+"""What lies where in the arena and for how long: as a table, a picture, and the reason why a limit cannot be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+from ..errors import UsageError
+from .program import COPY, Program
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """`nbytes` at `offset` of the arena, written by call `first`, last used by `last`; `name` is what writes it."""
+
+    name: str
+    offset: int
+    nbytes: int
+    first: int
+    last: int
+
+
+def lifetimes(program: Program) -> list[Lifetime]:
+    """Everything that is kept in the arena, in the order in which it is written."""
+    found: list[Lifetime] = []
+    current: dict[tuple[int, int], int] = {}  # (offset, bytes) -> index in found
+    for number, call in enumerate(program.calls):
+        for ref, written in call.accesses():
+            if ref.space == "arena" and ref.nbytes and not written:
+                for (offset, nbytes), i in current.items():
+                    if offset < ref.offset + ref.nbytes and ref.offset < offset + nbytes:
+                        old = found[i]
+                        found[i] = Lifetime(old.name, old.offset, old.nbytes, old.first, number)
+        for ref, written in call.accesses():
+            if ref.space == "arena" and ref.nbytes and written:
+                for key in [k for k in current if k[0] < ref.offset + ref.nbytes and ref.offset < k[0] + k[1]]:
+                    del current[key]
+                current[ref.offset, ref.nbytes] = len(found)
+                found.append(Lifetime(call_name(program, number), ref.offset, ref.nbytes, number, number))
+    return found
+
+
+def call_name(program: Program, number: int) -> str:
+    """The source names of a call, else its kernel's."""
+    call = program.calls[number]
+    return ", ".join(call.names) or ("copy" if call.symbol == COPY else call.symbol)
+
+
+def live_bytes(program: Program) -> list[int]:
+    """Bytes of the arena that each call has alive, its own results included."""
+    live = [0] * len(program.calls)
+    taken: list[list[tuple[int, int]]] = [[] for _ in live]
+    for x in lifetimes(program):
+        for n in range(x.first, x.last + 1):
+            taken[n].append((x.offset, x.offset + x.nbytes))
+    for n, spans in enumerate(taken):
+        end = 0
+        for a, b in sorted(spans):  # in-place results share bytes: each byte counts once
+            live[n] += max(b - max(a, end), 0)
+            end = max(end, b)
+    return live
+
+
+def table(program: Program) -> str:
+    """The plan as text: a line a call, with what it has alive and what it makes."""
+    live = live_bytes(program)
+    made: dict[int, list[Lifetime]] = {}
+    for x in lifetimes(program):
+        made.setdefault(x.first, []).append(x)
+    lines = [
+        f"arena {program.arena_size} bytes (no plan in this order needs less than {program.arena_bound}), "
+        f"scratch {program.scratch_size}"
+    ]
+    lines.append(f"{'call':>4}  {'alive':>10}  {'made at':>18}  {'until':>5}  name")
+    for n in range(len(program.calls)):
+        results = made.get(n, [])
+        where = ", ".join(f"{x.offset}+{x.nbytes}" for x in results) or "output"
+        until = ", ".join(str(x.last) for x in results)
+        lines.append(f"{n:>4}  {live[n]:>10}  {where:>18}  {until:>5}  {call_name(program, n)}")
+    return "\n".join(lines) + "\n"
+
+
+def picture(program: Program) -> str:
+    """The plan as SVG: calls from left to right, addresses from bottom to top, a box for everything that is kept."""
+    boxes, calls = lifetimes(program), len(program.calls)
+    width, height, left, bottom = max(24 * calls, 240), 360, 80, 40
+    total = max(program.arena_size, 1)
+    live = live_bytes(program)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width + left + 20}" height="{height + bottom + 30}" '
+        'font-family="sans-serif" font-size="11">',
+        f'<text x="{left}" y="16">arena of {program.arena_size} bytes, {calls} kernel calls; '
+        "the line is what must be alive</text>",
+    ]
+    top = 24
+    step = width / max(calls, 1)
+
+    def y(offset: float) -> float:
+        return top + height * (1 - offset / total)
+
+    for i in range(5):
+        at = total * i // 4
+        parts.append(f'<line x1="{left}" x2="{left + width}" y1="{y(at):.1f}" y2="{y(at):.1f}" stroke="#ddd"/>')
+        parts.append(f'<text x="{left - 6}" y="{y(at) + 4:.1f}" text-anchor="end">{at}</text>')
+    for i, x in enumerate(boxes):
+        hue = (i * 137) % 360
+        high = height * x.nbytes / total
+        title = escape(f"{x.name}: {x.nbytes} bytes at {x.offset}, calls {x.first} to {x.last}")
+        parts.append(
+            f'<rect x="{left + step * x.first:.1f}" y="{y(x.offset + x.nbytes):.1f}" '
+            f'width="{step * (x.last - x.first + 1):.1f}" height="{max(high, 1):.1f}" '
+            f'fill="hsl({hue} 60% 75%)" stroke="hsl({hue} 40% 40%)"><title>{title}</title></rect>'
+        )
+    line = " ".join(
+        f"{left + step * n:.1f},{y(b):.1f} {left + step * (n + 1):.1f},{y(b):.1f}" for n, b in enumerate(live)
+    )
+    parts.append(f'<polyline points="{line}" fill="none" stroke="#c00" stroke-width="1.5"/>')
+    for n in range(0, calls, max(1, calls // 12)):
+        parts.append(f'<text x="{left + step * n:.1f}" y="{top + height + 16}">{n}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def check_limit(program: Program, limit: int) -> None:
+    """UsageError if the arena and the scratch memory exceed `limit` bytes: it names the kernel where most is alive."""
+    need = program.arena_size + program.scratch_size
+    if need <= limit:
+        return
+    live = live_bytes(program)
+    worst = max(range(len(live)), key=live.__getitem__) if live else 0
+    alive = sorted((x for x in lifetimes(program) if x.first <= worst <= x.last), key=lambda x: -x.nbytes)
+    most = "; ".join(f"{x.name} {x.nbytes}" for x in alive[:4])
+    if live and live[worst] + program.scratch_size > limit:
+        why = f"call {worst} ({call_name(program, worst)}) alone has {live[worst]} bytes alive: {most}"
+        hint = _advice(alive)
+    else:
+        why = f"at most {max(live, default=0)} bytes are alive at one time, but no tighter plan was found"
+        hint = "raise the limit, or give the output buffers of the caller to large results"
+    raise UsageError(
+        f"the model needs {need} bytes of working memory, the limit is {limit}: {why}", stage="package", hint=hint
+    )
+
+
+def _advice(alive: Sequence[Lifetime]) -> str:
+    parts = ["a smaller input or fewer channels in the layer named"]
+    if len(alive) > 2:
+        parts.insert(0, f"ending the long life of {alive[-1].name} (a skip connection keeps it)")
+    return "what would help: " + ", or ".join(parts)

@@ -1,0 +1,190 @@
+"""The program of a model: which kernels are called in which order on which buffers.
+
+    Program(
+        inputs=(TensorInfo("x", (1, 64), "f32"),),
+        outputs=(TensorInfo("y", (1, 10), "f32"),),
+        constants=(TensorInfo("w", (64, 10), "f32"),),
+        calls=(Call("matmul_0", (BufferRef("input", 0, 0, 256), BufferRef("constant", 0, 0, 2560),
+                                 BufferRef("output", 0, 0, 40)), writes=(2,), names=("/fc/MatMul",)),),
+        arena_size=0, scratch_size=0)
+
+Buffers lie in four spaces: the caller's inputs and outputs, the constants, and one arena for all that is in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import NUMPY
+
+#: the arena, the constants, the scratch and the outputs we allocate begin at a multiple of this
+ALIGN = 64
+SPACES = ("input", "output", "constant", "arena")
+#: the symbol of a call that copies its first argument to its second
+COPY = "tw.copy"
+
+
+def align_up(size: int, to: int = ALIGN) -> int:
+    return -(-size // to) * to
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Name, shape and dtype (a string of `tilewright.dtypes`) of an input, output or constant.
+
+    >>> t = TensorInfo("x", (2, 3), "f16")
+    >>> t.nbytes, t.numpy_dtype, str(t)
+    (12, dtype('float16'), 'x: f16[2, 3]')
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def numpy_dtype(self) -> np.dtype:
+        return NUMPY[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * NUMPY[self.dtype].itemsize
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class BufferRef:
+    """`nbytes` bytes from byte `offset` of buffer `index` of a space (the arena has one buffer, 0)."""
+
+    space: str
+    index: int
+    offset: int
+    nbytes: int
+
+    def overlaps(self, other: BufferRef) -> bool:
+        return (
+            (self.space, self.index) == (other.space, other.index)
+            and self.offset < other.offset + other.nbytes
+            and other.offset < self.offset + self.nbytes
+        )
+
+    def __str__(self) -> str:
+        place = "arena" if self.space == "arena" else f"{self.space}{self.index}"
+        return f"{place}[{self.offset}:{self.offset + self.nbytes}]"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel call. `writes` are the positions in `args` that the kernel writes; it reads all others.
+
+    A kernel that is not `parallel` does not divide its work: thread 0 alone runs it. A call of `COPY` copies args[0] to
+    args[1].
+    """
+
+    symbol: str
+    args: tuple[BufferRef, ...]
+    writes: tuple[int, ...]
+    names: tuple[str, ...] = ()
+    parallel: bool = True
+
+    def accesses(self) -> Iterator[tuple[BufferRef, bool]]:
+        """Every buffer with whether it is written."""
+        for position, ref in enumerate(self.args):
+            yield ref, position in self.writes
+
+    def __str__(self) -> str:
+        args = ", ".join(f"{'&' if i in self.writes else ''}{a}" for i, a in enumerate(self.args))
+        note = "" if self.parallel else "  # one thread"
+        return f"{self.symbol}({args}){note}"
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything about a compiled model but its code and its weights.
+
+    `scratch_size`: bytes that every thread has for itself, the most any kernel asks for. `arena_bound`: what no plan
+    of these buffers can go below (the most that lives at one time).
+    """
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    constants: tuple[TensorInfo, ...]
+    calls: tuple[Call, ...]
+    arena_size: int = 0
+    scratch_size: int = 0
+    arena_bound: int = 0
+
+    @property
+    def symbols(self) -> list[str]:
+        """The kernels that are called, each once, in order of first call."""
+        return list(dict.fromkeys(c.symbol for c in self.calls if c.symbol != COPY))
+
+    @property
+    def parallel(self) -> bool:
+        """Whether more than one thread has anything to do."""
+        return any(c.parallel for c in self.calls)
+
+    def check(self) -> None:
+        """ValueError if a call refers to bytes that do not exist or writes where it must not."""
+        sizes: dict[tuple[str, int], int] = {("arena", 0): self.arena_size}
+        for space, infos in (("input", self.inputs), ("output", self.outputs), ("constant", self.constants)):
+            sizes.update({(space, i): t.nbytes for i, t in enumerate(infos)})
+        for number, call in enumerate(self.calls):
+            where = f"call {number} ({call.symbol})"
+            if any(not 0 <= w < len(call.args) for w in call.writes):
+                raise ValueError(f"{where}: writes {call.writes} of {len(call.args)} arguments")
+            if call.symbol == COPY and (len(call.args) != 2 or call.writes != (1,)):
+                raise ValueError(f"{where}: a copy reads one buffer and writes one")
+            for ref, written in call.accesses():
+                size = sizes.get((ref.space, ref.index))
+                if size is None or ref.offset < 0 or ref.nbytes < 0 or ref.offset + ref.nbytes > size:
+                    raise ValueError(f"{where}: {ref} is outside of its buffer ({size} bytes)")
+                if written and ref.space in ("input", "constant"):
+                    raise ValueError(f"{where}: writes to {ref}")
+
+    def __str__(self) -> str:
+        lines = [f"inputs: {'; '.join(map(str, self.inputs))}", f"outputs: {'; '.join(map(str, self.outputs))}"]
+        lines.append(f"arena: {self.arena_size} bytes (no plan needs less than {self.arena_bound})")
+        lines += [f"  {call}" for call in self.calls]
+        return "\n".join(lines)
+
+    # ---- JSON, for the package ----
+
+    def to_json(self) -> dict[str, Any]:
+        calls = [{**asdict(c), "args": [[a.space, a.index, a.offset, a.nbytes] for a in c.args]} for c in self.calls]
+        return {**asdict(self), "calls": calls}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Program:
+        """The inverse of `to_json`, also after JSON text; KeyError, TypeError or ValueError if damaged."""
+
+        def infos(key: str) -> tuple[TensorInfo, ...]:
+            return tuple(TensorInfo(t["name"], tuple(t["shape"]), t["dtype"]) for t in data[key])
+
+        calls = tuple(
+            Call(
+                c["symbol"],
+                tuple(BufferRef(*a) for a in c["args"]),
+                tuple(c["writes"]),
+                tuple(c["names"]),
+                c["parallel"],
+            )
+            for c in data["calls"]
+        )
+        program = Program(
+            infos("inputs"),
+            infos("outputs"),
+            infos("constants"),
+            calls,
+            data["arena_size"],
+            data["scratch_size"],
+            data["arena_bound"],
+        )
+        program.check()
+        return program

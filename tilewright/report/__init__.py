@@ -1,0 +1,1 @@
+"""What a person can read about a model or an installation."""

@@ -1,0 +1,178 @@
+"""Is this installation sound? One check a line: packages, processor, memory, cache folder, compiling and running."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from .. import options
+from ..errors import TilewrightError
+
+NEEDED = ("numpy", "onnx", "ml_dtypes", "llvmlite", "torch_mlir", "typer", "rich")
+OPTIONAL = {
+    "torch": "front end for PyTorch programs",
+    "onnxruntime": "benchmarks and demo compare with it",
+    "openvino": "benchmarks compare with it",
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """The outcome of one check: ``problem`` breaks Tilewright, ``note`` is worth knowing."""
+
+    name: str
+    status: Literal["ok", "note", "problem"]
+    detail: str
+    hint: str = ""
+
+
+def examine() -> Iterator[Check]:
+    """Run all checks, one after another; a check that raises is a problem, never an exception.
+
+    >>> [c.name for c in examine()][:2]
+    ['python', 'numpy']
+    """
+    yield Check("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    for name in NEEDED:
+        yield _package(name)
+    checks: dict[str, Callable[[], Check]] = {
+        "processor": _processor,
+        "memory": _memory,
+        "environment": _environment,
+        "cache folder": _cache,
+        "MLIR": _mlir,
+        "LLVM": _llvm,
+    }
+    for name, check in checks.items():
+        try:
+            yield check()
+        except TilewrightError as error:
+            yield Check(name, "problem", error.message, error.hint or "")
+        except Exception as error:
+            yield Check(name, "problem", f"{type(error).__name__}: {error}")
+    for name, use in OPTIONAL.items():
+        version = _version(name)
+        yield Check(name, "ok" if version else "note", version or f"not installed ({use})")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _package(name: str) -> Check:
+    """Installed, importable, and of the version that this Tilewright was built with."""
+    version = _version(name)
+    if version is None:
+        return Check(name, "problem", "not installed", "pip install tilewright brings all it needs")
+    try:
+        importlib.import_module(name)
+    except Exception as error:  # a damaged binary wheel raises whatever it likes
+        return Check(name, "problem", f"{version} cannot be imported: {error}", f"pip install --force-reinstall {name}")
+    wanted = _requirement(name)
+    if wanted and version not in wanted:
+        return Check(name, "problem", f"{version} is installed, {wanted} is needed", f"pip install '{name}{wanted}'")
+    return Check(name, "ok", version)
+
+
+def _requirement(name: str):
+    """The version specifier that our own metadata gives for a package; None where it is not known."""
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:
+        return None
+    try:
+        lines = importlib.metadata.requires("tilewright") or []
+    except importlib.metadata.PackageNotFoundError:  # run from a source folder
+        return None
+    for line in lines:
+        requirement = Requirement(line)
+        if requirement.name.replace("-", "_") == name and requirement.marker is None:
+            return requirement.specifier
+    return None
+
+
+def _processor() -> Check:
+    from ..targets.cpu.host import host
+
+    cpu = host()
+    text = (
+        f"{cpu.triple}, {options.usable_cores()} usable cores, vectors of {8 * cpu.vector_bytes} bits, "
+        f"L1 {cpu.l1_bytes >> 10} KiB, L2 {cpu.l2_bytes >> 10} KiB; {' '.join(cpu.features)}"
+    )
+    if cpu.vector_bytes < 32 and cpu.arch == "x86_64":
+        return Check("processor", "note", text, "without AVX2 the kernels are several times slower")
+    return Check("processor", "ok", text)
+
+
+def _memory() -> Check:
+    if not hasattr(os, "sysconf") or "SC_AVPHYS_PAGES" not in os.sysconf_names:
+        return Check("memory", "note", "cannot be read on this system")
+    page = os.sysconf("SC_PAGE_SIZE")
+    total, free = (page * os.sysconf(name) / 2**30 for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
+    return Check("memory", "ok", f"{total:.1f} GiB, {free:.1f} GiB free")
+
+
+def _environment() -> Check:
+    """Every variable of ours that is set parses, and none is misspelt."""
+    for variable in options.ENVIRONMENT.values():
+        variable.get()
+    own = [name for name in os.environ if name.startswith("TILEWRIGHT_")]
+    unknown = [name for name in own if name not in options.ENVIRONMENT]
+    if unknown:
+        return Check(
+            "environment", "note", f"{', '.join(unknown)} means nothing", f"known: {', '.join(options.ENVIRONMENT)}"
+        )
+    return Check("environment", "ok", ", ".join(f"{n}={os.environ[n]}" for n in own) or "no variable of ours is set")
+
+
+def _cache() -> Check:
+    folder: Path = options.get("TILEWRIGHT_CACHE")
+    hint = "set TILEWRIGHT_CACHE to a folder that can be written"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            file.write(b"x")
+    except OSError as error:
+        return Check("cache folder", "problem", f"{folder} cannot be written: {error.strerror}", hint)
+    files = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    return Check("cache folder", "ok", f"{folder}, {len(files)} files, {sum(files) / 1e6:.1f} MB")
+
+
+def _mlir() -> Check:
+    """Parse a function of our dialect's context, run a pass, print it."""
+    from ..ir.context import parse, run_passes
+
+    module = parse("func.func @f(%x: f32) -> f32 { %0 = arith.addf %x, %x : f32\n return %x : f32 }")
+    run_passes(module, "builtin.module(cse)")
+    if "arith.addf" in str(module):
+        return Check("MLIR", "problem", "a pass ran without effect", "pip install --force-reinstall torch-mlir")
+    return Check("MLIR", "ok", "parsed, verified and transformed a function")
+
+
+def _llvm() -> Check:
+    """Compile a function to machine code for this processor and call it."""
+    import ctypes
+
+    from llvmlite import binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    text = "define i32 @twice(i32 %x) {\n  %y = shl i32 %x, 1\n  ret i32 %y\n}"
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    with llvm.create_mcjit_compiler(llvm.parse_assembly(text), machine) as engine:
+        engine.finalize_object()
+        function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32)(engine.get_function_address("twice"))
+        answer = function(21)
+    version = ".".join(map(str, llvm.llvm_version_info))
+    if answer != 42:
+        return Check("LLVM", "problem", f"{version}: compiled code gave {answer} for 42")
+    return Check("LLVM", "ok", f"{version}: compiled a function and ran it")

@@ -1,0 +1,1 @@
+"""Running compiled programs: executables, arrays in and out, reports. Free of MLIR."""

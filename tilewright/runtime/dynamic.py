@@ -1,0 +1,325 @@
+"""An executable for a model whose shapes are open: it specializes itself for what it is called with.
+
+    run = tw.compile("bert.onnx")              # ids: i64[batch, sequence]
+    y, = run(np.zeros((1, 128), np.int64))     # compiles for 1 x 128
+    y, = run(np.ones((1, 128), np.int64))      # runs at once
+    run.specialize({"ids": (8, 128)})          # compiles ahead
+    run.save("bert.tw")                        # with both
+
+See docs/dynamic_models.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import DTYPES, NUMPY
+from ..errors import InputError, UsageError
+from . import arrays
+from .executable import CallTime, Executable, Memory
+from .explain import size
+from .staged import Frame, Part, Source, Stage, Staged, Times
+
+#: parts kept for each stage when the options do not say
+LIMIT = 16
+log = logging.getLogger("tilewright")
+
+
+@dataclass(frozen=True)
+class DynamicInfo:
+    """An input or output: `shape` has a size, a name or None for each dimension, and is None if the rank is open.
+    `kind` is "tensor", "sequence" (a list of arrays) or "optional" (None is possible).
+
+    >>> print(DynamicInfo("ids", ("batch", None, 8), "i64"))
+    ids: i64[batch, ?, 8]
+    """
+
+    name: str
+    shape: tuple[int | str | None, ...] | None
+    dtype: str
+    kind: str = "tensor"
+
+    @property
+    def numpy_dtype(self) -> np.dtype:
+        return NUMPY[self.dtype]
+
+    def __str__(self) -> str:
+        dims = "..." if self.shape is None else ", ".join("?" if d is None else str(d) for d in self.shape)
+        text = f"{self.dtype}[{dims}]"
+        return f"{self.name}: {text if self.kind == 'tensor' else f'{self.kind} of {text}'}"
+
+
+@dataclass
+class StoredSource:
+    """A `Source` as data: a model or IR text without its arrays, these by name, and how its bodies are made again."""
+
+    kind: str
+    data: bytes
+    arrays: dict[str, np.ndarray]
+    bodies: list[list[str]]
+
+
+class Pool:
+    """Constants of all parts: arrays with the same content are kept once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple, list[weakref.ref[np.ndarray]]] = {}
+
+    def share(self, name: str, array: np.ndarray) -> np.ndarray:
+        """An array with this content, aligned; one that is there already if possible."""
+        if array.nbytes < 256:
+            return arrays.aligned_copy(array)
+        key = (name, array.dtype, array.shape)
+        known = [a for r in self._known.get(key, ()) if (a := r()) is not None]
+        for other in known:
+            if other is array or _same_bytes(other, array):
+                return other
+        array = arrays.aligned_copy(array)
+        self._known[key] = [weakref.ref(a) for a in (*known, array)]
+        return array
+
+
+def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
+    if arrays.address(a) == arrays.address(b):
+        return True
+    x, y = (np.ascontiguousarray(v).reshape(-1).view(np.uint8) for v in (a, b))
+    return all(np.array_equal(x[i : i + (1 << 20)], y[i : i + (1 << 20)]) for i in range(0, len(x), 1 << 20))
+
+
+class DynamicExecutable:
+    """A model that compiles itself for the shapes it is called with; from `tilewright.compile` and `tilewright.load`.
+
+    Called like an `Executable`, from several threads too. `inputs` and `outputs` are `DynamicInfo`s. Values of small
+    integer inputs that decide shapes count as shapes. Of each stage of the model the `limit` parts used last are kept.
+    """
+
+    def __init__(
+        self,
+        source: Callable[[], Source],
+        build: Callable[[Any, str], Executable],
+        inputs: Sequence[DynamicInfo],
+        outputs: Sequence[DynamicInfo],
+        store: Callable[[], StoredSource],
+        *,
+        name: str = "model",
+        options: Mapping[str, Any],
+        threads: int = 1,
+        limit: int | None = None,
+    ) -> None:
+        """`build` compiles a graph for the body of that name; `options` are those that a file keeps."""
+        self.inputs, self.outputs, self.store = list(inputs), list(outputs), store
+        self.name, self.options, self.threads = name, dict(options), threads
+        self.staged = Staged(source, build, limit or LIMIT, self._made)
+        self._lock = threading.Lock()
+        self.compiled = 0
+
+    # ---- running ----
+
+    def __call__(self, *args: Any, out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None) -> list[Any]:
+        """Run the model: positional arrays in the order of `inputs`, or one dict by name; returns a list of outputs.
+
+        A sequence is a list of arrays, an empty optional None (and may be left out of a dict). InputError says what is
+        wrong with an argument; CompileError, UnsupportedError and ModelError come from compiling for new shapes.
+        """
+        given = self._bind(args)
+        if out is None:
+            return self.staged.run("main", given)
+        results = self.staged.run("main", given)
+        wanted = list(out.values()) if isinstance(out, Mapping) else list(out)
+        if isinstance(out, Mapping):
+            wanted = [out[o.name] for o in self.outputs if o.name in out]
+        if len(wanted) != len(results):
+            raise InputError(f"out has {len(wanted)} arrays, the model gives {len(results)}", stage="run")
+        for info, array, result in zip(self.outputs, wanted, results, strict=True):
+            if not isinstance(result, np.ndarray) or array.shape != result.shape or array.dtype != result.dtype:
+                gave = arrays.describe(result) if isinstance(result, np.ndarray) else "no array"
+                raise InputError(
+                    f"out for {info.name!r} is {arrays.describe(array)}, the model gives {gave}", stage="run"
+                )
+            array[...] = result
+        return wanted
+
+    def run(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """The same with a dict of inputs by name."""
+        return self(inputs)
+
+    def specialize(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Compile ahead for these shapes, as far as shapes alone decide; all tensor inputs have to be given.
+
+        >>> # run.specialize({"ids": (8, 128)})
+        """
+        missing = [t.name for t in self.inputs if t.name not in shapes and not _static(t)]
+        if missing:
+            raise UsageError(f"specialize needs a shape for {', '.join(map(repr, missing))}", stage="specialize")
+        values = {}
+        for t in self.inputs:
+            shape = tuple(int(d) for d in shapes.get(t.name, t.shape or ()))  # type: ignore[arg-type]
+            values[t.name] = np.broadcast_to(np.zeros((), t.numpy_dtype), shape)
+        self._bind((values,))
+        self.staged.prepare("main", values)
+
+    def profile(self, inputs: Mapping[str, Any] | Sequence[Any], runs: int = 10) -> list[CallTime]:
+        """Time every kernel call and every operator on the host (``host.NonZero``), those of loops added up."""
+        if runs < 1:
+            raise UsageError(f"runs must be at least 1, not {runs!r}")
+        times = Times(runs)
+        self.staged.run("main", self._bind((inputs,) if isinstance(inputs, Mapping) else tuple(inputs)), None, times)
+        return times.calls()
+
+    # ---- arguments ----
+
+    def _bind(self, args: tuple) -> dict[str, Any]:
+        if len(args) == 1 and isinstance(args[0], Mapping):
+            absent = {t.name: None for t in self.inputs if t.kind == "optional" and t.name not in args[0]}
+            args = ({**args[0], **absent},)
+        given = arrays.bind(self.inputs, args)  # type: ignore[arg-type]
+        symbols: dict[str, tuple[int, str]] = {}
+        return {t.name: self._checked(t, value, symbols) for t, value in zip(self.inputs, given, strict=True)}
+
+    def _checked(self, info: DynamicInfo, value: Any, symbols: dict[str, tuple[int, str]]) -> Any:
+        if info.kind == "optional" and value is None:
+            return None
+        if info.kind != "tensor" and isinstance(value, (list, tuple)):
+            return [self._array(info, item) for item in value]
+        if info.kind == "sequence":
+            raise InputError(f"input {info.name!r} is a list of arrays, not a {type(value).__name__}", stage="run")
+        array = self._array(info, value)
+        if info.shape is None:
+            return array
+        fits = len(info.shape) == array.ndim
+        for axis, (d, n) in enumerate(zip(info.shape, array.shape, strict=False)):
+            if isinstance(d, int):
+                fits = fits and d == n
+            elif d is not None:
+                known, where = symbols.setdefault(d, (n, info.name))
+                if known != n:
+                    raise InputError(
+                        f"dimension {axis} of input {info.name!r} ({info}) is {n}, but {d} is {known} in {where!r}",
+                        stage="run",
+                    )
+        if not fits:
+            raise InputError(
+                f"input {info.name!r} has {arrays.describe(array)}, the model takes {info}",
+                stage="run",
+                hint=f"expected inputs: {'; '.join(map(str, self.inputs))}",
+            )
+        return array
+
+    def _array(self, info: DynamicInfo, value: Any) -> np.ndarray:
+        array = value if type(value) is np.ndarray else np.asarray(arrays._import(value, info, self.inputs))  # type: ignore[arg-type]
+        if array.dtype != info.numpy_dtype:
+            raise InputError(
+                f"input {info.name!r} has {arrays.describe(array)}, the model takes {info}",
+                stage="run",
+                hint=f"dtypes are not converted silently: pass x.astype({str(info.numpy_dtype)!r}) if you mean that",
+            )
+        return array
+
+    # ---- what it is ----
+
+    def _made(self, staged: Staged, stage: Stage, part: Part, frame: Frame) -> None:
+        with self._lock:
+            self.compiled += 1
+        what = f"{self.name}: " if stage.body.info.id == "main" else f"{self.name} {stage.body.info.id}: "
+        kept = f"{len(stage.parts)} of {staged.limit} kept"
+        log.info("%sspecialized for %s in %.2f s (%s)", what, describe(stage, frame) or "()", part.seconds, kept)
+
+    def parts(self) -> Iterator[tuple[Stage, tuple, Part]]:
+        """All parts there are now, with their stage and key."""
+        with self.staged.lock:
+            found = [
+                (stage, key, part)
+                for body in self.staged.bodies.values()
+                for stage in body.stages.values()
+                for key, part in stage.parts.items()
+            ]
+        return iter(found)
+
+    @property
+    def memory(self) -> Memory:
+        """Of all parts there are now; weights that parts share count once."""
+        parts = [p.executable for _, _, p in self.parts() if p.executable is not None]
+        weights = {arrays.address(a): a.nbytes for e in parts for a in e.package.constants}
+        every = [e.memory for e in parts]
+        return Memory(
+            sum(weights.values()),
+            *(sum(getattr(m, f) for m in every) for f in ("arena", "arena_bound", "scratch", "code")),
+        )
+
+    def explain(self) -> str:
+        """Inputs and outputs, and every part with what it was made for, its kernels and its steps on the host."""
+        lines = [
+            f"model: {self.name} (specializes itself)",
+            f"target: {self.options.get('target')}, {self.threads} threads",
+        ]
+        lines += [f"input  {t}" for t in self.inputs] + [f"output {t}" for t in self.outputs]
+        parts = list(self.parts())
+        memory = self.memory
+        lines += ["", f"{len(parts)} parts, {self.compiled} compiled in this process, {self.staged.limit} kept a stage"]
+        lines += [f"weights {size(memory.weights)} (shared), code {size(memory.code)}, arenas {size(memory.arena)}"]
+        for stage, key, part in parts:
+            calls = part.executable.package.program.calls if part.executable is not None else ()
+            lines += ["", f"{stage.body.info.id}, {len(stage.todo)} nodes to do, for {describe_key(stage, key)}"]
+            lines += [f"  {len(calls)} kernel calls, made in {part.seconds:.2f} s, run {part.runs} times"]
+            lines += [f"  then {a.kind} {a.name}" for a in part.actions]
+            if part.following is not None:
+                lines += [f"  then {len(part.following.todo)} nodes"]
+        return "\n".join(lines)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the model and the parts made so far to one file that `tilewright.load` reads."""
+        from ..program.dynamic_package import save
+
+        save(self, path)
+
+    def export(self, *args: Any, **settings: Any) -> Any:
+        """Not possible: exported files are of fixed shapes. UsageError."""
+        raise UsageError(
+            "a model with open shapes cannot be exported", stage="export", hint="compile it with inputs={name: shape}"
+        )
+
+    emulate = export
+
+    def close(self) -> None:
+        """End the threads of all parts; the executable can still be called."""
+        for _, _, part in self.parts():
+            if part.executable is not None:
+                part.executable.close()
+
+    def __repr__(self) -> str:
+        inputs, outputs = ("; ".join(map(str, infos)) for infos in (self.inputs, self.outputs))
+        return f"<DynamicExecutable ({inputs}) -> ({outputs}), {self.options.get('target')}, {self.threads} threads>"
+
+
+def _static(info: DynamicInfo) -> bool:
+    return info.kind == "tensor" and info.shape is not None and all(isinstance(d, int) for d in info.shape)
+
+
+def describe(stage: Stage, frame: Frame) -> str:
+    return describe_key(stage, stage.key(frame))
+
+
+def describe_key(stage: Stage, key: tuple) -> str:
+    """``ids i64[1, 128], shape i64[2] = [3, 4]``"""
+    entries = key[1:]
+    said = []
+    for name, entry in zip(stage.reads, entries, strict=True):
+        if not isinstance(entry, tuple) or entry[0] == "list":
+            continue
+        dtype, shape, value = entry
+        text = f"{name} {DTYPES.get(dtype, dtype)}{list(shape)}"
+        if value is not None:
+            numbers = np.frombuffer(value, dtype)
+            shown = numbers[:8].tolist() if prod(shape) <= 8 else f"{numbers[:8].tolist()[:-1]} ..."
+            text += f" = {shown}"
+        said.append(text)
+    return ", ".join(said)

@@ -1,0 +1,270 @@
+"""A compiled model that can be called.
+
+    run = tw.compile("model.onnx")          # or tw.load("model.tw")
+    y, = run(x)                             # arrays in the order of run.inputs, list of arrays out
+    y, = run({"x": x})                      # or one dict by name
+    run.save("model.tw")
+
+It may be called from several threads at the same time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..options import get
+from ..program.package import Package
+from ..program.program import TensorInfo
+from ..targets import base
+from . import arrays
+from .explain import count, explain
+from .export import export
+
+if TYPE_CHECKING:
+    from .dynamic import DynamicExecutable
+
+#: runs of one executable at the same time, from several Python threads; each has its own arena and threads
+MAX_CONTEXTS = 8
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes an executable needs. `peak`: weights and one context, which is what calls one after the other use; inputs
+    and outputs belong to the caller and are not counted.
+    """
+
+    weights: int
+    arena: int
+    arena_bound: int
+    scratch: int
+    code: int
+
+    @property
+    def peak(self) -> int:
+        return self.weights + self.arena + self.scratch + self.code
+
+
+@dataclass(frozen=True)
+class CallTime:
+    """The time of one kernel call of the program: median over the runs of `Executable.profile`, in seconds."""
+
+    symbol: str
+    names: tuple[str, ...]
+    seconds: float
+
+
+class Executable:
+    """A loaded model. Made by `tilewright.compile` and `tilewright.load`.
+
+    Calls from several Python threads run at the same time (the GIL is released), each with a memory and a team of
+    threads of its own; the ninth waits. The same input gives the same result, bit for bit, for a given `threads`.
+    """
+
+    def __init__(self, package: Package, threads: int | None = None) -> None:
+        """Load a package into this process; PackageError if it does not link or is for another machine."""
+        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+            raise UsageError(f"threads must be an integer of at least 1 or None, not {threads!r}")
+        self._target = base.find(package.target)
+        self._target.check(package.description)
+        for i, constant in enumerate(package.constants):
+            # Kernels rely on the alignment. One after the other: the memory of the copied ones can go at once.
+            package.constants[i] = arrays.aligned_copy(constant)
+        self._package = package
+        program = package.program
+        self.inputs: list[TensorInfo] = list(program.inputs)
+        self.outputs: list[TensorInfo] = list(program.outputs)
+        self._expected = [(t.numpy_dtype, t.shape) for t in program.inputs]
+        self._results = [(t.shape, t.numpy_dtype, t.nbytes) for t in program.outputs]
+        self._runner = self._target.load(package, threads if threads is not None else get("TILEWRIGHT_THREADS"))
+        self._free: list[base.Context] = []
+        self._count = 0
+        self._returned = threading.Condition()
+        _all.add(self)
+
+    # ---- running ----
+
+    def __call__(
+        self, *args: Any, out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None
+    ) -> list[np.ndarray]:
+        """Run the model: positional arrays in the order of `inputs`, or one dict by name; returns a list of arrays.
+
+        Inputs are NumPy arrays or objects with ``__dlpack__`` or ``__array__``, of exactly the shapes and dtypes of
+        `inputs`; contiguous ones are used in place. `out` gives arrays to write the outputs into. InputError says what
+        is wrong with an argument and what is expected.
+        """
+        given = self._bind(args)
+        results, addresses = self._outputs(out, given)
+        context = self._take()
+        try:
+            context.run([arrays.address(a) for a in given], addresses)
+        finally:
+            self._give(context)
+        return results
+
+    def run(self, inputs: Mapping[str, Any]) -> list[np.ndarray]:
+        """The same with a dict of inputs by name."""
+        return self(inputs)
+
+    def profile(self, inputs: Mapping[str, Any] | Sequence[Any], runs: int = 10) -> list[CallTime]:
+        """Time every kernel call, seen from thread 0 and with its wait for the others; one run before to warm up."""
+        given = self._bind((inputs,) if isinstance(inputs, Mapping) else tuple(inputs))
+        results, addresses = self._outputs(None, given)  # the arrays must live until the last run
+        if runs < 1:
+            raise UsageError(f"runs must be at least 1, not {runs!r}")
+        calls = self._package.program.calls
+        times = np.zeros((runs, len(calls) + 1), np.int64)
+        context = self._take()
+        try:
+            pointers = [arrays.address(a) for a in given]
+            context.run(pointers, addresses)
+            for row in times:
+                context.run(pointers, addresses, arrays.address(row))
+        finally:
+            self._give(context)
+            del results
+        seconds = np.median(np.diff(times, axis=1), axis=0) * self._runner.seconds_per_tick
+        return [CallTime(c.symbol, c.names, float(s)) for c, s in zip(calls, seconds, strict=True)]
+
+    def _bind(self, args: tuple) -> list[np.ndarray]:
+        infos = self.inputs
+        given = list(args)
+        if len(given) != len(infos) or (len(args) == 1 and isinstance(args[0], Mapping)):
+            given = arrays.bind(infos, args)
+        for i, (value, (dtype, shape)) in enumerate(zip(given, self._expected, strict=True)):
+            # The usual case without a function call; everything else, and every error, in to_array.
+            if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
+                flags = value.flags
+                if flags.c_contiguous and flags.aligned:
+                    continue
+            given[i] = arrays.to_array(value, infos[i], infos)
+        return given
+
+    def _outputs(self, out: Any, given: list[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
+        """The arrays to write to, with their addresses."""
+        if out is not None:
+            results = arrays.check_outputs(out, self.outputs, given)
+            return results, [arrays.address(a) for a in results]
+        results, addresses = [], []
+        for form in self._results:
+            array, at = arrays.aligned_array(*form)
+            results.append(array)
+            addresses.append(at)
+        return results, addresses
+
+    def _take(self) -> base.Context:
+        """A context nobody uses; a new one if there are not too many; else wait."""
+        with self._returned:
+            while not self._free:
+                if self._count < MAX_CONTEXTS:
+                    self._count += 1
+                    break
+                self._returned.wait()
+            else:
+                return self._free.pop()
+        try:
+            return self._runner.context()
+        except BaseException:
+            with self._returned:
+                self._count -= 1
+                self._returned.notify()
+            raise
+
+    def _give(self, context: base.Context) -> None:
+        with self._returned:
+            self._free.append(context)
+            self._returned.notify()
+
+    # ---- what it is ----
+
+    @property
+    def threads(self) -> int:
+        """The threads of one run (1 if no kernel of the model divides its work)."""
+        return self._runner.threads
+
+    @property
+    def package(self) -> Package:
+        """What `save` writes: program, code, constants and the IR of the levels."""
+        return self._package
+
+    @property
+    def memory(self) -> Memory:
+        program = self._package.program
+        return Memory(
+            weights=sum(t.nbytes for t in program.constants),
+            arena=program.arena_size,
+            arena_bound=program.arena_bound,
+            scratch=program.scratch_size * self._runner.threads,
+            code=sum(map(len, self._package.objects.values())),
+        )
+
+    def explain(self) -> str:
+        """What was compiled, as text: inputs and outputs, the levels, the kernels, the memory."""
+        return explain(self._package, self.memory, self.threads)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the compiled model to one file that `tilewright.load` reads; UsageError if that is not possible."""
+        self._package.save(path)
+
+    def export(self, folder: str | os.PathLike, **settings: str) -> list[Path]:
+        """Write the model as files for other tools (source code, a library), and the plan of its memory.
+
+        Only for targets that make such files; `settings` are theirs. Returns the paths. UsageError says what is not
+        possible.
+        """
+        return export(self._target, self._package, Path(folder), settings)
+
+    def emulate(self, *args: Any) -> base.Emulated:
+        """Run once on a simulated machine of the target's kind: outputs, instructions, sizes. Arguments as for a
+        call."""
+        if not isinstance(self._target, base.Emulator):
+            raise UsageError(f"target {self._package.target!r} has no emulator", stage="run")
+        return self._target.emulate(self._package, [self._bind(args)])
+
+    def close(self) -> None:
+        """End the threads of all contexts that are free; the executable can still be called."""
+        with self._returned:
+            contexts, self._free = self._free, []
+            self._count -= len(contexts)
+            self._returned.notify_all()
+        for context in contexts:
+            context.close()
+
+    def __repr__(self) -> str:
+        inputs, outputs = ("; ".join(map(str, infos)) for infos in (self.inputs, self.outputs))
+        return f"<Executable ({inputs}) -> ({outputs}), {self._package.target}, {count(self.threads, 'thread')}>"
+
+
+_all: weakref.WeakSet[Executable] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """The threads of contexts made before a fork live in the parent only: the child makes its own."""
+    for executable in list(_all):
+        executable._free, executable._count, executable._returned = [], 0, threading.Condition()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def load(path: str | os.PathLike, *, threads: int | None = None) -> Executable | DynamicExecutable:
+    """Load a package that `save` wrote. Needs no model and no compilation, but for new shapes of dynamic models.
+
+    Weights stay in the file, memory-mapped. PackageError: not a package, damaged, or not for this machine.
+    """
+
+    def check(target: str, description: dict[str, Any]) -> None:
+        base.find(target).check(description)
+
+    from ..program.dynamic_package import load as load_dynamic
+
+    return load_dynamic(Path(path), threads, check) or Executable(Package.load(path, check), threads)

@@ -1,0 +1,50 @@
+"""Writing a package as files for other tools: what its target makes, and the plan of the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from ..program.memory import picture, table
+from ..program.package import Package
+from ..targets import base
+
+
+def check_settings(target: Any, settings: Mapping[str, str]) -> None:
+    """UsageError if the target exports nothing, or for a setting it has not."""
+    if not isinstance(target, base.Exporter):
+        known = ", ".join(n for n, t in sorted(base.targets().items()) if isinstance(t, base.Exporter))
+        raise UsageError(
+            f"target {target.name!r} makes packages, not files for other tools",
+            stage="package",
+            hint=f"write a package (m.tw), or choose a target that exports: {known}",
+        )
+    for name, value in settings.items():
+        if name not in target.settings:
+            raise UsageError(
+                f"target {target.name!r} has no setting {name!r}",
+                hint=f"it has: {', '.join(target.settings) or 'none'}",
+            )
+        choices = target.settings[name][0]
+        if value not in choices:
+            raise UsageError(f"setting {name!r} cannot be {value!r}", hint=f"choose from {', '.join(choices)}")
+
+
+def export(target: Any, package: Package, folder: Path, settings: Mapping[str, str]) -> list[Path]:
+    """See `Executable.export`."""
+    check_settings(target, settings)
+    files = target.export(package, settings)
+    files["memory.txt"] = table(package.program).encode()
+    files["memory.svg"] = picture(package.program).encode()
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            part = folder / f".{name}.part"
+            part.write_bytes(data)
+            written.append(part.replace(folder / name))
+    except OSError as e:
+        raise UsageError(f"cannot write into {str(folder)!r}: {e.strerror or e}", stage="package") from None
+    return written

@@ -1,0 +1,49 @@
+"""The source of a loaded model that specializes itself: the compiler is imported when a new part is needed only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import PackageError
+from .dynamic import Pool, StoredSource
+from .executable import Executable
+from .staged import Source
+
+
+class LazySource:
+    """Makes source and builder from what a package holds, at the first use."""
+
+    def __init__(self, stored: StoredSource, options: dict[str, Any], name: str, threads: int, pool: Pool) -> None:
+        self.stored, self.options, self.name, self.threads, self.pool = stored, options, name, threads, pool
+        self._source: Any = None
+        self._build: Any = None
+
+    def source(self) -> Source:
+        """PackageError if the compiler is not installed."""
+        if self._source is None:
+            self._source = _compiler().restore(self.stored)
+        return self._source
+
+    def build(self, graph: Any, body: str) -> Executable:
+        if self._build is None:
+            from ..options import Options
+
+            self._build = _compiler().builder(Options(**self.options, threads=self.threads), self.name, self.pool)
+        return self._build(graph, body)
+
+    def store(self) -> StoredSource:
+        if self._source is None:
+            return self.stored
+        return StoredSource(self.stored.kind, self.stored.data, self.stored.arrays, _compiler().bodies(self._source))
+
+
+def _compiler() -> Any:
+    try:
+        from .. import dynamic
+    except ImportError as e:
+        raise PackageError(
+            f"the model was not specialized for these shapes before it was saved, and the compiler does not load: {e}",
+            stage="specialize",
+            hint="install torch-mlir and onnx, or save the model after calling it (or `specialize`) with these shapes",
+        ) from None
+    return dynamic

@@ -1,0 +1,454 @@
+"""Running a model in parts, where shapes, branches or loops are known only while it runs.
+
+A model (and each branch, loop body and function in it) is a `Body`: a list of nodes. It runs as a chain of stages. A
+stage has the nodes that are still to do; for the shapes its inputs have now it becomes a `Part`: one native program for
+all of these nodes that can be compiled with what is known, and actions for those that have to wait: an operator whose
+result has a size of its own kind every time (`host`), a branch, a loop, a list operation. After the actions the next
+stage follows, with the nodes that waited for them. Parts are kept, up to a limit for each stage, least recently used
+ones go first.
+
+Nothing here imports MLIR: what makes new parts is a `Source`, asked for only when a part is missing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..dtypes import NUMPY
+from ..errors import CompileError, ModelError
+from . import host
+from .executable import CallTime, Executable
+
+#: held while anything is compiled: MLIR is not for several threads
+_compiling = threading.RLock()
+
+
+class Const:
+    """An array that is the same whenever its part has run; parts that use it have it built in."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+
+#: stages whose sizes depend on the data see more of them: they keep this many times as many parts
+LATER = 8
+#: what a name stands for at run time: an array, a `Const`, a list of arrays (a sequence), None (an empty optional)
+Entry = Any
+#: how a name gets its entry: ["out", i], ["in", name], ["const", i], ["none"], ["list", ...],
+#: ["part", buffer, count, axis] (the first `count` positions)
+Tree = list
+
+
+def plain(entry: Entry) -> Entry:
+    """The entry without `Const`."""
+    return entry.array if type(entry) is Const else entry
+
+
+@dataclass(frozen=True)
+class BodyInfo:
+    """A list of nodes that runs as a unit. `outputs` may be undeclared in type: ("", None)."""
+
+    id: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: int
+    types: tuple[tuple[str, tuple[int, ...] | None], ...] = ()
+
+
+@dataclass(frozen=True)
+class Action:
+    """A node that runs between native parts: `kind` is an operator of `host`, or If, Loop, Scan, call, fold."""
+
+    kind: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    bodies: tuple[str, ...] = ()
+    node: int = -1
+
+
+@dataclass
+class Plan:
+    """What a `Source` makes of a stage. `graph` is None if there is nothing to compute natively. `learned`: inputs of
+    this stage on whose values the plan depends.
+    """
+
+    graph: Any
+    feeds: tuple[str, ...]
+    results: dict[str, Tree]
+    constants: list[np.ndarray]
+    actions: tuple[Action, ...]
+    todo: tuple[int, ...]
+    frozen: frozenset[str]
+    learned: frozenset[str] = frozenset()
+
+
+class Source(Protocol):
+    """The model, as far as new parts can be made of it."""
+
+    def body(self, body: str) -> BodyInfo: ...
+
+    def reads(self, body: str, todo: tuple[int, ...]) -> tuple[str, ...]:
+        """Names that the nodes read, and that are neither constants nor made by the nodes."""
+
+    def plan(self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]) -> Plan: ...
+
+    def evaluate(self, body: str, node: int, entries: Mapping[str, Entry]) -> dict[str, Entry]:
+        """The outputs of one node by the references of its operators."""
+
+
+class Part:
+    """A stage for one combination of shapes (and values, where they matter)."""
+
+    def __init__(self, plan: Plan, executable: Executable | None, following: Stage | None, seconds: float) -> None:
+        self.executable, self.feeds, self.actions, self.following = executable, plan.feeds, plan.actions, following
+        self.constants = [Const(a) for a in plan.constants]
+        self.results = plan.results
+        self.seconds, self.runs = seconds, 0
+
+    def entry(self, tree: Tree, outputs: list[np.ndarray], frame: Frame) -> Entry:
+        kind = tree[0]
+        if kind == "out":
+            return outputs[tree[1]]
+        if kind == "in":
+            return frame.find(tree[1])
+        if kind == "const":
+            return self.constants[tree[1]]
+        if kind == "list":
+            return [plain(self.entry(t, outputs, frame)) for t in tree[1:]]
+        if kind == "part":
+            buffer, count = (plain(self.entry(t, outputs, frame)) for t in tree[1:3])
+            index = (slice(None),) * tree[3] + (slice(0, int(count.reshape(()))),)
+            return np.ascontiguousarray(buffer[index])
+        return None
+
+
+class Stage:
+    """Nodes of a body that are to do, and the parts made for them so far."""
+
+    def __init__(self, body: Body, todo: tuple[int, ...], frozen: frozenset[str], reads: tuple[str, ...]) -> None:
+        self.body, self.todo, self.start, self.reads = body, todo, frozen, reads
+        self.frozen = frozen
+        self.first = len(todo) == body.info.nodes
+        self.parts: OrderedDict[tuple, Part] = OrderedDict()
+
+    def key(self, frame: Frame) -> tuple:
+        """What a part is made for: dtype and shape of the arrays it reads, the values of those that decide shapes."""
+        found = []
+        for name in self.reads:
+            entry = frame.find(name)
+            if type(entry) is np.ndarray:
+                value = entry.tobytes() if name in self.frozen else None
+                found.append((entry.dtype, entry.shape, value))
+            elif type(entry) is list:
+                found.append(("list", *{a.dtype for a in entry}, *{a.ndim for a in entry if a is not None}))
+            else:
+                found.append(entry)
+        return (self.frozen, *found)
+
+
+class Body:
+    """A body with its stages."""
+
+    def __init__(self, info: BodyInfo) -> None:
+        self.info = info
+        self.stages: dict[tuple, Stage] = {}
+        self.first: Stage | None = None
+
+
+class Frame:
+    """The names of a body that is running; names that it does not define are looked up around it."""
+
+    __slots__ = ("parent", "values")
+
+    def __init__(self, values: dict[str, Entry], parent: Frame | None = None) -> None:
+        self.values, self.parent = values, parent
+
+    def find(self, name: str) -> Entry:
+        frame: Frame | None = self
+        while frame is not None:
+            if name in frame.values:
+                return frame.values[name]
+            frame = frame.parent
+        return _Missing
+
+    def find_plain(self, name: str) -> Entry:
+        return plain(self.find(name)) if name else None
+
+
+class _Missing:
+    """No such name: the source says what is wrong."""
+
+
+class Staged:
+    """The bodies of a model and all their parts; `run` may be called by several threads."""
+
+    def __init__(
+        self,
+        source: Callable[[], Source],
+        build: Callable[[Any, str], Executable],
+        limit: int,
+        made: Callable[[Staged, Stage, Part, Frame], None] = lambda *_: None,
+    ) -> None:
+        self.source, self.build, self.limit, self.made = source, build, limit, made
+        self.bodies: dict[str, Body] = {}
+        #: held while stages and parts are changed
+        self.lock = threading.RLock()
+
+    # ---- stages and parts ----
+
+    def body(self, name: str) -> Body:
+        with self.lock:
+            if name not in self.bodies:
+                self.bodies[name] = Body(self.source().body(name))
+            return self.bodies[name]
+
+    def stage(self, body: Body, todo: tuple[int, ...], frozen: frozenset[str]) -> Stage:
+        with self.lock:
+            if (todo, frozen) not in body.stages:
+                reads = self.source().reads(body.info.id, todo)
+                body.stages[todo, frozen] = Stage(body, todo, frozen, reads)
+            return body.stages[todo, frozen]
+
+    def part(self, stage: Stage, frame: Frame) -> Part:
+        """The part for what the names stand for now; made if there is none."""
+        key = stage.key(frame)
+        part = stage.parts.get(key)
+        if part is not None:
+            if self.lock.acquire(blocking=False):  # else another thread compiles: no need to wait for it
+                try:
+                    if key in stage.parts:
+                        stage.parts.move_to_end(key)
+                finally:
+                    self.lock.release()
+            return part
+        with self.lock, _compiling:
+            part = stage.parts.get(stage.key(frame))
+            if part is not None:
+                return part
+            part = self.make(stage, frame)
+            stage.parts[stage.key(frame)] = part
+            while len(stage.parts) > self.limit * (1 if stage.first else LATER):
+                stage.parts.popitem(last=False)
+        self.made(self, stage, part, frame)
+        return part
+
+    def prepare(self, name: str, values: dict[str, Entry]) -> None:
+        """Make the first part of a body for arrays of these shapes; nothing if their values matter."""
+        body = self.body(name)
+        with self.lock, _compiling:
+            if body.first is None:
+                body.first = self.stage(body, tuple(range(body.info.nodes)), frozenset())
+            stage, frame = body.first, Frame(values)
+            if stage.key(frame) not in stage.parts:
+                before = stage.frozen
+                entries = {n: e for n in stage.reads if (e := frame.find(n)) is not _Missing}
+                plan = self.source().plan(name, stage.todo, stage.frozen, entries)
+                if not plan.learned and not before:
+                    self.part(stage, frame)
+
+    def make(self, stage: Stage, frame: Frame) -> Part:
+        start = time.perf_counter()
+        entries = {n: frame.find(n) for n in stage.reads}
+        entries = {n: e for n, e in entries.items() if e is not _Missing}
+        body = stage.body.info.id
+        plan = self.source().plan(body, stage.todo, stage.frozen, entries)
+        stage.frozen |= plan.learned
+        executable = None if plan.graph is None else self.build(plan.graph, body)
+        following = self.stage(stage.body, plan.todo, plan.frozen) if plan.todo else None
+        if following is stage and not plan.actions:
+            raise CompileError("this part of the model does not get any further", stage="specialize", operator=body)
+        return Part(plan, executable, following, time.perf_counter() - start)
+
+    # ---- running ----
+
+    def run(
+        self, name: str, values: dict[str, Entry], parent: Frame | None = None, times: Times | None = None
+    ) -> list[Entry]:
+        """Run a body; its outputs in order, without `Const`."""
+        body = self.bodies.get(name) or self.body(name)
+        if body.first is None:
+            body.first = self.stage(body, tuple(range(body.info.nodes)), frozenset())
+        frame, stage = Frame(values, parent), body.first
+        while True:
+            part = self.part(stage, frame)
+            part.runs += 1
+            outputs: list[np.ndarray] = []
+            if part.executable is not None:
+                arguments = [plain(frame.find(n)) for n in part.feeds]
+                if times is not None:
+                    times.native(part.executable, arguments)
+                outputs = part.executable(*arguments)
+            made = {n: part.entry(t, outputs, frame) for n, t in part.results.items()}
+            frame.values.update(made)
+            for action in part.actions:
+                self.act(action, frame, body, times)
+            if part.following is None:
+                return [self.result(frame, n, body) for n in body.info.outputs]
+            stage = part.following
+            needed = {*stage.reads, *body.info.outputs}  # everything else can go
+            frame.values = {n: v for n, v in frame.values.items() if n in needed}
+
+    def result(self, frame: Frame, name: str, body: Body) -> Entry:
+        found = frame.find_plain(name)
+        if found is _Missing:
+            raise ModelError(f"{name!r} is returned, but nothing defines it", stage="run", operator=body.info.id)
+        return found
+
+    def act(self, action: Action, frame: Frame, body: Body, times: Times | None) -> None:
+        start = time.perf_counter()
+        run = _DRIVERS.get(action.kind)
+        if run is not None:
+            results = run(self, action, frame, times)
+        elif action.kind == "fold":
+            entries = {n: frame.find_plain(n) for n in action.inputs if n}
+            with self.lock, _compiling:
+                found = self.source().evaluate(body.info.id, action.node, entries)
+            results = [found.get(n) for n in action.outputs]
+        else:
+            arguments = [frame.find_plain(n) for n in action.inputs]
+            results = host.call(action.kind, action.name, arguments, action.attributes, len(action.outputs))
+        if times is not None and run is None:
+            times.add(f"host.{action.kind}", (action.name,), time.perf_counter() - start)
+        for name, result in zip(action.outputs, results, strict=False):
+            if name:
+                frame.values[name] = result
+
+
+class Times:
+    """Collects the times of a run for `profile`: equal calls (of the iterations of a loop) are added up."""
+
+    def __init__(self, runs: int) -> None:
+        self.runs = runs
+        self.seconds: dict[tuple[str, tuple[str, ...]], float] = {}
+
+    def native(self, executable: Executable, arguments: Sequence[np.ndarray]) -> None:
+        for call in executable.profile(arguments, self.runs):
+            self.add(call.symbol, call.names, call.seconds)
+
+    def add(self, symbol: str, names: tuple[str, ...], seconds: float) -> None:
+        self.seconds[symbol, names] = self.seconds.get((symbol, names), 0.0) + seconds
+
+    def calls(self) -> list[CallTime]:
+        return [CallTime(symbol, names, seconds) for (symbol, names), seconds in self.seconds.items()]
+
+
+# ---- control flow --------------------------------------------------------------------------------------------------
+
+
+def _truth(entry: Entry, action: Action) -> bool:
+    if not isinstance(entry, np.ndarray) or entry.size != 1:
+        raise host.error(action.name, "the condition needs exactly one element")
+    return bool(entry.reshape(()))
+
+
+def _if(staged: Staged, action: Action, frame: Frame, times: Times | None) -> Iterable[Entry]:
+    chosen = 0 if _truth(frame.find_plain(action.inputs[0]), action) else 1
+    return staged.run(action.bodies[chosen], {}, frame, times)
+
+
+def _call(staged: Staged, action: Action, frame: Frame, times: Times | None) -> Iterable[Entry]:
+    """A function: it sees its arguments only."""
+    names = staged.body(action.bodies[0]).info.inputs
+    given = [frame.find(n) if n else None for n in action.inputs]
+    given += [None] * (len(names) - len(given))
+    return staged.run(action.bodies[0], dict(zip(names, given, strict=True)), None, times)
+
+
+def _loop(staged: Staged, action: Action, frame: Frame, times: Times | None) -> Iterable[Entry]:
+    body = staged.body(action.bodies[0]).info
+    count, condition, *state = (frame.find_plain(n) for n in action.inputs)
+    limit = None if count is None else int(count.reshape(()))
+    going = condition is None or _truth(condition, action)
+    scans: list[list[np.ndarray]] = [[] for _ in body.outputs[1 + len(state) :]]
+    i = 0
+    while going and (limit is None or i < limit):
+        arguments = [np.array(i, np.int64), np.array(True), *state]
+        again, *results = staged.run(body.id, dict(zip(body.inputs, arguments, strict=True)), frame, times)
+        state = results[: len(state)]
+        for scan, item in zip(scans, results[len(state) :], strict=True):
+            scan.append(item)
+        going, i = _truth(again, action), i + 1
+    types = body.types[1 + len(state) :]
+    return [*state, *(_joined(s, 0, t) for s, t in zip(scans, types, strict=True))]
+
+
+def _scan(staged: Staged, action: Action, frame: Frame, times: Times | None) -> Iterable[Entry]:
+    operands = [frame.find_plain(n) for n in action.inputs]
+    if action.attributes.get("batched"):
+        return _scan_batch(staged, action, operands, frame, times)
+    return _scan_steps(staged, action, operands, frame, times)
+
+
+def _scan_steps(
+    staged: Staged, action: Action, operands: list[Any], frame: Frame, times: Times | None, length: int | None = None
+) -> list[Entry]:
+    body, attributes = staged.body(action.bodies[0]).info, action.attributes
+    count = attributes["num_scan_inputs"]
+    state, xs = operands[: len(operands) - count], operands[len(operands) - count :]
+    outputs = len(body.outputs) - len(state)
+
+    def setting(name: str, n: int) -> list[int]:
+        return list(attributes.get(name) or [0] * n)
+
+    xs = [np.moveaxis(x, a, 0) for x, a in zip(xs, setting("scan_input_axes", count), strict=True)]
+    xs = [x[:length] for x in xs]
+    backwards = setting("scan_input_directions", count)
+    xs = [x[::-1] if back else x for x, back in zip(xs, backwards, strict=True)]
+    scans: list[list[np.ndarray]] = [[] for _ in range(outputs)]
+    for items in zip(*xs, strict=True):
+        arguments = [*state, *(np.ascontiguousarray(x) for x in items)]
+        results = staged.run(body.id, dict(zip(body.inputs, arguments, strict=True)), frame, times)
+        state = results[: len(state)]
+        for scan, item in zip(scans, results[len(state) :], strict=True):
+            scan.append(item)
+    ordered = [s[::-1] if b else s for s, b in zip(scans, setting("scan_output_directions", outputs), strict=True)]
+    axes, types = setting("scan_output_axes", outputs), body.types[len(state) :]
+    return [*state, *(_joined(s, a, t) for s, a, t in zip(ordered, axes, types, strict=True))]
+
+
+def _scan_batch(staged: Staged, action: Action, operands: list[Any], frame: Frame, times: Times | None) -> list[Entry]:
+    """Scan of opset 8: the first dimension counts the elements of a batch, which may have lengths of their own."""
+    lengths, *operands = operands
+    steps = operands[-1].shape[1]
+    plain_action = Action(
+        action.kind,
+        action.name,
+        action.inputs,
+        action.outputs,
+        {**action.attributes, "scan_input_directions": action.attributes.get("directions")},
+        action.bodies,
+    )
+    rows = []
+    states = len(operands) - action.attributes["num_scan_inputs"]
+    for b in range(operands[-1].shape[0]):
+        length = steps if lengths is None else int(lengths[b])
+        results = _scan_steps(staged, plain_action, [x[b] for x in operands], frame, times, length)
+        for i in range(states, len(results)):  # positions after the end of a short sequence are zero
+            pad = [(0, steps - length)] + [(0, 0)] * (results[i].ndim - 1)
+            results[i] = np.pad(results[i], pad)
+        rows.append(results)
+    return [np.stack(column) for column in zip(*rows, strict=True)]
+
+
+def _joined(items: list[np.ndarray], axis: int, declared: tuple[str, tuple[int, ...] | None]) -> np.ndarray:
+    """Arrays along a new dimension; with none of them, by the declared type (dimensions it leaves open are 0)."""
+    if items:
+        return np.ascontiguousarray(np.stack(items, axis))
+    dtype, dims = declared
+    shape = list(dims or ())
+    shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, 0)
+    return np.zeros(shape, NUMPY[dtype or "f32"])
+
+
+_DRIVERS: dict[str, Callable[..., Iterable[Entry]]] = {"If": _if, "Loop": _loop, "Scan": _scan, "call": _call}

@@ -1,0 +1,20 @@
+"""Choices that rules leave open, so that a tuner can take them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: choices for `Schedule.sample_choice` by name; None leaves all to the rule
+Decisions = Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A choice that a rule made: what it could choose from, what it chose, and what it would choose untuned."""
+
+    name: str
+    candidates: tuple[Any, ...]
+    chosen: Any
+    default: Any

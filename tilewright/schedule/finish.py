@@ -1,0 +1,259 @@
+"""The last steps on a scheduled nest, the same for every target: reductions get their initialization, partial tiles are
+split off from full ones, and index arithmetic is simplified with the known ranges."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..tensor.expr import (
+    Const,
+    Expr,
+    Op,
+    Var,
+    bounds,
+    const_value,
+    linear,
+    rebuild,
+    simplify,
+    substitute,
+    variables,
+    walk,
+)
+from ..tensor.expr import transform as transform_expr
+from .nest import (
+    For,
+    If,
+    Nest,
+    Seq,
+    Stmt,
+    Store,
+    Target,
+    children,
+    map_exprs,
+    path_to,
+    seq,
+    stores,
+    transform,
+    transform_exprs,
+    walk_stmts,
+    with_children,
+)
+from .region import all_ranges
+
+
+def finish(nest: Nest) -> Nest:
+    """decompose -> partition -> simplify; the result has no `init` left and only constant extents wherever possible."""
+    body = nest.body
+    for s in stores(body):
+        if any(t.init is not None for t in s.targets):
+            body = decompose(body, s.block)
+    # simplified first: a term must look the same wherever it appears
+    return replace(nest, body=simplify_nest(partition(simplify_nest(body, {}), {}), {}))
+
+
+# ---- reductions ----------------------------------------------------------------------------------------------------
+
+
+def decompose(root: Stmt, block: str, at: str | None = None) -> Stmt:
+    """Split the reduction `block` into its initialization and its update.
+
+    The initialization gets loops of its own and stands just before loop `at` (default: the outermost reduction loop):
+
+        for k: for i: acc[i] += a[i, k]     ->     for i: acc[i] = 0
+                                                   for k: for i: acc[i] += a[i, k]
+    """
+    path = path_to(root, lambda s: isinstance(s, Store) and s.block == block and s.targets[0].init is not None)
+    assert path is not None
+    target = path[-1]
+    assert isinstance(target, Store)
+    loops = [s for s in path if isinstance(s, For)]
+    first = next((i for i, f in enumerate(loops) if f.var == at or (at is None and f.var in target.reduction)), None)
+    update = replace(target, targets=tuple(replace(t, init=None) for t in target.targets), reduction=())
+    init: Stmt = Store(
+        tuple(Target(t.buffer, t.indices, t.init) for t in target.targets if t.init is not None), f"{block}.init"
+    )
+    if first is None:  # no reduction loop left (all of extent 1): initialize and update in place
+        return _swap(root, target, seq(init, update))
+    used = set().union(*[variables(i) for t in target.targets for i in t.indices])
+    # a partial last tile only makes loops shorter: the first iteration of the reduction loops covers every element
+    start: dict[str, Expr] = {f.var: Const(0, "index") for f in loops[first:] if f.var in target.reduction}
+    for f in reversed(loops[first:]):
+        if f.var in used and f.var not in target.reduction:
+            init = replace(
+                f, extent=substitute(f.extent, start), body=init, kind="serial" if f.kind == "parallel" else f.kind
+            )
+    if any(f.var in used and f.var in target.reduction for f in loops):
+        raise AssertionError(f"{block}: a reduction loop indexes the accumulator")
+    anchor = loops[first]
+    return _swap(_swap(root, target, update), anchor.var, None, before=init)
+
+
+def _swap(root: Stmt, old: Stmt | str, new: Stmt | None, before: Stmt | None = None) -> Stmt:
+    """Replace statement `old` (an object, or the For over the variable of that name) by `new`, or put `before` ahead of
+    it."""
+    if root is old or (isinstance(root, For) and root.var == old):
+        return seq(before, new if new is not None else root)
+    return with_children(root, tuple(_swap(c, old, new, before) for c in children(root)))
+
+
+# ---- partial tiles -------------------------------------------------------------------------------------------------
+
+
+def partition(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
+    """Give the last, partial iteration of a loop its own copy of the body, so that all extents become constants.
+
+    for o in 4: for i in min(16, 50 - o*16): ...
+    ->  for o in 4: if o < 3: for i in 16: ...   else: for i in 2: ...
+    """
+    if not isinstance(s, For):
+        return with_children(s, tuple(partition(c, ranges) for c in children(s)))
+    extent = simplify(s.extent, ranges)
+    trip = const_value(extent)
+    limit = bounds(extent, ranges)
+    inner = {**ranges, s.var: (0, max((limit[1] if limit else 1) - 1, 0))}
+    s = replace(s, extent=extent)
+    if trip == 1 and s.kind != "vector":
+        return partition(substitute_all(s.body, {s.var: Const(0, "index")}), ranges)
+    if s.kind == "unroll" and trip is not None and _deciding_term(s.body, s.var, inner) is not None:
+        return seq(*[partition(substitute_all(s.body, {s.var: Const(i, "index")}), ranges) for i in range(trip)])
+    return replace(s, body=_split_tail(s.body, s.var, inner))
+
+
+def _split_tail(body: Stmt, var: str, ranges: dict[str, tuple[int, int]]) -> Stmt:
+    """Separate the last value of the term of `var` that decides an extent in `body` from the others."""
+    term = _deciding_term(body, var, ranges)
+    limit = bounds(term, ranges) if term is not None else None
+    if term is None or limit is None or limit[1] <= limit[0]:
+        return partition(body, ranges)
+    stand_in = Var("%term")
+    narrowed = {**ranges, stand_in.name: (limit[0], limit[1] - 1)}
+
+    def full_extent(s: Stmt) -> Stmt:
+        if not isinstance(s, For):
+            return s
+        extent = simplify(_replace_expr(s.extent, term, stand_in), {**narrowed, **_inner_ranges})
+        return replace(s, extent=_replace_expr(extent, stand_in, term))
+
+    _inner_ranges = all_ranges(body, ranges)
+    full = transform(body, full_extent)
+    assert full is not None
+    last = transform_exprs(body, lambda e: _replace_expr(e, term, Const(limit[1], "index")))
+    if _deciding_term(last, var, ranges) == term:  # it appears in another form: leave the extents to the target
+        return partition(body, ranges)
+    # what the first case could not settle stays as it is: splitting again would not end
+    settled = _deciding_term(full, var, ranges) != term
+    full = _split_tail(full, var, ranges) if settled else partition(full, ranges)
+    return If(Op("cmpi.slt", (term, Const(limit[1], "index")), "i1"), full, _split_tail(last, var, ranges))
+
+
+def _deciding_term(body: Stmt, var: str, ranges: dict[str, tuple[int, int]]) -> Expr | None:
+    """The part of `var` (itself, or its quotient or remainder) on which the extent of an unrolled or vectorized loop
+    depends."""
+    ranges = {**ranges, **all_ranges(body, ranges)}
+    below = {s.var for s in walk_stmts(body) if isinstance(s, For)}
+    for s in walk_stmts(body):
+        if isinstance(s, For) and s.kind in ("unroll", "vector"):
+            extent = simplify(s.extent, ranges)
+            if var in variables(extent):
+                term = _term_of(extent, var)
+                if term is None or not variables(term) & below:  # else it is settled inside those loops
+                    return term
+    return None
+
+
+def _term_of(e: Expr, var: str) -> Expr | None:
+    """The term of `var` inside the innermost minimum that it appears in."""
+    for x in walk(e):
+        if isinstance(x, Op) and x.op == "minsi" and var in variables(x):
+            inner = next(
+                (y for a in x.args for y in walk(a) if isinstance(y, Op) and y.op == "minsi" and var in variables(y)),
+                None,
+            )
+            if inner is None:
+                return next((t for a in x.args for t in linear(a)[0] if var in variables(t)), None)
+    return next((t for t in linear(e)[0] if var in variables(t)), None)
+
+
+def _replace_expr(e: Expr, old: Expr, new: Expr) -> Expr:
+    """Replace every occurrence of a sub-expression."""
+    return transform_expr(e, lambda x, a: new if x == old else rebuild(x, a))
+
+
+def substitute_all(s: Stmt, values: dict[str, Expr]) -> Stmt:
+    return transform_exprs(s, lambda e: substitute(e, values))
+
+
+# ---- simplification ------------------------------------------------------------------------------------------------
+
+
+def simplify_nest(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
+    """Simplify all index arithmetic; drop loops of extent 1, empty loops and decided conditions."""
+    s = map_exprs(s, lambda e: simplify_value(e, ranges))
+    if isinstance(s, For):
+        trip = const_value(s.extent)
+        if trip == 1 and s.kind != "vector":
+            return simplify_nest(substitute_all(s.body, {s.var: Const(0, "index")}), ranges)
+        if trip is not None and trip <= 0:
+            return Seq(())
+        limit = bounds(s.extent, ranges)
+        return replace(s, body=simplify_nest(s.body, {**ranges, **({s.var: (0, limit[1] - 1)} if limit else {})}))
+    if isinstance(s, If):
+        if isinstance(s.cond, Const):
+            chosen = s.then if s.cond.value else s.otherwise
+            return simplify_nest(chosen, ranges) if chosen else Seq(())
+        narrowed = _narrow(s.cond, ranges)
+        other = simplify_nest(s.otherwise, ranges) if s.otherwise else None
+        return If(s.cond, simplify_nest(s.then, narrowed), other)
+    return with_children(s, tuple(simplify_nest(c, ranges) for c in children(s)))
+
+
+def _narrow(cond: Expr, ranges: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Ranges inside ``if var < constant``."""
+    if isinstance(cond, Op) and cond.op == "cmpi.slt" and isinstance(cond.args[0], Var):
+        limit = const_value(cond.args[1])
+        name = cond.args[0].name
+        if limit is not None and name in ranges:
+            return {**ranges, name: (ranges[name][0], min(ranges[name][1], limit - 1))}
+    return ranges
+
+
+_COMPARE = {
+    "slt": lambda a, b: True if a[1] < b[0] else False if a[0] >= b[1] else None,
+    "sle": lambda a, b: True if a[1] <= b[0] else False if a[0] > b[1] else None,
+    "sgt": lambda a, b: True if a[0] > b[1] else False if a[1] <= b[0] else None,
+    "sge": lambda a, b: True if a[0] >= b[1] else False if a[1] < b[0] else None,
+    "eq": lambda a, b: True if a[0] == a[1] == b[0] == b[1] else False if a[1] < b[0] or b[1] < a[0] else None,
+    "ne": lambda a, b: False if a[0] == a[1] == b[0] == b[1] else True if a[1] < b[0] or b[1] < a[0] else None,
+}
+
+
+def simplify_value(e: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
+    """`simplify`, and comparisons of indices, `select` and `guard` with a known condition."""
+
+    def visit(x: Expr, args: tuple[Expr, ...]) -> Expr:
+        x = rebuild(x, args)
+        if not isinstance(x, Op):
+            return x
+        if x.dtype == "index":
+            return simplify(x, ranges)
+        if x.op.startswith("cmpi.") and x.args[0].dtype == "index":
+            a, b = bounds(x.args[0], ranges), bounds(x.args[1], ranges)
+            rule = _COMPARE.get(x.op[5:])
+            known = rule(a, b) if a and b and rule else None
+            return x if known is None else Const(known, "i1")
+        if x.op in ("select", "guard") and isinstance(x.args[0], Const):
+            return x.args[1] if x.args[0].value else x.args[2]
+        if x.op == "andi" and x.dtype == "i1":
+            for p, q in (x.args, x.args[::-1]):
+                if isinstance(p, Const):
+                    return q if p.value else p
+        if (
+            x.op == "index_cast"
+            and isinstance(x.args[0], Op)
+            and x.args[0].op == "index_cast"
+            and x.args[0].args[0].dtype == x.dtype
+        ):
+            return x.args[0].args[0]
+        return x
+
+    return transform_expr(e, visit)

@@ -1,0 +1,359 @@
+"""What every schedule must satisfy, whatever primitives led to it. `check` gives the first reason why a nest is not
+legal.
+
+Primitives refuse what they can see to be wrong; what depends on the whole nest (threads, lanes, unfinished sums,
+variables out of scope) is checked here after each of them, and a primitive that breaks a rule is undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..tensor.analysis import flat
+from ..tensor.expr import (
+    COMBINERS,
+    Buffer,
+    Expr,
+    Load,
+    Op,
+    Target,
+    Var,
+    bounds,
+    const_value,
+    linear,
+    simplify,
+    substitute,
+    variables,
+    walk,
+)
+from .nest import For, Seq, Stmt, Store, children, exprs, reads, stores, walk_stmts, writes
+from .region import all_ranges
+
+Ranges = dict[str, tuple[int, int]]
+#: loops up to this long are enumerated to see whether iterations collide
+_ENUMERATE = 1 << 20
+
+
+def check(body: Stmt, params: dict[str, Buffer], temporaries: dict[str, Buffer]) -> str | None:
+    """The first rule that a nest breaks, in words; None if it is legal."""
+    reason = _scopes(body, set()) or _accumulators(body) or _order(body)
+    if reason:
+        return reason
+    loops = [s for s in walk_stmts(body) if isinstance(s, For)]
+    kinds = {f.kind for f in loops}
+    buffers = {**temporaries, **params}
+    if "vector" in kinds:
+        reason = next((r for f in loops if f.kind == "vector" and (r := _vector(f, buffers))), None)
+    if reason is None and "parallel" in kinds:
+        reason = _parallel(body, params, buffers)
+    return reason
+
+
+# ---- scopes and sums -----------------------------------------------------------------------------------------------
+
+
+def _scopes(s: Stmt, bound: set[str]) -> str | None:
+    for e in exprs(s):
+        free = variables(e) - bound
+        if free:
+            return f"loop variable {', '.join(sorted(free))} would be used outside its loop"
+    if isinstance(s, For):
+        if s.var in bound:
+            return f"two nested loops would have the name {s.var}"
+        bound = bound | {s.var}
+    if isinstance(s, Store) and not set(s.reduction) <= bound:
+        return f"block {s.block} would reduce over {', '.join(set(s.reduction) - bound)}, a loop that is not around it"
+    return next((r for c in children(s) if (r := _scopes(c, bound))), None)
+
+
+def _accumulators(body: Stmt) -> str | None:
+    """Nothing may touch a sum while its reduction loops run, and they must not select the element."""
+
+    def visit(s: Stmt, around: tuple[For, ...]) -> str | None:
+        if isinstance(s, Store) and s.reduction and any(t.init is not None for t in s.targets):
+            mixed = set(s.reduction) & {v for t in s.targets for i in t.indices for v in variables(i)}
+            if mixed:
+                return f"loop {', '.join(mixed)} would both sum over and select the element that block {s.block} writes"
+            own = {t.buffer for t in s.targets}
+            outermost = next(f for f in around if f.var in s.reduction)
+            for other in stores(outermost):
+                if other is not s and own & (writes(other) | reads(other)):
+                    return (
+                        f"block {other.block} would use {', '.join(sorted(own))} before block {s.block} has finished it"
+                    )
+        inner = (*around, s) if isinstance(s, For) else around
+        return next((r for c in children(s) if (r := visit(c, inner))), None)
+
+    return visit(body, ())
+
+
+def _order(body: Stmt) -> str | None:
+    """What a block reads must have been written by the blocks before it."""
+    everything = stores(body)
+    last = {name: i for i, s in enumerate(everything) for name in writes(s)}
+    for i, s in enumerate(everything):
+        for name in reads(s) - writes(s):
+            if last.get(name, -1) > i:
+                return f"block {s.block} would read {name} before block {everything[last[name]].block} has written it"
+    return None
+
+
+def is_update(t: Target) -> bool:
+    """Whether a target's new value is ``combine(old value, something else)`` with a combiner that may be reordered."""
+    v = t.value
+    if not (isinstance(v, Op) and v.op in COMBINERS and len(v.args) == 2):
+        return False
+    own = [isinstance(a, Load) and a.buffer == t.buffer and a.indices == t.indices for a in v.args]
+    other = v.args[0] if own[1] else v.args[1]
+    return any(own) and not any(isinstance(x, Load) and x.buffer == t.buffer for x in walk(other))
+
+
+def self_dependent(s: Store) -> bool:
+    """Whether a store reads what it writes anywhere but at the element that it writes."""
+    own: dict[str, list[tuple[Expr, ...]]] = {}
+    for t in s.targets:
+        own.setdefault(t.buffer, []).append(t.indices)
+    return any(
+        isinstance(x, Load) and x.buffer in own and own[x.buffer] != [x.indices] for e in exprs(s) for x in walk(e)
+    )
+
+
+# ---- lanes ---------------------------------------------------------------------------------------------------------
+
+
+def _vector(f: For, buffers: dict[str, Buffer]) -> str | None:
+    """Statements of a vector loop run for all lanes at once, one statement after another."""
+    if any(isinstance(s, For) for s in walk_stmts(f.body)):
+        return f"vectorized loop {f.var} would not be innermost"
+    inside = stores(f.body)
+    for s in inside:
+        if self_dependent(s):
+            return f"block {s.block} reads elements that other lanes of {f.var} write"
+        for t in s.targets:
+            fixed = all(f.var not in variables(i) for i in t.indices)
+            if fixed and not (len(s.targets) == 1 and is_update(t)):
+                return (
+                    f"lanes of {f.var} would write one element of {t.buffer}, "
+                    f"and block {s.block} has no known way to combine them"
+                )
+        for other in inside:
+            shared = writes(s) & (reads(other) | writes(other)) if other is not s else set()
+            for name in shared:
+                places = set(_places(s, name)) | set(_places(other, name))
+                if len(places) != 1 or all(f.var not in variables(i) for i in next(iter(places))):
+                    return (
+                        f"blocks {s.block} and {other.block} use different elements of {name} in the lanes of {f.var}"
+                    )
+    return None
+
+
+def _places(s: Store, name: str) -> Iterator[tuple[Expr, ...]]:
+    yield from (t.indices for t in s.targets if t.buffer == name)
+    yield from (x.indices for e in exprs(s) for x in walk(e) if isinstance(x, Load) and x.buffer == name)
+
+
+# ---- threads -------------------------------------------------------------------------------------------------------
+
+
+def _parallel(body: Stmt, params: dict[str, Buffer], buffers: dict[str, Buffer]) -> str | None:
+    """Iterations run on different threads, and no thread waits for another before the kernel ends."""
+    top = body.stmts if isinstance(body, Seq) else (body,)
+    ranges, tiles = all_ranges(body), Tiles.of(body)
+    for s in top:
+        if any(isinstance(x, For) and x.kind == "parallel" for c in children(s) for x in walk_stmts(c)):
+            return "a parallel loop would not be outermost"
+        if isinstance(s, For) and s.kind == "parallel":
+            reason = _iterations(s, params, buffers, ranges, tiles)
+            if reason:
+                return reason
+    for i, s in enumerate(top):
+        for other in top[i + 1 :]:
+            if _is_parallel(s) or _is_parallel(other):
+                reason = _between(s, other, params, buffers, ranges, tiles)
+                if reason:
+                    return reason
+    return None
+
+
+def _is_parallel(s: Stmt) -> bool:
+    return isinstance(s, For) and s.kind == "parallel"
+
+
+def _iterations(
+    f: For, params: dict[str, Buffer], buffers: dict[str, Buffer], ranges: Ranges, tiles: Tiles
+) -> str | None:
+    """Each iteration must write elements of its own, and read no results but those."""
+    for s in stores(f.body):
+        if f.var in s.reduction:
+            return f"block {s.block} reduces over the parallel loop {f.var}"
+        for t in s.targets:
+            if t.buffer in params and not distinct(t.indices, f, ranges, tiles):
+                return f"iterations of {f.var} cannot be shown to write different elements of {t.buffer}"
+    made = {n for n in writes(f) if n in params}
+    for name in made & (reads(f) | {t.buffer for s in stores(f) for t in s.targets if t.init is None}):
+        parts = {
+            _own_part(flat(buffers[name], p), f.var, ranges, tiles) for s in stores(f.body) for p in _places(s, name)
+        }
+        if len(parts) > 1 or (None in parts and name in reads(f)):
+            return f"iterations of {f.var} would read or write each other's elements of {name}"
+    return None
+
+
+def distinct(indices: tuple[Expr, ...], f: For, ranges: Ranges, tiles: Tiles | None = None) -> bool:
+    """Whether different iterations of a loop always have different indices, whatever the loops inside do."""
+    if f.trip is not None and f.trip <= 1:
+        return True
+    simple = [simplify(i, ranges) for i in indices]
+    tiles = tiles or Tiles()
+    known = decode([tiles.merged(i, ranges) for i in indices], {**ranges, **tiles.ranges}, tiles)
+    if Var(f.var) in known:
+        return True
+    own = [t for t in known if variables(t) == {f.var}]
+    computed = not any(isinstance(x, Load) for t in own for x in walk(t))
+    short = own and computed and f.trip and f.trip <= _ENUMERATE
+    if short and np.unique(_values(own, {f.var: np.arange(f.trip or 0)}), axis=1).shape[1] == f.trip:
+        return True
+    return _distinct_enumerated(simple, f, ranges)
+
+
+@dataclass
+class Tiles:
+    """Loops over partial tiles: ``for o: for i in min(k, n - o*k)`` makes ``o*k + i`` stay below n.
+
+    `values` rewrites i as ``x - o*k`` with a new variable x, whose range is in `ranges`; `parts` says that x tells o
+    and i.
+    """
+
+    values: dict[str, Expr] = field(default_factory=dict)
+    ranges: Ranges = field(default_factory=dict)
+    parts: dict[str, tuple[Expr, Expr]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(body: Stmt) -> Tiles:
+        found = Tiles()
+        for s in walk_stmts(body):
+            if not (isinstance(s, For) and isinstance(s.extent, Op) and s.extent.op == "minsi"):
+                continue
+            size, rest = const_value(s.extent.args[0]), s.extent.args[1]
+            terms, total = linear(rest)
+            if size and len(terms) == 1:
+                o, c = next(iter(terms.items()))
+                if c == -size:
+                    name = f"{s.var} whole"  # no loop has a blank in its name
+                    found.values[s.var] = Var(name) - o * size
+                    found.ranges[name] = (0, total - 1)
+                    found.parts[name] = (o, Var(s.var))
+        return found
+
+    def merged(self, e: Expr, ranges: Ranges) -> Expr:
+        return simplify(substitute(e, self.values), {**ranges, **self.ranges})
+
+
+def covers(indices: tuple[Expr, ...], loops: list[For], size: int, ranges: Ranges) -> bool:
+    """Whether constant loops around a store visit every element of a buffer of `size` elements, each once."""
+    total = 1
+    for f in loops:
+        total *= f.trip or 0
+    return total == size and all(distinct(indices, f, ranges) for f in loops)
+
+
+def decode(known: list[Expr], ranges: Ranges, tiles: Tiles) -> set[Expr]:
+    """The terms whose values follow from the values of some index expressions.
+
+    ``8*i + j`` with j in 0..7 tells i and j, and ``x // 8`` together with ``x % 8`` tells x.
+    """
+    found: set[Expr] = set()
+    todo = list(known)
+    while todo:
+        e = todo.pop()
+        reach = 0
+        for c, t in sorted(((abs(c), t) for t, c in linear(e)[0].items()), key=lambda x: x[0]):
+            limit = bounds(t, ranges)
+            if limit is None or c <= reach:
+                break  # this and the larger ones cannot be told apart
+            reach += c * (limit[1] - limit[0])
+        else:
+            fresh = set(linear(e)[0]) - found
+            found |= fresh
+            for t in fresh:
+                if isinstance(t, Var) and t.name in tiles.parts:
+                    todo += tiles.parts[t.name]
+                if isinstance(t, Op) and t.op in ("floordivsi", "remsi"):
+                    other = Op("remsi" if t.op == "floordivsi" else "floordivsi", t.args, "index")
+                    if other in found:
+                        todo.append(t.args[0])
+    return found
+
+
+def _values(terms: list[Expr], env: dict[str, np.ndarray]) -> np.ndarray:
+    from ..tensor.evaluate import evaluate
+
+    count = len(next(iter(env.values())))
+    return np.stack([np.broadcast_to(evaluate(t, {v: env[v] for v in variables(t)}), count) for t in terms])
+
+
+def _distinct_enumerated(indices: list[Expr], f: For, ranges: Ranges) -> bool:
+    names = sorted({v for i in indices for v in variables(i)} | {f.var})
+    total = 1
+    for v in names:
+        total *= ranges[v][1] + 1
+    if total > _ENUMERATE or any(isinstance(x, Load) for i in indices for x in walk(i)):
+        return False
+    axes = np.meshgrid(*[np.arange(ranges[v][1] + 1) for v in names], indexing="ij")
+    grid = dict(zip(names, (g.reshape(-1) for g in axes), strict=True))
+    at = _values(indices, grid)
+    pairs = np.unique(np.concatenate([at, grid[f.var][None]]), axis=1)
+    return np.unique(pairs[:-1], axis=1).shape[1] == pairs.shape[1]
+
+
+def _own_part(position: Expr, var: str, ranges: Ranges, tiles: Tiles) -> frozenset | None:
+    """The part of a position that a loop selects, if the rest stays within one step of it."""
+    terms, constant = linear(tiles.merged(position, ranges))
+    ranges = {**ranges, **tiles.ranges}
+    chosen = {t: c for t, c in terms.items() if var in variables(t)}
+    low = high = constant
+    for t, c in terms.items():
+        if t not in chosen:
+            limit = bounds(t, ranges)
+            if limit is None or c < 0:
+                return None
+            low, high = low + c * limit[0], high + c * limit[1]
+    step = min((abs(c) for c in chosen.values()), default=0)
+    return frozenset(chosen.items()) if low >= 0 and high < step else None
+
+
+def _between(
+    a: Stmt, b: Stmt, params: dict[str, Buffer], buffers: dict[str, Buffer], ranges: Ranges, tiles: Tiles
+) -> str | None:
+    """Two statements of which one is divided among the threads must not need each other's elements."""
+    for name in (writes(a) & (writes(b) | reads(b))) | (writes(b) & reads(a)):
+        if name in params:
+            if not _apart(a, b, name, buffers[name], ranges, tiles):
+                return f"a thread would use elements of {name} that another thread writes in another loop"
+        elif _is_parallel(a) or (writes(a) & set(params)):
+            return f"{name} is memory of each thread: what one thread writes there another does not see"
+    return None
+
+
+def _apart(a: Stmt, b: Stmt, name: str, buffer: Buffer, ranges: Ranges, tiles: Tiles) -> bool:
+    """Whether two statements touch different elements, by the range of some dimension."""
+
+    known = {**ranges, **tiles.ranges}
+
+    def box(s: Stmt, d: int) -> tuple[int, int] | None:
+        found = [bounds(tiles.merged(p[d], ranges), known) for x in stores(s) for p in _places(x, name)]
+        if not found or any(f is None for f in found):
+            return None
+        return min(f[0] for f in found if f), max(f[1] for f in found if f)
+
+    for d in range(len(buffer.shape)):
+        p, q = box(a, d), box(b, d)
+        if p and q and (p[1] < q[0] or q[1] < p[0]):
+            return True
+    return False
+
+
+__all__ = ["check", "covers", "is_update", "self_dependent"]

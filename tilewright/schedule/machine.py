@@ -1,0 +1,26 @@
+"""What schedule rules may ask about the machine they schedule for. Targets' descriptions have these attributes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Machine(Protocol):
+    """Sizes in bytes; `cores` is the number of threads a program may use."""
+
+    @property
+    def vector_bytes(self) -> int: ...
+    @property
+    def vector_registers(self) -> int: ...
+    @property
+    def l1_bytes(self) -> int: ...
+    @property
+    def l2_bytes(self) -> int: ...
+    @property
+    def cores(self) -> int: ...
+
+
+def lanes(machine: Machine, dtype: str = "f32") -> int:
+    """Vector lanes of a dtype (at least 4 for narrow types on narrow machines)."""
+    size = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "index": 8, "f16": 4, "bf16": 4, "i16": 4, "i8": 4, "i1": 4}[dtype]
+    return max(machine.vector_bytes // size, 1)

@@ -1,0 +1,265 @@
+"""The loop nest: statements as immutable trees, and the tools to walk and rewrite them.
+
+Semantics are those of the printed form read as a program. A `Store` evaluates all its values, then writes them. A
+Store with `init` is a reduction: before the first iteration of its `reduction` loops the target is set to `init`. Loop
+kinds do not change meaning: ``parallel`` iterations may run at once on several threads, ``vector`` ones in lanes,
+``unroll`` ones are laid out one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from ..tensor.expr import Buffer, Const, Expr, Load, Target, bounds, const_value, map_loads, substitute, walk
+
+KINDS = ("serial", "parallel", "unroll", "vector")
+
+
+@dataclass(frozen=True)
+class Stmt:
+    """Base of the statements."""
+
+
+@dataclass(frozen=True)
+class For(Stmt):
+    """``for var in kind(extent): body``, from 0 in steps of 1.
+
+    A vector loop has `lanes` (a power of two); where its extent is smaller, the last lanes are masked off. `prefetch`
+    is a hint without meaning: (parameter, flat index) of memory that each iteration asks for ahead of time.
+    """
+
+    var: str
+    extent: Expr
+    body: Stmt
+    kind: str = "serial"
+    lanes: int = 0
+    prefetch: tuple[tuple[str, Expr], ...] = ()
+
+    @property
+    def trip(self) -> int | None:
+        """The number of iterations if it is a constant."""
+        return const_value(self.extent)
+
+
+@dataclass(frozen=True)
+class Store(Stmt):
+    """Writes one element of one or more buffers; `block` names it for the schedule.
+
+    For a reduction (`Target.init` given) `reduction` are the loop variables it runs over.
+    """
+
+    targets: tuple[Target, ...]
+    block: str = ""
+    reduction: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Seq(Stmt):
+    stmts: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class If(Stmt):
+    cond: Expr
+    then: Stmt
+    otherwise: Stmt | None = None
+
+
+@dataclass(frozen=True)
+class Alloc(Stmt):
+    """A buffer of scope ``local`` or ``register`` that lives during `body`."""
+
+    buffer: Buffer
+    body: Stmt
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A constant parameter in another layout, made at compile time.
+
+    Each dimension d of the source is padded with zeros to a multiple of its `splits[d]` (innermost factors last, as for
+    ``reshape``), split, and the resulting dimensions permuted by `order`:
+    ``np.pad(w).reshape(k, n // 32, 32).transpose(1, 0, 2)`` is ``splits=((), (32,)), order=(1, 0, 2)``.
+    """
+
+    source: str
+    splits: tuple[tuple[int, ...], ...]
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A kernel at level 4: parameters in order (inputs, then outputs), and the body."""
+
+    name: str
+    params: tuple[Buffer, ...]
+    outputs: tuple[str, ...]
+    body: Stmt
+    packs: dict[str, Pack] = field(default_factory=dict)
+
+    def buffers(self) -> dict[str, Buffer]:
+        """All buffers by name: parameters and allocations."""
+        found = {b.name: b for b in self.params}
+        found.update({s.buffer.name: s.buffer for s in walk_stmts(self.body) if isinstance(s, Alloc)})
+        return found
+
+    def __str__(self) -> str:
+        from .text import format_nest
+
+        return format_nest(self)
+
+
+# ---- building ------------------------------------------------------------------------------------------------------
+
+
+def seq(*stmts: Stmt | None) -> Stmt:
+    """A sequence without nesting and without a wrapper around a single statement."""
+    flat: list[Stmt] = []
+    for s in stmts:
+        if isinstance(s, Seq):
+            flat += s.stmts
+        elif s is not None:
+            flat.append(s)
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+def store(buffer: str, indices: tuple[Expr, ...] | list[Expr], value: Expr, block: str = "") -> Store:
+    return Store((Target(buffer, tuple(indices), value),), block)
+
+
+def loop(var: str, extent: Expr | int, body: Stmt, kind: str = "serial") -> For:
+    return For(var, Const(extent, "index") if isinstance(extent, int) else extent, body, kind)
+
+
+# ---- walking -------------------------------------------------------------------------------------------------------
+
+
+def children(s: Stmt) -> tuple[Stmt, ...]:
+    if isinstance(s, (For, Alloc)):
+        return (s.body,)
+    if isinstance(s, Seq):
+        return s.stmts
+    if isinstance(s, If):
+        return (s.then,) if s.otherwise is None else (s.then, s.otherwise)
+    return ()
+
+
+def with_children(s: Stmt, new: tuple[Stmt, ...]) -> Stmt:
+    if all(a is b for a, b in zip(new, children(s), strict=True)):
+        return s
+    if isinstance(s, (For, Alloc)):
+        return replace(s, body=new[0])
+    if isinstance(s, Seq):
+        return seq(*new)
+    assert isinstance(s, If)
+    return replace(s, then=new[0], otherwise=new[1] if len(new) > 1 else None)
+
+
+def walk_stmts(s: Stmt) -> Iterator[Stmt]:
+    """`s` and every statement below it, outer before inner."""
+    yield s
+    for c in children(s):
+        yield from walk_stmts(c)
+
+
+def stores(s: Stmt) -> list[Store]:
+    return [x for x in walk_stmts(s) if isinstance(x, Store)]
+
+
+def transform(s: Stmt, f: Callable[[Stmt], Stmt | None]) -> Stmt | None:
+    """Rewrite bottom-up with f(statement with rewritten children); None deletes a statement."""
+    new = [transform(c, f) for c in children(s)]
+    if isinstance(s, Seq):
+        kept = [n for n in new if n is not None]
+        return f(with_children(s, tuple(kept)) if len(kept) == len(s.stmts) else seq(*kept)) if kept else None
+    if isinstance(s, If):
+        if new[0] is None and (len(new) == 1 or new[1] is None):
+            return None
+        return f(If(s.cond, new[0] or Seq(()), new[1] if len(new) > 1 else None))
+    if any(n is None for n in new):
+        return None
+    return f(with_children(s, tuple(new)))  # type: ignore[arg-type]
+
+
+def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
+    """Rewrite every expression of one statement (not of its children)."""
+    if isinstance(s, For):
+        return replace(s, extent=f(s.extent), prefetch=tuple((b, f(i)) for b, i in s.prefetch))
+    if isinstance(s, If):
+        return replace(s, cond=f(s.cond))
+    if isinstance(s, Store):
+        return replace(s, targets=tuple(_map_target(t, f) for t in s.targets))
+    return s
+
+
+def _map_target(t: Target, f: Callable[[Expr], Expr]) -> Target:
+    init = None if t.init is None else f(t.init)
+    return Target(t.buffer, tuple(f(i) for i in t.indices), f(t.value), init)
+
+
+def transform_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
+    """Rewrite every expression of a tree."""
+    out = transform(s, lambda x: map_exprs(x, f))
+    assert out is not None
+    return out
+
+
+def substitute_vars(s: Stmt, values: dict[str, Expr]) -> Stmt:
+    """Replace loop variables by expressions everywhere below `s`."""
+    return transform_exprs(s, lambda e: substitute(e, values)) if values else s
+
+
+def exprs(s: Stmt) -> Iterator[Expr]:
+    """The expressions of one statement that have a meaning (prefetch hints have none)."""
+    if isinstance(s, For):
+        yield s.extent
+    elif isinstance(s, If):
+        yield s.cond
+    elif isinstance(s, Store):
+        for t in s.targets:
+            yield from t.indices
+            yield t.value
+            if t.init is not None:
+                yield t.init
+
+
+def reads(s: Stmt) -> set[str]:
+    """Names of the buffers read below `s` (an accumulator counts as written only)."""
+    found: set[str] = set()
+    for x in walk_stmts(s):
+        own = {t.buffer for t in x.targets if t.init is not None} if isinstance(x, Store) else set()
+        for e in exprs(x):
+            found |= {n.buffer for n in walk(e) if isinstance(n, Load) and n.buffer not in own}
+    return found
+
+
+def writes(s: Stmt) -> set[str]:
+    return {t.buffer for x in stores(s) for t in x.targets}
+
+
+def rename_loads(s: Stmt, f: Callable[[Load], Expr]) -> Stmt:
+    """Rewrite every Load of a tree."""
+    return transform_exprs(s, lambda e: map_loads(e, f))
+
+
+def loop_ranges(path: tuple[Stmt, ...]) -> dict[str, tuple[int, int]]:
+    """Inclusive ranges of the loop variables on a path of statements (upper bounds for varying extents)."""
+    ranges: dict[str, tuple[int, int]] = {}
+    for s in path:
+        if isinstance(s, For):
+            limit = bounds(s.extent, ranges)
+            if limit is not None:
+                ranges[s.var] = (0, max(limit[1] - 1, 0))
+    return ranges
+
+
+def path_to(root: Stmt, match: Callable[[Stmt], bool]) -> tuple[Stmt, ...] | None:
+    """The statements from `root` down to the first one that matches, both included."""
+    if match(root):
+        return (root,)
+    for c in children(root):
+        below = path_to(c, match)
+        if below:
+            return (root, *below)
+    return None

@@ -1,0 +1,131 @@
+"""Which part of a buffer a piece of a loop nest touches: base and extent of every dimension."""
+
+from __future__ import annotations
+
+from ..errors import CompileError
+from ..tensor.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Op,
+    Var,
+    bounds,
+    const_value,
+    from_linear,
+    linear,
+    minimum,
+    simplify,
+    substitute,
+    variables,
+)
+from .nest import For, Stmt, children
+
+
+def inner_loops(s: Stmt) -> dict[str, Expr]:
+    """Loop variables below `s` (not `s` itself) with their extents."""
+    found: dict[str, Expr] = {}
+    for c in children(s):
+        if isinstance(c, For):
+            found[c.var] = c.extent
+        found.update(inner_loops(c))
+    return found
+
+
+def region(
+    accesses: list[tuple[Expr, ...]], buffer: Buffer, inner: dict[str, Expr], ranges: dict[str, tuple[int, int]]
+) -> tuple[list[Expr], list[int], list[Expr]]:
+    """(base, static size, extent) a dimension, of all `accesses` while the `inner` loops run.
+
+    `base` is an expression of the outer loops, `size` the largest extent, `extent` an expression that never leaves the
+    buffer. Where a dimension cannot be described so, the whole dimension is taken.
+    """
+    bases: list[Expr] = []
+    sizes: list[int] = []
+    extents: list[Expr] = []
+    for d, whole in enumerate(buffer.shape):
+        found = [_dimension(simplify(a[d], ranges), inner, ranges) for a in accesses]
+        if not found or any(f is None for f in found) or len({str(f[0]) for f in found if f}) != 1:
+            bases.append(Const(0, "index"))
+            sizes.append(whole)
+            extents.append(Const(whole, "index"))
+            continue
+        base = found[0][0]  # type: ignore[index]
+        size = min(max(f[1] for f in found if f), whole)
+        rest = simplify(whole - base, ranges)
+        bases.append(base)
+        sizes.append(size)
+        extents.append(simplify(minimum(Const(size, "index"), rest), ranges))
+    return bases, sizes, extents
+
+
+def _dimension(e: Expr, inner: dict[str, Expr], ranges: dict[str, tuple[int, int]]) -> tuple[Expr, int] | None:
+    """Base and size of the values an index takes while the inner loops run; None if it is not linear in them."""
+    terms, constant = linear(e)
+    outer: dict[Expr, int] = {}
+    size = 1
+    for t, c in terms.items():
+        names = variables(t)
+        if not names & set(inner):
+            outer[t] = c
+        elif isinstance(t, Var) and c > 0:
+            limit = bounds(inner[t.name], ranges)
+            if limit is None:
+                return None
+            size += c * (limit[1] - 1)
+        else:
+            return None
+    return from_linear(outer, constant), size
+
+
+def exact(index: tuple[Expr, ...], inner: dict[str, Expr], ranges: dict[str, tuple[int, int]]) -> bool:
+    """Whether an access covers a whole rectangle while the inner loops run: no gaps, and no loop in two dimensions."""
+    seen: set[str] = set()
+    for e in index:
+        terms, _ = linear(simplify(e, ranges))
+        step = 1
+        for t, c in sorted(terms.items(), key=lambda x: x[1]):
+            names = variables(t) & set(inner)
+            if not names:
+                continue
+            limit = bounds(inner[next(iter(names))], ranges)
+            if not isinstance(t, Var) or c != step or limit is None or names & seen:
+                return False
+            step *= limit[1]
+            seen |= names
+    return True
+
+
+def same_region(
+    accesses: list[tuple[Expr, ...]],
+    bases: list[Expr],
+    sizes: list[int],
+    ranges: dict[str, tuple[int, int]],
+) -> bool:
+    """Whether all accesses stay in the region of given bases and sizes while the inner loops run."""
+    for a in accesses:
+        for e, base, size in zip(a, bases, sizes, strict=True):
+            limit = bounds(simplify(e - base, ranges), ranges)
+            if limit is None or limit[0] < 0 or limit[1] >= size:
+                return False
+    return True
+
+
+def all_ranges(root: Stmt, known: dict[str, tuple[int, int]] | None = None) -> dict[str, tuple[int, int]]:
+    """Inclusive ranges of every loop variable in a tree (upper bounds where extents vary), given those of outer
+    loops."""
+    ranges: dict[str, tuple[int, int]] = dict(known or {})
+
+    def visit(s: Stmt) -> None:
+        if isinstance(s, For):
+            limit = bounds(s.extent, ranges)
+            ranges[s.var] = (0, max(limit[1] - 1, 0)) if limit else (0, 0)
+            if limit is None:
+                raise CompileError(f"loop {s.var} has an extent that cannot be bounded: {s.extent}", stage="schedule")
+        for c in children(s):
+            visit(c)
+
+    visit(root)
+    return ranges
+
+
+__all__ = ["Op", "all_ranges", "const_value", "inner_loops", "region", "substitute"]

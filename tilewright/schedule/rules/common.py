@@ -1,0 +1,68 @@
+"""Steps that several rules share."""
+
+from __future__ import annotations
+
+from ...tensor.analysis import flat, movement
+from ...tensor.expr import Const, Expr, Load, Var, linear, simplify, walk
+from ...tensor.kernel import Stage
+from ..nest import Store
+from ..schedule import Schedule, ScheduleError
+
+
+def ranges_of(stage: Stage) -> dict[str, tuple[int, int]]:
+    return {v: (0, n - 1) for v, n in stage.dims}
+
+
+def coefficient(e: Expr, var: str) -> int | None:
+    """How far an index moves when `var` advances by one; None if it is not linear in it."""
+    total = 0
+    for t, c in linear(e)[0].items():
+        if isinstance(t, Var):
+            total += c if t.name == var else 0
+        elif any(isinstance(x, Var) and x.name == var for x in walk(t)):
+            return None
+    return total
+
+
+def load_strides(s: Schedule, store: Store, var: str) -> list[tuple[Load, int | None]]:
+    """Every load of a block with its stride along `var`, in elements."""
+    own = {t.buffer for t in store.targets if t.init is not None}
+    found: dict[str, tuple[Load, int | None]] = {}
+    for t in store.targets:
+        for x in walk(t.value):
+            if isinstance(x, Load) and x.buffer not in own:
+                found[str(x)] = (x, coefficient(flat(s.buffer(x.buffer), x.indices), var))
+    return list(found.values())
+
+
+def store_stride(s: Schedule, store: Store, var: str) -> int | None:
+    """Stride of a block's (first) target along `var`, with index arithmetic simplified."""
+    t = store.targets[0]
+    e = flat(s.buffer(t.buffer), t.indices)
+    return coefficient(simplify(e, {}), var)
+
+
+def inline_producers(s: Schedule, keep: set[str] = frozenset(), *, only_movement: bool = False) -> None:  # type: ignore[assignment]
+    """Inline every elementwise block whose result is temporary, except `keep`."""
+    for name, stage in s.stages.items():
+        if name in keep or stage.reduction or len(stage.targets) != 1 or stage.targets[0].init is not None:
+            continue
+        if stage.buffer not in s.temporaries or (only_movement and not movement(stage)):
+            continue
+        try:
+            s.inline(name)
+        except ScheduleError:
+            continue
+
+
+def fuse_outer(s: Schedule, order: list[str]) -> str | None:
+    """Fuse perfectly nested loops into one; returns it (None for no loops)."""
+    if not order:
+        return None
+    fused = order[0]
+    for v in order[1:]:
+        fused = s.fuse(fused, v)
+    return fused
+
+
+__all__ = ["Const", "coefficient", "fuse_outer", "inline_producers", "load_strides", "ranges_of", "store_stride"]

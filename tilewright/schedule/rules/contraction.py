@@ -1,0 +1,307 @@
+"""Sums of products (matmul, convolution, depthwise) and other reductions whose results are contiguous (pooling, sums
+over outer dimensions): a tile of accumulators in registers, operands streamed past it.
+
+The loop with stride 1 in the result becomes vector lanes (`n`); loops that move only the other operand become rows of
+the tile (`m`). A constant operand that depends on `n` is packed so that each tile reads it front to back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from ...tensor.analysis import flat, is_contraction
+from ...tensor.expr import Const, Expr, Load, Op, Var, variables, walk
+from ...tensor.kernel import Kernel, Stage
+from ..decisions import Decisions
+from ..machine import Machine, lanes
+from ..schedule import Schedule, ScheduleError
+from .common import coefficient, fuse_outer, load_strides, store_stride
+from .elementwise import schedule_block
+
+NAME = "contraction"
+PRIORITY = 20
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows of the register tile along the innermost and the next row loop, and vectors along `n`."""
+
+    rows: int
+    outer_rows: int
+    vectors: int
+
+
+def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
+    anchors = [s for s in kernel.stages if s.targets[0].init is not None]
+    if len(anchors) != 1 or len(anchors[0].targets) != 1 or kernel.opaque:
+        return "not a single reduction"
+    anchor = anchors[0]
+    if 0 in anchor.extents.values():
+        return "a loop without iterations"
+    before = kernel.stages[: kernel.stages.index(anchor)]
+    later = kernel.stages[kernel.stages.index(anchor) + 1 :]
+    borders = [x for x in later if not x.reads]
+    after = [x for x in later if x.reads]
+    s = Schedule(kernel, decisions=decisions)
+    try:
+        for p in before:
+            s.inline(p.name)
+        for e in after[:-1]:
+            s.inline(e.name)
+        if after and after[-1].buffer in kernel.outputs and anchor.buffer not in kernel.outputs:
+            last = after[-1].name
+            s.reindex(last, anchor.name)
+        else:
+            last = s.cache_write(anchor.name)
+    except ScheduleError as e:
+        return e.message
+    result = _tile(s, anchor, last, machine)
+    if not isinstance(result, str):
+        for b in borders:
+            schedule_block(s, b.name, machine)
+    return result
+
+
+def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule | str:
+    block = anchor.name
+    extents = anchor.extents
+    parallel = [v for v, _ in anchor.parallel]
+    n = _lane_loop(s, block, last, parallel)
+    if n is None:
+        return "no loop is contiguous in the result"
+    irregular = any(c not in (0, 1) for _, c in load_strides(s, s.store(block), n))
+    if not is_contraction(anchor) and (irregular or extents[n] < 4):
+        return "its operand is not contiguous along the result"
+    dtype = s.buffer(anchor.buffer).dtype
+    width = min(lanes(machine, dtype), _power_of_two(extents[n]))
+    rows = _row_loops(s, block, parallel, n)
+    if any(isinstance(x, Op) and x.op == "guard" for x in walk(s.store(block).targets[0].value)):
+        rows = []  # every guarded load is a branch: a tile of rows would multiply them
+    depth = prod(extents[k] for k in anchor.reduction)
+    best = choose_tile(
+        [extents[m] for m in rows[:2]], extents[n], width, machine.vector_registers, depth, machine.l1_bytes
+    )
+    sizes = tile_candidates([extents[m] for m in rows[:2]], extents[n], width, machine.vector_registers)
+    tile = Tile(*s.sample_choice("tile", sizes, (best.rows, best.outer_rows, best.vectors)))
+    inner = [*s.split(n, tile.vectors * width)]
+    n_o, n_i = inner
+    m_o: list[str] = []
+    m_i: list[str] = []
+    used: list[str] = []
+    for m, size in zip(rows[:2], (tile.rows, tile.outer_rows), strict=False):
+        if size > 1:
+            o, i = s.split(m, size)
+            m_o, m_i, used = [o, *m_o], [i, *m_i], [*used, m]
+    others = [v for v in parallel if v != n and v not in used]
+    reductions = [v for v in anchor.reduction if v in s.loops()]
+    batch = [v for v in others if all(c != 0 for _, c in load_strides(s, s.store(block), v))]
+    rest = [v for v in others if v not in batch]
+    rows_inside = s.sample_choice("rows_inside", (True, False), _rows_inside(s, anchor, rows, n, machine))
+    outer = [*batch, *([n_o, *rest, *m_o] if rows_inside else [*rest, *m_o, n_o])]
+    s.reorder(*outer, *reductions, *m_i, n_i)
+    _pack(s, anchor, n, tile.vectors * width)
+    trips = {v: s.extent(v) for v in outer}
+    at = fuse_outer(s, outer)
+    assert at is not None
+    new = s.reverse_compute_at(last, at)
+    s.set_scope(anchor.buffer if anchor.buffer in s.temporaries else f"{anchor.buffer}_c", "register")
+    for loops in ([*m_i, n_i], [v for v in new if v in s.loops()]):
+        _registers(s, loops, width)
+    passes = prod(trips[v] for v in outer[1:]) if rows_inside and not batch else 0
+    _unroll_reduction(s, reductions)
+    _prefetch(s, anchor, at, passes, machine)
+    s.parallel(at)
+    return s
+
+
+def _unroll_reduction(s: Schedule, reductions: list[str]) -> None:
+    """Lay out short inner reduction loops; of a long one, `unroll` steps at a time."""
+    for k in reversed(reductions):
+        if s.extent(k) > 4:
+            break
+        s.unroll(k)
+    else:
+        return
+    extent = s.extent(k)
+    factors = [f for f in (1, 2, 3, 4, 5, 6, 8) if extent % f == 0]
+    factor = s.sample_choice("unroll", factors, max(f for f in factors if f <= 4))
+    if factor > 1:
+        s.unroll(s.split(k, factor)[1])
+
+
+def _prefetch(s: Schedule, anchor: Stage, at: str, passes: int, machine: Machine) -> None:
+    """While the rows pass over one packed panel, ask for the next: a share of it in every step of the reduction.
+
+    `passes` is how often each panel is walked. Worth it for operands that do not fit the second-level cache; hardware
+    prefetching stops at every page.
+    """
+    loops = [v for v in s.loops(anchor.name) if v != at and s.loop(v).kind == "serial"]
+    packed = [s.params[b] for b in s.packs if s.params[b].size * 4 > machine.l2_bytes // 2]
+    if not passes or not loops or len(packed) != 1:
+        return
+    buffer = packed[0]
+    panel = buffer.size // buffer.shape[0]
+    steps = prod(s.extent(v) for v in loops)
+    lines = -(-panel * 4 // 64)
+    share = -(-lines // (steps * passes))  # cache lines a step
+    step: Expr = Const(0, "index")
+    for v in loops:
+        step = step * s.extent(v) + Var(v)
+    position = (Var(at) % passes) * steps + step if passes > 1 else step
+    first = (Var(at) // passes + 1) * panel + position * (share * 16)
+    if s.sample_choice("prefetch", (True, False), True):
+        s.prefetch(loops[-1], buffer.name, [first + line * 16 for line in range(share)])
+
+
+def _registers(s: Schedule, loops: list[str], width: int) -> None:
+    """The loops over the tile: rows unrolled, the last one in vectors."""
+    *rows, n = loops
+    for m in rows:
+        s.unroll(m)
+    vector, lane = s.split(n, width)
+    s.unroll(vector)
+    s.vectorize(lane)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _lane_loop(s: Schedule, block: str, last: str, parallel: list[str]) -> str | None:
+    """The loop to vectorize: contiguous in the accumulators, and best also in the operands."""
+    best: tuple[int, str] | None = None
+    store = s.store(block)
+    for v in parallel:
+        if store_stride(s, store, v) != 1:
+            continue
+        irregular = sum(c not in (0, 1) for _, c in load_strides(s, store, v))
+        if best is None or irregular < best[0]:
+            best = (irregular, v)
+    return best[1] if best else None
+
+
+def _row_loops(s: Schedule, block: str, parallel: list[str], n: str) -> list[str]:
+    """Loops along which an operand that depends on `n` stays the same, innermost first."""
+    store = s.store(block)
+    rows = []
+    for v in reversed(parallel):
+        if v == n:
+            continue
+        strides = load_strides(s, store, v)
+        along_n = {str(x): c for x, c in load_strides(s, store, n)}
+        if any(c == 0 and along_n[str(x)] != 0 for x, c in strides) and any(c for _, c in strides):
+            rows.append(v)
+    return rows
+
+
+def choose_tile(
+    rows: list[int], columns: int, width: int, registers: int, depth: int = 1, l1_bytes: int = 32 << 10
+) -> Tile:
+    """The register tile with the fewest estimated cycles for the whole result; `depth` is the length of the reduction.
+
+    A tile of r rows and v vectors issues r*v multiply-adds (two a cycle), v vector loads and r broadcasts (two a
+    cycle), and cannot be faster than the latency of its accumulators (about 4 cycles). The small terms are measured:
+    loop overhead, broadcasts, and vector loads, which cost more if the panel they walk (depth * v vectors) is larger
+    than the first-level cache.
+    """
+    best: tuple[float, Tile] | None = None
+    for r, q, v in tile_candidates(rows, columns, width, registers):
+        load = 0.1 if depth * v * width * 4 <= l1_bytes else 0.5
+        write = (2 if v * width >= columns else 4) / depth  # results leave in whole rows, or in pieces of rows
+        cost = 0.0
+        for tv, tn in _pieces(-(-columns // width), v):
+            for tr, rn in _pieces(rows[0] if rows else 1, r):
+                for tq, qn in _pieces(rows[1] if len(rows) > 1 else 1, q):
+                    t = tr * tq
+                    cost += (
+                        tn
+                        * rn
+                        * qn
+                        * (max(t * tv / 2, (t + tv) / 2, 4.0) + 0.15 + 0.05 * t + load * tv + write * t * tv)
+                    )
+        if best is None or cost < best[0] - 1e-9:
+            best = (cost, Tile(r, q, v))
+    assert best is not None
+    return best[1]
+
+
+def tile_candidates(rows: list[int], columns: int, width: int, registers: int) -> list[tuple[int, int, int]]:
+    """Register tiles that fit: (rows, outer rows, vectors)."""
+    inner = rows[0] if rows else 1
+    outer = rows[1] if len(rows) > 1 else 1
+    found = []
+    for v in range(1, 9):
+        if v > 1 and (v - 1) * width >= columns:
+            break
+        for r in range(1, min(inner, 24) + 1):
+            for q in range(1, min(outer, 4) + 1) if r == inner and inner <= 8 else (1,):
+                # with three vectors or more a broadcast is better read with each multiply-add than kept in a register
+                if r * q * v + v + (1 if v < 3 else 0) <= registers:
+                    found.append((r, q, v))
+    return found
+
+
+def _pieces(total: int, size: int) -> list[tuple[int, int]]:
+    """(tile size, how many of them): the full tiles and the partial one."""
+    pieces = [(size, total // size)]
+    if total % size:
+        pieces.append((total % size, 1))
+    return pieces
+
+
+def _rows_inside(s: Schedule, anchor: Stage, rows: list[str], n: str, machine: Machine) -> bool:
+    """Whether the row loop goes inside the column loop: true if all rows' data stays in the second-level cache
+    between columns.
+    """
+    store = s.store(anchor.name)
+    moving = [
+        x
+        for x, _ in load_strides(s, store, n)
+        if rows and coefficient(flat(s.buffer(x.buffer), x.indices), rows[0]) != 0
+    ]
+    data = sum(s.buffer(x.buffer).size * 4 for x in moving)
+    columns = [x for x, c in load_strides(s, store, n) if c != 0 and x not in moving]
+    weights = sum(s.buffer(x.buffer).size * 4 for x in columns)
+    return data <= machine.l2_bytes * 3 // 4 or weights > data
+
+
+def _pack(s: Schedule, anchor: Stage, n: str, block: int) -> None:
+    """Pack constant operands that depend on `n`: tiles of `block` columns first, the reduction dimensions in order,
+    columns last.
+    """
+    original = anchor.targets[0]
+    for x in {str(y): y for y in walk(original.value) if isinstance(y, Load)}.values():
+        if x.buffer not in s.kernel.constants or x.buffer in s.packs:
+            continue
+        where = [d for d, i in enumerate(x.indices) if n in variables(i)]
+        if len(where) != 1 or not isinstance(x.indices[where[0]], Var) or _reads(s, x.buffer) != 1:
+            continue
+        d = where[0]
+        if not all(len(variables(i)) <= 1 for i in x.indices):
+            continue
+        splits = tuple((block,) if i == d else () for i in range(len(x.indices)))
+        reduced = [i for i in range(len(x.indices)) if i != d and variables(x.indices[i]) <= set(anchor.reduction)]
+        kept = [i for i in range(len(x.indices)) if i != d and i not in reduced]
+        # positions after splitting: dimensions behind d move up by one, d itself is followed by its lanes
+        position = {i: i + (1 if i > d else 0) for i in range(len(x.indices))}
+        order = sorted(reduced, key=lambda i: _reduction_rank(anchor, x, i))
+        s.pack(x.buffer, splits, (*[position[i] for i in kept], position[d], *[position[i] for i in order], d + 1))
+
+
+def _reduction_rank(anchor: Stage, x: Load, dimension: int) -> int:
+    names = variables(x.indices[dimension])
+    return next((anchor.reduction.index(v) for v in anchor.reduction if v in names), -1)
+
+
+def _reads(s: Schedule, buffer: str) -> int:
+    """In how many places a buffer is read."""
+    return len(
+        {
+            str(x)
+            for b in s.stages.values()
+            for t in b.targets
+            for x in walk(t.value)
+            if isinstance(x, Load) and x.buffer == buffer
+        }
+    )

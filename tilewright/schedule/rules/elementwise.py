@@ -1,0 +1,132 @@
+"""Elementwise operations and data movement: loops that run together in memory are fused, the innermost runs in
+vectors."""
+
+from __future__ import annotations
+
+import contextlib
+
+from ...tensor.kernel import Kernel
+from ..decisions import Decisions
+from ..machine import Machine, lanes
+from ..nest import For, Store, walk_stmts
+from ..schedule import Schedule, ScheduleError
+from .common import fuse_outer, inline_producers, load_strides, store_stride
+
+NAME = "elementwise"
+PRIORITY = 40
+
+
+def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
+    if kernel.opaque:
+        return "an operator with a loop nest of its own"
+    if any(t.init is not None for s in kernel.stages for t in s.targets):
+        return "it contains a reduction"
+    s = Schedule(kernel, decisions=decisions)
+    inline_producers(s)
+    if s.temporaries:
+        return f"{', '.join(s.temporaries)} cannot be computed where it is read"
+    blocks = [x.block for x in walk_stmts(s.body) if isinstance(x, Store)]
+    for b in blocks:
+        schedule_block(s, b, machine)
+    return s
+
+
+def schedule_block(s: Schedule, block: str, machine: Machine) -> None:
+    """Fuse, vectorize and parallelize the loops of one elementwise block that stands alone."""
+    order = _order(s, block)
+    if not order:
+        return
+    if order != s.loops(block):
+        s.reorder(*order)
+    order = _merge(s, block, order)
+    n = order[-1]
+    width = lanes(machine)
+    size = s.extent(n)
+    across = _across(s, block, order)
+    if size >= width:
+        vectors = s.sample_choice(f"vectors_{block}", [v for v in (1, 2, 4, 8) if v * width <= size], 1)
+        outer, lane = s.split(n, vectors * width)
+        if vectors > 1:
+            unrolled, lane = s.split(lane, width)
+            s.unroll(unrolled)
+        s.vectorize(lane)
+        order = [*order[:-1], outer]
+    else:
+        s.vectorize(n)
+        order = order[:-1]
+    if across is not None and across in order and size >= width:
+        order = _tile_across(s, block, order, across)
+    if len(order) > 1 and s.extent(order[0]) < 4 * machine.cores:
+        with contextlib.suppress(ScheduleError):
+            order = [fuse_outer(s, order) or order[0]]
+    if order:
+        s.parallel(order[0])
+
+
+def _order(s: Schedule, block: str) -> list[str]:
+    """The loop to vectorize goes last: contiguous in the result if there is one, else in most operands."""
+    loops = s.loops(block)
+    if len(loops) < 2:
+        return loops
+    store = s.store(block)
+
+    def score(v: str) -> tuple[bool, int]:
+        irregular = sum(c not in (0, 1) for _, c in load_strides(s, store, v))
+        return store_stride(s, store, v) == 1, -irregular
+
+    best = max(reversed(loops), key=score)
+    # by number from the inside, so that the choice means the same for other sizes
+    near = [i for i, v in enumerate(reversed(loops)) if store_stride(s, store, v) == 1 or _reads_along(s, store, v)]
+    default = list(reversed(loops)).index(best)
+    last = list(reversed(loops))[s.sample_choice(f"lanes_{block}", near, default)]
+    return [v for v in loops if v != last] + [last]
+
+
+def _reads_along(s: Schedule, store: Store, v: str) -> bool:
+    """Whether some operand is contiguous along a loop."""
+    return any(c == 1 for _, c in load_strides(s, store, v))
+
+
+def _across(s: Schedule, block: str, order: list[str]) -> str | None:
+    """The loop along which an operand that jumps along the vectorized loop is contiguous (a transposition)."""
+    store = s.store(block)
+    jumps = {str(x) for x, c in load_strides(s, store, order[-1]) if c not in (0, 1)}
+    for v in order[:-1]:
+        if any(c == 1 and str(x) in jumps for x, c in load_strides(s, store, v)):
+            return v
+    return None
+
+
+def _tile_across(s: Schedule, block: str, order: list[str], across: str) -> list[str]:
+    """Run a few steps of the transposed loop inside the vectorized one's blocks, so that the lines it jumps over are
+    used up."""
+    sizes = [t for t in (1, 2, 4, 8, 16, 32, 64) if t <= s.extent(across)]
+    size = s.sample_choice(f"across_{block}", sizes, 1)
+    if size == 1:
+        return order
+    outer, inner = s.split(across, size)
+    if s.sample_choice(f"unroll_{block}", (False, True), False) and size <= 16:
+        s.unroll(inner)
+    order = [outer if v == across else v for v in order]
+    s.reorder(*order, inner)
+    return order
+
+
+def _merge(s: Schedule, block: str, order: list[str]) -> list[str]:
+    """Fuse neighbouring loops that every access walks as one."""
+    result = [order[0]]
+    for v in order[1:]:
+        outer = result[-1]
+        store = s.store(block)
+        extent = s.extent(v)
+        strides = [(store_stride(s, store, outer), store_stride(s, store, v))]
+        along = {str(x): c for x, c in load_strides(s, store, v)}
+        strides += [(c, along[str(x)]) for x, c in load_strides(s, store, outer)]
+        if all(a is not None and b is not None and a == b * extent for a, b in strides):
+            result[-1] = s.fuse(outer, v)
+        else:
+            result.append(v)
+    return result
+
+
+__all__ = ["For", "apply", "schedule_block"]

@@ -1,0 +1,149 @@
+"""The k first elements of an order along an axis, of equal ones the first; lines are independent.
+
+For few, a short sorted list takes every element that beats its last one. For many, the line is sorted by merging runs
+of 1, 2, 4 ... elements: every step of a merge picks from one of two runs without a branch.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, minimum
+from ...tensor.kernel import Kernel
+from ..machine import Machine
+from ..nest import Alloc, If, Stmt, Store, loop, seq, store
+from . import direct
+from .nests import FLOATS, Access, at_least, before, both, divide, either, index, less, select, unflatten, wide
+
+#: up to this many elements are kept in a list
+LIST = 64
+I64 = "i64"
+
+
+class TopK(Access):
+    """One ``tw.top_k``: shapes, order, and where results go."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        self.x = self.operand(0)
+        self.values, self.positions = self.opaque.results
+        shape = self.shape(self.x)
+        self.axis = self.opaque.attributes["axis"] % len(shape)
+        self.size, self.k = shape[self.axis], self.opaque.attributes["k"]
+        self.lead = (*shape[: self.axis], *shape[self.axis + 1 :])
+        self.key = wide(self.dtype(self.x))
+
+    def at(self, line: Expr, i: Expr) -> tuple[Expr, ...]:
+        outer = unflatten(line, self.lead)
+        return (*outer[: self.axis], i, *outer[self.axis :])
+
+    def ahead(self, a: Expr, b: Expr) -> Expr:
+        return before(a, b, largest=self.opaque.attributes["largest"], unsigned=self.unsigned(0))
+
+    def result(self, line: Expr, i: Expr, value: Expr, position: Expr) -> Store:
+        at = self.at(line, i)
+        return Store(
+            (Target(self.values, at, self.narrow(self.values, value)), Target(self.positions, at, position)), "result"
+        )
+
+
+@direct("top_k")
+def build(kernel: Kernel, machine: Machine) -> Stmt:
+    """The loop nest of ``tw.top_k``; halves are compared in f32."""
+    t = TopK(kernel)
+    lines = prod(t.lead)
+    if lines * t.k == 0:
+        return seq()
+    tasks = divide(lines, lines * t.size * 4, machine)
+    line = tasks.first + Var("line")
+    body = _listed(t, line) if t.k <= LIST else _sorted(t, line)
+    return tasks.parallel(loop("line", tasks.extent, body))
+
+
+def _listed(t: TopK, line: Expr) -> Stmt:
+    """Insert every element into a sorted list of the best so far; places not yet taken have position -1."""
+    v, p = Buffer("best", (t.k,), t.key, "local"), Buffer("where", (t.k,), I64, "local")
+    new = Buffer("new", (), t.key, "register")
+    i, j = Var("i"), Var("j")
+    value = Load("new", (), t.key)
+
+    def beats(place: Expr) -> Expr:
+        """Whether the new element stands before the one at a place of the list."""
+        empty = Op("cmpi.slt", (Load("where", (place,), I64), Const(0, I64)), "i1")
+        return either(empty, t.ahead(value, Load("best", (place,), t.key)))
+
+    place = (t.k - 1) - i  # from the end, so that the rest moves over
+    previous = Op("maxsi", (place - 1, index(0)), "index")
+    shifted = both(at_least(place, 1), beats(previous))
+    here = beats(place)
+
+    def moved(name: str, own: Expr, dtype: str) -> Expr:
+        return select(shifted, Load(name, (previous,), dtype), select(here, own, Load(name, (place,), dtype)))
+
+    position = Op("index_cast", (j,), I64)
+    insert = Store(
+        (
+            Target("best", (place,), moved("best", value, t.key)),
+            Target("where", (place,), moved("where", position, I64)),
+        ),
+        "insert",
+    )
+    empty = Store(
+        (Target("best", (i,), Const(0.0 if t.key in FLOATS else 0, t.key)), Target("where", (i,), Const(-1, I64))),
+        "empty",
+    )
+    take = store("new", (), t.read(t.x, t.at(line, j)), "take")
+    scan = loop("j", t.size, Alloc(new, seq(take, If(beats(index(t.k - 1)), loop("i", t.k, insert)))))
+    result = t.result(line, i, Load("best", (i,), t.key), Load("where", (i,), I64))
+    return Alloc(v, Alloc(p, seq(loop("i", t.k, empty), scan, loop("i", t.k, result))))
+
+
+def _sorted(t: TopK, line: Expr) -> Stmt:
+    """A stable merge sort between two rows of local buffers: each pass merges neighbours into runs twice as long."""
+    counter = "i32" if t.size < 1 << 31 else I64
+    passes = max(t.size - 1, 0).bit_length()
+    i, run = Var("i"), Load("run", (), "index")
+    zero = index(0)
+    first = Op("index_cast", (i,), counter)
+    fill = Store((Target("keys", (zero, i), t.read(t.x, t.at(line, i))), Target("where", (zero, i), first)), "fill")
+    one_pass = seq(_merge(t, counter), store("run", (), run * 2, "run"))
+    row = index(passes % 2)
+    position: Expr = Load("where", (row, i), counter)
+    position = position if counter == I64 else Op("extsi", (position,), I64)
+    body: Stmt = seq(
+        loop("i", t.size, fill),
+        store("run", (), index(1), "run.start"),
+        loop("turn", passes, one_pass),
+        loop("i", t.k, t.result(line, i, Load("keys", (row, i), t.key), position)),
+    )
+    for name, dtype in (("where", counter), ("keys", t.key)):
+        body = Alloc(Buffer(name, (2, t.size), dtype, "local"), body)
+    return Alloc(Buffer("run", (), "index", "register"), body)
+
+
+def _merge(t: TopK, counter: str) -> Stmt:
+    """One pass: every step takes from the left or the right run, and begins with the next two runs where these end."""
+    i, run = Var("i"), Load("run", (), "index")
+    source, target = Var("turn") % 2, (Var("turn") + 1) % 2
+    begins = Op("cmpi.eq", (i, Load("end", (), "index")), "i1")
+
+    def state(name: str, start: Expr) -> Expr:
+        return select(begins, start, Load(name, (), "index"))
+
+    left, middle = state("left", i), state("middle", minimum(i + run, t.size))
+    right, end = state("right", minimum(i + run, t.size)), state("end", minimum(i + run * 2, t.size))
+    # past the end of a run the element that is read does not count
+    a, b = minimum(left, t.size - 1), minimum(right, t.size - 1)
+    ahead = t.ahead(Load("keys", (source, b), t.key), Load("keys", (source, a), t.key))
+    take = both(less(right, end), either(at_least(left, middle), ahead))  # the left one of equal ones: stable
+    chosen = select(take, b, a)
+    new = {"left": select(take, left, left + 1), "right": select(take, right + 1, right), "middle": middle, "end": end}
+    step = Store((
+        Target("keys", (target, i), Load("keys", (source, chosen), t.key)),
+        Target("where", (target, i), Load("where", (source, chosen), counter)),
+        *[Target(name, (), value) for name, value in new.items()],
+    ), "merge")  # fmt: skip
+    body: Stmt = seq(Store(tuple(Target(name, (), index(0)) for name in new), "runs"), loop("i", t.size, step))
+    for name in new:
+        body = Alloc(Buffer(name, (), "index", "register"), body)
+    return body

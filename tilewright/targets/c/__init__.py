@@ -1,0 +1,56 @@
+"""Portable C99: source files for any machine that has a C compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..base import TargetStage
+
+if TYPE_CHECKING:
+    from ...program.package import Package
+    from ...program.program import Program
+    from .describe import CDescription
+    from .host import CRunner
+
+
+class CTarget:
+    """See `tilewright.targets.base.Target`."""
+
+    name = "c"
+    doc = "portable C99 source, without allocation and without dependencies; -o out/ writes the files"
+    #: name of a setting -> (choices, what it does); the first choice is the default
+    settings: Mapping[str, tuple[tuple[str, ...], str]] = {
+        "weights": (("arrays", "blob"), "weights as constant arrays in C, or as a binary file with linker symbols"),
+    }
+
+    def describe(self) -> CDescription:
+        from .describe import CDescription
+
+        return CDescription()
+
+    def stages(self) -> Sequence[TargetStage]:
+        from . import stages
+
+        return (TargetStage("emit", 5, "loop nests to C functions", stages.emit_kernels, stages.emitted_text),)
+
+    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
+        """The kernels that are called; the files are written by `export`."""
+        return {s: objects[s] for s in program.symbols}
+
+    def check(self, description: dict[str, Any]) -> None:
+        """Source code runs wherever there is a compiler."""
+
+    def load(self, package: Package, threads: int) -> CRunner:
+        from .host import CRunner
+
+        return CRunner(package)
+
+    def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
+        """The files of the library by name."""
+        from .library import files
+
+        return files(package, settings)
+
+
+TARGET = CTarget()

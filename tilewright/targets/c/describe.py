@@ -1,0 +1,30 @@
+"""What schedules may assume of a machine that runs portable C."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class CDescription:
+    """A scalar machine: "vectors" have one element, `vector_registers` are the numbers a loop may keep in registers.
+
+    `arena_align` is the alignment of buffers in the arena; `minimize_memory` asks for the order of kernels that needs
+    the least.
+    """
+
+    vector_bytes: int = 4
+    vector_registers: int = 16
+    l1_bytes: int = 16 << 10
+    l2_bytes: int = 128 << 10
+    cores: int = 1
+    arena_align: int = 16
+    minimize_memory: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> CDescription:
+        return CDescription(**data)

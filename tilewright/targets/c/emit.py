@@ -1,0 +1,303 @@
+"""Level 4 -> 5: a finished loop nest to a C99 function.
+
+    static void conv_relu(const float *in0, const float *weights1, float *out2, unsigned char *scratch)
+
+Loops keep the names and the order of the schedule; unrolled ones are written out, vectorized ones (a vector is one
+element here) are plain. Register buffers are local variables.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from ...errors import CompileError
+from ...schedule.nest import Alloc, For, If, Nest, Seq, Stmt, Store, exprs, walk_stmts
+from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, walk
+from .emit_expr import C_TYPES, ExprWriter
+
+#: local buffers of at most this many bytes are C arrays on the stack, larger ones lie in the arena
+STACK_BYTES = 256
+SCRATCH_ALIGN = 8
+SIZES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "i16": 2, "i8": 1, "i1": 1, "index": 4}
+RESERVED = frozenset(
+    [
+        "auto",
+        "break",
+        "case",
+        "char",
+        "const",
+        "continue",
+        "default",
+        "do",
+        "double",
+        "else",
+        "enum",
+        "extern",
+        "float",
+        "for",
+        "goto",
+        "if",
+        "inline",
+        "int",
+        "long",
+        "register",
+        "restrict",
+        "return",
+        "short",
+        "signed",
+        "sizeof",
+        "static",
+        "struct",
+        "switch",
+        "typedef",
+        "union",
+        "unsigned",
+        "void",
+        "volatile",
+        "while",
+        "scratch",
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A kernel in C: parameters (name, C type without const, dtype, whether it is written), body, and what it needs."""
+
+    name: str
+    params: tuple[tuple[str, str, bool], ...]
+    body: str
+    scratch: int
+    helpers: tuple[str, ...]
+    needs_math: bool
+
+    def text(self, prefix: str, aliased: bool) -> str:
+        """The definition; with `aliased` the parameters may overlap."""
+        restrict = "" if aliased else "restrict "
+        params = [f"{'' if written else 'const '}{kind} *{restrict}{name}" for name, kind, written in self.params]
+        if self.scratch:
+            params.append("unsigned char *scratch")
+        head = wrapped(f"KERNEL void {prefix}{self.name}({', '.join(params) or 'void'})")
+        body = "\n".join(map(wrapped, self.body.split("\n")))
+        return f"{head}\n{{\n{body}\n}}\n"
+
+
+def wrapped(line: str, width: int = 120) -> str:
+    """A line of C broken behind commas and operators, so that it fits where that is possible."""
+    indent = " " * (len(line) - len(line.lstrip()) + 8)
+    lines = []
+    while len(line) > width:
+        cut = max(
+            line.rfind(mark, len(indent) + 20, width) + len(mark) for mark in (", ", " + ", " * ", " = ", " && ", " : ")
+        )
+        if cut <= len(indent) + 20:
+            break
+        lines.append(line[:cut].rstrip())
+        line = indent + line[cut:]
+    return "\n".join([*lines, line])
+
+
+def emit(nest: Nest, constants: frozenset[str] = frozenset()) -> Function:
+    """A finished nest as a C function; UnsupportedError for a dtype or operation that C99 has not."""
+    return Emitter(nest, constants).run()
+
+
+class Emitter(ExprWriter):
+    def __init__(self, nest: Nest, constants: frozenset[str]) -> None:
+        super().__init__(nest.buffers(), nest.name)
+        self.nest = nest
+        self.scratch = self.scratch_peak = 0
+        self.braces = True
+        taken = set(RESERVED)
+        for i, p in enumerate(nest.params):
+            kind = "out" if p.name in nest.outputs else "weights" if p.name in constants else "in"
+            self.names[p.name] = f"{kind}{i}"
+            taken.add(f"{kind}{i}")
+        self.loop_names: dict[str, str] = {}
+        for s in walk_stmts(nest.body):
+            if isinstance(s, For):
+                self.loop_names[s.var] = self._unused(s.var, taken)
+            elif (
+                isinstance(s, Alloc) and s.buffer.name not in self.names
+            ):  # a copy of a statement may allocate it again
+                self.names[s.buffer.name] = self._unused(s.buffer.name, taken)
+                taken.add(self.names[s.buffer.name])
+        big = [s.buffer for s in walk_stmts(nest.body) if isinstance(s, Alloc) and not self._small(s.buffer)]
+        # memory that held numbers of one type may not hold those of another within one C function
+        self.reuse = len({b.dtype for b in big}) <= 1
+
+    def _unused(self, name: str, taken: set[str]) -> str:
+        name = re.sub(r"\W", "_", name)
+        while name in taken or re.fullmatch(r"v\d+", name):
+            name += "_"
+        return name
+
+    def _small(self, b: Buffer) -> bool:
+        return b.scope == "register" or b.size * SIZES.get(b.dtype, 8) <= STACK_BYTES
+
+    def run(self) -> Function:
+        params = []
+        for p in self.nest.params:
+            if p.size >= 1 << 31:
+                raise self.unsupported(f"an array of {p.size} elements")
+            params.append((self.names[p.name], self.type(p.dtype), p.name in self.nest.outputs))
+        read = {x.buffer for s in walk_stmts(self.nest.body) for e in exprs(s) for x in walk(e) if isinstance(x, Load)}
+        for p in self.nest.params:
+            if p.name not in read and p.name not in self.nest.outputs:
+                self.line(f"(void){self.names[p.name]};")
+        self.whole(self.nest.body)
+        helpers = tuple(sorted(self.helpers))
+        return Function(
+            self.nest.name, tuple(params), "\n".join(self.lines), self.scratch_peak, helpers, self.needs_math
+        )
+
+    # ---- statements ----
+
+    def stmt(self, s: Stmt) -> None:
+        if isinstance(s, Alloc):
+            self.alloc(s)
+            return
+        self.braces = True
+        if isinstance(s, Seq):
+            for x in s.stmts:
+                self.stmt(x)
+        elif isinstance(s, For):
+            self.loop(s)
+        elif isinstance(s, Store):
+            self.store(s)
+        elif isinstance(s, If):
+            self.condition(s)
+
+    def loop(self, s: For) -> None:
+        extent = self.bound(s.extent)
+        trip = extent.value if isinstance(extent, Const) else None
+        lanes = s.kind == "vector" and (trip == 1 or self.uses_registers(s.body))
+        if s.kind == "unroll" or lanes:
+            if trip is None:
+                raise CompileError(
+                    f"unrolled loop {s.var} has no constant extent", stage="emit", operator=self.operator
+                )
+            self.unrolled(s, trip)
+            return
+        name = self.loop_names[s.var]
+        limit = self.statement_expr(s.extent)
+        self.loops[s.var] = name
+        with self.block(f"for (int32_t {name} = 0; {name} < {limit}; ++{name}) {{"):
+            terms = self.name_terms(s)
+            self.whole(s.body)
+        del self.loops[s.var]
+        for t in terms:
+            del self.terms[t]
+
+    def name_terms(self, s: For) -> list[Expr]:
+        """Quotients and remainders of a loop variable (of fused loops) get a name at the head of its loop."""
+        found: list[Expr] = []
+        for x in walk_stmts(s.body):
+            for e in exprs(x):
+                for t in walk(e):
+                    plain = (
+                        isinstance(t, Op)
+                        and t.op in ("floordivsi", "remsi")
+                        and t.dtype == "index"
+                        and isinstance(t.args[1], Const)
+                    )
+                    if plain and t.args[0] == Var(s.var) and t not in found:  # type: ignore[attr-defined]
+                        found.append(t)
+        for t in found:
+            b = t.args[1]  # type: ignore[attr-defined]
+            text, _ = self.bare(t)
+            self.terms[t] = f"{self.loops[s.var]}_{'div' if t.op == 'floordivsi' else 'mod'}{b.value}"  # type: ignore[attr-defined]
+            self.line(f"const int32_t {self.terms[t]} = {text};")
+        return found
+
+    def whole(self, s: Stmt) -> None:
+        """A statement that is all of a block: what it allocates needs no block of its own."""
+        self.braces = False
+        self.stmt(s)
+        self.braces = True
+
+    def unrolled(self, s: For, trip: int) -> None:
+        for i in range(trip):
+            self.values[s.var] = Const(i, "index")
+            self.stmt(s.body)
+        self.values.pop(s.var, None)
+
+    def uses_registers(self, s: Stmt) -> bool:
+        names = {x.buffer for t in walk_stmts(s) for e in exprs(t) for x in walk(e) if isinstance(x, Load)}
+        names |= {t.buffer for x in walk_stmts(s) if isinstance(x, Store) for t in x.targets}
+        return any(self.buffers[n].scope == "register" for n in names)
+
+    def condition(self, s: If) -> None:
+        cond = self.statement_expr(s.cond)
+        with self.block(f"if ({cond}) {{", ""):
+            self.stmt(s.then)
+        if s.otherwise is not None and s.otherwise != Seq(()):
+            with self.block("} else {"):
+                self.stmt(s.otherwise)
+        else:
+            self.line("}")
+
+    def alloc(self, s: Alloc) -> None:
+        b = s.buffer
+        name, kind = self.names[b.name], self.type(b.dtype)
+        own = self.block("{") if self.braces else nullcontext()
+        offset = self.scratch
+        with own:
+            if b.scope == "register":
+                self.registers(s, kind)
+            elif self._small(b):
+                self.line(f"{kind} {name}[{max(b.size, 1)}];")
+                self.stmt(s.body)
+            else:
+                self.scratch += -(-b.size * SIZES[b.dtype] // SCRATCH_ALIGN) * SCRATCH_ALIGN
+                self.scratch_peak = max(self.scratch_peak, self.scratch)
+                place = f"scratch + {offset}" if offset else "scratch"
+                self.line(f"{kind} *const {name} = ({kind} *)(void *)({place});")
+                self.stmt(s.body)
+        if self.reuse:
+            self.scratch = offset
+
+    def registers(self, s: Alloc, kind: str) -> None:
+        """Local variables, declared once it is known which elements are used."""
+        self.slots[s.buffer.name] = {}
+        at = len(self.lines)
+        self.stmt(s.body)
+        used = [name for _, name in sorted(self.slots.pop(s.buffer.name).items())]
+        rows = [used[i : i + 8] for i in range(0, len(used), 8)]
+        self.lines[at:at] = ["    " * self.depth + f"{kind} {', '.join(row)};" for row in rows]
+
+    def store(self, s: Store) -> None:
+        self.uses = {}
+        self.memo.append({})
+        values: list[Expr] = [self.bound(t.value) for t in s.targets]
+        for v in values:
+            self.count_uses(v)
+        texts = []
+        for t, v in zip(s.targets, values, strict=True):
+            text = self.bare(v)[0] if len(s.targets) == 1 else self.expr(v)
+            if len(s.targets) > 1:
+                name = self.fresh()
+                self.line(f"const {self.local_type(v.dtype)} {name} = {text};")  # type: ignore[attr-defined]
+                text = name
+            texts.append((self.element(t.buffer, t.indices), text, v))
+        for where, text, v in texts:
+            self.line(self.assignment(where, text, v))
+        self.memo.pop()
+        self.uses = {}
+
+    def assignment(self, where: str, text: str, value: Expr) -> str:
+        if value.dtype == "i1":  # type: ignore[attr-defined]
+            return f"{where} = (uint8_t)({text});"
+        if (
+            isinstance(value, Op)
+            and value.op == "addf"
+            and isinstance(value.args[0], Load)
+            and text.startswith(f"{where} + ")
+        ):
+            return f"{where} += {text.removeprefix(f'{where} + ')};"
+        return f"{where} = {text};"
+
+
+__all__ = ["C_TYPES", "Function", "emit"]

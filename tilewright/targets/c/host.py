@@ -1,0 +1,91 @@
+"""Running generated C here: built with the system's C compiler into a shared library, called through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import PackageError
+from ...program.package import Package
+from ...runtime.arrays import address, aligned_empty
+from .library import ERRORS, Layout, files, layout
+
+FLAGS = ("-std=c99", "-O2", "-shared", "-fPIC")
+
+
+def compiler() -> str | None:
+    """The C compiler: the variable CC, else the first that is installed."""
+    names = [os.environ.get("CC", ""), "cc", "gcc", "clang"]
+    return next((n for n in names if n and shutil.which(n.split()[0])), None)
+
+
+class CRunner:
+    """A package's C code; it is compiled when it is first run, so that code can be made where no C compiler is."""
+
+    seconds_per_tick = 1e-9
+    threads = 1
+
+    def __init__(self, package: Package) -> None:
+        self.package, self.layout = package, layout(package)
+        self._function: Any = None
+
+    def context(self) -> CContext:
+        if self._function is None:
+            self._function = build(self.package, self.layout)
+        return CContext(self._function, self.layout)
+
+
+class CContext:
+    """An arena for one run at a time."""
+
+    def __init__(self, function, lay: Layout) -> None:
+        self.function, self.size = function, lay.arena
+        self.arena = aligned_empty(lay.arena, max(64, lay.align))
+
+    def run(self, inputs: Sequence[int], outputs: Sequence[int], times: int | None = None) -> None:
+        if times is not None:
+            raise PackageError(
+                "C code has no clock: it cannot be profiled here", stage="run", hint="use the tools of your compiler"
+            )
+        code = self.function(address(self.arena), self.size, *inputs, *outputs)
+        if code:
+            raise PackageError(f"the model returned {ERRORS[code][0]}: {ERRORS[code][1]}", stage="run")
+
+    def close(self) -> None:
+        pass
+
+
+def build(package: Package, lay: Layout):
+    """The run function as a ctypes function; PackageError if there is no compiler or it fails."""
+    cc = compiler()
+    if cc is None:
+        raise PackageError(
+            "running this code needs a C compiler, and none was found",
+            stage="load",
+            hint="install gcc or clang, or name one in the environment variable CC",
+        )
+    folder = tempfile.mkdtemp(prefix="tilewright-c-")
+    for name, data in files(package, {}).items():
+        (Path(folder) / name).write_bytes(data)
+    out = Path(folder) / "model.so"
+    command = [*cc.split(), *FLAGS, "-o", str(out), f"{lay.name}.c", f"{lay.name}_weights.c", "-lm"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise PackageError(
+            f"the C compiler failed: {done.stderr.strip()[:2000]}", stage="load", hint=f"the files are in {folder}"
+        )
+    library = ctypes.CDLL(str(out))
+    shutil.rmtree(folder)  # the loaded library stays mapped
+    function = getattr(library, f"{lay.name}_run")
+    count = len(lay.program.inputs) + len(lay.program.outputs)
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_void_p] * count]
+    function.restype = ctypes.c_int
+    weakref.finalize(function, lambda keep: None, library)
+    return function

@@ -1,0 +1,261 @@
+"""Level 5 to level 6: a kernel in MLIR (scf, vector, memref, arith, math ...) to LLVM IR to an object file.
+
+A kernel is ``func.func @sym(%a: memref<NxT>, ..., %scratch: memref<Sxi8>, %tid: index, %nt: index)`` with static
+one-dimensional memrefs, and becomes the C function ``void sym(T *a, ..., void *scratch, int64_t tid, int64_t nt)``.
+
+MLIR and LLVM can abort the process on bad input; `pool` calls these functions in worker processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+
+from ...errors import CompileError
+from .host import CpuDescription, host
+from .llvm_text import to_llvm22
+
+STAGE = "assemble"
+
+#: MLIR's own lowerings. `convert-math-to-llvm` comes before libm so that fma, sqrt, floor ... become instructions;
+#: calls of libm take vectors apart (f64), so vectors come after it.
+PIPELINE = (
+    "canonicalize",
+    "cse",
+    "convert-vector-to-scf",
+    "lower-affine",
+    "convert-scf-to-cf",
+    "memref-expand",
+    "expand-strided-metadata",
+    "lower-affine",
+    "convert-math-to-llvm{approximate-log1p=0}",
+    "convert-math-to-libm",
+    "convert-vector-to-llvm",
+    "arith-expand",
+    "convert-arith-to-llvm",
+    "finalize-memref-to-llvm",
+    "convert-index-to-llvm",
+    "convert-func-to-llvm{use-bare-ptr-memref-call-conv=1}",
+    "convert-cf-to-llvm",
+    "convert-ub-to-llvm",
+    "reconcile-unrealized-casts",
+)
+
+_initialized: set[str] = set()
+_lock = threading.Lock()
+
+
+# ---- MLIR to LLVM IR ----
+
+
+def pipeline(index_bits: int) -> str:
+    """The passes for a machine whose indices have that many bits."""
+    if index_bits == 64:
+        return ",".join(PIPELINE)
+    own = {
+        "convert-arith-to-llvm",
+        "finalize-memref-to-llvm",
+        "convert-index-to-llvm",
+        "convert-func-to-llvm",
+        "convert-cf-to-llvm",
+    }
+    passes = []
+    for text in PIPELINE:
+        name, _, options = text.rstrip("}").partition("{")
+        passes.append(f"{name}{{{options} index-bitwidth={index_bits}}}" if name in own else text)
+    return ",".join(passes)
+
+
+def mlir_to_llvm(module_text: str, symbol: str, index_bits: int = 64) -> str:
+    """LLVM IR text (LLVM 24 spelling) of a level-5 module whose kernel is `symbol`.
+
+    Only `symbol` stays visible outside the object. CompileError if the text does not parse, a pass fails, an operation
+    has no lowering, or the module has no function `symbol`.
+    """
+    from torch_mlir import ir, passmanager
+    from torch_mlir.dialects import llvm as llvm_dialect
+
+    vectors = index_bits == 32 and "vector<" in module_text
+    if vectors and re.search(r"\b[if]64\b", module_text):
+        raise CompileError(
+            f"kernel @{symbol} has vectors and 64-bit numbers, which 32-bit machines cannot combine", stage=STAGE
+        )
+    context = ir.Context()
+    context.enable_multithreading(False)
+    with context, ir.Location.unknown():
+        try:
+            module = ir.Module.parse(module_text)
+            passmanager.PassManager.parse(f"builtin.module({pipeline(64 if vectors else index_bits)})").run(
+                module.operation
+            )
+        except ir.MLIRError as e:
+            words = "; ".join(f"{d.location}: {d.message}" for d in e.error_diagnostics) or str(e)
+            raise CompileError(f"kernel @{symbol} does not lower: {words}", stage=STAGE) from None
+        _check_lowered(module, symbol)
+        _set_linkage(module, symbol)
+        with _diagnostics(context) as messages:
+            text = llvm_dialect.translate_module_to_llvmir(module.operation)
+        if not text:
+            raise CompileError(f"kernel @{symbol} does not translate: {'; '.join(messages)}", stage=STAGE)
+        return narrow(text) if vectors else text
+
+
+def narrow(text: str) -> str:
+    """LLVM IR whose 64-bit integers are all indices, with 32-bit ones: MLIR's lowering of vectors knows indices of 64
+    bits only.
+
+    >>> narrow("  %2 = sext i32 %1 to i64")
+    '  %2 = bitcast i32 %1 to i32'
+    """
+    text = re.sub(r"\bi64\b", "i32", text)
+    return re.sub(
+        r"= (?:sext|zext|zext nneg|trunc|trunc nuw|trunc nsw) i32 (\S+) to i32\b", r"= bitcast i32 \1 to i32", text
+    )
+
+
+def _check_lowered(module, symbol: str) -> None:
+    """The translation crashes on operations outside the llvm dialect: refuse them by name."""
+    from torch_mlir import ir
+
+    left: list[str] = []
+
+    def visit(op) -> ir.WalkResult:
+        if not op.name.startswith("llvm.") and op != module.operation:
+            left.append(f"{op.name} at {op.location}")
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    if left:
+        more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
+        raise CompileError(
+            f"kernel @{symbol} has an operation that does not lower to LLVM: {left[0]}{more}",
+            stage=STAGE,
+            hint="the emitter must use operations that the pipeline in targets/cpu/assemble.py lowers",
+        )
+
+
+def _set_linkage(module, symbol: str) -> None:
+    """Hide helpers (two kernels may have helpers of one name), and say that nothing here unwinds."""
+    from torch_mlir import ir
+
+    internal = ir.Attribute.parse("#llvm.linkage<internal>")
+    nounwind = ir.ArrayAttr.get([ir.StringAttr.get("nounwind")])
+    found = False
+    for view in module.body.operations:
+        op = view.operation
+        if op.name != "llvm.func" or not len(op.regions[0].blocks):
+            continue
+        op.attributes["passthrough"] = nounwind
+        if ir.StringAttr(op.attributes["sym_name"]).value == symbol:
+            found = True
+        else:
+            op.attributes["linkage"] = internal
+    if not found:
+        raise CompileError(f"the module has no function @{symbol}", stage=STAGE)
+
+
+class _diagnostics:
+    """Collect MLIR's messages, which would go to stderr otherwise."""
+
+    def __init__(self, context) -> None:
+        self.context, self.messages = context, []  # type: ignore[var-annotated]
+
+    def __enter__(self) -> list[str]:
+        def take(diagnostic) -> bool:
+            self.messages.append(f"{diagnostic.location}: {diagnostic.message}")
+            return True
+
+        self.handler = self.context.attach_diagnostic_handler(take)
+        return self.messages
+
+    def __exit__(self, *_: object) -> None:
+        self.handler.detach()
+
+
+# ---- LLVM IR to objects ----
+
+
+def initialize_llvm(arch: str | None = None) -> None:
+    """Make llvmlite ready for this machine's target, or for all targets if `arch` is another one."""
+    with _lock:
+        from llvmlite import binding as llvm
+
+        if "native" not in _initialized:
+            llvm.initialize_native_target()
+            llvm.initialize_native_asmprinter()
+            _initialized.add("native")
+        if arch not in (None, host().arch) and "all" not in _initialized:
+            llvm.initialize_all_targets()
+            llvm.initialize_all_asmprinters()
+            _initialized.add("all")
+
+
+def target_machine(description: CpuDescription):
+    """LLVM's target machine for a CPU: position-independent code, so that objects load at any address."""
+    from llvmlite import binding as llvm
+
+    initialize_llvm(description.arch)
+    try:
+        target = llvm.Target.from_triple(description.triple)
+    except RuntimeError as e:
+        raise CompileError(f"LLVM does not know the triple {description.triple!r}: {e}", stage=STAGE) from None
+    return target.create_target_machine(
+        cpu=description.cpu,
+        features=description.llvm_features(),
+        opt=2,
+        reloc=description.reloc,
+        codemodel="small",
+        abiname=description.abi,
+    )
+
+
+def assemble(llvm_ir_text: str, description: CpuDescription) -> bytes:
+    """The object file of a module of LLVM IR; CompileError if the text is not valid."""
+    machine = target_machine(description)
+    return machine.emit_object(_optimized(llvm_ir_text, description, machine))
+
+
+def assembly(llvm_ir_text: str, description: CpuDescription) -> str:
+    """The same as assembler text, to look at. The text is parsed anew: a module must not be emitted in two forms."""
+    machine = target_machine(description)
+    return machine.emit_assembly(_optimized(llvm_ir_text, description, machine))
+
+
+def optimized_llvm(llvm_ir_text: str, description: CpuDescription) -> str:
+    """The LLVM IR after optimization, to look at."""
+    return str(_optimized(llvm_ir_text, description, target_machine(description)))
+
+
+def _optimized(text: str, description: CpuDescription, machine):
+    from llvmlite import binding as llvm
+
+    try:
+        module = llvm.parse_assembly(to_llvm22(text), context=llvm.create_context())
+        module.triple = description.triple
+        module.data_layout = str(machine.target_data)
+        module.verify()
+    except RuntimeError as e:
+        raise CompileError(f"LLVM does not accept the kernel: {str(e).strip()}", stage=STAGE) from None
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    # Hot loops are vectorized and unrolled explicitly, above: LLVM's own attempts cost time and grow the code.
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_interleaving = False
+    options.loop_unrolling = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return module
+
+
+@lru_cache(maxsize=1)
+def toolchain() -> str:
+    """The versions of all that turns MLIR text into an object, for cache keys; our part is known by its source."""
+    ours = hashlib.sha256()
+    for name in ("assemble.py", "llvm_text.py"):
+        ours.update((Path(__file__).parent / name).read_bytes())
+    versions = (f"{name} {metadata.version(name)}" for name in ("torch-mlir", "llvmlite"))
+    return f"{', '.join(versions)}, {ours.hexdigest()[:16]}"

@@ -1,0 +1,249 @@
+"""Running a compiled program in this process: its objects linked by LLVM's JIT, and teams of worker threads.
+
+A worker is a Python thread that calls native code once and stays there, without the GIL, until it is told to stop.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+from functools import lru_cache
+from time import perf_counter_ns
+
+import numpy as np
+
+from ...errors import PackageError
+from ...program.package import Package
+from ...program.program import align_up
+from ...runtime.arrays import address, aligned_empty
+from .assemble import target_machine
+from .host import host
+from .program import SLOT_BYTES, SLOTS, field_offset, state_bytes
+
+#: how long an idle worker polls for the next job before it sleeps: longer than the way through Python between two calls
+SPIN_SECONDS = 50e-6
+_ENTRIES = ("tw_run", "tw_worker", "tw_stop", "tw_clock")
+_link_lock = threading.Lock()
+
+
+class CpuRunner:
+    """The code of a package, loaded; `context` gives memory and threads to run it. PackageError if it does not link."""
+
+    def __init__(self, package: Package, threads: int) -> None:
+        self.program = package.program
+        self.threads = threads if self.program.parallel else 1
+        self.constants = package.constants
+        missing = [s for s in self.program.symbols if s not in package.objects]
+        if missing:
+            raise PackageError(f"there is no code for kernel {', '.join(missing)}", stage="load")
+        self._library = _link(package.objects)
+        run, worker, stop, clock = (self._library[name] for name in _ENTRIES)
+        # CFUNCTYPE releases the GIL for the time of the call.
+        self.tw_run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(run)
+        self.tw_worker = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(worker)
+        self.tw_stop = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(stop)
+        self.tw_clock = ctypes.CFUNCTYPE(ctypes.c_int64)(clock)
+        self._constant_table = _pointers([address(c) for c in self.constants])
+
+    @property
+    def seconds_per_tick(self) -> float:
+        return _seconds_per_tick(self.tw_clock)
+
+    def context(self) -> CpuContext:
+        return CpuContext(self)
+
+
+class CpuContext:
+    """An arena, scratch memory and a team of threads."""
+
+    def __init__(self, runner: CpuRunner) -> None:
+        program, threads = runner.program, runner.threads
+        stride = align_up(program.scratch_size, 128)
+        self.runner = runner
+        self.arena = aligned_empty(program.arena_size)
+        self.scratch = aligned_empty(stride * threads)
+        self.inputs = (ctypes.c_void_p * max(1, len(program.inputs)))()
+        self.outputs = (ctypes.c_void_p * max(1, len(program.outputs)))()
+        self.state = aligned_empty(state_bytes(threads), 128)
+        self.state[:] = 0
+        self._state = address(self.state)
+        self._run = runner.tw_run
+        self._profile = ctypes.c_int64.from_address(self._state + field_offset("profile"))
+        for name, value in {
+            "threads": threads,
+            "inputs": ctypes.addressof(self.inputs),
+            "outputs": ctypes.addressof(self.outputs),
+            "constants": ctypes.addressof(runner._constant_table),
+            "arena": address(self.arena),
+            "scratch": address(self.scratch),
+            "scratch_stride": stride,
+            "yield_function": _yield_address(),
+            "acquire_function": _python_function("PyThread_acquire_lock"),
+            "release_function": _python_function("PyThread_release_lock"),
+            "spin_ticks": int(SPIN_SECONDS / runner.seconds_per_tick),
+        }.items():
+            ctypes.c_int64.from_address(self._state + field_offset(name)).value = value
+        self._team = _Team(runner, self.state, threads)
+        # The thread functions hold the team, not the context: a context that is dropped ends its threads.
+        self._finalizer = weakref.finalize(self, self._team.stop)
+        self._finalizer.atexit = False  # _stop_all does that, in time
+
+    def run(self, inputs: Sequence[int], outputs: Sequence[int], times: int | None = None) -> None:
+        """Run the program once on arrays at these addresses; returns when all threads are done."""
+        own_inputs, own_outputs = self.inputs, self.outputs
+        for i, pointer in enumerate(inputs):
+            own_inputs[i] = pointer
+        for i, pointer in enumerate(outputs):
+            own_outputs[i] = pointer
+        if times is None:
+            self._run(self._state)
+            return
+        self._profile.value = times
+        try:
+            self._run(self._state)
+        finally:
+            self._profile.value = 0
+
+    def close(self) -> None:
+        self._finalizer()
+
+    @property
+    def nbytes(self) -> int:
+        return self.arena.nbytes + self.scratch.nbytes
+
+
+class _Team:
+    """The worker threads of a context."""
+
+    def __init__(self, runner: CpuRunner, state: np.ndarray, threads: int) -> None:
+        self.runner, self.state = runner, state  # kept alive as long as the threads run
+        self.locks: list[int] = []
+        self.threads: list[threading.Thread] = []
+        for tid in range(1, threads):
+            lock = _python_api().PyThread_allocate_lock()
+            _python_api().PyThread_acquire_lock(lock, 1)  # taken: a worker that acquires it sleeps
+            self.locks.append(lock)
+            ctypes.c_int64.from_address(address(state) + SLOTS + SLOT_BYTES * tid + 8).value = lock
+        for tid in range(1, threads):
+            thread = threading.Thread(
+                target=runner.tw_worker, args=(address(state), tid), name=f"tilewright-{tid}", daemon=True
+            )
+            thread.start()
+            self.threads.append(thread)
+        if self.threads:
+            _teams.add(self)
+
+    def stop(self) -> None:
+        """Tell the threads to end and wait for them; nothing happens the second time."""
+        threads, self.threads = self.threads, []
+        if threads:
+            self.runner.tw_stop(address(self.state))
+            for thread in threads:
+                thread.join()
+        for lock in self.locks:
+            _python_api().PyThread_free_lock(lock)
+        self.locks = []
+
+
+_teams: weakref.WeakSet[_Team] = weakref.WeakSet()
+
+
+def _stop_all() -> None:
+    """No thread may run native code while the interpreter frees its memory."""
+    for team in list(_teams):
+        team.stop()
+
+
+def _forget_all() -> None:
+    """A forked child has no worker threads: nothing to stop."""
+    for team in list(_teams):
+        team.threads, team.locks = [], []
+
+
+atexit.register(_stop_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
+
+
+# ---- native functions ----
+
+
+def _link(objects: dict[str, bytes]) -> dict[str, int]:
+    """Link object files with each other and with the C library; the addresses of the entries."""
+    from llvmlite import binding as llvm
+
+    with _link_lock:
+        jit = llvm.create_lljit_compiler(target_machine(host()))
+        builder = llvm.JITLibraryBuilder()
+        for data in objects.values():
+            builder.add_object_img(data)
+        builder.add_current_process()
+        for name in _ENTRIES:
+            builder.export_symbol(name)
+        try:
+            return _Library(builder.link(jit, "program"), jit)
+        except RuntimeError as e:
+            raise PackageError(f"the compiled program does not link: {str(e).strip()}", stage="load") from None
+
+
+class _Library(dict):
+    """Addresses by name; holds the code they point into."""
+
+    def __init__(self, tracker, jit) -> None:
+        super().__init__((name, tracker[name]) for name in _ENTRIES)
+        self._keep = (tracker, jit)
+
+
+def _pointers(addresses: list[int]):
+    return (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
+
+
+@lru_cache(maxsize=1)
+def _python_api():
+    """The lock functions of the interpreter's C library, which work without the GIL, on every system."""
+    api = ctypes.CDLL(None, handle=ctypes.pythonapi._handle)
+    api.PyThread_allocate_lock.restype = ctypes.c_void_p
+    api.PyThread_allocate_lock.argtypes = []
+    api.PyThread_acquire_lock.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    api.PyThread_release_lock.argtypes = [ctypes.c_void_p]
+    api.PyThread_release_lock.restype = None
+    api.PyThread_free_lock.argtypes = [ctypes.c_void_p]
+    api.PyThread_free_lock.restype = None
+    return api
+
+
+def _python_function(name: str) -> int:
+    return ctypes.cast(getattr(_python_api(), name), ctypes.c_void_p).value or 0
+
+
+@lru_cache(maxsize=1)
+def _yield_address() -> int:
+    """The function that offers this thread's core to others, 0 if the system has none."""
+    try:
+        if sys.platform == "win32":
+            function = ctypes.windll.kernel32.SwitchToThread  # type: ignore[attr-defined]
+        else:
+            function = ctypes.CDLL(None).sched_yield
+    except (AttributeError, OSError):
+        return 0
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+_ticks: float | None = None
+
+
+def _seconds_per_tick(clock) -> float:
+    """Measured once a process, against the system's clock, over half a millisecond."""
+    global _ticks
+    if _ticks is None:
+        begin, begin_ns = clock(), perf_counter_ns()
+        while perf_counter_ns() - begin_ns < 500_000:
+            pass
+        end, end_ns = clock(), perf_counter_ns()
+        _ticks = (end_ns - begin_ns) * 1e-9 / max(1, end - begin)
+    return _ticks

@@ -1,0 +1,492 @@
+"""Scalar and vector expressions to MLIR text, with value numbering and register elements kept as SSA values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ...errors import CompileError
+from ...tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Var, bounds, linear, neutral, walk
+from ...tensor.mathlib import expand
+
+#: operations of the arith dialect; all others are of math
+ARITH = CASTS | {
+    "addf", "subf", "mulf", "divf", "remf", "negf", "maximumf", "minimumf", "maxnumf", "minnumf", "addi",
+    "subi", "muli", "divsi", "divui", "remsi", "remui", "floordivsi", "ceildivsi", "ceildivui", "andi", "ori",
+    "xori", "shli", "shrsi", "shrui", "maxsi", "minsi", "maxui", "minui", "select",
+}  # fmt: skip
+BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "i1": 1, "index": 8}
+
+
+@dataclass(frozen=True)
+class Value:
+    """An SSA name with its dtype; width 0 is a scalar, otherwise vector lanes."""
+
+    ssa: str
+    dtype: str
+    width: int = 0
+
+    @property
+    def type(self) -> str:
+        return type_text(self.dtype, self.width)
+
+
+@dataclass(frozen=True)
+class Vector:
+    """The vectorized loop being emitted: its variable, lanes, and the mask of active lanes (None: all)."""
+
+    var: str
+    width: int
+    mask: str | None
+
+
+def type_text(dtype: str, width: int) -> str:
+    return f"vector<{width}x{dtype}>" if width else dtype
+
+
+def element(dtype: str) -> str:
+    """The element type in memory: booleans take a byte."""
+    return "i8" if dtype == "i1" else dtype
+
+
+class ExprEmitter:
+    """State shared by expression and statement emission."""
+
+    def __init__(self, buffers: dict[str, Buffer], lanes: int) -> None:
+        self.buffers, self.lanes = buffers, lanes
+        self.lines: list[str] = []
+        self.constants: dict[str, str] = {}
+        self.memory: dict[str, str] = {}
+        self.env: dict[str, str | int] = {}  # loop variable -> SSA name, or its value in unrolled code
+        self.depth: dict[str, int] = {}
+        self.ranges: dict[str, tuple[int, int]] = {}  # loop variable -> smallest and largest value
+        self.registers: dict[tuple[str, int], Value] = {}
+        self.memo: list[dict[str, str]] = [{}]
+        self.loaded: list[dict[str, tuple[str, str]]] = [{}]
+        self.vector: Vector | None = None
+        self.count = 0
+
+    # ---- text ----
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " * (len(self.memo) - 1) + text)
+
+    def fresh(self) -> str:
+        self.count += 1
+        return f"%v{self.count}"
+
+    def op(self, text: str) -> str:
+        """Emit a pure operation once per scope and return its result name."""
+        for scope in reversed(self.memo):
+            if text in scope:
+                return scope[text]
+        name = self.fresh()
+        self.line(f"{name} = {text}")
+        self.memo[-1][text] = name
+        return name
+
+    def op_value(self, text: str, like: Value) -> Value:
+        return Value(self.op(text), like.dtype, like.width)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """A region: values made inside are not visible outside, and neither are register contents unless yielded."""
+        self.memo.append({})
+        self.loaded.append({})
+        saved = dict(self.registers)
+        yield
+        self.registers = saved
+        self.memo.pop()
+        self.loaded.pop()
+
+    @contextmanager
+    def bind(self, var: str, value: str | int) -> Iterator[None]:
+        old = self.env.get(var)
+        self.env[var], self.depth[var] = value, len(self.memo)
+        yield
+        if old is None:
+            del self.env[var]
+        else:
+            self.env[var] = old
+
+    def forget(self, buffers: set[str]) -> None:
+        """Drop remembered loads of buffers that have been written."""
+        for scope in self.loaded:
+            for key in [k for k, (b, _) in scope.items() if b in buffers]:
+                del scope[key]
+
+    @contextmanager
+    def no_vector(self) -> Iterator[None]:
+        saved, self.vector = self.vector, None
+        yield
+        self.vector = saved
+
+    # ---- types and constants ----
+
+    def memref(self, b: Buffer) -> str:
+        return f"memref<{max(b.size, 1)}x{element(b.dtype)}>"
+
+    def storage_bytes(self, dtype: str) -> int:
+        return BYTES[dtype]
+
+    def const(self, value, dtype: str, width: int = 0) -> str:
+        text = f"arith.constant {constant_text(value, dtype, width)}"
+        if text not in self.constants:
+            name = self.fresh()
+            self.constants[text] = f"{name} = {text}"
+        return self.constants[text].split(" = ", 1)[0]
+
+    def all_true(self, width: int) -> str:
+        return self.const(True, "i1", width)
+
+    def as_vector(self, v: Value, width: int | None = None) -> Value:
+        if v.width:
+            return v
+        width = width or (self.vector.width if self.vector else 0)
+        return Value(self.op(f"vector.broadcast {v.ssa} : {v.dtype} to vector<{width}x{v.dtype}>"), v.dtype, width)
+
+    def depends_on_lane(self, e: Expr) -> bool:
+        if self.vector is None:
+            return False
+        return any(isinstance(x, Var) and x.name == self.vector.var for x in walk(e))
+
+    # ---- expressions ----
+
+    def expr(self, e: Expr) -> Value:
+        return self._expr(e, {})
+
+    def _expr(self, e: Expr, memo: dict[int, Value]) -> Value:
+        found = memo.get(id(e))
+        if found is None:
+            found = memo[id(e)] = self._emit(e, memo)
+        return found
+
+    def _emit(self, e: Expr, memo: dict[int, Value]) -> Value:
+        if e.dtype == "index":
+            return self.index(e)
+        if isinstance(e, Const):
+            return Value(self.const(e.value, e.dtype), e.dtype)
+        if isinstance(e, Var):
+            return self.named(e)
+        if isinstance(e, Load):
+            return self.load(e)
+        assert isinstance(e, Op)
+        if e.op == "guard":
+            return self.guard(e)
+        return self.apply(e, [self._expr(a, memo) for a in e.args])
+
+    def named(self, e: Var) -> Value:
+        raise CompileError(f"unknown scalar {e.name}", stage="emit")
+
+    def apply(self, e: Op, args: list[Value]) -> Value:
+        """One operation on emitted operands; mathematical functions are expanded into machine operations."""
+        leaves = tuple(_Leaf(v.ssa, v.dtype, v.width) for v in args)
+        if e.op not in ARITH and not e.op.startswith("cmp"):
+            expanded = expand(e.op, leaves, e.dtype)
+            if expanded is not None:
+                return self.expanded(expanded, {})
+        name = e.op.split(".")[0]
+        if name in ("cmpf", "cmpi"):
+            return self.compare(e, args)
+        return self.elementwise(("arith." if e.op in ARITH else "math.") + e.op, args, e.dtype)
+
+    def expanded(self, e: Expr, memo: dict[int, Value]) -> Value:
+        """Emit an expansion whose leaves are already emitted."""
+        found = memo.get(id(e))
+        if found is None:
+            if isinstance(e, _Leaf):
+                found = Value(e.name, e.dtype, e.width)
+            elif isinstance(e, Const):
+                found = Value(self.const(e.value, e.dtype), e.dtype)
+            else:
+                assert isinstance(e, Op)
+                args = [self.expanded(a, memo) for a in e.args]
+                if e.op.startswith("cmp"):
+                    found = self.compare(e, args)
+                else:
+                    found = self.elementwise(("arith." if e.op in ARITH else "math.") + e.op, args, e.dtype)
+            memo[id(e)] = found
+        return found
+
+    def _even(self, args: list[Value]) -> tuple[list[Value], int]:
+        """Broadcast scalars where there is a vector among the operands."""
+        width = max((a.width for a in args), default=0)
+        return ([self.as_vector(a, width) for a in args] if width else args), width
+
+    def elementwise(self, name: str, args: list[Value], dtype: str) -> Value:
+        args, width = self._even(args)
+        t = type_text(dtype, width)
+        names = ", ".join(a.ssa for a in args)
+        if name == "arith.select":
+            return Value(self.op(f"{name} {names} : {args[0].type}, {t}"), dtype, width)
+        if name[6:] in CASTS:
+            return Value(self.op(f"{name} {names} : {args[0].type} to {t}"), dtype, width)
+        if name == "math.fpowi":
+            return Value(self.op(f"{name} {names} : {args[0].type}, {args[1].type}"), dtype, width)
+        return Value(self.op(f"{name} {names} : {t}"), dtype, width)
+
+    def compare(self, e: Op, args: list[Value]) -> Value:
+        args, width = self._even(args)
+        kind, predicate = e.op.split(".")
+        return Value(self.op(f"arith.{kind} {predicate}, {args[0].ssa}, {args[1].ssa} : {args[0].type}"), "i1", width)
+
+    def guard(self, e: Op) -> Value:
+        """guard(c, x, y): x where c holds, else y; x's loads happen only where c holds."""
+        cond = self.expr(e.args[0])
+        if cond.width:
+            assert self.vector is not None
+            saved = self.vector
+            mask = cond.ssa
+            if saved.mask:
+                mask = self.op(f"arith.andi {mask}, {saved.mask} : vector<{saved.width}xi1>")
+            self.vector = Vector(saved.var, saved.width, mask)
+            x = self.expr(e.args[1])
+            self.vector = saved
+            return self.elementwise("arith.select", [cond, x, self.expr(e.args[2])], e.dtype)
+        x_lines, x = self.captured(e.args[1])
+        y_lines, y = self.captured(e.args[2], x.width)
+        if y.width and not x.width:
+            x_lines, x = self.captured(e.args[1], y.width)
+        name = self.fresh()
+        self.line(f"{name} = scf.if {cond.ssa} -> ({x.type}) {{")
+        self.lines += [*x_lines, f"scf.yield {x.ssa} : {x.type}"]
+        self.line("} else {")
+        self.lines += [*y_lines, f"scf.yield {y.ssa} : {y.type}"]
+        self.line("}")
+        return Value(name, x.dtype, x.width)
+
+    def captured(self, e: Expr, width: int = 0) -> tuple[list[str], Value]:
+        """Emit `e` into lines of its own, as the body of a region; broadcast to `width` lanes if it is a scalar."""
+        outer, self.lines = self.lines, []
+        with self.scope():
+            v = self.expr(e)
+            if width and not v.width:
+                v = self.as_vector(v, width)
+        lines, self.lines = self.lines, outer
+        return lines, v
+
+    def horizontal(self, op: str, lanes: Value, start: Value) -> Value:
+        """Combine all lanes into one value, starting from `start`; lanes masked off count as neutral."""
+        assert self.vector is not None
+        if self.vector.mask:
+            fill = self.const(neutral(op, lanes.dtype).value, lanes.dtype, lanes.width)
+            lanes = self.op_value(
+                f"arith.select {self.vector.mask}, {lanes.ssa}, {fill} : vector<{lanes.width}xi1>, {lanes.type}", lanes
+            )
+        # halves are added pairwise: fewer roundings in a row, and a fixed order
+        while lanes.width > 1:
+            half = lanes.width // 2
+            a, b = (
+                Value(
+                    self.op(
+                        f"vector.extract_strided_slice {lanes.ssa} "
+                        f"{{offsets = [{o}], sizes = [{half}], strides = [1]}} : "
+                        f"{lanes.type} to vector<{half}x{lanes.dtype}>"
+                    ),
+                    lanes.dtype,
+                    half,
+                )
+                for o in (0, half)
+            )
+            lanes = self.elementwise(f"arith.{op}", [a, b], lanes.dtype)
+        scalar = Value(self.op(f"vector.extract {lanes.ssa}[0] : {lanes.dtype} from {lanes.type}"), lanes.dtype)
+        return self.elementwise(f"arith.{op}", [start, scalar], lanes.dtype)
+
+    # ---- indices ----
+
+    def index(self, e: Expr) -> Value:
+        """An index expression: constants folded, terms added outermost loop first so that sums can be hoisted."""
+        terms, constant = linear(e)
+        rest: list[tuple[int, Expr, int]] = []
+        for t, c in terms.items():
+            if isinstance(t, Var):
+                bound = self.env.get(t.name)
+                if isinstance(bound, int):
+                    constant += c * bound
+                    continue
+                rest.append((self.depth.get(t.name, 99) if bound is not None else 100, t, c))
+            else:
+                rest.append((50, t, c))
+        rest.sort(key=lambda x: x[0])
+        total: Value | None = None
+        for _, t, c in rest:
+            part = self.term(t)
+            if c != 1:
+                part = self.elementwise("arith.muli", [part, Value(self.const(c, "index"), "index")], "index")
+            total = part if total is None else self.elementwise("arith.addi", [total, part], "index")
+        if total is None:
+            return Value(self.const(constant, "index"), "index")
+        if constant:
+            total = self.elementwise("arith.addi", [total, Value(self.const(constant, "index"), "index")], "index")
+        return total
+
+    def term(self, t: Expr) -> Value:
+        if isinstance(t, Var):
+            bound = self.env.get(t.name)
+            if isinstance(bound, str):
+                return Value(bound, "index")
+            if self.vector and t.name == self.vector.var:
+                return Value(self.op(f"vector.step : vector<{self.vector.width}xindex>"), "index", self.vector.width)
+            raise CompileError(f"loop variable {t.name} is not in scope", stage="emit")
+        if isinstance(t, Load):
+            return self.load(t)
+        assert isinstance(t, Op)
+        args = [self.expr(a) for a in t.args]
+        if t.op in ("floordivsi", "remsi"):
+            limit = bounds(t.args[0], self.ranges)
+            if t.op == "remsi" or (limit is not None and limit[0] >= 0):  # not negative: the unsigned form is cheaper
+                return self.elementwise("arith.divui" if t.op == "floordivsi" else "arith.remui", args, "index")
+        return self.elementwise("arith." + t.op, args, "index")
+
+    def flat(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
+        total: Expr = Const(0, "index")
+        for i, s in zip(indices, buffer.strides, strict=True):
+            total = total + i * s
+        return total
+
+    def lane_stride(self, name: str, indices: tuple[Expr, ...]) -> int | None:
+        """Elements between neighbouring lanes: 0 invariant, 1 contiguous, None if not regular."""
+        assert self.vector is not None
+        terms, _ = linear(self.flat(self.buffers[name], indices))
+        stride = 0
+        for t, c in terms.items():
+            if isinstance(t, Var):
+                if t.name == self.vector.var:
+                    stride = c
+            elif self.depends_on_lane(t):
+                return None
+        return stride
+
+    def address(self, buffer: Buffer, indices: tuple[Expr, ...], *, lane0: bool = False) -> Value:
+        """The flat index; with `lane0` that of the first lane."""
+        flat = self.flat(buffer, indices)
+        if lane0:
+            assert self.vector is not None
+            with self.bind(self.vector.var, 0):
+                return self.index(flat)
+        return self.index(flat)
+
+    # ---- loads ----
+
+    def load(self, e: Load) -> Value:
+        buffer = self.buffers[e.buffer]
+        if buffer.scope == "register":
+            return self.load_register(buffer, e)
+        stride = self.lane_stride(e.buffer, e.indices) if self.vector else 0
+        memory, kind = self.memory[buffer.name], self.memref(buffer)
+        stored = element(buffer.dtype)
+        if stride == 0:
+            address = self.address(buffer, e.indices).ssa
+            return self.from_storage(
+                self.remember(buffer, f"memref.load {memory}[{address}] : {kind}", Value("", stored)), buffer.dtype
+            )
+        vector = self.vector
+        assert vector is not None
+        shape = Value("", stored, vector.width)
+        if stride == 1:
+            base = self.address(buffer, e.indices, lane0=True).ssa
+            if vector.mask:
+                zero = self.const(0, stored, vector.width)
+                text = (
+                    f"vector.maskedload {memory}[{base}], {vector.mask}, {zero} : {kind}, "
+                    f"vector<{vector.width}xi1>, {shape.type} into {shape.type}"
+                )
+            else:
+                text = f"vector.load {memory}[{base}] : {kind}, {shape.type}"
+        else:
+            where = self.as_vector(self.address(buffer, e.indices))
+            mask = vector.mask or self.all_true(vector.width)
+            zero, c0 = self.const(0, stored, vector.width), self.const(0, "index")
+            text = (
+                f"vector.gather {memory}[{c0}] [{where.ssa}], {mask}, {zero} : {kind}, {where.type}, "
+                f"vector<{vector.width}xi1>, {shape.type} into {shape.type}"
+            )
+        return self.from_storage(self.remember(buffer, text, shape), buffer.dtype)
+
+    def remember(self, buffer: Buffer, text: str, shape: Value) -> Value:
+        for scope in reversed(self.loaded):
+            if text in scope:
+                return Value(scope[text][1], shape.dtype, shape.width)
+        name = self.fresh()
+        self.line(f"{name} = {text}")
+        self.loaded[-1][text] = (buffer.name, name)
+        return Value(name, shape.dtype, shape.width)
+
+    def from_storage(self, v: Value, dtype: str) -> Value:
+        if dtype != "i1":
+            return v
+        zero = Value(self.const(0, "i8"), "i8")
+        return self.compare(Op("cmpi.ne", (), "i1"), [v, zero])
+
+    def to_storage(self, v: Value) -> Value:
+        return self.elementwise("arith.extui", [v], "i8") if v.dtype == "i1" else v
+
+    # ---- registers ----
+
+    def slot_key(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[str, int]:
+        terms, constant = linear(self.flat(buffer, indices))
+        for t, c in terms.items():
+            bound = self.env.get(t.name) if isinstance(t, Var) else None
+            if isinstance(bound, int):
+                constant += c * bound
+            elif not (isinstance(t, Var) and self.vector and t.name == self.vector.var and c == 1):
+                raise CompileError(
+                    f"register buffer {buffer.name} is indexed by {t}, which is not unrolled", stage="emit"
+                )
+        return buffer.name, constant
+
+    def slot(self, key: tuple[str, int], shape: tuple[str, int]) -> Value:
+        """The current value of a register element (zero if never written)."""
+        if key not in self.registers:
+            dtype, width = shape
+            self.registers[key] = Value(self.const(0, dtype, width), dtype, width)
+        return self.registers[key]
+
+    def load_register(self, buffer: Buffer, e: Load) -> Value:
+        key = self.slot_key(buffer, e.indices)
+        if key not in self.registers:
+            raise CompileError(f"register {buffer.name}[{key[1]}] is read before it is written", stage="emit")
+        return self.registers[key]
+
+
+class _Leaf(Var):
+    """An already emitted value standing in an expansion."""
+
+    __slots__ = ("width",)
+    width: int
+
+    def __init__(self, name: str, dtype: str, width: int) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "width", width)
+
+
+def constant_text(value, dtype: str, width: int) -> str:
+    if dtype == "i1":
+        text = "true" if value else "false"
+    elif dtype in ("f32", "f64", "f16", "bf16"):
+        text = float_text(float(value), dtype)
+    else:
+        text = str(int(value))
+    if width:
+        return f"dense<{text}> : vector<{width}x{dtype}>"
+    return text if dtype == "i1" else f"{text} : {dtype}"
+
+
+_SPECIAL = {
+    "f64": (0x7FF0000000000000, 0x8000000000000000, 0x7FF8000000000000),
+    "f32": (0x7F800000, 0x80000000, 0x7FC00000),
+}
+_SPECIAL |= {"f16": (0x7C00, 0x8000, 0x7E00), "bf16": (0x7F80, 0x8000, 0x7FC0)}
+
+
+def float_text(value: float, dtype: str) -> str:
+    infinity, sign, nan = _SPECIAL[dtype]
+    if math.isnan(value):
+        return hex(nan)
+    if math.isinf(value):
+        return hex(infinity | (sign if value < 0 else 0))
+    text = repr(value)
+    return text if "." in text else text.replace("e", ".0e") if "e" in text else text + ".0"

@@ -1,0 +1,463 @@
+"""The program as one native function that all threads run together, and the worker loop around it, in LLVM IR.
+
+``tw_main(inputs, outputs, constants, arena, scratch, tid, n, state, profile)`` calls the kernels in order. Every thread
+runs it with its own `tid` of `n` and its own `scratch`; kernels divide their work by these. Between two calls that
+touch the same bytes stands a barrier, unless thread 0 alone runs both; nowhere else.
+
+    tw_run(state)            thread 0: publish a job, wake who sleeps, do a share, wait for the others
+    tw_worker(state, tid)    the other threads: wait for jobs and do a share of each until tw_stop
+    tw_stop(state)           end all workers
+    tw_clock()               the clock of `profile` and of the spin time, in ticks
+
+The state is one block of memory laid out below; the fields that threads write to each other lie in lines of their own.
+An idle worker spins for a while, then blocks on a lock of its own through functions of the interpreter's C library,
+which need no GIL. No wake-up is lost: the worker says that it sleeps and then looks for a job once more, the caller
+publishes the job and then looks for sleepers, all sequentially consistent, and an exchange decides who clears the flag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...program.program import COPY, BufferRef, Call, Program
+from .assemble import assemble
+from .builtins import BUILTINS, builtins_llvm
+from .host import CpuDescription
+
+# ---- layout of the state, in bytes ----
+GENERATION = 0  # number of the job, -1 to stop
+COUNT = 128  # arrivals at barriers since the job began
+CONFIG = 256  # what does not change during a job: the fields below, 8 bytes each
+FIELDS = (
+    *("threads", "inputs", "outputs", "constants", "arena", "scratch", "scratch_stride"),
+    *("yield_function", "acquire_function", "release_function", "spin_ticks", "profile"),
+)
+SLOTS = 384  # one slot a thread: asleep flag, address of its lock
+SLOT_BYTES = 128
+
+#: copies of fewer bytes are not worth dividing
+_PARALLEL_COPY = 64 << 10
+#: polls of a barrier before a thread offers its core to others
+_SPINS = 4000
+
+
+def field_offset(name: str) -> int:
+    """Byte offset of a field of the configuration in the state."""
+    return CONFIG + 8 * FIELDS.index(name)
+
+
+def state_bytes(threads: int) -> int:
+    return SLOTS + SLOT_BYTES * threads
+
+
+def is_parallel(call: Call) -> bool:
+    """Whether all threads run a call; small copies are left to thread 0."""
+    if call.symbol == COPY:
+        return call.parallel and call.args[0].nbytes >= _PARALLEL_COPY
+    return call.parallel
+
+
+def barriers(calls: Sequence[Call]) -> list[bool]:
+    """For every call, whether all threads must have finished the calls before it.
+
+    They must if it reads what was written since the last barrier, or writes what was read or written since; not among
+    calls that thread 0 runs alone, which are in order anyway.
+    """
+    needed = []
+    since: list[tuple[BufferRef, bool, bool]] = []  # buffer, written, by all threads
+    for call in calls:
+        parallel = is_parallel(call)
+        accesses = [(ref, written) for ref, written in call.accesses() if ref.nbytes]
+        conflict = any(
+            (written or before_written) and (parallel or before_parallel) and ref.overlaps(before)
+            for ref, written in accesses
+            for before, before_written, before_parallel in since
+        )
+        needed.append(conflict)
+        if conflict:
+            since.clear()
+        since.extend((ref, written, parallel) for ref, written in accesses)
+    return needed
+
+
+def program_llvm(program: Program, description: CpuDescription) -> str:
+    """The LLVM IR of the functions above for a program; the kernels are external functions."""
+    waits = barriers(program.calls)
+    helpers = _HELPERS.format(**_parts(description))
+    return "\n".join((_main(program, waits), helpers, _runtime(sum(waits))))
+
+
+def assemble_program(program: Program, kernels: Mapping[str, bytes], description: CpuDescription) -> dict[str, bytes]:
+    """All objects of a package: the kernels that are called, the program's own, and LLVM's support functions if needed.
+
+    KeyError if a kernel is missing.
+    """
+    objects = {symbol: kernels[symbol] for symbol in program.symbols}
+    objects["tw.main"] = assemble(program_llvm(program, description), description)
+    if any(name.encode() in data for name in BUILTINS for data in objects.values()):
+        objects["tw.builtins"] = assemble(builtins_llvm(), description)
+    return objects
+
+
+def _quoted(symbol: str) -> str:
+    return '@"' + "".join(c if c.isalnum() or c in "._-$" else f"\\{ord(c):02X}" for c in symbol) + '"'
+
+
+# ---- the calls ----
+
+
+class _Body:
+    """The text of @tw_main as it is written."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.counter = 0
+
+    def name(self) -> str:
+        self.counter += 1
+        return f"%v{self.counter}"
+
+    def add(self, line: str) -> None:
+        self.lines.append("  " + line)
+
+    def label(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+
+    def pointer(self, ref: BufferRef) -> str:
+        """The address of a buffer, as an SSA value."""
+        base = "%arena"
+        if ref.space != "arena":
+            table = {"input": "%inputs", "output": "%outputs", "constant": "%constants"}[ref.space]
+            slot, base = self.name(), self.name()
+            self.add(f"{slot} = getelementptr ptr, ptr {table}, i64 {ref.index}")
+            self.add(f"{base} = load ptr, ptr {slot}, align 8")
+        if ref.offset == 0:
+            return base
+        at = self.name()
+        self.add(f"{at} = getelementptr i8, ptr {base}, i64 {ref.offset}")
+        return at
+
+
+def _main(program: Program, waits: list[bool]) -> str:
+    body = _Body()
+    alone = False  # inside a block that only thread 0 runs
+    passed = 0
+    arities: dict[str, int] = {}
+    for number, (call, wait) in enumerate(zip(program.calls, waits, strict=True)):
+        parallel = is_parallel(call)
+        if alone and (parallel or wait):
+            body.add(f"br label %join{number}")
+            body.label(f"join{number}")
+            alone = False
+        if wait:
+            passed += 1
+            body.add(f"call void @tw_barrier(ptr %state, i64 %n, i64 {passed})")
+        if not parallel and not alone:
+            body.add(f"br i1 %first, label %alone{number}, label %join{_end_of_block(program.calls, waits, number)}")
+            body.label(f"alone{number}")
+            alone = True
+        body.add(f"call void @tw_stamp(ptr %profile, i64 {number})")
+        _emit_call(body, call)
+        if call.symbol != COPY and arities.setdefault(call.symbol, len(call.args)) != len(call.args):
+            raise ValueError(f"kernel {call.symbol} is called with different numbers of arguments")
+    if alone:
+        body.add(f"br label %join{len(program.calls)}")
+        body.label(f"join{len(program.calls)}")
+    body.add(f"call void @tw_stamp(ptr %profile, i64 {len(program.calls)})")
+    declarations = [f"declare void {_quoted(s)}({'ptr, ' * (k + 1)}i64, i64) nounwind" for s, k in arities.items()]
+    head = (
+        "define void @tw_main(ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, ptr %scratch, "
+        "i64 %tid, i64 %n, ptr %state, ptr %profile) nounwind {\n  %first = icmp eq i64 %tid, 0"
+    )
+    return "\n".join((*declarations, head, *body.lines, "  ret void\n}"))
+
+
+def _end_of_block(calls: Sequence[Call], waits: list[bool], number: int) -> int:
+    """The first call after `number` that thread 0 does not run in the same block."""
+    following = range(number + 1, len(calls))
+    return next((i for i in following if is_parallel(calls[i]) or waits[i]), len(calls))
+
+
+def _emit_call(body: _Body, call: Call) -> None:
+    if call.symbol == COPY:
+        source, target = (body.pointer(ref) for ref in call.args)
+        tid, n = ("%tid", "%n") if is_parallel(call) else ("0", "1")
+        size = call.args[0].nbytes
+        body.add(f"call void @tw_copy(ptr {target}, ptr {source}, i64 {size}, i64 {tid}, i64 {n})")
+        return
+    pointers = ", ".join(f"ptr {body.pointer(ref)}" for ref in call.args)
+    tid, n = ("%tid", "%n") if is_parallel(call) else ("0", "1")
+    comma = ", " if pointers else ""
+    body.add(f"call void {_quoted(call.symbol)}({pointers}{comma}ptr %scratch, i64 {tid}, i64 {n})")
+
+
+# ---- what is the same for all programs ----
+
+
+def _parts(description: CpuDescription) -> dict[str, object]:
+    arch = description.arch
+    pause = {
+        "x86_64": ("call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()"),
+        "aarch64": ("call void @llvm.aarch64.isb(i32 15)", "declare void @llvm.aarch64.isb(i32)"),
+    }.get(arch, ("", ""))
+    clock = "call i64 @llvm.readcyclecounter()", "declare i64 @llvm.readcyclecounter()"
+    if arch == "aarch64":  # programs may not read the cycle counter there; the system's timer they may
+        name = "llvm.read_volatile_register.i64"
+        clock = f"call i64 @{name}(metadata !0)", f'declare i64 @{name}(metadata)\n!0 = !{{!"cntvct_el0"}}'
+    return {
+        "pause": pause[0],
+        "declare_pause": pause[1],
+        "clock": clock[0],
+        "declare_clock": clock[1],
+        "count": COUNT,
+        "spins": _SPINS,
+        "yield": field_offset("yield_function"),
+    }
+
+
+_HELPERS = """\
+{declare_pause}
+{declare_clock}
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+declare i64 @llvm.umin.i64(i64, i64)
+
+define i64 @tw_clock() nounwind {{
+  %t = {clock}
+  ret i64 %t
+}}
+
+define internal void @tw_pause() nounwind alwaysinline {{
+  {pause}
+  ret void
+}}
+
+define internal void @tw_stamp(ptr %profile, i64 %index) nounwind noinline {{
+  %off = icmp eq ptr %profile, null
+  br i1 %off, label %done, label %stamp
+stamp:
+  %t = {clock}
+  %slot = getelementptr i64, ptr %profile, i64 %index
+  store i64 %t, ptr %slot, align 8
+  br label %done
+done:
+  ret void
+}}
+
+define internal void @tw_copy(ptr %to, ptr %from, i64 %size, i64 %tid, i64 %n) nounwind {{
+  %up = add i64 %n, 63
+  %padded = add i64 %size, %up
+  %share = udiv i64 %padded, %n
+  %chunk = and i64 %share, -64
+  %whole = add i64 %chunk, 64
+  %begin = mul i64 %whole, %tid
+  %from_here = call i64 @llvm.umin.i64(i64 %begin, i64 %size)
+  %next = add i64 %from_here, %whole
+  %to_here = call i64 @llvm.umin.i64(i64 %next, i64 %size)
+  %bytes = sub i64 %to_here, %from_here
+  %d = getelementptr i8, ptr %to, i64 %from_here
+  %s = getelementptr i8, ptr %from, i64 %from_here
+  call void @llvm.memcpy.p0.p0.i64(ptr %d, ptr %s, i64 %bytes, i1 false)
+  ret void
+}}
+
+; Wait until `target` arrivals have been counted: poll, and after many polls offer the core to others.
+define internal void @tw_await(ptr %state, i64 %target) nounwind {{
+  %count = getelementptr i8, ptr %state, i64 {count}
+  %slot = getelementptr i8, ptr %state, i64 {yield}
+  %function = load ptr, ptr %slot, align 8
+  %can_yield = icmp ne ptr %function, null
+  br label %poll
+poll:
+  %i = phi i64 [ 0, %0 ], [ %i1, %relax ], [ %i1, %offer ]
+  %now = load atomic i64, ptr %count acquire, align 8
+  %there = icmp uge i64 %now, %target
+  br i1 %there, label %done, label %again
+again:
+  %i1 = add i64 %i, 1
+  %long = icmp ugt i64 %i1, {spins}
+  %give = and i1 %long, %can_yield
+  br i1 %give, label %offer, label %relax
+relax:
+  call void @tw_pause()
+  br label %poll
+offer:
+  %ignored = call i32 %function()
+  br label %poll
+done:
+  ret void
+}}
+
+; The k-th barrier of a job: arrivals are counted on, so the k-th is complete at k times n.
+define internal void @tw_barrier(ptr %state, i64 %n, i64 %k) nounwind noinline {{
+  %several = icmp ugt i64 %n, 1
+  br i1 %several, label %arrive, label %done
+arrive:
+  %target = mul i64 %n, %k
+  %count = getelementptr i8, ptr %state, i64 {count}
+  %before = atomicrmw add ptr %count, i64 1 acq_rel, align 8
+  %mine = add i64 %before, 1
+  %last = icmp uge i64 %mine, %target
+  br i1 %last, label %done, label %wait
+wait:
+  call void @tw_await(ptr %state, i64 %target)
+  br label %done
+done:
+  ret void
+}}
+"""
+
+
+def _runtime(passed: int) -> str:
+    offsets = {name: field_offset(name) for name in FIELDS}
+    loads = "\n".join(
+        f"  %p_{f} = getelementptr i8, ptr %state, i64 {offsets[f]}\n  %{f} = load {kind}, ptr %p_{f}, align 8"
+        for f, kind in (
+            *((f, "ptr") for f in ("inputs", "outputs", "constants", "arena", "scratch", "profile")),
+            *((f, "i64") for f in ("threads", "scratch_stride")),
+        )
+    )
+    return _RUNTIME.format(
+        loads=loads,
+        passed=passed,
+        slots=SLOTS,
+        slot_bytes=SLOT_BYTES,
+        generation=GENERATION,
+        count=COUNT,
+        **{f"at_{k}": v for k, v in offsets.items()},
+    )
+
+
+_RUNTIME = """\
+; One thread's part of the job described in the state. Only thread 0 takes times.
+define internal void @tw_share(ptr %state, i64 %tid) nounwind {{
+{loads}
+  %mine = mul i64 %scratch_stride, %tid
+  %own = getelementptr i8, ptr %scratch, i64 %mine
+  %first = icmp eq i64 %tid, 0
+  %times = select i1 %first, ptr %profile, ptr null
+  call void @tw_main(
+    ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, ptr %own, i64 %tid, i64 %threads, ptr %state, ptr %times)
+  ret void
+}}
+
+; Publish a generation and release the lock of every worker that sleeps.
+define internal void @tw_publish(ptr %state, i64 %generation) nounwind {{
+  %p_threads = getelementptr i8, ptr %state, i64 {at_threads}
+  %threads = load i64, ptr %p_threads, align 8
+  %p_release = getelementptr i8, ptr %state, i64 {at_release_function}
+  %release = load ptr, ptr %p_release, align 8
+  %p_generation = getelementptr i8, ptr %state, i64 {generation}
+  store atomic i64 %generation, ptr %p_generation seq_cst, align 8
+  br label %next
+next:
+  %tid = phi i64 [ 1, %0 ], [ %tid1, %awake ]
+  %more = icmp ult i64 %tid, %threads
+  br i1 %more, label %look, label %done
+look:
+  %slot_at = mul i64 %tid, {slot_bytes}
+  %slots = getelementptr i8, ptr %state, i64 {slots}
+  %asleep = getelementptr i8, ptr %slots, i64 %slot_at
+  %flag = load atomic i64, ptr %asleep seq_cst, align 8
+  %sleeps = icmp ne i64 %flag, 0
+  br i1 %sleeps, label %claim, label %awake
+claim:
+  %old = atomicrmw xchg ptr %asleep, i64 0 seq_cst, align 8
+  %ours = icmp ne i64 %old, 0
+  br i1 %ours, label %wake, label %awake
+wake:
+  %p_lock = getelementptr i8, ptr %asleep, i64 8
+  %lock = load ptr, ptr %p_lock, align 8
+  call void %release(ptr %lock)
+  br label %awake
+awake:
+  %tid1 = add i64 %tid, 1
+  br label %next
+done:
+  ret void
+}}
+
+define void @tw_run(ptr %state) nounwind {{
+  %p_threads = getelementptr i8, ptr %state, i64 {at_threads}
+  %threads = load i64, ptr %p_threads, align 8
+  %several = icmp ugt i64 %threads, 1
+  br i1 %several, label %team, label %alone
+alone:
+  call void @tw_share(ptr %state, i64 0)
+  ret void
+team:
+  %count = getelementptr i8, ptr %state, i64 {count}
+  store atomic i64 0, ptr %count monotonic, align 8
+  %p_generation = getelementptr i8, ptr %state, i64 {generation}
+  %before = load atomic i64, ptr %p_generation monotonic, align 8
+  %generation = add i64 %before, 1
+  call void @tw_publish(ptr %state, i64 %generation)
+  call void @tw_share(ptr %state, i64 0)
+  %inside = mul i64 %threads, {passed}
+  %others = add i64 %threads, -1
+  %all = add i64 %inside, %others
+  call void @tw_await(ptr %state, i64 %all)
+  ret void
+}}
+
+define void @tw_stop(ptr %state) nounwind {{
+  call void @tw_publish(ptr %state, i64 -1)
+  ret void
+}}
+
+define void @tw_worker(ptr %state, i64 %tid) nounwind {{
+  %p_generation = getelementptr i8, ptr %state, i64 {generation}
+  %count = getelementptr i8, ptr %state, i64 {count}
+  %p_ticks = getelementptr i8, ptr %state, i64 {at_spin_ticks}
+  %ticks = load i64, ptr %p_ticks, align 8
+  %p_acquire = getelementptr i8, ptr %state, i64 {at_acquire_function}
+  %acquire = load ptr, ptr %p_acquire, align 8
+  %slot_at = mul i64 %tid, {slot_bytes}
+  %slots = getelementptr i8, ptr %state, i64 {slots}
+  %asleep = getelementptr i8, ptr %slots, i64 %slot_at
+  %p_lock = getelementptr i8, ptr %asleep, i64 8
+  %lock = load ptr, ptr %p_lock, align 8
+  br label %idle
+idle:
+  %seen = phi i64 [ 0, %0 ], [ %job, %finished ], [ %seen, %block ]
+  %start = call i64 @tw_clock()
+  br label %spin
+spin:
+  %i = phi i64 [ 0, %idle ], [ %i1, %relax ]
+  %new = load atomic i64, ptr %p_generation acquire, align 8
+  %changed = icmp ne i64 %new, %seen
+  br i1 %changed, label %work, label %relax
+relax:
+  call void @tw_pause()
+  %now = call i64 @tw_clock()
+  %waited = sub i64 %now, %start
+  %i1 = add i64 %i, 1
+  %over = icmp ugt i64 %waited, %ticks
+  %many = icmp ugt i64 %i1, 1000000             ; should the clock stand still
+  %tired = or i1 %over, %many
+  br i1 %tired, label %sleep, label %spin
+sleep:
+  store atomic i64 1, ptr %asleep seq_cst, align 8
+  %again = load atomic i64, ptr %p_generation seq_cst, align 8
+  %late = icmp ne i64 %again, %seen
+  br i1 %late, label %retract, label %block
+retract:
+  %flag = atomicrmw xchg ptr %asleep, i64 0 seq_cst, align 8
+  %mine = icmp ne i64 %flag, 0
+  br i1 %mine, label %work, label %block
+block:
+  %ignored = call i32 %acquire(ptr %lock, i32 1)
+  br label %idle
+work:
+  %job = phi i64 [ %new, %spin ], [ %again, %retract ]
+  %stop = icmp eq i64 %job, -1
+  br i1 %stop, label %end, label %go
+go:
+  call void @tw_share(ptr %state, i64 %tid)
+  %arrived = atomicrmw add ptr %count, i64 1 acq_rel, align 8
+  br label %finished
+finished:
+  br label %idle
+end:
+  ret void
+}}
+"""

@@ -1,0 +1,152 @@
+"""The CPU's part of the pipeline: `emit` (loop nests to MLIR) and `assemble` (MLIR to object code)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch_mlir import ir
+
+from ...errors import ModelError
+from ...ir.constants import ConstantTable
+from ...ir.context import parse, use
+from ...ir.graph import Graph, read_text
+from ...options import get
+from ...program.build import KernelInfo, location_names
+from ...schedule.inplace import inplace_pairs
+from ...schedule.machine import lanes
+from ...schedule.nest import For, Nest, Pack, walk_stmts
+from .cache import KernelCache
+from .emit import emit
+from .pool import Job, compile_many
+
+
+def emit_kernels(state: Any) -> None:
+    """Nests -> MLIR text, with what the program needs to know of each kernel."""
+    width = lanes(state.description)
+    for name, nest in state.nests.items():
+        state.emitted[name], scratch = emit(nest, width)
+        state.infos[name] = kernel_info(nest, scratch)
+
+
+def kernel_info(nest: Nest, scratch: int) -> KernelInfo:
+    positions = {p.name: i for i, p in enumerate(nest.params)}
+    parallel = any(isinstance(s, For) and s.kind == "parallel" for s in walk_stmts(nest.body))
+    pairs = tuple((positions[o], positions[i]) for o, i in inplace_pairs(nest))
+    return KernelInfo(scratch, {positions[n]: p for n, p in nest.packs.items()}, parallel, pairs)
+
+
+def assemble_kernels(state: Any) -> None:
+    """MLIR text -> object code, from the cache or compiled in worker processes."""
+    names = call_names(state.module)
+    jobs = [Job(k, text, names.get(k, ())) for k, text in state.emitted.items()]
+    cache = KernelCache() if state.options.cache else None
+    for done in compile_many(jobs, state.description, workers=state.options.job_count, cache=cache):
+        state.objects[done.symbol] = done.data
+        state.stats[done.symbol] = {k: v for k, v in done.stats.items() if k.endswith("seconds")}
+    state.names = names
+
+
+def call_names(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Source node names of the first call of every kernel."""
+    found: dict[str, tuple[str, ...]] = {}
+    for op in graph.operations():
+        if op.name == "func.call":
+            found.setdefault(ir.FlatSymbolRefAttr(op.attributes["callee"]).value, location_names(op.location))
+    return found
+
+
+def sizes_text(state: Any) -> str:
+    return "\n".join(f"{len(data):8} bytes  {name}" for name, data in state.objects.items()) + "\n"
+
+
+# ---- level 5 as one module -----------------------------------------------------------------------------------------
+
+
+def emitted_text(state: Any) -> str:
+    """One module: ``@program`` is the fused level-3 module, then one module a kernel, with its facts as attributes."""
+    program = state.module.module.operation.get_asm(enable_debug_info=True, use_local_scope=True)
+    parts = [f"module @program {{\n{_inside(program)}\n}}"]
+    for name, text in state.emitted.items():
+        parts.append(f"module @{name} attributes {_info_attributes(state.infos[name])} {{\n{_inside(text)}\n}}")
+    return "module {\n" + "\n".join(parts) + "\n}\n"
+
+
+def _inside(text: str) -> str:
+    """The operations of a printed module."""
+    start, end = text.index("module {") + len("module {"), text.rindex("}")
+    return text[start:end].strip("\n")
+
+
+def _info_attributes(info: KernelInfo) -> str:
+    packs = ", ".join(
+        f'{{param = {i} : i64, source = "{p.source}", '
+        f"splits = [{', '.join(f'array<i64{_list(s)}>' for s in p.splits)}], order = array<i64{_list(p.order)}>}}"
+        for i, p in info.packs.items()
+    )
+    pairs = ", ".join(f"array<i64: {o}, {i}>" for o, i in info.inplace)
+    parallel = "true" if info.parallel else "false"
+    return (
+        f"{{tw.scratch = {info.scratch} : i64, tw.parallel = {parallel}, tw.packs = [{packs}], tw.inplace = [{pairs}]}}"
+    )
+
+
+def _list(numbers: tuple[int, ...]) -> str:
+    return ": " + ", ".join(map(str, numbers)) if numbers else ""
+
+
+def enter(state: Any, path: Path) -> None:
+    """Read what `emitted_text` wrote."""
+    module = parse(read_text(path), str(path))
+    with use():
+        for op in module.body.operations:
+            if op.operation.name != "builtin.module" or "sym_name" not in op.attributes:
+                raise ModelError(f"{path} is not what was dumped after emit", stage="parse")
+            name = ir.StringAttr(op.attributes["sym_name"]).value
+            text = (
+                "module {\n"
+                + _inside_named(op.operation.get_asm(enable_debug_info=True, use_local_scope=True))
+                + "\n}\n"
+            )
+            if name == "program":
+                side = path.with_suffix(".constants")
+                state.graph = Graph(
+                    ir.Module.parse(text), ConstantTable.load(side) if side.exists() else ConstantTable()
+                )
+                state.graph.check_symbols(str(path))
+            else:
+                state.emitted[name] = text
+                state.infos[name] = _read_info(op.attributes)
+
+
+def _inside_named(text: str) -> str:
+    start = (
+        text.index("{\n", text.index("module @")) + 2
+        if "attributes" not in text.split("\n", 1)[0]
+        else text.index("\n") + 1
+    )
+    return text[start : text.rindex("}")]
+
+
+def _read_info(attributes: Any) -> KernelInfo:
+    packs = {}
+    for p in ir.ArrayAttr(attributes["tw.packs"]):
+        splits = tuple(tuple(ir.DenseI64ArrayAttr(s)) for s in ir.ArrayAttr(p["splits"]))
+        packs[ir.IntegerAttr(p["param"]).value] = Pack(
+            ir.StringAttr(p["source"]).value, splits, tuple(ir.DenseI64ArrayAttr(p["order"]))
+        )
+    pairs = tuple(tuple(ir.DenseI64ArrayAttr(a)) for a in ir.ArrayAttr(attributes["tw.inplace"]))
+    scratch = ir.IntegerAttr(attributes["tw.scratch"]).value
+    return KernelInfo(scratch, packs, ir.BoolAttr(attributes["tw.parallel"]).value, pairs)  # type: ignore[arg-type]
+
+
+__all__ = [
+    "assemble_kernels",
+    "call_names",
+    "emit_kernels",
+    "emitted_text",
+    "enter",
+    "get",
+    "kernel_info",
+    "sizes_text",
+]

@@ -1,0 +1,107 @@
+"""The process that compiles kernels: ``python -m tilewright.targets.cpu.worker``.
+
+It reads requests from stdin and writes answers to stdout until stdin ends, which it also does when the parent dies. A
+message is two little-endian 32-bit lengths, a JSON object and raw bytes. With ``--repro FILE`` it compiles one
+saved kernel instead and lets LLVM's own message through.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+import time
+from typing import IO, Any
+
+from ...errors import TilewrightError
+from .host import CpuDescription
+
+REPRO_PREFIX = "// tilewright kernel: "
+
+
+def send(stream: IO[bytes], head: dict[str, Any], body: bytes = b"") -> None:
+    text = json.dumps(head).encode()
+    stream.write(struct.pack("<II", len(text), len(body)) + text + body)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
+    """The next message, None if the other side is gone."""
+    lengths = stream.read(8)
+    if len(lengths) < 8:
+        return None
+    text_size, body_size = struct.unpack("<II", lengths)
+    data = stream.read(text_size + body_size)
+    if len(data) < text_size + body_size:
+        return None
+    return json.loads(data[:text_size]), data[text_size:]
+
+
+def compile_kernel(symbol: str, mlir_text: str, description: CpuDescription) -> tuple[bytes, dict[str, Any]]:
+    """One kernel to its object, with ``{"mlir_seconds", "llvm_seconds", "bytes"}``; CompileError if it fails."""
+    from .assemble import assemble, mlir_to_llvm
+
+    start = time.perf_counter()
+    llvm_ir = mlir_to_llvm(mlir_text, symbol, description.index_bits)
+    middle = time.perf_counter()
+    data = assemble(llvm_ir, description)
+    end = time.perf_counter()
+    return data, {"mlir_seconds": middle - start, "llvm_seconds": end - middle, "bytes": len(data)}
+
+
+def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer compile requests until there are no more."""
+    while (message := receive(requests)) is not None:
+        head, body = message
+        try:
+            data, stats = compile_kernel(head["symbol"], body.decode(), CpuDescription.from_json(head["description"]))
+            answer, payload = {"ok": True, "stats": stats}, data
+        except TilewrightError as e:
+            answer, payload = {"ok": False, "error": e.message}, b""
+        except Exception as e:  # a bug of ours must reach the parent as a message too
+            answer, payload = {"ok": False, "error": f"{type(e).__name__}: {e}"}, b""
+        try:
+            send(answers, answer, payload)
+        except BrokenPipeError:
+            return
+
+
+def repro_text(symbol: str, mlir_text: str, description: CpuDescription) -> str:
+    """The content of a reproducer: one comment line that says how to compile it, then the kernel."""
+    head = json.dumps({"symbol": symbol, "description": description.to_json()})
+    return f"{REPRO_PREFIX}{head}\n{mlir_text}"
+
+
+def run_repro(path: str) -> int:
+    """Compile a saved kernel in this process; returns the exit code."""
+    with open(path, encoding="utf-8") as f:
+        first, _, text = f.read().partition("\n")
+    if not first.startswith(REPRO_PREFIX):
+        print(f"{path} is not a saved kernel: its first line does not begin with {REPRO_PREFIX!r}", file=sys.stderr)
+        return 2
+    head = json.loads(first[len(REPRO_PREFIX) :])
+    try:
+        data, stats = compile_kernel(head["symbol"], text, CpuDescription.from_json(head["description"]))
+    except TilewrightError as e:
+        print(e, file=sys.stderr)
+        return e.exit_code
+    print(f"{head['symbol']} compiles: {len(data)} bytes, {stats['mlir_seconds'] + stats['llvm_seconds']:.3f} s")
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) == 2 and arguments[0] == "--repro":
+        return run_repro(arguments[1])
+    if arguments:
+        print("usage: python -m tilewright.targets.cpu.worker [--repro FILE]", file=sys.stderr)
+        return 2
+    # What MLIR or LLVM print to stdout must not get between the answers.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    serve(sys.stdin.buffer, answers)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

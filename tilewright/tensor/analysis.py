@@ -1,0 +1,226 @@
+"""What fusion wants to know about the operations of a level-3 function: their stages, kinds and how they index each
+other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch_mlir import ir
+
+from ..ir import dialect
+from ..ir.types import type_of
+from .expr import Buffer, Const, Expr, Load, Op, Var, from_linear, linear, simplify, substitute, walk
+from .kernel import Stage, _Reader
+
+#: operations that belong to no kernel of their own: they are copied into every kernel that uses them
+FREE = {"arith.constant", "tensor.empty", "linalg.fill"}
+VIEWS = {"tensor.collapse_shape", "tensor.expand_shape"}
+
+
+@dataclass
+class Node:
+    """One operation that computes: its stages, the values it reads (through views) and who uses it."""
+
+    index: int
+    op: ir.Operation
+    kind: str  # injective | reduction | contraction | copy | opaque
+    stages: list[Stage]
+    result: str  # buffer name of its (first) result
+    label: str
+    producers: set[int] = field(default_factory=set)
+    consumers: set[int] = field(default_factory=set)
+    escapes: bool = False  # used by the function's return
+
+    @property
+    def stage(self) -> Stage:
+        return self.stages[0]
+
+
+class Analysis(_Reader):
+    """Reads a whole function as stages, remembering which operation made which buffer."""
+
+    def __init__(self, function: ir.OpView) -> None:
+        super().__init__(function, in_kernel=False)
+        self.nodes: list[Node] = []
+        self.maker: dict[str, int] = {}  # buffer -> node index
+        self.shapes: dict[str, Buffer] = {}
+        self.opaque_reads: dict[int, list[Load]] = {}
+        block = function.regions[0].blocks[0]
+        for i, a in enumerate(block.arguments):
+            self.bind(a, self._shape(Buffer(f"arg{i}", type_of(a).dims, type_of(a).dtype)))
+        for op in block.operations:
+            self._visit(op.operation)
+
+    def _shape(self, b: Buffer) -> Buffer:
+        self.shapes[b.name] = b
+        return b
+
+    def _visit(self, op: ir.Operation) -> None:
+        if op.name == "tw.constant":
+            t = type_of(op.results[0])
+            self.bind(op.results[0], self._shape(Buffer(f"c{len(self.shapes)}", t.dims, t.dtype)))
+            return
+        if op.name == "func.return":
+            for v in op.operands:
+                for b in self.sources(v):
+                    if b in self.maker:
+                        self.nodes[self.maker[b]].escapes = True
+            return
+        first, made = len(self.stages), len(self.buffers)
+        self.operation(op)
+        if op.name in FREE | VIEWS or op.name == "tensor.extract_slice":
+            return
+        for buffer in self.buffers[made:]:
+            self._shape(buffer)
+            self.maker[buffer.name] = len(self.nodes)
+        node = Node(
+            len(self.nodes), op, self._kind(op, first), self.stages[first:], self.names[op.results[0]], _label(op)
+        )
+        reads = {x.buffer for x in self.opaque_reads.get(node.index, [])}.union(*[s.reads for s in node.stages])
+        for b in reads:
+            maker = self.maker.get(b)
+            if maker is not None and maker != node.index:
+                node.producers.add(maker)
+                self.nodes[maker].consumers.add(node.index)
+        self.nodes.append(node)
+
+    def _kind(self, op: ir.Operation, first: int) -> str:
+        if op.name.startswith("tw."):
+            return "opaque"
+        if op.name in ("tensor.concat", "tensor.insert_slice") or len(op.results) != 1:
+            return "copy" if op.name != "linalg.generic" else "opaque"
+        stage = self.stages[first]
+        if stage.targets[0].init is None:
+            return "injective"
+        return "contraction" if is_contraction(stage) else "reduction"
+
+    def sources(self, v: ir.Value) -> set[str]:
+        """Buffers that a value reads: itself, or what it is a view of."""
+        if v in self.names:
+            return {self.names[v]}
+        if v in self.refs:
+            index = tuple(Const(0, "index") for _ in type_of(v).dims)
+            return {x.buffer for x in walk(self.refs[v](index)) if isinstance(x, Load)}
+        return set()
+
+    def op_opaque(self, op: ir.Operation) -> None:
+        """Only the reads are recorded: fusion wants to know how each operand is indexed."""
+        reads = []
+        for v in dialect.arguments(op):
+            if v is not None:
+                index = tuple(Var(f"o{d}") if n != 1 else Const(0, "index") for d, n in enumerate(type_of(v).dims))
+                reads += [x for x in walk(self.refs[v](index)) if isinstance(x, Load)]
+        self.opaque_reads[len(self.nodes)] = reads
+        for r in op.results:
+            self.temporary(r)
+
+
+def _label(op: ir.Operation) -> str:
+    if "tw.op" in op.attributes:
+        return ir.StringAttr(op.attributes["tw.op"]).value
+    return (
+        op.name.split(".")[1]
+        if op.name.startswith("tw.")
+        else {"tensor.concat": "concat", "tensor.pad": "pad"}.get(op.name, "op")
+    )
+
+
+def is_contraction(stage: Stage) -> bool:
+    """acc + (product of two or more tensors), summed over at least one loop."""
+    t = stage.targets[0]
+    v = t.value
+    if len(stage.targets) != 1 or not isinstance(v, Op) or v.op not in ("addf", "addi"):
+        return False
+    for acc, product in (v.args, v.args[::-1]):
+        if isinstance(acc, Load) and acc.buffer == t.buffer:
+            factors = {x.buffer for x in walk(product) if isinstance(x, Load)}
+            return (
+                _is_product(product)
+                and len(factors) >= 1
+                and len([x for x in walk(product) if isinstance(x, Load)]) >= 2
+            )
+    return False
+
+
+def _is_product(e: Expr) -> bool:
+    while isinstance(e, Op) and e.op in ("extf", "extsi", "extui", "truncf", "sitofp"):
+        e = e.args[0]
+    return isinstance(e, Op) and e.op in ("mulf", "muli")
+
+
+def movement(stage: Stage) -> bool:
+    """Whether a stage only moves data: its value is a load at indices that are arithmetic of loop variables."""
+    v = stage.targets[0].value
+    return isinstance(v, Load) and not any(isinstance(x, Load) for i in v.indices for x in walk(i))
+
+
+def flat(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
+    """The row-major position of an element."""
+    total: Expr = Const(0, "index")
+    for i, s in zip(indices, buffer.strides, strict=True):
+        total = total + i * s
+    return total
+
+
+def loads_of(stage: Stage, buffer: str) -> list[Load]:
+    """Distinct loads of a buffer in a stage's values."""
+    found = {}
+    for t in stage.targets:
+        for x in walk(t.value):
+            if isinstance(x, Load) and x.buffer == buffer:
+                found[str(x)] = x
+    return list(found.values())
+
+
+def mixed_radix(e: Expr, extents: dict[str, int], size: int) -> list[tuple[str, int]] | None:
+    """If e enumerates 0..size-1 once over its variables: (variable, coefficient) from the largest coefficient down."""
+    terms, constant = linear(simplify(e, {v: (0, n - 1) for v, n in extents.items()}))
+    if constant or not all(isinstance(t, Var) and t.name in extents for t in terms):
+        return None
+    order = sorted(((t.name, c) for t, c in terms.items() if isinstance(t, Var)), key=lambda x: -x[1])
+    step = 1
+    for name, c in reversed(order):
+        if c != step:
+            return None
+        step *= extents[name]
+    return order if step == size else None
+
+
+def reindex(stage: Stage, source: Buffer) -> Stage | None:
+    """An injective stage that reads each element of `source` once, rewritten to loop over the elements of `source`.
+
+        y[b, h, s, d] = f(x[s, h*64 + d])     ->     y[b, n // 64, m, n % 64] = f(x[m, n])
+
+    None if the stage does not read `source` at exactly one place, element for element.
+    """
+    reads = loads_of(stage, source.name)
+    if len(reads) != 1 or stage.reduction or len(stage.targets) != 1:
+        return None
+    extents = stage.extents
+    order = mixed_radix(flat(source, reads[0].indices), extents, source.size)
+    if order is None or {n for n, _ in order} != set(extents):
+        return None
+    new = [(f"{'mnpqrstu'[d]}_{stage.name}", n) for d, n in enumerate(source.shape) if n != 1]
+    variables = iter(Var(n) for n, _ in new)
+    position = flat(source, [Const(0, "index") if n == 1 else next(variables) for n in source.shape])
+    ranges = {n: (0, e - 1) for n, e in new}
+    values = {}
+    for name, c in order:
+        value = position // c if c > 1 else position
+        values[name] = simplify(value % extents[name], ranges)
+    t = stage.targets[0]
+
+    def rewrite(e: Expr) -> Expr:
+        from .expr import rebuild, transform
+
+        e = substitute(e, values)
+        return transform(e, lambda x, a: simplify(rebuild(x, a), ranges) if x.dtype == "index" else rebuild(x, a))
+
+    target = type(t)(t.buffer, tuple(rewrite(i) for i in t.indices), rewrite(t.value), None)
+    return Stage(stage.name, tuple(new), (target,), ())
+
+
+def row_of(stage: Stage, buffer: Buffer) -> Expr:
+    """The flat position of the element a reduction writes: its row."""
+    return from_linear(*linear(flat(buffer, stage.targets[0].indices)))

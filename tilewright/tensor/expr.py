@@ -1,0 +1,528 @@
+"""Scalar expressions: the bodies of stages (level 3) and of loop nests (level 4), and all index arithmetic.
+
+Nodes are immutable and may be shared (a DAG). Operation names are the MLIR mnemonics without dialect (``addf``,
+``muli``, ``cmpf.olt``, ``exp``), so that reading from and emitting to MLIR is one to one. Dtypes are signless: ``f32
+f64 f16 bf16 i1 i8 i16 i32 i64 index``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import reduce as fold
+from math import gcd
+from typing import TYPE_CHECKING, Any
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """Base of all expressions; has a `dtype`. Python operators build index arithmetic with constant folding."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def dtype(self) -> str: ...
+
+    def __add__(self, other: Expr | int) -> Expr:
+        return add(self, as_index(other))
+
+    def __radd__(self, other: int) -> Expr:
+        return add(as_index(other), self)
+
+    def __sub__(self, other: Expr | int) -> Expr:
+        return add(self, mul(as_index(other), Const(-1, "index")))
+
+    def __rsub__(self, other: int) -> Expr:
+        return add(as_index(other), mul(self, Const(-1, "index")))
+
+    def __mul__(self, other: Expr | int) -> Expr:
+        return mul(self, as_index(other))
+
+    def __rmul__(self, other: int) -> Expr:
+        return mul(self, as_index(other))
+
+    def __floordiv__(self, other: Expr | int) -> Expr:
+        return floordiv(self, as_index(other))
+
+    def __mod__(self, other: Expr | int) -> Expr:
+        return mod(self, as_index(other))
+
+
+@dataclass(frozen=True, slots=True)
+class Var(Expr):
+    """A loop variable (or, with another dtype, a named scalar the emitter knows)."""
+
+    name: str
+    dtype: str = "index"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Const(Expr):
+    value: Any
+    dtype: str
+
+    def __str__(self) -> str:
+        return str(self.value) if self.dtype in ("index", "i1") else f"{self.value}:{self.dtype}"
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Expr):
+    """``buffer[indices]``, an element of a buffer."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.buffer}[{', '.join(map(str, self.indices))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Op(Expr):
+    """``op(args)``. For casts and comparisons `dtype` is the result's."""
+
+    op: str
+    args: tuple[Expr, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        infix = _INFIX.get(self.op)
+        if infix and len(self.args) == 2:
+            return f"({self.args[0]} {infix} {self.args[1]})"
+        inner = ", ".join(map(str, self.args))
+        return f"{self.op}({inner}):{self.dtype}" if self.op in CASTS else f"{self.op}({inner})"
+
+
+_INFIX = {
+    "addi": "+",
+    "muli": "*",
+    "floordivsi": "//",
+    "remsi": "%",
+    "addf": "+.",
+    "mulf": "*.",
+    "subf": "-.",
+    "divf": "/.",
+}
+CASTS = frozenset(
+    "extf truncf extsi extui trunci sitofp uitofp fptosi fptoui index_cast index_castui bitcast".split()  # noqa: SIM905
+)
+#: combiners of reductions -> their neutral element by dtype class
+COMBINERS = {
+    "addf": 0.0,
+    "mulf": 1.0,
+    "maximumf": float("-inf"),
+    "minimumf": float("inf"),
+    "maxnumf": float("-inf"),
+    "minnumf": float("inf"),
+    "addi": 0,
+    "muli": 1,
+    "andi": -1,
+    "ori": 0,
+    "xori": 0,
+    "maxsi": "min",
+    "minsi": "max",
+    "maxui": 0,
+    "minui": -1,
+}
+
+
+def neutral(combiner: str, dtype: str) -> Const:
+    """The neutral element of a combiner: ``neutral("maxsi", "i8")`` is -128."""
+    value = COMBINERS[combiner]
+    if value in ("min", "max"):
+        bits = int(dtype[1:])
+        value = -(1 << bits - 1) if value == "min" else (1 << bits - 1) - 1
+    if dtype == "i1" and value == -1:
+        value = 1
+    return Const(value, dtype)
+
+
+@dataclass(frozen=True)
+class Target:
+    """One element written by a Store: ``buffer[indices] = value``, with `init` for reductions."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+    value: Expr
+    init: Expr | None = None
+
+
+# ---- building index arithmetic -------------------------------------------------------------------------------------
+
+
+def as_index(x: Expr | int) -> Expr:
+    return Const(x, "index") if isinstance(x, int) else x
+
+
+def const_value(e: Expr | int) -> int | None:
+    """The integer behind a constant expression, else None."""
+    if isinstance(e, int):
+        return e
+    return e.value if isinstance(e, Const) and e.dtype == "index" else None
+
+
+def add(a: Expr, b: Expr) -> Expr:
+    x, y = const_value(a), const_value(b)
+    if x is not None and y is not None:
+        return Const(x + y, "index")
+    if x == 0:
+        return b
+    if y == 0:
+        return a
+    if x is not None:  # constants last, so that offsets merge
+        a, b, x, y = b, a, y, x
+    if y is not None and isinstance(a, Op) and a.op == "addi":
+        z = const_value(a.args[1])
+        if z is not None:
+            return add(a.args[0], Const(y + z, "index"))
+    return Op("addi", (a, b), "index")
+
+
+def mul(a: Expr, b: Expr) -> Expr:
+    x, y = const_value(a), const_value(b)
+    if x is not None and y is not None:
+        return Const(x * y, "index")
+    if x is not None:
+        a, b, x, y = b, a, y, x
+    if y == 0:
+        return Const(0, "index")
+    if y == 1:
+        return a
+    if y is not None and isinstance(a, Op) and a.op == "muli":
+        z = const_value(a.args[1])
+        if z is not None:
+            return mul(a.args[0], Const(y * z, "index"))
+    if y is not None and isinstance(a, Op) and a.op == "addi":
+        return add(mul(a.args[0], b), mul(a.args[1], b))
+    return Op("muli", (a, b), "index")
+
+
+def floordiv(a: Expr, b: Expr) -> Expr:
+    x, y = const_value(a), const_value(b)
+    if y == 1:
+        return a
+    if x is not None and y:
+        return Const(x // y, "index")
+    if y and y > 0:
+        whole, rest = split_multiple(a, y)
+        if whole is not None and const_value(rest) is not None:
+            return add(whole, Const(const_value(rest) // y, "index"))  # type: ignore[operator]
+    return Op("floordivsi", (a, b), "index")
+
+
+def mod(a: Expr, b: Expr) -> Expr:
+    x, y = const_value(a), const_value(b)
+    if y == 1:
+        return Const(0, "index")
+    if x is not None and y:
+        return Const(x % y, "index")
+    if y and y > 0:
+        _, rest = split_multiple(a, y)
+        if const_value(rest) is not None:
+            return Const(const_value(rest) % y, "index")  # type: ignore[operator]
+        if rest is not a:
+            return mod(rest, b)
+    return Op("remsi", (a, b), "index")  # indices are never negative where mod is used
+
+
+def minimum(a: Expr | int, b: Expr | int) -> Expr:
+    a, b = as_index(a), as_index(b)
+    x, y = const_value(a), const_value(b)
+    if x is not None and y is not None:
+        return Const(min(x, y), "index")
+    return Op("minsi", (a, b), "index")
+
+
+def ceildiv(a: Expr | int, b: int) -> Expr:
+    return floordiv(as_index(a) + (b - 1), as_index(b))
+
+
+def split_multiple(e: Expr, n: int) -> tuple[Expr | None, Expr]:
+    """e = n * whole + rest, taking the terms whose coefficient is a multiple of n; whole is None if there are none."""
+    terms, constant = linear(e)
+    whole: Expr | None = None
+    rest: Expr = Const(0, "index")
+    for t, c in terms.items():
+        if c % n == 0:
+            whole = t * (c // n) if whole is None else whole + t * (c // n)
+        else:
+            rest = rest + t * c
+    if whole is None and abs(constant) >= n:
+        whole = Const(0, "index")
+    if whole is None:
+        return None, e
+    return whole + constant // n, rest + constant % n
+
+
+# ---- linear form ---------------------------------------------------------------------------------------------------
+
+
+def linear(e: Expr) -> tuple[dict[Expr, int], int]:
+    """e as ``sum(coefficient * term) + constant``; a term is a variable or a non-linear index expression.
+
+    >>> terms, constant = linear(Var("i") * 4 + Var("j") + 3)
+    >>> {str(t): c for t, c in terms.items()}, constant
+    ({'i': 4, 'j': 1}, 3)
+    """
+    terms: dict[Expr, int] = {}
+    constant = _linear(e, 1, terms)
+    return {t: c for t, c in terms.items() if c}, constant
+
+
+def _linear(e: Expr, scale: int, terms: dict[Expr, int]) -> int:
+    if isinstance(e, Const):
+        return scale * e.value
+    if isinstance(e, Op) and e.dtype == "index":
+        if e.op == "addi":
+            return _linear(e.args[0], scale, terms) + _linear(e.args[1], scale, terms)
+        if e.op == "subi":
+            return _linear(e.args[0], scale, terms) + _linear(e.args[1], -scale, terms)
+        if e.op == "muli":
+            c = const_value(e.args[1])
+            if c is not None:
+                return _linear(e.args[0], scale * c, terms)
+            c = const_value(e.args[0])
+            if c is not None:
+                return _linear(e.args[1], scale * c, terms)
+    terms[e] = terms.get(e, 0) + scale
+    return 0
+
+
+def merge_divisions(terms: dict[Expr, int]) -> dict[Expr, int]:
+    """``c*n * (x // n) + c * (x % n)`` is ``c * x``."""
+    for t, c in list(terms.items()):
+        if not (isinstance(t, Op) and t.op == "remsi" and terms.get(t) == c):
+            continue
+        x, n = t.args
+        whole = Op("floordivsi", (x, n), "index")
+        if terms.get(whole) == c * (const_value(n) or 0):
+            del terms[t], terms[whole]
+            for inner, k in linear(x)[0].items():
+                terms[inner] = terms.get(inner, 0) + c * k
+            if linear(x)[1]:
+                terms[Const(1, "index")] = terms.get(Const(1, "index"), 0) + c * linear(x)[1]
+            return merge_divisions(terms)
+    return terms
+
+
+def from_linear(terms: dict[Expr, int], constant: int = 0) -> Expr:
+    """The expression of a linear form."""
+    terms = merge_divisions(dict(terms))
+    parts = [t * c for t, c in terms.items() if c]
+    if not parts:
+        return Const(constant, "index")
+    return fold(add, parts) + constant
+
+
+def bounds(e: Expr, ranges: dict[str, tuple[int, int]]) -> tuple[int, int] | None:
+    """Inclusive (low, high) of an index expression given inclusive ranges of its variables; None if unknown."""
+    if isinstance(e, Const):
+        return e.value, e.value
+    if isinstance(e, Var):
+        return ranges.get(e.name)
+    if not isinstance(e, Op) or e.dtype != "index":
+        return None
+    terms, constant = linear(e)
+    if len(terms) > 1 or (terms and (constant or next(iter(terms)) is not e)):
+        low = high = constant
+        for t, c in terms.items():
+            part = bounds(t, ranges)
+            if part is None:
+                return None
+            low += c * (part[0] if c > 0 else part[1])
+            high += c * (part[1] if c > 0 else part[0])
+        return low, high
+    if len(e.args) != 2:
+        return None
+    first, second = (bounds(a, ranges) for a in e.args)
+    if first is None or second is None:
+        known = first or second
+        if e.op in ("minsi", "maxsi") and known is not None:  # bounded on one side
+            far = 1 << 62
+            return (-far, known[1]) if e.op == "minsi" else (known[0], far)
+        return (0, second[1] - 1) if e.op == "remsi" and second is not None else None
+    (a, b), (c, d) = first, second
+    if e.op == "minsi":
+        return min(a, c), min(b, d)
+    if e.op == "maxsi":
+        return max(a, c), max(b, d)
+    if e.op == "floordivsi" and c == d and c > 0:
+        return a // c, b // c
+    if e.op == "remsi" and c == d and c > 0:
+        return (a, b) if a >= 0 and b < c else (0, c - 1)
+    return None
+
+
+def simplify(e: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
+    """Fold what the variables' ranges prove: ``(i*8 + j) // 8`` is ``i`` for j in 0..7, ``min(8, n)`` is 8 for n >=
+    8."""
+
+    def visit(x: Expr, args: tuple[Expr, ...]) -> Expr:
+        if not isinstance(x, Op) or x.dtype != "index":
+            return rebuild(x, args)
+        if x.op == "addi":
+            return from_linear(*linear(add(*args)))
+        if x.op == "muli":
+            return mul(*args)
+        if x.op == "subi":
+            return from_linear(*linear(args[0] - args[1]))
+        if x.op in ("floordivsi", "remsi"):
+            return _simplify_division(x.op, args[0], args[1], ranges)
+        if x.op in ("minsi", "maxsi"):
+            a, b = bounds(args[0], ranges), bounds(args[1], ranges)
+            if a and b and (a[1] <= b[0] or b[1] <= a[0]):
+                return args[0] if (a[1] <= b[0]) == (x.op == "minsi") else args[1]
+            difference = bounds(args[0] - args[1], ranges)
+            if difference and (difference[1] <= 0 or difference[0] >= 0):
+                return args[0] if (difference[1] <= 0) == (x.op == "minsi") else args[1]
+            return minimum(*args) if x.op == "minsi" else Op(x.op, args, x.dtype)
+        return rebuild(x, args)
+
+    return transform(e, visit)
+
+
+def _simplify_division(op: str, a: Expr, b: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
+    n = const_value(b)
+    if not n or n <= 0:
+        return Op(op, (a, b), "index")
+    whole, rest = split_multiple(a, n)
+    limit = bounds(rest, ranges)
+    if limit and limit[0] >= 0 and limit[1] < n:
+        return (whole if whole is not None else Const(0, "index")) if op == "floordivsi" else rest
+    high, low = _split_aligned(a, n, ranges)
+    if (
+        low is not None
+    ):  # (64*h + 16*v + l) with l < 16: the lowest part decides nothing, or is the whole remainder's end
+        reduced = _simplify_division(op, high, b, ranges)
+        return reduced if op == "floordivsi" else reduced + low
+    if whole is not None:
+        reduced = _simplify_division(op, rest, b, ranges)
+        return add(whole, reduced) if op == "floordivsi" else reduced
+    terms, constant = linear(a)
+    common = gcd(n, constant, *terms.values())
+    if common > 1:
+        smaller = from_linear({t: c // common for t, c in terms.items()}, constant // common)
+        reduced = _simplify_division(op, smaller, Const(n // common, "index"), ranges)
+        return reduced if op == "floordivsi" else reduced * common
+    if op == "floordivsi":
+        if isinstance(a, Op) and a.op == "floordivsi" and const_value(a.args[1]):
+            return _simplify_division(op, a.args[0], b * const_value(a.args[1]), ranges)  # type: ignore[operator]
+        return floordiv(a, b)
+    return mod(a, b)
+
+
+def _split_aligned(e: Expr, n: int, ranges: dict[str, tuple[int, int]]) -> tuple[Expr, Expr | None]:
+    """e = high + low, high a multiple of some step dividing n, 0 <= low < step; low is None if there is no such
+    split."""
+    terms, constant = linear(e)
+    steps = sorted({gcd(c, n) for c in terms.values()} - {1}, reverse=True)
+    for step in steps:
+        low_terms = {t: c for t, c in terms.items() if c % step}
+        if not low_terms and constant % step == 0:
+            continue
+        low = from_linear(low_terms, constant % step)
+        limit = bounds(low, ranges)
+        if limit and limit[0] >= 0 and limit[1] < step:
+            high = from_linear({t: c for t, c in terms.items() if c % step == 0}, constant - constant % step)
+            return high, low
+    return e, None
+
+
+# ---- walking and rewriting -----------------------------------------------------------------------------------------
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    if isinstance(e, Op):
+        return e.args
+    return e.indices if isinstance(e, Load) else ()
+
+
+def rebuild(e: Expr, args: tuple[Expr, ...]) -> Expr:
+    """`e` with other children (the same object where they are unchanged)."""
+    if all(a is b for a, b in zip(args, children(e), strict=True)):
+        return e
+    if isinstance(e, Op):
+        if e.dtype == "index":
+            special = {"addi": add, "muli": mul, "floordivsi": floordiv, "remsi": mod, "minsi": minimum}.get(e.op)
+            if special:
+                return special(*args)
+        return Op(e.op, args, e.dtype)
+    assert isinstance(e, Load)
+    return Load(e.buffer, args, e.dtype)
+
+
+def transform(e: Expr, visit: Callable[[Expr, tuple[Expr, ...]], Expr], memo: dict | None = None) -> Expr:
+    """Rewrite bottom-up: visit(node, rewritten children) -> node. Shared nodes are visited once."""
+    memo = {} if memo is None else memo
+    key = id(e)
+    if key not in memo:
+        args = tuple(transform(c, visit, memo) for c in children(e))
+        memo[key] = (e, visit(e, args))  # keeps e alive, so that its id stays taken
+    return memo[key][1]
+
+
+def substitute(e: Expr, values: dict[str, Expr]) -> Expr:
+    """Replace variables by name."""
+    if not values:
+        return e
+    return transform(e, lambda x, a: values.get(x.name, x) if isinstance(x, Var) else rebuild(x, a))
+
+
+def map_loads(e: Expr, f: Callable[[Load], Expr]) -> Expr:
+    """Replace every Load by f(load with rewritten indices)."""
+
+    def visit(x: Expr, args: tuple[Expr, ...]) -> Expr:
+        y = rebuild(x, args)
+        return f(y) if isinstance(y, Load) else y
+
+    return transform(e, visit)
+
+
+def walk(e: Expr, seen: set[int] | None = None) -> Iterator[Expr]:
+    """Every distinct node below and including `e`."""
+    seen = set() if seen is None else seen
+    if id(e) not in seen:
+        seen.add(id(e))
+        yield e
+        for c in children(e):
+            yield from walk(c, seen)
+
+
+def loads(e: Expr) -> list[Load]:
+    return [x for x in walk(e) if isinstance(x, Load)]
+
+
+def variables(e: Expr) -> set[str]:
+    return {x.name for x in walk(e) if isinstance(x, Var)}
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory of a kernel: row-major, static shape.
+
+    scope: ``param`` (an argument of the kernel), ``local`` (scratch of one thread), ``register`` (never in memory: the
+    flat index is a constant, plus the lane of a vectorized loop, once loops are unrolled).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    scope: str = "param"
+    strides: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        strides, step = [], 1
+        for d in reversed(self.shape):
+            strides.append(step)
+            step *= d
+        object.__setattr__(self, "strides", tuple(reversed(strides)))
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for d in self.shape:
+            n *= d
+        return n

@@ -1,0 +1,276 @@
+"""Fusion: which operations of a level-3 function run as one kernel, and the functions that hold them.
+
+Rules, by the kind of operation (`Node.kind`); every join keeps the graph of kernels acyclic:
+
+- **epilogue**: an injective operation that reads the only result of a contraction (or opaque operation) element for
+  element joins it.
+- **rows**: reductions over the same rows, and injective operations on those rows, join (softmax, layer norm: one pass
+  over each row).
+- **padding**: a pad that is the only reader joins a contraction, which then writes into the inside of the padded
+  tensor.
+- **inline**: an injective operation with one reader joins its reader; into contractions and opaque kernels only if it
+  merely moves data.
+
+Every kernel becomes a private ``func.func`` and @main a list of calls; equal kernels share one function.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..ir.graph import Graph
+from .analysis import Analysis, Node, flat, loads_of, mixed_radix, movement, reindex, row_of
+from .expr import Const, Expr, Load, Var, from_linear, linear, simplify, substitute, walk
+
+#: whose kernel an operation joins first: a contraction's epilogue is free, while its other operands can still be
+#: inlined later
+_PREFERENCE = ("contraction", "opaque", "reduction", "copy", "injective")
+
+
+@dataclass
+class Group:
+    """Nodes that become one kernel. `kind` is that of its anchor; `rows` maps node -> its row expression in a rows
+    group."""
+
+    nodes: list[int]
+    kind: str
+    tail: int
+    rows: dict[int, Expr] = field(default_factory=dict)
+
+
+@dataclass
+class FusionReport:
+    """Kernels made and why operations did not join their producers (node label -> reason)."""
+
+    kernels: int = 0
+    operations: int = 0
+    reasons: list[tuple[str, str]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [f"{self.operations} operations in {self.kernels} kernels"]
+        return "\n".join(lines + [f"  {label}: {reason}" for label, reason in self.reasons])
+
+
+class Fuser:
+    """Decides the groups; `outline.outline` builds the functions."""
+
+    def __init__(self, analysis: Analysis, writes_once: frozenset[str] = frozenset()) -> None:
+        self.a, self.nodes, self.writes_once = analysis, analysis.nodes, writes_once
+        self.group_of: dict[int, Group] = {}
+        self.report = FusionReport(operations=len(self.nodes))
+
+    def run(self) -> list[Group]:
+        for node in self.nodes:
+            self.group_of[node.index] = Group([node.index], node.kind, node.index, self._own_rows(node))
+            self.forward(node)
+        for node in reversed(self.nodes):
+            self.backward(node)
+        seen: list[Group] = []
+        for node in self.nodes:
+            g = self.group_of[node.index]
+            if not any(g is s for s in seen):
+                seen.append(g)
+        self.report.kernels = len(seen)
+        return seen
+
+    def _own_rows(self, node: Node) -> dict[int, Expr]:
+        if node.kind != "reduction":
+            return {}
+        return {node.index: row_of(node.stage, self.a.shapes[node.result])}
+
+    # ---- forward: join a producer's kernel ----
+
+    def forward(self, node: Node) -> None:
+        if node.kind not in ("injective", "reduction"):
+            return
+        reasons = []
+        for p in sorted(node.producers, key=lambda p: (_PREFERENCE.index(self.group_of[p].kind), -p)):
+            g = self.group_of[p]
+            if g is self.group_of[node.index]:
+                continue
+            why = self.why_not_join(node, self.nodes[p], g)
+            if why is None and self.cyclic(g, self.group_of[node.index]):
+                why = "would make kernels wait for each other"
+            if why is None:
+                return self.join(g, node)
+            reasons.append((node.label, f"not into {self.nodes[p].label}: {why}"))
+        self.report.reasons += reasons
+
+    def why_not_join(self, node: Node, producer: Node, g: Group) -> str | None:
+        """None if `node` may join `producer`'s group, else the reason."""
+        if g.kind == "reduction":
+            return self.why_not_rows(node, g)
+        if node.kind == "reduction":
+            return "a reduction joins only kernels that work row by row"
+        if g.tail != producer.index or producer.consumers != {node.index} or producer.escapes:
+            return "its result is needed elsewhere"
+        if producer.op.name == "tensor.pad" and g.kind != "injective":
+            return "it writes a border around its result"
+        if g.kind == "injective":
+            return None
+        if node.op.name == "tensor.pad" and g.kind == "contraction":
+            return None
+        if g.kind == "copy":
+            return "it writes its result piece by piece"
+        if g.kind == "opaque" and self.anchor_of(g) not in self.writes_once:
+            return "its loop nest reads its own result"
+        if len(producer.op.results) != 1:
+            return "it has several results"
+        if reindex(node.stage, self.a.shapes[producer.result]) is None:
+            return "it does not read the result element for element"
+        return None
+
+    def anchor_of(self, g: Group) -> str:
+        """Mnemonic of the opaque operator of a group ("" for other opaque operations)."""
+        return next((self.nodes[n].op.name[3:] for n in g.nodes if self.nodes[n].op.name.startswith("tw.")), "")
+
+    def why_not_rows(self, node: Node, g: Group) -> str | None:
+        row = self.row_in(node, g)
+        if isinstance(row, str):
+            return row
+        if node.kind == "reduction":
+            own = row_of(node.stage, self.a.shapes[node.result])
+            if linear(own) != linear(row) or self.a.shapes[node.result].size != self.row_count(g):
+                return "it reduces over other rows"
+        return None
+
+    def row_count(self, g: Group) -> int:
+        first = next(n for n in g.nodes if self.nodes[n].kind == "reduction")
+        return self.a.shapes[self.nodes[first].result].size
+
+    def row_in(self, node: Node, g: Group) -> Expr | str:
+        """The row of the group that an iteration of `node` works on, or why there is none."""
+        found: Expr | None = None
+        if len(node.stages) != 1:
+            return "it writes its result piece by piece"
+        ranges = {v: (0, n - 1) for v, n in node.stage.dims}
+        for m in g.nodes:
+            member = self.nodes[m]
+            for read in loads_of(node.stage, member.result):
+                row = self.row_at(member, g, read, ranges)
+                if row is None:
+                    return "it does not read whole rows in order"
+                if found is not None and linear(found) != linear(row):
+                    return "it reads different rows at once"
+                found = row
+        if found is None:
+            return "it does not read the kernel's rows"
+        variables = {x.name for x in walk(found) if isinstance(x, Var)}
+        if variables & set(node.stage.reduction):
+            return "it reduces over the rows"
+        extents = {v: n for v, n in node.stage.dims if v in variables}
+        if mixed_radix(found, extents, self.row_count(g)) is None:
+            return "it does not work on each row once"
+        return found
+
+    def row_at(self, member: Node, g: Group, read: Load, ranges: dict[str, tuple[int, int]]) -> Expr | None:
+        """The row of the element that `read` takes from a member's result."""
+        stage = member.stage
+        values = {}
+        for target, index in zip(stage.targets[0].indices, read.indices, strict=True):
+            if isinstance(target, Var):
+                values[target.name] = index
+            elif not isinstance(target, Const):
+                return None
+        row = g.rows[member.index]
+        if not {x.name for x in walk(row) if isinstance(x, Var)} <= set(values):
+            return None
+        row = simplify(substitute(row, values), ranges)
+        terms, _ = linear(row)
+        return from_linear(terms, linear(row)[1]) if all(isinstance(t, Var) for t in terms) else None
+
+    def join(self, g: Group, node: Node) -> None:
+        if g.kind == "reduction":
+            row = self.row_in(node, g)
+            assert not isinstance(row, str)
+            g.rows[node.index] = row
+        old = self.group_of[node.index]
+        g.nodes = sorted({*g.nodes, *old.nodes})
+        g.tail = node.index
+        for n in old.nodes:
+            self.group_of[n] = g
+
+    # ---- backward: injective kernels into their only reader ----
+
+    def backward(self, node: Node) -> None:
+        g = self.group_of[node.index]
+        if g.kind != "injective" or g.tail != node.index or node.escapes or not node.consumers:
+            return
+        targets = {id(self.group_of[c]): self.group_of[c] for c in node.consumers}
+        if len(targets) != 1:
+            return
+        (h,) = targets.values()
+        if h is g or self.cyclic(h, g) or not self.may_inline(g, node, h):
+            return
+        if h.kind == "reduction":
+            for n in g.nodes:
+                h.rows[n] = Const(0, "index")  # only the tail is read by others; its row follows from its readers
+        h.nodes = sorted({*h.nodes, *g.nodes})
+        for n in g.nodes:
+            self.group_of[n] = h
+
+    def may_inline(self, g: Group, node: Node, h: Group) -> bool:
+        readers = [self.nodes[c] for c in node.consumers]
+        if h.kind in ("contraction", "opaque"):
+            return (
+                len(readers) == 1
+                and all(movement(self.nodes[n].stage) for n in g.nodes)
+                and self.reads(readers[0], node) == 1
+            )
+        if h.kind in ("injective", "copy"):
+            return len(readers) == 1 and self.reads(readers[0], node) == 1
+        return all(self.plain(r, node) for r in readers)
+
+    def reads(self, reader: Node, node: Node) -> int:
+        if reader.index in self.a.opaque_reads:
+            return len([x for x in self.a.opaque_reads[reader.index] if x.buffer == node.result])
+        return sum(len(loads_of(s, node.result)) for s in reader.stages)
+
+    def plain(self, reader: Node, node: Node) -> bool:
+        """Whether a row stage reads `node` at its own loop variables, so that it can be computed row by row."""
+        for s in reader.stages:
+            for x in loads_of(s, node.result):
+                terms, constant = linear(flat(self.a.shapes[node.result], x.indices))
+                if constant or not all(isinstance(t, Var) for t in terms):
+                    return False
+        return True
+
+    # ---- cycles ----
+
+    def cyclic(self, into: Group, other: Group) -> bool:
+        """Whether merging the two groups would close a cycle: a path between them through a third group."""
+        return self.reaches(into, other) or self.reaches(other, into)
+
+    def reaches(self, start: Group, end: Group) -> bool:
+        """Whether `end` depends on `start` through some other group."""
+        stack = [c for n in start.nodes for c in self.nodes[n].consumers]
+        seen: set[int] = set()
+        while stack:
+            n = stack.pop()
+            if n in seen or n not in self.group_of:
+                continue
+            seen.add(n)
+            g = self.group_of[n]
+            if g is start or g is end:
+                continue
+            for m in g.nodes:
+                for c in self.nodes[m].consumers:
+                    if c in self.group_of and self.group_of[c] is end:
+                        return True
+                    stack.append(c)
+        return False
+
+
+def fuse(graph: Graph, writes_once: frozenset[str] = frozenset()) -> tuple[Graph, FusionReport]:
+    """A level-3 graph whose @main only calls kernels; see the module docstring.
+
+    `writes_once` names the opaque operators that elementwise operations on their result may join.
+    """
+    from ..ir.context import use
+    from .outline import outline
+
+    with use():
+        analysis = Analysis(graph.main)
+        fuser = Fuser(analysis, writes_once)
+        groups = fuser.run()
+        return outline(graph, analysis, groups), fuser.report

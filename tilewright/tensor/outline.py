@@ -1,0 +1,212 @@
+"""Turns groups of operations into private functions, one a kernel, and @main into calls; equal kernels become one
+function."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from torch_mlir import ir
+from torch_mlir.dialects import func
+
+from ..ir.graph import Graph
+from .analysis import FREE, VIEWS, Analysis
+
+if TYPE_CHECKING:
+    from .fuse import Group
+
+
+def outline(graph: Graph, analysis: Analysis, groups: list[Group]) -> Graph:
+    """A new module: ``@main`` with constants, views and calls, and the kernels it calls."""
+    return _Outliner(graph, analysis, groups).run()
+
+
+class _Outliner:
+    def __init__(self, graph: Graph, analysis: Analysis, groups: list[Group]) -> None:
+        self.graph, self.analysis, self.groups = graph, analysis, groups
+        self.group_of = {analysis.nodes[n].op: g for g in groups for n in g.nodes}
+        self.values: dict[ir.Value, ir.Value] = {}  # old @main value -> new one
+        self.kernels: dict[str, str] = {}  # digest of a kernel's text -> symbol
+        self.used: set[str] = set()
+
+    def run(self) -> Graph:
+        old = self.graph.main
+        self.module = ir.Module.create()
+        with ir.InsertionPoint(self.module.body), ir.Location.unknown():
+            main = func.FuncOp("main", ir.TypeAttr(old.attributes["function_type"]).value)
+            for name in ("arg_attrs", "res_attrs"):
+                if name in old.attributes:
+                    main.attributes[name] = old.attributes[name]
+            entry = main.add_entry_block()
+        self.main = main
+        self.values.update(zip(self.graph.block.arguments, entry.arguments, strict=True))
+        self.point = ir.InsertionPoint(entry)
+        done: set[int] = set()
+        for g in self.groups:
+            self.emit(g, done)
+        terminator = self.graph.block.operations[len(self.graph.block.operations) - 1]
+        results = [self.value(v, done) for v in terminator.operands]
+        with self.point, ir.Location.unknown():
+            func.ReturnOp(results)
+        return Graph(self.module, self.graph.constants)
+
+    # ---- @main ----
+
+    def value(self, v: ir.Value, done: set[int]) -> ir.Value:
+        """The new value for an old one; constants and views are copied on first use, kernels called before their
+        readers."""
+        if v in self.values:
+            return self.values[v]
+        op = v.owner.operation
+        g = self.group_of.get(op)
+        if g is not None:
+            self.emit(g, done)
+            return self.values[v]
+        operands = [self.value(o, done) for o in op.operands]
+        copy = op.clone(self.point)
+        for i, o in enumerate(operands):
+            copy.operation.operands[i] = o
+        self.values[v] = copy.operation.results[0]
+        return self.values[v]
+
+    def emit(self, g: Group, done: set[int]) -> None:
+        if id(g) in done:
+            return
+        done.add(id(g))
+        members = [self.analysis.nodes[n] for n in g.nodes]
+        inside = {m.op for m in members}
+        inputs: list[ir.Value] = []
+        body: list[ir.Operation] = []
+
+        def need(v: ir.Value) -> None:
+            """Collect the operations to copy, and the outside values they read."""
+            if isinstance(v.owner, ir.Block):
+                if v not in inputs:
+                    inputs.append(v)
+                return
+            op = v.owner.operation
+            if op in body:
+                return
+            if (
+                op in inside
+                or op.name in FREE
+                or (op.name in VIEWS | {"tensor.extract_slice"} and self.comes_from(op, inside))
+            ):
+                for o in _all_operands(op):
+                    need(o)
+                body.append(op)
+            elif op.name == "tensor.extract_slice":
+                need(op.operands[0])
+                body.append(op)
+            elif v not in inputs:
+                inputs.append(v)
+
+        for m in members:
+            need(m.op.results[0])
+        outputs = [r for m in members for r in m.op.results if self.used_outside(r, inside, body)]
+        arguments = [self.value(v, done) for v in inputs]
+        name = self.kernel(members, inputs, body, outputs, arguments)
+        location = _fused_location([m.op.location for m in members])
+        with self.point, location:
+            call = func.CallOp([o.type for o in outputs], name, arguments)
+        self.values.update(zip(outputs, call.operation.results, strict=True))
+
+    def comes_from(self, op: ir.Operation, inside: set[ir.Operation]) -> bool:
+        """Whether a view looks at a value made inside the kernel."""
+        if isinstance(op.operands[0].owner, ir.Block):
+            return False
+        source = op.operands[0].owner.operation
+        slices = VIEWS | {"tensor.extract_slice"}
+        return source in inside or source.name in FREE or (source.name in slices and self.comes_from(source, inside))
+
+    def used_outside(self, value: ir.Value, inside: set[ir.Operation], body: list[ir.Operation]) -> bool:
+        for use in value.uses:
+            user = self.top_level(use.owner.operation)
+            if user in inside:
+                continue
+            if user.name in VIEWS | {"tensor.extract_slice"}:
+                if self.used_outside(user.results[0], inside, body):
+                    return True
+                continue
+            return True
+        return False
+
+    def top_level(self, op: ir.Operation) -> ir.Operation:
+        """The operation of @main that holds `op` (which may be inside a linalg body)."""
+        while op.parent.operation.name != "func.func":
+            op = op.parent.operation
+        return op
+
+    # ---- kernels ----
+
+    def kernel(self, members, inputs, body, outputs, arguments) -> str:
+        constant = [not isinstance(a.owner, ir.Block) and _is_constant(a) for a in arguments]
+        with ir.InsertionPoint(self.module.body), ir.Location.unknown():
+            function = func.FuncOp(
+                "kernel", ([v.type for v in inputs], [o.type for o in outputs]), visibility="private"
+            )
+            empty = ir.DictAttr.get({})
+            flag = ir.DictAttr.get({"tw.constant": ir.UnitAttr.get()})
+            function.attributes["arg_attrs"] = ir.ArrayAttr.get([flag if c else empty for c in constant])
+            block = function.add_entry_block()
+        local: dict[ir.Value, ir.Value] = dict(zip(inputs, block.arguments, strict=True))
+        with ir.InsertionPoint(block), ir.Location.unknown():
+            for op in body:
+                copy = op.clone().operation
+                _remap(copy, local)
+                local.update(zip(op.results, copy.results, strict=True))
+            func.ReturnOp([local[o] for o in outputs])
+        text = function.operation.get_asm(use_local_scope=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+        if digest in self.kernels:
+            function.operation.erase()
+            return self.kernels[digest]
+        name = f"{'_'.join(_labels(members))}_{digest}"
+        function.attributes["sym_name"] = ir.StringAttr.get(name)
+        function.operation.move_before(self.main.operation)
+        self.kernels[digest] = name
+        return name
+
+
+def _all_operands(op: ir.Operation) -> list[ir.Value]:
+    """Operands of an operation and the outside values that its regions use."""
+    found = list(op.operands)
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                for v in _all_operands(inner.operation):
+                    scope = v.owner.owner if isinstance(v.owner, ir.Block) else v.owner.operation.parent
+                    if scope.operation.name == "func.func" and v not in found:
+                        found.append(v)
+    return found
+
+
+def _remap(op: ir.Operation, values: dict[ir.Value, ir.Value]) -> None:
+    """Redirect operands, also inside regions, to the copies."""
+    for i, o in enumerate(op.operands):
+        if o in values:
+            op.operands[i] = values[o]
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                _remap(inner.operation, values)
+
+
+def _is_constant(v: ir.Value) -> bool:
+    op = v.owner.operation
+    while op.name in VIEWS:
+        if isinstance(op.operands[0].owner, ir.Block):
+            return False
+        op = op.operands[0].owner.operation
+    return op.name == "tw.constant"
+
+
+def _labels(members) -> list[str]:
+    """A short readable name: the operators in order, each once, at most four."""
+    labels = list(dict.fromkeys(m.label for m in members))
+    return labels[:4]
+
+
+def _fused_location(locations: list[ir.Location]) -> ir.Location:
+    unique = list(dict.fromkeys(locations))
+    return unique[0] if len(unique) == 1 else ir.Location.fused(unique)

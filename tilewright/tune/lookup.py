@@ -1,0 +1,74 @@
+"""What compilation asks of the tuning database: the schedule of a kernel, if it was tuned for this machine and still
+means the same."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import TilewrightError
+from ..options import get
+from ..schedule.finish import finish
+from ..schedule.machine import Machine as Description
+from ..schedule.nest import Nest
+from ..schedule.rules import Scheduled, schedule
+from ..tensor.kernel import Kernel
+from .database import Database, Machine, Result
+from .key import kernel_key, nest_digest
+
+
+@dataclass
+class Tuned:
+    """Results for one compilation. A database that is not there or cannot be read is the same as an empty one;
+    `problem` tells why.
+
+    `used` has the result for every kernel (by name) that was scheduled with one.
+    """
+
+    machine: Machine | None
+    database: Database | None = None
+    problem: str = ""
+    used: dict[str, Result] = field(default_factory=dict)
+
+    @staticmethod
+    def open(target: Any, description: Any, threads: int) -> Tuned:
+        path = get("TILEWRIGHT_DB")
+        if getattr(target, "tuning", None) is None or not path.is_file():
+            return Tuned(None)
+        features, toolchain = target.tuning().measured_on(description)
+        return Tuned(Machine(target.name, features, threads, toolchain), Database(path, read_only=True))
+
+    def close(self) -> None:
+        if self.database is not None:
+            self.database.close()
+
+    def schedule(self, kernel: Kernel, description: Description) -> tuple[Scheduled, Nest]:
+        """The schedule of a kernel and its finished nest, tuned if possible.
+
+        A result counts only if its decisions lead to the very nest that was measured: another version of the rules may
+        mean something else by them."""
+        result = self._result(kernel)
+        if result is not None:
+            try:
+                made = schedule(kernel, description, result.decisions)
+                nest = finish(made.schedule.nest())
+                if nest_digest(nest) == result.digest:
+                    self.used[kernel.name] = result
+                    return made, nest
+            except TilewrightError:
+                pass
+        made = schedule(kernel, description)
+        return made, finish(made.schedule.nest())
+
+    def _result(self, kernel: Kernel) -> Result | None:
+        if self.database is None or self.machine is None:
+            return None
+        try:
+            return self.database.result(kernel_key(kernel).kernel, self.machine)
+        except (TilewrightError, sqlite3.Error, ValueError, TypeError) as e:
+            self.problem, self.database = f"the tuning database was not used: {e}".split("\n")[0], None
+            return None
+
+
+__all__ = ["Tuned"]

@@ -1,0 +1,294 @@
+"""The tuner: takes the kernels of a model in turn, searches each one's space, and writes what it finds to the database
+at once.
+
+    report = tw.tune("model.onnx", minutes=15)
+    model = tw.compile("model.onnx")          # uses the results
+
+Stopping it at any moment loses nothing that was measured; starting it again continues.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from ..errors import CheckError, TilewrightError, UsageError
+from ..options import Options
+from ..schedule.trace import format_trace
+from ..targets.base import find
+from .cost import CostModel
+from .database import Database, Machine, Measurement, Result
+from .measure import Died, Meter, Outcome
+from .search import Search
+from .space import Candidate, Space
+from .tasks import Progress, Task, extract_tasks, next_task
+
+#: candidates measured together
+BATCH = 8
+#: a candidate must beat the incumbent and the default by this much, in the median of the bursts, to take its place
+MARGIN = 0.98
+
+
+@dataclass
+class TaskReport:
+    """What tuning did for one kernel; `ratio` is its time over the default's, 1.0 if nothing better was found."""
+
+    label: str
+    calls: int
+    seconds: float
+    space: int
+    trials: int = 0
+    ratio: float = 1.0
+    decisions: dict[str, Any] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def saved(self) -> float:
+        """Seconds of one run of the model that the result saves."""
+        return self.seconds * (1.0 - self.ratio)
+
+
+@dataclass
+class TuneReport:
+    """The outcome of `tune`: one entry a kernel, trials made now, and how they ended (status -> count)."""
+
+    tasks: list[TaskReport]
+    trials: int = 0
+    seconds: float = 0.0
+    outcomes: Counter = field(default_factory=Counter)
+    interrupted: bool = False
+
+    @property
+    def before(self) -> float:
+        return sum(t.seconds for t in self.tasks)
+
+    @property
+    def speedup(self) -> float:
+        """How much faster all kernels together are than with default schedules, by their measured shares."""
+        after = self.before - sum(t.saved for t in self.tasks)
+        return self.before / after if after > 0 else 1.0
+
+    def __str__(self) -> str:
+        bad = ", ".join(f"{n} {s}" for s, n in sorted(self.outcomes.items()) if s != "ok")
+        head = f"{self.trials} trials in {self.seconds:.0f} s{f' ({bad})' if bad else ''}"
+        lines = [f"{head}, kernels {self.speedup:.2f}x"]
+        for t in self.tasks:
+            note = t.problem or (f"{1 / t.ratio:.2f}x" if t.ratio < 1 else "default")
+            lines.append(f"  {t.seconds * 1e3:9.3f} ms  {t.trials:5} of {t.space:6}  {note:8}  {t.label}")
+        return "\n".join(lines)
+
+
+Watch = Callable[
+    [TuneReport, "int | None", float], None
+]  # the report so far, the task at work, the fraction of the budget that is used
+
+
+def tune(
+    source: Any,
+    *,
+    trials: int | None = None,
+    minutes: float | None = None,
+    threads: int | None = None,
+    target: str = "cpu",
+    inputs: Any = None,
+    database: Database | None = None,
+    seed: int = 0,
+    watch: Watch | None = None,
+) -> TuneReport:
+    """Search better schedules for the kernels of a model, and keep them in the tuning database.
+
+    `source` is what `tilewright.compile` takes. The search ends after `trials` measured candidates or after `minutes`,
+    whichever is first; at least one must be given. `threads` is the number of threads the model will run with; results
+    hold for that number. Ctrl-C ends it early with `interrupted` set. UsageError without a budget or without the
+    package lightgbm.
+
+        report = tw.tune("model.onnx", minutes=5, threads=2)
+        print(report)
+    """
+    if trials is None and minutes is None:
+        raise UsageError("tuning needs a budget", stage="tune", hint="give trials=200 or minutes=15")
+    for name, value in (("trials", trials), ("minutes", minutes)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
+            raise UsageError(f"{name} must be positive, not {value!r}", stage="tune")
+    deadline = time.monotonic() + 60 * minutes if minutes is not None else None
+    model = CostModel(seed)
+    chosen = Options.of(target=target, threads=threads, inputs=inputs)
+    options = {"target": target, "threads": chosen.thread_count, "inputs": inputs, "tuned": False}
+    found = extract_tasks(source, **options)
+    return Tuner(found, chosen, model, database or Database(), seed, watch).run(trials, deadline)
+
+
+class Tuner:
+    """Tunes a list of tasks; `run` may be called again and goes on. With ``model=None`` the search is random."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        options: Options,
+        model: CostModel | None,
+        database: Database,
+        seed: int = 0,
+        watch: Watch | None = None,
+        meter: Meter | None = None,
+    ) -> None:
+        self.options, self.model, self.database, self.watch = options, model, database, watch
+        self.target = find(options.target)
+        self.meter = meter or Meter(self.target, options.thread_count, jobs=options.job_count)
+        self.machine = machine_of(self.target, self.meter.description, options.thread_count)
+        self.tasks = list(tasks)
+        self.searches = [
+            Search(Space(t.kernel, self.meter.description), model, seed + i) for i, t in enumerate(self.tasks)
+        ]
+        self.numbers = [database.task(t.key, t.label, self.machine) for t in self.tasks]
+        self.progress = [
+            Progress(t.seconds or 1.0, s.space.count()) for t, s in zip(self.tasks, self.searches, strict=True)
+        ]
+        self.incumbents: list[Candidate] = [s.space.default for s in self.searches]
+        entries = [
+            TaskReport(t.label, t.calls, t.seconds, p.space) for t, p in zip(self.tasks, self.progress, strict=True)
+        ]
+        self.report = TuneReport(entries)
+        self.others: list[tuple[tuple[float, ...], float]] = []
+        for i in range(len(self.tasks)):
+            self._resume(i)
+
+    def _resume(self, i: int) -> None:
+        """Take up what the database has of a task, and the nearest kernels' results as first candidates."""
+        task, search = self.tasks[i], self.searches[i]
+        found = self.database.measurements(self.numbers[i])
+        search.resume(found)
+        self.progress[i].trials = self.report.tasks[i].trials = len(found)
+        for near in self.database.nearest(task.key, self.machine):
+            candidate = search.space.realize(near.decisions)
+            if candidate is not None:
+                search.hints.append(candidate)
+        old = self.database.result(task.key.kernel, self.machine)
+        candidate = search.space.realize(old.decisions) if old is not None else None
+        if old is not None and candidate is not None and candidate.digest == old.digest:
+            self.incumbents[i] = candidate
+            self._improved(i, old.seconds / old.baseline, candidate)
+        if search.space.count() <= 1:
+            self.progress[i].finished = True
+
+    def _improved(self, i: int, ratio: float, candidate: Candidate) -> None:
+        self.progress[i].best = min(self.progress[i].best, ratio)
+        self.report.tasks[i].ratio, self.report.tasks[i].decisions = ratio, dict(candidate.decisions)
+
+    # ---- the loop ----
+
+    def run(self, trials: int | None, deadline: float | None = None) -> TuneReport:
+        """Search until `trials` candidates were measured or the (monotonic) deadline; see `tune`."""
+        begin, done = time.monotonic(), 0
+        if self.model is not None:
+            self.others = self.database.samples(self.machine)
+        try:
+            while (trials is None or done < trials) and (deadline is None or time.monotonic() < deadline):
+                at = next_task(self.progress)
+                if at is None:
+                    break
+                self._tell(at, done, trials, begin, deadline)
+                done += self.step(at, min(BATCH, trials - done) if trials is not None else BATCH)
+                self.report.seconds = time.monotonic() - begin
+        except KeyboardInterrupt:
+            self.report.interrupted = True
+        finally:
+            self.meter.close()
+        self.report.seconds = time.monotonic() - begin
+        self._tell(None, done, trials, begin, deadline)
+        return self.report
+
+    def _tell(self, at: int | None, done: int, trials: int | None, begin: float, deadline: float | None) -> None:
+        if self.watch is not None:
+            used = [done / trials] if trials else []
+            if deadline is not None and deadline > begin:
+                used.append((time.monotonic() - begin) / (deadline - begin))
+            self.watch(self.report, at, min(1.0, max(used, default=0.0)))
+
+    def step(self, i: int, count: int) -> int:
+        """Measure one batch of a task; the number of candidates measured."""
+        search, progress = self.searches[i], self.progress[i]
+        if self.model is not None and (len(search.samples) >= 4 or not self.model.trained):
+            self.model.fit(search.samples, self.others)
+        batch = search.propose(count)
+        if not batch:
+            progress.finished = True
+            return 0
+        subject = self.tasks[i].subject(self.target.name, self.options.thread_count)
+        try:
+            outcomes = self.meter.measure(subject, search.space.default, batch)
+        except TilewrightError as e:  # the default schedule itself does not build: nothing to compare with
+            progress.finished, self.report.tasks[i].problem = True, e.message
+            return 0
+        self.database.add(self.numbers[i], [self._measurement(search, o) for o in outcomes])
+        for o in outcomes:
+            search.add(o.candidate, o.status, o.ratio)
+            self.report.outcomes[o.status] += 1
+        self.report.trials += len(outcomes)
+        self.report.tasks[i].trials += len(outcomes)
+        self._promote(i, subject)
+        progress.after(len(outcomes), self.report.tasks[i].ratio)
+        return len(outcomes)
+
+    @staticmethod
+    def _measurement(search: Search, o: Outcome) -> Measurement:
+        return Measurement(
+            o.candidate.decisions, o.candidate.digest, o.status, o.seconds, o.ratio, search.features(o.candidate)
+        )
+
+    # ---- winners ----
+
+    def _promote(self, i: int, subject: Any) -> None:
+        """Let the fastest candidate race against the incumbent; only one that wins clearly, and is right, becomes the
+        result."""
+        search = self.searches[i]
+        for _ in range(3):
+            ratio, candidate = search.best
+            entry = self.report.tasks[i]
+            if candidate is self.incumbents[i] or candidate is search.space.default or ratio > MARGIN * entry.ratio:
+                return
+            try:
+                race = self.meter.contest(subject, search.space.default, self.incumbents[i], candidate)
+            except (Died, TilewrightError) as e:
+                self._reject(i, candidate, getattr(e, "status", "build"))
+                continue
+            if race.default_error > 100:
+                raise CheckError(
+                    f"the default schedule of kernel {self.tasks[i].kernel.name} is wrong: it differs "
+                    f"{race.default_error:.0f} times as much "
+                    "as allowed from what its IR means",
+                    stage="tune",
+                    hint="this is a bug in Tilewright: tilewright compile --verify shows it",
+                )
+            if race.error > max(1.0, 1.5 * race.default_error):
+                self._reject(i, candidate, "wrong")
+                continue
+            versus, gain = median(race.against_incumbent), median(race.against_default)
+            if versus < MARGIN and gain < MARGIN:
+                self.incumbents[i] = candidate
+                self._improved(i, gain, candidate)
+                trace = format_trace(candidate.schedule)
+                result = Result(
+                    candidate.decisions, candidate.digest, trace, race.default_seconds * gain, race.default_seconds
+                )
+                self.database.record(self.numbers[i], result)
+            self.database.correct(self.numbers[i], candidate.digest, gain)
+            search.correct(candidate, gain)
+            if versus < MARGIN:
+                return
+
+    def _reject(self, i: int, candidate: Candidate, status: str) -> None:
+        self.searches[i].drop(candidate)
+        self.report.outcomes[status] += 1
+
+
+def machine_of(target: Any, description: Any, threads: int) -> Machine:
+    """What results of a target are valid for."""
+    features, toolchain = target.tuning().measured_on(description)
+    return Machine(target.name, features, threads, toolchain)
+
+
+__all__ = ["TaskReport", "TuneReport", "Tuner", "machine_of", "tune"]
