@@ -6,13 +6,14 @@ exchange on a dense grid, with the function values taken from mpmath. Coefficien
 one, lowest power first, and the rest fitted again after each, so that the later ones repair what rounding the earlier
 ones spoiled.
 
-Run ``python benchmarks/fit_polynomials.py`` to regenerate the file, ``--check`` to compare only.
+Run ``python benchmarks/fit_polynomials.py`` to regenerate the file; ``--check`` instead fits again and tells whether
+the file's polynomials are about as good (the last digits depend on the processor's least squares).
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,8 +73,8 @@ def exchange(reference: np.ndarray, error: np.ndarray) -> np.ndarray:
     return np.append(worst, reference[:-1]) if at == 0 else np.append(reference[1:], worst)
 
 
-def fit(f: Fit) -> tuple[list[float], float]:
-    """The float32 coefficients and the largest weighted error with them."""
+def samples(f: Fit) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """On a grid: the function's values, the weights, and the powers of the variable."""
     low, high = f.interval
     nodes = (low + high) / 2 - (high - low) / 2 * np.cos(np.linspace(0, np.pi, 801))
     nodes = nodes[np.abs(nodes) > 1e-12 * (high - low)]
@@ -81,7 +82,23 @@ def fit(f: Fit) -> tuple[list[float], float]:
     weights = np.array([abs(float(f.weight(mp.mpf(x)))) for x in nodes])
     weights = np.maximum(weights, weights.max() * 1e-12)
     v = nodes * nodes if f.squared else nodes
-    powers = v[:, None] ** np.arange(f.count)
+    return values, weights, v[:, None] ** np.arange(f.count)
+
+
+def allowed(best: float) -> float:
+    """The error of a polynomial that is as good as one with error `best`, for float32: a third of its rounding."""
+    return max(2 * best, 2e-8)
+
+
+def error_of(f: Fit, coefficients: Sequence[float]) -> float:
+    """The largest weighted error of a polynomial."""
+    values, weights, powers = samples(f)
+    return float(np.abs(weights * (values - powers @ np.asarray(coefficients, float))).max())
+
+
+def fit(f: Fit) -> tuple[list[float], float]:
+    """The float32 coefficients and the largest weighted error with them."""
+    values, weights, powers = samples(f)
     fixed: list[float] = []
     rest = values
     for i in range(f.count):
@@ -244,14 +261,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare with the file instead of writing it")
     arguments = parser.parse_args()
-    text = render(FITS)
     if not arguments.check:
-        OUTPUT.write_text(text, encoding="utf-8")
+        OUTPUT.write_text(render(FITS), encoding="utf-8")
         print(f"wrote {OUTPUT.name}")
-    elif OUTPUT.read_text(encoding="utf-8") != text:
-        raise SystemExit(f"{OUTPUT.name} differs from what this script would write")
-    else:
-        print(f"{OUTPUT.name} is up to date")
+        return
+    from tilewright.tensor.mathlib import coefficients
+
+    for f in FITS:
+        found, best = error_of(f, getattr(coefficients, f.name)), fit(f)[1]
+        print(f"{f.name:12} {found:.1e} (fitted anew: {best:.1e})")
+        if found > allowed(best):
+            raise SystemExit(f"{f.name} of {OUTPUT.name} is worse than what this script finds")
 
 
 if __name__ == "__main__":

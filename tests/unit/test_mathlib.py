@@ -14,7 +14,7 @@ import pytest
 from tilewright.errors import CompileError
 from tilewright.tensor.evaluate import NUMPY, evaluate
 from tilewright.tensor.expr import Const, Load, Op, Var, walk
-from tilewright.tensor.mathlib import BINARY, FUNCTIONS, expand
+from tilewright.tensor.mathlib import BINARY, FUNCTIONS, coefficients, expand
 
 ROOT = Path(__file__).parents[2]
 INF, NAN = math.inf, math.nan
@@ -184,10 +184,15 @@ def test_constant_exponents_are_short(exponent):
     assert accuracy.ulps(evaluate(e, {"x": x}), exact).max() <= 1.5
 
 
-def test_coefficients_are_what_the_script_writes():
+def test_coefficients_are_as_good_as_what_the_script_finds():
+    """Not the same digits: NumPy's least squares rounds differently from processor to processor."""
     pytest.importorskip("mpmath")
     fits = script("fit_polynomials")
-    assert fits.OUTPUT.read_text(encoding="utf-8") == fits.render(fits.FITS)
+    for f in fits.FITS:
+        found = getattr(coefficients, f.name)
+        assert len(found) == f.count
+        assert all(c == np.float32(c) for c in found)
+        assert fits.error_of(f, found) <= fits.allowed(fits.fit(f)[1]), f.name
 
 
 # ---- the evaluator -------------------------------------------------------------------------------------------------
