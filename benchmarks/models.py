@@ -228,6 +228,24 @@ def tiny_resnet8() -> Model:
     return Model(module, {"input": torch.randn(1, 3, 32, 32)}, ["scores"])
 
 
+@model("edge")
+def tiny_mobilenet() -> Model:
+    """MobileNetV1 with a quarter of its channels, for 96x96 colour images and two classes (is a person there?)."""
+
+    def unit(channels_in: int, channels_out: int, kernel: int, **options) -> list[nn.Module]:
+        conv = nn.Conv2d(channels_in, channels_out, kernel, padding=kernel // 2, bias=False, **options)
+        return [conv, nn.BatchNorm2d(channels_out), nn.ReLU()]
+
+    layers = unit(3, 8, 3, stride=2)
+    widths = [8, 16, 32, 32, 64, 64, 128, 128, 128, 128, 128, 128, 256, 256]
+    strides = [1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1]
+    for (a, b), stride in zip(itertools.pairwise(widths), strides, strict=True):
+        layers += unit(a, a, 3, stride=stride, groups=a) + unit(a, b, 1)
+    module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 2), nn.Softmax(-1))
+    settle_batch_norms(module, torch.randn(4, 3, 96, 96))
+    return Model(module, {"input": torch.randn(1, 3, 96, 96)}, ["scores"])
+
+
 # ---- export ----
 
 

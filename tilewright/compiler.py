@@ -25,6 +25,8 @@ from .program.memory import check_limit
 from .program.package import Package
 from .program.program import ALIGN
 from .runtime.executable import Executable
+from .report.facts import kernel_facts
+from .report.precision import precision_notes
 from .schedule.finish import finish
 from .schedule.nest import Nest
 from .schedule.rules import Scheduled, direct_operators, writes_once
@@ -107,12 +109,18 @@ def _passes(state: State, pipeline: str) -> None:
 
 def simplify(state: State) -> None:
     if state.module.level == 2:
-        _passes(state, SIMPLIFY)
+        kept = getattr(state.description, "activations", "i8")  # the 8-bit numbers that the machine multiplies
+        _passes(state, f"integers{{activations={kept}}},{SIMPLIFY}")
 
 
 def layout(state: State) -> None:
     if state.module.level == 2:
         _passes(state, LAYOUT)
+        wanted = state.options.winograd and state.options.precision != "bf16"  # pairs of bf16 are as fast, and exact
+        if wanted and getattr(state.description, "winograd", False):
+            _passes(state, "winograd,dce")
+        if state.options.precision != "f32":
+            _passes(state, f"precision{{dtype={state.options.precision}}},cse,dce")
 
 
 def lower_graph(state: State) -> None:
@@ -221,7 +229,7 @@ def compile(source: Any, *, start_after: str | None = None, **options: Any) -> E
 
     `source`: path of an ``.onnx`` or ``.mlir`` file, an ``onnx.ModelProto``, MLIR text or module, or a `Graph`. The
     keyword arguments are the fields of `tilewright.options.Options`: target, inputs (shapes of dynamic inputs),
-    precision, threads, verify, cache, print_after, stop_after, dump, time. With `start_after` the source is what
+    precision, tolerance, threads, verify, cache, print_after, stop_after, dump, time. With `start_after` the source is what
     ``dump`` wrote after that stage, and the pipeline goes on from there.
 
     Returns an `Executable`, or a `DynamicExecutable` that compiles for the shapes it is called with where the model
@@ -237,6 +245,10 @@ def compile(source: Any, *, start_after: str | None = None, **options: Any) -> E
 def compile_state(source: Any, *, start_after: str | None = None, **options: Any) -> tuple[State, Any]:
     """`compile`, with everything that was made on the way."""
     chosen = Options.of(**options)
+    if chosen.precision == "auto":
+        from .precision import compile_auto
+
+        return compile_auto(source, chosen, start_after)
     target = find(chosen.target)
     pipeline = stages(target)
     _check_stage_names(chosen, pipeline, start_after)
@@ -393,10 +405,11 @@ def report(state: State) -> dict[str, Any]:
             seconds = round(state.seconds[stage.name], 4)
             levels.append({"stage": stage.name, "level": stage.level, "text": stage.doc, "seconds": seconds})
     kernels = list(_kernel_reports(state))
-    notes = [str(state.fusion)] if state.fusion else []
+    notes = [*precision_notes(state), *([str(state.fusion)] if state.fusion else [])]
     if state.tuned is not None and state.tuned.problem:
         notes.append(state.tuned.problem)
-    return {"model": state.name, "levels": levels, "kernels": kernels, "notes": notes}
+    precision = state.options.precision
+    return {"model": state.name, "precision": precision, "levels": levels, "kernels": kernels, "notes": notes}
 
 
 def _kernel_reports(state: State) -> Iterator[dict[str, Any]]:
@@ -406,6 +419,7 @@ def _kernel_reports(state: State) -> Iterator[dict[str, Any]]:
             "symbol": name,
             "kind": scheduled.rule,
             **({"compile_s": round(sum(stats.values()), 3)} if stats else {}),
+            **kernel_facts(state.kernels[name], scheduled),
         }
         result = state.tuned.used.get(name) if state.tuned is not None else None
         yield (

@@ -12,7 +12,7 @@ from typing import Any
 
 from .errors import UsageError
 
-PRECISIONS = ("f32",)
+PRECISIONS = ("f32", "bf16", "f16", "auto")
 
 
 def usable_cores() -> int:
@@ -137,13 +137,23 @@ class Options:
     """
 
     target: str = _option("cpu", "name of the target; `tilewright targets` lists them")
-    precision: str = _option("f32", "arithmetic of contractions", choices=PRECISIONS)
+    precision: str = _option(
+        "f32",
+        "what contractions multiply (sums are f32): f32, bf16, f16 weights, or auto, the fastest within `tolerance`",
+        choices=PRECISIONS,
+    )
+    tolerance: float | None = _option(
+        None, "with precision auto: the largest error it may cost, relative to the largest value of the output"
+    )
     threads: int | None = _option(None, "threads that run the model; None: TILEWRIGHT_THREADS, else all usable cores")
     jobs: int | None = _option(None, "processes that compile kernels; None: TILEWRIGHT_JOBS, else all usable cores")
     inputs: Mapping | None = _option(None, "shapes (or arrays) of inputs by name, for models with dynamic dimensions")
     arena_limit: int | None = _option(None, "most bytes of working memory the model may need; more is an error")
     specializations: int | None = _option(
         None, "programs kept for each stage of a model with open shapes, one for each combination of shapes; None: 16"
+    )
+    winograd: bool = _option(
+        True, "3x3 convolutions by Winograd's method where it is faster; costs about 1e-6 of the largest result each"
     )
     verify: bool = _option(False, "check every kernel against its reference after compiling")
     cache: bool = _option(True, "use the kernel cache on disk")
@@ -158,6 +168,12 @@ class Options:
             object.__setattr__(self, "print_after", (self.print_after,))
         for f in fields(self):
             _check(f.name, getattr(self, f.name), f.type, f.metadata)
+        if (self.precision == "auto") != (self.tolerance is not None):
+            given = f"precision {self.precision!r}" + ("" if self.tolerance is None else " takes no tolerance")
+            raise UsageError(
+                given if self.tolerance is not None else f"{given} needs a tolerance",
+                hint="give precision='auto' and a tolerance such as 1e-2, or another precision and none",
+            )
 
     @staticmethod
     def of(**chosen: Any) -> Options:
@@ -194,6 +210,10 @@ def _check(name: str, value: Any, annotation: Any, metadata: Any) -> None:
     if annotation == "int | None":
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UsageError(f"option {name!r} must be an integer of at least 1 or None, not {value!r}")
+        return
+    if annotation == "float | None":
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+            raise UsageError(f"option {name!r} must be a positive number or None, not {value!r}")
         return
     if name == "dump" and isinstance(value, os.PathLike):
         return

@@ -447,7 +447,57 @@ def from_mlir(text: Any, kernel: str | None = None) -> Kernel:
     return chosen[0]
 
 
+def from_nest(text: str, constants: Sequence[str] = ()) -> Kernel:
+    """A kernel written as a loop nest (see `schedule.text`): one stage for each perfect nest of plain loops.
+
+    `constants` are the parameters whose values are known when the kernel is compiled. UsageError if a loop has no
+    constant extent or is not perfectly nested; NestSyntaxError if the text cannot be read.
+
+    >>> k = from_nest('''
+    ... def k(x: f32[4], y: out(f32[4])):
+    ...     for i in serial(4):
+    ...         s0: y[i] = negf(x[i])''')
+    >>> [stage.name for stage in k.stages]
+    ['s0']
+    """
+    import textwrap
+
+    from .schedule.nest import Alloc, For, Seq, Stmt, Store
+    from .schedule.text import parse_nest
+
+    nest = parse_nest(textwrap.dedent(text).strip())
+    stages: list[Stage] = []
+
+    def visit(s: Stmt) -> None:
+        if isinstance(s, Seq):
+            for x in s.stmts:
+                visit(x)
+            return
+        if isinstance(s, Alloc):
+            return visit(s.body)
+        dims = []
+        while isinstance(s, For):
+            if s.trip is None or s.kind != "serial":
+                raise UsageError(f"loop {s.var} of a kernel written as a nest must be serial({s.trip or 'constant'})")
+            dims.append((s.var, s.trip))
+            s = s.body
+        if not isinstance(s, Store):
+            raise UsageError(
+                f"a kernel written as a nest has perfect loop nests, this is none: {[v for v, _ in dims]}",
+                hint="each block must stand alone in its loops; compute_at and the like move blocks into others",
+            )
+        stages.append(Stage(s.block or f"s{len(stages)}", tuple(dims), s.targets, s.reduction))
+
+    visit(nest.body)
+    unknown = set(constants) - {p.name for p in nest.params}
+    if unknown:
+        raise UsageError(f"{', '.join(sorted(unknown))} is no parameter of {nest.name}")
+    made = tuple(b for b in nest.buffers().values() if b.scope != "param")
+    return Kernel(nest.name, nest.params, nest.outputs, made, tuple(stages), frozenset(constants))
+
+
 __all__ = [
-    "Axis", "Tensor", "Value", "absf", "cast", "compute", "cos", "erf", "exp", "from_mlir", "kernel", "log", "max",
-    "maximum", "min", "minimum", "placeholder", "prod", "reduce_axis", "rsqrt", "sin", "sqrt", "sum", "tanh", "where",
+    "Axis", "Tensor", "Value", "absf", "cast", "compute", "cos", "erf", "exp", "from_mlir", "from_nest", "kernel", "log",
+    "max", "maximum", "min", "minimum", "placeholder", "prod", "reduce_axis", "rsqrt", "sin", "sqrt", "sum", "tanh",
+    "where",
 ]  # fmt: skip

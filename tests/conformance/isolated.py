@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 #: items after which a worker process is replaced, so that memory stays bounded
-ITEMS_PER_WORKER = 400
+ITEMS_PER_WORKER = 150
 
 
 def _serve(function: Callable, items: Sequence[Any], connection: Connection, memory: int | None) -> None:

@@ -58,7 +58,7 @@ def test_run_takes_a_dict(run):
 
 def test_profile_checks_too(run):
     with pytest.raises(InputError, match="the model takes 1 input, 0 were given"):
-        run.profile([])
+        run.time_calls([], runs=1)
 
 
 def outputs(**changed):

@@ -18,7 +18,10 @@ import warnings
 from pathlib import Path
 
 #: without complex numbers, which ONNX files cannot hold
-DTYPES = ("f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "bool")
+DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
+
+#: seeds without a model after which something must be wrong with the installation
+FRUITLESS = 50
 
 
 def prepare():
@@ -86,8 +89,10 @@ def main() -> int:
             data = generate(operators, model, seed, nodes=4 + seed % 13)
             (arguments.folder / f"{seed}.onnx").write_bytes(data)
             made += 1
-        except Exception:  # not every seed gives a model that torch can export
-            pass
+        except Exception as e:  # not every seed gives a model that torch can export
+            if not made and seed - arguments.seed >= FRUITLESS:
+                os.write(console, f"the first {FRUITLESS} seeds give no model: {type(e).__name__}: {e}\n".encode())
+                return 1
         seed += 1
     os.write(console, f"{made} models from seeds {arguments.seed} to {seed - 1}\n".encode())
     return 0

@@ -6,6 +6,8 @@ Every case is also run through the interpreter before and after: the results mus
 
 After a change that is meant: ``TILEWRIGHT_UPDATE_GOLDEN=1 pytest tests/ir/test_pass_cases.py`` rewrites the AFTER
 parts.
+
+The numbers before and after agree to 1e-6 of the largest, or as ``// TOLERANCE 1e-2`` says.
 """
 
 import os
@@ -77,14 +79,15 @@ def test_case(path, name, pipeline, before, after):
     original = graph.clone()
     run_pipeline(graph, parse_pipeline(pipeline))
     actual = text_of(graph)
-    check_numbers(original, graph)
+    tolerance = re.search(r"^// TOLERANCE (\S+)$", before, flags=re.M)
+    check_numbers(original, graph, float(tolerance[1]) if tolerance else 1e-6)
     if UPDATE:
         update(path, name, actual)
     else:
         assert actual == normalized(after)
 
 
-def check_numbers(original, graph):
+def check_numbers(original, graph, tolerance=1e-6):
     dims = {n: tuple(2 if d is None else d for d in t.shape) for n, t in graph.inputs()}
     inputs = {n: values(t.dtype, dims[n], n) for n, t in original.inputs()}
     expected = interpret(original, inputs, float64=True)
@@ -96,7 +99,7 @@ def check_numbers(original, graph):
         if e.dtype.kind == "f" and e.size:
             np.testing.assert_array_equal(np.isfinite(a), np.isfinite(e))
             finite = np.isfinite(e)
-            assert np.abs(a[finite] - e[finite]).max(initial=0) <= 1e-6 * max(np.abs(e[finite]).max(initial=0), 1e-30)
+            assert np.abs(a[finite] - e[finite]).max(initial=0) <= tolerance * max(np.abs(e[finite]).max(initial=0), 1e-30)
         else:
             np.testing.assert_array_equal(a, e)
 

@@ -75,6 +75,11 @@ MORE: dict[str, list[tuple[list, dict]]] = {
         ([f(2, 3, 9, 8), f(4, 4, low=0.0, high=7.0), np.array([0, 1, 1, 0])], {"height": 3, "width": 2, **a})
         for a in ({}, {"samples": 2, "scale": 0.5}, {"maximum": True, "samples": 1, "half_pixel": False})
     ],
+    "winograd_conv": [
+        ([f(2, 8, 6, 16), f(16, 16, 32)], {"tile": 2, "size": (6, 3)}),
+        ([f(1, 10, 6, 32), f(36, 32, 16)], {"tile": 4, "size": (7, 4)}),
+        ([f(1, 6, 6, 3), f(36, 3, 5)], {"tile": 4, "size": (1, 2)}),
+    ],
 }
 SAMPLES = {**MORE, **runpy.run_path(str(Path(__file__).with_name("test_operators.py")))["SAMPLES"]}
 

@@ -414,6 +414,12 @@ REFUSED = [
         {"scale": 1.0},
         "do not divide",
     ),
+    (
+        "winograd_conv",
+        [T((1, 8, 8, 16), "f32"), T((36, 16, 16), "f32")],
+        {"tile": 4, "size": (7, 7)},
+        "need an input of .10, 10",
+    ),
     ("cast", [T((4,), "f32")], {"to": "f8"}, "unknown dtype"),
     ("reduce_sum", [T((4,), "f32")], {"axes": (0, -1)}, "twice"),
 ]

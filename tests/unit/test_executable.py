@@ -192,15 +192,13 @@ def test_a_forked_child_has_threads_of_its_own(small_package, small_reference, x
     assert equal(run(x), small_reference(x))
 
 
-def test_profile_memory_and_explain(small_package, x):
+def test_times_memory_and_explain(small_package, x):
     run = Executable(small_package, 2)
-    times = run.profile([x], runs=3)
-    assert [t.symbol for t in times] == ["add", "mul", "add", COPY]
-    assert times[1].names == ("/b/Mul", "/b/Relu")
-    assert all(t.seconds >= 0 for t in times)
-    assert run.profile({"x": x})[0].symbol == "add"
-    with pytest.raises(UsageError, match="runs must be at least 1"):
-        run.profile([x], runs=0)
+    times = run.time_calls([x], runs=3)
+    assert times.shape == (3, 4) and (times >= 0).all()
+    assert run.time_calls({"x": x}, runs=1, warm=False).shape == (1, 4)
+    with pytest.raises(UsageError, match="the number of runs must be an integer of at least 1"):
+        run.time_calls([x], runs=0)
     memory = run.memory
     assert memory.weights == 4 * 4096 and memory.arena == memory.arena_bound == 8 * 4096
     assert memory.peak == memory.weights + memory.arena + memory.scratch + memory.code

@@ -18,10 +18,11 @@ from tilewright.ir.graph import Graph
 from tilewright.program.build import pack_array
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
-from tilewright.schedule.nest import stores
+from tilewright.schedule.nest import reads, stores
 from tilewright.schedule.schedule import Schedule, ScheduleError
 from tilewright.schedule.text import format_nest, parse_nest
 from tilewright.tensor.evaluate import NUMPY
+from tilewright.tensor.expr import Var
 from tilewright.tensor.fuse import fuse
 from tilewright.tensor.kernel import Kernel, read_kernel
 from tilewright.tensor.lower import lower
@@ -108,6 +109,14 @@ def run(nest, arrays):
     return interpret_nest(nest, {n: pack_array(a, nest.packs[n]) if n in nest.packs else a for n, a in arrays.items()})
 
 
+PRIMITIVES = [
+    "split", "split", "fuse", "reorder", "reorder", "tile", "unroll", "vectorize", "parallel", "bind", "annotate",
+    "prefetch", "inline", "compute_at", "compute_at", "reverse_compute_at", "reverse_compute_at", "cache_read",
+    "cache_read", "cache_write", "rfactor", "decompose_reduction", "decompose_reduction", "pipeline", "pipeline",
+    "reindex", "pack", "set_scope",
+]  # fmt: skip
+
+
 def random_step(s: Schedule, rng: random.Random) -> tuple[str, tuple]:
     """A primitive with arguments of the right types, most of which exist."""
     loops = s.loops() or ["none"]
@@ -115,28 +124,7 @@ def random_step(s: Schedule, rng: random.Random) -> tuple[str, tuple]:
     buffers = [*s.params, *s.temporaries]
     loop, block = rng.choice(loops), rng.choice(blocks)
     own = s.loops(block) if blocks != ["none"] else loops
-    name = rng.choice(
-        [
-            "split",
-            "split",
-            "fuse",
-            "reorder",
-            "reorder",
-            "unroll",
-            "vectorize",
-            "parallel",
-            "inline",
-            "compute_at",
-            "compute_at",
-            "reverse_compute_at",
-            "reverse_compute_at",
-            "cache_write",
-            "rfactor",
-            "reindex",
-            "pack",
-            "set_scope",
-        ]
-    )
+    name = rng.choice(PRIMITIVES)
     if name == "split":
         return name, (loop, rng.choice([1, 2, 3, 4, 5, 8]))
     if name == "fuse":
@@ -147,6 +135,23 @@ def random_step(s: Schedule, rng: random.Random) -> tuple[str, tuple]:
         return name, tuple(rng.sample(chosen, len(chosen)))
     if name in ("unroll", "vectorize", "parallel"):
         return name, (loop,)
+    if name == "tile":
+        chosen = own[rng.randrange(len(own) + 1) :][:2] or loops[:1]
+        return name, (tuple(chosen), tuple(rng.choice([2, 3, 4]) for _ in chosen))
+    if name == "bind":
+        return name, (loop, rng.choice(["threads", "lanes", "block"]))
+    if name == "annotate":
+        return name, (loop, rng.choice(["note", "unroll_count"]), rng.choice([None, 4, "x", (1, True)]))
+    if name == "prefetch":
+        return name, (loop, rng.choice(buffers), (Var(rng.choice(loops)) * 2 + 1,))
+    if name == "cache_read":
+        read = sorted(reads(s.store(block))) if blocks != ["none"] else buffers
+        return name, (block, rng.choice(read or buffers), rng.choice([None, *own, *own]))
+    if name == "decompose_reduction":
+        return name, (block, rng.choice([None, *own]))
+    if name == "pipeline":
+        chosen_blocks = [x.block for x in stores(s.loop(loop).body)] if loop in s.loops() else blocks
+        return name, (loop, *rng.sample(chosen_blocks, min(len(chosen_blocks), rng.choice([1, 1, 2]))))
     if name in ("compute_at", "reverse_compute_at"):
         return name, (block, loop)
     if name == "rfactor":

@@ -36,6 +36,7 @@ HELP = """Compile machine-learning models to native code, look at every level on
   tilewright compile model.onnx -o model.tw    compile once ...
   tilewright run model.tw --input in.npz --output out.npz     ... run anywhere on this kind of machine
   tilewright compile model.onnx --stop-after fuse             print the kernels
+  tilewright profile model.onnx --html p.html  where the time goes, beside what the machine can do
   tilewright doctor                            check the installation
 
 Every command has its own --help with examples.
@@ -66,7 +67,7 @@ def top(
         raise typer.Exit
 
 
-from . import compile, info, opt, tune  # noqa: E402, F401  (the modules register their commands on `app`)
+from . import compile, info, opt, profile, tune  # noqa: E402, F401  (the modules register their commands on `app`)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

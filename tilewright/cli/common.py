@@ -143,6 +143,7 @@ def _bytes(flag: str, text: str) -> int:
 
 Target = Annotated[str, typer.Option(help=_help("target"))]
 Precision = Annotated[str, typer.Option(help=_help("precision"))]
+Tolerance = Annotated[float | None, typer.Option(metavar="1e-2", help=_help("tolerance"), show_default=False)]
 Threads = Annotated[int | None, typer.Option(min=1, help=_help("threads"), show_default=False)]
 ArenaLimit = Annotated[
     str | None,
@@ -169,6 +170,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an i
 def _compile_options(
     target: Target = "cpu",
     precision: Precision = "f32",
+    tolerance: Tolerance = None,
     threads: Threads = None,
     shape: Shape = None,
     arena_limit: ArenaLimit = None,
@@ -186,6 +188,7 @@ def _compile_options(
     return {
         "target": target,
         "precision": precision,
+        "tolerance": tolerance,
         "threads": threads,
         "inputs": dict(_shape(s) for s in shape) if shape else None,
         "arena_limit": _bytes("--arena-limit", arena_limit) if arena_limit else None,

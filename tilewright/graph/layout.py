@@ -38,7 +38,7 @@ class Layout:
     mode: Literal["auto", "nhwc", "nchw"] = "auto"
 
     def run(self, graph: Graph) -> PassReport:
-        convolutions = any(op.name in ("tw.conv", "tw.conv_transpose") for op in graph.operations())
+        convolutions = any(op.name in ("tw.conv", "tw.conv_transpose", "tw.integer_conv") for op in graph.operations())
         if self.mode == "nchw" or (self.mode == "auto" and not convolutions):
             return {}
         return rewrite(graph, PATTERNS)
@@ -54,7 +54,7 @@ def to_first(rank: int) -> tuple[int, ...]:
     return (0, rank - 1, *range(1, rank - 1))
 
 
-@pattern("conv", "conv_transpose", "max_pool", "avg_pool", "lp_pool", "group_norm")
+@pattern("conv", "conv_transpose", "integer_conv", "max_pool", "avg_pool", "lp_pool", "group_norm")
 def channels_last(rw: Rewriter, op: ir.Operation) -> Any:
     """conv(x) -> transpose(conv {layout = "nhwc"}(transpose(x)))"""
     x, *rest = dialect.arguments(op)
@@ -115,6 +115,18 @@ def through_axis(rw: Rewriter, op: ir.Operation) -> Any:
     perm = to_first(len(shape(inner)))
     axis = perm[dialect.attributes(op)["axis"] % len(perm)]
     return rw.transpose(rw.again(op, [inner, *rest], axis=axis)[0], perm)
+
+
+@pattern("requantize", "quantize_linear", "dequantize_linear", "lookup")
+def through_quantization(rw: Rewriter, op: ir.Operation) -> Any:
+    """requantize(transpose(x)) -> transpose(requantize(x)) along the axis that x has it on"""
+    x, *rest = dialect.arguments(op)
+    inner, attrs = channels_first_of(x), dialect.attributes(op)
+    if inner is None or attrs.get("block"):
+        return None
+    perm = to_first(len(shape(inner)))
+    changes = {"axis": perm[attrs["axis"] % len(perm)]} if "axis" in attrs else {}
+    return rw.transpose(rw.again(op, [inner, *rest], **changes)[0], perm)
 
 
 @pattern("concat")
@@ -199,6 +211,7 @@ PATTERNS = [
     transpose_of_reshape,
     reshape_of_reshape,
     through_axis,
+    through_quantization,
     through_concat,
     through_split,
     through_dimensions,

@@ -246,6 +246,18 @@ class Builder:
         op = arith.shrui if is_unsigned(x.dtype) else arith.shrsi
         return self.select(Scalar(y.value, "u" + signless(y.dtype)) < bits, Scalar(op(x.value, y.value), x.dtype), 0)
 
+    def multiply_high(self, x: Scalar, y: Scalar) -> Scalar:
+        """The upper 32 bits of the product of two i32 numbers, with 64 bits."""
+        return Scalar(arith.MulSIExtendedOp(x.value, y.value).high, x.dtype)
+
+    def shift_left_by(self, x: Scalar, y: Scalar) -> Scalar:
+        """By a number of bits known to be less than the type has."""
+        return Scalar(arith.shli(x.value, y.value), x.dtype)
+
+    def shift_right_by(self, x: Scalar, y: Scalar) -> Scalar:
+        """The same to the right; the sign is kept."""
+        return Scalar(arith.shrsi(x.value, y.value), x.dtype)
+
     def remainder(self, x: Scalar, y: Any) -> Scalar:
         """C remainder (sign of the dividend), ONNX Mod with fmod=1."""
         return x._binary(y, arith.remf, arith.remsi, arith.remui)

@@ -15,7 +15,7 @@ class Attention(Operator):
 
     Hk divides H: query head h uses key head h // (H / Hk). The mask is added and broadcasts to [B, H, Sq, Sk]. With
     `causal`, query i sees the keys j <= i + offset (`offset` is the number of cached keys before the first query). A
-    query that sees no key (all its scores -inf) gives zeros. Opaque: it has a direct kernel; `decompose` builds it
+    query that sees no key (all its scores -inf) gives zeros. The mask of halves may be f32. Opaque: it has a direct kernel; `decompose` builds it
     from linalg.
 
     ``"tw.attention"(%q, %k, %v) {scale = 1.25e-01, causal = true} : (tensor<1x2x4x8xf32>, ...) -> tensor<1x2x4x8xf32>``
@@ -26,7 +26,9 @@ class Attention(Operator):
     @staticmethod
     def infer(q, k, v, mask=None, *, scale: float, causal: bool = False, offset: int = 0):
         need("float", q, k, v, mask)
-        same_dtype(q, k, v, mask)
+        same_dtype(q, k, v)
+        if mask is not None and wide(mask.dtype) != wide(q.dtype):
+            raise OpError(f"the mask {mask} must have the dtype of q {q}, or its wide one")
         if not q.rank == k.rank == v.rank == 4:
             raise OpError(f"q, k and v need four dimensions [B, H, S, D], got {q}, {k} and {v}")
         if not fits((k.shape[0], k.shape[3]), (q.shape[0], q.shape[3])):

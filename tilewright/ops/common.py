@@ -109,6 +109,24 @@ def in_wide(f: Callable[..., Any], x: np.ndarray, *others: np.ndarray, **attrs: 
         return np.asarray(f(*widen(x, *others), **attrs)).astype(x.dtype, copy=False)
 
 
+def need_factors(x: Type, y: Type, dtype: str | None) -> None:
+    """The type rule of products that may keep the wide dtype of halves: `dtype` is the result's, None: as the factors.
+
+    OpError unless the factors have one dtype, or `dtype` is the wide dtype of both.
+    """
+    if dtype is None:
+        same_dtype(x, y)
+    elif wide(x.dtype) != dtype or wide(y.dtype) != dtype:
+        raise OpError(f"the product of {x} and {y} cannot have the dtype {dtype}")
+
+
+def in_result(dtype: str | None, *arrays: np.ndarray) -> list[np.ndarray]:
+    """Factors as their reference computes them: in the dtype of the result where that is given."""
+    if dtype is None:
+        return list(arrays)
+    return [a if a is None or a.dtype == np.float64 else a.astype(NUMPY[dtype]) for a in arrays]
+
+
 def wide_body(b, body: Callable[..., Any]) -> Callable[..., Any]:
     """A linalg body that computes `body` in f32 where its operands are halves; the result has the first one's dtype."""
 

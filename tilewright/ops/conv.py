@@ -14,12 +14,15 @@ import numpy as np
 from ..errors import OpError
 from ..ir.dialect import Operator
 from ..ir.types import Type
-from .common import in_wide, need, need_shape, per_channel, same_dtype, wide
+from .common import in_result, in_wide, need, need_factors, need_shape, per_channel, same_dtype, wide
 from .norm import channel_axis
 
 
 class Conv(Operator):
     """Convolution with zero padding: ``pads`` holds the low sides of all spatial dimensions, then the high sides.
+
+    With `dtype` (``"f32"``) the result of halves is not rounded to their type, and has that of the bias; the weights
+    may then be f32 themselves.
 
     ``"tw.conv"(%x, %w, %b) {strides = array<i64: 2, 2>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>}
     : (tensor<1x3x8x8xf32>, tensor<16x3x3x3xf32>, tensor<16xf32>) -> tensor<1x16x4x4xf32>``
@@ -36,14 +39,16 @@ class Conv(Operator):
         dilations: tuple[int, ...],
         groups: int = 1,
         layout: str = "nchw",
+        dtype: str | None = None,
     ):
-        channels = check_conv(x, w, strides, pads, dilations, layout)
+        channels = check_conv(x, w, strides, pads, dilations, layout, dtype)
         if groups < 1 or (w.shape[0] or 0) % groups:
             raise OpError(f"{w.shape[0]} output channels of {w} do not divide into {groups} groups")
         if channels is not None and w.shape[1] is not None and w.shape[1] * groups != channels:
             raise OpError(f"weights {w} with {groups} groups need {w.shape[1] * groups} channels, {x} has {channels}")
         need_shape("bias", bias, (w.shape[0],))
-        same_dtype(x, bias)
+        result = x.with_dtype(dtype or x.dtype)
+        same_dtype(result, bias)
         n, r = x.shape[0], x.rank - 2
         sizes = spatial(x.shape, layout)
         out: list[int | None] = []
@@ -55,10 +60,10 @@ class Conv(Operator):
             if free < 0:
                 raise OpError(f"the kernel of {w} is larger than the padded dimension {i} of {x}")
             out.append(free // strides[i] + 1)
-        return x.with_shape(with_channels(n, w.shape[0], out, layout))
+        return result.with_shape(with_channels(n, w.shape[0], out, layout))
 
     @staticmethod
-    def reference(x, w, bias=None, *, strides, pads, dilations, groups, layout):
+    def reference(x, w, bias=None, *, strides, pads, dilations, groups, layout, dtype):
         def f(x, w, bias):
             if layout == "nhwc":
                 x = np.moveaxis(x, -1, 1)
@@ -68,20 +73,20 @@ class Conv(Operator):
             out = out if bias is None else out + bias.reshape(-1, *[1] * r)
             return np.ascontiguousarray(np.moveaxis(out, 1, -1)) if layout == "nhwc" else out
 
-        return in_wide(f, x, w, bias)
+        return in_wide(f, *in_result(dtype, x, w, bias))
 
     @staticmethod
-    def lower(b, x, w, bias=None, *, strides, pads, dilations, groups, layout):
+    def lower(b, x, w, bias=None, *, strides, pads, dilations, groups, layout, dtype):
         r = x.rank - 2
         low, high = with_channels(0, 0, pads[:r], layout), with_channels(0, 0, pads[r:], layout)
         out = convolve(b, b.pad(x, low, high), w, strides, dilations, groups, layout)
-        return add_bias(b, out, bias, layout, x.dtype)
+        return add_bias(b, out, bias, layout, dtype or x.dtype)
 
 
-def check_conv(x, w, strides, pads, dilations, layout):
+def check_conv(x, w, strides, pads, dilations, layout, dtype=None):
     """The rules that all convolutions share; returns the number of channels of x."""
     need("number", x, w)
-    same_dtype(x, w)
+    need_factors(x, w, dtype)
     axis = channel_axis(x, layout)
     r = x.rank - 2
     if r < 1 or w.rank != x.rank:
@@ -111,8 +116,8 @@ def add_bias(b, x, bias, layout, dtype):
     return per_channel(b, lambda v, c: b.cast(v + b.cast(c, x.dtype), dtype), x, [bias], axis, dtype)
 
 
-def convolve(b, x, w, strides, dilations, groups, layout):
-    """The convolution of an already padded x, one linalg.generic; the result has the wide dtype.
+def convolve(b, x, w, strides, dilations, groups, layout, dtype=None):
+    """The convolution of an already padded x, one linalg.generic; the result has the wide dtype, or `dtype`.
 
     Loops are n, group, output channel, positions, then input channel and kernel; with "nhwc" n, positions, group,
     output channel, then kernel and input channel, the weights transposed so that the output channel is innermost.
@@ -142,7 +147,7 @@ def convolve(b, x, w, strides, dilations, groups, layout):
     if not first:
         w_order = [*g, *k, *c, *o] if o else [*k, *c, *g]
         w = b.transpose(w, [(g + o + c + k).index(d) for d in w_order])
-    acc = wide(x.dtype)
+    acc = dtype or wide(x.dtype)
     zero = b.fill(0, Type(tuple(size[d] for d in parallel), acc))
     kinds = "".join("p" if d in parallel else "r" for d in loops)
     out = b.generic(

@@ -8,19 +8,21 @@ import numpy as np
 
 from ..errors import OpError
 from ..ir.dialect import Operator
-from .common import broadcast_shapes, in_wide, need, same_dtype, wide
+from .common import broadcast_shapes, in_result, in_wide, need, need_factors, same_dtype, wide
 
 
 class Matmul(Operator):
     """NumPy matmul over the last two dimensions, leading ones broadcast.
 
+    With `dtype` (``"f32"``) the result of halves is not rounded to their type; one operand may then be f32 itself.
+
     ``"tw.matmul"(%a, %b) : (tensor<4x2x3xf32>, tensor<3x5xf32>) -> tensor<4x2x5xf32>``
     """
 
     @staticmethod
-    def infer(x, y):
+    def infer(x, y, *, dtype: str | None = None):
         need("number", x, y)
-        same_dtype(x, y)
+        need_factors(x, y, dtype)
         if x.rank == 0 or y.rank == 0:
             raise OpError(f"operands need at least one dimension: {x} and {y}")
         k, m = x.shape[-1], y.shape[-2] if y.rank > 1 else y.shape[0]
@@ -29,19 +31,19 @@ class Matmul(Operator):
         batch = broadcast_shapes(x.shape[:-2], y.shape[:-2])
         rows = x.shape[-2:-1] if x.rank > 1 else ()
         columns = y.shape[-1:] if y.rank > 1 else ()
-        return x.with_shape((*batch, *rows, *columns))
+        return x.with_shape((*batch, *rows, *columns)).with_dtype(dtype or x.dtype)
 
     @staticmethod
-    def reference(x, y):
-        return in_wide(np.matmul, x, y)
+    def reference(x, y, *, dtype):
+        return in_wide(np.matmul, *in_result(dtype, x, y))
 
     @staticmethod
-    def lower(b, x, y):
+    def lower(b, x, y, *, dtype):
         batch = "".join(chr(ord("a") + i) for i in range(max(x.rank, y.rank, 2) - 2))
         left = batch[len(batch) - max(x.rank - 2, 0) :] + ("m" if x.rank > 1 else "") + "k"
         right = batch[len(batch) - max(y.rank - 2, 0) :] + "k" + ("n" if y.rank > 1 else "")
         out = batch + ("m" if x.rank > 1 else "") + ("n" if y.rank > 1 else "")
-        return b.cast_tensor(b.contract(f"{left},{right}->{out}", x, y, dtype=wide(x.dtype)), x.dtype)
+        return b.cast_tensor(b.contract(f"{left},{right}->{out}", x, y, dtype=wide(x.dtype)), dtype or x.dtype)
 
 
 class Einsum(Operator):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import DTYPES
-from ..errors import InputError
+from ..errors import InputError, TilewrightError
 from ..program.program import ALIGN, TensorInfo
 
 
@@ -19,17 +19,24 @@ def aligned_empty(nbytes: int, align: int = ALIGN) -> np.ndarray:
     >>> aligned_empty(100).ctypes.data % 64, aligned_empty(100).shape
     (0, (100,))
     """
-    raw = np.empty(nbytes + align, np.uint8)
+    raw = _bytes(nbytes + align)
     start = -raw.ctypes.data % align
     return raw[start : start + nbytes]
 
 
 def aligned_array(shape: tuple[int, ...], dtype: np.dtype, nbytes: int) -> tuple[np.ndarray, int]:
     """An uninitialized array, aligned to 64 bytes, and its address."""
-    raw = np.empty(nbytes + ALIGN, np.uint8)
+    raw = _bytes(nbytes + ALIGN)
     start = address(raw)
     offset = -start % ALIGN
     return np.ndarray(shape, dtype, raw, offset), start + offset
+
+
+def _bytes(size: int) -> np.ndarray:
+    try:
+        return np.empty(size, np.uint8)
+    except MemoryError:
+        raise TilewrightError(f"a run needs {size:,} bytes at once, which this machine does not have") from None
 
 
 def aligned_copy(array: np.ndarray) -> np.ndarray:

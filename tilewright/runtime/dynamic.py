@@ -18,16 +18,19 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..dtypes import DTYPES, NUMPY
 from ..errors import InputError, UsageError
 from . import arrays
-from .executable import CallTime, Executable, Memory
+from .executable import Executable, Memory
 from .explain import size
 from .staged import Frame, Part, Source, Stage, Staged, Times
+
+if TYPE_CHECKING:
+    from ..report.profile import Profile
 
 #: parts kept for each stage when the options do not say
 LIMIT = 16
@@ -167,13 +170,17 @@ class DynamicExecutable:
         self._bind((values,))
         self.staged.prepare("main", values)
 
-    def profile(self, inputs: Mapping[str, Any] | Sequence[Any], runs: int = 10) -> list[CallTime]:
-        """Time every kernel call and every operator on the host (``host.NonZero``), those of loops added up."""
-        if runs < 1:
-            raise UsageError(f"runs must be at least 1, not {runs!r}")
-        times = Times(runs)
-        self.staged.run("main", self._bind((inputs,) if isinstance(inputs, Mapping) else tuple(inputs)), None, times)
-        return times.calls()
+    def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeats: int = 20) -> Profile:
+        """Where the time of a run goes, as for an `Executable`: the native parts that run for these inputs, one after
+        the other, and the operators on the host between them (``host.NonZero``, measured once). Without a timeline."""
+        from ..report.profile import check_repeats, joined
+
+        check_repeats(repeats)
+        times = Times(repeats)
+        given = self._bind((inputs,) if isinstance(inputs, Mapping) else tuple(inputs))
+        self.staged.run("main", given)  # what is compiled for these shapes is no part of the run
+        self.staged.run("main", given, None, times)
+        return joined(times.parts, self.name, str(self.options.get("target", "cpu")), self.threads, repeats)
 
     # ---- arguments ----
 

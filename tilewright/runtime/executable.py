@@ -28,8 +28,10 @@ from ..targets import base
 from . import arrays
 from .explain import count, explain
 from .export import export
+from .timeline import Stamps, Timeline
 
 if TYPE_CHECKING:
+    from ..report.profile import Profile
     from .dynamic import DynamicExecutable
 
 #: runs of one executable at the same time, from several Python threads; each has its own arena and threads
@@ -51,15 +53,6 @@ class Memory:
     @property
     def peak(self) -> int:
         return self.weights + self.arena + self.scratch + self.code
-
-
-@dataclass(frozen=True)
-class CallTime:
-    """The time of one kernel call of the program: median over the runs of `Executable.profile`, in seconds."""
-
-    symbol: str
-    names: tuple[str, ...]
-    seconds: float
 
 
 class Executable:
@@ -85,6 +78,8 @@ class Executable:
         self._expected = [(t.numpy_dtype, t.shape) for t in program.inputs]
         self._results = [(t.shape, t.numpy_dtype, t.nbytes) for t in program.outputs]
         self._runner = self._target.load(package, threads if threads is not None else get("TILEWRIGHT_THREADS"))
+        self._timed: base.Context | None = None  # the program with time stamps, when it was asked for
+        self._timed_lock = threading.RLock()
         self._free: list[base.Context] = []
         self._count = 0
         self._returned = threading.Condition()
@@ -114,25 +109,44 @@ class Executable:
         """The same with a dict of inputs by name."""
         return self(inputs)
 
-    def profile(self, inputs: Mapping[str, Any] | Sequence[Any], runs: int = 10) -> list[CallTime]:
-        """Time every kernel call, seen from thread 0 and with its wait for the others; one run before to warm up."""
+    def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeats: int = 20) -> Profile:
+        """Where the time of a run goes: every kernel on every thread, beside what this machine could do at best.
+
+        `inputs` as for a call. The first time, the program is linked anew with time stamps (a call of the executable
+        itself has none), and the first time on a machine its ceilings are measured (see docs/profiling.md).
+
+            print(run.profile([x]))
+        """
+        from ..report.profile import make_profile
+
+        return make_profile(self, inputs, repeats)
+
+    def time_calls(self, inputs: Mapping[str, Any] | Sequence[Any], runs: int, warm: bool = True) -> np.ndarray:
+        """[runs, calls]: seconds of every call, seen from thread 0 with its wait for the others; `warm` runs the
+        program once before."""
+        found = self._stamped(inputs, runs, int(warm))
+        return np.array([stamps.steps() for stamps in found]) * self._runner.seconds_per_tick
+
+    def timelines(self, inputs: Mapping[str, Any] | Sequence[Any], runs: int, warm: int = 2) -> list[Timeline]:
+        """What every thread did in each of `runs` runs."""
+        return [Timeline.of(s, self._runner.seconds_per_tick) for s in self._stamped(inputs, runs, warm)]
+
+    def _stamped(self, inputs: Mapping[str, Any] | Sequence[Any], runs: int, warm: int) -> list[Stamps]:
+        """The time stamps of each of `runs` runs, close behind each other so that no thread goes to sleep."""
         given = self._bind((inputs,) if isinstance(inputs, Mapping) else tuple(inputs))
+        if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
+            raise UsageError(f"the number of runs must be an integer of at least 1, not {runs!r}")
         results, addresses = self._outputs(None, given)  # the arrays must live until the last run
-        if runs < 1:
-            raise UsageError(f"runs must be at least 1, not {runs!r}")
-        calls = self._package.program.calls
-        times = np.zeros((runs, len(calls) + 1), np.int64)
-        context = self._take()
-        try:
-            pointers = [arrays.address(a) for a in given]
-            context.run(pointers, addresses)
-            for row in times:
-                context.run(pointers, addresses, arrays.address(row))
-        finally:
-            self._give(context)
-            del results
-        seconds = np.median(np.diff(times, axis=1), axis=0) * self._runner.seconds_per_tick
-        return [CallTime(c.symbol, c.names, float(s)) for c, s in zip(calls, seconds, strict=True)]
+        pointers = [arrays.address(a) for a in given]
+        with self._timed_lock:
+            if self._timed is None:
+                self._timed = self._runner.timed().context()
+            threads, calls = self._runner.threads, len(self._package.program.calls)
+            found = [Stamps(threads, calls) for _ in range(runs)]
+            for stamps in (*[Stamps(threads, calls) for _ in range(warm)], *found):
+                self._timed.run(pointers, addresses, stamps)
+        del results
+        return found
 
     def _bind(self, args: tuple) -> list[np.ndarray]:
         infos = self.inputs
@@ -235,6 +249,10 @@ class Executable:
             contexts, self._free = self._free, []
             self._count -= len(contexts)
             self._returned.notify_all()
+        with self._timed_lock:
+            if self._timed is not None:
+                contexts.append(self._timed)
+                self._timed = None
         for context in contexts:
             context.close()
 
@@ -250,6 +268,7 @@ def _after_fork() -> None:
     """The threads of contexts made before a fork live in the parent only: the child makes its own."""
     for executable in list(_all):
         executable._free, executable._count, executable._returned = [], 0, threading.Condition()
+        executable._timed, executable._timed_lock = None, threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,13 +1,14 @@
 """The text of `Executable.explain`.
 
 The compiler leaves a report in the package: ``{"model": name, "levels": [{"stage", "level", "text", "seconds"}],
-"kernels": [{"symbol", "kind", "schedule", "flops", "bytes", ...}], "notes": [...]}``; every part may be missing, and
-kernels may have more keys, which are printed as they are.
+"kernels": [{"symbol", "kind", "compile_s", "schedule", ...}], "notes": [...]}``; every part may be missing. What else
+is said of a kernel is in `report.facts`; a kernel that fell to a rule that is not made for its kind is marked, with
+the reason below the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..program.package import Package
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 def explain(package: Package, memory: Memory, threads: int) -> str:
     report, program = package.report, package.program
     lines = [f"model: {report.get('model', '(unnamed)')}", f"target: {package.target}, {count(threads, 'thread')}"]
+    if report.get("precision", "f32") != "f32":
+        lines.append(f"precision: {report['precision']}")
     lines += [f"input  {t}" for t in program.inputs] + [f"output {t}" for t in program.outputs]
     lines += _levels(report.get("levels", ()))
     lines += _kernels(package, {k.get("symbol"): k for k in report.get("kernels", ())})
@@ -48,17 +51,48 @@ def _levels(levels: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _kernels(package: Package, reports: dict[str | None, dict[str, Any]]) -> list[str]:
-    """One row a kernel call, in the order of the program."""
-    extra = sorted({k for r in reports.values() for k in r if k not in ("symbol", "kind", "names")})
-    rows = [("kernel", "kind", "code", *extra, "from")]
+    """One row a kernel call, in the order of the program; then the kernels that fell to a general rule."""
+    extra = sorted({k for r in reports.values() for k in r if k in ("compile_s", "schedule")})
+    counted = any("flops" in r for r in reports.values())
+    rows = [("kernel", "kind", *(("work",) if counted else ()), "code", *extra, "from")]
     for call in package.program.calls:
         about = reports.get(call.symbol, {})
         code = package.objects.get(call.symbol)
         names = ", ".join(call.names[:3]) + (f" +{len(call.names) - 3}" if len(call.names) > 3 else "")
         cells = [str(about.get(k, "")) for k in extra]
-        rows.append((call.symbol, str(about.get("kind", "")), size(len(code)) if code else "", *cells, names))
+        kind = str(about.get("kind", "")) + (" (!)" if about.get("fell") else "")
+        work = (operations(int(about.get("flops", 0)) + int(about.get("integer_ops", 0))),) if counted else ()
+        rows.append((call.symbol, kind, *work, size(len(code)) if code else "", *cells, names))
     calls, kernels = len(package.program.calls), len(package.program.symbols)
-    return ["", f"{count(calls, 'kernel call')}, {count(kernels, 'kernel')}", *_table(rows)]
+    lines = ["", f"{count(calls, 'kernel call')}, {count(kernels, 'kernel')}", *_table(rows)]
+    return lines + fallen(package.program.symbols, reports)
+
+
+def fallen(symbols: Sequence[str], reports: Mapping[str | None, dict[str, Any]]) -> list[str]:
+    """A line for each kernel that no rule made for its kind would take, with the reason; such a kernel may be many
+    times slower than it need be."""
+    found = [(s, reports[s]) for s in symbols if s in reports and reports[s].get("fell")]
+    if not found:
+        return []
+    return [
+        "",
+        f"(!) {count(len(found), 'kernel')} that no rule made for the kind would take, and that may be slow",
+        *(f"  {symbol} ({about.get('does')}) fell to {about.get('kind')}: {about['fell']}" for symbol, about in found),
+    ]
+
+
+def operations(amount: int) -> str:
+    """Arithmetic operations for people.
+
+    >>> operations(0), operations(950), operations(2_147_483_648)
+    ('', '950', '2.15 G')
+    """
+    if not amount:
+        return ""
+    for unit, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if amount >= scale:
+            return f"{amount / scale:.3g} {unit}"
+    return str(amount)
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:

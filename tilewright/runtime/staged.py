@@ -17,14 +17,17 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ..dtypes import NUMPY
 from ..errors import CompileError, ModelError
 from . import host
-from .executable import CallTime, Executable
+from .executable import Executable
+
+if TYPE_CHECKING:
+    from ..report.profile import Profile
 
 #: held while anything is compiled: MLIR is not for several threads
 _compiling = threading.RLock()
@@ -319,28 +322,25 @@ class Staged:
             arguments = [frame.find_plain(n) for n in action.inputs]
             results = host.call(action.kind, action.name, arguments, action.attributes, len(action.outputs))
         if times is not None and run is None:
-            times.add(f"host.{action.kind}", (action.name,), time.perf_counter() - start)
+            times.host(action.kind, action.name, time.perf_counter() - start)
         for name, result in zip(action.outputs, results, strict=False):
             if name:
                 frame.values[name] = result
 
 
 class Times:
-    """Collects the times of a run for `profile`: equal calls (of the iterations of a loop) are added up."""
+    """Collects what a run takes, for `profile`, in order: the profile of every native part that runs, and (kind, name,
+    seconds) of every operator on the host between them."""
 
-    def __init__(self, runs: int) -> None:
-        self.runs = runs
-        self.seconds: dict[tuple[str, tuple[str, ...]], float] = {}
+    def __init__(self, repeats: int) -> None:
+        self.repeats = repeats
+        self.parts: list[Profile | tuple[str, str, float]] = []
 
     def native(self, executable: Executable, arguments: Sequence[np.ndarray]) -> None:
-        for call in executable.profile(arguments, self.runs):
-            self.add(call.symbol, call.names, call.seconds)
+        self.parts.append(executable.profile(arguments, self.repeats))
 
-    def add(self, symbol: str, names: tuple[str, ...], seconds: float) -> None:
-        self.seconds[symbol, names] = self.seconds.get((symbol, names), 0.0) + seconds
-
-    def calls(self) -> list[CallTime]:
-        return [CallTime(symbol, names, seconds) for (symbol, names), seconds in self.seconds.items()]
+    def host(self, kind: str, name: str, seconds: float) -> None:
+        self.parts.append((kind, name, seconds))
 
 
 # ---- control flow --------------------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ def finish(nest: Nest) -> Nest:
     for s in stores(body):
         if any(t.init is not None for t in s.targets):
             body = decompose(body, s.block)
+    body = transform(body, lambda s: replace(s, reduction=()) if isinstance(s, Store) and s.reduction else s) or body
     # simplified first: a term must look the same wherever it appears
     return replace(nest, body=simplify_nest(partition(simplify_nest(body, {}), {}), {}))
 

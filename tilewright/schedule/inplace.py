@@ -10,8 +10,9 @@ from .nest import Nest, Store, exprs, stores
 def inplace_pairs(nest: Nest) -> list[tuple[str, str]]:
     """(output, input) pairs of parameters of one dtype and size that may share memory.
 
-    Every read of the input must be in the statement that writes the output, at the same flat position; then, whatever
-    the order of the iterations, no element is read after it was overwritten.
+    Every read of the input must be in a statement that writes the output, at the same flat position, and no other
+    statement may write the output (a reduction's start would overwrite what its sum still has to read, and a sum reads
+    twice); then, whatever the order of the iterations, no element is read after it was overwritten.
     """
     params = {p.name: p for p in nest.params}
     everything = stores(nest.body)
@@ -26,17 +27,28 @@ def inplace_pairs(nest: Nest) -> list[tuple[str, str]]:
                 or params[i].size != params[o].size
             ):
                 continue
-            if all(_same_place(s, o, i, params) for s in everything) and writers:
+            if writers and all(_same_place(s, o, i, params) for s in everything) and _written_once(writers, o, i):
                 pairs.append((o, i))
     return pairs
 
 
 def _same_place(s: Store, output: str, given: str, params: dict) -> bool:
     """Whether a statement reads `given` only at the positions where it writes `output`."""
-    found = [x for e in exprs(s) for x in walk(e) if isinstance(x, Load) and x.buffer == given]
+    found = _loads(s, given)
     if not found:
         return True
     if len(s.targets) != 1 or s.targets[0].buffer != output:
         return False
     position = linear(flat(params[output], s.targets[0].indices))
     return all(linear(flat(params[given], x.indices)) == position for x in found)
+
+
+def _written_once(writers: list[Store], output: str, given: str) -> bool:
+    """Whether no statement overwrites an element of `given` that a later one, or itself again, reads."""
+    if not any(_loads(s, given) for s in writers):
+        return True
+    return all(_loads(s, given) and not _loads(s, output) for s in writers)
+
+
+def _loads(s: Store, buffer: str) -> list[Load]:
+    return [x for e in exprs(s) for x in walk(e) if isinstance(x, Load) and x.buffer == buffer]

@@ -64,6 +64,9 @@ def _scopes(s: Stmt, bound: set[str]) -> str | None:
         if s.var in bound:
             return f"two nested loops would have the name {s.var}"
         bound = bound | {s.var}
+        ahead = {v for _, i in s.prefetch for v in variables(i)} - bound
+        if ahead:
+            return f"{', '.join(sorted(ahead))} would be no loop around what {s.var} prefetches"
     if isinstance(s, Store) and not set(s.reduction) <= bound:
         return f"block {s.block} would reduce over {', '.join(set(s.reduction) - bound)}, a loop that is not around it"
     return next((r for c in children(s) if (r := _scopes(c, bound))), None)
@@ -73,7 +76,7 @@ def _accumulators(body: Stmt) -> str | None:
     """Nothing may touch a sum while its reduction loops run, and they must not select the element."""
 
     def visit(s: Stmt, around: tuple[For, ...]) -> str | None:
-        if isinstance(s, Store) and s.reduction and any(t.init is not None for t in s.targets):
+        if isinstance(s, Store) and s.reduction:
             mixed = set(s.reduction) & {v for t in s.targets for i in t.indices for v in variables(i)}
             if mixed:
                 return f"loop {', '.join(mixed)} would both sum over and select the element that block {s.block} writes"
@@ -272,6 +275,8 @@ def decode(known: list[Expr], ranges: Ranges, tiles: Tiles) -> set[Expr]:
         reach = 0
         for c, t in sorted(((abs(c), t) for t, c in linear(e)[0].items()), key=lambda x: x[0]):
             limit = bounds(t, ranges)
+            if limit is not None and limit[0] == limit[1]:
+                continue  # it has one value only
             if limit is None or c <= reach:
                 break  # this and the larger ones cannot be told apart
             reach += c * (limit[1] - limit[0])
@@ -296,6 +301,9 @@ def _values(terms: list[Expr], env: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _distinct_enumerated(indices: list[Expr], f: For, ranges: Ranges) -> bool:
+    indices = _connected(indices, f.var)
+    if not indices:
+        return ranges[f.var][1] == 0
     names = sorted({v for i in indices for v in variables(i)} | {f.var})
     total = 1
     for v in names:
@@ -304,9 +312,27 @@ def _distinct_enumerated(indices: list[Expr], f: For, ranges: Ranges) -> bool:
         return False
     axes = np.meshgrid(*[np.arange(ranges[v][1] + 1) for v in names], indexing="ij")
     grid = dict(zip(names, (g.reshape(-1) for g in axes), strict=True))
-    at = _values(indices, grid)
-    pairs = np.unique(np.concatenate([at, grid[f.var][None]]), axis=1)
-    return np.unique(pairs[:-1], axis=1).shape[1] == pairs.shape[1]
+    # one number for each place: sorted by it and the iteration, a place must not change hands
+    place = np.zeros(total, np.int64)
+    for row in _values(indices, grid):
+        low = int(row.min())
+        place = place * (int(row.max()) - low + 1) + (row - low)
+        if place.size and int(place.max()) > 1 << 40:  # too far apart to be numbered: only how they compare counts
+            place = np.unique(place, return_inverse=True)[1]
+    trip = ranges[f.var][1] + 1
+    both = np.unique(place * trip + grid[f.var])
+    return not (np.diff(both // trip) == 0).any()
+
+
+def _connected(indices: list[Expr], var: str) -> list[Expr]:
+    """The indices that share variables with `var`, directly or through others: the rest says nothing about it."""
+    names, found = {var}, []
+    rest = list(indices)
+    while near := [i for i in rest if variables(i) & names]:
+        found += near
+        rest = [i for i in rest if not variables(i) & names]
+        names |= {v for i in near for v in variables(i)}
+    return found
 
 
 def _own_part(position: Expr, var: str, ranges: Ranges, tiles: Tiles) -> frozenset | None:

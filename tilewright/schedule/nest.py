@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..tensor.expr import Buffer, Const, Expr, Load, Target, bounds, const_value, map_loads, substitute, walk
 
@@ -26,7 +27,8 @@ class For(Stmt):
     """``for var in kind(extent): body``, from 0 in steps of 1.
 
     A vector loop has `lanes` (a power of two); where its extent is smaller, the last lanes are masked off. `prefetch`
-    is a hint without meaning: (parameter, flat index) of memory that each iteration asks for ahead of time.
+    is a hint without meaning: (parameter, flat index) of memory that each iteration asks for ahead of time. `notes`
+    are (key, value) pairs without meaning that a target may know, in the order of their keys.
     """
 
     var: str
@@ -35,6 +37,11 @@ class For(Stmt):
     kind: str = "serial"
     lanes: int = 0
     prefetch: tuple[tuple[str, Expr], ...] = ()
+    notes: tuple[tuple[str, Any], ...] = ()
+
+    def note(self, key: str) -> Any:
+        """The value of a note, None if there is none."""
+        return next((v for k, v in self.notes if k == key), None)
 
     @property
     def trip(self) -> int | None:

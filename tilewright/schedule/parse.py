@@ -32,10 +32,10 @@ ARITY: dict[str, int] = dict.fromkeys(CASTS, 1) | dict.fromkeys(
         "addf", "subf", "mulf", "divf", "remf", "maximumf", "minimumf", "maxnumf", "minnumf", "copysign",
         "atan2", "powf", "fpowi", "addi", "subi", "muli", "andi", "ori", "xori", "shli", "shrsi", "shrui",
         "divsi", "floordivsi", "ceildivsi", "divui", "ceildivui", "remsi", "remui", "maxsi", "minsi", "maxui",
-        "minui", "ipowi",
+        "minui", "ipowi", "mulhsi",
     ],
     2,
-) | dict.fromkeys(["select", "guard", "fma"], 3)  # fmt: skip
+) | dict.fromkeys(["select", "guard", "fma"], 3) | {"dot2": 4}  # fmt: skip
 ARITY |= {f"cmpi.{p}": 2 for p in _CMPI} | {f"cmpf.{p}": 2 for p in _CMPF}
 
 _BINARY: dict[type, str] = {ast.Mult: "muli", ast.FloorDiv: "floordivsi", ast.Mod: "remsi"}
@@ -223,19 +223,38 @@ class _Parser:
             and len(call.args) == 1
         ):
             _fail(call, f"a kind of loop with its extent: {', '.join(f'{k}(n)' for k in KINDS)}")
-        lanes = 0
-        for k in call.keywords:
-            if k.arg != "lanes":
-                _fail(call, "no argument but `lanes`")
-            lanes = self.integer(k.value)
         var = node.target.id
         if var in self.loops:
             _fail(node, f"a new name: {var} is the variable of an enclosing loop")
         extent = self.index(call.args[0])
+        given = {str(k.arg): k.value for k in call.keywords}
+        if not set(given) <= {"lanes", "prefetch", "notes"}:
+            _fail(call, "no argument but `lanes`, `prefetch` and `notes`")
         self.loops.add(var)
+        lanes = self.integer(given["lanes"]) if "lanes" in given else 0
+        ahead = self.prefetch(given["prefetch"]) if "prefetch" in given else ()
+        notes = self.notes(given["notes"]) if "notes" in given else ()
         body = self.block(node.body)
         self.loops.discard(var)
-        return For(var, extent, body, call.func.id, lanes)
+        return For(var, extent, body, call.func.id, lanes, ahead, notes)
+
+    def prefetch(self, node: ast.expr) -> tuple[tuple[str, Expr], ...]:
+        """``(b[i * 16 + 64],)``: buffers with flat indices."""
+        found = []
+        for x in node.elts if isinstance(node, ast.Tuple) else (node,):
+            if not (isinstance(x, ast.Subscript) and isinstance(x.value, ast.Name) and x.value.id in self.buffers):
+                _fail(x, "an element `buffer[flat index]`")
+            found.append((x.value.id, self.index(x.slice)))
+        return tuple(found)
+
+    def notes(self, node: ast.expr) -> tuple[tuple[str, Any], ...]:
+        try:
+            found = ast.literal_eval(node)
+        except ValueError:
+            found = None
+        if not (isinstance(found, dict) and all(isinstance(k, str) for k in found)):
+            _fail(node, "notes `{'key': value}` with plain values")
+        return tuple(sorted(found.items()))
 
     def scope(self, node: ast.With) -> Stmt:
         """``with local(f32[4]) as name:``, or ``with group():`` for a sequence inside a sequence."""

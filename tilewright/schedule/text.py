@@ -22,6 +22,7 @@
 - ``+ - * // %``, comparisons, ``min`` and ``max`` are index arithmetic. Everything else is called by its MLIR
   mnemonic, ``addf(a, b)``, ``cmpf.olt(a, b)``. Where operands do not tell the result's
   type (casts) it is written: ``sitofp[f32](x)``.
+- A loop may have ``prefetch=(b[i * 16 + 64],)`` (flat indices of a parameter) and ``notes={'key': value}``.
 - Constants are ``f32(1.0)``, ``i8(-3)``, ``f64(inf)``; plain integers are indices, ``True`` and ``False`` are ``i1``.
 - ``x0 = expr`` names an expression that is used more than once below; it is an abbreviation, not a variable.
 """
@@ -55,7 +56,7 @@ def format_nest(nest: Nest) -> str:
 
 def result_dtype(op: str, args: tuple[Expr, ...]) -> str | None:
     """The dtype an operation has unless it says otherwise; None for casts, which always say."""
-    if op in CASTS or not args:
+    if op in CASTS or op == "dot2" or not args:
         return None
     if op.startswith("cmp") or op in ("isnan", "isinf", "isfinite"):
         return "i1"
@@ -117,7 +118,8 @@ class _Printer:
         if isinstance(s, For):
             lanes = f", lanes={s.lanes}" if s.lanes else ""
             ahead = f", prefetch=({' '.join(f'{b}[{self.expr(i)}],' for b, i in s.prefetch)})" if s.prefetch else ""
-            self.line(depth, f"for {s.var} in {s.kind}({self.expr(s.extent)}{lanes}{ahead}):")
+            notes = f", notes={dict(s.notes)!r}" if s.notes else ""
+            self.line(depth, f"for {s.var} in {s.kind}({self.expr(s.extent)}{lanes}{ahead}{notes}):")
             self.block(s.body, depth + 1)
         elif isinstance(s, If):
             self.line(depth, f"if {self.expr(s.cond)}:")

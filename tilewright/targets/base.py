@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from ..program.package import Package
     from ..program.program import Program
+    from ..runtime.timeline import Stamps
 
 ENTRY_POINTS = "tilewright.targets"
 
@@ -70,8 +71,8 @@ class Tuning(Protocol):
 class Context(Protocol):
     """Memory and threads for one run of a program at a time."""
 
-    def run(self, inputs: Sequence[int], outputs: Sequence[int], times: int | None = None) -> None:
-        """Run once on the addresses of the arrays. `times`: address for the clock at every call and at the end."""
+    def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Stamps | None = None) -> None:
+        """Run once on the addresses of the arrays. A `Runner.timed` program fills `stamps`; no other takes any."""
 
     def close(self) -> None:
         """End the threads; the context cannot be used any more."""
@@ -84,6 +85,9 @@ class Runner(Protocol):
     threads: int
 
     def context(self) -> Context: ...
+
+    def timed(self) -> Runner:
+        """The same program with time stamps in it; UsageError if the target has no clock."""
 
 
 @runtime_checkable

@@ -115,6 +115,9 @@ def _operation(e: Op, args: list[Array]) -> Array:
         return _EXACT[name](*(_wide(a) for a in args))
     if name == "fma":
         return fma(*args)
+    if name == "dot2":  # each product of bf16 is exact in f32
+        a, b, c, d = (_wide(x) for x in args)
+        return a * b + c * d
     if name in _TRANSCENDENTAL:
         return _round_float(_TRANSCENDENTAL[name](*(a.astype(np.float64) for a in args)), "f64", e.dtype)
     raise CompileError(
@@ -395,6 +398,11 @@ _CMPI: dict[str, Callable[[Array, Array], Array]] = {
     "uge": lambda a, b: _unsigned(a) >= _unsigned(b),
 }
 
+def _upper_word(a: Array, b: Array) -> Array:
+    """The upper half of the product of two i32 numbers."""
+    return (a.astype(np.int64) * b.astype(np.int64)) >> 32
+
+
 _INTEGER: dict[str, Callable[..., Array]] = {
     "addi": _bits_op(np.logical_xor, np.add),
     "subi": _bits_op(np.logical_xor, np.subtract),
@@ -416,6 +424,7 @@ _INTEGER: dict[str, Callable[..., Array]] = {
     "minsi": _bits_op(np.logical_or, np.minimum),
     "maxui": _bits_op(np.logical_or, _as_unsigned(np.maximum)),
     "minui": _bits_op(np.logical_and, _as_unsigned(np.minimum)),
+    "mulhsi": _upper_word,
     "absi": np.abs,
     "ctlz": _count_leading_zeros,
     "cttz": _count_trailing_zeros,

@@ -6,8 +6,8 @@ Rules, by the kind of operation (`Node.kind`); every join keeps the graph of ker
   element joins it.
 - **rows**: reductions over the same rows, and injective operations on those rows, join (softmax, layer norm: one pass
   over each row).
-- **padding**: a pad that is the only reader joins a contraction, which then writes into the inside of the padded
-  tensor.
+- **padding**: a pad that is the only reader joins a contraction (or opaque operation that writes its result once), which
+  then writes into the inside of the padded tensor.
 - **inline**: an injective operation with one reader joins its reader; into contractions and opaque kernels only if it
   merely moves data.
 
@@ -108,11 +108,12 @@ class Fuser:
             return "it writes a border around its result"
         if g.kind == "injective":
             return None
-        if node.op.name == "tensor.pad" and g.kind == "contraction":
+        once = g.kind == "opaque" and self.anchor_of(g) in self.writes_once
+        if node.op.name == "tensor.pad" and (g.kind == "contraction" or once):
             return None
         if g.kind == "copy":
             return "it writes its result piece by piece"
-        if g.kind == "opaque" and self.anchor_of(g) not in self.writes_once:
+        if g.kind == "opaque" and not once:
             return "its loop nest reads its own result"
         if len(producer.op.results) != 1:
             return "it has several results"

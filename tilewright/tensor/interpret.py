@@ -195,7 +195,10 @@ class _Interpreter:
                 return _Body([get(v) for v in op.operands], tensors)
             dtype = self.dtype(str(op.results[0].type))
             short = op.name.partition(".")[2]
-            if op.name == "linalg.index":
+            if op.name == "arith.mulsi_extended":
+                args = tuple(get(v) for v in op.operands)
+                values.update(zip(op.results, (Op("muli", args, dtype), Op("mulhsi", args, dtype)), strict=True))
+            elif op.name == "linalg.index":
                 values[op.results[0]] = Var(f"d{ir.IntegerAttr(op.attributes['dim']).value}", "index")
             elif op.name == "arith.constant":
                 values[op.results[0]] = Const(op.attributes["value"].value, dtype)

@@ -429,6 +429,10 @@ class _Reader:
                 values[result] = Const(o.attributes["value"].value, str(result.type))
             elif o.name == "tensor.extract":
                 values[result] = self.refs[o.operands[0]](tuple(get(v) for v in list(o.operands)[1:]))
+            elif o.name == "arith.mulsi_extended":
+                args = tuple(get(v) for v in o.operands)
+                for name, half in zip(("muli", "mulhsi"), o.results, strict=True):
+                    values[half] = Op(name, args, str(half.type))
             elif dialect_name in ("arith", "math"):
                 args = tuple(get(v) for v in o.operands)
                 if short in ("cmpi", "cmpf"):

@@ -24,6 +24,7 @@ from ..program.package import Package
 from ..program.program import BufferRef, Call, Program, TensorInfo
 from ..report.compare import largest_error, random_inputs
 from ..runtime.arrays import address, aligned_copy, aligned_empty
+from ..runtime.timeline import Stamps
 from ..targets.base import Built, find
 
 #: largest difference from the reference, relative to the largest value of the array
@@ -168,20 +169,20 @@ class Bench:
         symbols = list(variants)
         # the first call of a run wakes the other threads, so it is made once more than needed, and not counted
         order = [symbols[0], *symbols, *reversed(symbols), *symbols]
-        context, made, addresses = self.load(variants, order)
-        stamps = np.zeros(len(order) + 1, np.int64)
-        outputs, at = [address(a) for a in made], address(stamps)
+        context, made, addresses = self.load(variants, order, timed=True)
+        stamps = Stamps(self.threads, len(order))
+        outputs = [address(a) for a in made]
         found: dict[str, list[float]] = {s: [] for s in symbols}
         try:
-            context.run(addresses, outputs, at)
+            context.run(addresses, outputs, stamps)
             for burst in range(bursts):
                 if burst:
                     time.sleep(0.03)
                 rows: list[np.ndarray] = []
                 end = time.perf_counter() + seconds / bursts
                 while len(rows) < 2 or (time.perf_counter() < end and len(rows) < 2000):
-                    context.run(addresses, outputs, at)
-                    rows.append(np.diff(stamps))
+                    context.run(addresses, outputs, stamps)
+                    rows.append(stamps.steps())
                 table = np.array(rows) * self.tick
                 for s in symbols:
                     taken = np.sort(table[:, [i for i, o in enumerate(order) if o == s and i]].ravel())
@@ -191,7 +192,7 @@ class Bench:
         return {s: tuple(t) for s, t in found.items()}
 
     def load(
-        self, variants: dict[str, Built], order: list[str], separate: bool = False
+        self, variants: dict[str, Built], order: list[str], separate: bool = False, timed: bool = False
     ) -> tuple[Any, list[np.ndarray], list[int]]:
         """A loaded program that makes the calls in `order`, arrays for its outputs, and the addresses of its inputs.
 
@@ -228,7 +229,8 @@ class Bench:
         objects = self.target.link(program, {o: v.data for o, v in variants.items()}, self.description)
         package = Package(s.target, self.description.to_json(), program, objects, constants)
         runner = self.target.load(package, s.threads)
-        self.tick = runner.seconds_per_tick
+        runner = runner.timed() if timed else runner
+        self.tick, self.threads = runner.seconds_per_tick, runner.threads
         return runner.context(), self.results_memory(), [address(self.arrays[p[0]]) for p in inputs]
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ..ir.context import use
 from ..tensor.kernel import Kernel, read_kernel
 from .database import Machine
@@ -63,20 +65,20 @@ def extract_tasks(source: Any, **options: Any) -> list[Task]:
 
     state, executable = compile_state(source, **options)
     inputs = random_inputs([(i.name, i.shape, i.numpy_dtype) for i in executable.inputs], 0)
-    profile = executable.profile([inputs[i.name] for i in executable.inputs], runs=5)
+    seconds = np.median(executable.time_calls([inputs[i.name] for i in executable.inputs], runs=5), axis=0)
     with use():
         meanings = {
             k: f"module {{\n{_function(f)}\n}}" for k, f in zip(state.kernels, state.module.functions(), strict=True)
         }
     tasks: dict[str, Task] = {}
-    for call in profile:
+    for call, taken in zip(executable.package.program.calls, seconds, strict=True):
         kernel = state.kernels.get(call.symbol)
         if kernel is None:
             continue
         key = kernel_key(kernel)
         task = tasks.setdefault(key.kernel, Task(kernel, key, meanings[kernel.name], 0))
         task.calls += 1
-        task.seconds += call.seconds
+        task.seconds += float(taken)
         task.names = (*task.names, *call.names)
     executable.close()
     return sorted(tasks.values(), key=lambda t: -t.seconds)

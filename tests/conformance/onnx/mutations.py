@@ -370,15 +370,21 @@ def try_file(item: tuple[str, bytes]) -> Outcome:
         import tilewright as tw
 
         executable = tw.compile(data)
-        feed = {
-            t.name: np.zeros([d if isinstance(d, int) else 1 for d in t.shape or ()], t.numpy_dtype)
-            for t in executable.inputs
-        }
-        executable.run(feed)
+        feed = _zeros(executable.inputs)
+        if feed is not None:
+            executable.run(feed)
     except Exception as e:
         own = type(e).__module__ == "tilewright.errors" and type(e).__name__ != "CompileError"
         outcome, detail = "refused" if own else "other", f"{type(e).__name__}: {e}"
     return Outcome(name, outcome, detail, round(time.perf_counter() - start, 2))
+
+
+def _zeros(infos) -> dict[str, np.ndarray] | None:
+    """Inputs of zeros; None if nobody could give any, as their sizes are absurd."""
+    try:
+        return {t.name: np.zeros([d if isinstance(d, int) else 1 for d in t.shape or ()], t.numpy_dtype) for t in infos}
+    except (MemoryError, ValueError):  # NumPy says ValueError beyond 2**63 bytes
+        return None
 
 
 def lost(item: tuple[str, bytes], outcome: str, detail: str, seconds: float) -> Outcome:

@@ -21,7 +21,7 @@ from . import functions, inputs
 from .node import Node
 from .reader import Model
 from .registry import find, oldest
-from .values import POISON, Ask, Failure, NotImported, Poison, Value, report
+from .values import POISON, Ask, Failure, NotImported, Poison, Value, addressable, report
 
 #: integer and bool tensors up to this many elements are folded at once (floats: INLINE_ELEMENTS)
 FOLD_ELEMENTS = 1024
@@ -305,7 +305,7 @@ class Importer:
         """One `tw` operator: folded if its operands are small and known, else appended to the graph."""
         cls = dialect.OPERATORS[mnemonic]
         full = {**cls.attributes, **attrs}
-        types = dialect.infer(cls, [None if v is None else v.type for v in values], full)
+        types = [addressable(t) for t in dialect.infer(cls, [None if v is None else v.type for v in values], full)]
         present = [v for v in values if v is not None]
         later: list[Callable[[], np.ndarray]] | None = None
         if all(v.constant for v in present):

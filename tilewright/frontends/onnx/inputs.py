@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ...errors import InputError, ModelError, UnsupportedError
+from ...errors import InputError, ModelError, OpError, UnsupportedError
 from ...ir.types import Type, dtype_of
 from .reader import DTYPES
+from .values import addressable
 
 #: a dimension: a size, the name of a symbolic one, or "?"
 Dim = int | str
@@ -55,7 +56,7 @@ def resolve(
                 f"{name}: [{', '.join(map(str, dims))}]" if dims is not None else f"{name}: unknown rank"
             )
         elif name not in frozen:
-            arguments.append((name, Type(tuple(int(d) for d in dims), declared[name][0])))
+            arguments.append((name, _type(name, dims, declared[name][0])))
     if open_inputs:
         first = open_inputs[0].split(":")[0]
         error = ModelError(
@@ -67,6 +68,13 @@ def resolve(
         error.run_time = True
         raise error
     return arguments, frozen
+
+
+def _type(name: str, dims: list[Dim], dtype: str) -> Type:
+    try:
+        return addressable(Type(tuple(int(d) for d in dims), dtype))
+    except OpError as e:
+        raise ModelError(f"input {name!r}: {e}", stage="import") from None
 
 
 def _declared(info: onnx.ValueInfoProto, source: str) -> tuple[str, list[Dim] | None]:

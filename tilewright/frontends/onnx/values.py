@@ -5,12 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from torch_mlir import ir
 
-from ...errors import UnsupportedError
-from ...ir.types import Type
+from ...errors import OpError, UnsupportedError
+from ...ir.types import Type, itemsize
+
+#: what a 64-bit processor can address
+ADDRESSABLE = 1 << 47
+
+
+def addressable(t: Type) -> Type:
+    """The type itself; OpError if no memory can hold a tensor of it (sizes of damaged files overflow later)."""
+    # as NumPy counts: a dimension of 0 does not make the others small
+    nbytes = prod(d or 1 for d in t.dims) * itemsize(t.dtype) if t.static else 0
+    if nbytes > ADDRESSABLE:
+        raise OpError(f"a tensor of type {t} takes {nbytes:,} bytes, more than a machine can address")
+    return t
 
 
 @dataclass(eq=False)

@@ -20,6 +20,7 @@ from ...errors import CompileError
 from ...tensor.kernel import Kernel
 from ..decisions import Decisions
 from ..machine import Machine
+from ..nest import Pack, Stmt
 
 if TYPE_CHECKING:
     from ..schedule import Schedule
@@ -32,8 +33,19 @@ DIRECT: dict[str, Callable] = {}
 WRITES_ONCE: set[str] = set()
 
 
+@dataclass(frozen=True)
+class Direct:
+    """What a `direct` function may return instead of the statements alone: with constant operands to lay out anew.
+
+    The statements read those operands as they are; see `Pack` and `Schedule.pack`.
+    """
+
+    body: Stmt
+    packs: tuple[Pack, ...] = ()
+
+
 def direct(*mnemonics: str, writes_once: bool = False) -> Callable:
-    """Register ``build(kernel, machine) -> Stmt`` as the loop nest of opaque operators.
+    """Register ``build(kernel, machine) -> Stmt | Direct`` as the loop nest of opaque operators.
 
     With a third parameter called `choose` the function may leave decisions to a tuner: ``choose("rows", (2, 4, 8),
     4)``.

@@ -124,6 +124,7 @@ def _unroll_reduction(s: Schedule, reductions: list[str]) -> None:
     else:
         return
     extent = s.extent(k)
+    # factors that leave a tail were measured and bring nothing
     factors = [f for f in (1, 2, 3, 4, 5, 6, 8) if extent % f == 0]
     factor = s.sample_choice("unroll", factors, max(f for f in factors if f <= 4))
     if factor > 1:
@@ -206,24 +207,27 @@ def choose_tile(
     than the first-level cache.
     """
     best: tuple[float, Tile] | None = None
-    for r, q, v in tile_candidates(rows, columns, width, registers):
-        load = 0.1 if depth * v * width * 4 <= l1_bytes else 0.5
-        write = (2 if v * width >= columns else 4) / depth  # results leave in whole rows, or in pieces of rows
-        cost = 0.0
-        for tv, tn in _pieces(-(-columns // width), v):
-            for tr, rn in _pieces(rows[0] if rows else 1, r):
-                for tq, qn in _pieces(rows[1] if len(rows) > 1 else 1, q):
-                    t = tr * tq
-                    cost += (
-                        tn
-                        * rn
-                        * qn
-                        * (max(t * tv / 2, (t + tv) / 2, 4.0) + 0.15 + 0.05 * t + load * tv + write * t * tv)
-                    )
+    for size in tile_candidates(rows, columns, width, registers):
+        cost = tile_cost(rows, columns, width, Tile(*size), depth, l1_bytes)
         if best is None or cost < best[0] - 1e-9:
-            best = (cost, Tile(r, q, v))
+            best = (cost, Tile(*size))
     assert best is not None
     return best[1]
+
+
+def tile_cost(rows: list[int], columns: int, width: int, tile: Tile, depth: int, l1_bytes: int) -> float:
+    """The estimated cycles of one step of the reduction with a register tile; see `choose_tile`."""
+    v = tile.vectors
+    load = 0.1 if depth * v * width * 4 <= l1_bytes else 0.5
+    write = (2 if v * width >= columns else 4) / depth  # results leave in whole rows, or in pieces of rows
+    cost = 0.0
+    for tv, tn in _pieces(-(-columns // width), v):
+        for tr, rn in _pieces(rows[0] if rows else 1, tile.rows):
+            for tq, qn in _pieces(rows[1] if len(rows) > 1 else 1, tile.outer_rows):
+                t = tr * tq
+                steps = max(t * tv / 2, (t + tv) / 2, 4.0) + 0.15 + 0.05 * t + load * tv + write * t * tv
+                cost += tn * rn * qn * steps
+    return cost
 
 
 def tile_candidates(rows: list[int], columns: int, width: int, registers: int) -> list[tuple[int, int, int]]:

@@ -1,5 +1,5 @@
 """Operators with a loop nest of their own (`direct`): operand reads are inlined, elementwise readers of the result are
-applied as it is written."""
+applied as it is written, and so is padding around it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ..decisions import Decisions
 from ..machine import Machine
 from ..nest import Stmt, Store, reads, seq, stores, transform, writes
 from ..schedule import Schedule, ScheduleError, stage_nest
-from . import DIRECT
+from . import DIRECT, Direct
+from .elementwise import schedule_block
 
 NAME = "opaque"
 PRIORITY = 10
@@ -26,19 +27,27 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if build is None:
         return f"tw.{kernel.opaque.mnemonic} has no loop nest"
     chain = _in_one(kernel)
-    before = [x for x in kernel.stages if x not in chain]
+    borders = [x for x in kernel.stages if not x.reads and x.buffer in kernel.outputs]  # of a padded result
+    before = [x for x in kernel.stages if x not in chain and x not in borders]
     asking = Schedule(kernel, body=seq(), decisions=decisions)
     chosen = (asking.sample_choice,) if "choose" in signature(build).parameters else ()
-    body = _without_unread(kernel, build(kernel, machine, *chosen))
+    made = build(kernel, machine, *chosen)
+    made = made if isinstance(made, Direct) else Direct(made)
+    body = _without_unread(kernel, made.body)
     for stage in chain:
         body = _write_through(kernel, body, stage)
-    s = Schedule(kernel, body=seq(*[stage_nest(x) for x in before], body), decisions=decisions)
+    around = [stage_nest(x) for x in borders]
+    s = Schedule(kernel, body=seq(*[stage_nest(x) for x in before], body, *around), decisions=decisions)
     s.decisions.update(asking.decisions)
     for stage in before:
         try:
             s.inline(stage.name)
         except ScheduleError as e:
             return e.message
+    for stage in borders:
+        schedule_block(s, stage.name, machine)
+    for pack in made.packs:
+        s.pack(pack.source, pack.splits, pack.order)
     written = writes(s.body)
     for name in [n for n in s.temporaries if n in kernel.opaque.results and n not in written]:
         del s.temporaries[name]

@@ -107,18 +107,27 @@ def _row_loops(s: Schedule, kernel: Kernel, root: str) -> list[str] | None:
     stage = s.store(root)
     if stage.targets[0].init is not None:
         return [v for v in s.loops(root) if v not in stage.reduction]
-    reduced = {x.buffer for x in kernel.stages if x.targets[0].init is not None}
+    found = _row_variables(s, kernel, root, all_ranges(s.body))
+    return None if found is None else [v for v in s.loops(root) if v in found]
+
+
+def _row_variables(s: Schedule, kernel: Kernel, block: str, ranges: dict[str, tuple[int, int]]) -> set[str] | None:
+    """The variables of a block that index what reductions made, or the rows of another result that it reads."""
+    made = {x.buffer: x for x in kernel.stages if _exists(s, x.name) and x.name != block}
     found: set[str] = set()
-    ranges = all_ranges(s.body)
     seen = False
-    for v in s.loops(root):
-        for x, _ in load_strides(s, stage, v):
-            if x.buffer in reduced:
-                seen = True
-                found |= set().union(*[variables(simplify(i, ranges)) for i in x.indices])
-    if not seen:
-        return None
-    return [v for v in s.loops(root) if v in found]
+    for x in {str(x): x for v in s.loops(block) for x, _ in load_strides(s, s.store(block), v)}.values():
+        if x.buffer not in made:
+            continue
+        positions: list[int] | None = list(range(len(x.indices)))
+        if made[x.buffer].targets[0].init is None:
+            inner = _row_variables(s, kernel, made[x.buffer].name, ranges)
+            own = s.store(made[x.buffer].name).targets[0].indices
+            positions = None if inner is None else [d for d, i in enumerate(own) if variables(i) & inner]
+        if positions is not None:
+            seen = True
+            found |= set().union(*[variables(simplify(x.indices[d], ranges)) for d in positions])
+    return found if seen else None
 
 
 def _vectorize(s: Schedule, block: str, inner: list[str], machine: Machine) -> None:

@@ -380,6 +380,8 @@ class ExprWriter:
             return f"({kind}){self.helper(f'{name}_{d}')}({inner})", ATOM
         if name in ("maxsi", "minsi"):
             return f"{self.helper(f'{name[:3]}_{d}')}({args[0]}, {args[1]})", ATOM
+        if name == "mulhsi" and d == "i32":
+            return f"{self.helper('mulhsi_i32')}({args[0]}, {args[1]})", ATOM
         if name in ("divsi", "remsi", "floordivsi", "ceildivsi", "shli", "shrsi", "absi"):
             if name == "shrsi" and isinstance(e.args[1], Const) and 0 <= e.args[1].value < int(d[1:]):
                 return f"({args[0]} >> {e.args[1].value})", ATOM

@@ -102,6 +102,9 @@ HELPERS: dict[str, Helper] = {
     **_float_helpers("f32", "float", "uint32_t", "f"),
     **_float_helpers("f64", "double", "uint64_t", ""),
     **{name: helper for d in ("i8", "i16", "i32", "i64") for name, helper in _int_helpers(d).items()},
+    "mulhsi_i32": _one_line(
+        "int32_t tw_mulhsi_i32(int32_t a, int32_t b)", "return (int32_t)(((int64_t)a * (int64_t)b) >> 32);"
+    ),
 }
 
 

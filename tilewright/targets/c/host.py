@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import PackageError
+from ...errors import PackageError, UsageError
 from ...program.package import Package
 from ...runtime.arrays import address, aligned_empty
 from .library import ERRORS, Layout, files, layout
@@ -41,6 +41,11 @@ class CRunner:
             self._function = build(self.package, self.layout)
         return CContext(self._function, self.layout)
 
+    def timed(self) -> CRunner:
+        raise UsageError(
+            "C code has no clock: it cannot be profiled here", stage="run", hint="use the tools of your compiler"
+        )
+
 
 class CContext:
     """An arena for one run at a time."""
@@ -49,11 +54,7 @@ class CContext:
         self.function, self.size = function, lay.arena
         self.arena = aligned_empty(lay.arena, max(64, lay.align))
 
-    def run(self, inputs: Sequence[int], outputs: Sequence[int], times: int | None = None) -> None:
-        if times is not None:
-            raise PackageError(
-                "C code has no clock: it cannot be profiled here", stage="run", hint="use the tools of your compiler"
-            )
+    def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Any = None) -> None:
         code = self.function(address(self.arena), self.size, *inputs, *outputs)
         if code:
             raise PackageError(f"the model returned {ERRORS[code][0]}: {ERRORS[code][1]}", stage="run")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..base import TargetStage
@@ -19,6 +19,8 @@ class CpuTarget:
 
     name = "cpu"
     doc = "this machine's processor: AVX-512, AVX2 or NEON by the features found at run time"
+    #: what `Schedule.bind` takes, and the kind of loop it makes
+    axes: Mapping[str, str] = {"threads": "parallel", "lanes": "vector"}
 
     def describe(self) -> CpuDescription:
         from .host import host
@@ -46,6 +48,18 @@ class CpuTarget:
         from . import tuning
 
         return tuning
+
+    def machine_name(self) -> str:
+        """See `tilewright.report.ceilings.Measurable`."""
+        from . import ceilings
+
+        return ceilings.machine_name()
+
+    def measure_ceilings(self, threads: int) -> Any:
+        """See `tilewright.report.ceilings.Measurable`."""
+        from . import ceilings
+
+        return ceilings.measure(threads)
 
     def link(self, program: Program, objects: dict[str, bytes], description: CpuDescription) -> dict[str, bytes]:
         """All objects of a package: the kernels and the code that calls them in order."""

@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ...errors import CompileError
+from .dot_product import with_definitions
 from .host import CpuDescription, host
 from .llvm_text import to_llvm22
 
@@ -96,12 +97,13 @@ def mlir_to_llvm(module_text: str, symbol: str, index_bits: int = 64) -> str:
             words = "; ".join(f"{d.location}: {d.message}" for d in e.error_diagnostics) or str(e)
             raise CompileError(f"kernel @{symbol} does not lower: {words}", stage=STAGE) from None
         _check_lowered(module, symbol)
+        _keep_loop_annotations(module)
         _set_linkage(module, symbol)
         with _diagnostics(context) as messages:
             text = llvm_dialect.translate_module_to_llvmir(module.operation)
         if not text:
             raise CompileError(f"kernel @{symbol} does not translate: {'; '.join(messages)}", stage=STAGE)
-        return narrow(text) if vectors else text
+        return with_definitions(narrow(text) if vectors else text)
 
 
 def narrow(text: str) -> str:
@@ -136,6 +138,19 @@ def _check_lowered(module, symbol: str) -> None:
             stage=STAGE,
             hint="the emitter must use operations that the pipeline in targets/cpu/assemble.py lowers",
         )
+
+
+def _keep_loop_annotations(module) -> None:
+    """The lowering leaves what LLVM is told about a loop under a name that the translation does not read."""
+    from torch_mlir import ir
+
+    def visit(op) -> ir.WalkResult:
+        if op.name == "llvm.br" and "llvm.loop_annotation" in op.attributes:
+            op.attributes["loop_annotation"] = op.attributes["llvm.loop_annotation"]
+            del op.attributes["llvm.loop_annotation"]
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
 
 
 def _set_linkage(module, symbol: str) -> None:
@@ -255,7 +270,7 @@ def _optimized(text: str, description: CpuDescription, machine):
 def toolchain() -> str:
     """The versions of all that turns MLIR text into an object, for cache keys; our part is known by its source."""
     ours = hashlib.sha256()
-    for name in ("assemble.py", "llvm_text.py"):
+    for name in ("assemble.py", "dot_product.py", "llvm_text.py"):
         ours.update((Path(__file__).parent / name).read_bytes())
     versions = (f"{name} {metadata.version(name)}" for name in ("torch-mlir", "llvmlite"))
     return f"{', '.join(versions)}, {ours.hexdigest()[:16]}"

@@ -11,28 +11,31 @@ from ...errors import CompileError
 from ...schedule.nest import Alloc, For, If, Nest, Seq, Stmt, Store, Target, children, walk_stmts, writes
 from ...schedule.region import all_ranges
 from ...tensor.expr import Buffer, Load, Op
-from .emit_expr import ExprEmitter, Value, Vector
+from .dot_product import IntegerEmitter
+from .emit_expr import Value, Vector
 
 SCRATCH_ALIGN = 64
 #: stands for the type of %scratch until its size is known
 SCRATCH = "<scratch>"
 
 
-def emit(nest: Nest, lanes: int) -> tuple[str, int]:
+def emit(nest: Nest, lanes: int, features: tuple[str, ...] = ()) -> tuple[str, int]:
     """MLIR module text of a finished nest, and the bytes of scratch one thread needs.
 
-    `lanes` is the number of 32-bit lanes of the target's vector registers (16 for AVX-512).
+    `lanes` is the number of 32-bit lanes of the target's vector registers (16 for AVX-512), `features` what LLVM calls
+    the instructions that it has beyond the usual ones.
     """
-    return Emitter(nest, lanes).run()
+    return Emitter(nest, lanes, features).run()
 
 
-class Emitter(ExprEmitter):
-    """Emits statements; expressions are in the base class."""
+class Emitter(IntegerEmitter):
+    """Emits statements; expressions are in the base classes."""
 
-    def __init__(self, nest: Nest, lanes: int) -> None:
+    def __init__(self, nest: Nest, lanes: int, features: tuple[str, ...] = ()) -> None:
         super().__init__(nest.buffers(), lanes)
-        self.nest = nest
+        self.nest, self.features, self.packed = nest, features, frozenset(nest.packs)
         self.ranges = all_ranges(nest.body)
+        self.declared: dict[str, str] = {}
         self.scratch = self.scratch_peak = 0
         self.whole: set[tuple[str, int]] = set()
 
@@ -45,7 +48,8 @@ class Emitter(ExprEmitter):
         params += [f"%scratch: memref<{size}xi8>", "%tid: index", "%nt: index"]
         body = "\n".join("    " + x for x in [*self.constants.values(), *self.lines])
         body = body.replace(SCRATCH, f"memref<{size}xi8>")
-        text = f"module {{\n  func.func @{self.nest.name}({', '.join(params)}) {{\n{body}\n    return\n  }}\n}}\n"
+        called = "".join(f"  {d}\n" for d in self.declared.values())
+        text = f"module {{\n{called}  func.func @{self.nest.name}({', '.join(params)}) {{\n{body}\n    return\n  }}\n}}\n"
         return text, self.scratch_peak
 
     # ---- work sharing ----
@@ -98,6 +102,8 @@ class Emitter(ExprEmitter):
 
     def any_loop(self, s: For) -> None:
         if s.kind == "unroll":
+            if self.dot_loop(s):
+                return
             if s.trip is None:
                 raise CompileError(
                     f"unrolled loop {s.var} has no constant extent", stage="emit", operator=self.nest.name
@@ -144,7 +150,7 @@ class Emitter(ExprEmitter):
             self.stmt(s.body)
             if slots:
                 self.line(f"scf.yield {', '.join(self.registers[k].ssa for k in slots)} : {types}")
-        self.line("}")
+        self.line("}" + _annotation(s))
         for k in slots:
             self.registers[k] = Value(names[k], start[k].dtype, start[k].width)
         self.forget(writes(s.body))
@@ -211,6 +217,9 @@ class Emitter(ExprEmitter):
             return None
         for acc, product in (v.args, v.args[::-1]):
             own = isinstance(acc, Load) and acc.buffer == t.buffer and acc.indices == t.indices
+            dot = self.dot_update(acc, product) if own else None
+            if dot is not None:
+                return dot
             if own and isinstance(product, Op) and product.op == "mulf":
                 return self.elementwise("math.fma", [self.expr(a) for a in (*product.args, acc)], v.dtype)
         return None
@@ -331,6 +340,16 @@ class Emitter(ExprEmitter):
         else:
             for c in children(s):
                 self._collect(c, inside, found, trips)
+
+
+def _annotation(s: For) -> str:
+    """What LLVM is told about a loop, from the notes that it knows."""
+    if s.note("no_unroll"):
+        return " {llvm.loop_annotation = #llvm.loop_annotation<unroll = <disable = true>>}"
+    count = s.note("unroll_count")
+    if isinstance(count, int) and count > 1:
+        return f" {{llvm.loop_annotation = #llvm.loop_annotation<unroll = <count = {count} : i32>>}}"
+    return ""
 
 
 def _has_parallel(s: Stmt) -> bool:

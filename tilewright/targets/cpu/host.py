@@ -55,6 +55,11 @@ class CpuDescription:
         name = self.triple.split("-")[0]
         return {"arm64": "aarch64", "amd64": "x86_64"}.get(name, name)
 
+    @property
+    def winograd(self) -> bool:
+        """Whether Winograd's method may be chosen: not for narrow vectors, where it was not measured."""
+        return self.vector_bytes >= 32
+
     def llvm_features(self) -> str:
         """The feature string for LLVM: what is there with ``+``, what an x86 cpu name may imply without its
         being there with ``-``."""

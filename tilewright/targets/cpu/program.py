@@ -1,13 +1,16 @@
 """The program as one native function that all threads run together, and the worker loop around it, in LLVM IR.
 
-``tw_main(inputs, outputs, constants, arena, scratch, tid, n, state, profile)`` calls the kernels in order. Every thread
+``tw_main(inputs, outputs, constants, arena, scratch, tid, n, state, stamps)`` calls the kernels in order. Every thread
 runs it with its own `tid` of `n` and its own `scratch`; kernels divide their work by these. Between two calls that
 touch the same bytes stands a barrier, unless thread 0 alone runs both; nowhere else.
+
+A program has no clock in it, so that measuring costs nothing where nobody measures. `program_llvm(..., timed=True)`
+is the same program with time stamps of every call on every thread, in the layout of `runtime.timeline`.
 
     tw_run(state)            thread 0: publish a job, wake who sleeps, do a share, wait for the others
     tw_worker(state, tid)    the other threads: wait for jobs and do a share of each until tw_stop
     tw_stop(state)           end all workers
-    tw_clock()               the clock of `profile` and of the spin time, in ticks
+    tw_clock()               the clock of the time stamps and of the spin time, in ticks
 
 The state is one block of memory laid out below; the fields that threads write to each other lie in lines of their own.
 An idle worker spins for a while, then blocks on a lock of its own through functions of the interpreter's C library,
@@ -20,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...program.program import COPY, BufferRef, Call, Program
+from ...runtime.timeline import CALL, JOB_BEGIN, JOB_END, PER_CALL, RUN_BEGIN, RUN_END, row_bytes
 from .assemble import assemble
 from .builtins import BUILTINS, builtins_llvm
 from .host import CpuDescription
@@ -30,11 +34,13 @@ COUNT = 128  # arrivals at barriers since the job began
 CONFIG = 256  # what does not change during a job: the fields below, 8 bytes each
 FIELDS = (
     *("threads", "inputs", "outputs", "constants", "arena", "scratch", "scratch_stride"),
-    *("yield_function", "acquire_function", "release_function", "spin_ticks", "profile"),
+    *("yield_function", "acquire_function", "release_function", "spin_ticks", "stamps"),
 )
 SLOTS = 384  # one slot a thread: asleep flag, address of its lock
 SLOT_BYTES = 128
 
+#: the object with the functions of this file
+MAIN = "tw.main"
 #: copies of fewer bytes are not worth dividing
 _PARALLEL_COPY = 64 << 10
 #: polls of a barrier before a thread offers its core to others
@@ -80,11 +86,12 @@ def barriers(calls: Sequence[Call]) -> list[bool]:
     return needed
 
 
-def program_llvm(program: Program, description: CpuDescription) -> str:
+def program_llvm(program: Program, description: CpuDescription, timed: bool = False) -> str:
     """The LLVM IR of the functions above for a program; the kernels are external functions."""
     waits = barriers(program.calls)
     helpers = _HELPERS.format(**_parts(description))
-    return "\n".join((_main(program, waits), helpers, _runtime(sum(waits))))
+    stamps = row_bytes(len(program.calls)) if timed else None
+    return "\n".join((_main(program, waits, timed), helpers, _runtime(sum(waits), stamps)))
 
 
 def assemble_program(program: Program, kernels: Mapping[str, bytes], description: CpuDescription) -> dict[str, bytes]:
@@ -93,7 +100,7 @@ def assemble_program(program: Program, kernels: Mapping[str, bytes], description
     KeyError if a kernel is missing.
     """
     objects = {symbol: kernels[symbol] for symbol in program.symbols}
-    objects["tw.main"] = assemble(program_llvm(program, description), description)
+    objects[MAIN] = assemble(program_llvm(program, description), description)
     if any(name.encode() in data for name in BUILTINS for data in objects.values()):
         objects["tw.builtins"] = assemble(builtins_llvm(), description)
     return objects
@@ -109,9 +116,10 @@ def _quoted(symbol: str) -> str:
 class _Body:
     """The text of @tw_main as it is written."""
 
-    def __init__(self) -> None:
+    def __init__(self, timed: bool) -> None:
         self.lines: list[str] = []
         self.counter = 0
+        self.timed = timed
 
     def name(self) -> str:
         self.counter += 1
@@ -122,6 +130,11 @@ class _Body:
 
     def label(self, label: str) -> None:
         self.lines.append(f"{label}:")
+
+    def stamp(self, slot: int) -> None:
+        """Write the time to a slot of this thread's row, in a timed program."""
+        if self.timed:
+            self.add(f"call void @tw_stamp(ptr %stamps, i64 {slot})")
 
     def pointer(self, ref: BufferRef) -> str:
         """The address of a buffer, as an SSA value."""
@@ -138,8 +151,8 @@ class _Body:
         return at
 
 
-def _main(program: Program, waits: list[bool]) -> str:
-    body = _Body()
+def _main(program: Program, waits: list[bool], timed: bool) -> str:
+    body = _Body(timed)
     alone = False  # inside a block that only thread 0 runs
     passed = 0
     arities: dict[str, int] = {}
@@ -149,25 +162,27 @@ def _main(program: Program, waits: list[bool]) -> str:
             body.add(f"br label %join{number}")
             body.label(f"join{number}")
             alone = False
+        at = CALL + PER_CALL * number
         if wait:
             passed += 1
+            body.stamp(at)
             body.add(f"call void @tw_barrier(ptr %state, i64 %n, i64 {passed})")
         if not parallel and not alone:
             body.add(f"br i1 %first, label %alone{number}, label %join{_end_of_block(program.calls, waits, number)}")
             body.label(f"alone{number}")
             alone = True
-        body.add(f"call void @tw_stamp(ptr %profile, i64 {number})")
+        body.stamp(at + 1)
         _emit_call(body, call)
+        body.stamp(at + 2)
         if call.symbol != COPY and arities.setdefault(call.symbol, len(call.args)) != len(call.args):
             raise ValueError(f"kernel {call.symbol} is called with different numbers of arguments")
     if alone:
         body.add(f"br label %join{len(program.calls)}")
         body.label(f"join{len(program.calls)}")
-    body.add(f"call void @tw_stamp(ptr %profile, i64 {len(program.calls)})")
     declarations = [f"declare void {_quoted(s)}({'ptr, ' * (k + 1)}i64, i64) nounwind" for s, k in arities.items()]
     head = (
         "define void @tw_main(ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, ptr %scratch, "
-        "i64 %tid, i64 %n, ptr %state, ptr %profile) nounwind {\n  %first = icmp eq i64 %tid, 0"
+        "i64 %tid, i64 %n, ptr %state, ptr %stamps) nounwind {\n  %first = icmp eq i64 %tid, 0"
     )
     return "\n".join((*declarations, head, *body.lines, "  ret void\n}"))
 
@@ -231,15 +246,10 @@ define internal void @tw_pause() nounwind alwaysinline {{
   ret void
 }}
 
-define internal void @tw_stamp(ptr %profile, i64 %index) nounwind noinline {{
-  %off = icmp eq ptr %profile, null
-  br i1 %off, label %done, label %stamp
-stamp:
+define internal void @tw_stamp(ptr %stamps, i64 %index) nounwind noinline {{
   %t = {clock}
-  %slot = getelementptr i64, ptr %profile, i64 %index
+  %slot = getelementptr i64, ptr %stamps, i64 %index
   store i64 %t, ptr %slot, align 8
-  br label %done
-done:
   ret void
 }}
 
@@ -307,18 +317,28 @@ done:
 """
 
 
-def _runtime(passed: int) -> str:
+def _runtime(passed: int, stamps: int | None) -> str:
+    """The functions around @tw_main; `stamps` are the bytes of a thread's row of time stamps in a timed program."""
+
+    def stamp(row: str, slot: int) -> str:
+        return f"call void @tw_stamp(ptr {row}, i64 {slot})" if stamps is not None else ""
+
     offsets = {name: field_offset(name) for name in FIELDS}
     loads = "\n".join(
         f"  %p_{f} = getelementptr i8, ptr %state, i64 {offsets[f]}\n  %{f} = load {kind}, ptr %p_{f}, align 8"
         for f, kind in (
-            *((f, "ptr") for f in ("inputs", "outputs", "constants", "arena", "scratch", "profile")),
+            *((f, "ptr") for f in ("inputs", "outputs", "constants", "arena", "scratch", "stamps")),
             *((f, "i64") for f in ("threads", "scratch_stride")),
         )
     )
     return _RUNTIME.format(
         loads=loads,
         passed=passed,
+        row=stamps or 0,
+        run_begin=stamp("%stamps", RUN_BEGIN),
+        run_end=stamp("%stamps", RUN_END),
+        job_begin=stamp("%row", JOB_BEGIN),
+        job_end=stamp("%row", JOB_END),
         slots=SLOTS,
         slot_bytes=SLOT_BYTES,
         generation=GENERATION,
@@ -328,15 +348,17 @@ def _runtime(passed: int) -> str:
 
 
 _RUNTIME = """\
-; One thread's part of the job described in the state. Only thread 0 takes times.
+; One thread's part of the job described in the state.
 define internal void @tw_share(ptr %state, i64 %tid) nounwind {{
 {loads}
   %mine = mul i64 %scratch_stride, %tid
   %own = getelementptr i8, ptr %scratch, i64 %mine
-  %first = icmp eq i64 %tid, 0
-  %times = select i1 %first, ptr %profile, ptr null
+  %rows = mul i64 %tid, {row}
+  %row = getelementptr i8, ptr %stamps, i64 %rows
+  {job_begin}
   call void @tw_main(
-    ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, ptr %own, i64 %tid, i64 %threads, ptr %state, ptr %times)
+    ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, ptr %own, i64 %tid, i64 %threads, ptr %state, ptr %row)
+  {job_end}
   ret void
 }}
 
@@ -379,10 +401,14 @@ done:
 define void @tw_run(ptr %state) nounwind {{
   %p_threads = getelementptr i8, ptr %state, i64 {at_threads}
   %threads = load i64, ptr %p_threads, align 8
+  %p_stamps = getelementptr i8, ptr %state, i64 {at_stamps}
+  %stamps = load ptr, ptr %p_stamps, align 8
+  {run_begin}
   %several = icmp ugt i64 %threads, 1
   br i1 %several, label %team, label %alone
 alone:
   call void @tw_share(ptr %state, i64 0)
+  {run_end}
   ret void
 team:
   %count = getelementptr i8, ptr %state, i64 {count}
@@ -396,6 +422,7 @@ team:
   %others = add i64 %threads, -1
   %all = add i64 %inside, %others
   call void @tw_await(ptr %state, i64 %all)
+  {run_end}
   ret void
 }}
 

@@ -25,7 +25,7 @@ def emit_kernels(state: Any) -> None:
     """Nests -> MLIR text, with what the program needs to know of each kernel."""
     width = lanes(state.description)
     for name, nest in state.nests.items():
-        state.emitted[name], scratch = emit(nest, width)
+        state.emitted[name], scratch = emit(nest, width, state.description.features)
         state.infos[name] = kernel_info(nest, scratch)
 
 

@@ -27,7 +27,7 @@ def build(
     jobs, infos = [], {}
     for symbol, nest in nests.items():
         try:
-            text, scratch = emit(replace(nest, name=symbol), lanes(description))
+            text, scratch = emit(replace(nest, name=symbol), lanes(description), description.features)
             infos[symbol] = kernel_info(nest, scratch)
             jobs.append(Job(symbol, text))
         except TilewrightError as e:
@@ -43,7 +43,7 @@ def forms() -> dict[str, Callable[[Nest, CpuDescription], str]]:
 
 
 def _mlir(nest: Nest, description: CpuDescription) -> str:
-    return emit(nest, lanes(description))[0]
+    return emit(nest, lanes(description), description.features)[0]
 
 
 def _checked(nest: Nest, description: CpuDescription) -> str:

@@ -1,0 +1,423 @@
+"""Quantized models in integer arithmetic: the operators between DequantizeLinear and QuantizeLinear on the 8-bit
+numbers themselves. docs/quantized_models.md has the patterns and what they do to the results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from torch_mlir import ir
+
+from ..ir import dialect
+from ..ir.graph import Graph
+from ..ir.types import numpy_dtype
+from ..ops.quant import limits
+from .integers_exact import PATTERNS as EXACT
+from .passes import PassReport, register
+from .quantization import (
+    BIAS_STEP,
+    BYTES,
+    Quantized,
+    Result,
+    Weights,
+    constant,
+    dequantized,
+    quantization,
+    step,
+    through_clips,
+    weights,
+    whole_bias,
+)
+from .rewrite import (
+    Rewriter,
+    defined_by,
+    dtype,
+    either_order,
+    elementwise,
+    has_one_use,
+    pattern,
+    rewrite,
+    shape,
+    static,
+)
+
+
+@register("integers")
+@dataclass(frozen=True)
+class Integers:
+    """Run quantized models (QDQ, and what QLinearConv, MatMulInteger and the like became) in integers.
+
+    ``activations`` is the form in which 8-bit tensors inside the model are kept: the one whose products the target's
+    instructions take. Inputs and outputs of the model keep theirs.
+
+        %1 = "tw.dequantize_linear"(%x, %sx, %zx) : (tensor<1x8xi8>, ...) -> tensor<1x8xf32>
+        %2 = "tw.dequantize_linear"(%w, %sw) : (tensor<8x4xi8>, ...) -> tensor<8x4xf32>
+        %3 = "tw.matmul"(%1, %2) : (tensor<1x8xf32>, tensor<8x4xf32>) -> tensor<1x4xf32>
+        %4 = "tw.quantize_linear"(%3, %sy, %zy) {to = "i8"} : (tensor<1x4xf32>, ...) -> tensor<1x4xi8>
+    ->  %1 = "tw.integer_matmul"(%x, %w) : (tensor<1x8xi8>, tensor<8x4xi8>) -> tensor<1x4xi32>
+        %4 = "tw.requantize"(%1, %bias, %multiplier, %shift) {...} : (tensor<1x4xi32>, ...) -> tensor<1x4xi8>
+    """
+
+    activations: Literal["i8", "ui8"] = "i8"
+
+    def run(self, graph: Graph) -> PassReport:
+        report = rewrite(graph, [_kept_as(self.activations), *EXACT])
+        for name, count in rewrite(graph, [_kept_as(self.activations), *EXACT, *PATTERNS]).items():
+            report[name] = report.get(name, 0) + count
+        for name, count in rewrite(graph, LEFT).items():
+            report[name] = report.get(name, 0) + count
+        return report
+
+
+def _kept_as(wanted: str) -> Any:
+    """Dequantizations of, and quantizations to, the other signedness through one flip of the sign bit."""
+
+    @pattern("dequantize_linear", "quantize_linear")
+    def one_signedness(rw: Rewriter, op: ir.Operation) -> Any:
+        """dequantize(x: ui8) -> dequantize(flip_sign(x): i8); quantize to ui8 -> flip_sign(quantize to i8)"""
+        x, s, z = (*dialect.arguments(op), None)[:3]
+        if op.name == "tw.dequantize_linear":
+            if (
+                dtype(x) not in BYTES
+                or dtype(x) == wanted
+                or constant(rw, x) is not None
+                or dialect.attributes(op)["block"]
+            ):
+                return None
+            return (
+                rw.again(op, [rw.create("flip_sign", x), s, _flipped_zero(rw, s, z, wanted)])[0]
+                if _known(rw, z)
+                else None
+            )
+        to = dialect.attributes(op)["to"]
+        if (
+            to not in BYTES
+            or to == wanted
+            or constant(rw, x) is not None
+            or dialect.attributes(op)["block"]
+            or not _known(rw, z)
+        ):
+            return None
+        return rw.create("flip_sign", rw.again(op, [x, s, _flipped_zero(rw, s, z, wanted)], to=wanted)[0])
+
+    return one_signedness
+
+
+def _known(rw: Rewriter, zero: ir.Value | None) -> bool:
+    return zero is None or constant(rw, zero) is not None
+
+
+def _flipped_zero(rw: Rewriter, scale: ir.Value, zero: ir.Value | None, to: str) -> ir.Value:
+    array = np.zeros(shape(scale), np.int64) if zero is None else constant(rw, zero).astype(np.int64)  # type: ignore[union-attr]
+    return rw.constant((array + (128 if to == "ui8" else -128)).astype(numpy_dtype(to)), "zero")
+
+
+# ---- sums of products ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A contraction in integers before it is built: operands, what `step` wants, and how to build it."""
+
+    x: Quantized
+    w: Weights
+    numbers: np.ndarray
+    bias: np.ndarray
+    reach: np.ndarray
+    op: ir.Operation
+    channels: int
+
+    @property
+    def scale(self) -> np.ndarray:
+        return self.x.scale * self.w.scale
+
+    def create(self, rw: Rewriter) -> ir.Value:
+        name = self.op.name[3:]
+        w = rw.constant(np.ascontiguousarray(self.numbers), "w")
+        if name == "matmul":
+            return rw.create("integer_matmul", self.x.value, w)
+        a = {k: v for k, v in dialect.attributes(self.op).items() if k != "dtype"}
+        return rw.create("integer_conv", self.x.value, w, pad_value=self.x.zero, **a)
+
+    @property
+    def axis(self) -> int:
+        """The dimension of the channels in the result."""
+        return 1 if self.op.name == "tw.conv" else len(shape(self.op.results[0])) - 1
+
+
+def sum_of_products(rw: Rewriter, op: ir.Operation, bias: ir.Value | None = None) -> Sum | None:
+    """What a float convolution or product of dequantized operands is in integers; `bias` is added behind a product."""
+    conv = op.name == "tw.conv"
+    if not static(*op.operands, *op.results) or (conv and dialect.attributes(op)["layout"] != "nchw"):
+        return None
+    x = dequantized(rw, op.operands[0])
+    if x is None or (not conv and len(shape(op.operands[1])) != 2):
+        return None
+    w = weights(rw, op.operands[1], 0 if conv else 1)
+    numbers = w.array() if w is not None else None
+    if w is None or numbers is None:
+        return None
+    channels = w.numbers.shape[0] if conv else w.numbers.shape[1]
+    axes = tuple(range(1, w.numbers.ndim)) if conv else (0,)
+    scale = x.scale * w.scale
+    offset = whole_bias(rw, dialect.arguments(op)[2] if conv else bias, scale, channels)
+    if offset is None:
+        return None
+    offset = offset - x.zero * w.numbers.sum(axis=axes)
+    return Sum(x, w, numbers, offset, np.abs(w.numbers).sum(axis=axes) * x.largest, op, channels)
+
+
+def _product_and_bias(rw: Rewriter, value: ir.Value) -> tuple[ir.Operation, ir.Value | None] | None:
+    """(contraction, bias) of ``conv(...)``, ``matmul(...)`` or ``matmul(...) + constant``."""
+    op = defined_by(value, "conv", "matmul")
+    if op is not None:
+        return op, None
+    op = defined_by(value, "add")
+    for a, b in either_order(op) if op is not None else ():
+        inner = defined_by(a, "matmul")
+        if inner is not None and has_one_use(a) and shape(a) == shape(value) and _is_vector(b, shape(value)):
+            return inner, b
+    return None
+
+
+def _is_vector(value: ir.Value, out: tuple[int | None, ...]) -> bool:
+    """One number, or one for each element of the last dimension."""
+    dims = shape(value)
+    return all(d == 1 for d in dims[:-1]) and len(dims) <= len(out) and (not dims or dims[-1] in (1, out[-1]))
+
+
+@pattern("quantize_linear")
+def quantized_sum(rw: Rewriter, op: ir.Operation) -> Any:
+    """quantize(clip(conv(dequantize(x), dequantize(w)))) -> requantize(integer_conv(x, w)), for matmul + bias too"""
+    result = quantization(rw, op)
+    if result is None:
+        return None
+    value, result = through_clips(rw, op.operands[0], result)
+    found = _product_and_bias(rw, value)
+    if found is None or not has_one_use(value):
+        return None
+    total = sum_of_products(rw, *found)
+    if total is None:
+        return None
+    has_bias = found[1] is not None or (found[0].name == "tw.conv" and dialect.arguments(found[0])[2] is not None)
+    if has_bias and (total.scale / result.scale).max() * 0.5 > BIAS_STEP:
+        return None
+    how = step(total.scale, total.bias, total.reach, result)
+    if how is None:
+        return None
+    rw.names_of(found[0], op)
+    return how.create(rw, total.create(rw), result, total.axis)
+
+
+@pattern("conv", "matmul")
+def sum_of_quantized(rw: Rewriter, op: ir.Operation) -> Any:
+    """conv(dequantize(x), dequantize(w)) without a quantization behind it -> dequantize(integer_conv(x, w)) + bias"""
+    if dtype(op.results[0]) != "f32":
+        return None
+    conv = op.name == "tw.conv"
+    bias = dialect.arguments(op)[2] if conv else None
+    total = sum_of_products(rw, op, None) if bias is None else _without_bias(rw, op)
+    if total is None or (total.reach + np.abs(total.bias)).max(initial=0) >= 1 << 31:
+        return None
+    value = total.create(rw)
+    along = [1] * (len(shape(op.results[0])) - total.axis - 1)
+    if total.bias.any():
+        value = rw.create("add", value, rw.constant(total.bias.astype(np.int32).reshape(-1, *along), "offset"))
+    scale = total.scale.astype(np.float32)
+    scale = scale.reshape(()) if scale.size == 1 else scale
+    value = rw.create("dequantize_linear", value, rw.constant(scale, "scale"), axis=total.axis)
+    return value if bias is None else rw.create("add", value, rw.reshape(bias, (total.channels, *along)))
+
+
+def _without_bias(rw: Rewriter, op: ir.Operation) -> Sum | None:
+    """`sum_of_products` of a convolution whose bias is added in f32 afterwards."""
+    x, w = dequantized(rw, op.operands[0]), weights(rw, op.operands[1], 0)
+    numbers = w.array() if w is not None else None
+    if (
+        x is None
+        or w is None
+        or numbers is None
+        or not static(*op.operands)
+        or dialect.attributes(op)["layout"] != "nchw"
+    ):
+        return None
+    axes = tuple(range(1, w.numbers.ndim))
+    offset = -x.zero * w.numbers.sum(axis=axes)
+    return Sum(x, w, numbers, offset, np.abs(w.numbers).sum(axis=axes) * x.largest, op, w.numbers.shape[0])
+
+
+# ---- elementwise ---------------------------------------------------------------------------------------------------
+
+
+@pattern("quantize_linear")
+def quantized_add(rw: Rewriter, op: ir.Operation) -> Any:
+    """quantize(clip(dequantize(x) + dequantize(y))) -> integer_add(x, y), for differences too"""
+    result = quantization(rw, op)
+    if result is None:
+        return None
+    value, result = through_clips(rw, op.operands[0], result)
+    inner = defined_by(value, "add", "sub")
+    if inner is None:
+        return None
+    x, y = (dequantized(rw, v) for v in inner.operands)
+    if x is None or y is None or not static(x.value, y.value):
+        return None
+    ratios = (x.scale / result.scale, y.scale / result.scale * (1 if inner.name == "tw.add" else -1))
+    # the sum must fit 31 bits: numbers of up to 8, zero points of 8, two terms
+    reach = sum(abs(r) * (q.largest + abs(q.zero)) for r, q in zip(ratios, (x, y), strict=True))
+    shift = int(min(30, 30 - np.ceil(np.log2(reach + 1))))
+    if shift < 8:
+        return None
+    mx, my = (int(np.rint(r * 2.0**shift)) for r in ratios)
+    offset = -(x.zero * mx + y.zero * my)
+    most = abs(mx) * x.largest + abs(my) * y.largest + abs(offset) + (1 << shift)
+    if most >= 1 << 31:
+        return None
+    attributes = {"zero": result.zero, "low": result.low, "high": result.high, "to": result.to}
+    return rw.create("integer_add", x.value, y.value, mx=mx, my=my, offset=offset, shift=shift, **attributes)
+
+
+@pattern("quantize_linear")
+def quantized_mul(rw: Rewriter, op: ir.Operation) -> Any:
+    """quantize(clip(dequantize(x) * dequantize(y))) -> requantize((x - zx) * (y - zy))"""
+    result = quantization(rw, op)
+    if result is None:
+        return None
+    value, result = through_clips(rw, op.operands[0], result)
+    inner = defined_by(value, "mul")
+    if inner is None:
+        return None
+    x, y = (dequantized(rw, v) for v in inner.operands)
+    if x is None or y is None or not static(x.value, y.value):
+        return None
+    reach = np.array([(x.largest + abs(x.zero)) * (y.largest + abs(y.zero))])
+    how = step(np.array([x.scale * y.scale]), np.zeros(1, np.int64), reach, result)
+    if how is None:
+        return None
+    return how.create(rw, rw.create("mul", *(centred(rw, q) for q in (x, y))), result)
+
+
+def centred(rw: Rewriter, q: Quantized) -> ir.Value:
+    """value - zero as i32."""
+    wide = rw.create("cast", q.value, to="i32")
+    return rw.create("sub", wide, rw.constant(np.int32(q.zero))) if q.zero else wide
+
+
+# ---- averages ------------------------------------------------------------------------------------------------------
+
+
+@pattern("quantize_linear")
+def quantized_mean(rw: Rewriter, op: ir.Operation) -> Any:
+    """quantize(reduce_mean(dequantize(x))) -> requantize(reduce_bytes(x))"""
+    result = quantization(rw, op)
+    if result is None:
+        return None
+    value, result = through_clips(rw, op.operands[0], result)
+    inner = defined_by(value, "reduce_mean")
+    x = dequantized(rw, inner.operands[0]) if inner is not None else None
+    if inner is None or x is None or not static(x.value):
+        return None
+    attributes = dialect.attributes(inner)
+    dims = shape(x.value)
+    count = int(np.prod([dims[a] for a in attributes["axes"]]))
+    how = _mean_step(x, count, result)
+    if how is None:
+        return None
+    total = rw.create("reduce_bytes", x.value, **attributes)
+    return how.create(rw, total, result)
+
+
+def _mean_step(x: Quantized, count: int, result: Result) -> Any:
+    if count < 1:
+        return None
+    bias, reach = np.array([-x.zero * count]), np.array([x.largest * count])
+    return step(np.array([x.scale / count]), bias, reach, result)
+
+
+@pattern("quantize_linear")
+def quantized_avg_pool(rw: Rewriter, op: ir.Operation) -> Any:
+    """quantize(avg_pool(dequantize(x))) -> requantize(integer_conv(x, ones)), where every window counts all its places"""
+    result = quantization(rw, op)
+    if result is None:
+        return None
+    value, result = through_clips(rw, op.operands[0], result)
+    inner = defined_by(value, "avg_pool")
+    x = dequantized(rw, inner.operands[0]) if inner is not None else None
+    if inner is None or x is None or not static(x.value, value):
+        return None
+    a = dialect.attributes(inner)
+    if a["layout"] != "nchw" or a["ceil_mode"] or (any(a["pads"]) and not a["count_include_pad"]):
+        return None
+    channels, kernel = shape(x.value)[1], a["kernel"]
+    how = _mean_step(x, int(np.prod(kernel)), result)
+    if how is None:
+        return None
+    ones = rw.constant(np.ones((channels, 1, *kernel), np.int8), "ones")
+    same = {k: a[k] for k in ("strides", "pads", "dilations")}
+    total = rw.create("integer_conv", x.value, ones, groups=channels, pad_value=x.zero, **same)
+    return how.create(rw, total, result)
+
+
+# ---- functions of one number ---------------------------------------------------------------------------------------
+
+
+@pattern("quantize_linear")
+def quantized_function(rw: Rewriter, op: ir.Operation) -> Any:
+    """quantize(f(dequantize(x))) for elementwise f of x alone -> lookup(x, table): exact, any number of operators"""
+    result = quantization(rw, op)
+    if result is None or not static(op.operands[0]):
+        return None
+    sources: list[Quantized] = []
+    table = _table(rw, op.operands[0], sources, {})
+    if table is None or len(sources) != 1 or shape(sources[0].value) != shape(op.results[0]):
+        return None
+    cls, (_, s, z) = dialect.operator(op), (*dialect.arguments(op), None)[:3]
+    zero = None if z is None else constant(rw, z).reshape(())  # type: ignore[union-attr]
+    attributes = {**dialect.attributes(op), "axis": 0}
+    numbers = cls.reference(table, constant(rw, s).reshape(()), zero, **attributes)  # type: ignore[union-attr]
+    return rw.create("lookup", sources[0].value, rw.constant(np.asarray(numbers), "table"))
+
+
+def _table(rw: Rewriter, value: ir.Value, sources: list[Quantized], known: dict[ir.Value, Any]) -> Any:
+    """The 256 values of an expression of one quantized tensor and numbers; None if it is something else."""
+    if value not in known:
+        known[value] = _table_of(rw, value, sources, known)
+    return known[value]
+
+
+def _table_of(rw: Rewriter, value: ir.Value, sources: list[Quantized], known: dict[ir.Value, Any]) -> Any:
+    x = dequantized(rw, value)
+    if x is not None and rw.array(x.value) is None:
+        if sources and sources[0] != x:
+            return None
+        sources[:] = [x]
+        codes = np.arange(256, dtype=np.uint8).view(numpy_dtype(dtype(x.value)))
+        return (codes.astype(np.float32) - np.float32(x.zero)) * np.float32(x.scale)
+    array = constant(rw, value)
+    if array is None:
+        op = defined_by(value, "dequantize_linear")
+        array = None if op is None else _constant_of(rw, op)
+    if array is not None:
+        return array.reshape(()) if array.size == 1 else None
+    op = value.owner.operation if not isinstance(value.owner, ir.Block) else None
+    if op is None or not elementwise(op) or len(op.results) != 1 or dtype(value) != "f32":
+        return None
+    operands = [_table(rw, v, sources, known) for v in op.operands]
+    if any(o is None for o in operands):
+        return None
+    with np.errstate(all="ignore"):
+        return np.asarray(dialect.operator(op).reference(*operands, **dialect.attributes(op)))
+
+
+def _constant_of(rw: Rewriter, op: ir.Operation) -> np.ndarray | None:
+    operands = [None if v is None else constant(rw, v) for v in dialect.arguments(op)]
+    if operands[0] is None or operands[1] is None:
+        return None
+    return np.asarray(dialect.operator(op).reference(*operands, **dialect.attributes(op)))
+
+
+PATTERNS = [quantized_sum, quantized_add, quantized_mul, quantized_mean, quantized_avg_pool, quantized_function]
+LEFT = [sum_of_quantized]
+
+__all__ = ["Integers", "limits"]

@@ -1,0 +1,240 @@
+"""Reduced precision: contractions on bf16 or f16 with f32 sums, and what lies between kernels stored so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from torch_mlir import ir
+
+from ..ir import dialect
+from ..ir.context import use
+from ..ir.graph import Graph
+from ..ir.types import numpy_dtype, type_of
+from .cse import Cse
+from .passes import PassReport, register
+from .rewrite import Rewriter, defined_by, definition, dtype, elementwise, pattern, rewrite, shape, static, users
+
+#: operators that only move elements (or pick some): rounding before them is rounding after them
+MOVES = ("reshape", "transpose", "slice", "split", "concat", "pad", "expand", "max_pool", "gather", "tile", "flatten")
+
+
+@register("precision")
+@dataclass(frozen=True)
+class Precision:
+    """Give matmul, conv and attention operands of a smaller float type; their sums, and all else, stay f32.
+
+    ``dtype``: "bf16" for weights and activations, or "f16" for weights alone. Weights are rounded here, to nearest
+    even. The rounding of an activation moves up to what makes it, so that kernels write the smaller type; others that
+    read the same value then read it rounded too, except normalizations. The results of convolutions are stored rounded
+    even where no contraction reads them. Inputs and outputs of the model keep their types.
+
+        %0 = "tw.matmul"(%x, %w) : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+        %1 = "tw.relu"(%0) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    ->  %0 = "tw.cast"(%x) {to = "bf16"} : (tensor<4x8xf32>) -> tensor<4x8xbf16>
+        %1 = "tw.matmul"(%0, %w_bf16) {dtype = "f32"} : (tensor<4x8xbf16>, tensor<8x8xbf16>) -> tensor<4x8xf32>
+        %2 = "tw.relu"(%1) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    """
+
+    dtype: Literal["bf16", "f16"] = "bf16"
+
+    def run(self, graph: Graph) -> PassReport:
+        work = _Narrowing(graph, self.dtype)
+        if self.dtype == "f16":
+            return rewrite(graph, [work.weights()])
+        report = rewrite(graph, [work.contractions(), work.attention()])
+        report |= rewrite(graph, work.moves())
+        Cse().run(graph)
+        with use():
+            report["shared"] = work.share()
+            report["stored"] = work.store_convolutions()
+        report |= rewrite(graph, work.moves())
+        return {name: count for name, count in report.items() if count}
+
+
+class _Narrowing:
+    """The patterns for one smaller type."""
+
+    def __init__(self, graph: Graph, small: str) -> None:
+        self.graph, self.small = graph, small
+        self.symbols: dict[str, str] = {}  # of a weight -> of the rounded one
+
+    # ---- contractions ----
+
+    def narrow(self, rw: Rewriter, value: ir.Value) -> ir.Value:
+        """A value rounded: weights now, others by a cast."""
+        array = rw.array(value)
+        if array is not None:
+            return self.rounded(rw, value, array)
+        maker = definition(value)  # whose kernel will round: its names tell where the value comes from
+        location = rw.location if maker is None else maker.location
+        return dialect.create("cast", value, location=location, to=self.small)[0]
+
+    def rounded(self, rw: Rewriter, value: ir.Value, array: np.ndarray) -> ir.Value:
+        """A weight in the smaller type; one that has been rounded before is used again."""
+        known = self.symbols.get(rw.symbol(value)) if rw.symbol(value) != "c" else None
+        if known is not None and known in self.graph.constants:
+            return self.graph.constant_like(self.graph.constants[known], known, rw.location)
+        new = rw.constant(array.astype(numpy_dtype(self.small)), rw.symbol(value))
+        if rw.symbol(value) != "c" and rw.symbol(new) != "c":
+            self.symbols[rw.symbol(value)] = rw.symbol(new)
+        return new
+
+    def contractions(self):
+        @pattern("matmul", "conv")
+        def contraction(rw: Rewriter, op: ir.Operation) -> Any:
+            x, w, *rest = dialect.arguments(op)
+            if dtype(x) != "f32" or dtype(w) != "f32" or not static(x, w):
+                return None
+            if op.name == "tw.matmul":
+                return rw.create("matmul", self.narrow(rw, x), self.narrow(rw, w), dtype="f32")
+            attrs = dialect.attributes(op)
+            if attrs["groups"] > 1 and shape(w)[1] == 1:  # depthwise: nothing to sum in pairs, the weights are few
+                return rw.again(op, [self.narrow(rw, x), w, *rest], dtype="f32")[0]
+            if shape(w)[1] % 2 and attrs["groups"] == 1:
+                return self.padded_channels(rw, op, x, w, rest)
+            return rw.again(op, [self.narrow(rw, x), self.narrow(rw, w), *rest], dtype="f32")[0]
+
+        return contraction
+
+    def padded_channels(self, rw: Rewriter, op: ir.Operation, x: ir.Value, w: ir.Value, rest: list) -> Any:
+        """A convolution of an odd number of channels gets one of zeros, so that they can be summed in pairs."""
+        attrs = dialect.attributes(op)
+        weights, rank = rw.array(w), len(shape(x))
+        if weights is None:
+            return rw.again(op, [self.narrow(rw, x), self.narrow(rw, w), *rest], dtype="f32")[0]
+        last, pads = attrs["layout"] == "nhwc", attrs["pads"]
+        low, high = pads[: rank - 2], pads[rank - 2 :]
+        extra = {"low": (0, *low, 0) if last else (0, 0, *low), "high": (0, *high, 1) if last else (0, 1, *high)}
+        wider = np.pad(weights, [(0, 0), (0, 1), *[(0, 0)] * (rank - 2)])
+        small = rw.constant(wider.astype(numpy_dtype(self.small)), rw.symbol(w))
+        x = rw.create("pad", self.narrow(rw, x), **extra)
+        return rw.again(op, [x, small, *rest], dtype="f32", pads=(0,) * len(pads))[0]
+
+    def attention(self):
+        @pattern("attention")
+        def attention(rw: Rewriter, op: ir.Operation) -> Any:
+            q, k, v, *mask = dialect.arguments(op)
+            if dtype(q) != "f32" or not static(q, k, v):
+                return None
+            new = rw.again(op, [*(self.narrow(rw, x) for x in (q, k, v)), *mask])[0]
+            return rw.create("cast", new, to="f32")
+
+        return attention
+
+    def weights(self):
+        @pattern("matmul", "conv")
+        def weight(rw: Rewriter, op: ir.Operation) -> Any:
+            """matmul(x, w) -> matmul(x, w in f16)"""
+            x, w, *rest = dialect.arguments(op)
+            array = rw.array(w)
+            if dtype(x) != "f32" or dtype(w) != "f32" or array is None or not _fits(array, self.small):
+                return None
+            return rw.again(op, [x, self.rounded(rw, w, array), *rest], dtype="f32")[0]
+
+        return weight
+
+    # ---- between kernels ----
+
+    def moves(self):
+        small = self.small
+
+        @pattern("cast")
+        def rounded_twice(rw: Rewriter, op: ir.Operation) -> Any:
+            """cast(cast(x to f32) to bf16) -> x"""
+            inner = defined_by(op.operands[0], "cast")
+            if inner is None or dtype(op.results[0]) != small or dtype(inner.operands[0]) != small:
+                return None
+            return inner.operands[0] if dtype(inner.results[0]) == "f32" else None
+
+        @pattern("cast")
+        def rounded_before(rw: Rewriter, op: ir.Operation) -> Any:
+            """cast(reshape(x) to bf16) -> reshape(cast(x to bf16)), where all that read the result round it"""
+            inner = defined_by(op.operands[0], *MOVES)
+            if inner is None or dtype(op.results[0]) != small or dtype(op.operands[0]) != "f32":
+                return None
+            if not all(self.rounds(user) for r in inner.results for user in users(r)):
+                return None
+            rw.names_of(inner)
+            values = [
+                None if v is None else self.narrow(rw, v) if dtype(v) == "f32" else v for v in dialect.arguments(inner)
+            ]
+            return rw.again(inner, values)[list(inner.results).index(op.operands[0])]
+
+        return [rounded_twice, rounded_before]
+
+    def rounds(self, op: ir.Operation) -> bool:
+        return op.name == "tw.cast" and dtype(op.results[0]) == self.small
+
+    def share(self) -> int:
+        """Where a value is read both rounded and not, elementwise operators read the rounded one: it is stored once."""
+        count = 0
+        for cast in list(self.graph.operations()):
+            if not self.rounds(cast):
+                continue
+            value = cast.operands[0]
+            others = [u for u in users(value) if u != cast]
+            maker = definition(value)
+            if maker is None or not (elementwise(maker) or defined_by(value, *MOVES)):
+                continue
+            if not others or not all(map(elementwise, others)):
+                continue
+            self.store(value)
+            count += 1
+        return count
+
+    def store(self, value: ir.Value) -> None:
+        """Round a value where it is made; all that read it, read it so."""
+        before = list(value.uses)
+        maker = definition(value)
+        assert maker is not None
+        with ir.InsertionPoint.after(maker):
+            small = dialect.create("cast", value, location=maker.location, to=self.small)[0]
+            wide = dialect.create("cast", small, location=maker.location, to="f32")[0]
+        for use_ in before:
+            use_.owner.operation.operands[use_.operand_number] = wide
+
+    def store_convolutions(self) -> int:
+        """Round what convolutions make and several operators read, or what a sum of two of them reads second."""
+        count = 0
+        for op in list(self.graph.operations()):
+            value = op.results[0] if len(op.results) == 1 else None
+            if value is None or op.name == "tw.cast" or dtype(value) != "f32" or not _of_convolution(value):
+                continue
+            readers = users(value)
+            if any(not r.name.startswith("tw.") for r in readers):
+                continue
+            several = len(readers) > 1 and not any(self.rounds(r) for r in readers)
+            if several or (len(readers) == 1 and _joins_another(value, readers[0])):
+                self.store(value)
+                count += 1
+        return count
+
+
+def _fits(array: np.ndarray, small: str) -> bool:
+    """Whether no element overflows in the smaller type."""
+    return bool(np.abs(array).max(initial=0) <= float(np.finfo(np.float16).max)) if small == "f16" else True
+
+
+def _of_convolution(value: ir.Value) -> ir.Operation | None:
+    """The convolution behind elementwise operators with one reader each (its epilogue); None for anything else."""
+    op = definition(value)
+    while op is not None and elementwise(op) and op.name != "tw.cast":
+        inner = [_of_convolution(v) for v in op.operands if len(users(v)) == 1]
+        return next((c for c in inner if c is not None), None)
+    return op if op is not None and op.name == "tw.conv" else None
+
+
+def _joins_another(value: ir.Value, reader: ir.Operation) -> bool:
+    """Whether the reader is in the epilogue of a later convolution, so that this value goes through memory."""
+    if not elementwise(reader) or len(reader.operands) != 2:
+        return False
+    other = next((v for v in reader.operands if v != value), None)
+    if other is None or len(users(other)) != 1 or type_of(other).shape != type_of(value).shape:
+        return False
+    own, second = _of_convolution(value), _of_convolution(other)
+    return own is not None and second is not None and own.is_before_in_block(second)
+
+
+__all__ = ["Precision"]

@@ -1,0 +1,69 @@
+"""What the compiler tells of a kernel for `explain` and `profile`: its work, its schedule, and whether it fell to a
+rule that is not made for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..schedule.nest import exprs, walk_stmts
+from ..schedule.rules import Scheduled, rules
+from ..schedule.work import Work, work_of
+from ..tensor.analysis import is_contraction
+from ..tensor.expr import Op, walk
+from ..tensor.kernel import Kernel
+
+#: what a kernel does -> the last rule that is made for it
+EXPECTED = {"contraction": "contraction", "reduction": "rows", "elementwise": "elementwise", "opaque": "opaque"}
+#: operations of a loop nest that stand for an instruction of another precision than the kernel's own
+INSTRUCTIONS = {"dot2": "bf16", "dot4": "i8"}
+
+
+def kernel_facts(kernel: Kernel, scheduled: Scheduled) -> dict[str, Any]:
+    """JSON data: ``does``, ``flops``, ``integer_ops``, ``precision``, ``touched`` (bytes of each parameter),
+    ``decisions``, ``trace``, ``refused`` ([rule, reason] of the rules tried before) and ``fell`` (why a rule that is
+    made for such kernels did not take it; empty if one did)."""
+    work = _work(kernel, scheduled)
+    return {
+        "does": kernel.opaque.mnemonic if kernel.opaque else what(kernel),
+        "flops": work.flops,
+        "integer_ops": work.integer_ops,
+        "precision": work.precision,
+        "touched": list(work.touched),
+        "decisions": {n: d.chosen for n, d in scheduled.schedule.decisions.items()},
+        "trace": [str(step) for step in scheduled.schedule.trace],
+        "refused": [list(r) for r in scheduled.refused],
+        "fell": fell(kernel, scheduled),
+    }
+
+
+def what(kernel: Kernel) -> str:
+    """``contraction``, ``reduction``, ``elementwise`` or ``opaque``."""
+    if kernel.opaque is not None:
+        return "opaque"
+    if any(is_contraction(s) for s in kernel.stages):
+        return "contraction"
+    return "reduction" if any(t.init is not None for s in kernel.stages for t in s.targets) else "elementwise"
+
+
+def fell(kernel: Kernel, scheduled: Scheduled) -> str:
+    """Why no rule for kernels of this kind applied; empty if one did.
+
+    Such a kernel is right, but may be many times slower than it need be.
+    """
+    order = [module.NAME for module in rules()]
+    expected = EXPECTED[what(kernel)]
+    if order.index(scheduled.rule) <= order.index(expected):
+        return ""
+    passed = [r for r in scheduled.refused if order.index(r[0]) >= order.index(expected)]
+    return "; ".join(f"{rule}: {reason}" for rule, reason in passed)
+
+
+def _work(kernel: Kernel, scheduled: Scheduled) -> Work:
+    nest = scheduled.schedule.nest()
+    work = work_of(kernel, nest)
+    used = {x.op for s in walk_stmts(nest.body) for e in exprs(s) for x in walk(e) if isinstance(x, Op)}
+    special = next((INSTRUCTIONS[op] for op in INSTRUCTIONS if op in used), None)
+    return Work(work.flops, work.integer_ops, special or work.precision, work.touched)
+
+
+__all__ = ["EXPECTED", "fell", "kernel_facts", "what"]

@@ -1,0 +1,100 @@
+"""What a compilation with less than f32 says of itself: which kernels multiply what, and the error of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..runtime.explain import count
+from ..schedule.nest import Nest, stores
+from ..tensor.analysis import is_contraction
+from ..tensor.expr import Load, Op, walk
+from ..tensor.kernel import Kernel
+from .compare import largest_error
+
+if TYPE_CHECKING:
+    from ..compiler import State
+
+
+def precision_notes(state: State) -> list[str]:
+    """One line on the arithmetic of a model with less than f32: how many kernels multiply the smaller type, how many
+    only read it; nothing for f32."""
+    small = state.options.precision
+    if small == "f32":
+        return []
+    fast = [n for n, nest in state.nests.items() if _pairs(nest)]
+    slow = [n for n, k in state.kernels.items() if n not in fast and _multiplies(k, small)]
+    if small == "bf16" and not fast and slow:
+        why = "this machine multiplies no bf16 (avx512_bf16): it is storage only, and the arithmetic is f32"
+        return [f"bf16: {why}; {count(len(slow), 'kernel')}"]
+    parts = [f"{count(len(fast), 'kernel')} with products of pairs"] if fast else []
+    parts += [f"{count(len(slow), 'kernel')} with storage only, multiplying in f32"] if slow else []
+    return [f"{small}: {', '.join(parts) or 'no contraction reads it'}"]
+
+
+def _pairs(nest: Nest) -> bool:
+    """Whether a nest multiplies pairs of bf16 in one instruction."""
+    return any(
+        isinstance(x, Op) and x.op == "dot2" for s in stores(nest.body) for t in s.targets for x in walk(t.value)
+    )
+
+
+def _multiplies(kernel: Kernel, small: str) -> bool:
+    """Whether a kernel multiplies elements of the smaller type."""
+    if kernel.opaque is not None:
+        return kernel.opaque.mnemonic == "attention" and any(p.dtype == small for p in kernel.params)
+    return any(
+        isinstance(x, Load) and x.dtype == small
+        for stage in kernel.stages
+        if is_contraction(stage)
+        for x in walk(stage.targets[0].value)
+    ) or (any(map(is_contraction, kernel.stages)) and any(p.dtype == small for p in kernel.params))
+
+
+# ---- the error of every kernel -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KernelError:
+    """How far the result of a kernel call is from that of the same model in f32; `names` are its source nodes."""
+
+    symbol: str
+    names: tuple[str, ...]
+    error: float
+
+
+Results = Sequence[tuple[str, tuple[str, ...], list[np.ndarray]]]
+
+
+def errors_against_f32(state: State, results: Results, arguments: list[np.ndarray], threads: int) -> list[KernelError]:
+    """Compile the model in f32, run it on the same inputs, and compare the results of kernels with the same source
+    nodes and sizes.
+
+    `results` are (symbol, source nodes, results) of the calls. Errors are relative to the largest value, and hold what
+    the kernels before have brought along. Calls that are made otherwise in f32 are left out.
+    """
+    from ..compiler import compile_state
+    from .verify import call_results
+
+    options = replace(state.options, precision="f32", verify=False, print_after=(), dump=None, time=False)
+    chosen: dict[str, Any] = {name: getattr(options, name) for name in ("target", "threads", "jobs", "cache", "tuned")}
+    other, _ = compile_state(state.references[0].clone(), precision="f32", winograd=False, **chosen)
+    expected = {names: made for _, names, made in call_results(other, arguments, threads)}
+    found = []
+    for symbol, names, made in results:
+        want = expected.get(names)
+        if want is not None and [a.size for a in want] == [a.size for a in made][: len(want)]:
+            pairs = zip(made, want, strict=False)
+            found.append(KernelError(symbol, names, max(largest_error(a.reshape(-1), b.reshape(-1)) for a, b in pairs)))
+    return found
+
+
+def table(errors: Sequence[KernelError]) -> list[str]:
+    """The errors as lines, in the order of the program."""
+    if not errors:
+        return []
+    width = max(len(e.symbol) for e in errors)
+    return [f"{e.symbol.ljust(width)}  {e.error:.1e}  {', '.join(e.names[:2])}" for e in errors]

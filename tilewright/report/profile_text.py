@@ -1,0 +1,149 @@
+"""A profile as rows of text: what the terminal shows, and ``str(profile)``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .profile import Entry, Profile
+
+HEADINGS = (
+    *("kernel", "calls", "time", "spread", "share", "GFLOP/s", "GB/s", "FLOP/B", "roofline", "limit", "balance"),
+    *("rule", "from"),
+)
+#: a kernel that is called more often than this shows its first source node and their number
+_NAMES = 44
+
+
+def seconds(value: float) -> str:
+    """
+    >>> seconds(1.5), seconds(0.0123), seconds(4.2e-5), seconds(3e-8)
+    ('1.500 s', '12.30 ms', '42.0 us', '0.03 us')
+    """
+    if value >= 1:
+        return f"{value:.3f} s"
+    if value >= 1e-3:
+        return f"{1e3 * value:.2f} ms"
+    return f"{1e6 * value:.1f} us" if value >= 1e-6 else f"{1e6 * value:.2f} us"
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Three digits; nothing for None.
+
+    >>> number(123.456), number(12.34), number(0.001), number(None)
+    ('123', '12.3', '0.001', '')
+    """
+    return "" if value is None else f"{value:.3g}{unit}" if value < 999.5 else f"{value:.0f}{unit}"
+
+
+def percent(value: float | None) -> str:
+    """
+    >>> percent(0.5), percent(None)
+    ('50.0%', '')
+    """
+    return "" if value is None else f"{100 * value:.1f}%"
+
+
+def names(entry: Entry, length: int = _NAMES) -> str:
+    """The source nodes of an entry, cut to a length.
+
+    >>> from tilewright.report.profile import Entry
+    >>> names(Entry("k", ("/a/MatMul", "/b/MatMul"), "", "", 0, 0, 0, 0), 12)
+    '/a/MatMul +1'
+    """
+    if not entry.names:
+        return ""
+    first = entry.names[0]
+    shown = first if len(first) <= length else "..." + first[3 - length :]
+    return shown + (f" +{len(entry.names) - 1}" if len(entry.names) > 1 else "")
+
+
+def row(entry: Entry) -> tuple[str, ...]:
+    """The cells of one entry, for HEADINGS."""
+    spread = (entry.high - entry.low) / 2 / entry.seconds if entry.seconds else 0.0
+    return (
+        entry.symbol,
+        str(entry.calls),
+        seconds(entry.seconds),
+        percent(spread),
+        percent(entry.share),
+        number(entry.gflops),
+        number(entry.gbytes),
+        number(entry.intensity),
+        percent(entry.efficiency),
+        entry.limit,
+        percent(entry.balance),
+        entry.rule,
+        names(entry),
+    )
+
+
+def rows(profile: Profile, top: int | None = None, calls: bool = False) -> list[tuple[str, ...]]:
+    """The most expensive kernels (or single calls), the others in one row, and the total."""
+    entries = sorted(profile.calls, key=lambda e: -e.seconds) if calls else list(profile.kernels)
+    shown, rest = (entries, []) if top is None or top >= len(entries) else (entries[:top], entries[top:])
+    table = [row(e) for e in shown]
+    if rest:
+        from .profile import _together
+
+        others = list(row(_together(rest)))
+        others[0], others[9], others[11], others[12] = f"{len(rest)} others", "", "", ""
+        table.append(tuple(others))
+    return [*table, row(profile.total)]
+
+
+def summary(profile: Profile) -> list[str]:
+    """Sentences under the table."""
+    p = profile
+    plural = "s" if p.threads > 1 else ""
+    spread = (p.high - p.low) / 2
+    lines = [
+        f"{p.model}: {seconds(p.seconds)} a run (+- {seconds(spread)}, {p.repeats} runs, {p.threads} thread{plural}), "
+        f"{percent(1 - p.between / p.seconds if p.seconds else 0.0)} of it in kernels, "
+        f"{seconds(p.between)} between them"
+    ]
+    for number_, thread in enumerate(p.per_thread if p.threads > 1 else ()):
+        idle = max(p.seconds - thread.busy - thread.waiting, 0.0)
+        lines.append(
+            f"thread {number_}: {percent(thread.busy / p.seconds)} in kernels, "
+            f"{percent(thread.waiting / p.seconds)} at barriers, {percent(idle / p.seconds)} idle"
+        )
+    if p.ceilings is not None:
+        lines += ceiling_lines(p)
+    slow = [(s, f) for s, f in p.facts.items() if f.get("fell")]
+    lines += [f"{s} fell to the {f.get('kind')} rule: {f['fell']}" for s, f in slow]
+    return lines
+
+
+def ceiling_lines(profile: Profile) -> list[str]:
+    """The ceilings, and a warning where a kernel is above them."""
+    c = profile.ceilings
+    assert c is not None
+    compute = ", ".join(f"{name} {value / 1e9:.0f} G/s" for name, value in c.compute.items())
+    memory = ", ".join(f"{v.name} {v.read / 1e9:.0f} read {v.copy / 1e9:.0f} copy" for v in c.levels)
+    lines = [f"ceilings of this machine: {compute}; GB/s: {memory}"]
+    if not c.quiet:
+        lines.append("the ceilings were measured while other programs ran, and are measured again the next time")
+    above = [e for e in profile.kernels if (e.efficiency or 0) > 1.1 and e.share > 0.01]
+    if above:
+        lines.append(
+            f"{len(above)} kernels are above their ceiling, which may have been measured while the machine was busy: "
+            "--remeasure"
+        )
+    return lines
+
+
+def text(profile: Profile) -> str:
+    """The whole table with its summary."""
+    table = [HEADINGS, *rows(profile)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    left = {0, 9, 11, 12}
+    lines = [
+        "  ".join(c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True)))
+        for r in table
+    ]
+    return "\n".join([*(line.rstrip() for line in lines), *summary(profile)])
+
+
+__all__: Sequence[str] = ["HEADINGS", "number", "percent", "row", "rows", "seconds", "summary", "text"]

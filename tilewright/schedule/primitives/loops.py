@@ -1,0 +1,355 @@
+"""Primitives on loops: their number, order and kind. None changes which statements run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...tensor.expr import Const, Expr, Op, Var, ceildiv, const_value, minimum, variables
+from ..legality import is_update, self_dependent
+from ..nest import For, Stmt, path_to, stores, substitute_vars
+from ..region import inner_loops
+from .state import ScheduleError, State, primitive, rename_reduction
+
+
+class LoopPrimitives(State):
+    """Transforming loops."""
+
+    # ---- number and order ----
+
+    @primitive
+    def split(self, var: str, factor: int) -> tuple[str, str]:
+        """One loop becomes two: (outer, inner). The inner one has `factor` iterations, fewer in the last round if it
+        does not divide.
+
+        Refused for a factor below 1 and for a vectorized loop.
+
+        >>> from tilewright import Schedule, te
+        >>> s = Schedule(te.from_nest('''
+        ... def k(x: f32[100], y: out(f32[100])):
+        ...     for i in serial(100):
+        ...         s0: y[i] = negf(x[i])'''))
+        >>> s.split("i", 32)
+        ('i_o', 'i_i')
+        >>> print(s)
+        def k(x: f32[100], y: out(f32[100])):
+            for i_o in serial(4):
+                for i_i in serial(min(32, i_o * -32 + 100)):
+                    s0: y[i_o * 32 + i_i] = negf(x[i_o * 32 + i_i])
+        """
+        if factor < 1:
+            raise ScheduleError(f"split factor {factor} of {var} is not positive", stage="schedule")
+        f = self.loop(var)
+        if f.kind == "vector":
+            raise ScheduleError(f"{var} is vectorized already", stage="schedule", hint="split it before")
+        outer, inner = self._fresh(f"{var}_o"), self._fresh(f"{var}_i")
+        trip = f.trip
+        rest: Expr = f.extent - Var(outer) * factor
+        extent = Const(factor, "index") if trip is not None and trip % factor == 0 else minimum(factor, rest)
+        body = substitute_vars(f.body, {var: Var(outer) * factor + Var(inner)})
+        body = rename_reduction(body, var, (outer, inner))
+        below = For(inner, extent, body, "serial" if f.kind == "parallel" else f.kind)
+        self._replace(f, For(outer, ceildiv(f.extent, factor), below, f.kind, notes=f.notes))
+        return outer, inner
+
+    @primitive
+    def fuse(self, outer: str, inner: str) -> str:
+        """Two directly nested loops become one.
+
+        Refused if other statements stand between them, for varying extents, and where one of them is reduced over and
+        the other selects the element.
+
+        >>> from tilewright import Schedule, te
+        >>> s = Schedule(te.from_nest('''
+        ... def k(x: f32[4, 8], y: out(f32[4, 8])):
+        ...     for i in serial(4):
+        ...         for j in serial(8):
+        ...             s0: y[i, j] = negf(x[i, j])'''))
+        >>> s.fuse("i", "j")
+        'i_j'
+        >>> print(s)
+        def k(x: f32[4, 8], y: out(f32[4, 8])):
+            for i_j in serial(32):
+                s0: y[i_j // 8, i_j % 8] = negf(x[i_j // 8, i_j % 8])
+        """
+        a, b = self.loop(outer), self.loop(inner)
+        if a.body is not b:
+            raise ScheduleError(f"{inner} is not directly inside {outer}", stage="schedule")
+        if not a.trip or not b.trip:
+            raise ScheduleError(f"{outer} or {inner} has no constant extent", stage="schedule")
+        if "vector" in (a.kind, b.kind):
+            raise ScheduleError(f"{outer} or {inner} is vectorized already", stage="schedule")
+        name = self._fresh(f"{outer}_{inner}" if len(outer) + len(inner) < 24 else "f")
+        values = {outer: Var(name) // b.trip, inner: Var(name) % b.trip}
+        body = rename_reduction(rename_reduction(substitute_vars(b.body, values), outer, (name,)), inner, (name,))
+        self._replace(a, For(name, Const(a.trip * b.trip, "index"), body, a.kind, notes=a.notes))
+        return name
+
+    @primitive
+    def reorder(self, *order: str) -> None:
+        """Put perfectly nested loops into a new order, the first outermost; loops not named keep their places.
+
+        Refused if the loops are not perfectly nested, if an extent would depend on a loop inside it, and if the result
+        depends on the order of the iterations.
+
+        >>> from tilewright import Schedule, te
+        >>> s = Schedule(te.from_nest('''
+        ... def k(x: f32[4, 8], y: out(f32[4, 8])):
+        ...     for i in serial(4):
+        ...         for j in serial(8):
+        ...             s0: y[i, j] = negf(x[i, j])'''))
+        >>> s.reorder("j", "i")
+        >>> print(s)
+        def k(x: f32[4, 8], y: out(f32[4, 8])):
+            for j in serial(8):
+                for i in serial(4):
+                    s0: y[i, j] = negf(x[i, j])
+        """
+        if not order or len(set(order)) != len(order):
+            raise ScheduleError(f"reorder wants different loops, not ({', '.join(order)})", stage="schedule")
+        for v in order:
+            self.loop(v)
+        outermost = min(order, key=lambda v: self.loops().index(v))
+        chain: list[For] = []
+        s: Stmt = self.loop(outermost)
+        while isinstance(s, For):
+            chain.append(s)
+            s = s.body
+        missing = set(order) - {f.var for f in chain}
+        if missing:
+            raise ScheduleError(
+                f"{', '.join(sorted(missing))} is not perfectly nested in {outermost}", stage="schedule"
+            )
+        by_name = {f.var: f for f in chain}
+        queue = iter(order)
+        new = [by_name[next(queue)] if f.var in order else f for f in chain]
+        for i, f in enumerate(new):
+            late = variables(f.extent) & {g.var for g in new[i:]}
+            if late:
+                raise ScheduleError(
+                    f"the extent of {f.var} depends on {', '.join(late)}, which would be inside it", stage="schedule"
+                )
+        self._keeps_order(s, tuple(f.var for f in chain), tuple(f.var for f in new))
+        for f in reversed(new):
+            s = replace(f, body=s)
+        self._replace(chain[0], s)
+
+    def _keeps_order(self, body: Stmt, before: tuple[str, ...], after: tuple[str, ...]) -> None:
+        """Raise ScheduleError if a statement gives another result when its loops run in another order."""
+        for s in stores(body):
+            if before != after and self_dependent(s):
+                raise ScheduleError(f"block {s.block} reads what earlier iterations write", stage="schedule")
+            moved = [v for v in before if v in s.reduction] != [v for v in after if v in s.reduction]
+            if moved and not all(is_update(t) for t in s.targets):
+                raise ScheduleError(
+                    f"the result of block {s.block} depends on the order of its iterations", stage="schedule"
+                )
+
+    @primitive
+    def tile(self, loops: Sequence[str], sizes: Sequence[int]) -> tuple[str, ...]:
+        """Split perfectly nested loops and put the outer parts before the inner ones: (outer..., inner...).
+
+        It is `split` of each and one `reorder`, and refused where they are.
+
+        >>> from tilewright import Schedule, te
+        >>> s = Schedule(te.from_nest('''
+        ... def k(x: f32[8, 8], y: out(f32[8, 8])):
+        ...     for i in serial(8):
+        ...         for j in serial(8):
+        ...             s0: y[i, j] = negf(x[i, j])'''))
+        >>> s.tile(("i", "j"), (2, 4))
+        ('i_o', 'j_o', 'i_i', 'j_i')
+        >>> print(s)
+        def k(x: f32[8, 8], y: out(f32[8, 8])):
+            for i_o in serial(4):
+                for j_o in serial(2):
+                    for i_i in serial(2):
+                        for j_i in serial(4):
+                            s0: y[i_o * 2 + i_i, j_o * 4 + j_i] = negf(x[i_o * 2 + i_i, j_o * 4 + j_i])
+        """
+        if not loops or len(loops) != len(sizes):
+            raise ScheduleError(f"tile wants one size for each loop, not {len(sizes)} for {len(loops)}")
+        pairs = [self.split(v, n) for v, n in zip(loops, sizes, strict=True)]
+        order = (*(o for o, _ in pairs), *(i for _, i in pairs))
+        self.reorder(*order)
+        return order
+
+    # ---- kinds ----
+
+    def _kind(self, var: str, kind: str) -> None:
+        f = self.loop(var)
+        self._replace(f, replace(f, kind=kind, lanes=0))
+
+    @primitive
+    def parallel(self, var: str) -> None:
+        """Divide the iterations among the threads.
+
+        Refused if a reduction runs over the loop, if it is not outermost, and unless the iterations can be shown to
+        write different elements and to read none that others write.
+
+        >>> from tilewright import Schedule, te
+        >>> s = Schedule(te.from_nest('''
+        ... def k(x: f32[4], y: out(f32[4])):
+        ...     for i in serial(4):
+        ...         s0: y[i] = negf(x[i])'''))
+        >>> s.parallel("i")
+        >>> print(s)
+        def k(x: f32[4], y: out(f32[4])):
+            for i in parallel(4):
+                s0: y[i] = negf(x[i])
+        """
+        f = self.loop(var)
+        for s in stores(f.body):
+            if var in s.reduction:
+                raise ScheduleError(f"block {s.block} reduces over {var}", stage="schedule")
+        path = path_to(self.body, lambda s: s is f) or ()
+        if any(isinstance(s, For) for s in path[:-1]):
+            raise ScheduleError(f"{var} is not an outermost loop", stage="schedule")
+        self._kind(var, "parallel")
+
+    @primitive
+    def unroll(self, var: str) -> None:
+        """Lay out the iterations one after another.
+
+        >>> from tilewright import Schedule, te
+        >>> s = Schedule(te.from_nest('''
+        ... def k(x: f32[4], y: out(f32[4])):
+        ...     for i in serial(4):
+        ...         s0: y[i] = negf(x[i])'''))
+        >>> s.unroll("i")
+        >>> print(s)
+        def k(x: f32[4], y: out(f32[4])):
+            for i in unroll(4):
+                s0: y[i] = negf(x[i])
+        """
+        self._kind(var, "unroll")
+
+    @primitive
+    def vectorize(self, var: str) -> None:
+        """Run the iterations in the lanes of vector registers.
+
+        Refused unless the loop is innermost, its extent bounded, and lanes use different elements (or combine one with
+        a known operation).
+
+        >>> from tilewright import Schedule, te
+        >>> s = Schedule(te.from_nest('''
+        ... def k(x: f32[12], y: out(f32[12])):
+        ...     for i in serial(12):
+        ...         s0: y[i] = negf(x[i])'''))
+        >>> s.vectorize("i")
+        >>> print(s)
+        def k(x: f32[12], y: out(f32[12])):
+            for i in vector(12, lanes=16):
+                s0: y[i] = negf(x[i])
+        """
+        f = self.loop(var)
+        if inner_loops(f):
+            raise ScheduleError(f"{var} is not innermost", stage="schedule")
+        self._replace(f, replace(f, kind="vector", lanes=1 << max(simplify_bound(f) - 1, 0).bit_length()))
+
+    @primitive
+    def bind(self, var: str, axis: str) -> None:
+        """Run the iterations on an axis of the target's hardware: ``threads`` or ``lanes`` of a CPU.
+
+        It is the primitive for that kind of axis (`parallel`, `vectorize`) under the target's own name, and refused
+        where that is, or if the target has no such axis.
+
+        >>> from tilewright import Schedule, te
+        >>> s = Schedule(te.from_nest('''
+        ... def k(x: f32[4, 8], y: out(f32[4, 8])):
+        ...     for i in serial(4):
+        ...         for j in serial(8):
+        ...             s0: y[i, j] = negf(x[i, j])'''))
+        >>> s.bind("i", "threads")
+        >>> s.bind("j", "lanes")
+        >>> print(s)
+        def k(x: f32[4, 8], y: out(f32[4, 8])):
+            for i in parallel(4):
+                for j in vector(8, lanes=8):
+                    s0: y[i, j] = negf(x[i, j])
+        """
+        target = self._find_target()
+        axes = getattr(target, "axes", {})
+        if axis not in axes:
+            raise ScheduleError(
+                f"target {target.name} has no axis {axis!r}",
+                stage="schedule",
+                hint=f"axes: {', '.join(axes) or 'none'}",
+            )
+        {"parallel": self.parallel, "vector": self.vectorize, "unroll": self.unroll}[axes[axis]](var)
+
+    # ---- hints ----
+
+    @primitive
+    def prefetch(self, var: str, buffer: str, indices: Sequence[Expr]) -> None:
+        """Let every iteration of a loop ask for elements of a parameter, given by flat index, ahead of their use. A
+        hint without meaning.
+
+        Refused for buffers that are no parameters and for loops that are laid out or vectorized.
+
+        >>> from tilewright.tensor.expr import Var
+        >>> from tilewright import Schedule, te
+        >>> s = Schedule(te.from_nest('''
+        ... def k(x: f32[64], y: out(f32[64])):
+        ...     for i in serial(64):
+        ...         s0: y[i] = negf(x[i])'''))
+        >>> s.prefetch("i", "x", [Var("i") + 16])
+        >>> print(s)
+        def k(x: f32[64], y: out(f32[64])):
+            for i in serial(64, prefetch=(x[i + 16],)):
+                s0: y[i] = negf(x[i])
+        """
+        f = self.loop(var)
+        if buffer not in self.params:
+            raise ScheduleError(f"{buffer} is not a parameter", stage="schedule")
+        if f.kind not in ("serial", "parallel"):
+            raise ScheduleError(f"{var} is {f.kind}: only a loop that stays a loop can prefetch", stage="schedule")
+        bound = {g.var for g in path_to(self.body, lambda s: s is f) or () if isinstance(g, For)}
+        free = {v for i in indices for v in variables(i)} - bound
+        if free:
+            raise ScheduleError(f"{', '.join(sorted(free))} is no loop around what {var} prefetches", stage="schedule")
+        self._replace(f, replace(f, prefetch=(*f.prefetch, *((buffer, i) for i in indices))))
+
+    @primitive
+    def annotate(self, var: str, key: str, value: Any) -> None:
+        """Write a note on a loop for the target; None removes it. A hint without meaning.
+
+        Values are numbers, strings, truth values, and tuples of such. What targets know: ``unroll_count`` (the CPU's
+        LLVM unrolls the loop so often), ``no_unroll``. A note stays with the outer loop of a `split` or `fuse`.
+
+        >>> from tilewright import Schedule, te
+        >>> s = Schedule(te.from_nest('''
+        ... def k(x: f32[64], y: out(f32[64])):
+        ...     for i in serial(64):
+        ...         s0: y[i] = negf(x[i])'''))
+        >>> s.annotate("i", "unroll_count", 4)
+        >>> print(s)
+        def k(x: f32[64], y: out(f32[64])):
+            for i in serial(64, notes={'unroll_count': 4}):
+                s0: y[i] = negf(x[i])
+        """
+        f = self.loop(var)
+        if not (isinstance(key, str) and key.isidentifier()):
+            raise ScheduleError(f"the key of a note must be a name, not {key!r}", stage="schedule")
+        if not _plain(value):
+            raise ScheduleError(f"the value of note {key} must be plain, not {value!r}", stage="schedule")
+        notes = {k: v for k, v in f.notes if k != key} | ({} if value is None else {key: value})
+        self._replace(f, replace(f, notes=tuple(sorted(notes.items()))))
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_plain, value))
+    return value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and value == value)
+
+
+def simplify_bound(f: For) -> int:
+    """The largest number of iterations of a loop."""
+    if f.trip is not None:
+        return f.trip
+    if isinstance(f.extent, Op) and f.extent.op == "minsi":
+        bound = const_value(f.extent.args[0])
+        if bound is not None:
+            return bound
+    raise ScheduleError(f"the extent of {f.var} cannot be bounded", stage="schedule")

@@ -1,0 +1,194 @@
+"""Primitives on reductions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...tensor.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Target,
+    Var,
+    bounds,
+    const_value,
+    neutral,
+    simplify,
+    substitute,
+    variables,
+)  # fmt: skip
+from ..legality import is_update
+from ..nest import (
+    For,
+    Stmt,
+    Store,
+    seq,
+    transform,
+)  # fmt: skip
+from ..region import all_ranges
+from .state import ScheduleError, State, primitive
+
+
+class ReductionPrimitives(State):
+    """Transforming reductions."""
+
+    @primitive
+    def rfactor(self, block: str, *inner: str) -> str:
+        """Give every iteration of the innermost reduction loops `inner` an accumulator of its own, combined at the end.
+        Returns the block that combines.
+
+        Sums are reassociated, in a fixed order. Refused unless the reduction has a known combiner, its loops are
+        directly nested, and the extents of `inner` do not vary.
+
+        >>> from tilewright import Schedule, te
+        >>> s = Schedule(te.from_nest('''
+        ... def k(x: f32[64], y: out(f32[1])):
+        ...     for k in serial(64):
+        ...         s0: y[0] = reduce(addf(y[0], x[k]), init=f32(0.0), over=(k,))'''))
+        >>> outer, inner = s.split("k", 16)
+        >>> s.rfactor("s0", inner)
+        's0_r'
+        >>> print(s)
+        def k(x: f32[64], y: out(f32[1])):
+            y_r = local(f32[16])
+            for k_o in serial(4):
+                for k_i in serial(16):
+                    s0: y_r[k_i] = reduce(addf(y_r[k_i], x[k_o * 16 + k_i]), init=f32(0.0), over=(k_o,))
+            for k_i_r in serial(16):
+                s0_r: y[0] = reduce(addf(y[0], y_r[k_i_r]), init=f32(0.0), over=(k_i_r,))
+        """
+        path = self._path(block)
+        store = self.store(block)
+        t = store.targets[0]
+        combiner = _combiner(t)
+        if len(store.targets) != 1 or t.init is None or combiner is None:
+            raise ScheduleError(f"{block} is not a reduction with a known combiner", stage="schedule")
+        if not inner or not is_update(t):
+            raise ScheduleError(f"{block} is not a reduction with a known combiner", stage="schedule")
+        chain = [s for s in path if isinstance(s, For) and s.var in store.reduction]
+        if [f.var for f in chain[-len(inner) :]] != list(inner):
+            raise ScheduleError(
+                f"{', '.join(inner)} are not the innermost reduction loops of {block}", stage="schedule"
+            )
+        between = [s for s in path[path.index(chain[0]) : -1] if not any(s is f for f in chain)]
+        if between:
+            raise ScheduleError(
+                f"other loops or blocks stand between the reduction loops of {block}",
+                stage="schedule",
+                hint="reorder first",
+            )
+        op, value = combiner
+        sizes = [(self._first_extent(f, set(store.reduction) - set(inner)), f) for f in chain[-len(inner) :]]
+        dtype = self.buffer(t.buffer).dtype
+        name, name_of_combine = self._fresh(f"{t.buffer}_r"), self._fresh(f"{block}_r")
+        self.temporaries[name] = Buffer(name, tuple(n for n, _ in sizes), dtype, "local")
+        lanes = tuple(Var(v) for v in inner)
+        zero = neutral(op, dtype)
+        partial = Target(name, lanes, Op(op, (Load(name, lanes, dtype), value), dtype), zero)
+        outer = tuple(f.var for f in chain[: -len(inner)])
+        update: Stmt = Store((partial,), block, outer)
+        for f in reversed(chain):
+            update = replace(f, body=update)
+        if not outer:  # nothing left to run over: the partial results are the values
+            update = (
+                transform(update, lambda s: Store((Target(name, lanes, value),), block) if isinstance(s, Store) else s)
+                or update
+            )
+        combine_lanes = tuple(Var(self._fresh(f"{v}_r")) for v in inner)
+        combine: Stmt = Store(
+            (
+                Target(
+                    t.buffer,
+                    t.indices,
+                    Op(op, (Load(t.buffer, t.indices, dtype), Load(name, combine_lanes, dtype)), dtype),
+                    t.init,
+                ),
+            ),
+            name_of_combine,
+            tuple(v.name for v in combine_lanes),
+        )
+        for v, (n, _) in zip(reversed(combine_lanes), reversed(sizes), strict=True):
+            combine = For(v.name, Const(n, "index"), combine)
+        self._replace(chain[0], seq(update, combine))
+        return name_of_combine
+
+    @primitive
+    def decompose_reduction(self, block: str, var: str | None = None) -> str:
+        """Let a block of its own set the results of a reduction to their initial values, just before loop `var`
+        (default: the outermost reduction loop). Returns that block.
+
+        What is not decomposed so is decomposed when the schedule is finished. Refused if a reduction loop is outside
+        `var`, and unless the loops from there on select the element or are reduced over.
+
+        >>> from tilewright import Schedule, te
+        >>> s = Schedule(te.from_nest('''
+        ... def k(x: f32[5, 32], y: out(f32[5])):
+        ...     for i in serial(5):
+        ...         for k in serial(32):
+        ...             s0: y[i] = reduce(addf(y[i], x[i, k]), init=f32(0.0), over=(k,))'''))
+        >>> s.decompose_reduction("s0", "i")
+        's0_init'
+        >>> print(s)
+        def k(x: f32[5, 32], y: out(f32[5])):
+            for i_n in serial(5):
+                s0_init: y[i_n] = f32(0.0)
+            for i in serial(5):
+                for k in serial(32):
+                    s0: y[i] = reduce(addf(y[i], x[i, k]), init=None, over=(k,))
+        """
+        store, path = self.store(block), self._path(block)
+        if any(t.init is None for t in store.targets):
+            raise ScheduleError(f"block {block} is no reduction, or decomposed already", stage="schedule")
+        around = [s for s in path if isinstance(s, For)]
+        first = next((i for i, f in enumerate(around) if f.var in store.reduction), len(around))
+        at = next((i for i, f in enumerate(around) if f.var == var), None) if var is not None else first
+        if at is None:
+            raise ScheduleError(f"block {block} is not inside {var}", stage="schedule")
+        if at > first:
+            raise ScheduleError(f"{around[first].var}, which is reduced over, is outside {var}", stage="schedule")
+        inside = around[at:]
+        for t in store.targets:
+            used = {v for i in t.indices for v in variables(i)}
+            odd = [f.var for f in inside if f.var not in store.reduction and f.var not in used]
+            if odd:
+                raise ScheduleError(f"each iteration of {', '.join(odd)} would need {t.buffer} anew", stage="schedule")
+        if any(f.kind in ("parallel", "vector") for f in inside if f.var in store.reduction):
+            raise ScheduleError(f"block {block} combines lanes: vectorize it after", stage="schedule")
+        start: dict[str, Expr] = {f.var: Const(0, "index") for f in inside if f.var in store.reduction}
+        own = {f.var: self._fresh(f"{f.var}_n") for f in inside if f.var not in store.reduction}
+        values = {**start, **{old: Var(new) for old, new in own.items()}}
+        name = self._fresh(f"{block}_init")
+        targets = tuple(
+            Target(t.buffer, tuple(substitute(i, values) for i in t.indices), substitute(t.init, values))
+            for t in store.targets
+            if t.init is not None
+        )
+        init: Stmt = Store(targets, name)
+        for f in reversed([f for f in inside if f.var in own]):
+            init = For(own[f.var], substitute(f.extent, values), init)
+        update = replace(store, targets=tuple(replace(t, init=None) for t in store.targets))
+        self._replace(store, update)
+        anchor: Stmt = self.loop(inside[0].var) if inside else update
+        self._replace(anchor, seq(init, anchor))
+        return name
+
+    def _first_extent(self, f: For, outer: set[str]) -> int:
+        """Iterations of a loop in the first round of the `outer` reduction loops, which must also be the most it
+        has."""
+        ranges = all_ranges(self.body)
+        first = const_value(simplify(substitute(f.extent, {v: Const(0, "index") for v in outer}), ranges))
+        limit = bounds(f.extent, ranges)
+        if not first or limit is None or min(limit[1], first) != first:
+            raise ScheduleError(f"the extent of {f.var} varies", stage="schedule")
+        return first
+
+
+def _combiner(t: Target) -> tuple[str, Expr] | None:
+    """(operation, value) of ``acc = operation(acc, value)``."""
+    v = t.value
+    if isinstance(v, Op) and is_update(t):
+        own = Load(t.buffer, t.indices, v.dtype)
+        return v.op, v.args[1] if v.args[0] == own else v.args[0]
+    return None

@@ -1,0 +1,331 @@
+"""What all primitives share: the loop nest of a kernel while it is being transformed, and the tools to look at it.
+
+Every primitive checks that it is legal before it changes anything and raises ScheduleError with the reason if it is
+not. What was applied is recorded in `State.trace`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+from ...errors import CompileError, TilewrightError
+from ...tensor.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Target,
+    map_loads,
+    walk,
+)  # fmt: skip
+from ...tensor.kernel import Kernel, Stage
+from ..decisions import Decision
+from ..legality import check, covers
+from ..nest import (
+    Alloc,
+    For,
+    If,
+    Nest,
+    Pack,
+    Seq,
+    Stmt,
+    Store,
+    children,
+    exprs,
+    path_to,
+    reads,
+    seq,
+    stores,
+    transform,
+    walk_stmts,
+    with_children,
+    writes,
+)  # fmt: skip
+from ..region import all_ranges
+from ..trace import Step, Trace
+
+
+class ScheduleError(TilewrightError):
+    """A primitive that would change the meaning of the kernel, or that does not apply."""
+
+
+def primitive(method: Callable) -> Callable:
+    """Record a successful call in the trace. If it raises, or breaks a rule of `legality`, the schedule stays as it
+    was."""
+
+    @wraps(method)
+    def call(self: State, *args: Any, **kwargs: Any) -> Any:
+        if self._nested:
+            return method(self, *args, **kwargs)
+        saved = self.body, dict(self.temporaries), dict(self.params), dict(self.packs)
+        self._nested = True
+        try:
+            result = method(self, *args, **kwargs)
+            reason = check(self.body, self.params, self.temporaries) if self._provable else None
+            if reason:
+                raise ScheduleError(f"{method.__name__}: {reason}", stage="schedule")
+        except (ScheduleError, CompileError) as e:
+            self.body, self.temporaries, self.params, self.packs = saved
+            if isinstance(e, ScheduleError):
+                raise
+            raise ScheduleError(f"{method.__name__}: {e.message}", stage="schedule") from None
+        finally:
+            self._nested = False
+        made = tuple(n for n in self.temporaries if n not in saved[1])
+        self.trace.append(Step(method.__name__, args, kwargs, result, made))
+        return result
+
+    call.is_primitive = True  # type: ignore[attr-defined]
+    return call
+
+
+class State:
+    """The loop nest of a kernel, what is known about its buffers, and the trace of what was done to it."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        target: Any = "cpu",
+        *,
+        body: Stmt | None = None,
+        decisions: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.kernel, self.target = kernel, target
+        self.given = dict(decisions or {})
+        self.decisions: dict[str, Decision] = {}
+        self.params = {p.name: p for p in kernel.params}
+        self.temporaries = {b.name: b for b in kernel.temporaries}
+        self.stages = {s.name: s for s in kernel.stages}
+        self.body = body if body is not None else seq(*[stage_nest(s) for s in kernel.stages])
+        self.packs: dict[str, Pack] = {}
+        self.trace = Trace(kernel)
+        self._nested = False
+        # operators with loop nests of their own may rely on what cannot be shown here
+        self._provable = check(self.body, self.params, self.temporaries) is None
+
+    # ---- looking ----
+
+    def buffer(self, name: str) -> Buffer:
+        return self.params.get(name) or self.temporaries[name]
+
+    def loop(self, var: str) -> For:
+        found = path_to(self.body, lambda s: isinstance(s, For) and s.var == var)
+        if found is None:
+            raise ScheduleError(f"there is no loop {var}", stage="schedule", hint=f"loops: {', '.join(self.loops())}")
+        return found[-1]  # type: ignore[return-value]
+
+    def loops(self, block: str | None = None) -> list[str]:
+        """Loop variables, outermost first: of the whole nest, or of those around a block."""
+        if block is None:
+            return [s.var for s in walk_stmts(self.body) if isinstance(s, For)]
+        return [s.var for s in self._path(block) if isinstance(s, For)]
+
+    def store(self, block: str) -> Store:
+        return self._path(block)[-1]  # type: ignore[return-value]
+
+    def _path(self, block: str) -> tuple[Stmt, ...]:
+        found = path_to(self.body, lambda s: isinstance(s, Store) and s.block == block)
+        if found is None:
+            raise ScheduleError(f"there is no block {block}", stage="schedule")
+        return found
+
+    def extent(self, var: str) -> int:
+        """Iterations of a loop; ScheduleError if they are not constant."""
+        trip = self.loop(var).trip
+        if trip is None:
+            raise ScheduleError(f"the extent of {var} is not constant", stage="schedule")
+        return trip
+
+    def extent_or_zero(self, var: str) -> int:
+        """Iterations of a loop, 0 if they are not constant."""
+        return self.loop(var).trip or 0
+
+    def _find_target(self) -> Any:
+        """The target as an object; UsageError if there is none of that name."""
+        from ...targets.base import find
+
+        return find(self.target) if isinstance(self.target, str) else self.target
+
+    def _replace(self, old: Stmt, new: Stmt | None) -> None:
+        def visit(s: Stmt) -> Stmt | None:
+            if s is old:
+                return new
+            kept = [visit(c) for c in children(s)]
+            if isinstance(s, Seq):
+                return seq(*kept) if any(k is not None for k in kept) else None
+            if any(k is None for k in kept):
+                return None
+            return with_children(s, tuple(kept))  # type: ignore[arg-type]
+
+        self.body = visit(self.body) or Seq(())
+
+    def _fresh(self, base: str) -> str:
+        taken = set(self.loops()) | set(self.params) | set(self.temporaries) | {s.block for s in stores(self.body)}
+        name, n = base, 1
+        while name in taken:
+            name, n = f"{base}{n}", n + 1
+        return name
+
+    # ---- decisions ----
+
+    def sample_choice(self, name: str, candidates: Sequence[Any], default: Any) -> Any:
+        """A decision of a rule that a tuner may take differently: one of `candidates` (values that JSON can hold).
+
+        Without a decision from outside it is `default`. A decision that is no candidate (from another shape's tuning)
+        counts as absent.
+        """
+        options = list(candidates)
+        if default not in options:
+            options.append(default)
+        chosen = self.given.get(name, default)
+        if isinstance(chosen, list):
+            chosen = tuple(chosen)
+        if chosen not in options:
+            chosen = default
+        self.decisions[name] = Decision(name, tuple(options), chosen, default)
+        return chosen
+
+    def _around(self, root: Stmt) -> set[str]:
+        """The loops around a statement."""
+        path = path_to(self.body, lambda s: s is root) or (root,)
+        return {s.var for s in path[:-1] if isinstance(s, For)}
+
+    def _stays_inside(self, root: Stmt, at: For) -> None:
+        """Raise ScheduleError if moving a statement into a loop takes it out of others: buffers may live just inside
+        those."""
+        left = self._around(root) - self._around(at) - {at.var}
+        if left:
+            raise ScheduleError(
+                f"{at.var} is outside loop {', '.join(left)}, which the block belongs to", stage="schedule"
+            )
+
+    def _nest_root(self, block: str) -> Stmt:
+        """The outermost statement that holds only this block."""
+        path = self._path(block)
+        root: Stmt = path[-1]
+        for s in reversed(path):
+            if isinstance(s, Seq) or len(stores(s)) > 1:
+                break
+            root = s
+        return root
+
+    def _unconditional(self, at: Stmt, name: str) -> None:
+        """Raise ScheduleError if a buffer is read below a statement only under a condition."""
+        for s in walk_stmts(at):
+            if isinstance(s, If) and any(touches(x, name) for x in stores(s)):
+                raise ScheduleError(f"{name} is read in some iterations only", stage="schedule")
+
+    def _only_writer(self, store: Store) -> None:
+        for t in store.targets:
+            other = next((s for s in stores(self.body) if s is not store and t.buffer in writes(s)), None)
+            if other is not None:
+                raise ScheduleError(f"{t.buffer} is also written by {other.block}", stage="schedule")
+
+    def _covers(self, store: Store, loops: list[str], t: Target) -> None:
+        """Raise ScheduleError unless a block provably writes every element of a target once (apart from reduction
+        loops)."""
+        b = self.buffer(t.buffer)
+        around = [self.loop(v) for v in loops if v not in store.reduction]
+        if not covers(t.indices, around, b.size, all_ranges(self.body)):
+            raise ScheduleError(f"block {store.block} would not write every element of {b.name} once", stage="schedule")
+
+    # ---- result ----
+
+    def nest(self) -> Nest:
+        """The nest with every temporary allocated around its uses."""
+        body = self.body
+        for b in self.temporaries.values():
+            body = _allocate(body, b)
+        params = tuple(self.params[p.name] for p in self.kernel.params)
+        return Nest(self.kernel.name, params, self.kernel.outputs, body, dict(self.packs))
+
+    def __str__(self) -> str:
+        return str(self.nest())
+
+
+# ---- helpers -------------------------------------------------------------------------------------------------------
+
+
+def stage_nest(stage: Stage) -> Stmt:
+    """The plain loops of a stage."""
+    body: Stmt = Store(stage.targets, stage.name, stage.reduction)
+    for var, extent in reversed(stage.dims):
+        body = For(var, Const(extent, "index"), body)
+    return body
+
+
+def redirect(s: Stmt, old: str, new: str, index: Callable[[tuple[Expr, ...]], tuple[Expr, ...]]) -> Stmt:
+    """Use ``new[index(i)]`` wherever a Store uses ``old[i]``."""
+    if not isinstance(s, Store):
+        return s
+
+    def read(x: Load) -> Expr:
+        return Load(new, index(x.indices), x.dtype) if x.buffer == old else x
+
+    def write(t: Target) -> Target:
+        value, init = map_loads(t.value, read), None if t.init is None else map_loads(t.init, read)
+        return Target(new, index(t.indices), value, init) if t.buffer == old else replace(t, value=value, init=init)
+
+    return replace(s, targets=tuple(map(write, s.targets)))
+
+
+def rename_reduction(s: Stmt, old: str, new: tuple[str, ...]) -> Stmt:
+    """Let reductions run over the loops `new` instead of `old`."""
+
+    def visit(x: Stmt) -> Stmt:
+        if isinstance(x, Store) and old in x.reduction:
+            names: list[str] = []
+            for v in x.reduction:
+                names += [n for n in (new if v == old else (v,)) if n not in names]
+            return replace(x, reduction=tuple(names))
+        return x
+
+    out = transform(s, visit)
+    assert out is not None
+    return out
+
+
+def reads_of(s: Stmt) -> set[str]:
+    """Buffers that one statement itself reads."""
+    return {x.buffer for e in exprs(s) for x in walk(e) if isinstance(x, Load)}
+
+
+def touches(s: Store, name: str) -> bool:
+    return name in writes(s) or any(isinstance(x, Load) and x.buffer == name for e in exprs(s) for x in walk(e))
+
+
+def home(root: Stmt, name: str) -> Stmt:
+    """The smallest statement that holds all uses of a buffer."""
+    s = root
+    while True:
+        using = [c for c in children(s) if name in writes(c) | reads(c)]
+        # never inside a parallel or vectorized loop's body alone if the loop itself carries the value: a buffer is
+        # fresh in each iteration
+        sums = isinstance(s, For) and any(s.var in x.reduction and name in writes(x) for x in stores(s))
+        if len(using) != 1 or isinstance(s, Store) or sums:
+            return s
+        s = using[0]
+
+
+def _allocate(root: Stmt, b: Buffer) -> Stmt:
+    """Wrap the smallest statement that holds all uses of a buffer."""
+    if b.name not in writes(root) | reads(root):
+        return root
+    s = home(root, b.name)
+    if isinstance(s, Seq):
+        first = min(i for i, c in enumerate(s.stmts) if b.name in writes(c) | reads(c))
+        last = max(i for i, c in enumerate(s.stmts) if b.name in writes(c) | reads(c))
+        inner = Alloc(b, seq(*s.stmts[first : last + 1]))
+        new: Stmt = seq(*s.stmts[:first], inner, *s.stmts[last + 1 :])
+    else:
+        new = Alloc(b, s)
+    return _swap(root, s, new)
+
+
+def _swap(root: Stmt, old: Stmt, new: Stmt) -> Stmt:
+    if root is old:
+        return new
+    return with_children(root, tuple(_swap(c, old, new) for c in children(root)))

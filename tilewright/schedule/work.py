@@ -1,0 +1,183 @@
+"""How much there is to do in a kernel, whatever its schedule: arithmetic, and bytes that must move at least once.
+
+Arithmetic counts what the kernel's stages say: each addition, multiplication, division, comparison, maximum and
+function (exp, sqrt ...) of tensor elements is one operation; index arithmetic and casts are none. A schedule that
+computes something twice, or saves multiplications (Winograd), does not change the count. Operators with a loop nest of
+their own are counted in that nest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from ..dtypes import NUMPY
+from ..tensor.expr import CASTS, Buffer, Expr, Load, Op, Target, Var, bounds, variables, walk
+from ..tensor.kernel import Kernel
+from .nest import For, Nest, Stmt, Store, children
+
+Ranges = dict[str, tuple[int, int]]
+#: iterations of one loop that are counted one by one where the loops inside it depend on it; of longer ones as many,
+#: evenly spread, stand for all
+_SAMPLES = 256
+_FREE = CASTS | {"select", "guard"}
+
+
+@dataclass(frozen=True)
+class Work:
+    """`flops`: floating-point operations; `integer_ops`: those on integers; `precision`: what most of the work is done
+    in ("f32", "f64", "i8" ...); `touched`: bytes of each parameter that are read or written at least once.
+
+    >>> Work(2, 0, "f32", (4, 4)).operations
+    2
+    """
+
+    flops: int
+    integer_ops: int
+    precision: str
+    touched: tuple[int, ...]
+
+    @property
+    def operations(self) -> int:
+        return self.flops + self.integer_ops
+
+
+def work_of(kernel: Kernel, nest: Nest | None = None) -> Work:
+    """The work of a kernel. `nest`: that of a kernel with an opaque operator, which has no stages to count."""
+    found: list[_Access] = []
+    params = kernel.params
+    if kernel.opaque is None:
+        for stage in kernel.stages:
+            trips = dict(stage.dims)
+            found.append(_Access(stage.targets, float(prod(trips.values())), {v: (0, n - 1) for v, n in trips.items()}))
+    elif nest is not None:
+        params = nest.params  # some may be packed
+        found += _accesses(nest.body, 1.0, {}, {})
+    buffers = {p.name: p for p in params}
+    touched = dict.fromkeys(buffers, 0.0)
+    totals = [0.0, 0.0]
+    most, precision = 0.0, "f32"
+    seen: set[int] = set()  # a statement stands several times in `found` where its loops depend on others
+    for access in found:
+        floats, integers = _operations(access.targets)
+        totals[0] += access.times * floats
+        totals[1] += access.times * integers
+        if access.times * (floats + integers) > most:
+            most, precision = access.times * (floats + integers), _precision(access.targets)
+        places = [] if id(access.targets) in seen else _places(access.targets)
+        seen.add(id(access.targets))
+        for buffer, indices in places:
+            if buffer in buffers:
+                touched[buffer] += _elements(buffers[buffer], indices, access.ranges) * _itemsize(buffers[buffer])
+    limits = {p.name: p.size * _itemsize(p) for p in params}
+    return Work(
+        round(totals[0]), round(totals[1]), precision, tuple(round(min(touched[n], limits[n])) for n in buffers)
+    )
+
+
+@dataclass(frozen=True)
+class _Access:
+    """A statement with how often it runs, and the ranges of the loop variables around it."""
+
+    targets: tuple[Target, ...]
+    times: float
+    ranges: Ranges
+
+
+def _accesses(s: Stmt, times: float, ranges: Ranges, fixed: dict[str, int]) -> Iterator[_Access]:
+    """Every store of a nest. `fixed`: values of variables that the extents of inner loops depend on."""
+    if isinstance(s, Store):
+        yield _Access(s.targets, times, ranges)
+        return
+    if not isinstance(s, For):
+        for c in children(s):
+            yield from _accesses(c, times, ranges, fixed)
+        return
+    here: Ranges = {**ranges, **{v: (n, n) for v, n in fixed.items()}}
+    limit = bounds(s.extent, here)
+    trip = max(limit[1], 0) if limit else 1
+    full = bounds(s.extent, ranges)
+    inside = {**ranges, s.var: (0, max((full[1] if full else 1) - 1, 0))}
+    if trip and s.var in _extent_variables(s.body):
+        values = range(trip) if trip <= _SAMPLES else [i * trip // _SAMPLES for i in range(_SAMPLES)]
+        for v in values:
+            yield from _accesses(s.body, times * trip / len(values), inside, {**fixed, s.var: v})
+    elif trip:
+        yield from _accesses(s.body, times * trip, inside, fixed)
+
+
+def _extent_variables(s: Stmt) -> set[str]:
+    """Variables that the extent of a loop in `s` depends on."""
+    own = variables(s.extent) if isinstance(s, For) else set()
+    return own.union(*[_extent_variables(c) for c in children(s)])
+
+
+def _operations(targets: tuple[Target, ...]) -> tuple[int, int]:
+    """(float operations, integer operations) of one iteration; what several targets share counts once."""
+    floats = integers = 0
+    seen: set[int] = set()
+    for t in targets:
+        for x in walk(t.value, seen):
+            if not isinstance(x, Op) or x.op in _FREE or x.dtype == "index":
+                continue
+            kind = _operand_dtype(x)
+            if kind.startswith(("f", "bf")):
+                floats += 2 if x.op == "fma" else 1
+            elif kind not in ("i1", "index"):
+                integers += 1
+    return floats, integers
+
+
+def _operand_dtype(x: Op) -> str:
+    """The dtype an operation computes in: a comparison's result is i1, its operands say more."""
+    return x.args[0].dtype if x.dtype == "i1" and x.args else x.dtype
+
+
+def _precision(targets: tuple[Target, ...]) -> str:
+    """The dtype of most operations; of integer sums of products the dtype of the factors."""
+    counts: dict[str, int] = {}
+    narrow: set[str] = set()
+    for t in targets:
+        for x in walk(t.value):
+            if isinstance(x, Op) and x.op not in _FREE and x.dtype != "index":
+                counts[_operand_dtype(x)] = counts.get(_operand_dtype(x), 0) + 1
+            elif isinstance(x, Load) and x.dtype == "i8":
+                narrow.add("i8")
+    counts.pop("i1", None)
+    counts.pop("index", None)
+    if not counts:
+        return "f32"
+    most = max(counts, key=lambda d: counts[d])
+    return "i8" if most == "i32" and narrow else most
+
+
+def _places(targets: tuple[Target, ...]) -> list[tuple[str, tuple[Expr, ...]]]:
+    """Distinct elements that a statement reads and writes."""
+    found: dict[str, tuple[str, tuple[Expr, ...]]] = {}
+    for t in targets:
+        found[f"{t.buffer}{[str(i) for i in t.indices]}"] = (t.buffer, t.indices)
+        for e in (t.value, *t.indices):
+            for x in walk(e):
+                if isinstance(x, Load):
+                    found.setdefault(f"{x.buffer}{[str(i) for i in x.indices]}", (x.buffer, x.indices))
+    return list(found.values())
+
+
+def _elements(buffer: Buffer, indices: tuple[Expr, ...], ranges: Ranges) -> int:
+    """Elements that one access touches: no more than its index can reach, nor than it has iterations."""
+    reach, moving = 1, set()
+    for i, n in zip(indices, buffer.shape, strict=True):
+        limit = bounds(i, ranges)
+        low, high = (max(limit[0], 0), min(limit[1], n - 1)) if limit else (0, n - 1)
+        reach *= max(high - low + 1, 0)
+        moving |= {x.name for x in walk(i) if isinstance(x, Var)}
+    trips = prod(ranges[v][1] + 1 for v in moving if v in ranges)
+    return min(reach, trips)
+
+
+def _itemsize(b: Buffer) -> int:
+    return NUMPY[b.dtype].itemsize
+
+
+__all__ = ["Work", "work_of"]
