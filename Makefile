@@ -1,12 +1,15 @@
 # Every target sets up what it needs in .venv; given are only Python 3.10 to 3.13 and a package index.
 #   make demo      compile, run and check a small model          make lint    ruff and mypy
 #   make test      lint and the whole test suite                 make bench   race against other runtimes
-#   make conformance   ONNX's own 2,000 tests
-# Variables: PYTHON (the interpreter that makes .venv), PYTEST_ARGS, BENCH_ARGS.
+#   make conformance   ONNX's own 2,000 tests       make mutations   500 damaged ONNX files
+#   make fuzz      3,000 random models against ONNX Runtime (which can run two thirds of them)
+# Variables: PYTHON (the interpreter that makes .venv), PYTEST_ARGS, BENCH_ARGS, FUZZ_COUNT, FUZZ_SECONDS.
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
 BENCH_ARGS ?= --short
+FUZZ_COUNT ?= 3000
+FUZZ_SECONDS ?= 3600
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
@@ -15,7 +18,7 @@ TEST_CACHE := $(CURDIR)/$(VENV)/test-cache
 # the tests run in two processes: each compiles and computes with one
 TEST_ENV := TILEWRIGHT_CACHE=$(TEST_CACHE) TILEWRIGHT_JOBS=1 OMP_NUM_THREADS=1
 
-.PHONY: demo test test-models test-boards lint format conformance bench models wheel clean
+.PHONY: demo test test-models test-boards lint format conformance mutations fuzz bench models wheel clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/with-demo
@@ -46,6 +49,15 @@ test-boards: $(VENV)/with-models
 conformance: $(VENV)/with-dev
 	$(BIN)/python tests/conformance/onnx/run.py --report docs/onnx_conformance.md
 
+# damaged ONNX files: each must end in a clear error, or work
+mutations: $(VENV)/with-dev
+	$(BIN)/python tests/conformance/onnx/mutations.py
+
+# random models of NNSmith, always the same ones, against ONNX Runtime
+fuzz: $(VENV)/with-fuzz
+	$(BIN)/python tests/fuzz/nnsmith_models.py out/fuzz --count $(FUZZ_COUNT) --seconds $(FUZZ_SECONDS)
+	$(BIN)/python tests/fuzz/differential.py out/fuzz --seconds $(FUZZ_SECONDS)
+
 bench: $(VENV)/with-bench
 	$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
 
@@ -73,7 +85,7 @@ $(VENV)/with-demo $(VENV)/with-dev: $(VENV)/with-%: pyproject.toml | $(VENV)/pyt
 	@$(PIP) install -e '.[$*]'
 	@touch $@
 
-$(VENV)/with-models $(VENV)/with-bench: $(VENV)/with-%: pyproject.toml | $(VENV)/python-ok
+$(VENV)/with-models $(VENV)/with-bench $(VENV)/with-fuzz: $(VENV)/with-%: pyproject.toml | $(VENV)/python-ok
 	@echo "installing tilewright and its extras 'dev' and '$*' into $(VENV) ..."
 	@$(PIP) install -e '.[dev,$*]'
 	@touch $@

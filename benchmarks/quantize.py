@@ -73,7 +73,9 @@ class _Quantizer:
             for i in inputs
         ]
         new_outputs = [
-            helper.make_tensor_value_info(f"{o}_q" if self.integers else o, kind if self.integers else TensorProto.FLOAT, None)
+            helper.make_tensor_value_info(
+                f"{o}_q" if self.integers else o, kind if self.integers else TensorProto.FLOAT, None
+            )
             for o in outputs
         ]
         arrays = [numpy_helper.from_array(a, k) for k, a in self.arrays.items()]
@@ -88,7 +90,10 @@ class _Quantizer:
         """Quantize and dequantize a float tensor; the name of the result."""
         if name not in self.done:
             step = self.steps[name] = step or self.step(name)
-            self.arrays[f"{name}_scale"], self.arrays[f"{name}_zero"] = np.asarray(step[0]), np.asarray(step[1], self.dtype)
+            self.arrays[f"{name}_scale"], self.arrays[f"{name}_zero"] = (
+                np.asarray(step[0]),
+                np.asarray(step[1], self.dtype),
+            )
             parameters = [f"{name}_scale", f"{name}_zero"]
             stored = name if as_input else f"{name}_q"
             if not as_input:

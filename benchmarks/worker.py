@@ -63,7 +63,7 @@ def start(peer: str, onnx_path: str, threads: int) -> tuple:
         return clock[-1] - clock[-2]
 
     module = load_peer(peer)
-    facts = {"version": module.version(), "import_s": lap()}
+    facts = {"version": module.version(), "reduced": getattr(module, "REDUCED", False), "import_s": lap()}
     run = module.load(onnx_path, threads)
     facts["load_s"] = lap()
     outputs = run(inputs)

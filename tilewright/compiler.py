@@ -70,6 +70,8 @@ class State:
     tuned: Any = None
     seconds: dict[str, float] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
+    #: whether the graph's constants are not needed once they have been packed
+    consume: bool = False
     #: with `verify`: the first and the last level-2 graph
     references: list[Graph] = field(default_factory=list)
 
@@ -157,7 +159,9 @@ def schedule_kernels(state: State) -> None:
 def make_package(state: State) -> None:
     d = state.description  # a machine with little memory says how its arena is aligned, and that order matters
     align, minimize = getattr(d, "arena_align", ALIGN), getattr(d, "minimize_memory", False)
-    program, constants = build_program(state.module, state.infos, align=align, minimize=minimize)
+    program, constants = build_program(
+        state.module, state.infos, align=align, minimize=minimize, consume=state.consume
+    )
     if state.options.arena_limit is not None:
         check_limit(program, state.options.arena_limit)
     constants = [np.ascontiguousarray(c) for c in constants]
@@ -239,11 +243,13 @@ def compile(source: Any, *, start_after: str | None = None, **options: Any) -> E
         model = tw.compile("model.onnx", threads=2)
         y, = model.run({"x": x})
     """
-    return compile_state(source, start_after=start_after, **options)[1]
+    return compile_state(source, start_after=start_after, keep=False, **options)[1]
 
 
-def compile_state(source: Any, *, start_after: str | None = None, **options: Any) -> tuple[State, Any]:
-    """`compile`, with everything that was made on the way."""
+def compile_state(
+    source: Any, *, start_after: str | None = None, keep: bool = True, **options: Any
+) -> tuple[State, Any]:
+    """`compile`, with everything that was made on the way; without `keep` constants go when they have been packed."""
     chosen = Options.of(**options)
     if chosen.precision == "auto":
         from .precision import compile_auto
@@ -252,7 +258,9 @@ def compile_state(source: Any, *, start_after: str | None = None, **options: Any
     target = find(chosen.target)
     pipeline = stages(target)
     _check_stage_names(chosen, pipeline, start_after)
-    state = State(chosen, target, target.describe(), source=source)
+    # a caller's graph, and the references of `verify`, share their constants with ours
+    consume = not keep and not isinstance(source, Graph) and not chosen.verify
+    state = State(chosen, target, target.describe(), source=source, consume=consume)
     todo = list(pipeline)
     if start_after is not None:
         _enter(state, start_after)

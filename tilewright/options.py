@@ -100,6 +100,9 @@ ENVIRONMENT = {
             lambda: "workers",
             "'workers' compiles kernels in worker processes, 'inprocess' in this one (to debug the compiler)",
         ),
+        Variable(
+            "TILEWRIGHT_RUNNER_KEY", str, lambda: None, "the key that `tilewright runner` and who uses it both have"
+        ),
         Variable("TILEWRIGHT_TIMEOUT", _positive, lambda: 600, "seconds after which compiling one kernel is given up"),
     )
 }

@@ -14,6 +14,8 @@ Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 #: items after which a worker process is replaced, so that memory stays bounded
 ITEMS_PER_WORKER = 150
+#: seconds between two looks at the workers, one second apart, that show that the machine or we were suspended
+ASLEEP = 5
 
 
 def _serve(function: Callable, items: Sequence[Any], connection: Connection, memory: int | None) -> None:
@@ -94,8 +96,13 @@ def run_isolated(
     for _ in range(min(workers, len(items))):
         team.append(_Worker(function, items, memory))
         team[-1].give(waiting.pop())
+    woken = time.monotonic()
     while team:
         ready = wait([w.connection for w in team], timeout=1)
+        last, woken = woken, time.monotonic()
+        if woken - last > ASLEEP:  # everything was stopped, the workers too: that is no hang
+            for worker in team:
+                worker.started += woken - last
         for worker in list(team):
             passed = round(time.monotonic() - worker.started, 3)
             item = items[worker.position]

@@ -7,6 +7,7 @@ one in double precision, than the tolerance, and lies outside of what roundings 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 import tempfile
@@ -17,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "conformance"), str(Path(__file__).parents[2])]
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "conformance"), str(HERE.parents[1])]
 
 from conditioning import Truth, allowed  # noqa: E402
 from isolated import run_isolated  # noqa: E402
@@ -149,7 +151,11 @@ def main() -> int:
         paths = sorted(arguments.folder.glob("*.onnx"))
         begun = time.monotonic()
 
+        done = itertools.count(1)
+
         def show(result: Outcome) -> None:
+            if (number := next(done)) % 100 == 0:
+                print(f"[{number}/{len(paths)}] {time.monotonic() - begun:.0f} s", flush=True)
             if result.outcome not in GOOD:
                 print(f"{result.outcome:8} {result.name}: {' '.join(result.detail.split())[:300]}", flush=True)
 

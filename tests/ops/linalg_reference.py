@@ -163,6 +163,9 @@ def body(block, env) -> tuple[Expr, dict]:
             values[op.results[0]] = Var(f"d{ir.IntegerAttr(op.attributes['dim']).value}", "index")
         elif op.name == "arith.constant":
             values[op.results[0]] = Const(op.attributes["value"].value, t)
+        elif op.name == "arith.mulsi_extended":
+            for half, result in zip(("muli", "mulhsi"), op.results, strict=True):
+                values[result] = Op(half, tuple(get(v) for v in op.operands), t)
         elif op.name == "tensor.extract":
             name = f"t{len(loads)}"
             loads[name] = env[op.operands[0]]

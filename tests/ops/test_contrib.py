@@ -2,79 +2,14 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import numpy as np
-import onnxruntime
 import pytest
-from onnx import helper
 
-import tilewright as tw
-from tilewright.frontends.onnx import load
-from tilewright.graph.interpret import interpret
-
-MS = "com.microsoft"
-
-
-def model_of(operator, inputs, constants=(), outputs=1, domain=MS, opset=17, **attributes):
-    """A model of one node; `inputs` by name (None: absent), those in `constants` become initializers."""
-    given = {k: v for k, v in inputs.items() if v is not None}
-    names = [k if v is not None else "" for k, v in inputs.items()]
-    results = [f"y{i}" if i in want else "" for want in [range(outputs) if isinstance(outputs, int) else outputs]
-               for i in range(max(want) + 1)]  # fmt: skip
-    node = helper.make_node(operator, names, results, domain=domain, **attributes)
-    values = [
-        helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
-        for k, v in given.items()
-        if k not in constants
-    ]
-    from onnx import numpy_helper
-
-    graph = helper.make_graph(
-        [node],
-        operator,
-        values,
-        [helper.make_empty_tensor_value_info(r) for r in results if r],
-        [numpy_helper.from_array(given[k], k) for k in constants if k in given],
-    )
-    imports = [helper.make_opsetid("", opset), helper.make_opsetid(MS, 1)]
-    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
-    return model.SerializeToString(), {k: v for k, v in given.items() if k not in constants}
-
-
-def onnx_runtime(data, feed):
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"]).run(None, feed)
-
-
-def compare(actual, expected, tolerance=1e-5):
-    assert len(actual) == len(expected)
-    for a, e in zip(actual, expected, strict=True):
-        assert a.dtype == e.dtype and a.shape == e.shape
-        if a.dtype.kind in "iub":
-            # half of a quantum is rounded by whoever comes first
-            assert np.abs(a.astype(np.int64) - e.astype(np.int64)).max(initial=0) <= (tolerance >= 1)
-        else:
-            half = a.dtype == np.float16
-            np.testing.assert_allclose(a.astype(np.float64), e.astype(np.float64), 1e-2 if half else tolerance,
-                                       1e-2 if half else tolerance)  # fmt: skip
-
-
-def check(operator, inputs, constants=(), *, native=False, tolerance=1e-5, **rest):
-    """The references' results, and natively computed ones, against ONNX Runtime's."""
-    data, feed = model_of(operator, inputs, constants, **rest)
-    expected = onnx_runtime(data, feed)
-    compare(list(interpret(load(data), feed).values()), expected, tolerance)
-    if native:
-        compare(tw.compile(data).run(feed), expected, tolerance)
-
-
-def floats(*shape, seed=0, scale=1.0, dtype=np.float32):
-    return (np.random.default_rng([seed, *shape]).standard_normal(shape) * scale).astype(dtype)
-
-
-def bytes_(*shape, low=0, high=256, dtype=np.uint8, seed=0):
-    return np.random.default_rng([seed, *shape]).integers(low, high, shape).astype(dtype)
+_HARNESS = runpy.run_path(str(Path(__file__).with_name("against_onnxruntime.py")))
+check, floats, bytes_ = (_HARNESS[k] for k in ("check", "floats", "bytes_"))
 
 
 # ---- activations and products --------------------------------------------------------------------------------------
@@ -119,9 +54,21 @@ def test_transpose_matmul():
     check("TransposeMatMul", {"a": floats(4, 3), "b": floats(4, 5, seed=1)}, transA=1, alpha=0.25, native=True)
 
 
-@pytest.mark.parametrize("activation", ["Relu", "Tanh", "Sigmoid", "LeakyRelu", "Elu", "HardSigmoid", "Softplus"])
-def test_fused_gemm(activation):
-    check("FusedGemm", {"a": floats(3, 4), "b": floats(4, 5), "c": floats(5)}, activation=activation, alpha=0.5)
+FUSED_GEMM = [
+    ("Relu", {}),
+    ("Tanh", {}),
+    ("Sigmoid", {}),
+    ("Softplus", {}),
+    ("LeakyRelu", {"activation_alpha": 0.1}),
+    ("Elu", {"activation_alpha": 0.7}),
+    ("HardSigmoid", {"activation_alpha": 0.3, "activation_beta": 0.4}),
+]
+
+
+@pytest.mark.parametrize("activation, parameters", FUSED_GEMM)
+def test_fused_gemm(activation, parameters):
+    inputs = {"a": floats(3, 4), "b": floats(4, 5), "c": floats(5)}
+    check("FusedGemm", inputs, activation=activation, alpha=0.5, **parameters)
 
 
 @pytest.mark.parametrize("activation, parameters", [
@@ -205,3 +152,25 @@ def test_embed_layer_normalization_gives_the_sum():
         "beta": floats(8, seed=1),
     }
     check("EmbedLayerNormalization", inputs, outputs=3, epsilon=1e-5)
+
+
+# ---- mixtures of experts -------------------------------------------------------------------------------------------
+
+MIXTURES = [
+    ("relu", {}),
+    ("gelu", {"k": 2}),
+    ("silu", {"k": 2, "normalize_routing_weights": 1}),
+    ("identity", {"k": 3}),
+    ("swiglu", {"k": 2, "swiglu_fusion": 1, "activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 0.7}),
+]
+
+
+@pytest.mark.parametrize("activation, attributes", MIXTURES)
+def test_mixture_of_experts(activation, attributes):
+    experts, wide, size = 4, 16, 24
+    first = size * (2 if activation == "swiglu" else 1)
+    inputs = {"x": floats(2, 3, wide), "router": floats(6, experts), "w1": floats(experts, first, wide, scale=0.3)}
+    inputs |= {"b1": floats(experts, first), "w2": floats(experts, wide, size, scale=0.3), "b2": floats(experts, wide)}
+    check(
+        "MoE", inputs, ("w1", "b1", "w2", "b2"), activation_type=activation, native=True, tolerance=1e-4, **attributes
+    )

@@ -39,6 +39,13 @@ X = f(2, 3, 4)
 IMAGE = f(2, 4, 6, 5)
 WINDOW = {"kernel": (3, 2), "strides": (2, 1), "pads": (1, 0, 1, 1), "dilations": (1, 2)}
 CONV = {"strides": (2, 1), "pads": (1, 0, 1, 1), "dilations": (1, 2)}
+PLAIN_CONV = {"strides": (2, 1), "pads": (1, 0, 1, 1), "dilations": (2, 1)}
+POINT_CONV = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+BYTES = i(2, 4, 6, 5, low=-128, high=128, dtype=np.int8)
+SUMS = i(2, 4, 6, low=-99999, high=99999, dtype=np.int32)
+MULTIPLIERS = i(4, low=1 << 30, high=(1 << 31) - 1, dtype=np.int32)
+NARROW_TO = {"to": "i8", "zero": 3, "low": -100, "high": 120, "axis": 1}
+ADD_TO = {"to": "i8", "zero": -3, "low": -100, "high": 120}
 C4 = [f(4, low=0.5), f(4), f(4), f(4, low=0.5)]
 
 #: operator -> samples of (operands, attributes)
@@ -239,6 +246,36 @@ SAMPLES: dict[str, list[tuple[list, dict]]] = {
         ([f(3, 4, high=99.0), f(4, low=0.1)], {"to": "i8", "axis": 1}),
         ([f(2, 6), f(2, 3, low=0.1), i(2, 3, high=9, dtype=np.int8)], {"to": "i8", "axis": 1, "block": 2}),
     ],
+    "integer_conv": [
+        ([BYTES, i(6, 4, 3, 2, low=-99, high=99, dtype=np.int8)], {**CONV, "pad_value": 3}),
+        ([BYTES, i(4, 1, 3, 2, low=-99, high=99, dtype=np.int16)], {**CONV, "groups": 4, "pad_value": -7}),
+        ([BYTES, i(6, 4, 3, 2, low=-9, dtype=np.int8)], PLAIN_CONV),
+        ([BYTES, i(6, 4, 1, 1, low=-9, dtype=np.int8)], POINT_CONV),
+    ],
+    "integer_matmul": [
+        ([BYTES, i(5, 7, low=-99, high=99, dtype=np.int8)], {}),
+        ([BYTES.view(np.uint8), i(5, 7, low=-300, high=300, dtype=np.int16)], {}),
+    ],
+    "reduce_bytes": [
+        (
+            [
+                BYTES,
+            ],
+            {"axes": (2, 3), "keepdims": k},
+        )
+        for k in (True, False)
+    ],
+    "requantize": [
+        ([SUMS, i(4, low=-999, high=999, dtype=np.int32), MULTIPLIERS, i(4, high=9, dtype=np.int32)], NARROW_TO),
+        ([SUMS, np.int32(5), np.int32(1 << 30), np.int32(2), np.int32(1), np.int32(16), np.int32(5)], NARROW_TO),
+        ([SUMS, np.int32(5), np.int32(1 << 30), np.int32(9)], {**NARROW_TO, "left": 6, "to": "ui8", "low": 0}),
+    ],
+    "integer_add": [
+        ([BYTES, BYTES[:, :1]], {"mx": 900001, "my": -700001, "offset": 12345, "shift": 20, **ADD_TO}),
+        ([BYTES, BYTES.view(np.uint8)], {"mx": 1 << 19, "my": 1 << 18, "offset": 0, "shift": 20, **ADD_TO}),
+    ],
+    "lookup": [([b, i(256, low=-99, high=99, dtype=np.int8)], {}) for b in (BYTES, BYTES.view(np.uint8))],
+    "flip_sign": [([b], {}) for b in (BYTES, BYTES.view(np.uint8))],
     "dequantize_linear": [
         ([i(3, 4, dtype=np.uint8), f(low=0.1), i(high=9, dtype=np.uint8)], {}),
         ([i(3, 4, dtype=np.int8), f(4, low=0.1)], {"axis": 1}),

@@ -24,6 +24,13 @@ Path_ = Annotated[
     Path | None, typer.Option("--db", metavar="FILE", help="The database; default: TILEWRIGHT_DB.", show_default=False)
 ]
 
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="File with the runners' key; default: TILEWRIGHT_RUNNER_KEY.", show_default=False
+    ),
+]
+
 
 @app.command("tune")
 def tune_command(
@@ -37,6 +44,11 @@ def tune_command(
     shape: Shape = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0,
     db: Path_ = None,
+    runners: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ADDRESS", help="Measure there: HOST:PORT or ray://..., may be given again."),
+    ] = None,
+    key_file: KeyFile = None,
     debug: Debug = False,
 ) -> None:
     """Search faster schedules for the kernels of a model.
@@ -47,6 +59,7 @@ def tune_command(
     \b
       tilewright tune model.onnx --minutes 15 --threads 2
       tilewright tune model.onnx --trials 500
+      tilewright tune model.onnx --trials 500 --runners board:7070
       tilewright db list
     """
     from ..tune.database import Database
@@ -65,6 +78,8 @@ def tune_command(
             database=Database(db),
             seed=seed,
             watch=watch,
+            runners=[a for r in runners or () for a in r.split(",")],
+            key=_key(key_file),
         )
     rows = [
         (
@@ -83,9 +98,52 @@ def tune_command(
         f"{report.trials} trials in {report.seconds:.0f} s{f' ({failed})' if failed else ''}; "
         f"all kernels together {report.speedup:.3f}x"
     )
+    if report.recheck is not None:
+        r = report.recheck
+        back = f"; taken back: {', '.join(r.withdrawn)}" if r.withdrawn else ""
+        note(f"the model: {r.untuned * 1e3:.3f} ms untuned, {r.tuned * 1e3:.3f} ms tuned, {r.speedup:.3f}x{back}")
     if report.interrupted:
         note("interrupted: what was measured is kept, run the command again to continue")
         raise typer.Exit(130)
+
+
+def _key(path: Path | None) -> str | None:
+    """The key in a file; UsageError if it cannot be read."""
+    try:
+        return path.read_text().strip() if path is not None else None
+    except (OSError, UnicodeDecodeError) as e:
+        raise UsageError(f"cannot read the key in {path}: {e}", stage="tune") from None
+
+
+@app.command("runner")
+def runner_command(
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")],
+    target: Target = "cpu",
+    key_file: KeyFile = None,
+    debug: Debug = False,
+) -> None:
+    """Build and measure kernels on this machine for a tuner on another one.
+
+    Both sides need the same key, in a file or in TILEWRIGHT_RUNNER_KEY. Who has it can run any kernel here; what is
+    sent can be read on the network, but not changed.
+
+    \b
+      tilewright runner --listen 0.0.0.0:7070 --key-file key
+      tilewright tune model.onnx --trials 500 --runners board:7070 --key-file key      (on the other machine)
+    """
+    from ..tune.station import Station
+    from ..tune.wire import Server, address_of, key_from
+
+    set_debug(debug)
+    host, port = address_of(listen)
+    server = Server(Station(target), host, port, key_from(_key(key_file)), note)
+    note(f"listening on {server.address[0]}:{server.address[1]}")
+    try:
+        server.serve()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.close()
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from ..ir import dialect
 from ..ir.context import use
 from ..ir.graph import Graph
 from ..ir.types import type_of
+from ..pages import release_pages
 from .interpret import evaluate
 from .passes import PassReport, register
 from .rewrite import defined_by, drop_unused_constants, erase_dead, names, replace
@@ -73,6 +74,7 @@ def merge_equal(graph: Graph) -> int:
         # A sample first, so that only likely candidates are read whole.
         flat = array.reshape(-1) if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(-1)
         sample = flat[:: max(1, flat.size // 64)].tobytes()
+        release_pages(array)
         key = (array.shape, array.dtype.str, sample)
         other = first.setdefault(key, symbol)
         if other != symbol and graph.constants.digest(other) == graph.constants.digest(symbol):

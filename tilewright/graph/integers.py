@@ -28,6 +28,7 @@ from .quantization import (
     through_clips,
     weights,
     whole_bias,
+    window,
 )
 from .rewrite import (
     Rewriter,
@@ -77,39 +78,23 @@ def _kept_as(wanted: str) -> Any:
     def one_signedness(rw: Rewriter, op: ir.Operation) -> Any:
         """dequantize(x: ui8) -> dequantize(flip_sign(x): i8); quantize to ui8 -> flip_sign(quantize to i8)"""
         x, s, z = (*dialect.arguments(op), None)[:3]
-        if op.name == "tw.dequantize_linear":
-            if (
-                dtype(x) not in BYTES
-                or dtype(x) == wanted
-                or constant(rw, x) is not None
-                or dialect.attributes(op)["block"]
-            ):
-                return None
-            return (
-                rw.again(op, [rw.create("flip_sign", x), s, _flipped_zero(rw, s, z, wanted)])[0]
-                if _known(rw, z)
-                else None
-            )
-        to = dialect.attributes(op)["to"]
-        if (
-            to not in BYTES
-            or to == wanted
-            or constant(rw, x) is not None
-            or dialect.attributes(op)["block"]
-            or not _known(rw, z)
-        ):
+        stored = dtype(x) if op.name == "tw.dequantize_linear" else dialect.attributes(op)["to"]
+        if stored not in BYTES or stored == wanted or dialect.attributes(op)["block"]:
             return None
-        return rw.create("flip_sign", rw.again(op, [x, s, _flipped_zero(rw, s, z, wanted)], to=wanted)[0])
+        if constant(rw, x) is not None or (z is not None and constant(rw, z) is None):
+            return None
+        zero = _flipped_zero(rw, s, z, wanted)
+        if op.name == "tw.dequantize_linear":
+            return rw.again(op, [rw.create("flip_sign", x), s, zero])[0]
+        return rw.create("flip_sign", rw.again(op, [x, s, zero], to=wanted)[0])
 
     return one_signedness
 
 
-def _known(rw: Rewriter, zero: ir.Value | None) -> bool:
-    return zero is None or constant(rw, zero) is not None
-
-
 def _flipped_zero(rw: Rewriter, scale: ir.Value, zero: ir.Value | None, to: str) -> ir.Value:
-    array = np.zeros(shape(scale), np.int64) if zero is None else constant(rw, zero).astype(np.int64)  # type: ignore[union-attr]
+    array = np.zeros(shape(scale), np.int64)  # type: ignore[arg-type]
+    if zero is not None:
+        array = array + constant(rw, zero).astype(np.int64)  # type: ignore[union-attr]
     return rw.constant((array + (128 if to == "ui8" else -128)).astype(numpy_dtype(to)), "zero")
 
 
@@ -137,8 +122,7 @@ class Sum:
         w = rw.constant(np.ascontiguousarray(self.numbers), "w")
         if name == "matmul":
             return rw.create("integer_matmul", self.x.value, w)
-        a = {k: v for k, v in dialect.attributes(self.op).items() if k != "dtype"}
-        return rw.create("integer_conv", self.x.value, w, pad_value=self.x.zero, **a)
+        return rw.create("integer_conv", self.x.value, w, pad_value=self.x.zero, **window(self.op))
 
     @property
     def axis(self) -> int:
@@ -234,13 +218,9 @@ def _without_bias(rw: Rewriter, op: ir.Operation) -> Sum | None:
     """`sum_of_products` of a convolution whose bias is added in f32 afterwards."""
     x, w = dequantized(rw, op.operands[0]), weights(rw, op.operands[1], 0)
     numbers = w.array() if w is not None else None
-    if (
-        x is None
-        or w is None
-        or numbers is None
-        or not static(*op.operands)
-        or dialect.attributes(op)["layout"] != "nchw"
-    ):
+    if x is None or w is None or numbers is None or not static(*op.operands):
+        return None
+    if dialect.attributes(op)["layout"] != "nchw":
         return None
     axes = tuple(range(1, w.numbers.ndim))
     offset = -x.zero * w.numbers.sum(axis=axes)
@@ -337,7 +317,7 @@ def _mean_step(x: Quantized, count: int, result: Result) -> Any:
 
 @pattern("quantize_linear")
 def quantized_avg_pool(rw: Rewriter, op: ir.Operation) -> Any:
-    """quantize(avg_pool(dequantize(x))) -> requantize(integer_conv(x, ones)), where every window counts all its places"""
+    """quantize(avg_pool(dequantize(x))) -> requantize(integer_conv(x, ones)), if all windows count all their places"""
     result = quantization(rw, op)
     if result is None:
         return None

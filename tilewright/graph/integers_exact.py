@@ -19,6 +19,7 @@ from .quantization import (
     quantization,
     step,
     through_clips,
+    window,
 )
 from .rewrite import Rewriter, defined_by, dtype, either_order, has_one_use, pattern, shape, static
 
@@ -109,7 +110,7 @@ def _constant_weights(rw: Rewriter, value: ir.Value) -> Weights | None:
 
 @pattern("conv", "matmul")
 def product_of_bytes(rw: Rewriter, op: ir.Operation) -> Any:
-    """matmul(cast(x) - zx, cast(w) - zw) in i32 -> integer_matmul(x, w) - zx * sum(w), for conv with a constant zx too"""
+    """matmul(cast(x) - zx, cast(w) - zw) in i32 -> integer_matmul(x, w) - zx * sum(w); conv for constant zx"""
     conv = op.name == "tw.conv"
     if dtype(op.results[0]) != "i32" or not static(*op.operands, *op.results):
         return None
@@ -122,17 +123,15 @@ def product_of_bytes(rw: Rewriter, op: ir.Operation) -> Any:
     if zero is not None and int(np.prod(shape(zero))) != 1:  # type: ignore[arg-type]
         return None
     if conv:
-        attributes = {k: v for k, v in dialect.attributes(op).items() if k != "dtype"}
-        if known is None or attributes["layout"] != "nchw" or dialect.arguments(op)[2] is not None:
+        if known is None or dialect.attributes(op)["layout"] != "nchw" or dialect.arguments(op)[2] is not None:
             return None
         number = int(np.asarray(known).reshape(-1)[0])
         share = numbers.astype(np.int64).sum(axis=tuple(range(1, numbers.ndim))) * number
-        out = rw.create("integer_conv", value, rw.constant(numbers, "w"), pad_value=number, **attributes)
+        out = rw.create("integer_conv", value, rw.constant(numbers, "w"), pad_value=number, **window(op))
         if not share.any():
             return out
-        return rw.create(
-            "add", out, rw.constant(-share.astype(np.int32).reshape(-1, *[1] * (numbers.ndim - 2)), "offset")
-        )
+        offset = -share.astype(np.int32).reshape(-1, *[1] * (numbers.ndim - 2))
+        return rw.create("add", out, rw.constant(offset, "offset"))
     if numbers.ndim != 2 or len(shape(value)) < 1:
         return None
     out = rw.create("integer_matmul", value, rw.constant(np.ascontiguousarray(numbers), "w"))
@@ -141,9 +140,8 @@ def product_of_bytes(rw: Rewriter, op: ir.Operation) -> Any:
     sums = rw.constant(numbers.astype(np.int64).sum(axis=0).astype(np.int32), "sums")
     if known is not None:
         number = int(np.asarray(known).reshape(-1)[0])
-        return (
-            rw.create("sub", out, rw.constant((rw.array(sums) * number).astype(np.int32), "offset")) if number else out
-        )
+        total = (numbers.astype(np.int64).sum(axis=0) * number).astype(np.int32)
+        return rw.create("sub", out, rw.constant(total, "offset")) if number else out
     return rw.create("sub", out, rw.create("mul", rw.reshape(zero, ()), sums))
 
 

@@ -16,6 +16,9 @@ from .passes import PassReport, register
 from .rewrite import Rewriter, defined_by, elementwise, has_one_use, pattern, rewrite, shape, static
 from .simplify_shape import permutation, reshape_of_reshape, transpose_of_reshape, transpose_of_transpose
 
+#: channels of an image that is better read as it is than transposed
+FEW = 4
+
 
 @register("layout")
 @dataclass(frozen=True)
@@ -52,6 +55,24 @@ def to_last(rank: int) -> tuple[int, ...]:
 def to_first(rank: int) -> tuple[int, ...]:
     """N spatial C -> N C spatial."""
     return (0, rank - 1, *range(1, rank - 1))
+
+
+@pattern("conv")
+def few_channels(rw: Rewriter, op: ir.Operation) -> Any:
+    """conv(x) -> conv(pad(x)) with channels first, for an input x of the model that has few channels
+
+    Transposing an image is slow where its rows of channels are shorter than a vector. Padded first, it is read through
+    the transpose by the convolution, which takes single elements of it anyway.
+    """
+    x, w, *rest = dialect.arguments(op)
+    attrs = dialect.attributes(op)
+    image = attrs["layout"] == "nchw" and isinstance(x.owner, ir.Block) and static(op.results[0], x)
+    if not image or not any(attrs["pads"]) or (shape(x)[1] or 0) > FEW or attrs["groups"] != 1:
+        return None
+    rank = len(shape(x)) - 2
+    pads = attrs["pads"]
+    padded = rw.create("pad", x, low=(0, 0, *pads[:rank]), high=(0, 0, *pads[rank:]))
+    return rw.again(op, [padded, w, *rest], pads=(0,) * 2 * rank)
 
 
 @pattern("conv", "conv_transpose", "integer_conv", "max_pool", "avg_pool", "lp_pool", "group_norm")
@@ -206,6 +227,7 @@ def flatten_into_weights(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 PATTERNS = [
+    few_channels,
     channels_last,
     transpose_of_transpose,
     transpose_of_reshape,

@@ -13,8 +13,10 @@ from ..ir.context import use
 from ..ir.graph import Graph
 from ..ir.types import numpy_dtype, type_of
 from .cse import Cse
+from .layout import to_last
 from .passes import PassReport, register
 from .rewrite import Rewriter, defined_by, definition, dtype, elementwise, pattern, rewrite, shape, static, users
+from .simplify_shape import permutation
 
 #: operators that only move elements (or pick some): rounding before them is rounding after them
 MOVES = ("reshape", "transpose", "slice", "split", "concat", "pad", "expand", "max_pool", "gather", "tile", "flatten")
@@ -99,11 +101,15 @@ class _Narrowing:
         return contraction
 
     def padded_channels(self, rw: Rewriter, op: ir.Operation, x: ir.Value, w: ir.Value, rest: list) -> Any:
-        """A convolution of an odd number of channels gets one of zeros, so that they can be summed in pairs."""
+        """A convolution of an odd number of channels gets one of zeros, so that they can be summed in pairs; the first
+        one of a model, whose input has the channels first, sums pairs of neighbouring columns instead."""
         attrs = dialect.attributes(op)
         weights, rank = rw.array(w), len(shape(x))
         if weights is None:
             return rw.again(op, [self.narrow(rw, x), self.narrow(rw, w), *rest], dtype="f32")[0]
+        first = channels_first_of_last(x) if attrs["layout"] == "nhwc" and attrs["dilations"][-1] == 1 else None
+        if first is not None:
+            return self.padded_columns(rw, op, first, weights, rest)
         last, pads = attrs["layout"] == "nhwc", attrs["pads"]
         low, high = pads[: rank - 2], pads[rank - 2 :]
         extra = {"low": (0, *low, 0) if last else (0, 0, *low), "high": (0, *high, 1) if last else (0, 1, *high)}
@@ -111,6 +117,27 @@ class _Narrowing:
         small = rw.constant(wider.astype(numpy_dtype(self.small)), rw.symbol(w))
         x = rw.create("pad", self.narrow(rw, x), **extra)
         return rw.again(op, [x, small, *rest], dtype="f32", pads=(0,) * len(pads))[0]
+
+    def padded_columns(self, rw: Rewriter, op: ir.Operation, x: ir.Value, weights: np.ndarray, rest: list) -> Any:
+        """A convolution of x with its channels first; an odd kernel gets one more column, of zeros."""
+        attrs, rank = dialect.attributes(op), weights.ndim
+        more = weights.shape[-1] % 2
+        low, high = [0, 0, *attrs["pads"][: rank - 2]], [0, 0, *attrs["pads"][rank - 2 :]]
+        high[-1] += more
+        inner = defined_by(x, "pad")
+        if (
+            inner is not None
+            and dialect.attributes(inner)["mode"] == "constant"
+            and not dialect.attributes(inner)["value"]
+        ):
+            x, own = inner.operands[0], dialect.attributes(inner)
+            low = [a + b for a, b in zip(low, own["low"], strict=True)]
+            high = [a + b for a, b in zip(high, own["high"], strict=True)]
+        wider = np.pad(weights, [(0, 0)] * (rank - 1) + [(0, more)])
+        small = rw.constant(wider.astype(numpy_dtype(self.small)), rw.symbol(op.operands[1]))
+        x = rw.create("pad", self.narrow(rw, x), low=tuple(low), high=tuple(high))
+        pads = (0,) * len(attrs["pads"])
+        return rw.again(op, [x, small, *rest], dtype="f32", pads=pads, x_layout="nchw")[0]
 
     def attention(self):
         @pattern("attention")
@@ -176,7 +203,7 @@ class _Narrowing:
             value = cast.operands[0]
             others = [u for u in users(value) if u != cast]
             maker = definition(value)
-            if maker is None or not (elementwise(maker) or defined_by(value, *MOVES)):
+            if maker is None or not (elementwise(maker) or defined_by(value, "conv", "matmul", *MOVES)):
                 continue
             if not others or not all(map(elementwise, others)):
                 continue
@@ -210,6 +237,13 @@ class _Narrowing:
                 self.store(value)
                 count += 1
         return count
+
+
+def channels_first_of_last(value: ir.Value) -> ir.Value | None:
+    """x where value is x transposed from channels first to channels last."""
+    op = defined_by(value, "transpose")
+    rank = len(shape(value))
+    return op.operands[0] if op is not None and permutation(op) == to_last(rank) else None
 
 
 def _fits(array: np.ndarray, small: str) -> bool:

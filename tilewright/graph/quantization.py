@@ -13,7 +13,7 @@ from ..ops.quant import limits
 from .rewrite import Rewriter, defined_by, dtype, has_one_use, shape
 
 BYTES = ("i8", "ui8")
-#: a float bias becomes a whole number of the product of the scales: at most this part of a quantum of the result is lost
+#: a float bias becomes a whole number of quanta of the sum; at most this part of a quantum of the result may be lost
 BIAS_STEP = 1 / 16
 
 
@@ -86,6 +86,12 @@ def constant(rw: Rewriter, value: ir.Value | None) -> np.ndarray | None:
         return None
     cls = dialect.operator(op)
     return np.asarray(cls.reference(*operands, **dialect.attributes(op)))
+
+
+def window(conv: ir.Operation) -> dict[str, Any]:
+    """The attributes that an `integer_conv` shares with a `conv`."""
+    attributes = dialect.attributes(conv)
+    return {k: attributes[k] for k in ("strides", "pads", "dilations", "groups")}
 
 
 def _number(rw: Rewriter, value: ir.Value | None) -> Any:
@@ -227,12 +233,8 @@ def step(scale: np.ndarray, bias: np.ndarray, reach: np.ndarray, result: Result)
     most = (reach + np.abs(bias)) * 2**left
     if left > 30 or most.max(initial=0) >= 1 << 31:
         return None
-    operands = [
-        bias.astype(np.int32),
-        multiplier.astype(np.int32),
-        shift.astype(np.int32),
-        *_ties(multiplier, shift, most),
-    ]
+    numbers = [bias, multiplier, shift, *_ties(multiplier, shift, most)]
+    operands = [a.astype(np.int32) for a in numbers]
     return Step(tuple(np.asarray(a[0]) if (a == a[0]).all() else a for a in operands), left)
 
 
@@ -246,4 +248,4 @@ def _ties(multiplier: np.ndarray, shift: np.ndarray, most: np.ndarray) -> list[n
     odd = np.where(possible, multiplier >> trailing, 0)
     exponent = np.where(possible, exponent, 1)
     half = np.where(possible, np.left_shift(np.int64(1), exponent - 1), 1)  # 1 == r << 1 never holds
-    return [a.astype(np.int32) for a in (odd, half, exponent)]
+    return [odd, half, exponent]

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import ModelError
+from ..pages import release_pages
 from .types import NUMPY, dtype_of
 
 MAGIC = b"TWCONST1"
@@ -73,6 +74,7 @@ class ConstantTable(Mapping[str, np.ndarray]):
             h = hashlib.sha256(f"{dtype_of(a)}{a.shape}".encode())
             h.update(a.reshape(-1).view(np.uint8).data)
             self._digests[symbol] = h.hexdigest()
+            release_pages(self._arrays[symbol])
         return self._digests[symbol]
 
     @property

@@ -22,7 +22,7 @@ class Conv(Operator):
     """Convolution with zero padding: ``pads`` holds the low sides of all spatial dimensions, then the high sides.
 
     With `dtype` (``"f32"``) the result of halves is not rounded to their type, and has that of the bias; the weights
-    may then be f32 themselves.
+    may then be f32 themselves. `x_layout` is that of x, where it has another than the result.
 
     ``"tw.conv"(%x, %w, %b) {strides = array<i64: 2, 2>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>}
     : (tensor<1x3x8x8xf32>, tensor<16x3x3x3xf32>, tensor<16xf32>) -> tensor<1x16x4x4xf32>``
@@ -40,8 +40,10 @@ class Conv(Operator):
         groups: int = 1,
         layout: str = "nchw",
         dtype: str | None = None,
+        x_layout: str | None = None,
     ):
-        channels = check_conv(x, w, strides, pads, dilations, layout, dtype)
+        channel_axis(x, layout)
+        channels = check_conv(x, w, strides, pads, dilations, x_layout or layout, dtype)
         if groups < 1 or (w.shape[0] or 0) % groups:
             raise OpError(f"{w.shape[0]} output channels of {w} do not divide into {groups} groups")
         if channels is not None and w.shape[1] is not None and w.shape[1] * groups != channels:
@@ -50,7 +52,7 @@ class Conv(Operator):
         result = x.with_dtype(dtype or x.dtype)
         same_dtype(result, bias)
         n, r = x.shape[0], x.rank - 2
-        sizes = spatial(x.shape, layout)
+        sizes = spatial(x.shape, x_layout or layout)
         out: list[int | None] = []
         for i in range(r):
             if sizes[i] is None or w.shape[2 + i] is None:
@@ -63,9 +65,9 @@ class Conv(Operator):
         return result.with_shape(with_channels(n, w.shape[0], out, layout))
 
     @staticmethod
-    def reference(x, w, bias=None, *, strides, pads, dilations, groups, layout, dtype):
+    def reference(x, w, bias=None, *, strides, pads, dilations, groups, layout, dtype, x_layout):
         def f(x, w, bias):
-            if layout == "nhwc":
+            if (x_layout or layout) == "nhwc":
                 x = np.moveaxis(x, -1, 1)
             r = x.ndim - 2
             x = np.pad(x, [(0, 0), (0, 0), *zip(pads[:r], pads[r:], strict=True)])
@@ -76,10 +78,10 @@ class Conv(Operator):
         return in_wide(f, *in_result(dtype, x, w, bias))
 
     @staticmethod
-    def lower(b, x, w, bias=None, *, strides, pads, dilations, groups, layout, dtype):
-        r = x.rank - 2
-        low, high = with_channels(0, 0, pads[:r], layout), with_channels(0, 0, pads[r:], layout)
-        out = convolve(b, b.pad(x, low, high), w, strides, dilations, groups, layout)
+    def lower(b, x, w, bias=None, *, strides, pads, dilations, groups, layout, dtype, x_layout):
+        r, own = x.rank - 2, x_layout or layout
+        low, high = with_channels(0, 0, pads[:r], own), with_channels(0, 0, pads[r:], own)
+        out = convolve(b, b.pad(x, low, high), w, strides, dilations, groups, layout, x_layout=own)
         return add_bias(b, out, bias, layout, dtype or x.dtype)
 
 
@@ -116,16 +118,18 @@ def add_bias(b, x, bias, layout, dtype):
     return per_channel(b, lambda v, c: b.cast(v + b.cast(c, x.dtype), dtype), x, [bias], axis, dtype)
 
 
-def convolve(b, x, w, strides, dilations, groups, layout, dtype=None):
+def convolve(b, x, w, strides, dilations, groups, layout, dtype=None, x_layout=None):
     """The convolution of an already padded x, one linalg.generic; the result has the wide dtype, or `dtype`.
 
     Loops are n, group, output channel, positions, then input channel and kernel; with "nhwc" n, positions, group,
-    output channel, then kernel and input channel, the weights transposed so that the output channel is innermost.
+    output channel, then kernel and input channel, the weights transposed so that the output channel is innermost. Where
+    x is not "nhwc" then, the input channel comes before the kernel again.
     Loops that could only have one value (the group of an ordinary, the channels of a depthwise convolution) are left
     out.
     """
     r, first = x.rank - 2, layout == "nchw"
-    n, sizes, kernel = x.shape[0], spatial(x.shape, layout), w.shape[2:]
+    channels_first = (x_layout or layout) == "nchw"
+    n, sizes, kernel = x.shape[0], spatial(x.shape, x_layout or layout), w.shape[2:]
     size = {"g": groups, "o": w.shape[0] // groups, "c": w.shape[1], "n": n}
     out_sizes = [
         (d - dilations[i] * (k - 1) - 1) // strides[i] + 1 for i, (d, k) in enumerate(zip(sizes, kernel, strict=True))
@@ -136,16 +140,17 @@ def convolve(b, x, w, strides, dilations, groups, layout, dtype=None):
     c = ["c"] if size["c"] > 1 or groups == 1 else []
     y, k = [f"y{i}" for i in range(r)], [f"k{i}" for i in range(r)]
     parallel = ["n", *g, *o, *y] if first else ["n", *y, *g, *o]
-    loops = [*parallel, *(c + k if first else k + c)]
+    loops = [*parallel, *(c + k if channels_first else k + c)]
     at = {name: b.dim(i) for i, name in enumerate(loops)}
 
     position = [at[f"y{i}"] * strides[i] + at[f"k{i}"] * dilations[i] for i in range(r)]
-    x = b.reshape(x, with_split(n, [size[d] for d in g + c], sizes, first))
-    x_index = with_split(at["n"], [at[d] for d in g + c], position, first)
+    x = b.reshape(x, with_split(n, [size[d] for d in g + c], sizes, channels_first))
+    x_index = with_split(at["n"], [at[d] for d in g + c], position, channels_first)
     w = b.reshape(w, [size[d] for d in g + o + c + k])
     w_order = g + o + c + k
     if not first:
-        w_order = [*g, *k, *c, *o] if o else [*k, *c, *g]
+        inner = c + k if channels_first else k + c
+        w_order = [*g, *inner, *o] if o else [*inner, *g]
         w = b.transpose(w, [(g + o + c + k).index(d) for d in w_order])
     acc = dtype or wide(x.dtype)
     zero = b.fill(0, Type(tuple(size[d] for d in parallel), acc))

@@ -31,8 +31,13 @@ def need_bytes(*xs: Type) -> None:
             raise OpError(f"needs operands of {' or '.join(BYTES)}, got {x}")
 
 
+def _equal(a: int | None, b: int | None, times: int = 1) -> bool:
+    """Whether dimensions a * times and b can be equal; unknown ones can."""
+    return a is None or b is None or a * times == b
+
+
 class IntegerConv(Operator):
-    """Convolution of 8-bit numbers with an exact i32 result; the padding has the value `pad_value`, the zero point of x.
+    """Convolution of 8-bit numbers with an exact i32 result; padding has the value `pad_value`, the zero point of x.
 
     Weights are [O, I / groups, *kernel] of i8 or i16 with their zero point already subtracted; that of x is not:
     its share, ``zero * sum(w)``, belongs into the bias of the `requantize` that follows.
@@ -62,11 +67,15 @@ class IntegerConv(Operator):
         channels, r = x.shape[channel_axis(x, layout)], x.rank - 2
         if w.rank != x.rank or r < 1 or len(strides) != r or len(dilations) != r or len(pads) != 2 * r:
             raise OpError(f"strides {strides}, dilations {dilations}, pads {pads} and {w} do not fit {x}")
-        if groups < 1 or (w.shape[0] or 0) % groups or (w.shape[1] or 0) * groups != channels:
+        if groups < 1 or (w.shape[0] or 0) % groups or not _equal(w.shape[1], channels, groups):
             raise OpError(f"weights {w} in {groups} groups do not fit {x}")
-        sizes = []
-        for i, n in enumerate(spatial(x.dims, layout)):
-            free = n + pads[i] + pads[r + i] - dilations[i] * (w.dims[2 + i] - 1) - 1
+        sizes: list[int | None] = []
+        for i, n in enumerate(spatial(x.shape, layout)):
+            k = w.shape[2 + i]
+            if n is None or k is None:
+                sizes.append(None)
+                continue
+            free = n + pads[i] + pads[r + i] - dilations[i] * (k - 1) - 1
             if free < 0:
                 raise OpError(f"the kernel of {w} is larger than the padded dimension {i} of {x}")
             sizes.append(free // strides[i] + 1)
@@ -95,7 +104,7 @@ def _rows_of_windows(b, x, w, strides, dilations):
     """Convolution of padded x [N, *spatial, C]: in memory a row of a window and its channels are one run of numbers, so
     they are one loop. A 1x1 convolution that skips nothing is a product of matrices."""
     n, *sizes, c = x.shape
-    o, *kernel = w.shape[0], *w.shape[2:]
+    o, kernel = w.shape[0], list(w.shape[2:])
     w = b.reshape(b.transpose(w, [*range(2, w.rank), 1, 0]), [*kernel[:-1], kernel[-1] * c, o])
     if all(k == 1 for k in kernel) and all(s == 1 for s in strides):
         out = b.contract("mk,kn->mn", b.reshape(x, [x.type.size // c, c]), b.reshape(w, [c, o]), dtype="i32")
@@ -127,7 +136,7 @@ class IntegerMatmul(Operator):
         need_bytes(x)
         if w.dtype not in WEIGHTS or w.rank != 2 or x.rank < 1:
             raise OpError(f"needs weights [K, N] of {' or '.join(WEIGHTS)}, got {w} for {x}")
-        if x.shape[-1] != w.shape[0]:
+        if not _equal(x.shape[-1], w.shape[0]):
             raise OpError(f"inner dimensions differ: {x} and {w}")
         return Type((*x.shape[:-1], w.shape[1]), "i32")
 

@@ -45,7 +45,7 @@ def softmax(b, x, axis):
     top = b.reduce(lambda v, m: b.maximum(v, m), -np.inf, x, axes, keepdims=True)
     e = b.elementwise(lambda v, m: b.unary("exp", v - m), x, top)
     s = total(b, e, axes, keepdims=True)
-    return b.elementwise(lambda v, s: b.cast(v / s, dtype), e, s, dtype=dtype)
+    return b.elementwise(lambda v, s: b.cast(v * (1.0 / s), dtype), e, s, dtype=dtype)  # one division a row
 
 
 class LogSoftmax(AlongAxis):

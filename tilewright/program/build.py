@@ -3,6 +3,7 @@ plan."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch_mlir import ir
 from ..errors import CompileError
 from ..ir.graph import Graph
 from ..ir.types import Type, type_of
+from ..pages import Pool, release_pages
 from ..schedule.nest import Pack
 from ..tensor.analysis import VIEWS
 from .order import best_order
@@ -30,20 +32,24 @@ class KernelInfo:
 
 
 def build_program(
-    graph: Graph, kernels: dict[str, KernelInfo], *, align: int = ALIGN, minimize: bool = False
+    graph: Graph, kernels: dict[str, KernelInfo], *, align: int = ALIGN, minimize: bool = False, consume: bool = False
 ) -> tuple[Program, list[np.ndarray]]:
     """The program of a fused graph, and its constants as arrays in the order of ``program.constants``.
 
     Buffers of the arena lie at multiples of `align`; with `minimize` the kernels are called in the order that needs the
-    smallest arena.
+    smallest arena. With `consume` the graph's constants go as they are packed: the graph cannot be used afterwards.
     """
-    return _Builder(graph, kernels, align, minimize).run()
+    return _Builder(graph, kernels, align, minimize, consume).run()
 
 
 class _Builder:
-    def __init__(self, graph: Graph, kernels: dict[str, KernelInfo], align: int, minimize: bool) -> None:
+    def __init__(
+        self, graph: Graph, kernels: dict[str, KernelInfo], align: int, minimize: bool, consume: bool
+    ) -> None:
         self.graph, self.kernels, self.align, self.minimize = graph, kernels, align, minimize
+        self.uses: dict[str, int] | None = self.count_uses() if consume else None
         self.values: list[Value] = []
+        self.pool = Pool()
         self.ids: dict[ir.Value, int] = {}
         self.constants: list[np.ndarray] = []
         self.infos: list[TensorInfo] = []
@@ -110,14 +116,35 @@ class _Builder:
             array = self.graph.constant_value(source)
             if array is None:
                 raise CompileError("a kernel wants a constant that is not one", stage="package", operator=str(v))
-            array = pack_array(array.reshape(t.dims), pack) if pack else np.ascontiguousarray(array)
+            stored = array
+            array = pack_array(array.reshape(t.dims), pack, self.pool) if pack else np.ascontiguousarray(array)
+            if pack:
+                release_pages(stored)
+            del stored
             self.constants.append(array)
             self.infos.append(
                 TensorInfo(name if len(name) < 200 else "constant", array.shape, _info("", _array_type(array)).dtype)
             )
             home = ("constant", len(self.constants) - 1)
             self.constant_ids[key] = self.value(Value(array.nbytes, home=home))
+        if self.uses is not None and name in self.uses:
+            self.uses[name] -= 1
+            if not self.uses[name]:
+                self.graph.constants.discard(name)
         return self.constant_ids[key]
+
+    def count_uses(self) -> dict[str, int]:
+        """How often `constant` will be asked for each symbol."""
+        ops = [op for op in self.graph.operations() if op.name in ("func.call", "func.return")]
+        found = Counter(self.symbol_of(v) for op in ops for v in op.operands if self.is_constant(v))
+        return {name: n for name, n in found.items() if name}
+
+    def symbol_of(self, v: ir.Value) -> str:
+        """The symbol of the constant that a value is (a view of); "" if it stands in the IR."""
+        while v.owner.operation.name in VIEWS:
+            v = v.owner.operation.operands[0]
+        attrs = v.owner.operation.attributes
+        return ir.StringAttr(attrs["symbol"]).value if "symbol" in attrs else ""
 
     # ---- calls ----
 
@@ -156,8 +183,8 @@ def _array_type(array: np.ndarray) -> Type:
     return from_array(array)
 
 
-def pack_array(array: np.ndarray, pack: Pack) -> np.ndarray:
-    """A constant in the layout of a `Pack`, contiguous and padded with zeros.
+def pack_array(array: np.ndarray, pack: Pack, pool: Pool | None = None) -> np.ndarray:
+    """A constant in the layout of a `Pack`, contiguous and padded with zeros; its memory is taken from `pool`.
 
     >>> pack_array(np.arange(6).reshape(2, 3), Pack("b", ((), (2,)), (1, 0, 2))).tolist()
     [[[0, 1], [3, 4]], [[2, 0], [5, 0]]]
@@ -169,7 +196,10 @@ def pack_array(array: np.ndarray, pack: Pack) -> np.ndarray:
         shape += [-(-n // whole), *factors]
     if any(p for _, p in pads):
         array = np.pad(array, pads)
-    return np.ascontiguousarray(array.reshape(shape).transpose(pack.order))
+    array = array.reshape(shape).transpose(pack.order)
+    out = (pool or Pool()).empty(array.shape, array.dtype)
+    out[...] = array
+    return out
 
 
 def location_names(location: ir.Location) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..dtypes import DTYPES
 from ..errors import InputError, TilewrightError
+from ..pages import copy_released
 from ..program.program import ALIGN, TensorInfo
 
 
@@ -44,7 +45,7 @@ def aligned_copy(array: np.ndarray) -> np.ndarray:
     if array.flags.c_contiguous and address(array) % ALIGN == 0:
         return array
     new = aligned_empty(array.nbytes).view(array.dtype).reshape(array.shape)
-    new[...] = array
+    copy_released(array, new)
     return new
 
 

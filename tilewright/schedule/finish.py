@@ -113,7 +113,7 @@ def partition(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
     limit = bounds(extent, ranges)
     inner = {**ranges, s.var: (0, max((limit[1] if limit else 1) - 1, 0))}
     s = replace(s, extent=extent)
-    if trip == 1 and s.kind != "vector":
+    if trip == 1 and s.kind != "vector" and s.note("dot") is None:
         return partition(substitute_all(s.body, {s.var: Const(0, "index")}), ranges)
     if s.kind == "unroll" and trip is not None and _deciding_term(s.body, s.var, inner) is not None:
         return seq(*[partition(substitute_all(s.body, {s.var: Const(i, "index")}), ranges) for i in range(trip)])
@@ -192,7 +192,7 @@ def simplify_nest(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
     s = map_exprs(s, lambda e: simplify_value(e, ranges))
     if isinstance(s, For):
         trip = const_value(s.extent)
-        if trip == 1 and s.kind != "vector":
+        if trip == 1 and s.kind != "vector" and s.note("dot") is None:
             return simplify_nest(substitute_all(s.body, {s.var: Const(0, "index")}), ranges)
         if trip is not None and trip <= 0:
             return Seq(())

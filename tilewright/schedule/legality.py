@@ -129,7 +129,7 @@ def self_dependent(s: Store) -> bool:
 
 def _vector(f: For, buffers: dict[str, Buffer]) -> str | None:
     """Statements of a vector loop run for all lanes at once, one statement after another."""
-    if any(isinstance(s, For) for s in walk_stmts(f.body)):
+    if any(isinstance(s, For) and s.note("dot") is None for s in walk_stmts(f.body)):
         return f"vectorized loop {f.var} would not be innermost"
     inside = stores(f.body)
     for s in inside:

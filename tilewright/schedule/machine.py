@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
+
+
+@dataclass(frozen=True)
+class DotProduct:
+    """An instruction that adds products of bytes to i32 sums: ``acc[l] += sum of x[q] * w[l, q] for q < depth``.
+
+    `lanes` sums at once, 0 for one in a scalar register; `signs` of x and w ("u" or "s"); `rows` and `columns` are the
+    tile of sums that fits the registers, rows of x by (vectors of) columns of w.
+    """
+
+    name: str
+    lanes: int
+    depth: int
+    signs: tuple[str, str]
+    rows: int
+    columns: int
 
 
 class Machine(Protocol):

@@ -22,6 +22,7 @@ Ranges = dict[str, tuple[int, int]]
 #: evenly spread, stand for all
 _SAMPLES = 256
 _FREE = CASTS | {"select", "guard"}
+_SEVERAL = {"fma": 2, "dot2": 3}
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def _operations(targets: tuple[Target, ...]) -> tuple[int, int]:
                 continue
             kind = _operand_dtype(x)
             if kind.startswith(("f", "bf")):
-                floats += 2 if x.op == "fma" else 1
+                floats += _SEVERAL.get(x.op, 1)
             elif kind not in ("i1", "index"):
                 integers += 1
     return floats, integers

@@ -155,6 +155,12 @@ def movement(stage: Stage) -> bool:
     return isinstance(v, Load) and not any(isinstance(x, Load) for i in v.indices for x in walk(i))
 
 
+def widening(stage: Stage) -> bool:
+    """Whether a stage only converts halves to f32, which their reader can do as it reads them."""
+    v = stage.targets[0].value
+    return isinstance(v, Op) and v.op == "extf" and isinstance(v.args[0], Load) and len(stage.targets) == 1
+
+
 def flat(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
     """The row-major position of an element."""
     total: Expr = Const(0, "index")

@@ -398,6 +398,7 @@ _CMPI: dict[str, Callable[[Array, Array], Array]] = {
     "uge": lambda a, b: _unsigned(a) >= _unsigned(b),
 }
 
+
 def _upper_word(a: Array, b: Array) -> Array:
     """The upper half of the product of two i32 numbers."""
     return (a.astype(np.int64) * b.astype(np.int64)) >> 32

@@ -9,7 +9,7 @@ Rules, by the kind of operation (`Node.kind`); every join keeps the graph of ker
 - **padding**: a pad that is the only reader joins a contraction (or opaque operation that writes its result once), which
   then writes into the inside of the padded tensor.
 - **inline**: an injective operation with one reader joins its reader; into contractions and opaque kernels only if it
-  merely moves data.
+  merely moves data, or widens halves.
 
 Every kernel becomes a private ``func.func`` and @main a list of calls; equal kernels share one function.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..ir.graph import Graph
-from .analysis import Analysis, Node, flat, loads_of, mixed_radix, movement, reindex, row_of
+from .analysis import Analysis, Node, flat, loads_of, mixed_radix, movement, reindex, row_of, widening
 from .expr import Const, Expr, Load, Var, from_linear, linear, simplify, substitute, walk
 
 #: whose kernel an operation joins first: a contraction's epilogue is free, while its other operands can still be
@@ -106,6 +106,8 @@ class Fuser:
             return "its result is needed elsewhere"
         if producer.op.name == "tensor.pad" and g.kind != "injective":
             return "it writes a border around its result"
+        if producer.op.name == "tensor.pad" and self.inlined_later(node):
+            return "a contraction reads the padded tensor through it"
         if g.kind == "injective":
             return None
         once = g.kind == "opaque" and self.anchor_of(g) in self.writes_once
@@ -120,6 +122,12 @@ class Fuser:
         if reindex(node.stage, self.a.shapes[producer.result]) is None:
             return "it does not read the result element for element"
         return None
+
+    def inlined_later(self, node: Node) -> bool:
+        """Whether a node only moves data for one contraction, which will read through it (see `backward`)."""
+        readers = [self.nodes[c] for c in node.consumers]
+        one = len(readers) == 1 and readers[0].kind == "contraction" and not node.escapes
+        return one and movement(node.stage) and self.reads(readers[0], node) == 1
 
     def anchor_of(self, g: Group) -> str:
         """Mnemonic of the opaque operator of a group ("" for other opaque operations)."""
@@ -215,7 +223,7 @@ class Fuser:
         if h.kind in ("contraction", "opaque"):
             return (
                 len(readers) == 1
-                and all(movement(self.nodes[n].stage) for n in g.nodes)
+                and all(movement(self.nodes[n].stage) or widening(self.nodes[n].stage) for n in g.nodes)
                 and self.reads(readers[0], node) == 1
             )
         if h.kind in ("injective", "copy"):

@@ -25,6 +25,7 @@ import numpy as np
 
 from ..errors import CompileError, UsageError
 from ..targets.base import Built, Target, Tuning
+from .database import Machine
 from .runner import Answer, Request, Subject, Timing, read_message, write_message
 from .space import Candidate
 
@@ -65,6 +66,10 @@ class Died(Exception):
         self.status, self.why = status, why
 
 
+class NoRunners(UsageError):
+    """Nothing is left to measure with."""
+
+
 class Runner:
     """A process that runs candidates; started when first used, and again after it died."""
 
@@ -90,7 +95,9 @@ class Runner:
         try:
             write_message(process.stdin, request)
             return read_message(process.stdout)
-        except (EOFError, OSError):
+        except (EOFError, OSError, ValueError):
+            if self.process is not process:
+                raise NoRunners("the search has ended", stage="tune") from None
             code = process.wait()
             self.process = None
             if late.is_set():
@@ -130,8 +137,17 @@ class Runner:
                     stream.close()  # type: ignore[union-attr]
 
 
+def machine_of(target: Any, description: Any, threads: int) -> Machine:
+    """What results of a target are valid for."""
+    features, toolchain = target.tuning().measured_on(description)
+    return Machine(target.name, features, threads, toolchain)
+
+
 class Meter:
     """Builds and measures on this machine. UsageError if the target cannot be tuned."""
+
+    #: batches that can be measured at the same time
+    workers = 1
 
     def __init__(
         self, target: Target, threads: int, *, jobs: int | None = None, timeout: float = 20.0, seconds: float = 0.3
@@ -146,6 +162,7 @@ class Meter:
         self.target, self.threads, self.jobs, self.timeout, self.seconds = target, threads, jobs, timeout, seconds
         self.description = target.describe()
         self.tuning: Tuning = tuning()
+        self.machine = machine_of(target, self.description, threads)
         self.runner = Runner()
         self._defaults: dict[tuple[Subject, str], Built] = {}
 
@@ -254,4 +271,4 @@ def judge(candidate: Candidate, timing: Timing, unit: float) -> Outcome:
     return Outcome(candidate, "ok", seconds, seconds / unit)
 
 
-__all__ = ["Contest", "Died", "Meter", "Outcome", "Runner", "STATUSES"]
+__all__ = ["Contest", "Died", "Meter", "NoRunners", "Outcome", "Runner", "STATUSES", "machine_of"]

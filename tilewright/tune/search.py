@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..errors import TilewrightError
 from .cost import CostModel
 from .database import Measurement
 from .features import features
@@ -116,7 +117,11 @@ class Search:
         if c.key in self.seen:
             return
         self.seen.add(c.key)
-        if c.digest not in self.seen:
+        try:
+            new = c.digest not in self.seen
+        except TilewrightError:  # it cannot even be finished
+            return
+        if new:
             self.seen.add(c.digest)
             chosen.append(c)
 

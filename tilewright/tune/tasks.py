@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,10 +123,13 @@ class Progress:
         return self.weight * (rate + hope)
 
 
-def next_task(progress: Sequence[Progress]) -> int | None:
-    """The number of the task with the largest expected gain; None if all are finished."""
+def next_task(progress: Sequence[Progress], busy: Mapping[int, int] | None = None) -> int | None:
+    """The number of the task with the largest expected gain; None if all are finished.
+
+    `busy` is how many batches of a task are being measured now: each makes another one promise less."""
     open_ = [i for i, p in enumerate(progress) if not p.finished]
-    return max(open_, key=lambda i: progress[i].expected_gain) if open_ else None
+    running = busy or {}
+    return max(open_, key=lambda i: progress[i].expected_gain / (1 + running.get(i, 0))) if open_ else None
 
 
 __all__ = ["Machine", "Progress", "Task", "extract_tasks", "fused_kernels", "next_task", "task_of"]

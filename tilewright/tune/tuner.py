@@ -12,20 +12,26 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckError, TilewrightError, UsageError
 from ..options import Options
 from ..schedule.trace import format_trace
 from ..targets.base import find
 from .cost import CostModel
-from .database import Database, Machine, Measurement, Result
-from .measure import Died, Meter, Outcome
+from .database import Database, Measurement, Result
+from .measure import Died, Meter, NoRunners, Outcome, machine_of
+from .runner import Subject
 from .search import Search
 from .space import Candidate, Space
 from .tasks import Progress, Task, extract_tasks, next_task
+
+if TYPE_CHECKING:
+    from .recheck import Recheck
+    from .station import Fleet
 
 #: candidates measured together
 BATCH = 8
@@ -61,6 +67,7 @@ class TuneReport:
     seconds: float = 0.0
     outcomes: Counter = field(default_factory=Counter)
     interrupted: bool = False
+    recheck: Recheck | None = None
 
     @property
     def before(self) -> float:
@@ -98,6 +105,9 @@ def tune(
     database: Database | None = None,
     seed: int = 0,
     watch: Watch | None = None,
+    runners: Sequence[str] = (),
+    key: str | None = None,
+    verify: bool = True,
 ) -> TuneReport:
     """Search better schedules for the kernels of a model, and keep them in the tuning database.
 
@@ -105,6 +115,10 @@ def tune(
     whichever is first; at least one must be given. `threads` is the number of threads the model will run with; results
     hold for that number. Ctrl-C ends it early with `interrupted` set. UsageError without a budget or without the
     package lightgbm.
+
+    `runners` measure elsewhere: addresses of `tilewright runner` (``HOST:PORT``, with `key` or TILEWRIGHT_RUNNER_KEY)
+    or ``ray://ADDRESS``; results hold for their kind of machine. Without them, `verify` measures the tuned model
+    against the untuned one at the end, and withdraws results that make it slower.
 
         report = tw.tune("model.onnx", minutes=5, threads=2)
         print(report)
@@ -119,7 +133,25 @@ def tune(
     chosen = Options.of(target=target, threads=threads, inputs=inputs)
     options = {"target": target, "threads": chosen.thread_count, "inputs": inputs, "tuned": False}
     found = extract_tasks(source, **options)
-    return Tuner(found, chosen, model, database or Database(), seed, watch).run(trials, deadline)
+    kept = database or Database()
+    if runners:
+        from .station import connect
+        from .wire import key_from
+
+        threads_there = chosen.thread_count
+        secret = key_from(key) if key is not None else None
+        fleet: Any = connect(runners, threads_there, target=target, key=secret)
+        return Tuner(found, chosen, model, kept, seed, watch, fleet).run(trials, deadline)
+    tuner = Tuner(found, chosen, model, kept, seed, watch)
+    report = tuner.run(trials, deadline)
+    if verify and not report.interrupted and any(t.ratio < 1 for t in report.tasks):
+        from .recheck import recheck
+
+        report.recheck = recheck(source, {k: v for k, v in options.items() if k != "tuned"}, kept, tuner.machine)
+        for t, task in zip(report.tasks, tuner.tasks, strict=True):
+            if task.kernel.name in report.recheck.withdrawn:
+                t.ratio, t.decisions = 1.0, {}
+    return report
 
 
 class Tuner:
@@ -133,12 +165,12 @@ class Tuner:
         database: Database,
         seed: int = 0,
         watch: Watch | None = None,
-        meter: Meter | None = None,
+        meter: Meter | Fleet | None = None,
     ) -> None:
         self.options, self.model, self.database, self.watch = options, model, database, watch
         self.target = find(options.target)
         self.meter = meter or Meter(self.target, options.thread_count, jobs=options.job_count)
-        self.machine = machine_of(self.target, self.meter.description, options.thread_count)
+        self.machine = self.meter.machine
         self.tasks = list(tasks)
         self.searches = [
             Search(Space(t.kernel, self.meter.description), model, seed + i) for i, t in enumerate(self.tasks)
@@ -185,18 +217,33 @@ class Tuner:
         begin, done = time.monotonic(), 0
         if self.model is not None:
             self.others = self.database.samples(self.machine)
+        running: dict[Future, tuple[int, list[Candidate]]] = {}
+        pool = ThreadPoolExecutor(self.meter.workers)
         try:
-            while (trials is None or done < trials) and (deadline is None or time.monotonic() < deadline):
-                at = next_task(self.progress)
-                if at is None:
+            while True:
+                while len(running) < self.meter.workers and (trials is None or done < trials):
+                    if deadline is not None and time.monotonic() >= deadline:
+                        break
+                    at = next_task(self.progress, Counter(i for i, _ in running.values()))
+                    if at is None:
+                        break
+                    self._tell(at, done, trials, begin, deadline)
+                    batch = self.propose(at, min(BATCH, trials - done) if trials is not None else BATCH)
+                    done += len(batch)
+                    if batch:
+                        running[pool.submit(self._measure, at, batch)] = at, batch
+                if not running:
                     break
-                self._tell(at, done, trials, begin, deadline)
-                done += self.step(at, min(BATCH, trials - done) if trials is not None else BATCH)
-                self.report.seconds = time.monotonic() - begin
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    at, batch = running.pop(future)
+                    self._learn(at, future.result())
+                    self.report.seconds = time.monotonic() - begin
         except KeyboardInterrupt:
             self.report.interrupted = True
         finally:
             self.meter.close()
+            pool.shutdown(cancel_futures=True)
+            self.meter.close()  # what a batch that was being built has started since
         self.report.seconds = time.monotonic() - begin
         self._tell(None, done, trials, begin, deadline)
         return self.report
@@ -208,30 +255,41 @@ class Tuner:
                 used.append((time.monotonic() - begin) / (deadline - begin))
             self.watch(self.report, at, min(1.0, max(used, default=0.0)))
 
-    def step(self, i: int, count: int) -> int:
-        """Measure one batch of a task; the number of candidates measured."""
-        search, progress = self.searches[i], self.progress[i]
+    def propose(self, i: int, count: int) -> list[Candidate]:
+        """The next candidates of a task; none if there are no more."""
+        search = self.searches[i]
         if self.model is not None and (len(search.samples) >= 4 or not self.model.trained):
             self.model.fit(search.samples, self.others)
         batch = search.propose(count)
-        if not batch:
-            progress.finished = True
-            return 0
-        subject = self.tasks[i].subject(self.target.name, self.options.thread_count)
+        self.progress[i].finished = not batch
+        return batch
+
+    def _measure(self, i: int, batch: list[Candidate]) -> list[Outcome] | TilewrightError:
+        """The outcomes of a batch; the error if not even the default schedule can be built."""
         try:
-            outcomes = self.meter.measure(subject, search.space.default, batch)
-        except TilewrightError as e:  # the default schedule itself does not build: nothing to compare with
-            progress.finished, self.report.tasks[i].problem = True, e.message
-            return 0
+            return self.meter.measure(self._subject(i), self.searches[i].space.default, batch)
+        except NoRunners:
+            raise
+        except TilewrightError as e:
+            return e
+
+    def _subject(self, i: int) -> Subject:
+        return self.tasks[i].subject(self.target.name, self.options.thread_count)
+
+    def _learn(self, i: int, outcomes: list[Outcome] | TilewrightError) -> None:
+        """Keep what was measured, and see whether there is a new winner."""
+        search, progress, entry = self.searches[i], self.progress[i], self.report.tasks[i]
+        if isinstance(outcomes, TilewrightError):  # there is nothing to compare with
+            progress.finished, entry.problem = True, outcomes.message
+            return
         self.database.add(self.numbers[i], [self._measurement(search, o) for o in outcomes])
         for o in outcomes:
             search.add(o.candidate, o.status, o.ratio)
             self.report.outcomes[o.status] += 1
         self.report.trials += len(outcomes)
-        self.report.tasks[i].trials += len(outcomes)
-        self._promote(i, subject)
-        progress.after(len(outcomes), self.report.tasks[i].ratio)
-        return len(outcomes)
+        entry.trials += len(outcomes)
+        self._promote(i, self._subject(i))
+        progress.after(len(outcomes), entry.ratio)
 
     @staticmethod
     def _measurement(search: Search, o: Outcome) -> Measurement:
@@ -252,6 +310,8 @@ class Tuner:
                 return
             try:
                 race = self.meter.contest(subject, search.space.default, self.incumbents[i], candidate)
+            except NoRunners:
+                raise
             except (Died, TilewrightError) as e:
                 self._reject(i, candidate, getattr(e, "status", "build"))
                 continue
@@ -283,12 +343,6 @@ class Tuner:
     def _reject(self, i: int, candidate: Candidate, status: str) -> None:
         self.searches[i].drop(candidate)
         self.report.outcomes[status] += 1
-
-
-def machine_of(target: Any, description: Any, threads: int) -> Machine:
-    """What results of a target are valid for."""
-    features, toolchain = target.tuning().measured_on(description)
-    return Machine(target.name, features, threads, toolchain)
 
 
 __all__ = ["TaskReport", "TuneReport", "Tuner", "machine_of", "tune"]

@@ -391,11 +391,10 @@ def lost(item: tuple[str, bytes], outcome: str, detail: str, seconds: float) -> 
     return Outcome(item[0], outcome, detail, seconds)
 
 
-def run(count: int, seed: int, workers: int = 2) -> list[Outcome]:
-    """The outcomes of `count` files."""
+def run(items: list[tuple[str, bytes]], workers: int = 2) -> list[Outcome]:
+    """The outcomes of damaged files, tried in worker processes."""
     os.environ.setdefault("TILEWRIGHT_COMPILE", "inprocess")
     os.environ.setdefault("TILEWRIGHT_THREADS", "1")
-    items = [mutate(i, seed) for i in range(count)]
     return run_isolated(items, try_file, lost, workers=workers, timeout=TIMEOUT, memory=MEMORY)
 
 
@@ -410,7 +409,7 @@ def main() -> int:
         if arguments.only is not None:
             print(try_file(mutate(arguments.only, arguments.seed)))
             return 0
-        outcomes = run(arguments.count, arguments.seed)
+        outcomes = run([mutate(i, arguments.seed) for i in range(arguments.count)])
     counts = Counter(o.outcome for o in outcomes)
     print(f"{len(outcomes)} damaged files: {', '.join(f'{n} {o}' for o, n in counts.most_common())}")
     print(f"slowest: {max(o.seconds for o in outcomes):.1f} s")

@@ -20,15 +20,16 @@ func.func @main(%arg0: tensor<1x4x6x6xf32>) -> tensor<1x4xf32> {
   %0 = "tw.constant"() {symbol = "w"} : () -> tensor<4x4x3x3xf32>
   %1 = "tw.constant"() {symbol = "b"} : () -> tensor<4xf32>
   %2 = "tw.constant"() {symbol = "w2"} : () -> tensor<4x4x3x3xf32>
-  %3 = "tw.transpose"(%arg0) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<1x4x6x6xf32>) -> tensor<1x6x6x4xf32>
-  %4 = "tw.conv"(%3, %0, %1) {dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 1>, pads = array<i64: 1, 1, 1, 1>, strides = array<i64: 1, 1>} : (tensor<1x6x6x4xf32>, tensor<4x4x3x3xf32>, tensor<4xf32>) -> tensor<1x6x6x4xf32>
-  %5 = "tw.relu"(%4) : (tensor<1x6x6x4xf32>) -> tensor<1x6x6x4xf32>
-  %6 = "tw.conv"(%5, %2) {dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 1, 1, 1, 1>, strides = array<i64: 1, 1>} : (tensor<1x6x6x4xf32>, tensor<4x4x3x3xf32>) -> tensor<1x6x6x4xf32>
-  %7 = "tw.add"(%6, %5) : (tensor<1x6x6x4xf32>, tensor<1x6x6x4xf32>) -> tensor<1x6x6x4xf32>
-  %8 = "tw.relu"(%7) : (tensor<1x6x6x4xf32>) -> tensor<1x6x6x4xf32>
-  %9 = "tw.max_pool"(%8) {dilations = array<i64: 1, 1>, kernel = array<i64: 2, 2>, layout = "nhwc", pads = array<i64: 0, 0, 0, 0>, strides = array<i64: 2, 2>} : (tensor<1x6x6x4xf32>) -> tensor<1x3x3x4xf32>
-  %10 = "tw.reduce_mean"(%9) {axes = array<i64: 1, 2>} : (tensor<1x3x3x4xf32>) -> tensor<1x4xf32>
-  return %10 : tensor<1x4xf32>
+  %3 = "tw.pad"(%arg0) {high = array<i64: 0, 0, 1, 1>, low = array<i64: 0, 0, 1, 1>} : (tensor<1x4x6x6xf32>) -> tensor<1x4x8x8xf32>
+  %4 = "tw.transpose"(%3) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<1x4x8x8xf32>) -> tensor<1x8x8x4xf32>
+  %5 = "tw.conv"(%4, %0, %1) {dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 1>, pads = array<i64: 0, 0, 0, 0>, strides = array<i64: 1, 1>} : (tensor<1x8x8x4xf32>, tensor<4x4x3x3xf32>, tensor<4xf32>) -> tensor<1x6x6x4xf32>
+  %6 = "tw.relu"(%5) : (tensor<1x6x6x4xf32>) -> tensor<1x6x6x4xf32>
+  %7 = "tw.conv"(%6, %2) {dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 1, 1, 1, 1>, strides = array<i64: 1, 1>} : (tensor<1x6x6x4xf32>, tensor<4x4x3x3xf32>) -> tensor<1x6x6x4xf32>
+  %8 = "tw.add"(%7, %6) : (tensor<1x6x6x4xf32>, tensor<1x6x6x4xf32>) -> tensor<1x6x6x4xf32>
+  %9 = "tw.relu"(%8) : (tensor<1x6x6x4xf32>) -> tensor<1x6x6x4xf32>
+  %10 = "tw.max_pool"(%9) {dilations = array<i64: 1, 1>, kernel = array<i64: 2, 2>, layout = "nhwc", pads = array<i64: 0, 0, 0, 0>, strides = array<i64: 2, 2>} : (tensor<1x6x6x4xf32>) -> tensor<1x3x3x4xf32>
+  %11 = "tw.reduce_mean"(%10) {axes = array<i64: 1, 2>} : (tensor<1x3x3x4xf32>) -> tensor<1x4xf32>
+  return %11 : tensor<1x4xf32>
 }
 
 // CASE squeeze_and_excite: layout
@@ -51,17 +52,18 @@ func.func @main(%x: tensor<1x4x6x6xf32>) -> tensor<1x6x6xf32> {
 // AFTER
 func.func @main(%arg0: tensor<1x4x6x6xf32>) -> tensor<1x6x6xf32> {
   %0 = "tw.constant"() {symbol = "w"} : () -> tensor<4x4x3x3xf32>
-  %1 = "tw.transpose"(%arg0) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<1x4x6x6xf32>) -> tensor<1x6x6x4xf32>
-  %2 = "tw.conv"(%1, %0) {dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 1, 1, 1, 1>, strides = array<i64: 1, 1>} : (tensor<1x6x6x4xf32>, tensor<4x4x3x3xf32>) -> tensor<1x6x6x4xf32>
-  %3 = "tw.reduce_mean"(%2) {axes = array<i64: 1, 2>, keepdims = true} : (tensor<1x6x6x4xf32>) -> tensor<1x1x1x4xf32>
-  %4 = "tw.constant"() {symbol = "w2"} : () -> tensor<4x4x1x1xf32>
-  %5 = "tw.conv"(%3, %4) {dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 0, 0, 0, 0>, strides = array<i64: 1, 1>} : (tensor<1x1x1x4xf32>, tensor<4x4x1x1xf32>) -> tensor<1x1x1x4xf32>
-  %6 = "tw.sigmoid"(%5) : (tensor<1x1x1x4xf32>) -> tensor<1x1x1x4xf32>
-  %7 = "tw.mul"(%2, %6) : (tensor<1x6x6x4xf32>, tensor<1x1x1x4xf32>) -> tensor<1x6x6x4xf32>
-  %8 = "tw.constant"() {symbol = "w3"} : () -> tensor<2x4x1x1xf32>
-  %9 = "tw.conv"(%7, %8) {dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 0, 0, 0, 0>, strides = array<i64: 1, 1>} : (tensor<1x6x6x4xf32>, tensor<2x4x1x1xf32>) -> tensor<1x6x6x2xf32>
-  %10 = "tw.reduce_max"(%9) {axes = array<i64: 3>} : (tensor<1x6x6x2xf32>) -> tensor<1x6x6xf32>
-  return %10 : tensor<1x6x6xf32>
+  %1 = "tw.pad"(%arg0) {high = array<i64: 0, 0, 1, 1>, low = array<i64: 0, 0, 1, 1>} : (tensor<1x4x6x6xf32>) -> tensor<1x4x8x8xf32>
+  %2 = "tw.transpose"(%1) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<1x4x8x8xf32>) -> tensor<1x8x8x4xf32>
+  %3 = "tw.conv"(%2, %0) {dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 0, 0, 0, 0>, strides = array<i64: 1, 1>} : (tensor<1x8x8x4xf32>, tensor<4x4x3x3xf32>) -> tensor<1x6x6x4xf32>
+  %4 = "tw.reduce_mean"(%3) {axes = array<i64: 1, 2>, keepdims = true} : (tensor<1x6x6x4xf32>) -> tensor<1x1x1x4xf32>
+  %5 = "tw.constant"() {symbol = "w2"} : () -> tensor<4x4x1x1xf32>
+  %6 = "tw.conv"(%4, %5) {dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 0, 0, 0, 0>, strides = array<i64: 1, 1>} : (tensor<1x1x1x4xf32>, tensor<4x4x1x1xf32>) -> tensor<1x1x1x4xf32>
+  %7 = "tw.sigmoid"(%6) : (tensor<1x1x1x4xf32>) -> tensor<1x1x1x4xf32>
+  %8 = "tw.mul"(%3, %7) : (tensor<1x6x6x4xf32>, tensor<1x1x1x4xf32>) -> tensor<1x6x6x4xf32>
+  %9 = "tw.constant"() {symbol = "w3"} : () -> tensor<2x4x1x1xf32>
+  %10 = "tw.conv"(%8, %9) {dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 0, 0, 0, 0>, strides = array<i64: 1, 1>} : (tensor<1x6x6x4xf32>, tensor<2x4x1x1xf32>) -> tensor<1x6x6x2xf32>
+  %11 = "tw.reduce_max"(%10) {axes = array<i64: 3>} : (tensor<1x6x6x2xf32>) -> tensor<1x6x6xf32>
+  return %11 : tensor<1x6x6xf32>
 }
 
 // CASE moves_through: layout
@@ -80,15 +82,16 @@ func.func @main(%x: tensor<1x4x6x6xf32>) -> tensor<1x2x8x7xf32> {
 // AFTER
 func.func @main(%arg0: tensor<1x4x6x6xf32>) -> tensor<1x2x8x7xf32> {
   %0 = "tw.constant"() {symbol = "w"} : () -> tensor<4x4x3x3xf32>
-  %1 = "tw.transpose"(%arg0) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<1x4x6x6xf32>) -> tensor<1x6x6x4xf32>
-  %2 = "tw.conv"(%1, %0) {dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 1, 1, 1, 1>, strides = array<i64: 1, 1>} : (tensor<1x6x6x4xf32>, tensor<4x4x3x3xf32>) -> tensor<1x6x6x4xf32>
-  %3 = "tw.constant"() {value = dense<[[[[-0.121865906, 0.0843819677, -0.442022562, 0.699167371]]]]> : tensor<1x1x1x4xf32>} : () -> tensor<1x1x1x4xf32>
-  %4 = "tw.prelu"(%2, %3) : (tensor<1x6x6x4xf32>, tensor<1x1x1x4xf32>) -> tensor<1x6x6x4xf32>
-  %5 = "tw.pad"(%4) {high = array<i64: 0, 1, 1, 0>, low = array<i64: 0, 1, 0, 0>} : (tensor<1x6x6x4xf32>) -> tensor<1x8x7x4xf32>
-  %6 = "tw.slice"(%5) {sizes = array<i64: 1, 8, 7, 2>, starts = array<i64: 0, 0, 0, 1>, steps = array<i64: 1, 1, 1, 2>} : (tensor<1x8x7x4xf32>) -> tensor<1x8x7x2xf32>
-  %7 = "tw.softmax"(%6) {axis = 3 : i64} : (tensor<1x8x7x2xf32>) -> tensor<1x8x7x2xf32>
-  %8 = "tw.transpose"(%7) {permutation = array<i64: 0, 3, 1, 2>} : (tensor<1x8x7x2xf32>) -> tensor<1x2x8x7xf32>
-  return %8 : tensor<1x2x8x7xf32>
+  %1 = "tw.pad"(%arg0) {high = array<i64: 0, 0, 1, 1>, low = array<i64: 0, 0, 1, 1>} : (tensor<1x4x6x6xf32>) -> tensor<1x4x8x8xf32>
+  %2 = "tw.transpose"(%1) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<1x4x8x8xf32>) -> tensor<1x8x8x4xf32>
+  %3 = "tw.conv"(%2, %0) {dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 0, 0, 0, 0>, strides = array<i64: 1, 1>} : (tensor<1x8x8x4xf32>, tensor<4x4x3x3xf32>) -> tensor<1x6x6x4xf32>
+  %4 = "tw.constant"() {value = dense<[[[[-0.121865906, 0.0843819677, -0.442022562, 0.699167371]]]]> : tensor<1x1x1x4xf32>} : () -> tensor<1x1x1x4xf32>
+  %5 = "tw.prelu"(%3, %4) : (tensor<1x6x6x4xf32>, tensor<1x1x1x4xf32>) -> tensor<1x6x6x4xf32>
+  %6 = "tw.pad"(%5) {high = array<i64: 0, 1, 1, 0>, low = array<i64: 0, 1, 0, 0>} : (tensor<1x6x6x4xf32>) -> tensor<1x8x7x4xf32>
+  %7 = "tw.slice"(%6) {sizes = array<i64: 1, 8, 7, 2>, starts = array<i64: 0, 0, 0, 1>, steps = array<i64: 1, 1, 1, 2>} : (tensor<1x8x7x4xf32>) -> tensor<1x8x7x2xf32>
+  %8 = "tw.softmax"(%7) {axis = 3 : i64} : (tensor<1x8x7x2xf32>) -> tensor<1x8x7x2xf32>
+  %9 = "tw.transpose"(%8) {permutation = array<i64: 0, 3, 1, 2>} : (tensor<1x8x7x2xf32>) -> tensor<1x2x8x7xf32>
+  return %9 : tensor<1x2x8x7xf32>
 }
 
 // CASE flatten_into_weights: layout
@@ -106,13 +109,14 @@ func.func @main(%x: tensor<1x4x6x6xf32>) -> tensor<1x3xf32> {
 // AFTER
 func.func @main(%arg0: tensor<1x4x6x6xf32>) -> tensor<1x3xf32> {
   %0 = "tw.constant"() {symbol = "w"} : () -> tensor<4x4x3x3xf32>
-  %1 = "tw.transpose"(%arg0) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<1x4x6x6xf32>) -> tensor<1x6x6x4xf32>
-  %2 = "tw.conv"(%1, %0) {dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 1, 1, 1, 1>, strides = array<i64: 1, 1>} : (tensor<1x6x6x4xf32>, tensor<4x4x3x3xf32>) -> tensor<1x6x6x4xf32>
-  %3 = "tw.relu"(%2) : (tensor<1x6x6x4xf32>) -> tensor<1x6x6x4xf32>
-  %4 = "tw.constant"() {symbol = "w2.1"} : () -> tensor<144x3xf32>
-  %5 = "tw.reshape"(%3) {shape = array<i64: 1, 144>} : (tensor<1x6x6x4xf32>) -> tensor<1x144xf32>
-  %6 = "tw.matmul"(%5, %4) : (tensor<1x144xf32>, tensor<144x3xf32>) -> tensor<1x3xf32>
-  return %6 : tensor<1x3xf32>
+  %1 = "tw.pad"(%arg0) {high = array<i64: 0, 0, 1, 1>, low = array<i64: 0, 0, 1, 1>} : (tensor<1x4x6x6xf32>) -> tensor<1x4x8x8xf32>
+  %2 = "tw.transpose"(%1) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<1x4x8x8xf32>) -> tensor<1x8x8x4xf32>
+  %3 = "tw.conv"(%2, %0) {dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 0, 0, 0, 0>, strides = array<i64: 1, 1>} : (tensor<1x8x8x4xf32>, tensor<4x4x3x3xf32>) -> tensor<1x6x6x4xf32>
+  %4 = "tw.relu"(%3) : (tensor<1x6x6x4xf32>) -> tensor<1x6x6x4xf32>
+  %5 = "tw.constant"() {symbol = "w2.1"} : () -> tensor<144x3xf32>
+  %6 = "tw.reshape"(%4) {shape = array<i64: 1, 144>} : (tensor<1x6x6x4xf32>) -> tensor<1x144xf32>
+  %7 = "tw.matmul"(%6, %5) : (tensor<1x144xf32>, tensor<144x3xf32>) -> tensor<1x3xf32>
+  return %7 : tensor<1x3xf32>
 }
 
 // CASE mixed_operands_stay: layout
@@ -126,11 +130,12 @@ func.func @main(%x: tensor<1x4x6x6xf32>) -> tensor<1x4x6x6xf32> {
 // AFTER
 func.func @main(%arg0: tensor<1x4x6x6xf32>) -> tensor<1x4x6x6xf32> {
   %0 = "tw.constant"() {symbol = "w"} : () -> tensor<4x4x3x3xf32>
-  %1 = "tw.transpose"(%arg0) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<1x4x6x6xf32>) -> tensor<1x6x6x4xf32>
-  %2 = "tw.conv"(%1, %0) {dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 1, 1, 1, 1>, strides = array<i64: 1, 1>} : (tensor<1x6x6x4xf32>, tensor<4x4x3x3xf32>) -> tensor<1x6x6x4xf32>
-  %3 = "tw.transpose"(%2) {permutation = array<i64: 0, 3, 1, 2>} : (tensor<1x6x6x4xf32>) -> tensor<1x4x6x6xf32>
-  %4 = "tw.add"(%3, %arg0) : (tensor<1x4x6x6xf32>, tensor<1x4x6x6xf32>) -> tensor<1x4x6x6xf32>
-  return %4 : tensor<1x4x6x6xf32>
+  %1 = "tw.pad"(%arg0) {high = array<i64: 0, 0, 1, 1>, low = array<i64: 0, 0, 1, 1>} : (tensor<1x4x6x6xf32>) -> tensor<1x4x8x8xf32>
+  %2 = "tw.transpose"(%1) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<1x4x8x8xf32>) -> tensor<1x8x8x4xf32>
+  %3 = "tw.conv"(%2, %0) {dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 0, 0, 0, 0>, strides = array<i64: 1, 1>} : (tensor<1x8x8x4xf32>, tensor<4x4x3x3xf32>) -> tensor<1x6x6x4xf32>
+  %4 = "tw.transpose"(%3) {permutation = array<i64: 0, 3, 1, 2>} : (tensor<1x6x6x4xf32>) -> tensor<1x4x6x6xf32>
+  %5 = "tw.add"(%4, %arg0) : (tensor<1x4x6x6xf32>, tensor<1x4x6x6xf32>) -> tensor<1x4x6x6xf32>
+  return %5 : tensor<1x4x6x6xf32>
 }
 
 // CASE no_convolution: layout
@@ -184,11 +189,12 @@ func.func @main(%x: tensor<1x4x9xf32>) -> tensor<1x9x5xf32> {
 // AFTER
 func.func @main(%arg0: tensor<1x4x9xf32>) -> tensor<1x9x5xf32> {
   %0 = "tw.constant"() {symbol = "w"} : () -> tensor<5x4x3xf32>
-  %1 = "tw.transpose"(%arg0) {permutation = array<i64: 0, 2, 1>} : (tensor<1x4x9xf32>) -> tensor<1x9x4xf32>
-  %2 = "tw.conv"(%1, %0) {dilations = array<i64: 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 1, 1>, strides = array<i64: 1>} : (tensor<1x9x4xf32>, tensor<5x4x3xf32>) -> tensor<1x9x5xf32>
-  %3 = "tw.gelu"(%2) : (tensor<1x9x5xf32>) -> tensor<1x9x5xf32>
-  %4 = "tw.layer_norm"(%3) {operandSegmentSizes = array<i32: 1, 0, 0>} : (tensor<1x9x5xf32>) -> tensor<1x9x5xf32>
-  return %4 : tensor<1x9x5xf32>
+  %1 = "tw.pad"(%arg0) {high = array<i64: 0, 0, 1>, low = array<i64: 0, 0, 1>} : (tensor<1x4x9xf32>) -> tensor<1x4x11xf32>
+  %2 = "tw.transpose"(%1) {permutation = array<i64: 0, 2, 1>} : (tensor<1x4x11xf32>) -> tensor<1x11x4xf32>
+  %3 = "tw.conv"(%2, %0) {dilations = array<i64: 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 0, 0>, strides = array<i64: 1>} : (tensor<1x11x4xf32>, tensor<5x4x3xf32>) -> tensor<1x9x5xf32>
+  %4 = "tw.gelu"(%3) : (tensor<1x9x5xf32>) -> tensor<1x9x5xf32>
+  %5 = "tw.layer_norm"(%4) {operandSegmentSizes = array<i32: 1, 0, 0>} : (tensor<1x9x5xf32>) -> tensor<1x9x5xf32>
+  return %5 : tensor<1x9x5xf32>
 }
 
 // CASE patches: layout
@@ -203,8 +209,9 @@ func.func @main(%x: tensor<1x4x6x6xf32>) -> tensor<1x36x4xf32> {
 // AFTER
 func.func @main(%arg0: tensor<1x4x6x6xf32>) -> tensor<1x36x4xf32> {
   %0 = "tw.constant"() {symbol = "w"} : () -> tensor<4x4x3x3xf32>
-  %1 = "tw.transpose"(%arg0) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<1x4x6x6xf32>) -> tensor<1x6x6x4xf32>
-  %2 = "tw.conv"(%1, %0) {dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 1, 1, 1, 1>, strides = array<i64: 1, 1>} : (tensor<1x6x6x4xf32>, tensor<4x4x3x3xf32>) -> tensor<1x6x6x4xf32>
-  %3 = "tw.reshape"(%2) {shape = array<i64: 1, 36, 4>} : (tensor<1x6x6x4xf32>) -> tensor<1x36x4xf32>
-  return %3 : tensor<1x36x4xf32>
+  %1 = "tw.pad"(%arg0) {high = array<i64: 0, 0, 1, 1>, low = array<i64: 0, 0, 1, 1>} : (tensor<1x4x6x6xf32>) -> tensor<1x4x8x8xf32>
+  %2 = "tw.transpose"(%1) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<1x4x8x8xf32>) -> tensor<1x8x8x4xf32>
+  %3 = "tw.conv"(%2, %0) {dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 0, 0, 0, 0>, strides = array<i64: 1, 1>} : (tensor<1x8x8x4xf32>, tensor<4x4x3x3xf32>) -> tensor<1x6x6x4xf32>
+  %4 = "tw.reshape"(%3) {shape = array<i64: 1, 36, 4>} : (tensor<1x6x6x4xf32>) -> tensor<1x36x4xf32>
+  return %4 : tensor<1x36x4xf32>
 }

@@ -17,6 +17,9 @@ from ...ir.graph import Graph
 from . import (  # noqa: F401  (register the operators)
     contrib,
     contrib_attention,
+    contrib_gpu,
+    contrib_moe,
+    contrib_quant,
     control,
     detection,
     index,
@@ -34,6 +37,7 @@ from . import (  # noqa: F401  (register the operators)
     shape,
     spectral,
     text,
+    training,
     trees,
 )
 from .importer import Importer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import linear, nn, shape
-from .math import UNARY
+from . import linear, nn
+from .math import ACTIVATIONS, UNARY
 from .registry import onnx_op
 from .values import NotImported
 
@@ -37,27 +37,6 @@ def fast_gelu(n, x, bias=None):
 @onnx_op("QuickGelu", since=1, domain=MS)
 def quick_gelu(n, x):
     return n("silu", x, alpha=float(n.attr("alpha", 1.702)))
-
-
-@onnx_op("BiasSplitGelu", since=1, domain=MS)
-def bias_split_gelu(n, x, bias):
-    x = n("add", x, bias)
-    left, right = shape.split(n, x, shape.even(n, x.shape[-1], 2), x.rank - 1)
-    return n("mul", left, gelu(n, right))
-
-
-@onnx_op("BiasAdd", since=1, domain=MS)
-def bias_add(n, x, bias, skip):
-    return n("add", n("add", x, bias), skip)
-
-
-@onnx_op("BiasSoftmax", since=1, domain=MS)
-def bias_softmax(n, x, bias):
-    axis = n.axis(1, x.rank)
-    flat = (int(np.prod(x.shape[:axis])), int(np.prod(x.shape[axis:])))
-    if not n.attr("is_inner_broadcast", 1):
-        bias = n.reshape(bias, (*bias.shape[:1], *[1] * (x.rank - bias.rank), *bias.shape[1:]))
-    return n.reshape(n("softmax", n.reshape(n("add", x, bias), flat), axis=1), x.shape)
 
 
 # ---- normalization -------------------------------------------------------------------------------------------------
@@ -121,16 +100,6 @@ def embed_layer_norm(n, ids, segments, words, places, segment_table, gamma, beta
     return [out, ends, total]
 
 
-@onnx_op("GroupNorm", since=1, domain=MS)
-def group_norm(n, x, gamma, beta):
-    last = bool(n.attr("channels_last", 1))
-    x = n.transpose(x, (0, x.rank - 1, *range(1, x.rank - 1))) if last else x
-    attributes = {"groups": n.required("groups"), "epsilon": float(n.attr("epsilon", 1e-5))}
-    out = n("group_norm", x, n.cast(gamma, x.dtype), n.cast(beta, x.dtype), **attributes)
-    out = n("silu", out, alpha=1.0) if n.attr("activation", 0) else out
-    return n.transpose(out, (0, *range(2, x.rank), 1)) if last else out
-
-
 # ---- products ------------------------------------------------------------------------------------------------------
 
 
@@ -154,17 +123,15 @@ def activate(n, x):
     name = n.attr("activation", "")
     if not name:
         return x
-    given = n.attr("activation_params") or [
-        v for v in (n.attr(f"activation_{p}") for p in ("alpha", "beta", "gamma")) if v is not None
-    ]
-    if name == "LeakyRelu":
-        return n("leaky_relu", x, alpha=float((given or [0.01])[0]))
-    if name == "HardSigmoid":
-        alpha, beta = (*given, 0.2, 0.5)[:2] if len(given) != 1 else (given[0], 0.5)
-        return n("hard_sigmoid", x, alpha=float(alpha), beta=float(beta))
+    given = n.attr("activation_params") or [n.attr(f"activation_{p}") for p in ("alpha", "beta", "gamma")]
+    given = [v for v in given if v is not None]
     if name == "Clip":
         low, high = given if len(given) == 2 else (None, None)
         return n("clip", x, low=low, high=high)
+    if name in ACTIVATIONS:
+        operator, defaults = ACTIVATIONS[name]
+        values = [*given[: len(defaults)], *list(defaults.values())[len(given) :]]
+        return n(operator, x, **{k: float(v) for k, v in zip(defaults, values, strict=True)})
     if name not in UNARY:
         raise NotImported(f"with activation {name}")
     return n(UNARY[name], x)

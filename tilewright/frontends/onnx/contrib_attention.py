@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ...ir.types import NUMPY
-from .contrib import MS
+from .contrib import MS, swapped
 from .nn import split_heads
 from .registry import onnx_op
 from .shape import split
@@ -79,7 +79,6 @@ def attend(n, q, k, v, bias, *, causal, offset):
 
 @onnx_op("Attention", since=1, domain=MS)
 def attention(n, x, weights, bias=None, mask=None, past=None, scores=None, past_length=None):
-    heads, low = n.required("num_heads"), float(n.attr("mask_filter_value", -10000.0))
     if past_length is not None or n.attr("past_present_share_buffer", 0):
         raise NotImported("with a buffer that past and present share")
     if n.attr("do_rotary", 0):
@@ -87,6 +86,12 @@ def attention(n, x, weights, bias=None, mask=None, past=None, scores=None, past_
     sizes = n.attr("qkv_hidden_sizes") or [weights.shape[1] // 3] * 3
     product = n("matmul", x, weights)
     product = product if bias is None else n("add", product, bias)
+    return attend_projected(n, product, sizes, mask, past, scores)
+
+
+def attend_projected(n, product, sizes, mask, past, scores):
+    """What follows the product [B, S, q + k + v] of Attention: the result, and keys and values for the next step."""
+    heads, low = n.required("num_heads"), float(n.attr("mask_filter_value", -10000.0))
     q, k, v = (split_heads(n, part, heads) for part in split(n, product, sizes, 2))
     offset = 0
     if past is not None:
@@ -161,19 +166,50 @@ def tables(n, cos, sin, places, dtype):
 
 @onnx_op("RotaryEmbedding", since=1, domain=MS)
 def rotary_embedding(n, x, places, cos, sin):
-    if n.attr("is_packed_batching", 0):
-        raise NotImported("with packed batches")
-    width = n.attr("rotary_embedding_dim", 0)
-    heads = x
-    if x.rank == 3:
-        count = n.attr("num_heads", 0) or x.shape[2] // (width or 2 * cos.shape[1])
-        heads = split_heads(n, x, count)
+    heads = rotary_heads(n, x, cos)
     batch, _, length, _ = heads.shape
     if places.type.size == 1 and not (batch == length == 1):  # the position of the first
         places = n("add", n.reshape(places, (1, 1)), n.constant(np.arange(length, dtype=np.int64)[None]))
     places = n.expand(n.reshape(places, (places.type.size // length, length)), (batch, length))
-    cosines, sines = tables(n, cos, sin, places, x.dtype)
-    out = rotate(n, heads, cosines, sines, bool(n.attr("interleaved", 0)), width)
+    return rotated(n, x, heads, *tables(n, cos, sin, places, x.dtype))
+
+
+@onnx_op("MRotaryEmbedding", since=1, domain=MS)
+def multimodal_rotary_embedding(n, x, places, cos, sin):
+    """RotaryEmbedding with three positions [3, B, S], each of which rules a part of the angles (`mrope_section`)."""
+    if float(n.attr("scale", 1.0)) != 1:
+        raise NotImported("with a scale")
+    sections, half = n.required("mrope_section"), cos.shape[1]
+    if len(sections) != 3 or sum(sections) != half:
+        raise n.error(f"mrope_section {sections} does not divide the {half} angles")
+    if n.attr("mrope_layout", 0):  # interleaved: the first, but every third from 1 and from 2
+        ruler = np.zeros(half, np.int64)
+        for i in (1, 2):
+            ruler[i : sections[i] * 3 : 3] = i
+    else:
+        ruler = np.repeat(np.arange(3), sections)
+    heads = rotary_heads(n, x, cos)
+    batch, _, length, _ = heads.shape
+    found = []
+    for table in (cos, sin):
+        rows = n.cast(n("gather", table, places, axis=0), x.dtype)  # [3, B, S, half]
+        at = n.expand(n.constant(ruler.reshape(1, 1, 1, half)), (1, batch, length, half))
+        found.append(n.reshape(n("gather_elements", rows, at, axis=0), (batch, 1, length, half)))
+    return rotated(n, x, heads, *found)
+
+
+def rotary_heads(n, x, cos):
+    """x as [B, H, S, D]."""
+    if n.attr("is_packed_batching", 0):
+        raise NotImported("with packed batches")
+    if x.rank != 3:
+        return x
+    width = n.attr("rotary_embedding_dim", 0)
+    return split_heads(n, x, n.attr("num_heads", 0) or x.shape[2] // (width or 2 * cos.shape[1]))
+
+
+def rotated(n, x, heads, cosines, sines):
+    out = rotate(n, heads, cosines, sines, bool(n.attr("interleaved", 0)), n.attr("rotary_embedding_dim", 0))
     return joined(n, out) if x.rank == 3 else out
 
 
@@ -194,8 +230,9 @@ def group_query_attention(
     sink=None,
 ):
     """A decode or prefill step with a cache; `last` [B] is the number of valid keys after this step, less one."""
-    if n.attr("softcap", 0.0) or n.attr("smooth_softmax", 0) or sink is not None:
-        raise NotImported("with softcap, smooth_softmax or a head sink")
+    cap = float(n.attr("softcap", 0.0))
+    if sink is None and n.attr("smooth_softmax", 0) == 1:
+        sink = n.constant(np.zeros(n.required("num_heads"), NUMPY[q.dtype]))
     if last is None or total is None:
         raise n.error("seqlens_k and total_sequence_length are needed")
     heads, shared = n.required("num_heads"), n.required("kv_num_heads")
@@ -234,11 +271,33 @@ def group_query_attention(
         missing = size - scores.shape[3]
         scores = n("pad", scores, low=(0,) * 4, high=(0, 0, 0, missing)) if missing else scores
         bias = n("add", bias, scores)
-    return [joined(n, attend(n, q, k, v, bias, causal=False, offset=0)), *present]
+    plain = not cap and sink is None
+    out = attend(n, q, k, v, bias, causal=False, offset=0) if plain else capped(n, q, k, v, bias, cap, sink)
+    return [joined(n, out), *present]
+
+
+def capped(n, q, k, v, bias, cap, sink):
+    """Attention whose scores are limited to `cap` (0: are not), and with a `sink` [H]: one more score for each head,
+    whose share of the weights goes nowhere."""
+    batch, heads, length, width = q.shape
+    shared, keys = k.shape[1], k.shape[2]
+    dtype, each = q.dtype, heads // shared
+    scale = float(n.attr("scale", 0.0)) or 1 / math.sqrt(width)
+    grouped = n.reshape(q, (batch, shared, each * length, width))
+    scores = n.reshape(n("mul", n("matmul", grouped, swapped(n, k)), scale), (batch, heads, length, keys))
+    scores = n("mul", n("tanh", n("div", scores, cap)), cap) if cap else scores
+    scores = n("add", n.cast(scores, "f32"), n.cast(bias, "f32"))
+    if sink is not None:
+        column = n.expand(n.reshape(n.cast(sink, "f32"), (1, heads, 1, 1)), (batch, heads, length, 1))
+        scores = n.concat([scores, column], 3)
+    weights = n.cast(n("softmax", scores, axis=3), dtype)
+    weights = sliced(n, weights, 3, 0, keys) if sink is not None else weights
+    out = n("matmul", n.reshape(weights, (batch, shared, each * length, keys)), v)
+    return n.reshape(out, (batch, heads, length, v.shape[3]))
 
 
 def cached(n, old, new, start, size):
-    """`new` written at `start` [B, 1] into a cache of `size` positions that begins with `old`."""
+    """`new` written at `start` [B, 1] into a cache of `size` positions that begins with `old`; zeros after it."""
     batch, heads, length, width = new.shape
     if old is None:
         old = n.expand(n.zero(new), (batch, heads, 0, width))
@@ -248,4 +307,5 @@ def cached(n, old, new, start, size):
     written = n("and", n("greater_equal", place, 0), n("less", place, length))
     at = n.expand(n.reshape(n("min", n("max", place, 0), length - 1), (batch, 1, size, 1)), (batch, heads, size, width))
     picked = n("gather_elements", new, at, axis=2)
-    return n("where", n.reshape(written, (batch, 1, size, 1)), picked, wide)
+    kept = n("where", n.reshape(n("less", place, 0), (batch, 1, size, 1)), wide, n.zero(new))
+    return n("where", n.reshape(written, (batch, 1, size, 1)), picked, kept)

@@ -99,7 +99,11 @@ class Node:
 
     def zero(self, x: Value) -> Value:
         """0 of the dtype of x."""
-        return self.constant(np.zeros((), NUMPY[x.dtype]))
+        return self.like(x, 0)
+
+    def like(self, x: Value, number: float) -> Value:
+        """A number of the dtype of x, without dimensions."""
+        return self.constant(np.array(number, NUMPY[x.dtype]))
 
     # ---- what must be known at import ----
 

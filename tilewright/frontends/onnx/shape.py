@@ -180,6 +180,16 @@ def split_13(n, x, sizes=None):
     return split(n, x, even(n, x.shape[axis], parts) if sizes is None else n.ints(sizes, "split"), axis)
 
 
+def channels_first(n, x, last=True):
+    """x [N, ..., C] as [N, C, ...]; x itself if its channels are not last."""
+    return n.transpose(x, (0, x.rank - 1, *range(1, x.rank - 1))) if last else x
+
+
+def channels_last(n, x, last=True):
+    """x [N, C, ...] as [N, ..., C]; x itself if they are not to be last."""
+    return n.transpose(x, (0, *range(2, x.rank), 1)) if last else x
+
+
 def even(n, size, parts):
     """`size` in equal parts; the last may be smaller."""
     part = -(-size // parts)

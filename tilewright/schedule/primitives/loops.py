@@ -8,8 +8,7 @@ from typing import Any
 
 from ...tensor.expr import Const, Expr, Op, Var, ceildiv, const_value, minimum, variables
 from ..legality import is_update, self_dependent
-from ..nest import For, Stmt, path_to, stores, substitute_vars
-from ..region import inner_loops
+from ..nest import For, Stmt, path_to, stores, substitute_vars, walk_stmts
 from .state import ScheduleError, State, primitive, rename_reduction
 
 
@@ -244,7 +243,7 @@ class LoopPrimitives(State):
                 s0: y[i] = negf(x[i])
         """
         f = self.loop(var)
-        if inner_loops(f):
+        if any(isinstance(s, For) and s.note("dot") is None for s in walk_stmts(f.body)):
             raise ScheduleError(f"{var} is not innermost", stage="schedule")
         self._replace(f, replace(f, kind="vector", lanes=1 << max(simplify_bound(f) - 1, 0).bit_length()))
 
@@ -316,7 +315,8 @@ class LoopPrimitives(State):
         """Write a note on a loop for the target; None removes it. A hint without meaning.
 
         Values are numbers, strings, truth values, and tuples of such. What targets know: ``unroll_count`` (the CPU's
-        LLVM unrolls the loop so often), ``no_unroll``. A note stays with the outer loop of a `split` or `fuse`.
+        LLVM unrolls the loop so often), ``no_unroll``, ``dot`` (a laid-out sum of products is the instruction of that
+        name, see `machine.DotProduct`). A note stays with the outer loop of a `split` or `fuse`.
 
         >>> from tilewright import Schedule, te
         >>> s = Schedule(te.from_nest('''

@@ -17,7 +17,6 @@ from ..nest import (
     Stmt,
     Store,
     exprs,
-    path_to,
     reads,
     rename_loads,
     seq,
@@ -117,8 +116,7 @@ class MemoryPrimitives(State):
         writers = [s for s in stores(root) if name in writes(s)]
         for s in writers:
             (t,) = [t for t in s.targets if t.buffer == name]
-            path = path_to(root, lambda x, s=s: x is s) or ()
-            around = [f for f in path if isinstance(f, For) and f.var not in s.reduction]
+            around = [self.loop(v) for v in self.loops(s.block) if v not in self._around(root) | set(s.reduction)]
             if covers(t.indices, around, self.buffer(name).size, all_ranges(self.body)):
                 return
         raise ScheduleError(f"it cannot be shown that all of {name} has been written", stage="schedule")

@@ -69,6 +69,10 @@ def build(kernel: Kernel, machine: Machine, choose: Choose) -> Stmt:
     reader = Reader(kernel)
     if sq * 2 <= lanes(machine, shape.dtype):
         return _few_queries(shape, reader, machine)
+    from . import bf16_attention
+
+    if bf16_attention.applies(shape, reader, machine):
+        return bf16_attention.build(shape, reader, machine, choose)
     return _blocked(shape, reader, machine, choose)
 
 
@@ -175,6 +179,8 @@ def _softmax(s: Shape, keys: Expr, w: int, vectors: int) -> Stmt:
     m, sum_ = Load("top", (i,), s.dtype), Load("total", (i,), s.dtype)
     score = Load("sc", (Var("j"), i), s.dtype)
     infinity = s.number(float("-inf"))
+    # one instruction, unlike `maximumf`; a score that is not a number makes its exponential none, and so the sum
+    higher = Op("select", (Op("cmpf.ogt", (score, m), "i1"), score, m), s.dtype)
     finite = Op("select", (Op("cmpf.oeq", (m, infinity), "i1"), s.number(0.0), m), s.dtype)
     e = Op("exp", (Op("subf", (score, m), s.dtype),), s.dtype)
     both = Store((Target("sc", (Var("j"), i), e), Target("total", (i,), add(sum_, e))), "exp")
@@ -182,7 +188,7 @@ def _softmax(s: Shape, keys: Expr, w: int, vectors: int) -> Stmt:
     reciprocal = Op("divf", (s.number(1.0), nonzero), s.dtype)
     return Alloc(top, Alloc(total, seq(
         lanes_of(store("top", (i,), infinity, "max.init")),
-        For("j", keys, lanes_of(store("top", (i,), Op("maximumf", (m, score), s.dtype), "max"))),
+        For("j", keys, lanes_of(store("top", (i,), higher, "max"))),
         lanes_of(store("top", (i,), finite, "max.finite")),
         lanes_of(store("total", (i,), s.number(0.0), "sum.init")),
         For("j", keys, lanes_of(both)),

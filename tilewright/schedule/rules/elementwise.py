@@ -10,7 +10,7 @@ from ..decisions import Decisions
 from ..machine import Machine, lanes
 from ..nest import For, Store, walk_stmts
 from ..schedule import Schedule, ScheduleError
-from .common import fuse_outer, inline_producers, load_strides, store_stride
+from .common import inline_producers, load_strides, store_stride
 
 NAME = "elementwise"
 PRIORITY = 40
@@ -58,9 +58,17 @@ def schedule_block(s: Schedule, block: str, machine: Machine) -> None:
         order = _tile_across(s, block, order, across)
     if len(order) > 1 and s.extent(order[0]) < 4 * machine.cores:
         with contextlib.suppress(ScheduleError):
-            order = [fuse_outer(s, order) or order[0]]
+            order = _enough_tasks(s, order, machine)
     if order:
         s.parallel(order[0])
+
+
+def _enough_tasks(s: Schedule, order: list[str], machine: Machine) -> list[str]:
+    """Fuse outer loops until there are tasks for all threads; what stays inside needs no division of indices."""
+    first, *rest = order
+    while rest and s.extent(first) < 4 * machine.cores:
+        first = s.fuse(first, rest.pop(0))
+    return [first, *rest]
 
 
 def _order(s: Schedule, block: str) -> list[str]:

@@ -103,7 +103,7 @@ def mlir_to_llvm(module_text: str, symbol: str, index_bits: int = 64) -> str:
             text = llvm_dialect.translate_module_to_llvmir(module.operation)
         if not text:
             raise CompileError(f"kernel @{symbol} does not translate: {'; '.join(messages)}", stage=STAGE)
-        return with_definitions(narrow(text) if vectors else text)
+        return narrow(text) if vectors else text
 
 
 def narrow(text: str) -> str:
@@ -249,7 +249,7 @@ def _optimized(text: str, description: CpuDescription, machine):
     from llvmlite import binding as llvm
 
     try:
-        module = llvm.parse_assembly(to_llvm22(text), context=llvm.create_context())
+        module = llvm.parse_assembly(to_llvm22(with_definitions(text, description)), context=llvm.create_context())
         module.triple = description.triple
         module.data_layout = str(machine.target_data)
         module.verify()

@@ -8,6 +8,7 @@ to nearest even whatever the mode says, and takes denormals for zero.
 
 from __future__ import annotations
 
+from ...schedule.nest import Store
 from ...tensor.expr import Const, Expr, Load, Op, linear
 from .emit_expr import ExprEmitter, Value
 
@@ -55,10 +56,30 @@ class DotEmitter(ExprEmitter):
             if self.neighbours(x, y) and stride == 2 and (self.vector.mask is None or x.buffer in self.packed):
                 base = self.address(self.buffers[x.buffer], x.indices, lane0=True).ssa
                 return self.vector_of(x, base, width)
-        even, odd = (self.as_vector(self.expr(e)) for e in (x, y))
-        return Value(
-            self.op(f"vector.interleave {even.ssa}, {odd.ssa} : {even.type} -> vector<{width}xbf16>"), "bf16", width
-        )
+        return self.interleaved(self.expr(x), self.expr(y))
+
+    def write_pairs(self, s: Store, values: list[Value]) -> bool:
+        """Write two vectors whose elements lie side by side, interleaved; False for any other store."""
+        if len(s.targets) != 2 or self.vector is None or self.vector.mask is not None:
+            return False
+        x, y = (Load(t.buffer, t.indices, "bf16") for t in s.targets)
+        buffer = self.buffers[x.buffer]
+        if buffer.dtype != "bf16" or buffer.scope == "register" or self.lane_stride(x.buffer, x.indices) != 2:
+            return False
+        if not self.neighbours(x, y):
+            return False
+        pairs = self.interleaved(*values)
+        base = self.address(buffer, x.indices, lane0=True).ssa
+        self.line(f"vector.store {pairs.ssa}, {self.memory[x.buffer]}[{base}] : {self.memref(buffer)}, {pairs.type}")
+        self.forget({x.buffer})
+        return True
+
+    def interleaved(self, even: Value, odd: Value) -> Value:
+        """[even0 odd0 even1 odd1 ...]"""
+        even, odd = self.as_vector(even), self.as_vector(odd)
+        result = Value("", "bf16", 2 * even.width)
+        text = f"vector.interleave {even.ssa}, {odd.ssa} : {even.type} -> {result.type}"
+        return self.op_value(text, result)
 
     def neighbours(self, x: Load, y: Load) -> bool:
         """Whether y is the element behind x."""

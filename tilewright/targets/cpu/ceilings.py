@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,16 +54,19 @@ def _model() -> str:
     return " ".join(facts[k] for k in wanted if facts.get(k)) or platform.machine()
 
 
-def measure(threads: int) -> Ceilings:
-    """Measure this machine with `threads` threads; a few seconds."""
+def measure(threads: int, precisions: Sequence[str] = (), memories: Sequence[str] = ()) -> Ceilings:
+    """Measure this machine with `threads` threads; half a second for each precision and memory. Without names: all."""
     d, compute, used = host(), {}, Used()
     for name, (text, operations) in _peaks(d):
+        if precisions and name not in precisions:
+            continue
         try:
             taken = _fastest(text, threads, 4096, 4096, _STEPS, used)
         except CompileError:  # LLVM does not know the instruction under this name
             continue
         compute[name] = operations * _STEPS * threads / taken
-    levels = [_level(name, capacity, size, threads, used) for name, capacity, size in _sizes(d, threads)]
+    wanted = [s for s in _sizes(d, threads) if not memories or s[0] in memories]
+    levels = [_level(name, capacity, size, threads, used) for name, capacity, size in wanted]
     return Ceilings(machine_name(), threads, compute, tuple(levels), used.part(threads) > _QUIET)
 
 
@@ -79,11 +82,14 @@ class Used:
 
 
 def _sizes(d: CpuDescription, threads: int) -> Iterator[tuple[str, int | None, int]]:
-    """Name, capacity, and bytes to measure with, of every level of the memory; one thread's part of each."""
-    yield "L1", d.l1_bytes * threads, d.l1_bytes // 2
-    yield "L2", d.l2_bytes * threads, d.l2_bytes // 2
+    """Name, capacity, and one thread's bytes to measure with, of every level of the memory.
+
+    The capacity is less than the size: what fills a cache to the brim does not stay in it.
+    """
+    yield "L1", d.l1_bytes * threads * 3 // 4, d.l1_bytes // 2
+    yield "L2", d.l2_bytes * threads * 3 // 4, d.l2_bytes // 2
     if d.l3_bytes > 2 * d.l2_bytes * threads:
-        yield "L3", d.l3_bytes, min(max(d.l3_bytes // 2 // threads, 2 * d.l2_bytes), 16 << 20)
+        yield "L3", d.l3_bytes * 3 // 4, min(max(d.l3_bytes // 2 // threads, 2 * d.l2_bytes), 16 << 20)
     yield "DRAM", None, min(max(4 * d.l3_bytes, 64 << 20), _LARGEST) // threads
 
 
@@ -110,7 +116,6 @@ def _fastest(text: str, threads: int, read: int, written: int, passes: int, used
     control = np.array([written, passes], np.int64)
     x, y = (aligned_empty(n * threads, 4096).view(np.float32) for n in (read, written))
     x[:] = 0.5  # pages that were never written to share one page of zeros
-    y[:] = 0
     infos = [TensorInfo("control", (2,), "i64"), TensorInfo("x", x.shape, "f32"), TensorInfo("y", y.shape, "f32")]
     refs = [BufferRef("input", 0, 0, 16), BufferRef("input", 1, 0, x.nbytes), BufferRef("output", 0, 0, y.nbytes)]
     call = Call("loop", tuple(refs), (2,))

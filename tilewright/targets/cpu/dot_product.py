@@ -1,8 +1,8 @@
 """Integer instructions that MLIR's dialects have no operation for: sums of products of bytes, upper words of products.
 
-Kernels call them as functions (``@tw_dot_vnni512_us``); `with_definitions` puts their bodies, which LLVM inlines, behind
-the translated kernel. A sum of products is a loop of the schedule that is laid out and has the note ``dot``, the name
-of one of `machine.DotProduct`'s instructions:
+Kernels call them as functions (``@tw_dot_vnni512_us``); `with_definitions` puts their bodies, which LLVM inlines, in
+place of the declarations. A sum of products is a loop of the schedule that is laid out and has the note ``dot``, the
+name of one of `DOTS`:
 
     for l in vector(16): for q in unroll(4, notes={'dot': 'vnni512_us'}): acc[l] += x[k*4 + q] * w[k, l, q]
 """
@@ -12,20 +12,54 @@ from __future__ import annotations
 import re
 
 from ...errors import CompileError
+from ...schedule.machine import DotProduct
 from ...schedule.nest import For, Store
-from ...tensor.expr import Expr, Load, Op
+from ...tensor.expr import Expr, Load, Op, Target
 from .bf16 import DotEmitter
 from .emit_expr import Value
+from .host import CpuDescription
 
-#: name in a note -> (lanes, products a lane)
+#: all instructions, with the tile of sums that fits the registers
 DOTS = {
-    "vnni512_us": (16, 4), "vnni256_us": (8, 4), "neon_ss": (4, 4), "neon_uu": (4, 4), "smlad_ss": (0, 4),
-    "smlad_us": (0, 4), "mve_ss": (0, 16),
-}  # fmt: skip
+    d.name: d
+    for d in (
+        DotProduct("vnni512_us", 16, 4, ("u", "s"), 13, 2),
+        DotProduct("vnni256_us", 8, 4, ("u", "s"), 6, 2),
+        DotProduct("neon_ss", 4, 4, ("s", "s"), 8, 3),
+        DotProduct("smlad_ss", 0, 4, ("s", "s"), 2, 2),
+        DotProduct("mve_ss", 0, 16, ("s", "s"), 1, 4),
+    )
+}
+DUAL_MULTIPLY = ("cortex-m4", "cortex-m7", "cortex-m33")
+
+
+def dot_products(description: CpuDescription) -> tuple[DotProduct, ...]:
+    """Those that a processor has, the best first."""
+    have = set(description.features)
+    names: list[str] = []
+    if description.arch == "x86_64":
+        if "avx512vnni" in have and description.vector_bytes == 64:
+            names.append("vnni512_us")
+        elif have & {"avx512vnni", "avxvnni"} and description.vector_bytes == 32:
+            names.append("vnni256_us")
+    elif description.arch == "aarch64" and "dotprod" in have:
+        names.append("neon_ss")
+    elif description.cpu in DUAL_MULTIPLY:
+        names.append("smlad_ss")
+    elif description.cpu == "cortex-m55":
+        names.append("mve_ss")
+    return tuple(DOTS[n] for n in names)
 
 
 class IntegerEmitter(DotEmitter):
     """Emission of ``mulhsi`` and of loops with the note ``dot``."""
+
+    #: our functions that the kernel calls, name -> declaration
+    declared: dict[str, str]
+
+    def write(self, t: Target, value: Value) -> None:
+        """Store a value; see `emit.Emitter`."""
+        raise NotImplementedError
 
     def call(self, name: str, args: list[Value], result: Value) -> Value:
         """A call of one of the functions that `with_definitions` knows."""
@@ -48,7 +82,7 @@ class IntegerEmitter(DotEmitter):
         name = s.note("dot")
         if name is None:
             return False
-        lanes, depth = DOTS[name]
+        lanes, depth = DOTS[name].lanes, DOTS[name].depth
         acc, row, column = self._factors(s)
         if (self.vector.width if self.vector else 0) != lanes or (lanes == 0 and depth == 4 and s.trip != depth):
             if lanes:
@@ -140,16 +174,18 @@ class IntegerEmitter(DotEmitter):
 # ---- definitions in LLVM IR ----------------------------------------------------------------------------------------
 
 
-def with_definitions(text: str) -> str:
-    """LLVM IR with the declarations of our functions replaced by their definitions."""
+def with_definitions(text: str, description: CpuDescription) -> str:
+    """LLVM IR with the declarations of our functions replaced by their definitions for a processor."""
     wanted = re.findall(r"^declare [^\n]*@(tw_(?:mulhsi|dot)_\w+)\([^\n]*$", text, flags=re.M)
     if not wanted:
         return text
     text = re.sub(r"^declare [^\n]*@tw_(?:mulhsi|dot)_\w+\([^\n]*\n", "", text, flags=re.M)
-    return text + "\n" + "\n".join(_definition(name) for name in wanted)
+    return text + "\n" + "\n".join(_definition(name, description) for name in wanted)
 
 
-def _definition(name: str) -> str:
+def _definition(name: str, description: CpuDescription) -> str:
+    if name == "tw_mulhsi_0" and description.arch == "thumbv6m":
+        return _UPPER_WORD_IN_HALVES
     if name.startswith("tw_mulhsi_"):
         return _upper_word(name, int(name.rpartition("_")[2]))
     body = _DOTS[name.removeprefix("tw_dot_")]
@@ -170,6 +206,29 @@ def _upper_word(name: str, lanes: int) -> str:
 """
 
 
+#: without a product of 64 bits: a = a1 * 2**16 + a0 with a0 >= 0, b alike
+_UPPER_WORD_IN_HALVES = """define internal i32 @tw_mulhsi_0(i32 %a, i32 %b) noinline nounwind {
+  %a0 = and i32 %a, 65535
+  %a1 = ashr i32 %a, 16
+  %b0 = and i32 %b, 65535
+  %b1 = ashr i32 %b, 16
+  %low = mul i32 %a0, %b0
+  %carry = lshr i32 %low, 16
+  %p = mul i32 %a1, %b0
+  %middle = add i32 %p, %carry
+  %m0 = and i32 %middle, 65535
+  %m1 = ashr i32 %middle, 16
+  %q = mul i32 %a0, %b1
+  %other = add i32 %q, %m0
+  %o1 = ashr i32 %other, 16
+  %high = mul i32 %a1, %b1
+  %s = add i32 %high, %m1
+  %result = add i32 %s, %o1
+  ret i32 %result
+}
+"""
+
+
 def _vnni(lanes: int) -> str:
     v = f"<{lanes} x i32>"
     intrinsic = f"@llvm.x86.avx512.vpdpbusd.{32 * lanes}"
@@ -181,8 +240,8 @@ define internal {v} @NAME({v} %acc, {v} %a, {v} %b) alwaysinline nounwind {{
 """
 
 
-def _neon(sign: str) -> str:
-    intrinsic = f"@llvm.aarch64.neon.{sign}dot.v4i32.v16i8"
+def _neon() -> str:
+    intrinsic = "@llvm.aarch64.neon.sdot.v4i32.v16i8"
     return f"""declare <4 x i32> {intrinsic}(<4 x i32>, <16 x i8>, <16 x i8>)
 define internal <4 x i32> @NAME(<4 x i32> %acc, <4 x i32> %a, <4 x i32> %b) alwaysinline nounwind {{
   %x = bitcast <4 x i32> %a to <16 x i8>
@@ -224,9 +283,7 @@ define internal i32 @NAME(i32 %acc, <16 x i8> %a, <16 x i8> %b) alwaysinline nou
 _DOTS = {
     "vnni512_us": _vnni(16),
     "vnni256_us": _vnni(8),
-    "neon_ss": _neon("s"),
-    "neon_uu": _neon("u"),
+    "neon_ss": _neon(),
     "smlad_ss": _smlad("sxtb16"),
-    "smlad_us": _smlad("uxtb16"),
     "mve_ss": _MVE,
 }

@@ -8,6 +8,7 @@ arguments.
 from __future__ import annotations
 
 from ...errors import CompileError
+from ...schedule.inplace import inplace_pairs
 from ...schedule.nest import Alloc, For, If, Nest, Seq, Stmt, Store, Target, children, walk_stmts, writes
 from ...schedule.region import all_ranges
 from ...tensor.expr import Buffer, Load, Op
@@ -44,13 +45,21 @@ class Emitter(IntegerEmitter):
             self.memory[p.name] = f"%p{i}"
         self.top(self.nest.body)
         size = max(self.scratch_peak, 1)
-        params = [f"%p{i}: {self.memref(p)}" for i, p in enumerate(self.nest.params)]
-        params += [f"%scratch: memref<{size}xi8>", "%tid: index", "%nt: index"]
+        params = [f"%p{i}: {self.memref(p)}{self.alone(p)}" for i, p in enumerate(self.nest.params)]
+        params += [f"%scratch: memref<{size}xi8> {{llvm.noalias}}", "%tid: index", "%nt: index"]
         body = "\n".join("    " + x for x in [*self.constants.values(), *self.lines])
         body = body.replace(SCRATCH, f"memref<{size}xi8>")
         called = "".join(f"  {d}\n" for d in self.declared.values())
-        text = f"module {{\n{called}  func.func @{self.nest.name}({', '.join(params)}) {{\n{body}\n    return\n  }}\n}}\n"
+        text = (
+            f"module {{\n{called}  func.func @{self.nest.name}({', '.join(params)}) {{\n{body}\n    return\n  }}\n}}\n"
+        )
         return text, self.scratch_peak
+
+    def alone(self, p: Buffer) -> str:
+        """Tell LLVM that a result shares its memory with no operand; then what is written there changes none of them,
+        and what does not change in a loop is computed before it."""
+        shared = {o for o, _ in inplace_pairs(self.nest)}
+        return " {llvm.noalias}" if p.name in self.nest.outputs and p.name not in shared else ""
 
     # ---- work sharing ----
 
@@ -201,8 +210,9 @@ class Emitter(IntegerEmitter):
 
     def store(self, s: Store) -> None:
         values = [self.target_value(t) for t in s.targets]
-        for t, v in zip(s.targets, values, strict=True):
-            self.write(t, v)
+        if not self.write_pairs(s, values):
+            for t, v in zip(s.targets, values, strict=True):
+                self.write(t, v)
 
     def target_value(self, t: Target) -> Value:
         if self.vector and self.invariant(t):

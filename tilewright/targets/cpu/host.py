@@ -16,6 +16,7 @@ from typing import Any
 
 from ...errors import PackageError
 from ...options import usable_cores
+from ...schedule.machine import DotProduct
 
 #: The features that can change the code we emit. Others (virtualization, cryptography, random numbers ...) are left
 #: out, so that a package or a cached kernel does not depend on them.
@@ -59,6 +60,18 @@ class CpuDescription:
     def winograd(self) -> bool:
         """Whether Winograd's method may be chosen: not for narrow vectors, where it was not measured."""
         return self.vector_bytes >= 32
+
+    @property
+    def dot_products(self) -> tuple[DotProduct, ...]:
+        """The instructions for sums of products of bytes."""
+        from .dot_product import dot_products
+
+        return dot_products(self)
+
+    @property
+    def activations(self) -> str:
+        """How 8-bit tensors of a quantized model are best kept: as the instructions want their first factor."""
+        return "ui8" if self.dot_products and self.dot_products[0].signs[0] == "u" else "i8"
 
     def llvm_features(self) -> str:
         """The feature string for LLVM: what is there with ``+``, what an x86 cpu name may imply without its

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...schedule.machine import DotProduct
 from ..cpu.host import CpuDescription
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -74,6 +75,10 @@ class Machine:
     @property
     def cores(self) -> int:
         return 1
+
+    @property
+    def dot_products(self) -> tuple[DotProduct, ...]:
+        return self.code.dot_products
 
     @property
     def bits(self) -> int:

@@ -153,6 +153,8 @@ def support_llvm(machine: Machine) -> str:
     parts = [_SUPPORT.replace("WORD", w)]
     if machine.code.triple.startswith("thumb"):
         parts += [_AEABI, _DIVISION]
+    if machine.fpu:
+        parts.append(_ROUND)
     return "\n".join(parts)
 
 
@@ -227,6 +229,23 @@ _AEABI = "\n".join(
         ("clr", "", "", "set(ptr %to, i32 0, i32 %size)"),
     )
 )
+
+#: to the nearest whole number, halves to even, for an FPU without an instruction for it: 2**23 has no fraction left
+_ROUND = """\
+declare float @llvm.copysign.f32(float, float)
+declare float @llvm.fabs.f32(float)
+
+define weak float @roundevenf(float %x) #0 {
+  %large = call float @llvm.copysign.f32(float 8388608.0, float %x)
+  %sum = fadd float %x, %large
+  %whole = fsub float %sum, %large
+  %result = call float @llvm.copysign.f32(float %whole, float %x)
+  %size = call float @llvm.fabs.f32(float %x)
+  %fraction = fcmp olt float %size, 8388608.0
+  %y = select i1 %fraction, float %result, float %x
+  ret float %y
+}
+"""
 
 #: division for cores without the instruction, bit by bit: quotient in the low word, remainder in the high one
 _DIVISION = """\

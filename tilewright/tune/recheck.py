@@ -1,0 +1,125 @@
+"""The last word on what was tuned: the model with the results against the model without, in turns.
+
+A schedule that wins alone may lose in a model, where its data come from other kernels and the caches are shared. What
+is slower there than untuned, beyond noise, is taken back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .database import Database, Machine
+from .key import kernel_key
+
+#: rounds of both models, runs of each in a round, and how often results may be taken back
+ROUNDS, RUNS, PASSES = 9, 3, 3
+#: a kernel is slower if the median of the rounds says so by this much, and three in four rounds agree
+SLOWER = 1.02
+
+
+@dataclass
+class Recheck:
+    """Seconds of one run of the model, untuned and tuned (medians of paired rounds), and the kernels whose results were
+    taken back."""
+
+    untuned: float = 0.0
+    tuned: float = 0.0
+    withdrawn: list[str] = field(default_factory=list)
+
+    @property
+    def speedup(self) -> float:
+        return self.untuned / self.tuned if self.tuned else 1.0
+
+
+def recheck(source: Any, options: dict[str, Any], database: Database, machine: Machine) -> Recheck:
+    """Measure a model with and without its tuned kernels, and withdraw results that make a kernel slower in it.
+
+    `options` are those of `tilewright.compile`. The tuned model that remains is not slower than the untuned one beyond
+    noise; if it still seems to be, all its results are withdrawn."""
+    from ..compiler import compile_state
+
+    found = Recheck()
+    with _using(database):
+        _, plain = compile_state(source, **{**options, "tuned": False})
+        try:
+            for attempt in range(PASSES):
+                state, tuned = compile_state(source, **{**options, "tuned": True})
+                used = dict(state.tuned.used) if state.tuned is not None else {}
+                if not used:
+                    found.tuned = found.untuned
+                    return found
+                try:
+                    ratios, found.untuned, found.tuned = _race(plain, tuned)
+                finally:
+                    tuned.close()
+                slow = [name for name in used if _slower(ratios.get(name))]
+                if not slow and _slower(ratios[""]):
+                    slow = list(used)  # no single kernel is to blame
+                elif attempt == PASSES - 1:
+                    slow = slow and list(used)
+                if not slow:
+                    return found
+                for name in slow:
+                    number = database.task(kernel_key(state.kernels[name]), name, machine)
+                    database.withdraw(number, used[name].digest)
+                found.withdrawn += slow
+            found.tuned = found.untuned
+            return found
+        finally:
+            plain.close()
+
+
+def _race(plain: Any, tuned: Any) -> tuple[dict[str, np.ndarray], float, float]:
+    """Time ratios of every round by kernel (and of the whole model under ""), and the median times of both models."""
+    from ..report.compare import random_inputs
+
+    made = random_inputs([(i.name, i.shape, i.numpy_dtype) for i in plain.inputs], 0)
+    inputs = [made[i.name] for i in plain.inputs]
+    rows: dict[str, list[float]] = {"": []}
+    before, after = [], []
+    for turn in range(ROUNDS):
+        order = (plain, tuned) if turn % 2 == 0 else (tuned, plain)
+        times = {id(x): _by_kernel(x, inputs) for x in order}
+        old, new = times[id(plain)], times[id(tuned)]
+        before.append(sum(old.values()))
+        after.append(sum(new.values()))
+        rows[""].append(after[-1] / before[-1])
+        for name in old.keys() & new.keys():
+            rows.setdefault(name, []).append(new[name] / max(old[name], 1e-12))
+    return {n: np.array(r) for n, r in rows.items()}, float(np.median(before)), float(np.median(after))
+
+
+def _by_kernel(executable: Any, inputs: list[Any]) -> dict[str, float]:
+    """Seconds of all calls of each kernel in one run: the fastest of a few runs, call by call."""
+    fastest = executable.time_calls(inputs, runs=RUNS).min(axis=0)
+    found: dict[str, float] = {}
+    for call, seconds in zip(executable.package.program.calls, fastest, strict=True):
+        found[call.symbol] = found.get(call.symbol, 0.0) + float(seconds)
+    return found
+
+
+def _slower(ratios: np.ndarray | None) -> bool:
+    """Whether a kernel is slower beyond noise."""
+    return ratios is not None and bool(np.median(ratios) > SLOWER and np.quantile(ratios, 0.25) > 1.0)
+
+
+@contextlib.contextmanager
+def _using(database: Database) -> Iterator[None]:
+    """Let compilation read this database."""
+    old = os.environ.get("TILEWRIGHT_DB")
+    os.environ["TILEWRIGHT_DB"] = str(database.path)
+    try:
+        yield
+    finally:
+        if old is None:
+            del os.environ["TILEWRIGHT_DB"]
+        else:
+            os.environ["TILEWRIGHT_DB"] = old
+
+
+__all__ = ["Recheck", "recheck"]

@@ -1,0 +1,289 @@
+"""The protocol of `tilewright runner`: JSON messages over TCP, authenticated with a key that both sides have.
+
+    runner -> {"tilewright-runner": 1, "nonce": a}
+    tuner  -> {"nonce": b, "proof": HMAC(key, "tuner" a b)}
+    runner -> {"proof": HMAC(key, "runner" a b)}
+
+After that every message is its length (4 bytes), the HMAC-SHA256 of its direction, number and text under a key of this
+connection, and the text. A message that was changed, repeated or left out ends the connection. Nothing is encrypted:
+kernels can be read by who listens. Only JSON is read from the network, never objects of Python."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import secrets
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import UsageError
+from ..options import get
+from .station import Lost, Station
+
+VERSION = 1
+#: bytes of one message, and of one before the other side has proved itself
+LIMIT, GREETING = 64 << 20, 1024
+#: seconds for the handshake, and for the answer to a request
+HANDSHAKE, PATIENCE = 10.0, 1800.0
+KEY_BYTES = 16
+
+
+class Refused(Exception):
+    """The other side broke the protocol or does not have the key."""
+
+
+def key_from(text: str | None) -> bytes:
+    """The key as bytes; UsageError if it is absent or too short.
+
+    >>> key_from("sixteen bytes or more")
+    b'sixteen bytes or more'
+    """
+    value = (text if text is not None else get("TILEWRIGHT_RUNNER_KEY") or "").strip().encode()
+    if len(value) < KEY_BYTES:
+        raise UsageError(
+            f"a runner's key has {len(value)} bytes, it must have {KEY_BYTES} or more",
+            stage="tune",
+            hint="set TILEWRIGHT_RUNNER_KEY on both sides: python -c 'import secrets; print(secrets.token_hex(16))'",
+        )
+    return value
+
+
+class Channel:
+    """One authenticated connection; `send` and `receive` take turns on both sides."""
+
+    def __init__(self, connection: socket.socket, key: bytes, *, serves: bool) -> None:
+        self.connection = connection
+        self.sent = self.received = 0
+        self.session = b""
+        self.mine, self.theirs = (b"runner", b"tuner") if serves else (b"tuner", b"runner")
+        connection.settimeout(HANDSHAKE)
+        if serves:
+            own = secrets.token_hex(16)
+            self._write(json.dumps({"tilewright-runner": VERSION, "nonce": own}).encode())
+            hello = self._greeting()
+            both = f"{own} {_nonce(hello)}".encode()
+            if not hmac.compare_digest(str(hello.get("proof")), _proof(key, b"tuner", both)):
+                raise Refused("the key is wrong")
+            self._write(json.dumps({"proof": _proof(key, b"runner", both)}).encode())
+        else:
+            hello = self._greeting()
+            if hello.get("tilewright-runner") != VERSION:
+                raise Refused(f"it is no runner of protocol version {VERSION}")
+            own = secrets.token_hex(16)
+            both = f"{_nonce(hello)} {own}".encode()
+            self._write(json.dumps({"nonce": own, "proof": _proof(key, b"tuner", both)}).encode())
+            try:
+                answer = self._greeting()
+            except EOFError:
+                raise Refused("the key is wrong") from None
+            if not hmac.compare_digest(str(answer.get("proof")), _proof(key, b"runner", both)):
+                raise Refused("the runner does not have the key")
+        self.session = hmac.new(key, b"session " + both, hashlib.sha256).digest()
+        connection.settimeout(PATIENCE)
+
+    # ---- messages ----
+
+    def send(self, message: Any) -> None:
+        text = json.dumps(message).encode()
+        self._write(self._seal(self.mine, self.sent, text) + text)
+        self.sent += 1
+
+    def receive(self) -> Any:
+        """The next message; EOFError if the connection has ended, Refused if it is not authentic."""
+        data = self._read(LIMIT)
+        seal, text = data[:32], data[32:]
+        if not hmac.compare_digest(seal, self._seal(self.theirs, self.received, text)):
+            raise Refused("a message is not authentic")
+        self.received += 1
+        return _parse(text)
+
+    def _seal(self, who: bytes, number: int, text: bytes) -> bytes:
+        return hmac.new(self.session, who + struct.pack("<Q", number) + text, hashlib.sha256).digest()
+
+    def _greeting(self) -> dict[str, Any]:
+        found = _parse(self._read(GREETING))
+        if not isinstance(found, dict):
+            raise Refused("the greeting is no object")
+        return found
+
+    def _write(self, data: bytes) -> None:
+        if len(data) > LIMIT:
+            raise Refused(f"a message of {len(data)} bytes is too long")
+        self.connection.sendall(struct.pack("<I", len(data)) + data)
+
+    def _read(self, limit: int) -> bytes:
+        (length,) = struct.unpack("<I", self._exactly(4))
+        if length > limit:
+            raise Refused(f"a message of {length} bytes is too long")
+        return self._exactly(length)
+
+    def _exactly(self, count: int) -> bytes:
+        parts = []
+        while count:
+            part = self.connection.recv(min(count, 1 << 20))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.close()
+
+
+def _nonce(message: dict[str, Any]) -> str:
+    nonce = message.get("nonce")
+    if not isinstance(nonce, str) or len(nonce) != 32:
+        raise Refused("the greeting has no nonce")
+    return nonce
+
+
+def _proof(key: bytes, who: bytes, nonces: bytes) -> str:
+    return hmac.new(key, who + b" " + nonces, hashlib.sha256).hexdigest()
+
+
+def _parse(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise Refused("a message is no JSON") from None
+
+
+# ---- the tuner's side ----------------------------------------------------------------------------------------------
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """(host, port) of ``HOST:PORT``; UsageError for anything else.
+
+    >>> address_of("board:7070"), address_of("[::1]:7070")
+    (('board', 7070), ('::1', 7070))
+    """
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
+        raise UsageError(f"{text!r} is no address of a runner", stage="tune", hint="HOST:PORT or ray://ADDRESS")
+    return host.strip("[]"), int(port)
+
+
+class TcpLink:
+    """The way to a `tilewright runner`."""
+
+    def __init__(self, text: str, key: bytes) -> None:
+        self.name, self.key = text, key
+        self.address = address_of(text)
+        self.channel: Channel | None = None
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            if self.channel is None:
+                self.revive()
+            assert self.channel is not None
+            self.channel.send(request)
+            return self.channel.receive()
+        except (OSError, EOFError, Refused) as e:
+            self.close()
+            raise Lost(str(e) or "it closed the connection") from None
+
+    def revive(self) -> None:
+        self.close()
+        connection: socket.socket | None = None
+        try:
+            connection = socket.create_connection(self.address, timeout=HANDSHAKE)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self.channel = Channel(connection, self.key, serves=False)
+        except (OSError, EOFError, Refused) as e:
+            if connection is not None:
+                connection.close()
+            raise Lost(str(e) or "it closed the connection") from None
+
+    def close(self) -> None:
+        if self.channel is not None:
+            self.channel.close()
+        self.channel = None
+
+
+def connect_to(text: str, key: bytes | None = None) -> TcpLink:
+    """A connection to ``HOST:PORT``; UsageError if nobody answers there, or with another key."""
+    link = TcpLink(text, key if key is not None else key_from(None))
+    try:
+        link.revive()
+    except Lost as e:
+        raise UsageError(f"runner {text} cannot be used: {e}", stage="tune") from None
+    return link
+
+
+# ---- the runner's side ---------------------------------------------------------------------------------------------
+
+
+class Server:
+    """Serves a station to tuners that have the key; one request at a time is at work, so that none disturbs another.
+
+    `port` 0 takes a free one; `address` says which. Tuners that wait are served in turn.
+    """
+
+    #: connections at a time, of which most wait
+    MOST = 16
+
+    def __init__(
+        self, station: Station, host: str, port: int, key: bytes, log: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self.station, self.key, self.log = station, key, log
+        self._work, self._slots = threading.Lock(), threading.BoundedSemaphore(self.MOST)
+        try:
+            self.listener = socket.create_server((host, port), family=_family(host), backlog=self.MOST)
+        except OSError as e:
+            raise UsageError(f"cannot listen on {host}:{port}: {e}", stage="runner") from None
+        self.address: tuple[str, int] = self.listener.getsockname()[:2]
+
+    def serve(self) -> None:
+        """Serve until `close`."""
+        while True:
+            self._slots.acquire()
+            try:
+                connection, peer = self.listener.accept()
+            except OSError:  # closed
+                return
+            name = f"{peer[0]}:{peer[1]}"
+            threading.Thread(target=self._client, args=(connection, name), name=name, daemon=True).start()
+
+    def _client(self, connection: socket.socket, name: str) -> None:
+        try:
+            with connection:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                late = threading.Timer(HANDSHAKE, connection.shutdown, (socket.SHUT_RDWR,))
+                late.start()
+                try:
+                    channel = Channel(connection, self.key, serves=True)
+                finally:
+                    late.cancel()
+                self.log(f"{name} is connected")
+                while True:
+                    request = channel.receive()
+                    with self._work:
+                        answer = self.station.answer(request)
+                    channel.send(answer)
+        except EOFError:
+            self.log(f"{name} has gone")
+        except (OSError, Refused) as e:
+            self.log(f"{name} was refused: {e}")
+        finally:
+            self._slots.release()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.station.close()
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+__all__ = ["Channel", "Refused", "Server", "TcpLink", "address_of", "connect_to", "key_from"]
