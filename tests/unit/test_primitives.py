@@ -16,6 +16,7 @@ from tilewright.schedule.legality import _distinct_enumerated, distinct
 from tilewright.schedule.nest import For, Store
 from tilewright.schedule.schedule import Schedule, ScheduleError
 from tilewright.schedule.text import format_nest, parse_nest
+from tilewright.targets.cpu.host import CpuDescription, host
 from tilewright.tensor.evaluate import NUMPY, evaluate
 from tilewright.tensor.expr import Const, Var, variables
 from tilewright.tensor.kernel import Kernel
@@ -28,7 +29,7 @@ def kernel(text: str, constants: tuple[str, ...] = ()) -> Kernel:
 def outcome(s: Schedule) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(3)
     nest = s.nest()
-    arrays = {b.name: rng.standard_normal(b.shape).astype(NUMPY[b.dtype]) for b in s.kernel.inputs}
+    arrays = {b.name: (rng.standard_normal(b.shape) * 3).astype(NUMPY[b.dtype]) for b in s.kernel.inputs}
     return interpret_nest(nest, {n: pack_array(a, nest.packs[n]) if n in nest.packs else a for n, a in arrays.items()})
 
 
@@ -699,3 +700,63 @@ def test_whether_iterations_collide_is_decided_exactly():
         assert distinct(tuple(indices), loop, ranges) == apart
         answers.add(apart)
     assert answers == {True, False}
+
+
+BYTES = """
+def k(x: i8[3, 8], w: i8[32, 8], y: out(i32[3, 32])):
+    for m in serial(3):
+        for n in serial(32):
+            for k in serial(8):
+                s0: y[m, n] = reduce(addi(muli(extsi[i32](w[n, k]), extui[i32](x[m, k])), y[m, n]), init=i32(0), over=(k,))
+"""
+
+
+class WithDots:
+    """A target whose processor multiplies bytes."""
+
+    name = "board"
+
+    def describe(self):
+        return CpuDescription("x86_64-unknown-linux-gnu", "", ("avx512f", "avx512vnni"), vector_bytes=64)
+
+
+def tiled_bytes(target="cpu") -> Schedule:
+    s = Schedule(kernel(BYTES, constants=("w",)), target)
+    outer, _ = s.split("n", 16)
+    k_o, k_i = s.split("k", 4)
+    s.reorder("m", outer, k_o, "n_i", k_i)
+    return s
+
+
+def test_tensorize():
+    s = tiled_bytes(WithDots())
+    refuses(s, "target board has no instruction 'amx'", "tensorize", "n_i", "amx")
+    refuses(s, "w moves by 8 along n_i, not by 4", "tensorize", "n_i", "vnni512_us")
+    refuses(s, "k_o has 2 iterations, not 16", "tensorize", "k_o", "vnni512_us")
+    s.pack("w", ((16,), (4,)), (0, 2, 1, 3))
+    before = outcome(s)
+    s.tensorize("n_i", "vnni512_us")
+    assert body(s).splitlines()[3:5] == [
+        "            for n_i in vector(16, lanes=16):",
+        "                for k_i in unroll(4, notes={'dot': 'vnni512_us'}):",
+    ]
+    np.testing.assert_array_equal(outcome(s)["y"], before["y"])
+    signed = Schedule(kernel(BYTES.replace("extui", "extsi"), constants=("w",)), WithDots())
+    outer, _ = signed.split("n", 16)
+    k_o, k_i = signed.split("k", 4)
+    signed.reorder("m", outer, k_o, "n_i", k_i)
+    signed.pack("w", ((16,), (4,)), (0, 2, 1, 3))
+    refuses(signed, "block s0 computes something else", "tensorize", "n_i", "vnni512_us")
+
+
+def test_tensorized_code_uses_the_instruction():
+    if "vnni512_us" not in {d.name for d in host().dot_products}:
+        pytest.skip("this processor has no AVX-512 VNNI")
+    s = tiled_bytes()
+    s.pack("w", ((16,), (4,)), (0, 2, 1, 3))
+    s.tensorize("n_i", "vnni512_us")
+    assert "vpdpbusd" in s.source("asm")
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(-128, 128, (3, 8), np.int8), rng.integers(-128, 128, (32, 8), np.int8)
+    want = x.view(np.uint8).astype(np.int32) @ w.astype(np.int32).T
+    np.testing.assert_array_equal(s.build(threads=1)(x, w), want)

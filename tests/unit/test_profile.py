@@ -135,6 +135,19 @@ def test_a_kernel_that_falls_to_the_general_rule_says_why():
     assert fell(matmul(8, 8, 8), schedule(matmul(8, 8, 8), host())) == ""
 
 
+def test_a_single_row_has_a_rule():
+    text = """func.func @main(%x: tensor<1x1000xf32>) -> tensor<1x1000xf32> {
+      %0 = "tw.softmax"(%x) {axis = 1 : i64} : (tensor<1x1000xf32>) -> tensor<1x1000xf32>
+      return %0 : tensor<1x1000xf32>
+    }"""
+    run = tw.compile(text, threads=2)
+    (about,) = run.package.report["kernels"]
+    assert about["kind"] == "rows" and not about["fell"]
+    x = np.random.default_rng(0).standard_normal((1, 1000)).astype(np.float32)
+    e = np.exp(x.astype(np.float64) - x.max())
+    np.testing.assert_allclose(run(x)[0], e / e.sum(), rtol=1e-5)
+
+
 def test_explain_marks_what_fell(small_package):
     small_package.report["kernels"][0] |= {
         "kind": "general",

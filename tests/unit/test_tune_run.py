@@ -157,13 +157,23 @@ class Log(Database):
 
 meter = Meter(find("cpu"), 1, jobs=1, seconds=0.01)
 options, seed = Options(threads=1, jobs=1), int(sys.argv[2])
-tuner = Tuner([task_of(small(24, 96, 8))], options, None, Log(sys.argv[1]), seed, meter=meter)
+tuner = Tuner([task_of(small(48, 192, 24))], options, None, Log(sys.argv[1]), seed, meter=meter)
 print("ready", flush=True)
 tuner.run(400)
 """
 
 
 def test_sigkill_at_random_moments_loses_nothing(tmp_path):
+    kill_tuners(tmp_path, 3)
+
+
+@pytest.mark.big
+def test_sigkill_at_twenty_moments_loses_nothing(tmp_path):
+    kill_tuners(tmp_path, 20)
+
+
+def kill_tuners(tmp_path: Path, times: int) -> None:
+    """Kill the tuner at random moments; after each, what it had reported is in a whole database, and it goes on."""
     if not hasattr(signal, "SIGKILL"):
         pytest.skip("no SIGKILL on this system")
     source = Path(__file__).read_text()
@@ -174,7 +184,7 @@ def test_sigkill_at_random_moments_loses_nothing(tmp_path):
     path, rng, logged = tmp_path / "t.sqlite", random.Random(7), set()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
     counts = [0]
-    for n in range(4):
+    for n in range(times):
         process = subprocess.Popen(
             [sys.executable, str(tmp_path / "tuner.py"), str(path), str(n)],
             stdout=subprocess.PIPE, stderr=(tmp_path / "log").open("w"), env=environment, text=True,

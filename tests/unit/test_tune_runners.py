@@ -350,6 +350,7 @@ def cluster(monkeypatch):
     made.shutdown()
 
 
+@pytest.mark.big
 def test_ray_actors_measure_and_a_lost_node_is_replaced(cluster, tmp_path):
     made, second = cluster
     fleet = connect(["ray://auto?resource=board"], 1)

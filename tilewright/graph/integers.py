@@ -63,16 +63,17 @@ class Integers:
     activations: Literal["i8", "ui8"] = "i8"
 
     def run(self, graph: Graph) -> PassReport:
-        report = rewrite(graph, [_kept_as(self.activations), *EXACT])
-        for name, count in rewrite(graph, [_kept_as(self.activations), *EXACT, *PATTERNS]).items():
-            report[name] = report.get(name, 0) + count
-        for name, count in rewrite(graph, LEFT).items():
-            report[name] = report.get(name, 0) + count
+        exact = [*_kept_as(self.activations), *EXACT]
+        report: PassReport = {}
+        for patterns in (exact, [*exact, *PATTERNS], LEFT):
+            for name, count in rewrite(graph, patterns).items():
+                report[name] = report.get(name, 0) + count
         return report
 
 
-def _kept_as(wanted: str) -> Any:
-    """Dequantizations of, and quantizations to, the other signedness through one flip of the sign bit."""
+def _kept_as(wanted: str) -> list[Any]:
+    """Patterns that keep 8-bit tensors in one signedness, through flips of the sign bit that meet and vanish."""
+    offset = 128 if wanted == "ui8" else -128
 
     @pattern("dequantize_linear", "quantize_linear")
     def one_signedness(rw: Rewriter, op: ir.Operation) -> Any:
@@ -88,7 +89,30 @@ def _kept_as(wanted: str) -> Any:
             return rw.again(op, [rw.create("flip_sign", x), s, zero])[0]
         return rw.create("flip_sign", rw.again(op, [x, s, zero], to=wanted)[0])
 
-    return one_signedness
+    @pattern("requantize")
+    def requantized_in_one(rw: Rewriter, op: ir.Operation) -> Any:
+        """requantize to ui8 -> flip_sign(requantize to i8)"""
+        a = dialect.attributes(op)
+        if a["to"] == wanted:
+            return None
+        moved = {k: a[k] + offset for k in ("zero", "low", "high")}
+        return rw.create("flip_sign", rw.again(op, dialect.arguments(op), to=wanted, **moved)[0])
+
+    @pattern("integer_conv", "integer_matmul")
+    def multiplied_in_one(rw: Rewriter, op: ir.Operation) -> Any:
+        """integer_matmul(x: ui8, w) -> integer_matmul(flip_sign(x): i8, w) + 128 * sum(w)"""
+        x, w = op.operands
+        numbers = constant(rw, w)
+        if dtype(x) == wanted or numbers is None:
+            return None
+        conv = op.name == "tw.integer_conv"
+        total = numbers.astype(np.int64).sum(axis=tuple(range(1, numbers.ndim)) if conv else 0) * -offset
+        changes = {"pad_value": dialect.attributes(op)["pad_value"] + offset} if conv else {}
+        new = rw.again(op, [rw.create("flip_sign", x), w], **changes)[0]
+        along = [1] * (numbers.ndim - 2) if conv else []
+        return rw.create("add", new, rw.constant(total.astype(np.int32).reshape(-1, *along), "offset"))
+
+    return [one_signedness, requantized_in_one, multiplied_in_one]
 
 
 def _flipped_zero(rw: Rewriter, scale: ir.Value, zero: ir.Value | None, to: str) -> ir.Value:

@@ -97,7 +97,10 @@ def _centred(rw: Rewriter, value: ir.Value) -> tuple[ir.Value, ir.Value | None] 
 
 
 def _constant_weights(rw: Rewriter, value: ir.Value) -> Weights | None:
-    """Centred weights that are known at compile time."""
+    """Centred weights that are known at compile time; small ones may have been folded before."""
+    whole = constant(rw, value)
+    if whole is not None:
+        return Weights(whole.astype(np.int64), np.ones(1))
     found = _centred(rw, value)
     if found is None:
         return None

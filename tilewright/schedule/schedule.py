@@ -16,10 +16,13 @@ from .primitives.loops import LoopPrimitives
 from .primitives.memory import MemoryPrimitives, packed_shape
 from .primitives.reductions import ReductionPrimitives
 from .primitives.state import ScheduleError, primitive, stage_nest
+from .primitives.tensors import TensorPrimitives
 from .trace import replay
 
 
-class Schedule(LoopPrimitives, BlockPrimitives, ReductionPrimitives, DotPrimitives, MemoryPrimitives, Buildable):
+class Schedule(
+    LoopPrimitives, BlockPrimitives, ReductionPrimitives, DotPrimitives, TensorPrimitives, MemoryPrimitives, Buildable
+):
     """The loop nest of a kernel while it is being transformed.
 
     `body` is the current nest; `temporaries` are buffers whose place is still open: `nest()` allocates each as deep as

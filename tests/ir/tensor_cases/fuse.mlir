@@ -42,7 +42,7 @@ func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
   return %0 : tensor<4x8xf32>
 }
 // AFTER
-func.func private @softmax_04e2f18cd8(%arg0: tensor<4x8xf32>) -> tensor<4x8xf32> {
+func.func private @softmax_a6e7410e80(%arg0: tensor<4x8xf32>) -> tensor<4x8xf32> {
   %cst = arith.constant 0xFF800000 : f32
   %0 = tensor.empty() : tensor<4x1xf32>
   %1 = linalg.fill ins(%cst : f32) outs(%0 : tensor<4x1xf32>) -> tensor<4x1xf32>
@@ -69,13 +69,15 @@ func.func private @softmax_04e2f18cd8(%arg0: tensor<4x8xf32>) -> tensor<4x8xf32>
   %8 = tensor.empty() : tensor<4x8xf32>
   %9 = linalg.generic {indexing_maps = [affine_map<(d0, d1) -> (d0, d1)>, affine_map<(d0, d1) -> (d0, 0)>, affine_map<(d0, d1) -> (d0, d1)>], iterator_types = ["parallel", "parallel"]} ins(%4, %7 : tensor<4x8xf32>, tensor<4x1xf32>) outs(%8 : tensor<4x8xf32>) attrs =  {tw.op = "softmax"} {
   ^bb0(%in: f32, %in_1: f32, %out: f32):
-    %10 = arith.divf %in, %in_1 : f32
-    linalg.yield %10 : f32
+    %cst_2 = arith.constant 1.000000e+00 : f32
+    %10 = arith.divf %cst_2, %in_1 : f32
+    %11 = arith.mulf %in, %10 : f32
+    linalg.yield %11 : f32
   } -> tensor<4x8xf32>
   return %9 : tensor<4x8xf32>
 }
 func.func @main(%arg0: tensor<4x8xf32> {tw.dtype = "f32", tw.name = "arg0"}) -> (tensor<4x8xf32> {tw.dtype = "f32", tw.name = "out0"}) {
-  %0 = call @softmax_04e2f18cd8(%arg0) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %0 = call @softmax_a6e7410e80(%arg0) : (tensor<4x8xf32>) -> tensor<4x8xf32>
   return %0 : tensor<4x8xf32>
 }
 

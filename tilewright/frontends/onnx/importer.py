@@ -25,6 +25,8 @@ from .values import POISON, Ask, Failure, NotImported, Poison, Value, addressabl
 
 #: integer and bool tensors up to this many elements are folded at once (floats: INLINE_ELEMENTS)
 FOLD_ELEMENTS = 1024
+#: operators that are never folded here: the pass on quantized models wants to see the 8-bit weights
+KEPT = ("dequantize_linear",)
 #: functions may call functions this deep
 MAX_DEPTH = 64
 
@@ -310,7 +312,8 @@ class Importer:
         later: list[Callable[[], np.ndarray]] | None = None
         if all(v.constant for v in present):
             arrays = _Evaluation(cls, values, full, types)
-            if all(v.array is not None for v in present) and _small([*(v.type for v in present), *types]):
+            small = mnemonic not in KEPT and _small([*(v.type for v in present), *types])
+            if small and all(v.array is not None for v in present):
                 out = [self.constant(arrays(i), node.name) for i in range(len(types))]
                 return out if cls.multiple else out[0]
             later = [lambda i=i: arrays(i) for i in range(len(types))]  # type: ignore[misc]

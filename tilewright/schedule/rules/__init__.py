@@ -3,7 +3,7 @@
 A rule is a module with ``NAME``, ``PRIORITY`` (lower is tried first) and ``apply(kernel, machine, decisions) ->
 Schedule | str`` where a string is the reason why it does not apply. What a tuner may change, a rule asks with
 `Schedule.sample_choice`. Operators with loop nests of their own register them with `direct`. Adding a rule is adding a
-file.
+file; a rule from outside the package is added with `register` or as an entry point (docs/add_a_rule.md).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ...errors import CompileError
+from ...errors import CompileError, UsageError
 from ...tensor.kernel import Kernel
 from ..decisions import Decisions
 from ..machine import Machine
@@ -25,6 +25,9 @@ from ..nest import Pack, Stmt
 if TYPE_CHECKING:
     from ..schedule import Schedule
 
+ENTRY_POINTS = "tilewright.rules"
+#: rules from outside the package, by name
+_ADDED: dict[str, Any] = {}
 #: how a loop nest that is built directly asks for a decision: name, candidates, default (`Schedule.sample_choice`)
 Choose = Callable[[str, Sequence[Any], Any], Any]
 #: opaque operator -> function that builds the body of its kernel; see `direct`
@@ -81,11 +84,47 @@ class Scheduled:
     refused: tuple[tuple[str, str], ...]
 
 
-@lru_cache(maxsize=1)
-def rules() -> list[ModuleType]:
-    """All rule modules in the order they are tried."""
+class Rule(Protocol):
+    """A module or any object with these three; see the head of this file."""
+
+    NAME: str
+    PRIORITY: int
+
+    def apply(self, kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str: ...
+
+
+def register(rule: Rule) -> None:
+    """Try a rule from outside the package too, in the place that its PRIORITY says.
+
+    One registered before under the same name is replaced; UsageError if a rule here has that name, or if `rule` is
+    none. Installed packages name theirs as entry points of the group ``tilewright.rules`` instead.
+    """
+    missing = [a for a in ("NAME", "PRIORITY", "apply") if not hasattr(rule, a)]
+    if missing:
+        raise UsageError(f"{rule!r} is no rule: it has no {', '.join(missing)}", stage="schedule")
+    if rule.NAME in {m.NAME for m in _own()}:
+        raise UsageError(f"there is a rule called {rule.NAME!r}", stage="schedule", hint="choose another name")
+    _ADDED[rule.NAME] = rule
+    rules.cache_clear()
+
+
+def _own() -> list[Any]:
     modules = [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
-    return sorted((m for m in modules if hasattr(m, "apply")), key=lambda m: m.PRIORITY)
+    return [m for m in modules if hasattr(m, "apply")]
+
+
+@lru_cache(maxsize=1)
+def rules() -> list[Rule]:
+    """All rules in the order they are tried: the modules here, entry points, what was registered."""
+    found = {rule.NAME: rule for rule in _own()}
+    for entry in metadata.entry_points(group=ENTRY_POINTS):
+        rule = entry.load()
+        if not all(hasattr(rule, a) for a in ("NAME", "PRIORITY", "apply")) or rule.NAME in found:
+            raise UsageError(
+                f"entry point {entry.name!r} of {ENTRY_POINTS} is no new rule", hint=f"it is {entry.value}"
+            )
+        found[rule.NAME] = rule
+    return sorted({**found, **_ADDED}.values(), key=lambda rule: rule.PRIORITY)
 
 
 def direct_operators() -> frozenset[str]:

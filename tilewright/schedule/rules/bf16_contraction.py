@@ -27,6 +27,8 @@ FEATURE = "avx512bf16"
 LANES = 16
 #: cycles until a sum can be added to again, and multiply-adds a cycle
 LATENCY, THROUGHPUT = 6, 2
+#: elements that memory is asked for ahead of time where every panel is read once
+STREAM = 8192
 
 
 @dataclass(frozen=True)
@@ -270,7 +272,8 @@ def _pack(s: Schedule, anchor: Stage, loops: Loops, block: int) -> None:
 
 
 def _prefetch(s: Schedule, anchor: Stage, loops: Loops, columns: int, at: str, passes: int, machine: Machine) -> None:
-    """While the rows pass over one packed panel, ask for the next: a share of it in every step of the reduction.
+    """While the rows pass over one packed panel, ask for the next: a share of it in every step of the reduction. Where
+    there is one pass only, ask for what comes a little later.
 
     `passes` is how often each panel is walked. Worth it for operands that do not fit the second-level cache; hardware
     prefetching stops at every page.
@@ -291,6 +294,7 @@ def _prefetch(s: Schedule, anchor: Stage, loops: Loops, columns: int, at: str, p
     for v in serial:
         step = step * s.extent(v) + Var(v)
     position = (Var(at) % passes) * steps + step if passes > 1 else step
-    first = (Var(at) // passes + 1) * panel + position * (share * 32)
+    ahead = panel if passes > 1 else min(panel, STREAM)
+    first = (Var(at) // passes) * panel + ahead + position * (share * 32)
     if s.sample_choice("prefetch", (True, False), True):
         s.prefetch(serial[-1], buffer.name, [first + line * 32 for line in range(share)])

@@ -47,9 +47,7 @@ def _schedule(s: Schedule, kernel: Kernel, alive: list[str], rows: list[str], ma
     if s.loops(root) and order != s.loops(root):
         s.reorder(*order)
     at = fuse_outer(s, rows) if rows else None
-    if len(alive) > 1:
-        if at is None:
-            raise ScheduleError("a single row is not divided among threads")
+    if at is not None:  # the stages of a single row run one after another, on one thread
         for b in reversed(alive[:-1]):
             s.compute_at(b, at)
     for b in alive:
