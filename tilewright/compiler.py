@@ -66,6 +66,11 @@ class State:
     objects: dict[str, bytes] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
     package: Package | None = None
+    #: what earlier compilations left (`targets.cpu.memo`), None if it is not to be used, and what it gave
+    memo: Any = None
+    recalled: dict[str, Any] = field(default_factory=dict)
+    #: level-3 text of the kernels that the memo does not know yet
+    unknown: dict[str, str] = field(default_factory=dict)
     #: what the tuning database gave (`tune.lookup.Tuned`)
     tuned: Any = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -145,6 +150,8 @@ def schedule_kernels(state: State) -> None:
     tuned = Tuned.open(state.target, state.description, state.options.thread_count) if state.options.tuned else None
     for function in state.module.functions():
         kernel = read_kernel(function)
+        if _recall(state, kernel, function, tuned):
+            continue
         state.kernels[kernel.name] = kernel
         if tuned is not None:
             state.schedules[kernel.name], state.nests[kernel.name] = tuned.schedule(kernel, state.description)
@@ -154,6 +161,19 @@ def schedule_kernels(state: State) -> None:
     if tuned is not None:
         state.tuned = tuned
         tuned.close()
+
+
+def _recall(state: State, kernel: Kernel, function: Any, tuned: Any) -> bool:
+    """Whether an earlier compilation scheduled the same kernel in the default way."""
+    if state.memo is None or (tuned is not None and tuned.knows(kernel)):
+        return False
+    text = function.operation.get_asm(use_local_scope=True)
+    known = state.memo.recall(text)
+    if known is None:
+        state.unknown[kernel.name] = text
+        return False
+    state.recalled[kernel.name] = known
+    return True
 
 
 def make_package(state: State) -> None:
@@ -181,7 +201,8 @@ def _graph_text(state: State) -> str:
 
 
 def _nest_text(state: State) -> str:
-    return "\n\n".join(str(n) for n in state.nests.values()) + "\n"
+    texts = [*(str(n) for n in state.nests.values()), *(known.nest for known in state.recalled.values())]
+    return "\n\n".join(texts) + "\n"
 
 
 def _program_text(state: State) -> str:
@@ -261,6 +282,10 @@ def compile_state(
     # a caller's graph, and the references of `verify`, share their constants with ours
     consume = not keep and not isinstance(source, Graph) and not chosen.verify
     state = State(chosen, target, target.describe(), source=source, consume=consume)
+    looked_at = chosen.verify or chosen.dump or chosen.print_after or chosen.stop_after or start_after
+    plain = chosen.precision == "f32" and not looked_at  # else the nests themselves are wanted later
+    if not keep and chosen.cache and plain and hasattr(target, "memo"):
+        state.memo = target.memo(state.description)
     todo = list(pipeline)
     if start_after is not None:
         _enter(state, start_after)
@@ -412,7 +437,7 @@ def report(state: State) -> dict[str, Any]:
         if stage.name in state.seconds:
             seconds = round(state.seconds[stage.name], 4)
             levels.append({"stage": stage.name, "level": stage.level, "text": stage.doc, "seconds": seconds})
-    kernels = list(_kernel_reports(state))
+    kernels = [*_kernel_reports(state), *(known.report for known in state.recalled.values())]
     notes = [*precision_notes(state), *([str(state.fusion)] if state.fusion else [])]
     if state.tuned is not None and state.tuned.problem:
         notes.append(state.tuned.problem)
@@ -429,12 +454,22 @@ def _kernel_reports(state: State) -> Iterator[dict[str, Any]]:
             **({"compile_s": round(sum(stats.values()), 3)} if stats else {}),
             **kernel_facts(state.kernels[name], scheduled),
         }
+        _remember(state, name, about)
         result = state.tuned.used.get(name) if state.tuned is not None else None
         yield (
             {**about, "schedule": f"tuned {result.speedup:.2f}x: {_choices(result.decisions)}"}
             if result is not None
             else about
         )
+
+
+def _remember(state: State, name: str, about: dict[str, Any]) -> None:
+    """Leave a kernel that was scheduled in the default way to later compilations."""
+    if name in state.unknown:
+        from .targets.cpu.memo import Remembered
+
+        known = Remembered(str(state.nests[name]), state.emitted[name], state.infos[name], about)
+        state.memo.remember(state.unknown[name], known)
 
 
 def _choices(decisions: dict[str, Any]) -> str:

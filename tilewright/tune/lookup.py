@@ -43,6 +43,10 @@ class Tuned:
         if self.database is not None:
             self.database.close()
 
+    def knows(self, kernel: Kernel) -> bool:
+        """Whether the database has a result for a kernel (that may turn out not to mean the same any more)."""
+        return self._result(kernel) is not None
+
     def schedule(self, kernel: Kernel, description: Description) -> tuple[Scheduled, Nest]:
         """The schedule of a kernel and its finished nest, tuned if possible.
 

@@ -43,6 +43,12 @@ class CpuTarget:
             ),
         )
 
+    def memo(self, description: CpuDescription) -> Any:
+        """What earlier compilations for this machine found; see `memo.KernelMemo`."""
+        from .memo import KernelMemo
+
+        return KernelMemo(description)
+
     def tuning(self) -> Any:
         """See `tilewright.targets.base.Tuning`."""
         from . import tuning

@@ -24,6 +24,8 @@ from .pool import Job, compile_many
 def emit_kernels(state: Any) -> None:
     """Nests -> MLIR text, with what the program needs to know of each kernel."""
     width = lanes(state.description)
+    for name, known in state.recalled.items():
+        state.emitted[name], state.infos[name] = known.emitted, known.info
     for name, nest in state.nests.items():
         state.emitted[name], scratch = emit(nest, width, state.description.features)
         state.infos[name] = kernel_info(nest, scratch)

@@ -1,0 +1,66 @@
+"""A second compilation takes schedules and MLIR from the memo, and gives the same program."""
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import compiler
+from tilewright.program.build import KernelInfo
+from tilewright.schedule.nest import Pack
+from tilewright.targets.cpu.cache import KernelCache
+from tilewright.targets.cpu.host import host
+from tilewright.targets.cpu.memo import KernelMemo, Remembered
+
+MODEL = """
+func.func @main(%x: tensor<5x8xf32>, %y: tensor<8x16xf32>) -> tensor<5x16xf32> {
+  %0 = "tw.matmul"(%x, %y) : (tensor<5x8xf32>, tensor<8x16xf32>) -> tensor<5x16xf32>
+  %1 = "tw.softmax"(%0) {axis = 1 : i64} : (tensor<5x16xf32>) -> tensor<5x16xf32>
+  return %1 : tensor<5x16xf32>
+}
+"""
+
+
+@pytest.fixture
+def compiled(tmp_path, monkeypatch):
+    """A model that was compiled once, into an empty cache."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    return tw.compile(MODEL)
+
+
+def no_schedule(*_):
+    raise AssertionError("a kernel was scheduled again")
+
+
+def test_second_time_nothing_is_scheduled(compiled, monkeypatch):
+    monkeypatch.setattr(compiler, "schedule_kernel", no_schedule)
+    again = tw.compile(MODEL)
+    x, y = np.ones((5, 8), np.float32), np.linspace(0, 1, 128, dtype=np.float32).reshape(8, 16)
+    assert compiled(x, y)[0].tobytes() == again(x, y)[0].tobytes()
+    old, new = compiled._package, again._package
+    assert sorted(map(str, old.report["kernels"])) == sorted(map(str, new.report["kernels"]))
+    assert sorted(old.levels["schedule"].split()) == sorted(new.levels["schedule"].split())
+    assert old.program == new.program
+
+
+@pytest.mark.parametrize("options", [{"verify": True}, {"cache": False}, {"stop_after": "schedule"}])
+def test_what_needs_the_nests_makes_them(compiled, monkeypatch, options):
+    monkeypatch.setattr(compiler, "schedule_kernel", no_schedule)
+    with pytest.raises(AssertionError, match="scheduled again"):
+        tw.compile(MODEL, **options, tuned=False)
+
+
+def test_entries_keep_everything(tmp_path):
+    info = KernelInfo(64, {1: Pack("w", ((), (32,)), (1, 0, 2))}, False, ((0, 1), (2, 0)))
+    known = Remembered("nest", "mlir", info, {"kind": "rows", "flops": 3})
+    memo = KernelMemo(host(), KernelCache(tmp_path))
+    memo.remember("func", known)
+    assert memo.recall("func") == known
+    assert memo.recall("another") is None
+
+
+def test_another_machine_finds_nothing(tmp_path):
+    from dataclasses import replace
+
+    cache = KernelCache(tmp_path)
+    KernelMemo(host(), cache).remember("func", Remembered("", "", KernelInfo(), {}))
+    assert KernelMemo(replace(host(), l2_bytes=1), cache).recall("func") is None
