@@ -113,7 +113,7 @@ PRIMITIVES = [
     "split", "split", "fuse", "reorder", "reorder", "tile", "unroll", "vectorize", "parallel", "bind", "annotate",
     "prefetch", "inline", "compute_at", "compute_at", "reverse_compute_at", "reverse_compute_at", "cache_read",
     "cache_read", "cache_write", "rfactor", "decompose_reduction", "decompose_reduction", "pipeline", "pipeline",
-    "reindex", "pack", "set_scope",
+    "reindex", "pack", "set_scope", "tensorize",
 ]  # fmt: skip
 
 
@@ -140,6 +140,8 @@ def random_step(s: Schedule, rng: random.Random) -> tuple[str, tuple]:
         return name, (tuple(chosen), tuple(rng.choice([2, 3, 4]) for _ in chosen))
     if name == "bind":
         return name, (loop, rng.choice(["threads", "lanes", "block"]))
+    if name == "tensorize":
+        return name, (loop, rng.choice(["vnni512_us", "neon_ss", "none"]))
     if name == "annotate":
         return name, (loop, rng.choice(["note", "unroll_count"]), rng.choice([None, 4, "x", (1, True)]))
     if name == "prefetch":

@@ -25,10 +25,11 @@ from tilewright.targets.base import find
 from tilewright.tensor.expr import Const, Op, Var
 from tilewright.tune.database import Database, Result
 from tilewright.tune.key import kernel_key
-from tilewright.tune.measure import Meter
+from tilewright.tune.measure import Meter, machine_of
+from tilewright.tune.recheck import recheck
 from tilewright.tune.space import Candidate, Space
 from tilewright.tune.tasks import extract_tasks, task_of
-from tilewright.tune.tuner import Tuner, machine_of
+from tilewright.tune.tuner import Tuner
 
 pytest.importorskip("lightgbm")
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,6 +132,28 @@ def test_tuner_resumes_and_compile_uses_the_result(tmp_path, monkeypatch):
     assert not speedups(tw.compile(MATMUL, threads=1))
 
 
+def test_what_is_slower_in_the_model_is_taken_back(tmp_path, monkeypatch):
+    text = MATMUL.replace("16x", "160x").replace("32x", "320x").replace("48x", "480x").replace("x32xf32", "x320xf32")
+    monkeypatch.setenv("TILEWRIGHT_JOBS", "1")
+    db, target = Database(tmp_path / "t.sqlite"), find("cpu")
+    machine = machine_of(target, target.describe(), 1)
+    task = extract_tasks(text, threads=1, tuned=False)[0]
+    space = Space(task.kernel, target.describe())
+    slow = space.realize({**space.default.decisions, "tile": (1, 1, 1)})
+    assert slow is not None and slow.digest != space.default.digest
+    number = db.task(task.key, task.label, machine)
+    options = {"threads": 1, "target": "cpu", "inputs": None}
+    assert recheck(text, options, db, machine).withdrawn == []  # there is nothing to take back
+    for candidate in (slow, space.default):
+        db.record(number, Result(candidate.decisions, candidate.digest, "", 1e-9, 1.0))
+        found = recheck(text, options, db, machine)
+        if candidate is slow:
+            assert found.withdrawn == [task.kernel.name] and db.result(task.key.kernel, machine) is None
+        else:
+            assert found.withdrawn == [] and db.result(task.key.kernel, machine) is not None
+            assert found.speedup == pytest.approx(1.0, abs=0.3)
+
+
 def test_a_broken_database_does_not_stop_compilation(tmp_path, monkeypatch):
     path = tmp_path / "t.sqlite"
     path.write_bytes(b"nonsense" * 1000)
@@ -145,7 +168,8 @@ from tests_tune_kernel import small
 from tilewright.options import Options
 from tilewright.targets.base import find
 from tilewright.tune.database import Database
-from tilewright.tune.measure import Meter
+from tilewright.tune.measure import Meter, machine_of
+from tilewright.tune.recheck import recheck
 from tilewright.tune.tasks import task_of
 from tilewright.tune.tuner import Tuner
 

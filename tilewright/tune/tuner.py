@@ -327,7 +327,8 @@ class Tuner:
                 self._reject(i, candidate, "wrong")
                 continue
             versus, gain = median(race.against_incumbent), median(race.against_default)
-            if versus < MARGIN and gain < MARGIN:
+            agree = sum(r < 1.0 for r in race.against_default) >= 0.8 * len(race.against_default)
+            if versus < MARGIN and gain < MARGIN and agree:
                 self.incumbents[i] = candidate
                 self._improved(i, gain, candidate)
                 trace = format_trace(candidate.schedule)

@@ -285,7 +285,9 @@ class ExprWriter:
             return self.index(e)
         a, *rest = e.args
         if e.op in ("index_cast", "index_castui"):
-            return f"({C_TYPES['index']}){self.expr(a, ATOM)}", ATOM
+            unsigned = e.op == "index_castui" and a.dtype in UNSIGNED
+            bits = f"({UNSIGNED[a.dtype]})" if unsigned else ""
+            return f"({C_TYPES['index']}){bits}{self.expr(a, ATOM)}", ATOM
         if e.op == "muli":
             return f"{self.expr(a, PRODUCT)} * {self.expr(rest[0], ATOM)}", PRODUCT
         if e.op == "floordivsi" and not _never_negative(a):  # C rounds toward zero
