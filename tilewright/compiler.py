@@ -29,7 +29,7 @@ from .report.facts import kernel_facts
 from .report.precision import precision_notes
 from .schedule.finish import finish
 from .schedule.nest import Nest
-from .schedule.rules import Scheduled, direct_operators, writes_once
+from .schedule.rules import Scheduled, all_ours, direct_operators, writes_once
 from .schedule.rules import schedule as schedule_kernel
 from .targets.base import Target, find
 from .tensor.fold_constants import fold_constants
@@ -284,7 +284,7 @@ def compile_state(
     state = State(chosen, target, target.describe(), source=source, consume=consume)
     looked_at = chosen.verify or chosen.dump or chosen.print_after or chosen.stop_after or start_after
     plain = chosen.precision == "f32" and not looked_at  # else the nests themselves are wanted later
-    if not keep and chosen.cache and plain and hasattr(target, "memo"):
+    if not keep and chosen.cache and plain and hasattr(target, "memo") and all_ours():
         state.memo = target.memo(state.description)
     todo = list(pipeline)
     if start_after is not None:

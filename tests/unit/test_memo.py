@@ -8,6 +8,7 @@ import pytest
 import tilewright as tw
 from tilewright import compiler
 from tilewright.program.build import KernelInfo
+from tilewright.schedule import rules
 from tilewright.schedule.nest import Pack
 from tilewright.targets.cpu.cache import KernelCache
 from tilewright.targets.cpu.host import host
@@ -50,6 +51,19 @@ def test_what_needs_the_nests_makes_them(compiled, monkeypatch, options):
     monkeypatch.setattr(compiler, "schedule_kernel", no_schedule)
     with pytest.raises(AssertionError, match="scheduled again"):
         tw.compile(MODEL, **options, tuned=False)
+
+
+def test_rules_from_outside_are_always_asked(compiled, monkeypatch):
+    rule = type("Rule", (), {"NAME": "mine", "PRIORITY": 99, "apply": staticmethod(lambda *_: "never")})
+    monkeypatch.setattr(rules, "_ADDED", {"mine": rule})
+    rules.rules.cache_clear()
+    try:
+        monkeypatch.setattr(compiler, "schedule_kernel", no_schedule)
+        with pytest.raises(AssertionError, match="scheduled again"):
+            tw.compile(MODEL, tuned=False)
+    finally:
+        monkeypatch.undo()
+        rules.rules.cache_clear()
 
 
 def test_entries_keep_everything(tmp_path):

@@ -127,6 +127,12 @@ def rules() -> list[Rule]:
     return sorted({**found, **_ADDED}.values(), key=lambda rule: rule.PRIORITY)
 
 
+def all_ours() -> bool:
+    """Whether all rules and loop nests are of this package: only then does its source say what they do."""
+    ours = __name__.partition(".")[0] + "."
+    return len(rules()) == len(_own()) and all(f.__module__.startswith(ours) for f in DIRECT.values())
+
+
 def direct_operators() -> frozenset[str]:
     """Opaque operators that have a loop nest."""
     rules()
