@@ -121,7 +121,20 @@ class Fuser:
             return "it has several results"
         if reindex(node.stage, self.a.shapes[producer.result]) is None:
             return "it does not read the result element for element"
-        return None
+        return "it would scatter the results" if self.scatters(node, producer) else None
+
+    def scatters(self, node: Node, producer: Node) -> bool:
+        """Whether neighbours in a producer's result are no neighbours in the result of a node that only moves data:
+        a kernel that transposes is faster than one that writes its vectors element by element."""
+        if not movement(node.stage) or len(node.stages) != 1:
+            return False
+        (read,) = loads_of(node.stage, producer.result)[:1]
+        last = read.indices[-1] if read.indices else Const(0, "index")
+        extents = dict(node.stage.dims)
+        if not isinstance(last, Var) or extents.get(last.name, 1) < 4:
+            return False
+        terms, _ = linear(flat(self.a.shapes[node.result], node.stage.targets[0].indices))
+        return terms.get(last, 0) != 1
 
     def inlined_later(self, node: Node) -> bool:
         """Whether a node only moves data for one contraction, which will read through it (see `backward`)."""

@@ -55,7 +55,7 @@ def schedule_block(s: Schedule, block: str, machine: Machine) -> None:
         s.vectorize(n)
         order = order[:-1]
     if across is not None and across in order and size >= width:
-        order = _tile_across(s, block, order, across)
+        order = _tile_across(s, block, order, across, width)
     if len(order) > 1 and s.extent(order[0]) < 4 * machine.cores:
         with contextlib.suppress(ScheduleError):
             order = _enough_tasks(s, order, machine)
@@ -105,15 +105,15 @@ def _across(s: Schedule, block: str, order: list[str]) -> str | None:
     return None
 
 
-def _tile_across(s: Schedule, block: str, order: list[str], across: str) -> list[str]:
+def _tile_across(s: Schedule, block: str, order: list[str], across: str, width: int) -> list[str]:
     """Run a few steps of the transposed loop inside the vectorized one's blocks, so that the lines it jumps over are
-    used up."""
+    used up; as many as there are lanes, unrolled, are transposed in registers by targets that can."""
     sizes = [t for t in (1, 2, 4, 8, 16, 32, 64) if t <= s.extent(across)]
-    size = s.sample_choice(f"across_{block}", sizes, 1)
+    size = s.sample_choice(f"across_{block}", sizes, width if width in sizes else 1)
     if size == 1:
         return order
     outer, inner = s.split(across, size)
-    if s.sample_choice(f"unroll_{block}", (False, True), False) and size <= 16:
+    if s.sample_choice(f"unroll_{block}", (False, True), size == width) and size <= 16:
         s.unroll(inner)
     order = [outer if v == across else v for v in order]
     s.reorder(*order, inner)

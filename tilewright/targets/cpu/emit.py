@@ -14,6 +14,7 @@ from ...schedule.region import all_ranges
 from ...tensor.expr import Buffer, Load, Op
 from .dot_product import IntegerEmitter
 from .emit_expr import Value, Vector
+from .transposed import TransposeEmitter
 
 SCRATCH_ALIGN = 64
 #: stands for the type of %scratch until its size is known
@@ -29,7 +30,7 @@ def emit(nest: Nest, lanes: int, features: tuple[str, ...] = ()) -> tuple[str, i
     return Emitter(nest, lanes, features).run()
 
 
-class Emitter(IntegerEmitter):
+class Emitter(TransposeEmitter, IntegerEmitter):
     """Emits statements; expressions are in the base classes."""
 
     def __init__(self, nest: Nest, lanes: int, features: tuple[str, ...] = ()) -> None:
@@ -117,9 +118,10 @@ class Emitter(IntegerEmitter):
                 raise CompileError(
                     f"unrolled loop {s.var} has no constant extent", stage="emit", operator=self.nest.name
                 )
-            for i in range(s.trip):
-                with self.bind(s.var, i):
-                    self.stmt(s.body)
+            with self.transposing(s):
+                for i in range(s.trip):
+                    with self.bind(s.var, i):
+                        self.stmt(s.body)
         elif s.kind == "vector":
             self.vector_loop(s)
         else:

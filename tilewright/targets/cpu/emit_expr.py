@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ...errors import CompileError
-from ...tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Var, bounds, linear, neutral, walk
+from ...tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Var, bounds, from_linear, linear, neutral, walk
 from ...tensor.mathlib import expand
 
 #: operations of the arith dialect; all others are of math
@@ -344,6 +344,9 @@ class ExprEmitter:
         total: Expr = Const(0, "index")
         for i, s in zip(indices, buffer.strides, strict=True):
             total = total + i * s
+        terms, constant = linear(total)
+        if any(isinstance(t, Op) and t.op == "floordivsi" for t in terms):
+            total = from_linear(terms, constant)  # x // n * n + x % n is x
         return total
 
     def lane_stride(self, name: str, indices: tuple[Expr, ...]) -> int | None:
