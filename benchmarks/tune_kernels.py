@@ -4,19 +4,20 @@ search.
     python benchmarks/tune_kernels.py [--trials 200] [--seeds 1] [--kernels matmul,softmax] [--threads 2] [--random] -o
     results
 
-Writes results.json and results.md: for every kernel the time of the default schedule, the speedup of the best confirmed
-one, and after how many trials guided search was as good as the best of random search. ``--list`` shows the kernels."""
+Writes results.json, results.md and results.svg: for every kernel the time of the default schedule, the speedup of the
+best confirmed one, after how many trials guided search was as good as the best of random search, and the best so far
+after every trial. ``--list`` shows the kernels, ``--merge A.json B.json`` puts results of several runs together."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
-import platform
 import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tilewright import te
@@ -160,7 +161,7 @@ def search(kernel: Kernel, trials: int, seed: int, threads: int, guided: bool) -
             "seconds": round(time.perf_counter() - start, 1),
             "curve": curve, "failed": {k: v for k, v in report.outcomes.items() if k != "ok"},
             "ratio": result.seconds / result.baseline if result else 1.0,
-            "default_us": result.baseline * 1e6 if result else None,
+            "default_us": median(m.seconds / m.ratio for m in found if m.ratio) * 1e6 if found else None,
             "decisions": result.decisions if result else {},
         }  # fmt: skip
 
@@ -170,39 +171,120 @@ def reached(curve: list[float], goal: float) -> int | None:
     return next((i + 1 for i, r in enumerate(curve) if r <= goal * 1.02), None)
 
 
+def machine_facts() -> dict[str, Any]:
+    """What the times depend on."""
+    target = find("cpu")
+    description = target.describe()
+    _, toolchain = target.tuning().measured_on(description)  # type: ignore[attr-defined]
+    return {
+        "processor": target.machine_name().partition("|")[0],  # type: ignore[attr-defined]
+        "cores": description.cores, "vector_bytes": description.vector_bytes,
+        "l1_bytes": description.l1_bytes, "l2_bytes": description.l2_bytes, "l3_bytes": description.l3_bytes,
+        "toolchain": toolchain,
+    }  # fmt: skip
+
+
 def markdown(results: dict[str, Any]) -> str:
+    facts = results["machine"]
     lines = [
-        f"# Tuning single kernels\n\n{results['machine']}, {results['threads']} threads, {results['trials']} trials.\n"
-    ]
-    lines += [
-        "| kernel | space | speedup | seconds | guided best | random best | guided reaches random's best after |",
-        "|---|---|---|---|---|---|---|",
+        "# Tuning single kernels",
+        "",
+        f"{facts['processor']}, {facts['cores']} cores, caches {facts['l1_bytes'] >> 10} KB, "
+        f"{facts['l2_bytes'] >> 10} KB, {facts['l3_bytes'] >> 20} MB; {facts['toolchain']}.",
+        "",
+        f"{results['threads']} thread(s), up to {results['trials']} trials a search. Speedups are over the default "
+        "schedule, in the median of five bursts in which both run in turns; 1.00 means that nothing was clearly "
+        "faster. The last column says after how many trials the guided search was within 2% of the best that random "
+        "search found at all.",
+        "",
+        "| kernel | default, us | space | guided: trials | confirmed | random: trials | confirmed | as good after |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, runs in results["kernels"].items():
-        guided = [r for r in runs if r["guided"]]
-        blind = [r for r in runs if not r["guided"]]
+        guided, blind = ([r for r in runs if r["guided"] is g] for g in (True, False))
         best = min(guided, key=lambda r: r["ratio"])
-        row = [
-            name,
-            best["space"],
-            f"{1 / best['ratio']:.2f}",
-            best["seconds"],
-            f"{1 / min(min(r['curve'], default=1.0) for r in guided):.2f}",
-        ]
+        micros = next((f"{r['default_us']:.1f}" for r in runs if r["default_us"]), "")
+        row = [name, micros, best["space"], best["trials"], f"{1 / best['ratio']:.2f}"]
         if blind:
             goal = min(min(r["curve"], default=1.0) for r in blind)
             at = [a for r in guided if (a := reached(r["curve"], goal)) is not None]
-            row += [f"{1 / goal:.2f}", min(at) if at else "not"]
+            other = min(blind, key=lambda r: r["ratio"])
+            whole = best["trials"] >= best["space"] - 1
+            row += [
+                other["trials"],
+                f"{1 / other['ratio']:.2f}",
+                min(at) if at else "whole space" if whole else "never",
+            ]
         else:
-            row += ["", ""]
+            row += ["", "", ""]
         lines.append("| " + " | ".join(map(str, row)) + " |")
-    lines.append(f"\nGeometric mean of the confirmed speedups: {geometric_mean(results):.3f}\n")
-    return "\n".join(lines)
+    bad = {k: sum(r["failed"].get(k, 0) for runs in results["kernels"].values() for r in runs) for k in FAILURES}
+    lines += [
+        "",
+        f"Geometric mean of the confirmed speedups of guided search: {geometric_mean(results):.3f}.",
+        "Candidates that failed: " + (", ".join(f"{n} {k}" for k, n in bad.items() if n) or "none") + ".",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+FAILURES = ("build", "crash", "timeout", "wrong", "unstable")
 
 
 def geometric_mean(results: dict[str, Any]) -> float:
     best = [1 / min(r["ratio"] for r in runs if r["guided"]) for runs in results["kernels"].values()]
     return math.exp(sum(map(math.log, best)) / len(best)) if best else 1.0
+
+
+def plot(results: dict[str, Any]) -> str:
+    """Best so far against trials, one panel a kernel, as SVG."""
+    names = list(results["kernels"])
+    width, height, across = 220, 150, 5
+    rows = -(-len(names) // across)
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width * across}" height="{height * rows + 24}" '
+        'font-family="sans-serif" font-size="11">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        '<text x="8" y="15">speedup of the best so far over the default schedule, against trials: '
+        '<tspan fill="#0a58ca">guided</tspan> and <tspan fill="#999">random</tspan></text>',
+    ]
+    for n, name in enumerate(names):
+        left, top = width * (n % across) + 34, height * (n // across) + 44
+        w, h = width - 46, height - 46
+        runs = results["kernels"][name]
+        speeds = [[1 / c for c in r["curve"]] for r in runs]
+        most = max([1.05, *(s[-1] for s in speeds if s)])
+        trials = max([8, *map(len, speeds)])
+        out.append(f'<rect x="{left}" y="{top}" width="{w}" height="{h}" fill="none" stroke="#ccc"/>')
+        out.append(f'<text x="{left}" y="{top - 5}">{name}</text>')
+        out.append(f'<text x="{left - 4}" y="{top + 9}" text-anchor="end">{most:.2f}</text>')
+        out.append(f'<text x="{left - 4}" y="{top + h}" text-anchor="end">1</text>')
+        out.append(f'<text x="{left + w}" y="{top + h + 12}" text-anchor="end">{trials}</text>')
+        for r, curve in zip(runs, speeds, strict=True):
+            points = [(left, top + h)]
+            for i, s in enumerate(curve):
+                x, y = left + w * (i + 1) / trials, top + h * (1 - (s - 1) / (most - 1))
+                points += [(x, points[-1][1]), (x, y)]
+            path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+            colour = "#0a58ca" if r["guided"] else "#999"
+            out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+    return "\n".join([*out, "</svg>"]) + "\n"
+
+
+def write(results: dict[str, Any], output: str) -> None:
+    Path(f"{output}.json").write_text(json.dumps(results, indent=1) + "\n")
+    Path(f"{output}.md").write_text(markdown(results))
+    Path(f"{output}.svg").write_text(plot(results))
+
+
+def merged(files: list[Path]) -> dict[str, Any]:
+    """The results of several runs on one machine as those of one."""
+    parts = [json.loads(f.read_text()) for f in files]
+    found = {**parts[0], "machine": machine_facts(), "trials": max(p["trials"] for p in parts), "kernels": {}}
+    for name in KERNELS:
+        runs = [r for p in parts for r in p["kernels"].get(name, [])]
+        if runs:
+            found["kernels"][name] = runs
+    return found
 
 
 def main() -> int:
@@ -213,13 +295,17 @@ def main() -> int:
     parser.add_argument("--kernels", default=",".join(KERNELS))
     parser.add_argument("--random", action="store_true", help="run random search too, for comparison")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="put results together instead")
     parser.add_argument("-o", "--output", default="tune_kernels")
     args = parser.parse_args()
     if args.list:
         print("\n".join(KERNELS))
         return 0
+    if args.merge:
+        write(merged(args.merge), args.output)
+        return 0
     results: dict[str, Any] = {
-        "machine": platform.processor() or platform.machine(),
+        "machine": machine_facts(),
         "threads": args.threads,
         "trials": args.trials,
         "kernels": {},
@@ -238,8 +324,7 @@ def main() -> int:
                     f"  confirmed {1 / r['ratio']:.3f}x",
                     flush=True,
                 )
-        Path(f"{args.output}.json").write_text(json.dumps(results, indent=1) + "\n")
-        Path(f"{args.output}.md").write_text(markdown(results))
+        write(results, args.output)
     print(markdown(results), file=sys.stderr)
     return 0
 

@@ -60,8 +60,8 @@ def test_a_wrong_kernel_is_named(model, operation, names, monkeypatch):
     """The emitter writes another operation than the IR says: the first kernel that is wrong is the one named."""
     original = stages.emit
 
-    def emit(nest, width):
-        text, scratch = original(nest, width)
+    def emit(nest, *machine):
+        text, scratch = original(nest, *machine)
         return text.replace(f"arith.{operation}", "arith.addf"), scratch
 
     monkeypatch.setattr(stages, "emit", emit)

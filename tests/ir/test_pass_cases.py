@@ -99,7 +99,9 @@ def check_numbers(original, graph, tolerance=1e-6):
         if e.dtype.kind == "f" and e.size:
             np.testing.assert_array_equal(np.isfinite(a), np.isfinite(e))
             finite = np.isfinite(e)
-            assert np.abs(a[finite] - e[finite]).max(initial=0) <= tolerance * max(np.abs(e[finite]).max(initial=0), 1e-30)
+            assert np.abs(a[finite] - e[finite]).max(initial=0) <= tolerance * max(
+                np.abs(e[finite]).max(initial=0), 1e-30
+            )
         else:
             np.testing.assert_array_equal(a, e)
 

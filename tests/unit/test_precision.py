@@ -96,7 +96,8 @@ def contraction_of(graph):
 def interpreted(kernel, scheduled):
     """Results of the scheduled nest and the inputs it had."""
     rng = np.random.default_rng(1)
-    given = {p.name: rng.standard_normal(p.shape).astype(BF16 if p.dtype == "bf16" else np.float32) for p in kernel.inputs}
+    dtypes = {"bf16": BF16, "f32": np.dtype(np.float32)}
+    given = {p.name: rng.standard_normal(p.shape).astype(dtypes[p.dtype]) for p in kernel.inputs}
     nest = finish(scheduled.schedule.nest())
     packed = {n: pack_array(a, nest.packs[n]) if n in nest.packs else a for n, a in given.items()}
     return interpret_nest(nest, packed), given, nest
@@ -207,7 +208,7 @@ def test_dot_refuses_what_is_no_pair():
     (_, kernel), _ = contraction_of(matmul(8, 16, 16))
     s = Schedule(kernel)
     block = kernel.stages[0].name
-    m, n, k = s.loops(block)
+    m, _, k = s.loops(block)
     with pytest.raises(ScheduleError, match="not a loop of two iterations"):
         s.dot(block, k)
     with pytest.raises(ScheduleError, match="not a sum over"):

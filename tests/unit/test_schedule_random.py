@@ -194,6 +194,11 @@ def one_sequence(kernel: Kernel, seed: int, arrays: dict, expected: dict) -> int
         except Exception as e:
             raise AssertionError(f"seed {seed}: {steps}, then {name}{args}: {type(e).__name__}: {e}") from e
     nest = s.nest()
+    try:
+        again = Schedule.replay(kernel, str(s.trace)).nest()
+    except Exception as e:
+        raise AssertionError(f"seed {seed}: the trace does not replay: {type(e).__name__}: {e}\n{s.trace}") from e
+    assert again == nest, f"seed {seed}: the trace replays to something else\n{s.trace}\n{nest}\n{again}"
     for stage, make in (("nest", lambda: nest), ("finish", lambda: finish(nest))):
         try:
             made = make()

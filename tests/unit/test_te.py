@@ -192,3 +192,19 @@ def test_bad_traces_are_refused(text, words):
 def test_an_illegal_step_says_why():
     with pytest.raises(ScheduleError, match="no loop nowhere"):
         tw.Schedule.replay(matmul(4, 4, 4), "s.split('nowhere', 4)")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("for i in parallel(4):\n        y[i] = x[i]", "loop i of a kernel written as a nest must be serial(4)"),
+        ("for i in serial(2):\n        y[i] = x[i]\n        y[i + 2] = x[i]", "has perfect loop nests"),
+        ("for i in serial(min(4, 3)):\n        y[i] = x[i]", "must be serial(constant)"),
+    ],
+)
+def test_a_nest_that_is_no_kernel_is_refused(text, reason):
+    with pytest.raises(UsageError) as error:
+        te.from_nest(f"def k(x: f32[4], y: out(f32[4])):\n    {text}")
+    assert reason in error.value.message
+    with pytest.raises(UsageError, match="z is no parameter of k"):
+        te.from_nest("def k(x: f32[4], y: out(f32[4])):\n    for i in serial(4):\n        y[i] = x[i]", ["z"])

@@ -24,6 +24,7 @@ from .quantization import (
     constant,
     dequantized,
     quantization,
+    reach_of,
     step,
     through_clips,
     weights,
@@ -173,7 +174,7 @@ def sum_of_products(rw: Rewriter, op: ir.Operation, bias: ir.Value | None = None
     if offset is None:
         return None
     offset = offset - x.zero * w.numbers.sum(axis=axes)
-    return Sum(x, w, numbers, offset, np.abs(w.numbers).sum(axis=axes) * x.largest, op, channels)
+    return Sum(x, w, numbers, offset, reach_of(w.numbers, axes, dtype(x.value), offset), op, channels)
 
 
 def _product_and_bias(rw: Rewriter, value: ir.Value) -> tuple[ir.Operation, ir.Value | None] | None:
@@ -226,7 +227,7 @@ def sum_of_quantized(rw: Rewriter, op: ir.Operation) -> Any:
     conv = op.name == "tw.conv"
     bias = dialect.arguments(op)[2] if conv else None
     total = sum_of_products(rw, op, None) if bias is None else _without_bias(rw, op)
-    if total is None or (total.reach + np.abs(total.bias)).max(initial=0) >= 1 << 31:
+    if total is None or total.reach.max(initial=0) >= 1 << 31:
         return None
     value = total.create(rw)
     along = [1] * (len(shape(op.results[0])) - total.axis - 1)
@@ -248,7 +249,7 @@ def _without_bias(rw: Rewriter, op: ir.Operation) -> Sum | None:
         return None
     axes = tuple(range(1, w.numbers.ndim))
     offset = -x.zero * w.numbers.sum(axis=axes)
-    return Sum(x, w, numbers, offset, np.abs(w.numbers).sum(axis=axes) * x.largest, op, w.numbers.shape[0])
+    return Sum(x, w, numbers, offset, reach_of(w.numbers, axes, dtype(x.value), offset), op, w.numbers.shape[0])
 
 
 # ---- elementwise ---------------------------------------------------------------------------------------------------
@@ -268,15 +269,14 @@ def quantized_add(rw: Rewriter, op: ir.Operation) -> Any:
     if x is None or y is None or not static(x.value, y.value):
         return None
     ratios = (x.scale / result.scale, y.scale / result.scale * (1 if inner.name == "tw.add" else -1))
-    # the sum must fit 31 bits: numbers of up to 8, zero points of 8, two terms
-    reach = sum(abs(r) * (q.largest + abs(q.zero)) for r, q in zip(ratios, (x, y), strict=True))
+    # the sum must fit 31 bits: number - zero has at most 255, whatever the signedness
+    reach = 255 * sum(map(abs, ratios))
     shift = int(min(30, 30 - np.ceil(np.log2(reach + 1))))
     if shift < 8:
         return None
     mx, my = (int(np.rint(r * 2.0**shift)) for r in ratios)
     offset = -(x.zero * mx + y.zero * my)
-    most = abs(mx) * x.largest + abs(my) * y.largest + abs(offset) + (1 << shift)
-    if most >= 1 << 31:
+    if 255 * (abs(mx) + abs(my)) + (1 << shift) >= 1 << 31:
         return None
     attributes = {"zero": result.zero, "low": result.low, "high": result.high, "to": result.to}
     return rw.create("integer_add", x.value, y.value, mx=mx, my=my, offset=offset, shift=shift, **attributes)
@@ -295,7 +295,7 @@ def quantized_mul(rw: Rewriter, op: ir.Operation) -> Any:
     x, y = (dequantized(rw, v) for v in inner.operands)
     if x is None or y is None or not static(x.value, y.value):
         return None
-    reach = np.array([(x.largest + abs(x.zero)) * (y.largest + abs(y.zero))])
+    reach = np.array([255.0 * 255.0])
     how = step(np.array([x.scale * y.scale]), np.zeros(1, np.int64), reach, result)
     if how is None:
         return None
@@ -335,7 +335,7 @@ def quantized_mean(rw: Rewriter, op: ir.Operation) -> Any:
 def _mean_step(x: Quantized, count: int, result: Result) -> Any:
     if count < 1:
         return None
-    bias, reach = np.array([-x.zero * count]), np.array([x.largest * count])
+    bias, reach = np.array([-x.zero * count]), np.array([255.0 * count])
     return step(np.array([x.scale / count]), bias, reach, result)
 
 

@@ -17,6 +17,7 @@ from .quantization import (
     dequantized,
     parameters,
     quantization,
+    reach_of,
     step,
     through_clips,
     window,
@@ -181,7 +182,7 @@ def requantized_sum(rw: Rewriter, op: ir.Operation) -> Any:
     scales, offset = (_along(a, axis, rank, shape(value)[axis]) for a in (scale, bias))
     if scales is None or offset is None or not (np.isfinite(scales) & (scales > 0)).all():
         return None
-    reach = np.abs(w.astype(np.int64)).sum(axis=axes) * (255 if dtype(product.operands[0]) == "ui8" else 128)
+    reach = reach_of(w.astype(np.int64), axes, dtype(product.operands[0]), offset)
     how = step(scales, offset.astype(np.int64), reach, result)
     return None if how is None else how.create(rw, value, result, axis)
 

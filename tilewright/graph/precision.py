@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from torch_mlir import ir
 from ..ir import dialect
 from ..ir.context import use
 from ..ir.graph import Graph
-from ..ir.types import numpy_dtype, type_of
+from ..ir.types import numpy_dtype
 from .cse import Cse
 from .layout import to_last
 from .passes import PassReport, register
@@ -19,7 +20,7 @@ from .rewrite import Rewriter, defined_by, definition, dtype, elementwise, patte
 from .simplify_shape import permutation
 
 #: operators that only move elements (or pick some): rounding before them is rounding after them
-MOVES = ("reshape", "transpose", "slice", "split", "concat", "pad", "expand", "max_pool", "gather", "tile", "flatten")
+MOVES = ("reshape", "transpose", "slice", "split", "concat", "pad", "expand", "max_pool", "gather", "tile")
 
 
 @register("precision")
@@ -28,9 +29,9 @@ class Precision:
     """Give matmul, conv and attention operands of a smaller float type; their sums, and all else, stay f32.
 
     ``dtype``: "bf16" for weights and activations, or "f16" for weights alone. Weights are rounded here, to nearest
-    even. The rounding of an activation moves up to what makes it, so that kernels write the smaller type; others that
-    read the same value then read it rounded too, except normalizations. The results of convolutions are stored rounded
-    even where no contraction reads them. Inputs and outputs of the model keep their types.
+    even. The rounding of an activation moves up to what makes it, so that kernels write the smaller type; elementwise
+    operators that read the same value then read it rounded too, unless a normalization makes it. Inputs and outputs of
+    the model keep their types.
 
         %0 = "tw.matmul"(%x, %w) : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
         %1 = "tw.relu"(%0) : (tensor<4x8xf32>) -> tensor<4x8xf32>
@@ -45,13 +46,12 @@ class Precision:
         work = _Narrowing(graph, self.dtype)
         if self.dtype == "f16":
             return rewrite(graph, [work.weights()])
-        report = rewrite(graph, [work.contractions(), work.attention()])
-        report |= rewrite(graph, work.moves())
+        report = Counter(rewrite(graph, [work.contractions(), work.attention()]))
+        report.update(rewrite(graph, work.moves()))
         Cse().run(graph)
         with use():
-            report["shared"] = work.share()
-            report["stored"] = work.store_convolutions()
-        report |= rewrite(graph, work.moves())
+            report["shared"] += work.share()
+        report.update(rewrite(graph, work.moves()))
         return {name: count for name, count in report.items() if count}
 
 
@@ -222,22 +222,6 @@ class _Narrowing:
         for use_ in before:
             use_.owner.operation.operands[use_.operand_number] = wide
 
-    def store_convolutions(self) -> int:
-        """Round what convolutions make and several operators read, or what a sum of two of them reads second."""
-        count = 0
-        for op in list(self.graph.operations()):
-            value = op.results[0] if len(op.results) == 1 else None
-            if value is None or op.name == "tw.cast" or dtype(value) != "f32" or not _of_convolution(value):
-                continue
-            readers = users(value)
-            if any(not r.name.startswith("tw.") for r in readers):
-                continue
-            several = len(readers) > 1 and not any(self.rounds(r) for r in readers)
-            if several or (len(readers) == 1 and _joins_another(value, readers[0])):
-                self.store(value)
-                count += 1
-        return count
-
 
 def channels_first_of_last(value: ir.Value) -> ir.Value | None:
     """x where value is x transposed from channels first to channels last."""
@@ -249,26 +233,6 @@ def channels_first_of_last(value: ir.Value) -> ir.Value | None:
 def _fits(array: np.ndarray, small: str) -> bool:
     """Whether no element overflows in the smaller type."""
     return bool(np.abs(array).max(initial=0) <= float(np.finfo(np.float16).max)) if small == "f16" else True
-
-
-def _of_convolution(value: ir.Value) -> ir.Operation | None:
-    """The convolution behind elementwise operators with one reader each (its epilogue); None for anything else."""
-    op = definition(value)
-    while op is not None and elementwise(op) and op.name != "tw.cast":
-        inner = [_of_convolution(v) for v in op.operands if len(users(v)) == 1]
-        return next((c for c in inner if c is not None), None)
-    return op if op is not None and op.name == "tw.conv" else None
-
-
-def _joins_another(value: ir.Value, reader: ir.Operation) -> bool:
-    """Whether the reader is in the epilogue of a later convolution, so that this value goes through memory."""
-    if not elementwise(reader) or len(reader.operands) != 2:
-        return False
-    other = next((v for v in reader.operands if v != value), None)
-    if other is None or len(users(other)) != 1 or type_of(other).shape != type_of(value).shape:
-        return False
-    own, second = _of_convolution(value), _of_convolution(other)
-    return own is not None and second is not None and own.is_before_in_block(second)
 
 
 __all__ = ["Precision"]

@@ -25,11 +25,6 @@ class Quantized:
     scale: float
     zero: int
 
-    @property
-    def largest(self) -> int:
-        """The largest absolute value of the stored number."""
-        return max(map(abs, limits(dtype(self.value))))
-
 
 @dataclass(frozen=True)
 class Result:
@@ -199,6 +194,14 @@ def whole_bias(rw: Rewriter, value: ir.Value | None, scale: np.ndarray, channels
     return None if np.abs(numbers).max(initial=0) >= 1 << 30 else np.broadcast_to(numbers, channels).astype(np.int64)
 
 
+def reach_of(numbers: np.ndarray, axes: tuple[int, ...], kind: str, bias: np.ndarray) -> np.ndarray:
+    """The largest absolute value of ``sum of numbers * x + bias`` for 8-bit x; infinity if that may leave 32 bits."""
+    low, high = limits(kind)
+    ends = np.stack([numbers * low, numbers * high])
+    most = np.maximum(ends.max(axis=0).sum(axis=axes) + bias, -(ends.min(axis=0).sum(axis=axes) + bias))
+    return np.where(np.abs(numbers).sum(axis=axes) * 255 < 1 << 31, most.astype(np.float64), np.inf)
+
+
 # ---- writing it ----------------------------------------------------------------------------------------------------
 
 
@@ -218,7 +221,8 @@ class Step:
 def step(scale: np.ndarray, bias: np.ndarray, reach: np.ndarray, result: Result) -> Step | None:
     """From sums of this scale (one, or one a channel) to a result; None if 32 bits may not hold a sum.
 
-    `reach` bounds the absolute value of the sums without the bias.
+    `reach` bounds the absolute value of the sums with their bias. Nothing that is chosen here may depend on the
+    signedness in which a target keeps the numbers: results have the same bits on all of them.
     """
     ratio = np.asarray(scale, np.float64) / result.scale
     mantissa, power = np.frexp(ratio)
@@ -230,7 +234,7 @@ def step(scale: np.ndarray, bias: np.ndarray, reach: np.ndarray, result: Result)
     shift = bits + left - 33
     small = np.maximum(shift - 30, 0)  # nearly zero: bits of the multiplier that do not matter
     multiplier, shift = np.where(small > 40, 0, multiplier >> np.minimum(small, 40)), shift - small
-    most = (reach + np.abs(bias)) * 2**left
+    most = reach * 2.0**left
     if left > 30 or most.max(initial=0) >= 1 << 31:
         return None
     numbers = [bias, multiplier, shift, *_ties(multiplier, shift, most)]

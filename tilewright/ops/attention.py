@@ -13,10 +13,10 @@ from .nn import softmax
 class Attention(Operator):
     """softmax(q kᵀ * scale + mask) v for q [B, H, Sq, D], k [B, Hk, Sk, D], v [B, Hk, Sk, Dv].
 
-    Hk divides H: query head h uses key head h // (H / Hk). The mask is added and broadcasts to [B, H, Sq, Sk]. With
-    `causal`, query i sees the keys j <= i + offset (`offset` is the number of cached keys before the first query). A
-    query that sees no key (all its scores -inf) gives zeros. The mask of halves may be f32. Opaque: it has a direct kernel; `decompose` builds it
-    from linalg.
+    Hk divides H: query head h uses key head h // (H / Hk). The mask is added and broadcasts to [B, H, Sq, Sk]; that of
+    halves may be f32. With `causal`, query i sees the keys j <= i + offset (`offset` is the number of cached keys
+    before the first query). A query that sees no key (all its scores -inf) gives zeros. Opaque: it has a direct
+    kernel; `decompose` builds it from linalg.
 
     ``"tw.attention"(%q, %k, %v) {scale = 1.25e-01, causal = true} : (tensor<1x2x4x8xf32>, ...) -> tensor<1x2x4x8xf32>``
     """

@@ -266,7 +266,7 @@ class IntegerAdd(Elementwise):
     """Sum of two 8-bit tensors of different scales: ``clip(round((x * mx + y * my + offset) / 2**shift) + zero)``.
 
     `mx` and `my` are the operands' scales over that of the result, times 2**shift; `offset` takes the zero points out.
-    The sum is exact in i32 (which `infer` checks), halves round to even; shapes broadcast.
+    The sum fits i32 (which `infer` checks; on the way to it numbers may wrap), halves round to even; shapes broadcast.
     """
 
     @staticmethod
@@ -274,8 +274,9 @@ class IntegerAdd(Elementwise):
         need_bytes(x, y, Type((), to))
         if not 1 <= shift <= 30:
             raise OpError(f"shift is {shift}, it must be 1 to 30")
-        reach = sum(abs(m) * max(map(abs, limits(t.dtype))) for m, t in ((mx, x), (my, y))) + abs(offset)
-        if reach + (1 << shift) >= 1 << 31:
+        ends = [sorted(m * q for q in limits(t.dtype)) for m, t in ((mx, x), (my, y))]
+        low_end, high_end = (sum(e[i] for e in ends) + offset for i in (0, 1))
+        if max(-low_end, high_end) + (1 << shift) >= 1 << 31:
             raise OpError(f"multipliers {mx} and {my} with offset {offset} and shift {shift} overflow i32")
         return Type(broadcast_shapes(x.shape, y.shape), to)
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..ir.context import use
 from ..runtime.explain import count
 from ..schedule.nest import Nest, stores
 from ..tensor.analysis import is_contraction
 from ..tensor.expr import Load, Op, walk
-from ..tensor.kernel import Kernel
+from ..tensor.kernel import Kernel, read_kernel
 from .compare import largest_error
 
 if TYPE_CHECKING:
@@ -25,8 +26,11 @@ def precision_notes(state: State) -> list[str]:
     small = state.options.precision
     if small == "f32":
         return []
-    fast = [n for n, nest in state.nests.items() if _pairs(nest)]
-    slow = [n for n, k in state.kernels.items() if n not in fast and _multiplies(k, small)]
+    fast = {n for n, nest in state.nests.items() if _pairs(nest)}
+    fast |= {n for n, known in state.recalled.items() if "dot2[" in known.nest}
+    with use():
+        kernels = [read_kernel(f) for f in state.module.functions()]
+    slow = [k.name for k in kernels if k.name not in fast and _multiplies(k, small)]
     if small == "bf16" and not fast and slow:
         why = "this machine multiplies no bf16 (avx512_bf16): it is storage only, and the arithmetic is f32"
         return [f"bf16: {why}; {count(len(slow), 'kernel')}"]

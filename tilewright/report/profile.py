@@ -337,10 +337,13 @@ def least_time(
 
 
 def _together(calls: Sequence[Entry]) -> Entry:
-    """Calls as one entry: times and work add up; the limit is that of the longest."""
+    """Calls as one entry: times and work add up; the limit is what decides most of the least time."""
     if not calls:
         return Entry("", (), "", "", 0.0, 0.0, 0.0, 0.0, 0, 0)
     longest = max(calls, key=lambda c: c.seconds)
+    decides: dict[str, float] = {}
+    for c in calls:
+        decides[c.limit] = decides.get(c.limit, 0.0) + (c.ideal or 0.0)
     seconds = sum(c.seconds for c in calls)
     return replace(
         longest,
@@ -353,6 +356,7 @@ def _together(calls: Sequence[Entry]) -> Entry:
         operations=None if any(c.operations is None for c in calls) else sum(c.operations or 0 for c in calls),
         read=sum(c.read for c in calls),
         written=sum(c.written for c in calls),
+        limit=max(decides, key=lambda name: decides[name]),
         balance=sum(c.balance * c.seconds for c in calls) / seconds if seconds else 1.0,
         ideal=None if any(c.ideal is None for c in calls) else sum(c.ideal or 0.0 for c in calls),
     )

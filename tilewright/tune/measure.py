@@ -31,6 +31,8 @@ from .space import Candidate
 
 #: results of two schedules may differ by this multiple of the tolerance of one
 BETWEEN = 2.0
+#: seconds between two looks at a process that may hang
+STEP = 0.2
 STATUSES = ("ok", "build", "crash", "timeout", "wrong", "unstable")
 
 
@@ -83,15 +85,15 @@ class Runner:
         assert process.stdin is not None and process.stdout is not None
         self.log.seek(0)
         self.log.truncate()
-        late = threading.Event()
+        late, done = threading.Event(), threading.Event()
 
         def give_up() -> None:
-            late.set()
-            process.kill()
+            # steps, not a clock: a machine that sleeps, or stops both processes, stops the time too
+            if not any(done.wait(STEP) for _ in range(max(1, round(timeout / STEP)))):
+                late.set()
+                process.kill()
 
-        timer = threading.Timer(timeout, give_up)
-        timer.daemon = True
-        timer.start()
+        threading.Thread(target=give_up, daemon=True).start()
         try:
             write_message(process.stdin, request)
             return read_message(process.stdout)
@@ -110,7 +112,7 @@ class Runner:
             self.close()
             raise
         finally:
-            timer.cancel()
+            done.set()
 
     def _start(self) -> subprocess.Popen:
         if self.process is None or self.process.poll() is not None:

@@ -138,7 +138,7 @@ func.func @main(%x: tensor<1x4x6x6xi8>, %y: tensor<1x4x6x6xi8>) -> tensor<1x4xi8
 }
 // AFTER
 func.func @main(%arg0: tensor<1x4x6x6xi8>, %arg1: tensor<1x4x6x6xi8>) -> tensor<1x4xi8> {
-  %0 = "tw.integer_add"(%arg0, %arg1) {high = 127 : i64, low = -128 : i64, mx = 2995931 : i64, my = 1797559 : i64, offset = -8987793 : i64, shift = 22 : i64, to = "i8", zero = 3 : i64} : (tensor<1x4x6x6xi8>, tensor<1x4x6x6xi8>) -> tensor<1x4x6x6xi8>
+  %0 = "tw.integer_add"(%arg0, %arg1) {high = 127 : i64, low = -128 : i64, mx = 1497966 : i64, my = 898779 : i64, offset = -4493898 : i64, shift = 21 : i64, to = "i8", zero = 3 : i64} : (tensor<1x4x6x6xi8>, tensor<1x4x6x6xi8>) -> tensor<1x4x6x6xi8>
   %1 = "tw.reduce_bytes"(%0) {axes = array<i64: 2, 3>} : (tensor<1x4x6x6xi8>) -> tensor<1x4xi32>
   %2 = "tw.constant"() {value = dense<-108> : tensor<i32>} : () -> tensor<i32>
   %3 = "tw.constant"() {value = dense<1908874354> : tensor<i32>} : () -> tensor<i32>
@@ -179,11 +179,14 @@ func.func @main(%x: tensor<2x8xui8>, %zero: tensor<ui8>) -> tensor<2x5xi32> {
 func.func @main(%arg0: tensor<2x8xui8>, %arg1: tensor<ui8>) -> tensor<2x5xi32> {
   %0 = "tw.cast"(%arg1) {to = "i32"} : (tensor<ui8>) -> tensor<i32>
   %1 = "tw.constant"() {symbol = "w.1"} : () -> tensor<8x5xi8>
-  %2 = "tw.integer_matmul"(%arg0, %1) : (tensor<2x8xui8>, tensor<8x5xi8>) -> tensor<2x5xi32>
-  %3 = "tw.constant"() {value = dense<[15, 11, 11, 12, 17]> : tensor<5xi32>} : () -> tensor<5xi32>
-  %4 = "tw.mul"(%0, %3) : (tensor<i32>, tensor<5xi32>) -> tensor<5xi32>
-  %5 = "tw.sub"(%2, %4) : (tensor<2x5xi32>, tensor<5xi32>) -> tensor<2x5xi32>
-  return %5 : tensor<2x5xi32>
+  %2 = "tw.flip_sign"(%arg0) : (tensor<2x8xui8>) -> tensor<2x8xi8>
+  %3 = "tw.integer_matmul"(%2, %1) : (tensor<2x8xi8>, tensor<8x5xi8>) -> tensor<2x5xi32>
+  %4 = "tw.constant"() {value = dense<[1920, 1408, 1408, 1536, 2176]> : tensor<5xi32>} : () -> tensor<5xi32>
+  %5 = "tw.add"(%3, %4) : (tensor<2x5xi32>, tensor<5xi32>) -> tensor<2x5xi32>
+  %6 = "tw.constant"() {value = dense<[15, 11, 11, 12, 17]> : tensor<5xi32>} : () -> tensor<5xi32>
+  %7 = "tw.mul"(%0, %6) : (tensor<i32>, tensor<5xi32>) -> tensor<5xi32>
+  %8 = "tw.sub"(%5, %7) : (tensor<2x5xi32>, tensor<5xi32>) -> tensor<2x5xi32>
+  return %8 : tensor<2x5xi32>
 }
 
 // CASE scales_that_are_not_constant_stay: integers

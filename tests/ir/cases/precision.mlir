@@ -165,23 +165,3 @@ func.func @main(%arg0: tensor<1x3x6x6xf32>) -> tensor<1x6x6x8xf32> {
   %3 = "tw.conv"(%2, %0) {dilations = array<i64: 1, 1>, dtype = "f32", layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 0, 0, 0, 0>, strides = array<i64: 1, 1>, x_layout = "nchw"} : (tensor<1x3x8x9xbf16>, tensor<8x3x3x4xbf16>) -> tensor<1x6x6x8xf32>
   return %3 : tensor<1x6x6x8xf32>
 }
-
-// CASE sum_of_convolutions_reads_one_rounded: precision
-func.func @main(%x: tensor<1x4x4x8xf32>, %w: tensor<8x8x1x1xf32>, %v: tensor<8x8x1x1xf32>) -> tensor<1x4x4x8xf32> {
-  %0 = "tw.conv"(%x, %w) {strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>} : (tensor<1x4x4x8xf32>, tensor<8x8x1x1xf32>) -> tensor<1x4x4x8xf32>
-  %1 = "tw.conv"(%x, %v) {strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>} : (tensor<1x4x4x8xf32>, tensor<8x8x1x1xf32>) -> tensor<1x4x4x8xf32>
-  %2 = "tw.add"(%0, %1) : (tensor<1x4x4x8xf32>, tensor<1x4x4x8xf32>) -> tensor<1x4x4x8xf32>
-  return %2 : tensor<1x4x4x8xf32>
-}
-// AFTER
-func.func @main(%arg0: tensor<1x4x4x8xf32>, %arg1: tensor<8x8x1x1xf32>, %arg2: tensor<8x8x1x1xf32>) -> tensor<1x4x4x8xf32> {
-  %0 = "tw.cast"(%arg0) {to = "bf16"} : (tensor<1x4x4x8xf32>) -> tensor<1x4x4x8xbf16>
-  %1 = "tw.cast"(%arg1) {to = "bf16"} : (tensor<8x8x1x1xf32>) -> tensor<8x8x1x1xbf16>
-  %2 = "tw.conv"(%0, %1) {dilations = array<i64: 1, 1>, dtype = "f32", layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 0, 0, 0, 0>, strides = array<i64: 1, 1>} : (tensor<1x4x4x8xbf16>, tensor<8x8x1x1xbf16>) -> tensor<1x4x4x8xf32>
-  %3 = "tw.cast"(%2) {to = "bf16"} : (tensor<1x4x4x8xf32>) -> tensor<1x4x4x8xbf16>
-  %4 = "tw.cast"(%3) {to = "f32"} : (tensor<1x4x4x8xbf16>) -> tensor<1x4x4x8xf32>
-  %5 = "tw.cast"(%arg2) {to = "bf16"} : (tensor<8x8x1x1xf32>) -> tensor<8x8x1x1xbf16>
-  %6 = "tw.conv"(%0, %5) {dilations = array<i64: 1, 1>, dtype = "f32", layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 0, 0, 0, 0>, strides = array<i64: 1, 1>} : (tensor<1x4x4x8xbf16>, tensor<8x8x1x1xbf16>) -> tensor<1x4x4x8xf32>
-  %7 = "tw.add"(%4, %6) : (tensor<1x4x4x8xf32>, tensor<1x4x4x8xf32>) -> tensor<1x4x4x8xf32>
-  return %7 : tensor<1x4x4x8xf32>
-}

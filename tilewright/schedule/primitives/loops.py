@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
 from ...tensor.expr import Const, Expr, Op, Var, ceildiv, const_value, minimum, variables
@@ -341,7 +342,7 @@ class LoopPrimitives(State):
 def _plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_plain, value))
-    return value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and value == value)
+    return value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and isfinite(value))
 
 
 def simplify_bound(f: For) -> int:
