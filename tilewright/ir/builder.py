@@ -225,6 +225,10 @@ class Builder:
         """NaN propagates."""
         return x._binary(y, arith.maximumf, arith.maxsi, arith.maxui)
 
+    def larger(self, x: Scalar, y: Any) -> Scalar:
+        """The maximum where a NaN yields to the other: for floats, and cheaper than `maximum`."""
+        return x._binary(y, arith.maxnumf, arith.maxsi, arith.maxui)
+
     def minimum(self, x: Scalar, y: Any) -> Scalar:
         return x._binary(y, arith.minimumf, arith.minsi, arith.minui)
 

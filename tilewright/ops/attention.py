@@ -85,7 +85,7 @@ class Attention(Operator):
 
 def _guarded_softmax(b, x):
     """Softmax over the last dimension that gives zeros where all of it is -inf."""
-    top = b.reduce(lambda v, m: b.maximum(v, m), -np.inf, x, [x.rank - 1], keepdims=True)
+    top = b.reduce(lambda v, m: b.larger(v, m), -np.inf, x, [x.rank - 1], keepdims=True)
     top = b.elementwise(lambda v: b.select(v.eq(-np.inf), 0.0, v), top)
     e = b.elementwise(lambda v, m: b.unary("exp", v - m), x, top)
     s = b.reduce(lambda v, s: v + s, 0, e, [x.rank - 1], keepdims=True)

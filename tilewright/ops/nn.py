@@ -42,7 +42,8 @@ def softmax(b, x, axis):
     """Softmax of x in linalg, computed in the wide dtype, result in the dtype of x."""
     axes, dtype = [axis % x.rank], x.dtype
     x = b.cast_tensor(x, wide(dtype))
-    top = b.reduce(lambda v, m: b.maximum(v, m), -np.inf, x, axes, keepdims=True)
+    # a NaN may be left out of the maximum: its own exponential is NaN, and so is the sum
+    top = b.reduce(lambda v, m: b.larger(v, m), -np.inf, x, axes, keepdims=True)
     e = b.elementwise(lambda v, m: b.unary("exp", v - m), x, top)
     s = total(b, e, axes, keepdims=True)
     return b.elementwise(lambda v, s: b.cast(v * (1.0 / s), dtype), e, s, dtype=dtype)  # one division a row
@@ -63,7 +64,7 @@ class LogSoftmax(AlongAxis):
     def lower(b, x, *, axis):
         axes, dtype = [axis % x.rank], x.dtype
         x = b.cast_tensor(x, wide(dtype))
-        top = b.reduce(lambda v, m: b.maximum(v, m), -np.inf, x, axes, keepdims=True)
+        top = b.reduce(lambda v, m: b.larger(v, m), -np.inf, x, axes, keepdims=True)
         shifted = b.elementwise(lambda v, m: v - m, x, top)
         s = total(b, b.elementwise(lambda v: b.unary("exp", v), shifted), axes, keepdims=True)
         return b.elementwise(lambda v, s: b.cast(v - b.unary("log", s), dtype), shifted, s, dtype=dtype)

@@ -280,7 +280,7 @@ def _few_queries(s: Shape, read: Reader, machine: Machine) -> Stmt:
     infinity = s.number(float("-inf"))
     softmax = seq(
         store("top", (), infinity, "max.init"),
-        For("j", keys, store("top", (), Op("maximumf", (m, score), s.dtype), "max")),
+        For("j", keys, store("top", (), Op("maxnumf", (m, score), s.dtype), "max")),
         store("top", (), Op("select", (Op("cmpf.oeq", (m, infinity), "i1"), s.number(0.0), m), s.dtype), "max.finite"),
         store("total", (), s.number(0.0), "total.init"),
         _vectors_over(

@@ -13,7 +13,8 @@ from ...schedule.nest import Alloc, For, If, Nest, Seq, Stmt, Store, Target, chi
 from ...schedule.region import all_ranges
 from ...tensor.expr import Buffer, Load, Op
 from .dot_product import IntegerEmitter
-from .emit_expr import Value, Vector
+from .emit_expr import LARGER, Value, Vector
+from .reduced import ReduceEmitter
 from .transposed import TransposeEmitter
 
 SCRATCH_ALIGN = 64
@@ -30,7 +31,7 @@ def emit(nest: Nest, lanes: int, features: tuple[str, ...] = ()) -> tuple[str, i
     return Emitter(nest, lanes, features).run()
 
 
-class Emitter(TransposeEmitter, IntegerEmitter):
+class Emitter(TransposeEmitter, ReduceEmitter, IntegerEmitter):
     """Emits statements; expressions are in the base classes."""
 
     def __init__(self, nest: Nest, lanes: int, features: tuple[str, ...] = ()) -> None:
@@ -112,7 +113,7 @@ class Emitter(TransposeEmitter, IntegerEmitter):
 
     def any_loop(self, s: For) -> None:
         if s.kind == "unroll":
-            if self.dot_loop(s):
+            if self.dot_loop(s) or self.sum_of_vectors(s):
                 return
             if s.trip is None:
                 raise CompileError(
@@ -223,8 +224,12 @@ class Emitter(TransposeEmitter, IntegerEmitter):
         return self.expr(t.value) if fused is None else fused
 
     def fused_multiply_add(self, t: Target) -> Value | None:
-        """acc + a*b in one rounding, for updates of an accumulator only."""
+        """acc + a*b in one rounding, and the larger of two in one instruction: for updates of an accumulator only."""
         v = t.value
+        if isinstance(v, Op) and v.op in LARGER:
+            for acc, other in (v.args, v.args[::-1]):
+                if isinstance(acc, Load) and acc.buffer == t.buffer and acc.indices == t.indices:
+                    return self.combine(v.op, self.expr(other), self.expr(acc), v.dtype)
         if not (isinstance(v, Op) and v.op == "addf" and v.dtype in ("f32", "f64")):
             return None
         for acc, product in (v.args, v.args[::-1]):

@@ -11,6 +11,8 @@ from ...errors import CompileError
 from ...tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Var, bounds, from_linear, linear, neutral, walk
 from ...tensor.mathlib import expand
 
+#: reductions that leave NaN out, and the comparison that does: `x > acc ? x : acc` is one instruction
+LARGER = {"maxnumf": "cmpf.ogt", "minnumf": "cmpf.olt"}
 #: operations of the arith dialect; all others are of math
 ARITH = CASTS | {
     "addf", "subf", "mulf", "divf", "remf", "negf", "maximumf", "minimumf", "maxnumf", "minnumf", "addi",
@@ -275,6 +277,7 @@ class ExprEmitter:
             lanes = self.op_value(
                 f"arith.select {self.vector.mask}, {lanes.ssa}, {fill} : vector<{lanes.width}xi1>, {lanes.type}", lanes
             )
+        lanes = self.without_nan(op, lanes)
         # halves are added pairwise: fewer roundings in a row, and a fixed order
         while lanes.width > 1:
             half = lanes.width // 2
@@ -290,9 +293,23 @@ class ExprEmitter:
                 )
                 for o in (0, half)
             )
-            lanes = self.elementwise(f"arith.{op}", [a, b], lanes.dtype)
+            lanes = self.combine(op, a, b, lanes.dtype)
         scalar = Value(self.op(f"vector.extract {lanes.ssa}[0] : {lanes.dtype} from {lanes.type}"), lanes.dtype)
-        return self.elementwise(f"arith.{op}", [start, scalar], lanes.dtype)
+        return self.combine(op, scalar, start, lanes.dtype)
+
+    def without_nan(self, op: str, x: Value) -> Value:
+        """The first element of a reduction: what it leaves out becomes its neutral element."""
+        if op not in LARGER:
+            return x
+        fill = Value(self.const(neutral(op, x.dtype).value, x.dtype, x.width), x.dtype, x.width)
+        return self.combine(op, x, fill, x.dtype)
+
+    def combine(self, op: str, x: Value, acc: Value, dtype: str) -> Value:
+        """One step of a reduction; `acc` has no NaN if the operation leaves them out, as it began with a number."""
+        if op not in LARGER:
+            return self.elementwise(f"arith.{op}", [acc, x], dtype)
+        ahead = self.compare(Op(LARGER[op], (), "i1"), [x, acc])
+        return self.elementwise("arith.select", [ahead, x, acc], dtype)
 
     # ---- indices ----
 
