@@ -224,6 +224,7 @@ def markdown(results: dict[str, Any]) -> str:
         f"Geometric mean of the confirmed speedups of guided search: {geometric_mean(results):.3f}.",
         "Candidates that failed: " + (", ".join(f"{n} {k}" for k, n in bad.items() if n) or "none") + ".",
     ]
+    lines += ["", results["note"]] if results.get("note") else []
     return "\n".join(lines) + "\n"
 
 
@@ -296,18 +297,20 @@ def main() -> int:
     parser.add_argument("--random", action="store_true", help="run random search too, for comparison")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="put results together instead")
+    parser.add_argument("--note", default="", help="a sentence about the circumstances, for the report")
     parser.add_argument("-o", "--output", default="tune_kernels")
     args = parser.parse_args()
     if args.list:
         print("\n".join(KERNELS))
         return 0
     if args.merge:
-        write(merged(args.merge), args.output)
+        write({**merged(args.merge), "note": args.note}, args.output)
         return 0
     results: dict[str, Any] = {
         "machine": machine_facts(),
         "threads": args.threads,
         "trials": args.trials,
+        "note": args.note,
         "kernels": {},
     }
     for name in args.kernels.split(","):

@@ -24,9 +24,9 @@ from .program.build import KernelInfo, build_program
 from .program.memory import check_limit
 from .program.package import Package
 from .program.program import ALIGN
-from .runtime.executable import Executable
 from .report.facts import kernel_facts
 from .report.precision import precision_notes
+from .runtime.executable import Executable
 from .schedule.finish import finish
 from .schedule.nest import Nest
 from .schedule.rules import Scheduled, all_ours, direct_operators, writes_once
@@ -108,24 +108,28 @@ def import_source(state: State) -> None:
     state.graph, state.name = load_source(state.source, state.options.inputs, lazy)
 
 
-def _passes(state: State, pipeline: str) -> None:
+def _passes(state: State, pipeline: str) -> bool:
+    """Run level-2 passes; whether one of them reports a change."""
     from .graph.passes import parse_pipeline, run_pipeline
 
-    run_pipeline(state.module, parse_pipeline(pipeline))
+    return any(any(report.values()) for _, report in run_pipeline(state.module, parse_pipeline(pipeline)))
 
 
 def simplify(state: State) -> None:
     if state.module.level == 2:
         kept = getattr(state.description, "activations", "i8")  # the 8-bit numbers that the machine multiplies
-        _passes(state, f"integers{{activations={kept}}},{SIMPLIFY}")
+        changed = _passes(state, f"integers{{activations={kept}}}")
+        if changed and state.references:  # integers are defined anew, within a quantum of what floats give
+            state.references[-1] = state.module.clone()
+        _passes(state, SIMPLIFY)
 
 
 def layout(state: State) -> None:
     if state.module.level == 2:
         _passes(state, LAYOUT)
-        wanted = state.options.winograd and state.options.precision != "bf16"  # pairs of bf16 are as fast, and exact
-        if wanted and getattr(state.description, "winograd", False):
-            _passes(state, "winograd,dce")
+        if state.options.winograd and getattr(state.description, "winograd", False):
+            worth = 0.45 if state.options.precision == "bf16" else 0.8  # the direct way takes half the time in bf16
+            _passes(state, f"winograd{{worth={worth}}},dce")
         if state.options.precision != "f32":
             _passes(state, f"precision{{dtype={state.options.precision}}},cse,dce")
 

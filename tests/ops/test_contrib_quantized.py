@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 _HARNESS = runpy.run_path(str(Path(__file__).with_name("against_onnxruntime.py")))
-check, floats, codes = (_HARNESS[k] for k in ("check", "floats", "bytes_"))
+check, compute, floats, codes = (_HARNESS[k] for k in ("check", "compute", "floats", "bytes_"))
 #: results are integers that may differ by one, where a half is rounded
 QUANTUM = 1
 
@@ -61,6 +61,20 @@ def test_matmul_n_bits_with_a_bias():
     weights, scales = packed_weights(4, 64, 32, 4)
     inputs = {"x": floats(3, 64), "w": weights, "s": scales, "z": None, "order": None, "b": floats(4)}
     check("MatMulNBits", inputs, constants(inputs, "x"), tolerance=1e-3, K=64, N=4, bits=4, block_size=32)
+
+
+def test_matmul_n_bits_with_a_group_index():
+    weights, scales = packed_weights(4, 64, 32, 4)
+    inputs = {"x": floats(3, 64), "w": weights, "s": scales, "z": None, "order": codes(64, high=2, dtype=np.int32)}
+    sizes = {"K": 64, "N": 4, "bits": 4, "block_size": 32}
+    check("MatMulNBits", inputs, constants(inputs, "x"), tolerance=1e-3, **sizes)
+    inputs["z"] = codes(4, seed=5)  # which ONNX Runtime takes for 8 where there is an index
+    zeros = np.stack([inputs["z"] & 15, inputs["z"] >> 4], -1).astype(np.float32)
+    numbers = np.stack([weights & 15, weights >> 4], -1).reshape(4, 64).astype(np.float32)
+    order = inputs["order"]
+    wanted = inputs["x"] @ ((numbers - zeros[:, order]) * scales.reshape(4, 2)[:, order]).T
+    (actual,) = compute("MatMulNBits", inputs, constants(inputs, "x"), **sizes)
+    np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", [0, 1])

@@ -330,6 +330,26 @@ def test_a_killed_runner_is_lost_and_another_goes_on(tmp_path):
         assert fleet.workers == 1 and isinstance(fleet.links[0], TcpLink)
 
 
+def test_tune_with_runners(tmp_path, monkeypatch):
+    pytest.importorskip("lightgbm")
+    import tilewright as tw
+
+    text = """
+    func.func @main(%x: tensor<16x32xf32>, %w: tensor<32x48xf32>) -> tensor<16x48xf32> {
+      %r = "tw.matmul"(%x, %w) : (tensor<16x32xf32>, tensor<32x48xf32>) -> tensor<16x48xf32>
+      return %r : tensor<16x48xf32>
+    }
+    """
+    monkeypatch.setenv("TILEWRIGHT_JOBS", "1")
+    station = FakeStation()
+    with serving(station) as (address, _):
+        db = Database(tmp_path / "t.sqlite")
+        report = tw.tune(text, trials=8, threads=1, database=db, runners=[address], key=KEY.decode())
+        assert report.trials == 8 and report.tasks[0].ratio == 0.5 and report.recheck is None
+    assert {r["do"] for r in station.asked} == {"measure", "contest"}
+    assert [r.result is not None for r in db.rows()] == [True]
+
+
 # ---- Ray -----------------------------------------------------------------------------------------------------------
 
 

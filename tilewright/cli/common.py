@@ -155,6 +155,7 @@ Shape = Annotated[
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Compile every kernel anew.")]
 NoTuned = Annotated[bool, typer.Option("--no-tuned", help="Use default schedules, not those that `tune` found.")]
+NoWinograd = Annotated[bool, typer.Option("--no-winograd", help="3x3 convolutions by the direct method only.")]
 Verify = Annotated[bool, typer.Option("--verify", help=_help("verify"))]
 PrintAfter = Annotated[
     list[str] | None, typer.Option(metavar="STAGE|all", help=_help("print_after") + " May be repeated.")
@@ -176,6 +177,7 @@ def _compile_options(
     arena_limit: ArenaLimit = None,
     no_cache: NoCache = False,
     no_tuned: NoTuned = False,
+    no_winograd: NoWinograd = False,
     verify: Verify = False,
     print_after: PrintAfter = None,
     stop_after: StopAfter = None,
@@ -194,6 +196,7 @@ def _compile_options(
         "arena_limit": _bytes("--arena-limit", arena_limit) if arena_limit else None,
         "cache": not no_cache,
         "tuned": not no_tuned,
+        "winograd": not no_winograd,
         "verify": verify,
         "print_after": tuple(print_after or ()),
         "stop_after": stop_after,

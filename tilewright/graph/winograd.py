@@ -17,8 +17,6 @@ from .rewrite import Rewriter, pattern, rewrite, shape, static
 #: multiply-adds in the time of one element of a transform, and of one transformed weight read from memory (measured
 #: with AVX-512)
 TRANSFORM, WEIGHT = 16, 25
-#: the part of the direct time below which a method is worth its rounding
-WORTH = 0.8
 
 
 @register("winograd")
@@ -26,9 +24,9 @@ WORTH = 0.8
 class Winograd:
     """Turn convolutions with 3x3 constant weights, strides 1 and channels last into ``tw.winograd_conv``.
 
-    ``tile``: the size of the tiles, "2" or "4"; "auto" takes the one with the lower estimate, if it is clearly below
-    that of the direct convolution. Larger tiles save more multiplications and lose more digits: relative to the largest
-    result about 3e-7 is lost with 2, as by the direct sum, and 1e-6 to 3e-6 with 4.
+    ``tile``: the size of the tiles, "2" or "4"; "auto" takes the one with the lower estimate, if it is at most
+    ``worth`` of that of the direct convolution. Larger tiles save more multiplications and lose more digits: relative to
+    the largest result about 3e-7 is lost with 2, as by the direct sum, and 1e-6 to 3e-6 with 4.
 
         %0 = "tw.conv"(%x, %w, %b) {layout = "nhwc", pads = array<i64: 1, 1, 1, 1>, ...} : (tensor<1x14x14x64xf32>, ...)
     ->  %p = "tw.pad"(%x) {low = array<i64: 0, 1, 1, 0>, high = array<i64: 0, 3, 3, 0>} : ... -> tensor<1x18x18x64xf32>
@@ -37,17 +35,18 @@ class Winograd:
     """
 
     tile: Literal["auto", "2", "4"] = "auto"
+    worth: float = 0.8
 
     def run(self, graph: Graph) -> PassReport:
         @pattern("conv")
         def to_winograd(rw: Rewriter, op: ir.Operation) -> Any:
             """conv(x, w, b) -> add(winograd_conv(pad(x), transformed w), b)"""
-            return winograd(rw, op, self.tile)
+            return winograd(rw, op, self.tile, self.worth)
 
         return rewrite(graph, [to_winograd])
 
 
-def winograd(rw: Rewriter, op: ir.Operation, tile: str) -> Any:
+def winograd(rw: Rewriter, op: ir.Operation, tile: str, worth: float) -> Any:
     """What takes the place of a convolution, None if it stays."""
     x, w, bias = (*dialect.arguments(op), None)[:3]
     a = dialect.attributes(op)
@@ -59,7 +58,7 @@ def winograd(rw: Rewriter, op: ir.Operation, tile: str) -> Any:
     (n, h, width, f), c = shape(op.results[0]), shape(x)[3]
     if c % 16 or f % 16 or 0 in (n, h, width):
         return None
-    m = choose((n, h, width), c, f) if tile == "auto" else int(tile)
+    m = choose((n, h, width), c, f, worth) if tile == "auto" else int(tile)
     if m is None:
         return None
     top, left, bottom, right = a["pads"]
@@ -70,10 +69,10 @@ def winograd(rw: Rewriter, op: ir.Operation, tile: str) -> Any:
     return out if bias is None else rw.create("add", out, bias)
 
 
-def choose(size: tuple[int, int, int], c: int, f: int) -> int | None:
+def choose(size: tuple[int, int, int], c: int, f: int, worth: float = 0.8) -> int | None:
     """The tile size with the lowest estimated time for n x h x w results of c to f channels; None: the direct way."""
     n, h, w = size
-    direct = n * h * w * 9 * c * f * WORTH
+    direct = n * h * w * 9 * c * f * worth
     best: tuple[float, int | None] = (direct, None)
     for m in (2, 4):
         tiles, p = n * -(-h // m) * -(-w // m), (m + 2) ** 2

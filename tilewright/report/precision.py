@@ -11,8 +11,9 @@ import numpy as np
 from ..ir.context import use
 from ..runtime.explain import count
 from ..schedule.nest import Nest, stores
+from ..schedule.rules.bf16_contraction import FEATURE
 from ..tensor.analysis import is_contraction
-from ..tensor.expr import Load, Op, walk
+from ..tensor.expr import Op, walk
 from ..tensor.kernel import Kernel, read_kernel
 from .compare import largest_error
 
@@ -31,7 +32,7 @@ def precision_notes(state: State) -> list[str]:
     with use():
         kernels = [read_kernel(f) for f in state.module.functions()]
     slow = [k.name for k in kernels if k.name not in fast and _multiplies(k, small)]
-    if small == "bf16" and not fast and slow:
+    if small == "bf16" and FEATURE not in getattr(state.description, "features", ()):
         why = "this machine multiplies no bf16 (avx512_bf16): it is storage only, and the arithmetic is f32"
         return [f"bf16: {why}; {count(len(slow), 'kernel')}"]
     parts = [f"{count(len(fast), 'kernel')} with products of pairs"] if fast else []
@@ -50,12 +51,7 @@ def _multiplies(kernel: Kernel, small: str) -> bool:
     """Whether a kernel multiplies elements of the smaller type."""
     if kernel.opaque is not None:
         return kernel.opaque.mnemonic == "attention" and any(p.dtype == small for p in kernel.params)
-    return any(
-        isinstance(x, Load) and x.dtype == small
-        for stage in kernel.stages
-        if is_contraction(stage)
-        for x in walk(stage.targets[0].value)
-    ) or (any(map(is_contraction, kernel.stages)) and any(p.dtype == small for p in kernel.params))
+    return any(map(is_contraction, kernel.stages)) and any(p.dtype == small for p in kernel.inputs)
 
 
 # ---- the error of every kernel -------------------------------------------------------------------------------------

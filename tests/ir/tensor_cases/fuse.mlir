@@ -42,13 +42,13 @@ func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
   return %0 : tensor<4x8xf32>
 }
 // AFTER
-func.func private @softmax_a6e7410e80(%arg0: tensor<4x8xf32>) -> tensor<4x8xf32> {
+func.func private @softmax_6b368fcc21(%arg0: tensor<4x8xf32>) -> tensor<4x8xf32> {
   %cst = arith.constant 0xFF800000 : f32
   %0 = tensor.empty() : tensor<4x1xf32>
   %1 = linalg.fill ins(%cst : f32) outs(%0 : tensor<4x1xf32>) -> tensor<4x1xf32>
   %2 = linalg.generic {indexing_maps = [affine_map<(d0, d1) -> (d0, d1)>, affine_map<(d0, d1) -> (d0, 0)>], iterator_types = ["parallel", "reduction"]} ins(%arg0 : tensor<4x8xf32>) outs(%1 : tensor<4x1xf32>) attrs =  {tw.op = "softmax"} {
   ^bb0(%in: f32, %out: f32):
-    %10 = arith.maximumf %in, %out : f32
+    %10 = arith.maxnumf %in, %out : f32
     linalg.yield %10 : f32
   } -> tensor<4x1xf32>
   %3 = tensor.empty() : tensor<4x8xf32>
@@ -77,7 +77,7 @@ func.func private @softmax_a6e7410e80(%arg0: tensor<4x8xf32>) -> tensor<4x8xf32>
   return %9 : tensor<4x8xf32>
 }
 func.func @main(%arg0: tensor<4x8xf32> {tw.dtype = "f32", tw.name = "arg0"}) -> (tensor<4x8xf32> {tw.dtype = "f32", tw.name = "out0"}) {
-  %0 = call @softmax_a6e7410e80(%arg0) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %0 = call @softmax_6b368fcc21(%arg0) : (tensor<4x8xf32>) -> tensor<4x8xf32>
   return %0 : tensor<4x8xf32>
 }
 

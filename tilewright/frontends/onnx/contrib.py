@@ -170,9 +170,14 @@ def unpack(n, x, bits, size):
     parts = [x if not i else n("shift_right", x, bits * i) for i in range(each)]
     wide = n.concat([n.unsqueeze(n("and", p, (1 << bits) - 1), x.rank) for p in parts], x.rank)
     flat = n.reshape(wide, (*x.shape[:-1], x.shape[-1] * each))
-    if flat.shape[-1] == size:
-        return flat
-    return n("slice", flat, starts=(0,) * x.rank, sizes=(*x.shape[:-1], size), steps=(1,) * x.rank)
+    return first_of(n, flat, size)
+
+
+def first_of(n, x, size):
+    """The first `size` positions of the last dimension."""
+    if x.shape[-1] == size:
+        return x
+    return n("slice", x, starts=(0,) * x.rank, sizes=(*x.shape[:-1], size), steps=(1,) * x.rank)
 
 
 @onnx_op("MatMulNBits", since=1, domain=MS)
@@ -183,24 +188,22 @@ def matmul_n_bits(n, x, packed, scales, zero=None, order=None, bias=None):
     )
     if bits not in (2, 4, 8):
         raise NotImported(f"of {bits} bits")
-    if order is not None:
-        raise NotImported("with a group index")
     blocks = -(-k // block)
     if packed.dtype != "ui8" or packed.type.size != columns * blocks * block * bits // 8:
         raise n.error(f"weights {packed.type} do not fit N = {columns}, K = {k} in blocks of {block} with {bits} bits")
-    q = unpack(n, n.reshape(packed, (columns, blocks, block * bits // 8)), bits, block)
-    weights = n.cast(q, x.dtype)
-    scale = n.cast(n.reshape(scales, (columns, blocks, 1)), x.dtype)
-    if zero is None:
-        weights = n("sub", weights, float(1 << bits - 1))
-    else:
-        if zero.dtype == "ui8":
-            row = -(-blocks * bits // 8)
-            zero = unpack(n, n.reshape(zero, (columns, row)), bits, blocks)
-        weights = n("sub", weights, n.cast(n.reshape(zero, (columns, blocks, 1)), x.dtype))
-    weights = n.reshape(n("mul", weights, scale), (columns, blocks * block))
-    if blocks * block != k:
-        weights = n("slice", weights, starts=(0, 0), sizes=(columns, k), steps=(1, 1))
+    weights = unpack(n, n.reshape(packed, (columns, blocks, block * bits // 8)), bits, block)
+    if zero is not None and zero.dtype == "ui8":
+        zero = unpack(n, n.reshape(zero, (columns, -(-blocks * bits // 8))), bits, blocks)
+    if order is not None:  # the block of each row; else they follow each other
+        weights, order = first_of(n, n.reshape(weights, (columns, blocks * block)), k), first_of(n, order, k)
+
+    def spread(t):
+        t = n.cast(n.reshape(t, (columns, blocks)), x.dtype)
+        return n.unsqueeze(t, 2) if order is None else n("gather", t, order, axis=1)
+
+    centre = float(1 << bits - 1) if zero is None else spread(zero)
+    weights = n("mul", n("sub", n.cast(weights, x.dtype), centre), spread(scales))
+    weights = first_of(n, n.reshape(weights, (columns, weights.type.size // columns)), k)
     out = n("matmul", x, n.transpose(weights, (1, 0)))
     return out if bias is None else n("add", out, n.cast(bias, x.dtype))
 
