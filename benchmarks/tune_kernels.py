@@ -202,7 +202,7 @@ def markdown(results: dict[str, Any]) -> str:
     ]
     for name, runs in results["kernels"].items():
         guided, blind = ([r for r in runs if r["guided"] is g] for g in (True, False))
-        best = min(guided, key=lambda r: r["ratio"])
+        best = min(guided or blind, key=lambda r: r["ratio"])
         micros = next((f"{r['default_us']:.1f}" for r in runs if r["default_us"]), "")
         row = [name, micros, best["space"], best["trials"], f"{1 / best['ratio']:.2f}"]
         if blind:
@@ -213,7 +213,7 @@ def markdown(results: dict[str, Any]) -> str:
             row += [
                 other["trials"],
                 f"{1 / other['ratio']:.2f}",
-                min(at) if at else "whole space" if whole else "never",
+                0 if goal * 1.02 >= 1.0 else min(at) if at else "whole space" if whole else "never",
             ]
         else:
             row += ["", "", ""]
@@ -232,7 +232,8 @@ FAILURES = ("build", "crash", "timeout", "wrong", "unstable")
 
 
 def geometric_mean(results: dict[str, Any]) -> float:
-    best = [1 / min(r["ratio"] for r in runs if r["guided"]) for runs in results["kernels"].values()]
+    found = [[r["ratio"] for r in runs if r["guided"]] for runs in results["kernels"].values()]
+    best = [1 / min(ratios) for ratios in found if ratios]
     return math.exp(sum(map(math.log, best)) / len(best)) if best else 1.0
 
 
@@ -295,6 +296,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--kernels", default=",".join(KERNELS))
     parser.add_argument("--random", action="store_true", help="run random search too, for comparison")
+    parser.add_argument("--only-random", action="store_true", help="run random search only")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="put results together instead")
     parser.add_argument("--note", default="", help="a sentence about the circumstances, for the report")
@@ -317,7 +319,7 @@ def main() -> int:
         kernel = KERNELS[name]()
         runs = results["kernels"][name] = []
         for seed in range(args.seeds):
-            for guided in (True, False) if args.random else (True,):
+            for guided in (False,) if args.only_random else (True, False) if args.random else (True,):
                 runs.append(search(kernel, args.trials, seed, args.threads, guided))
                 r = runs[-1]
                 kind = "guided" if guided else "random"

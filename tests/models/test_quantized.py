@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ import tilewright as tw
 from tilewright.ir import dialect
 from tilewright.ir.context import use
 from tilewright.ir.types import type_of
+from tilewright.targets.cpu import CpuTarget
+from tilewright.targets.cpu.host import host
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -271,3 +274,34 @@ def load_module(name, path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.parametrize("kind", ["vnni", "avx512", "avxvnni", "avx2"])
+def test_processors_give_the_same_bits(kind, monkeypatch):
+    """With and without instructions for sums of products of bytes, which also decides how activations are kept."""
+    here = host()
+    avx2 = {"vector_bytes": 32, "vector_registers": 16, "cpu": "x86-64-v3"}
+    narrow = tuple(f for f in here.features if "avx512" not in f)
+    chosen = {
+        "vnni": ("avx512vnni", here),
+        "avx512": ("avx512f", replace(here, features=tuple(f for f in here.features if "vnni" not in f))),
+        "avxvnni": ("avxvnni", replace(here, features=narrow, **avx2)),
+        "avx2": ("avx2", replace(here, features=tuple(f for f in narrow if f != "avxvnni"), **avx2)),
+    }
+    feature, description = chosen[kind]
+    if feature not in here.features:
+        pytest.skip(f"this processor has no {feature}")
+    net = Net(np.uint8)
+    w, scale = net.weights((40, 7, 3, 3), 0)
+    y = net.add("Conv", net.read("x", 0.03, 131), w, net.bias(0.03, scale, 40), pads=[1, 1, 1, 1])
+    y = net.qdq(y, 0.1, 120)
+    w, scale = net.weights((40, 1, 3, 3), 0)
+    y = net.qdq(net.add("Add", y, net.qdq(net.add("Conv", y, w, group=40, pads=[1, 1, 1, 1]), 0.2, 117)), 0.25, 99)
+    w, scale = net.weights((11, 40, 1, 1), 0)
+    y = net.stored(net.add("Conv", y, w, strides=[2, 2]), 0.3, 120)
+    model, x = net.model([1, 7, 13, 9], y, False, False), bytes_of(net, (1, 7, 13, 9))
+    want = tw.compile(model, target="c").run({"x": x})[0].copy()
+    monkeypatch.setattr(CpuTarget, "describe", lambda self: description)
+    state = tw.compile(model, stop_after="emit").state
+    assert ("tw_dot_vnni" in "".join(state.emitted.values())) == (kind in ("vnni", "avxvnni"))
+    np.testing.assert_array_equal(tw.compile(model).run({"x": x})[0], want)

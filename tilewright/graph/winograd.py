@@ -25,8 +25,8 @@ class Winograd:
     """Turn convolutions with 3x3 constant weights, strides 1 and channels last into ``tw.winograd_conv``.
 
     ``tile``: the size of the tiles, "2" or "4"; "auto" takes the one with the lower estimate, if it is at most
-    ``worth`` of that of the direct convolution. Larger tiles save more multiplications and lose more digits: relative to
-    the largest result about 3e-7 is lost with 2, as by the direct sum, and 1e-6 to 3e-6 with 4.
+    ``worth`` of that of the direct convolution. Larger tiles save more multiplications and lose more digits:
+    relative to the largest result about 3e-7 is lost with 2, as by the direct sum, and 1e-6 to 3e-6 with 4.
 
         %0 = "tw.conv"(%x, %w, %b) {layout = "nhwc", pads = array<i64: 1, 1, 1, 1>, ...} : (tensor<1x14x14x64xf32>, ...)
     ->  %p = "tw.pad"(%x) {low = array<i64: 0, 1, 1, 0>, high = array<i64: 0, 3, 3, 0>} : ... -> tensor<1x18x18x64xf32>
