@@ -23,6 +23,10 @@ NAME = "contraction"
 PRIORITY = 20
 
 
+#: floats that are asked for ahead of the present one where a panel is read once (a matrix times a vector)
+AHEAD = 4096
+
+
 @dataclass(frozen=True)
 class Tile:
     """Rows of the register tile along the innermost and the next row loop, and vectors along `n`."""
@@ -79,10 +83,13 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
     if any(isinstance(x, Op) and x.op == "guard" for x in walk(s.store(block).targets[0].value)):
         rows = []  # every guarded load is a branch: a tile of rows would multiply them
     depth = prod(extents[k] for k in anchor.reduction)
-    best = choose_tile(
-        [extents[m] for m in rows[:2]], extents[n], width, machine.vector_registers, depth, machine.l1_bytes
-    )
-    sizes = tile_candidates([extents[m] for m in rows[:2]], extents[n], width, machine.vector_registers)
+    spans = [extents[m] for m in rows[:2]]
+    window = _window(s, anchor, rows, n)
+    if window is None:
+        best = choose_tile(spans, extents[n], width, machine.vector_registers, depth, machine.l1_bytes)
+    else:
+        best = choose_window_tile(spans[0], extents[n], width, machine.vector_registers, *window)
+    sizes = tile_candidates(spans, extents[n], width, machine.vector_registers)
     tile = Tile(*s.sample_choice("tile", sizes, (best.rows, best.outer_rows, best.vectors)))
     inner = [*s.split(n, tile.vectors * width)]
     n_o, n_i = inner
@@ -97,7 +104,7 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
     reductions = [v for v in anchor.reduction if v in s.loops()]
     batch = [v for v in others if all(c != 0 for _, c in load_strides(s, s.store(block), v))]
     rest = [v for v in others if v not in batch]
-    rows_inside = s.sample_choice("rows_inside", (True, False), _rows_inside(s, anchor, rows, n, machine))
+    rows_inside = s.sample_choice("rows_inside", (True, False), True)
     outer = [*batch, *([n_o, *rest, *m_o] if rows_inside else [*rest, *m_o, n_o])]
     s.reorder(*outer, *reductions, *m_i, n_i)
     _pack(s, anchor, n, tile.vectors * width)
@@ -143,6 +150,8 @@ def _prefetch(s: Schedule, anchor: Stage, at: str, passes: int, machine: Machine
         return
     buffer = packed[0]
     panel = buffer.size // buffer.shape[0]
+    if passes > 1 and panel * 4 > machine.l2_bytes // 4:
+        return  # two panels and the rows would not fit the cache
     steps = prod(s.extent(v) for v in loops)
     lines = -(-panel * 4 // 64)
     share = -(-lines // (steps * passes))  # cache lines a step
@@ -150,7 +159,8 @@ def _prefetch(s: Schedule, anchor: Stage, at: str, passes: int, machine: Machine
     for v in loops:
         step = step * s.extent(v) + Var(v)
     position = (Var(at) % passes) * steps + step if passes > 1 else step
-    first = (Var(at) // passes + 1) * panel + position * (share * 16)
+    ahead = panel if passes > 1 else min(panel, AHEAD)
+    first = (Var(at) // passes) * panel + ahead + position * (share * 16)
     if s.sample_choice("prefetch", (True, False), True):
         s.prefetch(loops[-1], buffer.name, [first + line * 16 for line in range(share)])
 
@@ -227,7 +237,31 @@ def tile_cost(rows: list[int], columns: int, width: int, tile: Tile, depth: int,
                 t = tr * tq
                 steps = max(t * tv / 2, (t + tv) / 2, 4.0) + 0.15 + 0.05 * t + load * tv + write * t * tv
                 cost += tn * rn * qn * steps
-    return cost
+    return cost if tile.outer_rows == 1 else 1.05 * cost  # two rows of windows: more addresses to keep
+
+
+def choose_window_tile(rows: int, columns: int, width: int, registers: int, step: int, size: int) -> Tile:
+    """The register tile of a depthwise convolution: windows of `size` positions, `step` apart, along the rows.
+
+    No operand is shared by the lanes. What neighbouring windows share is loaded once, if the positions that a tile
+    touches stay in registers beside its accumulators: measured, spilling them makes the kernel twice as slow. More than
+    two vectors, or two where windows do not overlap by much, are slower too, and so are partial tiles.
+    """
+    best: tuple[float, Tile] | None = None
+    for r, q, v in tile_candidates([rows], columns, width, registers):
+        span = (r - 1) * step + size
+        if q > 1 or v > (2 if step == 1 else 1) or (r > 1 and (r + span) * v > registers):
+            continue
+        cost = 0.0
+        for tv, tn in _pieces(-(-columns // width), v):
+            for tr, rn in _pieces(rows, r):
+                loads = ((tr - 1) * step + size) * tv / size + tv
+                partial = 0.0 if tr == r else 4.0
+                cost += tn * rn * (max(tr * tv / 2, loads / 2, 4.0) + 0.3 + 0.05 * tr + partial)
+        if best is None or cost < best[0] - 1e-9:
+            best = (cost, Tile(r, q, v))
+    assert best is not None
+    return best[1]
 
 
 def tile_candidates(rows: list[int], columns: int, width: int, registers: int) -> list[tuple[int, int, int]]:
@@ -240,8 +274,8 @@ def tile_candidates(rows: list[int], columns: int, width: int, registers: int) -
             break
         for r in range(1, min(inner, 24) + 1):
             for q in range(1, min(outer, 4) + 1) if r == inner and inner <= 8 else (1,):
-                # with three vectors or more a broadcast is better read with each multiply-add than kept in a register
-                if r * q * v + v + (1 if v < 3 else 0) <= registers:
+                # one for the broadcast: a tile that takes all registers is spilled where windows overlap (measured)
+                if r * q * v + v + 1 <= registers:
                     found.append((r, q, v))
     return found
 
@@ -254,20 +288,22 @@ def _pieces(total: int, size: int) -> list[tuple[int, int]]:
     return pieces
 
 
-def _rows_inside(s: Schedule, anchor: Stage, rows: list[str], n: str, machine: Machine) -> bool:
-    """Whether the row loop goes inside the column loop: true if all rows' data stays in the second-level cache
-    between columns.
-    """
+def _window(s: Schedule, anchor: Stage, rows: list[str], n: str) -> tuple[int, int] | None:
+    """(step, size) of the window that slides along the first row loop if no operand is shared by the lanes (a depthwise
+    convolution); else None."""
     store = s.store(anchor.name)
-    moving = [
-        x
-        for x, _ in load_strides(s, store, n)
-        if rows and coefficient(flat(s.buffer(x.buffer), x.indices), rows[0]) != 0
-    ]
-    data = sum(s.buffer(x.buffer).size * 4 for x in moving)
-    columns = [x for x, c in load_strides(s, store, n) if c != 0 and x not in moving]
-    weights = sum(s.buffer(x.buffer).size * 4 for x in columns)
-    return data <= machine.l2_bytes * 3 // 4 or weights > data
+    if not rows or not is_contraction(anchor):
+        return None
+    along_n = {str(x): c for x, c in load_strides(s, store, n)}
+    moving = {str(x): c for x, c in load_strides(s, store, rows[0]) if c != 0}
+    reductions = [v for v in anchor.reduction if v in s.loops()]
+    if len(moving) != 1 or not reductions or any(along_n[x] == 0 for x in moving):
+        return None
+    ((x, step),) = moving.items()
+    inner = next((c for y, c in load_strides(s, store, reductions[-1]) if str(y) == x), None)
+    if not inner or step is None or step % inner:
+        return None
+    return step // inner, s.extent(reductions[-1])
 
 
 def _pack(s: Schedule, anchor: Stage, n: str, block: int) -> None:
