@@ -35,15 +35,15 @@ format: $(VENV)/with-dev
 
 test: $(VENV)/with-models lint
 	@rm -rf $(TEST_CACHE)
-	$(TEST_ENV) $(BIN)/pytest -q -n 2 $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS)
 
 # the large models too (3 GB of files, 8 GB of memory)
 test-models: $(VENV)/with-models
-	$(TEST_ENV) $(BIN)/pytest -q -m "big or not big" tests/models $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -q -m "big or not big" tests/models $(PYTEST_ARGS)
 
 # models on the simulated boards of QEMU (minutes; needs qemu and lld)
 test-boards: $(VENV)/with-models
-	$(TEST_ENV) $(BIN)/pytest -q -m "qemu or not qemu" tests/targets $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -q -m "qemu or not qemu" tests/targets $(PYTEST_ARGS)
 
 # ONNX's own tests, all of them, with an empty kernel cache; writes docs/onnx_conformance.md
 conformance: $(VENV)/with-dev

@@ -183,9 +183,7 @@ def _recall(state: State, kernel: Kernel, function: Any, tuned: Any) -> bool:
 def make_package(state: State) -> None:
     d = state.description  # a machine with little memory says how its arena is aligned, and that order matters
     align, minimize = getattr(d, "arena_align", ALIGN), getattr(d, "minimize_memory", False)
-    program, constants = build_program(
-        state.module, state.infos, align=align, minimize=minimize, consume=state.consume
-    )
+    program, constants = build_program(state.module, state.infos, align=align, minimize=minimize, consume=state.consume)
     if state.options.arena_limit is not None:
         check_limit(program, state.options.arena_limit)
     constants = [np.ascontiguousarray(c) for c in constants]
@@ -258,8 +256,8 @@ def compile(source: Any, *, start_after: str | None = None, **options: Any) -> E
 
     `source`: path of an ``.onnx`` or ``.mlir`` file, an ``onnx.ModelProto``, MLIR text or module, or a `Graph`. The
     keyword arguments are the fields of `tilewright.options.Options`: target, inputs (shapes of dynamic inputs),
-    precision, tolerance, threads, verify, cache, print_after, stop_after, dump, time. With `start_after` the source is what
-    ``dump`` wrote after that stage, and the pipeline goes on from there.
+    precision, tolerance, threads, verify, cache, print_after, stop_after, dump, time. With `start_after` the source is
+    what ``dump`` wrote after that stage, and the pipeline goes on from there.
 
     Returns an `Executable`, or a `DynamicExecutable` that compiles for the shapes it is called with where the model
     leaves them open; with `stop_after` the IR of that stage (a `Graph` up to level 3, otherwise a `Snapshot`).

@@ -497,7 +497,7 @@ def from_nest(text: str, constants: Sequence[str] = ()) -> Kernel:
 
 
 __all__ = [
-    "Axis", "Tensor", "Value", "absf", "cast", "compute", "cos", "erf", "exp", "from_mlir", "from_nest", "kernel", "log",
-    "max", "maximum", "min", "minimum", "placeholder", "prod", "reduce_axis", "rsqrt", "sin", "sqrt", "sum", "tanh",
-    "where",
+    "Axis", "Tensor", "Value", "absf", "cast", "compute", "cos", "erf", "exp", "from_mlir", "from_nest", "kernel",
+    "log", "max", "maximum", "min", "minimum", "placeholder", "prod", "reduce_axis", "rsqrt", "sin", "sqrt", "sum",
+    "tanh", "where",
 ]  # fmt: skip

@@ -65,6 +65,7 @@ def few_channels(rw: Rewriter, op: ir.Operation) -> Any:
     the transpose by the convolution, which takes single elements of it anyway.
     """
     x, w, *rest = dialect.arguments(op)
+    assert x is not None
     attrs = dialect.attributes(op)
     image = attrs["layout"] == "nchw" and isinstance(x.owner, ir.Block) and static(op.results[0], x)
     if not image or not any(attrs["pads"]) or (shape(x)[1] or 0) > FEW or attrs["groups"] != 1:

@@ -53,7 +53,8 @@ def winograd(rw: Rewriter, op: ir.Operation, tile: str, worth: float) -> Any:
     plain = a["strides"] == (1, 1) and a["dilations"] == (1, 1) and a["groups"] == 1 and a["layout"] == "nhwc"
     if not plain or not static(x, w) or shape(w)[2:] != (3, 3) or type_of(x).dtype != "f32":
         return None
-    if type_of(op.results[0]).dtype != "f32" or type_of(w).dtype != "f32" or rw.array(w) is None:
+    numbers = rw.array(w)
+    if type_of(op.results[0]).dtype != "f32" or type_of(w).dtype != "f32" or numbers is None:
         return None
     (n, h, width, f), c = shape(op.results[0]), shape(x)[3]
     if c % 16 or f % 16 or 0 in (n, h, width):
@@ -64,7 +65,7 @@ def winograd(rw: Rewriter, op: ir.Operation, tile: str, worth: float) -> Any:
     top, left, bottom, right = a["pads"]
     low, high = (0, top, left, 0), (0, bottom + -h % m, right + -width % m, 0)
     padded = x if not any((*low, *high)) else rw.create("pad", x, low=low, high=high)
-    u = rw.constant(transform_weights(rw.array(w), m), rw.symbol(w))
+    u = rw.constant(transform_weights(numbers, m), rw.symbol(w))
     out = rw.create("winograd_conv", padded, u, tile=m, size=(h, width))
     return out if bias is None else rw.create("add", out, bias)
 

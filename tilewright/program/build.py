@@ -43,9 +43,7 @@ def build_program(
 
 
 class _Builder:
-    def __init__(
-        self, graph: Graph, kernels: dict[str, KernelInfo], align: int, minimize: bool, consume: bool
-    ) -> None:
+    def __init__(self, graph: Graph, kernels: dict[str, KernelInfo], align: int, minimize: bool, consume: bool) -> None:
         self.graph, self.kernels, self.align, self.minimize = graph, kernels, align, minimize
         self.uses: dict[str, int] | None = self.count_uses() if consume else None
         self.values: list[Value] = []

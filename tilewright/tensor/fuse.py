@@ -6,8 +6,8 @@ Rules, by the kind of operation (`Node.kind`); every join keeps the graph of ker
   element joins it.
 - **rows**: reductions over the same rows, and injective operations on those rows, join (softmax, layer norm: one pass
   over each row).
-- **padding**: a pad that is the only reader joins a contraction (or opaque operation that writes its result once), which
-  then writes into the inside of the padded tensor.
+- **padding**: a pad that is the only reader joins a contraction (or an opaque operation that writes its result once),
+  which then writes into the inside of the padded tensor.
 - **inline**: an injective operation with one reader joins its reader; into contractions and opaque kernels only if it
   merely moves data, or widens halves.
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ...tensor.analysis import flat, is_contraction
+from ...tensor.analysis import is_contraction
 from ...tensor.expr import Const, Expr, Load, Op, Var, variables, walk
 from ...tensor.kernel import Kernel, Stage
 from ..decisions import Decisions
 from ..machine import Machine, lanes
 from ..schedule import Schedule, ScheduleError
-from .common import coefficient, fuse_outer, load_strides, store_stride
+from .common import fuse_outer, load_strides, store_stride
 from .elementwise import schedule_block
 
 NAME = "contraction"

@@ -10,6 +10,7 @@ For a block of tiles t (and, where tiles are few, a share of the filters):
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -160,9 +161,7 @@ def _products(s: Shape, k: Blocks, tiles: Expr, panel: Expr, machine: Machine, c
     factors = [d for d in (1, 2, 4, 8) if s.channels % d == 0]
     steps = choose("unroll", factors, max(d for d in factors if d <= 4))
     c = Var("c_o") * steps + Var("c_u")
-    product = mul(
-        Load("v", (Var("p"), t, c), s.dtype), Load(s.u, (Var("p"), c, panel * k.panel + f), s.dtype)
-    )
+    product = mul(Load("v", (Var("p"), t, c), s.dtype), Load(s.u, (Var("p"), c, panel * k.panel + f), s.dtype))
     update = tile(store("acc", at, add(Load("acc", at, s.dtype), product), "product"))
     along = loop("c_o", s.channels // steps, loop("c_u", steps, update, "unroll"))
     if choose("prefetch", (True, False), s.p**2 * s.channels * s.filters * 4 > machine.l2_bytes // 2):
@@ -239,7 +238,7 @@ def allocate(body: Stmt, *buffers: Registers) -> Stmt:
     return body
 
 
-def combine(to: Registers, i: int, terms: list[tuple[float, Expr]], block: str) -> list[Stmt]:
+def combine(to: Registers, i: int, terms: Sequence[tuple[float, Expr]], block: str) -> list[Stmt]:
     """``to[i] = sum of c * x``, written so that every term but the first is one multiply-add, or an addition."""
     terms = sorted((t for t in terms if t[0] != 0.0), key=lambda t: t[0] != 1.0)
     (c, x), *rest = terms

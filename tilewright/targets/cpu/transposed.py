@@ -54,7 +54,13 @@ class TransposeEmitter(ExprEmitter):
         lane = s.body
         if not (isinstance(lane, For) and lane.kind == "vector" and isinstance(lane.body, Store)):
             return []
-        if s.trip is None or s.trip < 4 or s.trip & (s.trip - 1) or lane.trip != s.trip or lane.lanes not in (0, s.trip):
+        if (
+            s.trip is None
+            or s.trip < 4
+            or s.trip & (s.trip - 1)
+            or lane.trip != s.trip
+            or lane.lanes not in (0, s.trip)
+        ):
             return []
         targets = lane.body.targets
         values = [x for t in targets for x in walk(t.value)]
