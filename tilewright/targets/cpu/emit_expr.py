@@ -37,11 +37,13 @@ class Value:
 
 @dataclass(frozen=True)
 class Vector:
-    """The vectorized loop being emitted: its variable, lanes, and the mask of active lanes (None: all)."""
+    """The vectorized loop being emitted: its variable, lanes, and the mask of active lanes (None: all). `single`: just
+    the first lane is active."""
 
     var: str
     width: int
     mask: str | None
+    single: bool = False
 
 
 def type_text(dtype: str, width: int) -> str:
