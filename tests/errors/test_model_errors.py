@@ -249,7 +249,7 @@ def aborting(monkeypatch, tmp_path):
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "aborts"))
     original, done = stages.emit, []
 
-    def emit(nest, width):
+    def emit(nest, width, *machine):
         text, scratch = original(nest, width)
         if not done:
             end = text.rindex("return")

@@ -9,6 +9,8 @@ scales than f32 arithmetic is. See docs/quantized_models.md.
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from ..errors import OpError
@@ -146,7 +148,7 @@ class IntegerMatmul(Operator):
 
     @staticmethod
     def lower(b, x, w):
-        rows = b.reshape(x, [x.type.size // max(x.shape[-1], 1) if x.type.size else 0, x.shape[-1]])
+        rows = b.reshape(x, [prod(x.shape[:-1]), x.shape[-1]])
         out = b.contract("mk,kn->mn", rows, w, dtype="i32")
         return b.reshape(out, [*x.shape[:-1], w.shape[1]])
 
