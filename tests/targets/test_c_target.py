@@ -114,7 +114,7 @@ def test_weights_as_a_blob(need, compile_digits, digits_cases, tmp_path):
     assert np.abs(np.frombuffer(got, np.float32).reshape(4, -1) - expected[:4]).max() < 1e-5
 
 
-@pytest.mark.parametrize("name", ["kws_dscnn", "tiny_ae", "tiny_resnet8", "gpt2_tiny", "t5_tiny"])
+@pytest.mark.parametrize("name", ["kws_dscnn", "tiny_ae", "tiny_resnet8", "tiny_mobilenet", "gpt2_tiny", "t5_tiny"])
 def test_models_in_process(name, need, case):
     need("cc")
     model = case(name)

@@ -41,7 +41,7 @@ def test_instructions_are_the_same_every_time(need, compile_digits):
 
 @pytest.mark.qemu
 @pytest.mark.parametrize("target", WITH_FPU)
-@pytest.mark.parametrize("name", ["kws_dscnn", "tiny_ae", "tiny_resnet8"])
+@pytest.mark.parametrize("name", ["kws_dscnn", "tiny_ae", "tiny_resnet8", "tiny_mobilenet"])
 def test_models(name, target, need, case):
     need(COMMAND[target], "ld.lld")
     model = case(name)
