@@ -393,9 +393,14 @@ def lost(item: tuple[str, bytes], outcome: str, detail: str, seconds: float) -> 
 
 def run(items: list[tuple[str, bytes]], workers: int = 2) -> list[Outcome]:
     """The outcomes of damaged files, tried in worker processes."""
-    os.environ.setdefault("TILEWRIGHT_COMPILE", "inprocess")
-    os.environ.setdefault("TILEWRIGHT_THREADS", "1")
-    return run_isolated(items, try_file, lost, workers=workers, timeout=TIMEOUT, memory=MEMORY)
+    wanted = {"TILEWRIGHT_COMPILE": "inprocess", "TILEWRIGHT_THREADS": "1"}
+    added = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(added)  # for the workers; this process may have other things to do
+    try:
+        return run_isolated(items, try_file, lost, workers=workers, timeout=TIMEOUT, memory=MEMORY)
+    finally:
+        for name in added:
+            del os.environ[name]
 
 
 def main() -> int:
