@@ -66,7 +66,7 @@ class State:
     objects: dict[str, bytes] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
     package: Package | None = None
-    #: what earlier compilations left (`targets.cpu.memo`), None if it is not to be used, and what it gave
+    #: what earlier compilations left (the target's `memo`), None if it is not to be used, and what it gave
     memo: Any = None
     recalled: dict[str, Any] = field(default_factory=dict)
     #: level-3 text of the kernels that the memo does not know yet
@@ -468,10 +468,8 @@ def _kernel_reports(state: State) -> Iterator[dict[str, Any]]:
 def _remember(state: State, name: str, about: dict[str, Any]) -> None:
     """Leave a kernel that was scheduled in the default way to later compilations."""
     if name in state.unknown:
-        from .targets.cpu.memo import Remembered
-
-        known = Remembered(str(state.nests[name]), state.emitted[name], state.infos[name], about)
-        state.memo.remember(state.unknown[name], known)
+        text = state.unknown[name]
+        state.memo.remember(text, str(state.nests[name]), state.emitted[name], state.infos[name], about)
 
 
 def _choices(decisions: dict[str, Any]) -> str:

@@ -70,7 +70,7 @@ def test_entries_keep_everything(tmp_path):
     info = KernelInfo(64, {1: Pack("w", ((), (32,)), (1, 0, 2))}, False, ((0, 1), (2, 0)))
     known = Remembered("nest", "mlir", info, {"kind": "rows", "flops": 3})
     memo = KernelMemo(host(), KernelCache(tmp_path))
-    memo.remember("func", known)
+    memo.remember("func", known.nest, known.emitted, known.info, known.report)
     assert memo.recall("func") == known
     assert memo.recall("another") is None
 
@@ -79,5 +79,5 @@ def test_another_machine_finds_nothing(tmp_path):
     from dataclasses import replace
 
     cache = KernelCache(tmp_path)
-    KernelMemo(host(), cache).remember("func", Remembered("", "", KernelInfo(), {}))
+    KernelMemo(host(), cache).remember("func", "", "", KernelInfo(), {})
     assert KernelMemo(replace(host(), l2_bytes=1), cache).recall("func") is None

@@ -19,6 +19,7 @@ from ..primitives.dots import product_of_halves
 from ..schedule import Schedule, ScheduleError
 from .common import fuse_outer, load_strides, store_stride
 from .elementwise import schedule_block
+from .tiles import Tile, around, join_readers, pieces, registers
 
 NAME = "bf16-contraction"
 PRIORITY = 18
@@ -29,15 +30,6 @@ LANES = 16
 LATENCY, THROUGHPUT = 6, 2
 #: elements that memory is asked for ahead of time where every panel is read once
 STREAM = 8192
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Rows of the register tile along the innermost and the next row loop, and vectors along `n`."""
-
-    rows: int
-    outer_rows: int
-    vectors: int
 
 
 @dataclass(frozen=True)
@@ -56,23 +48,14 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if len(anchors) != 1 or len(anchors[0].targets) != 1 or kernel.opaque:
         return "not a single reduction"
     anchor = anchors[0]
-    before = kernel.stages[: kernel.stages.index(anchor)]
-    later = kernel.stages[kernel.stages.index(anchor) + 1 :]
-    borders = [x for x in later if not x.reads]
-    after = [x for x in later if x.reads]
+    before, after, borders = around(kernel, anchor)
     s = Schedule(kernel, decisions=decisions)
     try:
         for p in before:
             s.inline(p.name)
         if product_of_halves(s.store(anchor.name).targets[0]) is None:
             return "not a sum of products of bf16"
-        for e in after[:-1]:
-            s.inline(e.name)
-        if after and after[-1].buffer in kernel.outputs and anchor.buffer not in kernel.outputs:
-            last = after[-1].name
-            s.reindex(last, anchor.name)
-        else:
-            last = s.cache_write(anchor.name)
+        last = join_readers(s, anchor, after)
     except ScheduleError as e:
         return e.message
     loops = find_loops(s, anchor)
@@ -157,21 +140,11 @@ def _tile(s: Schedule, anchor: Stage, last: str, loops: Loops, machine: Machine)
     new = s.reverse_compute_at(last, at)
     s.set_scope(anchor.buffer if anchor.buffer in s.temporaries else f"{anchor.buffer}_c", "register")
     for group in ([*m_i, n_i], [v for v in new if v in s.loops()]):
-        _registers(s, group, width)
+        registers(s, group, width)
     _unroll_reduction(s, [k for k in reductions if k in s.loops()])
     passes = prod(trips[v] for v in outer[1:]) if inside and not batch else 0
     _prefetch(s, anchor, loops, tile.vectors * width, at, passes, machine)
     s.parallel(at)
-
-
-def _registers(s: Schedule, loops: list[str], width: int) -> None:
-    """The loops over the tile: rows unrolled, the last one in vectors."""
-    *rows, n = loops
-    for m in rows:
-        s.unroll(m)
-    vector, lane = s.split(n, width)
-    s.unroll(vector)
-    s.vectorize(lane)
 
 
 def _unroll_reduction(s: Schedule, reductions: list[str]) -> None:
@@ -203,9 +176,9 @@ def choose_tile(rows: list[int], columns: int, registers: int, depth: int, l1_by
         load = 0.1 if depth * v * 64 <= l1_bytes else 0.3
         write = (2 if v * LANES >= columns else 4) / depth  # results leave in whole rows, or in pieces of rows
         cost = 0.0
-        for tv, tn in _pieces(-(-columns // LANES), v):
-            for tr, rn in _pieces(rows[0] if rows else 1, r):
-                for tq, qn in _pieces(rows[1] if len(rows) > 1 else 1, q):
+        for tv, tn in pieces(-(-columns // LANES), v):
+            for tr, rn in pieces(rows[0] if rows else 1, r):
+                for tq, qn in pieces(rows[1] if len(rows) > 1 else 1, q):
                     t = tr * tq
                     step = max(t * tv / THROUGHPUT, (t + tv) / 2, LATENCY)
                     cost += tn * rn * qn * (step + 0.15 + 0.05 * t + load * tv + write * t * tv)
@@ -228,14 +201,6 @@ def tile_candidates(rows: list[int], columns: int, registers: int) -> list[tuple
                 if r * q * v + v + 1 <= registers:
                     found.append((r, q, v))
     return found
-
-
-def _pieces(total: int, size: int) -> list[tuple[int, int]]:
-    """(tile size, how many of them): the full tiles and the partial one."""
-    pieces = [(size, total // size)]
-    if total % size:
-        pieces.append((total % size, 1))
-    return pieces
 
 
 # ---- memory --------------------------------------------------------------------------------------------------------

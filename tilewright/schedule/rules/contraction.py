@@ -7,7 +7,6 @@ the tile (`m`). A constant operand that depends on `n` is packed so that each ti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from ...tensor.analysis import is_contraction
@@ -18,6 +17,7 @@ from ..machine import Machine, lanes
 from ..schedule import Schedule, ScheduleError
 from .common import fuse_outer, load_strides, store_stride
 from .elementwise import schedule_block
+from .tiles import Tile, around, join_readers, pieces, registers
 
 NAME = "contraction"
 PRIORITY = 20
@@ -27,15 +27,6 @@ PRIORITY = 20
 AHEAD = 4096
 
 
-@dataclass(frozen=True)
-class Tile:
-    """Rows of the register tile along the innermost and the next row loop, and vectors along `n`."""
-
-    rows: int
-    outer_rows: int
-    vectors: int
-
-
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
     anchors = [s for s in kernel.stages if s.targets[0].init is not None]
     if len(anchors) != 1 or len(anchors[0].targets) != 1 or kernel.opaque:
@@ -43,21 +34,12 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     anchor = anchors[0]
     if 0 in anchor.extents.values():
         return "a loop without iterations"
-    before = kernel.stages[: kernel.stages.index(anchor)]
-    later = kernel.stages[kernel.stages.index(anchor) + 1 :]
-    borders = [x for x in later if not x.reads]
-    after = [x for x in later if x.reads]
+    before, after, borders = around(kernel, anchor)
     s = Schedule(kernel, decisions=decisions)
     try:
         for p in before:
             s.inline(p.name)
-        for e in after[:-1]:
-            s.inline(e.name)
-        if after and after[-1].buffer in kernel.outputs and anchor.buffer not in kernel.outputs:
-            last = after[-1].name
-            s.reindex(last, anchor.name)
-        else:
-            last = s.cache_write(anchor.name)
+        last = join_readers(s, anchor, after)
     except ScheduleError as e:
         return e.message
     result = _tile(s, anchor, last, machine)
@@ -114,7 +96,7 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
     new = s.reverse_compute_at(last, at)
     s.set_scope(anchor.buffer if anchor.buffer in s.temporaries else f"{anchor.buffer}_c", "register")
     for loops in ([*m_i, n_i], [v for v in new if v in s.loops()]):
-        _registers(s, loops, width)
+        registers(s, loops, width)
     passes = prod(trips[v] for v in outer[1:]) if rows_inside and not batch else 0
     _unroll_reduction(s, reductions)
     _prefetch(s, anchor, at, passes, machine)
@@ -163,16 +145,6 @@ def _prefetch(s: Schedule, anchor: Stage, at: str, passes: int, machine: Machine
     first = (Var(at) // passes) * panel + ahead + position * (share * 16)
     if s.sample_choice("prefetch", (True, False), True):
         s.prefetch(loops[-1], buffer.name, [first + line * 16 for line in range(share)])
-
-
-def _registers(s: Schedule, loops: list[str], width: int) -> None:
-    """The loops over the tile: rows unrolled, the last one in vectors."""
-    *rows, n = loops
-    for m in rows:
-        s.unroll(m)
-    vector, lane = s.split(n, width)
-    s.unroll(vector)
-    s.vectorize(lane)
 
 
 def _power_of_two(n: int) -> int:
@@ -231,9 +203,9 @@ def tile_cost(rows: list[int], columns: int, width: int, tile: Tile, depth: int,
     load = 0.1 if depth * v * width * 4 <= l1_bytes else 0.5
     write = (2 if v * width >= columns else 4) / depth  # results leave in whole rows, or in pieces of rows
     cost = 0.0
-    for tv, tn in _pieces(-(-columns // width), v):
-        for tr, rn in _pieces(rows[0] if rows else 1, tile.rows):
-            for tq, qn in _pieces(rows[1] if len(rows) > 1 else 1, tile.outer_rows):
+    for tv, tn in pieces(-(-columns // width), v):
+        for tr, rn in pieces(rows[0] if rows else 1, tile.rows):
+            for tq, qn in pieces(rows[1] if len(rows) > 1 else 1, tile.outer_rows):
                 t = tr * tq
                 steps = max(t * tv / 2, (t + tv) / 2, 4.0) + 0.15 + 0.05 * t + load * tv + write * t * tv
                 cost += tn * rn * qn * steps
@@ -253,8 +225,8 @@ def choose_window_tile(rows: int, columns: int, width: int, registers: int, step
         if q > 1 or v > (2 if step == 1 else 1) or (r > 1 and (r + span) * v > registers):
             continue
         cost = 0.0
-        for tv, tn in _pieces(-(-columns // width), v):
-            for tr, rn in _pieces(rows, r):
+        for tv, tn in pieces(-(-columns // width), v):
+            for tr, rn in pieces(rows, r):
                 loads = ((tr - 1) * step + size) * tv / size + tv
                 partial = 0.0 if tr == r else 4.0
                 cost += tn * rn * (max(tr * tv / 2, loads / 2, 4.0) + 0.3 + 0.05 * tr + partial)
@@ -278,14 +250,6 @@ def tile_candidates(rows: list[int], columns: int, width: int, registers: int) -
                 if r * q * v + v + 1 <= registers:
                     found.append((r, q, v))
     return found
-
-
-def _pieces(total: int, size: int) -> list[tuple[int, int]]:
-    """(tile size, how many of them): the full tiles and the partial one."""
-    pieces = [(size, total // size)]
-    if total % size:
-        pieces.append((total % size, 1))
-    return pieces
 
 
 def _window(s: Schedule, anchor: Stage, rows: list[str], n: str) -> tuple[int, int] | None:

@@ -24,6 +24,7 @@ from ..machine import DotProduct, Machine
 from ..schedule import Schedule, ScheduleError
 from .common import fuse_outer, load_strides, store_stride
 from .elementwise import schedule_block
+from .tiles import around, join_readers, pieces
 
 NAME = "integer-contraction"
 PRIORITY = 16
@@ -50,9 +51,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     anchor = anchors[0]
     if 0 in anchor.extents.values():
         return "a loop without iterations"
-    before = kernel.stages[: kernel.stages.index(anchor)]
-    later = kernel.stages[kernel.stages.index(anchor) + 1 :]
-    borders, after = [x for x in later if not x.reads], [x for x in later if x.reads]
+    before, after, borders = around(kernel, anchor)
     s = Schedule(kernel, decisions=decisions)
     try:
         for p in before:
@@ -66,23 +65,13 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         loops = _find_loops(s, anchor, factors[0][1], factors[1][1], dot)
         if isinstance(loops, str):
             return loops
-        last = _last_block(s, kernel, anchor, after)
+        last = join_readers(s, anchor, after)
         _tile(s, anchor, last, loops, dot, machine)
     except ScheduleError as e:
         return e.message
     for b in borders:
         schedule_block(s, b.name, machine)
     return s
-
-
-def _last_block(s: Schedule, kernel: Kernel, anchor: Stage, after: list[Stage]) -> str:
-    """The block that takes the finished sums."""
-    for e in after[:-1]:
-        s.inline(e.name)
-    if after and after[-1].buffer in kernel.outputs and anchor.buffer not in kernel.outputs:
-        s.reindex(after[-1].name, anchor.name)
-        return after[-1].name
-    return s.cache_write(anchor.name)
 
 
 def _factors(s: Schedule, anchor: Stage) -> tuple[tuple[str, Load], tuple[str, Load]] | None:
@@ -233,9 +222,9 @@ def choose_tile(rows: list[int], columns: int, dot: DotProduct, steps: int) -> t
     def cost(tile: tuple[int, int, int]) -> float:
         r, q, v = tile
         total = 0.0
-        for tv, tn in _pieces(-(-columns // width), v):
-            for tr, rn in _pieces(inner, r):
-                for tq, qn in _pieces(outer, q):
+        for tv, tn in pieces(-(-columns // width), v):
+            for tr, rn in pieces(inner, r):
+                for tq, qn in pieces(outer, q):
                     t = tr * tq
                     if dot.lanes:
                         step = max(t * tv / 2, (t + tv) / 2, 4.0) + 0.2
@@ -246,11 +235,6 @@ def choose_tile(rows: list[int], columns: int, dot: DotProduct, steps: int) -> t
         return total
 
     return min(tile_candidates(rows, columns, dot), key=lambda t: (cost(t), t))
-
-
-def _pieces(total: int, size: int) -> list[tuple[int, int]]:
-    """(tile size, how many of them): the full tiles and the partial one."""
-    return [p for p in ((size, total // size), (total % size, 1)) if p[0] and p[1]]
 
 
 def _rows_inside(s: Schedule, anchor: Stage, loops: Loops, machine: Machine) -> bool:

@@ -22,8 +22,9 @@ from ...tensor.kernel import Kernel
 from ..machine import Machine, lanes
 from ..nest import Alloc, For, If, Pack, Stmt, Store, loop, seq, store
 from . import Choose, Direct, direct
-from .contraction import Tile, tile_candidates, tile_cost
+from .contraction import tile_candidates, tile_cost
 from .nests import add, index, less, mul
+from .tiles import Tile
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import re
 from ...errors import CompileError
 from ...schedule.machine import DotProduct
 from ...schedule.nest import For, Store
-from ...tensor.expr import Expr, Load, Op, Target
+from ...tensor.expr import Expr, Load, Op
 from .bf16 import DotEmitter
 from .emit_expr import Value
 from .host import CpuDescription
@@ -56,10 +56,6 @@ class IntegerEmitter(DotEmitter):
 
     #: our functions that the kernel calls, name -> declaration
     declared: dict[str, str]
-
-    def write(self, t: Target, value: Value) -> None:
-        """Store a value; see `emit.Emitter`."""
-        raise NotImplementedError
 
     def call(self, name: str, args: list[Value], result: Value) -> Value:
         """A call of one of the functions that `with_definitions` knows."""

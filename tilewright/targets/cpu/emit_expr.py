@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ...errors import CompileError
-from ...tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Var, bounds, from_linear, linear, neutral, walk
+from ...tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Target, Var, bounds, from_linear, linear, neutral, walk
 from ...tensor.mathlib import expand
 
 #: reductions that leave NaN out, and the comparison that does: `x > acc ? x : acc` is one instruction
@@ -389,6 +389,10 @@ class ExprEmitter:
             with self.bind(self.vector.var, 0):
                 return self.index(flat)
         return self.index(flat)
+
+    def write(self, t: Target, value: Value) -> None:
+        """Store a value: the part of `emit.Emitter`, for those in between."""
+        raise NotImplementedError
 
     # ---- loads ----
 

@@ -72,8 +72,9 @@ class KernelMemo:
         found = self.cache.get(self.key(function))
         return None if found is None else Remembered.from_bytes(found[0])
 
-    def remember(self, function: str, what: Remembered) -> None:
-        self.cache.put(self.key(function), what.to_bytes(), {})
+    def remember(self, function: str, nest: str, emitted: str, info: KernelInfo, report: dict[str, Any]) -> None:
+        """Keep what was made of the kernel with this level-3 text; see `Remembered`."""
+        self.cache.put(self.key(function), Remembered(nest, emitted, info, report).to_bytes(), {})
 
 
 @lru_cache(maxsize=1)

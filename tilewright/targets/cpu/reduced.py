@@ -11,15 +11,12 @@ four or five additions in a row. The order of the additions is another one, and 
 from __future__ import annotations
 
 from ...schedule.nest import For, Store
-from ...tensor.expr import COMBINERS, Expr, Load, Op, Target, variables, walk
+from ...tensor.expr import COMBINERS, Expr, Load, Op, variables, walk
 from .emit_expr import ExprEmitter, Value, Vector
 
 
 class ReduceEmitter(ExprEmitter):
     """Emission of such loops."""
-
-    def write(self, t: Target, value: Value) -> None:
-        raise NotImplementedError
 
     def sum_of_vectors(self, s: For) -> bool:
         """Emit an unrolled loop of this form; False if it is another."""
