@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _PLACES = {
-    "compile": "compiler",
+    "compile": "kept",
     "load": "runtime.executable",
     "Executable": "runtime.executable",
     "DynamicExecutable": "runtime.dynamic",
@@ -34,9 +34,9 @@ __all__ = ["__version__", *_PLACES, *_MODULES]
 if TYPE_CHECKING:
     from . import te as te
     from . import tune as tune
-    from .compiler import compile as compile
     from .errors import TilewrightError as TilewrightError
     from .ir.graph import Graph as Graph
+    from .kept import compile as compile
     from .options import Options as Options
     from .runtime.dynamic import DynamicExecutable as DynamicExecutable
     from .runtime.executable import Executable as Executable

@@ -1,4 +1,4 @@
-"""The pipeline: an ordered list of named stages. `compile` runs them; each can be listed, printed, dumped, timed,
+"""The pipeline: an ordered list of named stages. `compile_state` runs them; each can be listed, printed, dumped, timed,
 stopped after and entered from a file.
 
     import -> simplify -> layout -> lower -> fuse -> schedule -> emit -> assemble -> package
@@ -77,6 +77,8 @@ class State:
     texts: dict[str, str] = field(default_factory=dict)
     #: whether the graph's constants are not needed once they have been packed
     consume: bool = False
+    #: data files of the model that its constants were read from
+    files: tuple[Path, ...] = ()
     #: with `verify`: the first and the last level-2 graph
     references: list[Graph] = field(default_factory=list)
 
@@ -106,6 +108,7 @@ def import_source(state: State) -> None:
 
     lazy = state.options.stop_after is None  # then what is known at run time only is left to `dynamic`
     state.graph, state.name = load_source(state.source, state.options.inputs, lazy)
+    state.files = state.graph.files
 
 
 def _passes(state: State, pipeline: str) -> bool:
@@ -251,28 +254,13 @@ class Snapshot:
         return self.state.module
 
 
-def compile(source: Any, *, start_after: str | None = None, **options: Any) -> Executable | Any:
-    """Compile a model for a machine.
-
-    `source`: path of an ``.onnx`` or ``.mlir`` file, an ``onnx.ModelProto``, MLIR text or module, or a `Graph`. The
-    keyword arguments are the fields of `tilewright.options.Options`: target, inputs (shapes of dynamic inputs),
-    precision, tolerance, threads, verify, cache, print_after, stop_after, dump, time. With `start_after` the source is
-    what ``dump`` wrote after that stage, and the pipeline goes on from there.
-
-    Returns an `Executable`, or a `DynamicExecutable` that compiles for the shapes it is called with where the model
-    leaves them open; with `stop_after` the IR of that stage (a `Graph` up to level 3, otherwise a `Snapshot`).
-    Raises TilewrightError subclasses that say stage, operator and what to do.
-
-        model = tw.compile("model.onnx", threads=2)
-        y, = model.run({"x": x})
-    """
-    return compile_state(source, start_after=start_after, keep=False, **options)[1]
-
-
 def compile_state(
     source: Any, *, start_after: str | None = None, keep: bool = True, **options: Any
 ) -> tuple[State, Any]:
-    """`compile`, with everything that was made on the way; without `keep` constants go when they have been packed."""
+    """What `tilewright.compile` returns, by running the stages, with everything that was made on the way.
+
+    Without `keep` constants go when they have been packed.
+    """
     chosen = Options.of(**options)
     if chosen.precision == "auto":
         from .precision import compile_auto

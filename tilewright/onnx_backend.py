@@ -20,8 +20,8 @@ import onnx
 from onnx import helper
 from onnx.backend.base import Backend, BackendRep
 
-from .compiler import compile
 from .errors import UsageError
+from .kept import compile
 from .options import Options
 
 __all__ = ["TilewrightBackend", "TilewrightRep", "prepare", "run_model", "run_node", "supports_device"]

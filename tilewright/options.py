@@ -90,6 +90,12 @@ ENVIRONMENT = {
             "TILEWRIGHT_CACHE_SIZE", parse_size, lambda: 1 << 30, "bytes the kernel cache may take (500M, 2G ...)"
         ),
         Variable(
+            "TILEWRIGHT_PACKAGES_SIZE",
+            parse_size,
+            lambda: 4 << 30,
+            "bytes the packages of compiled model files may take in the cache (500M, 2G ...); 0: none are kept",
+        ),
+        Variable(
             "TILEWRIGHT_DB", _path, lambda: get("TILEWRIGHT_CACHE") / "tuning.sqlite", "file of the tuning database"
         ),
         Variable("TILEWRIGHT_THREADS", _positive, usable_cores, "threads of a model when the call does not say"),
@@ -159,7 +165,7 @@ class Options:
         True, "3x3 convolutions by Winograd's method where it is faster; costs about 1e-6 of the largest result each"
     )
     verify: bool = _option(False, "check every kernel against its reference after compiling")
-    cache: bool = _option(True, "use the kernel cache on disk")
+    cache: bool = _option(True, "use the caches of kernels and of packages on disk")
     tuned: bool = _option(True, "use schedules that `tilewright tune` found, from the tuning database")
     print_after: tuple[str, ...] = _option((), "stages after which the IR is printed to stderr; 'all' for every one")
     stop_after: str | None = _option(None, "stage after which the compilation ends")

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from .compiler import compile
 from .errors import UsageError
 from .frontends.onnx.reader import read
+from .kept import compile
 
 __all__ = ["InferenceSession", "NodeArg", "SessionOptions", "get_available_providers", "get_device"]
 

@@ -30,6 +30,8 @@ class Graph:
 
     module: ir.Module
     constants: ConstantTable = field(default_factory=ConstantTable)
+    #: data files beside the model that constants were read from, where it was imported
+    files: tuple[Path, ...] = ()
 
     # ---- the entry function ----
 

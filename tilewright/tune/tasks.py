@@ -48,7 +48,7 @@ def task_of(kernel: Kernel, meaning: str | None = None) -> Task:
 
 def fused_kernels(source: Any, **options: Any) -> list[Kernel]:
     """The kernels that a model (or MLIR text) becomes."""
-    from ..compiler import compile
+    from ..kept import compile
 
     graph: Any = compile(source, **{**options, "stop_after": "fuse"})
     with use():

@@ -71,4 +71,6 @@ def load(
     [('y', Type(shape=(2, 4), dtype='f32'))]
     """
     model = read(source)
-    return Importer(model, lazy).run(dict(inputs or {}))
+    graph = Importer(model, lazy).run(dict(inputs or {}))
+    graph.files = tuple(model.maps)
+    return graph

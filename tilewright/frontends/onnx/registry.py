@@ -49,3 +49,9 @@ def supported() -> dict[str, list[int]]:
     [1, 13]
     """
     return {f"{d}.{n}" if d else n: sorted(v) for (d, n), v in sorted(_FUNCTIONS.items())}
+
+
+def all_ours() -> bool:
+    """Whether every import function is of this package."""
+    ours = __name__.partition(".")[0] + "."
+    return all(f.__module__.startswith(ours) for versions in _FUNCTIONS.values() for f in versions.values())

@@ -49,6 +49,12 @@ class CpuTarget:
 
         return KernelMemo(description)
 
+    def toolchain(self) -> str:
+        """The versions of all that turns nests into code."""
+        from .assemble import toolchain
+
+        return toolchain()
+
     def tuning(self) -> Any:
         """See `tilewright.targets.base.Tuning`."""
         from . import tuning

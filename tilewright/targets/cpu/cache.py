@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...bounded import trim
 from ...options import get
 from .assemble import toolchain
 from .host import CpuDescription
@@ -112,21 +113,5 @@ class KernelCache:
         self.trim()
 
     def trim(self) -> int:
-        """Delete the files used longest ago until nine tenths of the limit are kept; returns the bytes that remain."""
-        files = []
-        for path in self.folder.glob("*/*.o"):
-            try:
-                info = path.stat()
-            except OSError:  # another process was faster
-                continue
-            files.append((info.st_mtime_ns, info.st_size, path))
-        total = sum(size for _, size, _ in files)
-        if total <= self.limit:
-            return total
-        for _, size, path in sorted(files, key=lambda f: f[0]):
-            if total <= self.limit * 9 // 10:
-                break
-            with contextlib.suppress(OSError):
-                path.unlink()
-            total -= size
-        return total
+        """Delete the files used longest ago if all together exceed the limit; returns the bytes that remain."""
+        return trim(self.folder, "*/*.o", self.limit)

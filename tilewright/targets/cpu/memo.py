@@ -11,10 +11,9 @@ import hashlib
 import json
 import zlib
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
+from ...kept import source_digest
 from ...program.build import KernelInfo
 from ...schedule.nest import Pack
 from .cache import KernelCache
@@ -75,14 +74,3 @@ class KernelMemo:
     def remember(self, function: str, nest: str, emitted: str, info: KernelInfo, report: dict[str, Any]) -> None:
         """Keep what was made of the kernel with this level-3 text; see `Remembered`."""
         self.cache.put(self.key(function), Remembered(nest, emitted, info, report).to_bytes(), {})
-
-
-@lru_cache(maxsize=1)
-def source_digest() -> str:
-    """A digest of all of this package's source."""
-    root = Path(__file__).resolve().parents[2]
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(f"{path.relative_to(root)}\0".encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()

@@ -1,0 +1,192 @@
+"""`tilewright.compile`, which keeps the package of a model file on disk: compiled again, the model is loaded.
+
+A package kept is found by the bytes of the model file and of everything else that decides what is made of it: options,
+machine, versions, the source of this package, the tuning database. Loading one imports neither MLIR nor ONNX, and its
+weights are mapped from the file, so a second process starts at once and shares their memory with the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .bounded import trim
+from .errors import PackageError, UsageError
+from .options import Options, get, usable_cores
+from .program.package import Package
+from .runtime.executable import Executable
+from .targets import base
+
+#: part of every key; another one for another form of the entries
+FORM = "package 1"
+#: options that do not change what is compiled
+_INDIFFERENT = {"jobs", "time", "cache", "print_after", "stop_after", "dump", "verify", "threads", "inputs"}
+#: bytes hashed at a time
+_CHUNK = 16 << 20
+
+
+def compile(source: Any, *, start_after: str | None = None, **options: Any) -> Executable | Any:
+    """Compile a model for a machine.
+
+    `source`: path of an ``.onnx`` or ``.mlir`` file, an ``onnx.ModelProto``, MLIR text or module, or a `Graph`. The
+    keyword arguments are the fields of `tilewright.options.Options`: target, inputs (shapes of dynamic inputs),
+    precision, tolerance, threads, verify, cache, print_after, stop_after, dump, time. With `start_after` the source is
+    what ``dump`` wrote after that stage, and the pipeline goes on from there.
+
+    Returns an `Executable`, or a `DynamicExecutable` that compiles for the shapes it is called with where the model
+    leaves them open; with `stop_after` the IR of that stage (a `Graph` up to level 3, otherwise a `Snapshot`).
+    An ``.onnx`` file with fixed shapes that was compiled before is loaded from the cache, unless ``cache=False``.
+    Raises TilewrightError subclasses that say stage, operator and what to do.
+
+        model = tw.compile("model.onnx", threads=2)
+        y, = model.run({"x": x})
+    """
+    chosen = Options.of(**options)
+    entry = Entry.of(source, chosen) if start_after is None else None
+    package = entry.load() if entry is not None else None
+    if package is not None:
+        return Executable(package, chosen.thread_count)
+    from .compiler import compile_state
+
+    state, made = compile_state(source, start_after=start_after, keep=False, **options)
+    if entry is not None and isinstance(made, Executable):
+        entry.keep(made.package, state.files)
+    return made
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The place of one compilation of a model file among the packages kept."""
+
+    model: Path
+    path: Path
+    limit: int
+
+    @staticmethod
+    def of(source: Any, options: Options) -> Entry | None:
+        """None where nothing is kept: no model file, stages that are wanted for themselves, rules of others."""
+        looked_at = options.verify or options.dump or options.print_after or options.stop_after or options.time
+        limit = get("TILEWRIGHT_PACKAGES_SIZE")
+        if looked_at or not options.cache or options.precision == "auto" or not limit or not _ours():
+            return None
+        if not isinstance(source, (str, os.PathLike)) or Path(source).suffix.lower() != ".onnx":
+            return None
+        target = base.find(options.target)
+        toolchain = getattr(target, "toolchain", None)
+        try:
+            if toolchain is None or not os.path.isfile(source):
+                return None
+            parts = [FORM, file_digest(Path(source)), _options_text(options), source_digest(), toolchain()]
+        except (OSError, ValueError):  # whatever is wrong with the file, the import says it better
+            return None
+        parts += [
+            Path(source).stem,
+            json.dumps(target.describe().to_json(), sort_keys=True),
+            _tuning_stamp(options),
+            *_versions(),
+        ]
+        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        return Entry(Path(source), get("TILEWRIGHT_CACHE") / "packages" / f"{key}.tw", limit)
+
+    def load(self) -> Package | None:
+        """The package, None if there is none (a damaged one is deleted), or if the model's data files changed."""
+        try:
+            if not self.path.is_file():
+                return None
+            package = Package.load(self.path, lambda target, d: base.find(target).check(d))
+            known = package.report["files"]
+            now = self._data_files(map(Path, known["sha256"]))
+        except PackageError:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+            return None
+        except OSError:
+            return None
+        if known["sha256"] and now != known:
+            return None
+        with contextlib.suppress(OSError):  # the time of last use orders the removal; a read-only cache works too
+            os.utime(self.path)
+        return package
+
+    def keep(self, package: Package, files: Iterable[Path]) -> None:
+        """Write the package, unless it is too large. A cache that cannot be written is no error: the result exists."""
+        if sum(c.nbytes for c in package.constants) > self.limit // 2:
+            return
+        with contextlib.suppress(OSError, UsageError):
+            package.report["files"] = self._data_files(files)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            package.save(self.path)
+            trim(self.path.parent, "*.tw", self.limit)
+
+    def _data_files(self, files: Iterable[Path]) -> dict[str, Any]:
+        """What to compare of files beside the model. In another folder, the same model has files of its own."""
+        return {"folder": str(self.model.parent.resolve()), "sha256": {str(f): file_digest(f) for f in files}}
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of the SHA-256 of each 16 MiB of a file; all cores hash at the same time."""
+    data = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
+    pieces = [data[i : i + _CHUNK] for i in range(0, data.size, _CHUNK)]
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        digests = list(pool.map(lambda piece: hashlib.sha256(piece).digest(), pieces))
+    return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def source_digest() -> str:
+    """A digest of all of this package's source."""
+    root = Path(__file__).resolve().parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _options_text(options: Options) -> str:
+    chosen = {f.name: getattr(options, f.name) for f in fields(options) if f.name not in _INDIFFERENT}
+    given: Mapping[str, Any] = options.inputs or {}
+    shapes = {n: list(v) if isinstance(v, (tuple, list)) else list(np.shape(v)) for n, v in given.items()}
+    return json.dumps([chosen, options.thread_count, shapes], sort_keys=True, default=int)
+
+
+def _tuning_stamp(options: Options) -> str:
+    """Changes whenever the tuning database does."""
+    path = get("TILEWRIGHT_DB")
+    stamps = []
+    for file in (path, path.with_name(f"{path.name}-wal")) if options.tuned else ():
+        with contextlib.suppress(OSError):
+            info = file.stat()
+            if info.st_size:
+                stamps.append(f"{file.name} {info.st_size} {info.st_mtime_ns}")
+    return f"{path} {stamps}" if stamps else ""
+
+
+@lru_cache(maxsize=1)
+def _versions() -> tuple[str, ...]:
+    found = [f"python {sys.version_info[:2]}", f"numpy {np.__version__}"]
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        found.append(f"onnx {metadata.version('onnx')}")
+    return tuple(found)
+
+
+def _ours() -> bool:
+    """Whether what compiles is of this package: only then does its source say what is made of a model.
+
+    What has not been imported yet has nothing added to it, but for the entry points of installed packages."""
+    if metadata.entry_points(group="tilewright.rules"):
+        return False
+    rules, onnx = (sys.modules.get(f"{__package__}.{m}") for m in ("schedule.rules", "frontends.onnx.registry"))
+    return all(module is None or module.all_ours() for module in (rules, onnx))
