@@ -3,6 +3,7 @@
     python benchmarks/bench.py --short                       # what `make bench` runs
     python benchmarks/bench.py --models resnet18,bert_base --peers ort,tilewright --threads 1,2
     python benchmarks/bench.py --name my-machine             # everything, to results/my-machine.json and .md
+    python benchmarks/bench.py --busy 1 --name busy          # the same beside a process that computes all the time
 
 How the noise of a shared machine is kept out of the comparison: each peer has one process a model and thread count;
 the processes take turns in short bursts, several rounds, in an order that changes; whoever is not running is stopped
@@ -248,6 +249,8 @@ def markdown(report: dict) -> str:
     out.append(f"{facts['cpu']}, {facts['cores']} cores ({' '.join(facts['features'])}), {facts['memory_gb']} GB,")
     out.append(f"{facts['system']}, Python {facts['python']}, {facts['date']}.")
     out.append("Versions: " + ", ".join(report["versions"].values()) + ".")
+    if report.get("busy"):
+        out.append(f"Beside {report['busy']} process{'es' * (report['busy'] > 1)} that computed all the time.")
     used = sorted({int(t) for by_threads in report["results"].values() for t in by_threads})
     for threads in used:
         out += ["", f"## {threads} thread{'s' if threads > 1 else ''}", "", *speed(report, threads)]
@@ -307,6 +310,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=listed, default=["1", "2"], help="thread counts (default: 1,2)")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each peer (default: 5)")
     parser.add_argument("--burst", type=float, default=0.5, help="seconds of timed runs a turn (default: 0.5)")
+    parser.add_argument("--busy", type=int, default=0, help="processes that compute all the time meanwhile (default: 0)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds one peer may take to load (default: 600)")
     parser.add_argument("--no-warm", dest="warm", action="store_false", help="do not measure the warm load")
     parser.add_argument("--short", action="store_true", help="four models, two peers, three rounds of 0.3 s")
@@ -343,9 +347,11 @@ def main() -> int:
         "versions": {},
         "baseline": options.baseline,
         "peers": options.peers,
+        "busy": options.busy,
         "results": {},
     }
     scratch = Path(tempfile.mkdtemp(prefix="bench"))
+    neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(options.busy)]
     try:
         for model in options.models:
             for threads in options.threads:
@@ -359,6 +365,8 @@ def main() -> int:
         failed = [r for m in report["results"].values() for t in m.values() for p, r in t.items() if p == "tilewright"]
         return int(any("failed" in r or r["error"] > 1e-4 for r in failed))
     finally:
+        for neighbour in neighbours:
+            neighbour.kill()
         shutil.rmtree(scratch, ignore_errors=True)
 
 

@@ -24,7 +24,8 @@ from ...runtime.arrays import address, aligned_empty
 from ...runtime.timeline import Stamps
 from .assemble import assemble, target_machine
 from .host import CpuDescription, host
-from .program import MAIN, SLOT_BYTES, SLOTS, field_offset, program_llvm, state_bytes
+from .program import MAIN, SLOT_BYTES, SLOTS, WAITED, field_offset, program_llvm, state_bytes
+from .team import Team
 
 #: how long an idle worker polls for the next job before it sleeps: longer than the way through Python between two calls
 SPIN_SECONDS = 50e-6
@@ -89,6 +90,7 @@ class CpuContext:
         self._stamps = ctypes.c_int64.from_address(self._state + field_offset("stamps"))
         for name, value in {
             "threads": threads,
+            "team": threads,
             "inputs": ctypes.addressof(self.inputs),
             "outputs": ctypes.addressof(self.outputs),
             "constants": ctypes.addressof(runner._constant_table),
@@ -101,9 +103,13 @@ class CpuContext:
             "spin_ticks": int(SPIN_SECONDS / runner.seconds_per_tick),
         }.items():
             ctypes.c_int64.from_address(self._state + field_offset(name)).value = value
-        self._team = _Team(runner, self.state, threads)
-        # The thread functions hold the team, not the context: a context that is dropped ends its threads.
-        self._finalizer = weakref.finalize(self, self._team.stop)
+        self._team = Team(threads)
+        self._size, self._ran, self._waited = (
+            ctypes.c_int64.from_address(self._state + at) for at in (field_offset("team"), field_offset("ran"), WAITED)
+        )
+        self._workers = _Workers(runner, self.state, threads)
+        # The thread functions hold the workers, not the context: a context that is dropped ends its threads.
+        self._finalizer = weakref.finalize(self, self._workers.stop)
         self._finalizer.atexit = False  # _stop_all does that, in time
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Stamps | None = None) -> None:
@@ -118,6 +124,8 @@ class CpuContext:
             stamps.check(self.runner.threads, len(self.runner.program.calls))
             self._stamps.value = stamps.address
         self._run(self._state)
+        if stamps is None and (self._waited.value or self._team.busy):
+            self._size.value = self._team.after(self._ran.value, self._waited.value)
 
     def close(self) -> None:
         self._finalizer()
@@ -127,7 +135,7 @@ class CpuContext:
         return self.arena.nbytes + self.scratch.nbytes
 
 
-class _Team:
+class _Workers:
     """The worker threads of a context."""
 
     def __init__(self, runner: CpuRunner, state: np.ndarray, threads: int) -> None:
@@ -160,7 +168,7 @@ class _Team:
         self.locks = []
 
 
-_teams: weakref.WeakSet[_Team] = weakref.WeakSet()
+_teams: weakref.WeakSet[_Workers] = weakref.WeakSet()
 
 
 def _stop_all() -> None:

@@ -7,8 +7,9 @@ touch the same bytes stands a barrier, unless thread 0 alone runs both; nowhere 
 A program has no clock in it, so that measuring costs nothing where nobody measures. `program_llvm(..., timed=True)`
 is the same program with time stamps of every call on every thread, in the layout of `runtime.timeline`.
 
-    tw_run(state)            thread 0: publish a job, wake who sleeps, do a share, wait for the others
-    tw_worker(state, tid)    the other threads: wait for jobs and do a share of each until tw_stop
+    tw_run(state)            thread 0: publish a job for the first `team` threads, wake who sleeps of them, do a share,
+                             wait for the others
+    tw_worker(state, tid)    the other threads: wait for jobs and do a share of each that they are in until tw_stop
     tw_stop(state)           end all workers
     tw_clock()               the clock of the time stamps and of the spin time, in ticks
 
@@ -16,6 +17,10 @@ The state is one block of memory laid out below; the fields that threads write t
 An idle worker spins for a while, then blocks on a lock of its own through functions of the interpreter's C library,
 which need no GIL. No wake-up is lost: the worker says that it sleeps and then looks for a job once more, the caller
 publishes the job and then looks for sleepers, all sequentially consistent, and an exchange decides who clears the flag.
+The number of a job carries the size of its team, so that a worker which is late cannot take one job for another.
+
+Every job leaves the ticks it took and the ticks for which threads waited long in it, from which `team.py` decides how
+many threads the next one gets. The result does not depend on that: kernels divide their results, never their sums.
 """
 
 from __future__ import annotations
@@ -29,21 +34,22 @@ from .builtins import BUILTINS, builtins_llvm
 from .host import CpuDescription
 
 # ---- layout of the state, in bytes ----
-GENERATION = 0  # number of the job, -1 to stop
+GENERATION = 0  # number of the job times 65536, plus the size of its team; -1 to stop
 COUNT = 128  # arrivals at barriers since the job began
-CONFIG = 256  # what does not change during a job: the fields below, 8 bytes each
+WAITED = 256  # ticks that threads have waited long since the job began, all together
+CONFIG = 384  # what does not change during a job: the fields below, 8 bytes each
 FIELDS = (
     *("threads", "inputs", "outputs", "constants", "arena", "scratch", "scratch_stride"),
-    *("yield_function", "acquire_function", "release_function", "spin_ticks", "stamps"),
+    *("yield_function", "acquire_function", "release_function", "spin_ticks", "stamps", "team", "ran"),
 )
-SLOTS = 384  # one slot a thread: asleep flag, address of its lock
+SLOTS = 512  # one slot a thread: asleep flag, address of its lock
 SLOT_BYTES = 128
 
 #: the object with the functions of this file
 MAIN = "tw.main"
 #: copies of fewer bytes are not worth dividing
 _PARALLEL_COPY = 64 << 10
-#: polls of a barrier before a thread offers its core to others
+#: polls of a barrier before a thread offers its core to others, and its wait counts as a long one
 _SPINS = 4000
 
 
@@ -225,6 +231,7 @@ def _parts(description: CpuDescription) -> dict[str, object]:
         "clock": clock[0],
         "declare_clock": clock[1],
         "count": COUNT,
+        "waited": WAITED,
         "spins": _SPINS,
         "yield": field_offset("yield_function"),
     }
@@ -278,21 +285,38 @@ define internal void @tw_await(ptr %state, i64 %target) nounwind {{
   %can_yield = icmp ne ptr %function, null
   br label %poll
 poll:
-  %i = phi i64 [ 0, %0 ], [ %i1, %relax ], [ %i1, %offer ]
+  %i = phi i64 [ 0, %0 ], [ %i1, %relax ]
   %now = load atomic i64, ptr %count acquire, align 8
   %there = icmp uge i64 %now, %target
   br i1 %there, label %done, label %again
 again:
   %i1 = add i64 %i, 1
   %long = icmp ugt i64 %i1, {spins}
-  %give = and i1 %long, %can_yield
-  br i1 %give, label %offer, label %relax
+  br i1 %long, label %late, label %relax
 relax:
   call void @tw_pause()
   br label %poll
+late:
+  %start = call i64 @tw_clock()
+  br label %look
+look:
+  %then = load atomic i64, ptr %count acquire, align 8
+  %arrived = icmp uge i64 %then, %target
+  br i1 %arrived, label %add, label %still
+still:
+  br i1 %can_yield, label %offer, label %rest
 offer:
   %ignored = call i32 %function()
-  br label %poll
+  br label %look
+rest:
+  call void @tw_pause()
+  br label %look
+add:
+  %end = call i64 @tw_clock()
+  %ticks = sub i64 %end, %start
+  %waited = getelementptr i8, ptr %state, i64 {waited}
+  %before = atomicrmw add ptr %waited, i64 %ticks monotonic, align 8
+  br label %done
 done:
   ret void
 }}
@@ -328,7 +352,7 @@ def _runtime(passed: int, stamps: int | None) -> str:
         f"  %p_{f} = getelementptr i8, ptr %state, i64 {offsets[f]}\n  %{f} = load {kind}, ptr %p_{f}, align 8"
         for f, kind in (
             *((f, "ptr") for f in ("inputs", "outputs", "constants", "arena", "scratch", "stamps")),
-            *((f, "i64") for f in ("threads", "scratch_stride")),
+            ("scratch_stride", "i64"),
         )
     )
     return _RUNTIME.format(
@@ -343,13 +367,14 @@ def _runtime(passed: int, stamps: int | None) -> str:
         slot_bytes=SLOT_BYTES,
         generation=GENERATION,
         count=COUNT,
+        waited=WAITED,
         **{f"at_{k}": v for k, v in offsets.items()},
     )
 
 
 _RUNTIME = """\
-; One thread's part of the job described in the state.
-define internal void @tw_share(ptr %state, i64 %tid) nounwind {{
+; One thread's part of the job described in the state, which `team` threads do.
+define internal void @tw_share(ptr %state, i64 %tid, i64 %team) nounwind {{
 {loads}
   %mine = mul i64 %scratch_stride, %tid
   %own = getelementptr i8, ptr %scratch, i64 %mine
@@ -357,15 +382,13 @@ define internal void @tw_share(ptr %state, i64 %tid) nounwind {{
   %row = getelementptr i8, ptr %stamps, i64 %rows
   {job_begin}
   call void @tw_main(
-    ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, ptr %own, i64 %tid, i64 %threads, ptr %state, ptr %row)
+    ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, ptr %own, i64 %tid, i64 %team, ptr %state, ptr %row)
   {job_end}
   ret void
 }}
 
-; Publish a generation and release the lock of every worker that sleeps.
-define internal void @tw_publish(ptr %state, i64 %generation) nounwind {{
-  %p_threads = getelementptr i8, ptr %state, i64 {at_threads}
-  %threads = load i64, ptr %p_threads, align 8
+; Publish a generation and release the lock of every worker below `threads` that sleeps.
+define internal void @tw_publish(ptr %state, i64 %generation, i64 %threads) nounwind {{
   %p_release = getelementptr i8, ptr %state, i64 {at_release_function}
   %release = load ptr, ptr %p_release, align 8
   %p_generation = getelementptr i8, ptr %state, i64 {generation}
@@ -399,35 +422,47 @@ done:
 }}
 
 define void @tw_run(ptr %state) nounwind {{
-  %p_threads = getelementptr i8, ptr %state, i64 {at_threads}
-  %threads = load i64, ptr %p_threads, align 8
+  %p_team = getelementptr i8, ptr %state, i64 {at_team}
+  %team = load i64, ptr %p_team, align 8
   %p_stamps = getelementptr i8, ptr %state, i64 {at_stamps}
   %stamps = load ptr, ptr %p_stamps, align 8
   {run_begin}
-  %several = icmp ugt i64 %threads, 1
-  br i1 %several, label %team, label %alone
+  %several = icmp ugt i64 %team, 1
+  br i1 %several, label %together, label %alone
 alone:
-  call void @tw_share(ptr %state, i64 0)
+  call void @tw_share(ptr %state, i64 0, i64 1)
   {run_end}
   ret void
-team:
+together:
+  %start = call i64 @tw_clock()
   %count = getelementptr i8, ptr %state, i64 {count}
   store atomic i64 0, ptr %count monotonic, align 8
+  %waited = getelementptr i8, ptr %state, i64 {waited}
+  store atomic i64 0, ptr %waited monotonic, align 8
   %p_generation = getelementptr i8, ptr %state, i64 {generation}
   %before = load atomic i64, ptr %p_generation monotonic, align 8
-  %generation = add i64 %before, 1
-  call void @tw_publish(ptr %state, i64 %generation)
-  call void @tw_share(ptr %state, i64 0)
-  %inside = mul i64 %threads, {passed}
-  %others = add i64 %threads, -1
+  %job = lshr i64 %before, 16
+  %next = add i64 %job, 1
+  %number = shl i64 %next, 16
+  %generation = or i64 %number, %team
+  call void @tw_publish(ptr %state, i64 %generation, i64 %team)
+  call void @tw_share(ptr %state, i64 0, i64 %team)
+  %inside = mul i64 %team, {passed}
+  %others = add i64 %team, -1
   %all = add i64 %inside, %others
   call void @tw_await(ptr %state, i64 %all)
+  %end = call i64 @tw_clock()
+  %ran = sub i64 %end, %start
+  %p_ran = getelementptr i8, ptr %state, i64 {at_ran}
+  store i64 %ran, ptr %p_ran, align 8
   {run_end}
   ret void
 }}
 
 define void @tw_stop(ptr %state) nounwind {{
-  call void @tw_publish(ptr %state, i64 -1)
+  %p_threads = getelementptr i8, ptr %state, i64 {at_threads}
+  %threads = load i64, ptr %p_threads, align 8
+  call void @tw_publish(ptr %state, i64 -1, i64 %threads)
   ret void
 }}
 
@@ -445,7 +480,7 @@ define void @tw_worker(ptr %state, i64 %tid) nounwind {{
   %lock = load ptr, ptr %p_lock, align 8
   br label %idle
 idle:
-  %seen = phi i64 [ 0, %0 ], [ %job, %finished ], [ %seen, %block ]
+  %seen = phi i64 [ 0, %0 ], [ %job, %go ], [ %job, %share ], [ %seen, %block ]
   %start = call i64 @tw_clock()
   br label %spin
 spin:
@@ -479,10 +514,12 @@ work:
   %stop = icmp eq i64 %job, -1
   br i1 %stop, label %end, label %go
 go:
-  call void @tw_share(ptr %state, i64 %tid)
+  %team = and i64 %job, 65535
+  %in = icmp ult i64 %tid, %team
+  br i1 %in, label %share, label %idle
+share:
+  call void @tw_share(ptr %state, i64 %tid, i64 %team)
   %arrived = atomicrmw add ptr %count, i64 1 acq_rel, align 8
-  br label %finished
-finished:
   br label %idle
 end:
   ret void
