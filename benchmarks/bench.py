@@ -15,8 +15,9 @@ The error is the largest difference from PyTorch's float32 output, relative to t
 1e-3 a result counts as wrong, unless the peer says that it computes in less than float32 (``REDUCED = True``).
 
 A peer is a file ``peers/NAME.py`` with ``version() -> str`` and ``load(onnx_path, threads) -> fn``, where ``fn`` takes
-a dict of arrays and gives a list of arrays. The environment variable BENCH_CACHE names a folder that it may keep
-things in from the cold to the warm load. A peer whose package is not installed is skipped, and the table says so.
+a dict of arrays and gives a list of arrays; one that knows has ``sizes(fn)``, the bytes of code, weights and arena.
+The environment variable BENCH_CACHE names a folder that it may keep things in from the cold to the warm load.
+A peer whose package is not installed is skipped, and the table says so.
 
 Needs POSIX signals (Linux or macOS).
 """
@@ -40,6 +41,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+from plot import plot  # noqa: E402
+
 BASELINE = "ort"
 PEERS = ["ort", "openvino", "torch", "tilewright"]
 MODELS = ["resnet18", "resnet50", "mobilenet_v2", "vit_b16", "bert_base", "gpt2_prefill"]
@@ -256,6 +260,8 @@ def markdown(report: dict) -> str:
         out += ["", f"## {threads} thread{'s' if threads > 1 else ''}", "", *speed(report, threads)]
         out += ["", *details(report, threads, "load and first run, s: cold / warm", load_cell)]
         out += ["", *details(report, threads, "peak memory, MB: cold / warm", memory_cell)]
+        if any("sizes" in r for m in report["results"].values() for r in m.get(str(threads), {}).values()):
+            out += ["", *details(report, threads, "code, KB / weights, MB / arena, MB", sizes_cell)]
         out += ["", *details(report, threads, "largest error", lambda r: f"{r['error']:.0e}")]
     return "\n".join(out + not_measured(report)) + "\n"
 
@@ -278,6 +284,11 @@ def load_cell(r: dict) -> str:
     return cold + (f" / {r['warm_load_s'] + r['warm_first_run_s']:.2f}" if "warm_load_s" in r else "")
 
 
+def sizes_cell(r: dict) -> str:
+    sizes = r.get("sizes")
+    return f"{sizes['code'] / 1e3:.0f} / {sizes['weights'] / 1e6:.1f} / {sizes['arena'] / 1e6:.1f}" if sizes else "–"
+
+
 def memory_cell(r: dict) -> str:
     return f"{r['peak_mb']:.0f}" + (f" / {r['warm_peak_mb']:.0f}" if "warm_peak_mb" in r else "")
 
@@ -289,10 +300,11 @@ def write(path: Path, text: str) -> None:
 
 
 def store(report: dict, results: Path, name: str) -> None:
-    """Both files of a report; called after every model, so that a long run can be watched and interrupted."""
+    """The files of a report; called after every model, so that a long run can be watched and interrupted."""
     results.mkdir(parents=True, exist_ok=True)
     write(results / f"{name}.json", json.dumps(report, indent=1) + "\n")
     write(results / f"{name}.md", markdown(report))
+    write(results / f"{name}.svg", plot(report))
 
 
 # ---- command line ----
@@ -310,11 +322,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=listed, default=["1", "2"], help="thread counts (default: 1,2)")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each peer (default: 5)")
     parser.add_argument("--burst", type=float, default=0.5, help="seconds of timed runs a turn (default: 0.5)")
-    parser.add_argument("--busy", type=int, default=0, help="processes that compute all the time meanwhile (default: 0)")
+    parser.add_argument("--busy", type=int, default=0, help="processes that compute meanwhile (default: 0)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds one peer may take to load (default: 600)")
     parser.add_argument("--no-warm", dest="warm", action="store_false", help="do not measure the warm load")
     parser.add_argument("--short", action="store_true", help="four models, two peers, three rounds of 0.3 s")
-    parser.add_argument("--name", default="latest", help="name of the two result files (default: latest)")
+    parser.add_argument("--name", default="latest", help="name of the result files (default: latest)")
     parser.add_argument("--models-dir", type=Path, default=HERE / "models", help="where the .onnx files are or go")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the result files")
     options = parser.parse_args()
@@ -361,7 +373,7 @@ def main() -> int:
                 report["versions"] |= {p: r["version"] for p, r in results.items() if "version" in r}
                 store(report, options.results, options.name)
         print("\n" + markdown(report))
-        print(f"written: {options.results / options.name}.json and .md")
+        print(f"written: {options.results / options.name}.json, .md and .svg")
         failed = [r for m in report["results"].values() for t in m.values() for p, r in t.items() if p == "tilewright"]
         return int(any("failed" in r or r["error"] > 1e-4 for r in failed))
     finally:

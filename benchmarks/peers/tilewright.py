@@ -12,3 +12,8 @@ def version() -> str:
 def load(onnx_path, threads):
     os.environ["TILEWRIGHT_CACHE"] = os.environ["BENCH_CACHE"]
     return tw.compile(onnx_path, threads=threads).run
+
+
+def sizes(run):
+    memory = run.__self__.memory
+    return {"code": memory.code, "weights": memory.weights, "arena": memory.arena + memory.scratch}

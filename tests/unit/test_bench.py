@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -57,11 +58,17 @@ def test_markdown_says_what_was_not_measured(bench, report):
     assert "- other: package 'other' is not installed (a with 1, b with 1)" in text
     assert "| a | 0.50 / 0.25 | 0.50 / 0.25 | – |" in text
     assert "cores" in text and "onnxruntime 1" in text
+    assert "code, KB" not in text
+    report["results"]["a"]["1"]["tilewright"]["sizes"] = {"code": 12345, "weights": 2_500_000, "arena": 640_000}
+    assert "| a | – | 12 / 2.5 / 0.6 | – |" in bench.markdown(report)
 
 
 def test_report_files_are_written_whole(bench, report, tmp_path):
     bench.store(report, tmp_path / "new", "x")
-    assert sorted(p.name for p in (tmp_path / "new").iterdir()) == ["x.json", "x.md"]
+    assert sorted(p.name for p in (tmp_path / "new").iterdir()) == ["x.json", "x.md", "x.svg"]
+    picture = ElementTree.fromstring((tmp_path / "new" / "x.svg").read_text())
+    texts = [t.text for t in picture.iter() if t.tag.endswith("text")]
+    assert {"ort", "tilewright", "a", "b", "0.50", "4.00"} <= set(texts)
 
 
 @pytest.mark.parametrize(
