@@ -2,7 +2,8 @@
 
 A package kept is found by the bytes of the model file and of everything else that decides what is made of it: options,
 machine, versions, the source of this package, the tuning database. Loading one imports neither MLIR nor ONNX, and its
-weights are mapped from the file, so a second process starts at once and shares their memory with the first.
+weights are mapped from the file, so a second process starts at once and shares their memory with the first. The first
+time, another process compiles (`apart`).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def compile(source: Any, *, start_after: str | None = None, **options: Any) -> E
     """
     chosen = Options.of(**options)
     entry = Entry.of(source, chosen) if start_after is None else None
-    package = entry.load() if entry is not None else None
+    package = entry.load() or entry.make(chosen) if entry is not None else None
     if package is not None:
         return Executable(package, chosen.thread_count)
     from .compiler import compile_state
@@ -107,7 +108,7 @@ class Entry:
                 return None
             package = Package.load(self.path, lambda target, d: base.find(target).check(d))
             known = package.report["files"]
-            now = self._data_files(map(Path, known["sha256"]))
+            now = data_files(self.model, map(Path, known["sha256"]))
         except PackageError:
             with contextlib.suppress(OSError):
                 self.path.unlink()
@@ -120,19 +121,40 @@ class Entry:
             os.utime(self.path)
         return package
 
+    def make(self, options: Options) -> Package | None:
+        """Compile in another process and load what it left; None if that is not wanted or not possible."""
+        here = self.path.with_suffix(".here")  # for what was found to be compiled here: next time without asking
+        if get("TILEWRIGHT_COMPILE") == "inprocess" or here.exists():
+            return None
+        from .apart import compile_apart
+
+        package = self.load() if compile_apart(self.model, options, self.path) else None
+        with contextlib.suppress(OSError):
+            if package is None:
+                here.touch()
+        if package is not None:
+            self._bound()
+        return package
+
     def keep(self, package: Package, files: Iterable[Path]) -> None:
-        """Write the package, unless it is too large. A cache that cannot be written is no error: the result exists."""
-        if sum(c.nbytes for c in package.constants) > self.limit // 2:
-            return
+        """Write the package. A cache that cannot be written is no error: the result exists."""
         with contextlib.suppress(OSError, UsageError):
-            package.report["files"] = self._data_files(files)
+            package.report["files"] = data_files(self.model, files)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             package.save(self.path)
-            trim(self.path.parent, "*.tw", self.limit)
+            self._bound()
 
-    def _data_files(self, files: Iterable[Path]) -> dict[str, Any]:
-        """What to compare of files beside the model. In another folder, the same model has files of its own."""
-        return {"folder": str(self.model.parent.resolve()), "sha256": {str(f): file_digest(f) for f in files}}
+    def _bound(self) -> None:
+        """Let go of what is too much: of this package, which stays mapped where it is used, or of older ones."""
+        with contextlib.suppress(OSError):
+            if self.path.stat().st_size > self.limit // 2:
+                self.path.unlink()
+            trim(self.path.parent, "*", self.limit)  # with what a killed process left half-written
+
+
+def data_files(model: Path, files: Iterable[Path]) -> dict[str, Any]:
+    """What to compare of files beside a model. In another folder, the same model has files of its own."""
+    return {"folder": str(model.parent.resolve()), "sha256": {str(f): file_digest(f) for f in files}}
 
 
 def file_digest(path: Path) -> str:

@@ -104,7 +104,7 @@ ENVIRONMENT = {
             "TILEWRIGHT_COMPILE",
             _compile_mode,
             lambda: "workers",
-            "'workers' compiles kernels in worker processes, 'inprocess' in this one (to debug the compiler)",
+            "'workers' compiles model files and kernels in other processes, 'inprocess' in this one (to debug it)",
         ),
         Variable(
             "TILEWRIGHT_RUNNER_KEY", str, lambda: None, "the key that `tilewright runner` and who uses it both have"
@@ -164,6 +164,7 @@ class Options:
     winograd: bool = _option(
         True, "3x3 convolutions by Winograd's method where it is faster; costs about 1e-6 of the largest result each"
     )
+    stream: bool = _option(True, "on small targets run layers row by row where that lowers the working memory")
     verify: bool = _option(False, "check every kernel against its reference after compiling")
     cache: bool = _option(True, "use the caches of kernels and of packages on disk")
     tuned: bool = _option(True, "use schedules that `tilewright tune` found, from the tuning database")

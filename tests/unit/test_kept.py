@@ -11,8 +11,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tilewright import compiler, kept
+from tilewright import apart, compiler, kept
+from tilewright.errors import CompileError, ModelError, UnsupportedError
 from tilewright.frontends.onnx import registry
+from tilewright.options import Options
 from tilewright.runtime.dynamic import DynamicExecutable
 from tilewright.schedule import rules
 from tilewright.targets.cpu.host import host
@@ -40,12 +42,14 @@ def path(tmp_path, monkeypatch):
     return path
 
 
+def refuse(*_):
+    raise AssertionError("compiled again")
+
+
 @pytest.fixture
 def no_compilation(path, monkeypatch):
-    def refuse(*_):
-        raise AssertionError("compiled again")
-
     monkeypatch.setattr(compiler, "_run_stage", refuse)
+    monkeypatch.setattr(apart, "compile_apart", refuse)
 
 
 def check(model, weight=WEIGHT):
@@ -53,7 +57,7 @@ def check(model, weight=WEIGHT):
 
 
 def packages(path):
-    return sorted((path.parent / "cache" / "packages").iterdir())
+    return sorted((path.parent / "cache" / "packages").glob("*.tw"))
 
 
 def test_the_second_time_it_is_loaded(path, no_compilation):
@@ -155,15 +159,17 @@ def test_data_files_beside_the_model(path):
         tw.compile(two)
 
 
-def test_models_with_open_shapes_are_not_kept(path):
+def test_models_with_open_shapes_are_not_kept(path, monkeypatch):
     onnx.save(make_model(rows="n"), path)
-    for _ in range(2):
+    for i in range(2):
+        if i:  # known by now
+            monkeypatch.setattr(apart, "compile_apart", refuse)
         model = tw.compile(path)
         assert isinstance(model, DynamicExecutable)
         check(model)
     assert len(packages(path)) == 1
+    monkeypatch.undo()
     check(tw.compile(path, inputs={"x": (3, 4)}))
-    assert len(packages(path)) == 2
 
 
 def test_the_bound(path, monkeypatch):
@@ -175,11 +181,11 @@ def test_the_bound(path, monkeypatch):
         check(tw.compile(path), factor * WEIGHT)
     assert len(packages(path)) == 2
     assert all(p.stat().st_mtime > 0 for p in packages(path))
-    for limit in ("0", "4000"):
+    for limit, left in (("0", 2), ("4000", 0)):
         monkeypatch.setenv("TILEWRIGHT_PACKAGES_SIZE", limit)
         onnx.save(make_model(5 * WEIGHT), path)
         check(tw.compile(path), 5 * WEIGHT)
-        assert len(packages(path)) == 2
+        assert len(packages(path)) == left
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
@@ -189,3 +195,65 @@ def test_a_cache_that_cannot_be_written_is_no_error(path):
     onnx.save(make_model(2 * WEIGHT), path)
     check(tw.compile(path), 2 * WEIGHT)
     folder.chmod(0o700)
+
+
+# ---- in another process ----
+
+
+def test_the_first_time_it_is_compiled_in_another_process(path):
+    onnx.save(make_model(2 * WEIGHT), path)
+    code = f"""
+import sys, tilewright
+tilewright.compile({str(path)!r})
+assert not {{"torch_mlir", "onnx", "llvmlite", "tilewright.compiler"}} & set(sys.modules), sorted(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+    assert len(packages(path)) == 2
+
+
+def test_here_on_request(path, monkeypatch):
+    onnx.save(make_model(2 * WEIGHT), path)
+    monkeypatch.setattr(apart, "compile_apart", refuse)
+    monkeypatch.setenv("TILEWRIGHT_COMPILE", "inprocess")
+    check(tw.compile(path), 2 * WEIGHT)
+    assert len(packages(path)) == 2
+
+
+def test_errors_come_back(path):
+    model = make_model(2 * WEIGHT)
+    model.graph.node[0].op_type = "Nothing"
+    onnx.save(model, path)
+    with pytest.raises(UnsupportedError, match="Nothing") as e:
+        tw.compile(path)
+    assert e.value.stage == "import"
+    path.write_bytes(b"no model")
+    with pytest.raises(ModelError):
+        tw.compile(path)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("import os; os.abort()", "SIGABRT"),
+        ("import os; os._exit(3)", "code 3"),
+        ("from tilewright import apart, compiler; compiler.compile_state = None; apart.answer(request)", "TypeError"),
+    ],
+    ids=["signal", "code", "exception"],
+)
+def test_faults_are_reported(path, monkeypatch, capfd, fault, message):
+    onnx.save(make_model(2 * WEIGHT), path)
+    monkeypatch.setattr(apart, "_CHILD", f"import pickle, sys; request = pickle.load(sys.stdin.buffer); {fault}")
+    with pytest.raises(CompileError, match=message) as e:
+        tw.compile(path)
+    assert "inprocess" in e.value.hint
+    assert len(packages(path)) == 1
+    assert ("Traceback" in capfd.readouterr().err) == (message == "TypeError")
+
+
+def test_where_no_process_can_be_started(path, monkeypatch):
+    onnx.save(make_model(2 * WEIGHT), path)
+    monkeypatch.setattr(sys, "executable", str(path.parent / "nothing"))
+    monkeypatch.setenv("TILEWRIGHT_JOBS", "1")
+    assert not apart.compile_apart(path, Options(), path.with_suffix(".tw"))
+    monkeypatch.setattr(sys, "executable", "")
+    assert not apart.compile_apart(path, Options(), path.with_suffix(".tw"))

@@ -114,4 +114,4 @@ class KernelCache:
 
     def trim(self) -> int:
         """Delete the files used longest ago if all together exceed the limit; returns the bytes that remain."""
-        return trim(self.folder, "*/*.o", self.limit)
+        return trim(self.folder, "*/*", self.limit)

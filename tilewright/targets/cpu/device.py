@@ -1,4 +1,5 @@
-"""Running a compiled program in this process: its objects linked by LLVM's JIT, and teams of worker threads.
+"""Running a compiled program in this process: its objects linked (by `image` where it can, else by LLVM's JIT), and
+teams of worker threads.
 
 A worker is a Python thread that calls native code once and stays there, without the GIL, until it is told to stop.
 """
@@ -22,6 +23,7 @@ from ...program.package import Package
 from ...program.program import align_up
 from ...runtime.arrays import address, aligned_empty
 from ...runtime.timeline import Stamps
+from . import image
 from .assemble import assemble, target_machine
 from .host import CpuDescription, host
 from .program import MAIN, SLOT_BYTES, SLOTS, WAITED, field_offset, program_llvm, state_bytes
@@ -193,6 +195,15 @@ if hasattr(os, "register_at_fork"):
 
 def _link(objects: dict[str, bytes]) -> dict[str, int]:
     """Link object files with each other and with the C library; the addresses of the entries."""
+    if image.usable():
+        try:
+            return image.link(objects, _ENTRIES)
+        except image.Unlinkable:
+            pass
+    return _link_by_llvm(objects)
+
+
+def _link_by_llvm(objects: dict[str, bytes]) -> dict[str, int]:
     from llvmlite import binding as llvm
 
     with _link_lock:

@@ -15,7 +15,7 @@ from time import perf_counter
 #: slow runs, less the good ones between them, after which a thread is taken out
 STRIKES = 3
 #: seconds until the thread is tried again: the first time, and at most, as it is doubled every time it is in vain
-FIRST, LAST = 0.25, 4.0
+FIRST, LAST = 0.02, 4.0
 
 
 class Team:

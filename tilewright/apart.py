@@ -1,0 +1,93 @@
+"""Compiling a model file in a process of its own: MLIR and LLVM, the memory they take and a crash of theirs stay out of
+the caller's. What a program that compiles a model keeps is the compiled model.
+
+The request comes pickled on stdin, the answer goes pickled to a file: libraries may print to stdout.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+from .errors import CompileError, TilewrightError, UsageError
+from .options import Options
+
+_CHILD = "import pickle, sys; request = pickle.load(sys.stdin.buffer); sys.path[:] = request['path']; \
+from tilewright.apart import answer; answer(request)"
+
+
+def compile_apart(source: Path, options: Options, to: Path) -> bool:
+    """Write the package of a model file to `to`; False if it has to be compiled here: its shapes are open, no process
+    can be started, or the file cannot be written.
+
+    Raises what the compilation raises, and CompileError if the process dies.
+    """
+    if not sys.executable or getattr(sys, "frozen", False):
+        return False
+    with tempfile.TemporaryDirectory(prefix="tilewright") as folder:
+        reply = Path(folder) / "answer"
+        request = {"path": sys.path, "source": str(source), "options": options, "to": str(to), "reply": str(reply)}
+        try:
+            child = subprocess.run([sys.executable, "-c", _CHILD], input=pickle.dumps(request), check=False)
+        except OSError:
+            return False
+        found = pickle.loads(reply.read_bytes()) if reply.exists() else None
+    if isinstance(found, bool):
+        return found
+    if isinstance(found, TilewrightError):
+        raise found
+    why = found or f"its process ended with {_ending(child.returncode)}"
+    hint = "set TILEWRIGHT_COMPILE=inprocess to compile in this process, and please report it"
+    raise CompileError(f"the compiler failed: {why}", stage="compile", operator=str(source), hint=hint)
+
+
+def _ending(code: int) -> str:
+    """
+    >>> _ending(-11), _ending(3)
+    ('SIGSEGV', 'code 3')
+    """
+    return signal.Signals(-code).name if code < 0 else f"code {code}"
+
+
+def answer(request: dict[str, Any]) -> None:
+    """In the process: compile, and leave True, False, an error, or what went wrong unexpectedly."""
+    found: bool | TilewrightError | str
+    try:
+        found = _compile(Path(request["source"]), request["options"], Path(request["to"]))
+    except TilewrightError as e:
+        found = e
+    except Exception as e:  # a fault of ours: the parent reports it, the details go to stderr
+        traceback.print_exc()
+        found = f"{type(e).__name__}: {e}"
+    part = Path(f"{request['reply']}.part")
+    part.write_bytes(pickle.dumps(found))
+    part.replace(request["reply"])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # nothing is left to do, and taking apart what MLIR has made takes time
+
+
+def _compile(source: Path, options: Options, to: Path) -> bool:
+    from dataclasses import fields
+
+    from .compiler import compile_state
+    from .kept import data_files
+    from .runtime.executable import Executable
+
+    state, made = compile_state(source, keep=False, **{f.name: getattr(options, f.name) for f in fields(options)})
+    if not isinstance(made, Executable):
+        return False
+    made.package.report["files"] = data_files(source, state.files)
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        made.package.save(to)
+    except (OSError, UsageError):
+        return False
+    return True
