@@ -139,6 +139,14 @@ FITS = [
         5,
     ),
     Fit(
+        "EXP_SHORT",
+        "exp(r) = 1 + r + r^2 P(r), |r| <= ln(2)/32; error relative to exp(r)",
+        lambda r: (mp.expm1(r) - r) / r**2,
+        lambda r: r**2 / mp.exp(r),
+        (-HALF_LN2 / 16, HALF_LN2 / 16),
+        2,
+    ),
+    Fit(
         "EXP2",
         "2^f = 1 + f P(f), |f| <= 1/2; error relative to 2^f",
         lambda f: (mp.power(2, f) - 1) / f,

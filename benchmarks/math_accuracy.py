@@ -18,7 +18,7 @@ import numpy as np
 
 from tilewright.tensor.evaluate import evaluate
 from tilewright.tensor.expr import Op, Var, walk
-from tilewright.tensor.mathlib import BINARY, FUNCTIONS, expand
+from tilewright.tensor.mathlib import BINARY, FUNCTIONS, TABLED, expand
 
 DOC = Path(__file__).parent.parent / "docs" / "math_accuracy.md"
 CHUNK = 1 << 16
@@ -114,10 +114,12 @@ def chunks(name: str, step: int, dense: int) -> Iterator[tuple[np.ndarray, np.nd
         yield points[i : i + CHUNK], None
 
 
-def measure(name: str, step: int = 1009, dense: int = 2000) -> tuple[float, tuple[float, ...], int]:
-    """(largest error in ULP, the arguments it happens at, number of points)."""
+def measure(
+    name: str, step: int = 1009, dense: int = 2000, *, tables: bool = False
+) -> tuple[float, tuple[float, ...], int]:
+    """(largest error in ULP, the arguments it happens at, number of points). `tables` as for `expand`."""
     x, y = Var("x", "f32"), Var("y", "f32")
-    expression = expand(name, (x, y) if name in BINARY else (x,), "f32")
+    expression = expand(name, (x, y) if name in BINARY else (x,), "f32", tables=tables)
     assert expression is not None
     worst, where, count = -1.0, (0.0,), 0
     for a, b in chunks(name, step, dense):
@@ -132,18 +134,19 @@ def measure(name: str, step: int = 1009, dense: int = 2000) -> tuple[float, tupl
     return worst, where, count
 
 
-def operations(name: str) -> Counter[str]:
+def operations(name: str, *, tables: bool = False) -> Counter[str]:
     """How often each operation stands in the expansion, bit casts (free on vectors) left out."""
     args = (Var("x", "f32"), Var("y", "f32")) if name in BINARY else (Var("x", "f32"),)
-    expression = expand(name, args, "f32")
+    expression = expand(name, args, "f32", tables=tables)
     assert expression is not None
     return Counter(n.op.split(".")[0] for n in walk(expression) if isinstance(n, Op) and n.op != "bitcast")
 
 
 INTRODUCTION = """# Accuracy of the math functions
 
-float32 math is computed by polynomials in vector registers (`tilewright/tensor/mathlib/`), without branches or tables.
-This page is written by `benchmarks/math_accuracy.py`; the coefficients by `benchmarks/fit_polynomials.py`.
+float32 math is computed by polynomials in vector registers (`tilewright/tensor/mathlib/`), without branches. Vectors of
+AVX-512 have instructions that make tables of sixteen numbers worth it; what uses them stands in lines of its own. This
+page is written by `benchmarks/math_accuracy.py`; the coefficients by `benchmarks/fit_polynomials.py`.
 
 The error is the distance from the float64 value in units in the last place (ULP) of float32; a correctly rounded result
 has at most 0.5. Infinities, NaN, signed zeros, overflow limits and denormal results are checked at every point as well.
@@ -167,12 +170,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="these functions, without writing the page")
     arguments = parser.parse_args()
     rows = []
-    for name in arguments.only or sorted(FUNCTIONS):
-        worst, where, count = measure(name, arguments.step)
-        used = operations(name)
+    names = arguments.only or sorted(FUNCTIONS)
+    for name, tables in [(n, t) for n in names for t in ((False, True) if n in TABLED else (False,))]:
+        worst, where, count = measure(name, arguments.step, tables=tables)
+        used = operations(name, tables=tables)
         at = ", ".join(f"{v:.9g}" for v in where)
         slow = used["divf"] + used["sqrt"]
-        row = f"| `{name}` | {BOUNDS[name]:g} | {worst:.2f} | {at} | {used.total()} | {used['fma']} | {slow} |"
+        label = f"`{name}`, AVX-512" if tables else f"`{name}`"
+        row = f"| {label} | {BOUNDS[name]:g} | {worst:.2f} | {at} | {used.total()} | {used['fma']} | {slow} |"
         print(row, f"{count} points", "" if worst <= BOUNDS[name] else "TOO LARGE", flush=True)
         rows.append(row)
     if not arguments.only:

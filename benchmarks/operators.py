@@ -8,8 +8,8 @@
 The least time of an operator follows from the ceilings of the machine (docs/profiling.md): its arithmetic at the peak
 of multiply-adds, or its operands and results, once each, at the speed of the memory that holds them all. The loops that
 measure these ceilings take turns with the peers, and medians are compared with medians, so that a busy neighbour slows
-both. The times are whole calls from Python with outputs in arrays that are reused. Winograd's method saves
-multiplications, so a convolution may pass 100%.
+both. The times are whole calls from Python with outputs in arrays that are reused; all arrays begin with a cache line.
+Winograd's method saves multiplications, so a convolution may pass 100%, as may what is written past the caches.
 
 The peers take turns as in bench.py. Every result is checked against PyTorch in float64.
 """

@@ -53,7 +53,7 @@ def aligned(array):
     """A copy that begins with a cache line, for all peers: by itself NumPy may begin anywhere in one."""
     import numpy as np
 
-    memory = np.zeros(array.nbytes + 64, np.uint8)
+    memory = np.empty(array.nbytes + 64, np.uint8)
     first = -memory.ctypes.data % 64
     copy = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array

@@ -130,7 +130,11 @@ def simplify(state: State) -> None:
 def layout(state: State) -> None:
     if state.module.level == 2:
         _passes(state, LAYOUT)
-        if state.options.winograd and getattr(state.description, "winograd", False):
+        # tiles of bf16 multiply more than Winograd's method saves
+        tiles = state.options.precision == "bf16" and any(
+            t.dtype == "bf16" for t in getattr(state.description, "tiles", ())
+        )
+        if state.options.winograd and getattr(state.description, "winograd", False) and not tiles:
             worth = 0.45 if state.options.precision == "bf16" else 0.8  # the direct way takes half the time in bf16
             _passes(state, f"winograd{{worth={worth}}},dce")
         if state.options.precision != "f32":
@@ -168,6 +172,23 @@ def schedule_kernels(state: State) -> None:
     if tuned is not None:
         state.tuned = tuned
         tuned.close()
+    if getattr(state.description, "stream_rows", False) and state.options.stream:
+        _stream(state)
+
+
+def _stream(state: State) -> None:
+    """Kernels that run row by row, where that lowers the arena's peak."""
+    from .program.stream import stream
+
+    d, limit = state.description, state.options.arena_limit
+    for made in stream(state.module, state.kernels, state.nests, d, getattr(d, "arena_align", ALIGN), limit):
+        name = made.kernel.name
+        state.kernels[name], state.schedules[name], state.nests[name] = made.kernel, made.scheduled, made.nest
+    state.module.verify("schedule")
+    called = {str(f.attributes["sym_name"]).strip('"') for f in state.module.functions()}
+    for table in (state.kernels, state.schedules, state.nests):
+        for name in [n for n in table if n not in called]:
+            del table[name]
 
 
 def _recall(state: State, kernel: Kernel, function: Any, tuned: Any) -> bool:
@@ -188,7 +209,8 @@ def make_package(state: State) -> None:
     align, minimize = getattr(d, "arena_align", ALIGN), getattr(d, "minimize_memory", False)
     program, constants = build_program(state.module, state.infos, align=align, minimize=minimize, consume=state.consume)
     if state.options.arena_limit is not None:
-        check_limit(program, state.options.arena_limit)
+        off = getattr(d, "stream_rows", False) and not state.options.stream
+        check_limit(program, state.options.arena_limit, ["layers that run row by row (stream=True)"] if off else [])
     constants = [np.ascontiguousarray(c) for c in constants]
     state.package = Package(
         target=state.target.name,

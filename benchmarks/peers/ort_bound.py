@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnxruntime
+from worker import aligned
 
 
 def version() -> str:
@@ -15,7 +16,7 @@ def load(onnx_path, threads):
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     session = onnxruntime.InferenceSession(onnx_path, options, providers=["CPUExecutionProvider"])
     binding = session.io_binding()
-    out = [np.zeros(o.shape, np.float32) for o in session.get_outputs()]
+    out = [aligned(np.zeros(o.shape, np.float32)) for o in session.get_outputs()]
     kept = []
 
     def run(inputs):

@@ -4,6 +4,7 @@ more to allocate than to compute."""
 import os
 
 import numpy as np
+from worker import aligned
 
 import tilewright as tw
 
@@ -15,6 +16,6 @@ def version() -> str:
 def load(onnx_path, threads):
     os.environ["TILEWRIGHT_CACHE"] = os.environ["BENCH_CACHE"]
     executable = tw.compile(onnx_path, threads=threads)
-    out = [np.zeros(o.shape, o.numpy_dtype) for o in executable.outputs]
+    out = [aligned(np.zeros(o.shape, o.numpy_dtype)) for o in executable.outputs]
     names = [i.name for i in executable.inputs]
     return lambda inputs: executable(*[inputs[n] for n in names], out=out)

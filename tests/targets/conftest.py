@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import tilewright as tw
@@ -67,5 +68,31 @@ def case():
                 pytest.importorskip(package, reason="exporting models needs the `models` extra")
             module.export(name)
         return module.Case(name, module.MODELS)
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def tools():
+    """The quantizer of the benchmarks."""
+    spec = importlib.util.spec_from_file_location("quantize_tool", REPOSITORY / "benchmarks" / "quantize.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def int8_model(case, tools):
+    """``int8_model(name)``: a model of MLPerf Tiny's shapes in int8, inputs and outputs too; with inputs."""
+    made = {}
+
+    def get(name):
+        if name not in made:
+            model = onnx.load(case(name).path)
+            model = tools.quantize(model, tools.normal_inputs(model), integers=True)
+            t = tw.compile(model).inputs[0]
+            inputs = np.random.default_rng(0).integers(-128, 128, (3, *t.shape)).astype(np.int8)
+            made[name] = model, inputs
+        return made[name]
 
     return get

@@ -26,28 +26,6 @@ def load_module(name, path):
 
 
 @pytest.fixture(scope="module")
-def tools():
-    return load_module("quantize_tool", REPOSITORY / "benchmarks" / "quantize.py")
-
-
-@pytest.fixture(scope="module")
-def int8_model(case, tools):
-    """``int8_model(name)``: a model of MLPerf Tiny's shapes in int8, inputs and outputs too; with inputs."""
-    made = {}
-
-    def get(name):
-        if name not in made:
-            model = onnx.load(case(name).path)
-            model = tools.quantize(model, tools.normal_inputs(model), integers=True)
-            t = tw.compile(model).inputs[0]
-            inputs = np.random.default_rng(0).integers(-128, 128, (3, *t.shape)).astype(np.int8)
-            made[name] = model, inputs
-        return made[name]
-
-    return get
-
-
-@pytest.fixture(scope="module")
 def digits_int8(digits_path, tools):
     """The digits CNN in int8, calibrated on training images; test images as its inputs, and their labels."""
     pytest.importorskip("sklearn")

@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tilewright.errors import CompileError
+from tilewright.targets.cpu.host import host
 from tilewright.tensor.evaluate import NUMPY, evaluate
 from tilewright.tensor.expr import Const, Load, Op, Var, walk
-from tilewright.tensor.mathlib import BINARY, FUNCTIONS, coefficients, expand
+from tilewright.tensor.mathlib import BINARY, FUNCTIONS, TABLED, coefficients, expand
 
 ROOT = Path(__file__).parents[2]
 INF, NAN = math.inf, math.nan
@@ -36,23 +38,27 @@ def script(name: str):
 accuracy = script("math_accuracy")
 
 
-def expanded(name: str, dtype: str = "f32"):
+#: functions and whether they use tables
+FORMS = [*((n, False) for n in sorted(FUNCTIONS)), *((n, True) for n in sorted(TABLED))]
+
+
+def expanded(name: str, dtype: str = "f32", *, tables: bool = False):
     args = (Var("x", dtype), Var("y", dtype)) if name in BINARY else (Var("x", dtype),)
-    result = expand(name, args, dtype)
+    result = expand(name, args, dtype, tables=tables)
     assert result is not None
     return result
 
 
-def value(name: str, x: float, y: float = 0.0) -> float:
-    return float(evaluate(expanded(name), {"x": np.float32(x), "y": np.float32(y)}))
+def value(name: str, x: float, y: float = 0.0, *, tables: bool = False) -> float:
+    return float(evaluate(expanded(name, tables=tables), {"x": np.float32(x), "y": np.float32(y)}))
 
 
 # ---- accuracy ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(FUNCTIONS))
-def test_bound(name):
-    worst, where, count = accuracy.measure(name, step=10007, dense=300)
+@pytest.mark.parametrize("name, tables", FORMS)
+def test_bound(name, tables):
+    worst, where, count = accuracy.measure(name, step=10007, dense=300, tables=tables)
     assert count > 50_000
     assert worst <= accuracy.BOUNDS[name], f"{worst} ULP at {where}"
 
@@ -80,18 +86,19 @@ SPECIAL = [
 
 @pytest.mark.parametrize("name, x, expected", SPECIAL)
 def test_special_value(name, x, expected):
-    result = value(name, x)
-    if math.isnan(expected):
-        assert math.isnan(result)
-    else:
-        assert struct.pack("f", result) == struct.pack("f", expected)
+    for tables in (False, True):
+        result = value(name, x, tables=tables)
+        if math.isnan(expected):
+            assert math.isnan(result)
+        else:
+            assert struct.pack("f", result) == struct.pack("f", expected)
 
 
-@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+@pytest.mark.parametrize("name, tables", FORMS)
 @pytest.mark.parametrize("pattern", [0x7FC00000, 0xFFC00000, 0x7FC12345, 0xFFFFFFFF])
-def test_every_nan_stays(name, pattern):
+def test_every_nan_stays(name, tables, pattern):
     nan = np.uint32(pattern).view(np.float32)
-    assert np.isnan(evaluate(expanded(name), {"x": nan, "y": np.float32(0.5)}))
+    assert np.isnan(evaluate(expanded(name, tables=tables), {"x": nan, "y": np.float32(0.5)}))
     if name in BINARY:
         assert np.isnan(evaluate(expanded(name), {"x": np.float32(0.5), "y": nan}))
 
@@ -128,13 +135,14 @@ def test_measure_reports_errors():
 FLOAT = {"addf", "subf", "mulf", "divf", "negf", "fma", "sqrt", "absf", "floor", "copysign", "cmpf", "fptosi"}
 INTEGER = {"addi", "subi", "andi", "ori", "xori", "shli", "shrsi", "cmpi", "sitofp", "select", "bitcast"}
 PRIMITIVES = FLOAT | INTEGER
+TABLES = {"limit", "pick", "scalef"}
 
 
-@pytest.mark.parametrize("name", sorted(FUNCTIONS))
-def test_only_machine_operations(name):
-    for node in walk(expanded(name)):
+@pytest.mark.parametrize("name, tables", FORMS)
+def test_only_machine_operations(name, tables):
+    for node in walk(expanded(name, tables=tables)):
         if isinstance(node, Op):
-            assert node.op.split(".")[0] in PRIMITIVES
+            assert node.op.split(".")[0] in PRIMITIVES | (TABLES if tables else set())
             assert node.dtype in ("f32", "i32", "i1")
         if isinstance(node, Const) and node.dtype == "f32":
             assert math.isnan(node.value) or float(np.float32(node.value)) == node.value
@@ -298,6 +306,28 @@ def test_float_operations():
     assert not bool(run("cmpf.one", "i1", NAN, 1.0, operand_dtype="f32"))
     assert bool(run("cmpi.ugt", "i1", -1, 1, operand_dtype="i32"))
     assert not bool(run("cmpi.slt", "i1", False, True, operand_dtype="i1")), "true is -1 as a signed bit"
+
+
+def test_operations_of_machines_with_tables():
+    table = tuple(Const(float(v), "f32") for v in range(16))
+    e = Op("pick", (Var("i", "i32"), *table), "f32")
+    np.testing.assert_array_equal(evaluate(e, {"i": np.array([0, 15, 16, -1, 37])}), [0, 15, 0, 15, 5])
+    x, y = np.array([3, -3, 0.5, -0.5, -INF, NAN]), np.ones(6)
+    np.testing.assert_array_equal(run("limit", "f32", x, y), [1, -1, 0.5, -0.5, -1, 1])
+    x, y = np.array([1.5, 1.5, 1.5, 1.5, 1.5, NAN, 1.0]), np.array([2.7, -1.1, INF, -INF, NAN, 1.0, -149.0])
+    np.testing.assert_array_equal(run("scalef", "f32", x, y), [6, 0.375, INF, 0, NAN, NAN, 2.0**-149])
+
+
+def test_exp_as_compiled():
+    """Bit for bit what the expansion means, with tables where the processor has them."""
+    x = accuracy.patterns(20011, 300)
+    x = np.concatenate([x, np.zeros(-len(x) % 16, np.float32)])
+    t = f"tensor<{len(x)}xf32>"
+    y = tw.compile(f'func.func @main(%x: {t}) -> {t} {{ %0 = "tw.exp"(%x) : ({t}) -> {t} return %0 : {t} }}')(x)[0]
+    wide = {"avx512f", "avx512dq"} <= set(host().features) and host().vector_bytes == 64
+    np.testing.assert_array_equal(y, evaluate(expanded("exp", tables=wide), {"x": x}))
+    with np.errstate(all="ignore"):
+        assert accuracy.ulps(y, np.exp(x.astype(np.float64))).max() <= accuracy.BOUNDS["exp"]
 
 
 def test_loads_and_broadcasting():

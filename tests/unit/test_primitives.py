@@ -487,6 +487,41 @@ def test_bind():
     refuses(Schedule(kernel(MATRIX)), "j is not an outermost loop", "bind", "j", "threads")
 
 
+MERGED = """
+def k(x: f32[4, 6], y: out(f32[4, 6]), z: out(f32[4])):
+    t = local(f32[4, 6])
+    for i in serial(4):
+        for j in serial(6):
+            s0: t[i, j] = exp(x[i, j])
+    for m in serial(4):
+        for n in serial(6):
+            s1: z[m] = reduce(addf(z[m], t[m, n]), init=f32(0.0), over=(n,))
+    for p in serial(4):
+        for q in serial(6):
+            s2: y[p, q] = divf(t[p, 5 - q], z[p])
+"""
+
+
+def test_merge():
+    s = Schedule(te.from_nest(MERGED))
+    nest = s.nest()
+    assert s.merge("i", "m") == "i"
+    assert s.merge("j", "n") == "j"
+    assert s.store("s1").reduction == ("j",)
+    s.merge("i", "p")  # the sum of a row is finished before s2
+    refuses(s, "an iteration of q would touch what another one of j does to t", "merge", "j", "q")
+    refuses(s, "j does not follow i directly", "merge", "i", "j")
+    x = {"x": np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)}
+    for a, b in zip(interpret_nest(s.nest(), x).values(), interpret_nest(nest, x).values(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    s = Schedule(te.from_nest(MERGED))
+    s.split("j", 3)
+    refuses(s, "p does not follow i directly", "merge", "i", "p")
+    s.vectorize("j_i")
+    s.split("m", 2)
+    refuses(s, "do not have the same iterations", "merge", "i", "m_o")
+
+
 def test_annotate_and_prefetch():
     s = Schedule(kernel(COPY))
     s.annotate("i", "unroll_count", 4)

@@ -110,7 +110,7 @@ def run(nest, arrays):
 
 
 PRIMITIVES = [
-    "split", "split", "fuse", "reorder", "reorder", "tile", "unroll", "vectorize", "parallel", "bind", "annotate",
+    "split", "split", "fuse", "merge", "merge", "reorder", "reorder", "tile", "unroll", "vectorize", "parallel", "bind", "annotate",
     "prefetch", "inline", "compute_at", "compute_at", "reverse_compute_at", "reverse_compute_at", "cache_read",
     "cache_read", "cache_write", "rfactor", "decompose_reduction", "decompose_reduction", "pipeline", "pipeline",
     "reindex", "pack", "set_scope", "tensorize",
@@ -130,6 +130,10 @@ def random_step(s: Schedule, rng: random.Random) -> tuple[str, tuple]:
     if name == "fuse":
         i = rng.randrange(len(own)) if own else 0
         return name, (tuple(own[i : i + 2]) if len(own[i : i + 2]) == 2 else (loop, rng.choice(loops)))
+    if name == "merge":
+        i = rng.randrange(len(loops))
+        after = [v for v in loops[i + 1 :] if v not in s.loops(block)] or loops
+        return name, (loops[i], rng.choice(after[:2]))
     if name == "reorder":
         chosen = own[rng.randrange(len(own) + 1) :] if own else loops
         return name, tuple(rng.sample(chosen, len(chosen)))

@@ -76,6 +76,23 @@ def test_tile_is_shuffled_not_gathered():
     assert (interpret_nest(parse_nest(NEST), {"x": x})["y"] == 2 * x.T).all()
 
 
+@pytest.mark.parametrize("rows, columns", [(13, 16), (16, 7), (5, 9)])
+def test_partial_tiles_are_shuffled_too(rows, columns):
+    text = NEST.replace("[16, 16]", f"[{rows}, {columns}]", 1).replace("[16, 16]", f"[{columns}, {rows}]")
+    text = text.replace("unroll(16)", f"unroll({columns})").replace("vector(16,", f"vector({rows},")
+    code, _ = emit(parse_nest(text), 16)
+    assert "vector.gather" not in code and code.count("vector.shuffle") > 40
+    x = values((rows, columns), "f32")
+    assert (interpret_nest(parse_nest(text), {"x": x})["y"] == 2 * x.T).all()
+
+
+@pytest.mark.parametrize("shape", [(13, 301), (301, 13), (7, 50), (50, 5), (4, 4), (3, 40)])
+def test_narrow_shapes(shape):
+    x = values(shape, "f32")
+    for threads in (1, 2):
+        assert (tw.compile(transpose(shape, (1, 0), "f32"), threads=threads)(x)[0] == x.T).all()
+
+
 def test_guarded_loads_are_not_read_ahead():
     text = NEST.replace("addf(x[b, a], x[b, a])", "guard(cmpi.slt(b, 3), x[b, a], f32(0.0))")
     assert "vector.shuffle" not in emit(parse_nest(text), 16)[0]

@@ -53,7 +53,9 @@ def test_key_sees_constants_and_roles():
 
 def test_list_has_every_candidate_once(space):
     keys = [c.key for c in space.list()]
-    assert len(keys) == len(set(keys)) == space.count() > 20
+    assert len(keys) == len(set(keys)) > 20
+    # the count sees from the default what can be decided: later decisions may depend on earlier ones
+    assert space.count() == math.prod(len(d.candidates) for d in space.decisions.values()) > 20
     assert keys[0] == space.default.key
 
 
@@ -76,7 +78,8 @@ def test_mutate_and_cross_stay_in_the_space(space):
         assert m.key in every and c.key in every
         changed += m.key != a.key
         for name, value in c.decisions.items():
-            assert value in (a.decisions[name], b.decisions[name])
+            parents = [p.decisions[name] for p in (a, b) if name in p.decisions]
+            assert value in parents or not parents  # a decision that neither parent had to take
     assert changed > 30
 
 
@@ -129,12 +132,12 @@ def finished(search: Search, batches: int) -> list[float]:
 
 def test_search_never_repeats_and_ends():
     space = Space(matmul(6, 16, 8), MACHINE)
-    search, seen = Search(space, None, seed=1), []
+    search, seen, every = Search(space, None, seed=1), [], list(space.list())
     while batch := search.propose(8):
         for c in batch:
             seen.append(c.digest)
             search.add(c, "ok", 1.5)
-        assert len(seen) <= space.count()
+        assert len(seen) <= len(every)
     assert search.exhausted and len(seen) == len(set(seen))
 
 

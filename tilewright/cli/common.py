@@ -156,6 +156,9 @@ Shape = Annotated[
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Compile every kernel anew.")]
 NoTuned = Annotated[bool, typer.Option("--no-tuned", help="Use default schedules, not those that `tune` found.")]
 NoWinograd = Annotated[bool, typer.Option("--no-winograd", help="3x3 convolutions by the direct method only.")]
+NoStream = Annotated[
+    bool, typer.Option("--no-stream", help="Small targets: run no layers row by row, whatever memory that would save.")
+]
 Verify = Annotated[bool, typer.Option("--verify", help=_help("verify"))]
 PrintAfter = Annotated[
     list[str] | None, typer.Option(metavar="STAGE|all", help=_help("print_after") + " May be repeated.")
@@ -178,6 +181,7 @@ def _compile_options(
     no_cache: NoCache = False,
     no_tuned: NoTuned = False,
     no_winograd: NoWinograd = False,
+    no_stream: NoStream = False,
     verify: Verify = False,
     print_after: PrintAfter = None,
     stop_after: StopAfter = None,
@@ -197,6 +201,7 @@ def _compile_options(
         "cache": not no_cache,
         "tuned": not no_tuned,
         "winograd": not no_winograd,
+        "stream": not no_stream,
         "verify": verify,
         "print_after": tuple(print_after or ()),
         "stop_after": stop_after,

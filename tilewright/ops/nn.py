@@ -46,7 +46,8 @@ def softmax(b, x, axis):
     top = b.reduce(lambda v, m: b.larger(v, m), -np.inf, x, axes, keepdims=True)
     e = b.elementwise(lambda v, m: b.unary("exp", v - m), x, top)
     s = total(b, e, axes, keepdims=True)
-    return b.elementwise(lambda v, s: b.cast(v * (1.0 / s), dtype), e, s, dtype=dtype)  # one division a row
+    inverse = b.elementwise(lambda s: 1.0 / s, s)  # one division a row
+    return b.elementwise(lambda v, r: b.cast(v * r, dtype), e, inverse, dtype=dtype)
 
 
 class LogSoftmax(AlongAxis):

@@ -37,7 +37,8 @@ def build_program(
     """The program of a fused graph, and its constants as arrays in the order of ``program.constants``.
 
     Buffers of the arena lie at multiples of `align`; with `minimize` the kernels are called in the order that needs the
-    smallest arena. With `consume` the graph's constants go as they are packed: the graph cannot be used afterwards.
+    smallest arena, in which their scratch memory lies too. With `consume` the graph's constants go as they are packed:
+    the graph cannot be used afterwards.
     """
     return _Builder(graph, kernels, align, minimize, consume).run()
 
@@ -67,14 +68,16 @@ class _Builder:
             elif op.name in VIEWS and not self.is_constant(op.results[0]):
                 result = op.results[0]
                 self.ids[result] = self.value(Value(type_of(result).nbytes, view_of=self.id_of(op.operands[0])))
-        steps = [self.step(c) for c in self.calls]
+        self.scratch = [self.scratch_value(c) for c in self.calls]
+        steps = [self.step(c, s) for c, s in zip(self.calls, self.scratch, strict=True)]
         if self.minimize:
             order = best_order(self.values, steps, returned, self.align).steps
             self.calls, steps = [self.calls[i] for i in order], [steps[i] for i in order]
+            self.scratch = [self.scratch[i] for i in order]
         plan = plan_memory(self.values, steps, returned, self.align, tight=self.minimize)
-        calls = [self.place(c, plan.refs) for c in self.calls]
+        calls = [self.place(c, plan.refs, s) for c, s in zip(self.calls, self.scratch, strict=True)]
         calls += [Call(COPY, pair, (1,)) for pair in plan.copies]
-        scratch = max((self.kernels[c[0]].scratch for c in self.calls), default=0)
+        scratch = 0 if self.minimize else max((self.kernels[c[0]].scratch for c in self.calls), default=0)
         program = Program(
             tuple(_info(n, t) for n, t in inputs),
             tuple(_info(n, t) for n, t in outputs),
@@ -159,16 +162,27 @@ class _Builder:
             writes.append(self.ids[r])
         self.calls.append((symbol, reads, writes, location_names(op.location)))
 
-    def step(self, call: tuple[str, list[int], list[int], tuple[str, ...]]) -> Step:
+    def scratch_value(self, call: tuple[str, list[int], list[int], tuple[str, ...]]) -> int | None:
+        """The scratch memory of a call as a value that lives during its step only."""
+        size = self.kernels[call[0]].scratch
+        return self.value(Value(size)) if self.minimize and size else None
+
+    def step(self, call: tuple[str, list[int], list[int], tuple[str, ...]], scratch: int | None) -> Step:
         symbol, reads, writes, _ = call
         first = len(reads)
         inplace = tuple((o - first, i) for o, i in self.kernels[symbol].inplace)
-        return Step(tuple(reads), tuple(writes), inplace)
+        return Step(tuple(reads), (*writes, *([] if scratch is None else [scratch])), inplace)
 
-    def place(self, call: tuple[str, list[int], list[int], tuple[str, ...]], refs: tuple[BufferRef, ...]) -> Call:
+    def place(
+        self,
+        call: tuple[str, list[int], list[int], tuple[str, ...]],
+        refs: tuple[BufferRef, ...],
+        scratch: int | None,
+    ) -> Call:
         symbol, reads, writes, names = call
         args = tuple(refs[v] for v in (*reads, *writes))
-        return Call(symbol, args, tuple(range(len(reads), len(args))), names, self.kernels[symbol].parallel)
+        own = None if scratch is None else refs[scratch]
+        return Call(symbol, args, tuple(range(len(reads), len(args))), names, self.kernels[symbol].parallel, own)
 
 
 def _info(name: str, t: Type) -> TensorInfo:

@@ -37,7 +37,9 @@ def lifetimes(program: Program) -> list[Lifetime]:
                 for key in [k for k in current if k[0] < ref.offset + ref.nbytes and ref.offset < k[0] + k[1]]:
                     del current[key]
                 current[ref.offset, ref.nbytes] = len(found)
-                found.append(Lifetime(call_name(program, number), ref.offset, ref.nbytes, number, number))
+                name = call_name(program, number)
+                name = f"scratch of {name}" if ref is call.scratch else name
+                found.append(Lifetime(name, ref.offset, ref.nbytes, number, number))
     return found
 
 
@@ -69,8 +71,8 @@ def table(program: Program) -> str:
     for x in lifetimes(program):
         made.setdefault(x.first, []).append(x)
     lines = [
-        f"arena {program.arena_size} bytes (no plan in this order needs less than {program.arena_bound}), "
-        f"scratch {program.scratch_size}"
+        f"arena {program.arena_size} bytes (no plan in this order needs less than {program.arena_bound})"
+        + (f", scratch {program.scratch_size}" if program.scratch_size else "")
     ]
     lines.append(f"{'call':>4}  {'alive':>10}  {'made at':>18}  {'until':>5}  name")
     for n in range(len(program.calls)):
@@ -121,8 +123,9 @@ def picture(program: Program) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def check_limit(program: Program, limit: int) -> None:
-    """UsageError if the arena and the scratch memory exceed `limit` bytes: it names the kernel where most is alive."""
+def check_limit(program: Program, limit: int, ways: Sequence[str] = ()) -> None:
+    """UsageError if the arena and the scratch memory exceed `limit` bytes: it names the kernel where most is alive, and
+    what would help, `ways` first."""
     need = program.arena_size + program.scratch_size
     if need <= limit:
         return
@@ -132,7 +135,7 @@ def check_limit(program: Program, limit: int) -> None:
     most = "; ".join(f"{x.name} {x.nbytes}" for x in alive[:4])
     if live and live[worst] + program.scratch_size > limit:
         why = f"call {worst} ({call_name(program, worst)}) alone has {live[worst]} bytes alive: {most}"
-        hint = _advice(alive)
+        hint = _advice(alive, ways)
     else:
         why = f"at most {max(live, default=0)} bytes are alive at one time, but no tighter plan was found"
         hint = "raise the limit, or give the output buffers of the caller to large results"
@@ -141,8 +144,8 @@ def check_limit(program: Program, limit: int) -> None:
     )
 
 
-def _advice(alive: Sequence[Lifetime]) -> str:
-    parts = ["a smaller input or fewer channels in the layer named"]
+def _advice(alive: Sequence[Lifetime], ways: Sequence[str]) -> str:
+    parts = [*ways, "a smaller input or fewer channels in the layer named"]
     if len(alive) > 2:
-        parts.insert(0, f"ending the long life of {alive[-1].name} (a skip connection keeps it)")
+        parts.insert(len(ways), f"ending the long life of {alive[-1].name} (a skip connection keeps it)")
     return "what would help: " + ", or ".join(parts)

@@ -97,7 +97,7 @@ class _Graph:
         found = []
         for w, r in s.inplace:
             a, b = s.writes[w], s.reads[r]
-            if values[a].view_of is None and roots[a] != roots[b] and values[a].nbytes == values[roots[b]].nbytes:
+            if values[a].view_of is None and roots[a] != roots[b] and values[a].nbytes <= values[roots[b]].nbytes:
                 found.append((roots[a], roots[b]))
         return tuple(found)
 
@@ -122,7 +122,7 @@ class _Graph:
                 and w not in taken
                 and r not in taken
                 and not self.users[w] & done
-                and self.size[w] == self.size[r]
+                and self.size[w] <= self.size[r]
             ):
                 during -= self.size[w]
                 taken |= {w, r}

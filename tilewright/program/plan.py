@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from .place import Block, place
 from .program import ALIGN, BufferRef, align_up
@@ -82,27 +83,9 @@ def plan_memory(
 
     ValueError if a step reads what nothing has written, or a view exceeds what it is a view of.
     """
-    places = [_root(values, v) for v in range(len(values))]  # (value that owns the storage, byte offset)
-    groups = {r: _Group(values[r].nbytes, values[r].home) for r, _ in places}
-    owner = {r: r for r in groups}
-
-    def group(value: int) -> _Group:
-        return groups[owner[places[value][0]]]
-
-    _lifetimes(values, steps, outputs, group)
-    for number, step in enumerate(steps):
-        _merge_inplace(number, step, values, places, groups, owner)
-
-    copies: list[tuple[int, int]] = []  # (value, output)
-    for index, value in enumerate(outputs):
-        g = group(value)
-        if g.home is None and places[value][1] == 0 and g.nbytes == values[value].nbytes:
-            g.home = ("output", index)
-        else:
-            copies.append((value, index))
-
-    floating = [groups[r] for r in dict.fromkeys(owner.values()) if groups[r].home is None]
-    bound = _bound(floating, len(steps), align)
+    storage = _Storage(values, steps, outputs)
+    places, group, copies, floating = storage.places, storage.group, storage.copies, storage.floating()
+    bound = max(_live(floating, len(steps), align), default=0)
     size = _place(floating, align)
     if tight and size > bound:
         size = _place_tightly(floating, align, bound, size)
@@ -113,6 +96,37 @@ def plan_memory(
         refs.append(BufferRef(space, index, g.offset + offset, values[v].nbytes))
     pairs = tuple((refs[v], BufferRef("output", i, 0, values[v].nbytes)) for v, i in copies)
     return MemoryPlan(tuple(refs), pairs, size, bound)
+
+
+def live_profile(values: Sequence[Value], steps: Sequence[Step], outputs: Sequence[int], align: int) -> list[int]:
+    """The bytes that live during each step, and after the last."""
+    return _live(_Storage(values, steps, outputs).floating(), len(steps), align)
+
+
+class _Storage:
+    """Which values share storage, and from when to when it is used."""
+
+    def __init__(self, values: Sequence[Value], steps: Sequence[Step], outputs: Sequence[int]) -> None:
+        self.places = [_root(values, v) for v in range(len(values))]  # (value that owns the storage, byte offset)
+        self.groups = {r: _Group(values[r].nbytes, values[r].home) for r, _ in self.places}
+        self.owner = {r: r for r in self.groups}
+        _lifetimes(values, steps, outputs, self.group)
+        for number, step in enumerate(steps):
+            _merge_inplace(number, step, values, self.places, self.groups, self.owner, set(outputs))
+        self.copies: list[tuple[int, int]] = []  # (value, output)
+        for index, value in enumerate(outputs):
+            g = self.group(value)
+            if g.home is None and self.places[value][1] == 0 and g.nbytes == values[value].nbytes:
+                g.home = ("output", index)
+            else:
+                self.copies.append((value, index))
+
+    def group(self, value: int) -> _Group:
+        return self.groups[self.owner[self.places[value][0]]]
+
+    def floating(self) -> list[_Group]:
+        """What lies in the arena."""
+        return [self.groups[r] for r in dict.fromkeys(self.owner.values()) if self.groups[r].home is None]
 
 
 def _root(values: Sequence[Value], value: int) -> tuple[int, int]:
@@ -152,16 +166,20 @@ def _merge_inplace(
     places: list[tuple[int, int]],
     groups: dict[int, _Group],
     owner: dict[int, int],
+    outputs: set[int],
 ) -> None:
-    """Let results of a step take the storage of operands that die there, where the step permits it."""
+    """Let results of a step take the storage of operands that die there, where the step permits it. The storage of an
+    operand stays as large as it is until the result dies too."""
     for w, r in step.inplace:
         result, operand = step.writes[w], step.reads[r]
         target, source = owner[places[result][0]], owner[places[operand][0]]
         g, h = groups[target], groups[source]
         whole = places[result][1] == places[operand][1] == 0
-        same = g.nbytes == h.nbytes == values[result].nbytes == values[operand].nbytes
+        same = g.nbytes == values[result].nbytes <= values[operand].nbytes == h.nbytes
         if target == source or h.home is not None or not (whole and same):
             continue
+        if g.nbytes != h.nbytes and result in outputs:
+            continue  # it has a place of its own outside the arena
         if h.last != number or g.first != number:
             continue  # the operand is still needed, or the result is written in parts over several steps
         # Every other read of the same bytes must also permit it, element by element at the same place.
@@ -228,14 +246,11 @@ def _greedy(order: list[int], groups: list[_Group], align: int) -> tuple[int, li
     return size, offsets
 
 
-def _bound(groups: list[_Group], steps: int, align: int) -> int:
+def _live(groups: list[_Group], steps: int, align: int) -> list[int]:
+    """The bytes that live during each step, and after the last."""
     change = [0] * (steps + 2)
     for g in groups:
         if g.first is not None:
             change[g.first] += align_up(g.nbytes, align)
             change[g.last + 1] -= align_up(g.nbytes, align)
-    most = live = 0
-    for c in change:
-        live += c
-        most = max(most, live)
-    return most
+    return list(accumulate(change[:-1]))

@@ -83,8 +83,8 @@ class BufferRef:
 class Call:
     """One kernel call. `writes` are the positions in `args` that the kernel writes; it reads all others.
 
-    A kernel that is not `parallel` does not divide its work: thread 0 alone runs it. A call of `COPY` copies args[0] to
-    args[1].
+    A kernel that is not `parallel` does not divide its work: thread 0 alone runs it. `scratch` is its working memory
+    where that lies in the arena (else it is the thread's own). A call of `COPY` copies args[0] to args[1].
     """
 
     symbol: str
@@ -92,11 +92,14 @@ class Call:
     writes: tuple[int, ...]
     names: tuple[str, ...] = ()
     parallel: bool = True
+    scratch: BufferRef | None = None
 
     def accesses(self) -> Iterator[tuple[BufferRef, bool]]:
         """Every buffer with whether it is written."""
         for position, ref in enumerate(self.args):
             yield ref, position in self.writes
+        if self.scratch is not None:
+            yield self.scratch, True
 
     def __str__(self) -> str:
         args = ", ".join(f"{'&' if i in self.writes else ''}{a}" for i, a in enumerate(self.args))
@@ -157,7 +160,10 @@ class Program:
     # ---- JSON, for the package ----
 
     def to_json(self) -> dict[str, Any]:
-        calls = [{**asdict(c), "args": [[a.space, a.index, a.offset, a.nbytes] for a in c.args]} for c in self.calls]
+        def ref(a: BufferRef | None) -> list[Any] | None:
+            return None if a is None else [a.space, a.index, a.offset, a.nbytes]
+
+        calls = [{**asdict(c), "args": [ref(a) for a in c.args], "scratch": ref(c.scratch)} for c in self.calls]
         return {**asdict(self), "calls": calls}
 
     @staticmethod
@@ -174,6 +180,7 @@ class Program:
                 tuple(c["writes"]),
                 tuple(c["names"]),
                 c["parallel"],
+                None if c.get("scratch") is None else BufferRef(*c["scratch"]),
             )
             for c in data["calls"]
         )

@@ -43,6 +43,7 @@ def examine() -> Iterator[Check]:
         yield _package(name)
     checks: dict[str, Callable[[], Check]] = {
         "processor": _processor,
+        "tile registers": _tiles,
         "memory": _memory,
         "environment": _environment,
         "cache folder": _cache,
@@ -111,6 +112,22 @@ def _processor() -> Check:
     if cpu.vector_bytes < 32 and cpu.arch == "x86_64":
         return Check("processor", "note", text, "without AVX2 the kernels are several times slower")
     return Check("processor", "ok", text)
+
+
+def _tiles() -> Check:
+    """AMX has to be there, and the system has to let this process use it."""
+    from ..targets.cpu.amx import FEATURES, granted
+    from ..targets.cpu.host import host_features
+
+    found = [f for f, there in host_features().items() if f in FEATURES and there]
+    if not found:
+        return Check("tile registers", "ok", "none (AMX): products of bf16 and of bytes use vectors")
+    if not granted():
+        detail = f"{' '.join(found)}, but the system does not let this process use them: vectors are used instead"
+        return Check(
+            "tile registers", "note", detail, "Linux 5.16 and later grant them, unless a sandbox filters arch_prctl"
+        )
+    return Check("tile registers", "ok", f"{' '.join(found)}, granted by the system")
 
 
 def _memory() -> Check:

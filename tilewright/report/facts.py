@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..schedule.nest import exprs, walk_stmts
+from ..schedule.nest import For, exprs, walk_stmts
 from ..schedule.rules import Scheduled, rules
 from ..schedule.work import Work, work_of
 from ..tensor.analysis import is_contraction
@@ -63,6 +63,9 @@ def _work(kernel: Kernel, scheduled: Scheduled) -> Work:
     work = work_of(kernel, nest)
     used = {x.op for s in walk_stmts(nest.body) for e in exprs(s) for x in walk(e) if isinstance(x, Op)}
     special = next((INSTRUCTIONS[op] for op in INSTRUCTIONS if op in used), None)
+    tiled = any(isinstance(s, For) and s.note("tiles") is not None for s in walk_stmts(nest.body))
+    if tiled and any(p.dtype == "bf16" for p in kernel.inputs):
+        special = "bf16"
     return Work(work.flops, work.integer_ops, special or work.precision, work.touched)
 
 

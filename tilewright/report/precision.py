@@ -10,7 +10,7 @@ import numpy as np
 
 from ..ir.context import use
 from ..runtime.explain import count
-from ..schedule.nest import Nest, stores
+from ..schedule.nest import For, Nest, stores, walk_stmts
 from ..schedule.rules.bf16_contraction import FEATURE
 from ..tensor.analysis import is_contraction
 from ..tensor.expr import Op, walk
@@ -29,13 +29,18 @@ def precision_notes(state: State) -> list[str]:
         return []
     fast = {n for n, nest in state.nests.items() if _pairs(nest)}
     fast |= {n for n, known in state.recalled.items() if "dot2[" in known.nest}
+    tiles = {n for n, nest in state.nests.items() if _tiles(nest)}
+    tiles |= {n for n, known in state.recalled.items() if "'tiles': '" in known.nest}
     with use():
         kernels = [read_kernel(f) for f in state.module.functions()]
-    slow = [k.name for k in kernels if k.name not in fast and _multiplies(k, small)]
-    if small == "bf16" and FEATURE not in getattr(state.description, "features", ()):
+    tiles &= {k.name for k in kernels if any(p.dtype == small for p in k.inputs)}  # others multiply bytes
+    slow = [k.name for k in kernels if k.name not in fast | tiles and _multiplies(k, small)]
+    if small == "bf16" and not tiles and FEATURE not in getattr(state.description, "features", ()):
         why = "this machine multiplies no bf16 (avx512_bf16): it is storage only, and the arithmetic is f32"
         return [f"bf16: {why}; {count(len(slow), 'kernel')}"]
-    parts = [f"{count(len(fast), 'kernel')} with products of pairs"] if fast else []
+    parts = [f"{count(len(tiles), 'kernel')} with products of tiles"] if tiles else []
+    pairs = fast - tiles
+    parts += [f"{count(len(pairs), 'kernel')} with products of pairs"] if pairs else []
     parts += [f"{count(len(slow), 'kernel')} with storage only, multiplying in f32"] if slow else []
     return [f"{small}: {', '.join(parts) or 'no contraction reads it'}"]
 
@@ -45,6 +50,11 @@ def _pairs(nest: Nest) -> bool:
     return any(
         isinstance(x, Op) and x.op == "dot2" for s in stores(nest.body) for t in s.targets for x in walk(t.value)
     )
+
+
+def _tiles(nest: Nest) -> bool:
+    """Whether a nest multiplies registers that hold matrices."""
+    return any(isinstance(s, For) and s.note("tiles") is not None for s in walk_stmts(nest.body))
 
 
 def _multiplies(kernel: Kernel, small: str) -> bool:

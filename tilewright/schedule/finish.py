@@ -80,9 +80,9 @@ def decompose(root: Stmt, block: str, at: str | None = None) -> Stmt:
     start: dict[str, Expr] = {f.var: Const(0, "index") for f in loops[first:] if f.var in target.reduction}
     for f in reversed(loops[first:]):
         if f.var in used and f.var not in target.reduction:
-            init = replace(
-                f, extent=substitute(f.extent, start), body=init, kind="serial" if f.kind == "parallel" else f.kind
-            )
+            kind = "serial" if f.kind == "parallel" else f.kind
+            # what the update asks for ahead is of no use here, and may be placed by the loops that are left out
+            init = replace(f, extent=substitute(f.extent, start), body=init, kind=kind, prefetch=())
     if any(f.var in used and f.var in target.reduction for f in loops):
         raise AssertionError(f"{block}: a reduction loop indexes the accumulator")
     anchor = loops[first]
@@ -95,6 +95,11 @@ def _swap(root: Stmt, old: Stmt | str, new: Stmt | None, before: Stmt | None = N
     if root is old or (isinstance(root, For) and root.var == old):
         return seq(before, new if new is not None else root)
     return with_children(root, tuple(_swap(c, old, new, before) for c in children(root)))
+
+
+def _instruction(s: For) -> bool:
+    """Whether a loop stands for an instruction, and stays even if it has one iteration."""
+    return s.note("dot") is not None or s.note("tiles") is not None
 
 
 # ---- partial tiles -------------------------------------------------------------------------------------------------
@@ -113,7 +118,7 @@ def partition(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
     limit = bounds(extent, ranges)
     inner = {**ranges, s.var: (0, max((limit[1] if limit else 1) - 1, 0))}
     s = replace(s, extent=extent)
-    if trip == 1 and s.kind != "vector" and s.note("dot") is None:
+    if trip == 1 and s.kind != "vector" and not _instruction(s):
         return partition(substitute_all(s.body, {s.var: Const(0, "index")}), ranges)
     if s.kind == "unroll" and trip is not None and _deciding_term(s.body, s.var, inner) is not None:
         return seq(*[partition(substitute_all(s.body, {s.var: Const(i, "index")}), ranges) for i in range(trip)])
@@ -143,8 +148,20 @@ def _split_tail(body: Stmt, var: str, ranges: dict[str, tuple[int, int]]) -> Stm
         return partition(body, ranges)
     # what the first case could not settle stays as it is: splitting again would not end
     settled = _deciding_term(full, var, ranges) != term
-    full = _split_tail(full, var, ranges) if settled else partition(full, ranges)
+    if settled:
+        full = _split_tail(full, var, ranges)
+    elif term == Var(var) and _never_runs(last, ranges):  # there are fewer iterations than could be shown
+        full = _split_tail(full, var, {**ranges, var: (limit[0], limit[1] - 1)})
+    else:
+        full = partition(full, ranges)
     return If(Op("cmpi.slt", (term, Const(limit[1], "index")), "i1"), full, _split_tail(last, var, ranges))
+
+
+def _never_runs(body: Stmt, ranges: dict[str, tuple[int, int]]) -> bool:
+    """Whether a tile does not exist: one of its laid-out or vectorized loops is empty."""
+    tiles = [s for s in walk_stmts(body) if isinstance(s, For) and s.kind in ("unroll", "vector")]
+    trips = [const_value(simplify(s.extent, ranges)) for s in tiles]
+    return any(n is not None and n <= 0 for n in trips)
 
 
 def _deciding_term(body: Stmt, var: str, ranges: dict[str, tuple[int, int]]) -> Expr | None:
@@ -192,19 +209,20 @@ def simplify_nest(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
     s = map_exprs(s, lambda e: simplify_value(e, ranges))
     if isinstance(s, For):
         trip = const_value(s.extent)
-        if trip == 1 and s.kind != "vector" and s.note("dot") is None:
+        if trip == 1 and s.kind != "vector" and not _instruction(s):
             return simplify_nest(substitute_all(s.body, {s.var: Const(0, "index")}), ranges)
         if trip is not None and trip <= 0:
             return Seq(())
         limit = bounds(s.extent, ranges)
-        return replace(s, body=simplify_nest(s.body, {**ranges, **({s.var: (0, limit[1] - 1)} if limit else {})}))
+        body = simplify_nest(s.body, {**ranges, **({s.var: (0, limit[1] - 1)} if limit else {})})
+        return Seq(()) if body == Seq(()) else replace(s, body=body)
     if isinstance(s, If):
         if isinstance(s.cond, Const):
             chosen = s.then if s.cond.value else s.otherwise
             return simplify_nest(chosen, ranges) if chosen else Seq(())
         narrowed = _narrow(s.cond, ranges)
         other = simplify_nest(s.otherwise, ranges) if s.otherwise else None
-        return If(s.cond, simplify_nest(s.then, narrowed), other)
+        return If(s.cond, simplify_nest(s.then, narrowed), None if other == Seq(()) else other)
     return with_children(s, tuple(simplify_nest(c, ranges) for c in children(s)))
 
 

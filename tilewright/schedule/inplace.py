@@ -1,14 +1,20 @@
-"""Which results of a kernel may take the place of an operand: those that read each element just where they write it."""
+"""Which results of a kernel may take the place of an operand: those that read each element just where they write it,
+and those of chains that run row by row, if what is written lies behind what is still read."""
 
 from __future__ import annotations
 
 from ..tensor.analysis import flat
-from ..tensor.expr import Load, linear, walk
-from .nest import Nest, Store, exprs, stores
+from ..tensor.expr import Expr, Load, Var, bounds, from_linear, linear, walk
+from .nest import Alloc, For, Nest, Seq, Store, exprs, stores
+from .region import all_ranges
+
+#: note on the loop over the rows of a chain's result
+ROWS = "rows"
 
 
 def inplace_pairs(nest: Nest) -> list[tuple[str, str]]:
-    """(output, input) pairs of parameters of one dtype and size that may share memory.
+    """(output, input) pairs of parameters of one dtype that may share memory: of one size, or, where a loop over rows
+    goes on ahead of what it writes, the output not larger than the input.
 
     Every read of the input must be in a statement that writes the output, at the same flat position, and no other
     statement may write the output (a reduction's start would overwrite what its sum still has to read, and a sum reads
@@ -17,19 +23,65 @@ def inplace_pairs(nest: Nest) -> list[tuple[str, str]]:
     params = {p.name: p for p in nest.params}
     everything = stores(nest.body)
     pairs = []
+    rows = _rows_loop(nest)
     for o in nest.outputs:
         writers = [s for s in everything if any(t.buffer == o for t in s.targets)]
         for i in params:
-            if (
-                i in nest.outputs
-                or i in nest.packs
-                or params[i].dtype != params[o].dtype
-                or params[i].size != params[o].size
-            ):
+            if i in nest.outputs or i in nest.packs or params[i].dtype != params[o].dtype:
                 continue
-            if writers and all(_same_place(s, o, i, params) for s in everything) and _written_once(writers, o, i):
+            same = params[i].size == params[o].size and bool(writers)
+            same = same and all(_same_place(s, o, i, params) for s in everything) and _written_once(writers, o, i)
+            if same or (rows and params[o].size <= params[i].size and _reads_ahead(rows, nest, o, i)):
                 pairs.append((o, i))
     return pairs
+
+
+def _rows_loop(nest: Nest) -> For | None:
+    s = nest.body
+    while isinstance(s, Alloc):
+        s = s.body
+    return s if isinstance(s, For) and s.note(ROWS) else None
+
+
+def _reads_ahead(rows: For, nest: Nest, output: str, given: str) -> bool:
+    """Whether each iteration of the loop over rows reads only beyond what all before it, and itself until then, have
+    written."""
+    params, ranges, row = {p.name: p for p in nest.params}, all_ranges(nest.body), Var(rows.var)
+    parts = rows.body.stmts if isinstance(rows.body, Seq) else (rows.body,)
+    first = next((n for n, part in enumerate(parts) if any(_writes(s, output) for s in stores(part))), 0)
+    reads, written = [], []
+    for n, part in enumerate(parts):
+        for s in stores(part):
+            places = [_place(flat(params[output], t.indices), row, ranges) for t in s.targets if t.buffer == output]
+            at = [linear(flat(params[output], t.indices)) for t in s.targets if t.buffer == output]
+            for x in _loads(s, given):
+                position = flat(params[given], x.indices)
+                # read before anything is written, or by the statement that writes this very element
+                reads.append((_place(position, row, ranges), n < first or linear(position) in at))
+            written += places
+    if any(p is None for p, _ in reads) or any(p is None for p in written) or rows.trip is None:
+        return False
+    for (step, low, _), before in reads:  # type: ignore[misc]
+        for moved, _, high in written:  # type: ignore[misc]
+            late = 1 if before else 0
+            ends = [t for t in (late, rows.trip - 1) if t >= late]  # what lies between them follows: it is linear
+            if moved < 0 or any(step * t + low <= moved * (t - late) + high for t in ends):
+                return False
+    return True
+
+
+def _place(position: Expr, row: Var, ranges: dict[str, tuple[int, int]]) -> tuple[int, int, int] | None:
+    """(what a position grows by with each row, its lowest and its highest value in row 0); None if it is not known."""
+    terms, constant = linear(position)
+    step = terms.pop(row, 0)
+    if any(row in set(walk(t)) for t in terms):
+        return None
+    limits = bounds(from_linear(terms, constant), ranges)
+    return None if limits is None else (step, *limits)
+
+
+def _writes(s: Store, buffer: str) -> bool:
+    return any(t.buffer == buffer for t in s.targets)
 
 
 def _same_place(s: Store, output: str, given: str, params: dict) -> bool:

@@ -124,6 +124,44 @@ def self_dependent(s: Store) -> bool:
     )
 
 
+# ---- iterations of two loops ----------------------------------------------------------------------------------------
+
+
+def crosses_iterations(var: str, a: Stmt, b: Stmt, buffers: dict[str, Buffer], ranges: Ranges) -> str | None:
+    """The first buffer of which an iteration of ``for var: a`` and another one of ``for var: b`` may touch the same
+    element, one of them writing; None if there is none."""
+    for name in sorted((writes(a) & (writes(b) | reads(b))) | (reads(a) & writes(b))):
+        spans = {
+            _span(flat(buffers[name], p), var, s, ranges) for s in (a, b) for x in stores(s) for p in _places(x, name)
+        }
+        parts = {x[0] for x in spans if x is not None}
+        if None in spans or len(parts) != 1:
+            return name
+        step = abs(dict(next(iter(parts))).get(Var(var), 0))
+        if max(x[2] for x in spans if x) - min(x[1] for x in spans if x) >= step:
+            return name
+    return None
+
+
+def _span(position: Expr, var: str, s: Stmt, ranges: Ranges) -> tuple[frozenset, int, int] | None:
+    """A position as its terms in `var` and outer loops, and the least and largest rest that the loops inside `s` add;
+    None if it is not linear in `var`."""
+    inner = {x.var for x in walk_stmts(s) if isinstance(x, For)}
+    terms, low = linear(simplify(position, ranges))
+    high, fixed = low, {}
+    for t, c in terms.items():
+        if not variables(t) & inner and not any(isinstance(x, Load) for x in walk(t)):
+            if var in variables(t) and t != Var(var):
+                return None
+            fixed[t] = c
+            continue
+        limit = bounds(t, ranges)
+        if limit is None or var in variables(t):
+            return None
+        low, high = low + min(c * limit[0], c * limit[1]), high + max(c * limit[0], c * limit[1])
+    return frozenset(fixed.items()), low, high
+
+
 # ---- lanes ---------------------------------------------------------------------------------------------------------
 
 
@@ -169,7 +207,8 @@ def _parallel(body: Stmt, params: dict[str, Buffer], buffers: dict[str, Buffer])
         if any(isinstance(x, For) and x.kind == "parallel" for c in children(s) for x in walk_stmts(c)):
             return "a parallel loop would not be outermost"
         if isinstance(s, For) and s.kind == "parallel":
-            reason = _iterations(s, params, buffers, ranges, tiles)
+            outside = {n for other in top if other is not s for n in writes(other)}
+            reason = _iterations(s, outside, params, buffers, ranges, tiles)
             if reason:
                 return reason
     for i, s in enumerate(top):
@@ -186,16 +225,19 @@ def _is_parallel(s: Stmt) -> bool:
 
 
 def _iterations(
-    f: For, params: dict[str, Buffer], buffers: dict[str, Buffer], ranges: Ranges, tiles: Tiles
+    f: For, outside: set[str], params: dict[str, Buffer], buffers: dict[str, Buffer], ranges: Ranges, tiles: Tiles
 ) -> str | None:
-    """Each iteration must write elements of its own, and read no results but those."""
+    """Each iteration must write elements of its own, and read no results but those.
+
+    So must it of memory that every thread has for itself, if that is written `outside` of the loop too: what another
+    iteration has put there may be on another thread."""
     for s in stores(f.body):
         if f.var in s.reduction:
             return f"block {s.block} reduces over the parallel loop {f.var}"
         for t in s.targets:
             if t.buffer in params and not distinct(t.indices, f, ranges, tiles):
                 return f"iterations of {f.var} cannot be shown to write different elements of {t.buffer}"
-    made = {n for n in writes(f) if n in params}
+    made = {n for n in writes(f) if n in params or n in outside}
     for name in made & (reads(f) | {t.buffer for s in stores(f) for t in s.targets if t.init is None}):
         parts = {
             _own_part(flat(buffers[name], p), f.var, ranges, tiles) for s in stores(f.body) for p in _places(s, name)
@@ -382,4 +424,4 @@ def _apart(a: Stmt, b: Stmt, name: str, buffer: Buffer, ranges: Ranges, tiles: T
     return False
 
 
-__all__ = ["check", "covers", "is_update", "self_dependent"]
+__all__ = ["check", "covers", "crosses_iterations", "is_update", "self_dependent"]

@@ -22,6 +22,42 @@ class DotProduct:
     columns: int
 
 
+@dataclass(frozen=True)
+class TileProduct:
+    """An instruction on registers that hold matrices: ``acc[m, n] += sum of x[m, k] * w[k, n]`` in f32 or i32.
+
+    Each of the `registers` holds up to `rows` rows of `row_bytes` bytes. Factors are `dtype` (bf16 or i8), `signs`
+    those of x and w ("u", "s"; "f" for floats). In w as many numbers of the reduction as make 4 bytes, its `group`, are
+    neighbours: ``w[k // group, n, k % group]``.
+    """
+
+    name: str
+    dtype: str
+    signs: tuple[str, str]
+    rows: int = 16
+    row_bytes: int = 64
+    registers: int = 8
+
+    @property
+    def size(self) -> int:
+        """Bytes of a factor."""
+        return {"bf16": 2, "i8": 1}[self.dtype]
+
+    @property
+    def group(self) -> int:
+        return 4 // self.size
+
+    @property
+    def depth(self) -> int:
+        """How much of the reduction a row holds."""
+        return self.row_bytes // self.size
+
+    @property
+    def columns(self) -> int:
+        """How many sums a row holds."""
+        return self.row_bytes // 4
+
+
 class Machine(Protocol):
     """Sizes in bytes; `cores` is the number of threads a program may use."""
 

@@ -115,6 +115,12 @@ def _operation(e: Op, args: list[Array]) -> Array:
         return _EXACT[name](*(_wide(a) for a in args))
     if name == "fma":
         return fma(*args)
+    if name == "scalef":
+        return _scalef(*args)
+    if name == "limit":
+        return _copysign(np.fmin(np.abs(args[0]), args[1]), args[0])
+    if name == "pick":
+        return np.stack(args[1:])[args[0] & (len(args) - 2)]
     if name == "dot2":  # each product of bf16 is exact in f32
         a, b, c, d = (_wide(x) for x in args)
         return a * b + c * d
@@ -184,6 +190,12 @@ def _fma64(a: Array, b: Array, c: Array) -> Array:
             return math.copysign(math.inf, exact)
 
     return np.asarray(np.vectorize(one, otypes=[np.float64])(a, b, c))
+
+
+def _scalef(a: Array, b: Array) -> Array:
+    """``a * 2^floor(b)`` rounded once."""
+    exponent = np.clip(np.where(np.isnan(b), 0.0, np.floor(b)), -500, 500).astype(np.int32)
+    return np.where(np.isnan(b), b, np.ldexp(a.astype(np.float64), exponent).astype(a.dtype))
 
 
 def _copysign(a: Array, b: Array) -> Array:

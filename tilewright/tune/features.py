@@ -11,7 +11,7 @@ import math
 from ..schedule.machine import Machine
 from ..schedule.nest import Alloc, For, Nest, Stmt, Store, children, exprs, walk_stmts
 from ..tensor.analysis import flat
-from ..tensor.expr import Buffer, Expr, Load, Op, bounds, walk
+from ..tensor.expr import Buffer, Expr, Load, Op, bounds, linear, walk
 from ..tensor.kernel import Kernel
 
 #: loops and operands that are described one by one
@@ -40,6 +40,7 @@ def names() -> list[str]:
         "waste",
     ]
     out += ["parallel", "imbalance", "unrolled", "lanes", "code", "reduction_trips", "other_work", "reduction_inside"]
+    out += ["prefetches", "prefetch_distance"]
     for i in range(LOOPS):
         out += [f"loop{i}_trip", f"loop{i}_kind", f"loop{i}_reduction", f"loop{i}_bytes", f"loop{i}_l1", f"loop{i}_l2"]
     for i in range(OPERANDS):
@@ -173,12 +174,14 @@ def _overall(
     )
     reducing = [(f, n) for f, n in zip(loops, trips, strict=True) if f.var in store.reduction]
     inside = float(bool(loops) and loops[-1].var in store.reduction)
+    ahead = [i for f in walk_stmts(nest.body) if isinstance(f, For) for _, i in f.prefetch]
     return [
         log(work), log(work * flops), heavy, integer, len(_loads(store)), len(_paths(nest.body)),
         log(memory), registers,
         math.log2(work * (flops + 1) / max(touched, 1)), work / max(exact, 1), log(parallel), share,
         log(unrolled), log(lanes), log(code),
         log(math.prod(n for _, n in reducing)), log(total / max(work, 1)), inside,
+        log(len(ahead)), log(min((linear(i)[1] for i in ahead), default=0)),
     ]  # fmt: skip
 
 

@@ -16,8 +16,9 @@ import numpy as np
 from .database import Database, Machine
 from .key import kernel_key
 
-#: rounds of both models, runs of each in a round, and how often results may be taken back
-ROUNDS, RUNS, PASSES = 9, 3, 3
+#: rounds of both models (more of a fast one, as many as fit into so many seconds), runs of each in a round, and how
+#: often results may be taken back
+ROUNDS, MOST_ROUNDS, SECONDS, RUNS, PASSES = 9, 31, 3.0, 3, 3
 #: a kernel is slower if the median of the rounds says so by this much, and three in four rounds agree
 SLOWER = 1.02
 
@@ -44,7 +45,7 @@ def recheck(source: Any, options: dict[str, Any], database: Database, machine: M
     from ..compiler import compile_state
 
     found = Recheck()
-    with _using(database):
+    with using(database):
         _, plain = compile_state(source, **{**options, "tuned": False})
         try:
             for attempt in range(PASSES):
@@ -54,7 +55,7 @@ def recheck(source: Any, options: dict[str, Any], database: Database, machine: M
                     found.tuned = found.untuned
                     return found
                 try:
-                    ratios, found.untuned, found.tuned = _race(plain, tuned)
+                    ratios, found.untuned, found.tuned = by_round(plain, tuned)
                 finally:
                     tuned.close()
                 slow = [name for name in used if _slower(ratios.get(name))]
@@ -74,7 +75,7 @@ def recheck(source: Any, options: dict[str, Any], database: Database, machine: M
             plain.close()
 
 
-def _race(plain: Any, tuned: Any) -> tuple[dict[str, np.ndarray], float, float]:
+def by_round(plain: Any, tuned: Any) -> tuple[dict[str, np.ndarray], float, float]:
     """Time ratios of every round by kernel (and of the whole model under ""), and the median times of both models."""
     from ..report.compare import random_inputs
 
@@ -82,9 +83,11 @@ def _race(plain: Any, tuned: Any) -> tuple[dict[str, np.ndarray], float, float]:
     inputs = [made[i.name] for i in plain.inputs]
     rows: dict[str, list[float]] = {"": []}
     before, after = [], []
-    for turn in range(ROUNDS):
+    once = sum(by_kernel(plain, inputs).values())
+    rounds = min(max(ROUNDS, int(SECONDS / (2 * RUNS * max(once, 1e-6)))), MOST_ROUNDS)
+    for turn in range(rounds):
         order = (plain, tuned) if turn % 2 == 0 else (tuned, plain)
-        times = {id(x): _by_kernel(x, inputs) for x in order}
+        times = {id(x): by_kernel(x, inputs) for x in order}
         old, new = times[id(plain)], times[id(tuned)]
         before.append(sum(old.values()))
         after.append(sum(new.values()))
@@ -94,7 +97,7 @@ def _race(plain: Any, tuned: Any) -> tuple[dict[str, np.ndarray], float, float]:
     return {n: np.array(r) for n, r in rows.items()}, float(np.median(before)), float(np.median(after))
 
 
-def _by_kernel(executable: Any, inputs: list[Any]) -> dict[str, float]:
+def by_kernel(executable: Any, inputs: list[Any]) -> dict[str, float]:
     """Seconds of all calls of each kernel in one run: the fastest of a few runs, call by call."""
     fastest = executable.time_calls(inputs, runs=RUNS).min(axis=0)
     found: dict[str, float] = {}
@@ -109,7 +112,7 @@ def _slower(ratios: np.ndarray | None) -> bool:
 
 
 @contextlib.contextmanager
-def _using(database: Database) -> Iterator[None]:
+def using(database: Database) -> Iterator[None]:
     """Let compilation read this database."""
     old = os.environ.get("TILEWRIGHT_DB")
     os.environ["TILEWRIGHT_DB"] = str(database.path)
@@ -122,4 +125,4 @@ def _using(database: Database) -> Iterator[None]:
             os.environ["TILEWRIGHT_DB"] = old
 
 
-__all__ = ["Recheck", "recheck"]
+__all__ = ["Recheck", "by_round", "recheck", "using"]

@@ -19,11 +19,12 @@ from typing import IO, Any
 import numpy as np
 
 from ..ir.types import NUMPY
+from ..pages import Pool
 from ..program.build import pack_array
 from ..program.package import Package
 from ..program.program import BufferRef, Call, Program, TensorInfo
 from ..report.compare import largest_error, random_inputs
-from ..runtime.arrays import address, aligned_copy, aligned_empty
+from ..runtime.arrays import address
 from ..runtime.timeline import Stamps
 from ..targets.base import Built, find
 
@@ -89,7 +90,8 @@ class Bench:
         self.description = self.target.describe()
         inputs = [p for p in subject.params if p[0] not in subject.outputs]
         made = random_inputs([(n, s, NUMPY[d]) for n, s, d in inputs], subject.seed)
-        self.arrays = {n: aligned_copy(a) for n, a in made.items()}
+        pool = Pool()
+        self.arrays = {n: _laid_out(pool, a) for n, a in made.items()}
         self._reference: list[np.ndarray] | None = None
 
     # ---- one request ----
@@ -156,10 +158,10 @@ class Bench:
         return runs[0], runs[1]
 
     def results_memory(self) -> list[np.ndarray]:
-        made = []
+        made, pool = [], Pool()
         for _, shape, dtype in self.results:
             info = TensorInfo("", shape, dtype)
-            array = aligned_empty(info.nbytes)
+            array = pool.empty((info.nbytes,), np.uint8)
             array[:] = 0xAA  # what a kernel leaves unwritten must not look right by chance
             made.append(array.view(info.numpy_dtype).reshape(shape))
         return made
@@ -201,6 +203,7 @@ class Bench:
         s = self.subject
         inputs = [p for p in s.params if p[0] not in s.outputs and p[0] not in s.constants]
         constants: list[np.ndarray] = []
+        pool = Pool()
         infos: list[TensorInfo] = []
         refs: dict[str, tuple[BufferRef, ...]] = {}
         for number, (symbol, built) in enumerate(variants.items()):
@@ -208,7 +211,7 @@ class Bench:
             for position, (name, shape, dtype) in enumerate(s.params):
                 if name in s.constants:
                     pack = built.info.packs.get(position)
-                    array = self.arrays[name] if pack is None else aligned_copy(pack_array(self.arrays[name], pack))
+                    array = self.arrays[name] if pack is None else _laid_out(pool, pack_array(self.arrays[name], pack))
                     row.append(BufferRef("constant", len(constants), 0, array.nbytes))
                     constants.append(array)
                     infos.append(TensorInfo(name, array.shape, dtype))
@@ -232,6 +235,14 @@ class Bench:
         runner = runner.timed() if timed else runner
         self.tick, self.threads = runner.seconds_per_tick, runner.threads
         return runner.context(), self.results_memory(), [address(self.arrays[p[0]]) for p in inputs]
+
+
+def _laid_out(pool: Pool, array: np.ndarray) -> np.ndarray:
+    """A copy in large pages, as the weights and the arena of a model have them: with small ones what counts would be
+    how often a candidate goes from page to page."""
+    copy = pool.empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
 
 
 # ---- the process ---------------------------------------------------------------------------------------------------

@@ -99,6 +99,10 @@ class Search:
             return chosen
         guided = self.model is not None and self.model.trained
         random_ones = count if not guided else max(1, round(count * self.epsilon))
+        if self.model is not None and not guided:  # the default is a good start, and its neighbours teach the model
+            for _ in range(3 * count):
+                if len(chosen) < count // 2:
+                    self._take(self.space.mutate(self.space.default, self.rng), chosen)
         if guided and len(chosen) < count - random_ones:
             pool = self._breed(POOL * count)
             scores = self.model.predict([self.features(c) for c in pool])  # type: ignore[union-attr]

@@ -153,7 +153,8 @@ class Space:
         if not open_:
             return candidate
         new = dict(candidate.decisions)
-        for d in rng.sample(open_, min(len(open_), 1 if rng.random() < 0.7 else 2)):
+        weights = [math.log2(len(d.candidates)) for d in open_]  # what has more choices needs more tries
+        for d in rng.choices(open_, weights, k=1 if rng.random() < 0.7 else 2):
             new[d.name] = _neighbour(d, rng)
         return self._complete(new, rng, {}, 0.3) or candidate
 

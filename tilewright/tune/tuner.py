@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 BATCH = 8
 #: a candidate must beat the incumbent and the default by this much, in the median of the bursts, to take its place
 MARGIN = 0.98
+#: a model's budget is spent in turns: so much of each on kernels alone, the rest on races in the model
+TURNS, ALONE = 3, 0.6
 
 
 @dataclass
@@ -143,15 +146,50 @@ def tune(
         fleet: Any = connect(runners, threads_there, target=target, key=secret)
         return Tuner(found, chosen, model, kept, seed, watch, fleet).run(trials, deadline)
     tuner = Tuner(found, chosen, model, kept, seed, watch)
-    report = tuner.run(trials, deadline)
+    options.pop("tuned")
+    report = _in_turns(tuner, source, options, trials, deadline) if verify else tuner.run(trials, deadline)
     if verify and not report.interrupted and any(t.ratio < 1 for t in report.tasks):
         from .recheck import recheck
 
-        report.recheck = recheck(source, {k: v for k, v in options.items() if k != "tuned"}, kept, tuner.machine)
+        report.recheck = recheck(source, options, kept, tuner.machine)
         for t, task in zip(report.tasks, tuner.tasks, strict=True):
             if task.kernel.name in report.recheck.withdrawn:
                 t.ratio, t.decisions = 1.0, {}
     return report
+
+
+def _in_turns(
+    tuner: Tuner, source: Any, options: dict[str, Any], trials: int | None, deadline: float | None
+) -> TuneReport:
+    """Search kernel by kernel and race what was found in the model, by turns: each learns from the other."""
+    from .inplace import InModel
+
+    races, begin, left = InModel(source, options, tuner), time.monotonic(), trials
+    report = tuner.report
+    watch = tuner.watch
+    for turn in range(TURNS):
+        started = time.monotonic()
+        tuner.watch = partial(_part, watch, turn) if watch is not None else None
+        turn_end = None if deadline is None else begin + (deadline - begin) * (turn + 1) / TURNS
+        alone_end = None if turn_end is None else started + (turn_end - started) * ALONE
+        share = None if left is None else -(-left // (TURNS - turn))
+        report = tuner.run(share, alone_end)
+        left = None if left is None else left - (share or 0)
+        own_end = time.monotonic() + (time.monotonic() - started) * (1 - ALONE) / ALONE
+        try:
+            if not report.interrupted:
+                races.run(own_end if turn_end is None else min(own_end, turn_end) if trials else turn_end)
+        except KeyboardInterrupt:
+            report.interrupted = True
+        if report.interrupted or left == 0:
+            break
+    report.seconds, tuner.watch = time.monotonic() - begin, watch
+    return report
+
+
+def _part(watch: Watch, turn: int, report: TuneReport, at: int | None, used: float) -> None:
+    """Show what a part of the budget has been used of as a part of the whole."""
+    watch(report, at, (turn + ALONE * used) / TURNS)
 
 
 class Tuner:
@@ -267,13 +305,13 @@ class Tuner:
     def _measure(self, i: int, batch: list[Candidate]) -> list[Outcome] | TilewrightError:
         """The outcomes of a batch; the error if not even the default schedule can be built."""
         try:
-            return self.meter.measure(self._subject(i), self.searches[i].space.default, batch)
+            return self.meter.measure(self.subject(i), self.searches[i].space.default, batch)
         except NoRunners:
             raise
         except TilewrightError as e:
             return e
 
-    def _subject(self, i: int) -> Subject:
+    def subject(self, i: int) -> Subject:
         return self.tasks[i].subject(self.target.name, self.options.thread_count)
 
     def _learn(self, i: int, outcomes: list[Outcome] | TilewrightError) -> None:
@@ -288,7 +326,7 @@ class Tuner:
             self.report.outcomes[o.status] += 1
         self.report.trials += len(outcomes)
         entry.trials += len(outcomes)
-        self._promote(i, self._subject(i))
+        self._promote(i, self.subject(i))
         progress.after(len(outcomes), entry.ratio)
 
     @staticmethod
@@ -298,6 +336,12 @@ class Tuner:
         )
 
     # ---- winners ----
+
+    def settle(self, i: int, ratio: float, candidate: Candidate) -> None:
+        """Make a candidate the result of a task, whatever won before."""
+        self.incumbents[i] = candidate
+        self.progress[i].best = ratio
+        self.report.tasks[i].ratio, self.report.tasks[i].decisions = ratio, dict(candidate.decisions)
 
     def _promote(self, i: int, subject: Any) -> None:
         """Let the fastest candidate race against the incumbent; only one that wins clearly, and is right, becomes the
@@ -313,7 +357,7 @@ class Tuner:
             except NoRunners:
                 raise
             except (Died, TilewrightError) as e:
-                self._reject(i, candidate, getattr(e, "status", "build"))
+                self.reject(i, candidate, getattr(e, "status", "build"))
                 continue
             if race.default_error > 100:
                 raise CheckError(
@@ -324,7 +368,7 @@ class Tuner:
                     hint="this is a bug in Tilewright: tilewright compile --verify shows it",
                 )
             if race.error > max(1.0, 1.5 * race.default_error):
-                self._reject(i, candidate, "wrong")
+                self.reject(i, candidate, "wrong")
                 continue
             versus, gain = median(race.against_incumbent), median(race.against_default)
             agree = sum(r < 1.0 for r in race.against_default) >= 0.8 * len(race.against_default)
@@ -341,7 +385,7 @@ class Tuner:
             if versus < MARGIN:
                 return
 
-    def _reject(self, i: int, candidate: Candidate, status: str) -> None:
+    def reject(self, i: int, candidate: Candidate, status: str) -> None:
         self.searches[i].drop(candidate)
         self.report.outcomes[status] += 1
 

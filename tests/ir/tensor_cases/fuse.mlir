@@ -42,42 +42,47 @@ func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
   return %0 : tensor<4x8xf32>
 }
 // AFTER
-func.func private @softmax_6b368fcc21(%arg0: tensor<4x8xf32>) -> tensor<4x8xf32> {
+func.func private @softmax_8a38303e2d(%arg0: tensor<4x8xf32>) -> tensor<4x8xf32> {
   %cst = arith.constant 0xFF800000 : f32
   %0 = tensor.empty() : tensor<4x1xf32>
   %1 = linalg.fill ins(%cst : f32) outs(%0 : tensor<4x1xf32>) -> tensor<4x1xf32>
   %2 = linalg.generic {indexing_maps = [affine_map<(d0, d1) -> (d0, d1)>, affine_map<(d0, d1) -> (d0, 0)>], iterator_types = ["parallel", "reduction"]} ins(%arg0 : tensor<4x8xf32>) outs(%1 : tensor<4x1xf32>) attrs =  {tw.op = "softmax"} {
   ^bb0(%in: f32, %out: f32):
-    %10 = arith.maxnumf %in, %out : f32
-    linalg.yield %10 : f32
+    %12 = arith.maxnumf %in, %out : f32
+    linalg.yield %12 : f32
   } -> tensor<4x1xf32>
   %3 = tensor.empty() : tensor<4x8xf32>
   %4 = linalg.generic {indexing_maps = [affine_map<(d0, d1) -> (d0, d1)>, affine_map<(d0, d1) -> (d0, 0)>, affine_map<(d0, d1) -> (d0, d1)>], iterator_types = ["parallel", "parallel"]} ins(%arg0, %2 : tensor<4x8xf32>, tensor<4x1xf32>) outs(%3 : tensor<4x8xf32>) attrs =  {tw.op = "softmax"} {
   ^bb0(%in: f32, %in_1: f32, %out: f32):
-    %10 = arith.subf %in, %in_1 : f32
-    %11 = math.exp %10 : f32
-    linalg.yield %11 : f32
+    %12 = arith.subf %in, %in_1 : f32
+    %13 = math.exp %12 : f32
+    linalg.yield %13 : f32
   } -> tensor<4x8xf32>
   %cst_0 = arith.constant 0.000000e+00 : f32
   %5 = tensor.empty() : tensor<4x1xf32>
   %6 = linalg.fill ins(%cst_0 : f32) outs(%5 : tensor<4x1xf32>) -> tensor<4x1xf32>
   %7 = linalg.generic {indexing_maps = [affine_map<(d0, d1) -> (d0, d1)>, affine_map<(d0, d1) -> (d0, 0)>], iterator_types = ["parallel", "reduction"]} ins(%4 : tensor<4x8xf32>) outs(%6 : tensor<4x1xf32>) attrs =  {tw.op = "softmax"} {
   ^bb0(%in: f32, %out: f32):
-    %10 = arith.addf %in, %out : f32
-    linalg.yield %10 : f32
+    %12 = arith.addf %in, %out : f32
+    linalg.yield %12 : f32
   } -> tensor<4x1xf32>
-  %8 = tensor.empty() : tensor<4x8xf32>
-  %9 = linalg.generic {indexing_maps = [affine_map<(d0, d1) -> (d0, d1)>, affine_map<(d0, d1) -> (d0, 0)>, affine_map<(d0, d1) -> (d0, d1)>], iterator_types = ["parallel", "parallel"]} ins(%4, %7 : tensor<4x8xf32>, tensor<4x1xf32>) outs(%8 : tensor<4x8xf32>) attrs =  {tw.op = "softmax"} {
+  %8 = tensor.empty() : tensor<4x1xf32>
+  %9 = linalg.generic {indexing_maps = [affine_map<(d0, d1) -> (d0, d1)>, affine_map<(d0, d1) -> (d0, d1)>], iterator_types = ["parallel", "parallel"]} ins(%7 : tensor<4x1xf32>) outs(%8 : tensor<4x1xf32>) attrs =  {tw.op = "softmax"} {
+  ^bb0(%in: f32, %out: f32):
+    %cst_1 = arith.constant 1.000000e+00 : f32
+    %12 = arith.divf %cst_1, %in : f32
+    linalg.yield %12 : f32
+  } -> tensor<4x1xf32>
+  %10 = tensor.empty() : tensor<4x8xf32>
+  %11 = linalg.generic {indexing_maps = [affine_map<(d0, d1) -> (d0, d1)>, affine_map<(d0, d1) -> (d0, 0)>, affine_map<(d0, d1) -> (d0, d1)>], iterator_types = ["parallel", "parallel"]} ins(%4, %9 : tensor<4x8xf32>, tensor<4x1xf32>) outs(%10 : tensor<4x8xf32>) attrs =  {tw.op = "softmax"} {
   ^bb0(%in: f32, %in_1: f32, %out: f32):
-    %cst_2 = arith.constant 1.000000e+00 : f32
-    %10 = arith.divf %cst_2, %in_1 : f32
-    %11 = arith.mulf %in, %10 : f32
-    linalg.yield %11 : f32
+    %12 = arith.mulf %in, %in_1 : f32
+    linalg.yield %12 : f32
   } -> tensor<4x8xf32>
-  return %9 : tensor<4x8xf32>
+  return %11 : tensor<4x8xf32>
 }
 func.func @main(%arg0: tensor<4x8xf32> {tw.dtype = "f32", tw.name = "arg0"}) -> (tensor<4x8xf32> {tw.dtype = "f32", tw.name = "out0"}) {
-  %0 = call @softmax_6b368fcc21(%arg0) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %0 = call @softmax_8a38303e2d(%arg0) : (tensor<4x8xf32>) -> tensor<4x8xf32>
   return %0 : tensor<4x8xf32>
 }
 

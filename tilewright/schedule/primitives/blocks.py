@@ -7,6 +7,7 @@ from dataclasses import replace
 from ...tensor.analysis import reindex as reindex_stage
 from ...tensor.expr import (
     Buffer,
+    Const,
     Expr,
     Load,
     Target,
@@ -315,7 +316,11 @@ class BlockPrimitives(State):
             x.indices for s in inside for e in exprs(s) for x in walk(e) if isinstance(x, Load) and x.buffer == name
         ]
         places += [t.indices for s in inside for t in s.targets if t.buffer == name]
-        if tuple(sizes) == b.shape or not same_region(places, bases, sizes, ranges):
+        # of other dimensions all is kept: nothing to show there
+        part = [d for d, n in enumerate(b.shape) if sizes[d] != n]
+        bases = [base if d in part else Const(0, "index") for d, base in enumerate(bases)]
+        kept = [tuple(p[d] for d in part) for p in places]
+        if not part or not same_region(kept, [bases[d] for d in part], [sizes[d] for d in part], ranges):
             return
 
         def relative(index: tuple[Expr, ...]) -> tuple[Expr, ...]:

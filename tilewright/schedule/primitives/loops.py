@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import isfinite
 from typing import Any
 
-from ...tensor.expr import Const, Expr, Op, Var, ceildiv, const_value, minimum, variables
-from ..legality import is_update, self_dependent
-from ..nest import For, Stmt, path_to, stores, substitute_vars, walk_stmts
+from ...tensor.expr import Const, Expr, Op, Var, ceildiv, const_value, minimum, substitute, variables
+from ..legality import crosses_iterations, is_update, self_dependent
+from ..nest import For, Seq, Stmt, path_to, seq, stores, substitute_vars, walk_stmts
+from ..region import all_ranges
 from .state import ScheduleError, State, primitive, rename_reduction
 
 
@@ -85,6 +87,45 @@ class LoopPrimitives(State):
         body = rename_reduction(rename_reduction(substitute_vars(b.body, values), outer, (name,)), inner, (name,))
         self._replace(a, For(name, Const(a.trip * b.trip, "index"), body, a.kind, notes=a.notes))
         return name
+
+    @primitive
+    def merge(self, first: str, second: str) -> str:
+        """Two loops that follow each other, with the same iterations, become one, which runs the bodies of both.
+
+        Refused if an iteration touches what another iteration of the other loop writes.
+
+        >>> from tilewright import Schedule, te
+        >>> s = Schedule(te.from_nest('''
+        ... def k(x: f32[8], y: out(f32[8]), z: out(f32[8])):
+        ...     for i in serial(8):
+        ...         s0: y[i] = exp(x[i])
+        ...     for j in serial(8):
+        ...         s1: z[j] = negf(y[j])'''))
+        >>> s.merge("i", "j")
+        'i'
+        >>> print(s)
+        def k(x: f32[8], y: out(f32[8]), z: out(f32[8])):
+            for i in serial(8):
+                s0: y[i] = exp(x[i])
+                s1: z[i] = negf(y[i])
+        """
+        a, b = self.loop(first), self.loop(second)
+        if not any(isinstance(s, Seq) and _follows(s.stmts, a, b) for s in walk_stmts(self.body)):
+            raise ScheduleError(f"{second} does not follow {first} directly", stage="schedule")
+        if not a.trip or a.trip != b.trip or a.kind != b.kind or a.kind == "vector":
+            raise ScheduleError(f"{first} and {second} do not have the same iterations", stage="schedule")
+        body = rename_reduction(substitute_vars(b.body, {second: Var(first)}), second, (first,))
+        buffers = {**self.temporaries, **self.params}
+        crossing = crosses_iterations(first, a.body, body, buffers, all_ranges(self.body))
+        if crossing:
+            raise ScheduleError(
+                f"an iteration of {second} would touch what another one of {first} does to {crossing}", stage="schedule"
+            )
+        self._replace(b, None)
+        a = self.loop(first)
+        prefetch = tuple((n, substitute(i, {second: Var(first)})) for n, i in b.prefetch)
+        self._replace(a, replace(a, body=seq(a.body, body), prefetch=(*a.prefetch, *prefetch)))
+        return first
 
     @primitive
     def reorder(self, *order: str) -> None:
@@ -316,8 +357,11 @@ class LoopPrimitives(State):
         """Write a note on a loop for the target; None removes it. A hint without meaning.
 
         Values are numbers, strings, truth values, and tuples of such. What targets know: ``unroll_count`` (the CPU's
-        LLVM unrolls the loop so often), ``no_unroll``, ``dot`` (a laid-out sum of products is the instruction of that
-        name, see `machine.DotProduct`). A note stays with the outer loop of a `split` or `fuse`.
+        LLVM unrolls the loop so often), ``no_unroll``, ``near`` (what it prefetches is wanted in the nearest cache),
+        ``uncached`` (its vectors are written past the caches where they are aligned), ``dot`` (a laid-out sum of
+        products is the instruction of that name, see `machine.DotProduct`), ``tiles`` (a sum of products is in tile
+        registers, see `machine.TileProduct`).
+        A note stays with the outer loop of a `split` or `fuse`.
 
         >>> from tilewright import Schedule, te
         >>> s = Schedule(te.from_nest('''
@@ -337,6 +381,10 @@ class LoopPrimitives(State):
             raise ScheduleError(f"the value of note {key} must be plain, not {value!r}", stage="schedule")
         notes = {k: v for k, v in f.notes if k != key} | ({} if value is None else {key: value})
         self._replace(f, replace(f, notes=tuple(sorted(notes.items()))))
+
+
+def _follows(stmts: tuple[Stmt, ...], a: Stmt, b: Stmt) -> bool:
+    return any(x is a and y is b for x, y in pairwise(stmts))
 
 
 def _plain(value: Any) -> bool:

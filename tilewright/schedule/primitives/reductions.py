@@ -14,6 +14,7 @@ from ...tensor.expr import (
     Var,
     bounds,
     const_value,
+    linear,
     neutral,
     simplify,
     substitute,
@@ -22,10 +23,14 @@ from ...tensor.expr import (
 from ..legality import is_update
 from ..nest import (
     For,
+    If,
     Stmt,
     Store,
+    reads,
     seq,
+    stores,
     transform,
+    writes,
 )  # fmt: skip
 from ..region import all_ranges
 from .state import ScheduleError, State, primitive
@@ -156,6 +161,8 @@ class ReductionPrimitives(State):
                 raise ScheduleError(f"each iteration of {', '.join(odd)} would need {t.buffer} anew", stage="schedule")
         if any(f.kind in ("parallel", "vector") for f in inside if f.var in store.reduction):
             raise ScheduleError(f"block {block} combines lanes: vectorize it after", stage="schedule")
+        if inside:
+            self._alone_in(inside[0], store, path)
         start: dict[str, Expr] = {f.var: Const(0, "index") for f in inside if f.var in store.reduction}
         own = {f.var: self._fresh(f"{f.var}_n") for f in inside if f.var not in store.reduction}
         values = {**start, **{old: Var(new) for old, new in own.items()}}
@@ -173,6 +180,18 @@ class ReductionPrimitives(State):
         anchor: Stmt = self.loop(inside[0].var) if inside else update
         self._replace(anchor, seq(init, anchor))
         return name
+
+    def _alone_in(self, f: For, store: Store, path: tuple[Stmt, ...]) -> None:
+        """ScheduleError if the values that a block has before loop `f` are not those that it starts from inside."""
+        if any(isinstance(x, If) for x in path[path.index(f) :]):
+            raise ScheduleError(f"block {store.block} runs under a condition inside {f.var}", stage="schedule")
+        buffers = {t.buffer for t in store.targets}
+        turns = [t for t in store.targets for i in t.indices for x in linear(i)[0] if not isinstance(x, Var)]
+        others = [x for x in stores(f) if x is not store and buffers & (writes(x) | reads(x))]
+        if turns and others:  # the elements may be used again, as those of a double buffer are
+            raise ScheduleError(
+                f"block {others[0].block} uses {', '.join(sorted(buffers))} inside {f.var} too", stage="schedule"
+            )
 
     def _first_extent(self, f: For, outer: set[str]) -> int:
         """Iterations of a loop in the first round of the `outer` reduction loops, which must also be the most it

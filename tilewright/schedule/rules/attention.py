@@ -4,8 +4,8 @@ cache.
 For a block of queries (the vector lanes `i`):
 
     qt[d, i]  = scale * q[i, d]                          # transposed once
-    s[j, i]   = sum_d k[j, d] * qt[d, i]  (+ mask)       # keys are the rows of a register tile
-    m[i]      = max_j s[j, i];  s[j, i] = exp(s[j, i] - m[i]);  l[i] = sum_j s[j, i]      # no horizontal reductions
+    s[j, i]   = sum_d k[j, d] * qt[d, i]  (+ mask);  m[i] = max_j s[j, i]  # keys are the rows of a register tile
+    s[j, i]   = exp(s[j, i] - m[i]);  l[i] = sum_j s[j, i]                 # no horizontal reductions
     o[i, e]   = (sum_j s[j, i] * v[j, e]) / l[i]         # queries are the rows, v is read as it lies
 
 A causal mask also shortens the loops over keys. With few queries (a decode step) the lanes run along the head dimension
@@ -70,8 +70,10 @@ def build(kernel: Kernel, machine: Machine, choose: Choose) -> Stmt:
     reader = Reader(kernel)
     if sq * 2 <= lanes(machine, shape.dtype):
         return _few_queries(shape, reader, machine)
-    from . import bf16_attention
+    from . import bf16_attention, tile_attention
 
+    if tile_attention.applies(shape, reader, machine):
+        return bf16_attention.build(shape, reader, machine, choose, tile_attention.Block)
     if bf16_attention.applies(shape, reader, machine):
         return bf16_attention.build(shape, reader, machine, choose)
     return _blocked(shape, reader, machine, choose)
@@ -115,7 +117,7 @@ def _blocked(s: Shape, read: Reader, machine: Machine, choose: Choose) -> Stmt:
     if s.causal:
         keys = minimum(keys, first + (block + s.offset)) if s.offset + block > 0 else keys
     qt, sc = Buffer("qt", (s.depth, block), s.dtype, "local"), Buffer("sc", (s.keys, block), s.dtype, "local")
-    inverse = Buffer("inv", (block,), s.dtype, "local")
+    inverse, top = (Buffer(n, (block,), s.dtype, "local") for n in ("inv", "top"))
     query = Op("cmpi.slt", (first + i, Const(s.queries, "index")), "i1")
     loaded = mul(Op("guard", (query, read(s.q, b, h, first + i, Var("d0")), s.number(0.0)), s.dtype), s.number(s.scale))
     pack = loop("d0", s.depth, i_loops(w, vectors, "i", store("qt", (Var("d0"), i), loaded, "pack")))
@@ -123,7 +125,8 @@ def _blocked(s: Shape, read: Reader, machine: Machine, choose: Choose) -> Stmt:
     body = seq(
         pack, scores, _softmax(s, keys, w, vectors), _weighted(s, read, b, h, first, keys, block, machine, choose)
     )
-    return loop("task", s.batch * s.heads * blocks, Alloc(qt, Alloc(sc, Alloc(inverse, body))), "parallel")
+    allocated = Alloc(qt, Alloc(sc, Alloc(inverse, Alloc(top, body))))
+    return loop("task", s.batch * s.heads * blocks, allocated, "parallel")
 
 
 def _scores(
@@ -164,33 +167,41 @@ def _scores(
     if s.causal:
         seen = Op("cmpi.sle", (j, first + i + s.offset), "i1")
         value = Op("select", (seen, value, s.number(float("-inf"))), s.dtype)
-    body = seq(tile(store("acc", at, s.number(0.0), "qk.init")), update, tile(store("sc", (j, i), value, "score")))
-    return For("jt", ceildiv(keys, rows), Alloc(acc, body))
+    # the largest so far waits in memory while the tile needs the registers
+    largest = Buffer("largest", (block,), s.dtype, "register")
+    m = Load("largest", (i,), s.dtype)
+    # one instruction, unlike `maximumf`; a score that is not a number makes its exponential none, and so the sum
+    higher = Op("select", (Op("cmpf.ogt", (value, m), "i1"), value, m), s.dtype)
+    kept = seq(
+        i_loops(w, vectors, "i", store("largest", (i,), Load("top", (i,), s.dtype), "max.load")),
+        tile(Store((Target("sc", (j, i), value), Target("largest", (i,), higher)), "score")),
+        i_loops(w, vectors, "i", store("top", (i,), m, "max.store")),
+    )
+    body = seq(tile(store("acc", at, s.number(0.0), "qk.init")), update, Alloc(largest, kept))
+    return seq(
+        i_loops(w, vectors, "i", store("top", (i,), s.number(float("-inf")), "max.init")),
+        For("jt", ceildiv(keys, rows), Alloc(acc, body)),
+    )
 
 
 def _softmax(s: Shape, keys: Expr, w: int, vectors: int) -> Stmt:
-    """Maximum, exponentials and sum over the keys for every query lane."""
+    """Exponentials and their sum over the keys for every query lane."""
     i = Var("i_v") * w + Var("i_l")
     block = vectors * w
-    top, total = Buffer("top", (block,), s.dtype, "register"), Buffer("total", (block,), s.dtype, "register")
+    shift, total = (Buffer(n, (block,), s.dtype, "register") for n in ("shift", "total"))
 
     def lanes_of(body: Stmt) -> Stmt:
         return i_loops(w, vectors, "i", body)
 
     m, sum_ = Load("top", (i,), s.dtype), Load("total", (i,), s.dtype)
     score = Load("sc", (Var("j"), i), s.dtype)
-    infinity = s.number(float("-inf"))
-    # one instruction, unlike `maximumf`; a score that is not a number makes its exponential none, and so the sum
-    higher = Op("select", (Op("cmpf.ogt", (score, m), "i1"), score, m), s.dtype)
-    finite = Op("select", (Op("cmpf.oeq", (m, infinity), "i1"), s.number(0.0), m), s.dtype)
-    e = Op("exp", (Op("subf", (score, m), s.dtype),), s.dtype)
+    finite = Op("select", (Op("cmpf.oeq", (m, s.number(float("-inf"))), "i1"), s.number(0.0), m), s.dtype)
+    e = Op("exp", (Op("subf", (score, Load("shift", (i,), s.dtype)), s.dtype),), s.dtype)
     both = Store((Target("sc", (Var("j"), i), e), Target("total", (i,), add(sum_, e))), "exp")
     nonzero = Op("select", (Op("cmpf.oeq", (sum_, s.number(0.0)), "i1"), s.number(1.0), sum_), s.dtype)
     reciprocal = Op("divf", (s.number(1.0), nonzero), s.dtype)
-    return Alloc(top, Alloc(total, seq(
-        lanes_of(store("top", (i,), infinity, "max.init")),
-        For("j", keys, lanes_of(store("top", (i,), higher, "max"))),
-        lanes_of(store("top", (i,), finite, "max.finite")),
+    return Alloc(shift, Alloc(total, seq(
+        lanes_of(store("shift", (i,), finite, "max.finite")),
         lanes_of(store("total", (i,), s.number(0.0), "sum.init")),
         For("j", keys, lanes_of(both)),
         lanes_of(store("inv", (i,), reciprocal, "inverse")),

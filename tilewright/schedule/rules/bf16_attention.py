@@ -30,7 +30,8 @@ def applies(s: Shape, read: Reader, machine: Machine) -> bool:
     return halves and FEATURE in getattr(machine, "features", ()) and machine.vector_bytes == 64 and s.depth % 2 == 0
 
 
-def build(s: Shape, read: Reader, machine: Machine, choose: Choose) -> Stmt:
+def build(s: Shape, read: Reader, machine: Machine, choose: Choose, kind: type[Block] | None = None) -> Stmt:
+    """The loop nest; `kind` makes the statements of a block of queries (see `tile_attention`)."""
     vectors = choose(
         "query_vectors", [v for v in (1, 2, 3, 4) if (v - 1) * LANES < s.queries], 2 if s.queries > LANES else 1
     )
@@ -39,7 +40,7 @@ def build(s: Shape, read: Reader, machine: Machine, choose: Choose) -> Stmt:
     task = Var("task")
     head = task // blocks
     qb = task % blocks if blocks > 1 else index(0)
-    at = _Block(s, read, machine, choose, head // s.heads, head % s.heads, qb * block, vectors)
+    at = (kind or Block)(s, read, machine, choose, head // s.heads, head % s.heads, qb * block, vectors)
     qt = Buffer("qt", (s.depth // 2, block, 2), "bf16", "local")
     sc = Buffer("sc", (s.keys, block), F32, "local")
     p = Buffer("p", (-(-s.keys // 2), block, 2), "bf16", "local")
@@ -50,7 +51,7 @@ def build(s: Shape, read: Reader, machine: Machine, choose: Choose) -> Stmt:
     return loop("task", s.batch * s.heads * blocks, body, "parallel")
 
 
-class _Block:
+class Block:
     """The statements for one block of queries of one head."""
 
     def __init__(

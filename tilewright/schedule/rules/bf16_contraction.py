@@ -11,15 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ...tensor.expr import Const, Expr, Load, Op, Var, variables, walk
+from ...tensor.expr import Const, Load, Op, Var, variables, walk
 from ...tensor.kernel import Kernel, Stage
 from ..decisions import Decisions
 from ..machine import Machine
 from ..primitives.dots import product_of_halves
 from ..schedule import Schedule, ScheduleError
 from .common import fuse_outer, load_strides, store_stride
-from .elementwise import schedule_block
-from .tiles import Tile, around, join_readers, pieces, registers
+from .elementwise import schedule_border
+from .tiles import Tile, around, join_readers, pieces, prefetch_panels, registers
 
 NAME = "bf16-contraction"
 PRIORITY = 18
@@ -28,8 +28,6 @@ FEATURE = "avx512bf16"
 LANES = 16
 #: cycles until a sum can be added to again, and multiply-adds a cycle
 LATENCY, THROUGHPUT = 6, 2
-#: elements that memory is asked for ahead of time where every panel is read once
-STREAM = 8192
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return loops
     _tile(s, anchor, last, loops, machine)
     for b in borders:
-        schedule_block(s, b.name, machine)
+        schedule_border(s, b.name, machine)
     return s
 
 
@@ -143,7 +141,7 @@ def _tile(s: Schedule, anchor: Stage, last: str, loops: Loops, machine: Machine)
         registers(s, group, width)
     _unroll_reduction(s, [k for k in reductions if k in s.loops()])
     passes = prod(trips[v] for v in outer[1:]) if inside and not batch else 0
-    _prefetch(s, anchor, loops, tile.vectors * width, at, passes, machine)
+    prefetch_panels(s, anchor, loops.lanes, tile.vectors * width, at, passes, 2, machine)
     s.parallel(at)
 
 
@@ -234,32 +232,3 @@ def _pack(s: Schedule, anchor: Stage, loops: Loops, block: int) -> None:
         kept = [i for i in range(len(x.indices)) if i != d and i not in reduced]
         first = [*kept, d, *reduced]
         s.pack(x.buffer, tuple(splits), (*[position[i] for i in first], position[d] + 1, position[p] + 1))
-
-
-def _prefetch(s: Schedule, anchor: Stage, loops: Loops, columns: int, at: str, passes: int, machine: Machine) -> None:
-    """While the rows pass over one packed panel, ask for the next: a share of it in every step of the reduction. Where
-    there is one pass only, ask for what comes a little later.
-
-    `passes` is how often each panel is walked. Worth it for operands that do not fit the second-level cache; hardware
-    prefetching stops at every page.
-    """
-    serial = [v for v in s.loops(anchor.name) if v != at and s.loop(v).kind == "serial"]
-    packed = [s.params[b] for b in s.packs if s.params[b].size * 2 > machine.l2_bytes // 2]
-    if not passes or not serial or len(packed) != 1:
-        return
-    buffer = packed[0]
-    panels = -(-anchor.extents[loops.lanes] // columns)
-    if buffer.size % panels or prod(buffer.shape[: buffer.shape.index(panels)]) != 1:
-        return  # panels of groups
-    panel = buffer.size // panels
-    steps = prod(s.extent(v) for v in serial)
-    lines = -(-panel * 2 // 64)
-    share = -(-lines // (steps * passes))  # cache lines a step
-    step: Expr = Const(0, "index")
-    for v in serial:
-        step = step * s.extent(v) + Var(v)
-    position = (Var(at) % passes) * steps + step if passes > 1 else step
-    ahead = panel if passes > 1 else min(panel, STREAM)
-    first = (Var(at) // passes) * panel + ahead + position * (share * 32)
-    if s.sample_choice("prefetch", (True, False), True):
-        s.prefetch(serial[-1], buffer.name, [first + line * 32 for line in range(share)])

@@ -7,7 +7,8 @@ the tile (`m`). A constant operand that depends on `n` is packed so that each ti
 
 from __future__ import annotations
 
-from math import prod
+from dataclasses import dataclass
+from math import gcd, prod
 
 from ...tensor.analysis import is_contraction
 from ...tensor.expr import Const, Expr, Load, Op, Var, variables, walk
@@ -16,15 +17,24 @@ from ..decisions import Decisions
 from ..machine import Machine, lanes
 from ..schedule import Schedule, ScheduleError
 from .common import fuse_outer, load_strides, store_stride
-from .elementwise import schedule_block
+from .elementwise import schedule_border
 from .tiles import Tile, around, join_readers, pieces, registers
 
 NAME = "contraction"
 PRIORITY = 20
 
 
-#: floats that are asked for ahead of the present one where a panel is read once (a matrix times a vector)
-AHEAD = 4096
+#: reduction loops of up to so many steps are laid out; where all of them are, tiles that need more than LAID_OUT
+#: registers are slower (measured: by 10 to 30%), for LLVM then keeps more alive than the accumulators
+SHORT, LAID_OUT = 4, 18
+#: sides of windows up to this one are laid out: what neighbouring windows share is then loaded once (measured: twice as
+#: fast for a window of 5)
+WINDOW = 8
+#: rows that lie a multiple of this many bytes apart share the sets of a first-level cache
+PAGE = 4096
+#: how far ahead packed weights may be asked for: the next panel while rows pass over this one, or so many floats;
+#: STREAM where a panel is read once (a matrix times a vector)
+NEXT_PANEL, AHEAD, STREAM = 1, (1024, 2048, 4096, 8192, 16384), 4096
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
@@ -45,7 +55,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     result = _tile(s, anchor, last, machine)
     if not isinstance(result, str):
         for b in borders:
-            schedule_block(s, b.name, machine)
+            schedule_border(s, b.name, machine)
     return result
 
 
@@ -68,7 +78,11 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
     spans = [extents[m] for m in rows[:2]]
     window = _window(s, anchor, rows, n)
     if window is None:
-        best = choose_tile(spans, extents[n], width, machine.vector_registers, depth, machine.l1_bytes)
+        most = _rows_apart(s, block, rows, n, machine)
+        caches = machine.l1_bytes, machine.l2_bytes
+        short = is_contraction(anchor) and all(extents[k] <= SHORT for k in anchor.reduction)
+        room = LAID_OUT if short and machine.vector_registers > LAID_OUT else machine.vector_registers
+        best = choose_tile(spans, extents[n], width, room, depth, caches, most)
     else:
         best = choose_window_tile(spans[0], extents[n], width, machine.vector_registers, *window)
     sizes = tile_candidates(spans, extents[n], width, machine.vector_registers)
@@ -86,30 +100,59 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
     reductions = [v for v in anchor.reduction if v in s.loops()]
     batch = [v for v in others if all(c != 0 for _, c in load_strides(s, s.store(block), v))]
     rest = [v for v in others if v not in batch]
-    rows_inside = s.sample_choice("rows_inside", (True, False), True)
-    outer = [*batch, *([n_o, *rest, *m_o] if rows_inside else [*rest, *m_o, n_o])]
+    order = _order(s, batch, n_o, [*rest, *m_o])
+    outer = order.loops
     s.reorder(*outer, *reductions, *m_i, n_i)
     _pack(s, anchor, n, tile.vectors * width)
-    trips = {v: s.extent(v) for v in outer}
     at = fuse_outer(s, outer)
     assert at is not None
     new = s.reverse_compute_at(last, at)
     s.set_scope(anchor.buffer if anchor.buffer in s.temporaries else f"{anchor.buffer}_c", "register")
     for loops in ([*m_i, n_i], [v for v in new if v in s.loops()]):
         registers(s, loops, width)
-    passes = prod(trips[v] for v in outer[1:]) if rows_inside and not batch else 0
-    _unroll_reduction(s, reductions)
-    _prefetch(s, anchor, at, passes, machine)
+    _unroll_reduction(s, reductions, SHORT if window is None else WINDOW)
+    _prefetch(s, anchor, at, order, machine)
     s.parallel(at)
     return s
 
 
-def _unroll_reduction(s: Schedule, reductions: list[str]) -> None:
-    """Lay out short inner reduction loops; of a long one, `unroll` steps at a time."""
+@dataclass(frozen=True)
+class Order:
+    """The loops over tiles from the outside in. `passes` is how often rows walk over a panel of weights before the next
+    one's turn, `panels` how many there are (0: other loops decide too), and `repeated` whether they all come again."""
+
+    loops: list[str]
+    rows_inside: bool
+    passes: int
+    panels: int
+    repeated: bool
+
+
+def _order(s: Schedule, batch: list[str], n_o: str, rows: list[str]) -> Order:
+    """Panels of columns outside and rows inside, or the other way round, or blocks of rows outside of both: threads
+    take runs of the outermost, and what the innermost walks over should stay in the cache."""
+    panels = 0 if batch else s.extent(n_o)
+    rows_inside = s.sample_choice("rows_inside", (True, False), True)
+    if not rows_inside:
+        return Order([*batch, *rows, n_o], False, 1, panels, bool(rows))
+    extent = s.extent(rows[0]) if rows else 1
+    blocks = [b for b in range(1, 17) if b == 1 or (extent % b == 0 and s.extent(n_o) > 1)]
+    count = s.sample_choice("row_blocks", blocks, 1)
+    if count == 1:
+        passes = prod(s.extent(v) for v in rows)
+        return Order([*batch, n_o, *rows], True, passes, panels, False)
+    run, inside = s.split(rows[0], extent // count)
+    passes = prod(s.extent(v) for v in [inside, *rows[1:]])
+    return Order([*batch, run, n_o, inside, *rows[1:]], True, passes, panels, True)
+
+
+def _unroll_reduction(s: Schedule, reductions: list[str], short: int) -> None:
+    """Lay out inner reduction loops of up to `short` steps; of a long one, `unroll` steps at a time."""
     for k in reversed(reductions):
-        if s.extent(k) > 4:
+        if s.extent(k) > short:
             break
         s.unroll(k)
+        short = SHORT
     else:
         return
     extent = s.extent(k)
@@ -120,31 +163,40 @@ def _unroll_reduction(s: Schedule, reductions: list[str]) -> None:
         s.unroll(s.split(k, factor)[1])
 
 
-def _prefetch(s: Schedule, anchor: Stage, at: str, passes: int, machine: Machine) -> None:
-    """While the rows pass over one packed panel, ask for the next: a share of it in every step of the reduction.
+def _prefetch(s: Schedule, anchor: Stage, at: str, order: Order, machine: Machine) -> None:
+    """Ask for packed weights before they are used: in a model they come from beyond the second-level cache, and
+    hardware prefetching stops at every page.
 
-    `passes` is how often each panel is walked. Worth it for operands that do not fit the second-level cache; hardware
-    prefetching stops at every page.
+    Either while the rows pass over one panel for the next one, a share of it in every step of the reduction
+    (`NEXT_PANEL`), or a number of floats ahead of the present one.
     """
     loops = [v for v in s.loops(anchor.name) if v != at and s.loop(v).kind == "serial"]
-    packed = [s.params[b] for b in s.packs if s.params[b].size * 4 > machine.l2_bytes // 2]
-    if not passes or not loops or len(packed) != 1:
+    packed = [s.params[b] for b in s.packs if s.params[b].size * 4 > machine.l1_bytes]
+    if not order.panels or not loops or len(packed) != 1:
         return
     buffer = packed[0]
-    panel = buffer.size // buffer.shape[0]
-    if passes > 1 and panel * 4 > machine.l2_bytes // 4:
-        return  # two panels and the rows would not fit the cache
+    panel, passes = buffer.size // buffer.shape[0], order.passes
+    roomy = panel * 4 <= machine.l2_bytes // 4  # two panels and the rows fit it
+    far = [d for d in AHEAD if d < buffer.size]
+    spread = [NEXT_PANEL] if passes > 1 and roomy else []
+    default = 0
+    if order.rows_inside:
+        default = min(panel, STREAM) if passes == 1 else NEXT_PANEL if roomy else 0
+    ahead = s.sample_choice("prefetch", [0, *spread, *far], default)
+    if not ahead:
+        return
     steps = prod(s.extent(v) for v in loops)
     lines = -(-panel * 4 // 64)
-    share = -(-lines // (steps * passes))  # cache lines a step
+    walks = passes if ahead == NEXT_PANEL else 1  # of the panel, over which its lines are shared out
+    share = -(-lines // (steps * walks))  # cache lines a step
     step: Expr = Const(0, "index")
     for v in loops:
         step = step * s.extent(v) + Var(v)
-    position = (Var(at) % passes) * steps + step if passes > 1 else step
-    ahead = panel if passes > 1 else min(panel, AHEAD)
-    first = (Var(at) // passes) * panel + ahead + position * (share * 16)
-    if s.sample_choice("prefetch", (True, False), True):
-        s.prefetch(loops[-1], buffer.name, [first + line * 16 for line in range(share)])
+    position = (Var(at) % passes) * steps + step if walks > 1 else step
+    number = Var(at) // passes if passes > 1 else Var(at)
+    number = number % order.panels if order.repeated else number
+    first = number * panel + (panel if ahead == NEXT_PANEL else ahead) + position * (share * 16)
+    s.prefetch(loops[-1], buffer.name, [first + line * 16 for line in range(share)])
 
 
 def _power_of_two(n: int) -> int:
@@ -178,29 +230,52 @@ def _row_loops(s: Schedule, block: str, parallel: list[str], n: str) -> list[str
     return rows
 
 
+def _rows_apart(s: Schedule, block: str, rows: list[str], n: str, machine: Machine) -> int | None:
+    """How many rows of the other operand the first-level cache holds side by side, if few because of their distance.
+
+    Rows that are a page apart fall into one set of the cache, which has as many places as the cache has pages, those
+    half a page apart into two (measured: 14 rows in 12 places take up to a third longer once other data pass)."""
+    if not rows:
+        return None
+    along_n = {str(x): c for x, c in load_strides(s, s.store(block), n)}
+    steps = [(x, c) for x, c in load_strides(s, s.store(block), rows[0]) if c and not along_n[str(x)]]
+    apart = [gcd(c * 4, PAGE) for x, c in steps if c is not None and s.buffer(x.buffer).dtype == "f32"]
+    return (machine.l1_bytes // PAGE - 2) * (PAGE // max(apart)) if apart else None
+
+
 def choose_tile(
-    rows: list[int], columns: int, width: int, registers: int, depth: int = 1, l1_bytes: int = 32 << 10
+    rows: list[int],
+    columns: int,
+    width: int,
+    registers: int,
+    depth: int = 1,
+    caches: tuple[int, int] = (32 << 10, 512 << 10),
+    most: int | None = None,
 ) -> Tile:
     """The register tile with the fewest estimated cycles for the whole result; `depth` is the length of the reduction.
+    Tiles of more than `most` rows are avoided.
 
     A tile of r rows and v vectors issues r*v multiply-adds (two a cycle), v vector loads and r broadcasts (two a
     cycle), and cannot be faster than the latency of its accumulators (about 4 cycles). The small terms are measured:
     loop overhead, broadcasts, and vector loads, which cost more if the panel they walk (depth * v vectors) is larger
-    than the first-level cache.
+    than the first-level cache, and more again if it does not stay in the second.
     """
     best: tuple[float, Tile] | None = None
     for size in tile_candidates(rows, columns, width, registers):
-        cost = tile_cost(rows, columns, width, Tile(*size), depth, l1_bytes)
+        cost = tile_cost(rows, columns, width, Tile(*size), depth, caches)
+        if most is not None and size[0] * size[1] > most:
+            cost *= 1.25
         if best is None or cost < best[0] - 1e-9:
             best = (cost, Tile(*size))
     assert best is not None
     return best[1]
 
 
-def tile_cost(rows: list[int], columns: int, width: int, tile: Tile, depth: int, l1_bytes: int) -> float:
+def tile_cost(rows: list[int], columns: int, width: int, tile: Tile, depth: int, caches: tuple[int, int]) -> float:
     """The estimated cycles of one step of the reduction with a register tile; see `choose_tile`."""
     v = tile.vectors
-    load = 0.1 if depth * v * width * 4 <= l1_bytes else 0.5
+    panel, (l1, l2) = depth * v * width * 4, caches
+    load = 0.1 if panel <= l1 else 0.5 if panel <= l2 // 2 else 1.0
     write = (2 if v * width >= columns else 4) / depth  # results leave in whole rows, or in pieces of rows
     cost = 0.0
     for tv, tn in pieces(-(-columns // width), v):

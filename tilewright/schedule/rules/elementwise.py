@@ -10,10 +10,13 @@ from ..decisions import Decisions
 from ..machine import Machine, lanes
 from ..nest import For, Store, walk_stmts
 from ..schedule import Schedule, ScheduleError
+from . import Choose
 from .common import inline_producers, load_strides, store_stride
 
 NAME = "elementwise"
 PRIORITY = 40
+#: rows and columns from which a tile is worth transposing in registers
+TRANSPOSED = 4
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
@@ -33,7 +36,16 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
 
 def schedule_block(s: Schedule, block: str, machine: Machine) -> None:
     """Fuse, vectorize and parallelize the loops of one elementwise block that stands alone."""
-    order = _order(s, block)
+    _schedule_block(s, block, machine, s.sample_choice)
+
+
+def schedule_border(s: Schedule, block: str, machine: Machine) -> None:
+    """The same for the borders of a padded result, which are not worth a search: no decision is left open."""
+    _schedule_block(s, block, machine, lambda name, candidates, default: default)
+
+
+def _schedule_block(s: Schedule, block: str, machine: Machine, choose: Choose) -> None:
+    order = _order(s, block, choose)
     if not order:
         return
     if order != s.loops(block):
@@ -44,7 +56,7 @@ def schedule_block(s: Schedule, block: str, machine: Machine) -> None:
     size = s.extent(n)
     across = _across(s, block, order)
     if size >= width:
-        vectors = s.sample_choice(f"vectors_{block}", [v for v in (1, 2, 4, 8) if v * width <= size], 1)
+        vectors = choose(f"vectors_{block}", [v for v in (1, 2, 4, 8) if v * width <= size], 1)
         outer, lane = s.split(n, vectors * width)
         if vectors > 1:
             unrolled, lane = s.split(lane, width)
@@ -54,8 +66,8 @@ def schedule_block(s: Schedule, block: str, machine: Machine) -> None:
     else:
         s.vectorize(n)
         order = order[:-1]
-    if across is not None and across in order and size >= width:
-        order = _tile_across(s, block, order, across, width)
+    if across is not None and across in order and size >= TRANSPOSED:
+        order = _tile_across(s, block, order, across, width, choose)
     if len(order) > 1 and s.extent(order[0]) < 4 * machine.cores:
         with contextlib.suppress(ScheduleError):
             order = _enough_tasks(s, order, machine)
@@ -71,7 +83,7 @@ def _enough_tasks(s: Schedule, order: list[str], machine: Machine) -> list[str]:
     return [first, *rest]
 
 
-def _order(s: Schedule, block: str) -> list[str]:
+def _order(s: Schedule, block: str, choose: Choose) -> list[str]:
     """The loop to vectorize goes last: contiguous in the result if there is one, else in most operands."""
     loops = s.loops(block)
     if len(loops) < 2:
@@ -86,7 +98,7 @@ def _order(s: Schedule, block: str) -> list[str]:
     # by number from the inside, so that the choice means the same for other sizes
     near = [i for i, v in enumerate(reversed(loops)) if store_stride(s, store, v) == 1 or _reads_along(s, store, v)]
     default = list(reversed(loops)).index(best)
-    last = list(reversed(loops))[s.sample_choice(f"lanes_{block}", near, default)]
+    last = list(reversed(loops))[choose(f"lanes_{block}", near, default)]
     return [v for v in loops if v != last] + [last]
 
 
@@ -105,15 +117,17 @@ def _across(s: Schedule, block: str, order: list[str]) -> str | None:
     return None
 
 
-def _tile_across(s: Schedule, block: str, order: list[str], across: str, width: int) -> list[str]:
+def _tile_across(s: Schedule, block: str, order: list[str], across: str, width: int, choose: Choose) -> list[str]:
     """Run a few steps of the transposed loop inside the vectorized one's blocks, so that the lines it jumps over are
     used up; as many as there are lanes, unrolled, are transposed in registers by targets that can."""
-    sizes = [t for t in (1, 2, 4, 8, 16, 32, 64) if t <= s.extent(across)]
-    size = s.sample_choice(f"across_{block}", sizes, width if width in sizes else 1)
+    extent = s.extent(across)
+    whole = [extent] if TRANSPOSED <= extent < width else []  # a single partial tile
+    sizes = sorted({*[t for t in (1, 2, 4, 8, 16, 32, 64) if t <= extent], *whole})
+    size = choose(f"across_{block}", sizes, width if width in sizes else max(whole, default=1))
     if size == 1:
         return order
     outer, inner = s.split(across, size)
-    if s.sample_choice(f"unroll_{block}", (False, True), size == width) and size <= 16:
+    if choose(f"unroll_{block}", (False, True), size in (width, *whole)) and size <= 16:
         s.unroll(inner)
     order = [outer if v == across else v for v in order]
     s.reorder(*order, inner)
@@ -137,4 +151,4 @@ def _merge(s: Schedule, block: str, order: list[str]) -> list[str]:
     return result
 
 
-__all__ = ["For", "apply", "schedule_block"]
+__all__ = ["For", "apply", "schedule_block", "schedule_border"]

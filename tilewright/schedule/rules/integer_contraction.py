@@ -16,15 +16,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ...tensor.expr import Const, Load, Op, Var, variables
+from ...tensor.expr import Const, Load, Op, Var
 from ...tensor.kernel import Kernel, Stage
 from ..decisions import Decisions
 from ..legality import is_update
 from ..machine import DotProduct, Machine
 from ..schedule import Schedule, ScheduleError
 from .common import fuse_outer, load_strides, store_stride
-from .elementwise import schedule_block
-from .tiles import around, join_readers, pieces
+from .elementwise import schedule_border
+from .tiles import around, join_readers, pack_weights, pieces
 
 NAME = "integer-contraction"
 PRIORITY = 16
@@ -56,13 +56,13 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     try:
         for p in before:
             s.inline(p.name)
-        factors = _factors(s, anchor)
-        if factors is None:
+        found = factors(s, anchor)
+        if found is None:
             return "not a sum of products of bytes"
-        dot = next((d for d in dots if d.signs == tuple(sign for sign, _ in factors)), None)
+        dot = next((d for d in dots if d.signs == tuple(sign for sign, _ in found)), None)
         if dot is None:
             return "the machine's instructions multiply bytes of other signedness"
-        loops = _find_loops(s, anchor, factors[0][1], factors[1][1], dot)
+        loops = _find_loops(s, anchor, found[0][1], found[1][1], dot)
         if isinstance(loops, str):
             return loops
         last = join_readers(s, anchor, after)
@@ -70,11 +70,11 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     except ScheduleError as e:
         return e.message
     for b in borders:
-        schedule_block(s, b.name, machine)
+        schedule_border(s, b.name, machine)
     return s
 
 
-def _factors(s: Schedule, anchor: Stage) -> tuple[tuple[str, Load], tuple[str, Load]] | None:
+def factors(s: Schedule, anchor: Stage) -> tuple[tuple[str, Load], tuple[str, Load]] | None:
     """(signedness, bytes) of both factors of ``acc + ext(x) * ext(w)``, the constant one last."""
     t = s.store(anchor.name).targets[0]
     v = t.value
@@ -127,6 +127,7 @@ def _tile(s: Schedule, anchor: Stage, last: str, loops: Loops, dot: DotProduct, 
     sizes = tile_candidates([extents[m] for m in loops.rows[:2]], extents[n], dot)
     best = choose_tile([extents[m] for m in loops.rows[:2]], extents[n], dot, steps)
     rows, outer_rows, vectors = s.sample_choice("tile", sizes, best)
+    default = _rows_inside(s, anchor, loops, machine)
     n_o, n_i = s.split(n, vectors * width)
     m_o: list[str] = []
     m_i: list[str] = []
@@ -140,10 +141,10 @@ def _tile(s: Schedule, anchor: Stage, last: str, loops: Loops, dot: DotProduct, 
     others = [v for v in parallel if v != n and v not in used]
     batch = [v for v in others if all(c != 0 for _, c in load_strides(s, s.store(block), v))]
     rest = [v for v in others if v not in batch]
-    inside = s.sample_choice("rows_inside", (True, False), _rows_inside(s, anchor, loops, machine))
+    inside = s.sample_choice("rows_inside", (True, False), default)
     outer = [*batch, *([n_o, *rest, *m_o] if inside else [*rest, *m_o, n_o])]
     s.reorder(*outer, *reductions, *m_i, n_i, k_i)
-    _pack(s, anchor, loops, vectors * width, dot.depth)
+    pack_weights(s, anchor, loops.weights, n, loops.run, vectors * width, dot.depth)
     s.unroll(k_i)
     s.annotate(k_i, "dot", dot.name)
     at = fuse_outer(s, outer)
@@ -244,22 +245,3 @@ def _rows_inside(s: Schedule, anchor: Stage, loops: Loops, machine: Machine) -> 
     data = sum(s.buffer(x.buffer).size for x, c in along if c == 0)
     weights = sum(s.buffer(x.buffer).size for x, c in along if c != 0)
     return data <= machine.l2_bytes * 3 // 4 or weights > data
-
-
-def _pack(s: Schedule, anchor: Stage, loops: Loops, block: int, depth: int) -> None:
-    """Weights in tiles of `block` columns, the reduction in order, columns of the tile, `depth` numbers of the run."""
-    x = loops.weights
-    place = {v: d for d, i in enumerate(x.indices) for v in variables(i)}
-    d, p = place[loops.columns], place[loops.run]
-    splits: list[tuple[int, ...]] = [()] * len(x.indices)
-    splits[d], splits[p] = (block,), (depth,)
-    position = {i: i + (d < i) + (p < i) for i in range(len(x.indices))}
-    reduced = sorted((place[k] for k in anchor.reduction if k in place), key=lambda i: _rank(anchor, x, i))
-    kept = [i for i in range(len(x.indices)) if i != d and i not in reduced]
-    first = [*kept, d, *reduced]
-    s.pack(x.buffer, tuple(splits), (*[position[i] for i in first], position[d] + 1, position[p] + 1))
-
-
-def _rank(anchor: Stage, x: Load, dimension: int) -> int:
-    names = variables(x.indices[dimension])
-    return next((i for i, v in enumerate(anchor.reduction) if v in names), -1)

@@ -6,6 +6,8 @@ Sums along a row run in several vector accumulators that are combined at the end
 
 from __future__ import annotations
 
+from math import prod
+
 from ...tensor.analysis import flat
 from ...tensor.expr import COMBINERS, Op, simplify, variables
 from ...tensor.kernel import Kernel, Stage
@@ -15,11 +17,14 @@ from ..nest import Store
 from ..region import all_ranges
 from ..schedule import Schedule, ScheduleError
 from .common import coefficient, fuse_outer, inline_producers, load_strides, store_stride
+from .far_memory import FarRows, past_caches
 
 NAME = "rows"
 PRIORITY = 30
-#: vector accumulators of one sum: enough to hide the latency of an addition
+#: vector accumulators of one sum, enough to hide the latency of an addition, and vectors of a step of other loops
 ACCUMULATORS = 4
+#: rows that go through the stages together
+ROWS = 4
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
@@ -46,16 +51,85 @@ def _schedule(s: Schedule, kernel: Kernel, alive: list[str], rows: list[str], ma
     order = [v for v in s.loops(root) if v in rows] + [v for v in s.loops(root) if v not in rows]
     if s.loops(root) and order != s.loops(root):
         s.reorder(*order)
+    together = _together(s, alive, rows, machine)
+    if together > 1:
+        rows = [*rows[:-1], s.split(rows[-1], together)[0]]
     at = fuse_outer(s, rows) if rows else None
-    if at is not None:  # the stages of a single row run one after another, on one thread
+    if at is not None:  # the stages of a task's rows run one after another, on one thread
         for b in reversed(alive[:-1]):
             s.compute_at(b, at)
+    far = FarRows.of(s, alive, at) if at is not None else None
+    side_by_side = together > 1 and _reads_beside_rows(s, root)
     for b in alive:
         inner = [v for v in s.loops(b) if v != at]
-        _vectorize(s, b, inner, machine)
+        _vectorize(s, b, inner, machine, 1 if b == root and side_by_side else ACCUMULATORS)
+    if side_by_side:
+        _rows_inside(s, root)
+    for b in alive:
+        _merge(s, b, _reader(s, alive, b))
     if at is not None:
+        if far is not None:
+            far.prefetch(s, alive, machine)
+        past_caches(s, root, at, machine)
         s.parallel(at)
     return s
+
+
+def _together(s: Schedule, alive: list[str], rows: list[str], machine: Machine) -> int:
+    """How many rows a task takes through its stages together: what ends the stage of one row, a sum across lanes, then
+    runs beside the next one's. They, the next task's and the results must fit the nearest cache, and there must be
+    tasks enough."""
+    root = alive[-1]
+    inner = [v for v in s.loops(root) if v not in rows]
+    if not rows or len(alive) == 1 or _contiguous(s, s.store(root), s.loops(root)) not in inner:
+        return 1
+    size = 4 * prod(map(s.extent_or_zero, inner))
+    tasks = prod(map(s.extent_or_zero, rows))
+    fits = [
+        n
+        for n in (1, 2, 4, 8)
+        if n == 1
+        or (s.extent_or_zero(rows[-1]) % n == 0 and 3 * n * size < machine.l1_bytes and tasks >= 4 * n * machine.cores)
+    ]
+    return s.sample_choice("rows", fits, min(max(fits), ROWS))
+
+
+def _reads_beside_rows(s: Schedule, root: str) -> bool:
+    """Whether the last stage reads vectors that are the same for all rows of a task (a scale, a bias)."""
+    _, row, *rest = s.loops(root)
+    strides = [{str(x): c for x, c in load_strides(s, s.store(root), v)} for v in (row, rest[-1])]
+    return any(c == 0 and strides[1][x] == 1 for x, c in strides[0].items())
+
+
+def _rows_inside(s: Schedule, root: str) -> None:
+    """Let what is the same for all rows of a task be read once for them."""
+    _, row, *rest = s.loops(root)
+    serial = [v for v in rest if s.loop(v).kind == "serial"]
+    if len(serial) == 1:
+        s.reorder(serial[0], row)
+        s.unroll(row)
+
+
+def _reader(s: Schedule, alive: list[str], block: str) -> str | None:
+    """The sum that takes in what the elementwise `block`, just before it, makes."""
+    i = alive.index(block)
+    if i + 1 >= len(alive) or s.stages[block].targets[0].init is not None:
+        return None
+    after = s.stages[alive[i + 1]]
+    return after.name if after.targets[0].init is not None and s.stages[block].buffer in after.reads else None
+
+
+def _merge(s: Schedule, block: str, reader: str | None) -> None:
+    """Let a sum take in elements as they are made."""
+    for _ in range(len(s.loops(block)) if reader else 0):
+        own, other = s.loops(block), s.loops(reader)
+        apart = next((i for i, (v, w) in enumerate(zip(own, other, strict=False)) if v != w), None)
+        if apart is None or s.loop(own[apart]).kind != "serial":
+            return
+        try:
+            s.merge(own[apart], other[apart])
+        except ScheduleError:
+            return
 
 
 def _exists(s: Schedule, block: str) -> bool:
@@ -67,15 +141,22 @@ def _exists(s: Schedule, block: str) -> bool:
 
 
 def _inline_cheap(s: Schedule, kernel: Kernel) -> None:
-    """Inline elementwise stages that are read once, or that cost no more than a few arithmetic operations."""
-    keep = set()
+    """Inline elementwise stages, but for those that cost more than a few arithmetic operations and are read more than
+    once an element."""
+    keep, sums = set(), {t.buffer for x in kernel.stages for t in x.targets if t.init is not None}
     for stage in kernel.stages:
         readers = sum(stage.buffer in other.reads for other in kernel.stages)
         if readers and stage.buffer in s.temporaries and not stage.reduction and stage.targets[0].init is None:
-            default = readers > 1 and _expensive(stage)
-            if readers > 1 and s.sample_choice(f"keep_{stage.name}", (True, False), default):
+            # what is done once a row is computed for all rows of a task, before the loops that wait for it
+            once = _expensive(stage) and bool(stage.reads & sums) and _elements(stage) < _elements(kernel.stages[-1])
+            default = once or (readers > 1 and _expensive(stage))
+            if (readers > 1 or once) and s.sample_choice(f"keep_{stage.name}", (True, False), default):
                 keep.add(stage.name)
     inline_producers(s, keep)
+
+
+def _elements(stage: Stage) -> int:
+    return prod(n for _, n in stage.parallel)
 
 
 def _expensive(stage: Stage) -> bool:
@@ -128,8 +209,9 @@ def _row_variables(s: Schedule, kernel: Kernel, block: str, ranges: dict[str, tu
     return found if seen else None
 
 
-def _vectorize(s: Schedule, block: str, inner: list[str], machine: Machine) -> None:
-    """Vectorize the contiguous inner loop of a block; reductions along it get an accumulator for each lane."""
+def _vectorize(s: Schedule, block: str, inner: list[str], machine: Machine, vectors: int = ACCUMULATORS) -> None:
+    """Vectorize the contiguous inner loop of a block, laying out some vectors; reductions along it get an accumulator
+    for each lane of so many. (A block whose elements a sum takes in goes in steps of the sum's.)"""
     if not inner:
         return
     store = s.store(block)
@@ -145,9 +227,10 @@ def _vectorize(s: Schedule, block: str, inner: list[str], machine: Machine) -> N
     size = s.extent(n)
     if n not in store.reduction:
         if size > width:
-            vectors = s.sample_choice(f"vectors_{block}", [v for v in (1, 2, 4) if v * width <= size], 1)
-            n = s.split(n, vectors * width)[1]
-            if vectors > 1:
+            counts = [v for v in (1, 2, 4) if v * width <= size]
+            chosen = s.sample_choice(f"vectors_{block}", counts, min(vectors, size // width))
+            n = s.split(n, chosen * width)[1]
+            if chosen > 1:
                 unrolled, n = s.split(n, width)
                 s.unroll(unrolled)
         s.vectorize(n)
@@ -157,7 +240,7 @@ def _vectorize(s: Schedule, block: str, inner: list[str], machine: Machine) -> N
     if not known or size < 2 * width:
         return
     counts = [c for c in (1, 2, 4, 8) if c * width <= size]
-    count = s.sample_choice(f"accumulators_{block}", counts, min(ACCUMULATORS, size // width))
+    count = s.sample_choice(f"accumulators_{block}", counts, min(vectors, size // width))
     _, part = s.split(n, count * width)
     combine = s.rfactor(block, part)
     buffer = next(b for b in s.temporaries if b.startswith(f"{t.buffer}_r"))

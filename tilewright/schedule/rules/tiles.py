@@ -1,12 +1,18 @@
-"""What the rules with a register tile share: its form, the stages around a sum of products, and its loops."""
+"""What the rules with a register tile share: its form, the stages around a sum of products, its loops, its weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
+from ...tensor.expr import Const, Expr, Load, Var, variables
 from ...tensor.kernel import Kernel, Stage
+from ..machine import Machine
 from ..schedule import Schedule
+
+#: bytes of a cache line, and those that memory is asked for ahead of time where every panel is read once
+LINE, STREAM = 64, 16384
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,20 @@ def join_readers(s: Schedule, anchor: Stage, after: Sequence[Stage]) -> str:
     return s.cache_write(anchor.name)
 
 
+def pack_weights(s: Schedule, anchor: Stage, x: Load, columns: str, run: str, block: int, depth: int) -> None:
+    """Lay a constant operand out in tiles of `block` columns: the reduction in order, columns of the tile, `depth`
+    numbers of the reduction's loop `run`."""
+    place = {v: d for d, i in enumerate(x.indices) for v in variables(i)}
+    d, p = place[columns], place[run]
+    splits: list[tuple[int, ...]] = [()] * len(x.indices)
+    splits[d], splits[p] = (block,), (depth,)
+    position = {i: i + (d < i) + (p < i) for i in range(len(x.indices))}
+    reduced = [place[k] for k in anchor.reduction if k in place]
+    kept = [i for i in range(len(x.indices)) if i != d and i not in reduced]
+    first = [*kept, d, *reduced]
+    s.pack(x.buffer, tuple(splits), (*[position[i] for i in first], position[d] + 1, position[p] + 1))
+
+
 def registers(s: Schedule, loops: list[str], width: int) -> None:
     """The loops over the tile: rows unrolled, the last one in vectors."""
     *rows, n = loops
@@ -58,3 +78,56 @@ def registers(s: Schedule, loops: list[str], width: int) -> None:
     vector, lane = s.split(n, width)
     s.unroll(vector)
     s.vectorize(lane)
+
+
+def prefetch_panels(
+    s: Schedule,
+    anchor: Stage,
+    lanes: str,
+    columns: int,
+    at: str,
+    passes: int,
+    size: int,
+    machine: Machine,
+    pieces: Sequence[str] = (),
+    rows: Sequence[str] = (),
+) -> None:
+    """While the rows pass over one packed panel, ask for the next: a share of it in every step of the reduction. Where
+    there is one pass only, ask for what comes a little later.
+
+    A panel is `columns` of the loop `lanes`, `passes` is how often each is walked, `size` the bytes of a number. With
+    `pieces`, the outermost loops of the reduction, the loops `rows` pass over one piece of the panel after another, and
+    the next piece is asked for. Worth it for operands that do not fit the second-level cache; hardware prefetching
+    stops at every page.
+    """
+    serial = [v for v in s.loops(anchor.name) if v != at and s.loop(v).kind == "serial"]
+    steps_of = [v for v in serial if v not in (*pieces, *rows)]
+    packed = [s.params[b] for b in s.packs if s.params[b].size * size > machine.l2_bytes // 2]
+    if not passes or not steps_of or len(packed) != 1:
+        return
+    buffer = packed[0]
+    panels = -(-anchor.extents[lanes] // columns)
+    if buffer.size % panels or prod(buffer.shape[: buffer.shape.index(panels)]) != 1:
+        return  # panels of groups
+    panel = buffer.size // panels
+    piece, steps = panel // prod(s.extent(v) for v in pieces), prod(s.extent(v) for v in steps_of)
+    turns = prod(s.extent(v) for v in rows) if rows else passes
+    lines = -(-piece * size // LINE)
+    share = -(-lines // (steps * turns))  # cache lines a step
+    position = _count(s, [*rows, *steps_of])
+    if not rows and passes > 1:
+        position = (Var(at) % passes) * steps + position
+    ahead = piece if turns > 1 else min(panel, STREAM // size)
+    first = (Var(at) // passes) * panel + ahead + position * (share * (LINE // size))
+    if pieces:
+        first = first + _count(s, pieces) * piece
+    if s.sample_choice("prefetch", (True, False), True):
+        s.prefetch(steps_of[-1], buffer.name, [first + line * (LINE // size) for line in range(share)])
+
+
+def _count(s: Schedule, loops: Sequence[str]) -> Expr:
+    """The number of iterations of nested loops that are over."""
+    step: Expr = Const(0, "index")
+    for v in loops:
+        step = step * s.extent(v) + Var(v)
+    return step

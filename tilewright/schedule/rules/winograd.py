@@ -95,7 +95,8 @@ def _blocks(s: Shape, machine: Machine, choose: Choose) -> Blocks:
     tiles = -(-s.tiles // tasks)
     sizes = tile_candidates([tiles], s.filters, width, machine.vector_registers)
     sizes = [t for t in sizes if s.filters % (t[2] * width) == 0]
-    best = min(sizes, key=lambda t: tile_cost([tiles], s.filters, width, Tile(*t), s.channels, machine.l1_bytes))
+    caches = machine.l1_bytes, machine.l2_bytes
+    best = min(sizes, key=lambda t: tile_cost([tiles], s.filters, width, Tile(*t), s.channels, caches))
     gemm = Tile(*choose("gemm_tile", sizes, best))
     panels = s.filters // (gemm.vectors * width)
     halves = [d for d in range(1, panels + 1) if panels % d == 0]

@@ -11,7 +11,7 @@ class CDescription:
     """A scalar machine: "vectors" have one element, `vector_registers` are the numbers a loop may keep in registers.
 
     `arena_align` is the alignment of buffers in the arena; `minimize_memory` asks for the order of kernels that needs
-    the least.
+    the least, `stream_rows` for kernels that run row by row where that makes the arena smaller.
     """
 
     vector_bytes: int = 4
@@ -21,6 +21,7 @@ class CDescription:
     cores: int = 1
     arena_align: int = 16
     minimize_memory: bool = True
+    stream_rows: bool = True
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

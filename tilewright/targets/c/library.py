@@ -267,7 +267,7 @@ def _call(lay: Layout, call: Call, functions: Mapping[str, Function]) -> str:
             else _typed(lay, ref, kind, written)
         )
     if f.scratch:
-        args.append(f"base + {lay.scratch}")
+        args.append(_address(lay, call.scratch) if call.scratch is not None else f"base + {lay.scratch}")
     text = f"{f.name}({', '.join(args)});"
     if len(text) > 110:
         text = f"{f.name}(\n        " + ",\n        ".join(args) + ");"

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from ...schedule.nest import Store
 from ...tensor.expr import Const, Expr, Load, Op, linear
-from .emit_expr import ExprEmitter, Value
+from .emit_expr import Value
+from .tables import TableEmitter
 
 #: lanes of sums -> the intrinsic
 INTRINSICS = {n: f"llvm.x86.avx512bf16.dpbf16ps.{32 * n}" for n in (4, 8, 16)}
 FEATURE = "avx512bf16"
 
 
-class DotEmitter(ExprEmitter):
+class DotEmitter(TableEmitter):
     """Emission of ``dot2``."""
 
-    #: of the processor; parameters that are padded to whole tiles
-    features: tuple[str, ...] = ()
+    #: parameters that are padded to whole tiles
     packed: frozenset[str] = frozenset()
 
     def apply(self, e: Op, args: list[Value]) -> Value:

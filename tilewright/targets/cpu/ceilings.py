@@ -23,6 +23,8 @@ from ...program.program import BufferRef, Call, Program, TensorInfo
 from ...report.ceilings import Ceilings, Level
 from ...runtime.arrays import address, aligned_empty
 from ...runtime.timeline import Stamps, Timeline
+from ...schedule.machine import TileProduct
+from .amx import INTRINSICS
 from .assemble import assemble
 from .device import CpuRunner
 from .host import CpuDescription, host
@@ -239,14 +241,44 @@ def _peaks(d: CpuDescription) -> Iterator[tuple[str, tuple[str, int]]]:
         vector = f"<{lanes} x {element}>"
         function = f"declare {vector} @llvm.fma.{suffix}({vector}, {vector}, {vector})"
         yield name, _chains(d, vector, vector, f"@llvm.fma.{suffix}", "{a}, {a}, {acc}", function, 2 * lanes)
-    if "avx512bf16" in d.features:
+    tiles = {t.dtype: t for t in d.tiles if t.name in ("amx_bf16", "amx_us")}
+    yield from ((dtype, _tile_products(t)) for dtype, t in tiles.items())
+    if "avx512bf16" in d.features and "bf16" not in tiles:
         halves, name = "<32 x bfloat>", "@llvm.x86.avx512bf16.dpbf16ps.512"
         function = f"declare <16 x float> {name}(<16 x float>, {halves}, {halves})"
         yield "bf16", _chains(d, "<16 x float>", halves, name, "{acc}, {a}, {a}", function, 64)
-    if "avx512vnni" in d.features:
+    if "avx512vnni" in d.features and "i8" not in tiles:
         words, bytes_, name = "<16 x i32>", "<64 x i8>", "@llvm.x86.avx512.vpdpbusd.512"
         function = f"declare {words} {name}({words}, {bytes_}, {bytes_})"
         yield "i8", _chains(d, words, bytes_, name, "{acc}, {a}, {a}", function, 128)
+
+
+def _tile_products(product: TileProduct) -> tuple[str, int]:
+    """As `_chains`, on registers that hold matrices: six of sums, and one of each factor."""
+    chains, intrinsic = 6, f"@llvm.x86.{INTRINSICS[product.name]}"
+    table = [1, *[0] * 15, *[product.row_bytes, 0] * product.registers, *[0] * 16, *[product.rows] * product.registers]
+    shapes = "".join(f"\\{n:02X}" for n in [*table, *[0] * (64 - len(table))])
+    load = "call void @llvm.x86.tileloadd64(i8 {}, ptr %x, i64 64)"
+    zero = [f"call void @llvm.x86.tilezero(i8 {k})" for k in range(chains)]
+    start = ["call void @llvm.x86.ldtilecfg(ptr @shapes)", *zero, load.format(6), load.format(7)]
+    text = _HEAD.format(
+        start="\n  ".join(start),
+        carried="",
+        body="\n".join(f"  call void {intrinsic}(i8 {k}, i8 6, i8 7)" for k in range(chains)),
+        step=1,
+        end="4",
+        finish="  call void @llvm.x86.tilerelease()",
+    )
+    declared = [
+        f'@shapes = private constant [64 x i8] c"{shapes}", align 64',
+        "declare void @llvm.x86.ldtilecfg(ptr)",
+        "declare void @llvm.x86.tilerelease()",
+        "declare void @llvm.x86.tilezero(i8 immarg)",
+        "declare void @llvm.x86.tileloadd64(i8 immarg, ptr, i64)",
+        f"declare void {intrinsic}(i8 immarg, i8 immarg, i8 immarg)",
+    ]
+    operations = 2 * product.rows * product.columns * product.depth
+    return "\n".join([*declared, text]), 4 * chains * operations
 
 
 def _chains(

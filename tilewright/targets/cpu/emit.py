@@ -14,8 +14,10 @@ from ...schedule.region import all_ranges
 from ...tensor.expr import Buffer, Load, Op
 from .dot_product import IntegerEmitter
 from .emit_expr import LARGER, Value, Vector
+from .emit_tiles import TileEmitter
 from .reduced import ReduceEmitter
 from .transposed import TransposeEmitter
+from .uncached import UncachedEmitter
 
 SCRATCH_ALIGN = 64
 #: stands for the type of %scratch until its size is known
@@ -31,7 +33,7 @@ def emit(nest: Nest, lanes: int, features: tuple[str, ...] = ()) -> tuple[str, i
     return Emitter(nest, lanes, features).run()
 
 
-class Emitter(TransposeEmitter, ReduceEmitter, IntegerEmitter):
+class Emitter(TransposeEmitter, ReduceEmitter, UncachedEmitter, TileEmitter, IntegerEmitter):
     """Emits statements; expressions are in the base classes."""
 
     def __init__(self, nest: Nest, lanes: int, features: tuple[str, ...] = ()) -> None:
@@ -45,7 +47,10 @@ class Emitter(TransposeEmitter, ReduceEmitter, IntegerEmitter):
     def run(self) -> tuple[str, int]:
         for i, p in enumerate(self.nest.params):
             self.memory[p.name] = f"%p{i}"
+        self.begin_tiles()
         self.top(self.nest.body)
+        self.end_tiles()
+        self.end_uncached()
         size = max(self.scratch_peak, 1)
         params = [f"%p{i}: {self.memref(p)}{self.alone(p)}" for i, p in enumerate(self.nest.params)]
         params += [f"%scratch: memref<{size}xi8> {{llvm.noalias}}", "%tid: index", "%nt: index"]
@@ -100,7 +105,7 @@ class Emitter(TransposeEmitter, ReduceEmitter, IntegerEmitter):
 
     def stmt(self, s: Stmt) -> None:
         if isinstance(s, Seq):
-            for x in s.stmts:
+            for x in self.starts_left(s.stmts):
                 self.stmt(x)
         elif isinstance(s, For):
             self.any_loop(s)
@@ -112,6 +117,8 @@ class Emitter(TransposeEmitter, ReduceEmitter, IntegerEmitter):
             self.alloc(s, self.stmt)
 
     def any_loop(self, s: For) -> None:
+        if self.tile_loop(s):
+            return
         if s.kind == "unroll":
             if self.dot_loop(s) or self.sum_of_vectors(s):
                 return
@@ -141,6 +148,10 @@ class Emitter(TransposeEmitter, ReduceEmitter, IntegerEmitter):
     def loop(self, s: For, low: str, high: str) -> None:
         """An scf.for; register elements written inside are its iteration arguments."""
         slots = self.written_slots(s.body, {s.var})
+        if slots or not self.both_forms(s, lambda: self.one_loop(s, low, high, slots)):
+            self.one_loop(s, low, high, slots)
+
+    def one_loop(self, s: For, low: str, high: str, slots: dict) -> None:
         self.forget(writes(s.body))
         var = self.fresh()
         carried = {k: self.fresh() for k in slots}
@@ -157,8 +168,9 @@ class Emitter(TransposeEmitter, ReduceEmitter, IntegerEmitter):
             for k in slots:
                 self.registers[k] = Value(carried[k], start[k].dtype, start[k].width)
             for buffer, index in s.prefetch:
-                where = f"{self.memory[buffer]}[{self.index(index).ssa}]"
-                self.line(f"memref.prefetch {where}, read, locality<2>, data : {self.memref(self.buffers[buffer])}")
+                where, level = f"{self.memory[buffer]}[{self.index(index).ssa}]", 3 if s.note("near") else 2
+                kind = self.memref(self.buffers[buffer])
+                self.line(f"memref.prefetch {where}, read, locality<{level}>, data : {kind}")
             self.stmt(s.body)
             if slots:
                 self.line(f"scf.yield {', '.join(self.registers[k].ssa for k in slots)} : {types}")
@@ -307,7 +319,8 @@ class Emitter(TransposeEmitter, ReduceEmitter, IntegerEmitter):
                     f"vector<{vector.width}xi1>, {value.type}"
                 )
             else:
-                self.line(f"vector.store {value.ssa}, {memory}[{base}] : {kind}, {value.type}")
+                how = self.store_attributes(buffer, value)
+                self.line(f"vector.store {value.ssa}, {memory}[{base}]{how} : {kind}, {value.type}")
             return
         where = self.as_vector(self.address(buffer, t.indices))
         mask = vector.mask or self.all_true(vector.width)

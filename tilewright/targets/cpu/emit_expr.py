@@ -188,13 +188,21 @@ class ExprEmitter:
         """One operation on emitted operands; mathematical functions are expanded into machine operations."""
         leaves = tuple(_Leaf(v.ssa, v.dtype, v.width) for v in args)
         if e.op not in ARITH and not e.op.startswith("cmp"):
-            expanded = expand(e.op, leaves, e.dtype)
+            expanded = expand(e.op, leaves, e.dtype, tables=self.has_tables(args))
             if expanded is not None:
                 return self.expanded(expanded, {})
         name = e.op.split(".")[0]
         if name in ("cmpf", "cmpi"):
             return self.compare(e, args)
         return self.elementwise(("arith." if e.op in ARITH else "math.") + e.op, args, e.dtype)
+
+    def has_tables(self, args: list[Value]) -> bool:
+        """Whether the machine has `table_operation` for such operands."""
+        return False
+
+    def table_operation(self, e: Op, args: list[Value]) -> Value:
+        """One of the operations ``limit``, ``pick`` and ``scalef`` of expansions for machines with tables."""
+        raise NotImplementedError
 
     def expanded(self, e: Expr, memo: dict[int, Value]) -> Value:
         """Emit an expansion whose leaves are already emitted."""
@@ -209,6 +217,8 @@ class ExprEmitter:
                 args = [self.expanded(a, memo) for a in e.args]
                 if e.op.startswith("cmp"):
                     found = self.compare(e, args)
+                elif e.op in ("limit", "pick", "scalef"):
+                    found = self.table_operation(e, args)
                 else:
                     found = self.elementwise(("arith." if e.op in ARITH else "math.") + e.op, args, e.dtype)
             memo[id(e)] = found

@@ -16,7 +16,8 @@ from typing import Any
 
 from ...errors import PackageError
 from ...options import usable_cores
-from ...schedule.machine import DotProduct
+from ...schedule.machine import DotProduct, TileProduct
+from . import cpuinfo
 
 #: The features that can change the code we emit. Others (virtualization, cryptography, random numbers ...) are left
 #: out, so that a package or a cached kernel does not depend on them.
@@ -67,6 +68,13 @@ class CpuDescription:
         from .dot_product import dot_products
 
         return dot_products(self)
+
+    @property
+    def tiles(self) -> tuple[TileProduct, ...]:
+        """The instructions for products of tiles."""
+        from .amx import tile_products
+
+        return tile_products(self)
 
     @property
     def activations(self) -> str:
@@ -135,21 +143,45 @@ def host() -> CpuDescription:
     >>> host().vector_bytes in (16, 32, 64)
     True
     """
-    from llvmlite import binding as llvm
-
-    triple = llvm.get_default_triple()
-    try:
-        found = llvm.get_host_cpu_features()
-    except RuntimeError:  # LLVM knows no way to ask this system
-        found = {}
+    triple, found = _triple(), host_features()
     l1, l2, l3 = _caches()
     more: dict[str, Any] = {"l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3, "cores": usable_cores()}
     arch = triple.split("-")[0]
     if arch in ("x86_64", "amd64"):
-        return describe_x86(triple, tuple(f for f in X86_FEATURES if found.get(f)), **more)
+        return describe_x86(triple, tuple(f for f in X86_FEATURES if found.get(f) and _usable(f)), **more)
     if arch in ("aarch64", "arm64"):
         return describe_arm(triple, tuple(f for f in ARM_FEATURES if found.get(f)), **more)
     return CpuDescription(triple, "generic", (), **more)
+
+
+def host_features() -> dict[str, bool]:
+    """What this processor and system have, by LLVM's names; from the system if it tells, as LLVM's library is large."""
+    told = cpuinfo.features(X86_FEATURES)
+    if told is not None:
+        return told
+    from llvmlite import binding as llvm
+
+    try:
+        return dict(llvm.get_host_cpu_features())
+    except RuntimeError:  # LLVM knows no way to ask this system
+        return {}
+
+
+def _triple() -> str:
+    if cpuinfo.features(()) is not None:
+        return cpuinfo.TRIPLE
+    from llvmlite import binding as llvm
+
+    return llvm.get_default_triple()
+
+
+def _usable(feature: str) -> bool:
+    """Whether this process may use a feature that the processor has: the registers of AMX have to be asked for."""
+    if not feature.startswith("amx-"):
+        return True
+    from .amx import granted
+
+    return granted()
 
 
 def _caches() -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""Square tiles that are read along one loop and written along the other: transposed in registers.
+"""Tiles that are read along one loop and written along the other: transposed in registers.
 
     for a in unroll(16):
         for b in vector(16):
@@ -6,7 +6,8 @@
 
 Read one by one, the lanes of x would be gathered, sixteen elements from sixteen lines for every a. Instead the sixteen
 rows of x are loaded as they lie, and log2(16) rounds of two-vector shuffles make them columns: in the round of step s,
-vectors i and i + s exchange the elements whose position has that bit set.
+vectors i and i + s exchange the elements whose position has that bit set. A tile with fewer rows or columns is read and
+written with masks.
 """
 
 from __future__ import annotations
@@ -33,9 +34,7 @@ class TransposeEmitter(ExprEmitter):
             yield
             return
         saved = getattr(self, "columns", {}), getattr(self, "_across", "")
-        lane = s.body
-        assert isinstance(lane, For) and s.trip is not None
-        self.columns = {str(x): self._columns(x, s.var, lane.var, s.trip) for x in found}
+        self.columns = {str(x): self._columns(x, s) for x in found}
         self._across = s.var
         yield
         self.columns, self._across = saved
@@ -50,17 +49,13 @@ class TransposeEmitter(ExprEmitter):
         return super().load(e)
 
     def _tile_loads(self, s: For) -> list[Load]:
-        """The loads of ``for a in unroll(w): for b in vector(w): store`` with steps 1 along a and more along b."""
+        """The loads of ``for a in unroll(n): for b in vector(m): store`` with steps 1 along a and more along b.
+
+        Neither n nor m may exceed the lanes of a vector; with fewer than four there is nothing to win."""
         lane = s.body
         if not (isinstance(lane, For) and lane.kind == "vector" and isinstance(lane.body, Store)):
             return []
-        if (
-            s.trip is None
-            or s.trip < 4
-            or s.trip & (s.trip - 1)
-            or lane.trip != s.trip
-            or lane.lanes not in (0, s.trip)
-        ):
+        if s.trip is None or lane.trip is None or lane.trip < 2 or not 4 <= s.trip <= _lanes(lane):
             return []
         targets = lane.body.targets
         values = [x for t in targets for x in walk(t.value)]
@@ -83,14 +78,21 @@ class TransposeEmitter(ExprEmitter):
             and not any({across, lane} & variables(t) for t in others)
         )
 
-    def _columns(self, x: Load, across: str, lane: str, width: int) -> list[Value]:
-        """The tile of a load: vector a has the elements (a, b) for all lanes b."""
+    def _columns(self, x: Load, s: For) -> list[Value]:
+        """The tile of a load: vector a has the elements (a, b) for all lanes b.
+
+        Of a partial tile only what is there is read; the other rows and lanes hold anything."""
+        lane = s.body
+        assert isinstance(lane, For) and s.trip is not None and lane.trip is not None
+        width = _lanes(lane)
+        mask = None if s.trip == width else self.op(f"vector.constant_mask [{s.trip}] : vector<{width}xi1>")
         rows: list[Value] = []
-        self.vector = Vector(across, width, None)
-        for b in range(width):
-            with self.bind(lane, b):
+        self.vector = Vector(s.var, width, mask)
+        for b in range(lane.trip):
+            with self.bind(lane.var, b):
                 rows.append(super().load(x))
         self.vector = None
+        rows += rows[:1] * (width - lane.trip)
         step = 1
         while step < width:
             low = [j if not j & step else width + j - step for j in range(width)]
@@ -105,3 +107,9 @@ class TransposeEmitter(ExprEmitter):
     def _shuffle(self, a: Value, b: Value, mask: list[int]) -> Value:
         kind = f"{a.type}, {b.type}"
         return self.op_value(f"vector.shuffle {a.ssa}, {b.ssa} [{', '.join(map(str, mask))}] : {kind}", a)
+
+
+def _lanes(loop: For) -> int:
+    """The lanes of a vectorized loop with a known number of iterations."""
+    assert loop.trip is not None
+    return loop.lanes or 1 << (loop.trip - 1).bit_length()

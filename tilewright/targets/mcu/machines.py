@@ -44,7 +44,8 @@ class Board:
 
 @dataclass(frozen=True)
 class Machine:
-    """A processor: `code` for the code generator, `fpu` whether it has one, `board` to simulate it."""
+    """A processor: `code` for the code generator, `fpu` whether it has one, `board` to simulate it; what is to be done
+    about memory as in `tilewright.targets.c.describe`."""
 
     name: str
     doc: str
@@ -54,6 +55,7 @@ class Machine:
     semihosting: str
     arena_align: int = 8
     minimize_memory: bool = True
+    stream_rows: bool = True
 
     # what schedules ask
     @property

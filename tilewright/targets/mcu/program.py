@@ -105,11 +105,7 @@ class ProgramText:
             size = call.args[0].nbytes
             self.add(f"call void @llvm.memcpy.p0.p0.{w}(ptr {pointers[1]}, ptr {pointers[0]}, {w} {size}, i1 false)")
             return
-        scratch = (
-            self.value(f"getelementptr i8, ptr %arena, {w} {self.lay.scratch}")
-            if self.lay.program.scratch_size
-            else "null"
-        )
+        scratch = "null" if call.scratch is None else self.pointer(call.scratch)
         args = ", ".join(f"ptr {x}" for x in (*pointers, scratch))
         self.add(f"call void @{call.symbol}({args}, {w} 0, {w} 1)")
 

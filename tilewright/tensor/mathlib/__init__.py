@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tilewright.errors import CompileError
 from tilewright.tensor.expr import Const, Expr, Op
-from tilewright.tensor.mathlib import error_function, exponential, logarithm, power, trigonometric
+from tilewright.tensor.mathlib import error_function, exponential, logarithm, power, tabled, trigonometric
 from tilewright.tensor.mathlib.build import V
 
 FUNCTIONS: dict[str, Callable[..., V]] = {
@@ -44,16 +44,19 @@ FUNCTIONS: dict[str, Callable[..., V]] = {
         power.rsqrt,
     )
 }
+#: those that have a shorter form on machines with `tables`
+TABLED: dict[str, Callable[..., V]] = {f.__name__: f for f in (tabled.exp,)}
 BINARY = frozenset(("atan2", "powf"))
 
 
-def expand(op: str, args: tuple[Expr, ...], dtype: str) -> Expr | None:
+def expand(op: str, args: tuple[Expr, ...], dtype: str, *, tables: bool = False) -> Expr | None:
     """``op(args)`` in machine operations, or None where the operation should stay as it is.
 
     Args:
         op: a mnemonic of MLIR's ``math`` dialect (``exp``, ``powf``, ...) or ``sigmoid``.
         args: one expression of `dtype`, two for ``atan2`` and ``powf``.
         dtype: ``f32``; ``f16`` and ``bf16`` are computed in f32 and rounded; any other dtype gives None.
+        tables: whether ``pick`` from a table of sixteen numbers and ``scalef`` are machine operations.
 
     None means: a machine operation (``sqrt``, ``floor``, ``fma`` ...), an operation not known here, or f64, which
     goes to the C library. Raises CompileError for a wrong number of arguments.
@@ -71,15 +74,16 @@ def expand(op: str, args: tuple[Expr, ...], dtype: str) -> Expr | None:
         raise CompileError(f"{op} takes {count} argument(s), not {len(args)}", stage="expand math")
     if dtype != "f32":
         wide = tuple(Op("extf", (a,), "f32") for a in args)
-        return Op("truncf", (_expand(op, wide),), dtype)
-    return _expand(op, args)
+        return Op("truncf", (_expand(op, wide, tables),), dtype)
+    return _expand(op, args, tables)
 
 
-def _expand(op: str, args: tuple[Expr, ...]) -> Expr:
+def _expand(op: str, args: tuple[Expr, ...], tables: bool) -> Expr:
     if op == "powf":
         exponent = args[1].args[0] if isinstance(args[1], Op) and args[1].op == "extf" else args[1]
         if isinstance(exponent, Const):
             short = power.powf_constant(V(args[0]), float(exponent.value))
             if short is not None:
                 return short.e
-    return FUNCTIONS[op](*map(V, args)).e
+    chosen = TABLED.get(op, FUNCTIONS[op]) if tables else FUNCTIONS[op]
+    return chosen(*map(V, args)).e

@@ -152,6 +152,21 @@ def copysign(x: V, sign: V) -> V:
     return V(Op("copysign", (x.e, sign.e), "f32"))
 
 
+def scalef(x: V, exponent: V) -> V:
+    """``x * 2^floor(exponent)`` rounded once."""
+    return V(Op("scalef", (x.e, exponent.e), "f32"))
+
+
+def limit(x: V, largest: Number) -> V:
+    """x with a magnitude of at most `largest`; that instead of NaN."""
+    return V(Op("limit", (x.e, f32(largest).e), "f32"))
+
+
+def pick(index: V, table: Sequence[float]) -> V:
+    """The entry of a table of 2^n numbers that the n low bits of an i32 select."""
+    return V(Op("pick", (index.e, *(f32(v).e for v in table)), "f32"))
+
+
 def select(condition: V, a: V | Number, b: V | Number) -> V:
     like = a if isinstance(a, V) else b
     assert isinstance(like, V)

@@ -17,6 +17,12 @@ EXPM1 = (
     0.0013870692,
 )
 
+# exp(r) = 1 + r + r^2 P(r), |r| <= ln(2)/32; error relative to exp(r): 1.6e-09
+EXP_SHORT = (
+    0.5000162,
+    0.16666836,
+)
+
 # 2^f = 1 + f P(f), |f| <= 1/2; error relative to 2^f: 3.0e-09
 EXP2 = (
     0.6931472,

@@ -1,0 +1,52 @@
+"""The last, partial tile of a loop whose number of iterations is known only from above: causal attention, where a block
+of queries sees a number of keys of its own."""
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.schedule.finish import finish
+from tilewright.schedule.nest import For, walk_stmts
+from tilewright.schedule.rules import schedule
+from tilewright.targets.cpu.host import describe_x86
+from tilewright.tensor.kernel import read_kernel
+
+WIDE = ("avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "popcnt", "cx16")
+WIDE += ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512bf16")
+#: processors with 16 lanes, with 8, and with tile registers
+MACHINES = [describe_x86("x86_64-unknown-linux-gnu", f) for f in (WIDE, WIDE[:9], (*WIDE, "amx-tile", "amx-bf16"))]
+SIZES = [(a, a + o) for a in (40, 64, 70, 100, 128, 200) for o in (0, 1, 30, 36)]
+
+
+def attention(queries: int, keys: int, dtype: str = "f32") -> str:
+    q, k = f"tensor<1x2x{queries}x32x{dtype}>", f"tensor<1x2x{keys}x32x{dtype}>"
+    return f"""func.func @main(%q: {q} {{tw.name = "q"}}, %k: {k} {{tw.name = "k"}}, %v: {k} {{tw.name = "v"}})
+          -> ({q} {{tw.name = "y"}}) {{
+      %y = "tw.attention"(%q, %k, %v) {{scale = 0.2, causal = true, offset = {keys - queries},
+        operandSegmentSizes = array<i32: 1, 1, 1, 0>}} : ({q}, {k}, {k}) -> {q}
+      return %y : {q}
+    }}"""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_laid_out_loops_have_constant_extents(sizes, dtype):
+    fused = tw.compile(attention(*sizes, dtype), stop_after="fuse")
+    (function,) = fused.functions()
+    kernel = read_kernel(function)
+    for machine in MACHINES:
+        nest = finish(schedule(kernel, machine).schedule.nest())
+        loops = [s for s in walk_stmts(nest.body) if isinstance(s, For) and s.kind in ("unroll", "vector")]
+        assert loops and [s.var for s in loops if s.trip is None or s.trip < 1] == []
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(100, 100), (70, 71)])
+def test_causal_attention_of_odd_sizes(queries, keys):
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((2, n, 32)).astype(np.float32) for n in (queries, keys, keys))
+    got = tw.compile(attention(queries, keys), threads=2).run({"q": q[None], "k": k[None], "v": v[None]})[0]
+    scores = 0.2 * q.astype(np.float64) @ k.transpose(0, 2, 1)
+    scores[:, np.arange(keys) > np.arange(queries)[:, None] + keys - queries] = -np.inf
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    want = weights / weights.sum(-1, keepdims=True) @ v
+    assert np.abs(got[0] - want).max() <= 1e-5 * np.abs(want).max()

@@ -1,0 +1,126 @@
+"""The spaces of the default rules: whatever is decided, a kernel keeps its meaning, in the interpreter and compiled.
+
+The machine described here has tiny caches, so that small kernels are asked all there is to decide."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from tilewright import te
+from tilewright.program.build import pack_array
+from tilewright.schedule.build import BuiltKernel
+from tilewright.schedule.interpret import interpret_nest
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.base import find
+from tilewright.targets.cpu.host import CpuDescription
+from tilewright.tune.space import Space
+
+MACHINE = CpuDescription(
+    "x86_64-unknown-linux-gnu", "x86-64-v3", ("avx2", "fma"), vector_bytes=32, vector_registers=16, cores=2,
+    l1_bytes=1 << 10, l2_bytes=8 << 10,
+)  # fmt: skip
+
+
+def matmul(m: int, k: int, n: int):
+    a, b, r = te.placeholder((m, k), "a"), te.placeholder((k, n), "b", constant=True), te.reduce_axis(k, "r")
+    return te.kernel(te.compute((m, n), lambda i, j: te.sum(a[i, r] * b[r, j], r), "c"))
+
+
+def conv(height: int, channels: int, filters: int, size: int):
+    n = height + size - 1
+    x, w = te.placeholder((n, n, channels), "x"), te.placeholder((size, size, channels, filters), "w", constant=True)
+    ry, rx, rc = te.reduce_axis(size, "ry"), te.reduce_axis(size, "rx"), te.reduce_axis(channels, "rc")
+    out = te.compute(
+        (height, height, filters), lambda y, z, f: te.sum(x[y + ry, z + rx, rc] * w[ry, rx, rc, f], ry, rx, rc), "s"
+    )
+    return te.kernel(te.compute((height, height, filters), lambda y, z, f: te.maximum(out[y, z, f], 0.0), "y"))
+
+
+def depthwise(height: int, channels: int, size: int):
+    n = height + size - 1
+    x, w = te.placeholder((n, n, channels), "x"), te.placeholder((size, size, channels), "w", constant=True)
+    ry, rx = te.reduce_axis(size, "ry"), te.reduce_axis(size, "rx")
+    return te.kernel(
+        te.compute((height, height, channels), lambda y, z, f: te.sum(x[y + ry, z + rx, f] * w[ry, rx, f], ry, rx))
+    )
+
+
+def batch_matmul(batch: int, m: int, k: int, n: int):
+    a, b, r = te.placeholder((batch, m, k), "a"), te.placeholder((batch, k, n), "b"), te.reduce_axis(k, "r")
+    return te.kernel(te.compute((batch, m, n), lambda q, i, j: te.sum(a[q, i, r] * b[q, r, j], r)))
+
+
+def transpose(rows: int, columns: int):
+    x = te.placeholder((rows, columns), "x")
+    return te.kernel(te.compute((columns, rows), lambda i, j: x[j, i]))
+
+
+KERNELS = {
+    "matmul": lambda: matmul(12, 22, 40),
+    "tall": lambda: matmul(61, 7, 11),
+    "vector": lambda: matmul(1, 40, 37),
+    "conv": lambda: conv(6, 5, 19, 3),
+    "depthwise": lambda: depthwise(6, 13, 5),
+    "batch_matmul": lambda: batch_matmul(3, 7, 5, 11),
+    "tall_transpose": lambda: transpose(37, 5),
+    "wide_transpose": lambda: transpose(5, 37),
+    "transpose": lambda: transpose(19, 27),
+}
+
+
+def arrays_of(kernel) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {p.name: rng.standard_normal(p.shape).astype(np.float32) for p in kernel.inputs}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_candidates_keep_the_meaning(name):
+    kernel = KERNELS[name]()
+    arrays = arrays_of(kernel)
+    expected = interpret_nest(Schedule(kernel).nest(), arrays)
+    space, rng = Space(kernel, MACHINE), random.Random(1)
+    for c in [space.default, *(space.sample(rng) for _ in range(12))]:
+        packed = {n: pack_array(a, c.nest.packs[n]) if n in c.nest.packs else a for n, a in arrays.items()}
+        found = interpret_nest(c.nest, packed)
+        for out in kernel.outputs:
+            np.testing.assert_allclose(found[out], expected[out], rtol=1e-4, atol=1e-4, err_msg=str(c.decisions))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_candidates_compile_to_the_same(name):
+    kernel = KERNELS[name]()
+    arrays = arrays_of(kernel)
+    target = find("cpu")
+    space, rng = Space(kernel, target.describe()), random.Random(2)
+    inputs = [arrays[p.name] for p in kernel.inputs]
+    expected = BuiltKernel(space.default.nest, target, 1)(*inputs)
+    for _ in range(3):
+        c = space.sample(rng)
+        found = BuiltKernel(c.nest, target, 2)(*inputs)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4, err_msg=str(c.decisions))
+
+
+def test_what_a_contraction_leaves_open():
+    open_ = Space(matmul(64, 64, 96), MACHINE).decisions
+    assert {"tile", "rows_inside", "row_blocks", "unroll", "prefetch"} <= open_.keys()
+    assert 0 in open_["prefetch"].candidates and 1024 in open_["prefetch"].candidates
+    assert len(open_["row_blocks"].candidates) > 1 and open_["row_blocks"].default == 1
+
+
+def test_rows_a_page_apart_are_few():
+    """Rows of the left operand that are 4096 bytes apart share the places of one set of the first-level cache."""
+    machine = CpuDescription(
+        "x86_64-unknown-linux-gnu", "x86-64-v4", ("avx512f",), vector_bytes=64, vector_registers=32,
+        l1_bytes=48 << 10, l2_bytes=1 << 20,
+    )  # fmt: skip
+    near, far = (Space(matmul(140, k, 256), machine).default.decisions["tile"] for k in (1000, 1024))
+    assert near[0] > 10 >= far[0]
+
+
+def test_long_windows_are_laid_out():
+    """A window of five is read once for all its neighbours."""
+    text = str(Space(depthwise(14, 32, 5), find("cpu").describe()).default.plain)
+    assert "unroll(5)" in text
