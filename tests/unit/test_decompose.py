@@ -45,3 +45,27 @@ def test_a_double_buffer_is_not_divided_among_threads():
     s.pipeline(rows, copy)
     with pytest.raises(ScheduleError, match="each other's elements"):
         s.parallel(rows)
+
+
+def test_a_copy_waits_until_all_is_there():
+    """In a loop that holds writer and reader only one row is written when the copy would read all of them."""
+    x = te.placeholder((4, 6), "x")
+    t = te.compute((4, 6), lambda i, k: x[i, k] * 2.0, "t")
+    r = te.reduce_axis(6, "r")
+    s = Schedule(te.kernel(te.compute((4,), lambda i: te.sum(t[i, r] * t[i, r], r), "y")))
+    (rows, _), (first, _) = s.loops("t"), s.loops("y")
+    s.merge(rows, first)
+    with pytest.raises(ScheduleError, match="cannot be shown that all of t"):
+        s.cache_read("y", "t")
+
+
+def test_a_reader_does_not_join_tiles_that_end_inside_of_others():
+    """The tiles of 2 in tiles of 5 end at 5, not where the buffer does."""
+    x = te.placeholder((3, 8), "x")
+    t = te.compute((3, 8), lambda i, k: x[i, k] * 2.0, "t")
+    s = Schedule(te.kernel(te.compute((3, 8), lambda i, k: t[i, k] + 1.0, "y")))
+    column = s.loops("t")[-1]
+    _, inside = s.split(column, 5)
+    outer, _ = s.split(inside, 2)
+    with pytest.raises(ScheduleError, match="end inside of other tiles"):
+        s.reverse_compute_at("y", outer)

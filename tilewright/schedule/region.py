@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+from math import prod
+
 from ..errors import CompileError
 from ..tensor.expr import (
     Buffer,
@@ -19,6 +22,9 @@ from ..tensor.expr import (
     variables,
 )
 from .nest import For, Stmt, children
+
+#: combinations of outer loops that are tried one by one
+_ENUMERATE = 1 << 14
 
 
 def inner_loops(s: Stmt) -> dict[str, Expr]:
@@ -95,6 +101,32 @@ def exact(index: tuple[Expr, ...], inner: dict[str, Expr], ranges: dict[str, tup
     return True
 
 
+def clipped_by_buffer(
+    index: tuple[Expr, ...], buffer: Buffer, inner: dict[str, Expr], ranges: dict[str, tuple[int, int]]
+) -> bool:
+    """Whether the loops that select an `exact` access end only where their tile or the buffer does, as `region` says.
+
+    A tile inside of a tile may end earlier: ``min(2, min(5, 8 - o * 5) - i * 2)``. Dimensions with several loops are
+    not looked at."""
+    _, _, extents = region([index], buffer, inner, ranges)
+    for e, extent in zip(index, extents, strict=True):
+        names = [v for v in variables(e) if v in inner]
+        if len(names) != 1 or const_value(inner[names[0]]) is not None:
+            continue
+        real = simplify(inner[names[0]], ranges)
+        if str(real) == str(extent):
+            continue
+        outer = sorted(variables(real) | variables(extent))
+        if any(v not in ranges for v in outer) or prod(ranges[v][1] + 1 for v in outer) > _ENUMERATE:
+            return False
+        for values in product(*[range(ranges[v][1] + 1) for v in outer]):
+            at = {v: (x, x) for v, x in zip(outer, values, strict=True)}
+            one, other = bounds(real, at), bounds(extent, at)
+            if one != other and one is not None and one[1] > 0:
+                return False
+    return True
+
+
 def same_region(
     accesses: list[tuple[Expr, ...]],
     bases: list[Expr],
@@ -128,4 +160,4 @@ def all_ranges(root: Stmt, known: dict[str, tuple[int, int]] | None = None) -> d
     return ranges
 
 
-__all__ = ["Op", "all_ranges", "const_value", "inner_loops", "region", "substitute"]
+__all__ = ["Op", "all_ranges", "clipped_by_buffer", "const_value", "inner_loops", "region", "substitute"]

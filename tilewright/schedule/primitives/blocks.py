@@ -33,7 +33,7 @@ from ..nest import (
     walk_stmts,
     writes,
 )  # fmt: skip
-from ..region import all_ranges, exact, inner_loops, region, same_region
+from ..region import all_ranges, clipped_by_buffer, exact, inner_loops, region, same_region
 from .state import ScheduleError, State, primitive, reads_of, stage_nest, touches
 
 
@@ -238,6 +238,8 @@ class BlockPrimitives(State):
             raise ScheduleError(f"{block} is already inside {var}", stage="schedule")
         if len(accesses) != 1 or not exact(accesses[0], inner_loops(at), all_ranges(self.body)):
             raise ScheduleError(f"one iteration of {var} does not write a rectangle of {name}", stage="schedule")
+        if not clipped_by_buffer(accesses[0], self.buffer(name), inner_loops(at), all_ranges(self.body)):
+            raise ScheduleError(f"the tiles of {name} inside {var} end inside of other tiles", stage="schedule")
         for s in stores(at.body):
             if name in writes(s):
                 self._only_writer(s)

@@ -79,7 +79,7 @@ class MemoryPrimitives(State):
             raise ScheduleError(f"block {block} is not inside {var}", stage="schedule")
         if buffer in writes(at):
             raise ScheduleError(f"{buffer} is written {f'inside {var}' if var else f'by {block}'}", stage="schedule")
-        self._filled(buffer)
+        self._filled(buffer, self._around(at) | ({var} if var is not None else set()))
         self._unconditional(at, buffer)
         bases, sizes, extents = self._reach(source, accesses, at) if var is not None else _whole(source)
         permute = _order(order, source)
@@ -108,15 +108,18 @@ class MemoryPrimitives(State):
             self._replace(root, seq(copy, root))
         return copy_name
 
-    def _filled(self, name: str) -> None:
-        """Raise ScheduleError unless all of a buffer is shown to be written before it is read: a copy reads all."""
+    def _filled(self, name: str, outside: set[str]) -> None:
+        """Raise ScheduleError unless all of a buffer is shown to be written before it is read: a copy reads all.
+
+        `outside` are the loops around the copy: of what they write there is only one iteration yet."""
         if name in self.params and name not in self.kernel.outputs:
             return
         root = home(self.body, name)
         writers = [s for s in stores(root) if name in writes(s)]
+        known = self._around(root) | outside
         for s in writers:
             (t,) = [t for t in s.targets if t.buffer == name]
-            around = [self.loop(v) for v in self.loops(s.block) if v not in self._around(root) | set(s.reduction)]
+            around = [self.loop(v) for v in self.loops(s.block) if v not in known | set(s.reduction)]
             if covers(t.indices, around, self.buffer(name).size, all_ranges(self.body)):
                 return
         raise ScheduleError(f"it cannot be shown that all of {name} has been written", stage="schedule")

@@ -103,25 +103,33 @@ class _Stream:
     def run(self) -> Stmt:
         last = len(self.kernel.members) - 1
         early = self.early[last]
-        body: Stmt = self.produce(last, Var("row") - early)
+        body: Stmt = self.produce(last, Var("row") - early, -early)
         body = replace(loop("row", self.kernel.members[last].total + early, body), notes=((ROWS, True),))
         for ring in self.rings:
             body = Alloc(ring.buffer, body)
         return body
 
-    def produce(self, i: int, row: Expr) -> Stmt:
-        """Make row `row` of member i's result, or only what later rows need, if it is before the first."""
+    def produce(self, i: int, row: Expr, lowest: int) -> Stmt:
+        """Make row `row` of member i's result, or only what later rows need, if it is before the first; `lowest` is the
+        lowest that it can be. Beyond the last row nothing is asked for."""
         m = self.kernel.members[i]
-        r = row - m.first
+        r, below = row - m.first, m.first + m.count < m.total
         parts: list[Stmt] = []
         if i:
             w = self.rings[i - 1].window
-            new = f"new{i - 1}"
-            more = loop(new, w.step, self.produce(i - 1, r * w.step + (w.rows - w.step) + Var(new)))
-            parts.append(If(_less(r, m.count), more))
-        fill = None if m.border is None else If(_at_least(row, 0), self.fill(i, row))
-        inside = Op("andi", (_at_least(r, 0), _less(r, m.count)), "i1")
-        return seq(*parts, If(inside, self.compute(i, r), fill))
+            new, ahead = f"new{i - 1}", w.rows - w.step
+            more = self.produce(i - 1, r * w.step + ahead + Var(new), (lowest - m.first) * w.step + ahead)
+            pull: Stmt = loop(new, w.step, more)
+            parts.append(If(_less(r, m.count), pull) if below else pull)
+        fill = None if m.border is None else self.fill(i, row)
+        if fill is not None and lowest < 0:
+            fill = If(_at_least(row, 0), fill)
+        tests = [_at_least(r, 0)] if lowest < m.first else []
+        tests += [_less(r, m.count)] if below else []
+        body = self.compute(i, r)
+        if tests:
+            body = If(tests[0] if len(tests) == 1 else Op("andi", tuple(tests), "i1"), body, fill)
+        return seq(*parts, body)
 
     # ---- a row of a member ----
 
