@@ -81,7 +81,7 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
         most = _rows_apart(s, block, rows, n, machine)
         caches = machine.l1_bytes, machine.l2_bytes
         short = is_contraction(anchor) and all(extents[k] <= SHORT for k in anchor.reduction)
-        room = LAID_OUT if short and machine.vector_registers > LAID_OUT else machine.vector_registers
+        room = min(LAID_OUT, machine.vector_registers) if short and width > 1 else machine.vector_registers
         best = choose_tile(spans, extents[n], width, room, depth, caches, most)
     else:
         best = choose_window_tile(spans[0], extents[n], width, machine.vector_registers, *window)
