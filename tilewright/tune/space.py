@@ -78,7 +78,7 @@ class Space:
     >>> space = Space(kernel, find("cpu").describe())
     >>> space.default.rule
     'contraction'
-    >>> space.sample(random.Random(0)).decisions.keys() == space.default.decisions.keys()
+    >>> "tile" in space.sample(random.Random(0)).decisions
     True
     """
 
