@@ -60,7 +60,7 @@ def test_a_neighbour_that_stays_and_goes(clock):
         clock[0] += 0.01
         if team.after(0, 0) == 2:
             tries.append(clock[0])
-            assert slow(team) == [1]
+            assert slow(team, 2) == [2, 1]
     gaps = np.diff([0.0, *tries])
     assert gaps[0] == pytest.approx(patience, abs=0.011) and gaps[-1] == pytest.approx(LAST, abs=0.02)
     assert all(b >= a for a, b in pairwise(gaps))
@@ -70,6 +70,14 @@ def test_a_neighbour_that_stays_and_goes(clock):
     slow(team, STRIKES)
     clock[0] += FIRST
     assert good(team) == [2]
+
+
+def test_waking_up_is_not_held_against_a_thread(clock):
+    team = Team(2)
+    slow(team, STRIKES)
+    clock[0] += FIRST
+    assert [*good(team), *slow(team), *good(team, 10)] == [2] * 12
+    assert not team.busy
 
 
 def test_a_single_thread_stays():

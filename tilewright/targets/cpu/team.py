@@ -50,7 +50,7 @@ class Team:
                 return self.size
         if self.size < self.threads and perf_counter() >= self._again:
             self.size += 1
-            self._strikes = STRIKES - 1  # one more slow run, and it is out again
+            self._strikes = STRIKES - 2  # out again after two slow runs: the first is, as the thread must wake up
             self._again = perf_counter() + self._patience
         return self.size
 
