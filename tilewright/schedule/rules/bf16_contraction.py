@@ -19,7 +19,7 @@ from ..primitives.dots import product_of_halves
 from ..schedule import Schedule, ScheduleError
 from .common import fuse_outer, load_strides, store_stride
 from .elementwise import schedule_border
-from .tiles import Tile, around, join_readers, pieces, prefetch_panels, registers
+from .tiles import Tile, around, join_readers, only_sum, pieces, prefetch_panels, registers
 
 NAME = "bf16-contraction"
 PRIORITY = 18
@@ -42,10 +42,9 @@ class Loops:
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
     if FEATURE not in getattr(machine, "features", ()) or machine.vector_bytes < 64:
         return "the machine has no instruction for pairs of bf16"
-    anchors = [s for s in kernel.stages if s.targets[0].init is not None]
-    if len(anchors) != 1 or len(anchors[0].targets) != 1 or kernel.opaque:
-        return "not a single reduction"
-    anchor = anchors[0]
+    anchor = only_sum(kernel)
+    if isinstance(anchor, str):
+        return anchor
     before, after, borders = around(kernel, anchor)
     s = Schedule(kernel, decisions=decisions)
     try:

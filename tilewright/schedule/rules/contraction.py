@@ -18,7 +18,7 @@ from ..machine import Machine, lanes
 from ..schedule import Schedule, ScheduleError
 from .common import fuse_outer, load_strides, store_stride
 from .elementwise import schedule_border
-from .tiles import Tile, around, join_readers, pieces, registers
+from .tiles import Tile, around, join_readers, only_sum, pieces, registers
 
 NAME = "contraction"
 PRIORITY = 20
@@ -38,12 +38,9 @@ NEXT_PANEL, AHEAD, STREAM = 1, (1024, 2048, 4096, 8192, 16384), 4096
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    anchors = [s for s in kernel.stages if s.targets[0].init is not None]
-    if len(anchors) != 1 or len(anchors[0].targets) != 1 or kernel.opaque:
-        return "not a single reduction"
-    anchor = anchors[0]
-    if 0 in anchor.extents.values():
-        return "a loop without iterations"
+    anchor = only_sum(kernel)
+    if isinstance(anchor, str):
+        return anchor
     before, after, borders = around(kernel, anchor)
     s = Schedule(kernel, decisions=decisions)
     try:

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...dtypes import NUMPY
 from ...tensor.analysis import flat
 from ...tensor.expr import Const, Expr, Var, simplify, substitute, variables
 from ..machine import Machine
 from ..schedule import Schedule
 from .common import load_strides
 
-SIZES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2, "i8": 1, "i1": 1}
 LINE = 64
 #: stands for the number of a row within its task
 ROW = "row of a task"
+
+
+def item(dtype: str) -> int:
+    """Bytes of an element."""
+    return NUMPY[dtype].itemsize
 
 
 @dataclass
@@ -48,7 +53,7 @@ class FarRows:
 
     def prefetch(self, s: Schedule, blocks: list[str], machine: Machine) -> None:
         """Ask for the rows of the next task in the last block before the one that writes the result."""
-        far = sum(b.size * SIZES[b.dtype] for b in s.params.values()) > machine.l2_bytes
+        far = sum(b.size * item(b.dtype) for b in s.params.values()) > machine.l2_bytes
         sums = [b for b in blocks[:-1] if s.stages[b].targets[0].init is not None]
         if not (self.starts and sums and far and s.sample_choice("prefetch", (True, False), True)):
             return
@@ -58,11 +63,11 @@ class FarRows:
             return
         rows = serial[0].trip if len(serial) == 2 else 1
         step = -(-self.length // serial[-1].trip)
-        near = sum((rows or 1) * self.length * SIZES[s.buffer(b).dtype] for b in self.starts) <= machine.l1_bytes // 2
+        near = sum((rows or 1) * self.length * item(s.buffer(b).dtype) for b in self.starts) <= machine.l1_bytes // 2
         values = {self.at: Var(self.at) + 1, ROW: Var(serial[0].var)}
         for buffer, start in self.starts.items():
             first = substitute(start, values) + Var(serial[-1].var) * step
-            elements = LINE // SIZES[s.buffer(buffer).dtype]
+            elements = LINE // item(s.buffer(buffer).dtype)
             s.prefetch(serial[-1].var, buffer, [first + i for i in range(0, step, elements)])
         if near:
             s.annotate(serial[-1].var, "near", True)
@@ -71,7 +76,7 @@ class FarRows:
 def past_caches(s: Schedule, block: str, at: str, machine: Machine) -> None:
     """Write a result that the caches cannot hold past them: a cache would first read what is overwritten."""
     result = s.buffer(s.store(block).targets[0].buffer)
-    if result.name not in s.params or result.size * SIZES[result.dtype] < getattr(machine, "l3_bytes", 1 << 62):
+    if result.name not in s.params or result.size * item(result.dtype) < getattr(machine, "l3_bytes", 1 << 62):
         return
     serial = [v for v in s.loops(block) if s.loop(v).kind == "serial" and s.extent_or_zero(v) > 1 and v != at]
     if serial and s.sample_choice("uncached", (True, False), True):

@@ -24,7 +24,7 @@ from ..machine import DotProduct, Machine
 from ..schedule import Schedule, ScheduleError
 from .common import fuse_outer, load_strides, store_stride
 from .elementwise import schedule_border
-from .tiles import around, join_readers, pack_weights, pieces
+from .tiles import around, join_readers, only_sum, pack_weights, pieces
 
 NAME = "integer-contraction"
 PRIORITY = 16
@@ -45,12 +45,9 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     dots: tuple[DotProduct, ...] = getattr(machine, "dot_products", ())
     if not dots:
         return "the machine has no instruction for sums of products of bytes"
-    anchors = [s for s in kernel.stages if s.targets[0].init is not None]
-    if len(anchors) != 1 or len(anchors[0].targets) != 1 or kernel.opaque:
-        return "not a single reduction"
-    anchor = anchors[0]
-    if 0 in anchor.extents.values():
-        return "a loop without iterations"
+    anchor = only_sum(kernel)
+    if isinstance(anchor, str):
+        return anchor
     before, after, borders = around(kernel, anchor)
     s = Schedule(kernel, decisions=decisions)
     try:

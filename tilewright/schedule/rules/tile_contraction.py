@@ -32,7 +32,7 @@ from ..schedule import Schedule, ScheduleError
 from .common import fuse_outer, load_strides, store_stride
 from .elementwise import schedule_border
 from .integer_contraction import factors as factors_of_bytes
-from .tiles import around, join_readers, pack_weights, pieces, prefetch_panels
+from .tiles import around, join_readers, only_sum, pack_weights, pieces, prefetch_panels
 
 NAME = "tile-contraction"
 PRIORITY = 15
@@ -60,12 +60,9 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     products: tuple[TileProduct, ...] = getattr(machine, "tiles", ())
     if not products:
         return "the machine has no registers that hold matrices"
-    anchors = [s for s in kernel.stages if s.targets[0].init is not None]
-    if len(anchors) != 1 or len(anchors[0].targets) != 1 or kernel.opaque:
-        return "not a single reduction"
-    anchor = anchors[0]
-    if 0 in anchor.extents.values():
-        return "a loop without iterations"
+    anchor = only_sum(kernel)
+    if isinstance(anchor, str):
+        return anchor
     before, after, borders = around(kernel, anchor)
     s = Schedule(kernel, decisions=decisions)
     try:

@@ -36,6 +36,14 @@ def pieces(total: int, size: int) -> list[tuple[int, int]]:
     return found
 
 
+def only_sum(kernel: Kernel) -> Stage | str:
+    """The stage of a kernel that sums, if it is the only one and has iterations; else why it is not for these rules."""
+    anchors = [s for s in kernel.stages if s.targets[0].init is not None]
+    if len(anchors) != 1 or len(anchors[0].targets) != 1 or kernel.opaque:
+        return "not a single reduction"
+    return "a loop without iterations" if 0 in anchors[0].extents.values() else anchors[0]
+
+
 def around(kernel: Kernel, anchor: Stage) -> tuple[Sequence[Stage], Sequence[Stage], Sequence[Stage]]:
     """The stages before a sum, those after it that read something, and the borders of a padded result."""
     at = kernel.stages.index(anchor)
