@@ -78,16 +78,14 @@ def _compile(source: Path, options: Options, to: Path) -> bool:
     from dataclasses import fields
 
     from .compiler import compile_state
-    from .kept import data_files
+    from .kept import write
     from .runtime.executable import Executable
 
     state, made = compile_state(source, keep=False, **{f.name: getattr(options, f.name) for f in fields(options)})
     if not isinstance(made, Executable):
         return False
-    made.package.report["files"] = data_files(source, state.files)
     try:
-        to.parent.mkdir(parents=True, exist_ok=True)
-        made.package.save(to)
+        write(made.package, to, source, state.files)
     except (OSError, UsageError):
         return False
     return True

@@ -139,9 +139,7 @@ class Entry:
     def keep(self, package: Package, files: Iterable[Path]) -> None:
         """Write the package. A cache that cannot be written is no error: the result exists."""
         with contextlib.suppress(OSError, UsageError):
-            package.report["files"] = data_files(self.model, files)
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            package.save(self.path)
+            write(package, self.path, self.model, files)
             self._bound()
 
     def _bound(self) -> None:
@@ -150,6 +148,13 @@ class Entry:
             if self.path.stat().st_size > self.limit // 2:
                 self.path.unlink()
             trim(self.path.parent, "*", self.limit)  # with what a killed process left half-written
+
+
+def write(package: Package, to: Path, model: Path, files: Iterable[Path]) -> None:
+    """Save the package of a model with what its data files were; OSError or UsageError if that is not possible."""
+    package.report["files"] = data_files(model, files)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    package.save(to)
 
 
 def data_files(model: Path, files: Iterable[Path]) -> dict[str, Any]:
