@@ -10,13 +10,9 @@ from torch_mlir import ir
 from ..ir import dialect
 from ..ir.graph import Graph
 from ..ir.types import type_of
-from ..ops.winograd import transform_weights
+from ..ops.winograd import TRANSFORM, WEIGHT, transform_weights
 from .passes import PassReport, register
 from .rewrite import Rewriter, pattern, rewrite, shape, static
-
-#: multiply-adds in the time of one element of a transform, and of one transformed weight read from memory (measured
-#: with AVX-512)
-TRANSFORM, WEIGHT = 16, 25
 
 
 @register("winograd")
@@ -35,7 +31,7 @@ class Winograd:
     """
 
     tile: Literal["auto", "2", "4"] = "auto"
-    worth: float = 0.8
+    worth: float = 0.9
 
     def run(self, graph: Graph) -> PassReport:
         @pattern("conv")
@@ -70,13 +66,13 @@ def winograd(rw: Rewriter, op: ir.Operation, tile: str, worth: float) -> Any:
     return out if bias is None else rw.create("add", out, bias)
 
 
-def choose(size: tuple[int, int, int], c: int, f: int, worth: float = 0.8) -> int | None:
+def choose(size: tuple[int, int, int], c: int, f: int, worth: float = 0.9) -> int | None:
     """The tile size with the lowest estimated time for n x h x w results of c to f channels; None: the direct way."""
     n, h, w = size
-    direct = n * h * w * 9 * c * f * worth
+    direct = (n * h * w + WEIGHT) * 9 * c * f * worth
     best: tuple[float, int | None] = (direct, None)
     for m in (2, 4):
         tiles, p = n * -(-h // m) * -(-w // m), (m + 2) ** 2
-        products = max(p * tiles * c * f, p * c * f * WEIGHT)
-        best = min(best, (products + p * tiles * (c + f) * TRANSFORM, m), key=lambda b: b[0])
+        time = (tiles + WEIGHT) * p * c * f + p * tiles * (c + f) * TRANSFORM
+        best = min(best, (time, m), key=lambda b: b[0])
     return best[1]

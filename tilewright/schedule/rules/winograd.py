@@ -16,7 +16,7 @@ from math import gcd
 
 import numpy as np
 
-from ...ops.winograd import matrices
+from ...ops.winograd import TRANSFORM, WEIGHT, matrices
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, ceildiv, minimum
 from ...tensor.kernel import Kernel
 from ..machine import Machine, lanes
@@ -87,11 +87,16 @@ def build(kernel: Kernel, machine: Machine, choose: Choose) -> Direct:
 
 
 def _blocks(s: Shape, machine: Machine, choose: Choose) -> Blocks:
-    """Blocks whose transformed input takes half of the second-level cache; filters are shared out if tiles are few."""
+    """Blocks whose transformed input takes half of the second-level cache; cores share tiles, or the filters if that is
+    less work for each of them: with a share of the tiles it needs all weights, with one of the filters all inputs."""
     width = min(lanes(machine, s.dtype), gcd(s.channels, s.filters) & -gcd(s.channels, s.filters))
     most = max(machine.l2_bytes // 2 // (s.p**2 * s.channels * 4), 1)
-    few = s.tiles < 8 * machine.cores
-    tasks = 1 if few else machine.cores * -(-s.tiles // (most * machine.cores))
+    cores, inputs = machine.cores, s.p**2 * s.channels * s.tiles * TRANSFORM
+    weights = s.p**2 * s.channels * s.filters * WEIGHT
+    share_tiles = -(-s.tiles // (most * cores)) * weights + inputs / cores
+    share_filters = -(-s.tiles // most) * weights / cores + inputs
+    by_filters = cores == 1 or share_filters < share_tiles
+    tasks = -(-s.tiles // most) if by_filters else cores * -(-s.tiles // (most * cores))
     tiles = -(-s.tiles // tasks)
     sizes = tile_candidates([tiles], s.filters, width, machine.vector_registers)
     sizes = [t for t in sizes if s.filters % (t[2] * width) == 0]
@@ -100,9 +105,9 @@ def _blocks(s: Shape, machine: Machine, choose: Choose) -> Blocks:
     gemm = Tile(*choose("gemm_tile", sizes, best))
     panels = s.filters // (gemm.vectors * width)
     halves = [d for d in range(1, panels + 1) if panels % d == 0]
-    fitting = [d for d in halves if d % machine.cores == 0] or [max(halves)]
-    shares = choose("filter_shares", halves, fitting[0] if few else 1)
-    tiles = choose("block_tiles", sorted({tiles, *[-(-s.tiles // k) for k in range(1, 4 * machine.cores + 1)]}), tiles)
+    fitting = [d for d in halves if d % cores == 0] or [max(halves)]
+    shares = choose("filter_shares", halves, fitting[0] if by_filters else 1)
+    tiles = choose("block_tiles", sorted({tiles, *[-(-s.tiles // k) for k in range(1, 4 * cores + 1)]}), tiles)
     return Blocks(tiles, shares, gemm.vectors * width, width, gemm)
 
 
