@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,10 @@ class State:
     unknown: dict[str, str] = field(default_factory=dict)
     #: what the tuning database gave (`tune.lookup.Tuned`)
     tuned: Any = None
+    #: the convolutions that may be computed in several ways (`graph.winograd.Layer` -> how many there are), and those
+    #: ways where they are given, in place of the database's
+    layers: Mapping[Any, int] = field(default_factory=dict)
+    ways: Mapping[str, str] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     #: whether the graph's constants are not needed once they have been packed
@@ -135,10 +139,33 @@ def layout(state: State) -> None:
             t.dtype == "bf16" for t in getattr(state.description, "tiles", ())
         )
         if state.options.winograd and getattr(state.description, "winograd", False) and not tiles:
-            worth = 0.45 if state.options.precision == "bf16" else 0.8  # the direct way takes half the time in bf16
-            _passes(state, f"winograd{{worth={worth}}},dce")
+            _winograd(state)
         if state.options.precision != "f32":
             _passes(state, f"precision{{dtype={state.options.precision}}},cse,dce")
+
+
+def _winograd(state: State) -> None:
+    """3x3 convolutions by Winograd's method: as it was measured, else as it is estimated."""
+    from .graph.winograd import layers
+
+    plain = state.options.precision == "f32"
+    state.layers = layers(state.module) if plain else {}
+    tuned = _open_tuned(state) if state.layers and state.ways is None else None
+    found = state.ways or {}
+    if tuned is not None:
+        found = {str(layer): way for layer in state.layers if (way := tuned.way(layer)) is not None}
+    ways = "/".join(f"{layer}:{way}" for layer, way in found.items())
+    worth = 0.9 if plain else 0.45  # the direct way takes half the time in bf16
+    _passes(state, f"winograd{{worth={worth}{f',ways={ways}' if ways else ''}}},dce")
+
+
+def _open_tuned(state: State) -> Any:
+    """What the tuning database knows, None if it is not to be asked."""
+    from .tune.lookup import Tuned
+
+    if state.tuned is None and state.options.tuned:
+        state.tuned = Tuned.open(state.target, state.description, state.options.thread_count)
+    return state.tuned
 
 
 def lower_graph(state: State) -> None:
@@ -156,9 +183,7 @@ def fuse_graph(state: State) -> None:
 
 def schedule_kernels(state: State) -> None:
     """Kernels -> loop nests: by the tuning database if it has them, else by the default rules."""
-    from .tune.lookup import Tuned
-
-    tuned = Tuned.open(state.target, state.description, state.options.thread_count) if state.options.tuned else None
+    tuned = _open_tuned(state)
     for function in state.module.functions():
         kernel = read_kernel(function)
         if _recall(state, kernel, function, tuned):
@@ -170,7 +195,6 @@ def schedule_kernels(state: State) -> None:
         state.schedules[kernel.name] = schedule_kernel(kernel, state.description)
         state.nests[kernel.name] = finish(state.schedules[kernel.name].schedule.nest())
     if tuned is not None:
-        state.tuned = tuned
         tuned.close()
     if getattr(state.description, "stream_rows", False) and state.options.stream:
         _stream(state)
@@ -277,11 +301,17 @@ class Snapshot:
 
 
 def compile_state(
-    source: Any, *, start_after: str | None = None, keep: bool = True, **options: Any
+    source: Any,
+    *,
+    start_after: str | None = None,
+    keep: bool = True,
+    ways: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> tuple[State, Any]:
     """What `tilewright.compile` returns, by running the stages, with everything that was made on the way.
 
-    Without `keep` constants go when they have been packed.
+    Without `keep` constants go when they have been packed. `ways` are those of the pass `winograd`, in place of what the
+    tuning database says.
     """
     chosen = Options.of(**options)
     if chosen.precision == "auto":
@@ -293,7 +323,7 @@ def compile_state(
     _check_stage_names(chosen, pipeline, start_after)
     # a caller's graph, and the references of `verify`, share their constants with ours
     consume = not keep and not isinstance(source, Graph) and not chosen.verify
-    state = State(chosen, target, target.describe(), source=source, consume=consume)
+    state = State(chosen, target, target.describe(), source=source, consume=consume, ways=ways)
     looked_at = chosen.verify or chosen.dump or chosen.print_after or chosen.stop_after or start_after
     plain = chosen.precision == "f32" and not looked_at  # else the nests themselves are wanted later
     if not keep and chosen.cache and plain and hasattr(target, "memo") and all_ours():
@@ -451,8 +481,9 @@ def report(state: State) -> dict[str, Any]:
             levels.append({"stage": stage.name, "level": stage.level, "text": stage.doc, "seconds": seconds})
     kernels = [*_kernel_reports(state), *(known.report for known in state.recalled.values())]
     notes = [*precision_notes(state), *([str(state.fusion)] if state.fusion else [])]
-    if state.tuned is not None and state.tuned.problem:
-        notes.append(state.tuned.problem)
+    if state.tuned is not None:
+        notes += [state.tuned.problem] if state.tuned.problem else []
+        notes += [f"tuned {r.speedup:.2f}x: {layer.described(w)}" for layer, (w, r) in state.tuned.ways.items()]
     precision = state.options.precision
     return {"model": state.name, "precision": precision, "levels": levels, "kernels": kernels, "notes": notes}
 

@@ -93,6 +93,8 @@ def tune_command(
         for t in report.tasks
     ]
     table(("kernel", "calls", "ms", "trials", "space", "speedup"), rows)
+    for way in report.ways:
+        note(str(way))
     failed = ", ".join(f"{n} {s}" for s, n in sorted(report.outcomes.items()) if s != "ok")
     note(
         f"{report.trials} trials in {report.seconds:.0f} s{f' ({failed})' if failed else ''}; "
@@ -155,10 +157,8 @@ def _display() -> Iterator[Any]:
         def line(report: TuneReport, at: int | None, used: float) -> None:
             if time.monotonic() - last[0] > 10 or at is None:
                 last[0] = time.monotonic()
-                note(
-                    f"{used:4.0%}  {report.trials} trials  kernels {report.speedup:.3f}x  "
-                    + (report.tasks[at].label if at is not None else "done")
-                )
+                work = report.tasks[at].label if at is not None else report.doing or "done"
+                note(f"{used:4.0%}  {report.trials} trials  kernels {report.speedup:.3f}x  {work}")
 
         yield line
         return
@@ -175,8 +175,9 @@ def _live_table(report: TuneReport, at: int | None, used: float, height: int) ->
     from rich.table import Table
 
     left = f"about {report.seconds * (1 - used) / used:.0f} s left" if used > 0.02 else ""
+    work = report.doing or f"{report.trials} trials  all kernels {report.speedup:.3f}x"
     drawn = Table(
-        title=f"{used:.0%} of the budget, {left}  {report.trials} trials  all kernels {report.speedup:.3f}x",
+        title=f"{used:.0%} of the budget, {left}  {work}",
         title_justify="left",
     )
     for heading in ("", "kernel", "ms", "trials", "best", "schedule"):

@@ -194,7 +194,8 @@ def arguments(op: ir.Operation | ir.OpView) -> list[ir.Value | None]:
     cls, values = operator(op), list(op.operation.operands)
     attrs = op.operation.attributes
     if "operandSegmentSizes" not in attrs:
-        return values
+        fixed = sum(not spec.variadic for spec in cls.operands)
+        return [*values, *[None] * (fixed - len(values))]
     out: list[ir.Value | None] = []
     sizes = list(ir.DenseI32ArrayAttr(attrs["operandSegmentSizes"]))
     for spec, n in zip(cls.operands, sizes, strict=False):

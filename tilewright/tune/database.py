@@ -243,7 +243,7 @@ class Database:
         """(features, ratio) of the newest good measurements of all kernels on a machine, for the cost model."""
         sql = (
             "SELECT m.features, m.ratio FROM measurements m JOIN tasks t ON t.id = m.task"
-            " WHERE m.status='ok' AND t.target=? AND t.features=?"
+            " WHERE m.status='ok' AND length(m.features) > 0 AND t.target=? AND t.features=?"
             " ORDER BY m.id DESC LIMIT ?"
         )
         return [(_floats(f), r) for f, r in self._all(sql, machine.target, machine.features, limit)]

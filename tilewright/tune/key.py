@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..graph.winograd import Layer
 from ..schedule.nest import Nest
 from ..schedule.text import format_nest
 from ..tensor.expr import Const, Expr, Load, Op, Var, children
@@ -42,6 +43,15 @@ def kernel_key(kernel: Kernel) -> Key:
     True
     """
     return Key(_digest(_parts(kernel, str)), _digest(_parts(kernel, lambda size: "?")), _extents(kernel))
+
+
+def layer_key(layer: Layer) -> Key:
+    """The key of a convolution whose way is to be chosen.
+
+    >>> layer_key(Layer(1, 7, 7, 512, 512)).extents
+    (1, 7, 7, 512, 512)
+    """
+    return Key(_digest(["way", str(layer)]), _digest(["way"]), layer.sizes)
 
 
 _MADE = re.compile(r"^ *(?:for (\w+) in|(\w+) = |with .* as (\w+):)", re.MULTILINE)
@@ -114,4 +124,4 @@ def _extents(kernel: Kernel) -> tuple[int, ...]:
     return tuple(sizes) or tuple(n for p in kernel.params for n in p.shape)
 
 
-__all__ = ["Key", "kernel_key", "nest_digest"]
+__all__ = ["Key", "kernel_key", "layer_key", "nest_digest"]

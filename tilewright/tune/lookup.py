@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import TilewrightError
+from ..graph.winograd import WAYS, Layer
 from ..options import get
 from ..schedule.finish import finish
 from ..schedule.machine import Machine as Description
@@ -15,7 +16,7 @@ from ..schedule.nest import Nest
 from ..schedule.rules import Scheduled, schedule
 from ..tensor.kernel import Kernel
 from .database import Database, Machine, Result
-from .key import kernel_key, nest_digest
+from .key import Key, kernel_key, layer_key, nest_digest
 
 
 @dataclass
@@ -23,13 +24,15 @@ class Tuned:
     """Results for one compilation. A database that is not there or cannot be read is the same as an empty one;
     `problem` tells why.
 
-    `used` has the result for every kernel (by name) that was scheduled with one.
+    `used` has the result for every kernel (by name) that was scheduled with one, `ways` the way and the result for
+    every convolution (by its sizes) whose way was measured.
     """
 
     machine: Machine | None
     database: Database | None = None
     problem: str = ""
     used: dict[str, Result] = field(default_factory=dict)
+    ways: dict[Layer, tuple[str, Result]] = field(default_factory=dict)
 
     @staticmethod
     def open(target: Any, description: Any, threads: int) -> Tuned:
@@ -45,14 +48,14 @@ class Tuned:
 
     def knows(self, kernel: Kernel) -> bool:
         """Whether the database has a result for a kernel (that may turn out not to mean the same any more)."""
-        return self._result(kernel) is not None
+        return self._result(kernel_key(kernel)) is not None
 
     def schedule(self, kernel: Kernel, description: Description) -> tuple[Scheduled, Nest]:
         """The schedule of a kernel and its finished nest, tuned if possible.
 
         A result counts only if its decisions lead to the very nest that was measured: another version of the rules may
         mean something else by them."""
-        result = self._result(kernel)
+        result = self._result(kernel_key(kernel))
         if result is not None:
             try:
                 made = schedule(kernel, description, result.decisions)
@@ -65,11 +68,21 @@ class Tuned:
         made = schedule(kernel, description)
         return made, finish(made.schedule.nest())
 
-    def _result(self, kernel: Kernel) -> Result | None:
+    def way(self, layer: Layer) -> str | None:
+        """How a convolution is to be computed (see the pass `winograd`), None if nothing better than the estimate was
+        found."""
+        result = self._result(layer_key(layer))
+        way = result.decisions.get("way") if result is not None else None
+        if result is None or way not in WAYS:
+            return None
+        self.ways[layer] = way, result
+        return str(way)
+
+    def _result(self, key: Key) -> Result | None:
         if self.database is None or self.machine is None:
             return None
         try:
-            return self.database.result(kernel_key(kernel).kernel, self.machine)
+            return self.database.result(key.kernel, self.machine)
         except (TilewrightError, sqlite3.Error, ValueError, TypeError) as e:
             self.problem, self.database = f"the tuning database was not used: {e}".split("\n")[0], None
             return None

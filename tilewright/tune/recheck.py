@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .database import Database, Machine
-from .key import kernel_key
+from .key import kernel_key, layer_key
 
 #: rounds of both models (more of a fast one, as many as fit into so many seconds), runs of each in a round, and how
 #: often results may be taken back
@@ -46,12 +46,13 @@ def recheck(source: Any, options: dict[str, Any], database: Database, machine: M
 
     found = Recheck()
     with using(database):
-        _, plain = compile_state(source, **{**options, "tuned": False})
+        _, plain = compile_state(source, **{**options, "tuned": False, "ways": {}})
         try:
             for attempt in range(PASSES):
-                state, tuned = compile_state(source, **{**options, "tuned": True})
+                state, tuned = compile_state(source, **{**options, "tuned": True, "ways": None})
                 used = dict(state.tuned.used) if state.tuned is not None else {}
-                if not used:
+                ways = dict(state.tuned.ways) if state.tuned is not None else {}
+                if not used and not ways:
                     found.tuned = found.untuned
                     return found
                 try:
@@ -59,12 +60,14 @@ def recheck(source: Any, options: dict[str, Any], database: Database, machine: M
                 finally:
                     tuned.close()
                 slow = [name for name in used if _slower(ratios.get(name))]
-                if not slow and _slower(ratios[""]):
-                    slow = list(used)  # no single kernel is to blame
-                elif attempt == PASSES - 1:
-                    slow = slow and list(used)
-                if not slow:
+                all_of_it = not slow and _slower(ratios[""])  # no single kernel is to blame
+                if not slow and not all_of_it:
                     return found
+                if all_of_it or attempt == PASSES - 1:
+                    slow = list(used)
+                    for layer, (way, _) in ways.items():
+                        database.withdraw(database.task(layer_key(layer), "conv3x3 way", machine), way)
+                        found.withdrawn.append(layer.described(way))
                 for name in slow:
                     number = database.task(kernel_key(state.kernels[name]), name, machine)
                     database.withdraw(number, used[name].digest)

@@ -33,6 +33,7 @@ from .tasks import Progress, Task, extract_tasks, next_task
 if TYPE_CHECKING:
     from .recheck import Recheck
     from .station import Fleet
+    from .ways import WayReport
 
 #: candidates measured together
 BATCH = 8
@@ -40,6 +41,8 @@ BATCH = 8
 MARGIN = 0.98
 #: a model's budget is spent in turns: so much of each on kernels alone, the rest on races in the model
 TURNS, ALONE = 3, 0.6
+#: what comes before: ways to compute convolutions, in so much of the time, or as that part of the trials
+WAYS = 0.2
 
 
 @dataclass
@@ -63,7 +66,10 @@ class TaskReport:
 
 @dataclass
 class TuneReport:
-    """The outcome of `tune`: one entry a kernel, trials made now, and how they ended (status -> count)."""
+    """The outcome of `tune`: one entry a kernel, trials made now, and how they ended (status -> count).
+
+    `ways` has the convolutions that are computed another way than estimated, `doing` what is at work before there are
+    tasks."""
 
     tasks: list[TaskReport]
     trials: int = 0
@@ -71,6 +77,8 @@ class TuneReport:
     outcomes: Counter = field(default_factory=Counter)
     interrupted: bool = False
     recheck: Recheck | None = None
+    ways: list[WayReport] = field(default_factory=list)
+    doing: str = ""
 
     @property
     def before(self) -> float:
@@ -85,7 +93,7 @@ class TuneReport:
     def __str__(self) -> str:
         bad = ", ".join(f"{n} {s}" for s, n in sorted(self.outcomes.items()) if s != "ok")
         head = f"{self.trials} trials in {self.seconds:.0f} s{f' ({bad})' if bad else ''}"
-        lines = [f"{head}, kernels {self.speedup:.2f}x"]
+        lines = [f"{head}, kernels {self.speedup:.2f}x", *(f"  {w}" for w in self.ways)]
         for t in self.tasks:
             note = t.problem or (f"{1 / t.ratio:.2f}x" if t.ratio < 1 else "default")
             lines.append(f"  {t.seconds * 1e3:9.3f} ms  {t.trials:5} of {t.space:6}  {note:8}  {t.label}")
@@ -131,30 +139,59 @@ def tune(
     for name, value in (("trials", trials), ("minutes", minutes)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
             raise UsageError(f"{name} must be positive, not {value!r}", stage="tune")
-    deadline = time.monotonic() + 60 * minutes if minutes is not None else None
+    begin = time.monotonic()
+    deadline = begin + 60 * minutes if minutes is not None else None
     model = CostModel(seed)
     chosen = Options.of(target=target, threads=threads, inputs=inputs)
-    options = {"target": target, "threads": chosen.thread_count, "inputs": inputs, "tuned": False}
-    found = extract_tasks(source, **options)
+    options = {"target": target, "threads": chosen.thread_count, "inputs": inputs}
     kept = database or Database()
     if runners:
         from .station import connect
         from .wire import key_from
 
-        threads_there = chosen.thread_count
         secret = key_from(key) if key is not None else None
-        fleet: Any = connect(runners, threads_there, target=target, key=secret)
+        fleet: Any = connect(runners, chosen.thread_count, target=target, key=secret)
+        found = extract_tasks(source, **options, tuned=False)
         return Tuner(found, chosen, model, kept, seed, watch, fleet).run(trials, deadline)
-    tuner = Tuner(found, chosen, model, kept, seed, watch)
-    options.pop("tuned")
+    ways = _ways(source, options, kept, watch, trials, begin, deadline) if verify else TuneReport([])
+    if ways.interrupted:
+        return ways
+    options["ways"] = {str(w.layer): w.way for w in ways.ways}
+    tuner = Tuner(extract_tasks(source, **options, tuned=False), chosen, model, kept, seed, watch)
+    tuner.report.ways = ways.ways
     report = _in_turns(tuner, source, options, trials, deadline) if verify else tuner.run(trials, deadline)
-    if verify and not report.interrupted and any(t.ratio < 1 for t in report.tasks):
+    if verify and not report.interrupted and (report.ways or any(t.ratio < 1 for t in report.tasks)):
         from .recheck import recheck
 
         report.recheck = recheck(source, options, kept, tuner.machine)
         for t, task in zip(report.tasks, tuner.tasks, strict=True):
             if task.kernel.name in report.recheck.withdrawn:
                 t.ratio, t.decisions = 1.0, {}
+    return report
+
+
+def _ways(
+    source: Any, options: dict[str, Any], kept: Database, watch: Watch | None, trials: int | None, begin: float,
+    deadline: float | None,
+) -> TuneReport:  # fmt: skip
+    """The convolutions that are faster another way than estimated; see `ways`."""
+    from .ways import Ways
+
+    report = TuneReport([])
+    until = None if deadline is None else begin + WAYS * (deadline - begin)
+
+    def tell(what: str) -> None:
+        report.doing, report.seconds = what, time.monotonic() - begin
+        if watch is not None:
+            watch(report, None, 0.0 if deadline is None else report.seconds / (deadline - begin))
+
+    target = find(options["target"])
+    machine = machine_of(target, target.describe(), options["threads"])
+    races = Ways(source, options, kept, machine, tell)
+    try:
+        report.ways = races.run(None if trials is None else int(WAYS * trials), until)
+    except KeyboardInterrupt:
+        report.interrupted = True
     return report
 
 

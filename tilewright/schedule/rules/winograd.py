@@ -22,8 +22,8 @@ from ...tensor.kernel import Kernel
 from ..machine import Machine, lanes
 from ..nest import Alloc, For, If, Pack, Stmt, Store, loop, seq, store
 from . import Choose, Direct, direct
-from .contraction import tile_candidates, tile_cost
 from .nests import add, index, less, mul
+from .tile_choice import tile_candidates, tile_cost
 from .tiles import Tile
 
 
