@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from .schedule.finish import finish
 from .schedule.nest import Nest
 from .schedule.rules import Scheduled, all_ours, direct_operators, writes_once
 from .schedule.rules import schedule as schedule_kernel
+from .schedule.rules.depthwise_chain import worth_joining
 from .targets.base import Target, find
 from .tensor.fold_constants import fold_constants
 from .tensor.fuse import FusionReport, fuse
@@ -43,7 +45,7 @@ SIMPLIFY = (
     "simplify,fold,cse,dce,match-softmax,match-norm,match-activation,match-gelu,simplify,match-attention,fold-batch-norm,"
     "simplify,fold,cse,dce"
 )
-LAYOUT = "layout,simplify,fold,cse,dce"
+LAYOUT = "layout,transposed-conv,simplify,fold,cse,dce"
 
 
 @dataclass
@@ -177,7 +179,9 @@ def lower_graph(state: State) -> None:
 
 
 def fuse_graph(state: State) -> None:
-    state.graph, state.fusion = fuse(state.module, writes_once())
+    d = state.description
+    joins = partial(worth_joining, machine=d) if getattr(d, "row_chains", False) else None
+    state.graph, state.fusion = fuse(state.module, writes_once(), joins)
     state.module.verify("fuse")
 
 
@@ -310,8 +314,8 @@ def compile_state(
 ) -> tuple[State, Any]:
     """What `tilewright.compile` returns, by running the stages, with everything that was made on the way.
 
-    Without `keep` constants go when they have been packed. `ways` are those of the pass `winograd`, in place of what the
-    tuning database says.
+    Without `keep` constants go when they have been packed. `ways` are those of the pass `winograd`, in place of what
+    the tuning database says.
     """
     chosen = Options.of(**options)
     if chosen.precision == "auto":

@@ -15,6 +15,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import func
 
 import tilewright as tw
+from tilewright import te
 from tilewright.errors import OpError
 from tilewright.graph.interpret import interpret
 from tilewright.ir import dialect
@@ -23,7 +24,9 @@ from tilewright.ir.dialect import OPERATORS
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import NUMPY, from_array
 from tilewright.schedule.interpret import interpret_nest
+from tilewright.schedule.rules import schedule
 from tilewright.schedule.text import format_nest, parse_nest
+from tilewright.targets.base import find
 
 
 def f(*shape, low=-2.0, high=2.0):
@@ -376,3 +379,13 @@ def test_max_pool_indices(dtype):
     ]
     todo = [("max_pool_indices", [numbers(rng, s, dtype)], {**a, "order": o}) for s, a in shapes for o in (0, 1)]
     assert not wrong(todo, threads=3)
+
+
+def test_clipping_keeps_nan_and_infinities():
+    """A maximum beside a constant is one instruction, whose operands have an order."""
+    x = te.placeholder((40,), "x")
+    kernel = te.kernel(te.compute((40,), lambda i: te.minimum(te.maximum(x[i], 0.0), 6.0), "y"))
+    given = np.linspace(-3, 9, 40, dtype=np.float32)
+    given[[3, 5, 17, 18, 39]] = np.nan, -0.0, np.inf, -np.inf, np.nan
+    for s in (tw.Schedule(kernel), schedule(kernel, find("cpu").describe()).schedule):
+        np.testing.assert_array_equal(s.build(threads=1)(given), np.clip(given, 0, 6))

@@ -328,6 +328,46 @@ def test_rfactor():
     refuses(s, "other loops or blocks stand between the reduction loops of s0", "rfactor", "s0", "k")
 
 
+def test_partial_sums():
+    s = Schedule(kernel(DENSE))
+    (outer, _), (tile, _) = s.split("k", 2), s.split("m", 4)
+    s.reorder(outer, tile, "k_i", "m_i", "n")
+    assert s.partial_sums("s0", tile, scope="register") == "s0_p"
+    becomes(
+        s,
+        """
+        c = local(f32[6, 8])
+        for k_o in serial(3):
+            for m_o in serial(2):
+                c_p = register(f32[4, 8])
+                for k_i in serial(min(2, k_o * -2 + 5)):
+                    for m_i in serial(min(4, m_o * -4 + 6)):
+                        for n in serial(8):
+                            s0: c_p[m_i, n] = reduce(addf(c_p[m_i, n], mulf(a[m_o * 4 + m_i, k_o * 2 + k_i], b[k_o * 2 + k_i, n])), init=f32(0.0), over=(k_i,))
+                for m_c_p in serial(min(4, m_o * -4 + 6)):
+                    for n_c_p in serial(8):
+                        s0_p: c[m_o * 4 + m_c_p, n_c_p] = reduce(addf(c[m_o * 4 + m_c_p, n_c_p], c_p[m_c_p, n_c_p]), init=f32(0.0), over=(k_o,))
+        for i in serial(6):
+            for j in serial(8):
+                s1: y[i, j] = maximumf(c[i, j], f32(0.0))
+        """,
+    )
+    refuses(s, "c_p inside m_o too", "partial_sums", "s0", "m_o")
+    s = Schedule(kernel(SUM))
+    refuses(s, "s0 does not sum over loops inside k alone", "partial_sums", "s0", "k")
+    refuses(s, "there is no loop z", "partial_sums", "s0", "z")
+    with pytest.raises(ScheduleError, match="there is no scope far"):
+        s.partial_sums("s0", "i", scope="far")
+    s.partial_sums("s0", "i")
+    becomes(s, body(s))
+    refuses(Schedule(kernel(CHAIN)), "s0 is not a reduction with a known combiner", "partial_sums", "s0", "i")
+    refuses(Schedule(kernel(ARGMAX)), "s0 is not a reduction with a known combiner", "partial_sums", "s0", "i")
+    s = Schedule(kernel(DENSE))
+    s.reorder("m", "k", "n")
+    s.split("n", 2)
+    refuses(s, "one iteration of m does not write a rectangle of c", "partial_sums", "s0", "m")
+
+
 def test_pack():
     s = Schedule(kernel(DENSE, constants=("b",)))
     s.pack("b", ((), (4,)), (1, 0, 2))

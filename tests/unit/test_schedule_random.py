@@ -113,7 +113,7 @@ PRIMITIVES = [
     "split", "split", "fuse", "merge", "merge", "reorder", "reorder", "tile", "unroll", "vectorize", "parallel", "bind", "annotate",
     "prefetch", "inline", "compute_at", "compute_at", "reverse_compute_at", "reverse_compute_at", "cache_read",
     "cache_read", "cache_write", "rfactor", "decompose_reduction", "decompose_reduction", "pipeline", "pipeline",
-    "reindex", "pack", "set_scope", "tensorize",
+    "partial_sums", "partial_sums", "reindex", "pack", "set_scope", "tensorize",
 ]  # fmt: skip
 
 
@@ -160,6 +160,8 @@ def random_step(s: Schedule, rng: random.Random) -> tuple[str, tuple]:
         return name, (loop, *rng.sample(chosen_blocks, min(len(chosen_blocks), rng.choice([1, 1, 2]))))
     if name in ("compute_at", "reverse_compute_at"):
         return name, (block, loop)
+    if name == "partial_sums":
+        return name, (block, rng.choice(own or loops))
     if name == "rfactor":
         reduction = [v for v in own if blocks != ["none"] and v in s.store(block).reduction]
         return name, (block, *reduction[-rng.choice([1, 1, 2]) :])

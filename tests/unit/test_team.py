@@ -100,7 +100,7 @@ def in_teams(model, sizes, inputs):
     context = model._take()
     try:
         for size in sizes:
-            results, addresses = model._outputs(None, inputs)
+            results, addresses = model._outputs(None, inputs, [])
             context._size.value = size
             context.run([a.ctypes.data for a in inputs], addresses)
             yield [r.tobytes() for r in results]
@@ -134,7 +134,7 @@ def test_teams_that_change_all_the_time(model, inputs):
 def test_runs_report_long_waits(model, inputs):
     context = model._take()
     try:
-        results, addresses = model._outputs(None, inputs)
+        results, addresses = model._outputs(None, inputs, [])
         context.run([a.ctypes.data for a in inputs], addresses)
         del results
         assert context._ran.value > 0

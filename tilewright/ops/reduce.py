@@ -268,7 +268,8 @@ class ArgExtreme(Operator, abstract=True):
         def body(v, m, at):
             hit = v.eq(m) if not is_float(v.dtype) else v.eq(m) | v.ne(v)
             here = b.cast(b.index(axis), "i64")
-            return b.select(hit, b.maximum(here, at) if last else b.minimum(here, at), at)
+            found = b.select(hit, here, b.constant(-1 if last else n, "i64"))
+            return b.maximum(found, at) if last else b.minimum(found, at)
 
         kinds = "".join("r" if i == axis else "p" for i in range(x.rank))
         if n == 1:  # the result index must name the loop even where its only value is 0

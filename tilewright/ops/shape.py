@@ -207,20 +207,35 @@ class Pad(Operator):
         if mode == "constant":
             return b.pad(x, low, high, value if is_float(x.dtype) else int(value))
 
-        def source(i, n, before, after):
-            if not before and not after:
-                return i
-            i = i - before
-            if mode == "edge":
-                return b.minimum(b.maximum(i, 0), n - 1)
-            if mode == "wrap" or n == 1:
-                return i % n
-            i = i % (2 * n - 2)  # a period there and back
-            return b.minimum(i, (2 * n - 2) - i)
+        for axis, (n, before, after) in enumerate(zip(x.shape, low, high, strict=True)):
+            if before or after:  # the inside is copied as it is; few elements need arithmetic to find theirs
+                left, right = (
+                    _border(b, x, axis, range(-before, 0), mode),
+                    _border(b, x, axis, range(n, n + after), mode),
+                )
+                x = b.concat([piece for piece in (left, x, right) if piece is not None], axis)
+        return x
 
-        t = Pad.infer(x.type, low=low, high=high, mode=mode)
-        sides = list(zip(x.shape, low, high, strict=True))
-        return b.compute(t, lambda *at: b.load(x, [source(i, *s) for i, s in zip(at, sides, strict=True)]))
+
+def _border(b, x, axis, places, mode):
+    """What lies at some places outside of a dimension; None for no places."""
+    if not places:
+        return None
+    n = x.shape[axis]
+
+    def source(i):
+        if mode == "edge":
+            return b.minimum(b.maximum(i, 0), n - 1)
+        if mode == "wrap" or n == 1:
+            return i % n
+        i = i % (2 * n - 2)  # a period there and back
+        return b.minimum(i, (2 * n - 2) - i)
+
+    shape = [len(places) if d == axis else m for d, m in enumerate(x.shape)]
+    return b.compute(
+        x.type.with_shape(shape),
+        lambda *at: b.load(x, [source(i + places[0]) if d == axis else i for d, i in enumerate(at)]),
+    )
 
 
 class Tile(Operator):

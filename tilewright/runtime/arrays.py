@@ -140,11 +140,19 @@ def _import(value: Any, info: TensorInfo, infos: Sequence[TensorInfo]) -> np.nda
 
 
 def check_outputs(
-    out: Sequence[np.ndarray] | Mapping[str, np.ndarray], infos: Sequence[TensorInfo], inputs: Sequence[np.ndarray]
-) -> list[np.ndarray]:
-    """Preallocated outputs, which must fit exactly and share no memory with inputs or each other."""
-    arrays = bind(infos, (out,) if isinstance(out, Mapping) else tuple(out), "output")
-    for position, (array, info) in enumerate(zip(arrays, infos, strict=True)):
+    out: Sequence[np.ndarray] | Mapping[str, np.ndarray],
+    infos: Sequence[TensorInfo],
+    inputs: Sequence[np.ndarray],
+    pointers: Sequence[int],
+) -> tuple[list[np.ndarray], list[int]]:
+    """Preallocated outputs, which must fit exactly and share no memory with inputs or each other, with their addresses;
+    `pointers` are the addresses of the inputs, which are contiguous."""
+    arrays = list(out) if type(out) is list or type(out) is tuple else []
+    if len(arrays) != len(infos):
+        arrays = bind(infos, (out,) if isinstance(out, Mapping) else tuple(out), "output")
+    taken = [(first, first + a.nbytes) for first, a in zip(pointers, inputs, strict=True)]
+    addresses = []
+    for array, info in zip(arrays, infos, strict=True):
         if not isinstance(array, np.ndarray) or array.dtype != info.numpy_dtype or array.shape != info.shape:
             got = describe(array) if isinstance(array, np.ndarray) else type(array).__name__
             raise InputError(
@@ -152,8 +160,14 @@ def check_outputs(
                 stage="run",
                 hint=_expected(infos, "output"),
             )
-        if not (array.flags.c_contiguous and array.flags.writeable and array.flags.aligned):
+        flags = array.flags
+        if not (flags.c_contiguous and flags.writeable and flags.aligned):
             raise InputError(f"out for {info.name!r} must be C-contiguous, aligned and writeable", stage="run")
-        if any(np.may_share_memory(array, other) for other in (*inputs, *arrays[:position])):
-            raise InputError(f"out for {info.name!r} shares memory with another argument", stage="run")
-    return arrays
+        first = address(array)
+        end = first + array.nbytes
+        for other, other_end in taken:
+            if first < other_end and other < end:
+                raise InputError(f"out for {info.name!r} shares memory with another argument", stage="run")
+        taken.append((first, end))
+        addresses.append(first)
+    return arrays, addresses

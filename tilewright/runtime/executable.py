@@ -97,10 +97,11 @@ class Executable:
         is wrong with an argument and what is expected.
         """
         given = self._bind(args)
-        results, addresses = self._outputs(out, given)
+        pointers = [arrays.address(a) for a in given]
+        results, addresses = self._outputs(out, given, pointers)
         context = self._take()
         try:
-            context.run([arrays.address(a) for a in given], addresses)
+            context.run(pointers, addresses)
         finally:
             self._give(context)
         return results
@@ -136,8 +137,8 @@ class Executable:
         given = self._bind((inputs,) if isinstance(inputs, Mapping) else tuple(inputs))
         if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
             raise UsageError(f"the number of runs must be an integer of at least 1, not {runs!r}")
-        results, addresses = self._outputs(None, given)  # the arrays must live until the last run
         pointers = [arrays.address(a) for a in given]
+        results, addresses = self._outputs(None, given, pointers)  # the arrays must live until the last run
         with self._timed_lock:
             if self._timed is None:
                 self._timed = self._runner.timed().context()
@@ -151,7 +152,7 @@ class Executable:
     def _bind(self, args: tuple) -> list[np.ndarray]:
         infos = self.inputs
         given = list(args)
-        if len(given) != len(infos) or (len(args) == 1 and isinstance(args[0], Mapping)):
+        if len(given) != len(infos) or (len(args) == 1 and type(args[0]) is not np.ndarray):
             given = arrays.bind(infos, args)
         for i, (value, (dtype, shape)) in enumerate(zip(given, self._expected, strict=True)):
             # The usual case without a function call; everything else, and every error, in to_array.
@@ -162,11 +163,10 @@ class Executable:
             given[i] = arrays.to_array(value, infos[i], infos)
         return given
 
-    def _outputs(self, out: Any, given: list[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
-        """The arrays to write to, with their addresses."""
+    def _outputs(self, out: Any, given: list[np.ndarray], pointers: list[int]) -> tuple[list[np.ndarray], list[int]]:
+        """The arrays to write to, with their addresses; `pointers` are those of the inputs."""
         if out is not None:
-            results = arrays.check_outputs(out, self.outputs, given)
-            return results, [arrays.address(a) for a in results]
+            return arrays.check_outputs(out, self.outputs, given, pointers)
         results, addresses = [], []
         for form in self._results:
             array, at = arrays.aligned_array(*form)

@@ -10,7 +10,21 @@ from torch_mlir import ir
 
 from ..ir import dialect
 from ..ir.types import type_of
-from .expr import Buffer, Const, Expr, Load, Op, Var, from_linear, linear, simplify, substitute, walk
+from .expr import (
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Var,
+    from_linear,
+    linear,
+    rebuild,
+    simplify,
+    substitute,
+    transform,
+    walk,
+)
 from .kernel import Stage, _Reader
 
 #: operations that belong to no kernel of their own: they are copied into every kernel that uses them
@@ -209,7 +223,8 @@ def reindex(stage: Stage, source: Buffer) -> Stage | None:
         return None
     new = [(f"{'mnpqrstu'[d]}_{stage.name}", n) for d, n in enumerate(source.shape) if n != 1]
     variables = iter(Var(n) for n, _ in new)
-    position = flat(source, [Const(0, "index") if n == 1 else next(variables) for n in source.shape])
+    plain = tuple(Const(0, "index") if n == 1 else next(variables) for n in source.shape)
+    position = flat(source, plain)
     ranges = {n: (0, e - 1) for n, e in new}
     values = {}
     for name, c in order:
@@ -217,11 +232,13 @@ def reindex(stage: Stage, source: Buffer) -> Stage | None:
         values[name] = simplify(value % extents[name], ranges)
     t = stage.targets[0]
 
-    def rewrite(e: Expr) -> Expr:
-        from .expr import rebuild, transform
+    def visit(x: Expr, args: tuple[Expr, ...]) -> Expr:
+        if isinstance(x, Load) and x.buffer == source.name:
+            return Load(x.buffer, plain, x.dtype)
+        return simplify(rebuild(x, args), ranges) if x.dtype == "index" else rebuild(x, args)
 
-        e = substitute(e, values)
-        return transform(e, lambda x, a: simplify(rebuild(x, a), ranges) if x.dtype == "index" else rebuild(x, a))
+    def rewrite(e: Expr) -> Expr:
+        return transform(substitute(e, values), visit)
 
     target = type(t)(t.buffer, tuple(rewrite(i) for i in t.indices), rewrite(t.value), None)
     return Stage(stage.name, tuple(new), (target,), ())

@@ -291,26 +291,46 @@ def _linear(e: Expr, scale: int, terms: dict[Expr, int]) -> int:
     return 0
 
 
-def merge_divisions(terms: dict[Expr, int]) -> dict[Expr, int]:
-    """``c*n * (x // n) + c * (x % n)`` is ``c * x``."""
+def merge_divisions(terms: dict[Expr, int], ranges: dict[str, tuple[int, int]] | None = None) -> dict[Expr, int]:
+    """``c*n * (x // n) + c * (x % n)`` is ``c * x``; also where x is ``y // m``, and ``x // n`` is written
+    ``y // (m*n)`` or, by the `ranges` of variables, with a common factor left out."""
     for t, c in list(terms.items()):
-        if not (isinstance(t, Op) and t.op == "remsi" and terms.get(t) == c):
+        n = const_value(t.args[1]) if isinstance(t, Op) and t.op == "remsi" and terms.get(t) == c else None
+        if not n:
             continue
-        x, n = t.args
-        whole = Op("floordivsi", (x, n), "index")
-        if terms.get(whole) == c * (const_value(n) or 0):
-            del terms[t], terms[whole]
-            for inner, k in linear(x)[0].items():
-                terms[inner] = terms.get(inner, 0) + c * k
-            if linear(x)[1]:
-                terms[Const(1, "index")] = terms.get(Const(1, "index"), 0) + c * linear(x)[1]
-            return merge_divisions(terms)
+        x: Expr = t.args[0]  # type: ignore[attr-defined]
+        inner = const_value(x.args[1]) if isinstance(x, Op) and x.op == "floordivsi" else None
+        y, d = (x.args[0], inner * n) if isinstance(x, Op) and inner else (x, n)
+        for whole, k in list(terms.items()):
+            if k != c * n or not isinstance(whole, Op) or whole.op != "floordivsi":
+                continue
+            if whole.args == (x, t.args[1]) or _same_quotient(whole, y, d, ranges or {}):  # type: ignore[attr-defined]
+                del terms[t], terms[whole]
+                for part, q in linear(x)[0].items():
+                    terms[part] = terms.get(part, 0) + c * q
+                if linear(x)[1]:
+                    terms[Const(1, "index")] = terms.get(Const(1, "index"), 0) + c * linear(x)[1]
+                return merge_divisions(terms, ranges)
     return terms
 
 
-def from_linear(terms: dict[Expr, int], constant: int = 0) -> Expr:
-    """The expression of a linear form."""
-    terms = merge_divisions(dict(terms))
+def _same_quotient(quotient: Op, y: Expr, d: int, ranges: dict[str, tuple[int, int]]) -> bool:
+    """Whether ``z // k`` is y // d: z is y without the factor d / k, and without what is smaller than that."""
+    z, k = quotient.args[0], const_value(quotient.args[1])
+    if not k or d % k:
+        return False
+    terms, constant = linear(y)
+    factor = d // k
+    small = {t: c for t, c in terms.items() if c % factor}
+    if linear(z) != ({t: c // factor for t, c in terms.items() if t not in small}, constant // factor):
+        return False
+    limits = bounds(from_linear(small, constant % factor), ranges) if small else (constant % factor,) * 2
+    return limits is not None and limits[0] >= 0 and limits[1] < factor
+
+
+def from_linear(terms: dict[Expr, int], constant: int = 0, ranges: dict[str, tuple[int, int]] | None = None) -> Expr:
+    """The expression of a linear form, without divisions that add up; `ranges` of variables help to find those."""
+    terms = merge_divisions(dict(terms), ranges)
     parts = [t * c for t, c in terms.items() if c]
     if not parts:
         return Const(constant, "index")

@@ -10,6 +10,7 @@ Rules, by the kind of operation (`Node.kind`); every join keeps the graph of ker
   which then writes into the inside of the padded tensor.
 - **inline**: an injective operation with one reader joins its reader; into contractions and opaque kernels only if it
   merely moves data, or widens halves.
+- **chain**: a depthwise convolution joins the contractions before and behind it where its rule says so (`chains`).
 
 Every kernel becomes a private ``func.func`` and @main a list of calls; equal kernels share one function.
 """
@@ -20,11 +21,16 @@ from dataclasses import dataclass, field
 
 from ..ir.graph import Graph
 from .analysis import Analysis, Node, flat, loads_of, mixed_radix, movement, reindex, row_of, widening
+from .chains import Joiner, Joins
 from .expr import Const, Expr, Load, Var, from_linear, linear, simplify, substitute, walk
 
 #: whose kernel an operation joins first: a contraction's epilogue is free, while its other operands can still be
 #: inlined later
 _PREFERENCE = ("contraction", "opaque", "reduction", "copy", "injective")
+
+#: rows of a result that go to several places go there in pieces of whole vectors: of multiples of so many elements
+PIECE = 16
+_ZERO = Const(0, "index")
 
 
 @dataclass
@@ -129,12 +135,14 @@ class Fuser:
         if not movement(node.stage) or len(node.stages) != 1:
             return False
         (read,) = loads_of(node.stage, producer.result)[:1]
-        last = read.indices[-1] if read.indices else Const(0, "index")
         extents = dict(node.stage.dims)
-        if not isinstance(last, Var) or extents.get(last.name, 1) < 4:
-            return False
+        last = simplify(read.indices[-1], {v: (0, n - 1) for v, n in extents.items()}) if read.indices else _ZERO
+        steps, _ = linear(last)
+        run = next((v for v, step in steps.items() if step == 1), None)
+        if not isinstance(run, Var) or extents.get(run.name, 1) < 4:
+            return len(steps) > 1  # rows in pieces that are shorter than a vector
         terms, _ = linear(flat(self.a.shapes[node.result], node.stage.targets[0].indices))
-        return terms.get(last, 0) != 1
+        return terms.get(run, 0) != 1 or (len(steps) > 1 and extents[run.name] % PIECE != 0)
 
     def inlined_later(self, node: Node) -> bool:
         """Whether a node only moves data for one contraction, which will read through it (see `backward`)."""
@@ -238,10 +246,34 @@ class Fuser:
                 len(readers) == 1
                 and all(movement(self.nodes[n].stage) or widening(self.nodes[n].stage) for n in g.nodes)
                 and self.reads(readers[0], node) == 1
+                and not self.turns_lanes(readers[0], node)
             )
         if h.kind in ("injective", "copy"):
             return len(readers) == 1 and self.reads(readers[0], node) == 1
+        if node.op.name == "tensor.pad" and any(self.in_windows(r, node) for r in readers):
+            return False  # every element would be compared with the border again for each of its windows
         return all(self.plain(r, node) for r in readers)
+
+    def in_windows(self, reader: Node, node: Node) -> bool:
+        """Whether a stage reads an element of `node` several times, at sums of its loop variables."""
+        loads = [x for s in reader.stages for x in loads_of(s, node.result)]
+        return any(len(linear(i)[0]) > 1 for x in loads for i in x.indices)
+
+    def turns_lanes(self, reader: Node, node: Node) -> bool:
+        """Whether a contraction's operand is contiguous along the lanes of its result, but would not be if it read
+        through a node that only moves data: one transpose is faster than gathering every vector."""
+        if not reader.stages or not movement(node.stage):
+            return False
+        target, (read, *_) = reader.stage.targets[0], loads_of(reader.stage, node.result)
+        lanes = [t for t, c in linear(flat(self.a.shapes[target.buffer], target.indices))[0].items() if c == 1]
+        if len(lanes) != 1 or linear(flat(self.a.shapes[node.result], read.indices))[0].get(lanes[0]) != 1:
+            return False
+        last = node.stage.targets[0].indices[-1]
+        value = node.stage.targets[0].value
+        assert isinstance(value, Load)
+        ranges = {v: (0, n - 1) for v, n in node.stage.dims}
+        along = linear(flat(self.a.shapes[value.buffer], [simplify(i, ranges) for i in value.indices]))[0]
+        return along.get(last, 0) != 1
 
     def reads(self, reader: Node, node: Node) -> int:
         if reader.index in self.a.opaque_reads:
@@ -283,16 +315,22 @@ class Fuser:
         return False
 
 
-def fuse(graph: Graph, writes_once: frozenset[str] = frozenset()) -> tuple[Graph, FusionReport]:
+def fuse(
+    graph: Graph, writes_once: frozenset[str] = frozenset(), joins: Joins | None = None
+) -> tuple[Graph, FusionReport]:
     """A level-3 graph whose @main only calls kernels; see the module docstring.
 
-    `writes_once` names the opaque operators that elementwise operations on their result may join.
+    `writes_once` names the opaque operators that elementwise operations on their result may join, `joins` says of a
+    kernel around a depthwise convolution whether it shall be (None: it shall not).
     """
     from ..ir.context import use
-    from .outline import outline
+    from .outline import outline, outlined
 
     with use():
         analysis = Analysis(graph.main)
         fuser = Fuser(analysis, writes_once)
         groups = fuser.run()
+        if joins is not None:
+            groups = Joiner(fuser, lambda g: outlined(graph, analysis, g), joins).run()
+            fuser.report.kernels = len(groups)
         return outline(graph, analysis, groups), fuser.report

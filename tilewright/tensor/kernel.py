@@ -303,7 +303,7 @@ class _Reader:
         if fill is None:
             fill = Const(yielded.owner.attributes["value"].value, type_of(source).dtype)
         out = self.temporary(op.results[0])
-        if self.only_returned(op.results[0]):
+        if self.only_returned(op.results[0]) or self.between_sums(op):
             self.pad_in_parts(self.refs[source], type_of(source).dims, low, out, fill)
         else:
             self.pad_guarded(self.refs[source], type_of(source).dims, low, out, fill)
@@ -347,6 +347,14 @@ class _Reader:
             elif user.name != "func.return":
                 return False
         return self.in_kernel
+
+    def between_sums(self, op: ir.Operation) -> bool:
+        """Whether a pad lies between two sums of one kernel: it stays, as its reader reads every element several
+        times."""
+        summed = any(s.reduction for s in self.stages)
+        users = [use.owner.operation for use in op.results[0].uses]
+        kinds = [str(u.attributes["iterator_types"]) if u.name == "linalg.generic" else "" for u in users]
+        return self.in_kernel and summed and all("reduction" in k for k in kinds)
 
     def op_opaque(self, op: ir.Operation) -> None:
         from ..ir import dialect

@@ -10,7 +10,8 @@ from torch_mlir import ir
 from torch_mlir.dialects import func
 
 from ..ir.graph import Graph
-from .analysis import FREE, VIEWS, Analysis
+from .analysis import FREE, VIEWS, Analysis, Node
+from .kernel import Kernel, read_kernel
 
 if TYPE_CHECKING:
     from .fuse import Group
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 def outline(graph: Graph, analysis: Analysis, groups: list[Group]) -> Graph:
     """A new module: ``@main`` with constants, views and calls, and the kernels it calls."""
     return _Outliner(graph, analysis, groups).run()
+
+
+def outlined(graph: Graph, analysis: Analysis, group: Group) -> Kernel:
+    """The kernel that a group becomes."""
+    return _Outliner(graph, analysis, [group]).alone(group)
 
 
 class _Outliner:
@@ -73,6 +79,26 @@ class _Outliner:
         if id(g) in done:
             return
         done.add(id(g))
+        members, inputs, body, outputs = self.parts(g)
+        arguments = [self.value(v, done) for v in inputs]
+        name = self.kernel(members, inputs, body, outputs, arguments)
+        location = _fused_location([m.op.location for m in members])
+        with self.point, location:
+            call = func.CallOp([o.type for o in outputs], name, arguments)
+        self.values.update(zip(outputs, call.operation.results, strict=True))
+
+    def alone(self, g: Group) -> Kernel:
+        """The kernel of a group, from a module that holds nothing else."""
+        self.module = ir.Module.create()
+        with ir.InsertionPoint(self.module.body), ir.Location.unknown():
+            self.main = func.FuncOp("main", ([], []))
+        members, inputs, body, outputs = self.parts(g)
+        self.kernel(members, inputs, body, outputs, inputs)
+        return read_kernel(self.module.body.operations[0])
+
+    def parts(self, g: Group) -> tuple[list[Node], list[ir.Value], list[ir.Operation], list[ir.Value]]:
+        """The operations that compute in a group, the outside values they read, all operations to copy, and the values
+        that are used outside."""
         members = [self.analysis.nodes[n] for n in g.nodes]
         inside = {m.op for m in members}
         inputs: list[ir.Value] = []
@@ -104,12 +130,7 @@ class _Outliner:
         for m in members:
             need(m.op.results[0])
         outputs = [r for m in members for r in m.op.results if self.used_outside(r, inside, body)]
-        arguments = [self.value(v, done) for v in inputs]
-        name = self.kernel(members, inputs, body, outputs, arguments)
-        location = _fused_location([m.op.location for m in members])
-        with self.point, location:
-            call = func.CallOp([o.type for o in outputs], name, arguments)
-        self.values.update(zip(outputs, call.operation.results, strict=True))
+        return members, inputs, body, outputs
 
     def comes_from(self, op: ir.Operation, inside: set[ir.Operation]) -> bool:
         """Whether a view looks at a value made inside the kernel."""

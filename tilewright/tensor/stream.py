@@ -76,10 +76,11 @@ class Chain(Kernel):
 # ---- one row of a kernel -------------------------------------------------------------------------------------------
 
 
-def row_kernel(kernel: Kernel, dim: int | None = None) -> RowKernel | str:
+def row_kernel(kernel: Kernel, dim: int | None = None, together: int = 1) -> RowKernel | str:
     """The first row of a kernel, or why it has none that stands for the others.
 
-    The rows are those of dimension `dim` of the result, by default of the first that is larger than one.
+    The rows are those of dimension `dim` of the result, by default of the first that is larger than one. With
+    `together` it is a block of so many rows: `count`, `size` and `steps` are then those of blocks.
     """
     if kernel.opaque is not None or len(kernel.outputs) != 1:
         return "it is not an iteration over one result"
@@ -101,8 +102,10 @@ def row_kernel(kernel: Kernel, dim: int | None = None) -> RowKernel | str:
     if any(row in linear(i)[0] for d, i in enumerate(last.targets[0].indices) if d != dim):
         return "it does not write its result row by row"
     count = last.extents[row.name]
-    cut = _Cut(kernel, count)
-    cut.rows[last.name] = {row.name: (1, 1)}
+    if count % together:
+        return f"its {count} rows are not blocks of {together}"
+    cut = _Cut(kernel, count // together)
+    cut.rows[last.name] = {row.name: (together, together)}
     border: Const | None = None
     covered = 0
     for s in writers:
@@ -113,7 +116,7 @@ def row_kernel(kernel: Kernel, dim: int | None = None) -> RowKernel | str:
             return found
         var, rows = found
         if var is not None:
-            cut.rows[s.name] = {var: (1, 1)}
+            cut.rows[s.name] = {var: (together, together)}
             continue
         value = s.targets[0].value
         if not isinstance(value, Const) or (border is not None and value != border):
@@ -127,7 +130,7 @@ def row_kernel(kernel: Kernel, dim: int | None = None) -> RowKernel | str:
     why = cut.run()
     if why is not None:
         return why
-    return RowKernel(cut.kernel(), cut.steps, dim, first, count, out.shape[dim], size, border)
+    return RowKernel(cut.kernel(), cut.steps, dim, first, count // together, out.shape[dim], size * together, border)
 
 
 def _border(s: Stage, dim: int, first: int, count: int) -> tuple[str | None, int] | str:

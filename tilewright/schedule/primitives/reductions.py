@@ -32,7 +32,7 @@ from ..nest import (
     transform,
     writes,
 )  # fmt: skip
-from ..region import all_ranges
+from ..region import all_ranges, inner_loops, region
 from .state import ScheduleError, State, primitive
 
 
@@ -118,6 +118,106 @@ class ReductionPrimitives(State):
             combine = For(v.name, Const(n, "index"), combine)
         self._replace(chain[0], seq(update, combine))
         return name_of_combine
+
+    @primitive
+    def partial_sums(self, block: str, var: str, *, scope: str = "local") -> str:
+        """Let a reduction sum up what one iteration of loop `var` adds in a buffer of its own, which a new block adds
+        to the results at the end of the iteration. Returns that block.
+
+        The buffer lives in `scope`. So the results of a tile stay in registers while a part of a long sum runs, and in
+        memory in between. Sums are reassociated, in a fixed order. Refused unless the reduction has a known combiner
+        and loops inside `var`, and one iteration of `var` touches a rectangle of the results, each loop of the block
+        one dimension.
+
+        >>> from tilewright import Schedule, te
+        >>> s = Schedule(te.from_nest('''
+        ... def k(x: f32[6, 64], y: out(f32[6])):
+        ...     for i in serial(6):
+        ...         for k in serial(64):
+        ...             s0: y[i] = reduce(addf(y[i], x[i, k]), init=f32(0.0), over=(k,))'''))
+        >>> (outer, inner), (tile, row) = s.split("k", 16), s.split("i", 2)
+        >>> s.reorder(outer, tile, inner, row)
+        >>> s.partial_sums("s0", tile)
+        's0_p'
+        >>> print(s)
+        def k(x: f32[6, 64], y: out(f32[6])):
+            for k_o in serial(4):
+                for i_o in serial(3):
+                    y_p = local(f32[2])
+                    for k_i in serial(16):
+                        for i_i in serial(2):
+                            s0: y_p[i_i] = reduce(addf(y_p[i_i], x[i_o * 2 + i_i, k_o * 16 + k_i]), init=f32(0.0), over=(k_i,))
+                    for m_y_p in serial(2):
+                        s0_p: y[i_o * 2 + m_y_p] = reduce(addf(y[i_o * 2 + m_y_p], y_p[m_y_p]), init=f32(0.0), over=(k_o,))
+        """  # noqa: E501 (a nest)
+        at, store = self.loop(var), self.store(block)
+        t, combiner = store.targets[0], _combiner(store.targets[0])
+        if len(store.targets) != 1 or t.init is None or combiner is None:
+            raise ScheduleError(f"{block} is not a reduction with a known combiner", stage="schedule")
+        if scope not in ("local", "register"):
+            raise ScheduleError(f"there is no scope {scope}", stage="schedule", hint="scopes: local, register")
+        inner = self._loops_of_part(at, store)
+        bases, sizes, extents = self._part(at, t, inner)
+        dtype, ranges = self.buffer(t.buffer).dtype, all_ranges(self.body)
+        name, name_of_sum = self._fresh(f"{t.buffer}_p"), self._fresh(f"{block}_p")
+        self.temporaries[name] = Buffer(name, tuple(sizes), dtype, scope)
+        op, value = combiner
+        own = tuple(simplify(i - base, ranges) for i, base in zip(t.indices, bases, strict=True))
+        part = Target(name, own, Op(op, (Load(name, own, dtype), value), dtype), neutral(op, dtype))
+        self._replace(store, Store((part,), block, tuple(v for v in store.reduction if v in inner)))
+        dims = [(f"{'mnpqrstu'[d % 8]}{d // 8 or ''}_{name}", n) for d, n in enumerate(extents)]
+        place = tuple(Const(0, "index") if const_value(n) == 1 else Var(v) for v, n in dims)
+        where = tuple(simplify(base + i, ranges) for base, i in zip(bases, place, strict=True))
+        total = Op(op, (Load(t.buffer, where, dtype), Load(name, place, dtype)), dtype)
+        outside = tuple(v for v in store.reduction if v not in inner)
+        add: Stmt = Store((Target(t.buffer, where, total, t.init),), name_of_sum, outside)
+        for v, n in reversed([d for d, i in zip(dims, place, strict=True) if isinstance(i, Var)]):
+            add = For(v, n, add)
+        at = self.loop(var)
+        self._replace(at, replace(at, body=seq(at.body, add)))
+        return name_of_sum
+
+    def _loops_of_part(self, at: For, store: Store) -> set[str]:
+        """The loops inside `at` around a reduction; ScheduleError unless they all select its element or are summed
+        over, some of the latter, and nothing else there has to do with it."""
+        path = self._path(store.block)
+        if not any(s is at for s in path):
+            raise ScheduleError(f"block {store.block} is not inside {at.var}", stage="schedule")
+        below = path[next(i for i, s in enumerate(path) if s is at) + 1 :]
+        inner = {s.var for s in below if isinstance(s, For)}
+        used = {v for i in store.targets[0].indices for v in variables(i)}
+        if at.var in store.reduction or not inner & set(store.reduction):
+            raise ScheduleError(f"{store.block} does not sum over loops inside {at.var} alone", stage="schedule")
+        odd = inner - set(store.reduction) - used
+        if odd or any(isinstance(s, If) for s in below):
+            why = f"each iteration of {', '.join(sorted(odd))} sums anew" if odd else "it runs under a condition"
+            raise ScheduleError(f"no part of {store.block} can be summed in {at.var}: {why}", stage="schedule")
+        if any(s.kind in ("parallel", "vector") for s in below if isinstance(s, For)):
+            raise ScheduleError(f"loops of {store.block} in {at.var} are parallel or vectorized", stage="schedule")
+        buffer = store.targets[0].buffer
+        others = [s for s in stores(at) if s is not store and buffer in writes(s) | reads(s)]
+        if others:
+            raise ScheduleError(f"block {others[0].block} uses {buffer} inside {at.var} too", stage="schedule")
+        return inner
+
+    def _part(self, at: For, t: Target, inner: set[str]) -> tuple[list[Expr], list[int], list[Expr]]:
+        """Bases, sizes and extents of the rectangle that a target writes in one iteration of `at`; ScheduleError if it
+        is none."""
+        loops, ranges = inner_loops(at), all_ranges(self.body)
+        bases, sizes, extents = region([t.indices], self.buffer(t.buffer), loops, ranges)
+        seen: set[str] = set()
+        for d, index in enumerate(t.indices):
+            moving = {x: c for x, c in linear(simplify(index, ranges))[0].items() if variables(x) & inner}
+            for x, c in moving.items():
+                plain = len(moving) == 1 and c == 1 and isinstance(x, Var) and x.name not in seen
+                if not plain or variables(loops[str(x)]) & inner:
+                    why = f"one iteration of {at.var} does not write a rectangle of {t.buffer}"
+                    raise ScheduleError(why, stage="schedule")
+                seen.add(str(x))
+                extents[d] = loops[str(x)]
+            if not moving:
+                extents[d] = Const(1, "index")
+        return bases, sizes, extents
 
     @primitive
     def decompose_reduction(self, block: str, var: str | None = None) -> str:

@@ -21,8 +21,8 @@ from ...tensor.kernel import Kernel
 from ..machine import Machine, lanes
 from ..nest import Alloc, For, Stmt, Store, loop, seq, store
 from . import Choose, direct
-from .contraction import choose_tile, tile_candidates
 from .nests import add, mul, wide
+from .tile_choice import choose_tile, tile_candidates
 from .tiles import Tile
 
 

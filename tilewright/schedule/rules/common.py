@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ...tensor.analysis import flat, movement
-from ...tensor.expr import Const, Expr, Load, Var, linear, simplify, walk
+from ...tensor.expr import Const, Expr, Load, Var, from_linear, linear, simplify, walk
 from ...tensor.kernel import Stage
 from ..nest import Store
+from ..region import all_ranges
 from ..schedule import Schedule, ScheduleError
 
 
@@ -31,8 +32,18 @@ def load_strides(s: Schedule, store: Store, var: str) -> list[tuple[Load, int | 
     for t in store.targets:
         for x in walk(t.value):
             if isinstance(x, Load) and x.buffer not in own:
-                found[str(x)] = (x, coefficient(flat(s.buffer(x.buffer), x.indices), var))
+                found[str(x)] = (x, coefficient(_position(s, x), var))
     return list(found.values())
+
+
+def _position(s: Schedule, x: Load) -> Expr:
+    """The flat index of a load without the divisions that reshapes and fused loops leave behind, where that can be."""
+    e = flat(s.buffer(x.buffer), x.indices)
+    if all(isinstance(t, Var) for t in linear(e)[0]):
+        return e
+    ranges = all_ranges(s.body)
+    terms, constant = linear(flat(s.buffer(x.buffer), [simplify(i, ranges) for i in x.indices]))
+    return from_linear(terms, constant, ranges)  # x // n * n + x % n becomes x
 
 
 def store_stride(s: Schedule, store: Store, var: str) -> int | None:
@@ -40,6 +51,23 @@ def store_stride(s: Schedule, store: Store, var: str) -> int | None:
     t = store.targets[0]
     e = flat(s.buffer(t.buffer), t.indices)
     return coefficient(simplify(e, {}), var)
+
+
+def merge_loops(s: Schedule, block: str, order: list[str]) -> list[str]:
+    """Fuse neighbouring loops of a block that every access walks as one; returns what is left of `order`."""
+    result = order[:1]
+    for v in order[1:]:
+        outer = result[-1]
+        store = s.store(block)
+        extent = s.extent_or_zero(v)
+        strides = [(store_stride(s, store, outer), store_stride(s, store, v))]
+        along = {str(x): c for x, c in load_strides(s, store, v)}
+        strides += [(c, along[str(x)]) for x, c in load_strides(s, store, outer)]
+        if extent and all(a is not None and b is not None and a == b * extent for a, b in strides):
+            result[-1] = s.fuse(outer, v)
+        else:
+            result.append(v)
+    return result
 
 
 def inline_producers(s: Schedule, keep: set[str] = frozenset(), *, only_movement: bool = False) -> None:  # type: ignore[assignment]
@@ -65,4 +93,13 @@ def fuse_outer(s: Schedule, order: list[str]) -> str | None:
     return fused
 
 
-__all__ = ["Const", "coefficient", "fuse_outer", "inline_producers", "load_strides", "ranges_of", "store_stride"]
+__all__ = [
+    "Const",
+    "coefficient",
+    "fuse_outer",
+    "inline_producers",
+    "load_strides",
+    "merge_loops",
+    "ranges_of",
+    "store_stride",
+]

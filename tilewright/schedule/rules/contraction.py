@@ -11,14 +11,27 @@ from dataclasses import dataclass
 from math import gcd, prod
 
 from ...tensor.analysis import is_contraction
-from ...tensor.expr import Const, Expr, Load, Op, Var, variables, walk
+from ...tensor.expr import Load, Op, Var, variables, walk
 from ...tensor.kernel import Kernel, Stage
 from ..decisions import Decisions
 from ..machine import Machine, lanes
 from ..schedule import Schedule, ScheduleError
 from .common import fuse_outer, load_strides, store_stride
 from .elementwise import schedule_border
-from .tiles import Tile, around, join_readers, only_sum, pieces, registers
+from .long_sums import (
+    Sizes,
+    block_counts,
+    blocks_pay,
+    choose_blocks,
+    default_runs,
+    prefetch_blocks,
+    row_bytes,
+    run_counts,
+    schedule_sums,
+    split_blocks,
+)
+from .tile_choice import choose_tile, choose_window_tile, tile_candidates
+from .tiles import LINE, Tile, around, iterations, join_readers, only_sum, registers
 
 NAME = "contraction"
 PRIORITY = 20
@@ -32,6 +45,10 @@ SHORT, LAID_OUT = 4, 18
 WINDOW = 8
 #: rows that lie a multiple of this many bytes apart share the sets of a first-level cache
 PAGE = 4096
+#: sums that hide each other's latency: 8 vectors of AVX-512
+ENOUGH = 128
+#: lanes of operands may lie so many elements apart: targets load whole vectors, and pick
+CLOSE = 4
 #: how far ahead packed weights may be asked for: the next panel while rows pass over this one, or so many floats;
 #: STREAM where a panel is read once (a matrix times a vector)
 NEXT_PANEL, AHEAD, STREAM = 1, (1024, 2048, 4096, 8192, 16384), 4096
@@ -63,29 +80,21 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
     n = _lane_loop(s, block, last, parallel)
     if n is None:
         return "no loop is contiguous in the result"
-    irregular = any(c not in (0, 1) for _, c in load_strides(s, s.store(block), n))
-    if not is_contraction(anchor) and (irregular or extents[n] < 4):
+    far = any(c is None or not 0 <= c <= CLOSE for _, c in load_strides(s, s.store(block), n))
+    if not is_contraction(anchor) and (far or extents[n] < 4):
         return "its operand is not contiguous along the result"
     dtype = s.buffer(anchor.buffer).dtype
     width = min(lanes(machine, dtype), _power_of_two(extents[n]))
     rows = _row_loops(s, block, parallel, n)
     if any(isinstance(x, Op) and x.op == "guard" for x in walk(s.store(block).targets[0].value)):
         rows = []  # every guarded load is a branch: a tile of rows would multiply them
-    depth = prod(extents[k] for k in anchor.reduction)
-    spans = [extents[m] for m in rows[:2]]
+    batch = [v for v in parallel if v not in (n, *rows) and all(c for _, c in load_strides(s, s.store(block), v))]
     window = _window(s, anchor, rows, n)
-    if window is None:
-        most = _rows_apart(s, block, rows, n, machine)
-        caches = machine.l1_bytes, machine.l2_bytes
-        short = is_contraction(anchor) and all(extents[k] <= SHORT for k in anchor.reduction)
-        room = min(LAID_OUT, machine.vector_registers) if short and width > 1 else machine.vector_registers
-        best = choose_tile(spans, extents[n], width, room, depth, caches, most)
-    else:
-        best = choose_window_tile(spans[0], extents[n], width, machine.vector_registers, *window)
-    sizes = tile_candidates(spans, extents[n], width, machine.vector_registers)
+    parts, best = _choose(s, anchor, n, rows, batch, window, width, machine)
+    sizes = tile_candidates([extents[m] for m in rows[:2]], extents[n], width, machine.vector_registers)
     tile = Tile(*s.sample_choice("tile", sizes, (best.rows, best.outer_rows, best.vectors)))
-    inner = [*s.split(n, tile.vectors * width)]
-    n_o, n_i = inner
+    columns = tile.vectors * width
+    n_o, n_i = s.split(n, columns)
     m_o: list[str] = []
     m_i: list[str] = []
     used: list[str] = []
@@ -93,24 +102,65 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
         if size > 1:
             o, i = s.split(m, size)
             m_o, m_i, used = [o, *m_o], [i, *m_i], [*used, m]
-    others = [v for v in parallel if v != n and v not in used]
+    rest = [v for v in parallel if v not in (n, *used, *batch)]
     reductions = [v for v in anchor.reduction if v in s.loops()]
-    batch = [v for v in others if all(c != 0 for _, c in load_strides(s, s.store(block), v))]
-    rest = [v for v in others if v not in batch]
-    order = _order(s, batch, n_o, [*rest, *m_o])
-    outer = order.loops
-    s.reorder(*outer, *reductions, *m_i, n_i)
-    _pack(s, anchor, n, tile.vectors * width)
+    moved = prod(extents[v] for v in (*rest, *used))
+    needs = None if parts == 1 else row_bytes(moved, prod(s.extent(k) for k in reductions) // parts, columns)
+    order = _order(s, batch, n_o, [*rest, *m_o], needs, machine)
+    blocked = split_blocks(s, parts, reductions, order.inside)
+    outer = [v for v in order.loops if not blocked.blocks or v not in order.inside]
+    s.reorder(*outer, *blocked.blocks, *[v for v in order.loops if v not in outer], *blocked.inner, *m_i, n_i)
+    _pack(s, anchor, n, columns)
     at = fuse_outer(s, outer)
     assert at is not None
-    new = s.reverse_compute_at(last, at)
-    s.set_scope(anchor.buffer if anchor.buffer in s.temporaries else f"{anchor.buffer}_c", "register")
-    for loops in ([*m_i, n_i], [v for v in new if v in s.loops()]):
-        registers(s, loops, width)
-    _unroll_reduction(s, reductions, SHORT if window is None else WINDOW)
-    _prefetch(s, anchor, at, order, machine)
+    new = [v for v in s.reverse_compute_at(last, at) if v in s.loops()]
+    if blocked.blocks:
+        schedule_sums(s, anchor, blocked, [*m_i, n_i], new, width)
+    else:
+        s.set_scope(anchor.buffer if anchor.buffer in s.temporaries else f"{anchor.buffer}_c", "register")
+        registers(s, [*m_i, n_i], width)
+        registers(s, new, width)
+    _unroll_reduction(s, blocked.inner, SHORT if window is None else WINDOW, 2 if blocked.blocks else 4)
+    if blocked.blocks:
+        prefetch_blocks(s, anchor, at, order.panels, blocked)
+    else:
+        _prefetch(s, anchor, at, order, machine)
     s.parallel(at)
     return s
+
+
+def _choose(
+    s: Schedule,
+    anchor: Stage,
+    n: str,
+    rows: list[str],
+    batch: list[str],
+    window: tuple[int, int] | None,
+    width: int,
+    machine: Machine,
+) -> tuple[int, Tile]:
+    """In how many blocks the reduction is taken, and the best register tile for that."""
+    extents, room = anchor.extents, machine.vector_registers
+    spans = [extents[m] for m in rows[:2]]
+    if window is not None:
+        return 1, choose_window_tile(spans[0], extents[n], width, room, *window)
+    steps = [extents[k] for k in anchor.reduction]
+    most = _rows_apart(s, anchor.name, rows, n, machine)
+    if is_contraction(anchor) and all(k <= SHORT for k in steps) and width > 1:
+        room = min(LAID_OUT, room)
+    caches = machine.l1_bytes, machine.l2_bytes
+    far = _rows_far(s, anchor.name, n, prod(steps) * 2 * width * 4, machine)
+    plain = choose_tile(spans, extents[n], width, room, prod(steps), caches, most, far)
+    counts = block_counts(steps)
+    if len(counts) == 1 or batch or not rows or not _one_weight(s, anchor, n):
+        return 1, plain
+    others = [extents[v] for v, _ in anchor.parallel if v not in (n, *rows[:2])]
+    sizes = Sizes(tuple(spans), tuple(others), extents[n], tuple(steps), width, most)
+    usual, tile = choose_blocks(sizes, counts[1:], machine)
+    count = s.sample_choice("k_blocks", counts, usual if blocks_pay(sizes, plain, machine) else 1)
+    if count not in (1, usual):
+        tile = choose_blocks(sizes, [count], machine)[1]
+    return (1, plain) if count == 1 else (count, tile)
 
 
 @dataclass(frozen=True)
@@ -123,28 +173,32 @@ class Order:
     passes: int
     panels: int
     repeated: bool
+    inside: list[str]
 
 
-def _order(s: Schedule, batch: list[str], n_o: str, rows: list[str]) -> Order:
+def _order(s: Schedule, batch: list[str], n_o: str, rows: list[str], needs: int | None, machine: Machine) -> Order:
     """Panels of columns outside and rows inside, or the other way round, or blocks of rows outside of both: threads
-    take runs of the outermost, and what the innermost walks over should stay in the cache."""
+    take runs of the outermost, and what the innermost walks over should stay in the cache.
+
+    Blocks of the reduction (`needs`: bytes of the rows' part of one) want the rows inside."""
     panels = 0 if batch else s.extent(n_o)
-    rows_inside = s.sample_choice("rows_inside", (True, False), True)
+    rows_inside = needs is not None or s.sample_choice("rows_inside", (True, False), True)
     if not rows_inside:
-        return Order([*batch, *rows, n_o], False, 1, panels, bool(rows))
+        return Order([*batch, *rows, n_o], False, 1, panels, bool(rows), [])
     extent = s.extent(rows[0]) if rows else 1
-    blocks = [b for b in range(1, 17) if b == 1 or (extent % b == 0 and s.extent(n_o) > 1)]
-    count = s.sample_choice("row_blocks", blocks, 1)
+    runs = run_counts(extent) if needs is not None or s.extent(n_o) > 1 else [1]
+    count = s.sample_choice("row_blocks", runs, 1 if needs is None else default_runs(runs, panels, needs, machine))
     if count == 1:
         passes = prod(s.extent(v) for v in rows)
-        return Order([*batch, n_o, *rows], True, passes, panels, False)
+        return Order([*batch, n_o, *rows], True, passes, panels, False, rows)
     run, inside = s.split(rows[0], extent // count)
     passes = prod(s.extent(v) for v in [inside, *rows[1:]])
-    return Order([*batch, run, n_o, inside, *rows[1:]], True, passes, panels, True)
+    return Order([*batch, run, n_o, inside, *rows[1:]], True, passes, panels, True, [inside, *rows[1:]])
 
 
-def _unroll_reduction(s: Schedule, reductions: list[str], short: int) -> None:
-    """Lay out inner reduction loops of up to `short` steps; of a long one, `unroll` steps at a time."""
+def _unroll_reduction(s: Schedule, reductions: list[str], short: int, usual: int) -> None:
+    """Lay out inner reduction loops of up to `short` steps; of a long one, `unroll` (untuned: up to `usual`) steps at a
+    time."""
     for k in reversed(reductions):
         if s.extent(k) > short:
             break
@@ -155,7 +209,7 @@ def _unroll_reduction(s: Schedule, reductions: list[str], short: int) -> None:
     extent = s.extent(k)
     # factors that leave a tail were measured and bring nothing
     factors = [f for f in (1, 2, 3, 4, 5, 6, 8) if extent % f == 0]
-    factor = s.sample_choice("unroll", factors, max(f for f in factors if f <= 4))
+    factor = s.sample_choice("unroll", factors, max(f for f in factors if f <= usual))
     if factor > 1:
         s.unroll(s.split(k, factor)[1])
 
@@ -183,12 +237,10 @@ def _prefetch(s: Schedule, anchor: Stage, at: str, order: Order, machine: Machin
     if not ahead:
         return
     steps = prod(s.extent(v) for v in loops)
-    lines = -(-panel * 4 // 64)
+    lines = -(-panel * 4 // LINE)
     walks = passes if ahead == NEXT_PANEL else 1  # of the panel, over which its lines are shared out
     share = -(-lines // (steps * walks))  # cache lines a step
-    step: Expr = Const(0, "index")
-    for v in loops:
-        step = step * s.extent(v) + Var(v)
+    step = iterations(s, loops)
     position = (Var(at) % passes) * steps + step if walks > 1 else step
     number = Var(at) // passes if passes > 1 else Var(at)
     number = number % order.panels if order.repeated else number
@@ -214,8 +266,11 @@ def _lane_loop(s: Schedule, block: str, last: str, parallel: list[str]) -> str |
 
 
 def _row_loops(s: Schedule, block: str, parallel: list[str], n: str) -> list[str]:
-    """Loops along which an operand that depends on `n` stays the same, innermost first."""
+    """Loops along which an operand that depends on `n` stays the same, innermost first. Of a reduction of one operand
+    the innermost loop, where `n` is short: more sums that need not wait for each other."""
     store = s.store(block)
+    if not is_contraction(s.stages[block]):
+        return [v for v in reversed(parallel) if v != n][:1] if s.extent(n) < ENOUGH else []
     rows = []
     for v in reversed(parallel):
         if v == n:
@@ -240,88 +295,11 @@ def _rows_apart(s: Schedule, block: str, rows: list[str], n: str, machine: Machi
     return (machine.l1_bytes // PAGE - 2) * (PAGE // max(apart)) if apart else None
 
 
-def choose_tile(
-    rows: list[int],
-    columns: int,
-    width: int,
-    registers: int,
-    depth: int = 1,
-    caches: tuple[int, int] = (32 << 10, 512 << 10),
-    most: int | None = None,
-) -> Tile:
-    """The register tile with the fewest estimated cycles for the whole result; `depth` is the length of the reduction.
-    Tiles of more than `most` rows are avoided.
-
-    A tile of r rows and v vectors issues r*v multiply-adds (two a cycle), v vector loads and r broadcasts (two a
-    cycle), and cannot be faster than the latency of its accumulators (about 4 cycles). The small terms are measured:
-    loop overhead, broadcasts, and vector loads, which cost more if the panel they walk (depth * v vectors) is larger
-    than the first-level cache, and more again if it does not stay in the second.
-    """
-    best: tuple[float, Tile] | None = None
-    for size in tile_candidates(rows, columns, width, registers):
-        cost = tile_cost(rows, columns, width, Tile(*size), depth, caches)
-        if most is not None and size[0] * size[1] > most:
-            cost *= 1.25
-        if best is None or cost < best[0] - 1e-9:
-            best = (cost, Tile(*size))
-    assert best is not None
-    return best[1]
-
-
-def tile_cost(rows: list[int], columns: int, width: int, tile: Tile, depth: int, caches: tuple[int, int]) -> float:
-    """The estimated cycles of one step of the reduction with a register tile; see `choose_tile`."""
-    v = tile.vectors
-    panel, (l1, l2) = depth * v * width * 4, caches
-    load = 0.1 if panel <= l1 else 0.5 if panel <= l2 // 2 else 1.0
-    write = (2 if v * width >= columns else 4) / depth  # results leave in whole rows, or in pieces of rows
-    cost = 0.0
-    for tv, tn in pieces(-(-columns // width), v):
-        for tr, rn in pieces(rows[0] if rows else 1, tile.rows):
-            for tq, qn in pieces(rows[1] if len(rows) > 1 else 1, tile.outer_rows):
-                t = tr * tq
-                steps = max(t * tv / 2, (t + tv) / 2, 4.0) + 0.15 + 0.05 * t + load * tv + write * t * tv
-                cost += tn * rn * qn * steps
-    return cost if tile.outer_rows == 1 else 1.05 * cost  # two rows of windows: more addresses to keep
-
-
-def choose_window_tile(rows: int, columns: int, width: int, registers: int, step: int, size: int) -> Tile:
-    """The register tile of a depthwise convolution: windows of `size` positions, `step` apart, along the rows.
-
-    No operand is shared by the lanes. What neighbouring windows share is loaded once, if the positions that a tile
-    touches stay in registers beside its accumulators: measured, spilling them makes the kernel twice as slow. More than
-    two vectors, or two where windows do not overlap by much, are slower too, and so are partial tiles.
-    """
-    best: tuple[float, Tile] | None = None
-    for r, q, v in tile_candidates([rows], columns, width, registers):
-        span = (r - 1) * step + size
-        if q > 1 or v > (2 if step == 1 else 1) or (r > 1 and (r + span) * v > registers):
-            continue
-        cost = 0.0
-        for tv, tn in pieces(-(-columns // width), v):
-            for tr, rn in pieces(rows, r):
-                loads = ((tr - 1) * step + size) * tv / size + tv
-                partial = 0.0 if tr == r else 4.0
-                cost += tn * rn * (max(tr * tv / 2, loads / 2, 4.0) + 0.3 + 0.05 * tr + partial)
-        if best is None or cost < best[0] - 1e-9:
-            best = (cost, Tile(r, q, v))
-    assert best is not None
-    return best[1]
-
-
-def tile_candidates(rows: list[int], columns: int, width: int, registers: int) -> list[tuple[int, int, int]]:
-    """Register tiles that fit: (rows, outer rows, vectors)."""
-    inner = rows[0] if rows else 1
-    outer = rows[1] if len(rows) > 1 else 1
-    found = []
-    for v in range(1, 9):
-        if v > 1 and (v - 1) * width >= columns:
-            break
-        for r in range(1, min(inner, 24) + 1):
-            for q in range(1, min(outer, 4) + 1) if r == inner and inner <= 8 else (1,):
-                # one for the broadcast: a tile that takes all registers is spilled where windows overlap (measured)
-                if r * q * v + v + 1 <= registers:
-                    found.append((r, q, v))
-    return found
+def _rows_far(s: Schedule, block: str, n: str, panel: int, machine: Machine) -> bool:
+    """Whether the other operand does not stay in the second-level cache until the next panel (of two vectors: `panel`
+    bytes) is its turn, and panels do not stay in the first-level cache in any case."""
+    rows = sum(s.buffer(x.buffer).size * 4 for x, c in load_strides(s, s.store(block), n) if c == 0)
+    return rows > machine.l2_bytes and panel > machine.l1_bytes
 
 
 def _window(s: Schedule, anchor: Stage, rows: list[str], n: str) -> tuple[int, int] | None:
@@ -342,20 +320,32 @@ def _window(s: Schedule, anchor: Stage, rows: list[str], n: str) -> tuple[int, i
     return step // inner, s.extent(reductions[-1])
 
 
+def _to_pack(s: Schedule, anchor: Stage, n: str) -> list[tuple[Load, int]]:
+    """Constant operands that depend on `n` in one dimension, and that dimension."""
+    found = []
+    for x in {str(y): y for y in walk(anchor.targets[0].value) if isinstance(y, Load)}.values():
+        where = [d for d, i in enumerate(x.indices) if n in variables(i)]
+        if x.buffer not in s.kernel.constants or x.buffer in s.packs or len(where) != 1 or _reads(s, x.buffer) != 1:
+            continue
+        if isinstance(x.indices[where[0]], Var) and all(len(variables(i)) <= 1 for i in x.indices):
+            found.append((x, where[0]))
+    return found
+
+
+def _one_weight(s: Schedule, anchor: Stage, n: str) -> bool:
+    """Whether a kernel sums products in f32 with one operand to pack, which depends on the columns and the reduction
+    alone."""
+    packed = _to_pack(s, anchor, n)
+    if not is_contraction(anchor) or len(packed) != 1 or s.buffer(anchor.buffer).dtype != "f32":
+        return False
+    return {v for i in packed[0][0].indices for v in variables(i)} <= {n, *anchor.reduction}
+
+
 def _pack(s: Schedule, anchor: Stage, n: str, block: int) -> None:
     """Pack constant operands that depend on `n`: tiles of `block` columns first, the reduction dimensions in order,
     columns last.
     """
-    original = anchor.targets[0]
-    for x in {str(y): y for y in walk(original.value) if isinstance(y, Load)}.values():
-        if x.buffer not in s.kernel.constants or x.buffer in s.packs:
-            continue
-        where = [d for d, i in enumerate(x.indices) if n in variables(i)]
-        if len(where) != 1 or not isinstance(x.indices[where[0]], Var) or _reads(s, x.buffer) != 1:
-            continue
-        d = where[0]
-        if not all(len(variables(i)) <= 1 for i in x.indices):
-            continue
+    for x, d in _to_pack(s, anchor, n):
         splits = tuple((block,) if i == d else () for i in range(len(x.indices)))
         reduced = [i for i in range(len(x.indices)) if i != d and variables(x.indices[i]) <= set(anchor.reduction)]
         kept = [i for i in range(len(x.indices)) if i != d and i not in reduced]

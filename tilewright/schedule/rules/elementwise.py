@@ -11,7 +11,7 @@ from ..machine import Machine, lanes
 from ..nest import For, Store, walk_stmts
 from ..schedule import Schedule, ScheduleError
 from . import Choose
-from .common import inline_producers, load_strides, store_stride
+from .common import inline_producers, load_strides, merge_loops, store_stride
 
 NAME = "elementwise"
 PRIORITY = 40
@@ -50,9 +50,9 @@ def _schedule_block(s: Schedule, block: str, machine: Machine, choose: Choose) -
         return
     if order != s.loops(block):
         s.reorder(*order)
-    order = _merge(s, block, order)
-    n = order[-1]
     width = lanes(machine)
+    order = _take_turns(s, block, merge_loops(s, block, order), width)
+    n = order[-1]
     size = s.extent(n)
     across = _across(s, block, order)
     if size >= width:
@@ -73,6 +73,19 @@ def _schedule_block(s: Schedule, block: str, machine: Machine, choose: Choose) -
             order = _enough_tasks(s, order, machine)
     if order:
         s.parallel(order[0])
+
+
+def _take_turns(s: Schedule, block: str, order: list[str], width: int) -> list[str]:
+    """Fuse a loop of a few elements with the one around it where what is written goes on, and what is read too but for
+    coming from several rows in turns, or several times (an image made twice as large), or across (a transposition)."""
+    if len(order) < 2 or s.extent(order[-1]) not in (2, 4, 8) or s.extent(order[-1]) >= width:
+        return order
+    store, (outer, inner) = s.store(block), order[-2:]
+    on = store_stride(s, store, inner) == 1 and store_stride(s, store, outer) == s.extent(inner)
+    contiguous = {str(x) for v in order[:-2] for x, c in load_strides(s, store, v) if c == 1}
+    if not on or not all(c in (0, 1) or str(x) in contiguous for x, c in load_strides(s, store, outer)):
+        return order
+    return [*order[:-2], s.fuse(outer, inner)]
 
 
 def _enough_tasks(s: Schedule, order: list[str], machine: Machine) -> list[str]:
@@ -132,23 +145,6 @@ def _tile_across(s: Schedule, block: str, order: list[str], across: str, width: 
     order = [outer if v == across else v for v in order]
     s.reorder(*order, inner)
     return order
-
-
-def _merge(s: Schedule, block: str, order: list[str]) -> list[str]:
-    """Fuse neighbouring loops that every access walks as one."""
-    result = [order[0]]
-    for v in order[1:]:
-        outer = result[-1]
-        store = s.store(block)
-        extent = s.extent(v)
-        strides = [(store_stride(s, store, outer), store_stride(s, store, v))]
-        along = {str(x): c for x, c in load_strides(s, store, v)}
-        strides += [(c, along[str(x)]) for x, c in load_strides(s, store, outer)]
-        if all(a is not None and b is not None and a == b * extent for a, b in strides):
-            result[-1] = s.fuse(outer, v)
-        else:
-            result.append(v)
-    return result
 
 
 __all__ = ["For", "apply", "schedule_block", "schedule_border"]

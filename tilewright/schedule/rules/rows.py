@@ -16,7 +16,7 @@ from ..machine import Machine, lanes
 from ..nest import Store
 from ..region import all_ranges
 from ..schedule import Schedule, ScheduleError
-from .common import coefficient, fuse_outer, inline_producers, load_strides, store_stride
+from .common import coefficient, fuse_outer, inline_producers, load_strides, merge_loops, store_stride
 from .far_memory import FarRows, past_caches
 
 NAME = "rows"
@@ -34,10 +34,10 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if not reductions:
         return "it has no reduction"
     s = Schedule(kernel, decisions=decisions)
-    _inline_cheap(s, kernel)
-    alive = [b for b in (x.name for x in kernel.stages) if _exists(s, b)]
+    inline_cheap(s, kernel)
+    alive = [b for b in (x.name for x in kernel.stages) if exists(s, b)]
     root = alive[-1]
-    rows = _row_loops(s, kernel, root)
+    rows = row_loops(s, kernel, root)
     if rows is None:
         return "the last stage does not work row by row"
     try:
@@ -58,6 +58,8 @@ def _schedule(s: Schedule, kernel: Kernel, alive: list[str], rows: list[str], ma
     if at is not None:  # the stages of a task's rows run one after another, on one thread
         for b in reversed(alive[:-1]):
             s.compute_at(b, at)
+    for b in alive:
+        _merge_inside(s, b, [v for v in s.loops(b) if v != at], together > 1)
     far = FarRows.of(s, alive, at) if at is not None else None
     side_by_side = together > 1 and _reads_beside_rows(s, root)
     for b in alive:
@@ -73,6 +75,14 @@ def _schedule(s: Schedule, kernel: Kernel, alive: list[str], rows: list[str], ma
         past_caches(s, root, at, machine)
         s.parallel(at)
     return s
+
+
+def _merge_inside(s: Schedule, block: str, inner: list[str], together: bool) -> None:
+    """Make one loop of those that walk along a row, but keep the loop over the rows of a task."""
+    own = inner[1:] if together else inner
+    reduction = set(s.store(block).reduction)
+    if len(own) > 1 and (not reduction or reduction.issuperset(own)):
+        merge_loops(s, block, own)
 
 
 def _together(s: Schedule, alive: list[str], rows: list[str], machine: Machine) -> int:
@@ -132,7 +142,7 @@ def _merge(s: Schedule, block: str, reader: str | None) -> None:
             return
 
 
-def _exists(s: Schedule, block: str) -> bool:
+def exists(s: Schedule, block: str) -> bool:
     try:
         s.store(block)
     except ScheduleError:
@@ -140,7 +150,7 @@ def _exists(s: Schedule, block: str) -> bool:
     return True
 
 
-def _inline_cheap(s: Schedule, kernel: Kernel) -> None:
+def inline_cheap(s: Schedule, kernel: Kernel) -> None:
     """Inline elementwise stages, but for those that cost more than a few arithmetic operations and are read more than
     once an element."""
     keep, sums = set(), {t.buffer for x in kernel.stages for t in x.targets if t.init is not None}
@@ -181,7 +191,7 @@ def _expensive(stage: Stage) -> bool:
     return any(o not in cheap for o in ops) or len(ops) > 4
 
 
-def _row_loops(s: Schedule, kernel: Kernel, root: str) -> list[str] | None:
+def row_loops(s: Schedule, kernel: Kernel, root: str) -> list[str] | None:
     """The loops of the last stage that enumerate rows: those that index what the reductions made."""
     stage = s.store(root)
     if stage.targets[0].init is not None:
@@ -192,7 +202,7 @@ def _row_loops(s: Schedule, kernel: Kernel, root: str) -> list[str] | None:
 
 def _row_variables(s: Schedule, kernel: Kernel, block: str, ranges: dict[str, tuple[int, int]]) -> set[str] | None:
     """The variables of a block that index what reductions made, or the rows of another result that it reads."""
-    made = {x.buffer: x for x in kernel.stages if _exists(s, x.name) and x.name != block}
+    made = {x.buffer: x for x in kernel.stages if exists(s, x.name) and x.name != block}
     found: set[str] = set()
     seen = False
     for x in {str(x): x for v in s.loops(block) for x, _ in load_strides(s, s.store(block), v)}.values():
@@ -237,7 +247,10 @@ def _vectorize(s: Schedule, block: str, inner: list[str], machine: Machine, vect
         return
     t = store.targets[0]
     known = isinstance(t.value, Op) and t.value.op in COMBINERS and len(store.targets) == 1
-    if not known or size < 2 * width:
+    if not known:
+        return
+    if size < width:
+        s.vectorize(n)
         return
     counts = [c for c in (1, 2, 4, 8) if c * width <= size]
     count = s.sample_choice(f"accumulators_{block}", counts, min(vectors, size // width))

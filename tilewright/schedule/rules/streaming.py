@@ -120,12 +120,12 @@ class _Stream:
             new, ahead = f"new{i - 1}", w.rows - w.step
             more = self.produce(i - 1, r * w.step + ahead + Var(new), (lowest - m.first) * w.step + ahead)
             pull: Stmt = loop(new, w.step, more)
-            parts.append(If(_less(r, m.count), pull) if below else pull)
+            parts.append(If(less(r, m.count), pull) if below else pull)
         fill = None if m.border is None else self.fill(i, row)
         if fill is not None and lowest < 0:
-            fill = If(_at_least(row, 0), fill)
-        tests = [_at_least(r, 0)] if lowest < m.first else []
-        tests += [_less(r, m.count)] if below else []
+            fill = If(at_least(row, 0), fill)
+        tests = [at_least(r, 0)] if lowest < m.first else []
+        tests += [less(r, m.count)] if below else []
         body = self.compute(i, r)
         if tests:
             body = If(tests[0] if len(tests) == 1 else Op("andi", tuple(tests), "i1"), body, fill)
@@ -149,7 +149,7 @@ class _Stream:
             assert name == "p0"
             return self.written(i, row, indices)
 
-        return _placed(nest, f"f{i}", where)
+        return placed(nest, f"f{i}", where)
 
     def compute(self, i: int, r: Expr) -> Stmt:
         """A row of the inside: the member's own nest, moved to row `r`."""
@@ -171,7 +171,7 @@ class _Stream:
                 return names[name], tuple(e + r * n if n else e for e, n in zip(indices, moves, strict=True))
             return f"{name}_{i}", indices
 
-        return _placed(nest, f"{i}", where)
+        return placed(nest, f"{i}", where)
 
     def written(self, i: int, row: Expr, indices: Indices) -> tuple[str, Indices]:
         """Where an element of a row of member i's result goes: into the ring behind it, or the chain's result."""
@@ -200,7 +200,7 @@ def _replaced(indices: Indices, dim: int, value: Expr) -> Indices:
     return (*indices[:dim], value, *indices[dim + 1 :])
 
 
-def _placed(nest: Nest, mark: str, where: Callable[[str, Indices], tuple[str, Indices]]) -> Stmt:
+def placed(nest: Nest, mark: str, where: Callable[[str, Indices], tuple[str, Indices]]) -> Stmt:
     """The body of a nest with its own names for loops and blocks, and other places for its buffers:
     ``where(buffer, indices)`` -> (buffer, indices)."""
     values: dict[str, Expr] = {s.var: Var(f"{s.var}_{mark}") for s in walk_stmts(nest.body) if isinstance(s, For)}
@@ -240,9 +240,9 @@ def _placed(nest: Nest, mark: str, where: Callable[[str, Indices], tuple[str, In
     return renamed
 
 
-def _at_least(e: Expr, n: int) -> Expr:
+def at_least(e: Expr, n: int) -> Expr:
     return Op("cmpi.sge", (e, Const(n, "index")), "i1")
 
 
-def _less(e: Expr, n: int) -> Expr:
+def less(e: Expr, n: int) -> Expr:
     return Op("cmpi.slt", (e, Const(n, "index")), "i1")

@@ -122,18 +122,18 @@ def prefetch_panels(
     turns = prod(s.extent(v) for v in rows) if rows else passes
     lines = -(-piece * size // LINE)
     share = -(-lines // (steps * turns))  # cache lines a step
-    position = _count(s, [*rows, *steps_of])
+    position = iterations(s, [*rows, *steps_of])
     if not rows and passes > 1:
         position = (Var(at) % passes) * steps + position
     ahead = piece if turns > 1 else min(panel, STREAM // size)
     first = (Var(at) // passes) * panel + ahead + position * (share * (LINE // size))
     if pieces:
-        first = first + _count(s, pieces) * piece
+        first = first + iterations(s, pieces) * piece
     if s.sample_choice("prefetch", (True, False), True):
         s.prefetch(steps_of[-1], buffer.name, [first + line * (LINE // size) for line in range(share)])
 
 
-def _count(s: Schedule, loops: Sequence[str]) -> Expr:
+def iterations(s: Schedule, loops: Sequence[str]) -> Expr:
     """The number of iterations of nested loops that are over."""
     step: Expr = Const(0, "index")
     for v in loops:

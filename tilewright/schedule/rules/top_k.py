@@ -1,22 +1,25 @@
 """The k first elements of an order along an axis, of equal ones the first; lines are independent.
 
-For few, a short sorted list takes every element that beats its last one. For many, the line is sorted by merging runs
-of 1, 2, 4 ... elements: every step of a merge picks from one of two runs without a branch.
+For few, a short sorted list takes every element that beats its last one; blocks of elements of which the best does not
+are passed over. For many, the line is sorted by merging runs of 1, 2, 4 ... elements: every step of a merge picks from
+one of two runs without a branch.
 """
 
 from __future__ import annotations
 
 from math import prod
 
-from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, minimum
+from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, minimum, neutral
 from ...tensor.kernel import Kernel
-from ..machine import Machine
-from ..nest import Alloc, If, Stmt, Store, loop, seq, store
+from ..machine import Machine, lanes
+from ..nest import Alloc, For, If, Stmt, Store, loop, seq, store, substitute_vars
 from . import direct
 from .nests import FLOATS, Access, at_least, before, both, divide, either, index, less, select, unflatten, wide
 
 #: up to this many elements are kept in a list
 LIST = 64
+#: vectors of a block of elements that are compared with the list at once
+BLOCK = 4
 I64 = "i64"
 
 
@@ -56,19 +59,19 @@ def build(kernel: Kernel, machine: Machine) -> Stmt:
         return seq()
     tasks = divide(lines, lines * t.size * 4, machine)
     line = tasks.first + Var("line")
-    body = _listed(t, line) if t.k <= LIST else _sorted(t, line)
+    body = _listed(t, line, machine) if t.k <= LIST else _sorted(t, line)
     return tasks.parallel(loop("line", tasks.extent, body))
 
 
-def _listed(t: TopK, line: Expr) -> Stmt:
+def _listed(t: TopK, line: Expr, machine: Machine) -> Stmt:
     """Insert every element into a sorted list of the best so far; places not yet taken have position -1."""
     v, p = Buffer("best", (t.k,), t.key, "local"), Buffer("where", (t.k,), I64, "local")
     new = Buffer("new", (), t.key, "register")
     i, j = Var("i"), Var("j")
     value = Load("new", (), t.key)
 
-    def beats(place: Expr) -> Expr:
-        """Whether the new element stands before the one at a place of the list."""
+    def beats(place: Expr, value: Expr = value) -> Expr:
+        """Whether an element, the new one, stands before the one at a place of the list."""
         empty = Op("cmpi.slt", (Load("where", (place,), I64), Const(0, I64)), "i1")
         return either(empty, t.ahead(value, Load("best", (place,), t.key)))
 
@@ -93,9 +96,46 @@ def _listed(t: TopK, line: Expr) -> Stmt:
         "empty",
     )
     take = store("new", (), t.read(t.x, t.at(line, j)), "take")
-    scan = loop("j", t.size, Alloc(new, seq(take, If(beats(index(t.k - 1)), loop("i", t.k, insert)))))
+    one = Alloc(new, seq(take, If(beats(index(t.k - 1)), loop("i", t.k, insert))))
+
+    def scan(first: Expr | int, count: int) -> Stmt:
+        """Insert `count` elements."""
+        return loop("n", count, substitute_vars(one, {"j": first + Var("n")}))
+
+    width = lanes(machine, t.key)
+    block = BLOCK * width
+    blocks = t.axis == len(t.lead) and width > 1 and t.key != "i1" and t.size >= 2 * block
+    whole = t.size // block if blocks else 0
+    parts: list[Stmt] = [loop("i", t.k, empty)]
+    if whole:
+        first, top = Var("block") * block, Load("top", (), t.key)
+        inside = seq(_extreme(t, line, first, width), If(beats(index(t.k - 1), top), scan(first, block)))
+        parts.append(loop("block", whole, Alloc(Buffer("top", (), t.key, "register"), inside)))
+    if whole * block < t.size:
+        parts.append(scan(whole * block, t.size - whole * block))
     result = t.result(line, i, Load("best", (i,), t.key), Load("where", (i,), I64))
-    return Alloc(v, Alloc(p, seq(loop("i", t.k, empty), scan, loop("i", t.k, result))))
+    return Alloc(v, Alloc(p, seq(*parts, loop("i", t.k, result))))
+
+
+def _extreme(t: TopK, line: Expr, first: Expr, width: int) -> Stmt:
+    """``top`` = the first element in the order of a block; NaN is the largest number."""
+    largest = t.opaque.attributes["largest"]
+    kind = ("max" if largest else "min") + ("u" if t.unsigned(0) else "s") + "i"
+    if t.key in FLOATS:
+        kind = "maximumf" if largest else "minnumf"
+    lane = Var("l")
+    part, top, none = Load("part", (lane,), t.key), Load("top", (), t.key), neutral(kind, t.key)
+
+    def vector(body: Stmt) -> Stmt:
+        return For("l", index(width), body, "vector", width)
+
+    steps = [vector(store("part", (lane,), none, "start"))]
+    for n in range(BLOCK):
+        x = t.read(t.x, t.at(line, first + n * width + lane))
+        steps.append(vector(store("part", (lane,), Op(kind, (x, part), t.key), "block")))
+    across = vector(store("top", (), Op(kind, (part, top), t.key), "across"))
+    lines = Alloc(Buffer("part", (width,), t.key, "register"), seq(*steps, across))
+    return seq(store("top", (), none, "start"), lines)
 
 
 def _sorted(t: TopK, line: Expr) -> Stmt:

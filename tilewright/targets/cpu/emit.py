@@ -16,6 +16,7 @@ from .dot_product import IntegerEmitter
 from .emit_expr import LARGER, Value, Vector
 from .emit_tiles import TileEmitter
 from .reduced import ReduceEmitter
+from .strided import StridedEmitter
 from .transposed import TransposeEmitter
 from .uncached import UncachedEmitter
 
@@ -33,7 +34,7 @@ def emit(nest: Nest, lanes: int, features: tuple[str, ...] = ()) -> tuple[str, i
     return Emitter(nest, lanes, features).run()
 
 
-class Emitter(TransposeEmitter, ReduceEmitter, UncachedEmitter, TileEmitter, IntegerEmitter):
+class Emitter(TransposeEmitter, StridedEmitter, ReduceEmitter, UncachedEmitter, TileEmitter, IntegerEmitter):
     """Emits statements; expressions are in the base classes."""
 
     def __init__(self, nest: Nest, lanes: int, features: tuple[str, ...] = ()) -> None:
@@ -141,7 +142,7 @@ class Emitter(TransposeEmitter, ReduceEmitter, UncachedEmitter, TileEmitter, Int
             raise CompileError(f"vectorized loop {s.var} {why}", stage="emit", operator=self.nest.name)
         width = s.lanes or 1 << max(s.trip - 1, 0).bit_length()
         mask = None if width == s.trip else self.op(f"vector.constant_mask [{s.trip}] : vector<{width}xi1>")
-        self.vector = Vector(s.var, width, mask, s.trip == 1 < width)
+        self.vector = Vector(s.var, width, mask, s.trip == 1 < width, s.trip)
         self.stmt(s.body)
         self.vector = None
 

@@ -38,12 +38,18 @@ class Value:
 @dataclass(frozen=True)
 class Vector:
     """The vectorized loop being emitted: its variable, lanes, and the mask of active lanes (None: all). `single`: just
-    the first lane is active."""
+    the first lane is active. `first`: how many are, if those are the first ones."""
 
     var: str
     width: int
     mask: str | None
     single: bool = False
+    first: int | None = None
+
+    @property
+    def count(self) -> int | None:
+        """The number of active lanes, if those are the first ones."""
+        return self.width if self.mask is None else self.first
 
 
 def type_text(dtype: str, width: int) -> str:
@@ -194,7 +200,10 @@ class ExprEmitter:
         name = e.op.split(".")[0]
         if name in ("cmpf", "cmpi"):
             return self.compare(e, args)
-        return self.elementwise(("arith." if e.op in ARITH else "math.") + e.op, args, e.dtype)
+        # beside a constant, which of two zeros is larger may stay open: then x86 needs one instruction instead of four
+        free = e.op in ("maximumf", "minimumf") and any(isinstance(a, Const) for a in e.args)
+        flags = " fastmath<nsz>" if free else ""
+        return self.elementwise(("arith." if e.op in ARITH else "math.") + e.op, args, e.dtype, flags)
 
     def has_tables(self, args: list[Value]) -> bool:
         """Whether the machine has `table_operation` for such operands."""
@@ -229,7 +238,7 @@ class ExprEmitter:
         width = max((a.width for a in args), default=0)
         return ([self.as_vector(a, width) for a in args] if width else args), width
 
-    def elementwise(self, name: str, args: list[Value], dtype: str) -> Value:
+    def elementwise(self, name: str, args: list[Value], dtype: str, flags: str = "") -> Value:
         args, width = self._even(args)
         t = type_text(dtype, width)
         names = ", ".join(a.ssa for a in args)
@@ -239,7 +248,7 @@ class ExprEmitter:
             return Value(self.op(f"{name} {names} : {args[0].type} to {t}"), dtype, width)
         if name == "math.fpowi":
             return Value(self.op(f"{name} {names} : {args[0].type}, {args[1].type}"), dtype, width)
-        return Value(self.op(f"{name} {names} : {t}"), dtype, width)
+        return Value(self.op(f"{name} {names}{flags} : {t}"), dtype, width)
 
     def compare(self, e: Op, args: list[Value]) -> Value:
         args, width = self._even(args)
@@ -375,7 +384,7 @@ class ExprEmitter:
             total = total + i * s
         terms, constant = linear(total)
         if any(isinstance(t, Op) and t.op == "floordivsi" for t in terms):
-            total = from_linear(terms, constant)  # x // n * n + x % n is x
+            total = from_linear(terms, constant, self.ranges)  # x // n * n + x % n is x
         return total
 
     def lane_stride(self, name: str, indices: tuple[Expr, ...]) -> int | None:
@@ -403,6 +412,10 @@ class ExprEmitter:
     def write(self, t: Target, value: Value) -> None:
         """Store a value: the part of `emit.Emitter`, for those in between."""
         raise NotImplementedError
+
+    def strided(self, buffer: Buffer, indices: tuple[Expr, ...], stride: int | None, shape: Value) -> Value | None:
+        """A load with a stride by other means than a gather: the part of `strided.StridedEmitter`."""
+        return None
 
     # ---- loads ----
 
@@ -432,6 +445,9 @@ class ExprEmitter:
             else:
                 text = f"vector.load {memory}[{base}] : {kind}, {shape.type}"
         else:
+            found = self.strided(buffer, e.indices, stride, shape)
+            if found is not None:
+                return self.from_storage(found, buffer.dtype)
             where = self.as_vector(self.address(buffer, e.indices))
             mask = vector.mask or self.all_true(vector.width)
             zero, c0 = self.const(0, stored, vector.width), self.const(0, "index")

@@ -63,6 +63,11 @@ class CpuDescription:
         return self.vector_bytes >= 32
 
     @property
+    def row_chains(self) -> bool:
+        """Whether depthwise convolutions may run row by row with those around them (`rules/depthwise_chain.py`)."""
+        return self.vector_bytes >= 32
+
+    @property
     def dot_products(self) -> tuple[DotProduct, ...]:
         """The instructions for sums of products of bytes."""
         from .dot_product import dot_products

@@ -72,10 +72,11 @@ class TransposeEmitter(ExprEmitter):
         terms, _ = linear(self.flat(buffer, x.indices))
         steps = {str(t): c for t, c in terms.items()}
         others = [t for t in terms if str(t) not in (across, lane)]
+        jumps = any(lane in variables(t) for t in others)  # rows in no regular distance, as of fused loops
         return (
             steps.get(across) == 1
-            and steps.get(lane, 0) not in (0, 1)
-            and not any({across, lane} & variables(t) for t in others)
+            and (jumps or steps.get(lane, 0) not in (0, 1))
+            and not any(across in variables(t) for t in others)
         )
 
     def _columns(self, x: Load, s: For) -> list[Value]:

@@ -1,0 +1,175 @@
+"""Depthwise convolutions with the convolutions around them as one kernel: against NumPy, for any division among threads
+and any decisions, and where they are joined."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from tilewright import compiler
+from tilewright.compiler import compile_state
+from tilewright.ir.context import use
+from tilewright.runtime.executable import Executable
+from tilewright.schedule.build import BuiltKernel
+from tilewright.schedule.rules import depthwise_chain
+from tilewright.targets.base import find
+from tilewright.tensor.chains import row_chain
+from tilewright.tensor.kernel import read_kernel
+from tilewright.tune.space import Space
+
+
+@dataclass(frozen=True)
+class Case:
+    """Images of `shape` (N, C, H, W); a 1x1 convolution to `wide` channels, a depthwise one, a 1x1 one to `out`."""
+
+    shape: tuple[int, int, int, int]
+    wide: int
+    out: int
+    size: int | tuple[int, int] = 3
+    stride: int = 1
+    dilation: int = 1
+    pads: tuple[int, int, int, int] = (1, 1, 1, 1)
+    act: str = "Clip"
+    project: bool = True
+    shared: bool = False  # the first result is read twice
+    first: int = 1  # size of the first convolution
+    residual: bool = False
+    then: tuple[int, int, int, int] | None = None  # the border that a convolution of the result wants
+
+    def model(self) -> onnx.ModelProto:
+        rng = np.random.default_rng(0)
+        nodes, weights = [], [("low", np.float32(-0.5)), ("high", np.float32(0.75))]
+
+        def conv(at, c, out, size, groups=1, act=True, **attributes):
+            n, window = len(nodes), (size, size) if isinstance(size, int) else size
+            w = rng.standard_normal((out, c // groups, *window)) / np.sqrt(c // groups * np.prod(window))
+            weights.extend([(f"w{n}", w), (f"b{n}", rng.standard_normal(out) / 2)])
+            nodes.append(helper.make_node("Conv", [at, f"w{n}", f"b{n}"], [f"c{n}"], group=groups, **attributes))
+            if act:
+                bounds = ["low", "high"] if self.act == "Clip" else []
+                nodes.append(helper.make_node(self.act, [f"c{n}", *bounds], [f"a{n}"]))
+            return f"a{n}" if act else f"c{n}"
+
+        c = self.shape[1]
+        edge = self.first // 2
+        wide = conv("x", c, self.wide, self.first, pads=[edge] * 4)
+        at = conv(
+            wide, self.wide, self.wide, self.size, self.wide,
+            strides=[self.stride] * 2, dilations=[self.dilation] * 2, pads=list(self.pads),
+        )  # fmt: skip
+        if self.project:
+            at = conv(at, self.wide, self.out, 1, act=False)
+        if self.residual:
+            nodes.append(helper.make_node("Add", ["x", at], ["sum"]))
+            at = "sum"
+        if self.then:
+            at = conv(at, self.out, 4, 3, pads=list(self.then))
+        nodes.append(helper.make_node("Identity", [at], ["y"]))
+        outputs = ["y"]
+        if self.shared:
+            nodes.append(helper.make_node("GlobalAveragePool", [wide], ["z"]))
+            outputs.append("z")
+        graph = helper.make_graph(
+            nodes, "net",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)],
+            [helper.make_tensor_value_info(o, TensorProto.FLOAT, None) for o in outputs],
+            [numpy_helper.from_array(np.asarray(a, np.float32), n) for n, a in weights],
+        )  # fmt: skip
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+CASES = {
+    "plain": Case((1, 16, 12, 10), 32, 16),
+    "residual": Case((1, 8, 13, 9), 40, 8, residual=True),
+    "odd": Case((1, 5, 11, 7), 19, 3, act="Relu"),
+    "batch": Case((3, 6, 9, 8), 21, 10, residual=False),
+    "batch_residual": Case((2, 7, 8, 8), 17, 7, residual=True),
+    "stride": Case((1, 3, 17, 13), 24, 24, stride=2),
+    "stride_even": Case((2, 4, 16, 16), 16, 5, stride=2, pads=(0, 0, 1, 1)),
+    "stride_3": Case((1, 4, 19, 15), 18, 8, stride=3, pads=(1, 0, 2, 1)),
+    "large": Case((1, 4, 15, 14), 20, 9, size=5, pads=(2, 2, 2, 2)),
+    "dilated": Case((1, 4, 16, 12), 20, 9, dilation=2, pads=(2, 2, 2, 2)),
+    "uneven": Case((1, 4, 12, 9), 12, 6, size=5, pads=(0, 3, 4, 1)),
+    "no_border": Case((1, 4, 12, 9), 12, 6, pads=(0, 0, 0, 0)),
+    "two_rows": Case((1, 4, 4, 9), 12, 6, pads=(0, 1, 0, 1)),
+    "low_window": Case((1, 4, 9, 9), 12, 6, size=(1, 3), pads=(1, 1, 1, 1)),
+    "lines": Case((2, 4, 9, 9), 12, 6, size=(1, 3), pads=(0, 1, 0, 1)),
+    "no_projection": Case((2, 5, 12, 11), 23, 0, project=False),
+    "no_expansion": Case((2, 5, 12, 11), 23, 9, pads=(0, 0, 0, 0), shared=True),
+    "border": Case((1, 4, 12, 9), 17, 6, then=(1, 1, 1, 1)),
+    "uneven_border": Case((2, 4, 13, 9), 17, 16, stride=2, then=(2, 0, 3, 1)),
+    "stem": Case((1, 3, 14, 12), 16, 8, first=3),
+}
+
+
+@pytest.fixture
+def joined(monkeypatch):
+    """Kernels are joined wherever that is possible."""
+    monkeypatch.setattr(compiler, "worth_joining", lambda kernel, machine: not isinstance(row_chain(kernel), str))
+
+
+def compiled(case):
+    state, run = compile_state(case.model(), threads=1, cache=False, tuned=False)
+    return run, [s.rule for s in state.schedules.values()]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_against_numpy(name, joined):
+    case = CASES[name]
+    x = np.random.default_rng(1).standard_normal(case.shape).astype(np.float32)
+    expected = ReferenceEvaluator(case.model()).run(None, {"x": x})
+    run, rules = compiled(case)
+    assert rules.count("depthwise_chain") == 1
+    found = run(x)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(b).max())
+    for threads in (2, 3):
+        for a, b in zip(Executable(run._package, threads)(x), found, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def kernel_of(case):
+    graph = compile_state(case.model(), stop_after="fuse")[1]
+    with use():
+        kernels = [read_kernel(f) for f in graph.functions()]
+    (chain,) = [k for k in kernels if not isinstance(row_chain(k), str)]
+    return chain
+
+
+@pytest.mark.parametrize("name", ["residual", "batch", "stride", "no_projection", "no_expansion", "uneven_border"])
+def test_decisions_keep_the_meaning(name, joined):
+    kernel, target = kernel_of(CASES[name]), find("cpu")
+    space, rng = Space(kernel, target.describe()), random.Random(3)
+    given = [np.random.default_rng(i).standard_normal(p.shape).astype(np.float32) for i, p in enumerate(kernel.inputs)]
+    expected = BuiltKernel(space.default.nest, target, 1)(*given)
+    assert {"rows", "bands", "row0_tile", "row1_tile"} <= space.default.decisions.keys()
+    for _ in range(4):
+        c = space.sample(rng)
+        found = BuiltKernel(c.nest, target, 2)(*given)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4, err_msg=str(c.decisions))
+
+
+def test_what_is_joined(joined):
+    """What does not stay in the second-level caches, if the weights do, and the rows made twice are few."""
+    kernel = kernel_of(Case((1, 16, 40, 28), 96, 24))
+    machine = replace(find("cpu").describe(), l2_bytes=128 << 10, cores=2)
+    assert depthwise_chain.worth_joining(kernel, machine)
+    assert not depthwise_chain.worth_joining(kernel, replace(machine, l2_bytes=1 << 20))  # it stays in cache anyway
+    assert not depthwise_chain.worth_joining(kernel, replace(machine, cores=7))  # too many rows made twice
+    assert not depthwise_chain.worth_joining(kernel_of(Case((4, 256, 40, 28), 96, 96)), machine)  # large weights
+    assert not depthwise_chain.worth_joining(kernel_of(Case((1, 16, 6, 99), 96, 24)), replace(machine, cores=4))
+
+
+def test_what_is_no_chain(joined):
+    def rules(case):
+        return compiled(case)[1]
+
+    assert "depthwise_chain" not in rules(Case((1, 4, 9, 9), 12, 6, size=1, stride=2, pads=(0, 0, 0, 0)))  # skips rows
+    assert "depthwise_chain" not in rules(Case((1, 4, 9, 9), 12, 6, project=False, shared=True))
+    assert "depthwise_chain" not in rules(Case((1, 4, 3, 9), 12, 6, pads=(0, 1, 0, 1)))  # a single row

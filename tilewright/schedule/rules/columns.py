@@ -1,0 +1,97 @@
+"""Reductions over rows that lie side by side in memory (softmax and argmax over the channels of an image): lanes run
+across rows, each lane has its own sum.
+
+The rule `rows` takes rows that are contiguous themselves; here an element's neighbour belongs to the next row.
+"""
+
+from __future__ import annotations
+
+from ...tensor.kernel import Kernel
+from ..decisions import Decisions
+from ..machine import Machine, lanes
+from ..schedule import Schedule, ScheduleError
+from .common import fuse_outer, load_strides, store_stride
+from .rows import exists, inline_cheap, row_loops
+
+NAME = "columns"
+PRIORITY = 28
+#: vectors of rows side by side: their sums do not wait for each other
+VECTORS = 4
+
+
+def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
+    if kernel.opaque:
+        return "an operator with a loop nest of its own"
+    if not any(x.targets[0].init is not None for x in kernel.stages):
+        return "it has no reduction"
+    s = Schedule(kernel, decisions=decisions)
+    inline_cheap(s, kernel)
+    alive = [x.name for x in kernel.stages if exists(s, x.name)]
+    rows = row_loops(s, kernel, alive[-1])
+    if not rows:
+        return "the last stage does not work row by row"
+    lane = next((v for v in rows if store_stride(s, s.store(alive[-1]), v) == 1), None)
+    width = lanes(machine)
+    if lane is None or width == 1 or 2 * s.extent_or_zero(lane) < width:
+        return "its rows do not lie side by side"
+    if not all(_across(s, kernel, b) for b in alive):
+        return "an operand is not contiguous across rows"
+    try:
+        return _schedule(s, alive, [*[v for v in rows if v != lane], lane], machine)
+    except ScheduleError as e:
+        return e.message
+
+
+def _across(s: Schedule, kernel: Kernel, block: str) -> bool:
+    """Whether neighbouring lanes of a stage read neighbours, or the same."""
+    store = s.store(block)
+    along = [v for v in s.loops(block) if v not in store.reduction and store_stride(s, store, v) == 1]
+    return len(along) == 1 and all(c in (0, 1) for _, c in load_strides(s, store, along[0]))
+
+
+def _schedule(s: Schedule, alive: list[str], rows: list[str], machine: Machine) -> Schedule:
+    root = alive[-1]
+    if s.store(root).targets[0].init is not None:  # the sums of a tile stay in registers until they are complete
+        made = s.cache_write(root)
+        rows = [_same(s, root, v, made) for v in rows]
+        alive, root = [*alive, made], made
+    order = [*rows, *(v for v in s.loops(root) if v not in rows)]
+    if order != s.loops(root):
+        s.reorder(*order)
+    width, size = lanes(machine), s.extent(rows[-1])
+    counts = [v for v in (1, 2, 3, 4, 6, 8) if (v - 1) * width < size]
+    count = s.sample_choice("vectors", counts, min(VECTORS, counts[-1], -(-size // width)))
+    outer, inner = s.split(rows[-1], count * width)
+    at = fuse_outer(s, [*rows[:-1], outer])
+    assert at is not None
+    for b in reversed(alive[:-1]):
+        s.compute_at(b, at)
+    for b in alive:
+        _lanes_last(s, b, inner if b == root else None, width)
+    for b in alive[:-1]:
+        target = s.store(b).targets[0]
+        if target.init is not None and target.buffer in s.temporaries:
+            s.set_scope(target.buffer, "register")
+    s.parallel(at)
+    return s
+
+
+def _same(s: Schedule, block: str, var: str, copy: str) -> str:
+    """The loop of a copy of a block's result that runs over the dimension that `var` runs over."""
+    return s.loops(copy)[[v for v in s.loops(block) if v not in s.store(block).reduction].index(var)]
+
+
+def _lanes_last(s: Schedule, block: str, lane: str | None, width: int) -> None:
+    """Let lanes run across rows, innermost."""
+    store = s.store(block)
+    own = [v for v in s.loops(block) if v not in store.reduction]
+    lane = lane or next(v for v in reversed(own) if store_stride(s, store, v) == 1)
+    inside = s.loops(block)[s.loops(block).index(lane) + 1 :]
+    if inside:
+        s.reorder(*inside, lane)
+    unrolled, vector = s.split(lane, width)
+    s.unroll(unrolled)
+    s.vectorize(vector)
+
+
+__all__ = ["apply"]
