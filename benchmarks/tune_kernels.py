@@ -37,9 +37,10 @@ from tilewright.tune.tasks import fused_kernels, task_of
 from tilewright.tune.tuner import Tuner
 
 
-def matmul() -> Kernel:
-    a, b, k = te.placeholder((5003, 31), "a"), te.placeholder((31, 23), "b", constant=True), te.reduce_axis(31, "k")
-    return te.kernel(te.compute((5003, 23), lambda i, j: te.sum(a[i, k] * b[k, j], k), "c"), name="matmul")
+def matmul(m: int = 5003, depth: int = 31, n: int = 23) -> Kernel:
+    a, b = te.placeholder((m, depth), "a"), te.placeholder((depth, n), "b", constant=True)
+    k = te.reduce_axis(depth, "k")
+    return te.kernel(te.compute((m, n), lambda i, j: te.sum(a[i, k] * b[k, j], k), "c"), name="matmul")
 
 
 def conv(height: int, channels: int, filters: int, size: int) -> Kernel:
@@ -57,8 +58,7 @@ def conv(height: int, channels: int, filters: int, size: int) -> Kernel:
     )
 
 
-def depthwise() -> Kernel:
-    n, c = 53, 37
+def depthwise(n: int = 53, c: int = 37) -> Kernel:
     x, w = te.placeholder((n + 4, n + 4, c), "x"), te.placeholder((5, 5, c), "w", constant=True)
     ry, rx = te.reduce_axis(5, "ry"), te.reduce_axis(5, "rx")
     return te.kernel(
@@ -67,15 +67,14 @@ def depthwise() -> Kernel:
     )
 
 
-def batch_matmul() -> Kernel:
-    a, b, k = te.placeholder((503, 17, 31), "a"), te.placeholder((503, 31, 13), "b"), te.reduce_axis(31, "k")
+def batch_matmul(batch: int = 503, m: int = 17, depth: int = 31, n: int = 13) -> Kernel:
+    a, b, k = te.placeholder((batch, m, depth), "a"), te.placeholder((batch, depth, n), "b"), te.reduce_axis(depth, "k")
     return te.kernel(
-        te.compute((503, 17, 13), lambda n, i, j: te.sum(a[n, i, k] * b[n, k, j], k), "c"), name="batch_matmul"
+        te.compute((batch, m, n), lambda n, i, j: te.sum(a[n, i, k] * b[n, k, j], k), "c"), name="batch_matmul"
     )
 
 
-def softmax() -> Kernel:
-    rows, n = 10007, 61
+def softmax(rows: int = 10007, n: int = 61) -> Kernel:
     x = te.placeholder((rows, n), "x")
     k, k2 = te.reduce_axis(n, "k"), te.reduce_axis(n, "k2")
     top = te.compute((rows,), lambda i: te.max(x[i, k], k), "top")
@@ -84,8 +83,7 @@ def softmax() -> Kernel:
     return te.kernel(te.compute((rows, n), lambda i, j: e[i, j] / total[i], "y"), name="softmax")
 
 
-def layer_norm() -> Kernel:
-    rows, n = 5003, 127
+def layer_norm(rows: int = 5003, n: int = 127) -> Kernel:
     x, g, b = (
         te.placeholder((rows, n), "x"),
         te.placeholder((n,), "g", constant=True),
@@ -101,28 +99,27 @@ def layer_norm() -> Kernel:
     )
 
 
-def reduction() -> Kernel:
-    x, k = te.placeholder((7, 100003), "x"), te.reduce_axis(100003, "k")
-    return te.kernel(te.compute((7,), lambda i: te.sum(x[i, k], k), "y"), name="reduction")
+def reduction(rows: int = 7, n: int = 100003) -> Kernel:
+    x, k = te.placeholder((rows, n), "x"), te.reduce_axis(n, "k")
+    return te.kernel(te.compute((rows,), lambda i: te.sum(x[i, k], k), "y"), name="reduction")
 
 
-def transpose() -> Kernel:
-    x = te.placeholder((13, 30011), "x")
-    return te.kernel(te.compute((30011, 13), lambda i, j: x[j, i], "y"), name="transpose")
+def transpose(rows: int = 13, n: int = 30011) -> Kernel:
+    x = te.placeholder((rows, n), "x")
+    return te.kernel(te.compute((n, rows), lambda i, j: x[j, i], "y"), name="transpose")
 
 
 ATTENTION = """
-func.func @main(%q: tensor<1x61x29x23xf32>, %k: tensor<1x61x29x23xf32>, %v: tensor<1x61x29x23xf32>)
-    -> tensor<1x61x29x23xf32> {
-  %0 = "tw.attention"(%q, %k, %v) {scale = 0.208514414 : f64} :
-    (tensor<1x61x29x23xf32>, tensor<1x61x29x23xf32>, tensor<1x61x29x23xf32>) -> tensor<1x61x29x23xf32>
-  return %0 : tensor<1x61x29x23xf32>
+func.func @main(%q: TYPE, %k: TYPE, %v: TYPE) -> TYPE {
+  %0 = "tw.attention"(%q, %k, %v) {scale = SCALE : f64} : (TYPE, TYPE, TYPE) -> TYPE
+  return %0 : TYPE
 }
 """
 
 
-def attention() -> Kernel:
-    (kernel,) = fused_kernels(ATTENTION)
+def attention(heads: int = 61, queries: int = 29, width: int = 23) -> Kernel:
+    text = ATTENTION.replace("TYPE", f"tensor<1x{heads}x{queries}x{width}xf32>")
+    (kernel,) = fused_kernels(text.replace("SCALE", f"{width**-0.5:.9e}"))
     return kernel
 
 
@@ -243,17 +240,28 @@ def geometric_mean(results: dict[str, Any]) -> float:
     return math.exp(sum(map(math.log, best)) / len(best)) if best else 1.0
 
 
+COLOURS = {"guided": "#0a58ca", "random": "#999", "TVM MetaSchedule": "#d97706"}
+
+
+def kind(run: dict[str, Any]) -> str:
+    return "TVM MetaSchedule" if "tvm" in run else "guided" if run["guided"] else "random"
+
+
 def plot(results: dict[str, Any]) -> str:
-    """Best so far against trials, one panel a kernel, as SVG."""
+    """Best so far against trials, one panel a kernel, as SVG; from 0 where there are runs of TVM, which may be slower
+    than the default."""
     names = list(results["kernels"])
     width, height, across = 220, 150, 5
+    kinds = [k for k in COLOURS if any(k == kind(r) for runs in results["kernels"].values() for r in runs)]
+    bottom = 0 if "TVM MetaSchedule" in kinds else 1
     rows = -(-len(names) // across)
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width * across}" height="{height * rows + 24}" '
         'font-family="sans-serif" font-size="11">',
         '<rect width="100%" height="100%" fill="white"/>',
         '<text x="8" y="15">speedup of the best so far over the default schedule, against trials: '
-        '<tspan fill="#0a58ca">guided</tspan> and <tspan fill="#999">random</tspan></text>',
+        + ", ".join(f'<tspan fill="{COLOURS[k]}">{k}</tspan>' for k in kinds)
+        + "</text>",
     ]
     for n, name in enumerate(names):
         left, top = width * (n % across) + 34, height * (n // across) + 44
@@ -265,16 +273,19 @@ def plot(results: dict[str, Any]) -> str:
         out.append(f'<rect x="{left}" y="{top}" width="{w}" height="{h}" fill="none" stroke="#ccc"/>')
         out.append(f'<text x="{left}" y="{top - 5}">{name}</text>')
         out.append(f'<text x="{left - 4}" y="{top + 9}" text-anchor="end">{most:.2f}</text>')
-        out.append(f'<text x="{left - 4}" y="{top + h}" text-anchor="end">1</text>')
+        out.append(f'<text x="{left - 4}" y="{top + h}" text-anchor="end">{bottom}</text>')
+        if bottom == 0:
+            one = top + h * (1 - 1 / most)
+            out.append(f'<line x1="{left}" x2="{left + w}" y1="{one:.1f}" y2="{one:.1f}" stroke="#ccc"/>')
         out.append(f'<text x="{left + w}" y="{top + h + 12}" text-anchor="end">{trials}</text>')
         for r, curve in zip(runs, speeds, strict=True):
-            points = [(left, top + h)]
+            start = 0 if "tvm" in r else 1  # ours begins with the default, TVM's with nothing
+            points = [(left, top + h * (1 - (start - bottom) / (most - bottom)))]
             for i, s in enumerate(curve):
-                x, y = left + w * (i + 1) / trials, top + h * (1 - (s - 1) / (most - 1))
+                x, y = left + w * (i + 1) / trials, top + h * (1 - (s - bottom) / (most - bottom))
                 points += [(x, points[-1][1]), (x, y)]
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-            colour = "#0a58ca" if r["guided"] else "#999"
-            out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+            out.append(f'<polyline points="{path}" fill="none" stroke="{COLOURS[kind(r)]}" stroke-width="1.5"/>')
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
@@ -328,10 +339,9 @@ def main() -> int:
             for guided in (False,) if args.only_random else (True, False) if args.random else (True,):
                 runs.append(search(kernel, args.trials, seed, args.threads, guided))
                 r = runs[-1]
-                kind = "guided" if guided else "random"
                 best = 1 / min(r["curve"], default=1.0)
                 print(
-                    f"{name:13} {kind} {r['trials']:4} trials {r['seconds']:6.1f} s  best {best:.3f}x"
+                    f"{name:13} {kind(r)} {r['trials']:4} trials {r['seconds']:6.1f} s  best {best:.3f}x"
                     f"  confirmed {1 / r['ratio']:.3f}x",
                     flush=True,
                 )

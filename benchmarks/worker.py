@@ -3,7 +3,8 @@
     python worker.py PEER MODEL.onnx THREADS [--once]
 
 With ``--once`` it stops after loading and two runs. Requests come as JSON lines on stdin, answers leave on the original
-stdout. Whatever libraries print goes to stderr.
+stdout: the arguments of `burst`, or ``{"model": PATH}`` for another model in the place of this one. Whatever libraries
+print goes to stderr.
 """
 
 from __future__ import annotations
@@ -118,7 +119,12 @@ def main() -> None:
         run, inputs, facts = start(peer, onnx_path, threads)
         answer(**facts)
         for line in sys.stdin if "--once" not in sys.argv else ():
-            answer(**burst(run, inputs, **json.loads(line)))
+            request = json.loads(line)
+            if "model" in request:
+                run, inputs, facts = start(peer, request["model"], threads)
+                answer(**facts)
+            else:
+                answer(**burst(run, inputs, **request))
     except BaseException as error:  # whatever a peer does, the driver hears of it
         traceback.print_exc()
         missing = error.name if isinstance(error, ModuleNotFoundError) else None

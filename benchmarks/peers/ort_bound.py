@@ -4,6 +4,8 @@ import numpy as np
 import onnxruntime
 from worker import aligned
 
+DTYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+
 
 def version() -> str:
     return f"onnxruntime {onnxruntime.__version__}"
@@ -16,7 +18,7 @@ def load(onnx_path, threads):
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     session = onnxruntime.InferenceSession(onnx_path, options, providers=["CPUExecutionProvider"])
     binding = session.io_binding()
-    out = [aligned(np.zeros(o.shape, np.float32)) for o in session.get_outputs()]
+    out = [aligned(np.zeros(o.shape, DTYPES[o.type])) for o in session.get_outputs()]
     kept = []
 
     def run(inputs):
@@ -26,7 +28,7 @@ def load(onnx_path, threads):
                 binding.bind_ortvalue_input(name, kept[-1])
             for info, array in zip(session.get_outputs(), out, strict=True):
                 address = array.__array_interface__["data"][0]
-                binding.bind_output(info.name, "cpu", 0, np.float32, array.shape, address)
+                binding.bind_output(info.name, "cpu", 0, array.dtype, array.shape, address)
         session.run_with_iobinding(binding)
         return out
 
