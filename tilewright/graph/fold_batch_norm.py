@@ -67,7 +67,7 @@ def _constant_conv(rw: Rewriter, op: ir.Operation | None) -> tuple[np.ndarray, n
     """Weights and bias of a float convolution in double, if both are constant and nobody else uses the weights."""
     if op is None or not is_float(dtype(op.results[0])):
         return None
-    _, w, bias = [*dialect.arguments(op), None][:3]
+    _, w, bias = dialect.arguments(op)[:3]
     weights = rw.array(w)
     if weights is None or not has_one_use(w) or (bias is not None and rw.array(bias) is None):
         return None

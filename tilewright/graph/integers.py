@@ -79,7 +79,7 @@ def _kept_as(wanted: str) -> list[Any]:
     @pattern("dequantize_linear", "quantize_linear")
     def one_signedness(rw: Rewriter, op: ir.Operation) -> Any:
         """dequantize(x: ui8) -> dequantize(flip_sign(x): i8); quantize to ui8 -> flip_sign(quantize to i8)"""
-        x, s, z = (*dialect.arguments(op), None)[:3]
+        x, s, z = dialect.arguments(op)[:3]
         stored = dtype(x) if op.name == "tw.dequantize_linear" else dialect.attributes(op)["to"]
         if stored not in BYTES or stored == wanted or dialect.attributes(op)["block"]:
             return None
@@ -376,7 +376,7 @@ def quantized_function(rw: Rewriter, op: ir.Operation) -> Any:
     table = _table(rw, op.operands[0], sources, {})
     if table is None or len(sources) != 1 or shape(sources[0].value) != shape(op.results[0]):
         return None
-    cls, (_, s, z) = dialect.operator(op), (*dialect.arguments(op), None)[:3]
+    cls, (_, s, z) = dialect.operator(op), dialect.arguments(op)[:3]
     zero = None if z is None else constant(rw, z).reshape(())  # type: ignore[union-attr]
     attributes = {**dialect.attributes(op), "axis": 0}
     numbers = cls.reference(table, constant(rw, s).reshape(()), zero, **attributes)  # type: ignore[union-attr]

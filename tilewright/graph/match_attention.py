@@ -218,7 +218,7 @@ def _mask(rw: Rewriter, q: ir.Value, found: Scores, rank: int) -> ir.Value | Non
 @pattern("attention")
 def grouped_heads(rw: Rewriter, op: ir.Operation) -> Any:
     """Keys and values that repeat each head for a group of queries -> the keys and values without the repetition"""
-    q, k, v, mask = [*dialect.arguments(op), None][:4]
+    q, k, v, mask = dialect.arguments(op)[:4]
     k0, v0 = (_without_repeat(x) for x in (k, v))
     if k0 is None or v0 is None or shape(k0)[:2] != shape(v0)[:2]:
         return None
@@ -244,7 +244,7 @@ def _without_repeat(x: ir.Value | None) -> ir.Value | None:
 @pattern("attention")
 def mask_operand(rw: Rewriter, op: ir.Operation) -> Any:
     """A mask of zeros goes, a constant lower-triangular one becomes `causal`, an expanded one loses the expansion"""
-    q, k, v, mask = [*dialect.arguments(op), None][:4]
+    q, k, v, mask = dialect.arguments(op)[:4]
     if mask is None:
         return None
     inner = defined_by(mask, "expand")

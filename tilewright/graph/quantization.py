@@ -96,7 +96,7 @@ def _number(rw: Rewriter, value: ir.Value | None) -> Any:
 
 def parameters(rw: Rewriter, op: ir.Operation, kinds: tuple[str, ...]) -> tuple[float, int] | None:
     """(scale, zero point) of a (de)quantization of a whole tensor of these dtypes with constant f32 scale."""
-    _, s, z = (*dialect.arguments(op), None)[:3]
+    _, s, z = dialect.arguments(op)[:3]
     scale, zero = _number(rw, s), 0 if z is None else _number(rw, z)
     if scale is None or zero is None or dtype(s) != "f32" or not (np.isfinite(scale) and scale > 0):
         return None
@@ -154,7 +154,7 @@ def weights(rw: Rewriter, value: ir.Value, channel: int) -> Weights | None:
     op = defined_by(value, "dequantize_linear")
     if op is None or dtype(op.operands[0]) not in BYTES or dialect.attributes(op)["block"]:
         return None
-    q, s, z = (*dialect.arguments(op), None)[:3]
+    q, s, z = dialect.arguments(op)[:3]
     array, scale = constant(rw, q), constant(rw, s)
     zero = np.zeros(1, np.int64) if z is None else constant(rw, z)
     if array is None or scale is None or zero is None or dtype(s) != "f32":
@@ -177,7 +177,7 @@ def whole_bias(rw: Rewriter, value: ir.Value | None, scale: np.ndarray, channels
         return np.zeros(channels, np.int64)
     op = defined_by(value, "dequantize_linear")
     if op is not None:
-        q, s, z = (*dialect.arguments(op), None)[:3]
+        q, s, z = dialect.arguments(op)[:3]
         array, step, zero = constant(rw, q), constant(rw, s), 0 if z is None else constant(rw, z)
         if array is None or step is None or zero is None or dialect.attributes(op)["block"]:
             return None

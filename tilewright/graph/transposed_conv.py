@@ -69,7 +69,7 @@ class Phases:
 @pattern("conv_transpose")
 def to_conv(rw: Rewriter, op: ir.Operation) -> Any:
     """conv_transpose(x, w) -> reshape(transpose(reshape(conv(x, weights of all phases))))"""
-    x, w, bias = (*dialect.arguments(op), None)[:3]
+    x, w, bias = dialect.arguments(op)[:3]
     a, weights, result = dialect.attributes(op), rw.array(w), shape(op.results[0])
     steps, dilations, groups = a["strides"], a["dilations"], a["groups"]
     spread = any(s > 1 and d > 1 for s, d in zip(steps, dilations, strict=True))

@@ -16,9 +16,8 @@ from ..machine import Machine
 from ..nest import Alloc, For, Stmt, Store, loop, seq, store, substitute_vars
 from . import Choose
 from .attention import Reader, Shape, i_loops
-from .bf16_contraction import FEATURE, LANES
+from .bf16_contraction import FEATURE, LANES, pair_tiles
 from .bf16_contraction import choose_tile as choose_pair_tile
-from .bf16_contraction import tile_candidates as pair_tiles
 from .nests import add, index, mul
 
 F32 = "f32"

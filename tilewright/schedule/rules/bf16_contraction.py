@@ -19,6 +19,7 @@ from ..primitives.dots import product_of_halves
 from ..schedule import Schedule, ScheduleError
 from .common import fuse_outer, load_strides, store_stride
 from .elementwise import schedule_border
+from .tile_choice import tile_candidates
 from .tiles import Tile, around, join_readers, only_sum, pieces, prefetch_panels, registers
 
 NAME = "bf16-contraction"
@@ -110,7 +111,7 @@ def _tile(s: Schedule, anchor: Stage, last: str, loops: Loops, machine: Machine)
     rows = () if guarded else loops.rows[:2]  # every guarded load is a branch: rows would multiply them
     row_extents = [extents[m] for m in rows]
     best = choose_tile(row_extents, extents[n], machine.vector_registers, depth, machine.l1_bytes)
-    sizes = tile_candidates(row_extents, extents[n], machine.vector_registers)
+    sizes = pair_tiles(row_extents, extents[n], machine.vector_registers)
     default = rows_inside(s, anchor, loops, machine)
     tile = Tile(*s.sample_choice("tile", sizes, (best.rows, best.outer_rows, best.vectors)))
     n_o, n_i = s.split(n, tile.vectors * width)
@@ -169,7 +170,7 @@ def choose_tile(rows: list[int], columns: int, registers: int, depth: int, l1_by
     first-level cache.
     """
     best: tuple[float, Tile] | None = None
-    for r, q, v in tile_candidates(rows, columns, registers):
+    for r, q, v in pair_tiles(rows, columns, registers):
         load = 0.1 if depth * v * 64 <= l1_bytes else 0.3
         write = (2 if v * LANES >= columns else 4) / depth  # results leave in whole rows, or in pieces of rows
         cost = 0.0
@@ -185,19 +186,9 @@ def choose_tile(rows: list[int], columns: int, registers: int, depth: int, l1_by
     return best[1]
 
 
-def tile_candidates(rows: list[int], columns: int, registers: int) -> list[tuple[int, int, int]]:
-    """Register tiles that fit: (rows, outer rows, vectors)."""
-    inner = rows[0] if rows else 1
-    outer = rows[1] if len(rows) > 1 else 1
-    found = []
-    for v in range(1, 9):
-        if v > 1 and (v - 1) * LANES >= columns:
-            break
-        for r in range(1, min(inner, 28) + 1):
-            for q in range(1, min(outer, 4) + 1) if r == inner and inner <= 5 else (1,):
-                if r * q * v + v + 1 <= registers:
-                    found.append((r, q, v))
-    return found
+def pair_tiles(rows: list[int], columns: int, registers: int) -> list[tuple[int, int, int]]:
+    """Register tiles of f32 sums that fit: (rows, outer rows, vectors)."""
+    return tile_candidates(rows, columns, LANES, registers, most=28, short=5)
 
 
 # ---- memory --------------------------------------------------------------------------------------------------------

@@ -81,16 +81,19 @@ def choose_window_tile(rows: int, columns: int, width: int, registers: int, step
     return best[1]
 
 
-def tile_candidates(rows: list[int], columns: int, width: int, registers: int) -> list[tuple[int, int, int]]:
-    """Register tiles that fit: (rows, outer rows, vectors)."""
+def tile_candidates(
+    rows: list[int], columns: int, width: int, registers: int, most: int = 24, short: int = 8
+) -> list[tuple[int, int, int]]:
+    """Register tiles that fit: (rows, outer rows, vectors). They have `most` rows at most, and several outer rows only
+    where they have all of up to `short` rows."""
     inner = rows[0] if rows else 1
     outer = rows[1] if len(rows) > 1 else 1
     found = []
     for v in range(1, 9):
         if v > 1 and (v - 1) * width >= columns:
             break
-        for r in range(1, min(inner, 24) + 1):
-            for q in range(1, min(outer, 4) + 1) if r == inner and inner <= 8 else (1,):
+        for r in range(1, min(inner, most) + 1):
+            for q in range(1, min(outer, 4) + 1) if r == inner and inner <= short else (1,):
                 # one for the broadcast: a tile that takes all registers is spilled where windows overlap (measured)
                 if r * q * v + v + 1 <= registers:
                     found.append((r, q, v))
