@@ -69,3 +69,14 @@ def test_a_reader_does_not_join_tiles_that_end_inside_of_others():
     outer, _ = s.split(inside, 2)
     with pytest.raises(ScheduleError, match="end inside of other tiles"):
         s.reverse_compute_at("y", outer)
+
+
+def test_a_reader_does_not_join_several_loops_that_write_less_than_they_could():
+    """Two tiles of 2 in a tile of 3 write 3 columns, not the 4 that their product says."""
+    x = te.placeholder((3, 7), "x")
+    t = te.compute((3, 7), lambda i, k: x[i, k] * 2.0, "t")
+    s = Schedule(te.kernel(te.compute((3, 7), lambda i, k: t[i, k] + 1.0, "y")))
+    outer, inside = s.split(s.loops("t")[-1], 3)
+    s.split(inside, 2)
+    with pytest.raises(ScheduleError, match="end inside of other tiles"):
+        s.reverse_compute_at("y", outer)

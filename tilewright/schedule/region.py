@@ -106,25 +106,41 @@ def clipped_by_buffer(
 ) -> bool:
     """Whether the loops that select an `exact` access end only where their tile or the buffer does, as `region` says.
 
-    A tile inside of a tile may end earlier: ``min(2, min(5, 8 - o * 5) - i * 2)``. Dimensions with several loops are
-    not looked at."""
+    A tile inside of a tile may end earlier: ``min(2, min(5, 8 - o * 5) - i * 2)``. Where sizes vary, the values are
+    tried one by one; more than _ENUMERATE of them count as a no."""
     _, _, extents = region([index], buffer, inner, ranges)
     for e, extent in zip(index, extents, strict=True):
-        names = [v for v in variables(e) if v in inner]
-        if len(names) != 1 or const_value(inner[names[0]]) is not None:
+        steps = {t.name: c for t, c in linear(simplify(e, ranges))[0].items() if isinstance(t, Var) and t.name in inner}
+        names = [v for v in inner if v in steps]  # outer loops come first
+        real = {v: simplify(inner[v], ranges) for v in names}
+        if all(const_value(x) is not None for x in real.values()):
             continue
-        real = simplify(inner[names[0]], ranges)
-        if str(real) == str(extent):
+        if len(names) == 1 and str(real[names[0]]) == str(extent) and steps[names[0]] == 1:
             continue
-        outer = sorted(variables(real) | variables(extent))
-        if any(v not in ranges for v in outer) or prod(ranges[v][1] + 1 for v in outer) > _ENUMERATE:
+        outer = sorted(set().union(variables(extent), *map(variables, real.values())) - set(names))
+        tried = [*outer, *names]
+        if any(v not in ranges for v in tried) or prod(ranges[v][1] + 1 for v in tried) > _ENUMERATE:
             return False
         for values in product(*[range(ranges[v][1] + 1) for v in outer]):
             at = {v: (x, x) for v, x in zip(outer, values, strict=True)}
-            one, other = bounds(real, at), bounds(extent, at)
-            if one != other and one is not None and one[1] > 0:
+            reached = _offsets(names, real, steps, at)
+            whole = bounds(extent, at)
+            if reached and (whole is None or reached != set(range(whole[1]))):
                 return False
     return True
+
+
+def _offsets(
+    names: list[str], extents: dict[str, Expr], steps: dict[str, int], at: dict[str, tuple[int, int]]
+) -> set[int]:
+    """The sums of steps that nested loops run through, given the values of the loops around them."""
+    if not names:
+        return {0}
+    (v, *rest), found = names, set()
+    limit = bounds(extents[v], at)
+    for x in range(limit[1] if limit else 0):
+        found |= {x * steps[v] + o for o in _offsets(rest, extents, steps, {**at, v: (x, x)})}
+    return found
 
 
 def same_region(
