@@ -145,7 +145,7 @@ def winograd(rw: Rewriter, op: ir.Operation, m: int) -> Any:
 def choose(layer: Layer, worth: float = 0.9) -> str:
     """The way with the lowest estimated time.
 
-    >>> choose(Layer(1, 28, 28, 128, 128)), choose(Layer(1, 7, 7, 512, 512)), choose(Layer(1, 4, 4, 64, 64))
+    >>> choose(Layer(1, 28, 28, 128, 128)), choose(Layer(1, 14, 14, 256, 256)), choose(Layer(1, 7, 7, 512, 512))
     ('4', '2', 'direct')
     """
     n, h, w, c, f = layer.sizes

@@ -31,7 +31,7 @@ POINTS = {
 
 #: multiply-adds in the time of one element of a transform, and in the time that products wait for one weight to come
 #: from memory, though it is asked for early (measured with AVX-512)
-TRANSFORM, WEIGHT = 16, 13
+TRANSFORM, WEIGHT = 16, 16
 
 
 @lru_cache
