@@ -23,12 +23,14 @@ from .program import ALIGN, COPY, BufferRef, Call, Program, TensorInfo
 @dataclass(frozen=True)
 class KernelInfo:
     """What the program must know of a kernel: scratch bytes of one thread, packed parameters by position, whether it
-    divides its work, and pairs (output, input) of parameters that may share memory."""
+    divides its work, pairs (output, input) of parameters that may share memory, and whether all of its work is divided
+    (see `Call`)."""
 
     scratch: int = 0
     packs: dict[int, Pack] = field(default_factory=dict)
     parallel: bool = True
     inplace: tuple[tuple[int, int], ...] = ()
+    pieces: bool = False
 
 
 def build_program(
@@ -182,7 +184,9 @@ class _Builder:
         symbol, reads, writes, names = call
         args = tuple(refs[v] for v in (*reads, *writes))
         own = None if scratch is None else refs[scratch]
-        return Call(symbol, args, tuple(range(len(reads), len(args))), names, self.kernels[symbol].parallel, own)
+        kernel = self.kernels[symbol]
+        writes_at = tuple(range(len(reads), len(args)))
+        return Call(symbol, args, writes_at, names, kernel.parallel, own, kernel.pieces)
 
 
 def _info(name: str, t: Type) -> TensorInfo:

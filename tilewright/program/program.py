@@ -84,7 +84,8 @@ class Call:
     """One kernel call. `writes` are the positions in `args` that the kernel writes; it reads all others.
 
     A kernel that is not `parallel` does not divide its work: thread 0 alone runs it. `scratch` is its working memory
-    where that lies in the arena (else it is the thread's own). A call of `COPY` copies args[0] to args[1].
+    where that lies in the arena (else it is the thread's own). `pieces`: any thread may do any part of it, as all that
+    it does is divided. A call of `COPY` copies args[0] to args[1].
     """
 
     symbol: str
@@ -93,6 +94,7 @@ class Call:
     names: tuple[str, ...] = ()
     parallel: bool = True
     scratch: BufferRef | None = None
+    pieces: bool = False
 
     def accesses(self) -> Iterator[tuple[BufferRef, bool]]:
         """Every buffer with whether it is written."""
@@ -181,6 +183,7 @@ class Program:
                 tuple(c["names"]),
                 c["parallel"],
                 None if c.get("scratch") is None else BufferRef(*c["scratch"]),
+                c.get("pieces", False),
             )
             for c in data["calls"]
         )

@@ -94,7 +94,7 @@ class BuiltKernel:
             counts[space] += 1
         writes = tuple(i for i, p in enumerate(infos) if p.name in nest.outputs)
         # twice for `time`: in between all threads wait for each other
-        call = Call(name, tuple(refs), writes, (), built.info.parallel)
+        call = Call(name, tuple(refs), writes, (), built.info.parallel, None, built.info.pieces)
         self._parts = []
         for calls in ((call,), (call, call)):
             program = Program(tuple(inputs), tuple(outputs), (), calls, scratch_size=built.info.scratch)

@@ -387,5 +387,19 @@ def _annotation(s: For) -> str:
     return ""
 
 
+def divides_all(nest: Nest) -> bool:
+    """Whether threads do nothing but what they share: no thread fills a buffer of its own before a parallel loop."""
+    shared = {p.name for p in nest.params}
+
+    def divided(s: Stmt) -> bool:
+        if isinstance(s, Seq):
+            return all(map(divided, s.stmts))
+        if isinstance(s, Alloc) and _has_parallel(s.body):
+            return divided(s.body)
+        return (isinstance(s, For) and s.kind == "parallel") or bool(writes(s) & shared)
+
+    return divided(nest.body)
+
+
 def _has_parallel(s: Stmt) -> bool:
     return any(isinstance(x, For) and x.kind == "parallel" for x in walk_stmts(s))

@@ -38,7 +38,7 @@ class Remembered:
         data = {
             "nest": self.nest,
             "emitted": self.emitted,
-            "info": [info.scratch, packs, info.parallel, info.inplace],
+            "info": [info.scratch, packs, info.parallel, info.inplace, info.pieces],
             "report": self.report,
         }
         return zlib.compress(json.dumps(data).encode(), 1)
@@ -46,12 +46,13 @@ class Remembered:
     @staticmethod
     def from_bytes(data: bytes) -> Remembered:
         found = json.loads(zlib.decompress(data))
-        scratch, packs, parallel, inplace = found["info"]
+        scratch, packs, parallel, inplace, pieces = found["info"]
         info = KernelInfo(
             scratch,
             {i: Pack(source, tuple(map(tuple, splits)), tuple(order)) for i, source, splits, order in packs},
             parallel,
             tuple((o, i) for o, i in inplace),
+            pieces,
         )
         return Remembered(found["nest"], found["emitted"], info, found["report"])
 

@@ -1,8 +1,9 @@
 """The program as one native function that all threads run together, and the worker loop around it, in LLVM IR.
 
 ``tw_main(inputs, outputs, constants, arena, scratch, tid, n, state, stamps)`` calls the kernels in order. Every thread
-runs it with its own `tid` of `n` and its own `scratch`; kernels divide their work by these. Between two calls that
-touch the same bytes stands a barrier, unless thread 0 alone runs both; nowhere else.
+runs it with its own `tid` of `n` and its own `scratch`; kernels divide their work by these, and threads that are done
+help others (`pieces.py`). Between two calls that touch the same bytes stands a barrier, unless thread 0 alone runs
+both; nowhere else.
 
 A program has no clock in it, so that measuring costs nothing where nobody measures. `program_llvm(..., timed=True)`
 is the same program with time stamps of every call on every thread, in the layout of `runtime.timeline`.
@@ -32,6 +33,7 @@ from ...runtime.timeline import CALL, JOB_BEGIN, JOB_END, PER_CALL, RUN_BEGIN, R
 from .assemble import assemble
 from .builtins import BUILTINS, builtins_llvm
 from .host import CpuDescription
+from .pieces import call_in_pieces, in_pieces, pieces_llvm
 
 # ---- layout of the state, in bytes ----
 GENERATION = 0  # number of the job times 65536, plus the size of its team; -1 to stop
@@ -42,7 +44,7 @@ FIELDS = (
     *("threads", "inputs", "outputs", "constants", "arena", "scratch", "scratch_stride"),
     *("yield_function", "acquire_function", "release_function", "spin_ticks", "stamps", "team", "ran"),
 )
-SLOTS = 512  # one slot a thread: asleep flag, address of its lock
+SLOTS = 512  # one slot a thread: asleep flag, address of its lock, and what `pieces.py` keeps there
 SLOT_BYTES = 128
 
 #: the object with the functions of this file
@@ -97,7 +99,8 @@ def program_llvm(program: Program, description: CpuDescription, timed: bool = Fa
     waits = barriers(program.calls)
     helpers = _HELPERS.format(**_parts(description))
     stamps = row_bytes(len(program.calls)) if timed else None
-    return "\n".join((_main(program, waits, timed), helpers, _runtime(sum(waits), stamps)))
+    parts = (_main(program, waits, timed), helpers, pieces_llvm(SLOTS, SLOT_BYTES), _runtime(sum(waits), stamps))
+    return "\n".join(parts)
 
 
 def assemble_program(program: Program, kernels: Mapping[str, bytes], description: CpuDescription) -> dict[str, bytes]:
@@ -160,7 +163,7 @@ class _Body:
 def _main(program: Program, waits: list[bool], timed: bool) -> str:
     body = _Body(timed)
     alone = False  # inside a block that only thread 0 runs
-    passed = 0
+    passed = divided = 0
     arities: dict[str, int] = {}
     for number, (call, wait) in enumerate(zip(program.calls, waits, strict=True)):
         parallel = is_parallel(call)
@@ -178,7 +181,11 @@ def _main(program: Program, waits: list[bool], timed: bool) -> str:
             body.label(f"alone{number}")
             alone = True
         body.stamp(at + 1)
-        _emit_call(body, call)
+        if in_pieces(call):
+            _emit_pieces(body, call, number, divided)
+            divided += 1
+        else:
+            _emit_call(body, call)
         body.stamp(at + 2)
         if call.symbol != COPY and arities.setdefault(call.symbol, len(call.args)) != len(call.args):
             raise ValueError(f"kernel {call.symbol} is called with different numbers of arguments")
@@ -206,10 +213,17 @@ def _emit_call(body: _Body, call: Call) -> None:
         size = call.args[0].nbytes
         body.add(f"call void @tw_copy(ptr {target}, ptr {source}, i64 {size}, i64 {tid}, i64 {n})")
         return
-    pointers = ", ".join(f"ptr {body.pointer(ref)}" for ref in call.args)
     tid, n = ("%tid", "%n") if is_parallel(call) else ("0", "1")
-    comma = ", " if pointers else ""
-    body.add(f"call void {_quoted(call.symbol)}({pointers}{comma}ptr %scratch, i64 {tid}, i64 {n})")
+    body.add(f"call void {_quoted(call.symbol)}({_pointers(body, call)}ptr %scratch, i64 {tid}, i64 {n})")
+
+
+def _emit_pieces(body: _Body, call: Call, number: int, order: int) -> None:
+    for line in call_in_pieces(number, order, _quoted(call.symbol), _pointers(body, call)):
+        body.lines.append(line if line.endswith(":") else f"  {line}")
+
+
+def _pointers(body: _Body, call: Call) -> str:
+    return "".join(f"ptr {body.pointer(ref)}, " for ref in call.args)
 
 
 # ---- what is the same for all programs ----
@@ -430,6 +444,7 @@ define void @tw_run(ptr %state) nounwind {{
   %several = icmp ugt i64 %team, 1
   br i1 %several, label %together, label %alone
 alone:
+  call void @tw_fresh(ptr %state, i64 1)
   call void @tw_share(ptr %state, i64 0, i64 1)
   {run_end}
   ret void
@@ -445,6 +460,7 @@ together:
   %next = add i64 %job, 1
   %number = shl i64 %next, 16
   %generation = or i64 %number, %team
+  call void @tw_fresh(ptr %state, i64 %team)
   call void @tw_publish(ptr %state, i64 %generation, i64 %team)
   call void @tw_share(ptr %state, i64 0, i64 %team)
   %inside = mul i64 %team, {passed}

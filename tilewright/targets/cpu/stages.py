@@ -17,7 +17,7 @@ from ...schedule.inplace import inplace_pairs
 from ...schedule.machine import lanes
 from ...schedule.nest import For, Nest, Pack, walk_stmts
 from .cache import KernelCache
-from .emit import emit
+from .emit import divides_all, emit
 from .pool import Job, compile_many
 
 
@@ -35,7 +35,8 @@ def kernel_info(nest: Nest, scratch: int) -> KernelInfo:
     positions = {p.name: i for i, p in enumerate(nest.params)}
     parallel = any(isinstance(s, For) and s.kind == "parallel" for s in walk_stmts(nest.body))
     pairs = tuple((positions[o], positions[i]) for o, i in inplace_pairs(nest))
-    return KernelInfo(scratch, {positions[n]: p for n, p in nest.packs.items()}, parallel, pairs)
+    pieces = parallel and divides_all(nest)
+    return KernelInfo(scratch, {positions[n]: p for n, p in nest.packs.items()}, parallel, pairs, pieces)
 
 
 def assemble_kernels(state: Any) -> None:
@@ -87,9 +88,10 @@ def _info_attributes(info: KernelInfo) -> str:
         for i, p in info.packs.items()
     )
     pairs = ", ".join(f"array<i64: {o}, {i}>" for o, i in info.inplace)
-    parallel = "true" if info.parallel else "false"
+    parallel, pieces = ("true" if x else "false" for x in (info.parallel, info.pieces))
     return (
-        f"{{tw.scratch = {info.scratch} : i64, tw.parallel = {parallel}, tw.packs = [{packs}], tw.inplace = [{pairs}]}}"
+        f"{{tw.scratch = {info.scratch} : i64, tw.parallel = {parallel}, tw.pieces = {pieces}, "
+        f"tw.packs = [{packs}], tw.inplace = [{pairs}]}}"
     )
 
 
@@ -139,7 +141,8 @@ def _read_info(attributes: Any) -> KernelInfo:
         )
     pairs = tuple(tuple(ir.DenseI64ArrayAttr(a)) for a in ir.ArrayAttr(attributes["tw.inplace"]))
     scratch = ir.IntegerAttr(attributes["tw.scratch"]).value
-    return KernelInfo(scratch, packs, ir.BoolAttr(attributes["tw.parallel"]).value, pairs)  # type: ignore[arg-type]
+    parallel, divided = (ir.BoolAttr(attributes[f"tw.{name}"]).value for name in ("parallel", "pieces"))
+    return KernelInfo(scratch, packs, parallel, pairs, divided)  # type: ignore[arg-type]
 
 
 __all__ = [
