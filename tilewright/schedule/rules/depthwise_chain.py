@@ -13,11 +13,11 @@ Each member's row has the schedule that the other rules give it. Every band make
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd, prod
 
 from ...tensor.chains import RowChain, row_chain
-from ...tensor.expr import Buffer, Expr, Op, Target, Var, minimum
+from ...tensor.expr import Buffer, Expr, Load, Op, Target, Var, map_loads, minimum
 from ...tensor.kernel import Kernel, Stage
 from ...tensor.stream import ZERO, RowKernel
 from ..decisions import Decision, Decisions
@@ -111,10 +111,34 @@ def _row_nest(s: Schedule, number: int, member: RowKernel, machine: Machine) -> 
 
     mark = f"row{number}_"
     given = {name.removeprefix(mark): v for name, v in s.given.items() if name.startswith(mark)}
-    made = schedule(member.kernel, machine, given).schedule
+    made = schedule(_copied(member.kernel), machine, given).schedule
     for d in made.decisions.values():
         s.decisions[mark + d.name] = Decision(mark + d.name, d.candidates, d.chosen, d.default)
     return finish(made.nest())
+
+
+def _copied(kernel: Kernel) -> Kernel:
+    """A member whose sum is its result, with a sum that is copied there: rules keep sums in registers only where they
+    make all of a tensor, and these are some of its rows."""
+    (out,) = kernel.outputs
+    maker = next(x for x in kernel.stages if x.buffer == out)
+    t, extents = maker.targets[0], maker.extents
+    if t.init is None or not all(isinstance(i, Var) or i == ZERO for i in t.indices):
+        return kernel
+    shape = tuple(extents[i.name] if isinstance(i, Var) else 1 for i in t.indices)
+    result = kernel.buffer(out)
+    total = Buffer(f"{out}_sum", shape, result.dtype, "local")
+
+    def moved(x: Load) -> Load:
+        return Load(total.name, x.indices, x.dtype) if x.buffer == out else x
+
+    summed = replace(maker, targets=(Target(total.name, t.indices, map_loads(t.value, moved), t.init),))
+    names = {v: f"{v}_copy" for v, _ in maker.parallel}
+    at = tuple(Var(names[i.name]) if isinstance(i, Var) else ZERO for i in t.indices)
+    dims = tuple((names[v], n) for v, n in maker.parallel)
+    copy = Stage(f"{maker.name}_copy", dims, (Target(out, at, Load(total.name, at, result.dtype)),))
+    stages = [y for x in kernel.stages for y in ((summed, copy) if x is maker else (x,))]
+    return replace(kernel, temporaries=(*kernel.temporaries, total), stages=tuple(stages))
 
 
 @dataclass
