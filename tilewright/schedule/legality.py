@@ -266,35 +266,50 @@ def distinct(indices: tuple[Expr, ...], f: For, ranges: Ranges, tiles: Tiles | N
 
 @dataclass
 class Tiles:
-    """Loops over partial tiles: ``for o: for i in min(k, n - o*k)`` makes ``o*k + i`` stay below n.
+    """Loops over partial tiles: ``for o: for i in min(k, n - o*k)`` makes ``o*k + i`` stay below n, and so do tiles
+    inside of tiles, ``for i in min(k, min(m, n - p*m) - o*k)``.
 
-    `values` rewrites i as ``x - o*k`` with a new variable x, whose range is in `ranges`; `parts` says that x tells o
-    and i.
+    `values` rewrites i as ``x - o*k`` (or ``x - p*m - o*k``) with a new variable x, whose range is in `ranges`; `parts`
+    says that x tells p, o and i.
     """
 
     values: dict[str, Expr] = field(default_factory=dict)
     ranges: Ranges = field(default_factory=dict)
-    parts: dict[str, tuple[Expr, Expr]] = field(default_factory=dict)
+    parts: dict[str, tuple[Expr, ...]] = field(default_factory=dict)
 
     @staticmethod
     def of(body: Stmt) -> Tiles:
         found = Tiles()
         for s in walk_stmts(body):
-            if not (isinstance(s, For) and isinstance(s.extent, Op) and s.extent.op == "minsi"):
-                continue
-            size, rest = const_value(s.extent.args[0]), s.extent.args[1]
-            terms, total = linear(rest)
-            if size and len(terms) == 1:
-                o, c = next(iter(terms.items()))
-                if c == -size:
-                    name = f"{s.var} whole"  # no loop has a blank in its name
-                    found.values[s.var] = Var(name) - o * size
-                    found.ranges[name] = (0, total - 1)
-                    found.parts[name] = (o, Var(s.var))
+            tile = _tile(s.extent) if isinstance(s, For) else None
+            if tile is not None and isinstance(s, For):
+                outer, total = tile
+                whole: Expr = Var(f"{s.var} whole")  # no loop has a blank in its name
+                found.ranges[f"{s.var} whole"] = (0, total - 1)
+                found.parts[f"{s.var} whole"] = (*(o for o, _ in outer), Var(s.var))
+                for o, size in outer:
+                    whole = whole - o * size
+                found.values[s.var] = whole
         return found
 
     def merged(self, e: Expr, ranges: Ranges) -> Expr:
         return simplify(substitute(e, self.values), {**ranges, **self.ranges})
+
+
+def _tile(extent: Expr) -> tuple[list[tuple[Expr, int]], int] | None:
+    """Of the extent of a loop over a partial tile, the loops around it with their steps, and the whole."""
+    size = const_value(extent.args[0]) if isinstance(extent, Op) and extent.op == "minsi" else None
+    if not size or not isinstance(extent, Op):
+        return None
+    terms, total = linear(extent.args[1])
+    outer = [o for o, c in terms.items() if c == -size]
+    around = [t for t, c in terms.items() if c == 1]
+    if len(outer) != 1 or len(terms) != 1 + len(around) or len(around) > 1:
+        return None
+    if not around:
+        return [(outer[0], size)], total
+    more = _tile(around[0]) if total == 0 else None
+    return None if more is None else ([*more[0], (outer[0], size)], more[1])
 
 
 def covers(indices: tuple[Expr, ...], loops: list[For], size: int, ranges: Ranges) -> bool:

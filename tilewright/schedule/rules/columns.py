@@ -69,8 +69,9 @@ def _schedule(s: Schedule, alive: list[str], rows: list[str], machine: Machine) 
     for b in alive:
         _lanes_last(s, b, inner if b == root else None, width)
     for b in alive[:-1]:
-        target = s.store(b).targets[0]
-        if target.init is not None and target.buffer in s.temporaries:
+        target, reduction = s.store(b).targets[0], s.store(b).reduction
+        laid_out = all(s.loop(v).kind in ("unroll", "vector") for v in s.loops(b) if v not in (at, *reduction))
+        if target.init is not None and target.buffer in s.temporaries and laid_out:
             s.set_scope(target.buffer, "register")
     s.parallel(at)
     return s
