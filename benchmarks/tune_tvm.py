@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import tune_kernels as kernels
-from tune_kernels import KERNELS, machine_facts, plot, reached, search
+from tune_kernels import SIZES, machine_facts, plot, reached, search
 
 from tilewright.targets.base import find
 from tilewright.tune.measure import Meter
@@ -37,14 +37,15 @@ from tilewright.tune.space import Space
 from tilewright.tune.tasks import task_of
 
 HERE = Path(__file__).resolve().parent
+KERNELS = SIZES["prime"]
 ROUNDS, SECONDS = 9, 0.15
 #: the kernels again at sizes with many factors: TVM cuts a loop only into parts of equal length, of which primes have
 #: none
 ROUND = {
     "matmul_round": lambda: kernels.matmul(5120, 32, 32),
-    "conv3x3_round": lambda: kernels.conv(112, 16, 32, 3),
-    "conv1x1_round": lambda: kernels.conv(8, 1024, 512, 1),
-    "depthwise_round": lambda: kernels.depthwise(56, 32),
+    "conv3x3_round": lambda: kernels.conv(112, 112, 16, 32, 3),
+    "conv1x1_round": lambda: kernels.conv(8, 8, 1024, 512, 1),
+    "depthwise_round": lambda: kernels.depthwise(56, 56, 32, 5),
     "batch_matmul_round": lambda: kernels.batch_matmul(512, 16, 32, 16),
     "softmax_round": lambda: kernels.softmax(10240, 64),
     "layer_norm_round": lambda: kernels.layer_norm(5120, 128),

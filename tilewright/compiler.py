@@ -142,6 +142,8 @@ def layout(state: State) -> None:
         )
         if state.options.winograd and getattr(state.description, "winograd", False) and not tiles:
             _winograd(state)
+        if state.options.precision == "f32" and getattr(state.description, "split_sums", False):
+            _passes(state, "split-sums,dce")
         if state.options.precision != "f32":
             _passes(state, f"precision{{dtype={state.options.precision}}},cse,dce")
 

@@ -299,14 +299,39 @@ def test_top_k(dtype):
     todo = []
     for shape, axis, k in [
         ((5, 7, 33), 1, 3), ((5, 7, 33), 2, 33), ((5, 7, 33), 0, 0), ((1000,), 0, 1000), ((3, 500), 1, 100),
-        ((2, 3000), 1, 64), ((2, 3000), 1, 65), ((2, 3000), 1, 300), ((0, 4), 1, 2), ((0, 4), 0, 0), ((7, 1), 1, 1),
+        ((2, 3000), 1, 64), ((2, 3000), 1, 1500), ((2, 3000), 1, 300), ((0, 4), 1, 2), ((0, 4), 0, 0), ((7, 1), 1, 1),
+        ((3, 97), 1, 97), ((1, 20001), 1, 3), ((20, 9), 1, 2), ((4, 9, 17), 1, 8), ((4, 300, 9), 1, 5),
     ]:  # fmt: skip
         x = numbers(rng, shape, dtype)
         if x.dtype.kind == "f" and x.size > 20:
             x.reshape(-1)[::7] = np.nan
             x.reshape(-1)[3:5] = -np.inf, np.inf
+            x.reshape(-1)[5::9] = -0.0
+            x.reshape(-1)[6::9] = 0.0
         todo += [("top_k", [x], {"axis": axis, "k": k, "largest": largest}) for largest in (True, False)]
     assert not wrong(todo, threads=3)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "ui32", "ui64"])
+def test_top_k_of_lines_that_are_all_alike(dtype):
+    """More elements than are wanted reach every bar: the first ones count. Extreme integers and NaN are no padding."""
+    kinds = np.dtype(NUMPY[dtype])
+    ends = (np.nan, -np.inf, 0.0) if kinds.kind == "f" else (np.iinfo(kinds).min, np.iinfo(kinds).max, 1)
+    todo = []
+    for n, k in ((517, 5), (1000, 100), (97, 97), (3000, 40)):
+        x = np.stack([np.full(n, ends[0], kinds), np.full(n, ends[1], kinds), np.full(n, ends[2], kinds)])
+        x[2, n // 2 :] = ends[0]
+        ascending = np.arange(2 * n).reshape(2, n).astype(kinds)
+        for largest in (True, False):
+            how = {"axis": 1, "k": k, "largest": largest}
+            todo += [("top_k", [x], how), ("top_k", [ascending], how), ("top_k", [ascending[:, ::-1].copy()], how)]
+    assert not wrong(todo, threads=3)
+
+
+@pytest.mark.parametrize("shape, k", [((2, 500), 5), ((40, 9), 2), ((2, 200), 100)])
+def test_top_k_where_vectors_and_i64_do_not_mix(shape, k):
+    graph, _, _ = module_of([("top_k", [np.zeros(shape, np.float32)], {"k": k})])
+    assert tw.compile(graph, target="cortex-m55", stop_after="assemble")
 
 
 @pytest.mark.parametrize("used", [(0,), (1,), (1, 1, 0)])

@@ -55,6 +55,33 @@ def test_cache_read():
     refuses(s, "it cannot be shown that all of t has been written", "cache_read", "s1", "t")
 
 
+def test_cache_read_for_several_blocks():
+    text = """
+    def k(x: f32[8, 3], y: out(f32[8, 3])):
+        t = local(f32[8])
+        for i in serial(8):
+            for k in serial(3):
+                s0: t[i] = reduce(addf(t[i], x[i, k]), init=f32(0.0), over=(k,))
+        for m in serial(8):
+            for n in serial(3):
+                s1: y[m, n] = mulf(x[m, n], t[m])
+    """
+    s = Schedule(kernel(text))
+    outer, _ = s.split("m", 4)
+    s.compute_at("s0", outer)
+    refuses(s, "a copy for 2 blocks wants a loop around them", "cache_read", ("s0", "s1"), "x")
+    assert s.cache_read(("s0", "s1"), "x", outer, order=(1, 0)) == "s0_x"
+    assert str(s).count("x_c[") == 3 and "local(f32[3, 4])" in str(s)
+
+
+def test_set_order():
+    s = Schedule(kernel(DENSE))
+    refuses(s, "a is no temporary", "set_order", "a", (1, 0))
+    refuses(s, "(0, 0) is not an order", "set_order", "c", (0, 0))
+    s.set_order("c", (1, 0))
+    assert "c = local(f32[8, 6])" in str(s) and "maximumf(c[j, i]" in str(s)
+
+
 def test_cache_read_of_a_partial_tile_and_a_window():
     s = Schedule(
         kernel(

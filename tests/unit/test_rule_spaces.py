@@ -5,6 +5,7 @@ The machine described here has tiny caches, so that small kernels are asked all 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,9 +54,42 @@ def batch_matmul(batch: int, m: int, k: int, n: int):
     return te.kernel(te.compute((batch, m, n), lambda q, i, j: te.sum(a[q, i, r] * b[q, r, j], r)))
 
 
+def turned_matmul(batch: int, m: int, k: int, n: int):
+    """The right operand lies across the lanes of the result."""
+    a, b, r = te.placeholder((batch, m, k), "a"), te.placeholder((batch, n, k), "b"), te.reduce_axis(k, "r")
+    return te.kernel(te.compute((batch, m, n), lambda q, i, j: te.sum(a[q, i, r] * b[q, j, r], r)))
+
+
 def transpose(rows: int, columns: int):
     x = te.placeholder((rows, columns), "x")
     return te.kernel(te.compute((columns, rows), lambda i, j: x[j, i]))
+
+
+def softmax(rows: int, columns: int):
+    x, k, k2 = te.placeholder((rows, columns), "x"), te.reduce_axis(columns, "k"), te.reduce_axis(columns, "k2")
+    top = te.compute((rows,), lambda i: te.max(x[i, k], k), "top")
+    e = te.compute((rows, columns), lambda i, j: te.exp(x[i, j] - top[i]), "e")
+    total = te.compute((rows,), lambda i: te.sum(e[i, k2], k2), "total")
+    return te.kernel(te.compute((rows, columns), lambda i, j: e[i, j] / total[i], "y"))
+
+
+def layer_norm(rows: int, n: int):
+    x, g = te.placeholder((rows, n), "x"), te.placeholder((n,), "g", constant=True)
+    k, k2 = te.reduce_axis(n, "k"), te.reduce_axis(n, "k2")
+    mean = te.compute((rows,), lambda i: te.sum(x[i, k] * (1.0 / n), k), "mean")
+    square = te.compute((rows,), lambda i: te.sum((x[i, k2] - mean[i]) * (x[i, k2] - mean[i]), k2), "square")
+    scale = te.compute((rows,), lambda i: te.rsqrt(square[i] * (1.0 / n) + 1e-5), "scale")
+    return te.kernel(te.compute((rows, n), lambda i, j: (x[i, j] - mean[i]) * scale[i] * g[j], "y"))
+
+
+def sums(rows: int, columns: int):
+    x, k = te.placeholder((rows, columns), "x"), te.reduce_axis(columns, "k")
+    return te.kernel(te.compute((rows,), lambda i: te.sum(x[i, k], k)))
+
+
+def sums_over_rows(images: int, rows: int, columns: int):
+    x, k = te.placeholder((images, rows, columns), "x"), te.reduce_axis(rows, "k")
+    return te.kernel(te.compute((images, columns), lambda i, j: te.sum(x[i, k, j], k)))
 
 
 KERNELS = {
@@ -65,9 +99,18 @@ KERNELS = {
     "conv": lambda: conv(6, 5, 19, 3),
     "depthwise": lambda: depthwise(6, 13, 5),
     "batch_matmul": lambda: batch_matmul(3, 7, 5, 11),
+    "turned_matmul": lambda: turned_matmul(3, 7, 21, 19),
+    "one_turned_matmul": lambda: turned_matmul(1, 21, 6, 35),
+    "few_filters": lambda: conv(8, 16, 9, 3),
+    "few_products": lambda: matmul(61, 5, 43),
     "tall_transpose": lambda: transpose(37, 5),
     "wide_transpose": lambda: transpose(5, 37),
     "transpose": lambda: transpose(19, 27),
+    "softmax": lambda: softmax(77, 5),
+    "long_softmax": lambda: softmax(67, 21),
+    "layer_norm": lambda: layer_norm(75, 11),
+    "sums": lambda: sums(91, 7),
+    "sums_over_rows": lambda: sums_over_rows(3, 9, 77),
 }
 
 
@@ -108,6 +151,45 @@ def test_what_a_contraction_leaves_open():
     assert {"tile", "rows_inside", "row_blocks", "unroll", "prefetch"} <= open_.keys()
     assert 0 in open_["prefetch"].candidates and 1024 in open_["prefetch"].candidates
     assert len(open_["row_blocks"].candidates) > 1 and open_["row_blocks"].default == 1
+
+
+#: as MACHINE, with the registers and caches of a large processor
+LARGE = replace(MACHINE, vector_registers=32, l1_bytes=48 << 10, l2_bytes=1 << 20)
+
+
+def test_lanes_run_along_rows_where_columns_fill_few_of_them():
+    """9 columns fill 56% of two vectors of 8; turning a few operands round costs less."""
+    few, full = (Space(conv(16, 32, n, 3), LARGE) for n in (9, 16))
+    assert few.decisions["lanes"].default == "rows" and full.default.decisions.get("lanes", "columns") == "columns"
+    assert "lanes" not in Space(conv(16, 32, 9, 1), LARGE).default.decisions  # one product for each number turned
+
+
+def test_short_sums_are_laid_out_whole():
+    kernel = matmul(61, 5, 19)
+    space, rng, arrays = Space(kernel, LARGE), random.Random(3), arrays_of(kernel)
+    assert space.default.decisions["lay_out"] is True and "serial(5)" not in str(space.default.plain)
+    expected = interpret_nest(Schedule(kernel).nest(), arrays)
+    for c in [space.default, *(space.sample(rng) for _ in range(5))]:
+        packed = {n: pack_array(a, c.nest.packs[n]) if n in c.nest.packs else a for n, a in arrays.items()}
+        np.testing.assert_allclose(interpret_nest(c.nest, packed)["c"], expected["c"], rtol=1e-4, atol=1e-4)
+
+
+def test_operands_that_lie_across_are_turned_round():
+    space = Space(turned_matmul(3, 7, 21, 19), MACHINE)
+    assert space.default.decisions["turn"] is True
+    gathered = space.realize({"turn": False})
+    assert gathered is not None and "local(" in str(space.default.plain) and "local(" not in str(gathered.plain)
+    assert Space(turned_matmul(3, 2, 21, 19), MACHINE).default.decisions["turn"] is False  # too few rows
+    assert "turn" not in Space(batch_matmul(3, 7, 5, 11), MACHINE).decisions
+
+
+def test_sums_over_whole_rows():
+    """Rows that lie one after the other are read in order, if the registers hold the sums of one."""
+    machine = CpuDescription(
+        "x86_64-unknown-linux-gnu", "x86-64-v4", ("avx512f",), vector_bytes=64, vector_registers=32
+    )  # fmt: skip
+    tiles = [Space(sums_over_rows(3, 9, n), machine).default.decisions["tile"] for n in (143, 384, 400)]
+    assert tiles[:2] == [(1, 1, 9), (1, 1, 24)] and tiles[2][2] <= 8
 
 
 def test_rows_a_page_apart_are_few():

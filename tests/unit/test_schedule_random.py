@@ -113,7 +113,7 @@ PRIMITIVES = [
     "split", "split", "fuse", "merge", "merge", "reorder", "reorder", "tile", "unroll", "vectorize", "parallel", "bind", "annotate",
     "prefetch", "inline", "compute_at", "compute_at", "reverse_compute_at", "reverse_compute_at", "cache_read",
     "cache_read", "cache_write", "rfactor", "decompose_reduction", "decompose_reduction", "pipeline", "pipeline",
-    "partial_sums", "partial_sums", "reindex", "pack", "set_scope", "tensorize",
+    "partial_sums", "partial_sums", "reindex", "pack", "set_scope", "set_order", "tensorize",
 ]  # fmt: skip
 
 
@@ -152,7 +152,10 @@ def random_step(s: Schedule, rng: random.Random) -> tuple[str, tuple]:
         return name, (loop, rng.choice(buffers), (Var(rng.choice(loops)) * 2 + 1,))
     if name == "cache_read":
         read = sorted(reads(s.store(block))) if blocks != ["none"] else buffers
-        return name, (block, rng.choice(read or buffers), rng.choice([None, *own, *own]))
+        around = rng.choice([None, *own, *own])
+        others = [x.block for x in stores(s.loop(around).body)] if around in s.loops() else []
+        shared = tuple(rng.sample(others, 2)) if len(others) > 1 and rng.random() < 0.3 else block
+        return name, (shared, rng.choice(read or buffers), around)
     if name == "decompose_reduction":
         return name, (block, rng.choice([None, *own]))
     if name == "pipeline":
@@ -169,6 +172,10 @@ def random_step(s: Schedule, rng: random.Random) -> tuple[str, tuple]:
         return name, (block, rng.choice(blocks))
     if name == "set_scope":
         return name, (rng.choice(buffers), "local")
+    if name == "set_order":
+        buffer = rng.choice([*s.temporaries, *buffers])
+        order = list(range(len(s.buffer(buffer).shape)))
+        return name, (buffer, tuple(rng.sample(order, len(order))))
     if name == "pack":
         buffer = rng.choice(buffers)
         splits = tuple(rng.choice([(), (2,), (4,), (2, 2)]) for _ in s.buffer(buffer).shape)

@@ -18,6 +18,7 @@ from .common import Debug, Shape, Target, Threads, _shape, check_writable, note,
 
 if TYPE_CHECKING:
     from ..tune.database import Database, Row
+    from ..tune.pretrained import Pretrained
     from ..tune.tuner import TuneReport
 
 Path_ = Annotated[
@@ -49,6 +50,9 @@ def tune_command(
         typer.Option(metavar="ADDRESS", help="Measure there: HOST:PORT or ray://..., may be given again."),
     ] = None,
     key_file: KeyFile = None,
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained/--no-pretrained", help="Begin with the cost model that is shipped.")
+    ] = True,
     debug: Debug = False,
 ) -> None:
     """Search faster schedules for the kernels of a model.
@@ -63,9 +67,12 @@ def tune_command(
       tilewright db list
     """
     from ..tune.database import Database
+    from ..tune.pretrained import load
     from ..tune.tuner import tune
 
     set_debug(debug)
+    guide = load(target) if pretrained else None
+    note(f"cost model: {_guided_by(guide, pretrained, target)}")
     inputs = dict(_shape(s) for s in shape) if shape else None
     with _display() as watch:
         report = tune(
@@ -80,6 +87,7 @@ def tune_command(
             watch=watch,
             runners=[a for r in runners or () for a in r.split(",")],
             key=_key(key_file),
+            pretrained=pretrained,
         )
     rows = [
         (
@@ -107,6 +115,13 @@ def tune_command(
     if report.interrupted:
         note("interrupted: what was measured is kept, run the command again to continue")
         raise typer.Exit(130)
+
+
+def _guided_by(guide: Pretrained | None, wanted: bool, target: str) -> str:
+    """Whether the pretrained model is in use, and where it comes from."""
+    if guide is not None:
+        return f"pretrained on {guide}"
+    return f"not pretrained ({f'there is none for target {target}' if wanted else '--no-pretrained'})"
 
 
 def _key(path: Path | None) -> str | None:

@@ -1,23 +1,29 @@
 """The learned cost model: gradient-boosted trees (LightGBM) that predict how a candidate compares with the default
 schedule.
 
-It learns from all measurements made so far, of every kernel on this machine, and is trained again as they come in.
-Needs the extra ``tilewright[tune]``."""
+It learns from all measurements made so far, of every kernel on this machine, and is trained again as they come in. What
+kernels of other shapes have taught before (`pretrained`) leads while there are few. Needs the extra
+``tilewright[tune]``."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import UsageError
 
+if TYPE_CHECKING:
+    from .pretrained import Pretrained
+
 #: fewer measurements than this teach nothing
 ENOUGH = 12
 #: slower than this many times the default is all the same
 WORST = 8.0
+#: after so many measurements of a kernel they count as much as the pretrained model
+HALF = 16
 
 
 def require() -> Any:
@@ -36,18 +42,24 @@ def require() -> Any:
 class CostModel:
     """Predicts the logarithm (base 2) of time over the default's time; smaller is better.
 
-    Own measurements of a task count fully, those of other kernels `foreign` as much.
+    Own measurements of a task count fully, those of other kernels `foreign` as much. A `pretrained` model is all there
+    is at first, and counts less with every measurement of the kernel; it is not trained any further.
     """
 
-    def __init__(self, seed: int = 0, foreign: float = 0.3) -> None:
+    def __init__(self, seed: int = 0, foreign: float = 0.3, pretrained: Pretrained | None = None) -> None:
         self.lightgbm = require()
-        self.seed, self.foreign = seed, foreign
+        self.seed, self.foreign, self.pretrained = seed, foreign, pretrained
         self._model: Any = None
-        self._own: list[tuple[tuple[float, ...], float]] = []
 
     @property
     def trained(self) -> bool:
+        """True once measurements of this machine have been learnt."""
         return self._model is not None
+
+    @property
+    def ready(self) -> bool:
+        """True if predictions say something."""
+        return self.trained or self.pretrained is not None
 
     def fit(
         self, own: Sequence[tuple[tuple[float, ...], float]], others: Sequence[tuple[tuple[float, ...], float]] = ()
@@ -73,11 +85,21 @@ class CostModel:
         data = self.lightgbm.Dataset(x, label=y, weight=weight, free_raw_data=True)
         self._model = self.lightgbm.train(parameters, data, num_boost_round=120)
 
-    def predict(self, features: Sequence[tuple[float, ...]]) -> np.ndarray:
-        """The predicted logarithms; zeros before the model is trained."""
-        if self._model is None or not len(features):
-            return np.zeros(len(features))
-        return np.asarray(self._model.predict(np.array(features, np.float32)))
+    def predict(
+        self, features: Sequence[tuple[float, ...]], default: tuple[float, ...] | None = None, measured: int = 0
+    ) -> np.ndarray:
+        """The predicted logarithms; zeros before the model is `ready`.
+
+        The pretrained model needs the features of the kernel's default schedule; without them it is left out.
+        `measured` says how many candidates of the kernel were measured.
+        """
+        if not len(features):
+            return np.zeros(0)
+        learnt = self._model.predict(np.array(features, np.float32)) if self.trained else np.zeros(len(features))
+        if self.pretrained is None or default is None:
+            return np.asarray(learnt)
+        share = HALF / (HALF + measured) if self.trained else 1.0
+        return share * self.pretrained.predict(features, default) + (1.0 - share) * np.asarray(learnt)
 
 
 __all__ = ["CostModel", "require"]

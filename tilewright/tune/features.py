@@ -14,6 +14,8 @@ from ..tensor.analysis import flat
 from ..tensor.expr import Buffer, Expr, Load, Op, bounds, linear, walk
 from ..tensor.kernel import Kernel
 
+#: raised when a feature comes to mean something else; the pretrained model holds for one version
+VERSION = 1
 #: loops and operands that are described one by one
 LOOPS, OPERANDS = 9, 4
 #: iterations of the outermost loop whose common data is described

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ..errors import TilewrightError
 from .cost import CostModel
 from .database import Measurement
@@ -97,7 +99,7 @@ class Search:
         if self.space.count() <= SMALL:
             self._from_list(count, chosen)
             return chosen
-        guided = self.model is not None and self.model.trained
+        guided = self.model is not None and self.model.ready
         random_ones = count if not guided else max(1, round(count * self.epsilon))
         if self.model is not None and not guided:  # the default is a good start, and its neighbours teach the model
             for _ in range(3 * count):
@@ -105,8 +107,7 @@ class Search:
                     self._take(self.space.mutate(self.space.default, self.rng), chosen)
         if guided and len(chosen) < count - random_ones:
             pool = self._breed(POOL * count)
-            scores = self.model.predict([self.features(c) for c in pool])  # type: ignore[union-attr]
-            for i in scores.argsort(kind="stable"):
+            for i in self._scores(pool).argsort(kind="stable"):
                 if len(chosen) >= count - random_ones:
                     break
                 self._take(pool[i], chosen)
@@ -116,6 +117,12 @@ class Search:
             self._take(self.space.sample(self.rng), chosen)
         self.exhausted = not chosen
         return chosen
+
+    def _scores(self, candidates: list[Candidate]) -> np.ndarray:
+        """What the model predicts; smaller is better."""
+        assert self.model is not None
+        described = [self.features(c) for c in candidates]
+        return self.model.predict(described, self.features(self.space.default), len(self.samples))
 
     def _take(self, c: Candidate, chosen: list[Candidate]) -> None:
         if c.key in self.seen:
@@ -135,9 +142,8 @@ class Search:
             self._all = list(self.space.list())
             self.rng.shuffle(self._all)
         rest = [c for c in self._all if c.key not in self.seen]
-        if self.model is not None and self.model.trained and rest:
-            scores = self.model.predict([self.features(c) for c in rest])
-            rest = [rest[i] for i in scores.argsort(kind="stable")]
+        if self.model is not None and self.model.ready:
+            rest = [rest[i] for i in self._scores(rest).argsort(kind="stable")]
         for c in rest:
             if len(chosen) >= count:
                 break

@@ -25,6 +25,7 @@ from ..targets.base import find
 from .cost import CostModel
 from .database import Database, Measurement, Result
 from .measure import Died, Meter, NoRunners, Outcome, machine_of
+from .pretrained import Pretrained, load
 from .runner import Subject
 from .search import Search
 from .space import Candidate, Space
@@ -69,7 +70,7 @@ class TuneReport:
     """The outcome of `tune`: one entry a kernel, trials made now, and how they ended (status -> count).
 
     `ways` has the convolutions that are computed another way than estimated, `doing` what is at work before there are
-    tasks."""
+    tasks, `guide` the pretrained cost model in use, None if there is none."""
 
     tasks: list[TaskReport]
     trials: int = 0
@@ -79,6 +80,7 @@ class TuneReport:
     recheck: Recheck | None = None
     ways: list[WayReport] = field(default_factory=list)
     doing: str = ""
+    guide: Pretrained | None = None
 
     @property
     def before(self) -> float:
@@ -119,6 +121,7 @@ def tune(
     runners: Sequence[str] = (),
     key: str | None = None,
     verify: bool = True,
+    pretrained: bool = True,
 ) -> TuneReport:
     """Search better schedules for the kernels of a model, and keep them in the tuning database.
 
@@ -131,6 +134,9 @@ def tune(
     or ``ray://ADDRESS``; results hold for their kind of machine. Without them, `verify` measures the tuned model
     against the untuned one at the end, and withdraws results that make it slower.
 
+    `pretrained` lets the shipped cost model lead where there are few measurements yet (`report.guide` has it).
+    UsageError if its file is damaged or made for another version of Tilewright.
+
         report = tw.tune("model.onnx", minutes=5, threads=2)
         print(report)
     """
@@ -141,7 +147,8 @@ def tune(
             raise UsageError(f"{name} must be positive, not {value!r}", stage="tune")
     begin = time.monotonic()
     deadline = begin + 60 * minutes if minutes is not None else None
-    model = CostModel(seed)
+    guide = load(target) if pretrained else None
+    model = CostModel(seed, pretrained=guide)
     chosen = Options.of(target=target, threads=threads, inputs=inputs)
     options = {"target": target, "threads": chosen.thread_count, "inputs": inputs}
     kept = database or Database()
@@ -152,13 +159,16 @@ def tune(
         secret = key_from(key) if key is not None else None
         fleet: Any = connect(runners, chosen.thread_count, target=target, key=secret)
         found = extract_tasks(source, **options, tuned=False)
-        return Tuner(found, chosen, model, kept, seed, watch, fleet).run(trials, deadline)
+        tuner = Tuner(found, chosen, model, kept, seed, watch, fleet)
+        tuner.report.guide = guide
+        return tuner.run(trials, deadline)
     ways = _ways(source, options, kept, watch, trials, begin, deadline) if verify else TuneReport([])
+    ways.guide = guide
     if ways.interrupted:
         return ways
     options["ways"] = {str(w.layer): w.way for w in ways.ways}
     tuner = Tuner(extract_tasks(source, **options, tuned=False), chosen, model, kept, seed, watch)
-    tuner.report.ways = ways.ways
+    tuner.report.ways, tuner.report.guide = ways.ways, guide
     report = _in_turns(tuner, source, options, trials, deadline) if verify else tuner.run(trials, deadline)
     if verify and not report.interrupted and (report.ways or any(t.ratio < 1 for t in report.tasks)):
         from .recheck import recheck

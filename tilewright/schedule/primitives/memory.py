@@ -40,7 +40,7 @@ class MemoryPrimitives(State):
     @primitive
     def cache_read(
         self,
-        block: str,
+        block: str | tuple[str, ...],
         buffer: str,
         var: str | None = None,
         *,
@@ -50,8 +50,8 @@ class MemoryPrimitives(State):
         """Let a block read a copy of what one iteration of loop `var` needs of a buffer. Returns the block that copies,
         at the start of the iteration; without `var` the whole buffer is copied before the block.
 
-        The copy lives in `scope`, with its dimensions in `order`. Refused if the buffer is written in the loop, if the
-        block does not read it, or if it is the block's own result.
+        Several blocks inside `var` can share a copy. The copy lives in `scope`, with its dimensions in `order`. Refused
+        if the buffer is written in the loop, if a block does not read it, or if it is a block's own result.
 
         >>> from tilewright import Schedule, te
         >>> s = Schedule(te.from_nest('''
@@ -70,13 +70,20 @@ class MemoryPrimitives(State):
                 for j in serial(4):
                     s0: y[i, j] = negf(x_c[j, 0])
         """
-        store, source = self.store(block), self._buffer(buffer)
-        accesses = [x.indices for x in _loads(store, buffer)]
-        if not accesses:
-            raise ScheduleError(f"block {block} does not read {buffer}", stage="schedule")
+        blocks = (block,) if isinstance(block, str) else tuple(block)
+        if not blocks or (var is None and len(blocks) > 1):
+            raise ScheduleError(f"a copy for {len(blocks)} blocks wants a loop around them", stage="schedule")
+        block, source = blocks[0], self._buffer(buffer)
         at: Stmt = self.loop(var) if var is not None else self._nest_root(block)
-        if not any(s is store for s in walk_stmts(at)):
-            raise ScheduleError(f"block {block} is not inside {var}", stage="schedule")
+        accesses: list[Index] = []
+        for b in blocks:
+            store = self.store(b)
+            found = [x.indices for x in _loads(store, buffer)]
+            if not found:
+                raise ScheduleError(f"block {b} does not read {buffer}", stage="schedule")
+            if not any(s is store for s in walk_stmts(at)):
+                raise ScheduleError(f"block {b} is not inside {var}", stage="schedule")
+            accesses += found
         if buffer in writes(at):
             raise ScheduleError(f"{buffer} is written {f'inside {var}' if var else f'by {block}'}", stage="schedule")
         self._filled(buffer, self._around(at) | ({var} if var is not None else set()))
@@ -98,8 +105,8 @@ class MemoryPrimitives(State):
         copy: Stmt = Store((Target(name, permute(own), Load(buffer, place, source.dtype)),), copy_name)
         for (v, extent), one in reversed(list(zip(dims, single, strict=True))):
             copy = copy if one else For(v, extent, copy)
-        new = redirect(store, buffer, name, moved)
-        self._replace(store, new)
+        for b in blocks:
+            self._replace(self.store(b), redirect(self.store(b), buffer, name, moved))
         if var is not None:
             f = self.loop(var)
             self._replace(f, replace(f, body=seq(copy, f.body)))
@@ -315,6 +322,38 @@ class MemoryPrimitives(State):
         if buffer not in self.temporaries or scope not in ("local", "register"):
             raise ScheduleError(f"cannot put {buffer} into {scope}", stage="schedule")
         self.temporaries[buffer] = replace(self.temporaries[buffer], scope=scope)
+
+    @primitive
+    def set_order(self, buffer: str, order: tuple[int, ...]) -> None:
+        """Lay out a temporary with its dimensions in another order: dimension ``order[0]`` comes first.
+
+        >>> from tilewright import Schedule, te
+        >>> s = Schedule(te.from_nest('''
+        ... def k(x: f32[4, 8], y: out(f32[8, 4])):
+        ...     t = local(f32[4, 8])
+        ...     for i in serial(4):
+        ...         for j in serial(8):
+        ...             s0: t[i, j] = exp(x[i, j])
+        ...     for m in serial(8):
+        ...         for n in serial(4):
+        ...             s1: y[m, n] = negf(t[n, m])'''))
+        >>> s.set_order("t", (1, 0))
+        >>> print(s)
+        def k(x: f32[4, 8], y: out(f32[8, 4])):
+            t = local(f32[8, 4])
+            for i in serial(4):
+                for j in serial(8):
+                    s0: t[j, i] = exp(x[i, j])
+            for m in serial(8):
+                for n in serial(4):
+                    s1: y[m, n] = negf(t[m, n])
+        """
+        if buffer not in self.temporaries:
+            raise ScheduleError(f"{buffer} is no temporary", stage="schedule")
+        b = self.temporaries[buffer]
+        permute = _order(order, b)
+        self.body = transform(self.body, partial(redirect, old=buffer, new=buffer, index=permute)) or self.body
+        self.temporaries[buffer] = replace(b, shape=permute(b.shape))
 
     @primitive
     def pack(self, buffer: str, splits: tuple[tuple[int, ...], ...], order: tuple[int, ...]) -> None:

@@ -30,8 +30,11 @@ from .long_sums import (
     schedule_sums,
     split_blocks,
 )
-from .tile_choice import choose_tile, choose_window_tile, tile_candidates
+from .row_lanes import row_lanes, stage_sums, write_rows
+from .tile_choice import choose_tile, choose_window_tile, tile_candidates, whole_rows
 from .tiles import LINE, Tile, around, iterations, join_readers, only_sum, registers
+from .turned import ROWS as TURNED
+from .turned import Across, lying_across, turn
 
 NAME = "contraction"
 PRIORITY = 20
@@ -40,6 +43,13 @@ PRIORITY = 20
 #: reduction loops of up to so many steps are laid out; where all of them are, tiles that need more than LAID_OUT
 #: registers are slower (measured: by 10 to 30%), for LLVM then keeps more alive than the accumulators
 SHORT, LAID_OUT = 4, 18
+#: sums of up to so many products are laid out whole, in tiles of fewer registers: what their columns need stays in the
+#: others, if there are enough (measured: 1.05 to 1.35 times as fast, 5 to 12 products)
+HELD, HELD_ROOM = 12, 15
+#: windows up to SMALL over images that take more than this part of the second-level cache: panels of channels
+#: innermost read whole pixels in order. Measured: 1.0 to 1.4 times as fast where pixels begin anywhere in a cache line,
+#: so that panels share lines; 0.5 to 1.05 where they do not, or where images stay in the cache
+SMALL, FAR_WINDOWS = 3, 0.75
 #: sides of windows up to this one are laid out: what neighbouring windows share is then loaded once (measured: twice as
 #: fast for a window of 5)
 WINDOW = 8
@@ -47,6 +57,8 @@ WINDOW = 8
 PAGE = 4096
 #: sums that hide each other's latency: 8 vectors of AVX-512
 ENOUGH = 128
+#: so many sums hide the latency of an addition, which counts where they are of LONG_BESIDE products
+HIDES, LONG_BESIDE = 8, 128
 #: lanes of operands may lie so many elements apart: targets load whole vectors, and pick
 CLOSE = 4
 #: how far ahead packed weights may be asked for: the next panel while rows pass over this one, or so many floats;
@@ -75,23 +87,22 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
 
 def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule | str:
     block = anchor.name
-    extents = anchor.extents
     parallel = [v for v, _ in anchor.parallel]
-    n = _lane_loop(s, block, last, parallel)
-    if n is None:
+    columns_loop = _lane_loop(s, block, last, parallel)
+    if columns_loop is None:
         return "no loop is contiguous in the result"
-    far = any(c is None or not 0 <= c <= CLOSE for _, c in load_strides(s, s.store(block), n))
-    if not is_contraction(anchor) and (far or extents[n] < 4):
+    far = any(c is None or not 0 <= c <= CLOSE for _, c in load_strides(s, s.store(block), columns_loop))
+    if not is_contraction(anchor) and (far or anchor.extents[columns_loop] < 4):
         return "its operand is not contiguous along the result"
-    dtype = s.buffer(anchor.buffer).dtype
-    width = min(lanes(machine, dtype), _power_of_two(extents[n]))
-    rows = _row_loops(s, block, parallel, n)
-    if any(isinstance(x, Op) and x.op == "guard" for x in walk(s.store(block).targets[0].value)):
-        rows = []  # every guarded load is a branch: a tile of rows would multiply them
-    batch = [v for v in parallel if v not in (n, *rows) and all(c for _, c in load_strides(s, s.store(block), v))]
-    window = _window(s, anchor, rows, n)
-    parts, best = _choose(s, anchor, n, rows, batch, window, width, machine)
+    form = _form(s, anchor, columns_loop, machine)
+    n, rows, batch, width = form.n, form.rows, form.batch, form.width
+    extents = {**anchor.extents}
+    staged = stage_sums(s, anchor, columns_loop) if form.turned_rows else None
+    laid_out = form.short and s.sample_choice("lay_out", (True, False), True)
+    parts, best = _choose(s, anchor, form, laid_out, machine)
     sizes = tile_candidates([extents[m] for m in rows[:2]], extents[n], width, machine.vector_registers)
+    if (whole := whole_rows(s, anchor, columns_loop, width, machine.vector_registers)) and whole not in sizes:
+        sizes, best = [*sizes, whole], Tile(*whole)
     tile = Tile(*s.sample_choice("tile", sizes, (best.rows, best.outer_rows, best.vectors)))
     columns = tile.vectors * width
     n_o, n_i = s.split(n, columns)
@@ -103,56 +114,125 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
             o, i = s.split(m, size)
             m_o, m_i, used = [o, *m_o], [i, *m_i], [*used, m]
     rest = [v for v in parallel if v not in (n, *used, *batch)]
+    if form.window is None and not form.across and (together := _beside(s, anchor, form, tile, machine)) > 1:
+        o, i = s.split(batch[-1], together)
+        batch, m_i = [*batch[:-1], o], [i, *m_i]
     reductions = [v for v in anchor.reduction if v in s.loops()]
     moved = prod(extents[v] for v in (*rest, *used))
-    needs = None if parts == 1 else row_bytes(moved, prod(s.extent(k) for k in reductions) // parts, columns)
-    order = _order(s, batch, n_o, [*rest, *m_o], needs, machine)
+    inside = parts > 1 or bool(form.across)  # rows pass over a part of the other operand
+    needs = row_bytes(moved, prod(s.extent(k) for k in reductions) // parts, columns) if inside else None
+    order = _order(s, batch, n_o, [*rest, *m_o], needs, form.far_windows, machine)
     blocked = split_blocks(s, parts, reductions, order.inside)
-    outer = [v for v in order.loops if not blocked.blocks or v not in order.inside]
+    outer = [v for v in order.loops if not inside or v not in order.inside]
     s.reorder(*outer, *blocked.blocks, *[v for v in order.loops if v not in outer], *blocked.inner, *m_i, n_i)
-    _pack(s, anchor, n, columns)
+    _pack(s, anchor, columns_loop, tile.rows if staged else columns)
     at = fuse_outer(s, outer)
     assert at is not None
-    new = [v for v in s.reverse_compute_at(last, at) if v in s.loops()]
+    turn(s, anchor, form.across, at, machine)
+    where = order.inside[-1] if form.across and order.inside else at
+    new = [v for v in s.reverse_compute_at(staged or last, where) if v in s.loops()]
+    if staged:
+        write_rows(s, last, at, machine)
     if blocked.blocks:
         schedule_sums(s, anchor, blocked, [*m_i, n_i], new, width)
     else:
-        s.set_scope(anchor.buffer if anchor.buffer in s.temporaries else f"{anchor.buffer}_c", "register")
+        s.set_scope(s.store(block).targets[0].buffer, "register")
         registers(s, [*m_i, n_i], width)
         registers(s, new, width)
-    _unroll_reduction(s, blocked.inner, SHORT if window is None else WINDOW, 2 if blocked.blocks else 4)
+    if laid_out:
+        for k in blocked.inner:
+            s.unroll(k)
+    else:
+        _unroll_reduction(s, blocked.inner, SHORT if form.window is None else WINDOW, 2 if blocked.blocks else 4)
     if blocked.blocks:
         prefetch_blocks(s, anchor, at, order.panels, blocked)
-    else:
+    elif not form.across:
         _prefetch(s, anchor, at, order, machine)
     s.parallel(at)
     return s
 
 
-def _choose(
-    s: Schedule,
-    anchor: Stage,
-    n: str,
-    rows: list[str],
-    batch: list[str],
-    window: tuple[int, int] | None,
-    width: int,
-    machine: Machine,
-) -> tuple[int, Tile]:
+def _beside(s: Schedule, anchor: Stage, form: Form, tile: Tile, machine: Machine) -> int:
+    """How many products of a batch are summed beside each other: as many as hide the latency of their additions."""
+    sums, steps = tile.rows * tile.outer_rows * tile.vectors, prod(anchor.extents[k] for k in anchor.reduction)
+    if not form.batch or form.width == 1 or not is_contraction(anchor) or steps < LONG_BESIDE:
+        return 1
+    most = min(HIDES, machine.vector_registers // 2) // sums
+    fits = [d for d in range(1, most + 1) if s.extent(form.batch[-1]) % d == 0] or [1]
+    return s.sample_choice("beside", fits, fits[-1])
+
+
+@dataclass(frozen=True)
+class Form:
+    """Which loops do what: lanes of `width` run along `n`, `rows` are those of a tile (innermost first), `batch` moves
+    everything. `across` are the operands to turn round for that; with `turned_rows` the lanes run along rows of the
+    result, not along its columns. `window` is that of a depthwise convolution, `far_windows` whether its images do not
+    stay in the second-level cache; `short`: the whole reduction may be laid out."""
+
+    n: str
+    rows: list[str]
+    batch: list[str]
+    width: int
+    across: list[Across]
+    turned_rows: bool
+    window: tuple[int, int] | None
+    far_windows: bool
+    short: bool
+
+
+def _form(s: Schedule, anchor: Stage, n: str, machine: Machine) -> Form:
+    block, extents = anchor.name, anchor.extents
+    parallel = [v for v, _ in anchor.parallel]
+    widest = lanes(machine, s.buffer(anchor.buffer).dtype)
+    width = min(widest, _power_of_two(extents[n]))
+    rows = _row_loops(s, block, parallel, n)
+    if any(isinstance(x, Op) and x.op == "guard" for x in walk(s.store(block).targets[0].value)):
+        rows = []  # every guarded load is a branch: a tile of rows would multiply them
+    window = _window(s, anchor, rows, n)
+    short = is_contraction(anchor) and window is None and prod(extents[k] for k in anchor.reduction) <= HELD
+    short = short and width > 1 and machine.vector_registers > 2 * HELD
+    across: list[Across] = []
+    turned_rows = False
+    if rows and window is None and width > 1:
+        across = lying_across(s, anchor, n, CLOSE)
+        if across and not s.sample_choice("turn", (True, False), prod(extents[m] for m in rows) >= TURNED):
+            across = []
+        elif not across:
+            other = lying_across(s, anchor, rows[0], 1)
+            turned_rows = bool(other) and row_lanes(s, anchor, n, rows[0], other[0], machine)
+            if turned_rows:
+                n, rows, across, width = rows[0], [n], other, widest
+    batch = [v for v in parallel if v not in (n, *rows) and all(c for _, c in load_strides(s, s.store(block), v))]
+    if turned_rows:
+        batch = [v for v in parallel if v not in (n, *rows)]
+    return Form(n, rows, batch, width, across, turned_rows, window, _far_windows(s, anchor, n, window, machine), short)
+
+
+def _far_windows(s: Schedule, anchor: Stage, n: str, window: tuple[int, int] | None, machine: Machine) -> bool:
+    """Whether a depthwise convolution should take all channels of a few pixels before the next pixels."""
+    touched = sum(s.buffer(x.buffer).size * 4 for x, _ in load_strides(s, s.store(anchor.name), n))
+    large = touched + s.buffer(anchor.buffer).size * 4 > machine.l2_bytes * FAR_WINDOWS
+    return window is not None and window[1] <= SMALL and large and bool(anchor.extents[n] * 4 % LINE)
+
+
+def _choose(s: Schedule, anchor: Stage, form: Form, laid_out: bool, machine: Machine) -> tuple[int, Tile]:
     """In how many blocks the reduction is taken, and the best register tile for that."""
+    n, rows, width = form.n, form.rows, form.width
     extents, room = anchor.extents, machine.vector_registers
     spans = [extents[m] for m in rows[:2]]
-    if window is not None:
-        return 1, choose_window_tile(spans[0], extents[n], width, room, *window)
+    if form.window is not None:
+        return 1, choose_window_tile(spans[0], extents[n], width, room, *form.window)
     steps = [extents[k] for k in anchor.reduction]
     most = _rows_apart(s, anchor.name, rows, n, machine)
-    if is_contraction(anchor) and all(k <= SHORT for k in steps) and width > 1:
+    if laid_out:
+        room = min(HELD_ROOM, room)
+    elif is_contraction(anchor) and all(k <= SHORT for k in steps) and width > 1:
         room = min(LAID_OUT, room)
     caches = machine.l1_bytes, machine.l2_bytes
     far = _rows_far(s, anchor.name, n, prod(steps) * 2 * width * 4, machine)
     plain = choose_tile(spans, extents[n], width, room, prod(steps), caches, most, far)
     counts = block_counts(steps)
-    if len(counts) == 1 or batch or not rows or not _one_weight(s, anchor, n):
+    if len(counts) == 1 or form.batch or form.across or not rows or not _one_weight(s, anchor, n):
         return 1, plain
     others = [extents[v] for v, _ in anchor.parallel if v not in (n, *rows[:2])]
     sizes = Sizes(tuple(spans), tuple(others), extents[n], tuple(steps), width, most)
@@ -176,18 +256,21 @@ class Order:
     inside: list[str]
 
 
-def _order(s: Schedule, batch: list[str], n_o: str, rows: list[str], needs: int | None, machine: Machine) -> Order:
+def _order(
+    s: Schedule, batch: list[str], n_o: str, rows: list[str], needs: int | None, far_windows: bool, machine: Machine
+) -> Order:
     """Panels of columns outside and rows inside, or the other way round, or blocks of rows outside of both: threads
     take runs of the outermost, and what the innermost walks over should stay in the cache.
 
     Blocks of the reduction (`needs`: bytes of the rows' part of one) want the rows inside."""
     panels = 0 if batch else s.extent(n_o)
-    rows_inside = needs is not None or s.sample_choice("rows_inside", (True, False), True)
+    rows_inside = needs is not None or s.sample_choice("rows_inside", (True, False), not far_windows)
     if not rows_inside:
         return Order([*batch, *rows, n_o], False, 1, panels, bool(rows), [])
     extent = s.extent(rows[0]) if rows else 1
     runs = run_counts(extent) if needs is not None or s.extent(n_o) > 1 else [1]
-    count = s.sample_choice("row_blocks", runs, 1 if needs is None else default_runs(runs, panels, needs, machine))
+    tasks = prod(s.extent(v) for v in (*batch, n_o))
+    count = s.sample_choice("row_blocks", runs, 1 if needs is None else default_runs(runs, tasks, needs, machine))
     if count == 1:
         passes = prod(s.extent(v) for v in rows)
         return Order([*batch, n_o, *rows], True, passes, panels, False, rows)

@@ -16,6 +16,7 @@ from ..machine import Machine, lanes
 from ..nest import Store
 from ..region import all_ranges
 from ..schedule import Schedule, ScheduleError
+from . import turned_rows
 from .common import coefficient, fuse_outer, inline_producers, load_strides, merge_loops, store_stride
 from .far_memory import FarRows, past_caches
 
@@ -23,8 +24,8 @@ NAME = "rows"
 PRIORITY = 30
 #: vector accumulators of one sum, enough to hide the latency of an addition, and vectors of a step of other loops
 ACCUMULATORS = 4
-#: rows that go through the stages together
-ROWS = 4
+#: rows that go through the stages together, and of those that are short, in bytes
+ROWS, SHORT_ROWS, SHORT = 4, 8, 512
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
@@ -40,6 +41,13 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     rows = row_loops(s, kernel, root)
     if rows is None:
         return "the last stage does not work row by row"
+    if turned_rows.possible(s, alive, rows, machine):
+        default = turned_rows.worthwhile(s, alive, rows, machine)
+        if s.sample_choice("turned", (False, True), default):
+            try:
+                return turned_rows.schedule(s, alive, rows, machine)
+            except ScheduleError:  # an access of another form: along the rows
+                return apply(kernel, machine, {**(decisions or {}), "turned": False})
     try:
         return _schedule(s, kernel, alive, rows, machine)
     except ScheduleError as e:
@@ -97,11 +105,11 @@ def _together(s: Schedule, alive: list[str], rows: list[str], machine: Machine) 
     tasks = prod(map(s.extent_or_zero, rows))
     fits = [
         n
-        for n in (1, 2, 4, 8)
+        for n in (1, 2, 4, 8, 16)
         if n == 1
-        or (s.extent_or_zero(rows[-1]) % n == 0 and 3 * n * size < machine.l1_bytes and tasks >= 4 * n * machine.cores)
+        or (n <= s.extent_or_zero(rows[-1]) and 3 * n * size < machine.l1_bytes and tasks >= 4 * n * machine.cores)
     ]
-    return s.sample_choice("rows", fits, min(max(fits), ROWS))
+    return s.sample_choice("rows", fits, min(max(fits), SHORT_ROWS if size <= SHORT else ROWS))
 
 
 def _reads_beside_rows(s: Schedule, root: str) -> bool:
@@ -196,6 +204,8 @@ def row_loops(s: Schedule, kernel: Kernel, root: str) -> list[str] | None:
     stage = s.store(root)
     if stage.targets[0].init is not None:
         return [v for v in s.loops(root) if v not in stage.reduction]
+    if not s.loops(root):
+        return []  # one number: all is one row
     found = _row_variables(s, kernel, root, all_ranges(s.body))
     return None if found is None else [v for v in s.loops(root) if v in found]
 

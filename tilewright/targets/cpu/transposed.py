@@ -7,7 +7,7 @@
 Read one by one, the lanes of x would be gathered, sixteen elements from sixteen lines for every a. Instead the sixteen
 rows of x are loaded as they lie, and log2(16) rounds of two-vector shuffles make them columns: in the round of step s,
 vectors i and i + s exchange the elements whose position has that bit set. A tile with fewer rows or columns is read and
-written with masks.
+written with masks; rows of half a vector or less share one.
 """
 
 from __future__ import annotations
@@ -85,7 +85,10 @@ class TransposeEmitter(ExprEmitter):
         Of a partial tile only what is there is read; the other rows and lanes hold anything."""
         lane = s.body
         assert isinstance(lane, For) and s.trip is not None and lane.trip is not None
-        width = _lanes(lane)
+        width, size = _lanes(lane), 1 << (s.trip - 1).bit_length()
+        steps = {str(t): c for t, c in linear(self.flat(self.buffers[x.buffer], x.indices))[0].items()}
+        if s.trip == size < width == lane.trip and steps.get(lane.var) == size:
+            return self._side_by_side(x, s, lane, width)
         mask = None if s.trip == width else self.op(f"vector.constant_mask [{s.trip}] : vector<{width}xi1>")
         rows: list[Value] = []
         self.vector = Vector(s.var, width, mask)
@@ -94,11 +97,32 @@ class TransposeEmitter(ExprEmitter):
                 rows.append(super().load(x))
         self.vector = None
         rows += rows[:1] * (width - lane.trip)
-        step = 1
-        while step < width:
+        while len(rows) > size:  # rows of half a vector or less: several become one
+            free = width * size // len(rows)
+            both = [j if j < free else width + j - free if j < 2 * free else 0 for j in range(width)]
+            rows = [self._shuffle(rows[i], rows[i + size], both) for i in range(len(rows)) if not i & size]
+        return self._exchanged(rows, width)
+
+    def _side_by_side(self, x: Load, s: For, lane: For, width: int) -> list[Value]:
+        """The columns of rows that are vectors together."""
+        assert s.trip is not None
+        whole: list[Value] = []
+        each = width // s.trip
+        self.vector = Vector(s.var, width, None)
+        for b in range(0, width, each):
+            with self.bind(lane.var, b):
+                whole.append(super().load(x))
+        self.vector = None
+        place = [(b % each) * s.trip + b // each for b in range(width)]
+        return [self._shuffle(v, v, place) for v in self._exchanged(whole, width)]
+
+    def _exchanged(self, rows: list[Value], width: int) -> list[Value]:
+        """n vectors of `width` lanes, transposed in squares of n by n."""
+        rows, step = list(rows), 1
+        while step < len(rows):
             low = [j if not j & step else width + j - step for j in range(width)]
             high = [j + step if not j & step else width + j for j in range(width)]
-            for i in range(width):
+            for i in range(len(rows)):
                 if not i & step:
                     pair = rows[i], rows[i + step]
                     rows[i], rows[i + step] = (self._shuffle(*pair, mask) for mask in (low, high))
