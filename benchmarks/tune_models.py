@@ -52,7 +52,7 @@ def tuned(path: Path, minutes: float, threads: int) -> dict[str, Any]:
         with using(database):
             best = tw.compile(path, threads=threads)
         database.close()
-        before, after, ratio = race(plain, best, inputs)
+        before, after, ratio, fastest = race(plain, best, inputs)
         return {
             "seconds": round(seconds, 1), "trials": report.trials,
             "failed": {k: v for k, v in report.outcomes.items() if k != "ok"},
@@ -61,13 +61,15 @@ def tuned(path: Path, minutes: float, threads: int) -> dict[str, Any]:
             "withdrawn": len(report.recheck.withdrawn) if report.recheck else 0,
             "untuned_ms": before * 1e3, "tuned_ms": after * 1e3, "ratio": ratio,
             "errors": [error_of(x(*inputs), expected) for x in (plain, best)],
-            "ceiling": plain.profile(inputs).total.efficiency,
+            "ceiling": min(1.0, plain.profile(inputs).total.ideal / fastest),
+            "decisions": {t.label: t.decisions for t in report.tasks if t.ratio < 1},
             "curve": thinned(points),
         }  # fmt: skip
 
 
-def race(plain: Any, best: Any, inputs: list[np.ndarray]) -> tuple[float, float, float]:
-    """Seconds of a call of both models, medians of rounds in turns, and the median of the rounds' ratios."""
+def race(plain: Any, best: Any, inputs: list[np.ndarray]) -> tuple[float, float, float, float]:
+    """Seconds of a call of both models, medians of rounds in turns, the median of the rounds' ratios, and the seconds
+    of the first model in its best round."""
     rounds: list[tuple[float, float]] = []
     for turn in range(ROUNDS):
         found = {}
@@ -81,7 +83,7 @@ def race(plain: Any, best: Any, inputs: list[np.ndarray]) -> tuple[float, float,
             found[id(x)] = median(times)
         rounds.append((found[id(plain)], found[id(best)]))
     before, after = zip(*rounds, strict=True)
-    return median(before), median(after), median(b / a for a, b in rounds)
+    return median(before), median(after), median(b / a for a, b in rounds), min(before)
 
 
 def thinned(points: list[tuple[float, int, float]]) -> list[tuple[float, int, float]]:
@@ -99,8 +101,8 @@ def markdown(results: dict[str, Any]) -> str:
         f"{results['threads']} thread(s), made by `python benchmarks/tune_models.py`.",
         "",
         "The gain is the median of rounds in which the untuned and the tuned model run in turns. The ceiling is the "
-        "part of the untuned time that the kernels would take at the machine's measured ceilings, and `most` the gain "
-        "that this leaves to schedules of any kind.",
+        "part of the untuned time (in its best round) that the kernels would take at the machine's measured ceilings, "
+        "and `most` the gain that this leaves to schedules of any kind.",
         "",
         "| model | untuned, ms | tuned, ms | gain | ceiling | most | trials | kernels improved | errors |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",

@@ -94,9 +94,8 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
     far = any(c is None or not 0 <= c <= CLOSE for _, c in load_strides(s, s.store(block), columns_loop))
     if not is_contraction(anchor) and (far or anchor.extents[columns_loop] < 4):
         return "its operand is not contiguous along the result"
-    form = _form(s, anchor, columns_loop, machine)
-    n, rows, batch, width = form.n, form.rows, form.batch, form.width
-    extents = {**anchor.extents}
+    form, extents = _form(s, anchor, columns_loop, machine), anchor.extents
+    n, rows, width = form.n, form.rows, form.width
     staged = stage_sums(s, anchor, columns_loop) if form.turned_rows else None
     laid_out = form.short and s.sample_choice("lay_out", (True, False), True)
     parts, best = _choose(s, anchor, form, laid_out, machine)
@@ -104,27 +103,17 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
     if (whole := whole_rows(s, anchor, columns_loop, width, machine.vector_registers)) and whole not in sizes:
         sizes, best = [*sizes, whole], Tile(*whole)
     tile = Tile(*s.sample_choice("tile", sizes, (best.rows, best.outer_rows, best.vectors)))
+    cut = _cut(s, anchor, form, tile, machine)
     columns = tile.vectors * width
-    n_o, n_i = s.split(n, columns)
-    m_o: list[str] = []
-    m_i: list[str] = []
-    used: list[str] = []
-    for m, size in zip(rows[:2], (tile.rows, tile.outer_rows), strict=False):
-        if size > 1:
-            o, i = s.split(m, size)
-            m_o, m_i, used = [o, *m_o], [i, *m_i], [*used, m]
-    rest = [v for v in parallel if v not in (n, *used, *batch)]
-    if form.window is None and not form.across and (together := _beside(s, anchor, form, tile, machine)) > 1:
-        o, i = s.split(batch[-1], together)
-        batch, m_i = [*batch[:-1], o], [i, *m_i]
     reductions = [v for v in anchor.reduction if v in s.loops()]
-    moved = prod(extents[v] for v in (*rest, *used))
+    moved = prod(extents[v] for v in cut.moved)
     inside = parts > 1 or bool(form.across)  # rows pass over a part of the other operand
     needs = row_bytes(moved, prod(s.extent(k) for k in reductions) // parts, columns) if inside else None
-    order = _order(s, batch, n_o, [*rest, *m_o], needs, form.far_windows, machine)
+    order = _order(s, cut.batch, cut.n_o, cut.rows, needs, form.far_windows, machine)
     blocked = split_blocks(s, parts, reductions, order.inside)
     outer = [v for v in order.loops if not inside or v not in order.inside]
-    s.reorder(*outer, *blocked.blocks, *[v for v in order.loops if v not in outer], *blocked.inner, *m_i, n_i)
+    within = [v for v in order.loops if v not in outer]
+    s.reorder(*outer, *blocked.blocks, *within, *blocked.inner, *cut.tile)
     _pack(s, anchor, columns_loop, tile.rows if staged else columns)
     at = fuse_outer(s, outer)
     assert at is not None
@@ -134,22 +123,56 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
     if staged:
         write_rows(s, last, at, machine)
     if blocked.blocks:
-        schedule_sums(s, anchor, blocked, [*m_i, n_i], new, width)
+        schedule_sums(s, anchor, blocked, cut.tile, new, width)
     else:
         s.set_scope(s.store(block).targets[0].buffer, "register")
-        registers(s, [*m_i, n_i], width)
+        registers(s, cut.tile, width)
         registers(s, new, width)
-    if laid_out:
-        for k in blocked.inner:
-            s.unroll(k)
-    else:
-        _unroll_reduction(s, blocked.inner, SHORT if form.window is None else WINDOW, 2 if blocked.blocks else 4)
+    _lay_out(s, blocked.inner, form, laid_out, bool(blocked.blocks))
     if blocked.blocks:
         prefetch_blocks(s, anchor, at, order.panels, blocked)
     elif not form.across:
         _prefetch(s, anchor, at, order, machine)
     s.parallel(at)
     return s
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The loops after a register tile was cut out: those of the tile (lanes last), over panels of columns (`n_o`), over
+    tiles of rows and what else moves no column (`rows`), and over a batch; `moved` are the loops that `rows` were."""
+
+    tile: list[str]
+    n_o: str
+    rows: list[str]
+    batch: list[str]
+    moved: list[str]
+
+
+def _cut(s: Schedule, anchor: Stage, form: Form, tile: Tile, machine: Machine) -> Cut:
+    n_o, n_i = s.split(form.n, tile.vectors * form.width)
+    m_o: list[str] = []
+    m_i: list[str] = []
+    used: list[str] = []
+    for m, size in zip(form.rows[:2], (tile.rows, tile.outer_rows), strict=False):
+        if size > 1:
+            o, i = s.split(m, size)
+            m_o, m_i, used = [o, *m_o], [i, *m_i], [*used, m]
+    rest = [v for v, _ in anchor.parallel if v not in (form.n, *used, *form.batch)]
+    batch = form.batch
+    if form.window is None and not form.across and (together := _beside(s, anchor, form, tile, machine)) > 1:
+        o, i = s.split(batch[-1], together)
+        batch, m_i = [*batch[:-1], o], [i, *m_i]
+    return Cut([*m_i, n_i], n_o, [*rest, *m_o], batch, [*rest, *used])
+
+
+def _lay_out(s: Schedule, reductions: list[str], form: Form, whole: bool, blocked: bool) -> None:
+    """Unroll loops of the reduction, or all of them."""
+    if whole:
+        for k in reductions:
+            s.unroll(k)
+    else:
+        _unroll_reduction(s, reductions, SHORT if form.window is None else WINDOW, 2 if blocked else 4)
 
 
 def _beside(s: Schedule, anchor: Stage, form: Form, tile: Tile, machine: Machine) -> int:
