@@ -1,15 +1,18 @@
 """What the pretrained cost model of the tuner is worth: searches on recorded measurements, with and without it.
 
-    python benchmarks/cost_replay.py test.sqlite ten.sqlite --seeds 20 -o results/tuning_pretrained.md
+    python benchmarks/cost_replay.py test.sqlite ten.sqlite --seeds 8 -o results/tuning_pretrained
 
 The databases are those of cost_data.py, of kernels that the model was not trained on. The tuner's search runs as it
 is, but candidates come from what was recorded, and so do their ratios: nothing is measured, and all see the same.
 Counted are the trials until a candidate is within 2% of the best one recorded; a search that has not found it after
 LIMIT trials counts as LIMIT. Kernels whose default schedule is within 2% of the best are left out: there is nothing to
-find. A second table is of searches that know the records of the other kernels, as in a database that is in use."""
+find. A second table is of searches that know the records of the other kernels, as in a database that is in use.
+
+Writes results.json and results.md."""
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from functools import lru_cache
@@ -166,7 +169,9 @@ def markdown(results: list[Result], count: int, seeds: int, warm: bool, guide: P
 def main(
     data: Annotated[list[Path], typer.Argument(help="Databases that cost_data.py has made.")],
     seeds: Annotated[int, typer.Option(help="Searches of each kernel.")] = 20,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE.md", help="Write the report.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write FILE.json and FILE.md.")
+    ] = None,
 ) -> None:
     from rich.progress import track
 
@@ -183,6 +188,7 @@ def main(
     )
     report += f"{LIMIT} where none was found. `random` is search without a model, `guided` with one that learns as it "
     report += "goes, `pretrained` with both. Made by benchmarks/cost_replay.py.\n"
+    facts = {"machine": machine_facts(), "pretrained": guide.about, "seeds": seeds, "kernels": len(tasks)}
     for warm in (False, True):
         results: list[Result] = []
         for label, found in track(tasks, "with other records" if warm else "from nothing"):
@@ -190,9 +196,11 @@ def main(
             result = compare(label, found, guide, seeds, others)
             results += [result] if result is not None else []
         report += "\n" + markdown(results, len(tasks), seeds, warm, guide)
+        facts["with other records" if warm else "from nothing"] = [r._asdict() for r in results]
     print(report)
     if output is not None:
-        output.write_text(report)
+        Path(f"{output}.md").write_text(report)
+        Path(f"{output}.json").write_text(json.dumps(facts, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 from tilewright import te
 from tilewright.compiler import compile_state
 from tilewright.runtime.executable import Executable
-from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.schedule import Schedule, ScheduleError
 
 CASES = {  # channels, filters, height, width, groups, window
     "tiles_of_tiles": (20, 192, 9, 11, 4, 3),
@@ -47,34 +47,28 @@ def test_against_numpy(name):
         np.testing.assert_allclose(y, want, atol=2e-6 * np.abs(want).max())
 
 
-def test_tiles_inside_of_partial_tiles_write_elements_of_their_own():
-    """48 columns in tiles of 32 in tiles of 16: the second tile of 32 ends at 48, so groups do not overlap."""
+def tiled(apart):
+    """Groups of 48 columns that lie `apart`, in tiles of 32 in tiles of 16: the second tile of 32 ends at 48. Returns
+    the schedule and the loop over groups and tiles of 32."""
     s = Schedule(
-        te.from_nest("""
+        te.from_nest(f"""
 def k(x: f32[192], y: out(f32[192])):
     for g in serial(4):
         for c in serial(48):
-            s0: y[g * 48 + c] = exp(x[g * 48 + c])
+            s0: y[g * {apart} + c] = exp(x[g * 48 + c])
 """)
     )
     outer, inner = s.split("c", 32)
     s.split(inner, 16)
-    s.parallel(s.fuse("g", outer))
+    return s, s.fuse("g", outer)
+
+
+def test_tiles_inside_of_partial_tiles_write_elements_of_their_own():
+    s, at = tiled(48)
+    s.parallel(at)
 
 
 def test_tiles_that_do_overlap_are_refused():
-    from tilewright.schedule.schedule import ScheduleError
-
-    s = Schedule(
-        te.from_nest("""
-def k(x: f32[192], y: out(f32[192])):
-    for g in serial(4):
-        for c in serial(48):
-            s0: y[g * 40 + c] = exp(x[g * 48 + c])
-""")
-    )
-    outer, inner = s.split("c", 32)
-    s.split(inner, 16)
-    at = s.fuse("g", outer)
+    s, at = tiled(40)
     with pytest.raises(ScheduleError, match="cannot be shown to write different elements"):
         s.parallel(at)

@@ -3,7 +3,9 @@ is asked for ahead, and results that are written past the caches; on processors 
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,18 +14,11 @@ import tilewright as tw
 from tilewright.compiler import compile_state
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.targets.cpu import CpuTarget
-from tilewright.targets.cpu.host import host
 
-HERE = host()
-NARROW = replace(
-    HERE,
-    cpu="x86-64-v3",
-    features=tuple(f for f in HERE.features if not f.startswith(("avx512", "amx"))),
-    vector_bytes=32,
-    vector_registers=16,
-)
+sys.path.insert(0, str(Path(__file__).parent))
+from narrow_machine import HERE, NARROW, has_avx2
+
 has_avx512 = pytest.mark.skipif(HERE.vector_bytes != 64, reason="needs AVX-512")
-has_avx2 = pytest.mark.skipif("avx2" not in HERE.features, reason="needs AVX2")
 
 
 LONE = "epsilon = 1.0e-5 : f64, operandSegmentSizes = array<i32: 1, 0, 0>"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,21 +13,15 @@ from tilewright.compiler import compile_state
 from tilewright.schedule.rules import schedule
 from tilewright.targets.base import find
 from tilewright.targets.cpu import CpuTarget
-from tilewright.targets.cpu.host import CpuDescription, host
+from tilewright.targets.cpu.host import CpuDescription
 from tilewright.tune.tasks import fused_kernels
+
+sys.path.insert(0, str(Path(__file__).parent))
+from narrow_machine import NARROW, has_avx2
 
 MACHINE = CpuDescription(
     "x86_64-unknown-linux-gnu", "x86-64-v4", ("avx512f",), vector_bytes=64, vector_registers=32, cores=1
 )
-HERE = host()
-NARROW = replace(
-    HERE,
-    cpu="x86-64-v3",
-    features=tuple(f for f in HERE.features if not f.startswith(("avx512", "amx"))),
-    vector_bytes=32,
-    vector_registers=16,
-)
-has_avx2 = pytest.mark.skipif("avx2" not in HERE.features, reason="needs AVX2")
 #: whole and partial vectors of rows, columns of less, of one, and of more than one vector; rows in two dimensions
 SHAPES = [(160, 3), (203, 4), (1000, 7), (129, 9), (200, 16), (333, 31), (150, 61), (3, 70, 5)]
 

@@ -53,14 +53,20 @@ def pieces_llvm(slots: int, slot_bytes: int) -> str:
 
 
 _TEXT = """\
+; Where the count of thread `t` lies.
+define internal ptr @tw_taken(ptr %state, i64 %t) nounwind alwaysinline {{
+  %slot = mul i64 %t, {slot}
+  %offset = add i64 %slot, {at}
+  %count = getelementptr i8, ptr %state, i64 %offset
+  ret ptr %count
+}}
+
 ; Nothing is taken yet: before a job is published.
 define internal void @tw_fresh(ptr %state, i64 %n) nounwind {{
   br label %next
 next:
   %t = phi i64 [ 0, %0 ], [ %t1, %next ]
-  %slot = mul i64 %t, {slot}
-  %offset = add i64 %slot, {at}
-  %count = getelementptr i8, ptr %state, i64 %offset
+  %count = call ptr @tw_taken(ptr %state, i64 %t)
   store atomic i64 0, ptr %count monotonic, align 8
   %t1 = add i64 %t, 1
   %more = icmp ult i64 %t1, %n
@@ -71,9 +77,7 @@ done:
 
 ; What thread `tid` of `n` is to do next of the call whose counts begin at `first`: piece << 32 | pieces, or -1.
 define internal i64 @tw_take(ptr %state, i64 %tid, i64 %n, i64 %first) nounwind noinline {{
-  %own_slot = mul i64 %tid, {slot}
-  %own_offset = add i64 %own_slot, {at}
-  %own = getelementptr i8, ptr %state, i64 %own_offset
+  %own = call ptr @tw_taken(ptr %state, i64 %tid)
   %alone = icmp eq i64 %n, 1
   br label %look
 look:
@@ -115,9 +119,7 @@ other:
 ask:
   %sum = add i64 %tid, %step
   %v = urem i64 %sum, %n
-  %slot = mul i64 %v, {slot}
-  %offset = add i64 %slot, {at}
-  %count = getelementptr i8, ptr %state, i64 %offset
+  %count = call ptr @tw_taken(ptr %state, i64 %v)
   br label %see
 see:
   %there = load atomic i64, ptr %count monotonic, align 8
