@@ -325,7 +325,29 @@ def test_rfactor():
     becomes(s, body(s))
     s = Schedule(kernel(SUM))
     s.reorder("k", "i")
+    s.unroll("i")
     refuses(s, "other loops or blocks stand between the reduction loops of s0", "rfactor", "s0", "k")
+
+
+def test_rfactor_around_a_tile():
+    s = Schedule(kernel(SUM))
+    (_, inner), (_, tile) = s.split("k", 16), s.split("i", 2)
+    s.reorder("i_o", "k_o", tile, inner)
+    assert s.rfactor("s0", inner) == "s0_r"
+    becomes(
+        s,
+        """
+        for i_o in serial(3):
+            y_r = local(f32[2, 16])
+            for k_o in serial(2):
+                for i_i in serial(min(2, i_o * -2 + 5)):
+                    for k_i in serial(16):
+                        s0: y_r[i_i, k_i] = reduce(addf(y_r[i_i, k_i], x[i_o * 2 + i_i, k_o * 16 + k_i]), init=f32(0.0), over=(k_o,))
+            for i_i_r in serial(min(2, i_o * -2 + 5)):
+                for k_i_r in serial(16):
+                    s0_r: y[i_o * 2 + i_i_r] = reduce(addf(y[i_o * 2 + i_i_r], y_r[i_i_r, k_i_r]), init=f32(0.0), over=(k_i_r,))
+        """,
+    )
 
 
 def test_partial_sums():

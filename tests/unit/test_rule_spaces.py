@@ -103,6 +103,10 @@ KERNELS = {
     "one_turned_matmul": lambda: turned_matmul(1, 21, 6, 35),
     "few_filters": lambda: conv(8, 16, 9, 3),
     "few_products": lambda: matmul(61, 5, 43),
+    "few_columns": lambda: matmul(27, 41, 3),
+    "one_column": lambda: matmul(45, 35, 1),
+    "one_filter": lambda: conv(5, 17, 1, 3),
+    "few_rows_of_turned": lambda: turned_matmul(3, 2, 35, 29),
     "tall_transpose": lambda: transpose(37, 5),
     "wide_transpose": lambda: transpose(5, 37),
     "transpose": lambda: transpose(19, 27),
@@ -159,9 +163,24 @@ LARGE = replace(MACHINE, vector_registers=32, l1_bytes=48 << 10, l2_bytes=1 << 2
 
 def test_lanes_run_along_rows_where_columns_fill_few_of_them():
     """9 columns fill 56% of two vectors of 8; turning a few operands round costs less."""
-    few, full = (Space(conv(16, 32, n, 3), LARGE) for n in (9, 16))
-    assert few.decisions["lanes"].default == "rows" and full.default.decisions.get("lanes", "columns") == "columns"
-    assert "lanes" not in Space(conv(16, 32, 9, 1), LARGE).default.decisions  # one product for each number turned
+    few, full = (Space(conv(16, 32, n, 3), LARGE).realize({"sum_lanes": False}) for n in (9, 16))
+    assert few is not None and full is not None
+    assert few.options["lanes"].default == "rows" and full.decisions.get("lanes", "columns") == "columns"
+    one = Space(conv(16, 32, 9, 1), LARGE).realize({"sum_lanes": False})
+    assert one is not None and "lanes" not in one.decisions  # one product for each number turned
+
+
+def test_lanes_run_along_sums_where_results_fill_few_of_them():
+    """Of one to three columns a vector of 8 holds little; along a sum of 64 it is full. With many columns it is too."""
+    few = [
+        Space(k, LARGE)
+        for k in (matmul(100, 64, 1), matmul(100, 64, 3), conv(16, 32, 2, 3), turned_matmul(3, 1, 64, 90))
+    ]
+    assert all(space.default.decisions["sum_lanes"] for space in few)
+    many = [Space(k, LARGE) for k in (matmul(100, 64, 96), matmul(1, 64, 96), conv(16, 32, 32, 3), matmul(100, 5, 3))]
+    assert not any(space.default.decisions.get("sum_lanes") for space in many)
+    assert few[0].realize({"sum_lanes": False}) is not None
+    assert few[1].default.nest.packs["b"].order == (1, 0)  # columns that lie along the sum
 
 
 def test_short_sums_are_laid_out_whole():
@@ -175,11 +194,11 @@ def test_short_sums_are_laid_out_whole():
 
 
 def test_operands_that_lie_across_are_turned_round():
-    space = Space(turned_matmul(3, 7, 21, 19), MACHINE)
+    space = Space(turned_matmul(3, 7, 6, 19), MACHINE)
     assert space.default.decisions["turn"] is True
     gathered = space.realize({"turn": False})
     assert gathered is not None and "local(" in str(space.default.plain) and "local(" not in str(gathered.plain)
-    assert Space(turned_matmul(3, 2, 21, 19), MACHINE).default.decisions["turn"] is False  # too few rows
+    assert Space(turned_matmul(3, 2, 6, 19), MACHINE).default.decisions["turn"] is False  # too few rows
     assert "turn" not in Space(batch_matmul(3, 7, 5, 11), MACHINE).decisions
 
 

@@ -122,7 +122,21 @@ def partition(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
         return partition(substitute_all(s.body, {s.var: Const(0, "index")}), ranges)
     if s.kind == "unroll" and trip is not None and _deciding_term(s.body, s.var, inner) is not None:
         return seq(*[partition(substitute_all(s.body, {s.var: Const(i, "index")}), ranges) for i in range(trip)])
-    return replace(s, body=_split_tail(s.body, s.var, inner))
+    return _without_test(replace(s, body=_split_tail(s.body, s.var, inner)))
+
+
+def _without_test(s: For) -> Stmt:
+    """A serial loop that does something else in its last iteration, as a loop of the others and that one.
+
+    for o in 4: if o < 3: a[o]   else: b[o]     ->     for o in 3: a[o]
+                                                       b[3]
+    """
+    last = Const(s.trip - 1, "index") if s.kind == "serial" and s.trip is not None else None
+    if last is None or not isinstance(s.body, If) or s.body.cond != Op("cmpi.slt", (Var(s.var), last), "i1"):
+        return s
+    one = {s.var: Const(0, "index")}
+    others = replace(s, extent=last, body=s.body.then) if last.value > 1 else substitute_all(s.body.then, one)
+    return seq(others, *([substitute_all(s.body.otherwise, {s.var: last})] if s.body.otherwise else []))
 
 
 def _split_tail(body: Stmt, var: str, ranges: dict[str, tuple[int, int]]) -> Stmt:

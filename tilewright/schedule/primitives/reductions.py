@@ -29,7 +29,6 @@ from ..nest import (
     reads,
     seq,
     stores,
-    transform,
     writes,
 )  # fmt: skip
 from ..region import all_ranges, inner_loops, region
@@ -44,8 +43,9 @@ class ReductionPrimitives(State):
         """Give every iteration of the innermost reduction loops `inner` an accumulator of its own, combined at the end.
         Returns the block that combines.
 
-        Sums are reassociated, in a fixed order. Refused unless the reduction has a known combiner, its loops are
-        directly nested, and the extents of `inner` do not vary.
+        Sums are reassociated, in a fixed order. Other loops of the block may stand between the reduction loops (those
+        of a tile of results): each of their iterations has accumulators too. Refused unless the reduction has a known
+        combiner, the loops between select what it writes, and the extents of `inner` do not vary.
 
         >>> from tilewright import Schedule, te
         >>> s = Schedule(te.from_nest('''
@@ -77,47 +77,53 @@ class ReductionPrimitives(State):
             raise ScheduleError(
                 f"{', '.join(inner)} are not the innermost reduction loops of {block}", stage="schedule"
             )
-        between = [s for s in path[path.index(chain[0]) : -1] if not any(s is f for f in chain)]
-        if between:
-            raise ScheduleError(
-                f"other loops or blocks stand between the reduction loops of {block}",
-                stage="schedule",
-                hint="reorder first",
-            )
         op, value = combiner
-        sizes = [(self._first_extent(f, set(store.reduction) - set(inner)), f) for f in chain[-len(inner) :]]
+        tile = self._tile_between(store, chain, path[path.index(chain[0]) : -1])
+        sizes = [self._first_extent(f, set(store.reduction) - set(inner)) for f in chain[-len(inner) :]]
         dtype = self.buffer(t.buffer).dtype
         name, name_of_combine = self._fresh(f"{t.buffer}_r"), self._fresh(f"{block}_r")
-        self.temporaries[name] = Buffer(name, tuple(n for n, _ in sizes), dtype, "local")
-        lanes = tuple(Var(v) for v in inner)
-        zero = neutral(op, dtype)
-        partial = Target(name, lanes, Op(op, (Load(name, lanes, dtype), value), dtype), zero)
+        self.temporaries[name] = Buffer(name, (*tile.values(), *sizes), dtype, "local")
+        own = (*map(Var, tile), *map(Var, inner))
+        partial = Target(name, own, Op(op, (Load(name, own, dtype), value), dtype), neutral(op, dtype))
         outer = tuple(f.var for f in chain[: -len(inner)])
-        update: Stmt = Store((partial,), block, outer)
-        for f in reversed(chain):
-            update = replace(f, body=update)
         if not outer:  # nothing left to run over: the partial results are the values
-            update = (
-                transform(update, lambda s: Store((Target(name, lanes, value),), block) if isinstance(s, Store) else s)
-                or update
-            )
-        combine_lanes = tuple(Var(self._fresh(f"{v}_r")) for v in inner)
+            partial = Target(name, own, value)
+        update: Stmt = Store((partial,), block, outer)
+        loops = [s for s in path[path.index(chain[0]) : -1] if isinstance(s, For)]
+        for f in reversed(loops):
+            update = replace(f, body=update)
+        fresh: dict[str, Expr] = {v: Var(self._fresh(f"{v}_r")) for v in (*tile, *inner)}
+        place = tuple(substitute(i, fresh) for i in own)
+        where = tuple(substitute(i, fresh) for i in t.indices)
+        total = Op(op, (Load(t.buffer, where, dtype), Load(name, place, dtype)), dtype)
         combine: Stmt = Store(
-            (
-                Target(
-                    t.buffer,
-                    t.indices,
-                    Op(op, (Load(t.buffer, t.indices, dtype), Load(name, combine_lanes, dtype)), dtype),
-                    t.init,
-                ),
-            ),
-            name_of_combine,
-            tuple(v.name for v in combine_lanes),
+            (Target(t.buffer, where, total, t.init),), name_of_combine, tuple(map(str, place[len(tile) :]))
         )
-        for v, (n, _) in zip(reversed(combine_lanes), reversed(sizes), strict=True):
-            combine = For(v.name, Const(n, "index"), combine)
+        for v, n in reversed([*tile.items(), *zip(inner, sizes, strict=True)]):
+            extent = self.loop(v).extent if v in tile else Const(n, "index")
+            combine = For(str(fresh[v]), substitute(extent, fresh), combine)
         self._replace(chain[0], seq(update, combine))
         return name_of_combine
+
+    def _tile_between(self, store: Store, chain: list[For], path: tuple[Stmt, ...]) -> dict[str, int]:
+        """The loops between the reduction loops of a block, with their largest extents; ScheduleError unless they are
+        loops over elements that it writes."""
+        between = [s for s in path if not any(s is f for f in chain)]
+        used = {v for i in store.targets[0].indices for v in variables(i)}
+        ranges, found = all_ranges(self.body), {}
+        for s in between:
+            if not isinstance(s, For) or s.kind != "serial" or s.var not in used:
+                why = f"other loops or blocks stand between the reduction loops of {store.block}"
+                raise ScheduleError(why, stage="schedule", hint="reorder first")
+            limit = bounds(s.extent, ranges)
+            if limit is None or variables(s.extent) & set(store.reduction):
+                raise ScheduleError(f"the extent of {s.var} varies", stage="schedule")
+            found[s.var] = limit[1]
+        buffer = store.targets[0].buffer
+        others = [s for s in stores(chain[0]) if s is not store and buffer in writes(s) | reads(s)]
+        if others:
+            raise ScheduleError(f"block {others[0].block} uses {buffer} inside {chain[0].var} too", stage="schedule")
+        return found
 
     @primitive
     def partial_sums(self, block: str, var: str, *, scope: str = "local") -> str:

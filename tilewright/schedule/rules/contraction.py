@@ -31,6 +31,7 @@ from .long_sums import (
     split_blocks,
 )
 from .row_lanes import row_lanes, stage_sums, write_rows
+from .sum_lanes import sum_lanes
 from .tile_choice import choose_tile, choose_window_tile, tile_candidates, whole_rows
 from .tiles import LINE, Tile, around, iterations, join_readers, only_sum, registers
 from .turned import ROWS as TURNED
@@ -94,6 +95,8 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
     far = any(c is None or not 0 <= c <= CLOSE for _, c in load_strides(s, s.store(block), columns_loop))
     if not is_contraction(anchor) and (far or anchor.extents[columns_loop] < 4):
         return "its operand is not contiguous along the result"
+    if sums := sum_lanes(s, anchor, columns_loop, _row_loops(s, block, parallel, columns_loop), machine):
+        return sums.schedule(s, anchor, last, machine)
     form, extents = _form(s, anchor, columns_loop, machine), anchor.extents
     n, rows, width = form.n, form.rows, form.width
     staged = stage_sums(s, anchor, columns_loop) if form.turned_rows else None

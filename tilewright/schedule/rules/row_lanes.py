@@ -21,7 +21,7 @@ from ..machine import Machine, lanes
 from ..schedule import Schedule
 from .common import coefficient, store_stride
 from .tile_choice import choose_tile, tile_cost
-from .turned import Across
+from .turned import Across, lying_across
 
 #: cycles that turning a vector round costs on its way in and on its way out (measured: 3 to 5, and 3 to 8)
 TURN_IN, TURN_OUT = 4.0, 8.0
@@ -38,6 +38,14 @@ def row_lanes(s: Schedule, anchor: Stage, n: str, row: str, x: Across, machine: 
     if gain < LITTLE or turned > machine.l2_bytes // 2:
         return False
     return s.sample_choice("lanes", ("columns", "rows"), "rows" if gain > MUCH else "columns") == "rows"
+
+
+def best_gain(s: Schedule, anchor: Stage, n: str, rows: list[str], machine: Machine) -> float:
+    """How much faster lanes along rows are estimated to be; 1 where they are slower, or not possible."""
+    found = lying_across(s, anchor, rows[0], 1) if rows else []
+    if not found or anchor.extents[rows[0]] < lanes(machine, s.buffer(anchor.buffer).dtype):
+        return 1.0
+    return max(1.0, _gain(s, anchor, n, rows[0], found[0], machine)[0])
 
 
 def _gain(s: Schedule, anchor: Stage, n: str, row: str, x: Across, machine: Machine) -> tuple[float, int]:
@@ -92,4 +100,4 @@ def write_rows(s: Schedule, last: str, at: str, machine: Machine) -> None:
     s.vectorize(column_i)
 
 
-__all__ = ["row_lanes", "stage_sums", "write_rows"]
+__all__ = ["TURN_IN", "best_gain", "row_lanes", "stage_sums", "write_rows"]
