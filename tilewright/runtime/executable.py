@@ -10,6 +10,7 @@ It may be called from several threads at the same time.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
@@ -81,7 +82,7 @@ class Executable:
         self._timed: base.Context | None = None  # the program with time stamps, when it was asked for
         self._timed_lock = threading.RLock()
         self._free: list[base.Context] = []
-        self._count = 0
+        self._count = self._waiting = 0
         self._returned = threading.Condition()
         _all.add(self)
 
@@ -175,15 +176,24 @@ class Executable:
         return results, addresses
 
     def _take(self) -> base.Context:
-        """A context nobody uses; a new one if there are not too many; else wait."""
+        """A context nobody uses; a new one if there are not too many; else wait.
+
+        Taking from a list and adding to it need no lock: it is held only by those who find none, and wait."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            pass
         with self._returned:
-            while not self._free:
-                if self._count < MAX_CONTEXTS:
-                    self._count += 1
-                    break
-                self._returned.wait()
-            else:
-                return self._free.pop()
+            self._waiting += 1  # before the list is looked at again: who gives one back after that notifies
+            try:
+                while self._count >= MAX_CONTEXTS:
+                    try:
+                        return self._free.pop()
+                    except IndexError:
+                        self._returned.wait()
+                self._count += 1
+            finally:
+                self._waiting -= 1
         try:
             return self._runner.context()
         except BaseException:
@@ -193,9 +203,10 @@ class Executable:
             raise
 
     def _give(self, context: base.Context) -> None:
-        with self._returned:
-            self._free.append(context)
-            self._returned.notify()
+        self._free.append(context)
+        if self._waiting:
+            with self._returned:
+                self._returned.notify()
 
     # ---- what it is ----
 
@@ -245,8 +256,11 @@ class Executable:
 
     def close(self) -> None:
         """End the threads of all contexts that are free; the executable can still be called."""
+        contexts: list[base.Context] = []
         with self._returned:
-            contexts, self._free = self._free, []
+            with contextlib.suppress(IndexError):
+                while True:
+                    contexts.append(self._free.pop())
             self._count -= len(contexts)
             self._returned.notify_all()
         with self._timed_lock:
@@ -267,7 +281,8 @@ _all: weakref.WeakSet[Executable] = weakref.WeakSet()
 def _after_fork() -> None:
     """The threads of contexts made before a fork live in the parent only: the child makes its own."""
     for executable in list(_all):
-        executable._free, executable._count, executable._returned = [], 0, threading.Condition()
+        executable._free, executable._returned = [], threading.Condition()
+        executable._count = executable._waiting = 0
         executable._timed, executable._timed_lock = None, threading.RLock()
 
 

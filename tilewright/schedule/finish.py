@@ -134,7 +134,7 @@ def _without_test(s: For) -> Stmt:
     last = Const(s.trip - 1, "index") if s.kind == "serial" and s.trip is not None else None
     if last is None or not isinstance(s.body, If) or s.body.cond != Op("cmpi.slt", (Var(s.var), last), "i1"):
         return s
-    one = {s.var: Const(0, "index")}
+    one: dict[str, Expr] = {s.var: Const(0, "index")}
     others = replace(s, extent=last, body=s.body.then) if last.value > 1 else substitute_all(s.body.then, one)
     return seq(others, *([substitute_all(s.body.otherwise, {s.var: last})] if s.body.otherwise else []))
 

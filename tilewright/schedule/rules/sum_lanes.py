@@ -140,8 +140,7 @@ def sum_lanes(s: Schedule, anchor: Stage, n: str, rows: list[str], machine: Mach
     other = results_cost(s, anchor, n, rows, machine)
     if other < LITTLE * cost or not s.sample_choice("sum_lanes", (True, False), other > MUCH * cost):
         return None
-    spans = [anchor.extents[v] for v in sums.loops]
-    return replace(sums, tile=tuple(s.sample_choice("results", tile_sizes(spans, machine), best)))
+    return replace(sums, tile=tuple(s.sample_choice("results", tile_sizes(s, anchor, sums, machine), best)))
 
 
 def choose_results(s: Schedule, anchor: Stage, sums: Sums, machine: Machine) -> tuple[float, tuple[int, ...]]:
@@ -170,14 +169,28 @@ def choose_results(s: Schedule, anchor: Stage, sums: Sums, machine: Machine) -> 
             found += count * (step * vectors + ADD_UP * results)
         return found * others
 
-    best = min(tile_sizes(spans, machine), key=cost)
+    best = min(tile_sizes(s, anchor, sums, machine), key=cost)
     return cost(best), best
 
 
-def tile_sizes(spans: list[int], machine: Machine) -> list[tuple[int, ...]]:
-    """Tiles whose sums stay in registers, beside a vector of each column."""
-    fits = product(*(range(1, min(n, MOST) + 1) for n in spans))
-    return [t for t in fits if prod(t) + min(t, default=0) + 1 < machine.vector_registers]
+def tile_sizes(s: Schedule, anchor: Stage, sums: Sums, machine: Machine) -> list[tuple[int, ...]]:
+    """Tiles whose sums stay in registers, beside a vector of each row or column. The last vectors of a constant that is
+    all in one tile do so too where they are partial: every tile needs the same, and LLVM keeps them."""
+    spans = [anchor.extents[v] for v in sums.loops]
+    partial = anchor.extents[sums.k] % lanes(machine) > 0
+    kept = [partial and _moves_constant(s, anchor, v) for v in sums.loops]
+
+    def needs(tile: tuple[int, ...]) -> int:
+        whole = sum(t for t, n, k in zip(tile, spans, kept, strict=True) if k and t == n)
+        return prod(tile) + min(tile, default=0) + 1 + whole
+
+    sizes = list(product(*(range(1, min(n, MOST) + 1) for n in spans)))
+    return [t for t in sizes if needs(t) < machine.vector_registers]
+
+
+def _moves_constant(s: Schedule, anchor: Stage, v: str) -> bool:
+    """Whether a loop over results moves an operand that is a constant."""
+    return any(step != 0 and x.buffer in s.kernel.constants for x, step in load_strides(s, s.store(anchor.name), v))
 
 
 def _longest_last(s: Schedule, combine: str, count: int) -> None:
