@@ -533,3 +533,24 @@ def test_an_unroll_note_reaches_llvm():
     assert "llvm.loop.unroll.disable" in s.source("ll")
     x = np.arange(160, dtype=np.float32).reshape(5, 32)
     np.testing.assert_allclose(s.build(threads=1)(x), x.sum(1))
+
+
+def test_what_one_thread_makes_others_do_not_read():
+    """A block that writes a result runs on one thread; what it puts into a local buffer only that thread has."""
+    s = Schedule(
+        kernel("""
+def k(x: f32[4], y: out(f32[4]), z: out(f32[4])):
+    t = local(f32[4])
+    u = local(f32[4])
+    for i in serial(4):
+        s0: y[i] = negf(x[i])
+    for h in serial(4):
+        s1: t[h] = exp(x[h])
+    for j in serial(4):
+        s2: u[j] = negf(t[j])
+    for m in serial(4):
+        s3: z[m] = negf(u[m])
+""")
+    )
+    s.merge("i", "h")
+    refuses(s, "t is memory of each thread", "parallel", "m")

@@ -211,9 +211,10 @@ def _parallel(body: Stmt, params: dict[str, Buffer], buffers: dict[str, Buffer])
             reason = _iterations(s, outside, params, buffers, ranges, tiles)
             if reason:
                 return reason
+    one = [bool(writes(s) & set(params)) for s in top]  # what writes results runs on one thread, other things on all
     for i, s in enumerate(top):
-        for other in top[i + 1 :]:
-            if _is_parallel(s) or _is_parallel(other):
+        for j, other in enumerate(top[i + 1 :], i + 1):
+            if _is_parallel(s) or _is_parallel(other) or one[i] != one[j]:
                 reason = _between(s, other, params, buffers, ranges, tiles)
                 if reason:
                     return reason

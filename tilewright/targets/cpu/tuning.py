@@ -52,7 +52,7 @@ def _checked(nest: Nest, description: CpuDescription) -> str:
     (made,) = compile_each([Job(nest.name, _mlir(nest, description))], description, workers=1).values()
     if isinstance(made, str):
         raise CompileError(f"kernel {nest.name} cannot be compiled: {made}", stage="assemble")
-    return mlir_to_llvm(_mlir(nest, description), nest.name)
+    return mlir_to_llvm(_mlir(nest, description), nest.name, description.index_bits, description.vector_bytes)
 
 
 def _ll(nest: Nest, description: CpuDescription) -> str:

@@ -43,7 +43,7 @@ def compile_kernel(symbol: str, mlir_text: str, description: CpuDescription) -> 
     from .assemble import assemble, mlir_to_llvm
 
     start = time.perf_counter()
-    llvm_ir = mlir_to_llvm(mlir_text, symbol, description.index_bits)
+    llvm_ir = mlir_to_llvm(mlir_text, symbol, description.index_bits, description.vector_bytes)
     middle = time.perf_counter()
     data = assemble(llvm_ir, description)
     end = time.perf_counter()
