@@ -108,6 +108,9 @@ CASES = {
     "border": Case((1, 4, 12, 9), 17, 6, then=(1, 1, 1, 1)),
     "uneven_border": Case((2, 4, 13, 9), 17, 16, stride=2, then=(2, 0, 3, 1)),
     "stem": Case((1, 3, 14, 12), 16, 8, first=3),
+    "panels": Case((2, 6, 13, 11), 48, 10, stride=2),
+    "wide_panels": Case((1, 7, 12, 9), 96, 20, residual=False, then=(1, 1, 1, 1)),
+    "large_panels": Case((1, 4, 15, 14), 64, 4, size=5, pads=(2, 2, 2, 2), residual=True),
 }
 
 
@@ -163,6 +166,35 @@ def test_decisions_keep_the_meaning(name, joined):
         c = space.sample(rng)
         found = BuiltKernel(c.nest, target, 2)(*given)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4, err_msg=str(c.decisions))
+
+
+@pytest.mark.parametrize("name", ["panels", "wide_panels", "large_panels"])
+def test_panels_of_channels(name, joined):
+    """A part of the channels at once through expansion and depthwise convolution, in any tiles: equal bits."""
+    kernel, target = kernel_of(CASES[name]), find("cpu")
+    space, rng = Space(kernel, target.describe()), random.Random(5)
+    given = [np.random.default_rng(i).standard_normal(p.shape).astype(np.float32) for i, p in enumerate(kernel.inputs)]
+    widths = space.default.schedule.decisions["channels"].candidates
+    assert widths[:2] == (0, 16) and all(w % 16 == 0 for w in widths)
+    expected = BuiltKernel(space.realize({"channels": 0}).nest, target, 1)(*given)
+    for width in widths[1:]:
+        for more in ({}, {"row0_tile": (2, 1, 3), "row1_tile": (2, 1, 2)}, space.sample(rng).decisions):
+            c = space.realize({**more, "channels": width})
+            assert c.rule == "depthwise_chain" and c.decisions["channels"] == width
+            for threads in (1, 2):
+                found = BuiltKernel(c.nest, target, threads)(*given)
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=str(c.decisions))
+
+
+def test_panels_by_default(joined):
+    """Where windows skip rows, as many channels as leave their rows in the first-level cache."""
+    machine = replace(find("cpu").describe(), l1_bytes=32 << 10)
+    kernel = kernel_of(Case((1, 16, 40, 80), 96, 24, stride=2))
+    assert Space(kernel, machine).default.decisions["channels"] == 32  # 3 rows of 82 pixels
+    kernel = kernel_of(Case((1, 16, 40, 80), 96, 24))
+    assert Space(kernel, machine).default.decisions["channels"] == 0
+    kernel = kernel_of(Case((1, 3, 40, 60), 32, 16, first=3))
+    assert Space(kernel, machine).default.decisions["rows"] == 1  # what lies between stays in the first-level cache
 
 
 def test_what_is_joined(joined):

@@ -144,3 +144,29 @@ def test_large_results_go_past_the_caches(kind, columns, monkeypatch):
             run(x, out=[out])
             np.testing.assert_allclose(out, exact(kind, x), rtol=1e-5, atol=2e-6)
             assert not memory[: first + offset].any() and not memory[first + offset + x.size :].any()
+
+
+def far_text(kind, shape, monkeypatch):
+    """The nest of a row kernel on a machine whose caches do not hold it."""
+    monkeypatch.setattr(CpuTarget, "describe", lambda self: replace(HERE, l2_bytes=1 << 13, l3_bytes=1 << 30))
+    x = (np.random.default_rng(0).standard_normal(shape) * 3).astype(np.float32)
+    for threads in (1, 2):
+        state, run = compile_state(graph(kind, shape), threads=threads)
+        np.testing.assert_allclose(run(x)[0], exact(kind, x), rtol=1e-5, atol=2e-6)
+    (nest,) = state.nests.values()
+    return [line for line in str(nest).splitlines() if "prefetch=(" in line], str(nest)
+
+
+@has_avx512
+@pytest.mark.parametrize("shape", [(200, 106), (333, 200), (70, 1000), (9, 2249), (50, 61)], ids=str)
+def test_exponentials_ask_for_the_next_rows_and_the_results(shape, monkeypatch):
+    lines, text = far_text("softmax", shape, monkeypatch)
+    assert len(lines) == 1 and "p0[" in lines[0] and "p1[" in lines[0]
+    assert text.index(lines[0]) < text.index("exp(")
+
+
+@has_avx512
+@pytest.mark.parametrize("shape", [(333, 200), (70, 1000)], ids=str)
+def test_sums_ask_for_the_next_rows_alone(shape, monkeypatch):
+    lines, _ = far_text("layer_norm", shape, monkeypatch)
+    assert len(lines) == 1 and "p0[" in lines[0] and "p1[" not in lines[0]

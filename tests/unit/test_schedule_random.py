@@ -113,7 +113,8 @@ PRIMITIVES = [
     "split", "split", "fuse", "merge", "merge", "reorder", "reorder", "tile", "unroll", "vectorize", "parallel", "bind", "annotate",
     "prefetch", "inline", "compute_at", "compute_at", "reverse_compute_at", "reverse_compute_at", "cache_read",
     "cache_read", "cache_write", "rfactor", "decompose_reduction", "decompose_reduction", "pipeline", "pipeline",
-    "partial_sums", "partial_sums", "reindex", "pack", "set_scope", "set_order", "tensorize",
+    "partial_sums", "partial_sums", "reindex", "pack", "set_scope", "set_order", "tensorize", "flatten",
+    "repeat", "one_pass", "one_pass",
 ]  # fmt: skip
 
 
@@ -168,6 +169,8 @@ def random_step(s: Schedule, rng: random.Random) -> tuple[str, tuple]:
     if name == "rfactor":
         reduction = [v for v in own if blocks != ["none"] and v in s.store(block).reduction]
         return name, (block, *reduction[-rng.choice([1, 1, 2]) :])
+    if name == "one_pass":
+        return name, (block, blocks[(blocks.index(block) + 1) % len(blocks)])
     if name == "reindex":
         return name, (block, rng.choice(blocks))
     if name == "set_scope":
@@ -176,6 +179,10 @@ def random_step(s: Schedule, rng: random.Random) -> tuple[str, tuple]:
         buffer = rng.choice([*s.temporaries, *buffers])
         order = list(range(len(s.buffer(buffer).shape)))
         return name, (buffer, tuple(rng.sample(order, len(order))))
+    if name in ("flatten", "repeat"):
+        buffer = rng.choice([*s.temporaries, *buffers])
+        dimension = rng.randrange(max(len(s.buffer(buffer).shape), 1))
+        return name, (buffer, dimension) if name == "flatten" else (buffer, dimension, loop)
     if name == "pack":
         buffer = rng.choice(buffers)
         splits = tuple(rng.choice([(), (2,), (4,), (2, 2)]) for _ in s.buffer(buffer).shape)

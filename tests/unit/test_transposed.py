@@ -118,3 +118,26 @@ def test_tall_matrices_are_read_row_by_row(shape, walk):
     machine = CpuDescription("x86_64-unknown-linux-gnu", "x86-64-v4", ("avx512f",), vector_bytes=64)
     made = schedule(fused_kernels(transpose(shape, (1, 0), "f32"))[0], machine).schedule
     assert [d.default for n, d in made.decisions.items() if n.startswith("walk")] == [walk]
+
+
+@pytest.mark.parametrize(
+    "shape, permutation, walk",
+    [
+        ((66, 55, 63), (2, 1, 0), "slices"),
+        ((20, 40, 700), (2, 1, 0), "result"),
+        ((300, 10, 200), (2, 1, 0), "operand"),
+        ((5, 19, 37, 18), (3, 1, 2, 0), "operand"),
+        ((20, 9, 33, 18), (3, 1, 2, 0), "slices"),
+    ],
+)
+def test_slices_are_transposed_one_after_the_other(shape, permutation, walk):
+    machine = CpuDescription("x86_64-unknown-linux-gnu", "x86-64-v4", ("avx512f",), vector_bytes=64)
+    (kernel,) = fused_kernels(transpose(shape, permutation, "f32"))
+    made = schedule(kernel, machine).schedule
+    (name,) = (n for n in made.decisions if n.startswith("walk"))
+    assert made.decisions[name].default == walk
+    x = values(shape, "f32")
+    for other in ("result", "slices", "operand"):
+        s = schedule(kernel, machine, {name: other}).schedule
+        for threads in (1, 2):
+            assert (s.build(threads=threads)(x) == x.transpose(permutation)).all()

@@ -103,8 +103,7 @@ def test_infinities_and_not_a_number():
         ("softmax", (1000, 300), False),  # of many vectors
         ("layer_norm", (1000, 20), True),
         ("layer_norm", (1000, 96), False),
-        ("reduce_sum", (1000, 7), True),
-        ("reduce_sum", (1000, 40), False),
+        ("reduce_sum", (1000, 7), False),  # in a tree across lanes (added_rows)
         ("softmax", (20, 7), False),  # too few rows
     ],
 )

@@ -68,7 +68,8 @@ class LogSoftmax(AlongAxis):
         top = b.reduce(lambda v, m: b.larger(v, m), -np.inf, x, axes, keepdims=True)
         shifted = b.elementwise(lambda v, m: v - m, x, top)
         s = total(b, b.elementwise(lambda v: b.unary("exp", v), shifted), axes, keepdims=True)
-        return b.elementwise(lambda v, s: b.cast(v - b.unary("log", s), dtype), shifted, s, dtype=dtype)
+        log = b.elementwise(lambda s: b.unary("log", s), s)  # one logarithm a row
+        return b.elementwise(lambda v, r: b.cast(v - r, dtype), shifted, log, dtype=dtype)
 
 
 class Hardmax(AlongAxis):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,13 @@ def _channels_last(x, layout):
     return np.ascontiguousarray(np.moveaxis(x, 1, -1)) if layout == "nhwc" else x
 
 
+#: see `worth_dividing`
+PASS = 9
+
+
 class MaxPool(Pool):
-    """Maximum of each window; what lies outside of x does not count."""
+    """Maximum of each window; what lies outside of x does not count. Large windows are lowered as one maximum along
+    each dimension: 5 + 5 steps instead of 25."""
 
     @classmethod
     def infer(
@@ -120,9 +126,33 @@ class MaxPool(Pool):
 
     @classmethod
     def lower(cls, b, x, *, kernel, strides, pads, dilations, ceil_mode, layout):
-        out = cls.check(x.type, kernel, strides, pads, dilations, ceil_mode, layout)
-        shape = {"kernel": kernel, "strides": strides, "pads": pads, "dilations": dilations, "layout": layout}
-        return cls.fold_windows(b, x, out, lowest(NUMPY[x.dtype]), lambda v, m: b.maximum(v, m), x.dtype, **shape)
+        whole = {"kernel": kernel, "strides": strides, "pads": pads, "dilations": dilations}
+        for one in along_dimensions(whole) if worth_dividing(kernel, strides) else [whole]:
+            out = cls.check(x.type, **one, ceil_mode=ceil_mode, layout=layout)
+            fill = lowest(NUMPY[x.dtype])
+            x = cls.fold_windows(b, x, out, fill, lambda v, m: b.maximum(v, m), x.dtype, layout=layout, **one)
+        return x
+
+
+def worth_dividing(kernel: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether the maximum of windows takes less time as maxima along one dimension after the other. What each of them
+    reads and writes takes as long as PASS steps (measured)."""
+    each = [i for i, k in enumerate(kernel) if k > 1]
+    left, steps = 1.0, 0.0
+    for i in reversed(each):
+        left /= strides[i]
+        steps += left * (kernel[i] + PASS)
+    return len(each) > 1 and steps < left * (prod(kernel) + PASS)
+
+
+def along_dimensions(whole: dict[str, tuple[int, ...]]) -> list[dict[str, tuple[int, ...]]]:
+    """Windows along one dimension each, the last one first, that together are those of `whole`."""
+    r, found = len(whole["kernel"]), []
+    for i in reversed(range(r)):
+        if (whole["kernel"][i], whole["strides"][i], *whole["pads"][i::r]) != (1, 1, 0, 0):
+            one = {n: tuple(v if j % r == i else int(n != "pads") for j, v in enumerate(whole[n])) for n in whole}
+            found.append(one)
+    return found
 
 
 class MaxPoolIndices(Pool):

@@ -261,20 +261,21 @@ class ArgExtreme(Operator, abstract=True):
         n = x.shape[axis]
         extreme = cls.extreme(b, x, (axis,))  # type: ignore[attr-defined]
         kept = [1 if i == axis else d for i, d in enumerate(x.shape)]
-        start = b.fill(-1 if last else n, Type(tuple(kept), "i64"))
+        place = "i32" if n < 1 << 31 else "i64"  # half of the lanes would be needed for nothing
+        start = b.fill(-1 if last else n, Type(tuple(kept), place))
         index = [b.dim(i) for i in range(x.rank)]
         one = b.broadcast_index(kept, x.shape)
 
         def body(v, m, at):
             hit = v.eq(m) if not is_float(v.dtype) else v.eq(m) | v.ne(v)
-            here = b.cast(b.index(axis), "i64")
-            found = b.select(hit, here, b.constant(-1 if last else n, "i64"))
+            here = b.cast(b.index(axis), place)
+            found = b.select(hit, here, b.constant(-1 if last else n, place))
             return b.maximum(found, at) if last else b.minimum(found, at)
 
         kinds = "".join("r" if i == axis else "p" for i in range(x.rank))
         if n == 1:  # the result index must name the loop even where its only value is 0
             one = [e if i != axis else b.dim(axis) * 0 for i, e in enumerate(one)]
-        out = b.generic([(x, index), (extreme, one)], [(start, one)], kinds, body)[0]
+        out = b.cast_tensor(b.generic([(x, index), (extreme, one)], [(start, one)], kinds, body)[0], "i64")
         return out if keepdims else b.reshape(out, [d for i, d in enumerate(kept) if i != axis])
 
 

@@ -114,7 +114,7 @@ class _Builder:
             source = source.owner.operation.operands[0]
         attrs = source.owner.operation.attributes
         name = ir.StringAttr(attrs["symbol"]).value if "symbol" in attrs else str(attrs["value"])
-        key = (name, t.shape if pack else t.size, None if pack is None else (pack.splits, pack.order))
+        key = (name, t.shape if pack else t.size, None if pack is None else (pack.splits, pack.order, pack.repeats))
         if key not in self.constant_ids:
             array = self.graph.constant_value(source)
             if array is None:
@@ -204,8 +204,12 @@ def pack_array(array: np.ndarray, pack: Pack, pool: Pool | None = None) -> np.nd
 
     >>> pack_array(np.arange(6).reshape(2, 3), Pack("b", ((), (2,)), (1, 0, 2))).tolist()
     [[[0, 1], [3, 4]], [[2, 0], [5, 0]]]
+    >>> pack_array(np.arange(3), Pack("b", ((),), (0,), (5,))).tolist()
+    [0, 1, 2, 0, 1, 2, 0, 1]
     """
     pads, shape = [], []
+    if any(pack.repeats):
+        array = np.pad(array, [(0, r) for r in pack.repeats], mode="wrap")
     for n, factors in zip(array.shape, pack.splits, strict=True):
         whole = int(np.prod(factors)) if factors else 1
         pads.append((0, -n % whole))

@@ -126,13 +126,16 @@ def partition(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
 
 
 def _without_test(s: For) -> Stmt:
-    """A serial loop that does something else in its last iteration, as a loop of the others and that one.
+    """A serial loop that does something else in its last iteration, as a loop of the others and that one; unless its
+    iterations ask for memory ahead, the last one too.
 
     for o in 4: if o < 3: a[o]   else: b[o]     ->     for o in 3: a[o]
                                                        b[3]
     """
-    last = Const(s.trip - 1, "index") if s.kind == "serial" and s.trip is not None else None
-    if last is None or not isinstance(s.body, If) or s.body.cond != Op("cmpi.slt", (Var(s.var), last), "i1"):
+    if s.kind != "serial" or s.trip is None or s.prefetch:
+        return s
+    last = Const(s.trip - 1, "index")
+    if not isinstance(s.body, If) or s.body.cond != Op("cmpi.slt", (Var(s.var), last), "i1"):
         return s
     one: dict[str, Expr] = {s.var: Const(0, "index")}
     others = replace(s, extent=last, body=s.body.then) if last.value > 1 else substitute_all(s.body.then, one)

@@ -105,7 +105,7 @@ class _Parser:
             kind, keywords = node.func.id, {k.arg: k.value for k in node.keywords}
             if kind == "out" and not keywords:
                 outputs.append((self.integer(node.args[1]) if len(node.args) > 1 else len(outputs), p.arg))
-            elif kind == "packed" and {"splits", "order"} <= set(keywords) <= {"splits", "order", "source"}:
+            elif kind == "packed" and {"splits", "order"} <= set(keywords) <= {"splits", "order", "repeats", "source"}:
                 packs[p.arg] = self.pack(p, keywords)
             elif kind in SCOPES:
                 scope = kind
@@ -122,7 +122,8 @@ class _Parser:
         if not isinstance(rows, ast.Tuple):
             _fail(rows, "a tuple of tuples of integers")
         splits = tuple(self.integers(x) for x in rows.elts)
-        return Pack(source.id if source is not None else p.arg, splits, self.integers(keywords["order"]))
+        repeats = self.integers(keywords["repeats"]) if "repeats" in keywords else ()
+        return Pack(source.id if source is not None else p.arg, splits, self.integers(keywords["order"]), repeats)
 
     def declare(self, node: ast.AST, name: str, kind: ast.expr | None, scope: str) -> Buffer:
         if not (isinstance(kind, ast.Subscript) and isinstance(kind.value, ast.Name)):

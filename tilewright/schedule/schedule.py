@@ -12,16 +12,26 @@ from .build import Buildable
 from .decisions import Decision
 from .primitives.blocks import BlockPrimitives
 from .primitives.dots import DotPrimitives
+from .primitives.extremes import ExtremePrimitives
 from .primitives.loops import LoopPrimitives
 from .primitives.memory import MemoryPrimitives, packed_shape
 from .primitives.reductions import ReductionPrimitives
+from .primitives.rounds import RoundPrimitives
 from .primitives.state import ScheduleError, primitive, stage_nest
 from .primitives.tensors import TensorPrimitives
 from .trace import replay
 
 
 class Schedule(
-    LoopPrimitives, BlockPrimitives, ReductionPrimitives, DotPrimitives, TensorPrimitives, MemoryPrimitives, Buildable
+    LoopPrimitives,
+    BlockPrimitives,
+    ReductionPrimitives,
+    DotPrimitives,
+    ExtremePrimitives,
+    TensorPrimitives,
+    MemoryPrimitives,
+    RoundPrimitives,
+    Buildable,
 ):
     """The loop nest of a kernel while it is being transformed.
 

@@ -91,7 +91,8 @@ class _Printer:
         if p.name in self.nest.packs:
             pack = self.nest.packs[p.name]
             source = "" if pack.source == p.name else f", source={pack.source}"
-            text = f"packed({text}, splits={pack.splits}, order={pack.order}{source})"
+            repeats = f", repeats={pack.repeats}" if pack.repeats else ""
+            text = f"packed({text}, splits={pack.splits}, order={pack.order}{repeats}{source})"
         if p.name in self.nest.outputs:
             place = self.nest.outputs.index(p.name)
             in_order = self.nest.outputs == tuple(q.name for q in self.nest.params if q.name in self.nest.outputs)

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from .analysis import is_contraction
-from .expr import Expr, Load, Target, Var, map_loads, variables, walk
+from .expr import Const, Expr, Load, Target, Var, map_loads, variables, walk
 from .kernel import Kernel, Stage
 from .stream import ZERO, RowKernel, Window, row_kernel, window
 
@@ -59,10 +59,10 @@ def depthwise(stage: Stage) -> bool:
     )
 
 
-def row_chain(kernel: Kernel, together: int = 1) -> RowChain | str:
+def row_chain(kernel: Kernel, together: int = 1, depthwise_rows: int | None = None) -> RowChain | str:
     """A kernel with two or three sums of products as members that run row by row, or why it is none.
 
-    From the depthwise convolution on, `together` rows are one block.
+    From the depthwise convolution on, `together` rows are one block; with `depthwise_rows` that one makes so many.
     """
     parts = _parts(kernel)
     if isinstance(parts, str):
@@ -80,6 +80,8 @@ def row_chain(kernel: Kernel, together: int = 1) -> RowChain | str:
     members: list[RowKernel] = []
     moved: list[frozenset[str]] = []
     blocks = [together] * len(parts) if depthwise(sums[0]) else [1, *[together] * (len(parts) - 1)]
+    if depthwise_rows is not None and len(parts) == 3:
+        blocks[1] = depthwise_rows
     for k, n in zip(parts, blocks, strict=True):
         cut = _first_image(k)
         if isinstance(cut, str):
@@ -173,6 +175,44 @@ def _without(s: Stage, v: Var, batched: set[str]) -> Stage | None:
     if mixed or any(v.name in variables(e) for e in left):
         return None
     return replace(s, dims=tuple(d for d in s.dims if d[0] != v.name), targets=(target,))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A kernel cut down to the first `width` columns (indices of the result's last dimension); ``moves[p][d]`` says
+    whether dimension d of parameter p moves with the columns."""
+
+    kernel: Kernel
+    width: int
+    moves: dict[str, tuple[int, ...]]
+
+
+def first_columns(kernel: Kernel, width: int) -> Columns | str:
+    """The first columns of a kernel whose other columns are made alike, each from its own or from all of an operand."""
+    (result,) = kernel.outputs
+    total, temporaries = kernel.buffer(result).shape[-1], {b.name for b in kernel.temporaries}
+    moves: dict[str, tuple[int, ...]] = {}
+    cut, stages = {result}, list[Stage]()
+    for s in reversed(kernel.stages):
+        t = s.targets[0]
+        c = t.indices[-1] if s.buffer in cut else None  # of what is no part of the columns all is made
+        if c is not None and (not isinstance(c, Var) or s.extents[c.name] != total or c.name in s.reduction):
+            return "a stage has other columns"
+        for e in (t.value, *(() if t.init is None else (t.init,))):
+            if isinstance(c, Var) and c.name in variables(map_loads(e, lambda x: Const(0, x.dtype))):
+                return "it computes with the number of a column"
+            for x in [y for y in walk(e) if isinstance(y, Load)]:
+                along = tuple(int(i == c) for i in x.indices)
+                if isinstance(c, Var) and any(c.name in variables(i) and i != c for i in x.indices):
+                    return "it reads other columns"
+                if moves.setdefault(x.buffer, along) != along or (any(along[:-1]) and x.buffer in temporaries):
+                    return "it reads an operand in several ways"
+                if any(along) and x.buffer in temporaries:
+                    cut.add(x.buffer)
+        names = {c.name} if isinstance(c, Var) else set()
+        stages.insert(0, replace(s, dims=tuple((v, width if v in names else n) for v, n in s.dims)))
+    parts = tuple(replace(b, shape=(*b.shape[:-1], width)) if b.name in cut else b for b in kernel.temporaries)
+    return Columns(replace(kernel, temporaries=parts, stages=tuple(stages)), width, moves)
 
 
 # ---- finding them in a graph ---------------------------------------------------------------------------------------

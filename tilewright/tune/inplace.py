@@ -31,9 +31,9 @@ NEAR = 1.06
 #: tasks with a smaller share of the model's time are left as they are
 SHARE = 0.004
 #: a candidate must be this much faster in the model, in the median of the rounds of two executables, to be kept
-KEEP = 0.985
+KEEP = 0.99
 #: races to confirm winners: where the best fails, the next best has its turn
-CONFIRM = 3
+CONFIRM = 5
 
 
 @dataclass
@@ -66,7 +66,7 @@ class InModel:
                     group = {} if late else self._group(self._next)
                 for _ in range(CONFIRM):
                     group = self._group(self._winner)
-                    if not group or self._confirmed(plain, group):
+                    if not group or self._confirmed(group):
                         break
             finally:
                 plain.close()
@@ -131,11 +131,20 @@ class InModel:
             self.ratios.setdefault((i, c.digest), [1.0])
         self.longest = max(self.longest, time.monotonic() - begin)
 
-    def _confirmed(self, plain: Any, group: dict[int, Candidate]) -> bool:
-        """Race the winners once more in a fresh executable, and keep those that win both times and are right; whether
-        all were."""
+    def _confirmed(self, group: dict[int, Candidate]) -> bool:
+        """Race the winners once more, both models in fresh executables, and keep those that win both times and are
+        right; whether all were.
+
+        How fast a kernel is depends on where its memory happens to lie: one that is slow in one executable of the
+        untuned model would let every candidate win."""
+        from ..compiler import compile_state
+
         before = {i: len(self.ratios[i, c.digest]) for i, c in group.items()}
-        self._race(plain, group)
+        _, plain = compile_state(self.source, **{**self.options, "tuned": False})
+        try:
+            self._race(plain, group)
+        finally:
+            plain.close()
         good = True
         for i, c in group.items():
             again = float(np.median(self.ratios[i, c.digest][before[i] :] or [1.0]))

@@ -117,21 +117,31 @@ def _blocked(s: Shape, read: Reader, machine: Machine, choose: Choose) -> Stmt:
     if blocks == 1:
         qb = Const(0, "index")
     first = qb * block  # the first query of the block
-    i = Var("i_v") * w + Var("i_l")
     keys: Expr = Const(s.keys, "index")
     if s.causal:
         keys = minimum(keys, first + (block + s.offset)) if s.offset + block > 0 else keys
     qt, sc = Buffer("qt", (s.depth, block), s.dtype, "local"), Buffer("sc", (s.keys, block), s.dtype, "local")
     inverse, top = (Buffer(n, (block,), s.dtype, "local") for n in ("inv", "top"))
-    query = Op("cmpi.slt", (first + i, Const(s.queries, "index")), "i1")
-    loaded = mul(Op("guard", (query, read(s.q, b, h, first + i, Var("d0")), s.number(0.0)), s.dtype), s.number(s.scale))
-    pack = loop("d0", s.depth, i_loops(w, vectors, "i", store("qt", (Var("d0"), i), loaded, "pack")))
+    pack = _turned(s, read, b, h, first, w, block)
     scores = _scores(s, read, b, h, first, keys, w, vectors, block, machine, choose)
     body = seq(
         pack, scores, _softmax(s, keys, w, vectors), _weighted(s, read, b, h, first, keys, block, machine, choose)
     )
     allocated = Alloc(qt, Alloc(sc, Alloc(inverse, Alloc(top, body))))
     return loop("task", s.batch * s.heads * blocks, allocated, "parallel")
+
+
+def _turned(s: Shape, read: Reader, b: Expr, h: Expr, first: Expr, w: int, block: int) -> Stmt:
+    """Scale a block of queries and lay them out as columns, in tiles that targets can transpose in registers.
+
+    Lanes beyond the last query are left as they are: no lane looks at another, and their results are not written."""
+    d, i = Var("d_o") * w + Var("d_r"), Var("i_v") * w + Var("i_l")
+    rest: Expr = minimum(block, s.queries - first) if s.queries % block else Const(block, "index")
+    lane = minimum(w, rest - Var("i_v") * w) if s.queries % block else Const(w, "index")
+    depth = minimum(w, s.depth - Var("d_o") * w) if s.depth % w else Const(w, "index")
+    body = store("qt", (d, i), mul(read(s.q, b, h, first + i, d), s.number(s.scale)), "pack")
+    tile = For("d_r", depth, For("i_l", lane, body, "vector", w), "unroll")
+    return For("i_v", ceildiv(rest, w), loop("d_o", -(-s.depth // w), tile))
 
 
 def _scores(

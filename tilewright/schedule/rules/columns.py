@@ -10,13 +10,14 @@ from ...tensor.kernel import Kernel
 from ..decisions import Decisions
 from ..machine import Machine, lanes
 from ..schedule import Schedule, ScheduleError
-from .common import fuse_outer, load_strides, store_stride
+from .common import fuse_outer, load_strides, places_in_one_pass, seeks_place, store_stride
 from .rows import exists, inline_cheap, row_loops
 
 NAME = "columns"
 PRIORITY = 28
-#: vectors of rows side by side: their sums do not wait for each other
-VECTORS = 4
+#: vectors of rows side by side: their sums do not wait for each other; nor do places that are found in one pass, which
+#: take longer a step
+VECTORS, PLACES = 4, 8
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
@@ -60,19 +61,24 @@ def _schedule(s: Schedule, alive: list[str], rows: list[str], machine: Machine) 
         s.reorder(*order)
     width, size = lanes(machine), s.extent(rows[-1])
     counts = [v for v in (1, 2, 3, 4, 6, 8) if (v - 1) * width < size]
-    count = s.sample_choice("vectors", counts, min(VECTORS, counts[-1], -(-size // width)))
+    one_pass = any(seeks_place(s, b) for b in alive) and s.sample_choice("one_pass", (True, False), True)
+    most = PLACES if one_pass else VECTORS
+    count = s.sample_choice("vectors", counts, min(most, counts[-1], -(-size // width)))
     outer, inner = s.split(rows[-1], count * width)
     at = fuse_outer(s, [*rows[:-1], outer])
     assert at is not None
     for b in reversed(alive[:-1]):
         s.compute_at(b, at)
+    if one_pass:
+        alive = places_in_one_pass(s, alive)
     for b in alive:
         _lanes_last(s, b, inner if b == root else None, width)
     for b in alive[:-1]:
-        target, reduction = s.store(b).targets[0], s.store(b).reduction
-        laid_out = all(s.loop(v).kind in ("unroll", "vector") for v in s.loops(b) if v not in (at, *reduction))
-        if target.init is not None and target.buffer in s.temporaries and laid_out:
-            s.set_scope(target.buffer, "register")
+        store = s.store(b)
+        laid_out = all(s.loop(v).kind in ("unroll", "vector") for v in s.loops(b) if v not in (at, *store.reduction))
+        for t in store.targets:
+            if t.init is not None and t.buffer in s.temporaries and laid_out:
+                s.set_scope(t.buffer, "register")
     s.parallel(at)
     return s
 

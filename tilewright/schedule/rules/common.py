@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from ...tensor.analysis import flat, movement
-from ...tensor.expr import Const, Expr, Load, Var, from_linear, linear, simplify, walk
+from ...tensor.expr import Const, Expr, Load, Op, Var, from_linear, linear, simplify, variables, walk
 from ...tensor.kernel import Stage
 from ..nest import Store
 from ..region import all_ranges
@@ -83,6 +85,26 @@ def inline_producers(s: Schedule, keep: set[str] = frozenset(), *, only_movement
             continue
 
 
+def seeks_place(s: Schedule, block: str) -> bool:
+    """Whether a block looks for the place of an element: it takes in the numbers of its own reduction loop."""
+    store = s.store(block)
+    numbers = [x for t in store.targets for x in walk(t.value) if isinstance(x, Op) and x.op == "index_cast"]
+    return any(variables(x) & set(store.reduction) for x in numbers)
+
+
+def places_in_one_pass(s: Schedule, blocks: list[str]) -> list[str]:
+    """Let blocks that look for the place of an extreme element do so while it is found (`Schedule.one_pass`); what is
+    left of `blocks`, which stand in this order."""
+    left = list(blocks)
+    for extreme, place in pairwise(blocks):
+        try:
+            s.one_pass(extreme, place)
+        except ScheduleError:
+            continue
+        left.remove(extreme)
+    return left
+
+
 def fuse_outer(s: Schedule, order: list[str]) -> str | None:
     """Fuse perfectly nested loops into one; returns it (None for no loops)."""
     if not order:
@@ -100,6 +122,8 @@ __all__ = [
     "inline_producers",
     "load_strides",
     "merge_loops",
+    "places_in_one_pass",
     "ranges_of",
+    "seeks_place",
     "store_stride",
 ]

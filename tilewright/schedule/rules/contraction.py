@@ -24,6 +24,7 @@ from .long_sums import (
     blocks_pay,
     choose_blocks,
     default_runs,
+    last_panel,
     prefetch_blocks,
     row_bytes,
     run_counts,
@@ -106,13 +107,14 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
     if (whole := whole_rows(s, anchor, columns_loop, width, machine.vector_registers)) and whole not in sizes:
         sizes, best = [*sizes, whole], Tile(*whole)
     tile = Tile(*s.sample_choice("tile", sizes, (best.rows, best.outer_rows, best.vectors)))
+    shares = Shares(last_panel(extents[n], tile.vectors * width), _rows_shared(s, anchor, form, machine))
     cut = _cut(s, anchor, form, tile, machine)
     columns = tile.vectors * width
     reductions = [v for v in anchor.reduction if v in s.loops()]
     moved = prod(extents[v] for v in cut.moved)
     inside = parts > 1 or bool(form.across)  # rows pass over a part of the other operand
     needs = row_bytes(moved, prod(s.extent(k) for k in reductions) // parts, columns) if inside else None
-    order = _order(s, cut.batch, cut.n_o, cut.rows, needs, form.far_windows, machine)
+    order = _order(s, cut, needs, form.far_windows, shares, machine)
     blocked = split_blocks(s, parts, reductions, order.inside)
     outer = [v for v in order.loops if not inside or v not in order.inside]
     within = [v for v in order.loops if v not in outer]
@@ -256,7 +258,8 @@ def _choose(s: Schedule, anchor: Stage, form: Form, laid_out: bool, machine: Mac
         room = min(LAID_OUT, room)
     caches = machine.l1_bytes, machine.l2_bytes
     far = _rows_far(s, anchor.name, n, prod(steps) * 2 * width * 4, machine)
-    plain = choose_tile(spans, extents[n], width, room, prod(steps), caches, most, far)
+    shared = machine.cores > 1 and not form.batch and not _rows_shared(s, anchor, form, machine)
+    plain = choose_tile(spans, extents[n], width, room, prod(steps), caches, most, far, shared)
     counts = block_counts(steps)
     if len(counts) == 1 or form.batch or form.across or not rows or not _one_weight(s, anchor, n):
         return 1, plain
@@ -282,13 +285,37 @@ class Order:
     inside: list[str]
 
 
-def _order(
-    s: Schedule, batch: list[str], n_o: str, rows: list[str], needs: int | None, far_windows: bool, machine: Machine
-) -> Order:
+@dataclass(frozen=True)
+class Shares:
+    """What threads take of a result: the `last` panel of columns is this part of a whole one; `rows` says that they
+    should take rows each, not columns."""
+
+    last: float
+    rows: bool
+
+
+def _rows_shared(s: Schedule, anchor: Stage, form: Form, machine: Machine) -> bool:
+    """Whether threads should share the rows of a result and not its columns.
+
+    With columns of its own a thread reads all rows and its part of the weights; with rows of its own all weights, and
+    of the rows its part alone, much of which it has made itself and has at hand. So where the weights are less (and
+    stay in the second-level cache); measured in models: 1 to 5% of 1x1 convolutions. Not where the result is far larger
+    than the rows: then it matters more who reads it, and depthwise convolutions share columns."""
+    if form.window is not None or form.batch or form.across:
+        return False
+    loads = load_strides(s, s.store(anchor.name), form.n)
+    rows = sum(s.buffer(b).size * 4 for b in {x.buffer for x, c in loads if c == 0})
+    weights = sum(s.buffer(b).size * 4 for b in {x.buffer for x, c in loads if c != 0})
+    small = weights < rows and weights <= machine.l2_bytes // 2
+    return _one_weight(s, anchor, form.n) and small and s.buffer(anchor.buffer).size <= rows
+
+
+def _order(s: Schedule, cut: Cut, needs: int | None, far_windows: bool, shares: Shares, machine: Machine) -> Order:
     """Panels of columns outside and rows inside, or the other way round, or blocks of rows outside of both: threads
     take runs of the outermost, and what the innermost walks over should stay in the cache.
 
     Blocks of the reduction (`needs`: bytes of the rows' part of one) want the rows inside."""
+    batch, n_o, rows = cut.batch, cut.n_o, cut.rows
     panels = 0 if batch else s.extent(n_o)
     rows_inside = needs is not None or s.sample_choice("rows_inside", (True, False), not far_windows)
     if not rows_inside:
@@ -296,7 +323,9 @@ def _order(
     extent = s.extent(rows[0]) if rows else 1
     runs = run_counts(extent) if needs is not None or s.extent(n_o) > 1 else [1]
     tasks = prod(s.extent(v) for v in (*batch, n_o))
-    count = s.sample_choice("row_blocks", runs, 1 if needs is None else default_runs(runs, tasks, needs, machine))
+    usual = machine.cores if shares.rows and machine.cores in runs else 1
+    usual = usual if needs is None else default_runs(runs, tasks, needs, machine, shares.last)
+    count = s.sample_choice("row_blocks", runs, usual)
     if count == 1:
         passes = prod(s.extent(v) for v in rows)
         return Order([*batch, n_o, *rows], True, passes, panels, False, rows)

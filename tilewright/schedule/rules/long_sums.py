@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 from ...tensor.expr import Expr, Var
@@ -63,13 +64,26 @@ def block_counts(extents: Sequence[int]) -> list[int]:
     return [c for c in counts if c == 1 or (c <= MOST_BLOCKS and outer // c >= LEAST_DEPTH)]
 
 
-def uneven(parts: int, cores: int) -> float:
-    """The largest share of equal parts over the mean share.
+def last_panel(columns: int, panel: int) -> float:
+    """How much of the last of the panels of so many columns there is.
 
-    >>> uneven(11, 2)
-    1.0909090909090908
+    >>> last_panel(96, 32), last_panel(80, 32)
+    (1.0, 0.5)
     """
-    return -(-parts // cores) * cores / parts
+    return columns % panel / panel or 1.0
+
+
+def uneven(panels: int, runs: int, last: float, cores: int) -> float:
+    """The largest share of the panels of so many runs over the mean share; of the `last` panel there is this part.
+
+    >>> round(uneven(11, 1, 1.0, 2), 3)
+    1.091
+    >>> round(uneven(4, 1, 1 / 3, 2), 3)  # 2 against 1 1/3
+    1.2
+    """
+    parts = [*[1.0] * (panels - 1), last] * runs
+    ends = [len(parts) * core // cores for core in range(cores + 1)]
+    return max(sum(parts[a:b]) for a, b in pairwise(ends)) * cores / sum(parts)
 
 
 @dataclass(frozen=True)
@@ -118,8 +132,10 @@ def choose_blocks(sizes: Sizes, counts: Sequence[int], machine: Machine) -> tupl
         tiles = [-(-n // t) for n, t in zip(sizes.rows, size, strict=False)]
         runs = run_counts([*sizes.others, *reversed(tiles)][0])
         panels, needs = -(-sizes.columns // columns), row_bytes(rows, depth // count, columns)
-        together = default_runs(runs, panels, needs, machine)
-        cost *= uneven(panels * together, machine.cores) * (1.1 if needs // together > machine.l2_bytes // 2 else 1.0)
+        last = last_panel(sizes.columns, columns)
+        together = default_runs(runs, panels, needs, machine, last)
+        far = needs // together > machine.l2_bytes // 2
+        cost *= uneven(panels, together, last, machine.cores) * (1.1 if far else 1.0)
         if best is None or cost < best[0] - 1e-9:
             best = (cost, count, tile)
     assert best is not None
@@ -136,11 +152,11 @@ def row_bytes(rows: int, depth: int, columns: int) -> int:
     return rows * (depth + columns) * 4
 
 
-def default_runs(candidates: Sequence[int], panels: int, nbytes: int, machine: Machine) -> int:
+def default_runs(candidates: Sequence[int], panels: int, nbytes: int, machine: Machine, last: float = 1.0) -> int:
     """How many runs the rows are taken in: as few as give all cores the same to do, and let what the rows of a run read
-    and sum up in one block (`nbytes` for all rows) stay in the second-level cache."""
-    even = [b for b in candidates if uneven(panels * b, machine.cores) <= UNEVEN]
-    even = even or [min(candidates, key=lambda b: uneven(panels * b, machine.cores))]
+    and sum up in one block (`nbytes` for all rows) stay in the second-level cache. `last`: see `uneven`."""
+    even = [b for b in candidates if uneven(panels, b, last, machine.cores) <= UNEVEN]
+    even = even or [min(candidates, key=lambda b: uneven(panels, b, last, machine.cores))]
     return next((b for b in even if nbytes // b <= machine.l2_bytes // 2), even[-1])
 
 

@@ -16,16 +16,16 @@ from ..machine import Machine, lanes
 from ..nest import Store
 from ..region import all_ranges
 from ..schedule import Schedule, ScheduleError
-from . import turned_rows
+from . import added_rows, turned_rows
 from .common import coefficient, fuse_outer, inline_producers, load_strides, merge_loops, store_stride
-from .far_memory import FarRows, past_caches
+from .far_memory import FarRows, has_function, keeps_functions, past_caches
 
 NAME = "rows"
 PRIORITY = 30
 #: vector accumulators of one sum, enough to hide the latency of an addition, and vectors of a step of other loops
 ACCUMULATORS = 4
 #: rows that go through the stages together, and of those that are short, in bytes
-ROWS, SHORT_ROWS, SHORT = 4, 8, 512
+ROWS, SHORT_ROWS, SHORT = 8, 16, 256
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
@@ -41,6 +41,13 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     rows = row_loops(s, kernel, root)
     if rows is None:
         return "the last stage does not work row by row"
+    if added_rows.possible(s, alive, rows, machine):
+        default = added_rows.worthwhile(s, alive, rows, machine)
+        if s.sample_choice("together", (False, True), default):
+            try:
+                return added_rows.schedule(s, alive, rows, machine)
+            except ScheduleError:  # a sum that does not run along rows
+                return apply(kernel, machine, {**(decisions or {}), "together": False})
     if turned_rows.possible(s, alive, rows, machine):
         default = turned_rows.worthwhile(s, alive, rows, machine)
         if s.sample_choice("turned", (False, True), default):
@@ -72,7 +79,10 @@ def _schedule(s: Schedule, kernel: Kernel, alive: list[str], rows: list[str], ma
     side_by_side = together > 1 and _reads_beside_rows(s, root)
     for b in alive:
         inner = [v for v in s.loops(b) if v != at]
-        _vectorize(s, b, inner, machine, 1 if b == root and side_by_side else ACCUMULATORS)
+        if together > 1 and len(inner) == 1 and b != root and has_function(s, b):
+            _numbers(s, b, inner[0])
+        else:
+            _vectorize(s, b, inner, machine, 1 if b == root and side_by_side else ACCUMULATORS)
     if side_by_side:
         _rows_inside(s, root)
     for b in alive:
@@ -103,13 +113,20 @@ def _together(s: Schedule, alive: list[str], rows: list[str], machine: Machine) 
         return 1
     size = 4 * prod(map(s.extent_or_zero, inner))
     tasks = prod(map(s.extent_or_zero, rows))
+    held = 3 + keeps_functions(s, alive, rows)  # what is read, now and next, exponentials, results
     fits = [
         n
         for n in (1, 2, 4, 8, 16)
         if n == 1
-        or (n <= s.extent_or_zero(rows[-1]) and 3 * n * size < machine.l1_bytes and tasks >= 4 * n * machine.cores)
+        or (n <= s.extent_or_zero(rows[-1]) and held * n * size < machine.l1_bytes and tasks >= 4 * n * machine.cores)
     ]
     return s.sample_choice("rows", fits, min(max(fits), SHORT_ROWS if size <= SHORT else ROWS))
+
+
+def _numbers(s: Schedule, block: str, row: str) -> None:
+    """Compute what is one number a row for all rows of a task at once."""
+    if store_stride(s, s.store(block), row) == 1 and all(c in (0, 1) for _, c in load_strides(s, s.store(block), row)):
+        s.vectorize(row)
 
 
 def _reads_beside_rows(s: Schedule, root: str) -> bool:

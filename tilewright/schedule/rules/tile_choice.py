@@ -12,6 +12,11 @@ from .tiles import Tile, pieces
 
 #: cycles for a number of a row that comes from beyond the second-level cache
 FAR = 0.3
+#: tiles of more rows than STREAMS take MANY times as long: what a kernel before left elsewhere comes in as many
+#: streams, more than processors fetch ahead (measured in models, 14 rows against 7: 1 to 3%; alone, it is even)
+STREAMS, MANY = 8, 1.03
+#: tiles of several rows and more than FOUR vectors take WIDE times as long as the model says (measured: 2 to 10%)
+FOUR, WIDE = 4, 1.06
 
 
 def choose_tile(
@@ -23,9 +28,11 @@ def choose_tile(
     caches: tuple[int, int] = (32 << 10, 512 << 10),
     most: int | None = None,
     far: bool = False,
+    shared: bool = False,
 ) -> Tile:
     """The register tile with the fewest estimated cycles for the whole result; `depth` is the length of the reduction.
-    Tiles of more than `most` rows are avoided; `far`: the rows come from beyond the second-level cache for every panel.
+    Tiles of more than `most` rows are avoided; `far`: the rows come from beyond the second-level cache for every panel;
+    `shared`: threads take columns each.
 
     A tile of r rows and v vectors issues r*v multiply-adds (two a cycle), v vector loads and r broadcasts (two a
     cycle), and cannot be faster than the latency of its accumulators (about 4 cycles). The small terms are measured:
@@ -37,12 +44,26 @@ def choose_tile(
         cost = tile_cost(rows, columns, width, Tile(*size), depth, caches)
         if most is not None and size[0] * size[1] > most:
             cost *= 1.25
+        if size[0] * size[1] > STREAMS:
+            cost *= MANY
+        if shared:
+            cost *= uneven_columns(-(-columns // width), size[2])
         if far:  # wider panels read them less often (measured: 1 to 3%)
             cost += FAR * prod(rows) * -(-columns // (size[2] * width))
         if best is None or cost < best[0] - 1e-9:
             best = (cost, Tile(*size))
     assert best is not None
     return best[1]
+
+
+def uneven_columns(vectors: int, panel: int) -> float:
+    """The largest share of the vectors of a row over the mean one, where threads share panels of so many vectors: each
+    has as many panels, one the last, which is smaller.
+
+    >>> uneven_columns(64, 2), round(uneven_columns(64, 3), 3)
+    (1.0, 1.031)
+    """
+    return -(-vectors // panel) * panel / vectors if vectors > panel else 1.0
 
 
 def tile_cost(rows: list[int], columns: int, width: int, tile: Tile, depth: int, caches: tuple[int, int]) -> float:
@@ -58,6 +79,7 @@ def tile_cost(rows: list[int], columns: int, width: int, tile: Tile, depth: int,
                 t = tr * tq
                 steps = max(t * tv / 2, (t + tv) / 2, 4.0) + 0.15 + 0.05 * t + load * tv + write * t * tv
                 cost += tn * rn * qn * steps
+    cost *= WIDE if v > FOUR and tile.rows * tile.outer_rows > 1 else 1.0
     return cost if tile.outer_rows == 1 else 1.05 * cost  # two rows of windows: more addresses to keep
 
 
@@ -105,14 +127,21 @@ def tile_candidates(
 
 
 def whole_rows(s: Schedule, anchor: Stage, columns: str, width: int, registers: int) -> tuple[int, int, int] | None:
-    """The tile of a sum over rows that lie one after the other (of a single operand, over one loop): all of a row, so
-    that memory is read in order, if three quarters of the registers hold it.
+    """The tile of a sum over rows (of a single operand, over one loop) that lie one after the other: all of a row, so
+    that memory is read in order, if three quarters of the registers hold it; else, and of rows that lie further apart,
+    equal parts of a row that do, of more than the 8 vectors that other tiles have.
 
-    Measured: 0.9 to 1.9 times as fast as the best of two and more tiles a row.
+    Measured: 0.9 to 1.9 times as fast as the best of two and more tiles a row; parts are 1.0 to 1.7 times as fast as
+    such tiles, but not for sums of less than 9 rows.
     """
     if is_contraction(anchor) or len(anchor.reduction) != 1:
         return None
     n, store = anchor.extents[columns], s.store(anchor.name)
-    vectors = -(-n // width)
+    vectors, most = -(-n // width), 3 * registers // 4
     loads = [c for _, c in load_strides(s, store, anchor.reduction[0])]
-    return (1, 1, vectors) if loads == [n] and 4 * vectors <= 3 * registers else None
+    if loads == [n] and vectors <= most:
+        return 1, 1, vectors
+    apart = len(loads) == 1 and loads[0] is not None and loads[0] >= n
+    if not apart or vectors <= 8 or s.extent(anchor.reduction[0]) < 9:
+        return None
+    return 1, 1, -(-vectors // -(-vectors // most))

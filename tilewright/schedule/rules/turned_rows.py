@@ -20,16 +20,20 @@ from ...tensor.expr import Const, Expr, Load, Op, Var, substitute, variables, wa
 from ..machine import Machine, lanes
 from ..nest import Store
 from ..schedule import Schedule, ScheduleError
-from .common import fuse_outer, load_strides, store_stride
-from .far_memory import LINE, item, past_caches
+from .common import fuse_outer, load_strides, places_in_one_pass, seeks_place, store_stride
+from .far_memory import FUNCTIONS, LINE, has_function, item, keeps_functions, past_caches
 
 #: columns for every sum up to which turning pays off, and times how many with functions such as exp between the sums
-COLUMNS, FUNCTION = 16, 2
+COLUMNS, FUNCTION = 20, 2
+#: columns up to which it does if functions of all elements are kept until a sum of them is known (softmax): those are
+#: written and read once more
+KEPT = 31
+#: and where places of extreme elements are sought: lanes with a row each find them in one pass
+PLACES = 64
 #: vectors of rows side by side: their sums do not wait for each other
 VECTORS = 8
 #: steps of a sum that are laid out
 LAID_OUT = 16
-FUNCTIONS = frozenset({"exp", "log", "tanh", "erf", "sin", "cos", "powf", "log1p", "expm1"})
 
 
 def possible(s: Schedule, alive: list[str], rows: list[str], machine: Machine) -> bool:
@@ -41,29 +45,41 @@ def possible(s: Schedule, alive: list[str], rows: list[str], machine: Machine) -
     if any(len(x.targets) != 1 for x in stores) or not any(s.params.get(y) for x in stores for y in _reads(x)):
         return False
     inner = [v for v in s.loops(alive[-1]) if v not in rows]
-    if len(inner) != 1 or not 3 <= s.extent_or_zero(inner[0]) <= 16 * lanes(machine):
+    if len(inner) > 1 or not 3 <= _columns(s, alive, rows) <= 16 * lanes(machine):
         return False
-    return stores[-1].targets[0].init is not None or store_stride(s, stores[-1], inner[0]) == 1
+    return stores[-1].targets[0].init is not None or not inner or store_stride(s, stores[-1], inner[0]) == 1
+
+
+def _columns(s: Schedule, alive: list[str], rows: list[str]) -> int:
+    """How many columns a row has: those of the result, or those that are added up; 0 if that is not constant."""
+    inner = [v for v in s.loops(alive[-1]) if v not in rows]
+    sums = [v for b in alive for v in s.store(b).reduction]
+    return s.extent_or_zero((inner or sums)[0])
 
 
 def worthwhile(s: Schedule, alive: list[str], rows: list[str], machine: Machine) -> bool:
     """Whether to turn rows, untuned."""
     targets = [s.store(b).targets[0] for b in alive]
     functions = {x.op for t in targets for x in walk(t.value) if isinstance(x, Op)} & FUNCTIONS
-    if not functions and sum(b.size * item(b.dtype) for b in s.params.values()) > getattr(machine, "l3_bytes", 1 << 62):
+    places = any(seeks_place(s, b) for b in alive)
+    far = sum(b.size * item(b.dtype) for b in s.params.values()) > getattr(machine, "l3_bytes", 1 << 62)
+    if far and not functions and not places:
         return False  # far memory takes longer than the sums
     most = COLUMNS * sum(t.init is not None for t in targets) * (FUNCTION if functions else 1)
-    (column,) = (v for v in s.loops(alive[-1]) if v not in rows)
+    most = PLACES if places else KEPT if keeps_functions(s, alive, rows) else most
     enough = prod(map(s.extent_or_zero, rows)) >= 4 * lanes(machine) * machine.cores
-    return lanes(machine) >= 8 and s.extent(column) <= most and enough
+    return lanes(machine) >= 8 and _columns(s, alive, rows) <= most and enough
 
 
 def schedule(s: Schedule, alive: list[str], rows: list[str], machine: Machine) -> Schedule:
     """The schedule of a kernel with these stages and rows; ScheduleError where an access is of another form."""
     root, width = alive[-1], lanes(machine)
-    columns = s.extent(next(v for v in s.loops(root) if v not in rows))
-    made = s.cache_write(root)
-    rows = [s.loops(made)[[v for v in s.loops(root) if v not in s.store(root).reduction].index(v)] for v in rows]
+    columns = _columns(s, alive, rows)
+    if set(s.loops(root)) == set(rows) and s.store(root).targets[0].init is None:  # a number a row, from sums
+        made, alive = root, alive[:-1]
+    else:
+        made = s.cache_write(root)
+        rows = [s.loops(made)[[v for v in s.loops(root) if v not in s.store(root).reduction].index(v)] for v in rows]
     _rows_last(s, [*alive, made], rows[-1])
     order = [*rows, *(v for v in s.loops(made) if v not in rows)]
     if order != s.loops(made):
@@ -74,6 +90,8 @@ def schedule(s: Schedule, alive: list[str], rows: list[str], machine: Machine) -
     assert at is not None
     for b in reversed(alive):
         s.compute_at(b, at)
+    if any(seeks_place(s, b) for b in alive) and s.sample_choice("one_pass", (True, False), True):
+        alive = places_in_one_pass(s, alive)
     across = _read_across(s, alive)
     starts = {buffer: _start(s, buffer, blocks[0], at) for buffer, blocks in across.items()}
     for buffer, blocks in across.items():
@@ -95,8 +113,9 @@ def _start(s: Schedule, buffer: str, block: str, at: str) -> Expr:
 
 
 def _prefetch(s: Schedule, blocks: list[str], starts: dict[str, Expr], at: str, rows: int, machine: Machine) -> None:
-    """Ask for the rows of the next task in the first loop over columns that stays a loop."""
+    """Ask for the rows of the next task in the first loop over columns that stays a loop, of exponentials if any."""
     far = sum(b.size * item(b.dtype) for b in s.params.values()) > machine.l2_bytes
+    blocks = sorted(blocks, key=lambda b: not has_function(s, b))
     loops = [v for b in blocks for v in _inside(s, b, at) if s.loop(v).kind == "serial" and s.extent_or_zero(v) > 1]
     if not (loops and far and s.sample_choice("prefetch", (True, False), True)):
         return
@@ -210,11 +229,11 @@ def _across(s: Schedule, b: str, at: str, width: int) -> None:
     loops = _inside(s, b, at)
     if loops[-1] != lane:
         s.reorder(*[v for v in loops if v != lane], lane)
-    target = s.store(b).targets[0]
-    if target.init is not None:
-        s.set_scope(target.buffer, "register")
+    if s.store(b).targets[0].init is not None:
+        for t in s.store(b).targets:
+            s.set_scope(t.buffer, "register")
         for v in s.store(b).reduction:
-            if s.extent(v) <= LAID_OUT:
+            if s.extent(v) <= LAID_OUT and len(s.store(b).targets) == 1:
                 s.unroll(v)
     unrolled, vector = s.split(lane, width)
     s.unroll(unrolled)

@@ -13,9 +13,10 @@ from ...schedule.nest import Alloc, For, If, Nest, Seq, Stmt, Store, Target, chi
 from ...schedule.region import all_ranges
 from ...tensor.expr import Buffer, Load, Op
 from .dot_product import IntegerEmitter
-from .emit_expr import LARGER, Value, Vector
+from .emit_expr import LARGER, SPREADING, Value, Vector
 from .emit_tiles import TileEmitter
 from .reduced import ReduceEmitter
+from .reduced_rows import RowReduceEmitter
 from .strided import StridedEmitter
 from .transposed import TransposeEmitter
 from .uncached import UncachedEmitter
@@ -34,7 +35,15 @@ def emit(nest: Nest, lanes: int, features: tuple[str, ...] = ()) -> tuple[str, i
     return Emitter(nest, lanes, features).run()
 
 
-class Emitter(TransposeEmitter, StridedEmitter, ReduceEmitter, UncachedEmitter, TileEmitter, IntegerEmitter):
+class Emitter(
+    TransposeEmitter,
+    StridedEmitter,
+    ReduceEmitter,
+    RowReduceEmitter,
+    UncachedEmitter,
+    TileEmitter,
+    IntegerEmitter,
+):
     """Emits statements; expressions are in the base classes."""
 
     def __init__(self, nest: Nest, lanes: int, features: tuple[str, ...] = ()) -> None:
@@ -121,7 +130,7 @@ class Emitter(TransposeEmitter, StridedEmitter, ReduceEmitter, UncachedEmitter, 
         if self.tile_loop(s):
             return
         if s.kind == "unroll":
-            if self.dot_loop(s) or self.sum_of_vectors(s):
+            if self.dot_loop(s) or self.sum_of_vectors(s) or self.sums_of_rows(s):
                 return
             if s.trip is None:
                 raise CompileError(
@@ -239,7 +248,7 @@ class Emitter(TransposeEmitter, StridedEmitter, ReduceEmitter, UncachedEmitter, 
     def fused_multiply_add(self, t: Target) -> Value | None:
         """acc + a*b in one rounding, and the larger of two in one instruction: for updates of an accumulator only."""
         v = t.value
-        if isinstance(v, Op) and v.op in LARGER:
+        if isinstance(v, Op) and (v.op in LARGER or v.op in SPREADING):
             for acc, other in (v.args, v.args[::-1]):
                 if isinstance(acc, Load) and acc.buffer == t.buffer and acc.indices == t.indices:
                     return self.combine(v.op, self.expr(other), self.expr(acc), v.dtype)
@@ -291,13 +300,28 @@ class Emitter(TransposeEmitter, StridedEmitter, ReduceEmitter, UncachedEmitter, 
         vector = self.vector if not (self.vector and self.invariant(t)) else None
         if vector:
             value = self.as_vector(value)
-            if vector.mask and key not in self.whole:
+            if vector.mask and key not in self.whole and not self.adds_zeros(t):
                 old = self.slot(key, (buffer.dtype, vector.width))
                 value = self.op_value(
                     f"arith.select {vector.mask}, {value.ssa}, {old.ssa} : vector<{vector.width}xi1>, {value.type}",
                     value,
                 )
         self.registers[key] = value
+
+    def adds_zeros(self, t: Target) -> bool:
+        """Whether lanes that are masked off stay what they are: they add the product of two zeros, not read."""
+        v = t.value
+        if not (isinstance(v, Op) and v.op == "addf"):
+            return False
+        for acc, product in (v.args, v.args[::-1]):
+            own = isinstance(acc, Load) and acc.buffer == t.buffer and acc.indices == t.indices
+            if own and isinstance(product, Op) and product.op == "mulf":
+                return all(isinstance(x, Load) and self.reads_zeros(x) for x in product.args)
+        return False
+
+    def reads_zeros(self, x: Load) -> bool:
+        """Whether a load gives zero in lanes that are masked off."""
+        return self.buffers[x.buffer].scope != "register" and self.lane_stride(x.buffer, x.indices) == 1
 
     def write_memory(self, buffer: Buffer, t: Target, value: Value) -> None:
         memory, kind = self.memory[buffer.name], self.memref(buffer)

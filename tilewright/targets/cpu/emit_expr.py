@@ -13,6 +13,9 @@ from ...tensor.mathlib import expand
 
 #: reductions that leave NaN out, and the comparison that does: `x > acc ? x : acc` is one instruction
 LARGER = {"maxnumf": "cmpf.ogt", "minnumf": "cmpf.olt"}
+#: those that NaN spreads through. Which of two zeros is larger stays open in a reduction: three instructions on x86, of
+#: which two wait for the accumulator, instead of six that all do
+SPREADING = ("maximumf", "minimumf")
 #: operations of the arith dialect; all others are of math
 ARITH = CASTS | {
     "addf", "subf", "mulf", "divf", "remf", "negf", "maximumf", "minimumf", "maxnumf", "minnumf", "addi",
@@ -300,7 +303,7 @@ class ExprEmitter:
             )
         lanes = self.without_nan(op, lanes)
         # halves are added pairwise: fewer roundings in a row, and a fixed order
-        while lanes.width > 1:
+        while lanes.width > 2:
             half = lanes.width // 2
             a, b = (
                 Value(
@@ -315,8 +318,12 @@ class ExprEmitter:
                 for o in (0, half)
             )
             lanes = self.combine(op, a, b, lanes.dtype)
-        scalar = Value(self.op(f"vector.extract {lanes.ssa}[0] : {lanes.dtype} from {lanes.type}"), lanes.dtype)
-        return self.combine(op, scalar, start, lanes.dtype)
+        last = [
+            Value(self.op(f"vector.extract {lanes.ssa}[{i}] : {lanes.dtype} from {lanes.type}"), lanes.dtype)
+            for i in range(lanes.width)
+        ]
+        both = self.combine(op, last[0], last[1], lanes.dtype) if len(last) == 2 else last[0]
+        return self.combine(op, both, start, lanes.dtype)
 
     def without_nan(self, op: str, x: Value) -> Value:
         """The first element of a reduction: what it leaves out becomes its neutral element."""
@@ -327,6 +334,8 @@ class ExprEmitter:
 
     def combine(self, op: str, x: Value, acc: Value, dtype: str) -> Value:
         """One step of a reduction; `acc` has no NaN if the operation leaves them out, as it began with a number."""
+        if op in SPREADING:  # LLVM tests the first operand for NaN: the one that does not wait
+            return self.elementwise(f"arith.{op}", [x, acc], dtype, " fastmath<nsz>")
         if op not in LARGER:
             return self.elementwise(f"arith.{op}", [acc, x], dtype)
         ahead = self.compare(Op(LARGER[op], (), "i1"), [x, acc])

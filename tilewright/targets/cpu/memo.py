@@ -34,7 +34,7 @@ class Remembered:
 
     def to_bytes(self) -> bytes:
         info = self.info
-        packs = [[i, p.source, p.splits, p.order] for i, p in info.packs.items()]
+        packs = [[i, p.source, p.splits, p.order, p.repeats] for i, p in info.packs.items()]
         data = {
             "nest": self.nest,
             "emitted": self.emitted,
@@ -49,7 +49,10 @@ class Remembered:
         scratch, packs, parallel, inplace, pieces = found["info"]
         info = KernelInfo(
             scratch,
-            {i: Pack(source, tuple(map(tuple, splits)), tuple(order)) for i, source, splits, order in packs},
+            {
+                i: Pack(source, tuple(map(tuple, splits)), tuple(order), tuple(more))
+                for i, source, splits, order, more in packs
+            },
             parallel,
             tuple((o, i) for o, i in inplace),
             pieces,

@@ -84,7 +84,8 @@ def _inside(text: str) -> str:
 def _info_attributes(info: KernelInfo) -> str:
     packs = ", ".join(
         f'{{param = {i} : i64, source = "{p.source}", '
-        f"splits = [{', '.join(f'array<i64{_list(s)}>' for s in p.splits)}], order = array<i64{_list(p.order)}>}}"
+        f"splits = [{', '.join(f'array<i64{_list(s)}>' for s in p.splits)}], order = array<i64{_list(p.order)}>, "
+        f"repeats = array<i64{_list(p.repeats)}>}}"
         for i, p in info.packs.items()
     )
     pairs = ", ".join(f"array<i64: {o}, {i}>" for o, i in info.inplace)
@@ -136,9 +137,8 @@ def _read_info(attributes: Any) -> KernelInfo:
     packs = {}
     for p in ir.ArrayAttr(attributes["tw.packs"]):
         splits = tuple(tuple(ir.DenseI64ArrayAttr(s)) for s in ir.ArrayAttr(p["splits"]))
-        packs[ir.IntegerAttr(p["param"]).value] = Pack(
-            ir.StringAttr(p["source"]).value, splits, tuple(ir.DenseI64ArrayAttr(p["order"]))
-        )
+        order, repeats = (tuple(ir.DenseI64ArrayAttr(p[name])) for name in ("order", "repeats"))
+        packs[ir.IntegerAttr(p["param"]).value] = Pack(ir.StringAttr(p["source"]).value, splits, order, repeats)
     pairs = tuple(tuple(ir.DenseI64ArrayAttr(a)) for a in ir.ArrayAttr(attributes["tw.inplace"]))
     scratch = ir.IntegerAttr(attributes["tw.scratch"]).value
     parallel, divided = (ir.BoolAttr(attributes[f"tw.{name}"]).value for name in ("parallel", "pieces"))
