@@ -114,7 +114,9 @@ def test_features_have_names_and_tell_candidates_apart(space):
 
 
 def pretend(c) -> float:
-    """A made-up time, smooth in the decisions."""
+    """A made-up time, smooth in the decisions; long for tiles of another form."""
+    if "tile" not in c.decisions:
+        return 4.0
     rows, outer, vectors = c.decisions["tile"]
     return 1.0 + abs(rows * outer - 3) * 0.2 + abs(vectors - 4) * 0.3
 

@@ -36,8 +36,6 @@ ADD_UP = 2.5
 APART = 16.0
 #: the estimated gain from which lanes along the sum may be tried, and from which they are the default
 LITTLE, MUCH = 0.7, 1.1
-#: the most rows or columns of a tile
-MOST = 16
 
 
 @dataclass(frozen=True)
@@ -174,8 +172,9 @@ def choose_results(s: Schedule, anchor: Stage, sums: Sums, machine: Machine) -> 
 
 
 def tile_sizes(s: Schedule, anchor: Stage, sums: Sums, machine: Machine) -> list[tuple[int, ...]]:
-    """Tiles whose sums stay in registers, beside a vector of each row or column. The last vectors of a constant that is
-    all in one tile do so too where they are partial: every tile needs the same, and LLVM keeps them."""
+    """Tiles whose sums stay in registers, beside a vector of each row or column, and of no more of either than a vector
+    of their sums has lanes. The last vectors of a constant that is all in one tile stay there too where they are
+    partial: every tile needs the same, and LLVM keeps them."""
     spans = [anchor.extents[v] for v in sums.loops]
     partial = anchor.extents[sums.k] % lanes(machine) > 0
     kept = [partial and _moves_constant(s, anchor, v) for v in sums.loops]
@@ -184,7 +183,7 @@ def tile_sizes(s: Schedule, anchor: Stage, sums: Sums, machine: Machine) -> list
         whole = sum(t for t, n, k in zip(tile, spans, kept, strict=True) if k and t == n)
         return prod(tile) + min(tile, default=0) + 1 + whole
 
-    sizes = list(product(*(range(1, min(n, MOST) + 1) for n in spans)))
+    sizes = list(product(*(range(1, min(n, lanes(machine)) + 1) for n in spans)))
     return [t for t in sizes if needs(t) < machine.vector_registers]
 
 

@@ -137,9 +137,14 @@ class RowReduceEmitter(ExprEmitter):
             if isinstance(acc, Load) and acc.buffer == t.buffer and acc.indices == t.indices:
                 if value.op not in COMBINERS or value.dtype == "i1" or not self._plain(other, t.buffer, lane.var):
                     return None
+                if width != lane.lanes and self._in_registers(other):
+                    return None  # vectors that are there are of that width
                 found = RowSums(t, first, value.op, other, lane.var, s.trip, lane.trip, width)
                 return self._packed(found, s.var)
         return None
+
+    def _in_registers(self, e: Expr) -> bool:
+        return any(isinstance(x, Load) and self.buffers[x.buffer].scope == "register" for x in walk(e))
 
     def _sums_are_neighbours(self, t: Target, row: str, lane: str) -> bool:
         """Whether neighbouring rows have neighbouring sums in memory."""
