@@ -26,7 +26,7 @@ from ..schedule import Schedule, ScheduleError
 from .common import fuse_outer, load_strides
 from .row_lanes import TURN_IN, best_gain
 from .tile_choice import choose_tile, tile_cost
-from .tiles import pieces
+from .tiles import LINE, pieces
 from .turned import ROWS as TURNED
 from .turned import lying_across
 
@@ -148,11 +148,12 @@ def choose_results(s: Schedule, anchor: Stage, sums: Sums, machine: Machine) -> 
     depth = prod(anchor.extents[v] for v in anchor.reduction)
     vectors = depth // anchor.extents[sums.k] * -(-anchor.extents[sums.k] // width)
     others = prod(n for v, n in anchor.parallel if v not in sums.loops)
+    load = 0.5 if depth * 4 % LINE == 0 else 1.0  # vectors that lie across two cache lines
 
     def far(results: int) -> float:
         """Cycles for a load of what so many rows or columns of an operand hold, like those of `tile_cost`."""
         size = results * depth * 4
-        return 0.0 if size <= machine.l1_bytes else 0.5 if size <= machine.l2_bytes // 2 else 1.0
+        return 0.0 if size <= machine.l1_bytes // 2 else 0.5 if size <= machine.l2_bytes // 2 else 1.0
 
     def cost(tile: tuple[int, ...]) -> float:
         # the last loop is the innermost: all of its operand passes again and again, and a tile of the other's stays
@@ -162,7 +163,8 @@ def choose_results(s: Schedule, anchor: Stage, sums: Sums, machine: Machine) -> 
         found = 0.0
         for sizes in product(*(pieces(n, t) for n, t in zip(spans, tile, strict=True))):
             results, count = prod(t for t, _ in sizes), prod(n for _, n in sizes)
-            step = max(results / 2, sum(t for t, _ in sizes) / 2, 4.0) + 0.15  # multiply-adds, loads, or their latency
+            loads = sum(t for t, _ in sizes) * load
+            step = max(results / 2, loads, 4.0) + 0.15  # multiply-adds, loads, or the latency of sums
             step += sum(t * c for (t, _), c in zip(sizes, again, strict=True))
             found += count * (step * vectors + ADD_UP * results)
         return found * others
