@@ -48,6 +48,12 @@ def _position(s: Schedule, x: Load) -> Expr:
     return from_linear(terms, constant, ranges)  # x // n * n + x % n becomes x
 
 
+def reads(s: Schedule, buffer: str) -> int:
+    """In how many places a buffer is read."""
+    values = [t.value for b in s.stages.values() for t in b.targets]
+    return len({str(x) for v in values for x in walk(v) if isinstance(x, Load) and x.buffer == buffer})
+
+
 def store_stride(s: Schedule, store: Store, var: str) -> int | None:
     """Stride of a block's (first) target along `var`, with index arithmetic simplified."""
     t = store.targets[0]

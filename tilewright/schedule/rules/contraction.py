@@ -15,8 +15,8 @@ from ...tensor.expr import Load, Op, Var, variables, walk
 from ...tensor.kernel import Kernel, Stage
 from ..decisions import Decisions
 from ..machine import Machine, lanes
-from ..schedule import Schedule, ScheduleError
-from .common import fuse_outer, load_strides, store_stride
+from ..schedule import Schedule
+from .common import fuse_outer, load_strides, reads, store_stride
 from .elementwise import schedule_border
 from .long_sums import (
     Sizes,
@@ -34,7 +34,7 @@ from .long_sums import (
 from .row_lanes import row_lanes, stage_sums, write_rows
 from .sum_lanes import sum_lanes
 from .tile_choice import choose_tile, choose_window_tile, tile_candidates, whole_rows
-from .tiles import LINE, Tile, around, iterations, join_readers, only_sum, registers
+from .tiles import LINE, Tile, iterations, only_sum, open_sum, registers
 from .turned import ROWS as TURNED
 from .turned import Across, lying_across, turn
 
@@ -48,10 +48,6 @@ SHORT, LAID_OUT = 4, 18
 #: sums of up to so many products are laid out whole, in tiles of fewer registers: what their columns need stays in the
 #: others, if there are enough (measured: 1.05 to 1.35 times as fast, 5 to 12 products)
 HELD, HELD_ROOM = 12, 15
-#: windows up to SMALL over images that take more than this part of the second-level cache: panels of channels
-#: innermost read whole pixels in order. Measured: 1.0 to 1.4 times as fast where pixels begin anywhere in a cache line,
-#: so that panels share lines; 0.5 to 1.05 where they do not, or where images stay in the cache
-SMALL, FAR_WINDOWS = 3, 0.75
 #: sides of windows up to this one are laid out: what neighbouring windows share is then loaded once (measured: twice as
 #: fast for a window of 5)
 WINDOW = 8
@@ -72,14 +68,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     anchor = only_sum(kernel)
     if isinstance(anchor, str):
         return anchor
-    before, after, borders = around(kernel, anchor)
-    s = Schedule(kernel, decisions=decisions)
-    try:
-        for p in before:
-            s.inline(p.name)
-        last = join_readers(s, anchor, after)
-    except ScheduleError as e:
-        return e.message
+    s, last, borders = open_sum(kernel, anchor, decisions)
     result = _tile(s, anchor, last, machine)
     if not isinstance(result, str):
         for b in borders:
@@ -114,7 +103,7 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
     moved = prod(extents[v] for v in cut.moved)
     inside = parts > 1 or bool(form.across)  # rows pass over a part of the other operand
     needs = row_bytes(moved, prod(s.extent(k) for k in reductions) // parts, columns) if inside else None
-    order = _order(s, cut, needs, form.far_windows, shares, machine)
+    order = _order(s, cut, needs, shares, machine)
     blocked = split_blocks(s, parts, reductions, order.inside)
     outer = [v for v in order.loops if not inside or v not in order.inside]
     within = [v for v in order.loops if v not in outer]
@@ -194,8 +183,8 @@ def _beside(s: Schedule, anchor: Stage, form: Form, tile: Tile, machine: Machine
 class Form:
     """Which loops do what: lanes of `width` run along `n`, `rows` are those of a tile (innermost first), `batch` moves
     everything. `across` are the operands to turn round for that; with `turned_rows` the lanes run along rows of the
-    result, not along its columns. `window` is that of a depthwise convolution, `far_windows` whether its images do not
-    stay in the second-level cache; `short`: the whole reduction may be laid out."""
+    result, not along its columns. `window` is that of a depthwise convolution that `depthwise` refuses; `short`:
+    the whole reduction may be laid out."""
 
     n: str
     rows: list[str]
@@ -204,7 +193,6 @@ class Form:
     across: list[Across]
     turned_rows: bool
     window: tuple[int, int] | None
-    far_windows: bool
     short: bool
 
 
@@ -233,14 +221,7 @@ def _form(s: Schedule, anchor: Stage, n: str, machine: Machine) -> Form:
     batch = [v for v in parallel if v not in (n, *rows) and all(c for _, c in load_strides(s, s.store(block), v))]
     if turned_rows:
         batch = [v for v in parallel if v not in (n, *rows)]
-    return Form(n, rows, batch, width, across, turned_rows, window, _far_windows(s, anchor, n, window, machine), short)
-
-
-def _far_windows(s: Schedule, anchor: Stage, n: str, window: tuple[int, int] | None, machine: Machine) -> bool:
-    """Whether a depthwise convolution should take all channels of a few pixels before the next pixels."""
-    touched = sum(s.buffer(x.buffer).size * 4 for x, _ in load_strides(s, s.store(anchor.name), n))
-    large = touched + s.buffer(anchor.buffer).size * 4 > machine.l2_bytes * FAR_WINDOWS
-    return window is not None and window[1] <= SMALL and large and bool(anchor.extents[n] * 4 % LINE)
+    return Form(n, rows, batch, width, across, turned_rows, window, short)
 
 
 def _choose(s: Schedule, anchor: Stage, form: Form, laid_out: bool, machine: Machine) -> tuple[int, Tile]:
@@ -310,14 +291,14 @@ def _rows_shared(s: Schedule, anchor: Stage, form: Form, machine: Machine) -> bo
     return _one_weight(s, anchor, form.n) and small and s.buffer(anchor.buffer).size <= rows
 
 
-def _order(s: Schedule, cut: Cut, needs: int | None, far_windows: bool, shares: Shares, machine: Machine) -> Order:
+def _order(s: Schedule, cut: Cut, needs: int | None, shares: Shares, machine: Machine) -> Order:
     """Panels of columns outside and rows inside, or the other way round, or blocks of rows outside of both: threads
     take runs of the outermost, and what the innermost walks over should stay in the cache.
 
     Blocks of the reduction (`needs`: bytes of the rows' part of one) want the rows inside."""
     batch, n_o, rows = cut.batch, cut.n_o, cut.rows
     panels = 0 if batch else s.extent(n_o)
-    rows_inside = needs is not None or s.sample_choice("rows_inside", (True, False), not far_windows)
+    rows_inside = needs is not None or s.sample_choice("rows_inside", (True, False), True)
     if not rows_inside:
         return Order([*batch, *rows, n_o], False, 1, panels, bool(rows), [])
     extent = s.extent(rows[0]) if rows else 1
@@ -463,7 +444,7 @@ def _to_pack(s: Schedule, anchor: Stage, n: str) -> list[tuple[Load, int]]:
     found = []
     for x in {str(y): y for y in walk(anchor.targets[0].value) if isinstance(y, Load)}.values():
         where = [d for d, i in enumerate(x.indices) if n in variables(i)]
-        if x.buffer not in s.kernel.constants or x.buffer in s.packs or len(where) != 1 or _reads(s, x.buffer) != 1:
+        if x.buffer not in s.kernel.constants or x.buffer in s.packs or len(where) != 1 or reads(s, x.buffer) != 1:
             continue
         if isinstance(x.indices[where[0]], Var) and all(len(variables(i)) <= 1 for i in x.indices):
             found.append((x, where[0]))
@@ -496,16 +477,3 @@ def _pack(s: Schedule, anchor: Stage, n: str, block: int) -> None:
 def _reduction_rank(anchor: Stage, x: Load, dimension: int) -> int:
     names = variables(x.indices[dimension])
     return next((anchor.reduction.index(v) for v in anchor.reduction if v in names), -1)
-
-
-def _reads(s: Schedule, buffer: str) -> int:
-    """In how many places a buffer is read."""
-    return len(
-        {
-            str(x)
-            for b in s.stages.values()
-            for t in b.targets
-            for x in walk(t.value)
-            if isinstance(x, Load) and x.buffer == buffer
-        }
-    )

@@ -29,11 +29,11 @@ from ...tensor.expr import Load, Op, Var, variables, walk
 from ...tensor.kernel import Kernel, Stage
 from ..decisions import Decisions
 from ..machine import Machine, lanes
-from ..schedule import Schedule, ScheduleError
-from .common import coefficient, fuse_outer, load_strides, store_stride
+from ..schedule import Schedule
+from .common import coefficient, fuse_outer, load_strides, reads, store_stride
 from .elementwise import schedule_border
 from .tile_choice import choose_window_tile
-from .tiles import LINE, around, join_readers, only_sum, pieces, registers
+from .tiles import LINE, only_sum, open_sum, pieces, registers
 
 NAME = "depthwise"
 PRIORITY = 19
@@ -114,14 +114,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return "no depthwise convolution"
     if lanes(machine, kernel.buffer(anchor.buffer).dtype) == 1:
         return "the machine has no vectors"
-    before, after, borders = around(kernel, anchor)
-    s = Schedule(kernel, decisions=decisions)
-    try:
-        for p in before:
-            s.inline(p.name)
-        last = join_readers(s, anchor, after)
-    except ScheduleError as e:
-        return e.message
+    s, last, borders = open_sum(kernel, anchor, decisions)
     form = _form(s, anchor, machine)
     if isinstance(form, str):
         return form
@@ -336,18 +329,12 @@ def _order(s: Schedule, anchor: Stage, form: Form, tile: Tile, machine: Machine)
 def _pack(s: Schedule, form: Form, block: int) -> None:
     """Lay constant weights out in panels of channels, each front to back."""
     b = s.buffer(form.weights)
-    if form.weights not in s.kernel.constants or form.weights in s.packs or _reads(s, form.weights) != 1:
+    if form.weights not in s.kernel.constants or form.weights in s.packs or reads(s, form.weights) != 1:
         return
     rank = len(b.shape)
     lane = next(d for d in reversed(range(rank)) if b.shape[d] > 1 or d == 0)
     splits = tuple((block,) if d == lane else () for d in range(rank))
     s.pack(form.weights, splits, (lane, *(d for d in range(rank + 1) if d not in (lane, lane + 1)), lane + 1))
-
-
-def _reads(s: Schedule, buffer: str) -> int:
-    """In how many places a buffer is read."""
-    values = [t.value for b in s.stages.values() for t in b.targets]
-    return len({str(x) for v in values for x in walk(v) if isinstance(x, Load) and x.buffer == buffer})
 
 
 # ---- merged --------------------------------------------------------------------------------------------------------
@@ -381,7 +368,7 @@ def _of_channel(s: Schedule, x: Load, c: str, z: str) -> bool:
     return (
         x.buffer in s.kernel.constants
         and x.buffer not in s.packs
-        and _reads(s, x.buffer) == 1
+        and reads(s, x.buffer) == 1
         and len(own) == 1
         and x.indices[own[0]] == Var(c)
         and z not in named

@@ -8,6 +8,7 @@ from math import prod
 
 from ...tensor.expr import Const, Expr, Load, Var, variables
 from ...tensor.kernel import Kernel, Stage
+from ..decisions import Decisions
 from ..machine import Machine
 from ..schedule import Schedule
 
@@ -49,6 +50,16 @@ def around(kernel: Kernel, anchor: Stage) -> tuple[Sequence[Stage], Sequence[Sta
     at = kernel.stages.index(anchor)
     later = kernel.stages[at + 1 :]
     return kernel.stages[:at], [x for x in later if x.reads], [x for x in later if not x.reads]
+
+
+def open_sum(kernel: Kernel, anchor: Stage, decisions: Decisions) -> tuple[Schedule, str, Sequence[Stage]]:
+    """The schedule of a kernel around a sum with all that comes before computed where it is read, the block of what
+    follows (see `join_readers`), and the borders of a padded result. ScheduleError if it cannot be."""
+    before, after, borders = around(kernel, anchor)
+    s = Schedule(kernel, decisions=decisions)
+    for p in before:
+        s.inline(p.name)
+    return s, join_readers(s, anchor, after), borders
 
 
 def join_readers(s: Schedule, anchor: Stage, after: Sequence[Stage]) -> str:
