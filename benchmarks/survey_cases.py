@@ -136,6 +136,28 @@ def attention(g: np.random.Generator, i: int) -> Case:
     return Case(doc, [node("Attention", "q k v", is_causal=causal)], inputs, {}, work)
 
 
+def few_columns(g: np.random.Generator, i: int) -> Case:
+    """Sums of products with few results for what they read: vectors, output layers, one query against many keys."""
+    if i % 7 > 4:
+        c = size(g, 16, 200)
+        window = (3, 3) if i % 7 == 5 else (1, 1)
+        return convolution(g, c, size(g, 1, 4), image(g, c), window, 1, 1, 1)
+    b, m, k, n = (
+        (1, size(g, 200, 3000), size(g, 60, 1500), 1),
+        (1, size(g, 200, 3000), size(g, 60, 1500), size(g, 2, 6)),
+        (size(g, 8, 40), 1, size(g, 40, 130), size(g, 100, 900)),  # keys, turned
+        (size(g, 8, 40), 1, size(g, 100, 900), size(g, 40, 130)),  # values
+        (1, size(g, 200, 3000), size(g, 60, 1500), size(g, 7, 15)),
+    )[i % 7]
+    shapes = (m, k), (k, n)
+    if b > 1:
+        shapes = (b, m, k), ((b, n, k) if i % 7 == 2 else (b, k, n))
+    nodes = [node("Transpose", "b", "c", perm=[0, 2, 1]), node("MatMul", "a c")]
+    doc = f"{f'{b} of ' if b > 1 else ''}{times(m, k, n)}{', b transposed' if i % 7 == 2 else ''}"
+    inputs = {"a": array(g, *shapes[0]), "b": array(g, *shapes[1])}
+    return Case(doc, nodes if i % 7 == 2 else [node("MatMul", "a b")], inputs, {}, 2 * b * m * k * n)
+
+
 # ---- rows ----
 
 
@@ -331,6 +353,7 @@ FAMILIES: dict[str, tuple[int, Callable[[np.random.Generator, int], Case]]] = {
     "attention": (6, attention), "softmax": (8, softmax), "norm": (8, norm), "reduction": (8, reduction),
     "transpose": (8, transpose), "elementwise": (7, elementwise), "gather": (6, gather), "movement": (7, movement),
     "resize": (6, resize), "cumsum": (4, cumsum), "topk": (6, topk), "pooling": (7, pooling),
+    "few_columns": (7, few_columns),  # last: the place of a family decides what it draws
 }  # fmt: skip
 
 
