@@ -141,3 +141,28 @@ def test_slices_are_transposed_one_after_the_other(shape, permutation, walk):
         s = schedule(kernel, machine, {name: other}).schedule
         for threads in (1, 2):
             assert (s.build(threads=threads)(x) == x.transpose(permutation)).all()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 9, 40])
+@pytest.mark.parametrize("batch, permutation", [((), (1, 0)), ((3,), (0, 2, 1)), ((2, 3), (0, 2, 3, 1))])
+def test_products_read_through_a_transposition(batch, permutation, rows):
+    """Keys of attention: the second operand lies along the sum, and no kernel transposes it first."""
+    depth, columns = 37, 45
+    lies = tuple((*batch, depth, columns)[permutation.index(d)] for d in range(len(permutation)))
+    given, turned, a, y = (
+        f"tensor<{'x'.join(map(str, shape))}xf32>"
+        for shape in (lies, (*batch, depth, columns), (*batch, rows, depth), (*batch, rows, columns))
+    )
+    text = f"""
+func.func @main(%a: {a}, %b: {given}) -> {y} {{
+  %0 = "tw.transpose"(%b) {{permutation = array<i64: {", ".join(map(str, permutation))}>}} : ({given}) -> {turned}
+  %1 = "tw.matmul"(%a, %0) : ({a}, {turned}) -> {y}
+  return %1 : {y}
+}}
+"""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((*batch, rows, depth), np.float32), rng.standard_normal(lies, np.float32)
+    assert len(fused_kernels(text)) == 1
+    for threads in (1, 2):
+        found = tw.compile(text, threads=threads)(a, b)[0]
+        np.testing.assert_allclose(found, a @ b.transpose(permutation), rtol=1e-4, atol=1e-4)

@@ -261,19 +261,24 @@ class Fuser:
 
     def turns_lanes(self, reader: Node, node: Node) -> bool:
         """Whether a contraction's operand is contiguous along the lanes of its result, but would not be if it read
-        through a node that only moves data: one transpose is faster than gathering every vector."""
+        through a node that only moves data: one transpose is faster than gathering every vector. Not where the operand
+        would lie along the sum: then the schedule lets lanes run that way, or turns round what a tile needs."""
         if not reader.stages or not movement(node.stage):
             return False
         target, (read, *_) = reader.stage.targets[0], loads_of(reader.stage, node.result)
         lanes = [t for t, c in linear(flat(self.a.shapes[target.buffer], target.indices))[0].items() if c == 1]
         if len(lanes) != 1 or linear(flat(self.a.shapes[node.result], read.indices))[0].get(lanes[0]) != 1:
             return False
-        last = node.stage.targets[0].indices[-1]
+        written = node.stage.targets[0].indices
         value = node.stage.targets[0].value
         assert isinstance(value, Load)
         ranges = {v: (0, n - 1) for v, n in node.stage.dims}
         along = linear(flat(self.a.shapes[value.buffer], [simplify(i, ranges) for i in value.indices]))[0]
-        return along.get(last, 0) != 1
+        if along.get(written[-1], 0) == 1:
+            return False
+        near = [read.indices[d] for d, v in enumerate(written) if along.get(v, 0) == 1]
+        summed = len(near) == 1 and isinstance(near[0], Var) and near[0].name in reader.stage.reduction
+        return not (summed and self.a.shapes[value.buffer].dtype == "f32")
 
     def reads(self, reader: Node, node: Node) -> int:
         if reader.index in self.a.opaque_reads:
