@@ -148,10 +148,19 @@ def test_guided_search_finds_what_random_search_does_not():
     space = Space(matmul(24, 96, 64), MACHINE)
     assert space.count() > 96
     guided, blind = (
-        sum(sum(finished(Search(space, CostModel(seed=s) if with_model else None, seed=s), 6)) for s in range(2))
+        sum(finished(Search(space, CostModel(seed=s) if with_model else None, seed=s), 6)[-1] for s in range(5))
         for with_model in (True, False)
     )
     assert guided < blind
+
+
+def test_search_crosses_forks_first():
+    pytest.importorskip("lightgbm")
+    space = Space(matmul(24, 96, 64), MACHINE)
+    named = {n for n, d in space.decisions.items() if isinstance(d.chosen, (bool, str)) and len(d.candidates) > 1}
+    first = Search(space, CostModel(seed=0), seed=0).propose(4 + len(named))
+    ways = [{n for n in named if c.decisions.get(n) != space.default.decisions[n]} for c in first[: len(named)]]
+    assert named and sorted(w for way in ways for w in way) == sorted(named)
 
 
 def test_failures_are_not_parents(space):

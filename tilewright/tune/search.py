@@ -2,7 +2,9 @@
 
 Each round breeds a pool: neighbours and children of the best candidates measured so far, and random ones. The model
 ranks the pool, the first go to measurement, and a few random ones with them, so that a wrong model cannot keep a region
-out of sight. Nothing is proposed twice. Without a model it is random search."""
+out of sight. The first of all are the default schedule with one yes-or-no decision taken otherwise: in a large space
+hardly a candidate is tried on the other side of such a fork. Nothing is proposed twice. Without a model it is random
+search."""
 
 from __future__ import annotations
 
@@ -49,6 +51,7 @@ class Search:
         self.seen |= {self.space.default.key, self.space.default.digest}
         self.ranked.append((1.0, self.space.default))
         self.exhausted = False
+        self._forks = self.space.forks() if self.model is not None else iter(())
 
     # ---- what is known ----
 
@@ -98,6 +101,10 @@ class Search:
             self._take(self.hints.pop(0), chosen)
         if self.space.count() <= SMALL:
             self._from_list(count, chosen)
+            return chosen
+        while len(chosen) < count and (fork := next(self._forks, None)) is not None:
+            self._take(fork, chosen)
+        if len(chosen) == count:
             return chosen
         guided = self.model is not None and self.model.ready
         random_ones = count if not guided else max(1, round(count * self.epsilon))

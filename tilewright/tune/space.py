@@ -137,6 +137,17 @@ class Space:
         for value in sorted(d.candidates, key=lambda c: c != d.default):
             yield from self._branch({**given, d.name: value})
 
+    def forks(self) -> Iterator[Candidate]:
+        """The default with one yes-or-no (or named) decision taken otherwise, in the order in which the rule asks:
+        what it leads to (another loop in the lanes, another form) has later decisions of its own."""
+        for name, d in self.decisions.items():
+            for value in d.candidates:
+                if value == d.chosen or not isinstance(value, (bool, str)):
+                    continue
+                found = self.realize({name: value})
+                if found is not None and found.decisions.get(name) == value:
+                    yield found
+
     # ---- moving ----
 
     def sample(self, rng: random.Random) -> Candidate:
