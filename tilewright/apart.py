@@ -80,7 +80,11 @@ def _compile(source: Path, options: Options, to: Path) -> bool:
     from .compiler import compile_state
     from .kept import write
     from .runtime.executable import Executable
+    from .targets.base import find
 
+    target: Any = find(options.target)
+    if hasattr(target, "start") and options.job_count > 1:  # its processes start while this one reads the model
+        target.start(options.job_count)
     state, made = compile_state(source, keep=False, **{f.name: getattr(options, f.name) for f in fields(options)})
     if not isinstance(made, Executable):
         return False

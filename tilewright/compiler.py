@@ -20,12 +20,12 @@ import numpy as np
 
 from .errors import ModelError, TilewrightError, UsageError
 from .ir.graph import Graph
-from .options import Options
+from .options import Options, get
 from .program.build import KernelInfo, build_program
 from .program.memory import check_limit
 from .program.package import Package
 from .program.program import ALIGN
-from .report.facts import kernel_facts
+from .report.facts import about
 from .report.precision import precision_notes
 from .runtime.executable import Executable
 from .schedule.finish import finish
@@ -135,7 +135,8 @@ def simplify(state: State) -> None:
 
 def layout(state: State) -> None:
     if state.module.level == 2:
-        _passes(state, LAYOUT)
+        lanes = getattr(state.description, "image_lanes", 0) if state.options.precision == "f32" else 0
+        _passes(state, LAYOUT.replace("layout", f"layout{{lanes={lanes}}}", 1))
         # tiles of bf16 multiply more than Winograd's method saves
         tiles = state.options.precision == "bf16" and any(
             t.dtype == "bf16" for t in getattr(state.description, "tiles", ())
@@ -190,10 +191,8 @@ def fuse_graph(state: State) -> None:
 def schedule_kernels(state: State) -> None:
     """Kernels -> loop nests: by the tuning database if it has them, else by the default rules."""
     tuned = _open_tuned(state)
-    for function in state.module.functions():
-        kernel = read_kernel(function)
-        if _recall(state, kernel, function, tuned):
-            continue
+    functions = state.module.functions()
+    for kernel in _make(state, [k for f in functions if not _recall(state, k := read_kernel(f), f, tuned)]):
         state.kernels[kernel.name] = kernel
         if tuned is not None:
             state.schedules[kernel.name], state.nests[kernel.name] = tuned.schedule(kernel, state.description)
@@ -232,6 +231,19 @@ def _recall(state: State, kernel: Kernel, function: Any, tuned: Any) -> bool:
         return False
     state.recalled[kernel.name] = known
     return True
+
+
+def _make(state: State, kernels: list[Kernel]) -> list[Kernel]:
+    """Let worker processes take new kernels all the way to object code, if there are several of both; returns those
+    that are left."""
+    texts = {k.name: state.unknown[k.name] for k in kernels if k.name in state.unknown}
+    if len(texts) < 2 or state.options.job_count < 2 or get("TILEWRIGHT_COMPILE") == "inprocess":
+        return kernels
+    made = state.memo.make(texts, state.options.job_count)
+    state.recalled.update(made)
+    for name in made:
+        del state.unknown[name]
+    return [k for k in kernels if k.name not in made]
 
 
 def make_package(state: State) -> None:
@@ -496,27 +508,21 @@ def report(state: State) -> dict[str, Any]:
 
 def _kernel_reports(state: State) -> Iterator[dict[str, Any]]:
     for name, scheduled in state.schedules.items():
-        stats = state.stats.get(name, {})
-        about = {
-            "symbol": name,
-            "kind": scheduled.rule,
-            **({"compile_s": round(sum(stats.values()), 3)} if stats else {}),
-            **kernel_facts(state.kernels[name], scheduled),
-        }
-        _remember(state, name, about)
+        known = about(state.kernels[name], scheduled, state.stats.get(name, {}))
+        _remember(state, name, known)
         result = state.tuned.used.get(name) if state.tuned is not None else None
         yield (
-            {**about, "schedule": f"tuned {result.speedup:.2f}x: {_choices(result.decisions)}"}
+            {**known, "schedule": f"tuned {result.speedup:.2f}x: {_choices(result.decisions)}"}
             if result is not None
-            else about
+            else known
         )
 
 
-def _remember(state: State, name: str, about: dict[str, Any]) -> None:
+def _remember(state: State, name: str, known: dict[str, Any]) -> None:
     """Leave a kernel that was scheduled in the default way to later compilations."""
     if name in state.unknown:
         text = state.unknown[name]
-        state.memo.remember(text, str(state.nests[name]), state.emitted[name], state.infos[name], about)
+        state.memo.remember(text, str(state.nests[name]), state.emitted[name], state.infos[name], known)
 
 
 def _choices(decisions: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from tilewright import compiler
 from tilewright.program.build import KernelInfo
 from tilewright.schedule import rules
 from tilewright.schedule.nest import Pack
+from tilewright.targets.cpu import memo
 from tilewright.targets.cpu.cache import KernelCache
 from tilewright.targets.cpu.host import host
 from tilewright.targets.cpu.memo import KernelMemo, Remembered
@@ -44,6 +45,26 @@ def test_second_time_nothing_is_scheduled(compiled, monkeypatch):
     assert json.loads(json.dumps({k["symbol"]: k for k in old.report["kernels"]})) == known
     assert sorted(old.levels["schedule"].split()) == sorted(new.levels["schedule"].split())
     assert old.program == new.program
+
+
+def test_workers_make_new_kernels(compiled, monkeypatch, tmp_path):
+    """Two processes take the kernels all the way, and the program is the same."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "another"))
+    monkeypatch.setattr(compiler, "schedule_kernel", no_schedule)
+    made = tw.compile(MODEL, jobs=2, tuned=False)
+    old, new = compiled._package, made._package
+    assert old.program == new.program and old.objects == new.objects
+    assert [sorted(p.levels["emit"].splitlines()) for p in (old, new)] == [sorted(old.levels["emit"].splitlines())] * 2
+    about = [{k["symbol"]: {**k, "compile_s": 0} for k in p.report["kernels"]} for p in (old, new)]
+    assert json.loads(json.dumps(about[0])) == json.loads(json.dumps(about[1]))
+    tw.compile(MODEL, tuned=False)  # and a third compilation finds them
+
+
+def test_what_workers_cannot_make_is_compiled_here(monkeypatch, tmp_path):
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.setattr(memo, "compile_each", lambda jobs, *_, **__: {j.symbol: "the process died" for j in jobs})
+    x, y = np.ones((5, 8), np.float32), np.ones((8, 16), np.float32)
+    assert tw.compile(MODEL, jobs=2)(x, y)[0] == pytest.approx(1 / 16)
 
 
 @pytest.mark.parametrize("options", [{"verify": True}, {"cache": False}, {"stop_after": "schedule"}])

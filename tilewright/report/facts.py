@@ -3,6 +3,7 @@ rule that is not made for it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..schedule.nest import For, exprs, walk_stmts
@@ -16,6 +17,17 @@ from ..tensor.kernel import Kernel
 EXPECTED = {"contraction": "contraction", "reduction": "rows", "elementwise": "elementwise", "opaque": "opaque"}
 #: operations of a loop nest that stand for an instruction of another precision than the kernel's own
 INSTRUCTIONS = {"dot2": "bf16", "dot4": "i8"}
+
+
+def about(kernel: Kernel, scheduled: Scheduled, seconds: Mapping[str, float]) -> dict[str, Any]:
+    """A kernel's part of the report: ``symbol``, ``kind``, ``compile_s`` (the sum of `seconds`, if there are any), and
+    its facts."""
+    return {
+        "symbol": kernel.name,
+        "kind": scheduled.rule,
+        **({"compile_s": round(sum(seconds.values()), 3)} if seconds else {}),
+        **kernel_facts(kernel, scheduled),
+    }
 
 
 def kernel_facts(kernel: Kernel, scheduled: Scheduled) -> dict[str, Any]:
@@ -69,4 +81,4 @@ def _work(kernel: Kernel, scheduled: Scheduled) -> Work:
     return Work(work.flops, work.integer_ops, special or work.precision, work.touched)
 
 
-__all__ = ["EXPECTED", "fell", "kernel_facts", "what"]
+__all__ = ["EXPECTED", "about", "fell", "kernel_facts", "what"]

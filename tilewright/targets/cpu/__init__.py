@@ -43,6 +43,12 @@ class CpuTarget:
             ),
         )
 
+    def start(self, workers: int) -> None:
+        """Start the processes that compile kernels, so that their imports overlap with other work."""
+        from .pool import start_workers
+
+        start_workers(workers)
+
     def memo(self, description: CpuDescription) -> Any:
         """What earlier compilations for this machine found; see `memo.KernelMemo`."""
         from .memo import KernelMemo

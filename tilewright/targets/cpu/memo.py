@@ -1,5 +1,5 @@
 """What scheduling and emitting a kernel gave, kept on disk beside the objects: a second compilation of a model does
-neither.
+neither. Workers make such entries for a model's new kernels, several at a time.
 
 The key is the level-3 text of the kernel, the machine, and the source of this package: with another version of a rule
 nothing is found. What the tuner found for a kernel is not kept here.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from ...program.build import KernelInfo
 from ...schedule.nest import Pack
 from .cache import KernelCache
 from .host import CpuDescription
+from .pool import Job, compile_each
 
 #: part of every key; another one for another form of the entries
 FORM = "memo 1"
@@ -32,20 +34,18 @@ class Remembered:
     info: KernelInfo
     report: dict[str, Any]
 
-    def to_bytes(self) -> bytes:
+    def to_json(self) -> dict[str, Any]:
         info = self.info
         packs = [[i, p.source, p.splits, p.order, p.repeats] for i, p in info.packs.items()]
-        data = {
+        return {
             "nest": self.nest,
             "emitted": self.emitted,
             "info": [info.scratch, packs, info.parallel, info.inplace, info.pieces],
             "report": self.report,
         }
-        return zlib.compress(json.dumps(data).encode(), 1)
 
     @staticmethod
-    def from_bytes(data: bytes) -> Remembered:
-        found = json.loads(zlib.decompress(data))
+    def from_json(found: dict[str, Any]) -> Remembered:
         scratch, packs, parallel, inplace, pieces = found["info"]
         info = KernelInfo(
             scratch,
@@ -59,12 +59,19 @@ class Remembered:
         )
         return Remembered(found["nest"], found["emitted"], info, found["report"])
 
+    def to_bytes(self) -> bytes:
+        return zlib.compress(json.dumps(self.to_json()).encode(), 1)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Remembered:
+        return Remembered.from_json(json.loads(zlib.decompress(data)))
+
 
 class KernelMemo:
     """The kernels of one machine; see the module docstring."""
 
     def __init__(self, description: CpuDescription, cache: KernelCache | None = None) -> None:
-        self.cache = cache or KernelCache()
+        self.cache, self.description = cache or KernelCache(), description
         self.machine = json.dumps(description.to_json(), sort_keys=True)
 
     def key(self, function: str) -> str:
@@ -78,3 +85,20 @@ class KernelMemo:
     def remember(self, function: str, nest: str, emitted: str, info: KernelInfo, report: dict[str, Any]) -> None:
         """Keep what was made of the kernel with this level-3 text; see `Remembered`."""
         self.cache.put(self.key(function), Remembered(nest, emitted, info, report).to_bytes(), {})
+
+    def make(self, functions: Mapping[str, str], workers: int) -> dict[str, Remembered]:
+        """Schedule, emit and compile kernels (level-3 texts by symbol) in worker processes, and keep what they make.
+
+        Those that fail are not in the result: compiled here, stage by stage, they say what is wrong.
+        """
+        # those of operators take longest: one that begins last would end alone
+        first = sorted(functions, key=lambda name: ('"tw.' not in functions[name], -len(functions[name])))
+        jobs = [Job(name, functions[name], level=3) for name in first]
+        found = {}
+        for name, done in compile_each(jobs, self.description, workers=workers).items():
+            if isinstance(done, str):
+                continue
+            known = found[name] = Remembered.from_json(done.made)
+            self.cache.put(self.key(functions[name]), known.to_bytes(), {})
+            self.cache.put(self.cache.key(known.emitted, self.description), done.data, done.stats)
+        return found

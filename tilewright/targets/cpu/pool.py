@@ -36,21 +36,25 @@ _REPROS_KEPT = 100
 
 @dataclass(frozen=True)
 class Job:
-    """A kernel to compile: its symbol, its level-5 text, and the names of the source nodes it comes from."""
+    """A kernel to compile: its symbol, its text at level 5 (or 3, see `make`), and the names of the source nodes it
+    comes from."""
 
     symbol: str
     mlir_text: str
     names: tuple[str, ...] = ()
+    level: int = 5
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel's object file; `stats` has ``mlir_seconds``, ``llvm_seconds``, ``bytes``; `cached`: it was on disk."""
+    """A kernel's object file; `stats` has ``mlir_seconds``, ``llvm_seconds``, ``bytes``; `cached`: it was on disk;
+    `made`: of a job at level 3, what a `memo.Remembered` is made of."""
 
     symbol: str
     data: bytes
     stats: dict[str, Any] = field(default_factory=dict)
     cached: bool = False
+    made: Any = None
 
 
 Progress = Callable[[int, int, str], None]  # kernels done, kernels in all, the symbol just done
@@ -123,8 +127,8 @@ def compile_many(
 def compile_each(
     jobs: Sequence[Job], description: CpuDescription, *, workers: int | None = None, timeout: float | None = None
 ) -> dict[str, Compiled | str]:
-    """Compile kernels that may fail, for a tuner: by symbol the object, or the reason why there is none. Nothing is
-    cached or saved."""
+    """Compile kernels that may fail: by symbol the object, or the reason why there is none. Nothing is cached or
+    saved."""
     results: dict[str, Compiled | str] = {}
 
     def finish(job: Job, outcome: Compiled | _Failure) -> None:
@@ -233,7 +237,7 @@ class _Worker:
         timer.daemon = True
         timer.start()
         try:
-            head = {"symbol": job.symbol, "description": description.to_json()}
+            head = {"symbol": job.symbol, "level": job.level, "description": description.to_json()}
             send(process.stdin, head, job.mlir_text.encode())
             answer = receive(process.stdout)
         except (BrokenPipeError, OSError):
@@ -245,7 +249,7 @@ class _Worker:
         result, data = answer
         if not result["ok"]:
             return _Failure(result["error"])
-        return Compiled(job.symbol, data, result["stats"])
+        return Compiled(job.symbol, data, result["stats"], made=result.get("made"))
 
     def _give_up(self, process: subprocess.Popen) -> None:
         self.timed_out = True

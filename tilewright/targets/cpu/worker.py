@@ -1,8 +1,9 @@
 """The process that compiles kernels: ``python -m tilewright.targets.cpu.worker``.
 
 It reads requests from stdin and writes answers to stdout until stdin ends, which it also does when the parent dies. A
-message is two little-endian 32-bit lengths, a JSON object and raw bytes. With ``--repro FILE`` it compiles one
-saved kernel instead and lets LLVM's own message through.
+message is two little-endian 32-bit lengths, a JSON object and raw bytes. A request holds a kernel at level 5, or at
+level 3: then the answer also has what was made of it on the way. With ``--repro FILE`` it compiles one saved kernel
+instead and lets LLVM's own message through.
 """
 
 from __future__ import annotations
@@ -55,8 +56,7 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     while (message := receive(requests)) is not None:
         head, body = message
         try:
-            data, stats = compile_kernel(head["symbol"], body.decode(), CpuDescription.from_json(head["description"]))
-            answer, payload = {"ok": True, "stats": stats}, data
+            answer, payload = _answer(head, body.decode())
         except TilewrightError as e:
             answer, payload = {"ok": False, "error": e.message}, b""
         except Exception as e:  # a bug of ours must reach the parent as a message too
@@ -65,6 +65,17 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
             send(answers, answer, payload)
         except BrokenPipeError:
             return
+
+
+def _answer(head: dict[str, Any], text: str) -> tuple[dict[str, Any], bytes]:
+    description = CpuDescription.from_json(head["description"])
+    if head["level"] == 3:
+        from .make import make_kernel
+
+        made, data, stats = make_kernel(text, description)
+        return {"ok": True, "stats": stats, "made": made.to_json()}, data
+    data, stats = compile_kernel(head["symbol"], text, description)
+    return {"ok": True, "stats": stats}, data
 
 
 def repro_text(symbol: str, mlir_text: str, description: CpuDescription) -> str:
@@ -99,6 +110,8 @@ def main(arguments: list[str]) -> int:
     # What MLIR or LLVM print to stdout must not get between the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    from . import make  # noqa: F401 (before the first request comes, if there is time)
+
     serve(sys.stdin.buffer, answers)
     return 0
 

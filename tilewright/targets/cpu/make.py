@@ -1,0 +1,42 @@
+"""What a worker process makes of a kernel at level 3: its loop nest, its MLIR, its object code.
+
+The stages of the pipeline do the same one after the other for all kernels, and the result is the same; here kernels go
+all the way by themselves, each on a core.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_mlir import ir
+
+from ...ir.context import parse, use
+from ...report.facts import about
+from ...schedule.finish import finish
+from ...schedule.machine import lanes
+from ...schedule.rules import schedule
+from ...tensor.kernel import read_kernel
+from .emit import emit
+from .host import CpuDescription
+from .memo import Remembered
+from .stages import kernel_info
+from .worker import compile_kernel
+
+
+def make_kernel(text: str, description: CpuDescription) -> tuple[Remembered, bytes, dict[str, Any]]:
+    """What is made of a kernel (a ``func.func`` on tensors) by the default rules, its object, and the statistics of
+    `compile_kernel`; raises what the stages raise."""
+    module = parse(f"module {{\n{text}\n}}", "a kernel")
+    with use():
+        function: ir.OpView = module.body.operations[0]
+        kernel = read_kernel(function)
+    scheduled = schedule(kernel, description)
+    nest = finish(scheduled.schedule.nest())
+    emitted, scratch = emit(nest, lanes(description), description.features)
+    data, stats = compile_kernel(kernel.name, emitted, description)
+    seconds = {k: v for k, v in stats.items() if k.endswith("seconds")}
+    known = Remembered(str(nest), emitted, kernel_info(nest, scratch), about(kernel, scheduled, seconds))
+    return known, data, stats
+
+
+__all__ = ["make_kernel"]
