@@ -53,7 +53,7 @@ def test_another_format_version(path):
     data = bytearray(path.read_bytes())
     struct.pack_into("<I", data, len(MAGIC), 99)
     path.write_bytes(data)
-    with pytest.raises(PackageError, match=r"has package format 99, this Tilewright \(.*\) reads format 2"):
+    with pytest.raises(PackageError, match=r"has package format 99, this Tilewright \(.*\) reads format 3"):
         load(path)
 
 

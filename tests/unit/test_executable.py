@@ -16,8 +16,9 @@ from tilewright.program.plan import Step, Value, plan_memory
 from tilewright.program.program import COPY, BufferRef, Call, Program, TensorInfo
 from tilewright.runtime.executable import MAX_CONTEXTS, Executable
 from tilewright.targets.cpu.assemble import assemble, assembly, mlir_to_llvm
+from tilewright.targets.cpu.entry import entry_llvm
 from tilewright.targets.cpu.host import describe_arm, describe_x86, host
-from tilewright.targets.cpu.program import barriers, program_llvm
+from tilewright.targets.cpu.program import WAITED, barriers, program_llvm
 
 
 @pytest.fixture
@@ -147,6 +148,35 @@ def test_the_gil_is_released(make_package):
     assert results[0][0] == 7
 
 
+def test_a_thread_inside_while_the_interpreter_ends(tmp_path, make_package):
+    """Its call comes back when the interpreter is half gone: the thread ends there, quietly."""
+    flag, seen = TensorInfo("flag", (1,), "i64"), TensorInfo("seen", (1,), "i64")
+    call = Call("wait", (BufferRef("input", 0, 0, 8), BufferRef("output", 0, 0, 8)), (1,), parallel=False)
+    make_package(Program((flag,), (seen,), (), (call,)), {"wait": assemble(WAIT, host())}).save(tmp_path / "wait.tw")
+    code = """
+import sys, threading, time
+import numpy as np
+from tilewright.runtime.executable import load
+
+run, flag = load(sys.argv[1], threads=1), np.zeros(1, np.int64)
+threading.Thread(target=lambda: run(flag), daemon=True).start()
+while run._count == 0 or run._free:
+    time.sleep(0.01)
+
+class Last:
+    flag, sleep = flag, time.sleep
+
+    def __del__(self):
+        self.flag[0] = 1
+        Last.sleep(0.2)
+
+sys.modules["last"] = Last()
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "wait.tw")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_threads_end_with_the_executable(small_package, x):
     def running():
         return sum(t.name.startswith("tilewright-") for t in threading.enumerate())
@@ -256,6 +286,7 @@ def test_the_program_compiles_for_other_systems(small_package, triple):
     listing = assembly(text, describe(triple, ()))
     assert ("isb" if "x86" not in triple else "pause") in listing
     assert ("cntvct" if "x86" not in triple else "rdtsc") in listing.lower()
+    assert "tw_run" in assembly(entry_llvm(WAITED), describe(triple, ()))
 
 
 # ---- barriers ----

@@ -34,7 +34,7 @@ from .program import ALIGN, Program, align_up
 
 MAGIC = b"\x93TILEWR\n"
 #: raised whenever a package of the older kind can no longer be read
-FORMAT = 2
+FORMAT = 3
 PAGE = 4096
 CHUNK = 16 << 20
 _HEAD = struct.Struct("<8sIIQQ")

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..dtypes import NUMPY
 
-#: the arena, the constants, the scratch and the outputs we allocate begin at a multiple of this
+#: the arena, the constants, the scratch and all but small outputs that we allocate begin at a multiple of this
 ALIGN = 64
 SPACES = ("input", "output", "constant", "arena")
 #: the symbol of a call that copies its first argument to its second

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,10 @@ from ..dtypes import DTYPES
 from ..errors import InputError, TilewrightError
 from ..pages import copy_released
 from ..program.program import ALIGN, TensorInfo
+
+#: outputs of fewer bytes begin where NumPy has them begin
+SMALL = 16 << 10
+_BYTE = np.dtype(np.uint8)
 
 
 def aligned_empty(nbytes: int, align: int = ALIGN) -> np.ndarray:
@@ -25,17 +30,23 @@ def aligned_empty(nbytes: int, align: int = ALIGN) -> np.ndarray:
     return raw[start : start + nbytes]
 
 
-def aligned_array(shape: tuple[int, ...], dtype: np.dtype, nbytes: int) -> tuple[np.ndarray, int]:
-    """An uninitialized array, aligned to 64 bytes, and its address."""
-    raw = _bytes(nbytes + ALIGN)
-    start = address(raw)
-    offset = -start % ALIGN
-    return np.ndarray(shape, dtype, raw, offset), start + offset
+def maker(info: TensorInfo) -> Callable[[], np.ndarray]:
+    """A function that makes uninitialized arrays for an output: aligned to 64 bytes, but for small ones, where that
+    takes longer than it saves."""
+    shape, dtype, size = info.shape, info.numpy_dtype, info.nbytes + ALIGN
+    if info.nbytes < SMALL:
+        return partial(np.empty, shape, dtype)
+
+    def make() -> np.ndarray:
+        raw = _bytes(size)
+        return np.ndarray(shape, dtype, raw, -ctypes.addressof(_byte.from_buffer(raw)) % ALIGN)  # type: ignore[arg-type]
+
+    return make
 
 
 def _bytes(size: int) -> np.ndarray:
     try:
-        return np.empty(size, np.uint8)
+        return np.empty(size, _BYTE)
     except MemoryError:
         raise TilewrightError(f"a run needs {size:,} bytes at once, which this machine does not have") from None
 

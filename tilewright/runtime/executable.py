@@ -14,7 +14,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,8 @@ class Executable:
         self.inputs: list[TensorInfo] = list(program.inputs)
         self.outputs: list[TensorInfo] = list(program.outputs)
         self._expected = [(t.numpy_dtype, t.shape) for t in program.inputs]
-        self._results = [(t.shape, t.numpy_dtype, t.nbytes) for t in program.outputs]
+        self._names = [t.name for t in program.inputs]
+        self._makers = [arrays.maker(t) for t in program.outputs]
         self._runner = self._target.load(package, threads if threads is not None else get("TILEWRIGHT_THREADS"))
         self._timed: base.Context | None = None  # the program with time stamps, when it was asked for
         self._timed_lock = threading.RLock()
@@ -97,6 +98,26 @@ class Executable:
         `inputs`; contiguous ones are used in place. `out` gives arrays to write the outputs into. InputError says what
         is wrong with an argument and what is expected.
         """
+        if out is None:
+            results = [make() for make in self._makers]
+        elif (type(out) is list or type(out) is tuple) and len(out) == len(self._makers):
+            results = list(out)
+        else:
+            return self._run_checked(args, out)
+        given: Iterable[Any] = args
+        if len(args) == 1 and type(args[0]) is dict and len(args[0]) == len(self._names):
+            given = map(args[0].get, self._names)
+        context = self._take()
+        try:
+            done = context.enter(*given, *results)
+            if done > 1:
+                context.judge()
+        finally:
+            self._give(context)
+        return results if done else self._run_checked(args, results if out is None else out)
+
+    def _run_checked(self, args: tuple, out: Any) -> list[np.ndarray]:
+        """A call whose arguments are not what `Context.enter` takes as they are: made so, or an InputError."""
         given = self._bind(args)
         pointers = [arrays.address(a) for a in given]
         results, addresses = self._outputs(out, given, pointers)
@@ -168,12 +189,8 @@ class Executable:
         """The arrays to write to, with their addresses; `pointers` are those of the inputs."""
         if out is not None:
             return arrays.check_outputs(out, self.outputs, given, pointers)
-        results, addresses = [], []
-        for form in self._results:
-            array, at = arrays.aligned_array(*form)
-            results.append(array)
-            addresses.append(at)
-        return results, addresses
+        results = [make() for make in self._makers]
+        return results, [arrays.address(a) for a in results]
 
     def _take(self) -> base.Context:
         """A context nobody uses; a new one if there are not too many; else wait.

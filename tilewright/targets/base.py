@@ -69,13 +69,28 @@ class Tuning(Protocol):
 
 
 class Context(Protocol):
-    """Memory and threads for one run of a program at a time."""
+    """Memory and threads for one run of a program at a time.
+
+    `enter` runs it at once on the arrays given, inputs then outputs, if that is simple. It returns 0 if not (nothing
+    has run, and `run` has to be used), 1 if it ran, 2 if `judge` has to be called before the next run.
+    `not_at_once` stands for targets that know no such way.
+    """
+
+    enter: Callable[..., int]
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Stamps | None = None) -> None:
         """Run once on the addresses of the arrays. A `Runner.timed` program fills `stamps`; no other takes any."""
 
+    def judge(self) -> None:
+        """Look at what the last run was like, for the next one."""
+
     def close(self) -> None:
         """End the threads; the context cannot be used any more."""
+
+
+def not_at_once(*arrays: np.ndarray) -> int:
+    """An `enter` that leaves every call to `run`."""
+    return 0
 
 
 class Runner(Protocol):

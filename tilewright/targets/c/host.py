@@ -15,6 +15,7 @@ from typing import Any
 from ...errors import PackageError, UsageError
 from ...program.package import Package
 from ...runtime.arrays import address, aligned_empty
+from ..base import not_at_once
 from .library import ERRORS, Layout, files, layout
 
 FLAGS = ("-std=c99", "-O2", "-shared", "-fPIC")
@@ -50,6 +51,8 @@ class CRunner:
 class CContext:
     """An arena for one run at a time."""
 
+    enter = staticmethod(not_at_once)
+
     def __init__(self, function, lay: Layout) -> None:
         self.function, self.size = function, lay.arena
         self.arena = aligned_empty(lay.arena, max(64, lay.align))
@@ -58,6 +61,9 @@ class CContext:
         code = self.function(address(self.arena), self.size, *inputs, *outputs)
         if code:
             raise PackageError(f"the model returned {ERRORS[code][0]}: {ERRORS[code][1]}", stage="run")
+
+    def judge(self) -> None:
+        pass
 
     def close(self) -> None:
         pass

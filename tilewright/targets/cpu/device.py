@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from time import perf_counter_ns
 
@@ -23,7 +23,8 @@ from ...program.package import Package
 from ...program.program import align_up
 from ...runtime.arrays import address, aligned_empty
 from ...runtime.timeline import Stamps
-from . import image
+from .. import base
+from . import entry, image
 from .assemble import assemble, target_machine
 from .host import CpuDescription, host
 from .program import MAIN, SLOT_BYTES, SLOTS, WAITED, field_offset, program_llvm, state_bytes
@@ -31,7 +32,7 @@ from .team import Team
 
 #: how long an idle worker polls for the next job before it sleeps: longer than the way through Python between two calls
 SPIN_SECONDS = 50e-6
-_ENTRIES = ("tw_run", "tw_worker", "tw_stop", "tw_clock")
+_ENTRIES = ("tw_run", "tw_worker", "tw_stop", "tw_clock", "tw_enter")
 _link_lock = threading.Lock()
 
 
@@ -54,13 +55,14 @@ class CpuRunner:
             description = CpuDescription.from_json(package.description)
             objects = {**objects, MAIN: assemble(program_llvm(self.program, description, timed=True), description)}
         self._library = _link(objects)
-        run, worker, stop, clock = (self._library[name] for name in _ENTRIES)
+        run, worker, stop, clock, self.tw_enter = (self._library[name] for name in _ENTRIES)
         # CFUNCTYPE releases the GIL for the time of the call.
         self.tw_run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(run)
         self.tw_worker = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(worker)
         self.tw_stop = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(stop)
         self.tw_clock = ctypes.CFUNCTYPE(ctypes.c_int64)(clock)
         self._constant_table = _pointers([address(c) for c in self.constants])
+        self.forms = entry.Forms(self.program.inputs, self.program.outputs)
 
     @property
     def seconds_per_tick(self) -> float:
@@ -83,8 +85,8 @@ class CpuContext:
         self.runner = runner
         self.arena = aligned_empty(program.arena_size)
         self.scratch = aligned_empty(stride * threads)
-        self.inputs = (ctypes.c_void_p * max(1, len(program.inputs)))()
-        self.outputs = (ctypes.c_void_p * max(1, len(program.outputs)))()
+        self._first_output = len(program.inputs)
+        self._addresses = _pointers([0] * (len(program.inputs) + len(program.outputs)))
         self.state = aligned_empty(state_bytes(threads), 128)
         self.state[:] = 0
         self._state = address(self.state)
@@ -93,8 +95,8 @@ class CpuContext:
         for name, value in {
             "threads": threads,
             "team": threads,
-            "inputs": ctypes.addressof(self.inputs),
-            "outputs": ctypes.addressof(self.outputs),
+            "inputs": ctypes.addressof(self._addresses),
+            "outputs": ctypes.addressof(self._addresses) + 8 * self._first_output,
             "constants": ctypes.addressof(runner._constant_table),
             "arena": address(self.arena),
             "scratch": address(self.scratch),
@@ -109,6 +111,11 @@ class CpuContext:
         self._size, self._ran, self._waited = (
             ctypes.c_int64.from_address(self._state + at) for at in (field_offset("team"), field_offset("ran"), WAITED)
         )
+        self._entry: entry.Entry | None = None
+        self.enter: Callable[..., int] = base.not_at_once
+        if entry.usable() and not runner.is_timed:  # who calls a timed program gives memory for its stamps
+            self._entry = entry.Entry(runner.tw_enter, self._state, ctypes.addressof(self._addresses), runner.forms)
+            self.enter = self._entry.function
         self._workers = _Workers(runner, self.state, threads)
         # The thread functions hold the workers, not the context: a context that is dropped ends its threads.
         self._finalizer = weakref.finalize(self, self._workers.stop)
@@ -117,17 +124,23 @@ class CpuContext:
     def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Stamps | None = None) -> None:
         """Run the program once on arrays at these addresses; returns when all threads are done."""
         assert (stamps is not None) == self.runner.is_timed
-        own_inputs, own_outputs = self.inputs, self.outputs
+        addresses = self._addresses
         for i, pointer in enumerate(inputs):
-            own_inputs[i] = pointer
-        for i, pointer in enumerate(outputs):
-            own_outputs[i] = pointer
+            addresses[i] = pointer
+        for i, pointer in enumerate(outputs, self._first_output):
+            addresses[i] = pointer
         if stamps is not None:
             stamps.check(self.runner.threads, len(self.runner.program.calls))
             self._stamps.value = stamps.address
         self._run(self._state)
         if stamps is None and (self._waited.value or self._team.busy):
-            self._size.value = self._team.after(self._ran.value, self._waited.value)
+            self.judge()
+
+    def judge(self) -> None:
+        """How many threads the next run gets, after one in which threads waited or while the team is watched."""
+        self._size.value = self._team.after(self._ran.value, self._waited.value)
+        if self._entry is not None:
+            self._entry.watch(self._team.busy)
 
     def close(self) -> None:
         self._finalizer()

@@ -13,6 +13,7 @@ is the same program with time stamps of every call on every thread, in the layou
     tw_worker(state, tid)    the other threads: wait for jobs and do a share of each that they are in until tw_stop
     tw_stop(state)           end all workers
     tw_clock()               the clock of the time stamps and of the spin time, in ticks
+    tw_enter(self, ...)      a call from Python, which ends in tw_run: an object of its own (`entry.py`)
 
 The state is one block of memory laid out below; the fields that threads write to each other lie in lines of their own.
 An idle worker spins for a while, then blocks on a lock of its own through functions of the interpreter's C library,
@@ -27,11 +28,13 @@ many threads the next one gets. The result does not depend on that: kernels divi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from ...program.program import COPY, BufferRef, Call, Program
 from ...runtime.timeline import CALL, JOB_BEGIN, JOB_END, PER_CALL, RUN_BEGIN, RUN_END, row_bytes
 from .assemble import assemble
 from .builtins import BUILTINS, builtins_llvm
+from .entry import entry_llvm
 from .host import CpuDescription
 from .pieces import call_in_pieces, in_pieces, pieces_llvm
 
@@ -49,6 +52,8 @@ SLOT_BYTES = 128
 
 #: the object with the functions of this file
 MAIN = "tw.main"
+#: the object with the entry from Python, which is the same for all programs
+ENTRY = "tw.entry"
 #: copies of fewer bytes are not worth dividing
 _PARALLEL_COPY = 64 << 10
 #: polls of a barrier before a thread offers its core to others, and its wait counts as a long one
@@ -104,15 +109,22 @@ def program_llvm(program: Program, description: CpuDescription, timed: bool = Fa
 
 
 def assemble_program(program: Program, kernels: Mapping[str, bytes], description: CpuDescription) -> dict[str, bytes]:
-    """All objects of a package: the kernels that are called, the program's own, and LLVM's support functions if needed.
+    """All objects of a package: the kernels that are called, the program's own, the entry from Python, and LLVM's
+    support functions if needed.
 
     KeyError if a kernel is missing.
     """
     objects = {symbol: kernels[symbol] for symbol in program.symbols}
     objects[MAIN] = assemble(program_llvm(program, description), description)
+    objects[ENTRY] = _entry(description)
     if any(name.encode() in data for name in BUILTINS for data in objects.values()):
         objects["tw.builtins"] = assemble(builtins_llvm(), description)
     return objects
+
+
+@lru_cache(maxsize=8)
+def _entry(description: CpuDescription) -> bytes:
+    return assemble(entry_llvm(WAITED), description)
 
 
 def _quoted(symbol: str) -> str:
