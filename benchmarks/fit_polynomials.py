@@ -112,6 +112,69 @@ def fit(f: Fit) -> tuple[list[float], float]:
     return fixed, error
 
 
+@dataclass(frozen=True)
+class Pieces:
+    """An odd function on [0, `top`] in 16 pieces: ``value + d (c0 + c1 d + ...)``, `d` counted from a point of each
+    piece. With ``u = 1 + scale x`` the pieces are quarters of the four octaves of u, so four bits of u tell which. The
+    points are floats at which the function is nearly a float too, and 0 in the first piece. There, where `beside`, x
+    itself is the value: c0 is not what the function's slope is, but what that has beyond 1."""
+
+    name: str
+    doc: str
+    target: Function
+    top: float
+    count: int
+    beside: bool = False
+
+    def scale(self) -> float:
+        return float(np.float32(14.9999 / self.top))  # u stays below 16, however it is rounded
+
+    def edges(self) -> list[float]:
+        return [(2.0 ** (j // 4) * (1 + j % 4 / 4) - 1) / self.scale() for j in range(17)]
+
+    def points(self) -> list[tuple[float, float]]:
+        """For every piece, the point from which it is counted and the function there."""
+        found = [(0.0, 0.0)]
+        for low, high in zip(self.edges()[1:-1], self.edges()[2:], strict=True):
+            near = np.linspace((3 * low + high) / 4, (low + 3 * high) / 4, 2001).astype(np.float32)
+            values = (float(np.float32(self.target(mp.mpf(float(x))))) for x in near)
+            found.append(min(zip(map(float, near), values, strict=True), key=self.off))
+        return found
+
+    def off(self, point: tuple[float, float]) -> float:
+        """By how much the function misses the float that stands for it."""
+        return abs(float(self.target(mp.mpf(point[0])) - point[1]))
+
+    def fits(self) -> list[Fit]:
+        """The polynomial of every piece."""
+        return [self._fit(j, *point) for j, point in enumerate(self.points())]
+
+    def _fit(self, piece: int, point: float, value: float) -> Fit:
+        low, high = (e - point for e in self.edges()[piece : piece + 2])
+        pad = 1e-6 * (point + high)  # u is rounded
+        beside = self.beside and not piece
+        return Fit(
+            f"{self.name}[{piece}]",
+            "",
+            lambda d: (self.target(point + d) - value) / d - beside,
+            lambda d: d / self.target(point + d),
+            (low - pad if piece else 0.0, high + pad),
+            self.count,
+        )
+
+    def fit(self) -> tuple[list[tuple[float, ...]], float]:
+        """Tables of the points, the values, c0, c1 ... of all pieces, and the largest weighted error."""
+        found = [fit(f) for f in self.fits()]
+        columns = [(*point, *c) for point, (c, _) in zip(self.points(), found, strict=True)]
+        return list(zip(*columns, strict=True)), max(error for _, error in found)
+
+    def error_of(self, tables: Sequence[Sequence[float]]) -> float:
+        """The largest weighted error with these tables, whose points and values must be those of `points`."""
+        same = [tuple(map(float, map(np.float32, x))) for x in zip(*tables[:2], strict=True)] == self.points()
+        errors = (error_of(f, c) for f, c in zip(self.fits(), zip(*tables[2:], strict=True), strict=True))
+        return max(errors) if same else float("inf")
+
+
 def factors(value: mp.mpf) -> tuple[float, float]:
     """Two float32 whose exact product is `value` almost to float64: for an fma, a constant of twice the precision."""
     best = (mp.inf, 0.0, 0.0)
@@ -244,8 +307,13 @@ FITS = [
     ),
 ]
 
+PIECES = [
+    Pieces("ERF_PIECES", "erf(x), 0 <= x <= 4", mp.erf, 4.0, 5, beside=True),
+    Pieces("TANH_PIECES", "tanh(x), 0 <= x <= 9.5", mp.tanh, 9.5, 5),
+]
 
-def render(fits: list[Fit]) -> str:
+
+def render(fits: list[Fit], pieces: list[Pieces]) -> str:
     """The text of coefficients.py."""
     lines = [
         '"""Coefficients of the polynomials, lowest power first; every one is a float32.',
@@ -262,6 +330,15 @@ def render(fits: list[Fit]) -> str:
         coefficients, error = fit(f)
         lines += ["", f"# {f.doc}: {error:.1e}", f"{f.name} = ("]
         lines += [f"    {np.float32(c)!s}," for c in coefficients] + [")"]
+    lines += ["", "# fmt: off"]
+    for p in pieces:
+        tables, error = p.fit()
+        lines += ["", f"# {p.doc}: points, values and polynomials of 16 pieces; error relative to it: {error:.1e}"]
+        lines += [f"{p.name}_SCALE = {np.float32(p.scale())!s}", f"{p.name} = ("]
+        for table in tables:
+            octaves = (", ".join(str(np.float32(c)) for c in table[i : i + 4]) for i in range(0, 16, 4))
+            lines += ["    (", *(f"        {octave}," for octave in octaves), "    ),"]
+        lines += [")"]
     return "\n".join(lines) + "\n"
 
 
@@ -270,7 +347,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="compare with the file instead of writing it")
     arguments = parser.parse_args()
     if not arguments.check:
-        OUTPUT.write_text(render(FITS), encoding="utf-8")
+        OUTPUT.write_text(render(FITS, PIECES), encoding="utf-8")
         print(f"wrote {OUTPUT.name}")
         return
     from tilewright.tensor.mathlib import coefficients
@@ -280,6 +357,11 @@ def main() -> None:
         print(f"{f.name:12} {found:.1e} (fitted anew: {best:.1e})")
         if found > allowed(best):
             raise SystemExit(f"{f.name} of {OUTPUT.name} is worse than what this script finds")
+    for p in PIECES:
+        found, best = p.error_of(getattr(coefficients, p.name)), p.fit()[1]
+        print(f"{p.name:12} {found:.1e} (fitted anew: {best:.1e})")
+        if found > allowed(best):
+            raise SystemExit(f"{p.name} of {OUTPUT.name} is worse than what this script finds")
 
 
 if __name__ == "__main__":

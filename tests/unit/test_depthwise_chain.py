@@ -19,6 +19,7 @@ from tilewright.runtime.executable import Executable
 from tilewright.schedule.build import BuiltKernel
 from tilewright.schedule.rules import depthwise_chain
 from tilewright.targets.base import find
+from tilewright.targets.cpu.host import CpuDescription
 from tilewright.tensor.chains import row_chain
 from tilewright.tensor.kernel import read_kernel
 from tilewright.tune.space import Space
@@ -112,6 +113,11 @@ CASES = {
     "wide_panels": Case((1, 7, 12, 9), 96, 20, residual=False, then=(1, 1, 1, 1)),
     "large_panels": Case((1, 4, 15, 14), 64, 4, size=5, pads=(2, 2, 2, 2), residual=True),
 }
+
+
+@pytest.fixture(autouse=True)
+def channels_last(monkeypatch):
+    monkeypatch.setattr(CpuDescription, "image_lanes", 0)  # however short a chain is
 
 
 @pytest.fixture

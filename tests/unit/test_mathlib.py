@@ -201,6 +201,10 @@ def test_coefficients_are_as_good_as_what_the_script_finds():
         assert len(found) == f.count
         assert all(c == np.float32(c) for c in found)
         assert fits.error_of(f, found) <= fits.allowed(fits.fit(f)[1]), f.name
+    for p in fits.PIECES:
+        found = getattr(coefficients, p.name)
+        assert all(c == np.float32(c) and len(table) == 16 for table in found for c in table)
+        assert p.error_of(found) <= fits.allowed(p.fit()[1]), p.name
 
 
 # ---- the evaluator -------------------------------------------------------------------------------------------------
@@ -318,16 +322,18 @@ def test_operations_of_machines_with_tables():
     np.testing.assert_array_equal(run("scalef", "f32", x, y), [6, 0.375, INF, 0, NAN, NAN, 2.0**-149])
 
 
-def test_exp_as_compiled():
+@pytest.mark.parametrize("name", sorted(TABLED))
+def test_as_compiled(name):
     """Bit for bit what the expansion means, with tables where the processor has them."""
     x = accuracy.patterns(20011, 300)
     x = np.concatenate([x, np.zeros(-len(x) % 16, np.float32)])
     t = f"tensor<{len(x)}xf32>"
-    y = tw.compile(f'func.func @main(%x: {t}) -> {t} {{ %0 = "tw.exp"(%x) : ({t}) -> {t} return %0 : {t} }}')(x)[0]
+    y = tw.compile(f'func.func @main(%x: {t}) -> {t} {{ %0 = "tw.{name}"(%x) : ({t}) -> {t} return %0 : {t} }}')(x)[0]
     wide = {"avx512f", "avx512dq"} <= set(host().features) and host().vector_bytes == 64
-    np.testing.assert_array_equal(y, evaluate(expanded("exp", tables=wide), {"x": x}))
+    np.testing.assert_array_equal(y, evaluate(expanded(name, tables=wide), {"x": x}))
     with np.errstate(all="ignore"):
-        assert accuracy.ulps(y, np.exp(x.astype(np.float64))).max() <= accuracy.BOUNDS["exp"]
+        exact = accuracy.truth(name, x.astype(np.float64), None)
+        assert accuracy.ulps(y, exact).max() <= accuracy.BOUNDS[name]
 
 
 def test_loads_and_broadcasting():

@@ -114,7 +114,7 @@ PRIMITIVES = [
     "prefetch", "inline", "compute_at", "compute_at", "reverse_compute_at", "reverse_compute_at", "cache_read",
     "cache_read", "cache_write", "rfactor", "decompose_reduction", "decompose_reduction", "pipeline", "pipeline",
     "partial_sums", "partial_sums", "reindex", "pack", "set_scope", "set_order", "tensorize", "flatten",
-    "repeat", "one_pass", "one_pass",
+    "repeat", "one_pass", "one_pass", "cut", "cut", "pad", "stagger", "stagger",
 ]  # fmt: skip
 
 
@@ -128,6 +128,8 @@ def random_step(s: Schedule, rng: random.Random) -> tuple[str, tuple]:
     name = rng.choice(PRIMITIVES)
     if name == "split":
         return name, (loop, rng.choice([1, 2, 3, 4, 5, 8]))
+    if name == "cut":
+        return name, (loop, rng.choice([0, 1, 2, 3, 4]))
     if name == "fuse":
         i = rng.randrange(len(own)) if own else 0
         return name, (tuple(own[i : i + 2]) if len(own[i : i + 2]) == 2 else (loop, rng.choice(loops)))
@@ -135,6 +137,12 @@ def random_step(s: Schedule, rng: random.Random) -> tuple[str, tuple]:
         i = rng.randrange(len(loops))
         after = [v for v in loops[i + 1 :] if v not in s.loops(block)] or loops
         return name, (loops[i], rng.choice(after[:2]))
+    if name == "stagger":
+        i = rng.randrange(len(loops))
+        after = [v for v in loops[i + 1 :] if v not in s.loops(block)] or loops
+        return name, ((loops[i], rng.choice(after[:2])), (0, rng.choice([0, 1, 2])))
+    if name == "pad":
+        return name, (rng.choice([*s.temporaries, *buffers]), rng.choice([1, 4, 8]))
     if name == "reorder":
         chosen = own[rng.randrange(len(own) + 1) :] if own else loops
         return name, tuple(rng.sample(chosen, len(chosen)))

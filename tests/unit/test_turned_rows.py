@@ -23,7 +23,7 @@ MACHINE = CpuDescription(
     "x86_64-unknown-linux-gnu", "x86-64-v4", ("avx512f",), vector_bytes=64, vector_registers=32, cores=1
 )
 #: whole and partial vectors of rows, columns of less, of one, and of more than one vector; rows in two dimensions
-SHAPES = [(160, 3), (203, 4), (1000, 7), (129, 9), (200, 16), (333, 31), (150, 61), (3, 70, 5)]
+SHAPES = [(217, 2), (160, 3), (203, 4), (1000, 7), (129, 9), (200, 16), (333, 31), (150, 61), (3, 70, 5)]
 
 
 def graph(kind: str, shape: tuple[int, ...], dtype: str = "f32") -> str:

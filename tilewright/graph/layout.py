@@ -12,8 +12,9 @@ from torch_mlir import ir
 
 from ..ir import dialect
 from ..ir.graph import Graph
+from .layout_choice import stay_first
 from .passes import PassReport, register
-from .rewrite import Rewriter, defined_by, elementwise, has_one_use, pattern, rewrite, shape, static
+from .rewrite import Pattern, Rewriter, defined_by, elementwise, has_one_use, pattern, rewrite, shape, static
 from .simplify_shape import permutation, reshape_of_reshape, transpose_of_reshape, transpose_of_transpose
 
 #: channels of an image that is better read as it is than transposed
@@ -28,7 +29,8 @@ class Layout:
     ``mode``: "nhwc" always, "nchw" never, "auto" if the graph has a convolution. Transposes move down through
     elementwise operators, residual adds, concat, pad, slice, split, reductions and softmax; a flattening in front of
     constant weights is taken into the weights. What is left stands at inputs and in front of what needs channels
-    first.
+    first. With `lanes`, the f32 of a vector of the machine, "auto" leaves convolutions that stand alone, or in a short
+    chain, as they are where that is estimated to be faster (`layout_choice`).
 
         %0 = "tw.conv"(%x, %w) {...} : (tensor<1x3x8x8xf32>, ...) -> tensor<1x16x8x8xf32>
         %1 = "tw.relu"(%0) : (tensor<1x16x8x8xf32>) -> tensor<1x16x8x8xf32>
@@ -39,12 +41,23 @@ class Layout:
     """
 
     mode: Literal["auto", "nhwc", "nchw"] = "auto"
+    lanes: int = 0
 
     def run(self, graph: Graph) -> PassReport:
         convolutions = any(op.name in ("tw.conv", "tw.conv_transpose", "tw.integer_conv") for op in graph.operations())
         if self.mode == "nchw" or (self.mode == "auto" and not convolutions):
             return {}
-        return rewrite(graph, PATTERNS)
+        first = stay_first(graph, self.lanes) if self.mode == "auto" and self.lanes else set()
+
+        def unless_first(p: Pattern) -> Pattern:
+            def apply(rw: Rewriter, op: ir.Operation) -> Any:
+                return None if op.results[0] in first else p(rw, op)
+
+            apply.__name__ = p.__name__
+            return pattern(*p.roots)(apply)  # type: ignore[attr-defined]
+
+        chosen = [unless_first(few_channels), unless_first(channels_last)]
+        return rewrite(graph, [*chosen, *PATTERNS])
 
 
 def to_last(rank: int) -> tuple[int, ...]:
@@ -228,8 +241,6 @@ def flatten_into_weights(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 PATTERNS = [
-    few_channels,
-    channels_last,
     transpose_of_transpose,
     transpose_of_reshape,
     reshape_of_reshape,

@@ -108,11 +108,10 @@ class Gelu(Activation):
 
     @staticmethod
     def scalar(b, x, *, approximate):
-        if approximate == "tanh":
-            t = b.unary("tanh", (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi))
-        else:
-            t = b.unary("erf", x * math.sqrt(0.5))
-        return x * 0.5 * (t + 1.0)
+        if approximate == "tanh":  # (1 + tanh(t)) / 2 is 1 / (1 + exp(-2 t))
+            twice = -2 * math.sqrt(2 / math.pi)
+            return x / (b.unary("exp", x * (x * x * (0.044715 * twice) + twice)) + 1.0)
+        return x * 0.5 * (b.unary("erf", x * math.sqrt(0.5)) + 1.0)
 
 
 class Silu(Activation):

@@ -81,8 +81,15 @@ class Conv(Operator):
     def lower(b, x, w, bias=None, *, strides, pads, dilations, groups, layout, dtype, x_layout):
         r, own = x.rank - 2, x_layout or layout
         low, high = with_channels(0, 0, pads[:r], own), with_channels(0, 0, pads[r:], own)
-        out = convolve(b, b.pad(x, low, high), w, strides, dilations, groups, layout, x_layout=own)
-        return add_bias(b, out, bias, layout, dtype or x.dtype)
+        x = b.pad(x, low, high)
+        sizes = None
+        if own == layout == "nchw" and all(n == 1 for n in (*w.shape[2:], *strides)):  # a product: lanes along pixels
+            sizes, strides, dilations = x.shape[2:], (1,), (1,)
+            x = b.reshape(x, [*x.shape[:2], math.prod(sizes)])
+            w = b.reshape(w, [*w.shape[:2], 1])
+        out = convolve(b, x, w, strides, dilations, groups, layout, x_layout=own)
+        out = add_bias(b, out, bias, layout, dtype or x.dtype)
+        return out if sizes is None else b.reshape(out, [*out.shape[:2], *sizes])
 
 
 def check_conv(x, w, strides, pads, dilations, layout, dtype=None):

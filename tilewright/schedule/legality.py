@@ -23,16 +23,19 @@ from ..tensor.expr import (
     Var,
     bounds,
     const_value,
+    from_linear,
     linear,
     simplify,
     substitute,
     variables,
     walk,
 )
-from .nest import For, Seq, Stmt, Store, children, exprs, reads, stores, walk_stmts, writes
+from .nest import For, Seq, Stmt, Store, children, exprs, reads, stores, substitute_vars, walk_stmts, writes
 from .region import all_ranges
 
 Ranges = dict[str, tuple[int, int]]
+#: note on a loop that may run in one with those before and after it: by how many iterations it is behind the first
+LAG = "lag"
 #: loops up to this long are enumerated to see whether iterations collide
 _ENUMERATE = 1 << 20
 
@@ -130,7 +133,10 @@ def self_dependent(s: Store) -> bool:
 def crosses_iterations(var: str, a: Stmt, b: Stmt, buffers: dict[str, Buffer], ranges: Ranges) -> str | None:
     """The first buffer of which an iteration of ``for var: a`` and another one of ``for var: b`` may touch the same
     element, one of them writing; None if there is none."""
+    inner = {x.var for s in (a, b) for x in walk_stmts(s) if isinstance(x, For)}
     for name in sorted((writes(a) & (writes(b) | reads(b))) | (reads(a) & writes(b))):
+        if _rows_of_their_own(var, [p for s in (a, b) for x in stores(s) for p in _places(x, name)], inner):
+            continue
         spans = {
             _span(flat(buffers[name], p), var, s, ranges) for s in (a, b) for x in stores(s) for p in _places(x, name)
         }
@@ -141,6 +147,31 @@ def crosses_iterations(var: str, a: Stmt, b: Stmt, buffers: dict[str, Buffer], r
         if max(x[2] for x in spans if x) - min(x[1] for x in spans if x) >= step:
             return name
     return None
+
+
+def iterations_cross(loops: list[For], buffers: dict[str, Buffer], ranges: Ranges) -> str | None:
+    """Why the iterations of loops that follow each other cannot take turns, each in its order; None if they can."""
+    if any(f.kind != "serial" or f.extent != loops[0].extent for f in loops):
+        return f"{', '.join(f.var for f in loops)} do not have the same iterations one by one"
+    v = loops[0].var
+    bodies = [substitute_vars(f.body, {f.var: Var(v)}) for f in loops]
+    for i, a in enumerate(bodies):
+        for f, b in zip(loops[i + 1 :], bodies[i + 1 :], strict=True):
+            crossing = crosses_iterations(v, a, b, buffers, ranges)
+            if crossing:
+                return f"an iteration of {f.var} would touch what another one of {loops[i].var} does to {crossing}"
+    return None
+
+
+def _rows_of_their_own(var: str, places: list[tuple[Expr, ...]], inner: set[str]) -> bool:
+    """Whether some index is the same at all places, another one in every iteration of `var`."""
+    for indices in zip(*places, strict=True):
+        terms = linear(indices[0])[0]
+        if terms.get(Var(var)) and all(i == indices[0] for i in indices):
+            others = {v for t in terms if t != Var(var) for v in variables(t)}
+            if not others & (inner | {var}) and not any(isinstance(x, Load) for t in terms for x in walk(t)):
+                return True
+    return False
 
 
 def _span(position: Expr, var: str, s: Stmt, ranges: Ranges) -> tuple[frozenset, int, int] | None:
@@ -184,11 +215,22 @@ def _vector(f: For, buffers: dict[str, Buffer]) -> str | None:
             shared = writes(s) & (reads(other) | writes(other)) if other is not s else set()
             for name in shared:
                 places = set(_places(s, name)) | set(_places(other, name))
+                if name not in reads(s) | reads(other) and _in_turns(places, buffers[name], f.var):
+                    continue
                 if len(places) != 1 or all(f.var not in variables(i) for i in next(iter(places))):
                     return (
                         f"blocks {s.block} and {other.block} use different elements of {name} in the lanes of {f.var}"
                     )
     return None
+
+
+def _in_turns(places: set[tuple[Expr, ...]], buffer: Buffer, var: str) -> bool:
+    """Whether lanes write elements between each other's: less apart in one lane than neighbouring lanes are."""
+    forms = [linear(from_linear(*linear(flat(buffer, p)))) for p in places]  # x // n * n + x % n is x
+    terms, constants = forms[0][0], [c for _, c in forms]
+    others = {v for t in terms if t != Var(var) for v in variables(t)}
+    apart = abs(terms.get(Var(var), 0))
+    return all(t == terms for t, _ in forms) and var not in others and max(constants) - min(constants) < apart
 
 
 def _places(s: Store, name: str) -> Iterator[tuple[Expr, ...]]:

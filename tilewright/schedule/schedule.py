@@ -11,12 +11,14 @@ from ..tensor.kernel import Kernel
 from .build import Buildable
 from .decisions import Decision
 from .primitives.blocks import BlockPrimitives
+from .primitives.cuts import CutPrimitives
 from .primitives.dots import DotPrimitives
 from .primitives.extremes import ExtremePrimitives
 from .primitives.loops import LoopPrimitives
 from .primitives.memory import MemoryPrimitives, packed_shape
 from .primitives.reductions import ReductionPrimitives
 from .primitives.rounds import RoundPrimitives
+from .primitives.stagger import StaggerPrimitives
 from .primitives.state import ScheduleError, primitive, stage_nest
 from .primitives.tensors import TensorPrimitives
 from .trace import replay
@@ -24,6 +26,7 @@ from .trace import replay
 
 class Schedule(
     LoopPrimitives,
+    CutPrimitives,
     BlockPrimitives,
     ReductionPrimitives,
     DotPrimitives,
@@ -31,6 +34,7 @@ class Schedule(
     TensorPrimitives,
     MemoryPrimitives,
     RoundPrimitives,
+    StaggerPrimitives,
     Buildable,
 ):
     """The loop nest of a kernel while it is being transformed.

@@ -118,7 +118,7 @@ class Fuser:
             return None
         once = g.kind == "opaque" and self.anchor_of(g) in self.writes_once
         if node.op.name == "tensor.pad" and (g.kind == "contraction" or once):
-            return None
+            return "its vectors lie across rows" if self.across_rows(producer, g) else None
         if g.kind == "copy":
             return "it writes its result piece by piece"
         if g.kind == "opaque" and not once:
@@ -143,6 +143,14 @@ class Fuser:
             return len(steps) > 1  # rows in pieces that are shorter than a vector
         terms, _ = linear(flat(self.a.shapes[node.result], node.stage.targets[0].indices))
         return terms.get(run, 0) != 1 or (len(steps) > 1 and extents[run.name] % PIECE != 0)
+
+    def across_rows(self, tail: Node, g: Group) -> bool:
+        """Whether the last loop of a contraction walks through several rows of its group's result (all pixels of an
+        image as one): a border between the rows would cut its vectors into pieces."""
+        row = self.a.shapes[tail.result].shape[-1:]
+        last = [self.nodes[n].stage for n in g.nodes if self.nodes[n].kind == "contraction"][:1]
+        inner = [s.extents[i.name] for s in last for i in s.targets[0].indices[-1:] if isinstance(i, Var)]
+        return bool(row and inner) and inner[0] > row[0] and row[0] % PIECE != 0
 
     def inlined_later(self, node: Node) -> bool:
         """Whether a node only moves data for one contraction, which will read through it (see `backward`)."""

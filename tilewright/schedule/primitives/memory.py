@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, bounds, simplify, walk
+from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, bounds, simplify, variables, walk
 from ...tensor.kernel import Stage
 from ..legality import covers
 from ..nest import (
@@ -46,12 +46,15 @@ class MemoryPrimitives(State):
         *,
         scope: str = "local",
         order: tuple[int, ...] | None = None,
+        moving: str | None = None,
     ) -> str:
         """Let a block read a copy of what one iteration of loop `var` needs of a buffer. Returns the block that copies,
         at the start of the iteration; without `var` the whole buffer is copied before the block.
 
-        Several blocks inside `var` can share a copy. The copy lives in `scope`, with its dimensions in `order`. Refused
-        if the buffer is written in the loop, if a block does not read it, or if it is a block's own result.
+        Several blocks inside `var` can share a copy. The copy lives in `scope`, with its dimensions in `order`. With
+        `moving`, a loop, only what that loop selects is read from the copy: one of the factors of a matrix times its
+        own transpose. Refused if the buffer is written in the loop, if a block does not read it (so), or if it is a
+        block's own result.
 
         >>> from tilewright import Schedule, te
         >>> s = Schedule(te.from_nest('''
@@ -78,9 +81,10 @@ class MemoryPrimitives(State):
         accesses: list[Index] = []
         for b in blocks:
             store = self.store(b)
-            found = [x.indices for x in _loads(store, buffer)]
+            found = [x.indices for x in _loads(store, buffer) if _selects(moving, x)]
             if not found:
-                raise ScheduleError(f"block {b} does not read {buffer}", stage="schedule")
+                so = f" along {moving}" if moving else ""
+                raise ScheduleError(f"block {b} does not read {buffer}{so}", stage="schedule")
             if not any(s is store for s in walk_stmts(at)):
                 raise ScheduleError(f"block {b} is not inside {var}", stage="schedule")
             accesses += found
@@ -105,8 +109,12 @@ class MemoryPrimitives(State):
         copy: Stmt = Store((Target(name, permute(own), Load(buffer, place, source.dtype)),), copy_name)
         for (v, extent), one in reversed(list(zip(dims, single, strict=True))):
             copy = copy if one else For(v, extent, copy)
+
+        def read(x: Load) -> Expr:
+            return Load(name, moved(x.indices), x.dtype) if x.buffer == buffer and _selects(moving, x) else x
+
         for b in blocks:
-            self._replace(self.store(b), redirect(self.store(b), buffer, name, moved))
+            self._replace(self.store(b), rename_loads(self.store(b), read))
         if var is not None:
             f = self.loop(var)
             self._replace(f, replace(f, body=seq(copy, f.body)))
@@ -415,6 +423,11 @@ def _loads(store: Store, buffer: str) -> list[Load]:
     if buffer in {t.buffer for t in store.targets}:
         raise ScheduleError(f"{buffer} is what block {store.block} writes", stage="schedule", hint="use cache_write")
     return [x for e in exprs(store) for x in walk(e) if isinstance(x, Load) and x.buffer == buffer]
+
+
+def _selects(var: str | None, x: Load) -> bool:
+    """Whether a loop (None: any) selects what is read."""
+    return var is None or any(var in variables(i) for i in x.indices)
 
 
 def _whole(b: Buffer) -> tuple[list[Expr], list[int], list[Expr]]:

@@ -1,5 +1,5 @@
 """Primitives for loops that walk over two dimensions as one: buffers without the border between the dimensions, and
-operands that begin again in the middle of a vector."""
+operands that begin again in the middle of a vector. And for the opposite: rows with room behind them."""
 
 from __future__ import annotations
 
@@ -50,6 +50,32 @@ class RoundPrimitives(State):
         self.body = transform(self.body, partial(redirect, old=buffer, new=buffer, index=joined)) or self.body
         shape = (*b.shape[:d], b.shape[d] * n, *b.shape[d + 2 :])
         self.temporaries[buffer] = replace(b, shape=shape)
+
+    @primitive
+    def pad(self, buffer: str, step: int) -> None:
+        """Let the rows of a temporary (its last dimension) take a multiple of `step` elements. Nothing is written to
+        those beyond: rows begin where vectors do, and targets may end a row with a whole vector.
+
+        >>> from tilewright import Schedule, te
+        >>> s = Schedule(te.from_nest('''
+        ... def k(x: f32[4, 6], y: out(f32[4, 6])):
+        ...     t = local(f32[4, 6])
+        ...     for i in serial(4):
+        ...         for j in serial(6):
+        ...             s0: t[i, j] = exp(x[i, j])
+        ...     for m in serial(4):
+        ...         for n in serial(6):
+        ...             s1: y[m, n] = negf(t[m, n])'''))
+        >>> s.pad("t", 4)
+        >>> print(str(s).splitlines()[1])
+            t = local(f32[4, 8])
+        """
+        b = self.temporaries.get(buffer)
+        if b is None or b.scope != "local" or not b.shape:
+            raise ScheduleError(f"{buffer} is no temporary in memory with rows", stage="schedule")
+        if step < 1:
+            raise ScheduleError(f"rows cannot take a multiple of {step} elements", stage="schedule")
+        self.temporaries[buffer] = replace(b, shape=(*b.shape[:-1], -(-b.shape[-1] // step) * step))
 
     @primitive
     def repeat(self, buffer: str, dimension: int, var: str) -> None:

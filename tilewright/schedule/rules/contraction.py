@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from math import gcd, prod
 
 from ...tensor.analysis import is_contraction
-from ...tensor.expr import Load, Op, Var, variables, walk
+from ...tensor.expr import Op, Var, variables, walk
 from ...tensor.kernel import Kernel, Stage
 from ..decisions import Decisions
 from ..machine import Machine, lanes
 from ..schedule import Schedule
-from .common import fuse_outer, load_strides, reads, store_stride
+from .common import fuse_outer, load_strides, store_stride
+from .cut_columns import cut_columns
 from .elementwise import schedule_border
 from .long_sums import (
     Sizes,
@@ -34,7 +35,18 @@ from .long_sums import (
 from .row_lanes import row_lanes, stage_sums, write_rows
 from .sum_lanes import sum_lanes
 from .tile_choice import choose_tile, choose_window_tile, tile_candidates, whole_rows
-from .tiles import LINE, Tile, iterations, only_sum, open_sum, registers
+from .tiles import (
+    LINE,
+    SHORT,
+    Tile,
+    iterations,
+    only_sum,
+    open_sum,
+    pack_columns,
+    registers,
+    to_pack,
+    unroll_reduction,
+)
 from .turned import ROWS as TURNED
 from .turned import Across, lying_across, turn
 
@@ -42,15 +54,17 @@ NAME = "contraction"
 PRIORITY = 20
 
 
-#: reduction loops of up to so many steps are laid out; where all of them are, tiles that need more than LAID_OUT
-#: registers are slower (measured: by 10 to 30%), for LLVM then keeps more alive than the accumulators
-SHORT, LAID_OUT = 4, 18
+#: where all reduction loops are laid out, tiles that need more registers are slower (measured: by 10 to 30%), for LLVM
+#: then keeps more alive than the accumulators
+LAID_OUT = 18
 #: sums of up to so many products are laid out whole, in tiles of fewer registers: what their columns need stays in the
 #: others, if there are enough (measured: 1.05 to 1.35 times as fast, 5 to 12 products)
 HELD, HELD_ROOM = 12, 15
 #: sides of windows up to this one are laid out: what neighbouring windows share is then loaded once (measured: twice as
 #: fast for a window of 5)
 WINDOW = 8
+#: loads that a vector takes which lies across two cache lines, and one of elements that do not follow each other
+SPLIT, PICKED = 2.0, 5.0
 #: rows that lie a multiple of this many bytes apart share the sets of a first-level cache
 PAGE = 4096
 #: sums that hide each other's latency: 8 vectors of AVX-512
@@ -83,9 +97,14 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
     if columns_loop is None:
         return "no loop is contiguous in the result"
     far = any(c is None or not 0 <= c <= CLOSE for _, c in load_strides(s, s.store(block), columns_loop))
+    row_loops = _row_loops(s, block, parallel, columns_loop)
+    if far and row_loops and lying_across(s, anchor, columns_loop, CLOSE):
+        far = not _shared(s, block, columns_loop, row_loops[0])  # else what lies across is turned round once for all
     if not is_contraction(anchor) and (far or anchor.extents[columns_loop] < 4):
         return "its operand is not contiguous along the result"
-    if sums := sum_lanes(s, anchor, columns_loop, _row_loops(s, block, parallel, columns_loop), machine):
+    if by_parts := cut_columns(s, anchor, columns_loop, row_loops, machine):
+        return by_parts.schedule(s, anchor, last, machine)
+    if sums := sum_lanes(s, anchor, columns_loop, row_loops, machine):
         return sums.schedule(s, anchor, last, machine)
     form, extents = _form(s, anchor, columns_loop, machine), anchor.extents
     n, rows, width = form.n, form.rows, form.width
@@ -108,7 +127,7 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
     outer = [v for v in order.loops if not inside or v not in order.inside]
     within = [v for v in order.loops if v not in outer]
     s.reorder(*outer, *blocked.blocks, *within, *blocked.inner, *cut.tile)
-    _pack(s, anchor, columns_loop, tile.rows if staged else columns)
+    pack_columns(s, anchor, columns_loop, tile.rows if staged else columns)
     at = fuse_outer(s, outer)
     assert at is not None
     turn(s, anchor, form.across, at, machine)
@@ -166,7 +185,7 @@ def _lay_out(s: Schedule, reductions: list[str], form: Form, whole: bool, blocke
         for k in reductions:
             s.unroll(k)
     else:
-        _unroll_reduction(s, reductions, SHORT if form.window is None else WINDOW, 2 if blocked else 4)
+        unroll_reduction(s, reductions, SHORT if form.window is None else WINDOW, 2 if blocked else 4)
 
 
 def _beside(s: Schedule, anchor: Stage, form: Form, tile: Tile, machine: Machine) -> int:
@@ -239,8 +258,9 @@ def _choose(s: Schedule, anchor: Stage, form: Form, laid_out: bool, machine: Mac
         room = min(LAID_OUT, room)
     caches = machine.l1_bytes, machine.l2_bytes
     far = _rows_far(s, anchor.name, n, prod(steps) * 2 * width * 4, machine)
-    shared = machine.cores > 1 and not form.batch and not _rows_shared(s, anchor, form, machine)
-    plain = choose_tile(spans, extents[n], width, room, prod(steps), caches, most, far, shared)
+    slides = _slides(s, anchor, n)
+    shared = machine.cores > 1 and not form.batch and not slides and not _rows_shared(s, anchor, form, machine)
+    plain = choose_tile(spans, extents[n], width, room, prod(steps), caches, most, far, shared, slides or 1.0)
     counts = block_counts(steps)
     if len(counts) == 1 or form.batch or form.across or not rows or not _one_weight(s, anchor, n):
         return 1, plain
@@ -315,24 +335,6 @@ def _order(s: Schedule, cut: Cut, needs: int | None, shares: Shares, machine: Ma
     return Order([*batch, run, n_o, inside, *rows[1:]], True, passes, panels, True, [inside, *rows[1:]])
 
 
-def _unroll_reduction(s: Schedule, reductions: list[str], short: int, usual: int) -> None:
-    """Lay out inner reduction loops of up to `short` steps; of a long one, `unroll` (untuned: up to `usual`) steps at a
-    time."""
-    for k in reversed(reductions):
-        if s.extent(k) > short:
-            break
-        s.unroll(k)
-        short = SHORT
-    else:
-        return
-    extent = s.extent(k)
-    # factors that leave a tail were measured and bring nothing; 3, 5 and 6 make tiles of four vectors 40% slower
-    factors = [f for f in (1, 2, 3, 4, 5, 6, 8) if extent % f == 0]
-    factor = s.sample_choice("unroll", factors, max(f for f in (1, 2, 4) if f in factors and f <= usual))
-    if factor > 1:
-        s.unroll(s.split(k, factor)[1])
-
-
 def _prefetch(s: Schedule, anchor: Stage, at: str, order: Order, machine: Machine) -> None:
     """Ask for packed weights before they are used: in a model they come from beyond the second-level cache, and
     hardware prefetching stops at every page.
@@ -388,8 +390,6 @@ def _row_loops(s: Schedule, block: str, parallel: list[str], n: str) -> list[str
     """Loops along which an operand that depends on `n` stays the same, innermost first. Of a reduction of one operand
     the innermost loop, where `n` is short: more sums that need not wait for each other."""
     store = s.store(block)
-    if not is_contraction(s.stages[block]):
-        return [v for v in reversed(parallel) if v != n][:1] if s.extent(n) < ENOUGH else []
     rows = []
     for v in reversed(parallel):
         if v == n:
@@ -398,7 +398,9 @@ def _row_loops(s: Schedule, block: str, parallel: list[str], n: str) -> list[str
         along_n = {str(x): c for x, c in load_strides(s, store, n)}
         if any(c == 0 and along_n[str(x)] != 0 for x, c in strides) and any(c for _, c in strides):
             rows.append(v)
-    return rows
+    if rows or is_contraction(s.stages[block]):
+        return rows
+    return [v for v in reversed(parallel) if v != n][:1] if s.extent(n) < ENOUGH else []
 
 
 def _rows_apart(s: Schedule, block: str, rows: list[str], n: str, machine: Machine) -> int | None:
@@ -421,6 +423,22 @@ def _rows_far(s: Schedule, block: str, n: str, panel: int, machine: Machine) -> 
     return rows > machine.l2_bytes and panel > machine.l1_bytes
 
 
+def _shared(s: Schedule, block: str, n: str, row: str) -> bool:
+    """Whether all operands that depend on `n` are the same along a loop over rows."""
+    along_row = {str(x): c for x, c in load_strides(s, s.store(block), row)}
+    return all(c == 0 or along_row[str(x)] == 0 for x, c in load_strides(s, s.store(block), n))
+
+
+def _slides(s: Schedule, anchor: Stage, n: str) -> float:
+    """How many loads a vector of an operand takes whose window slides along the lanes (a convolution with its channels
+    first): its vectors begin anywhere in a cache line. 0 for other operands."""
+    loads = load_strides(s, s.store(anchor.name), n)
+    slide = [
+        c for x, c in loads if c and any(n in (v := variables(i)) and v & set(anchor.reduction) for i in x.indices)
+    ]
+    return 0.0 if not slide else SPLIT if slide == [1] else PICKED
+
+
 def _window(s: Schedule, anchor: Stage, rows: list[str], n: str) -> tuple[int, int] | None:
     """(step, size) of the window that slides along the first row loop if no operand is shared by the lanes (a depthwise
     convolution); else None."""
@@ -439,41 +457,10 @@ def _window(s: Schedule, anchor: Stage, rows: list[str], n: str) -> tuple[int, i
     return step // inner, s.extent(reductions[-1])
 
 
-def _to_pack(s: Schedule, anchor: Stage, n: str) -> list[tuple[Load, int]]:
-    """Constant operands that depend on `n` in one dimension, and that dimension."""
-    found = []
-    for x in {str(y): y for y in walk(anchor.targets[0].value) if isinstance(y, Load)}.values():
-        where = [d for d, i in enumerate(x.indices) if n in variables(i)]
-        if x.buffer not in s.kernel.constants or x.buffer in s.packs or len(where) != 1 or reads(s, x.buffer) != 1:
-            continue
-        if isinstance(x.indices[where[0]], Var) and all(len(variables(i)) <= 1 for i in x.indices):
-            found.append((x, where[0]))
-    return found
-
-
 def _one_weight(s: Schedule, anchor: Stage, n: str) -> bool:
     """Whether a kernel sums products in f32 with one operand to pack, which depends on the columns and the reduction
     alone."""
-    packed = _to_pack(s, anchor, n)
+    packed = to_pack(s, anchor, n)
     if not is_contraction(anchor) or len(packed) != 1 or s.buffer(anchor.buffer).dtype != "f32":
         return False
     return {v for i in packed[0][0].indices for v in variables(i)} <= {n, *anchor.reduction}
-
-
-def _pack(s: Schedule, anchor: Stage, n: str, block: int) -> None:
-    """Pack constant operands that depend on `n`: tiles of `block` columns first, the reduction dimensions in order,
-    columns last.
-    """
-    for x, d in _to_pack(s, anchor, n):
-        splits = tuple((block,) if i == d else () for i in range(len(x.indices)))
-        reduced = [i for i in range(len(x.indices)) if i != d and variables(x.indices[i]) <= set(anchor.reduction)]
-        kept = [i for i in range(len(x.indices)) if i != d and i not in reduced]
-        # positions after splitting: dimensions behind d move up by one, d itself is followed by its lanes
-        position = {i: i + (1 if i > d else 0) for i in range(len(x.indices))}
-        order = sorted(reduced, key=lambda i: _reduction_rank(anchor, x, i))
-        s.pack(x.buffer, splits, (*[position[i] for i in kept], position[d], *[position[i] for i in order], d + 1))
-
-
-def _reduction_rank(anchor: Stage, x: Load, dimension: int) -> int:
-    names = variables(x.indices[dimension])
-    return next((anchor.reduction.index(v) for v in anchor.reduction if v in names), -1)

@@ -4,7 +4,10 @@ vectors."""
 from __future__ import annotations
 
 import contextlib
+from math import gcd
 
+from ...tensor.analysis import flat
+from ...tensor.expr import linear
 from ...tensor.kernel import Kernel
 from ..decisions import Decisions
 from ..machine import Machine, lanes
@@ -12,14 +15,21 @@ from ..nest import For, Store, walk_stmts
 from ..schedule import Schedule, ScheduleError
 from . import Choose
 from .common import inline_producers, load_strides, merge_loops, store_stride
-from .far_memory import LINE, item
+from .far_memory import LINE, has_function, item
 
 NAME = "elementwise"
 PRIORITY = 40
-#: rows and columns from which a tile is worth transposing in registers
-TRANSPOSED = 4
+#: vectors from which a tile is worth transposing in registers, and the fewest rows that are
+TRANSPOSED, ROWS = 4, 2
+#: up to so many columns of a result are written as one run, in which rows take turns (measured: more are transposed in
+#: registers faster) or elements come several times
+TURNS, TIMES = 7, 8
+#: so many tensors may be stacked in one loop
+INTERLEAVED = 4
 #: a matrix of so many rows and of so few columns is transposed row by row (measured: by 20 to 70% faster)
 TALL, NARROW = 192, 256
+#: vectors of functions (exp, tanh) whose operations take turns: each is a long chain
+SIDE_BY_SIDE = 4
 #: lines that are a multiple of so many bytes apart have the same few places in a first-level cache, or the same one
 SAME_PLACE, PAGE = 1024, 4096
 
@@ -34,9 +44,43 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if s.temporaries:
         return f"{', '.join(s.temporaries)} cannot be computed where it is read"
     blocks = [x.block for x in walk_stmts(s.body) if isinstance(x, Store)]
-    for b in blocks:
-        schedule_block(s, b, machine)
+    while blocks:
+        together = _interleaved(s, blocks) if lanes(machine) >= TRANSPOSED else 1
+        if together > 1 and s.sample_choice(f"stack_{blocks[0]}", (True, False), True):
+            try:
+                _merge(s, blocks[:together])
+            except ScheduleError:  # they read what another one writes
+                return apply(kernel, machine, {**(decisions or {}), f"stack_{blocks[0]}": False})
+        else:
+            together = 1
+        schedule_block(s, blocks[0], machine)
+        blocks = blocks[together:]
     return s
+
+
+def _merge(s: Schedule, blocks: list[str]) -> None:
+    """Let blocks run in the loops of the first."""
+    for b in blocks[1:]:
+        for v, w in zip(s.loops(blocks[0]), s.loops(b), strict=True):
+            s.merge(v, w)
+
+
+def _interleaved(s: Schedule, blocks: list[str]) -> int:
+    """How many of the first blocks write elements between each other's in one buffer (tensors that are stacked along
+    their last dimension), in loops of the same extents: in one loop, whole vectors are written."""
+
+    def form(b: str) -> tuple[str, list[tuple[int, int | None]], int]:
+        store = s.store(b)
+        place = linear(flat(s.buffer(store.targets[0].buffer), store.targets[0].indices))[1]
+        loops = [(s.extent_or_zero(v), store_stride(s, store, v)) for v in s.loops(b)]
+        return store.targets[0].buffer, loops, place
+
+    buffer, loops, first = form(blocks[0])
+    count = min((c or 0 for _, c in loops), default=0)
+    written = s.buffer(buffer).name in s.kernel.outputs
+    if not 2 <= count <= min(INTERLEAVED, len(blocks)) or not written or any(n == 0 for n, _ in loops):
+        return 1
+    return count if all(form(b) == (buffer, loops, first + i) for i, b in enumerate(blocks[:count])) else 1
 
 
 def schedule_block(s: Schedule, block: str, machine: Machine) -> None:
@@ -56,12 +100,16 @@ def _schedule_block(s: Schedule, block: str, machine: Machine, choose: Choose) -
     if order != s.loops(block):
         s.reorder(*order)
     width = lanes(machine)
-    order = _take_turns(s, block, merge_loops(s, block, order), width)
+    order, period = _take_turns(s, block, merge_loops(s, block, order), width)
     n = order[-1]
     size = s.extent(n)
     across = _across(s, block, order)
     if size >= width:
-        vectors = choose(f"vectors_{block}", [v for v in (1, 2, 4, 8) if v * width <= size], 1)
+        counts = [v for v in sorted({1, 2, 4, 8, period}) if v * width <= size]
+        beside = SIDE_BY_SIDE if has_function(s, block) and machine.vector_registers >= 32 else 1
+        beside = beside if 4 * beside * width * machine.cores <= size else 1
+        default = period if period in counts and period > 1 else beside
+        vectors = choose(f"vectors_{block}", counts, default)
         outer, lane = s.split(n, vectors * width)
         if vectors > 1:
             unrolled, lane = s.split(lane, width)
@@ -72,7 +120,8 @@ def _schedule_block(s: Schedule, block: str, machine: Machine, choose: Choose) -
         s.vectorize(n)
         order = order[:-1]
     if across is not None and across in order and size >= TRANSPOSED:
-        order = _tile_across(s, block, order, across, width, machine, choose)
+        side = min(width, 1 << (size - 1).bit_length())
+        order = _tile_across(s, block, order, across, side, machine, choose)
     if len(order) > 1 and s.extent(order[0]) < 4 * machine.cores:
         with contextlib.suppress(ScheduleError):
             order = _enough_tasks(s, order, machine)
@@ -80,17 +129,24 @@ def _schedule_block(s: Schedule, block: str, machine: Machine, choose: Choose) -
         s.parallel(order[0])
 
 
-def _take_turns(s: Schedule, block: str, order: list[str], width: int) -> list[str]:
+def _take_turns(s: Schedule, block: str, order: list[str], width: int) -> tuple[list[str], int]:
     """Fuse a loop of a few elements with the one around it where what is written goes on, and what is read too but for
-    coming from several rows in turns, or several times (an image made twice as large), or across (a transposition)."""
-    if len(order) < 2 or s.extent(order[-1]) not in (2, 4, 8) or s.extent(order[-1]) >= width:
-        return order
+    coming from several rows in turns, or several times (an image made twice as large; a number for each of its
+    colours), or across (a transposition).
+    Returns the loops, and after how many vectors the turns come again."""
+    few = s.extent(order[-1])
+    if len(order) < 2 or not 2 <= few <= TIMES or few >= width:
+        return order, 1
     store, (outer, inner) = s.store(block), order[-2:]
-    on = store_stride(s, store, inner) == 1 and store_stride(s, store, outer) == s.extent(inner)
+    on = store_stride(s, store, inner) == 1 and store_stride(s, store, outer) == few
     contiguous = {str(x) for v in order[:-2] for x, c in load_strides(s, store, v) if c == 1}
-    if not on or not all(c in (0, 1) or str(x) in contiguous for x, c in load_strides(s, store, outer)):
-        return order
-    return [*order[:-2], s.fuse(outer, inner)]
+    along = {str(x): c for x, c in load_strides(s, store, outer)}
+    near = {str(x): c for x, c in load_strides(s, store, inner)}
+    rows = any(c not in (0, 1) and along[x] == 1 for x, c in near.items())
+    goes_on = {x for x, c in along.items() if c in (0, 1) or x in contiguous or (c == few and near[x] == 1)}
+    if not on or (rows and few > TURNS) or along.keys() != goes_on:
+        return order, 1
+    return [*order[:-2], s.fuse(outer, inner)], few if rows else few // gcd(few, width)
 
 
 def _enough_tasks(s: Schedule, order: list[str], machine: Machine) -> list[str]:
@@ -136,18 +192,18 @@ def _across(s: Schedule, block: str, order: list[str]) -> str | None:
 
 
 def _tile_across(
-    s: Schedule, block: str, order: list[str], across: str, width: int, machine: Machine, choose: Choose
+    s: Schedule, block: str, order: list[str], across: str, side: int, machine: Machine, choose: Choose
 ) -> list[str]:
     """Run a few steps of the transposed loop inside the vectorized one's blocks, so that the lines it jumps over are
     used up; as many as there are lanes, unrolled, are transposed in registers by targets that can."""
     extent = s.extent(across)
-    whole = [extent] if TRANSPOSED <= extent < width else []  # a single partial tile
+    whole = [extent] if ROWS <= extent < side else []  # a single partial tile
     sizes = sorted({*[t for t in (1, 2, 4, 8, 16, 32, 64) if t <= extent], *whole})
-    size = choose(f"across_{block}", sizes, width if width in sizes else max(whole, default=1))
+    size = choose(f"across_{block}", sizes, side if side in sizes else max(whole, default=1))
     if size == 1:
         return order
     outer, inner = s.split(across, size)
-    if choose(f"unroll_{block}", (False, True), size in (width, *whole)) and size <= 16:
+    if choose(f"unroll_{block}", (False, True), size in (side, *whole)) and size <= 16:
         s.unroll(inner)
     order = [outer if v == across else v for v in order]
     if order[-1] != outer:

@@ -6,6 +6,7 @@ Sums along a row run in several vector accumulators that are combined at the end
 
 from __future__ import annotations
 
+import contextlib
 from math import prod
 
 from ...tensor.analysis import flat
@@ -26,6 +27,8 @@ PRIORITY = 30
 ACCUMULATORS = 4
 #: rows that go through the stages together, and of those that are short, in bytes
 ROWS, SHORT_ROWS, SHORT = 8, 16, 256
+#: vectors of a row up to which its stages run beside those of other rows, and how many rows then go together
+STAGGERED, STAGGERED_ROWS = 8, 32
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
@@ -66,7 +69,8 @@ def _schedule(s: Schedule, kernel: Kernel, alive: list[str], rows: list[str], ma
     order = [v for v in s.loops(root) if v in rows] + [v for v in s.loops(root) if v not in rows]
     if s.loops(root) and order != s.loops(root):
         s.reorder(*order)
-    together = _together(s, alive, rows, machine)
+    lag = _lag(s, alive, rows, machine)
+    together = _together(s, alive, rows, machine, lag)
     if together > 1:
         rows = [*rows[:-1], s.split(rows[-1], together)[0]]
     at = fuse_outer(s, rows) if rows else None
@@ -79,6 +83,8 @@ def _schedule(s: Schedule, kernel: Kernel, alive: list[str], rows: list[str], ma
     side_by_side = together > 1 and _reads_beside_rows(s, root)
     for b in alive:
         inner = [v for v in s.loops(b) if v != at]
+        if together > 1 and lag and len(inner) == 1:
+            continue  # one number a row is made along with the row
         if together > 1 and len(inner) == 1 and b != root and has_function(s, b):
             _numbers(s, b, inner[0])
         else:
@@ -87,12 +93,49 @@ def _schedule(s: Schedule, kernel: Kernel, alive: list[str], rows: list[str], ma
         _rows_inside(s, root)
     for b in alive:
         _merge(s, b, _reader(s, alive, b))
+    _pad(s, alive, lanes(machine))
     if at is not None:
         if far is not None:
             far.prefetch(s, alive, machine)
         past_caches(s, root, at, machine)
+        if together > 1 and lag:
+            with contextlib.suppress(ScheduleError):  # then stage after stage
+                _stagger(s, alive, at, lag)
         s.parallel(at)
     return s
+
+
+def _pad(s: Schedule, alive: list[str], width: int) -> None:
+    """Let rows that are kept between stages begin and end with whole vectors: the next stage reads them at once."""
+    for b in alive[:-1]:
+        for t in s.store(b).targets:
+            kept = s.temporaries.get(t.buffer)
+            if kept is not None and kept.scope == "local" and kept.shape and kept.shape[-1] > width:
+                s.pad(t.buffer, width)
+
+
+def _lag(s: Schedule, alive: list[str], rows: list[str], machine: Machine) -> int:
+    """How many rows a stage is behind the one before, in one loop over the rows of a task; 0 for stage after stage.
+
+    Exponentials keep the multipliers busy, the stages around them wait: for loads, and for the sum across the lanes of
+    a row. Of short rows the processor sees several at once, so these stages can take place beside each other."""
+    inner = [v for v in s.loops(alive[-1]) if v not in rows]
+    if not rows or not keeps_functions(s, alive, rows) or _contiguous(s, s.store(alive[-1]), inner) not in inner:
+        return 0
+    short = lanes(machine) < prod(map(s.extent_or_zero, inner)) <= STAGGERED * lanes(machine)
+    return s.sample_choice("lag", (0, 2, 3), 2 if short and machine.vector_registers >= 32 else 0)
+
+
+def _stagger(s: Schedule, alive: list[str], at: str, lag: int) -> None:
+    """Run the stages in one loop over rows."""
+    loops: list[str] = []
+    lags: list[int] = []
+    for b in alive:
+        row, *rest = s.loops(b)[s.loops(b).index(at) + 1 :]
+        if row not in loops:
+            lags.append(lags[-1] + (lag if rest else 0) if loops else 0)
+            loops.append(row)
+    s.stagger(loops, lags)
 
 
 def _merge_inside(s: Schedule, block: str, inner: list[str], together: bool) -> None:
@@ -103,10 +146,10 @@ def _merge_inside(s: Schedule, block: str, inner: list[str], together: bool) -> 
         merge_loops(s, block, own)
 
 
-def _together(s: Schedule, alive: list[str], rows: list[str], machine: Machine) -> int:
+def _together(s: Schedule, alive: list[str], rows: list[str], machine: Machine, lag: int) -> int:
     """How many rows a task takes through its stages together: what ends the stage of one row, a sum across lanes, then
-    runs beside the next one's. They, the next task's and the results must fit the nearest cache, and there must be
-    tasks enough."""
+    runs beside the next one's. They, the next task's and the results must fit the nearest cache (with a `lag`, what is
+    read, now and next, is in use for a short time only), and there must be tasks enough."""
     root = alive[-1]
     inner = [v for v in s.loops(root) if v not in rows]
     if not rows or len(alive) == 1 or _contiguous(s, s.store(root), s.loops(root)) not in inner:
@@ -114,13 +157,15 @@ def _together(s: Schedule, alive: list[str], rows: list[str], machine: Machine) 
     size = 4 * prod(map(s.extent_or_zero, inner))
     tasks = prod(map(s.extent_or_zero, rows))
     held = 3 + keeps_functions(s, alive, rows)  # what is read, now and next, exponentials, results
+    held = 2 if lag else held
     fits = [
         n
-        for n in (1, 2, 4, 8, 16)
+        for n in (1, 2, 4, 8, 16, 32)
         if n == 1
         or (n <= s.extent_or_zero(rows[-1]) and held * n * size < machine.l1_bytes and tasks >= 4 * n * machine.cores)
     ]
-    return s.sample_choice("rows", fits, min(max(fits), SHORT_ROWS if size <= SHORT else ROWS))
+    most = STAGGERED_ROWS if lag else SHORT_ROWS if size <= SHORT else ROWS
+    return s.sample_choice("rows", fits, min(max(fits), most))
 
 
 def _numbers(s: Schedule, block: str, row: str) -> None:

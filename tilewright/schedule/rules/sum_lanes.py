@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
-from math import prod
+from math import log2, prod
 
 from ...tensor.analysis import is_contraction
 from ...tensor.expr import Load, Op, Var, variables, walk
@@ -34,6 +34,10 @@ from .turned import lying_across
 ADD_UP = 2.5
 #: cycles for a vector of lanes that lie apart in memory (measured: 16, and 64 where each lies in a page of its own)
 APART = 16.0
+#: cycles for a vector that comes from the second-level cache, where two rows are read at a time, or from further, with
+#: four rows; STREAM of it more for every doubling of them, if rows are STREAMS lines long (measured: 2 to 4 rows are up
+#: to 1.4 times as fast as 15)
+FROM_L2, FROM_L3, STREAM, STREAMS = 1.4, 2.3, 0.1, 6
 #: the estimated gain from which lanes along the sum may be tried, and from which they are the default
 LITTLE, MUCH = 0.7, 1.1
 
@@ -63,7 +67,7 @@ class Sums:
             raise ScheduleError("a single result", stage="schedule")
         combine = s.rfactor(anchor.name, k_i)
         s.set_scope(s.store(anchor.name).targets[0].buffer, "register")
-        _longest_last(s, combine, len(inner))
+        longest_last(s, combine, len(inner))
         for block in (anchor.name, combine):
             *rows, lane = s.loops(block)[-len(inner) - 1 :]
             for v in rows:
@@ -142,7 +146,10 @@ def sum_lanes(s: Schedule, anchor: Stage, n: str, rows: list[str], machine: Mach
 
 
 def choose_results(s: Schedule, anchor: Stage, sums: Sums, machine: Machine) -> tuple[float, tuple[int, ...]]:
-    """The estimated cycles of the whole, and the tile of results (extents of `sums.loops`) with the fewest."""
+    """The estimated cycles of the whole, and the tile of results (extents of `sums.loops`) to take.
+
+    The cycles are those beside other orders of the lanes, for which operands come as fast. Tiles are compared by how
+    their operands arrive: one that passes once in many rows at a time comes slower than in few."""
     spans = [anchor.extents[v] for v in sums.loops]
     width = lanes(machine)
     depth = prod(anchor.extents[v] for v in anchor.reduction)
@@ -155,7 +162,19 @@ def choose_results(s: Schedule, anchor: Stage, sums: Sums, machine: Machine) -> 
         size = results * depth * 4
         return 0.0 if size <= machine.l1_bytes // 2 else 0.5 if size <= machine.l2_bytes // 2 else 1.0
 
-    def cost(tile: tuple[int, ...]) -> float:
+    def arrives(tile: tuple[int, ...]) -> float:
+        """Cycles until a tile's rows or columns are there that come from far, as a mean over its steps."""
+        found = 0.0
+        for d, (v, rows) in enumerate(zip(sums.loops, tile, strict=True)):
+            size = _moves(s, anchor, v)
+            passes = prod(-(-spans[i] // tile[i]) for i in range(len(tile)) if i != d)
+            if size > machine.l1_bytes and depth * 4 >= STREAMS * LINE:
+                each, few = (FROM_L2, 2) if size <= machine.l2_bytes else (FROM_L3, 4)
+                first = min(size / (spans[d] * depth * others * 4 * passes), 1.0)
+                found = max(found, rows * first * each * (1 + STREAM * max(log2(rows / few), 0.0)))
+        return found
+
+    def cost(tile: tuple[int, ...], arrival: float = 0.0) -> float:
         # the last loop is the innermost: all of its operand passes again and again, and a tile of the other's stays
         again = [0.0, *map(far, spans[-1:])][-len(spans) :] if spans else []
         if len(spans) == 2 and spans[1] > tile[1]:
@@ -164,13 +183,14 @@ def choose_results(s: Schedule, anchor: Stage, sums: Sums, machine: Machine) -> 
         for sizes in product(*(pieces(n, t) for n, t in zip(spans, tile, strict=True))):
             results, count = prod(t for t, _ in sizes), prod(n for _, n in sizes)
             loads = sum(t for t, _ in sizes) * load
-            step = max(results / 2, loads, 4.0) + 0.15  # multiply-adds, loads, or the latency of sums
+            # multiply-adds, loads, and the latency of sums, unless the next tile's hide it while this one's data come
+            step = max(results / 2, loads, arrival or 4.0) + 0.15
             step += sum(t * c for (t, _), c in zip(sizes, again, strict=True))
             found += count * (step * vectors + ADD_UP * results)
         return found * others
 
-    best = min(tile_sizes(s, anchor, sums, machine), key=cost)
-    return cost(best), best
+    tiles = tile_sizes(s, anchor, sums, machine)
+    return min(map(cost, tiles)), min(tiles, key=lambda tile: cost(tile, arrives(tile)))
 
 
 def tile_sizes(s: Schedule, anchor: Stage, sums: Sums, machine: Machine) -> list[tuple[int, ...]]:
@@ -194,7 +214,14 @@ def _moves_constant(s: Schedule, anchor: Stage, v: str) -> bool:
     return any(step != 0 and x.buffer in s.kernel.constants for x, step in load_strides(s, s.store(anchor.name), v))
 
 
-def _longest_last(s: Schedule, combine: str, count: int) -> None:
+def _moves(s: Schedule, anchor: Stage, v: str) -> int:
+    """The bytes of the operands that a loop over results moves, without constants."""
+    loads = load_strides(s, s.store(anchor.name), v)
+    moved = {x.buffer for x, step in loads if step != 0} - s.kernel.constants
+    return sum(s.buffer(b).size * 4 for b in moved)
+
+
+def longest_last(s: Schedule, combine: str, count: int) -> None:
     """Let results along the longest of a tile's `count` loops lie side by side: their lanes are added up together."""
     *tile, lane = s.loops(combine)[-count - 1 :]
     target = s.store(combine).targets[0]
@@ -215,4 +242,4 @@ def _pack(s: Schedule, anchor: Stage, k: str) -> None:
             s.pack(x.buffer, ((),) * len(x.indices), (*(i for i in range(len(x.indices)) if i != d), d))
 
 
-__all__ = ["sum_lanes"]
+__all__ = ["ADD_UP", "choose_results", "find_sums", "longest_last", "results_cost", "sum_lanes"]

@@ -29,10 +29,11 @@ def choose_tile(
     most: int | None = None,
     far: bool = False,
     shared: bool = False,
+    lane_load: float = 1.0,
 ) -> Tile:
     """The register tile with the fewest estimated cycles for the whole result; `depth` is the length of the reduction.
     Tiles of more than `most` rows are avoided; `far`: the rows come from beyond the second-level cache for every panel;
-    `shared`: threads take columns each.
+    `shared`: threads take columns each; `lane_load`: see `tile_cost`.
 
     A tile of r rows and v vectors issues r*v multiply-adds (two a cycle), v vector loads and r broadcasts (two a
     cycle), and cannot be faster than the latency of its accumulators (about 4 cycles). The small terms are measured:
@@ -41,7 +42,7 @@ def choose_tile(
     """
     best: tuple[float, Tile] | None = None
     for size in tile_candidates(rows, columns, width, registers):
-        cost = tile_cost(rows, columns, width, Tile(*size), depth, caches)
+        cost = tile_cost(rows, columns, width, Tile(*size), depth, caches, lane_load)
         if most is not None and size[0] * size[1] > most:
             cost *= 1.25
         if size[0] * size[1] > STREAMS:
@@ -66,8 +67,17 @@ def uneven_columns(vectors: int, panel: int) -> float:
     return -(-vectors // panel) * panel / vectors if vectors > panel else 1.0
 
 
-def tile_cost(rows: list[int], columns: int, width: int, tile: Tile, depth: int, caches: tuple[int, int]) -> float:
-    """The estimated cycles of one step of the reduction with a register tile; see `choose_tile`."""
+def tile_cost(
+    rows: list[int],
+    columns: int,
+    width: int,
+    tile: Tile,
+    depth: int,
+    caches: tuple[int, int],
+    lane_load: float = 1.0,
+) -> float:
+    """The estimated cycles of one step of the reduction with a register tile; see `choose_tile`. A vector of the
+    operand along the lanes takes as many loads as `lane_load` says."""
     v = tile.vectors
     panel, (l1, l2) = depth * v * width * 4, caches
     load = 0.1 if panel <= l1 else 0.5 if panel <= l2 // 2 else 1.0
@@ -77,7 +87,7 @@ def tile_cost(rows: list[int], columns: int, width: int, tile: Tile, depth: int,
         for tr, rn in pieces(rows[0] if rows else 1, tile.rows):
             for tq, qn in pieces(rows[1] if len(rows) > 1 else 1, tile.outer_rows):
                 t = tr * tq
-                steps = max(t * tv / 2, (t + tv) / 2, 4.0) + 0.15 + 0.05 * t + load * tv + write * t * tv
+                steps = max(t * tv / 2, (t + lane_load * tv) / 2, 4.0) + 0.15 + 0.05 * t + load * tv + write * t * tv
                 cost += tn * rn * qn * steps
     cost *= WIDE if v > FOUR and tile.rows * tile.outer_rows > 1 else 1.0
     return cost if tile.outer_rows == 1 else 1.05 * cost  # two rows of windows: more addresses to keep

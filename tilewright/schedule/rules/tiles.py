@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ...tensor.expr import Const, Expr, Load, Var, variables
+from ...tensor.expr import Const, Expr, Load, Var, variables, walk
 from ...tensor.kernel import Kernel, Stage
 from ..decisions import Decisions
 from ..machine import Machine
 from ..schedule import Schedule
+from .common import reads
 
 #: bytes of a cache line, and those that memory is asked for ahead of time where every panel is read once
 LINE, STREAM = 64, 16384
+#: reduction loops of up to so many steps are laid out
+SHORT = 4
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,37 @@ def pack_weights(s: Schedule, anchor: Stage, x: Load, columns: str, run: str, bl
     s.pack(x.buffer, tuple(splits), (*[position[i] for i in first], position[d] + 1, position[p] + 1))
 
 
+def to_pack(s: Schedule, anchor: Stage, n: str) -> list[tuple[Load, int]]:
+    """Constant operands that depend on `n` in one dimension, and that dimension."""
+    found = []
+    for x in {str(y): y for y in walk(anchor.targets[0].value) if isinstance(y, Load)}.values():
+        where = [d for d, i in enumerate(x.indices) if n in variables(i)]
+        if x.buffer not in s.kernel.constants or x.buffer in s.packs or len(where) != 1 or reads(s, x.buffer) != 1:
+            continue
+        if isinstance(x.indices[where[0]], Var) and all(len(variables(i)) <= 1 for i in x.indices):
+            found.append((x, where[0]))
+    return found
+
+
+def pack_columns(s: Schedule, anchor: Stage, n: str, block: int) -> None:
+    """Pack constant operands that depend on `n`: tiles of `block` columns first, the reduction dimensions in order,
+    columns last.
+    """
+    for x, d in to_pack(s, anchor, n):
+        splits = tuple((block,) if i == d else () for i in range(len(x.indices)))
+        reduced = [i for i in range(len(x.indices)) if i != d and variables(x.indices[i]) <= set(anchor.reduction)]
+        kept = [i for i in range(len(x.indices)) if i != d and i not in reduced]
+        # positions after splitting: dimensions behind d move up by one, d itself is followed by its lanes
+        position = {i: i + (1 if i > d else 0) for i in range(len(x.indices))}
+        order = sorted(reduced, key=lambda i: _reduction_rank(anchor, x, i))
+        s.pack(x.buffer, splits, (*[position[i] for i in kept], position[d], *[position[i] for i in order], d + 1))
+
+
+def _reduction_rank(anchor: Stage, x: Load, dimension: int) -> int:
+    names = variables(x.indices[dimension])
+    return next((anchor.reduction.index(v) for v in anchor.reduction if v in names), -1)
+
+
 def registers(s: Schedule, loops: list[str], width: int) -> None:
     """The loops over the tile: rows unrolled, the last one in vectors."""
     *rows, n = loops
@@ -97,6 +131,24 @@ def registers(s: Schedule, loops: list[str], width: int) -> None:
     vector, lane = s.split(n, width)
     s.unroll(vector)
     s.vectorize(lane)
+
+
+def unroll_reduction(s: Schedule, reductions: list[str], short: int, usual: int) -> None:
+    """Lay out inner reduction loops of up to `short` steps; of a long one, `unroll` (untuned: up to `usual`) steps at a
+    time."""
+    for k in reversed(reductions):
+        if s.extent(k) > short:
+            break
+        s.unroll(k)
+        short = SHORT
+    else:
+        return
+    extent = s.extent(k)
+    # factors that leave a tail were measured and bring nothing; 3, 5 and 6 make tiles of four vectors 40% slower
+    factors = [f for f in (1, 2, 3, 4, 5, 6, 8) if extent % f == 0]
+    factor = s.sample_choice("unroll", factors, max(f for f in (1, 2, 4) if f in factors and f <= usual))
+    if factor > 1:
+        s.unroll(s.split(k, factor)[1])
 
 
 def prefetch_panels(

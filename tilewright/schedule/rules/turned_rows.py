@@ -45,16 +45,17 @@ def possible(s: Schedule, alive: list[str], rows: list[str], machine: Machine) -
     if any(len(x.targets) != 1 for x in stores) or not any(s.params.get(y) for x in stores for y in _reads(x)):
         return False
     inner = [v for v in s.loops(alive[-1]) if v not in rows]
-    if len(inner) > 1 or not 3 <= _columns(s, alive, rows) <= 16 * lanes(machine):
+    if len(inner) > 1 or not 2 <= _columns(s, alive, rows) <= 16 * lanes(machine):
         return False
     return stores[-1].targets[0].init is not None or not inner or store_stride(s, stores[-1], inner[0]) == 1
 
 
 def _columns(s: Schedule, alive: list[str], rows: list[str]) -> int:
-    """How many columns a row has: those of the result, or those that are added up; 0 if that is not constant."""
+    """How many columns a row has: those of the result, or those that are added up; 0 if that is not constant, or there
+    are none (sums over dimensions of one element)."""
     inner = [v for v in s.loops(alive[-1]) if v not in rows]
     sums = [v for b in alive for v in s.store(b).reduction]
-    return s.extent_or_zero((inner or sums)[0])
+    return next((s.extent_or_zero(v) for v in (*inner, *sums)), 0)
 
 
 def worthwhile(s: Schedule, alive: list[str], rows: list[str], machine: Machine) -> bool:

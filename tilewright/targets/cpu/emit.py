@@ -15,9 +15,12 @@ from ...tensor.expr import Buffer, Load, Op
 from .dot_product import IntegerEmitter
 from .emit_expr import LARGER, SPREADING, Value, Vector
 from .emit_tiles import TileEmitter
+from .interleaved import InterleaveEmitter
+from .padding import PaddingEmitter
 from .reduced import ReduceEmitter
 from .reduced_rows import RowReduceEmitter
-from .strided import StridedEmitter
+from .side_by_side import SideBySideEmitter
+from .staggered import StaggeredEmitter
 from .transposed import TransposeEmitter
 from .uncached import UncachedEmitter
 
@@ -37,9 +40,12 @@ def emit(nest: Nest, lanes: int, features: tuple[str, ...] = ()) -> tuple[str, i
 
 class Emitter(
     TransposeEmitter,
-    StridedEmitter,
+    InterleaveEmitter,
     ReduceEmitter,
     RowReduceEmitter,
+    SideBySideEmitter,
+    StaggeredEmitter,
+    PaddingEmitter,
     UncachedEmitter,
     TileEmitter,
     IntegerEmitter,
@@ -114,6 +120,8 @@ class Emitter(
     # ---- statements ----
 
     def stmt(self, s: Stmt) -> None:
+        if isinstance(s, Seq | Alloc) and self.staggered(s):
+            return
         if isinstance(s, Seq):
             for x in self.starts_left(s.stmts):
                 self.stmt(x)
@@ -130,7 +138,7 @@ class Emitter(
         if self.tile_loop(s):
             return
         if s.kind == "unroll":
-            if self.dot_loop(s) or self.sum_of_vectors(s) or self.sums_of_rows(s):
+            if self.dot_loop(s) or self.sum_of_vectors(s) or self.sums_of_rows(s) or self.side_by_side(s):
                 return
             if s.trip is None:
                 raise CompileError(
@@ -152,7 +160,8 @@ class Emitter(
         width = s.lanes or 1 << max(s.trip - 1, 0).bit_length()
         mask = None if width == s.trip else self.op(f"vector.constant_mask [{s.trip}] : vector<{width}xi1>")
         self.vector = Vector(s.var, width, mask, s.trip == 1 < width, s.trip)
-        self.stmt(s.body)
+        if not self.stores_between(s.body):
+            self.stmt(s.body)
         self.vector = None
 
     def loop(self, s: For, low: str, high: str) -> None:
@@ -177,10 +186,7 @@ class Emitter(
         with self.scope(), self.bind(s.var, var):
             for k in slots:
                 self.registers[k] = Value(carried[k], start[k].dtype, start[k].width)
-            for buffer, index in s.prefetch:
-                where, level = f"{self.memory[buffer]}[{self.index(index).ssa}]", 3 if s.note("near") else 2
-                kind = self.memref(self.buffers[buffer])
-                self.line(f"memref.prefetch {where}, read, locality<{level}>, data : {kind}")
+            self.ask_ahead(s)
             self.stmt(s.body)
             if slots:
                 self.line(f"scf.yield {', '.join(self.registers[k].ssa for k in slots)} : {types}")
@@ -188,6 +194,13 @@ class Emitter(
         for k in slots:
             self.registers[k] = Value(names[k], start[k].dtype, start[k].width)
         self.forget(writes(s.body))
+
+    def ask_ahead(self, s: For) -> None:
+        """What an iteration of a loop prefetches."""
+        for buffer, index in s.prefetch:
+            where, level = f"{self.memory[buffer]}[{self.index(index).ssa}]", 3 if s.note("near") else 2
+            kind = self.memref(self.buffers[buffer])
+            self.line(f"memref.prefetch {where}, read, locality<{level}>, data : {kind}")
 
     def condition(self, s: If) -> None:
         cond = self.expr(s.cond)
@@ -321,7 +334,9 @@ class Emitter(
 
     def reads_zeros(self, x: Load) -> bool:
         """Whether a load gives zero in lanes that are masked off."""
-        return self.buffers[x.buffer].scope != "register" and self.lane_stride(x.buffer, x.indices) == 1
+        b = self.buffers[x.buffer]
+        along = b.scope != "register" and self.lane_stride(x.buffer, x.indices) == 1
+        return along and not self.ends_in_padding(b, x.indices)
 
     def write_memory(self, buffer: Buffer, t: Target, value: Value) -> None:
         memory, kind = self.memory[buffer.name], self.memref(buffer)
@@ -338,7 +353,7 @@ class Emitter(
                 # LLVM 22 makes a masked store of one truncated byte write four: never give it one
                 one = self.op(f"vector.extract {value.ssa}[0] : {value.dtype} from {value.type}")
                 self.line(f"memref.store {one}, {memory}[{base}] : {kind}")
-            elif vector.mask:
+            elif vector.mask and not self.ends_in_padding(buffer, t.indices):
                 self.line(
                     f"vector.maskedstore {memory}[{base}], {vector.mask}, {value.ssa} : {kind}, "
                     f"vector<{vector.width}xi1>, {value.type}"

@@ -422,11 +422,15 @@ class ExprEmitter:
         """Store a value: the part of `emit.Emitter`, for those in between."""
         raise NotImplementedError
 
-    def strided(self, buffer: Buffer, indices: tuple[Expr, ...], stride: int | None, shape: Value) -> Value | None:
-        """A load with a stride by other means than a gather: the part of `strided.StridedEmitter`."""
+    def strided(self, buffer: Buffer, indices: tuple[Expr, ...], shape: Value) -> Value | None:
+        """A load of lanes that are no neighbours by other means than a gather: the part of `strided.StridedEmitter`."""
         return None
 
     # ---- loads ----
+
+    def ends_in_padding(self, buffer: Buffer, indices: tuple[Expr, ...]) -> bool:
+        """Whether a vector needs no mask: the part of `padding.PaddingEmitter`."""
+        return False
 
     def load(self, e: Load) -> Value:
         buffer = self.buffers[e.buffer]
@@ -445,7 +449,7 @@ class ExprEmitter:
         shape = Value("", stored, vector.width)
         if stride == 1:
             base = self.address(buffer, e.indices, lane0=True).ssa
-            if vector.mask:
+            if vector.mask and not self.ends_in_padding(buffer, e.indices):
                 zero = self.const(0, stored, vector.width)
                 text = (
                     f"vector.maskedload {memory}[{base}], {vector.mask}, {zero} : {kind}, "
@@ -454,7 +458,7 @@ class ExprEmitter:
             else:
                 text = f"vector.load {memory}[{base}] : {kind}, {shape.type}"
         else:
-            found = self.strided(buffer, e.indices, stride, shape)
+            found = self.strided(buffer, e.indices, shape)
             if found is not None:
                 return self.from_storage(found, buffer.dtype)
             where = self.as_vector(self.address(buffer, e.indices))

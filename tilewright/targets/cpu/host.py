@@ -63,6 +63,12 @@ class CpuDescription:
         return self.vector_bytes >= 32
 
     @property
+    def image_lanes(self) -> int:
+        """The f32 of a vector if convolutions may keep their channels first (`graph/layout_choice.py`), else 0: not for
+        narrow vectors, where it was not measured."""
+        return self.vector_bytes // 4 if self.vector_bytes >= 32 else 0
+
+    @property
     def split_sums(self) -> bool:
         """Whether long sums with few results are taken in slices: where it was measured (`graph/split_sums.py`)."""
         return self.vector_bytes >= 32

@@ -1,90 +1,161 @@
-"""Lanes that lie a few elements apart, in reverse, or take turns: whole vectors are loaded and the elements picked out.
+"""Lanes that read no neighbours, but places that are known: whole vectors are loaded and the elements picked out.
 
     for i in vector(16):
         y[i] = x[i * 2]                   # as the half of a picture
+        y[i] = x[15 - i]                  # in reverse
         y[i] = x[i // 2]                  # each element twice
         y[i] = x[i // 2 + i % 2 * 100]    # elements of two rows in turns
 
-A gather takes about as long as loading every element by itself. Two to four vectors and one shuffle less than that have
-the same lanes.
+A gather takes about as long as loading every element by itself. A few vectors and one shuffle less than that have the
+same lanes. Where such a loop is laid out, its copies share what is loaded: a picture's colours (x[i * 3 + c]) are three
+vectors, and two shuffles each.
 """
 
 from __future__ import annotations
 
-from ...tensor.expr import Buffer, Const, Expr, Op, Var, const_value, linear, substitute
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ...tensor.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Op,
+    Var,
+    const_value,
+    from_linear,
+    linear,
+    simplify,
+    substitute,
+    variables,
+)
 from .emit_expr import ExprEmitter, Value
 
-#: distances of neighbouring lanes that are worth it
-APART = (2, 3, 4)
-#: how many rows may take turns, or how often an element may come
-TURNS = (2, 4, 8)
+#: windows that the lanes of one vector may lie in
+WINDOWS = 8
+
+
+@dataclass(frozen=True)
+class Places:
+    """The elements that lanes read: `offsets` from the flat index `base`, for each vector those of its active lanes."""
+
+    base: Expr
+    offsets: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Window:
+    """`count` neighbouring elements from offset `start` on."""
+
+    start: int
+    count: int
+
+    def __contains__(self, offset: int) -> bool:
+        return self.start <= offset < self.start + self.count
+
+
+def windows(offsets: Iterable[int], width: int) -> list[Window]:
+    """Runs of at most `width` elements in which all offsets lie. What lies between two offsets is in memory too: where
+    they are near each other, runs are made whole with it.
+
+    >>> windows(range(0, 32, 2), 16)
+    [Window(start=0, count=16), Window(start=15, count=16)]
+    >>> windows([0, 1, 2, 300, 301, 302], 16)
+    [Window(start=0, count=3), Window(start=300, count=3)]
+    """
+    left, found = sorted(set(offsets)), []
+    before = first = left[0]  # where the last run began, and where there is something from on
+    while left:
+        start = left[0]
+        inside = [o for o in left if o < start + width]
+        left = left[len(inside) :]
+        count = inside[-1] + 1 - start
+        if left and left[0] < start + 2 * width:
+            count = width
+        elif start - before <= 2 * width:
+            start = max(start + count - width, first)
+            count = inside[-1] + 1 - start
+        if left and left[0] >= start + 2 * width:
+            first = left[0]
+        before = start
+        found.append(Window(start, count))
+    return found
 
 
 class StridedEmitter(ExprEmitter):
     """Emission of such loads."""
 
-    def strided(self, buffer: Buffer, indices: tuple[Expr, ...], stride: int | None, shape: Value) -> Value | None:
-        """The active lanes of a load with a stride other than 0 and 1, the others hold anything; None where a gather it
-        must be. Nothing outside of what the lanes touch is read."""
+    def strided(self, buffer: Buffer, indices: tuple[Expr, ...], shape: Value) -> Value | None:
+        """The active lanes of a load, the others hold anything; None where a gather it must be. Nothing outside of what
+        the lanes touch is read."""
         assert self.vector is not None
-        width, active = shape.width, self.vector.count
-        if active is None or active < 2 or width < 4:
+        active = self.vector.count
+        if active is None or active < 2 or shape.width < 4:
             return None
-        if stride is None:
-            return self._in_turns(buffer, indices, shape, active)
-        if stride == -1:
-            return self._reversed(buffer, indices, shape, active)
-        return self._apart(buffer, indices, stride, shape, active) if stride in APART else None
-
-    def _reversed(self, buffer: Buffer, indices: tuple[Expr, ...], shape: Value, active: int) -> Value:
-        assert self.vector is not None
-        begin = substitute(self.flat(buffer, indices), {self.vector.var: Const(active - 1, "index")})
-        whole = self._elements(buffer, begin, active, shape)
-        return self._pick(whole, whole, [max(active - 1 - i, 0) for i in range(shape.width)])
-
-    def _apart(self, buffer: Buffer, indices: tuple[Expr, ...], stride: int, shape: Value, active: int) -> Value:
-        assert self.vector is not None
-        width, begin = shape.width, substitute(self.flat(buffer, indices), {self.vector.var: Const(0, "index")})
-        last = stride * (active - 1)  # the last element wanted
-        found: Value | None = None
-        done = 0  # lanes that are found
-        for j in range(stride):
-            first = min(j * width, (stride - 1) * (width - 1))  # so that the last vector ends with the last lane
-            if first > last:
-                break
-            part = self._elements(buffer, begin + first, min(last + 1 - first, width), shape)
-            places = [(width if found else 0) + i * stride - first for i in range(width)]
-            here = [i for i in range(done, width) if i * stride - first < width]
-            found = self._pick(
-                found or part, part, [i if i < done else places[i] if i in here else 0 for i in range(width)]
-            )
-            done = here[-1] + 1 if here else done
-        assert found is not None
-        return found
-
-    def _in_turns(self, buffer: Buffer, indices: tuple[Expr, ...], shape: Value, active: int) -> Value | None:
-        """Lane i is element i // n of row i % n; or of a single row, where each element comes n times."""
-        assert self.vector is not None
-        lane, width, flat = self.vector.var, shape.width, self.flat(buffer, indices)
-        terms = {t: c for t, c in linear(flat)[0].items() if self.depends_on_lane(t)}
-        n = next((const_value(t.args[1]) for t in terms if isinstance(t, Op) and t.op == "floordivsi"), None)
-        if n not in TURNS or width % n:
+        places = self.places(self.flat(buffer, indices), ((self.vector.var, active),))
+        if places is None or len(windows(places.offsets[0], shape.width)) > WINDOWS:
             return None
-        quotient, rest = (Op(op, (Var(lane), Const(n, "index")), "index") for op in ("floordivsi", "remsi"))
-        if terms.get(quotient) != 1 or not terms.keys() <= {quotient, rest}:
-            return None
-        if rest not in terms:
-            whole = self._elements(buffer, substitute(flat, {lane: Const(0, "index")}), -(-active // n), shape)
-            return self._pick(whole, whole, [i // n for i in range(width)])
-        found: Value | None = None
-        for row in range(min(n, active)):
-            begin = substitute(flat, {lane: Const(row, "index")})
-            part = self._elements(buffer, begin, -(-(active - row) // n), shape)
-            start = width if found else 0
-            found = self._pick(found or part, part, [i if i % n < row else start + i // n for i in range(width)])
-        return found
+        return self.picked(buffer, places, shape)[0]
 
-    def _elements(self, buffer: Buffer, begin: Expr, count: int, shape: Value) -> Value:
+    def places(self, flat: Expr, loops: Sequence[tuple[str, int]]) -> Places | None:
+        """What a flat index is in every iteration of `loops` (names and extents; the last one's are the lanes of one
+        vector); None if that is not known but for a common part."""
+        terms, constant = linear(flat)
+        names = {v for v, _ in loops}
+        common = {t: c for t, c in terms.items() if not variables(t) & names}
+        steps = {t.name: c for t, c in terms.items() if isinstance(t, Var) and t.name in names}
+        odd = {t: c for t, c in terms.items() if t not in common and not isinstance(t, Var)}
+        known = {v: Const(x, "index") for v, x in self.env.items() if isinstance(x, int)}
+        offsets: list[tuple[int, ...]] = [()]
+        values: list[dict[str, int]] = [{}]
+        for v, n in loops:
+            values = [{**before, v: i} for before in values for i in range(n)]
+        found = []
+        for value in values:
+            at: dict[str, Expr] = {**known, **{v: Const(i, "index") for v, i in value.items()}}
+            total = sum(c * value[v] for v, c in steps.items())
+            for t, c in odd.items():
+                part = const_value(simplify(substitute(t, at), {})) if isinstance(t, Op) else None
+                if part is None:
+                    return None
+                total += c * part
+            found.append(total)
+        lanes = loops[-1][1]
+        offsets = [tuple(found[i : i + lanes]) for i in range(0, len(found), lanes)]
+        return Places(from_linear(common, constant), tuple(offsets))
+
+    def picked(self, buffer: Buffer, places: Places, shape: Value) -> list[Value]:
+        """A vector for each of the places' vectors."""
+        found = windows((o for vector in places.offsets for o in vector), shape.width)
+        loaded: dict[Window, Value] = {}
+
+        def load(w: Window) -> Value:
+            if w not in loaded:
+                loaded[w] = self.elements(buffer, places.base + w.start, w.count, shape)
+            return loaded[w]
+
+        return [self._pick(load, found, vector, shape.width) for vector in places.offsets]
+
+    def _pick(self, load, found: list[Window], offsets: tuple[int, ...], width: int) -> Value:
+        """The elements at some offsets, which all lie in windows."""
+        result: Value | None = None
+        chosen = [next(i for i, w in enumerate(found) if o in w) for o in offsets]
+        for i in dict.fromkeys(chosen):
+            part, w = load(found[i]), found[i]
+            own = [o - w.start if c == i else None for o, c in zip(offsets, chosen, strict=True)]
+            if result is None:
+                mask = [0 if p is None else p for p in own]
+                if set(chosen) == {i}:
+                    return part if mask == list(range(width)) else self.shuffle(part, part, _filled(mask, width))
+                result, first = part, mask
+                continue
+            mask = [first[lane] if p is None else width + p for lane, p in enumerate(own)]
+            result = self.shuffle(result, part, _filled(mask, width))
+            first = list(range(width))  # what is there stays where it is
+        assert result is not None
+        return result
+
+    def elements(self, buffer: Buffer, begin: Expr, count: int, shape: Value) -> Value:
         """`count` neighbouring elements."""
         memory, kind, width = self.memory[buffer.name], self.memref(buffer), shape.width
         base = self.index(begin).ssa
@@ -95,6 +166,11 @@ class StridedEmitter(ExprEmitter):
         text = f"vector.maskedload {memory}[{base}], {mask}, {zero} : {kind}, vector<{width}xi1>, {shape.type}"
         return self.remember(buffer, f"{text} into {shape.type}", shape)
 
-    def _pick(self, a: Value, b: Value, places: list[int]) -> Value:
-        text = f"vector.shuffle {a.ssa}, {b.ssa} [{', '.join(map(str, places))}] : {a.type}, {b.type}"
-        return self.op_value(text, a)
+    def shuffle(self, a: Value, b: Value, mask: Sequence[int]) -> Value:
+        kind = f"{a.type}, {b.type}"
+        return self.op_value(f"vector.shuffle {a.ssa}, {b.ssa} [{', '.join(map(str, mask))}] : {kind}", a)
+
+
+def _filled(mask: list[int], width: int) -> list[int]:
+    """A shuffle's places for all lanes: those that are not active hold anything."""
+    return mask + [0] * (width - len(mask))

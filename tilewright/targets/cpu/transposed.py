@@ -8,6 +8,13 @@ Read one by one, the lanes of x would be gathered, sixteen elements from sixteen
 rows of x are loaded as they lie, and log2(16) rounds of two-vector shuffles make them columns: in the round of step s,
 vectors i and i + s exchange the elements whose position has that bit set. A tile with fewer rows or columns is read and
 written with masks; rows of half a vector or less share one.
+
+Where that is fewer shuffles, columns are picked out of whole vectors instead (see `strided`): three columns of sixteen
+rows are three vectors as they lie, and two shuffles each. So are lanes of any other form whose places are known:
+
+    for a in unroll(3):
+        for b in vector(16):
+            y[a * 16 + b] = x[(a * 16 + b) % 3, (a * 16 + b) // 3]
 """
 
 from __future__ import annotations
@@ -17,10 +24,18 @@ from contextlib import contextmanager
 
 from ...schedule.nest import For, Store
 from ...tensor.expr import Load, Op, linear, variables, walk
-from .emit_expr import ExprEmitter, Value, Vector
+from .emit_expr import Value, Vector, element
+from .strided import Places, StridedEmitter, windows
+
+#: iterations of a loop whose loads are picked together, and vectors that they are picked from
+PICKED, HELD = 16, 12
+#: what a load costs, in shuffles
+LOAD = 0.5
+#: rows and columns from which a tile is worth transposing in rounds
+TRANSPOSED = 4
 
 
-class TransposeEmitter(ExprEmitter):
+class TransposeEmitter(StridedEmitter):
     """Emission of such tiles. `columns` has, for the loads of the tile at hand (by their text), one vector an a."""
 
     columns: dict[str, list[Value]]
@@ -34,8 +49,7 @@ class TransposeEmitter(ExprEmitter):
             yield
             return
         saved = getattr(self, "columns", {}), getattr(self, "_across", "")
-        self.columns = {str(x): self._columns(x, s) for x in found}
-        self._across = s.var
+        self.columns, self._across = {str(x): made for x in found if (made := self._tile(x, s))}, s.var
         yield
         self.columns, self._across = saved
 
@@ -49,25 +63,58 @@ class TransposeEmitter(ExprEmitter):
         return super().load(e)
 
     def _tile_loads(self, s: For) -> list[Load]:
-        """The loads of ``for a in unroll(n): for b in vector(m): store`` with steps 1 along a and more along b.
-
-        Neither n nor m may exceed the lanes of a vector; with fewer than four there is nothing to win."""
+        """The loads from memory of ``for a in unroll(n): for b in vector(m): store``."""
         lane = s.body
         if not (isinstance(lane, For) and lane.kind == "vector" and isinstance(lane.body, Store)):
             return []
-        if s.trip is None or lane.trip is None or lane.trip < 2 or not 4 <= s.trip <= _lanes(lane):
+        if s.trip is None or lane.trip is None or lane.trip < 2 or not 2 <= s.trip <= max(_lanes(lane), PICKED):
             return []
         targets = lane.body.targets
         values = [x for t in targets for x in walk(t.value)]
         if any(isinstance(x, Op) and x.op == "guard" for x in values):
             return []
         written = {t.buffer for t in targets}
-        loads = {str(x): x for x in values if isinstance(x, Load)}
-        return [x for x in loads.values() if x.buffer not in written and self._crosses(x, s.var, lane.var)]
+        loads = {str(x): x for x in values if isinstance(x, Load) and x.buffer not in written}
+        return [x for x in loads.values() if self.buffers[x.buffer].scope != "register"]
+
+    def _tile(self, x: Load, s: For) -> list[Value]:
+        """A vector for each iteration of a laid-out loop over vectors, by the way that is cheaper; none where there is
+        no better way than one by one."""
+        lane = s.body
+        assert isinstance(lane, For) and s.trip is not None and lane.trip is not None
+        width, size = _lanes(lane), 1 << (s.trip - 1).bit_length()
+        picked = self._picks(x, s, lane, width)
+        if not (TRANSPOSED <= s.trip <= width and self._crosses(x, s.var, lane.var)):
+            return self._picked(x, picked[1], width) if picked else []
+        rounds = size.bit_length() - 1
+        transposed = LOAD * lane.trip + size * rounds + max(lane.trip - size, 0)
+        return self._picked(x, picked[1], width) if picked and picked[0] < transposed else self._columns(x, s)
+
+    def _picks(self, x: Load, s: For, lane: For, width: int) -> tuple[float, Places] | None:
+        """What it costs to pick a load's lanes out of whole vectors, in shuffles, and their places; None where lanes
+        are neighbours, and where they lie in too many vectors."""
+        assert s.trip is not None and lane.trip is not None
+        flat = self.flat(self.buffers[x.buffer], x.indices)
+        if s.trip > PICKED or width < TRANSPOSED or not variables(flat) & {lane.var}:
+            return None
+        places = self.places(flat, ((s.var, s.trip), (lane.var, lane.trip)))
+        if places is None or all(o == tuple(range(o[0], o[0] + len(o))) for o in places.offsets):
+            return None
+        found = windows((o for vector in places.offsets for o in vector), width)
+        needed = [sum(any(o in w for o in vector) for w in found) for vector in places.offsets]
+        if len(found) > HELD:
+            return None
+        return LOAD * len(found) + sum(max(n - 1, 1) for n in needed), places
+
+    def _picked(self, x: Load, places: Places, width: int) -> list[Value]:
+        buffer = self.buffers[x.buffer]
+        found = self.picked(buffer, places, Value("", element(buffer.dtype), width))
+        return [self.from_storage(v, buffer.dtype) for v in found]
 
     def _crosses(self, x: Load, across: str, lane: str) -> bool:
+        """Whether a load has steps of 1 along `across` and of more along `lane`."""
         buffer = self.buffers[x.buffer]
-        if buffer.scope == "register" or buffer.dtype == "i1":
+        if buffer.dtype == "i1":
             return False
         terms, _ = linear(self.flat(buffer, x.indices))
         steps = {str(t): c for t, c in terms.items()}
@@ -100,7 +147,7 @@ class TransposeEmitter(ExprEmitter):
         while len(rows) > size:  # rows of half a vector or less: several become one
             free = width * size // len(rows)
             both = [j if j < free else width + j - free if j < 2 * free else 0 for j in range(width)]
-            rows = [self._shuffle(rows[i], rows[i + size], both) for i in range(len(rows)) if not i & size]
+            rows = [self.shuffle(rows[i], rows[i + size], both) for i in range(len(rows)) if not i & size]
         return self._exchanged(rows, width)
 
     def _side_by_side(self, x: Load, s: For, lane: For, width: int) -> list[Value]:
@@ -114,7 +161,7 @@ class TransposeEmitter(ExprEmitter):
                 whole.append(super().load(x))
         self.vector = None
         place = [(b % each) * s.trip + b // each for b in range(width)]
-        return [self._shuffle(v, v, place) for v in self._exchanged(whole, width)]
+        return [self.shuffle(v, v, place) for v in self._exchanged(whole, width)]
 
     def _exchanged(self, rows: list[Value], width: int) -> list[Value]:
         """n vectors of `width` lanes, transposed in squares of n by n."""
@@ -125,13 +172,9 @@ class TransposeEmitter(ExprEmitter):
             for i in range(len(rows)):
                 if not i & step:
                     pair = rows[i], rows[i + step]
-                    rows[i], rows[i + step] = (self._shuffle(*pair, mask) for mask in (low, high))
+                    rows[i], rows[i + step] = (self.shuffle(*pair, mask) for mask in (low, high))
             step *= 2
         return rows
-
-    def _shuffle(self, a: Value, b: Value, mask: list[int]) -> Value:
-        kind = f"{a.type}, {b.type}"
-        return self.op_value(f"vector.shuffle {a.ssa}, {b.ssa} [{', '.join(map(str, mask))}] : {kind}", a)
 
 
 def _lanes(loop: For) -> int:

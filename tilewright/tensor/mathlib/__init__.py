@@ -45,7 +45,7 @@ FUNCTIONS: dict[str, Callable[..., V]] = {
     )
 }
 #: those that have a shorter form on machines with `tables`
-TABLED: dict[str, Callable[..., V]] = {f.__name__: f for f in (tabled.exp,)}
+TABLED: dict[str, Callable[..., V]] = {f.__name__: f for f in (tabled.exp, tabled.tanh, tabled.erf)}
 BINARY = frozenset(("atan2", "powf"))
 
 

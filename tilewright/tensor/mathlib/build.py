@@ -184,9 +184,10 @@ def at_least(x: V, low: Number) -> V:
     return select(limit > x, limit, x)
 
 
-def horner(x: V, coefficients: Sequence[float]) -> V:
+def horner(x: V, coefficients: Sequence[V | float]) -> V:
     """``c0 + c1 x + c2 x^2 + ...``, one fma a coefficient."""
-    result = f32(coefficients[-1])
+    last = coefficients[-1]
+    result = last if isinstance(last, V) else f32(last)
     for c in reversed(coefficients[:-1]):
         result = fma(x, result, c)
     return result

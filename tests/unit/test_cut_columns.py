@@ -1,0 +1,127 @@
+"""Sums of products whose columns are cut after those that fill vectors (rules/cut_columns.py), against NumPy in
+float64."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright import te
+from tilewright.schedule.build import BuiltKernel
+from tilewright.targets.base import find
+from tilewright.tune.space import Space
+
+sys.path.insert(0, str(Path(__file__).parent))
+from narrow_machine import HERE, NARROW, has_avx2
+
+
+def product(m: int, k: int, n: int, constant: bool = True, turned: bool = False, batch: int = 0):
+    """[m, k] times [k, n], or [n, k] `turned`, a bias and ReLU; or so many products alone."""
+    front, r = (batch,) if batch else (), te.reduce_axis(k, "r")
+    a = te.placeholder((*front, m, k), "a")
+    b = te.placeholder((*front, n, k) if turned else (*front, k, n), "b", constant=constant)
+    if batch:
+        return te.kernel(
+            te.compute(
+                (batch, m, n), lambda q, i, j: te.sum(a[q, i, r] * (b[q, j, r] if turned else b[q, r, j]), r), "c"
+            )
+        )
+    c = te.compute((m, n), lambda i, j: te.sum(a[i, r] * (b[j, r] if turned else b[r, j]), r), "c")
+    bias = te.placeholder((n,), "bias", constant=True)
+    return te.kernel(te.compute((m, n), lambda i, j: te.maximum(c[i, j] + bias[j], 0.0), "y"))
+
+
+def product_of(turned: bool = False):
+    def reference(x):
+        c = x["a"] @ (np.swapaxes(x["b"], -1, -2) if turned else x["b"])
+        return np.maximum(c + x["bias"], 0) if "bias" in x else c
+
+    return reference
+
+
+def convolution(height: int, width: int, channels: int, filters: int, size: int, stride: int):
+    h, w = ((n - 1) * stride + size for n in (height, width))
+    x = te.placeholder((h, w, channels), "x")
+    weights = te.placeholder((size, size, channels, filters), "w", constant=True)
+    ry, rx, rc = te.reduce_axis(size, "ry"), te.reduce_axis(size, "rx"), te.reduce_axis(channels, "rc")
+    return te.kernel(
+        te.compute(
+            (height, width, filters),
+            lambda y, z, f: te.sum(x[y * stride + ry, z * stride + rx, rc] * weights[ry, rx, rc, f], ry, rx, rc),
+            "y",
+        )
+    )
+
+
+def check(kernel, machine, reference, decisions=None, threads=(2,)):
+    """Build the kernel for so many threads: equal bits, and close to the reference. Returns what was chosen."""
+    space = Space(kernel, machine)
+    chosen = space.realize({"cut": True, **(decisions or {})})
+    assert chosen is not None and chosen.decisions["cut"]
+    rng = np.random.default_rng(0)
+    arrays = {p.name: rng.standard_normal(p.shape).astype(np.float32) for p in kernel.inputs}
+    expected = reference({n: a.astype(np.float64) for n, a in arrays.items()})
+    found = [BuiltKernel(chosen.nest, find("cpu"), n)(*arrays.values()) for n in threads]
+    assert len({x.tobytes() for x in found}) == 1
+    np.testing.assert_allclose(found[0], expected, rtol=0, atol=3e-6 * abs(expected).max())
+    return chosen
+
+
+@pytest.mark.parametrize("machine", [HERE, pytest.param(NARROW, marks=has_avx2)], ids=["wide", "narrow"])
+@pytest.mark.parametrize(
+    "m, k, n, constant, turned",
+    [(301, 100, 35, True, False), (200, 64, 17, False, False), (97, 37, 18, False, True), (61, 301, 49, True, False)],
+)
+def test_matmul(m, k, n, constant, turned, machine):
+    kernel = product(m, k, n, constant, turned)
+    if "cut" in Space(kernel, machine).default.options:
+        check(kernel, machine, product_of(turned), threads=(1, 2, 3))
+    else:
+        assert machine is NARROW
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+@pytest.mark.parametrize("turned", [False, True])
+def test_batches(batch, turned):
+    check(product(61, 48, 18, False, turned, batch), HERE, product_of(turned))
+
+
+@pytest.mark.parametrize(
+    "shape", [(14, 19, 64, 17, 1, 1), (9, 30, 20, 18, 3, 1), (11, 33, 32, 34, 1, 2), (1, 50, 48, 17, 3, 1)]
+)
+def test_convolution(shape):
+    size, stride = shape[-2:]
+
+    def reference(x):
+        windows = np.lib.stride_tricks.sliding_window_view(x["x"], (size, size), (0, 1))[::stride, ::stride]
+        return np.einsum("ijcyx,yxcf->ijf", windows, x["w"])
+
+    check(convolution(*shape), HERE, reference)
+
+
+def test_every_tile():
+    kernel = product(75, 37, 18)
+    sizes = Space(kernel, HERE).default.options["cut_tile"].candidates
+    assert len(sizes) > 20
+    for size in sizes[:: len(sizes) // 5]:
+        assert check(kernel, HERE, product_of(), {"cut_tile": size}).decisions["cut_tile"] == size
+
+
+def test_where_it_is_the_default():
+    """One column is left of long sums in many rows; not where columns fill vectors, nearly do, or sums are short."""
+    chosen = Space(product(1000, 64, 17), HERE).default.decisions
+    assert chosen["cut"] and "sum_lanes" not in chosen
+    for size in ((1000, 64, 16), (1000, 64, 31), (1000, 20, 22), (1000, 64, 5), (1000, 64, 500)):
+        assert not Space(product(*size), HERE).default.decisions.get("cut")
+
+
+def test_what_it_does_not_take():
+    """Rows that do not lie along the sum, other dtypes."""
+    a, b, r = te.placeholder((64, 100), "a"), te.placeholder((64, 17), "b"), te.reduce_axis(64, "r")
+    across = te.kernel(te.compute((100, 17), lambda i, j: te.sum(a[r, i] * b[r, j], r)))
+    a, b, r = te.placeholder((100, 64), "a", "f64"), te.placeholder((64, 17), "b", "f64"), te.reduce_axis(64, "r")
+    double = te.kernel(te.compute((100, 17), lambda i, j: te.sum(a[i, r] * b[r, j], r)))
+    assert not any("cut" in Space(k, HERE).default.options for k in (across, double))

@@ -1,0 +1,234 @@
+"""Which convolutions keep their channels first: those that stand alone, or in a short chain, where the transposes at
+the chain's ends would cost more than channels last gain.
+
+A chain is what transposes would pass through (`layout`): convolutions and the elementwise operators, pads and
+concatenations between them. It is decided as a whole, by estimated cycles of one core:
+
+    channels last    each convolution with lanes along filters, and a transpose where a result leaves the chain
+    channels first   each convolution with lanes along pixels: full where an image is wide, however few the filters
+
+Both forms of a kernel reach their estimate within some percent (measured: 170 convolutions of random sizes, with
+vectors of 64 bytes), so what decides is how full vectors are, and the borders. Long chains keep channels last: their
+kernels know more of each other (Winograd's method, depthwise convolutions row by row, weights asked for ahead of time).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+from torch_mlir import ir
+
+from ..ir import dialect
+from ..ir.graph import Graph
+from .rewrite import defined_by, dtype, elementwise, shape, static, users
+from .simplify_shape import permutation
+from .winograd import Layer, choose
+
+#: a chain of more convolutions keeps channels last, and one whose estimate with channels first is not at most WORTH of
+#: the other
+LONE, WORTH = 3, 0.92
+#: cycles for an element that is transposed, from cache to cache
+BORDER = 0.3
+#: how many times as long windows of one pixel take that read their image through a transpose
+READ_ACROSS = 1.05
+#: cycles for an element that gets a border while it is transposed, and for a vector of a row that gets one as it is
+PADDED_LAST, PADDED_FIRST = 0.4, 6.0
+#: cycles for a vector of results beside its sum; lanes along sums of at least so many numbers side by side, instead of
+#: along filters, fill vectors too, and take so many times as long
+RESULT, LONG, ALONG_SUMS = 2.0, 96, 1.2
+#: what lanes along the columns of an image cost, where windows slide by one column and where by more
+SLIDING, STRIDED = 1.05, 1.15
+#: depthwise convolutions, cycles of a vector of results: for each product, and beside them; with channels last and
+#: first, windows that move by one column and by more
+DEPTHWISE_LAST, DEPTHWISE_FIRST = ((0.6, 3.0), (0.9, 8.0)), ((0.55, 2.0), (0.8, 8.5))
+#: lanes along columns and channels together, where channels do not fill their vectors (windows that move by one column)
+MERGED = 1.1
+
+#: operators through which a chain goes on beside elementwise ones
+THROUGH = ("batch_norm", "softmax", "log_softmax", "pad", "slice", "concat", "split")
+#: operators that `layout` gives channels last, and others that follow: a chain with one keeps them
+KEEP = (
+    "conv_transpose", "integer_conv", "max_pool", "avg_pool", "lp_pool", "group_norm", "hardmax", "lp_norm", "resample",
+    "cumsum", "requantize", "quantize_linear", "dequantize_linear", "lookup", "tile",
+)  # fmt: skip
+
+
+@dataclass
+class Chain:
+    """Estimated cycles with channels last and first, and the results of the convolutions; `keep`: channels last in any
+    case."""
+
+    last: float = 0.0
+    first: float = 0.0
+    convolutions: list[ir.Value] = field(default_factory=list)
+    keep: bool = False
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A convolution: n x out results of `filters` channels, from `channels` in `groups`."""
+
+    n: int
+    channels: int
+    filters: int
+    out: tuple[int, ...]
+    window: tuple[int, ...]
+    strides: tuple[int, ...]
+    groups: int = 1
+
+
+def stay_first(graph: Graph, lanes: int) -> set[ir.Value]:
+    """The results of the convolutions to leave with their channels first, for a machine with vectors of `lanes` f32."""
+    chains = _Chains(lanes)
+    for op in graph.operations():
+        chains.add(op)
+    return {
+        v
+        for c in chains.all()
+        if not c.keep and len(c.convolutions) <= LONE and c.first <= WORTH * c.last
+        for v in c.convolutions
+    }
+
+
+def cycles(c: Sizes, lanes: int) -> tuple[float, float]:
+    """Estimated cycles of a convolution with channels last and with channels first.
+
+    >>> wide = Sizes(1, 8, 8, (64, 64), (3, 3), (1, 1))
+    >>> cycles(wide, 16)[0] > 1.5 * cycles(wide, 16)[1]
+    True
+    """
+    depth, places = c.channels // c.groups, c.n * prod(c.out)
+    products, far = depth * prod(c.window), c.strides[-1] > 1
+    columns = c.n * prod(c.out[:-1]) * -(-c.out[-1] // lanes)  # vectors of one channel
+    if depth == 1 and c.filters == c.groups:
+        vectors = places * -(-c.channels // lanes)
+        merged = vectors if far else min(vectors, MERGED * places * c.channels / lanes)
+        each = [a * products + b for a, b in (DEPTHWISE_LAST[far], DEPTHWISE_FIRST[far])]
+        return each[0] * merged, each[1] * columns * c.channels
+    last = places * c.groups * -(-(c.filters // c.groups) // lanes) * (products / 2 + RESULT)
+    if depth * c.window[-1] >= LONG:
+        last = min(last, ALONG_SUMS * places * c.filters / lanes * products / 2)
+    if prod(c.window) == 1 and not far:
+        return last, c.n * -(-prod(c.out) // lanes) * c.filters * (products / 2 + RESULT)
+    return last, columns * c.filters * (products / 2 + RESULT) * (STRIDED if far else SLIDING)
+
+
+class _Chains:
+    """Finds the chains of a graph: every value of one leads to it."""
+
+    def __init__(self, lanes: int) -> None:
+        self.lanes = lanes
+        self.of: dict[ir.Value, Chain] = {}
+        self.left: set[ir.Value] = set()
+
+    def all(self) -> list[Chain]:
+        return list({id(c): c for c in self.of.values()}.values())
+
+    def add(self, op: ir.Operation) -> None:
+        name = dialect.mnemonic(op) or ""
+        if name == "conv" and dialect.attributes(op)["layout"] == "nchw" and static(op.results[0], op.operands[0]):
+            self.convolution(op)
+        elif self.follows(op, name):
+            self.join(op, keep=name in KEEP)
+        elif name in KEEP and static(*op.results, *op.operands):
+            self.of[op.results[0]] = Chain(keep=True)
+            self.leave(op)
+        elif name == "transpose":
+            if (chain := self.of.get(op.operands[0])) is not None and permutation(op)[-1] == 1:
+                chain.first += BORDER * _turned(op.operands[0])  # wanted with its channels last
+        elif not self.absorbed(op, name):
+            self.leave(op)
+
+    def convolution(self, op: ir.Operation) -> None:
+        x, w = op.operands[0], op.operands[1]
+        chain = self.join(op) if x in self.of else self.of.setdefault(op.results[0], Chain())
+        chain.convolutions.append(op.results[0])
+        a, out = dialect.attributes(op), shape(op.results[0])
+        plain = all(dtype(v) == "f32" for v in (x, w, op.results[0])) and static(w) and prod(shape(w)) > 0
+        if not plain or a["x_layout"] is not None or _by_winograd(op) or 0 in out:
+            chain.keep = True
+            return
+        window = shape(w)[2:]
+        sizes = Sizes(out[0], shape(x)[1], out[1], out[2:], window, a["strides"], a["groups"])
+        last, first = cycles(sizes, self.lanes)
+        if prod(window) == 1 and x not in self.of:
+            last *= READ_ACROSS
+        chain.last, chain.first = chain.last + last, chain.first + first
+        if any(a["pads"]):
+            chain.last += PADDED_LAST * prod(shape(x)) * (x not in self.of)  # else who makes x writes the border
+            chain.first += PADDED_FIRST * prod(shape(x)[:-1]) * -(-shape(x)[-1] // self.lanes)
+        turned = defined_by(x, "transpose")
+        if turned is not None and permutation(turned)[-1] == 1:  # given with its channels last
+            chain.first += BORDER * prod(shape(x))
+        elif turned is None and x not in self.of and shape(w)[1] == 1 and not any(a["pads"]):
+            chain.last += BORDER * _turned(x)  # other transposes are done with the padding, or by who reads
+
+    def follows(self, op: ir.Operation, name: str) -> bool:
+        """Whether the transposes of its operands would pass through an operation, see `layout`."""
+        if not static(*op.results, *op.operands) or not any(v in self.of for v in op.operands):
+            return False
+        if elementwise(op):
+            rank = len(shape(op.results[0]))
+            return all(self._passes(v, rank) for v in op.operands)
+        if name == "concat":
+            return all(v in self.of or defined_by(v, "constant") is not None for v in op.operands)
+        if name.startswith("reduce_"):
+            return op.operands[0] in self.of and bool(dialect.attributes(op)["keepdims"])
+        return name in (*THROUGH, *KEEP) and op.operands[0] in self.of
+
+    def _passes(self, v: ir.Value, rank: int) -> bool:
+        dims = shape(v)
+        if v in self.of:
+            return len(dims) == rank
+        return defined_by(v, "constant") is not None or sum(d != 1 for d in dims) <= 1
+
+    def absorbed(self, op: ir.Operation, name: str) -> bool:
+        """Whether a transpose in front of an operation costs nothing: it sums up the image, or flattens it for constant
+        weights."""
+        if name == "reshape":
+            readers = users(op.results[0])
+            return bool(readers) and all(
+                r.name == "tw.matmul" and defined_by(r.operands[1], "constant") is not None for r in readers
+            )
+        return name.startswith("reduce_")
+
+    def join(self, op: ir.Operation, keep: bool = False) -> Chain:
+        """Make one chain of those that an operation reads, which its results belong to."""
+        found = list({id(c): c for v in op.operands if (c := self.of.get(v)) is not None}.values())
+        chain, others = found[0], found[1:]
+        for c in others:
+            chain.last, chain.first = chain.last + c.last, chain.first + c.first
+            chain.convolutions += c.convolutions
+            chain.keep |= c.keep
+        if others:
+            self.of.update({v: chain for v, c in self.of.items() if any(c is o for o in others)})
+        chain.keep |= keep
+        self.of.update(dict.fromkeys(op.results, chain))
+        return chain
+
+    def leave(self, op: ir.Operation) -> None:
+        """What an operation outside reads of a chain is transposed, once."""
+        for v in op.operands:
+            chain = self.of.get(v)
+            if chain is not None and v not in self.left:
+                self.left.add(v)
+                chain.last += BORDER * _turned(v)
+
+
+def _turned(v: ir.Value) -> int:
+    """How many elements move when the channels of an image become last."""
+    _, channels, *places = shape(v)
+    return 0 if channels == 1 or prod(places) == 1 else prod(shape(v))
+
+
+def _by_winograd(op: ir.Operation) -> bool:
+    """Whether a convolution with its channels last would be computed by Winograd's method."""
+    a, w, out = dialect.attributes(op), shape(op.operands[1]), shape(op.results[0])
+    plain = a["strides"] == a["dilations"] == (1, 1) and a["groups"] == 1 and w[2:] == (3, 3)
+    if not plain or w[0] % 16 or w[1] % 16 or defined_by(op.operands[1], "constant") is None or 0 in out:
+        return False
+    return choose(Layer(out[0], out[2], out[3], w[1], w[0])) != "direct"
+
+
+__all__ = ["Sizes", "cycles", "stay_first"]
