@@ -84,7 +84,7 @@ def test_partial_tiles_are_shuffled_too(rows, columns):
     text = NEST.replace("[16, 16]", f"[{rows}, {columns}]", 1).replace("[16, 16]", f"[{columns}, {rows}]")
     text = text.replace("unroll(16)", f"unroll({columns})").replace("vector(16,", f"vector({rows},")
     code, _ = emit(parse_nest(text), 16)
-    assert "vector.gather" not in code and code.count("vector.shuffle") > 30
+    assert "vector.gather" not in code and code.count("vector.shuffle") >= 2 * columns
     x = values((rows, columns), "f32")
     assert (interpret_nest(parse_nest(text), {"x": x})["y"] == 2 * x.T).all()
 

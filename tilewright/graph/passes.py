@@ -138,7 +138,7 @@ def parse_pipeline(text: str) -> list[Pass]:
     Raises UsageError that lists the known passes, or the options of the pass, if something is not known.
 
     >>> parse_pipeline("layout{mode=nhwc},mlir:cse")
-    [Layout(mode='nhwc'), MlirPass(pipeline='cse')]
+    [Layout(mode='nhwc', lanes=0), MlirPass(pipeline='cse')]
     """
     return [_parse_pass(item) for item in _split(text, ",") if item]
 
