@@ -79,12 +79,13 @@ def test_tile_is_shuffled_not_gathered():
     assert (interpret_nest(parse_nest(NEST), {"x": x})["y"] == 2 * x.T).all()
 
 
-@pytest.mark.parametrize("rows, columns", [(13, 16), (16, 7), (5, 9)])
-def test_partial_tiles_are_shuffled_too(rows, columns):
+# five rows of nine are three vectors, of which each column takes two shuffles
+@pytest.mark.parametrize("rows, columns, shuffles", [(13, 16, range(31, 65)), (16, 7, range(31, 65)), (5, 9, [18])])
+def test_partial_tiles_are_shuffled_too(rows, columns, shuffles):
     text = NEST.replace("[16, 16]", f"[{rows}, {columns}]", 1).replace("[16, 16]", f"[{columns}, {rows}]")
     text = text.replace("unroll(16)", f"unroll({columns})").replace("vector(16,", f"vector({rows},")
     code, _ = emit(parse_nest(text), 16)
-    assert "vector.gather" not in code and code.count("vector.shuffle") >= 2 * columns
+    assert "vector.gather" not in code and code.count("vector.shuffle") in shuffles
     x = values((rows, columns), "f32")
     assert (interpret_nest(parse_nest(text), {"x": x})["y"] == 2 * x.T).all()
 
