@@ -36,8 +36,9 @@ from .schedule.rules.depthwise_chain import worth_joining
 from .targets.base import Target, find
 from .tensor.fold_constants import fold_constants
 from .tensor.fuse import FusionReport, fuse
-from .tensor.kernel import Kernel, read_kernel
+from .tensor.kernel import Kernel
 from .tensor.lower import lower
+from .tensor.read import read_kernel
 from .tensor.share_padding import share_padding
 
 #: level-2 passes of the stages "simplify" and "layout", in order

@@ -21,7 +21,7 @@ from tilewright.schedule.rules import depthwise_chain
 from tilewright.targets.base import find
 from tilewright.targets.cpu.host import CpuDescription
 from tilewright.tensor.chains import row_chain
-from tilewright.tensor.kernel import read_kernel
+from tilewright.tensor.read import read_kernel
 from tilewright.tune.space import Space
 
 

@@ -9,7 +9,7 @@ from tilewright.schedule.finish import finish
 from tilewright.schedule.nest import For, walk_stmts
 from tilewright.schedule.rules import schedule
 from tilewright.targets.cpu.host import describe_x86
-from tilewright.tensor.kernel import read_kernel
+from tilewright.tensor.read import read_kernel
 
 WIDE = ("avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "popcnt", "cx16")
 WIDE += ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512bf16")

@@ -28,7 +28,7 @@ from tilewright.schedule.text import format_nest, parse_nest
 from tilewright.targets.cpu.emit import emit
 from tilewright.targets.cpu.host import describe_x86, host
 from tilewright.tensor.interpret import interpret_function
-from tilewright.tensor.kernel import read_kernel
+from tilewright.tensor.read import read_kernel
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 WIDE = ("avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "popcnt", "cx16")

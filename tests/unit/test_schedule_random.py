@@ -24,8 +24,9 @@ from tilewright.schedule.text import format_nest, parse_nest
 from tilewright.tensor.evaluate import NUMPY
 from tilewright.tensor.expr import Var
 from tilewright.tensor.fuse import fuse
-from tilewright.tensor.kernel import Kernel, read_kernel
+from tilewright.tensor.kernel import Kernel
 from tilewright.tensor.lower import lower
+from tilewright.tensor.read import read_kernel
 
 SEQUENCES = int(os.environ.get("TILEWRIGHT_SEQUENCES", "400"))
 

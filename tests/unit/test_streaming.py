@@ -26,7 +26,7 @@ from tilewright.schedule.rules import schedule
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.base import find
 from tilewright.tensor.analysis import VIEWS
-from tilewright.tensor.kernel import read_kernel
+from tilewright.tensor.read import read_kernel
 from tilewright.tensor.stream import Chain, chain, copy_rows, row_kernel
 
 needs_cc = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler")

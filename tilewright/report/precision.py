@@ -14,7 +14,8 @@ from ..schedule.nest import For, Nest, stores, walk_stmts
 from ..schedule.rules.bf16_contraction import FEATURE
 from ..tensor.analysis import is_contraction
 from ..tensor.expr import Op, walk
-from ..tensor.kernel import Kernel, read_kernel
+from ..tensor.kernel import Kernel
+from ..tensor.read import read_kernel
 from .compare import largest_error
 
 if TYPE_CHECKING:

@@ -8,16 +8,12 @@ from typing import Any, NoReturn
 
 from ..errors import TilewrightError
 from ..tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Target, Var
+from ..tensor.predicates import CMPF, CMPI
 from .nest import KINDS, Alloc, For, If, Nest, Pack, Seq, Stmt, Store
 
 DTYPES = ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "i1", "index")
 SCOPES = ("local", "register")
 
-_CMPI = ["eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge"]
-_CMPF = [
-    "false", "oeq", "ogt", "oge", "olt", "ole", "one", "ord", "ueq", "ugt", "uge", "ult", "ule", "une", "uno",
-    "true",
-]  # fmt: skip
 #: operands of every operation
 ARITY: dict[str, int] = dict.fromkeys(CASTS, 1) | dict.fromkeys(
     [
@@ -36,7 +32,7 @@ ARITY: dict[str, int] = dict.fromkeys(CASTS, 1) | dict.fromkeys(
     ],
     2,
 ) | dict.fromkeys(["select", "guard", "fma"], 3) | {"dot2": 4}  # fmt: skip
-ARITY |= {f"cmpi.{p}": 2 for p in _CMPI} | {f"cmpf.{p}": 2 for p in _CMPF}
+ARITY |= {f"cmpi.{p}": 2 for p in CMPI} | {f"cmpf.{p}": 2 for p in CMPF}
 
 _BINARY: dict[type, str] = {ast.Mult: "muli", ast.FloorDiv: "floordivsi", ast.Mod: "remsi"}
 _COMPARE: dict[type, str] = {

@@ -25,7 +25,8 @@ from .expr import (
     transform,
     walk,
 )
-from .kernel import Stage, _Reader
+from .kernel import Stage
+from .read import Reader
 
 #: operations that belong to no kernel of their own: they are copied into every kernel that uses them
 FREE = {"arith.constant", "tensor.empty", "linalg.fill"}
@@ -51,7 +52,7 @@ class Node:
         return self.stages[0]
 
 
-class Analysis(_Reader):
+class Analysis(Reader):
     """Reads a whole function as stages, remembering which operation made which buffer."""
 
     def __init__(self, function: ir.OpView) -> None:

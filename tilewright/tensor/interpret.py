@@ -22,28 +22,10 @@ from ..ir.context import use
 from ..ir.types import FLOATS, NUMPY, is_unsigned, type_of
 from .evaluate import evaluate
 from .expr import Const, Expr, Load, Op, Var
+from .predicates import with_predicate
 
 #: elements of one evaluation of a body; longer reductions are done in pieces
 PIECE = 1 << 21
-CMPI = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
-CMPF = (
-    "false",
-    "oeq",
-    "ogt",
-    "oge",
-    "olt",
-    "ole",
-    "one",
-    "ord",
-    "ueq",
-    "ugt",
-    "uge",
-    "ult",
-    "ule",
-    "une",
-    "uno",
-    "true",
-)
 #: combiners of reductions that NumPy reduces by itself
 REDUCE: dict[str, np.ufunc] = {
     "addf": np.add, "addi": np.add, "mulf": np.multiply, "muli": np.multiply, "maximumf": np.maximum,
@@ -209,9 +191,7 @@ class _Interpreter:
             elif self.float64 and short in ("extf", "truncf"):
                 values[op.results[0]] = get(op.operands[0])
             else:
-                if short in ("cmpi", "cmpf"):
-                    short += "." + (CMPI if short == "cmpi" else CMPF)[ir.IntegerAttr(op.attributes["predicate"]).value]
-                values[op.results[0]] = Op(short, tuple(get(v) for v in op.operands), dtype)
+                values[op.results[0]] = Op(with_predicate(op, short), tuple(get(v) for v in op.operands), dtype)
         raise CompileError("a body does not yield", stage="interpret")
 
 

@@ -11,7 +11,8 @@ from torch_mlir.dialects import func
 
 from ..ir.graph import Graph
 from .analysis import FREE, VIEWS, Analysis, Node
-from .kernel import Kernel, read_kernel
+from .kernel import Kernel
+from .read import read_kernel
 
 if TYPE_CHECKING:
     from .fuse import Group

@@ -14,7 +14,8 @@ from math import prod
 
 from .analysis import flat
 from .expr import Buffer, Const, Expr, Load, Target, Var, bounds, linear, map_loads, simplify, substitute, walk
-from .kernel import Kernel, Stage, reshape_index
+from .kernel import Kernel, Stage
+from .reshape import reshape_index
 
 ZERO = Const(0, "index")
 _ROW = Var("row of the result")

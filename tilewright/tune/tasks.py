@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..ir.context import use
-from ..tensor.kernel import Kernel, read_kernel
+from ..tensor.kernel import Kernel
+from ..tensor.read import read_kernel
 from .database import Machine
 from .key import Key, kernel_key
 from .runner import Subject

@@ -15,7 +15,7 @@ from ...report.facts import about
 from ...schedule.finish import finish
 from ...schedule.machine import lanes
 from ...schedule.rules import schedule
-from ...tensor.kernel import read_kernel
+from ...tensor.read import read_kernel
 from .emit import emit
 from .host import CpuDescription
 from .memo import Remembered
