@@ -3,9 +3,11 @@
     python benchmarks/tune_models.py [--models resnet50,mobilenet_v2] [--minutes 15] [--threads 2] [-o results]
 
 Each model is tuned with an empty database. While that runs, the best so far is what the kernels take by their measured
-shares; at the end the tuned model races the untuned one, call by call in turns, and the median of the ratios of the
-rounds is the result. How much there was to gain follows from the machine's ceilings (docs/profiling.md): with every
-kernel at its ceiling, nothing between them and the same work, the untuned model could take that part of its time less.
+shares; at the end the tuned model races two untuned ones, by turns, in several sets of executables that are made anew:
+where their memory happens to lie makes one of the untuned ones up to 1% faster than the other. The result is the median
+of all rounds of tuned over the mean of both untuned. How much there was to gain follows from the machine's ceilings
+(docs/profiling.md): with every kernel at its ceiling, nothing between them and the same work, the untuned model could
+take that part of its time less.
 
 Writes results.json, results.md and results.svg. The models come from `python benchmarks/models.py`."""
 
@@ -17,7 +19,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,11 @@ from worker import error_of
 
 import tilewright as tw
 from tilewright.tune.database import Database
-from tilewright.tune.recheck import using
+from tilewright.tune.recheck import seconds_a_call, using
 
 HERE = Path(__file__).resolve().parent
-#: rounds of the race at the end, and seconds of calls of each model in a round
-ROUNDS, SECONDS = 30, 0.25
+#: sets of executables in the race at the end, rounds of each, and seconds of calls of each executable in a round
+SETS, ROUNDS, SECONDS = 4, 9, 0.25
 
 
 def tuned(path: Path, minutes: float, threads: int) -> dict[str, Any]:
@@ -48,42 +49,44 @@ def tuned(path: Path, minutes: float, threads: int) -> dict[str, Any]:
         database = Database(Path(folder) / "t.sqlite")
         report = tw.tune(path, minutes=minutes, threads=threads, database=database, watch=watch)
         seconds = time.perf_counter() - begin
-        plain = tw.compile(path, threads=threads, tuned=False)
         with using(database):
-            best = tw.compile(path, threads=threads)
+            raced = race(path, threads, inputs)
+            plain, best = (tw.compile(path, threads=threads, tuned=t) for t in (False, True))
         database.close()
-        before, after, ratio, fastest = race(plain, best, inputs)
         return {
             "seconds": round(seconds, 1), "trials": report.trials,
             "failed": {k: v for k, v in report.outcomes.items() if k != "ok"},
             "kernels": len(report.tasks), "improved": sum(t.ratio < 1 for t in report.tasks),
             "ways": [str(w) for w in report.ways],
             "withdrawn": len(report.recheck.withdrawn) if report.recheck else 0,
-            "untuned_ms": before * 1e3, "tuned_ms": after * 1e3, "ratio": ratio,
-            "errors": [error_of(x(*inputs), expected) for x in (plain, best)],
-            "ceiling": min(1.0, plain.profile(inputs).total.ideal / fastest),
+            **outcome(raced), "errors": [error_of(x(*inputs), expected) for x in (plain, best)],
+            "ceiling": min(1.0, plain.profile(inputs).total.ideal / float(raced[..., :2].min())),
             "decisions": {t.label: t.decisions for t in report.tasks if t.ratio < 1},
             "curve": thinned(points),
         }  # fmt: skip
 
 
-def race(plain: Any, best: Any, inputs: list[np.ndarray]) -> tuple[float, float, float, float]:
-    """Seconds of a call of both models, medians of rounds in turns, the median of the rounds' ratios, and the seconds
-    of the first model in its best round."""
-    rounds: list[tuple[float, float]] = []
-    for turn in range(ROUNDS):
-        found = {}
-        for x in (plain, best) if turn % 2 == 0 else (best, plain):
-            x(*inputs)
-            times, end = [], time.perf_counter() + SECONDS
-            while not times or time.perf_counter() < end:
-                start = time.perf_counter()
-                x(*inputs)
-                times.append(time.perf_counter() - start)
-            found[id(x)] = median(times)
-        rounds.append((found[id(plain)], found[id(best)]))
-    before, after = zip(*rounds, strict=True)
-    return median(before), median(after), median(b / a for a, b in rounds), min(before)
+def race(path: Path, threads: int, inputs: list[np.ndarray]) -> np.ndarray:
+    """Seconds of a call, [sets, rounds, 3]: of two untuned executables and of a tuned one; medians of bursts."""
+    found = np.zeros((SETS, ROUNDS, 3))
+    for one in found:
+        models = [tw.compile(path, threads=threads, tuned=tuned) for tuned in (False, False, True)]
+        for turn, times in enumerate(one):
+            for i in range(3):
+                which = (turn + i) % 3
+                times[which] = seconds_a_call(models[which], inputs, SECONDS)
+    return found
+
+
+def outcome(raced: np.ndarray) -> dict[str, float]:
+    """The times, tuned over untuned, and by how much two untuned executables of a set differ at most."""
+    first, second, tuned = np.moveaxis(raced, -1, 0)
+    untuned = (first + second) / 2
+    return {
+        "untuned_ms": float(np.median(untuned)) * 1e3, "tuned_ms": float(np.median(tuned)) * 1e3,
+        "ratio": float(np.median(tuned / untuned)),
+        "noise": float(np.abs(np.median(second / first, axis=1) - 1).max()),
+    }  # fmt: skip
 
 
 def thinned(points: list[tuple[float, int, float]]) -> list[tuple[float, int, float]]:
@@ -100,18 +103,20 @@ def markdown(results: dict[str, Any]) -> str:
         f"{facts['processor']}, {facts['cores']} cores; {facts['toolchain']}. {results['minutes']:g} minutes a model, "
         f"{results['threads']} thread(s), made by `python benchmarks/tune_models.py`.",
         "",
-        "The gain is the median of rounds in which the untuned and the tuned model run in turns. The ceiling is the "
-        "part of the untuned time (in its best round) that the kernels would take at the machine's measured ceilings, "
-        "and `most` the gain that this leaves to schedules of any kind.",
+        "The gain is the median of rounds in which two untuned executables and a tuned one run in turns, in "
+        f"{SETS} sets of new executables; `noise` is by how much the two untuned ones of a set differ at most, in the "
+        "median of its rounds. The ceiling is the part of the untuned time (in its best round) that the kernels would "
+        "take at the machine's measured ceilings, and `most` the gain that this leaves to schedules of any kind.",
         "",
-        "| model | untuned, ms | tuned, ms | gain | ceiling | most | trials | kernels improved | errors |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| model | untuned, ms | tuned, ms | gain | noise | ceiling | most | trials | kernels improved | errors |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, r in results["models"].items():
         a, b = r["errors"]
         lines.append(
-            f"| {name} | {r['untuned_ms']:.3f} | {r['tuned_ms']:.3f} | {1 / r['ratio'] - 1:+.1%} | {r['ceiling']:.1%} "
-            f"| {1 / r['ceiling'] - 1:+.1%} | {r['trials']} | {r['improved']} of {r['kernels']} | {a:.0e}, {b:.0e} |"
+            f"| {name} | {r['untuned_ms']:.3f} | {r['tuned_ms']:.3f} | {1 / r['ratio'] - 1:+.1%} | {r['noise']:.1%} "
+            f"| {r['ceiling']:.1%} | {1 / r['ceiling'] - 1:+.1%} | {r['trials']} | {r['improved']} of {r['kernels']} "
+            f"| {a:.0e}, {b:.0e} |"
         )
     for name, r in results["models"].items():
         lines += ["", *(f"- {name}: {w}" for w in r["ways"])] if r["ways"] else []

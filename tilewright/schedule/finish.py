@@ -15,6 +15,7 @@ from ..tensor.expr import (
     linear,
     rebuild,
     simplify,
+    simplify_node,
     substitute,
     variables,
     walk,
@@ -267,11 +268,11 @@ def simplify_value(e: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
     """`simplify`, and comparisons of indices, `select` and `guard` with a known condition."""
 
     def visit(x: Expr, args: tuple[Expr, ...]) -> Expr:
+        if isinstance(x, Op) and x.dtype == "index":
+            return simplify_node(x, args, ranges)
         x = rebuild(x, args)
         if not isinstance(x, Op):
             return x
-        if x.dtype == "index":
-            return simplify(x, ranges)
         if x.op.startswith("cmpi.") and x.args[0].dtype == "index":
             a, b = bounds(x.args[0], ranges), bounds(x.args[1], ranges)
             rule = _COMPARE.get(x.op[5:])
@@ -292,4 +293,4 @@ def simplify_value(e: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
             return x.args[0].args[0]
         return x
 
-    return transform_expr(e, visit)
+    return e if isinstance(e, (Const, Var)) else transform_expr(e, visit)

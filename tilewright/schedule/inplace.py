@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ..tensor.analysis import flat
 from ..tensor.expr import Expr, Load, Var, bounds, from_linear, linear, walk
-from .nest import Alloc, For, Nest, Seq, Store, exprs, stores
+from .nest import Alloc, For, Nest, Seq, Store, stores
 from .region import all_ranges
 
 #: note on the loop over the rows of a chain's result
@@ -103,4 +103,4 @@ def _written_once(writers: list[Store], output: str, given: str) -> bool:
 
 
 def _loads(s: Store, buffer: str) -> list[Load]:
-    return [x for e in exprs(s) for x in walk(e) if isinstance(x, Load) and x.buffer == buffer]
+    return [x for x in s.loads if x.buffer == buffer]

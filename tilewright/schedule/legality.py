@@ -30,7 +30,7 @@ from ..tensor.expr import (
     variables,
     walk,
 )
-from .nest import For, Seq, Stmt, Store, children, exprs, reads, stores, substitute_vars, walk_stmts, writes
+from .nest import For, Seq, Stmt, Store, children, reads, stores, substitute_vars, walk_stmts, writes
 from .region import all_ranges
 
 Ranges = dict[str, tuple[int, int]]
@@ -59,10 +59,8 @@ def check(body: Stmt, params: dict[str, Buffer], temporaries: dict[str, Buffer])
 
 
 def _scopes(s: Stmt, bound: set[str]) -> str | None:
-    for e in exprs(s):
-        free = variables(e) - bound
-        if free:
-            return f"loop variable {', '.join(sorted(free))} would be used outside its loop"
+    if free := s.variables - bound:
+        return f"loop variable {', '.join(sorted(free))} would be used outside its loop"
     if isinstance(s, For):
         if s.var in bound:
             return f"two nested loops would have the name {s.var}"
@@ -122,9 +120,7 @@ def self_dependent(s: Store) -> bool:
     own: dict[str, list[tuple[Expr, ...]]] = {}
     for t in s.targets:
         own.setdefault(t.buffer, []).append(t.indices)
-    return any(
-        isinstance(x, Load) and x.buffer in own and own[x.buffer] != [x.indices] for e in exprs(s) for x in walk(e)
-    )
+    return any(x.buffer in own and own[x.buffer] != [x.indices] for x in s.loads)
 
 
 # ---- iterations of two loops ----------------------------------------------------------------------------------------
@@ -235,7 +231,7 @@ def _in_turns(places: set[tuple[Expr, ...]], buffer: Buffer, var: str) -> bool:
 
 def _places(s: Store, name: str) -> Iterator[tuple[Expr, ...]]:
     yield from (t.indices for t in s.targets if t.buffer == name)
-    yield from (x.indices for e in exprs(s) for x in walk(e) if isinstance(x, Load) and x.buffer == name)
+    yield from (x.indices for x in s.loads if x.buffer == name)
 
 
 # ---- threads -------------------------------------------------------------------------------------------------------
@@ -294,7 +290,6 @@ def distinct(indices: tuple[Expr, ...], f: For, ranges: Ranges, tiles: Tiles | N
     """Whether different iterations of a loop always have different indices, whatever the loops inside do."""
     if f.trip is not None and f.trip <= 1:
         return True
-    simple = [simplify(i, ranges) for i in indices]
     tiles = tiles or Tiles()
     known = decode([tiles.merged(i, ranges) for i in indices], {**ranges, **tiles.ranges}, tiles)
     if Var(f.var) in known:
@@ -304,7 +299,7 @@ def distinct(indices: tuple[Expr, ...], f: For, ranges: Ranges, tiles: Tiles | N
     short = own and computed and f.trip and f.trip <= _ENUMERATE
     if short and np.unique(_values(own, {f.var: np.arange(f.trip or 0)}), axis=1).shape[1] == f.trip:
         return True
-    return _distinct_enumerated(simple, f, ranges)
+    return _distinct_enumerated([simplify(i, ranges) for i in indices], f, ranges)
 
 
 @dataclass

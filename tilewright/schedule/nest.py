@@ -10,16 +10,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
-from ..tensor.expr import Buffer, Const, Expr, Load, Target, bounds, const_value, map_loads, substitute, walk
+from ..tensor.expr import Buffer, Const, Expr, Load, Target, bounds, const_value, map_loads, substitute, variables, walk
 
 KINDS = ("serial", "parallel", "unroll", "vector")
 
 
 @dataclass(frozen=True)
 class Stmt:
-    """Base of the statements."""
+    """Base of the statements. What is often asked of them is found once: trees share what a primitive leaves alone."""
+
+    @cached_property
+    def _reads(self) -> frozenset[str]:
+        own = {t.buffer for t in self.targets if t.init is not None} if isinstance(self, Store) else set()
+        found = {n.buffer for e in exprs(self) for n in walk(e) if isinstance(n, Load) and n.buffer not in own}
+        return frozenset(found).union(*[c._reads for c in children(self)])
+
+    @cached_property
+    def _writes(self) -> frozenset[str]:
+        own = {t.buffer for t in self.targets} if isinstance(self, Store) else set()
+        return frozenset(own).union(*[c._writes for c in children(self)])
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """Loop variables in the expressions of this statement itself (prefetch hints left out)."""
+        return frozenset(v for e in exprs(self) for v in variables(e))
 
 
 @dataclass(frozen=True)
@@ -59,6 +76,11 @@ class Store(Stmt):
     targets: tuple[Target, ...]
     block: str = ""
     reduction: tuple[str, ...] = ()
+
+    @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        """What is read for values and places, initial values too."""
+        return tuple(x for e in exprs(self) for x in walk(e) if isinstance(x, Load))
 
 
 @dataclass(frozen=True)
@@ -114,6 +136,10 @@ class Nest:
         return found
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         from .text import format_nest
 
         return format_nest(self)
@@ -167,9 +193,11 @@ def with_children(s: Stmt, new: tuple[Stmt, ...]) -> Stmt:
 
 def walk_stmts(s: Stmt) -> Iterator[Stmt]:
     """`s` and every statement below it, outer before inner."""
-    yield s
-    for c in children(s):
-        yield from walk_stmts(c)
+    rest = [s]
+    while rest:
+        x = rest.pop()
+        yield x
+        rest += children(x)[::-1]
 
 
 def stores(s: Stmt) -> list[Store]:
@@ -233,18 +261,14 @@ def exprs(s: Stmt) -> Iterator[Expr]:
                 yield t.init
 
 
-def reads(s: Stmt) -> set[str]:
-    """Names of the buffers read below `s` (an accumulator counts as written only)."""
-    found: set[str] = set()
-    for x in walk_stmts(s):
-        own = {t.buffer for t in x.targets if t.init is not None} if isinstance(x, Store) else set()
-        for e in exprs(x):
-            found |= {n.buffer for n in walk(e) if isinstance(n, Load) and n.buffer not in own}
-    return found
+def reads(s: Stmt) -> frozenset[str]:
+    """Names of the buffers read in and below `s` (an accumulator counts as written only)."""
+    return s._reads
 
 
-def writes(s: Stmt) -> set[str]:
-    return {t.buffer for x in stores(s) for t in x.targets}
+def writes(s: Stmt) -> frozenset[str]:
+    """Names of the buffers written in and below `s`."""
+    return s._writes
 
 
 def rename_loads(s: Stmt, f: Callable[[Load], Expr]) -> Stmt:

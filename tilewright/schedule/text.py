@@ -165,20 +165,23 @@ class _Printer:
         size: dict[int, int] = {}
         order: list[Expr] = []
 
-        def count(e: Expr) -> None:
+        def count(e: Expr) -> int:
+            """The size of an expression; leaves are not kept, as they never get a name."""
+            below = children(e)
+            if not below:
+                return 1
             uses[id(e)] = uses.get(id(e), 0) + 1
             if id(e) not in size:
-                for c in children(e):
-                    count(c)
-                size[id(e)] = min(1 + sum(size[id(c)] for c in children(e)), 1 << 40)
+                size[id(e)] = min(1 + sum([count(c) for c in below]), 1 << 40)
                 order.append(e)
+            return size[id(e)]
 
         for e in exprs(s):
             count(e)
         self.names = {}
         deep: dict[int, int] = {}
         for e in order:
-            deep[id(e)] = 1 + max((deep[id(c)] for c in children(e)), default=0)
+            deep[id(e)] = 1 + max([deep.get(id(c), 1) for c in children(e)])
             shared = uses[id(e)] > 1 and size[id(e)] >= (4 * _SHARED if e.dtype == "index" else _SHARED)  # type: ignore[attr-defined]
             if shared or deep[id(e)] >= _DEEP:
                 text = self.expr(e)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce as fold
 from math import gcd
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 
@@ -380,28 +381,32 @@ def simplify(e: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
     """Fold what the variables' ranges prove: ``(i*8 + j) // 8`` is ``i`` for j in 0..7, ``min(8, n)`` is 8 for n >=
     8."""
 
-    def visit(x: Expr, args: tuple[Expr, ...]) -> Expr:
-        if not isinstance(x, Op) or x.dtype != "index":
-            return rebuild(x, args)
-        if x.op == "addi":
-            return from_linear(*linear(add(*args)))
-        if x.op == "muli":
-            return mul(*args)
-        if x.op == "subi":
-            return from_linear(*linear(args[0] - args[1]))
-        if x.op in ("floordivsi", "remsi"):
-            return _simplify_division(x.op, args[0], args[1], ranges)
-        if x.op in ("minsi", "maxsi"):
-            a, b = bounds(args[0], ranges), bounds(args[1], ranges)
-            if a and b and (a[1] <= b[0] or b[1] <= a[0]):
-                return args[0] if (a[1] <= b[0]) == (x.op == "minsi") else args[1]
-            difference = bounds(args[0] - args[1], ranges)
-            if difference and (difference[1] <= 0 or difference[0] >= 0):
-                return args[0] if (difference[1] <= 0) == (x.op == "minsi") else args[1]
-            return minimum(*args) if x.op == "minsi" else Op(x.op, args, x.dtype)
-        return rebuild(x, args)
+    if isinstance(e, (Const, Var)):
+        return e
+    return transform(e, lambda x, args: simplify_node(x, args, ranges))
 
-    return transform(e, visit)
+
+def simplify_node(x: Expr, args: tuple[Expr, ...], ranges: dict[str, tuple[int, int]]) -> Expr:
+    """One node of `simplify`, with its children simplified."""
+    if not isinstance(x, Op) or x.dtype != "index":
+        return rebuild(x, args)
+    if x.op == "addi":
+        return from_linear(*linear(add(*args)))
+    if x.op == "muli":
+        return mul(*args)
+    if x.op == "subi":
+        return from_linear(*linear(args[0] - args[1]))
+    if x.op in ("floordivsi", "remsi"):
+        return _simplify_division(x.op, args[0], args[1], ranges)
+    if x.op in ("minsi", "maxsi"):
+        a, b = bounds(args[0], ranges), bounds(args[1], ranges)
+        if a and b and (a[1] <= b[0] or b[1] <= a[0]):
+            return args[0] if (a[1] <= b[0]) == (x.op == "minsi") else args[1]
+        difference = bounds(args[0] - args[1], ranges)
+        if difference and (difference[1] <= 0 or difference[0] >= 0):
+            return args[0] if (difference[1] <= 0) == (x.op == "minsi") else args[1]
+        return minimum(*args) if x.op == "minsi" else Op(x.op, args, x.dtype)
+    return rebuild(x, args)
 
 
 def _simplify_division(op: str, a: Expr, b: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
@@ -462,7 +467,8 @@ def children(e: Expr) -> tuple[Expr, ...]:
 
 def rebuild(e: Expr, args: tuple[Expr, ...]) -> Expr:
     """`e` with other children (the same object where they are unchanged)."""
-    if all(a is b for a, b in zip(args, children(e), strict=True)):
+    old = children(e)
+    if not old or all(map(is_, args, old)):
         return e
     if isinstance(e, Op):
         if e.dtype == "index":
@@ -479,15 +485,17 @@ def transform(e: Expr, visit: Callable[[Expr, tuple[Expr, ...]], Expr], memo: di
     memo = {} if memo is None else memo
     key = id(e)
     if key not in memo:
-        args = tuple(transform(c, visit, memo) for c in children(e))
+        args = tuple([transform(c, visit, memo) for c in children(e)])
         memo[key] = (e, visit(e, args))  # keeps e alive, so that its id stays taken
     return memo[key][1]
 
 
 def substitute(e: Expr, values: dict[str, Expr]) -> Expr:
     """Replace variables by name."""
-    if not values:
+    if not values or isinstance(e, Const):
         return e
+    if isinstance(e, Var):
+        return values.get(e.name, e)
     return transform(e, lambda x, a: values.get(x.name, x) if isinstance(x, Var) else rebuild(x, a))
 
 
@@ -502,13 +510,15 @@ def map_loads(e: Expr, f: Callable[[Load], Expr]) -> Expr:
 
 
 def walk(e: Expr, seen: set[int] | None = None) -> Iterator[Expr]:
-    """Every distinct node below and including `e`."""
+    """Every distinct node below and including `e`, parents before children."""
     seen = set() if seen is None else seen
-    if id(e) not in seen:
-        seen.add(id(e))
-        yield e
-        for c in children(e):
-            yield from walk(c, seen)
+    rest = [e]
+    while rest:
+        x = rest.pop()
+        if id(x) not in seen:
+            seen.add(id(x))
+            yield x
+            rest += children(x)[::-1]
 
 
 def loads(e: Expr) -> list[Load]:
@@ -516,6 +526,8 @@ def loads(e: Expr) -> list[Load]:
 
 
 def variables(e: Expr) -> set[str]:
+    if isinstance(e, (Const, Var)):  # most are
+        return {e.name} if isinstance(e, Var) else set()
     return {x.name for x in walk(e) if isinstance(x, Var)}
 
 

@@ -155,6 +155,7 @@ def choose_results(s: Schedule, anchor: Stage, sums: Sums, machine: Machine) -> 
     depth = prod(anchor.extents[v] for v in anchor.reduction)
     vectors = depth // anchor.extents[sums.k] * -(-anchor.extents[sums.k] // width)
     others = prod(n for v, n in anchor.parallel if v not in sums.loops)
+    moved = [_moves(s, anchor, v) for v in sums.loops]
     load = 0.5 if depth * 4 % LINE == 0 else 1.0  # vectors that lie across two cache lines
 
     def far(results: int) -> float:
@@ -165,8 +166,7 @@ def choose_results(s: Schedule, anchor: Stage, sums: Sums, machine: Machine) -> 
     def arrives(tile: tuple[int, ...]) -> float:
         """Cycles until a tile's rows or columns are there that come from far, as a mean over its steps."""
         found = 0.0
-        for d, (v, rows) in enumerate(zip(sums.loops, tile, strict=True)):
-            size = _moves(s, anchor, v)
+        for d, (size, rows) in enumerate(zip(moved, tile, strict=True)):
             passes = prod(-(-spans[i] // tile[i]) for i in range(len(tile)) if i != d)
             if size > machine.l1_bytes and depth * 4 >= STREAMS * LINE:
                 each, few = (FROM_L2, 2) if size <= machine.l2_bytes else (FROM_L3, 4)

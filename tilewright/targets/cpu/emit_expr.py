@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...errors import CompileError
 from ...tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Target, Var, bounds, from_linear, linear, neutral, walk
@@ -55,6 +55,19 @@ class Vector:
         return self.width if self.mask is None else self.first
 
 
+@dataclass(frozen=True)
+class Place:
+    """The flat index of an element, also as a sum of `terms` and a constant. `strides` has, for vectorized loops, how
+    far neighbouring lanes are apart (see `ExprEmitter.lane_stride`). The `indices` are kept: they are known by their
+    identity."""
+
+    indices: tuple[Expr, ...]
+    flat: Expr
+    terms: dict[Expr, int]
+    constant: int
+    strides: dict[str, int | None] = field(default_factory=dict)
+
+
 def type_text(dtype: str, width: int) -> str:
     return f"vector<{width}x{dtype}>" if width else dtype
 
@@ -80,6 +93,7 @@ class ExprEmitter:
         self.loaded: list[dict[str, tuple[str, str]]] = [{}]
         self.vector: Vector | None = None
         self.count = 0
+        self._places: dict[tuple[str, int], Place] = {}
 
     # ---- text ----
 
@@ -124,7 +138,7 @@ class ExprEmitter:
         else:
             self.env[var] = old
 
-    def forget(self, buffers: set[str]) -> None:
+    def forget(self, buffers: Set[str]) -> None:
         """Drop remembered loads of buffers that have been written."""
         for scope in self.loaded:
             for key in [k for k, (b, _) in scope.items() if b in buffers]:
@@ -345,7 +359,10 @@ class ExprEmitter:
 
     def index(self, e: Expr) -> Value:
         """An index expression: constants folded, terms added outermost loop first so that sums can be hoisted."""
-        terms, constant = linear(e)
+        return self.sum_of(*linear(e))
+
+    def sum_of(self, terms: dict[Expr, int], constant: int) -> Value:
+        """An index in linear form."""
         rest: list[tuple[int, Expr, int]] = []
         for t, c in terms.items():
             if isinstance(t, Var):
@@ -387,36 +404,41 @@ class ExprEmitter:
                 return self.elementwise("arith.divui" if t.op == "floordivsi" else "arith.remui", args, "index")
         return self.elementwise("arith." + t.op, args, "index")
 
+    def located(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Place:
+        """Where an element lies. Found once: a loop that is laid out asks for it in every iteration."""
+        key = buffer.name, id(indices)
+        if key not in self._places:
+            total: Expr = Const(0, "index")
+            for i, s in zip(indices, buffer.strides, strict=True):
+                total = total + i * s
+            terms, constant = linear(total)
+            if any(isinstance(t, Op) and t.op == "floordivsi" for t in terms):
+                total = from_linear(terms, constant, self.ranges)  # x // n * n + x % n is x
+                terms, constant = linear(total)
+            self._places[key] = Place(indices, total, terms, constant)
+        return self._places[key]
+
     def flat(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
-        total: Expr = Const(0, "index")
-        for i, s in zip(indices, buffer.strides, strict=True):
-            total = total + i * s
-        terms, constant = linear(total)
-        if any(isinstance(t, Op) and t.op == "floordivsi" for t in terms):
-            total = from_linear(terms, constant, self.ranges)  # x // n * n + x % n is x
-        return total
+        """The index of an element in its flat buffer."""
+        return self.located(buffer, indices).flat
 
     def lane_stride(self, name: str, indices: tuple[Expr, ...]) -> int | None:
         """Elements between neighbouring lanes: 0 invariant, 1 contiguous, None if not regular."""
         assert self.vector is not None
-        terms, _ = linear(self.flat(self.buffers[name], indices))
-        stride = 0
-        for t, c in terms.items():
-            if isinstance(t, Var):
-                if t.name == self.vector.var:
-                    stride = c
-            elif self.depends_on_lane(t):
-                return None
-        return stride
+        place, var = self.located(self.buffers[name], indices), self.vector.var
+        if var not in place.strides:
+            irregular = any(not isinstance(t, Var) and self.depends_on_lane(t) for t in place.terms)
+            place.strides[var] = None if irregular else place.terms.get(Var(var), 0)
+        return place.strides[var]
 
     def address(self, buffer: Buffer, indices: tuple[Expr, ...], *, lane0: bool = False) -> Value:
         """The flat index; with `lane0` that of the first lane."""
-        flat = self.flat(buffer, indices)
+        place = self.located(buffer, indices)
         if lane0:
             assert self.vector is not None
             with self.bind(self.vector.var, 0):
-                return self.index(flat)
-        return self.index(flat)
+                return self.sum_of(place.terms, place.constant)
+        return self.sum_of(place.terms, place.constant)
 
     def write(self, t: Target, value: Value) -> None:
         """Store a value: the part of `emit.Emitter`, for those in between."""
@@ -491,8 +513,9 @@ class ExprEmitter:
     # ---- registers ----
 
     def slot_key(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[str, int]:
-        terms, constant = linear(self.flat(buffer, indices))
-        for t, c in terms.items():
+        place = self.located(buffer, indices)
+        constant = place.constant
+        for t, c in place.terms.items():
             bound = self.env.get(t.name) if isinstance(t, Var) else None
             if isinstance(bound, int):
                 constant += c * bound

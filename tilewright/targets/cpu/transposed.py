@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...schedule.nest import For, Store
-from ...tensor.expr import Load, Op, linear, variables, walk
+from ...tensor.expr import Load, Op, Var, linear, variables, walk
 from .emit_expr import Value, Vector, element
 from .strided import Places, StridedEmitter, windows
 
@@ -94,10 +94,12 @@ class TransposeEmitter(StridedEmitter):
         """What it costs to pick a load's lanes out of whole vectors, in shuffles, and their places; None where lanes
         are neighbours, and where they lie in too many vectors."""
         assert s.trip is not None and lane.trip is not None
-        flat = self.flat(self.buffers[x.buffer], x.indices)
-        if s.trip > PICKED or width < TRANSPOSED or not variables(flat) & {lane.var}:
+        place = self.located(self.buffers[x.buffer], x.indices)
+        if s.trip > PICKED or width < TRANSPOSED or not variables(place.flat) & {lane.var}:
             return None
-        places = self.places(flat, ((s.var, s.trip), (lane.var, lane.trip)))
+        if place.terms.get(Var(lane.var)) == 1 and all(isinstance(t, Var) for t in place.terms):
+            return None
+        places = self.places(place.flat, ((s.var, s.trip), (lane.var, lane.trip)))
         if places is None or all(o == tuple(range(o[0], o[0] + len(o))) for o in places.offsets):
             return None
         found = windows((o for vector in places.offsets for o in vector), width)
