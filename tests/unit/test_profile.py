@@ -200,6 +200,15 @@ def test_a_call_of_one_thread():
     assert line.seconds().tolist() == [90, 80] and line.busy()[1].tolist() == [0, 29]
 
 
+def test_a_thread_that_comes_late_makes_no_call_short(small_package, x, monkeypatch):
+    """Thread 0 begins the second call when thread 1 has nearly done the work of both: the call has not begun then."""
+    calls = [(0, 10, 100), (105, 290, 300), None, None], [(0, 20, 60), (60, 121, 299), None, None]
+    run = Executable(small_package, 2)
+    monkeypatch.setattr(run, "_stamped", lambda *_: [stamps_of(*calls, total=300)])
+    (times,) = run.time_calls([x], runs=1) / run._runner.seconds_per_tick
+    assert times.round(6).tolist() == [90, 179, 0, 0]
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_calls_of_every_run_take_less_than_the_run(small_package, x, threads):
     run = Executable(small_package, threads)

@@ -145,10 +145,11 @@ class Executable:
         return make_profile(self, inputs, repeats)
 
     def time_calls(self, inputs: Mapping[str, Any] | Sequence[Any], runs: int, warm: bool = True) -> np.ndarray:
-        """[runs, calls]: seconds of every call, seen from thread 0 with its wait for the others; `warm` runs the
-        program once before."""
-        found = self._stamped(inputs, runs, int(warm))
-        return np.array([stamps.steps() for stamps in found]) * self._runner.seconds_per_tick
+        """[runs, calls]: seconds of every call, from where the first thread begins to where the last one ends (see
+        `Timeline.seconds`); `warm` runs the program once before.
+
+        What one thread sees is no measure: one that comes late finds the others nearly done with the work of all."""
+        return np.array([line.seconds() for line in self.timelines(inputs, runs, int(warm))])
 
     def timelines(self, inputs: Mapping[str, Any] | Sequence[Any], runs: int, warm: int = 2) -> list[Timeline]:
         """What every thread did in each of `runs` runs."""

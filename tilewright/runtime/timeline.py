@@ -48,7 +48,8 @@ class Stamps:
             raise ValueError(f"stamps for {self.threads} threads and {self.calls} calls, not {threads} and {calls}")
 
     def steps(self) -> np.ndarray:
-        """Ticks of every call seen from thread 0, with its wait for the others at the barrier that follows."""
+        """Ticks of every call seen from thread 0, with its wait for the others at the barrier that follows: for calls
+        in which every thread has its own share, whenever it comes."""
         row = self.ticks[0]
         begins = row[CALL + 1 : CALL + PER_CALL * self.calls : PER_CALL]
         return np.diff(np.append(begins, row[JOB_END]))
