@@ -47,13 +47,6 @@ class Stamps:
         if (threads, calls) != (self.threads, self.calls):
             raise ValueError(f"stamps for {self.threads} threads and {self.calls} calls, not {threads} and {calls}")
 
-    def steps(self) -> np.ndarray:
-        """Ticks of every call seen from thread 0, with its wait for the others at the barrier that follows: for calls
-        in which every thread has its own share, whenever it comes."""
-        row = self.ticks[0]
-        begins = row[CALL + 1 : CALL + PER_CALL * self.calls : PER_CALL]
-        return np.diff(np.append(begins, row[JOB_END]))
-
 
 @dataclass(frozen=True)
 class Timeline:
