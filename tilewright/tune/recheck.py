@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +18,12 @@ from .database import Database, Machine
 from .key import kernel_key, layer_key
 
 #: rounds of both models (more of a fast one, as many as fit into so many seconds), runs of each in a round, and how
-#: often results of single kernels may be taken back. Measured with a model of 1.4 ms against itself: the ratios of its
-#: kernels are off by 2.5% after 31 rounds of 3 runs, by 1.3% after 100 of 5, whatever is made of the times
+#: often results of single kernels may be taken back
 ROUNDS, MOST_ROUNDS, SECONDS, RUNS, PASSES = 9, 100, 3.0, 5, 3
 #: a kernel is slower if the median of the rounds says so by this much, and three in four rounds agree; whole calls,
-#: which are compared more exactly, by that much and twice, each time in executables of their own (measured: resnet50
-#: and mobilenet_v2 against themselves differ by 0.3% in the median and by up to 1.1%, by where their memory lies)
+#: which are compared more exactly, by that much. How fast either is depends on where memory happens to lie, so both
+#: must be so twice, in executables made anew: beside themselves kernels of resnet50 and mobilenet_v2 differ by 1 to 2%
+#: (standard deviation, at worst 12%), whole calls by 0.3% in the median and 1.1% at worst (measured)
 SLOWER, WHOLE = 1.02, 1.005
 #: rounds of whole calls (fewest and most), seconds of calls of a model in one, and of all of them
 CALL_ROUNDS, CALL_SECONDS, ALL_CALLS = (9, 40), 0.05, 10.0
@@ -43,64 +43,80 @@ class Recheck:
         return self.untuned / self.tuned if self.tuned else 1.0
 
 
+@dataclass
+class Pair:
+    """Executables of a model without and with its tuned kernels; `used` and `ways` are the results in the latter."""
+
+    plain: Any
+    tuned: Any
+    state: Any
+    used: dict[str, Any]
+    ways: dict[Any, Any]
+    ratios: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @staticmethod
+    def made(source: Any, options: dict[str, Any], stack: contextlib.ExitStack) -> Pair:
+        from ..compiler import compile_state
+
+        _, plain = compile_state(source, **{**options, "tuned": False, "ways": {}})
+        stack.callback(plain.close)
+        state, tuned = compile_state(source, **{**options, "tuned": True, "ways": None})
+        stack.callback(tuned.close)
+        found = state.tuned
+        return Pair(plain, tuned, state, *((dict(found.used), dict(found.ways)) if found else ({}, {})))
+
+    def measure(self, found: Recheck) -> None:
+        self.ratios, found.untuned, found.tuned = by_round(self.plain, self.tuned)
+
+    def slower_kernels(self) -> set[str]:
+        return {name for name in self.used if _slower(self.ratios.get(name))}
+
+    def slower(self) -> bool:
+        """Whether the whole is."""
+        return _slower(self.ratios[""]) or _slower(whole_calls(self.plain, self.tuned), WHOLE)
+
+
 def recheck(source: Any, options: dict[str, Any], database: Database, machine: Machine) -> Recheck:
     """Measure a model with and without its tuned kernels, and withdraw results that make a kernel slower in it.
 
     `options` are those of `tilewright.compile`. The tuned model that remains is not slower than the untuned one beyond
     noise: if whole calls of it still seem to be, all its results are withdrawn."""
-    from ..compiler import compile_state
-
     found = Recheck()
-    before, after = {**options, "tuned": False, "ways": {}}, {**options, "tuned": True, "ways": None}
     with using(database):
-        _, plain = compile_state(source, **before)
-        try:
-            for attempt in range(PASSES + 1):
-                state, tuned = compile_state(source, **after)
-                used = dict(state.tuned.used) if state.tuned is not None else {}
-                ways = dict(state.tuned.ways) if state.tuned is not None else {}
-                if not used and not ways:
-                    found.tuned = found.untuned
+        for attempt in range(PASSES + 1):
+            with contextlib.ExitStack() as stack:
+                pair = Pair.made(source, options, stack)
+                if not pair.used and not pair.ways:
+                    break
+                pair.measure(found)
+                slow = pair.slower_kernels() if attempt < PASSES else set()
+                if not slow and not pair.slower():
                     return found
-                try:
-                    ratios, found.untuned, found.tuned = by_round(plain, tuned)
-                    slow = [name for name in used if attempt < PASSES and _slower(ratios.get(name))]
-                    # where no single kernel is to blame, the whole has the last word
-                    all_of_it = not slow and (
-                        _slower(ratios[""]) or (_calls_slower(plain, tuned) and _slower_again(source, before, after))
-                    )
-                finally:
-                    tuned.close()
-                if not slow and not all_of_it:
+                again = Pair.made(source, options, stack)
+                again.measure(found)
+                if slow:
+                    _withdraw(sorted(slow & again.slower_kernels()), pair, database, machine, found)
+                elif again.slower():  # and no single kernel is to blame
+                    _withdraw_all(pair, database, machine, found)
+                    break
+                else:
                     return found
-                if all_of_it:
-                    slow = list(used)
-                    for layer, (way, _) in ways.items():
-                        database.withdraw(database.task(layer_key(layer), "conv3x3 way", machine), way)
-                        found.withdrawn.append(layer.described(way))
-                for name in slow:
-                    number = database.task(kernel_key(state.kernels[name]), name, machine)
-                    database.withdraw(number, used[name].digest)
-                found.withdrawn += slow
-            found.tuned = found.untuned
-            return found
-        finally:
-            plain.close()
+    found.tuned = found.untuned
+    return found
 
 
-def _calls_slower(plain: Any, tuned: Any) -> bool:
-    return _slower(whole_calls(plain, tuned), WHOLE)
+def _withdraw(names: Iterable[str], pair: Pair, database: Database, machine: Machine, found: Recheck) -> None:
+    for name in names:
+        number = database.task(kernel_key(pair.state.kernels[name]), name, machine)
+        database.withdraw(number, pair.used[name].digest)
+        found.withdrawn.append(name)
 
 
-def _slower_again(source: Any, before: dict[str, Any], after: dict[str, Any]) -> bool:
-    """Whether calls are slower in executables made anew: how fast one is depends on where its memory happens to lie."""
-    from ..compiler import compile_state
-
-    with contextlib.ExitStack() as stack:
-        made = [compile_state(source, **options)[1] for options in (before, after)]
-        for x in made:
-            stack.callback(x.close)
-        return _calls_slower(*made)
+def _withdraw_all(pair: Pair, database: Database, machine: Machine, found: Recheck) -> None:
+    for layer, (way, _) in pair.ways.items():
+        database.withdraw(database.task(layer_key(layer), "conv3x3 way", machine), way)
+        found.withdrawn.append(layer.described(way))
+    _withdraw(pair.used, pair, database, machine, found)
 
 
 def by_round(plain: Any, tuned: Any) -> tuple[dict[str, np.ndarray], float, float]:
