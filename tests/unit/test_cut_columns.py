@@ -59,7 +59,7 @@ def convolution(height: int, width: int, channels: int, filters: int, size: int,
 def check(kernel, machine, reference, decisions=None, threads=(2,)):
     """Build the kernel for so many threads: equal bits, and close to the reference. Returns what was chosen."""
     space = Space(kernel, machine)
-    chosen = space.realize({"cut": True, **(decisions or {})})
+    chosen = space.realize({"halves": False, "cut": True, **(decisions or {})})
     assert chosen is not None and chosen.decisions["cut"]
     rng = np.random.default_rng(0)
     arrays = {p.name: rng.standard_normal(p.shape).astype(np.float32) for p in kernel.inputs}
@@ -77,7 +77,7 @@ def check(kernel, machine, reference, decisions=None, threads=(2,)):
 )
 def test_matmul(m, k, n, constant, turned, machine):
     kernel = product(m, k, n, constant, turned)
-    if "cut" in Space(kernel, machine).default.options:
+    if "cut" in Space(kernel, machine).realize({"halves": False}).options:
         check(kernel, machine, product_of(turned), threads=(1, 2, 3))
     else:
         assert machine is NARROW
@@ -104,7 +104,7 @@ def test_convolution(shape):
 
 def test_every_tile():
     kernel = product(75, 37, 18)
-    sizes = Space(kernel, HERE).default.options["cut_tile"].candidates
+    sizes = Space(kernel, HERE).realize({"halves": False, "cut": True}).options["cut_tile"].candidates
     assert len(sizes) > 20
     for size in sizes[:: len(sizes) // 5]:
         assert check(kernel, HERE, product_of(), {"cut_tile": size}).decisions["cut_tile"] == size

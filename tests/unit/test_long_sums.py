@@ -62,7 +62,7 @@ def arrays_of(kernel) -> dict[str, np.ndarray]:
 
 def check(kernel, machine, expected, decisions=None) -> dict:
     """Build the kernel for 1, 2 and 3 threads: equal bits, and close to what is expected. Returns the decisions."""
-    chosen = Space(kernel, machine).realize({"sum_lanes": False, **(decisions or {})})
+    chosen = Space(kernel, machine).realize({"halves": False, "sum_lanes": False, **(decisions or {})})
     assert chosen is not None and chosen.rule == "contraction"
     arrays = list(arrays_of(kernel).values())
     found = [BuiltKernel(chosen.nest, find("cpu"), threads)(*arrays) for threads in (1, 2, 3)]

@@ -53,6 +53,21 @@ def test_fuse():
     refuses(s, "no constant extent", "fuse", *s.split("i", 32))
 
 
+def test_fuse_of_partial_tiles():
+    """The extent of the outer loop may vary; the lanes of what is vectorized then are bounded."""
+    s = Schedule(kernel(MATRIX))
+    _, rows = s.split("i", 3)
+    s.vectorize(s.fuse(rows, "j"))
+    becomes(
+        s,
+        """
+        for i_o in serial(2):
+            for i_i_j in vector(min(24, i_o * -24 + 32), lanes=32):
+                s0: y[i_o * 3 + i_i_j // 8, i_i_j % 8] = negf(x[i_o * 3 + i_i_j // 8, i_i_j % 8])
+        """,
+    )
+
+
 def test_reorder():
     s = Schedule(kernel(MATRIX))
     s.reorder("j", "i")

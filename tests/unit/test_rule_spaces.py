@@ -184,7 +184,7 @@ def test_lanes_run_along_sums_where_results_fill_few_of_them():
 
 
 def test_short_sums_are_laid_out_whole():
-    kernel = matmul(61, 5, 19)
+    kernel = matmul(61, 5, 27)
     space, rng, arrays = Space(kernel, LARGE), random.Random(3), arrays_of(kernel)
     assert space.default.decisions["lay_out"] is True and "serial(5)" not in str(space.default.plain)
     expected = interpret_nest(Schedule(kernel).nest(), arrays)

@@ -7,8 +7,10 @@ variables out of scope) is checked here after each of them, and a primitive that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -42,12 +44,12 @@ _ENUMERATE = 1 << 20
 
 def check(body: Stmt, params: dict[str, Buffer], temporaries: dict[str, Buffer]) -> str | None:
     """The first rule that a nest breaks, in words; None if it is legal."""
-    reason = _scopes(body, set()) or _accumulators(body) or _order(body)
+    buffers = {**temporaries, **params}
+    reason = _scopes(body, set()) or _accumulators(body, buffers) or _order(body)
     if reason:
         return reason
     loops = [s for s in walk_stmts(body) if isinstance(s, For)]
     kinds = {f.kind for f in loops}
-    buffers = {**temporaries, **params}
     if "vector" in kinds:
         reason = next((r for f in loops if f.kind == "vector" and (r := _vector(f, buffers))), None)
     if reason is None and "parallel" in kinds:
@@ -73,21 +75,24 @@ def _scopes(s: Stmt, bound: set[str]) -> str | None:
     return next((r for c in children(s) if (r := _scopes(c, bound))), None)
 
 
-def _accumulators(body: Stmt) -> str | None:
+def _accumulators(body: Stmt, buffers: dict[str, Buffer]) -> str | None:
     """Nothing may touch a sum while its reduction loops run, and they must not select the element."""
+
+    def touched(s: Stmt, other: Stmt) -> bool:
+        """Whether a block touches elements that may be those of a sum."""
+        both = writes(s) & (writes(other) | reads(other))
+        return any(n not in buffers or not _apart(s, other, n, buffers[n], all_ranges(body)) for n in both)
 
     def visit(s: Stmt, around: tuple[For, ...]) -> str | None:
         if isinstance(s, Store) and s.reduction:
             mixed = set(s.reduction) & {v for t in s.targets for i in t.indices for v in variables(i)}
             if mixed:
                 return f"loop {', '.join(mixed)} would both sum over and select the element that block {s.block} writes"
-            own = {t.buffer for t in s.targets}
             outermost = next(f for f in around if f.var in s.reduction)
             for other in stores(outermost):
-                if other is not s and own & (writes(other) | reads(other)):
-                    return (
-                        f"block {other.block} would use {', '.join(sorted(own))} before block {s.block} has finished it"
-                    )
+                if other is not s and touched(s, other):
+                    own = ", ".join(sorted(writes(s)))
+                    return f"block {other.block} would use {own} before block {s.block} has finished it"
         inner = (*around, s) if isinstance(s, For) else around
         return next((r for c in children(s) if (r := visit(c, inner))), None)
 
@@ -240,36 +245,52 @@ def _places(s: Store, name: str) -> Iterator[tuple[Expr, ...]]:
 def _parallel(body: Stmt, params: dict[str, Buffer], buffers: dict[str, Buffer]) -> str | None:
     """Iterations run on different threads, and no thread waits for another before the kernel ends."""
     top = body.stmts if isinstance(body, Seq) else (body,)
-    ranges, tiles = all_ranges(body), Tiles.of(body)
     for s in top:
-        if any(isinstance(x, For) and x.kind == "parallel" for c in children(s) for x in walk_stmts(c)):
+        if _once(s, "inner", partial(_has_parallel_inside, s)):
             return "a parallel loop would not be outermost"
         if isinstance(s, For) and s.kind == "parallel":
-            outside = {n for other in top if other is not s for n in writes(other)}
-            reason = _iterations(s, outside, params, buffers, ranges, tiles)
+            outside = writes(s) & {n for other in top if other is not s for n in writes(other)}
+            key = ("iterations", outside, _memory(s, params, buffers))
+            reason = _once(s, key, partial(_iterations, s, outside, params, buffers))
             if reason:
                 return reason
     one = [bool(writes(s) & set(params)) for s in top]  # what writes results runs on one thread, other things on all
     for i, s in enumerate(top):
         for j, other in enumerate(top[i + 1 :], i + 1):
             if _is_parallel(s) or _is_parallel(other) or one[i] != one[j]:
-                reason = _between(s, other, params, buffers, ranges, tiles)
+                pair = ("between", id(other), _memory(s, params, buffers), _memory(other, params, buffers))
+                _, reason = _once(s, pair, partial(_between, s, other, params, buffers))
                 if reason:
                     return reason
     return None
+
+
+def _once(s: Stmt, key: Any, find: Callable[[], Any]) -> Any:
+    """What is found out about a statement, once: most steps of a schedule leave most loops alone."""
+    if key not in s.known:
+        s.known[key] = find()
+    return s.known[key]
+
+
+def _memory(s: Stmt, params: dict[str, Buffer], buffers: dict[str, Buffer]) -> tuple:
+    """The shapes of what a statement uses and does not allocate, and which of it are parameters."""
+    return tuple((n, buffers[n].shape, n in params) for n in sorted(reads(s) | writes(s)) if n in buffers)
 
 
 def _is_parallel(s: Stmt) -> bool:
     return isinstance(s, For) and s.kind == "parallel"
 
 
-def _iterations(
-    f: For, outside: set[str], params: dict[str, Buffer], buffers: dict[str, Buffer], ranges: Ranges, tiles: Tiles
-) -> str | None:
+def _has_parallel_inside(s: Stmt) -> bool:
+    return any(_is_parallel(x) for c in children(s) for x in walk_stmts(c))
+
+
+def _iterations(f: For, outside: Set[str], params: dict[str, Buffer], buffers: dict[str, Buffer]) -> str | None:
     """Each iteration must write elements of its own, and read no results but those.
 
     So must it of memory that every thread has for itself, if that is written `outside` of the loop too: what another
     iteration has put there may be on another thread."""
+    ranges, tiles = all_ranges(f), Tiles.of(f)
     for s in stores(f.body):
         if f.var in s.reduction:
             return f"block {s.block} reduces over the parallel loop {f.var}"
@@ -278,11 +299,14 @@ def _iterations(
                 return f"iterations of {f.var} cannot be shown to write different elements of {t.buffer}"
     made = {n for n in writes(f) if n in params or n in outside}
     for name in made & (reads(f) | {t.buffer for s in stores(f) for t in s.targets if t.init is None}):
-        parts = {
-            _own_part(flat(buffers[name], p), f.var, ranges, tiles) for s in stores(f.body) for p in _places(s, name)
-        }
+        places = {flat(buffers[name], p) for s in stores(f.body) for p in _places(s, name)}
+        known = {**ranges, **tiles.ranges}
+        parts = {_own_part(tiles.merged(p, ranges), f.var, known) for p in places}
         if len(parts) > 1 or (None in parts and name in reads(f)):
-            return f"iterations of {f.var} would read or write each other's elements of {name}"
+            # tiles that are one loop with others do not merge: then none may
+            parts = {_own_part(simplify(p, ranges), f.var, ranges) for p in places}
+            if len(parts) > 1 or None in parts:
+                return f"iterations of {f.var} would read or write each other's elements of {name}"
     return None
 
 
@@ -430,10 +454,9 @@ def _connected(indices: list[Expr], var: str) -> list[Expr]:
     return found
 
 
-def _own_part(position: Expr, var: str, ranges: Ranges, tiles: Tiles) -> frozenset | None:
+def _own_part(position: Expr, var: str, ranges: Ranges) -> frozenset | None:
     """The part of a position that a loop selects, if the rest stays within one step of it."""
-    terms, constant = linear(tiles.merged(position, ranges))
-    ranges = {**ranges, **tiles.ranges}
+    terms, constant = linear(position)
     chosen = {t: c for t, c in terms.items() if var in variables(t)}
     low = high = constant
     for t, c in terms.items():
@@ -446,26 +469,28 @@ def _own_part(position: Expr, var: str, ranges: Ranges, tiles: Tiles) -> frozens
     return frozenset(chosen.items()) if low >= 0 and high < step else None
 
 
-def _between(
-    a: Stmt, b: Stmt, params: dict[str, Buffer], buffers: dict[str, Buffer], ranges: Ranges, tiles: Tiles
-) -> str | None:
-    """Two statements of which one is divided among the threads must not need each other's elements."""
+def _between(a: Stmt, b: Stmt, params: dict[str, Buffer], buffers: dict[str, Buffer]) -> tuple[Stmt, str | None]:
+    """Two statements of which one is divided among the threads must not need each other's elements; `b` is returned to
+    be kept with the reason, as it is known by its identity."""
+    both = Seq((a, b))
+    ranges, tiles = all_ranges(both), Tiles.of(both)
     for name in (writes(a) & (writes(b) | reads(b))) | (writes(b) & reads(a)):
         if name in params:
             if not _apart(a, b, name, buffers[name], ranges, tiles):
-                return f"a thread would use elements of {name} that another thread writes in another loop"
+                return b, f"a thread would use elements of {name} that another thread writes in another loop"
         elif _is_parallel(a) or (writes(a) & set(params)):
-            return f"{name} is memory of each thread: what one thread writes there another does not see"
-    return None
+            return b, f"{name} is memory of each thread: what one thread writes there another does not see"
+    return b, None
 
 
-def _apart(a: Stmt, b: Stmt, name: str, buffer: Buffer, ranges: Ranges, tiles: Tiles) -> bool:
+def _apart(a: Stmt, b: Stmt, name: str, buffer: Buffer, ranges: Ranges, tiles: Tiles | None = None) -> bool:
     """Whether two statements touch different elements, by the range of some dimension."""
 
-    known = {**ranges, **tiles.ranges}
+    known = ranges if tiles is None else {**ranges, **tiles.ranges}
 
     def box(s: Stmt, d: int) -> tuple[int, int] | None:
-        found = [bounds(tiles.merged(p[d], ranges), known) for x in stores(s) for p in _places(x, name)]
+        places = [p[d] for x in stores(s) for p in _places(x, name)]
+        found = [bounds(i if tiles is None else tiles.merged(i, ranges), known) for i in places]
         if not found or any(f is None for f in found):
             return None
         return min(f[0] for f in found if f), max(f[1] for f in found if f)

@@ -34,6 +34,11 @@ class Stmt:
         return frozenset(own).union(*[c._writes for c in children(self)])
 
     @cached_property
+    def known(self) -> dict[Any, Any]:
+        """What somebody found out about this statement and wants to keep, by all that it hangs on."""
+        return {}
+
+    @cached_property
     def variables(self) -> frozenset[str]:
         """Loop variables in the expressions of this statement itself (prefetch hints left out)."""
         return frozenset(v for e in exprs(self) for v in variables(e))

@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import isfinite
 from typing import Any
 
-from ...tensor.expr import Const, Expr, Op, Var, ceildiv, const_value, minimum, substitute, variables
+from ...tensor.expr import Const, Expr, Op, Var, bounds, ceildiv, const_value, minimum, substitute, variables
 from ..legality import crosses_iterations, is_update, self_dependent
 from ..nest import For, Seq, Stmt, path_to, seq, stores, substitute_vars, walk_stmts
 from ..region import all_ranges
@@ -59,8 +59,8 @@ class LoopPrimitives(State):
     def fuse(self, outer: str, inner: str) -> str:
         """Two directly nested loops become one.
 
-        Refused if other statements stand between them, for varying extents, and where one of them is reduced over and
-        the other selects the element.
+        Refused if other statements stand between them, for varying extents of the inner one, and where one of them is
+        reduced over and the other selects the element.
 
         >>> from tilewright import Schedule, te
         >>> s = Schedule(te.from_nest('''
@@ -78,14 +78,14 @@ class LoopPrimitives(State):
         a, b = self.loop(outer), self.loop(inner)
         if a.body is not b:
             raise ScheduleError(f"{inner} is not directly inside {outer}", stage="schedule")
-        if not a.trip or not b.trip:
-            raise ScheduleError(f"{outer} or {inner} has no constant extent", stage="schedule")
+        if not b.trip or a.trip == 0:
+            raise ScheduleError(f"{inner} has no constant extent, or {outer} no iterations", stage="schedule")
         if "vector" in (a.kind, b.kind):
             raise ScheduleError(f"{outer} or {inner} is vectorized already", stage="schedule")
         name = self._fresh(f"{outer}_{inner}" if len(outer) + len(inner) < 24 else "f")
         values = {outer: Var(name) // b.trip, inner: Var(name) % b.trip}
         body = rename_reduction(rename_reduction(substitute_vars(b.body, values), outer, (name,)), inner, (name,))
-        self._replace(a, For(name, Const(a.trip * b.trip, "index"), body, a.kind, notes=a.notes))
+        self._replace(a, For(name, _times(a.extent, b.trip), body, a.kind, notes=a.notes))
         return name
 
     @primitive
@@ -287,7 +287,15 @@ class LoopPrimitives(State):
         f = self.loop(var)
         if any(isinstance(s, For) and s.note("dot") is None for s in walk_stmts(f.body)):
             raise ScheduleError(f"{var} is not innermost", stage="schedule")
-        self._replace(f, replace(f, kind="vector", lanes=1 << max(simplify_bound(f) - 1, 0).bit_length()))
+        self._replace(f, replace(f, kind="vector", lanes=1 << max(self._most(f) - 1, 0).bit_length()))
+
+    def _most(self, f: For) -> int:
+        """The largest number of iterations of a loop, with what is known about those around it."""
+        if f.trip is None and not (isinstance(f.extent, Op) and f.extent.op == "minsi"):
+            limit = bounds(f.extent, all_ranges(self.body))
+            if limit is not None:
+                return limit[1]
+        return simplify_bound(f)
 
     @primitive
     def bind(self, var: str, axis: str) -> None:
@@ -385,6 +393,13 @@ class LoopPrimitives(State):
 
 def _follows(stmts: tuple[Stmt, ...], a: Stmt, b: Stmt) -> bool:
     return any(x is a and y is b for x, y in pairwise(stmts))
+
+
+def _times(extent: Expr, n: int) -> Expr:
+    """So many iterations n times; of a partial tile the form stays what it is."""
+    if isinstance(extent, Op) and extent.op == "minsi":
+        return minimum(extent.args[0] * n, extent.args[1] * n)
+    return extent * n
 
 
 def _plain(value: Any) -> bool:

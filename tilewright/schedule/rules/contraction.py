@@ -19,6 +19,7 @@ from ..schedule import Schedule
 from .common import fuse_outer, load_strides, store_stride
 from .cut_columns import cut_columns
 from .elementwise import schedule_border
+from .half_vectors import half_vectors
 from .long_sums import (
     Sizes,
     block_counts,
@@ -102,6 +103,8 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
         far = not _shared(s, block, columns_loop, row_loops[0])  # else what lies across is turned round once for all
     if not is_contraction(anchor) and (far or anchor.extents[columns_loop] < 4):
         return "its operand is not contiguous along the result"
+    if halves := half_vectors(s, anchor, columns_loop, row_loops, machine):
+        return halves.schedule(s, anchor, last, machine)
     if by_parts := cut_columns(s, anchor, columns_loop, row_loops, machine):
         return by_parts.schedule(s, anchor, last, machine)
     if sums := sum_lanes(s, anchor, columns_loop, row_loops, machine):

@@ -113,7 +113,7 @@ def cut_columns(s: Schedule, anchor: Stage, n: str, rows: list[str], machine: Ma
     cut = find_cut(s, anchor, n, rows, machine)
     if cut is None:
         return None
-    sizes = {size: cut_cost(s, anchor, cut, *size, machine) for size in _sizes(s, anchor, cut, machine)}
+    sizes = cut_sizes(s, anchor, cut, machine)
     if not sizes:
         return None
     best = min(sizes, key=lambda x: sizes[x])
@@ -151,6 +151,11 @@ def find_cut(s: Schedule, anchor: Stage, n: str, rows: list[str], machine: Machi
     return None
 
 
+def cut_sizes(s: Schedule, anchor: Stage, cut: Cut, machine: Machine) -> dict[tuple[int, int], float]:
+    """The estimated cycles of all tiles that fit."""
+    return {size: cut_cost(s, anchor, cut, *size, machine) for size in _sizes(s, anchor, cut, machine)}
+
+
 def _sizes(s: Schedule, anchor: Stage, cut: Cut, machine: Machine) -> list[tuple[int, int]]:
     """(rows of a tile, rows for which the columns that are left are summed together) that fit the registers."""
     width, room = lanes(machine), machine.vector_registers
@@ -181,4 +186,4 @@ def _runs(s: Schedule, cut: Cut, machine: Machine) -> int:
     return -(-machine.cores // prod(s.extent(v) for v in cut.batch))
 
 
-__all__ = ["Cut", "cut_columns"]
+__all__ = ["Cut", "cut_columns", "cut_sizes", "find_cut"]

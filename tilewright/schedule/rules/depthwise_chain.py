@@ -13,8 +13,11 @@ Each member's row has the schedule that the other rules give it. Every band make
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import gcd, prod
+from typing import Any, cast
 
 from ...tensor.chains import Columns, RowChain, first_columns, row_chain
 from ...tensor.expr import Buffer, Expr, Load, Op, Target, Var, map_loads, minimum
@@ -148,23 +151,43 @@ def local_bytes(chain: RowChain) -> int:
 def _row_nest(s: Schedule, number: int, member: RowKernel, columns: Columns | None, machine: Machine) -> Nest:
     """The nest of one row of a member (of its first `columns`); its rule's decisions stand in `s` with the member's
     number before them."""
-    from . import schedule
-
     mark = f"row{number}_"
     given = {name.removeprefix(mark): v for name, v in s.given.items() if name.startswith(mark)}
     kernel = _copied(member.kernel if columns is None else columns.kernel)
-    made = schedule(kernel, machine, given).schedule
+    made, nest = _scheduled(kernel, machine, given)
     tile = made.decisions.get("tile")
-    if columns is not None and tile is not None and not _whole_panels(made.nest(), columns):
+    if columns is not None and tile is not None and not _whole_panels(nest, columns):
         *rows, vectors = tile.chosen  # weights are laid out by tiles: no tile may lie across two panels
         vectors = gcd(vectors, columns.width // lanes(machine, member.result.dtype))
-        made = schedule(kernel, machine, {**given, "tile": (*rows, vectors)}).schedule
-    nest = finish(made.nest())
+        made, nest = _scheduled(kernel, machine, {**given, "tile": (*rows, vectors)})
     if columns is not None and not _whole_panels(nest, columns):
         raise ScheduleError("the weights are laid out across panels of channels", stage="schedule")
     for d in made.decisions.values():
         s.decisions[mark + d.name] = Decision(mark + d.name, d.candidates, d.chosen, d.default)
     return nest
+
+
+def _scheduled(kernel: Kernel, machine: Machine, given: Mapping[str, Any]) -> tuple[Schedule, Nest]:
+    from . import rules
+
+    return _kept(kernel, cast(Hashable, machine), _hashable(given), tuple(rules()))
+
+
+@lru_cache(maxsize=64)
+def _kept(kernel: Kernel, machine: Any, given: tuple, known: tuple) -> tuple[Schedule, Nest]:
+    """A schedule by the rules that are known, and its finished nest. They are kept: the tuner takes decisions of one
+    member otherwise, and the others stay as they are."""
+    from . import schedule
+
+    made = schedule(kernel, machine, dict(given)).schedule
+    return made, finish(made.nest())
+
+
+def _hashable(value: Any) -> Any:
+    """Decisions as tuples; lists come from JSON."""
+    if isinstance(value, Mapping):
+        return tuple(sorted((name, _hashable(v)) for name, v in value.items()))
+    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _whole_panels(nest: Nest, columns: Columns) -> bool:

@@ -19,6 +19,7 @@ from .interleaved import InterleaveEmitter
 from .padding import PaddingEmitter
 from .reduced import ReduceEmitter
 from .reduced_rows import RowReduceEmitter
+from .shared_vectors import SharedVectorEmitter
 from .side_by_side import SideBySideEmitter
 from .staggered import StaggeredEmitter
 from .transposed import TransposeEmitter
@@ -40,6 +41,7 @@ def emit(nest: Nest, lanes: int, features: tuple[str, ...] = ()) -> tuple[str, i
 
 class Emitter(
     TransposeEmitter,
+    SharedVectorEmitter,
     InterleaveEmitter,
     ReduceEmitter,
     RowReduceEmitter,
@@ -233,6 +235,7 @@ class Emitter(
             self.whole_slots(s)
             body(s.body)
             self.registers = {k: v for k, v in self.registers.items() if k[0] != b.name}
+            self.forget_lanes(b.name)
             return
         offset = self.scratch
         self.scratch += -(-max(b.size, 1) * self.storage_bytes(b.dtype) // SCRATCH_ALIGN) * SCRATCH_ALIGN
@@ -362,6 +365,8 @@ class Emitter(
                 how = self.store_attributes(buffer, value)
                 self.line(f"vector.store {value.ssa}, {memory}[{base}]{how} : {kind}, {value.type}")
             return
+        if self.write_rows(buffer, t.indices, value):
+            return
         where = self.as_vector(self.address(buffer, t.indices))
         mask = vector.mask or self.all_true(vector.width)
         zero = self.const(0, "index")
@@ -399,7 +404,8 @@ class Emitter(
                 with self.bind(s.var, i):
                     self._collect(s.body, inside, found, trips)
         elif isinstance(s, For) and s.kind == "vector":
-            self.vector = Vector(s.var, s.lanes or 1 << max((s.trip or 1) - 1, 0).bit_length(), str(s.trip))
+            width = s.lanes or 1 << max((s.trip or 1) - 1, 0).bit_length()
+            self.vector = Vector(s.var, width, str(s.trip), first=s.trip)
             self._collect(s.body, inside, found, trips)
             self.vector = None
         elif isinstance(s, Store):

@@ -520,10 +520,12 @@ class ExprEmitter:
             if isinstance(bound, int):
                 constant += c * bound
             elif not (isinstance(t, Var) and self.vector and t.name == self.vector.var and c == 1):
-                raise CompileError(
-                    f"register buffer {buffer.name} is indexed by {t}, which is not unrolled", stage="emit"
-                )
+                return self.odd_slot(buffer, indices, t)
         return buffer.name, constant
+
+    def odd_slot(self, buffer: Buffer, indices: tuple[Expr, ...], term: Expr) -> tuple[str, int]:
+        """The key of lanes that are no neighbours: the part of `shared_vectors.SharedVectorEmitter`."""
+        raise CompileError(f"register buffer {buffer.name} is indexed by {term}, which is not unrolled", stage="emit")
 
     def slot(self, key: tuple[str, int], shape: tuple[str, int]) -> Value:
         """The current value of a register element (zero if never written)."""
