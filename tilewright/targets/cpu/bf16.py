@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from ...schedule.nest import Store
 from ...tensor.expr import Const, Expr, Load, Op, linear
-from .emit_expr import Value
 from .tables import TableEmitter
+from .values import Value
 
 #: lanes of sums -> the intrinsic
 INTRINSICS = {n: f"llvm.x86.avx512bf16.dpbf16ps.{32 * n}" for n in (4, 8, 16)}

@@ -16,8 +16,8 @@ from ...schedule.machine import DotProduct
 from ...schedule.nest import For, Store
 from ...tensor.expr import Expr, Load, Op
 from .bf16 import DotEmitter
-from .emit_expr import Value
 from .host import CpuDescription
+from .values import Value
 
 #: all instructions, with the tile of sums that fits the registers
 DOTS = {

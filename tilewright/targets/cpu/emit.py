@@ -13,7 +13,7 @@ from ...schedule.nest import Alloc, For, If, Nest, Seq, Stmt, Store, Target, chi
 from ...schedule.region import all_ranges
 from ...tensor.expr import Buffer, Load, Op
 from .dot_product import IntegerEmitter
-from .emit_expr import LARGER, SPREADING, Value, Vector
+from .emit_expr import LARGER, SPREADING
 from .emit_tiles import TileEmitter
 from .interleaved import InterleaveEmitter
 from .padding import PaddingEmitter
@@ -24,6 +24,7 @@ from .side_by_side import SideBySideEmitter
 from .staggered import StaggeredEmitter
 from .transposed import TransposeEmitter
 from .uncached import UncachedEmitter
+from .values import Value, Vector
 
 SCRATCH_ALIGN = 64
 #: stands for the type of %scratch until its size is known

@@ -26,7 +26,8 @@ from ...schedule.machine import TileProduct
 from ...schedule.nest import For, Nest, Stmt, Store, walk_stmts
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, const_value, linear, simplify, substitute, variables
 from .amx import INTRINSICS, TILES, need
-from .emit_expr import ExprEmitter, Value
+from .emit_expr import ExprEmitter
+from .values import Value
 
 # ---- what a loop is ------------------------------------------------------------------------------------------------
 

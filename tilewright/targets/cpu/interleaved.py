@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from ...schedule.nest import Seq, Stmt, Store
 from ...tensor.expr import Load, Target, linear, walk
-from .emit_expr import ExprEmitter, Value
+from .emit_expr import ExprEmitter
+from .values import Value
 
 #: so many stores may lie between each other
 MOST = 4

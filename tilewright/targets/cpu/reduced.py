@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from ...schedule.nest import For, Store
 from ...tensor.expr import COMBINERS, Expr, Load, Op, variables, walk
-from .emit_expr import ExprEmitter, Value, Vector
+from .emit_expr import ExprEmitter
+from .values import Value, Vector
 
 
 class ReduceEmitter(ExprEmitter):

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 
 from ...schedule.nest import For, Seq, Store
 from ...tensor.expr import COMBINERS, Const, Expr, Load, Op, Target, Var, linear, neutral, variables, walk
-from .emit_expr import ExprEmitter, Value, Vector
+from .emit_expr import ExprEmitter
+from .values import Value, Vector
 
 #: fewer rows are faster by themselves
 FEWEST = 4

@@ -25,8 +25,8 @@ from ...tensor.expr import (
     substitute,
     variables,
 )
-from .emit_expr import Value, element
 from .strided import StridedEmitter
+from .values import Value, element
 
 #: rows that may share a vector
 ROWS = 4

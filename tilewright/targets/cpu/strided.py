@@ -29,7 +29,8 @@ from ...tensor.expr import (
     substitute,
     variables,
 )
-from .emit_expr import ExprEmitter, Value
+from .emit_expr import ExprEmitter
+from .values import Value
 
 #: windows that the lanes of one vector may lie in
 WINDOWS = 8

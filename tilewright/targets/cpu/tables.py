@@ -8,7 +8,8 @@ limit(x, y)           ->   vrangeps   # the smaller magnitude with the sign of x
 from __future__ import annotations
 
 from ...tensor.expr import Const, Op
-from .emit_expr import ExprEmitter, Value, float_text
+from .emit_expr import ExprEmitter
+from .values import Value, float_text
 
 LANES = 16
 FEATURES = frozenset(("avx512f", "avx512dq"))

@@ -24,8 +24,8 @@ from contextlib import contextmanager
 
 from ...schedule.nest import For, Store
 from ...tensor.expr import Load, Op, Var, linear, variables, walk
-from .emit_expr import Value, Vector, element
 from .strided import Places, StridedEmitter, windows
+from .values import Value, Vector, element
 
 #: iterations of a loop whose loads are picked together, and vectors that they are picked from
 PICKED, HELD = 16, 12

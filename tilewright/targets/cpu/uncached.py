@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from ...schedule.nest import For, Stmt, Store, walk_stmts
 from ...tensor.expr import Buffer, Const, Expr, Var, linear, substitute, variables
-from .emit_expr import BYTES, ExprEmitter, Value, element
+from .emit_expr import ExprEmitter
+from .values import BYTES, Value, element
 
 #: the processors on which such stores were measured, by a feature
 FEATURE = "avx512f"
