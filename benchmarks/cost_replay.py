@@ -23,11 +23,12 @@ import numpy as np
 import typer
 from tune_kernels import machine_facts, reached
 
+from tilewright.schedule.decisions import freeze
 from tilewright.tune.cost import CostModel
 from tilewright.tune.database import Database, Measurement
 from tilewright.tune.pretrained import Pretrained, load
 from tilewright.tune.search import Search
-from tilewright.tune.space import distance, freeze
+from tilewright.tune.space import distance
 
 BATCH = 8
 #: a search is given up after so many trials

@@ -20,20 +20,14 @@ from tilewright.tune.space import Space
 
 sys.path.insert(0, str(Path(__file__).parent))
 from narrow_machine import HERE, NARROW, has_avx2
-from test_cut_columns import convolution, product, product_of
+from test_cut_columns import convolution, product, product_of, right
 
 
 def check(kernel, machine, reference, decisions=None, threads=(1, 2)):
     """Build the kernel for so many threads: equal bits, and close to the reference. Returns what was chosen."""
     chosen = Space(kernel, machine).realize({"halves": True, **(decisions or {})})
     assert chosen is not None and chosen.decisions["halves"]
-    rng = np.random.default_rng(0)
-    arrays = {p.name: rng.standard_normal(p.shape).astype(np.float32) for p in kernel.inputs}
-    expected = reference({n: a.astype(np.float64) for n, a in arrays.items()})
-    found = [BuiltKernel(chosen.nest, find("cpu"), n)(*arrays.values()) for n in threads]
-    assert len({x.tobytes() for x in found}) == 1
-    np.testing.assert_allclose(found[0], expected, rtol=0, atol=3e-6 * abs(expected).max())
-    return chosen
+    return right(chosen, kernel, reference, threads)
 
 
 @pytest.fixture(autouse=True)

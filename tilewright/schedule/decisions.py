@@ -18,3 +18,16 @@ class Decision:
     candidates: tuple[Any, ...]
     chosen: Any
     default: Any
+
+
+def freeze(value: Any) -> Any:
+    """A hashable form of decisions; lists (from JSON) become tuples.
+
+    >>> freeze({"tile": [4, 2], "unroll": 1})
+    (('tile', (4, 2)), ('unroll', 1))
+    """
+    if isinstance(value, Mapping):
+        return tuple(sorted((k, freeze(v)) for k, v in value.items()))
+    if isinstance(value, (list, tuple)):
+        return tuple(freeze(v) for v in value)
+    return value

@@ -20,6 +20,7 @@ from ..errors import CompileError
 from ..ir import dialect
 from ..ir.context import use
 from ..ir.types import FLOATS, NUMPY, is_unsigned, type_of
+from .affine import affine
 from .evaluate import evaluate
 from .expr import Const, Expr, Load, Op, Var
 from .predicates import with_predicate
@@ -320,13 +321,13 @@ class _Generic:
         dims: list[int] = []
         for n, e in zip(x.shape, m.results, strict=True):
             free = [d for d in dict.fromkeys(_dims(e)) if d not in point]
-            origin = _affine(e, {**point, **dict.fromkeys(free, 0)})
+            origin = affine(e, {**point, **dict.fromkeys(free, 0)})
             if not free:
                 index.append(int(origin))
                 continue
             if len(free) > 1:
                 return None
-            step = _affine(e, {**point, free[0]: 1}) - origin
+            step = affine(e, {**point, free[0]: 1}) - origin
             last = origin + (self.sizes[free[0]] - 1) * step
             if step < 1 or origin < 0 or last >= n:
                 return None
@@ -340,25 +341,7 @@ def _static(op: ir.Operation, name: str) -> list[int]:
 
 
 def _places(m: ir.AffineMap, index: dict[int, np.ndarray]) -> tuple[np.ndarray, ...]:
-    return tuple(np.asarray(_affine(e, index)) for e in m.results)
-
-
-def _affine(e: ir.AffineExpr, index: dict[int, Any]) -> Any:
-    """The value of an affine expression for loop indices."""
-    if isinstance(e, ir.AffineConstantExpr):
-        return e.value
-    if isinstance(e, ir.AffineDimExpr):
-        return index[e.position]
-    a, b = _affine(e.lhs, index), _affine(e.rhs, index)
-    if isinstance(e, ir.AffineAddExpr):
-        return a + b
-    if isinstance(e, ir.AffineMulExpr):
-        return a * b
-    if isinstance(e, ir.AffineFloorDivExpr):
-        return a // b
-    if isinstance(e, ir.AffineModExpr):
-        return a % b
-    raise CompileError(f"cannot interpret the index {e}", stage="interpret")
+    return tuple(np.asarray(affine(e, index)) for e in m.results)
 
 
 def _dims(e: ir.AffineExpr) -> list[int]:

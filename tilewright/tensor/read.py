@@ -12,6 +12,7 @@ from torch_mlir import ir
 
 from ..errors import CompileError
 from ..ir.types import type_of
+from .affine import affine
 from .expr import Buffer, Const, Expr, Load, Op, Target, Var, floordiv, map_loads, mod
 from .kernel import Kernel, Opaque, Stage
 from .predicates import with_predicate
@@ -315,14 +316,14 @@ class Reader:
         block = op.regions[0].blocks[0]
         values: dict[ir.Value, Expr] = {}
         for i, (v, m) in enumerate(zip(list(op.operands)[:ins], maps, strict=False)):
-            index = tuple(_affine(e, variables) for e in m.results)
+            index = tuple(affine(e, variables, _index) for e in m.results)
             values[block.arguments[i]] = (
                 self.refs[v](index) if v in self.refs else self.fills.get(v) or self.undefined[v]
             )
         targets = []
         for j in range(outs):
             start, result = op.operands[ins + j], op.results[j]
-            index = tuple(_affine(e, variables) for e in maps[ins + j].results)
+            index = tuple(affine(e, variables, _index) for e in maps[ins + j].results)
             initial = (
                 self.fills[start] if start in self.fills else self.refs[start](index) if start in self.refs else None
             )
@@ -434,21 +435,8 @@ def _kept_dims(sizes: list[int], shape: tuple[int, ...]) -> list[int]:
     return kept
 
 
-def _affine(e: ir.AffineExpr, variables: tuple[Expr, ...]) -> Expr:
-    if isinstance(e, ir.AffineDimExpr):
-        return variables[e.position]
-    if isinstance(e, ir.AffineConstantExpr):
-        return Const(e.value, "index")
-    a, b = _affine(e.lhs, variables), _affine(e.rhs, variables)
-    if isinstance(e, ir.AffineAddExpr):
-        return a + b
-    if isinstance(e, ir.AffineMulExpr):
-        return a * b
-    if isinstance(e, ir.AffineFloorDivExpr):
-        return a // b
-    if isinstance(e, ir.AffineModExpr):
-        return a % b
-    raise CompileError(f"unsupported affine expression {e}", stage="schedule")
+def _index(value: int) -> Expr:
+    return Const(value, "index")
 
 
 def _extents(maps: list[ir.AffineMap], shapes: list[tuple[int, ...]], rank: int) -> tuple[int, ...]:

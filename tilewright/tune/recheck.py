@@ -121,7 +121,7 @@ def _withdraw_all(pair: Pair, database: Database, machine: Machine, found: Reche
 
 def by_round(plain: Any, tuned: Any) -> tuple[dict[str, np.ndarray], float, float]:
     """Time ratios of every round by kernel (and of the whole model under ""), and the median times of both models."""
-    inputs = _inputs(plain)
+    inputs = inputs_of(plain)
     rows: dict[str, list[float]] = {"": []}
     before, after = [], []
     once = sum(by_kernel(plain, inputs).values())
@@ -141,7 +141,7 @@ def by_round(plain: Any, tuned: Any) -> tuple[dict[str, np.ndarray], float, floa
 def whole_calls(plain: Any, tuned: Any) -> np.ndarray:
     """Time ratios of calls, tuned over untuned, of rounds in which both take turns: what a kernel leaves in the caches
     and when threads end count too, which no sum of kernels has."""
-    inputs = _inputs(plain)
+    inputs = inputs_of(plain)
     once = max(seconds_a_call(plain, inputs, 0.0) + seconds_a_call(tuned, inputs, 0.0), 2 * CALL_SECONDS)
     fewest, most = CALL_ROUNDS
     ratios = []
@@ -164,7 +164,7 @@ def seconds_a_call(executable: Any, inputs: list[Any], seconds: float) -> float:
     return float(np.median(times))
 
 
-def _inputs(executable: Any) -> list[Any]:
+def inputs_of(executable: Any) -> list[Any]:
     from ..report.compare import random_inputs
 
     made = random_inputs([(i.name, i.shape, i.numpy_dtype) for i in executable.inputs], 0)

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import TilewrightError
+from ..schedule.decisions import freeze
 from .cost import CostModel
 from .database import Measurement
 from .features import features
-from .space import Candidate, Space, freeze
+from .space import Candidate, Space
 
 #: bred in a round for every candidate that is measured
 POOL = 6

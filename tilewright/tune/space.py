@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from ..errors import TilewrightError
+from ..schedule.decisions import freeze
 from ..schedule.finish import finish
 from ..schedule.machine import Machine
 from ..schedule.nest import Nest
@@ -51,19 +52,6 @@ class Candidate:
     @property
     def key(self) -> tuple:
         return freeze(self.decisions)
-
-
-def freeze(value: Any) -> Any:
-    """A hashable form of decisions; lists (from JSON) become tuples.
-
-    >>> freeze({"tile": [4, 2], "unroll": 1})
-    (('tile', (4, 2)), ('unroll', 1))
-    """
-    if isinstance(value, Mapping):
-        return tuple(sorted((k, freeze(v)) for k, v in value.items()))
-    if isinstance(value, (list, tuple)):
-        return tuple(freeze(v) for v in value)
-    return value
 
 
 @dataclass
@@ -218,4 +206,4 @@ def distance(a: Any, b: Any) -> float:
     return abs(math.log2(abs(a) + 1) - math.log2(abs(b) + 1))
 
 
-__all__ = ["Candidate", "Decisions", "Space", "distance", "freeze"]
+__all__ = ["Candidate", "Decisions", "Space", "distance"]

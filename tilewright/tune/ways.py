@@ -16,7 +16,7 @@ import numpy as np
 from ..graph.winograd import WAYS, Layer, choose
 from .database import Database, Machine, Measurement, Result
 from .key import layer_key
-from .recheck import by_kernel
+from .recheck import by_kernel, inputs_of
 
 #: to be kept, a way must take no more of the estimated one's time, in the median of the rounds of two executables
 KEEP = 0.97
@@ -100,15 +100,12 @@ class Ways:
     def _race(self, layer: Layer, way: str) -> tuple[float, float]:
         """The time of the kernels that differ, if one convolution is computed another way, over what they take as
         estimated (median of paired rounds; 1 if the whole model is no faster), and the latter in seconds."""
-        from ..report.compare import random_inputs
-
         others = {k: v for k, v in self.found.items() if k != str(layer)}
         _, plain = self._compile(others)
         try:
             _, other = self._compile({**others, str(layer): way})
             try:
-                made = random_inputs([(i.name, i.shape, i.numpy_dtype) for i in plain.inputs], 0)
-                inputs = [made[i.name] for i in plain.inputs]
+                inputs = inputs_of(plain)
                 rows = []
                 for turn in range(ROUNDS):
                     order = (plain, other) if turn % 2 == 0 else (other, plain)

@@ -23,7 +23,7 @@ from ...tensor.chains import Columns, RowChain, first_columns, row_chain
 from ...tensor.expr import Buffer, Expr, Load, Op, Target, Var, map_loads, minimum
 from ...tensor.kernel import Kernel, Stage
 from ...tensor.stream import ZERO, RowKernel
-from ..decisions import Decision, Decisions
+from ..decisions import Decision, Decisions, freeze
 from ..finish import finish
 from ..machine import Machine, lanes
 from ..nest import Alloc, For, If, Nest, Pack, Stmt, loop, seq
@@ -170,7 +170,7 @@ def _row_nest(s: Schedule, number: int, member: RowKernel, columns: Columns | No
 def _scheduled(kernel: Kernel, machine: Machine, given: Mapping[str, Any]) -> tuple[Schedule, Nest]:
     from . import rules
 
-    return _kept(kernel, cast(Hashable, machine), _hashable(given), tuple(rules()))
+    return _kept(kernel, cast(Hashable, machine), freeze(given), tuple(rules()))
 
 
 @lru_cache(maxsize=64)
@@ -181,13 +181,6 @@ def _kept(kernel: Kernel, machine: Any, given: tuple, known: tuple) -> tuple[Sch
 
     made = schedule(kernel, machine, dict(given)).schedule
     return made, finish(made.nest())
-
-
-def _hashable(value: Any) -> Any:
-    """Decisions as tuples; lists come from JSON."""
-    if isinstance(value, Mapping):
-        return tuple(sorted((name, _hashable(v)) for name, v in value.items()))
-    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _whole_panels(nest: Nest, columns: Columns) -> bool:
