@@ -248,6 +248,7 @@ def aborting(monkeypatch, tmp_path):
     """One kernel of every model calls an instruction of another processor, on which LLVM ends the process."""
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "aborts"))
     monkeypatch.setenv("TILEWRIGHT_PACKAGES_SIZE", "0")  # no other process compiles the model
+    monkeypatch.setenv("TILEWRIGHT_JOBS", "1")  # nor emits its kernels
     original, done = stages.emit, []
 
     def emit(nest, width, *machine):
