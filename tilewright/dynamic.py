@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from torch_mlir import ir
 
 from .errors import ModelError, UnsupportedError, UsageError
-from .frontends.onnx.reader import DTYPES, Model, read
+from .frontends.onnx.reader import DTYPES, PACKED, Model, read
 from .frontends.onnx.staging import OnnxSource
 from .ir.constants import ConstantTable
 from .ir.context import parse, use
@@ -204,13 +204,21 @@ def store(source: OnnxSource | GraphSource) -> StoredSource:
     proto, arrays = onnx.ModelProto(), {}
     proto.CopyFrom(source.model.proto)
     for i, tensor in enumerate(proto.graph.initializer):
-        if tensor.data_type not in DTYPES:
-            continue  # nothing that could be compiled reads it
-        array = source.model.array(source.model.proto.graph.initializer[i], i)
+        given = source.model.proto.graph.initializer[i]
+        data = source.model.data(given, i)
+        if tensor.data_type in DTYPES and DTYPES[tensor.data_type] not in PACKED:
+            array = source.model.array(given, i)  # equal to what the parts made of it, and so stored once
+        elif data is not None:
+            array = data
+        else:
+            continue  # its elements stand in the message
+        bare = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         if array.nbytes > SMALL:
             arrays[str(i)] = array
-            kept = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-            tensor.CopyFrom(kept)
+            tensor.CopyFrom(bare)
+        elif data is not None:  # the reader may have cut it out of the message
+            tensor.CopyFrom(bare)
+            tensor.raw_data = data.tobytes()
     _embed(proto, source.model)
     return StoredSource("onnx", proto.SerializeToString(), arrays, bodies(source))
 

@@ -164,3 +164,46 @@ def test_a_graph_with_open_dimensions(tmp_path):
     np.testing.assert_array_equal(again(x)[0], want)
     assert again.compiled == 0
     assert again(np.ones((3, 8), np.float32))[0].shape == (3, 8)
+
+
+def biased(sizes=(1, 16, 17, 64, 255, 256, 257, 300)):
+    """Rows plus constants of many sizes in bytes: raw f32, single elements, f16, int4 and external-sized ones."""
+    rng, nodes, weights, outputs = np.random.default_rng(5), [], [], []
+    for k, n in enumerate(sizes):
+        array = rng.standard_normal(n).astype(np.float32)
+        given = numpy_helper.from_array(array, f"b{k}")
+        if k % 2:
+            given = helper.make_tensor(f"b{k}", F, [n], array.tolist())
+        half = numpy_helper.from_array(array.astype(np.float16), f"h{k}")
+        four = helper.make_tensor(f"q{k}", TensorProto.INT4, [n], rng.integers(-8, 8, n).tolist())
+        weights += [given, half, four]
+        nodes += [
+            helper.make_node("Cast", [f"h{k}"], [f"f{k}"], to=F),
+            helper.make_node("Cast", [f"q{k}"], [f"i{k}"], to=F),
+            helper.make_node("Sum", ["x", f"b{k}", f"f{k}", f"i{k}"], [f"y{k}"]),
+        ]
+        outputs.append(helper.make_tensor_value_info(f"y{k}", F, ["n", n]))
+    x = helper.make_tensor_value_info("x", F, ["n", 1])
+    graph = helper.make_graph(nodes, "net", [x], outputs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize("kind", ["proto", "bytes", "file", "external"])
+def test_constants_of_all_sizes_are_there_for_new_shapes(kind, tmp_path):
+    proto = biased()
+    sources = {"proto": lambda: proto, "bytes": proto.SerializeToString, "file": lambda: tmp_path / "m.onnx"}
+    if kind == "external":
+        onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    elif kind == "file":
+        onnx.save(proto, tmp_path / "m.onnx")
+    run = tw.compile(sources.get(kind, sources["file"])(), threads=1)
+    x = np.arange(3, dtype=np.float32).reshape(3, 1)
+    want = run(x)
+    run.save(tmp_path / "m.tw")
+    for file in tmp_path.glob("m.[od]*"):
+        file.unlink()
+    again = tw.load(tmp_path / "m.tw", threads=1)
+    for n in (3, 2):
+        for g, w in zip(again(x[:n]), want, strict=True):
+            np.testing.assert_array_equal(g, w[:n])
+    assert again.compiled == 1

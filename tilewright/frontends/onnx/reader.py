@@ -80,7 +80,15 @@ class Model:
 
     def array(self, tensor: TensorProto, position: int = -1) -> np.ndarray:
         """The array of a tensor of this model: a view of the file where possible. ModelError if it is damaged."""
-        return tensor_array(tensor, self.raw.get(position), self)
+        return tensor_array(tensor, position, self)
+
+    def data(self, tensor: TensorProto, position: int = -1) -> np.ndarray | None:
+        """The raw bytes of a tensor, wherever they lie; None if the message has its elements one by one."""
+        if tensor.data_location == TensorProto.EXTERNAL:
+            return _external(tensor, self)
+        if position not in self.raw and tensor.HasField("raw_data"):
+            return np.frombuffer(tensor.raw_data, np.uint8)
+        return self.raw.get(position)
 
 
 def read(source: str | os.PathLike | bytes | onnx.ModelProto) -> Model:
@@ -234,7 +242,7 @@ def _header(number: int, length: int) -> bytes:
 # ---- tensors -------------------------------------------------------------------------------------------------------
 
 
-def tensor_array(t: TensorProto, raw: np.ndarray | None, model: Model) -> np.ndarray:
+def tensor_array(t: TensorProto, position: int, model: Model) -> np.ndarray:
     """The array of a TensorProto whose raw data may lie outside of it."""
     name = t.name or "a tensor"
     if t.data_type not in DTYPES:
@@ -243,10 +251,7 @@ def tensor_array(t: TensorProto, raw: np.ndarray | None, model: Model) -> np.nda
     shape, dtype = tuple(t.dims), NUMPY[DTYPES[t.data_type]]
     if any(d < 0 for d in shape):
         raise ModelError(f"tensor {name!r} has a negative dimension: {shape}", stage="import")
-    if t.data_location == TensorProto.EXTERNAL:
-        raw = _external(t, model)
-    elif raw is None and t.HasField("raw_data"):
-        raw = np.frombuffer(t.raw_data, np.uint8)
+    raw = model.data(t, position)
     try:
         if raw is None:
             array = numpy_helper.to_array(t)
