@@ -159,7 +159,9 @@ class Options:
     inputs: Mapping | None = _option(None, "shapes (or arrays) of inputs by name, for models with dynamic dimensions")
     arena_limit: int | None = _option(None, "most bytes of working memory the model may need; more is an error")
     specializations: int | None = _option(
-        None, "programs kept for each stage of a model with open shapes, one for each combination of shapes; None: 16"
+        None,
+        "programs kept for each stage of a model with open shapes, one for each combination of shapes; "
+        "None: 16 to 64, by their memory",
     )
     winograd: bool = _option(
         True, "3x3 convolutions by Winograd's method where it is faster; costs about 1e-6 of the largest result each"

@@ -7,7 +7,7 @@ import pytest
 from tilewright import __version__
 from tilewright.cli import EXIT_CODES, app, main
 from tilewright.cli.common import _compile_options, table
-from tilewright.errors import TilewrightError
+from tilewright.errors import TilewrightError, UsageError
 
 COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands]
 
@@ -59,6 +59,12 @@ def test_version(capsys):
 def test_shapes_become_inputs():
     assert _compile_options(shape=["a=1x2", "b.c="])["inputs"] == {"a": (1, 2), "b.c": ()}
     assert _compile_options()["inputs"] is None
+    assert _compile_options(shape=["a=1x2", "a=1x2"])["inputs"] == {"a": (1, 2)}
+    with pytest.raises(UsageError, match="'a' two shapes, 1x2 and 1x4"):
+        _compile_options(shape=["a=1x2", "a=1x4"])
+    for text in ("a=1xn", "a=-1", "a", "a=1x"):
+        with pytest.raises(UsageError, match="is not NAME="):
+            _compile_options(shape=[text])
 
 
 def test_tables_are_plain_in_a_pipe(capsys):

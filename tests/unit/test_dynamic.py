@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright.errors import InputError, ModelError, UsageError
+from tilewright.runtime import staged
 
 F, I64 = TensorProto.FLOAT, TensorProto.INT64
 
@@ -199,6 +200,30 @@ def test_the_least_recently_used_goes():
     assert executable.compiled == before
     executable(rows(2))
     assert executable.compiled == before + 1
+
+
+def test_more_sizes_than_are_kept(caplog, monkeypatch):
+    monkeypatch.setattr(staged, "KEPT", 2)
+    monkeypatch.setattr(staged, "MOST_KEPT", 4)
+    executable = tw.compile(small(), threads=1)
+    for n in (1, 2, 3, 4, 5):
+        executable(rows(n))
+    assert [key[1][1] for _, key, _ in executable.parts()] == [(2, 16), (3, 16), (4, 16), (5, 16)]
+    assert not caplog.records
+    for n in (1, 2, 3):
+        executable(rows(n))
+    assert [r.levelname for r in caplog.records] == ["WARNING"], "once"
+    assert "compiled again for x f32[1, 16]" in caplog.text and "4 kept" in caplog.text
+    monkeypatch.setattr(staged, "KEPT_BYTES", 0)
+    executable(rows(6))
+    assert [key[1][1] for _, key, _ in executable.parts()] == [(3, 16), (6, 16)], "large parts: those kept in any case"
+
+
+@pytest.mark.parametrize("shape", [(1, None), (-1, 16), ("n", 16)])
+def test_a_shape_has_sizes_only(shape):
+    with pytest.raises(UsageError, match="every dimension needs a size") as e:
+        tw.compile(small(), inputs={"x": shape})
+    assert "leave this input out" in e.value.hint
 
 
 def test_threads():

@@ -121,13 +121,28 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     (('image', (1, 3, 8, 8)), ('scale', ()))
     """
     name, equals, dims = text.rpartition("=")
-    try:
-        shape = tuple(int(d) for d in dims.split("x")) if dims else ()
-    except ValueError:
-        shape = (-1,)
-    if not (equals and name) or any(d < 0 for d in shape):
-        raise UsageError(f"--shape {text!r} is not NAME=1x3x224x224", stage="command line")
-    return name, shape
+    sizes = dims.split("x") if dims else []
+    if not (equals and name) or not all(d.isdecimal() for d in sizes):
+        raise UsageError(
+            f"--shape {text!r} is not NAME=1x3x224x224",
+            stage="command line",
+            hint="every dimension needs a size; without --shape, sizes that the model leaves open stay open",
+        )
+    return name, tuple(int(d) for d in sizes)
+
+
+def _shapes(given: list[str]) -> dict[str, tuple[int, ...]]:
+    """Shapes by name; UsageError for an input that has two."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in map(_shape, given):
+        if found.setdefault(name, shape) != shape:
+            both = " and ".join("x".join(map(str, s)) for s in (found[name], shape))
+            raise UsageError(
+                f"--shape gives input {name!r} two shapes, {both}",
+                stage="command line",
+                hint="a program has one; without --shape the model is compiled for every size that it is called with",
+            )
+    return found
 
 
 def _bytes(flag: str, text: str) -> int:
@@ -196,7 +211,7 @@ def _compile_options(
         "precision": precision,
         "tolerance": tolerance,
         "threads": threads,
-        "inputs": dict(_shape(s) for s in shape) if shape else None,
+        "inputs": _shapes(shape) if shape else None,
         "arena_limit": _bytes("--arena-limit", arena_limit) if arena_limit else None,
         "cache": not no_cache,
         "tuned": not no_tuned,

@@ -62,7 +62,13 @@ def _shapes(inputs: Mapping[str, Any] | None) -> Shapes | None:
     found = {}
     for name, value in inputs.items():
         shape = value if isinstance(value, (tuple, list)) else getattr(value, "shape", np.shape(value))
-        if not all(isinstance(d, (int, np.integer)) and d >= 0 for d in shape):
+        if any(d is None or isinstance(d, str) or (isinstance(d, (int, np.integer)) and d < 0) for d in shape):
+            raise UsageError(
+                f"inputs[{name!r}] is {value!r}: every dimension needs a size, none can stay open",
+                stage="import",
+                hint="leave this input out, and the model is compiled for each size that it is called with",
+            )
+        if not all(isinstance(d, (int, np.integer)) for d in shape):
             raise UsageError(f"inputs[{name!r}] is {value!r}: expected a shape or an array", stage="import")
         found[name] = tuple(int(d) for d in shape)
     return found

@@ -32,8 +32,6 @@ from .staged import Frame, Part, Source, Stage, Staged, Times
 if TYPE_CHECKING:
     from ..report.profile import Profile
 
-#: parts kept for each stage when the options do not say
-LIMIT = 16
 log = logging.getLogger("tilewright")
 
 
@@ -102,7 +100,8 @@ class DynamicExecutable:
     """A model that compiles itself for the shapes it is called with; from `tilewright.compile` and `tilewright.load`.
 
     Called like an `Executable`, from several threads too. `inputs` and `outputs` are `DynamicInfo`s. Values of small
-    integer inputs that decide shapes count as shapes. Of each stage of the model the `limit` parts used last are kept.
+    integer inputs that decide shapes count as shapes. Of each stage of the model the `limit` parts used last are kept;
+    None: at least 16, and up to 64 while they take no more than 1 GiB (docs/dynamic_models.md).
     """
 
     def __init__(
@@ -121,9 +120,10 @@ class DynamicExecutable:
         """`build` compiles a graph for the body of that name; `options` are those that a file keeps."""
         self.inputs, self.outputs, self.store = list(inputs), list(outputs), store
         self.name, self.options, self.threads = name, dict(options), threads
-        self.staged = Staged(source, build, limit or LIMIT, self._made)
+        self.staged = Staged(source, build, limit, self._made)
         self._lock = threading.Lock()
         self.compiled = 0
+        self._warned = False
 
     # ---- running ----
 
@@ -237,8 +237,17 @@ class DynamicExecutable:
         with self._lock:
             self.compiled += 1
         what = f"{self.name}: " if stage.body.info.id == "main" else f"{self.name} {stage.body.info.id}: "
-        kept = f"{len(stage.parts)} of {staged.limit} kept"
-        log.info("%sspecialized for %s in %.2f s (%s)", what, describe(stage, frame) or "()", part.seconds, kept)
+        shapes, kept = describe(stage, frame) or "()", f"{len(stage.parts)} kept"
+        log.info("%sspecialized for %s in %.2f s (%s)", what, shapes, part.seconds, kept)
+        if hash(stage.key(frame)) in stage.dropped and not self._warned:
+            self._warned = True
+            log.warning(
+                "%scompiled again for %s, which had to make room: more sizes are in use than the %d kept (pass "
+                "specializations=, or pad inputs to fewer sizes)",
+                what,
+                shapes,
+                len(stage.parts),
+            )
 
     def parts(self) -> Iterator[tuple[Stage, tuple, Part]]:
         """All parts there are now, with their stage and key."""
@@ -271,7 +280,7 @@ class DynamicExecutable:
         lines += [f"input  {t}" for t in self.inputs] + [f"output {t}" for t in self.outputs]
         parts = list(self.parts())
         memory = self.memory
-        lines += ["", f"{len(parts)} parts, {self.compiled} compiled in this process, {self.staged.limit} kept a stage"]
+        lines += ["", f"{len(parts)} parts, {self.compiled} compiled in this process"]
         lines += [f"weights {size(memory.weights)} (shared), code {size(memory.code)}, arenas {size(memory.arena)}"]
         for stage, key, part in parts:
             calls = part.executable.package.program.calls if part.executable is not None else ()

@@ -4,8 +4,8 @@ A model (and each branch, loop body and function in it) is a `Body`: a list of n
 stage has the nodes that are still to do; for the shapes its inputs have now it becomes a `Part`: one native program for
 all of these nodes that can be compiled with what is known, and actions for those that have to wait: an operator whose
 result has a size of its own kind every time (`host`), a branch, a loop, a list operation. After the actions the next
-stage follows, with the nodes that waited for them. Parts are kept, up to a limit for each stage, least recently used
-ones go first.
+stage follows, with the nodes that waited for them. Parts are kept, up to a limit for each stage (`Staged.full`), least
+recently used ones go first.
 
 Nothing here imports MLIR: what makes new parts is a `Source`, asked for only when a part is missing.
 """
@@ -42,8 +42,14 @@ class Const:
         self.array = array
 
 
+#: parts that a stage keeps when the options give no number: these in any case,
+KEPT = 16
+#: and as many as this while their arenas and code together take no more bytes than that
+MOST_KEPT, KEPT_BYTES = 64, 1 << 30
 #: stages whose sizes depend on the data see more of them: they keep this many times as many parts
 LATER = 8
+#: combinations of shapes that were dropped and are remembered, to tell when one comes again
+DROPPED = 1024
 #: what a name stands for at run time: an array, a `Const`, a list of arrays (a sequence), None (an empty optional)
 Entry = Any
 #: how a name gets its entry: ["out", i], ["in", name], ["const", i], ["none"], ["list", ...],
@@ -118,6 +124,9 @@ class Part:
         self.constants = [Const(a) for a in plan.constants]
         self.results = plan.results
         self.seconds, self.runs = seconds, 0
+        memory = executable.memory if executable is not None else None
+        #: of its arena and code; weights are shared with other parts
+        self.nbytes = memory.arena + memory.code if memory is not None else 0
 
     def entry(self, tree: Tree, outputs: list[np.ndarray], frame: Frame) -> Entry:
         kind = tree[0]
@@ -144,6 +153,8 @@ class Stage:
         self.frozen = frozen
         self.first = len(todo) == body.info.nodes
         self.parts: OrderedDict[tuple, Part] = OrderedDict()
+        #: hashes of the keys whose parts were dropped, the last ones
+        self.dropped: OrderedDict[int, None] = OrderedDict()
 
     def key(self, frame: Frame) -> tuple:
         """What a part is made for: dtype and shape of the arrays it reads, the values of those that decide shapes."""
@@ -200,9 +211,10 @@ class Staged:
         self,
         source: Callable[[], Source],
         build: Callable[[Any, str], Executable],
-        limit: int,
+        limit: int | None,
         made: Callable[[Staged, Stage, Part, Frame], None] = lambda *_: None,
     ) -> None:
+        """`limit`: parts kept for each stage; None: by their number and bytes (see `full`)."""
         self.source, self.build, self.limit, self.made = source, build, limit, made
         self.bodies: dict[str, Body] = {}
         #: held while stages and parts are changed
@@ -241,10 +253,20 @@ class Staged:
                 return part
             part = self.make(stage, frame)
             stage.parts[stage.key(frame)] = part
-            while len(stage.parts) > self.limit * (1 if stage.first else LATER):
-                stage.parts.popitem(last=False)
+            while self.full(stage):
+                key, _ = stage.parts.popitem(last=False)
+                stage.dropped[hash(key)] = None
+                while len(stage.dropped) > DROPPED:
+                    stage.dropped.popitem(last=False)
         self.made(self, stage, part, frame)
         return part
+
+    def full(self, stage: Stage) -> bool:
+        """True if a stage has more parts than it may keep."""
+        count, more = len(stage.parts), 1 if stage.first else LATER
+        if self.limit is not None or count <= KEPT * more:
+            return count > (self.limit or KEPT) * more
+        return count > MOST_KEPT * more or sum(part.nbytes for part in stage.parts.values()) > KEPT_BYTES
 
     def prepare(self, name: str, values: dict[str, Entry]) -> None:
         """Make the first part of a body for arrays of these shapes; nothing if their values matter."""
