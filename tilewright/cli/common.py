@@ -91,11 +91,30 @@ def _is_number(text: str) -> bool:
     return text.replace(".", "").replace(",", "").replace("-", "").replace("%", "").replace("e", "").isdigit()
 
 
-def check_writable(path: Path | None, what: str) -> None:
-    """UsageError if a file cannot be written to `path`: asked before minutes are spent on making its content."""
+def check_writable(
+    path: Path | None, what: str, suffixes: Sequence[str] = (), reads: Iterable[str | os.PathLike | None] = ()
+) -> None:
+    """UsageError if a file cannot be written to `path`: asked before minutes are spent on making its content.
+
+    Its name must end with one of `suffixes`, if there are any, and it must be none of the files that the command
+    reads, under whatever name.
+    """
     if path is None:
         return
     folder = path.parent
+    source = next((s for s in reads if s is not None and _same_file(path, s)), None)
+    if source is not None:
+        raise UsageError(
+            f"{what} would overwrite {str(source)!r}, which the command reads",
+            stage="command line",
+            hint="give another file name",
+        )
+    if suffixes and path.suffix not in suffixes and not path.is_dir():
+        raise UsageError(
+            f"cannot write {what} to {str(path)!r}: its name ends with {path.suffix or 'no suffix'!r}",
+            stage="command line",
+            hint=f"give a name that ends with {' or '.join(s for s in suffixes if s)}",
+        )
     if path.is_dir():
         reason = "it is a folder"
     elif not folder.is_dir():
@@ -105,6 +124,14 @@ def check_writable(path: Path | None, what: str) -> None:
     else:
         return
     raise UsageError(f"cannot write {what} to {str(path)!r}: {reason}", stage="command line")
+
+
+def _same_file(a: str | os.PathLike, b: str | os.PathLike) -> bool:
+    """Whether two names are one file: equal, linked, or the second name of the same content."""
+    try:
+        return os.path.samefile(a, b)
+    except (OSError, ValueError):  # one of them is not there
+        return False
 
 
 # ---- the options of a compilation, the same on every command that compiles ----
@@ -131,7 +158,7 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     return name, tuple(int(d) for d in sizes)
 
 
-def _shapes(given: list[str]) -> dict[str, tuple[int, ...]]:
+def shapes(given: list[str]) -> dict[str, tuple[int, ...]]:
     """Shapes by name; UsageError for an input that has two."""
     found: dict[str, tuple[int, ...]] = {}
     for name, shape in map(_shape, given):
@@ -211,7 +238,7 @@ def _compile_options(
         "precision": precision,
         "tolerance": tolerance,
         "threads": threads,
-        "inputs": _shapes(shape) if shape else None,
+        "inputs": shapes(shape) if shape else None,
         "arena_limit": _bytes("--arena-limit", arena_limit) if arena_limit else None,
         "cache": not no_cache,
         "tuned": not no_tuned,

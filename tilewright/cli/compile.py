@@ -20,6 +20,10 @@ ModelOrPackage = Annotated[
 ]
 
 
+#: how names of files with IR end
+IR_SUFFIXES = (".mlir", ".txt", "")
+
+
 def is_package(source: str) -> bool:
     return source.endswith(".tw")
 
@@ -74,11 +78,11 @@ def compile_command(
     if output is None and options["stop_after"] is None:
         raise UsageError("where should the package go?", stage="command line", hint="add -o model.tw")
     folder = output is not None and (output.is_dir() or not output.suffix) and options["stop_after"] is None
-    settings = export_settings(options["target"], setting or []) if folder else {}
     if not folder:
+        check_result(output, model, options)
         if setting:
             raise UsageError("--setting is for exported files: -o must name a folder", stage="command line")
-        check_writable(output, "the result")
+    settings = export_settings(options["target"], setting or []) if folder else {}
     start = time.perf_counter()
     result = tw.compile(model, **options)
     if folder and output is not None:
@@ -91,6 +95,23 @@ def compile_command(
     report_verified(result, options)
     result.save(output)
     note(f"{output}: {size(output.stat().st_size)}, compiled in {time.perf_counter() - start:.2f} s")
+
+
+def check_result(output: Path | None, source: str | Path, options: dict[str, Any]) -> None:
+    """UsageError if what the options make of `source` cannot be written to this file, or should not be."""
+    from ..runtime.export import exports
+    from ..targets import base
+
+    if options["stop_after"] is not None:
+        check_writable(output, "the IR", IR_SUFFIXES, [source])
+    elif output is not None and output.suffix != ".tw" and exports(base.find(options["target"])):
+        raise UsageError(
+            f"cannot write one file {str(output)!r}: target {options['target']!r} writes several into a folder",
+            stage="command line",
+            hint=f"give a folder (-o {output.stem or 'out'}), or a package (-o {output.stem or 'm'}.tw)",
+        )
+    else:
+        check_writable(output, "the package", [".tw"], [source])
 
 
 def report_verified(result: Any, options: dict[str, Any]) -> None:
@@ -157,7 +178,7 @@ def run(
       tilewright run model.tw --input in.npz --check expected.npz --rtol 1e-4
       tilewright run model.onnx --threads 2 --repeat 20
     """
-    check_writable(output, "the outputs")
+    check_writable(output, "the outputs", [".npz"], [model, input, check])
     given = data.read_npz(input) if input else None
     wanted = check_source(model, check, options, given)
     executable = obtain(model, options)

@@ -10,6 +10,7 @@ import typer
 from ..errors import UsageError
 from . import app
 from .common import check_writable, note, table, with_compile_options
+from .compile import IR_SUFFIXES, check_result, emit_ir, report_verified
 
 
 @app.command()
@@ -49,12 +50,13 @@ def opt(
         raise UsageError("no file was given", stage="command line", hint="tilewright opt FILE.mlir --pass a,b")
     if not file.is_file():
         raise UsageError(f"there is no file {str(file)!r}", stage="command line")
-    check_writable(output, "the result")
     if start is None:
+        check_writable(output, "the IR", IR_SUFFIXES, [file])
         if options["stop_after"] is not None:
             raise UsageError("--stop-after needs --from STAGE here", stage="command line")
         transform(file, passes, output)
     else:
+        check_result(output, file, options)
         proceed(file, passes, start, output, options)
 
 
@@ -87,8 +89,6 @@ def transform(file: Path, pipeline: str, output: Path | None) -> None:
 def proceed(file: Path, pipeline: str, start: str, output: Path | None, options: dict[str, Any]) -> None:
     """Continue the pipeline after stage `start`: to a package, or to the IR of a later stage."""
     import tilewright as tw
-
-    from .compile import emit_ir, report_verified
 
     if pipeline:
         raise UsageError("--pass and --from do not go together", hint="run the passes first, with -o")

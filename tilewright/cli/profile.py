@@ -47,8 +47,8 @@ def profile(
     """
     from ..report.profile_text import HEADINGS, rows, summary
 
-    for path, what in ((json_file, "the profile"), (html_file, "the page")):
-        check_writable(path, what)
+    check_writable(json_file, "the profile", [".json", ""], [model, input])
+    check_writable(html_file, "the page", [".html", ".htm", ""], [model, input])
     if options["stop_after"] is not None:
         raise UsageError("--stop-after leaves nothing to profile", stage="command line")
     given = data.read_npz(input) if input else None

@@ -14,7 +14,7 @@ import typer
 
 from ..errors import UsageError
 from . import app
-from .common import Debug, Shape, Target, Threads, _shape, check_writable, note, set_debug, table
+from .common import Debug, Shape, Target, Threads, check_writable, note, set_debug, shapes, table
 
 if TYPE_CHECKING:
     from ..tune.database import Database, Row
@@ -73,7 +73,7 @@ def tune_command(
     set_debug(debug)
     guide = load(target) if pretrained else None
     note(f"cost model: {_guided_by(guide, pretrained, target)}")
-    inputs = dict(_shape(s) for s in shape) if shape else None
+    inputs = shapes(shape) if shape else None
     with _display() as watch:
         report = tune(
             model,
@@ -290,7 +290,7 @@ def db_export(
     db: Path_ = None,
 ) -> None:
     """Write all results to a JSON file."""
-    check_writable(output, "the results")
+    check_writable(output, "the results", [".json", ""], [db])
     data = _existing(db).export()
     output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     note(f"{output}: {len(data['tasks'])} results")

@@ -12,9 +12,14 @@ from ..program.package import Package
 from ..targets import base
 
 
+def exports(target: Any) -> bool:
+    """Whether a target writes files for other tools."""
+    return isinstance(target, base.Exporter)
+
+
 def check_settings(target: Any, settings: Mapping[str, str]) -> None:
     """UsageError if the target exports nothing, or for a setting it has not."""
-    if not isinstance(target, base.Exporter):
+    if not exports(target):
         known = ", ".join(n for n, t in sorted(base.targets().items()) if isinstance(t, base.Exporter))
         raise UsageError(
             f"target {target.name!r} makes packages, not files for other tools",
