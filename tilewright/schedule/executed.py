@@ -1,0 +1,323 @@
+"""What a finished loop nest executes, counted like the kernel's own work (`work`), so that the two compare.
+
+A kernel's own work is what its stages say, each element once. A schedule may do more: it computes something again where
+it is needed (a fused producer), works without vectors, gathers what lies in a row somewhere else, or keeps more to
+itself than a cache holds. Each of these is counted here; `Executed.reasons` says which of them go too far.
+
+Lanes of a vector that are masked off, and sums that several accumulators hold, are no second computation of anything;
+an operator with a loop nest of its own (attention, Winograd's method) is what its nest does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+from ..dtypes import NUMPY
+from ..tensor.expr import Const, Expr, Load, Op, Var, bounds, linear, variables, walk
+from ..tensor.kernel import Kernel
+from .machine import Machine, lanes
+from .nest import Alloc, For, If, Nest, Stmt, Store, children
+from .work import Ranges, _extent_variables, _operations
+
+#: more than this many times its own work is too much
+TOO_MUCH = 1.5
+#: a loop without vectors is large from this many cycles on, and if it is this part of the kernel
+LARGE, PART = 1 << 15, 0.25
+#: values of loop variables that a condition, or the extent of an inner loop, is tried with, at most
+_SAMPLES = 256
+#: cycles of what is no addition, multiplication or comparison
+_SLOW = {"divf": 4, "sqrt": 6, "divsi": 20, "remsi": 20}
+_FUNCTION = 12
+_SIMPLE = frozenset("addf subf mulf negf absf maximumf minimumf maxnumf minnumf fma select guard dot2".split())  # noqa: SIM905
+
+
+@dataclass(frozen=True)
+class Executed:
+    """`operations` and `own` are counted as in `Work`, `stored` and `own_stored` are elements written, `bytes` what
+    loads and stores of memory move (to and from whichever cache), `private` the bytes of arrays that a thread keeps to
+    itself. `cycles` is a rough estimate for one thread, of which `scalar` are in loops that could have vectors and have
+    none, and `gathered` in vectors that are gathered although another loop runs along the row.
+
+    >>> Executed(operations=300, own=100, stored=10, own_stored=10).recomputation
+    3.0
+    """
+
+    operations: float
+    own: float
+    stored: float
+    own_stored: float
+    bytes: float = 0.0
+    private: int = 0
+    cycles: float = 0.0
+    scalar: float = 0.0
+    gathered: float = 0.0
+
+    @property
+    def recomputation(self) -> float:
+        """How many times its own work a kernel does; 1.0 where there is none (a copy)."""
+        return self.operations / self.own if self.own else 1.0
+
+    def reasons(self, machine: Machine) -> list[str]:
+        """What goes too far, as sentences; empty for a schedule that is well."""
+        found = []
+        if self.recomputation > TOO_MUCH and self.operations - self.own > LARGE:
+            found.append(f"it would compute {self.recomputation:.3g} times what the kernel asks")
+        for cycles, what in ((self.scalar, "without vectors"), (self.gathered, "in vectors that are gathered")):
+            if cycles > max(LARGE, PART * self.cycles):
+                found.append(f"{cycles / self.cycles:.0%} of its time would be spent {what} where a row would do")
+        if self.private > machine.l2_bytes:
+            found.append(f"each thread would keep {self.private >> 10} KiB to itself, beyond its cache")
+        return found
+
+
+def executed(nest: Nest, kernel: Kernel, machine: Machine | None = None) -> Executed:
+    """What `nest`, the finished nest of a kernel, executes beside what the kernel asks.
+
+    Without a `machine` vectors count as their loops say."""
+    count = _Count(nest, machine)
+    count.visit(nest.body, 1.0, {}, {}, ())
+    if kernel.opaque is not None:
+        own, own_stored = count.operations, count.stored
+    else:
+        trips = [(s, prod(n for _, n in s.dims)) for s in kernel.stages]
+        own = float(sum(n * sum(_operations(s.targets)) for s, n in trips))
+        own_stored = float(sum(n * len(s.targets) for s, n in trips))
+    return Executed(
+        count.operations,
+        own,
+        count.stored,
+        own_stored,
+        count.bytes,
+        _private(nest.body),
+        count.cycles,
+        count.scalar,
+        count.gathered,
+    )
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """One iteration of a statement: operations, elements written, bytes moved, cycles for as many lanes as it has."""
+
+    operations: int
+    stored: int
+    bytes: int
+    cycles: float
+    lanes: int
+    needless: str  # "scalar", "gathered" or ""
+
+
+class _Count:
+    """Walks a nest and adds up."""
+
+    def __init__(self, nest: Nest, machine: Machine | None) -> None:
+        self.buffers, self.machine = nest.buffers(), machine
+        self.operations = self.stored = self.bytes = self.cycles = self.scalar = self.gathered = 0.0
+        self.known: dict[int, _Cost] = {}
+
+    def visit(self, s: Stmt, times: float, ranges: Ranges, fixed: dict[str, int], around: tuple[For, ...]) -> None:
+        """`times`: how often `s` runs; `fixed`: values of variables that the extents of inner loops depend on."""
+        if not times:
+            return
+        if isinstance(s, Store):
+            self.add(s, times, around)
+        elif isinstance(s, If):
+            here: Ranges = {**ranges, **{v: (n, n) for v, n in fixed.items()}}
+            part = _share(s.cond, here)
+            then, other = _narrowed(s.cond, ranges)
+            self.visit(s.then, times * (1.0 if part is None else part), then, fixed, around)
+            if s.otherwise is not None:
+                self.visit(s.otherwise, times * (1.0 if part is None else 1 - part), other, fixed, around)
+        elif isinstance(s, For):
+            for each, inside, values in _iterations(s, ranges, fixed):
+                self.visit(s.body, times * each, inside, values, (*around, s))
+        else:
+            for c in children(s):
+                self.visit(c, times, ranges, fixed, around)
+
+    def add(self, s: Store, times: float, around: tuple[For, ...]) -> None:
+        cost = self.known.get(id(s))
+        if cost is None:
+            cost = self.known[id(s)] = self.cost(s, around)
+        self.operations += times * cost.operations
+        self.stored += times * cost.stored
+        self.bytes += times * cost.bytes
+        cycles = times * cost.cycles / cost.lanes
+        self.cycles += cycles
+        self.scalar += cycles if cost.needless == "scalar" else 0.0
+        self.gathered += cycles if cost.needless == "gathered" else 0.0
+
+    def cost(self, s: Store, around: tuple[For, ...]) -> _Cost:
+        vector = next((f for f in reversed(around) if f.kind == "vector"), None)
+        instruction = any(f.note("dot") is not None or f.note("tiles") is not None for f in around)
+        wide = vector.lanes if vector is not None else 1
+        used = min(wide, vector.trip or wide) if vector is not None else 1
+        loads = [x for x in dict.fromkeys(s.loads) if self.buffers[x.buffer].scope != "register"]
+        written = [t for t in s.targets if self.buffers[t.buffer].scope != "register"]
+        gathers = [x for x in loads if vector is not None and self.step(x.buffer, x.indices, vector.var) not in (0, 1)]
+        cycles = _arithmetic(s) + len(loads) / 2 + len(written) + len(gathers) * wide / 2
+        moved = sum(
+            NUMPY[self.buffers[n].dtype].itemsize for n in (*(x.buffer for x in loads), *(t.buffer for t in written))
+        )
+        needless = ""
+        if not instruction and (gathers if vector is not None else self.machine is None or lanes(self.machine) > 1):
+            row = self.row(s, around, 2 if vector is None else max(wide // 2, 2))
+            needless = ("scalar" if vector is None else "gathered") if row else ""
+        return _Cost(sum(_operations(s.targets)), len(s.targets), moved, cycles, max(used, 1), needless)
+
+    def row(self, s: Store, around: tuple[For, ...], least: int) -> bool:
+        """Whether a loop around a statement could have vectors: everything lies in a row along it, or is the same."""
+        own = {t.buffer: t.indices for t in s.targets}
+        if any(x.buffer in own and x.indices != own[x.buffer] for x in s.loads):
+            return False  # an iteration needs what others made
+        whole = least if self.machine is None else max(least, lanes(self.machine) // 2)
+        for f in around:
+            if f.kind == "vector" or f.trip is None or f.trip < whole:
+                continue
+            steps = [self.step(t.buffer, t.indices, f.var) for t in s.targets]
+            steps += [self.step(x.buffer, x.indices, f.var) for x in s.loads]
+            if all(c in (0, 1) for c in steps) and 1 in steps:
+                return True
+        return False
+
+    def step(self, buffer: str, indices: tuple[Expr, ...], var: str) -> int | None:
+        """How far apart neighbouring iterations of a loop find their elements; None if that varies."""
+        b = self.buffers[buffer]
+        found = 0
+        for i, stride in zip(indices, b.strides, strict=True):
+            for t, c in linear(i)[0].items():
+                if t == Var(var):
+                    found += c * stride
+                elif var in variables(t):
+                    return None
+        return found
+
+
+def _arithmetic(s: Store) -> float:
+    """Cycles of the arithmetic of one iteration, two operations a cycle."""
+    seen: set[int] = set()
+    total = 0.0
+    for t in s.targets:
+        for x in walk(t.value, seen):
+            if isinstance(x, Op) and x.dtype != "index":
+                simple = x.op in _SIMPLE or x.op.startswith("cmp") or not x.dtype.startswith(("f", "bf"))
+                total += _SLOW.get(x.op, 0.5 if simple or "ext" in x.op or "trunc" in x.op else _FUNCTION)
+    return total
+
+
+def _iterations(s: For, ranges: Ranges, fixed: dict[str, int]) -> Iterator[tuple[float, Ranges, dict[str, int]]]:
+    """(iterations, ranges inside, fixed values inside) of a loop, value by value if inner extents depend on it."""
+    here: Ranges = {**ranges, **{v: (n, n) for v, n in fixed.items()}}
+    limit = bounds(s.extent, here)
+    trip = max(limit[1], 0) if limit else 1
+    full = bounds(s.extent, ranges)
+    inside = {**ranges, s.var: (0, max((full[1] if full else 1) - 1, 0))}
+    if trip and s.var in _extent_variables(s.body):
+        values = range(trip) if trip <= _SAMPLES else _spread(trip)
+        for v in values:
+            yield trip / len(values), inside, {**fixed, s.var: v}
+    elif trip:
+        yield float(trip), inside, fixed
+
+
+def _share(cond: Expr, ranges: Ranges) -> float | None:
+    """The part of the values of its variables for which a condition holds; None if data decide."""
+    names = sorted(variables(cond))
+    if any(isinstance(x, Load) for x in walk(cond)) or any(v not in ranges for v in names):
+        return None
+    split = _threshold(cond, ranges)
+    if split is not None:
+        return split
+    spans = [range(ranges[v][0], ranges[v][1] + 1) for v in names]
+    count = prod(map(len, spans))
+    numbers = range(count) if count <= _SAMPLES else _spread(count)
+    results = [_value(cond, _digits(n, names, spans)) for n in numbers]
+    if not results or any(r is None for r in results):
+        return None
+    return sum(map(bool, results)) / len(results)
+
+
+def _threshold(cond: Expr, ranges: Ranges) -> float | None:
+    """The part of the values for which ``term < constant`` holds, where the term is a variable, or its quotient or
+    remainder: each of its values is there as often."""
+    if not isinstance(cond, Op) or cond.op != "cmpi.slt" or not isinstance(cond.args[1], Const):
+        return None
+    term = cond.args[0]
+    while isinstance(term, Op) and term.op in ("floordivsi", "remsi") and isinstance(term.args[1], Const):
+        term = term.args[0]
+    limit = bounds(cond.args[0], ranges)
+    if not isinstance(term, Var) or limit is None:
+        return None
+    return min(max(cond.args[1].value - limit[0], 0), limit[1] - limit[0] + 1) / (limit[1] - limit[0] + 1)
+
+
+def _spread(count: int) -> list[int]:
+    """_SAMPLES numbers below `count`, in step with no power of two or other short period."""
+    return [int(i * 0.6180339887498949 % 1 * count) for i in range(_SAMPLES)]
+
+
+def _digits(n: int, names: list[str], spans: list[range]) -> dict[str, int]:
+    """The n-th combination of the values of several variables."""
+    found = {}
+    for v, span in zip(names, spans, strict=True):
+        n, digit = divmod(n, len(span))
+        found[v] = span[digit]
+    return found
+
+
+_VALUES: dict[str, Callable[[int, int], int]] = {
+    "addi": lambda a, b: a + b,
+    "subi": lambda a, b: a - b,
+    "muli": lambda a, b: a * b,
+    "floordivsi": lambda a, b: a // b,
+    "remsi": lambda a, b: a % b,
+    "minsi": min,
+    "maxsi": max,
+    "cmpi.slt": lambda a, b: a < b,
+    "cmpi.sle": lambda a, b: a <= b,
+    "cmpi.sgt": lambda a, b: a > b,
+    "cmpi.sge": lambda a, b: a >= b,
+    "cmpi.eq": lambda a, b: a == b,
+    "cmpi.ne": lambda a, b: a != b,
+    "andi": lambda a, b: bool(a and b),
+    "ori": lambda a, b: bool(a or b),
+}
+
+
+def _value(e: Expr, values: dict[str, int]) -> int | None:
+    """The value of a condition or of index arithmetic; None if it has something else in it."""
+    if isinstance(e, Const):
+        return int(e.value)
+    if isinstance(e, Var):
+        return values.get(e.name)
+    if not isinstance(e, Op) or e.op not in _VALUES or len(e.args) != 2:
+        return None
+    a, b = (_value(x, values) for x in e.args)
+    return None if a is None or b is None else _VALUES[e.op](a, b)
+
+
+def _narrowed(cond: Expr, ranges: Ranges) -> tuple[Ranges, Ranges]:
+    """The ranges where ``variable < constant`` holds, and where it does not."""
+    if (
+        isinstance(cond, Op)
+        and cond.op == "cmpi.slt"
+        and isinstance(cond.args[0], Var)
+        and isinstance(cond.args[1], Const)
+    ):
+        v, n = cond.args[0].name, cond.args[1].value
+        if v in ranges and ranges[v][0] < n <= ranges[v][1]:
+            return {**ranges, v: (ranges[v][0], n - 1)}, {**ranges, v: (n, ranges[v][1])}
+    return ranges, ranges
+
+
+def _private(s: Stmt) -> int:
+    """Bytes of private arrays that live at once."""
+    below = max((_private(c) for c in children(s)), default=0)
+    if isinstance(s, Alloc) and s.buffer.scope == "local":
+        return below + s.buffer.size * NUMPY[s.buffer.dtype].itemsize
+    return below
+
+
+__all__ = ["TOO_MUCH", "Executed", "executed"]
