@@ -1,7 +1,7 @@
 """Compiling a model file in a process of its own: MLIR and LLVM, the memory they take and a crash of theirs stay out of
 the caller's. What a program that compiles a model keeps is the compiled model.
 
-The request comes pickled on stdin, the answer goes pickled to a file: libraries may print to stdout.
+The request comes pickled on stdin, the answer goes pickled to stdout.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ import pickle
 import signal
 import subprocess
 import sys
-import tempfile
 import traceback
 from pathlib import Path
 from typing import Any
 
+from . import children
 from .errors import CompileError, TilewrightError, UsageError
 from .options import Options
 
-_CHILD = "import pickle, sys; request = pickle.load(sys.stdin.buffer); sys.path[:] = request['path']; \
-from tilewright.apart import answer; answer(request)"
+_CALL = "from tilewright.apart import serve; serve()"
 
 
 def compile_apart(source: Path, options: Options, to: Path) -> bool:
@@ -31,14 +30,18 @@ def compile_apart(source: Path, options: Options, to: Path) -> bool:
     """
     if not sys.executable or getattr(sys, "frozen", False):
         return False
-    with tempfile.TemporaryDirectory(prefix="tilewright") as folder:
-        reply = Path(folder) / "answer"
-        request = {"path": sys.path, "source": str(source), "options": options, "to": str(to), "reply": str(reply)}
+    request = {"source": str(source), "options": options, "to": str(to)}
+    try:
+        child = children.start(_CALL, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    except OSError:
+        return False
+    with child:
         try:
-            child = subprocess.run([sys.executable, "-c", _CHILD], input=pickle.dumps(request), check=False)
-        except OSError:
-            return False
-        found = pickle.loads(reply.read_bytes()) if reply.exists() else None
+            answer, _ = child.communicate(pickle.dumps(request))
+        except BaseException:  # interrupted
+            child.kill()
+            raise
+    found = pickle.loads(answer) if answer and child.returncode == 0 else None
     if isinstance(found, bool):
         return found
     if isinstance(found, TilewrightError):
@@ -56,8 +59,11 @@ def _ending(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"code {code}"
 
 
-def answer(request: dict[str, Any]) -> None:
+def serve() -> None:
     """In the process: compile, and leave True, False, an error, or what went wrong unexpectedly."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print to stdout must not get into the answer
+    request: dict[str, Any] = pickle.load(sys.stdin.buffer)
     found: bool | TilewrightError | str
     try:
         found = _compile(Path(request["source"]), request["options"], Path(request["to"]))
@@ -66,9 +72,8 @@ def answer(request: dict[str, Any]) -> None:
     except Exception as e:  # a fault of ours: the parent reports it, the details go to stderr
         traceback.print_exc()
         found = f"{type(e).__name__}: {e}"
-    part = Path(f"{request['reply']}.part")
-    part.write_bytes(pickle.dumps(found))
-    part.replace(request["reply"])
+    answers.write(pickle.dumps(found))
+    answers.flush()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # nothing is left to do, and taking apart what MLIR has made takes time

@@ -236,13 +236,13 @@ def test_errors_come_back(path):
     [
         ("import os; os.abort()", "SIGABRT"),
         ("import os; os._exit(3)", "code 3"),
-        ("from tilewright import apart, compiler; compiler.compile_state = None; apart.answer(request)", "TypeError"),
+        ("from tilewright import apart, compiler; compiler.compile_state = None; apart.serve()", "TypeError"),
     ],
     ids=["signal", "code", "exception"],
 )
 def test_faults_are_reported(path, monkeypatch, capfd, fault, message):
     onnx.save(make_model(2 * WEIGHT), path)
-    monkeypatch.setattr(apart, "_CHILD", f"import pickle, sys; request = pickle.load(sys.stdin.buffer); {fault}")
+    monkeypatch.setattr(apart, "_CALL", fault)
     with pytest.raises(CompileError, match=message) as e:
         tw.compile(path)
     assert "inprocess" in e.value.hint

@@ -13,16 +13,15 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from .. import children
 from ..errors import CompileError, UsageError
 from ..targets.base import Built, Target, Tuning
 from .database import Machine
@@ -116,15 +115,12 @@ class Runner:
 
     def _start(self) -> subprocess.Popen:
         if self.process is None or self.process.poll() is not None:
-            root = str(Path(__file__).resolve().parents[2])
-            path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
-            environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tilewright.tune.runner"],
+            self.process = children.start(
+                "from tilewright.tune.runner import main; main()",
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self.log,
-                env=environment,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
                 start_new_session=True,  # Ctrl-C is for the tuner, which ends this process in its own time
             )
         return self.process

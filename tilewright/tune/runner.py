@@ -1,4 +1,4 @@
-"""The process that runs candidates: ``python -m tilewright.tune.runner``. It may crash or hang without harm.
+"""The process that runs candidates, which may crash or hang without harm.
 
 It reads pickled requests from stdin and writes pickled answers to stdout, each behind its length, until stdin ends. All
 variants of a request are linked into one program whose calls take turns, so that whatever else the machine does hits
@@ -10,7 +10,6 @@ import os
 import pickle
 import struct
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -290,28 +289,8 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
             return
 
 
-def _end_with_parent() -> None:
-    """Candidates may run for ever: this process goes when the tuner is gone, whatever it is at."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def main() -> int:
-    _end_with_parent()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     serve(sys.stdin.buffer, answers)
     return 0
-
-
-if __name__ == "__main__":
-    # Messages name the classes of the module, not of the program that is being run.
-    from tilewright.tune import runner
-
-    sys.exit(runner.main())

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ... import children
 from ...errors import CompileError, TilewrightError
 from ...options import get
 from .cache import KernelCache
@@ -217,15 +218,8 @@ class _Worker:
 
     def start(self) -> subprocess.Popen:
         if self.process is None or self.process.poll() is not None:
-            root = str(Path(__file__).resolve().parents[3])
-            path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tilewright.targets.cpu.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self.log,
-                env={**os.environ, "PYTHONPATH": path},
-            )
+            call = "from tilewright.targets.cpu.worker import main; main([])"
+            self.process = children.start(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log)
         return self.process
 
     def compile(self, job: Job, description: CpuDescription, timeout: float) -> Compiled | _Failure:

@@ -1,9 +1,9 @@
-"""The process that compiles kernels: ``python -m tilewright.targets.cpu.worker``.
+"""The process that compiles kernels.
 
-It reads requests from stdin and writes answers to stdout until stdin ends, which it also does when the parent dies. A
-message is two little-endian 32-bit lengths, a JSON object and raw bytes. A request holds a kernel at level 5, or at
-level 3: then the answer also has what was made of it on the way. With ``--repro FILE`` it compiles one saved kernel
-instead and lets LLVM's own message through.
+It reads requests from stdin and writes answers to stdout until stdin ends. A message is two little-endian 32-bit
+lengths, a JSON object and raw bytes. A request holds a kernel at level 5, or at level 3: then the answer also has what
+was made of it on the way. ``python -m tilewright.targets.cpu.worker --repro FILE`` compiles one saved kernel instead
+and lets LLVM's own message through.
 """
 
 from __future__ import annotations
