@@ -146,3 +146,34 @@ def test_an_operator_with_a_nest_of_its_own_is_what_its_nest_does():
     kernel = matmul(4, 4, 4)
     opaque = replace(kernel, stages=(), opaque=Opaque("mine", {}, ("x", "w"), ("y",), ("f32", "f32")))
     assert executed(finish(Schedule(kernel).nest()), opaque).recomputation == 1
+
+
+def centered(rows: int, columns: int):
+    """x + y is read by the sum and by the difference: so cheap that rules compute it twice."""
+    x, y = te.placeholder((rows, columns), "x"), te.placeholder((rows, columns), "y")
+    r = te.reduce_axis(columns, "r")
+    a = te.compute((rows, columns), lambda i, j: x[i, j] + y[i, j], "a")
+    total = te.compute((rows,), lambda i: te.sum(a[i, r], r), "total")
+    mean = te.compute((rows,), lambda i: total[i] * (1 / columns), "mean")
+    return te.kernel(te.compute((rows, columns), lambda i, j: (a[i, j] - mean[i]) * 3.0, "z"))
+
+
+def test_a_little_arithmetic_counts_once_for_each_reader():
+    kernel = centered(64, 96)
+    found = executed(finish(schedule(kernel, MACHINE).schedule.nest()), kernel, MACHINE)
+    assert found.own == 64 * 96 * (2 + 3) + 64
+    assert 0.9 < found.recomputation < 1.2
+
+
+def test_what_is_the_same_in_all_iterations_of_an_inner_loop_is_computed_before_it():
+    text = """
+def scaled(x: f32[8, 64], s: f32[8], z: out(f32[8, 64])):
+    for i in parallel(8):
+        for j in vector(64, lanes=8):
+            z[i, j] = mulf(x[i, j], mulf(s[i], s[i]))
+"""
+    x, s = te.placeholder((8, 64), "x"), te.placeholder((8,), "s")
+    kernel = te.kernel(te.compute((8, 64), lambda i, j: x[i, j] * (s[i] * s[i]), "z"))
+    assert executed(parse_nest(text), kernel).operations == 8 * 64 + 8
+    moving = text.replace("mulf(s[i], s[i])", "mulf(x[i, j], s[i])")
+    assert executed(parse_nest(moving), kernel).operations == 2 * 8 * 64

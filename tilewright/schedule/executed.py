@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from math import prod
 
 from ..dtypes import NUMPY
-from ..tensor.expr import Const, Expr, Load, Op, Var, bounds, linear, variables, walk
-from ..tensor.kernel import Kernel
+from ..tensor.expr import CASTS, Const, Expr, Load, Op, Var, bounds, linear, variables, walk
+from ..tensor.expr import children as operands
+from ..tensor.kernel import Kernel, Stage
 from .machine import Machine, lanes
 from .nest import Alloc, For, If, Nest, Stmt, Store, children
-from .work import Ranges, _extent_variables, _operations
+from .work import Ranges, extent_variables, operations, operations_of
 
 #: more than this many times its own work is too much
 TOO_MUCH = 1.5
@@ -30,6 +31,9 @@ _SAMPLES = 256
 #: cycles of what is no addition, multiplication or comparison
 _SLOW = {"divf": 4, "sqrt": 6, "divsi": 20, "remsi": 20}
 _FUNCTION = 12
+#: operations of an elementwise stage that may be computed again for each reader
+_LITTLE = 4
+_INTEGER = frozenset({"addi", "subi", "muli", "andi", "ori", "xori"})
 _SIMPLE = frozenset("addf subf mulf negf absf maximumf minimumf maxnumf minnumf fma select guard dot2".split())  # noqa: SIM905
 
 
@@ -81,9 +85,8 @@ def executed(nest: Nest, kernel: Kernel, machine: Machine | None = None) -> Exec
     if kernel.opaque is not None:
         own, own_stored = count.operations, count.stored
     else:
-        trips = [(s, prod(n for _, n in s.dims)) for s in kernel.stages]
-        own = float(sum(n * sum(_operations(s.targets)) for s, n in trips))
-        own_stored = float(sum(n * len(s.targets) for s, n in trips))
+        own = own_operations(kernel)
+        own_stored = float(sum(_trips(s) * len(s.targets) for s in kernel.stages))
     return Executed(
         count.operations,
         own,
@@ -97,11 +100,45 @@ def executed(nest: Nest, kernel: Kernel, machine: Machine | None = None) -> Exec
     )
 
 
+def own_operations(kernel: Kernel) -> float:
+    """What a kernel's stages ask, each element once; but a little arithmetic counts once for each reader that takes
+    every element once: reading what it gave from memory would take as long as computing it again.
+    """
+    trips = {s.name: _trips(s) for s in kernel.stages}
+    makers = {s.buffer: s for s in kernel.stages if s.buffer not in kernel.outputs and _little(s)}
+    asked: dict[str, float] = {}  # operations of an iteration, with those of what it reads
+    needed = {s.name for s in kernel.stages if s.buffer not in makers}
+    for s in kernel.stages:
+        places = {str(x): x.buffer for t in s.targets for x in walk(t.value) if isinstance(x, Load)}
+        asked[s.name] = sum(operations(s.targets))
+        for buffer in places.values():
+            maker = makers.get(buffer)
+            if maker is None or maker is s:
+                continue
+            if trips[s.name] <= trips[maker.name]:
+                asked[s.name] += asked[maker.name]
+            else:
+                needed.add(maker.name)
+    plain = sum(trips[s.name] * sum(operations(s.targets)) for s in kernel.stages)
+    return float(max(plain, sum(trips[n] * asked[n] for n in needed)))
+
+
+def _trips(s: Stage) -> int:
+    return prod(n for _, n in s.dims)
+
+
+def _little(s: Stage) -> bool:
+    """Whether a stage is elementwise and so cheap that rules compute it again where it is read."""
+    found = [x.op for t in s.targets for x in walk(t.value) if isinstance(x, Op) and x.dtype != "index"]
+    simple = all(op in _SIMPLE or op in CASTS or op.startswith("cmp") or op in _INTEGER for op in found)
+    return all(t.init is None for t in s.targets) and not s.reduction and simple and len(found) <= _LITTLE
+
+
 @dataclass(frozen=True)
 class _Cost:
     """One iteration of a statement: operations, elements written, bytes moved, cycles for as many lanes as it has."""
 
-    operations: int
+    operations: float
     stored: int
     bytes: int
     cycles: float
@@ -165,7 +202,7 @@ class _Count:
         if not instruction and (gathers if vector is not None else self.machine is None or lanes(self.machine) > 1):
             row = self.row(s, around, 2 if vector is None else max(wide // 2, 2))
             needless = ("scalar" if vector is None else "gathered") if row else ""
-        return _Cost(sum(_operations(s.targets)), len(s.targets), moved, cycles, max(used, 1), needless)
+        return _Cost(_hoisted(s, around), len(s.targets), moved, cycles, max(used, 1), needless)
 
     def row(self, s: Store, around: tuple[For, ...], least: int) -> bool:
         """Whether a loop around a statement could have vectors: everything lies in a row along it, or is the same."""
@@ -195,6 +232,40 @@ class _Count:
         return found
 
 
+def _hoisted(s: Store, around: tuple[For, ...]) -> float:
+    """Operations of one iteration of a statement; what is the same in all iterations of the innermost loops is computed
+    before them (by LLVM)."""
+    depth = {f.var: i for i, f in enumerate(around)}
+    shorter = [1.0] * (len(around) + 1)  # by how many loops matter: the part of the iterations that compute it
+    for i in reversed(range(len(around))):
+        shorter[i] = shorter[i + 1] / max(around[i].trip or 1, 1)
+    made = {n: i for i, f in enumerate(around) for n in f.body._writes}
+    known: dict[int, int] = {}
+
+    def matters(x: Expr) -> int:
+        """How many of the loops around decide the value of an expression."""
+        if id(x) not in known:
+            own = 0
+            if isinstance(x, Var):
+                own = depth.get(x.name, -1) + 1
+            elif isinstance(x, Load):
+                own = made.get(x.buffer, -1) + 1
+            known[id(x)] = max((matters(a) for a in operands(x)), default=0)
+            known[id(x)] = max(known[id(x)], own)
+        return known[id(x)]
+
+    seen: set[int] = set()
+    whole = sum(operations(s.targets))
+    if not whole or all(shorter[i] == 1.0 for i in range(len(around))):
+        return whole
+    total = 0.0
+    for t in s.targets:
+        for x in walk(t.value, seen):
+            if isinstance(x, Op) and (n := operations_of(x)):
+                total += n * shorter[matters(x)]
+    return total
+
+
 def _arithmetic(s: Store) -> float:
     """Cycles of the arithmetic of one iteration, two operations a cycle."""
     seen: set[int] = set()
@@ -214,7 +285,7 @@ def _iterations(s: For, ranges: Ranges, fixed: dict[str, int]) -> Iterator[tuple
     trip = max(limit[1], 0) if limit else 1
     full = bounds(s.extent, ranges)
     inside = {**ranges, s.var: (0, max((full[1] if full else 1) - 1, 0))}
-    if trip and s.var in _extent_variables(s.body):
+    if trip and s.var in extent_variables(s.body):
         values = range(trip) if trip <= _SAMPLES else _spread(trip)
         for v in values:
             yield trip / len(values), inside, {**fixed, s.var: v}
@@ -320,4 +391,4 @@ def _private(s: Stmt) -> int:
     return below
 
 
-__all__ = ["TOO_MUCH", "Executed", "executed"]
+__all__ = ["TOO_MUCH", "Executed", "executed", "own_operations"]

@@ -61,7 +61,7 @@ def work_of(kernel: Kernel, nest: Nest | None = None) -> Work:
     most, precision = 0.0, "f32"
     seen: set[int] = set()  # a statement stands several times in `found` where its loops depend on others
     for access in found:
-        floats, integers = _operations(access.targets)
+        floats, integers = operations(access.targets)
         totals[0] += access.times * floats
         totals[1] += access.times * integers
         if access.times * (floats + integers) > most:
@@ -100,7 +100,7 @@ def _accesses(s: Stmt, times: float, ranges: Ranges, fixed: dict[str, int]) -> I
     trip = max(limit[1], 0) if limit else 1
     full = bounds(s.extent, ranges)
     inside = {**ranges, s.var: (0, max((full[1] if full else 1) - 1, 0))}
-    if trip and s.var in _extent_variables(s.body):
+    if trip and s.var in extent_variables(s.body):
         values = range(trip) if trip <= _SAMPLES else [i * trip // _SAMPLES for i in range(_SAMPLES)]
         for v in values:
             yield from _accesses(s.body, times * trip / len(values), inside, {**fixed, s.var: v})
@@ -108,26 +108,32 @@ def _accesses(s: Stmt, times: float, ranges: Ranges, fixed: dict[str, int]) -> I
         yield from _accesses(s.body, times * trip, inside, fixed)
 
 
-def _extent_variables(s: Stmt) -> set[str]:
+def extent_variables(s: Stmt) -> set[str]:
     """Variables that the extent of a loop in `s` depends on."""
     own = variables(s.extent) if isinstance(s, For) else set()
-    return own.union(*[_extent_variables(c) for c in children(s)])
+    return own.union(*[extent_variables(c) for c in children(s)])
 
 
-def _operations(targets: tuple[Target, ...]) -> tuple[int, int]:
+def operations(targets: tuple[Target, ...]) -> tuple[int, int]:
     """(float operations, integer operations) of one iteration; what several targets share counts once."""
     floats = integers = 0
     seen: set[int] = set()
     for t in targets:
         for x in walk(t.value, seen):
-            if not isinstance(x, Op) or x.op in _FREE or x.dtype == "index":
-                continue
-            kind = _operand_dtype(x)
-            if kind.startswith(("f", "bf")):
-                floats += _SEVERAL.get(x.op, 1)
-            elif kind not in ("i1", "index"):
-                integers += 1
+            if isinstance(x, Op) and (n := operations_of(x)):
+                kind = _operand_dtype(x).startswith(("f", "bf"))
+                floats, integers = (floats + n, integers) if kind else (floats, integers + n)
     return floats, integers
+
+
+def operations_of(x: Op) -> int:
+    """How many operations a node is; none for index arithmetic, casts and what only chooses."""
+    if x.op in _FREE or x.dtype == "index":
+        return 0
+    kind = _operand_dtype(x)
+    if kind.startswith(("f", "bf")):
+        return _SEVERAL.get(x.op, 1)
+    return int(kind not in ("i1", "index"))
 
 
 def _operand_dtype(x: Op) -> str:
@@ -181,4 +187,4 @@ def _itemsize(b: Buffer) -> int:
     return NUMPY[b.dtype].itemsize
 
 
-__all__ = ["Work", "work_of"]
+__all__ = ["Ranges", "Work", "extent_variables", "operations", "operations_of", "work_of"]
