@@ -17,12 +17,18 @@ from tilewright.compiler import compile_state
 from tilewright.ir.context import use
 from tilewright.runtime.executable import Executable
 from tilewright.schedule.build import BuiltKernel
-from tilewright.schedule.rules import depthwise_chain
+from tilewright.schedule.finish import finish
+from tilewright.schedule.nest import For, Store, children
+from tilewright.schedule.rules import contraction, depthwise_chain, schedule
 from tilewright.targets.base import find
-from tilewright.targets.cpu.host import CpuDescription
+from tilewright.targets.cpu.host import CpuDescription, describe_x86
 from tilewright.tensor.chains import row_chain
+from tilewright.tensor.expr import Op, bounds, walk
 from tilewright.tensor.read import read_kernel
 from tilewright.tune.space import Space
+
+WIDE = ("avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "popcnt", "cx16")
+WIDE += ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 
 
 @dataclass(frozen=True)
@@ -212,6 +218,38 @@ def test_what_is_joined(joined):
     assert not depthwise_chain.worth_joining(kernel, replace(machine, cores=7))  # too many rows made twice
     assert not depthwise_chain.worth_joining(kernel_of(Case((4, 256, 40, 28), 96, 96)), machine)  # large weights
     assert not depthwise_chain.worth_joining(kernel_of(Case((1, 16, 6, 99), 96, 24)), replace(machine, cores=4))
+
+
+def scalar_products(s, times: int = 1) -> int:
+    """How many multiplications of floats a nest makes one by one, outside of vectors, at most."""
+    if isinstance(s, Store):
+        return times * sum(isinstance(x, Op) and x.op == "mulf" for t in s.targets for x in walk(t.value))
+    if isinstance(s, For):
+        limit = bounds(s.extent, {})
+        return 0 if s.kind == "vector" else scalar_products(s.body, times * (limit[1] if limit else 1))
+    return sum(scalar_products(c, times) for c in children(s))
+
+
+@pytest.mark.parametrize("features", [WIDE, WIDE[:9]], ids=["avx512", "avx2"])
+@pytest.mark.parametrize("wide", [96, 104, 120, 128, 160, 200, 256])
+def test_members_are_vectors_at_any_width(wide, features, joined):
+    """A border beside the rows of a member is in no thread's way: one thread runs the row."""
+    machine = describe_x86("x86_64-unknown-linux-gnu", features, l1_bytes=32 << 10, l2_bytes=1 << 20, cores=2)
+    for side in (56, 47, 14):
+        kernel = kernel_of(Case((1, 32, side, side), wide, 32, act="Relu"))
+        made = schedule(kernel, machine)
+        assert made.rule == "depthwise_chain"
+        assert scalar_products(finish(made.schedule.nest()).body) == 0
+
+
+def test_what_only_the_general_rule_takes_is_not_joined(joined, monkeypatch):
+    kernel = kernel_of(Case((1, 16, 40, 28), 96, 24))
+    machine = replace(find("cpu").describe(), l2_bytes=128 << 10, cores=2)
+    assert depthwise_chain.worth_joining(kernel, machine)
+    monkeypatch.setattr(contraction, "apply", lambda kernel, machine, decisions=None: "refused")
+    depthwise_chain._kept.cache_clear()
+    assert not depthwise_chain.worth_joining(kernel, machine)
+    depthwise_chain._kept.cache_clear()
 
 
 def test_what_is_no_chain(joined):

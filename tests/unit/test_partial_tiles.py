@@ -1,10 +1,13 @@
 """The last, partial tile of a loop whose number of iterations is known only from above: causal attention, where a block
 of queries sees a number of keys of its own."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright import Schedule, te
 from tilewright.schedule.finish import finish
 from tilewright.schedule.nest import For, walk_stmts
 from tilewright.schedule.rules import schedule
@@ -50,3 +53,31 @@ def test_causal_attention_of_odd_sizes(queries, keys):
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     want = weights / weights.sum(-1, keepdims=True) @ v
     assert np.abs(got[0] - want).max() <= 1e-5 * np.abs(want).max()
+
+
+#: 56 rows in tiles of 6, which two threads take five of at a time, and a border after each panel of columns
+RUNS = """def k(x: f32[56, 128], y: out(f32[58, 128])):
+    for i in serial(56):
+        for j in serial(128):
+            s0: y[i + 1, j] = x[i, j]
+    for e in serial(128):
+        s1: y[57, e] = f32(0.0)
+"""
+
+
+@pytest.mark.parametrize(("size", "runs"), [(6, 5), (6, 2), (10, 3), (11, 2)])
+def test_threads_that_take_runs_of_tiles_stay_clear_of_a_border(size, runs):
+    s = Schedule(te.from_nest(RUNS))
+    outer, inner = s.split("i", size)
+    run, inside = s.split(outer, runs)
+    panel, column = s.split("j", 64)
+    s.reorder(run, panel, inside, inner, column)
+    s.parallel(s.fuse(s.fuse(run, panel), inside))
+    assert "parallel(" in str(s)
+    s.parallel("e")
+
+
+def test_what_one_thread_runs_is_not_divided():
+    s = Schedule(replace(te.from_nest(RUNS), one_thread=True))
+    s.parallel("i")
+    assert "parallel" not in str(s)

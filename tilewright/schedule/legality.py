@@ -8,7 +8,6 @@ variables out of scope) is checked here after each of them, and a primitive that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Set
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -24,18 +23,16 @@ from ..tensor.expr import (
     Target,
     Var,
     bounds,
-    const_value,
     from_linear,
     linear,
     simplify,
-    substitute,
     variables,
     walk,
 )
 from .nest import For, Seq, Stmt, Store, children, reads, stores, substitute_vars, walk_stmts, writes
+from .partial_tiles import Ranges, Tiles
 from .region import all_ranges
 
-Ranges = dict[str, tuple[int, int]]
 #: note on a loop that may run in one with those before and after it: by how many iterations it is behind the first
 LAG = "lag"
 #: loops up to this long are enumerated to see whether iterations collide
@@ -324,54 +321,6 @@ def distinct(indices: tuple[Expr, ...], f: For, ranges: Ranges, tiles: Tiles | N
     if short and np.unique(_values(own, {f.var: np.arange(f.trip or 0)}), axis=1).shape[1] == f.trip:
         return True
     return _distinct_enumerated([simplify(i, ranges) for i in indices], f, ranges)
-
-
-@dataclass
-class Tiles:
-    """Loops over partial tiles: ``for o: for i in min(k, n - o*k)`` makes ``o*k + i`` stay below n, and so do tiles
-    inside of tiles, ``for i in min(k, min(m, n - p*m) - o*k)``.
-
-    `values` rewrites i as ``x - o*k`` (or ``x - p*m - o*k``) with a new variable x, whose range is in `ranges`; `parts`
-    says that x tells p, o and i.
-    """
-
-    values: dict[str, Expr] = field(default_factory=dict)
-    ranges: Ranges = field(default_factory=dict)
-    parts: dict[str, tuple[Expr, ...]] = field(default_factory=dict)
-
-    @staticmethod
-    def of(body: Stmt) -> Tiles:
-        found = Tiles()
-        for s in walk_stmts(body):
-            tile = _tile(s.extent) if isinstance(s, For) else None
-            if tile is not None and isinstance(s, For):
-                outer, total = tile
-                whole: Expr = Var(f"{s.var} whole")  # no loop has a blank in its name
-                found.ranges[f"{s.var} whole"] = (0, total - 1)
-                found.parts[f"{s.var} whole"] = (*(o for o, _ in outer), Var(s.var))
-                for o, size in outer:
-                    whole = whole - o * size
-                found.values[s.var] = whole
-        return found
-
-    def merged(self, e: Expr, ranges: Ranges) -> Expr:
-        return simplify(substitute(e, self.values), {**ranges, **self.ranges})
-
-
-def _tile(extent: Expr) -> tuple[list[tuple[Expr, int]], int] | None:
-    """Of the extent of a loop over a partial tile, the loops around it with their steps, and the whole."""
-    size = const_value(extent.args[0]) if isinstance(extent, Op) and extent.op == "minsi" else None
-    if not size or not isinstance(extent, Op):
-        return None
-    terms, total = linear(extent.args[1])
-    outer = [o for o, c in terms.items() if c == -size]
-    around = [t for t, c in terms.items() if c == 1]
-    if len(outer) != 1 or len(terms) != 1 + len(around) or len(around) > 1:
-        return None
-    if not around:
-        return [(outer[0], size)], total
-    more = _tile(around[0]) if total == 0 else None
-    return None if more is None else ([*more[0], (outer[0], size)], more[1])
 
 
 def covers(indices: tuple[Expr, ...], loops: list[For], size: int, ranges: Ranges) -> bool:

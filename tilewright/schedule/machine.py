@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,11 @@ class Machine(Protocol):
     def l2_bytes(self) -> int: ...
     @property
     def cores(self) -> int: ...
+
+
+def one_thread(machine: Machine) -> Machine:
+    """The machine as one of its threads sees it: for a kernel that a thread runs as a part of another one."""
+    return cast(Machine, replace(cast(Any, machine), cores=1))
 
 
 def lanes(machine: Machine, dtype: str = "f32") -> int:

@@ -52,7 +52,10 @@ class Opaque:
 
 @dataclass(frozen=True)
 class Kernel:
-    """What to compute: inputs then outputs as parameters, temporaries, and the stages in order."""
+    """What to compute: inputs then outputs as parameters, temporaries, and the stages in order.
+
+    `one_thread`: it is a part of another kernel, and whichever thread is there runs all of it.
+    """
 
     name: str
     params: tuple[Buffer, ...]
@@ -61,6 +64,7 @@ class Kernel:
     stages: tuple[Stage, ...]
     constants: frozenset[str] = frozenset()
     opaque: Opaque | None = None
+    one_thread: bool = False
 
     def buffer(self, name: str) -> Buffer:
         return next(b for b in (*self.params, *self.temporaries) if b.name == name)

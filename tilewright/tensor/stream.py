@@ -380,10 +380,9 @@ def chain(name: str, kernels: Sequence[Kernel], links: Sequence[str | None]) -> 
         tuple(temporaries),
         tuple(stages),
         frozenset(constants),
-        None,
-        tuple(members),
-        tuple(links),
-        tuple(names),
+        members=tuple(members),
+        links=tuple(links),
+        names=tuple(names),
     )
 
 

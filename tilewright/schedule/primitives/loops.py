@@ -224,7 +224,8 @@ class LoopPrimitives(State):
 
     @primitive
     def parallel(self, var: str) -> None:
-        """Divide the iterations among the threads.
+        """Divide the iterations among the threads; if one thread runs the kernel (`Kernel.one_thread`), leave them as
+        they are.
 
         Refused if a reduction runs over the loop, if it is not outermost, and unless the iterations can be shown to
         write different elements and to read none that others write.
@@ -247,7 +248,8 @@ class LoopPrimitives(State):
         path = path_to(self.body, lambda s: s is f) or ()
         if any(isinstance(s, For) for s in path[:-1]):
             raise ScheduleError(f"{var} is not an outermost loop", stage="schedule")
-        self._kind(var, "parallel")
+        if not self.kernel.one_thread:
+            self._kind(var, "parallel")
 
     @primitive
     def unroll(self, var: str) -> None:

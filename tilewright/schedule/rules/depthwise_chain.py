@@ -17,7 +17,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import gcd, prod
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ...tensor.chains import Columns, RowChain, first_columns, row_chain
 from ...tensor.expr import Buffer, Expr, Load, Op, Target, Var, map_loads, minimum
@@ -25,11 +25,15 @@ from ...tensor.kernel import Kernel, Stage
 from ...tensor.stream import ZERO, RowKernel
 from ..decisions import Decision, Decisions, freeze
 from ..finish import finish
-from ..machine import Machine, lanes
+from ..machine import Machine, lanes, one_thread
 from ..nest import Alloc, For, If, Nest, Pack, Stmt, loop, seq
 from ..schedule import Schedule, ScheduleError
+from . import general
 from .nests import index
 from .streaming import Indices, at_least, less, placed
+
+if TYPE_CHECKING:
+    from . import Scheduled
 
 NAME = "depthwise_chain"
 PRIORITY = 15
@@ -46,7 +50,8 @@ def worth_joining(kernel: Kernel, machine: Machine) -> bool:
     """Whether a kernel around a depthwise convolution is faster than its members one by one.
 
     Measured: it is where what lies between the members does not stay in the second-level caches, and the weights, which
-    are read again for every block of rows, do. The threads' shares must be even and their bands not add much.
+    are read again for every block of rows, do. The threads' shares must be even and their bands not add much. A row of
+    each member must have a rule made for it: what only `general` takes is scalar.
     """
     single = row_chain(kernel)
     if isinstance(single, str):
@@ -63,7 +68,9 @@ def worth_joining(kernel: Kernel, machine: Machine) -> bool:
     again = max((w.rows - w.step) * bands / m.total for m, w in zip(single.members, single.windows, strict=False))
     made = row_chain(kernel, rows)
     assert isinstance(made, RowChain)
-    return not uneven and again <= 1 / 8 and weights + local_bytes(made) <= machine.l2_bytes
+    if uneven or again > 1 / 8 or weights + local_bytes(made) > machine.l2_bytes:
+        return False
+    return all(_scheduled(_copied(m.kernel), machine, {})[0].rule != general.NAME for m in made.members)
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
@@ -154,12 +161,14 @@ def _row_nest(s: Schedule, number: int, member: RowKernel, columns: Columns | No
     mark = f"row{number}_"
     given = {name.removeprefix(mark): v for name, v in s.given.items() if name.startswith(mark)}
     kernel = _copied(member.kernel if columns is None else columns.kernel)
-    made, nest = _scheduled(kernel, machine, given)
+    scheduled, nest = _scheduled(kernel, machine, given)
+    made = scheduled.schedule
     tile = made.decisions.get("tile")
     if columns is not None and tile is not None and not _whole_panels(nest, columns):
         *rows, vectors = tile.chosen  # weights are laid out by tiles: no tile may lie across two panels
         vectors = gcd(vectors, columns.width // lanes(machine, member.result.dtype))
-        made, nest = _scheduled(kernel, machine, {**given, "tile": (*rows, vectors)})
+        scheduled, nest = _scheduled(kernel, machine, {**given, "tile": (*rows, vectors)})
+        made = scheduled.schedule
     if columns is not None and not _whole_panels(nest, columns):
         raise ScheduleError("the weights are laid out across panels of channels", stage="schedule")
     for d in made.decisions.values():
@@ -167,20 +176,21 @@ def _row_nest(s: Schedule, number: int, member: RowKernel, columns: Columns | No
     return nest
 
 
-def _scheduled(kernel: Kernel, machine: Machine, given: Mapping[str, Any]) -> tuple[Schedule, Nest]:
+def _scheduled(kernel: Kernel, machine: Machine, given: Mapping[str, Any]) -> tuple[Scheduled, Nest]:
     from . import rules
 
-    return _kept(kernel, cast(Hashable, machine), freeze(given), tuple(rules()))
+    alone = cast(Hashable, one_thread(machine))
+    return _kept(replace(kernel, one_thread=True), alone, freeze(given), tuple(rules()))
 
 
 @lru_cache(maxsize=64)
-def _kept(kernel: Kernel, machine: Any, given: tuple, known: tuple) -> tuple[Schedule, Nest]:
+def _kept(kernel: Kernel, machine: Any, given: tuple, known: tuple) -> tuple[Scheduled, Nest]:
     """A schedule by the rules that are known, and its finished nest. They are kept: the tuner takes decisions of one
     member otherwise, and the others stay as they are."""
     from . import schedule
 
-    made = schedule(kernel, machine, dict(given)).schedule
-    return made, finish(made.nest())
+    made = schedule(kernel, machine, dict(given))
+    return made, finish(made.schedule.nest())
 
 
 def _whole_panels(nest: Nest, columns: Columns) -> bool:
