@@ -29,8 +29,15 @@ def load_peer(name: str):
     return module
 
 
-def peak_megabytes() -> float:
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+def peak_megabytes(who: int = resource.RUSAGE_SELF) -> float:
+    """Largest resident size of this process, or with RUSAGE_CHILDREN of the largest one that it waited for."""
+    return round(resource.getrusage(who).ru_maxrss / 1024, 1)
+
+
+def cpu_seconds() -> float:
+    """Of this process and of those that it waited for."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def error_of(outputs, expected) -> float:
@@ -76,8 +83,10 @@ def start(peer: str, onnx_path: str, threads: int) -> tuple:
 
     module = load_peer(peer)
     facts = {"version": module.version(), "reduced": getattr(module, "REDUCED", False), "import_s": lap()}
+    cpu = cpu_seconds()
     run = module.load(onnx_path, threads)
-    facts["load_s"] = lap()
+    facts |= {"load_s": lap(), "load_cpu_s": cpu_seconds() - cpu}
+    facts["load_peak_mb"] = max(peak_megabytes(), peak_megabytes(resource.RUSAGE_CHILDREN))
     if hasattr(module, "sizes"):
         facts["sizes"] = module.sizes(run)
         lap()
