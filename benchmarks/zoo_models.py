@@ -105,21 +105,91 @@ class _Call:
 #: architecture of timm -> size of its image
 TIMM = {
     **dict.fromkeys(
-        """swin_tiny_patch4_window7_224 swinv2_cr_tiny_ns_224 davit_tiny hiera_tiny_224 nest_tiny gcvit_xxtiny
-        coatnet_nano_rw_224 tiny_vit_5m_224 efficientformer_l1 efficientformerv2_s0 ese_vovnet19b_dw convnext_atto
-        convnextv2_atto pvt_v2_b0 mvitv2_tiny volo_d1_224 efficientnet_b0 mobilenetv3_large_100 mobilenetv4_conv_small
-        mobilenetv4_hybrid_medium ghostnet_100 ghostnetv2_100 mixnet_s regnetx_004 regnety_004 densenet121
-        res2net50_14w_8s resnest14d skresnet18 seresnet50 hrnet_w18_small dla34 vgg11 repvgg_a0 mobileone_s0
-        levit_128s poolformer_s12 convformer_s18 caformer_s18 focalnet_tiny_srf twins_svt_small twins_pcpvt_small
-        cait_xxs24_224 xcit_nano_12_p16_224 deit_tiny_patch16_224 mixer_s32_224 gmlp_ti16_224 resmlp_12_224
-        repvit_m0_9 starnet_s1 inception_next_atto efficientvit_m0 sequencer2d_s dpn68 tinynet_a rexnet_100
-        lcnet_050 pit_ti_224 coat_tiny mambaout_femto hgnetv2_b0 cspresnet50 gernet_s shvit_s1 tf_efficientnet_b0
-        vit_relpos_small_patch16_224 beit_base_patch16_224 nf_regnet_b0 convit_tiny""".split(),
+        [
+            "swin_tiny_patch4_window7_224",
+            "swinv2_cr_tiny_ns_224",
+            "davit_tiny",
+            "hiera_tiny_224",
+            "nest_tiny",
+            "gcvit_xxtiny",
+            "coatnet_nano_rw_224",
+            "tiny_vit_5m_224",
+            "efficientformer_l1",
+            "efficientformerv2_s0",
+            "ese_vovnet19b_dw",
+            "convnext_atto",
+            "convnextv2_atto",
+            "pvt_v2_b0",
+            "mvitv2_tiny",
+            "volo_d1_224",
+            "efficientnet_b0",
+            "mobilenetv3_large_100",
+            "mobilenetv4_conv_small",
+            "mobilenetv4_hybrid_medium",
+            "ghostnet_100",
+            "ghostnetv2_100",
+            "mixnet_s",
+            "regnetx_004",
+            "regnety_004",
+            "densenet121",
+            "res2net50_14w_8s",
+            "resnest14d",
+            "skresnet18",
+            "seresnet50",
+            "hrnet_w18_small",
+            "dla34",
+            "vgg11",
+            "repvgg_a0",
+            "mobileone_s0",
+            "levit_128s",
+            "poolformer_s12",
+            "convformer_s18",
+            "caformer_s18",
+            "focalnet_tiny_srf",
+            "twins_svt_small",
+            "twins_pcpvt_small",
+            "cait_xxs24_224",
+            "xcit_nano_12_p16_224",
+            "deit_tiny_patch16_224",
+            "mixer_s32_224",
+            "gmlp_ti16_224",
+            "resmlp_12_224",
+            "repvit_m0_9",
+            "starnet_s1",
+            "inception_next_atto",
+            "efficientvit_m0",
+            "sequencer2d_s",
+            "dpn68",
+            "tinynet_a",
+            "rexnet_100",
+            "lcnet_050",
+            "pit_ti_224",
+            "coat_tiny",
+            "mambaout_femto",
+            "hgnetv2_b0",
+            "cspresnet50",
+            "gernet_s",
+            "shvit_s1",
+            "tf_efficientnet_b0",
+            "vit_relpos_small_patch16_224",
+            "beit_base_patch16_224",
+            "nf_regnet_b0",
+            "convit_tiny",
+        ],
         224,
     ),
     **dict.fromkeys(
-        """swinv2_tiny_window8_256 maxvit_pico_rw_256 edgenext_xx_small mobilevit_xxs mobilevitv2_050 fastvit_t8
-        botnet26t_256 halonet26t lambda_resnet26t""".split(),
+        [
+            "swinv2_tiny_window8_256",
+            "maxvit_pico_rw_256",
+            "edgenext_xx_small",
+            "mobilevit_xxs",
+            "mobilevitv2_050",
+            "fastvit_t8",
+            "botnet26t_256",
+            "halonet26t",
+            "lambda_resnet26t",
+        ],
         256,
     ),
     "inception_v3": 299,
@@ -206,9 +276,7 @@ def _detection(name: str, size: int, **options) -> Made:
     return Made(Detector().eval(), {"image": torch.rand(3, size, size)})
 
 
-entry("torchvision", "tv_ssdlite320", exporter="torchscript")(
-    lambda: _detection("ssdlite320_mobilenet_v3_large", 320)
-)
+entry("torchvision", "tv_ssdlite320", exporter="torchscript")(lambda: _detection("ssdlite320_mobilenet_v3_large", 320))
 entry("torchvision", "tv_retinanet", exporter="torchscript")(
     lambda: _detection("retinanet_resnet50_fpn_v2", 256, min_size=256, max_size=256)
 )
@@ -300,12 +368,13 @@ def diffusers_dit() -> Made:
 
 
 @entry("diffusers")
-def diffusers_controlnet_unet3d() -> Made:
+def diffusers_unet_1d() -> Made:
     import torch
     from diffusers import UNet1DModel
 
     inner = UNet1DModel(sample_size=256, in_channels=2, out_channels=2, extra_in_channels=16,
-                        block_out_channels=(32, 32, 64), down_block_types=("DownBlock1DNoSkip", "DownBlock1D", "AttnDownBlock1D"),
+                        block_out_channels=(32, 32, 64),
+                        down_block_types=("DownBlock1DNoSkip", "DownBlock1D", "AttnDownBlock1D"),
                         up_block_types=("AttnUpBlock1D", "UpBlock1D", "UpBlock1DNoSkip"))  # fmt: skip
     inputs = {"sample": torch.randn(1, 2, 256), "timestep": torch.tensor([17])}
     return Made(_Sample.of(inner, list(inputs)), inputs)

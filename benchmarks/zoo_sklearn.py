@@ -80,9 +80,18 @@ def _models() -> dict[str, tuple[Callable[[], Any], bool]]:
     }
 
 
-NAMES = (
-    "forest forest_regressor boosting hist_boosting tree logistic mlp ridge_polynomial naive_bayes kmeans".split()
-)
+NAMES = [
+    "forest",
+    "forest_regressor",
+    "boosting",
+    "hist_boosting",
+    "tree",
+    "logistic",
+    "mlp",
+    "ridge_polynomial",
+    "naive_bayes",
+    "kmeans",
+]
 
 
 def _make(name: str) -> MadeOnnx:

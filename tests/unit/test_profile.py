@@ -399,3 +399,44 @@ def test_command_errors(tmp_path):
     assert isinstance(done.exception, UsageError) and "does not exist" in str(done.exception)
     done = CliRunner().invoke(app, ["profile", str(tmp_path / "m.mlir"), "--stop-after", "fuse"])
     assert isinstance(done.exception, UsageError)
+
+
+# ---- traces and explain as data ------------------------------------------------------------------------------------
+
+
+def test_a_trace_has_each_call_on_each_thread_that_runs_it():
+    found = tw.compile(MODEL, threads=2).profile(
+        [x[:, :1].repeat(96, 1).copy(), np.ones((96, 80), np.float32)], repeats=3
+    )
+    data = json.loads(json.dumps(found.trace()))
+    kernels = [e for e in data["traceEvents"] if e["ph"] == "X" and e["cat"] != "barrier"]
+    ran = int(np.count_nonzero(~np.isnan(found.timeline.begin)))
+    assert len(kernels) == ran and {e["tid"] for e in kernels} <= set(range(found.threads))
+    assert all(e["dur"] >= 0 and e["ts"] >= 0 for e in kernels)
+    assert {e["args"]["operations"] for e in kernels} == {call.operations for call in found.calls}
+    threads = [e["args"]["name"] for e in data["traceEvents"] if e["name"] == "thread_name"]
+    assert threads == [f"thread {t}" for t in range(found.threads)]
+
+
+def test_explain_as_json_says_what_the_text_says(tmp_path, capsys):
+    from tilewright.cli import main
+
+    path = tmp_path / "model.mlir"
+    path.write_text(MODEL)
+    assert main(["explain", str(path), "--json", "--threads", "1"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    run = tw.compile(MODEL, threads=1)
+    assert data["memory"]["peak"] == run.memory.peak and data["threads"] == 1
+    assert [c["symbol"] for c in data["calls"]] == [c.symbol for c in run.package.program.calls]
+    assert data["inputs"] == [
+        {"name": "arg0", "dtype": "f32", "shape": [64, 96]},
+        {"name": "arg1", "dtype": "f32", "shape": [96, 80]},
+    ]
+    assert all(k["code"] > 0 for k in data["kernels"].values())
+
+
+def test_a_notebook_shows_inputs_and_escapes_names():
+    shown = tw.compile(
+        MODEL.replace("tensor<64x96xf32>,", 'tensor<64x96xf32> {tw.name = "<b>"},'), threads=1
+    )._repr_html_()
+    assert "<td>64x96</td>" in shown and "&lt;b&gt;" in shown and "<td><b></td>" not in shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -262,15 +263,27 @@ def describe(results: dict[str, np.ndarray]) -> None:
 
 @app.command()
 @with_compile_options
-def explain(model: ModelOrPackage, options: dict[str, Any]) -> None:
+def explain(
+    model: ModelOrPackage,
+    options: dict[str, Any],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: bytes and seconds as numbers.")] = False,
+) -> None:
     """Show what a model became: its levels, kernels, sizes and memory.
 
     \b
       tilewright explain model.onnx
-      tilewright explain model.tw
+      tilewright explain model.tw --json
     """
     result = obtain(model, options)
     if options["stop_after"] is not None:
         emit_ir(result, None)
+    elif as_json:
+        if not hasattr(result, "facts"):
+            raise UsageError(
+                "a model with open shapes becomes a program for each shape it is called with",
+                stage="command line",
+                hint="choose one with --shape to explain it as JSON",
+            )
+        typer.echo(json.dumps(result.facts(), indent=1))
     else:
         typer.echo(result.explain())

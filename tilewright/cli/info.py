@@ -1,13 +1,14 @@
-"""The commands about the installation: `targets` and `doctor`."""
+"""The commands about the installation: `targets`, `doctor` and `cache`."""
 
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
 from . import app
-from .common import Debug, set_debug, table
+from .common import Debug, note, set_debug, table
 
 
 @app.command()
@@ -43,3 +44,33 @@ def doctor(debug: Debug = False) -> None:
             typer.echo(f"        {check.hint}")
     if broken:
         raise typer.Exit(1)
+
+
+@app.command()
+def cache(
+    part: Annotated[
+        list[str] | None, typer.Argument(metavar="[PART]...", help="kernels, packages, ceilings, repro, tuning.")
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete these parts, or all but `tuning`.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Show what is kept on disk for this user, or delete it.
+
+    Everything but the results of tuning is made again when it is needed. Kernels and packages used longest ago go by
+    themselves when they take more than TILEWRIGHT_CACHE_SIZE and TILEWRIGHT_PACKAGES_SIZE.
+
+    \b
+      tilewright cache                       where it is and what it takes
+      tilewright cache --clear               delete all but the results of tuning
+      tilewright cache packages --clear
+    """
+    from ..report import caches
+    from ..runtime.explain import size
+
+    set_debug(debug)
+    chosen = caches.named(part) if part else [p for p in caches.PARTS if not (clear and p.precious)]
+    if clear:
+        note(f"freed {size(caches.clear(chosen))}")
+        return
+    rows = [(p.name, size(caches.size(p)), len(caches.files(p)), p.path, p.doc) for p in chosen]
+    table(("part", "size", "files", "place", "what it is"), rows)

@@ -31,6 +31,10 @@ def profile(
     html_file: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write one page: roofline, timeline, kernels.")
     ] = None,
+    trace_file: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="FILE", help="Write one run for ui.perfetto.dev, chrome://tracing."),
+    ] = None,
     remeasure: Annotated[
         bool, typer.Option("--remeasure", help="Measure what this machine can do again (it was kept).")
     ] = False,
@@ -44,11 +48,13 @@ def profile(
       tilewright profile model.onnx --threads 2
       tilewright profile model.tw --input in.npz --top 10
       tilewright profile model.onnx --html profile.html --json profile.json
+      tilewright profile model.onnx --trace trace.json         open it in ui.perfetto.dev
     """
     from ..report.profile_text import HEADINGS, rows, summary
 
     check_writable(json_file, "the profile", [".json", ""], [model, input])
     check_writable(html_file, "the page", [".html", ".htm", ""], [model, input])
+    check_writable(trace_file, "the trace", [".json", ""], [model, input])
     if options["stop_after"] is not None:
         raise UsageError("--stop-after leaves nothing to profile", stage="command line")
     given = data.read_npz(input) if input else None
@@ -64,6 +70,9 @@ def profile(
     if json_file:
         json_file.write_text(json.dumps(found.to_json(), indent=1) + "\n", encoding="utf-8")
         note(f"{json_file}: all numbers")
+    if trace_file:
+        trace_file.write_text(json.dumps(found.trace()) + "\n", encoding="utf-8")
+        note(f"{trace_file}: one run, for ui.perfetto.dev or chrome://tracing")
     if html_file:
         html_file.write_text(found.html(), encoding="utf-8")
         note(f"{html_file}: roofline, timeline and kernels")

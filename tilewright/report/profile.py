@@ -152,6 +152,12 @@ class Profile:
             "timeline": _timeline_json(self.timeline),
         }
 
+    def trace(self) -> dict[str, Any]:
+        """The run in the middle as JSON data that Perfetto and chrome://tracing open; UsageError without a timeline."""
+        from .trace import trace
+
+        return trace(self)
+
     def html(self) -> str:
         """One page that needs nothing else: roofline, timeline of every thread, kernels with their schedules."""
         from .profile_html import page

@@ -27,7 +27,7 @@ from ..program.package import Package
 from ..program.program import TensorInfo
 from ..targets import base
 from . import arrays
-from .explain import count, explain
+from .explain import count, explain, facts, page
 from .export import export
 from .timeline import Stamps, Timeline
 
@@ -253,6 +253,10 @@ class Executable:
         """What was compiled, as text: inputs and outputs, the levels, the kernels, the memory."""
         return explain(self._package, self.memory, self.threads)
 
+    def facts(self) -> dict[str, Any]:
+        """What `explain` says, as JSON data; see `tilewright.runtime.explain.facts`."""
+        return facts(self._package, self.memory, self.threads)
+
     def save(self, path: str | os.PathLike) -> None:
         """Write the compiled model to one file that `tilewright.load` reads; UsageError if that is not possible."""
         self._package.save(path)
@@ -287,6 +291,10 @@ class Executable:
                 self._timed = None
         for context in contexts:
             context.close()
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what it takes and gives, and its memory; the kernels unfold."""
+        return page(self._package, self.memory, self.threads)
 
     def __repr__(self) -> str:
         inputs, outputs = ("; ".join(map(str, infos)) for infos in (self.inputs, self.outputs))

@@ -9,11 +9,13 @@ the reason below the table.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ..program.package import Package
 
 if TYPE_CHECKING:
+    from ..program.program import TensorInfo
     from .executable import Memory
 
 
@@ -37,6 +39,46 @@ def explain(package: Package, memory: Memory, threads: int) -> str:
     if notes:
         lines += ["", "notes", *(f"  {n}" for n in notes)]
     return "\n".join(lines)
+
+
+def facts(package: Package, memory: Memory, threads: int) -> dict[str, Any]:
+    """What `explain` says, as JSON data: ``model target precision threads inputs outputs levels kernels calls memory
+    notes``. Bytes and seconds are numbers; `calls` are in the order of the program, `kernels` are by symbol."""
+    report, program = package.report, package.program
+    codes = {symbol: len(code) for symbol, code in package.objects.items()}
+    known = {str(k["symbol"]): k for k in report.get("kernels", ()) if "symbol" in k}
+    return {
+        "model": report.get("model", ""),
+        "target": package.target,
+        "precision": report.get("precision", "f32"),
+        "threads": threads,
+        "inputs": [_tensor(t) for t in program.inputs],
+        "outputs": [_tensor(t) for t in program.outputs],
+        "levels": list(report.get("levels", ())),
+        "kernels": {s: {**known.get(s, {}), "code": codes.get(s, 0)} for s in program.symbols},
+        "calls": [{"symbol": c.symbol, "names": list(c.names)} for c in program.calls],
+        "memory": {n: getattr(memory, n) for n in ("weights", "arena", "arena_bound", "scratch", "code", "peak")},
+        "notes": list(report.get("notes", ())),
+    }
+
+
+def _tensor(t: TensorInfo) -> dict[str, Any]:
+    return {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)}
+
+
+def page(package: Package, memory: Memory, threads: int) -> str:
+    """A piece of HTML for notebooks: inputs and outputs as a table, all that `explain` says folded below it."""
+    rows = [
+        (kind, t.name, t.dtype, "x".join(map(str, t.shape)) or "scalar")
+        for kind, infos in (("input", package.program.inputs), ("output", package.program.outputs))
+        for t in infos
+    ]
+    cells = "".join("<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in rows)
+    head = f"{package.report.get('model', 'model')}: {package.target}, {count(threads, 'thread')}, {size(memory.peak)}"
+    return (
+        f"<div><b>{escape(head)}</b><table>{cells}</table>"
+        f"<details><summary>explain</summary><pre>{escape(explain(package, memory, threads))}</pre></details></div>"
+    )
 
 
 def _levels(levels: Sequence[dict[str, Any]]) -> list[str]:
