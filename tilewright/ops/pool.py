@@ -14,6 +14,7 @@ from .common import in_wide, need, wide, wide_body
 from .conv import spatial, with_channels
 from .norm import channel_axis
 from .reduce import lowest
+from .windows import clip
 
 
 def output_size(n: int, kernel: int, stride: int, low: int, high: int, dilation: int, ceil_mode: bool) -> int:
@@ -68,17 +69,38 @@ class Pool(Operator, abstract=True):
         return view[(..., *steps)]
 
     @classmethod
-    def fold_windows(cls, b, x, out, fill, body, dtype, *, kernel, strides, pads, dilations, layout):
-        """linalg: fold `body(x, accumulator)` over all windows of x, `fill` outside of x and at the start."""
+    def fold_windows(cls, b, x, out, fill, first, again, dtype, *, ceil_mode, layout, **whole):
+        """linalg: fold `first(x, accumulator)` over all windows of x, `fill` outside of x and at the start. Large
+        windows are folded along one dimension after the other, with `again` from the second on: 5 + 5 steps, not 25."""
+        sizes, out_sizes = spatial(x.shape, layout), spatial(out.dims, layout)
+        each = [clip(*d) for d in zip(sizes, out_sizes, *_per_dimension(whole), strict=True)]
+        if not all(c.taps for c in each):  # every window is empty
+            return b.fill(fill, out.with_dtype(dtype))
+        far = tuple(min(s, n) for s, n in zip(whole["strides"], sizes, strict=True))
+        divided = worth_dividing(tuple(len(c.taps) for c in each), far)
+        for one in along_dimensions(whole) if divided else [whole]:
+            shape = cls.check(x.type, **one, ceil_mode=ceil_mode, layout=layout)
+            x = cls._fold(b, x, shape, fill, first, dtype, layout=layout, **one)
+            first = again
+        return x
+
+    @classmethod
+    def _fold(cls, b, x, out, fill, body, dtype, *, kernel, strides, pads, dilations, layout):
+        """One fold over windows, of which only what lies inside of x for some result is visited."""
         r, n = len(kernel), x.rank
         sizes, out_sizes = spatial(x.shape, layout), spatial(out.dims, layout)
-        high = [after(sizes[i], out_sizes[i], kernel[i], strides[i], pads[i], dilations[i]) for i in range(r)]
-        x = b.pad(x, with_channels(0, 0, pads[:r], layout), with_channels(0, 0, high, layout), fill)
-        window = b.empty(Type(tuple(kernel), x.dtype))  # never read: it gives the kernel loops their length
+        each = [clip(sizes[i], out_sizes[i], kernel[i], strides[i], pads[i], dilations[i]) for i in range(r)]
+        read = [c.stop - c.start for c in each]
+        if read != list(sizes):
+            starts = with_channels(0, 0, [c.start for c in each], layout)
+            x = b.slice(x, starts, with_channels(x.shape[0], x.shape[channel_axis(x, layout)], read, layout), [1] * n)
+        low, high = (with_channels(0, 0, [getattr(c, side) for c in each], layout) for side in ("low", "high"))
+        x = b.pad(x, low, high, fill)
+        window = b.empty(Type(tuple(len(c.taps) for c in each), x.dtype))  # never read: it gives loops their length
         first = 2 if layout == "nchw" else 1
         source = [b.dim(i) for i in range(n)]
-        for i in range(r):
-            source[first + i] = b.dim(first + i) * strides[i] + b.dim(n + i) * dilations[i]
+        for i, c in enumerate(each):
+            source[first + i] = b.dim(first + i) * strides[i] + b.dim(n + i) * (dilations[i] * c.taps.step)
         start = b.fill(fill, out.with_dtype(dtype))
         return b.generic(
             [(x, source), (window, [b.dim(n + i) for i in range(r)])],
@@ -88,9 +110,23 @@ class Pool(Operator, abstract=True):
         )[0]
 
 
+def _per_dimension(whole):
+    """Kernel, stride, low pad and dilation of each dimension, as `clip` takes them."""
+    r = len(whole["kernel"])
+    return whole["kernel"], whole["strides"], whole["pads"][:r], whole["dilations"]
+
+
 def after(n, out, kernel, stride, low, dilation):
     """Elements needed after a dimension so that its last window fits."""
     return max((out - 1) * stride + dilation * (kernel - 1) + 1 - n - low, 0)
+
+
+def visited(sizes, out, whole):
+    """Kernel, low pads (negative ones too) and dilations of windows without what never lies inside of x."""
+    each = [clip(*d) for d in zip(sizes, out, *_per_dimension(whole), strict=True)]
+    of = [(c.taps or range(1), low, d) for c, low, d in zip(each, whole["pads"], whole["dilations"], strict=False)]
+    pads = tuple(low - taps[0] * d for taps, low, d in of)
+    return tuple(len(taps) for taps, *_ in of), pads, tuple(taps.step * d for taps, _, d in of)
 
 
 def _channels_last(x, layout):
@@ -102,8 +138,7 @@ PASS = 9
 
 
 class MaxPool(Pool):
-    """Maximum of each window; what lies outside of x does not count. Large windows are lowered as one maximum along
-    each dimension: 5 + 5 steps instead of 25."""
+    """Maximum of each window; what lies outside of x does not count."""
 
     @classmethod
     def infer(
@@ -126,17 +161,15 @@ class MaxPool(Pool):
 
     @classmethod
     def lower(cls, b, x, *, kernel, strides, pads, dilations, ceil_mode, layout):
-        whole = {"kernel": kernel, "strides": strides, "pads": pads, "dilations": dilations}
-        for one in along_dimensions(whole) if worth_dividing(kernel, strides) else [whole]:
-            out = cls.check(x.type, **one, ceil_mode=ceil_mode, layout=layout)
-            fill = lowest(NUMPY[x.dtype])
-            x = cls.fold_windows(b, x, out, fill, lambda v, m: b.maximum(v, m), x.dtype, layout=layout, **one)
-        return x
+        shape = {"kernel": kernel, "strides": strides, "pads": pads, "dilations": dilations}
+        shape |= {"ceil_mode": ceil_mode, "layout": layout}
+        out, most = cls.check(x.type, **shape), lambda v, m: b.maximum(v, m)
+        return cls.fold_windows(b, x, out, lowest(NUMPY[x.dtype]), most, most, x.dtype, **shape)
 
 
 def worth_dividing(kernel: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether the maximum of windows takes less time as maxima along one dimension after the other. What each of them
-    reads and writes takes as long as PASS steps (measured)."""
+    """Whether folding windows takes less time along one dimension after the other. What each of the folds reads and
+    writes takes as long as PASS steps (measured)."""
     each = [i for i, k in enumerate(kernel) if k > 1]
     left, steps = 1.0, 0.0
     for i in reversed(each):
@@ -199,6 +232,7 @@ class MaxPoolIndices(Pool):
         shape = {"kernel": kernel, "strides": strides, "pads": pads, "dilations": dilations}
         top = MaxPool.lower(b, x, **shape, ceil_mode=ceil_mode, layout="nchw")
         r, n, sizes = len(kernel), x.rank, x.shape[2:]
+        kernel, pads, dilations = visited(sizes, out.dims[2:], shape)
         window = b.empty(Type(tuple(kernel), x.dtype))  # never read: it gives the kernel loops their length
         beyond = int(np.iinfo(np.int64).max)
 
@@ -270,8 +304,9 @@ class AvgPool(Pool):
     @classmethod
     def lower(cls, b, x, *, kernel, strides, pads, dilations, ceil_mode, count_include_pad, layout):
         out, acc = cls.check(x.type, kernel, strides, pads, dilations, ceil_mode, layout), wide(x.dtype)
-        shape = {"kernel": kernel, "strides": strides, "pads": pads, "dilations": dilations, "layout": layout}
-        s = cls.fold_windows(b, x, out, 0, lambda v, s: b.cast(v, acc) + s, acc, **shape)
+        shape = {"kernel": kernel, "strides": strides, "pads": pads, "dilations": dilations}
+        shape |= {"ceil_mode": ceil_mode, "layout": layout}
+        s = cls.fold_windows(b, x, out, 0, lambda v, s: b.cast(v, acc) + s, lambda v, s: v + s, acc, **shape)
         r, first = len(kernel), 2 if layout == "nchw" else 1
         counts = []  # a constant number, or a function of the output position, for each dimension
         for i, (n, o) in enumerate(zip(spatial(x.shape, layout), spatial(out.dims, layout), strict=True)):
@@ -337,7 +372,8 @@ class LpPool(Pool):
     @classmethod
     def lower(cls, b, x, *, kernel, strides, pads, dilations, ceil_mode, p, layout):
         out, acc = cls.check(x.type, kernel, strides, pads, dilations, ceil_mode, layout), wide(x.dtype)
-        shape = {"kernel": kernel, "strides": strides, "pads": pads, "dilations": dilations, "layout": layout}
+        shape = {"kernel": kernel, "strides": strides, "pads": pads, "dilations": dilations}
+        shape |= {"ceil_mode": ceil_mode, "layout": layout}
 
         def power(v, s):
             v = b.abs(b.cast(v, acc))
@@ -346,5 +382,5 @@ class LpPool(Pool):
         def root(v):
             return v if p == 1 else b.unary("sqrt", v) if p == 2 else b.pow(v, b.constant(1 / p, acc))
 
-        s = cls.fold_windows(b, x, out, 0, power, acc, **shape)
+        s = cls.fold_windows(b, x, out, 0, power, lambda v, s: v + s, acc, **shape)
         return b.cast_tensor(b.elementwise(wide_body(b, root), s), x.dtype)

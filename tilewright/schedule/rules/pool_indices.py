@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import reduce
 from math import prod
 
+from ...ops.pool import visited
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, minimum
 from ...tensor.kernel import Kernel
 from ..machine import Machine, lanes
@@ -43,7 +44,8 @@ def build(kernel: Kernel, machine: Machine) -> Stmt:
         return seq()
     attributes, dtype = a.opaque.attributes, wide(a.dtype(x))
     zero = 0.0 if dtype in FLOATS else 0
-    window, r = attributes["kernel"], len(sizes) - 2
+    window, pads, dilations = visited(sizes[2:], shape[2:], attributes)
+    r = len(window)
     width = min(lanes(machine, dtype), 1 << max(shape[-1] - 1, 0).bit_length())
     blocks = -(-shape[-1] // width)
     lead = shape[:-1]
@@ -52,7 +54,7 @@ def build(kernel: Kernel, machine: Machine) -> Stmt:
     block, lane = task % blocks, Var("l")
     outer = (*unflatten(task // blocks, lead), block * width + lane)
     at = tuple(
-        o * attributes["strides"][i] + k * attributes["dilations"][i] - attributes["pads"][i]
+        o * attributes["strides"][i] + k * dilations[i] - pads[i]
         for i, (o, k) in enumerate(zip(outer[2:], variables("k", window), strict=True))
     )
     tests = [t for i, n in zip(at, sizes[2:], strict=True) for t in (at_least(i, 0), less(i, n))]
