@@ -16,6 +16,7 @@ from tilewright.program.plan import Step, Value, plan_memory
 from tilewright.program.program import COPY, BufferRef, Call, Program, TensorInfo
 from tilewright.runtime.executable import MAX_CONTEXTS, Executable
 from tilewright.targets.cpu.assemble import assemble, assembly, mlir_to_llvm
+from tilewright.targets.cpu.device import _teams
 from tilewright.targets.cpu.entry import entry_llvm
 from tilewright.targets.cpu.host import describe_arm, describe_x86, host
 from tilewright.targets.cpu.program import WAITED, barriers, program_llvm
@@ -110,7 +111,7 @@ def test_several_python_threads_at_once(small_package, small_reference):
     for w in workers:
         w.join()
     assert not wrong
-    assert run._count <= MAX_CONTEXTS
+    assert len(run._contexts) <= MAX_CONTEXTS
 
 
 WAIT = """
@@ -141,7 +142,7 @@ def test_the_gil_is_released(make_package):
     array, results = np.zeros(1, np.int64), []
     thread = threading.Thread(target=lambda: results.extend(run(array)))
     thread.start()
-    while run._count == 0:
+    while not len(run._contexts):
         time.sleep(0.001)
     array[0] = 7
     thread.join()
@@ -160,7 +161,7 @@ from tilewright.runtime.executable import load
 
 run, flag = load(sys.argv[1], threads=1), np.zeros(1, np.int64)
 threading.Thread(target=lambda: run(flag), daemon=True).start()
-while run._count == 0 or run._free:
+while not len(run._contexts) or run._free:
     time.sleep(0.01)
 
 class Last:
@@ -179,7 +180,7 @@ sys.modules["last"] = Last()
 
 def test_threads_end_with_the_executable(small_package, x):
     def running():
-        return sum(t.name.startswith("tilewright-") for t in threading.enumerate())
+        return sum(len(team.running) for team in _teams)
 
     gc.collect()  # the executables of other tests
     before = running()

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: runs of one executable at the same time, from several Python threads; each has its own arena and threads
 MAX_CONTEXTS = 8
+#: who waits for a context looks this often whether one was lost; one that is given back wakes it at once
+_LOOK_AGAIN_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,18 @@ class Executable:
         self._runner = self._target.load(package, threads if threads is not None else get("TILEWRIGHT_THREADS"))
         self._timed: base.Context | None = None  # the program with time stamps, when it was asked for
         self._timed_lock = threading.RLock()
-        self._free: list[base.Context] = []
-        self._count = self._waiting = 0
-        self._returned = threading.Condition()
+        self._reset()
         _all.add(self)
+
+    def _reset(self) -> None:
+        """No contexts yet. An exception may come between any two steps of Python (Ctrl-C, a signal's handler), and a
+        context that was in somebody's hands then is gone: nothing is counted by hand, and who waits looks again."""
+        self._free: list[base.Context] = []
+        self._contexts: weakref.WeakSet[base.Context] = weakref.WeakSet()  # those there are, in use or free
+        self._making = threading.Lock()
+        self._waiting: set[object] = set()
+        self._returned = threading.Lock()  # released for one who waits when a context is free
+        self._returned.acquire()
 
     # ---- running ----
 
@@ -196,35 +206,36 @@ class Executable:
     def _take(self) -> base.Context:
         """A context nobody uses; a new one if there are not too many; else wait.
 
-        Taking from a list and adding to it need no lock: it is held only by those who find none, and wait."""
+        Taking from a list and adding to it need no lock."""
         try:
             return self._free.pop()
         except IndexError:
             pass
-        with self._returned:
-            self._waiting += 1  # before the list is looked at again: who gives one back after that notifies
-            try:
-                while self._count >= MAX_CONTEXTS:
-                    try:
-                        return self._free.pop()
-                    except IndexError:
-                        self._returned.wait()
-                self._count += 1
-            finally:
-                self._waiting -= 1
+        me = object()
+        self._waiting.add(me)  # before the list is looked at again: who gives one back after that releases
         try:
-            return self._runner.context()
-        except BaseException:
-            with self._returned:
-                self._count -= 1
-                self._returned.notify()
-            raise
+            while True:
+                with contextlib.suppress(IndexError):
+                    return self._free.pop()
+                with self._making:
+                    if len(self._contexts) < MAX_CONTEXTS:
+                        context = self._runner.context()
+                        self._contexts.add(context)
+                        return context
+                self._returned.acquire(timeout=_LOOK_AGAIN_SECONDS)
+        finally:
+            self._waiting.discard(me)
+            if self._waiting and self._free:
+                self._notify()
 
     def _give(self, context: base.Context) -> None:
         self._free.append(context)
         if self._waiting:
-            with self._returned:
-                self._returned.notify()
+            self._notify()
+
+    def _notify(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it is released already, and nobody has seen it yet
+            self._returned.release()
 
     # ---- what it is ----
 
@@ -279,12 +290,10 @@ class Executable:
     def close(self) -> None:
         """End the threads of all contexts that are free; the executable can still be called."""
         contexts: list[base.Context] = []
-        with self._returned:
-            with contextlib.suppress(IndexError):
-                while True:
-                    contexts.append(self._free.pop())
-            self._count -= len(contexts)
-            self._returned.notify_all()
+        with contextlib.suppress(IndexError):
+            while True:
+                contexts.append(self._free.pop())
+        self._contexts.difference_update(contexts)
         with self._timed_lock:
             if self._timed is not None:
                 contexts.append(self._timed)
@@ -307,8 +316,7 @@ _all: weakref.WeakSet[Executable] = weakref.WeakSet()
 def _after_fork() -> None:
     """The threads of contexts made before a fork live in the parent only: the child makes its own."""
     for executable in list(_all):
-        executable._free, executable._returned = [], threading.Condition()
-        executable._count = executable._waiting = 0
+        executable._reset()
         executable._timed, executable._timed_lock = None, threading.RLock()
 
 

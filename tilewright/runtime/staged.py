@@ -16,6 +16,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -240,12 +241,8 @@ class Staged:
         key = stage.key(frame)
         part = stage.parts.get(key)
         if part is not None:
-            if self.lock.acquire(blocking=False):  # else another thread compiles: no need to wait for it
-                try:
-                    if key in stage.parts:
-                        stage.parts.move_to_end(key)
-                finally:
-                    self.lock.release()
+            with suppress(KeyError):  # without the lock: another thread may compile, and have taken it out
+                stage.parts.move_to_end(key)
             return part
         with self.lock, _compiling:
             part = stage.parts.get(stage.key(frame))

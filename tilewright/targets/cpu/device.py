@@ -1,11 +1,12 @@
 """Running a compiled program in this process: its objects linked (by `image` where it can, else by LLVM's JIT), and
 teams of worker threads.
 
-A worker is a Python thread that calls native code once and stays there, without the GIL, until it is told to stop.
+A worker is a thread of Python's that calls native code once and stays there, without the GIL, until it is told to stop.
 """
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import ctypes
 import os
@@ -116,10 +117,12 @@ class CpuContext:
         if entry.usable() and not runner.is_timed:  # who calls a timed program gives memory for its stamps
             self._entry = entry.Entry(runner.tw_enter, self._state, ctypes.addressof(self._addresses), runner.forms)
             self.enter = self._entry.function
-        self._workers = _Workers(runner, self.state, threads)
-        # The thread functions hold the workers, not the context: a context that is dropped ends its threads.
-        self._finalizer = weakref.finalize(self, self._workers.stop)
+        workers = _Workers(runner, self.state, threads)
+        # The threads hold the workers, not the context: a context that is dropped ends its threads. This comes before
+        # the first one starts: an exception may come between any two steps (Ctrl-C, a signal's handler).
+        self._finalizer = weakref.finalize(self, workers.stop)
         self._finalizer.atexit = False  # _stop_all does that, in time
+        workers.start()
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Stamps | None = None) -> None:
         """Run the program once on arrays at these addresses; returns when all threads are done."""
@@ -151,36 +154,55 @@ class CpuContext:
 
 
 class _Workers:
-    """The worker threads of a context."""
+    """The worker threads of a context, and what they use. Every thread holds this as long as it runs: memory and
+    locks stay whatever happens to those who made them.
+
+    The threads are those of `_thread`: `threading.Thread.start` and `join` do not bear an exception in the middle.
+    """
 
     def __init__(self, runner: CpuRunner, state: np.ndarray, threads: int) -> None:
-        self.runner, self.state = runner, state  # kept alive as long as the threads run
+        self.runner, self.state = runner, state
+        self.process = os.getpid()
         self.locks: list[int] = []
-        self.threads: list[threading.Thread] = []
-        for tid in range(1, threads):
+        self._free_lock = _python_api().PyThread_free_lock
+        self.ended = {tid: _thread.allocate_lock() for tid in range(1, threads)}
+        self.running: dict[int, int] = {}  # number -> identity
+        self.complete = False  # all have been started
+
+    def start(self) -> None:
+        for tid in self.ended:
             lock = _python_api().PyThread_allocate_lock()
-            _python_api().PyThread_acquire_lock(lock, 1)  # taken: a worker that acquires it sleeps
             self.locks.append(lock)
-            ctypes.c_int64.from_address(address(state) + SLOTS + SLOT_BYTES * tid + 8).value = lock
-        for tid in range(1, threads):
-            thread = threading.Thread(
-                target=runner.tw_worker, args=(address(state), tid), name=f"tilewright-{tid}", daemon=True
-            )
-            thread.start()
-            self.threads.append(thread)
-        if self.threads:
-            _teams.add(self)
+            _python_api().PyThread_acquire_lock(lock, 1)  # taken: a worker that acquires it sleeps
+            ctypes.c_int64.from_address(address(self.state) + SLOTS + SLOT_BYTES * tid + 8).value = lock
+        _teams.add(self)
+        for tid, ended in self.ended.items():
+            ended.acquire()
+            _thread.start_new_thread(self._work, (tid,))
+        self.complete = True
+
+    def _work(self, tid: int) -> None:
+        self.running[tid] = _thread.get_ident()
+        try:
+            self.runner.tw_worker(address(self.state), tid)
+        finally:
+            del self.running[tid]
+            self.ended[tid].release()
 
     def stop(self) -> None:
         """Tell the threads to end and wait for them; nothing happens the second time."""
-        threads, self.threads = self.threads, []
-        if threads:
-            self.runner.tw_stop(address(self.state))
-            for thread in threads:
-                thread.join()
+        if os.getpid() != self.process:  # a forked child: the threads live in the parent only
+            return
+        self.runner.tw_stop(address(self.state))
+        # If an exception came while they were started, one may be about to begin: it will see that, and end at once.
+        for tid in self.ended if self.complete else list(self.running):
+            if self.running.get(tid) != _thread.get_ident():
+                with self.ended[tid]:
+                    pass
+
+    def __del__(self) -> None:
         for lock in self.locks:
-            _python_api().PyThread_free_lock(lock)
-        self.locks = []
+            self._free_lock(lock)
 
 
 _teams: weakref.WeakSet[_Workers] = weakref.WeakSet()
@@ -192,15 +214,7 @@ def _stop_all() -> None:
         team.stop()
 
 
-def _forget_all() -> None:
-    """A forked child has no worker threads: nothing to stop."""
-    for team in list(_teams):
-        team.threads, team.locks = [], []
-
-
 atexit.register(_stop_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
 
 
 # ---- native functions ----
