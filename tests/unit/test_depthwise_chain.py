@@ -49,6 +49,7 @@ class Case:
     residual: bool = False
     then: tuple[int, int, int, int] | None = None  # the border that a convolution of the result wants
     bias: bool = True  # of the 1x1 convolution behind
+    groups: int = 1  # of the first convolution
 
     def model(self) -> onnx.ModelProto:
         rng = np.random.default_rng(0)
@@ -67,7 +68,7 @@ class Case:
 
         c = self.shape[1]
         edge = self.first // 2
-        wide = conv("x", c, self.wide, self.first, pads=[edge] * 4)
+        wide = conv("x", c, self.wide, self.first, self.groups, pads=[edge] * 4)
         at = conv(
             wide, self.wide, self.wide, self.size, self.wide,
             strides=[self.stride] * 2, dilations=[self.dilation] * 2, pads=list(self.pads),
@@ -108,6 +109,8 @@ CASES = {
     "uneven": Case((1, 4, 12, 9), 12, 6, size=5, pads=(0, 3, 4, 1)),
     "no_border": Case((1, 4, 12, 9), 12, 6, pads=(0, 0, 0, 0)),
     "two_rows": Case((1, 4, 4, 9), 12, 6, pads=(0, 1, 0, 1)),
+    # two blocks of the second may need the same rows of the first
+    "two_depthwise": Case((2, 19, 16, 12), 19, 0, groups=19, first=3, project=False),
     "low_window": Case((1, 4, 9, 9), 12, 6, size=(1, 3), pads=(1, 1, 1, 1)),
     "lines": Case((2, 4, 9, 9), 12, 6, size=(1, 3), pads=(0, 1, 0, 1)),
     "no_projection": Case((2, 5, 12, 11), 23, 0, project=False),
@@ -167,7 +170,9 @@ def kernel_of(case):
     return chain
 
 
-@pytest.mark.parametrize("name", ["residual", "batch", "stride", "no_projection", "no_expansion", "uneven_border"])
+@pytest.mark.parametrize(
+    "name", ["residual", "batch", "stride", "no_projection", "no_expansion", "uneven_border", "two_depthwise"]
+)
 def test_decisions_keep_the_meaning(name, joined):
     kernel, target = kernel_of(CASES[name]), find("cpu")
     space, rng = Space(kernel, target.describe()), random.Random(3)

@@ -62,7 +62,8 @@ def depthwise(stage: Stage) -> bool:
 def row_chain(kernel: Kernel, together: int = 1, depthwise_rows: int | None = None) -> RowChain | str:
     """A kernel with two or three sums of products as members that run row by row, or why it is none.
 
-    From the depthwise convolution on, `together` rows are one block; with `depthwise_rows` that one makes so many.
+    From the depthwise convolution on (of two that follow each other, the second), `together` rows are one block; with
+    `depthwise_rows` that one makes so many.
     """
     parts = _parts(kernel)
     if isinstance(parts, str):
@@ -79,7 +80,7 @@ def row_chain(kernel: Kernel, together: int = 1, depthwise_rows: int | None = No
         return "two members read the same constant"
     members: list[RowKernel] = []
     moved: list[frozenset[str]] = []
-    blocks = [together] * len(parts) if depthwise(sums[0]) else [1, *[together] * (len(parts) - 1)]
+    blocks = [1 if depthwise(sums[1]) else together, *[together] * (len(parts) - 1)]
     if depthwise_rows is not None and len(parts) == 3:
         blocks[1] = depthwise_rows
     for k, n in zip(parts, blocks, strict=True):
@@ -103,6 +104,8 @@ def row_chain(kernel: Kernel, together: int = 1, depthwise_rows: int | None = No
         windows.append(found)
     if any(w.rows != w.step for w, s in zip(windows, sums[1:], strict=True) if not depthwise(s)):
         return "the last member needs several rows for one"
+    if any(n > 1 and w.rows != w.step for n, w in zip(blocks, windows, strict=False)):
+        return "a member needs parts of several blocks"
     return RowChain(tuple(members), tuple(blocks), tuple(links), tuple(windows), tuple(moved), results[0].shape[0])
 
 
