@@ -25,6 +25,7 @@ from .program.build import KernelInfo, build_program
 from .program.memory import check_limit
 from .program.package import Package
 from .program.program import ALIGN
+from .progress import Progress
 from .report.facts import about
 from .report.precision import precision_notes
 from .runtime.executable import Executable
@@ -88,6 +89,14 @@ class State:
     files: tuple[Path, ...] = ()
     #: with `verify`: the first and the last level-2 graph
     references: list[Graph] = field(default_factory=list)
+
+    #: the line that shows how far a compilation is
+    progress: Progress | None = None
+
+    def kernel_done(self, done: int, count: int, symbol: str = "") -> None:
+        """So many kernels of this stage are done."""
+        if self.progress is not None:
+            self.progress.kernel(done, count, symbol)
 
     @property
     def module(self) -> Graph:
@@ -193,7 +202,9 @@ def schedule_kernels(state: State) -> None:
     """Kernels -> loop nests: by the tuning database if it has them, else by the default rules."""
     tuned = _open_tuned(state)
     functions = state.module.functions()
-    for kernel in _make(state, [k for f in functions if not _recall(state, k := read_kernel(f), f, tuned)]):
+    todo = _make(state, [k for f in functions if not _recall(state, k := read_kernel(f), f, tuned)])
+    for number, kernel in enumerate(todo):
+        state.kernel_done(number, len(todo))
         state.kernels[kernel.name] = kernel
         if tuned is not None:
             state.schedules[kernel.name], state.nests[kernel.name] = tuned.schedule(kernel, state.description)
@@ -240,7 +251,7 @@ def _make(state: State, kernels: list[Kernel]) -> list[Kernel]:
     texts = {k.name: state.unknown[k.name] for k in kernels if k.name in state.unknown}
     if len(texts) < 2 or state.options.job_count < 2 or get("TILEWRIGHT_COMPILE") == "inprocess":
         return kernels
-    made = state.memo.make(texts, state.options.job_count)
+    made = state.memo.make(texts, state.options.job_count, state.kernel_done)
     state.recalled.update(made)
     for name in made:
         del state.unknown[name]
@@ -351,6 +362,15 @@ def compile_state(
     if start_after is not None:
         _enter(state, start_after)
         todo = todo[[s.name for s in pipeline].index(start_after) + 1 :]
+    file = isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source)
+    name = Path(source).name if file else "model"
+    with Progress(name, quiet=chosen.time or bool(chosen.print_after)) as state.progress:
+        return state, _run_stages(todo, state, pipeline)
+
+
+def _run_stages(todo: Sequence[Stage], state: State, pipeline: Sequence[Stage]) -> Any:
+    """What the last of these stages makes: an executable, or the IR where the options say to stop."""
+    chosen = state.options
     for stage in todo:
         try:
             _run_stage(stage, state, pipeline)
@@ -359,10 +379,10 @@ def compile_state(
                 raise
             from .dynamic import compile_dynamic
 
-            return state, compile_dynamic(source, chosen)
+            return compile_dynamic(state.source, chosen)
         if stage.name == chosen.stop_after:
-            return state, state.module if stage.level <= 3 else Snapshot(stage, state)
-    return state, _executable(state)
+            return state.module if stage.level <= 3 else Snapshot(stage, state)
+    return _executable(state)
 
 
 def build(graph: Graph, name: str, options: Options, share: Callable[[Package], None]) -> Executable:
@@ -393,6 +413,8 @@ def _executable(state: State) -> Executable:
 
 def _run_stage(stage: Stage, state: State, pipeline: Sequence[Stage]) -> None:
     start = time.perf_counter()
+    if state.progress is not None:
+        state.progress.stage(stage.name)
     if state.options.verify and stage.name == "lower":
         _keep_reference(state)
     stage.run(state)

@@ -47,6 +47,12 @@ def _compile_mode(text: str) -> str:
     return text
 
 
+def _switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("must be 0 or 1")
+    return text == "1"
+
+
 def _path(text: str) -> Path:
     return Path(text).expanduser()
 
@@ -108,6 +114,9 @@ ENVIRONMENT = {
         ),
         Variable(
             "TILEWRIGHT_RUNNER_KEY", str, lambda: None, "the key that `tilewright runner` and who uses it both have"
+        ),
+        Variable(
+            "TILEWRIGHT_PROGRESS", _switch, lambda: True, "0: no line on the terminal while a long compilation works"
         ),
         Variable("TILEWRIGHT_TIMEOUT", _positive, lambda: 600, "seconds after which compiling one kernel is given up"),
     )

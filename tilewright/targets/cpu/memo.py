@@ -19,7 +19,7 @@ from ...program.build import KernelInfo
 from ...schedule.nest import Pack
 from .cache import KernelCache
 from .host import CpuDescription
-from .pool import Job, compile_each
+from .pool import Job, Progress, compile_each
 
 #: part of every key; another one for another form of the entries
 FORM = "memo 1"
@@ -86,7 +86,9 @@ class KernelMemo:
         """Keep what was made of the kernel with this level-3 text; see `Remembered`."""
         self.cache.put(self.key(function), Remembered(nest, emitted, info, report).to_bytes(), {})
 
-    def make(self, functions: Mapping[str, str], workers: int) -> dict[str, Remembered]:
+    def make(
+        self, functions: Mapping[str, str], workers: int, progress: Progress | None = None
+    ) -> dict[str, Remembered]:
         """Schedule, emit and compile kernels (level-3 texts by symbol) in worker processes, and keep what they make.
 
         Those that fail are not in the result: compiled here, stage by stage, they say what is wrong.
@@ -95,7 +97,7 @@ class KernelMemo:
         first = sorted(functions, key=lambda name: ('"tw.' not in functions[name], -len(functions[name])))
         jobs = [Job(name, functions[name], level=3) for name in first]
         found = {}
-        for name, done in compile_each(jobs, self.description, workers=workers).items():
+        for name, done in compile_each(jobs, self.description, workers=workers, progress=progress).items():
             if isinstance(done, str):
                 continue
             known = found[name] = Remembered.from_json(done.made)

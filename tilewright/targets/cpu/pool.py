@@ -126,7 +126,12 @@ def compile_many(
 
 
 def compile_each(
-    jobs: Sequence[Job], description: CpuDescription, *, workers: int | None = None, timeout: float | None = None
+    jobs: Sequence[Job],
+    description: CpuDescription,
+    *,
+    workers: int | None = None,
+    timeout: float | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Compiled | str]:
     """Compile kernels that may fail: by symbol the object, or the reason why there is none. Nothing is cached or
     saved."""
@@ -134,6 +139,8 @@ def compile_each(
 
     def finish(job: Job, outcome: Compiled | _Failure) -> None:
         results[job.symbol] = outcome.reason if isinstance(outcome, _Failure) else outcome
+        if progress is not None:
+            progress(len(results), len(jobs), job.symbol)
 
     limit = get("TILEWRIGHT_TIMEOUT") if timeout is None else timeout
     if jobs:

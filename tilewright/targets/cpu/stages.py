@@ -44,7 +44,8 @@ def assemble_kernels(state: Any) -> None:
     names = call_names(state.module)
     jobs = [Job(k, text, names.get(k, ())) for k, text in state.emitted.items()]
     cache = KernelCache() if state.options.cache else None
-    for done in compile_many(jobs, state.description, workers=state.options.job_count, cache=cache):
+    workers = state.options.job_count
+    for done in compile_many(jobs, state.description, workers=workers, cache=cache, progress=state.kernel_done):
         state.objects[done.symbol] = done.data
         state.stats[done.symbol] = {k: v for k, v in done.stats.items() if k.endswith("seconds")}
     state.names = names

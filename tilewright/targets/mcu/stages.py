@@ -39,6 +39,7 @@ def assemble_kernels(state: Any) -> None:
     state.names = call_names(state.module)
     jobs = [Job(k, text, state.names.get(k, ())) for k, text in state.emitted.items()]
     cache = KernelCache() if state.options.cache else None
-    for done in compile_many(jobs, state.description.code, workers=state.options.job_count, cache=cache):
+    workers = state.options.job_count
+    for done in compile_many(jobs, state.description.code, workers=workers, cache=cache, progress=state.kernel_done):
         state.objects[done.symbol] = done.data
         state.stats[done.symbol] = {k: v for k, v in done.stats.items() if k.endswith("seconds")}

@@ -1,0 +1,67 @@
+"""A line on the terminal while a long compilation works: the stage, and how many kernels are done.
+
+It is on stderr, only if that is a terminal, only after half a second, and gone when the compilation ends. The
+environment variable TILEWRIGHT_PROGRESS=0 turns it off.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from .options import get
+
+#: seconds of silence before the line appears: what is quicker needs none
+DELAY_S = 0.5
+
+
+class Progress:
+    """The line of one compilation; a context manager.
+
+    >>> with Progress("model") as progress:
+    ...     progress.stage("schedule")
+    ...     progress.kernel(12, 26, "matmul_add")
+    >>> progress.text
+    'compiling model: schedule, kernel 12/26'
+    """
+
+    def __init__(self, name: str, quiet: bool = False) -> None:
+        """`quiet`: something else writes to the terminal meanwhile."""
+        self.name, self._stage = "".join(c if c.isprintable() else "?" for c in name), ""
+        self.text = f"compiling {self.name}"
+        self._begin = time.monotonic()
+        self._wanted = not quiet and sys.stderr is not None and sys.stderr.isatty() and get("TILEWRIGHT_PROGRESS")
+        self._status: Any = None
+
+    def stage(self, name: str) -> None:
+        """A stage begins."""
+        self._stage = name
+        self._show(name)
+
+    def kernel(self, done: int, count: int, symbol: str = "") -> None:
+        """So many kernels of the stage are done."""
+        self._show(f"{self._stage}, kernel {done}/{count}")
+
+    def _show(self, what: str) -> None:
+        self.text = f"compiling {self.name}: {what}"
+        if not self._wanted or time.monotonic() - self._begin < DELAY_S:
+            return
+        if self._status is None:
+            from rich.console import Console
+
+            self._status = Console(stderr=True).status("")
+            self._status.start()
+        from rich.text import Text
+
+        self._status.update(Text(self.text))
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+
+__all__ = ["Progress"]
