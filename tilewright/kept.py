@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -30,6 +30,14 @@ from .program.package import Package
 from .runtime.executable import Executable
 from .targets import base
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .compiler import Snapshot
+    from .ir.graph import Graph
+    from .options import OptionsDict
+    from .runtime.dynamic import DynamicExecutable
+
 #: part of every key; another one for another form of the entries
 FORM = "package 1"
 #: options that do not change what is compiled
@@ -38,7 +46,19 @@ _INDIFFERENT = {"jobs", "time", "cache", "print_after", "stop_after", "dump", "v
 _CHUNK = 16 << 20
 
 
-def compile(source: Any, *, start_after: str | None = None, **options: Any) -> Executable | Any:
+@overload
+def compile(
+    source: Any, *, start_after: str | None = None, stop_after: None = None, **options: Unpack[OptionsDict]
+) -> Executable | DynamicExecutable: ...
+
+
+@overload
+def compile(
+    source: Any, *, start_after: str | None = None, stop_after: str, **options: Unpack[OptionsDict]
+) -> Graph | Snapshot: ...
+
+
+def compile(source: Any, *, start_after: str | None = None, **options: Any) -> Any:
     """Compile a model for a machine.
 
     `source`: path of an ``.onnx`` or ``.mlir`` file, an ``onnx.ModelProto``, MLIR text or module, or a `Graph`. The

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from .errors import UsageError
 
@@ -214,6 +214,28 @@ class Options:
     @property
     def job_count(self) -> int:
         return self.jobs if self.jobs is not None else get("TILEWRIGHT_JOBS")
+
+
+class OptionsDict(TypedDict, total=False):
+    """The fields of `Options` as keyword arguments, for editors and type checkers; `stop_after` stands apart, because
+    it decides what `tilewright.compile` returns."""
+
+    target: str
+    precision: str
+    tolerance: float | None
+    threads: int | None
+    jobs: int | None
+    inputs: Mapping | None
+    arena_limit: int | None
+    specializations: int | None
+    winograd: bool
+    stream: bool
+    verify: bool
+    cache: bool
+    tuned: bool
+    print_after: tuple[str, ...] | list[str] | str
+    dump: str | os.PathLike | None
+    time: bool
 
 
 _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {

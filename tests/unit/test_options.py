@@ -1,6 +1,7 @@
 """Options of a compilation and environment variables."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import tilewright
 from tilewright import options
 from tilewright.errors import UsageError
-from tilewright.options import ENVIRONMENT, Options
+from tilewright.options import ENVIRONMENT, Options, OptionsDict
 
 
 def test_defaults(monkeypatch):
@@ -99,3 +100,8 @@ def test_every_variable_of_the_source_is_in_the_table():
     used = {name for p in root.rglob("*.py") for name in re.findall(r"\bTILEWRIGHT_[A-Z_]+\b", p.read_text("utf-8"))}
     assert used == set(ENVIRONMENT)
     assert all(v.doc for v in ENVIRONMENT.values())
+
+
+def test_type_checkers_know_every_option():
+    declared = set(OptionsDict.__annotations__)
+    assert declared | {"stop_after"} == {f.name for f in fields(Options)}
