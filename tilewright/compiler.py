@@ -31,7 +31,7 @@ from .report.precision import precision_notes
 from .runtime.executable import Executable
 from .schedule.finish import finish
 from .schedule.nest import Nest
-from .schedule.rules import Scheduled, all_ours, direct_operators, writes_once
+from .schedule.rules import Scheduled, all_ours, direct_operators, reuses, writes_once
 from .schedule.rules import schedule as schedule_kernel
 from .schedule.rules.depthwise_chain import worth_joining
 from .targets.base import Target, find
@@ -194,7 +194,7 @@ def lower_graph(state: State) -> None:
 def fuse_graph(state: State) -> None:
     d = state.description
     joins = partial(worth_joining, machine=d) if getattr(d, "row_chains", False) else None
-    state.graph, state.fusion = fuse(state.module, writes_once(), joins)
+    state.graph, state.fusion = fuse(state.module, writes_once(), joins, reuses())
     state.module.verify("fuse")
 
 

@@ -22,7 +22,7 @@ Ranges = dict[str, tuple[int, int]]
 #: evenly spread, stand for all
 _SAMPLES = 256
 _FREE = CASTS | {"select", "guard"}
-_SEVERAL = {"fma": 2, "dot2": 3}
+_SEVERAL = {"fma": 2, "dot2": 3, "dot4": 7}
 
 
 @dataclass(frozen=True)

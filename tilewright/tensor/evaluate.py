@@ -124,6 +124,9 @@ def _operation(e: Op, args: list[Array]) -> Array:
     if name == "dot2":  # each product of bf16 is exact in f32
         a, b, c, d = (_wide(x) for x in args)
         return a * b + c * d
+    if name == "dot4":  # the four bytes of a word, without a sign, and four signed ones
+        word, *signed = (a.astype(np.int64) for a in args)
+        return np.sum([((word >> 8 * i) & 255) * x for i, x in enumerate(signed)], axis=0).astype(np.int32)
     if name in _TRANSCENDENTAL:
         return _round_float(_TRANSCENDENTAL[name](*(a.astype(np.float64) for a in args)), "f64", e.dtype)
     raise CompileError(

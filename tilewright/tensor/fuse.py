@@ -9,7 +9,7 @@ Rules, by the kind of operation (`Node.kind`); every join keeps the graph of ker
 - **padding**: a pad that is the only reader joins a contraction (or an opaque operation that writes its result once),
   which then writes into the inside of the padded tensor.
 - **inline**: an injective operation with one reader joins its reader; into contractions and opaque kernels only if it
-  merely moves data, or widens halves.
+  merely moves data, or widens halves, and not into opaque ones that read their operands many times.
 - **chain**: a depthwise convolution joins the contractions before and behind it where its rule says so (`chains`).
 
 Every kernel becomes a private ``func.func`` and @main a list of calls; equal kernels share one function.
@@ -60,8 +60,10 @@ class FusionReport:
 class Fuser:
     """Decides the groups; `outline.outline` builds the functions."""
 
-    def __init__(self, analysis: Analysis, writes_once: frozenset[str] = frozenset()) -> None:
-        self.a, self.nodes, self.writes_once = analysis, analysis.nodes, writes_once
+    def __init__(
+        self, analysis: Analysis, writes_once: frozenset[str] = frozenset(), reuses: frozenset[str] = frozenset()
+    ) -> None:
+        self.a, self.nodes, self.writes_once, self.reuses = analysis, analysis.nodes, writes_once, reuses
         self.group_of: dict[int, Group] = {}
         self.report = FusionReport(operations=len(self.nodes))
 
@@ -249,6 +251,8 @@ class Fuser:
 
     def may_inline(self, g: Group, node: Node, h: Group) -> bool:
         readers = [self.nodes[c] for c in node.consumers]
+        if h.kind == "opaque" and self.anchor_of(h) in self.reuses:
+            return False
         if h.kind in ("contraction", "opaque"):
             return (
                 len(readers) == 1
@@ -329,19 +333,23 @@ class Fuser:
 
 
 def fuse(
-    graph: Graph, writes_once: frozenset[str] = frozenset(), joins: Joins | None = None
+    graph: Graph,
+    writes_once: frozenset[str] = frozenset(),
+    joins: Joins | None = None,
+    reuses: frozenset[str] = frozenset(),
 ) -> tuple[Graph, FusionReport]:
     """A level-3 graph whose @main only calls kernels; see the module docstring.
 
-    `writes_once` names the opaque operators that elementwise operations on their result may join, `joins` says of a
-    kernel around a depthwise convolution whether it shall be (None: it shall not).
+    `writes_once` names the opaque operators that elementwise operations on their result may join, `reuses` those that
+    nothing is computed inside, `joins` says of a kernel around a depthwise convolution whether it shall be (None: it
+    shall not).
     """
     from ..ir.context import use
     from .outline import outline, outlined
 
     with use():
         analysis = Analysis(graph.main)
-        fuser = Fuser(analysis, writes_once)
+        fuser = Fuser(analysis, writes_once, reuses)
         groups = fuser.run()
         if joins is not None:
             groups = Joiner(fuser, lambda g: outlined(graph, analysis, g), joins).run()

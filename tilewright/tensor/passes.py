@@ -60,8 +60,8 @@ class Fuse:
     """
 
     def run(self, graph: Graph) -> PassReport | None:
-        from ..schedule.rules import writes_once
+        from ..schedule.rules import reuses, writes_once
 
-        fused, report = fuse(graph, writes_once())
+        fused, report = fuse(graph, writes_once(), reuses=reuses())
         graph.module = fused.module
         return {"operations": report.operations, "kernels": report.kernels}

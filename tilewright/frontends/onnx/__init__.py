@@ -17,6 +17,7 @@ from ...ir.graph import Graph
 from . import (  # noqa: F401  (register the operators)
     contrib,
     contrib_attention,
+    contrib_bits,
     contrib_gpu,
     contrib_moe,
     contrib_quant,

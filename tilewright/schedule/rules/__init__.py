@@ -34,6 +34,8 @@ Choose = Callable[[str, Sequence[Any], Any], Any]
 DIRECT: dict[str, Callable] = {}
 #: those whose nest writes each element of the (single) result once and never reads it
 WRITES_ONCE: set[str] = set()
+#: those whose nest reads each element of its operands many times
+REUSES: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Direct:
     packs: tuple[Pack, ...] = ()
 
 
-def direct(*mnemonics: str, writes_once: bool = False) -> Callable:
+def direct(*mnemonics: str, writes_once: bool = False, reuses: bool = False) -> Callable:
     """Register ``build(kernel, machine) -> Stmt | Direct`` as the loop nest of opaque operators.
 
     With a third parameter called `choose` the function may leave decisions to a tuner: ``choose("rows", (2, 4, 8),
@@ -56,7 +58,8 @@ def direct(*mnemonics: str, writes_once: bool = False) -> Callable:
     The function reads `kernel.opaque` (attributes, operand and result buffer names) and returns the statements that
     compute the results; inlined operand reads are handled by the `opaque` rule. With `writes_once` the nest promises to
     write each element of its single result once and never to read it, so that elementwise readers of the result can be
-    applied as it is written.
+    applied as it is written. One that `reuses` its operands many times reads them from memory: what makes them is never
+    computed inside it.
     """
 
     def register(build: Callable) -> Callable:
@@ -64,6 +67,8 @@ def direct(*mnemonics: str, writes_once: bool = False) -> Callable:
             DIRECT[m] = build
         if writes_once:
             WRITES_ONCE.update(mnemonics)
+        if reuses:
+            REUSES.update(mnemonics)
         return build
 
     return register
@@ -73,6 +78,12 @@ def writes_once() -> frozenset[str]:
     """Opaque operators whose results elementwise operations may join."""
     rules()
     return frozenset(WRITES_ONCE)
+
+
+def reuses() -> frozenset[str]:
+    """Opaque operators whose operands are read from memory."""
+    rules()
+    return frozenset(REUSES)
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,11 @@ HELPERS: dict[str, Helper] = {
     **_float_helpers("f32", "float", "uint32_t", "f"),
     **_float_helpers("f64", "double", "uint64_t", ""),
     **{name: helper for d in ("i8", "i16", "i32", "i64") for name, helper in _int_helpers(d).items()},
+    "dot4_i32": _one_line(
+        "int32_t tw_dot4_i32(int32_t w, int8_t a, int8_t b, int8_t c, int8_t d)",
+        "uint32_t u = (uint32_t)w;\n    return (int32_t)(u & 255u) * a + (int32_t)(u >> 8 & 255u) * b\n"
+        "        + (int32_t)(u >> 16 & 255u) * c + (int32_t)(u >> 24) * d;",
+    ),
     "mulhsi_i32": _one_line(
         "int32_t tw_mulhsi_i32(int32_t a, int32_t b)", "return (int32_t)(((int64_t)a * (int64_t)b) >> 32);"
     ),

@@ -5,16 +5,21 @@ place of the declarations. A sum of products is a loop of the schedule that is l
 name of one of `DOTS`:
 
     for l in vector(16): for q in unroll(4, notes={'dot': 'vnni512_us'}): acc[l] += x[k*4 + q] * w[k, l, q]
+
+``dot4(w, a, b, c, d)`` is such a sum for a word of four bytes, ``acc[l] += dot4(w[l], x[k], x[k+1], x[k+2], x[k+3])``:
+one instruction or a few, see `byte_words`.
 """
 
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from ...errors import CompileError
 from ...schedule.machine import DotProduct
 from ...schedule.nest import For, Store
-from ...tensor.expr import Expr, Load, Op
+from ...tensor.expr import Const, Expr, Load, Op
+from . import byte_words
 from .bf16 import DotEmitter
 from .host import CpuDescription
 from .values import Value
@@ -70,6 +75,35 @@ class IntegerEmitter(DotEmitter):
             return super().apply(e, args)
         args, width = self._even(args)
         return self.call(f"tw_mulhsi_{width}", args, Value("", "i32", width))
+
+    # ---- products of the bytes of words ----
+
+    def _emit(self, e: Expr, memo: dict[int, Value]) -> Value:
+        if isinstance(e, Op) and e.op == "dot4":
+            return self.word_product(e, Value(self.const(0, "i32"), "i32"))
+        return super()._emit(e, memo)
+
+    def word_product(self, e: Op, acc: Value) -> Value:
+        """``acc + dot4(w, x0, x1, x2, x3)``."""
+        word = self.expr(e.args[0])
+        args, width = self._even([acc, word, self.four_bytes(e.args[1:])])
+        mask = e.args[0].args[1] if isinstance(e.args[0], Op) and e.args[0].op == "andi" else None
+        small = isinstance(mask, Const) and mask.value >= 0 and mask.value & 0x80808080 == 0
+        return self.call(f"{byte_words.PREFIX}{7 if small else 8}_{width}", args, Value("", "i32", width))
+
+    def four_bytes(self, parts: tuple[Expr, ...]) -> Value:
+        """Four signed bytes as a word: read at once where they lie side by side, the same for all lanes."""
+        loads = [x for x in parts if isinstance(x, Load) and self.buffers[x.buffer].scope != "register"]
+        side_by_side = len(loads) == 4 and all(self.neighbours(x, y) for x, y in pairwise(loads))
+        if side_by_side and (self.vector is None or self.lane_stride(loads[0].buffer, loads[0].indices) == 0):
+            return self._word(loads[0], 4)
+        word: Value | None = None
+        for i, x in enumerate(parts):
+            part = self.elementwise("arith.extui", [self.expr(x)], "i32")
+            part = self.elementwise("arith.shli", [part, Value(self.const(8 * i, "i32"), "i32")], "i32")
+            word = part if word is None else self.elementwise("arith.ori", [word, part], "i32")
+        assert word is not None
+        return word
 
     # ---- sums of products ----
 
@@ -184,6 +218,8 @@ def _definition(name: str, description: CpuDescription) -> str:
         return _UPPER_WORD_IN_HALVES
     if name.startswith("tw_mulhsi_"):
         return _upper_word(name, int(name.rpartition("_")[2]))
+    if name.startswith(byte_words.PREFIX):
+        return byte_words.definition(name, description)
     body = _DOTS[name.removeprefix("tw_dot_")]
     return body.replace("@NAME", f"@{name}")
 

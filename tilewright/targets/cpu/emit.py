@@ -269,6 +269,10 @@ class Emitter(
             for acc, other in (v.args, v.args[::-1]):
                 if isinstance(acc, Load) and acc.buffer == t.buffer and acc.indices == t.indices:
                     return self.combine(v.op, self.expr(other), self.expr(acc), v.dtype)
+        if isinstance(v, Op) and v.op == "addi":
+            for acc, other in (v.args, v.args[::-1]):
+                if isinstance(other, Op) and other.op == "dot4":
+                    return self.word_product(other, self.expr(acc))
         if not (isinstance(v, Op) and v.op == "addf" and v.dtype in ("f32", "f64")):
             return None
         for acc, product in (v.args, v.args[::-1]):

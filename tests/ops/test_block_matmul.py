@@ -1,0 +1,171 @@
+"""Products with weights in blocks of a few bits (`MatMulNBits`): every form against the dequantized float64 product, on
+descriptions of processors with and without instructions for bytes."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+import tilewright as tw
+from tilewright.targets.cpu import CpuTarget
+from tilewright.targets.cpu.host import host
+
+HERE = host()
+MACHINES = {
+    "vnni": HERE,
+    "avx2": replace(
+        HERE,
+        cpu="x86-64-v3",
+        features=tuple(f for f in HERE.features if not f.startswith(("avx512", "amx", "avxvnni"))),
+        vector_bytes=32,
+        vector_registers=16,
+    ),
+    "plain": replace(
+        HERE,
+        cpu="x86-64",
+        features=tuple(f for f in HERE.features if f in ("cmov", "cx8", "sse", "sse2")),
+        vector_bytes=16,
+        vector_registers=16,
+    ),
+}
+NEEDS = {"vnni": "avx512vnni", "avx2": "avx2", "plain": "sse2"}
+
+
+@pytest.fixture
+def machine(request, monkeypatch):
+    """Compile for a processor; skipped where this one cannot run its code."""
+    name = getattr(request, "param", "vnni")
+    if NEEDS[name] not in HERE.features:
+        pytest.skip(f"needs {NEEDS[name]}")
+    monkeypatch.setattr(CpuTarget, "describe", lambda self: MACHINES[name])
+    return name
+
+
+def parts(x, bits):
+    """The numbers in bytes, the lowest bits first, along the last dimension."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    return ((x[..., None] >> shifts) & ((1 << bits) - 1)).reshape(*x.shape[:-1], -1)
+
+
+class Case:
+    """A random product: its model, its input, and what it stands for."""
+
+    def __init__(self, rows, n, k, bits=4, block=32, zero="none", level=0, bias=False, dtype=np.float32, seed=0):
+        rng = np.random.default_rng([seed, rows, n, k, bits, block])
+        blocks = -(-k // block)
+        w = rng.integers(0, 256, (n, blocks, block * bits // 8), dtype=np.uint8)
+        s = rng.uniform(0.01, 0.1, n * blocks).astype(dtype)
+        inputs = {"w": w, "s": s}
+        z = np.full((n, blocks), 1 << bits - 1, np.float64)
+        if zero == "packed":
+            inputs["z"] = rng.integers(0, 256, n * -(-blocks * bits // 8), dtype=np.uint8)
+            z = parts(inputs["z"].reshape(n, -1), bits)[:, :blocks].astype(np.float64)
+        elif zero == "floats":
+            inputs["z"] = rng.uniform(0, 1 << bits, n * blocks).astype(dtype)
+            z = inputs["z"].reshape(n, blocks).astype(np.float64)
+        names = ["x", "w", "s", "z" if "z" in inputs else "", "", "b" if bias else ""]
+        if bias:
+            inputs["b"] = rng.standard_normal(n).astype(dtype)
+        numbers = parts(w, bits).astype(np.float64)
+        weights = ((numbers - z[..., None]) * s.reshape(n, blocks, 1).astype(np.float64)).reshape(n, -1)[:, :k]
+        self.x = rng.standard_normal((rows, k)).astype(dtype)
+        self.expected = self.x.astype(np.float64) @ weights.T + inputs.get("b", np.zeros(1)).astype(np.float64)
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        node = helper.make_node(
+            "MatMulNBits", names, ["y"], domain="com.microsoft", K=k, N=n, bits=bits, block_size=block,
+            accuracy_level=level,
+        )  # fmt: skip
+        info = helper.make_tensor_value_info
+        arrays = [numpy_helper.from_array(v, name) for name, v in inputs.items()]
+        graph = helper.make_graph([node], "g", [info("x", kind, [rows, k])], [info("y", kind, [rows, n])], arrays)
+        opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+        self.model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+    def error(self, **options):
+        """The largest difference from the float64 product, relative to its largest element."""
+        (y,) = tw.compile(self.model, threads=options.pop("threads", 1), **options)(self.x)
+        assert y.shape == self.expected.shape and y.dtype == self.x.dtype
+        return abs(y.astype(np.float64) - self.expected).max() / abs(self.expected).max()
+
+
+#: the largest errors: f32 at level 0; at level 4 activations have 7 bits and a sign
+EXACT, ROUNDED = 5e-6, 2e-2
+#: (rows, columns, K): odd ones too, K that ends within a block, one tile and several
+SIZES = [(1, 64, 256), (3, 37, 100), (8, 130, 96), (17, 48, 65), (128, 33, 64)]
+
+
+@pytest.mark.parametrize("machine", MACHINES, indirect=True)
+@pytest.mark.parametrize("level", [0, 4])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_sizes(machine, size, level):
+    assert Case(*size, level=level, zero="packed" if size[0] % 2 else "none").error() < (ROUNDED if level else EXACT)
+
+
+@pytest.mark.parametrize("machine", ["vnni", "avx2"], indirect=True)
+@pytest.mark.parametrize("level", [0, 4])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("zero", ["none", "packed", "floats"])
+def test_bits_and_zero_points(machine, bits, zero, level):
+    error = Case(2, 35, 150, bits, 32, zero, level).error()
+    assert error < (ROUNDED if level else EXACT)
+    assert level == 0 or zero == "floats" or error > EXACT  # it is what was asked for
+
+
+@pytest.mark.parametrize("level", [0, 4])
+@pytest.mark.parametrize("block", [16, 32, 64, 128, 256])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_blocks(machine, bits, block, level):
+    assert Case(5, 40, 2 * block + 7, bits, block, "packed", level).error() < (ROUNDED if level else EXACT)
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_other_accuracy_levels_are_f32(machine, level):
+    assert Case(2, 32, 64, level=level).error() < EXACT
+
+
+@pytest.mark.parametrize("level", [0, 4])
+def test_bias_and_halves(machine, level):
+    assert Case(3, 40, 96, bias=True, level=level).error() < (ROUNDED if level else EXACT)
+    assert Case(3, 40, 96, bias=True, level=level, dtype=np.float16).error() < (ROUNDED if level else 1e-3)
+
+
+@pytest.mark.parametrize("level", [0, 4])
+def test_threads_agree(machine, level):
+    case = Case(5, 300, 128, level=level)
+    one, two = (tw.compile(case.model, threads=n)(case.x)[0] for n in (1, 2))
+    assert one.tobytes() == two.tobytes()
+
+
+def test_extreme_activations(machine):
+    case = Case(1, 32, 64, level=4)
+    assert not tw.compile(case.model)(np.zeros_like(case.x))[0].any()
+    large = tw.compile(case.model)(case.x * np.float32(1e30))[0]
+    np.testing.assert_allclose(large, tw.compile(case.model)(case.x)[0] * np.float32(1e30), rtol=1e-5)
+
+
+@pytest.mark.parametrize("level", [0, 4])
+@pytest.mark.parametrize("zero", ["none", "packed"])
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_c_target(zero, level):
+    assert Case(3, 37, 100, 4, 32, zero, level).error(target="c") < (ROUNDED if level else EXACT)
+
+
+def test_verified(machine):
+    """The operators' references agree with their kernels, and so does what they are decomposed into."""
+    for level in (0, 4):
+        case = Case(3, 40, 64, level=level, zero="packed")
+        tw.compile(case.model, verify=True, threads=1)
+
+
+def test_weights_are_not_dequantized(machine):
+    """What a program keeps and works in is not much more than the weights of the model."""
+    for level in (0, 4):
+        case = Case(8, 256, 1024, level=level)
+        program = tw.compile(case.model, threads=1).package.program
+        kept = sum(c.nbytes for c in program.constants)
+        assert kept < 1.3 * (256 * 1024 // 2 + 256 * 32 * 4), level
+        assert program.arena_size + program.scratch_size < 64 << 10
