@@ -12,6 +12,7 @@ import numpy as np
 from torch_mlir import ir
 
 from ..errors import UsageError
+from ..ir.context import BYTECODE
 from ..ir.graph import Graph
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -37,6 +38,10 @@ def load_source(source: Any, inputs: Mapping[str, Any] | None = None, lazy: bool
         return _specialized(load_mlir(source, "<text>"), shapes), "text"
     if isinstance(source, (str, os.PathLike)):
         return _load_file(Path(source), shapes, lazy)
+    if isinstance(source, bytes) and source.startswith(BYTECODE):
+        from .mlir import load_mlir
+
+        return _specialized(load_mlir(source, "<bytes>"), shapes), "module"
     from . import onnx
 
     return onnx.load(source, inputs=shapes, lazy=lazy), "model"

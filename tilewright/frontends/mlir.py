@@ -1,4 +1,5 @@
-"""MLIR text of other projects: StableHLO, TOSA and linalg on tensors enter at level 3; `tw` text is level 2 already."""
+"""MLIR of other projects: StableHLO (text and portable bytes), TOSA and linalg on tensors enter at level 3; text of the
+`tw` dialect is level 2 already."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ from ..ir.constants import ConstantTable
 from ..ir.context import parse, run_passes, use
 from ..ir.graph import INLINE_ELEMENTS, Graph, from_dense
 from ..ir.types import type_of
+from . import stablehlo
 
 #: passes that bring each dialect to linalg
 TO_LINALG = {
-    "stablehlo": "func.func(stablehlo-legalize-to-linalg)",
+    "stablehlo": "inline,func.func(stablehlo-legalize-to-linalg)",
     "tosa": "func.func(tosa-make-broadcastable,tosa-to-linalg-named,tosa-to-linalg,tosa-to-arith,tosa-to-tensor)",
 }
 #: what a level-3 function may contain besides arith and math
@@ -38,6 +40,7 @@ def load_mlir(text: str | bytes, source: str, constants: ConstantTable | None = 
     """Parse MLIR and bring it to the form the pipeline takes; ModelError or UnsupportedError says what is wrong."""
     module = parse(text, source)
     with use():
+        stablehlo.prepare(module)
         graph = Graph(module, constants or ConstantTable())
         _entry(graph, source)
         used = _dialects(module)
@@ -82,8 +85,9 @@ def _constants_out(graph: Graph) -> None:
     for op in graph.operations():
         if op.name == "arith.constant" and isinstance(op.results[0].type, ir.RankedTensorType):
             t = type_of(op.results[0])
-            if ir.DenseElementsAttr(op.attributes["value"]).is_splat:
-                continue
+            returned = any(use.owner.operation.name == "func.return" for use in op.results[0].uses)
+            if ir.DenseElementsAttr(op.attributes["value"]).is_splat and not returned:
+                continue  # kernels have the number in their code
             array = from_dense(op.attributes["value"], t)
             with ir.InsertionPoint(op):
                 symbol = None if array.size <= INLINE_ELEMENTS else graph.constants.add(array, "c")
@@ -95,10 +99,13 @@ def _constants_out(graph: Graph) -> None:
 def _check(graph: Graph, source: str) -> None:
     """UnsupportedError listing every kind of operation that level 3 does not have."""
     unknown: dict[str, int] = {}
+    main = graph.main.operation
 
     def visit(op: ir.Operation) -> ir.WalkResult:
         if op.name not in ALLOWED and op.name.partition(".")[0] not in ("arith", "math", "tw"):
             unknown[op.name] = unknown.get(op.name, 0) + 1
+        if op.name == "tensor.extract" and op.parent == main:
+            unknown["tensor.extract outside of linalg.generic"] = 1
         return ir.WalkResult.ADVANCE
 
     graph.module.operation.walk(visit)

@@ -13,7 +13,10 @@ from contextlib import contextmanager
 from types import ModuleType
 
 from torch_mlir import ir
+from torch_mlir._mlir_libs import _stablehlo
 
+#: how MLIR's bytecode begins
+BYTECODE = b"ML\xefR"
 _lock = threading.Lock()
 _context: ir.Context | None = None
 
@@ -33,6 +36,8 @@ def context() -> ir.Context:
                 ctx = ir.Context()
                 # Threads of MLIR's own pool gain nothing on small modules and would outlive a fork.
                 ctx.enable_multithreading(False)
+                _stablehlo.register_dialect(ctx)
+                _stablehlo.register_stablehlo_passes()
                 with ctx:
                     dialect.load()
                 _context = ctx
@@ -58,10 +63,17 @@ def parse(text: str | bytes, source: str = "<text>") -> ir.Module:
     ctx = context()
     with ctx:
         try:
+            if is_portable(text):
+                return _stablehlo.deserialize_portable_artifact(ctx, text)
             return ir.Module.parse(text)
         except ir.MLIRError as e:
             diagnostics = "; ".join(f"{_place(d.location)}: {d.message}" for d in e.error_diagnostics) or str(e)
             raise ModelError(f"{source} is not valid MLIR: {diagnostics}", stage="parse") from None
+
+
+def is_portable(data: str | bytes) -> bool:
+    """Whether these are the bytes of StableHLO's versioned form, which other versions can read, too."""
+    return isinstance(data, bytes) and data.startswith(BYTECODE) and b"StableHLO_v" in data[:64]
 
 
 def _place(location: ir.Location) -> str:
