@@ -1,4 +1,4 @@
-"""StableHLO operators for which MLIR's own way to linalg gives what has no loop nest: they are written as others first."""
+"""StableHLO operators for which MLIR's way to linalg gives what has no loop nest: they are written as others first."""
 
 from __future__ import annotations
 
