@@ -3,6 +3,7 @@ compilation."""
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import re
@@ -29,7 +30,7 @@ from tilewright.tune.measure import Meter, machine_of
 from tilewright.tune.recheck import recheck
 from tilewright.tune.space import Candidate, Space
 from tilewright.tune.tasks import extract_tasks, task_of
-from tilewright.tune.tuner import Tuner
+from tilewright.tune.tuner import TaskReport, Tuner, TuneReport
 
 pytest.importorskip("lightgbm")
 ROOT = Path(__file__).resolve().parents[2]
@@ -242,3 +243,17 @@ def test_interrupt_ends_with_what_there_is(tmp_path):
     report = tuner.run(100)
     assert report.interrupted and report.trials == len(db.measurements(tuner.numbers[0])) > 0
     assert kernel_key(small()).kernel == db.rows()[0].kernel
+
+
+def test_the_display_shows_layers_and_leaves_room_for_every_column():
+    from rich.console import Console
+
+    from tilewright.cli.tune import _live_table
+
+    tasks = [TaskReport("winograd_conv_add_relu_" * 3, 3, 0.0123, 400, trials=5, layers=("/layer1/conv[1]/Conv",))]
+    tasks[0].ratio, tasks[0].decisions = 0.5, {f"decision{i}": i for i in range(20)}
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(_live_table(TuneReport(tasks, trials=5), 0, 0.33, 50.0, 100, 40))
+    shown = console.export_text()
+    assert "searching, 5 trials" in shown and "about 102 s left" in shown
+    assert "/layer1/conv[1]" in shown and "12.300" in shown and "2.00x" in shown and "decision0=0" in shown

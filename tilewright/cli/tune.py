@@ -179,32 +179,52 @@ def _display() -> Iterator[Any]:
         return
     from rich.console import Console
     from rich.live import Live
+    from rich.text import Text
 
-    console = Console(stderr=True)
-    with Live(console=console, refresh_per_second=4, transient=True) as live:
-        yield lambda report, at, used: live.update(_live_table(report, at, used, console.height))
+    console, begin = Console(stderr=True), time.monotonic()
+
+    def show(report: TuneReport, at: int | None, used: float) -> None:
+        live.update(_live_table(report, at, used, time.monotonic() - begin, *console.size))
+
+    first = Text("compiling and running the model, to see where its time goes ...")
+    with Live(first, console=console, refresh_per_second=4, transient=True) as live:
+        yield show
 
 
-def _live_table(report: TuneReport, at: int | None, used: float, height: int) -> Any:
-    """Best so far a task, the task at work marked, and the time left."""
+def _time_left(elapsed: float, used: float) -> str:
+    """What is left of the budget, by what its first part took.
+
+    >>> _time_left(100, 0.5), _time_left(600, 0.25), _time_left(10, 0.001)
+    (', about 100 s left', ', about 30 min left', '')
+    """
+    if used < 0.01:
+        return ""
+    left = elapsed * (1 - used) / used
+    return f", about {left:.0f} s left" if left < 120 else f", about {left / 60:.0f} min left"
+
+
+def _live_table(report: TuneReport, at: int | None, used: float, elapsed: float, width: int, height: int) -> Any:
+    """Best so far a task with its layers, the task at work marked; what is being done, and the time left."""
+    from rich.markup import escape
     from rich.table import Table
 
-    left = f"about {report.seconds * (1 - used) / used:.0f} s left" if used > 0.02 else ""
-    work = report.doing or f"{report.trials} trials  all kernels {report.speedup:.3f}x"
-    drawn = Table(
-        title=f"{used:.0%} of the budget, {left}  {work}",
-        title_justify="left",
-    )
-    for heading in ("", "kernel", "ms", "trials", "best", "schedule"):
-        drawn.add_column(heading, justify="right" if heading in ("ms", "trials", "best") else "left", no_wrap=True)
+    phase = report.doing or (f"searching, {report.trials} trials" if at is not None else "racing the tuned model")
+    title = f"{phase}; all kernels {report.speedup:.3f}x; {used:.0%} of the budget{_time_left(elapsed, used)}"
+    drawn = Table(title=title, title_justify="left")
+    drawn.add_column("", min_width=1)
+    rest = max(width - 48, 30)  # of a line, without the numbers and the rules between columns
+    for heading in ("kernel", "layers"):
+        drawn.add_column(heading, no_wrap=True, overflow="ellipsis", max_width=rest // 3)
+    for heading, least in (("ms", 9), ("trials", 6), ("best", 6)):
+        drawn.add_column(heading, justify="right", no_wrap=True, min_width=least)
+    drawn.add_column("schedule", no_wrap=True, overflow="ellipsis", max_width=rest // 3)
     order = sorted(range(len(report.tasks)), key=lambda i: (i != at, -report.tasks[i].seconds))
     for i in order[: max(4, height - 8)]:
         t = report.tasks[i]
         best = f"{1 / t.ratio:.2f}x" if t.ratio < 1 else "-"
         choices = " ".join(f"{k}={v}" for k, v in t.decisions.items())
-        drawn.add_row(
-            ">" if i == at else "", t.label, f"{t.seconds * 1e3:.3f}", str(t.trials), best, choices or t.problem
-        )
+        cells = [t.label, ", ".join(t.layers), f"{t.seconds * 1e3:.3f}", str(t.trials), best, choices or t.problem]
+        drawn.add_row(">" if i == at else "", *map(escape, cells))
     return drawn
 
 

@@ -58,6 +58,8 @@ class TaskReport:
     ratio: float = 1.0
     decisions: dict[str, Any] = field(default_factory=dict)
     problem: str = ""
+    #: the model's layers that it computes
+    layers: tuple[str, ...] = ()
 
     @property
     def saved(self) -> float:
@@ -266,7 +268,8 @@ class Tuner:
         ]
         self.incumbents: list[Candidate] = [s.space.default for s in self.searches]
         entries = [
-            TaskReport(t.label, t.calls, t.seconds, p.space) for t, p in zip(self.tasks, self.progress, strict=True)
+            TaskReport(t.label, t.calls, t.seconds, p.space, layers=t.names)
+            for t, p in zip(self.tasks, self.progress, strict=True)
         ]
         self.report = TuneReport(entries)
         self.others: list[tuple[tuple[float, ...], float]] = []
