@@ -22,6 +22,7 @@ from typing import Any
 from .dtypes import NUMPY
 from .errors import UsageError
 from .tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, floordiv, mod, neutral, variables, walk
+from .tensor.inside import outside
 from .tensor.kernel import Kernel, Stage
 
 _FLOATS = ("f64", "f32", "f16", "bf16")
@@ -180,6 +181,14 @@ def compute(shape: Sequence[int], body: Callable[..., Any], name: str | None = N
     >>> k = reduce_axis(8, "k")
     >>> compute((4,), lambda i: sum(x[i, k], k), "total").shape
     (4,)
+
+    UsageError if it reads outside of a tensor, or if an index that depends on data may (`tensor.inside`):
+
+    >>> compute((4,), lambda i: x[i + 1, 0], "y")
+    Traceback (most recent call last):
+        ...
+    tilewright.errors.UsageError: y goes out of bounds: index 0 of x, (i_y + 1), is 1 to 4, but x has 4 elements there
+      hint: ...
     """
     sizes, label = _shape(shape), _unique(name, "t")
     names = [p.name for p in inspect.signature(body).parameters.values() if p.default is p.empty]
@@ -211,7 +220,20 @@ def compute(shape: Sequence[int], body: Callable[..., Any], name: str | None = N
         raise UsageError(
             f"{label} uses an element of {', '.join(sorted(unknown))} that was taken outside of its function"
         )
-    return Tensor(label, sizes, dtype, Stage(label, tuple(dims), (target,), reduction), False, read)
+    stage = Stage(label, tuple(dims), (target,), reduction)
+    _check_inside(stage, {label: sizes, **{t.name: t.shape for t in read.values()}})
+    return Tensor(label, sizes, dtype, stage, False, read)
+
+
+def _check_inside(stage: Stage, shapes: dict[str, tuple[int, ...]]) -> None:
+    """UsageError if a stage reads or writes outside of its buffers, or may."""
+    found = outside(stage, shapes)
+    if found:
+        raise UsageError(
+            f"{stage.name} goes out of bounds: {found}",
+            hint="te.where((i >= 0) & (i < n), x[i], 0.0) reads only what is there, "
+            "te.minimum(te.maximum(i, 0), n - 1) keeps an index inside",
+        )
 
 
 # ---- reductions and functions --------------------------------------------------------------------------------------
@@ -492,6 +514,8 @@ def from_nest(text: str, constants: Sequence[str] = ()) -> Kernel:
     unknown = set(constants) - {p.name for p in nest.params}
     if unknown:
         raise UsageError(f"{', '.join(sorted(unknown))} is no parameter of {nest.name}")
+    for stage in stages:
+        _check_inside(stage, {n: b.shape for n, b in nest.buffers().items()})
     made = tuple(b for b in nest.buffers().values() if b.scope != "param")
     return Kernel(nest.name, nest.params, nest.outputs, made, tuple(stages), frozenset(constants))
 

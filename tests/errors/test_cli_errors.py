@@ -50,7 +50,7 @@ def test_malformed_shape(capsys, shape):
 def test_output_folder_is_missing(capsys, tmp_path):
     code, lines = failure(capsys, "compile", "m.onnx", "-o", tmp_path / "no" / "m.tw")
     assert code == 2
-    assert lines[0].startswith("error: cannot write the result to ") and "does not exist" in lines[0]
+    assert lines[0].startswith("error: cannot write the package to ") and "does not exist" in lines[0]
 
 
 def test_output_is_a_folder(capsys, tmp_path):

@@ -120,6 +120,84 @@ def test_mistakes_are_explained(make, words):
         assert words in str(error.value)
 
 
+X = te.placeholder((12,), "x")
+AT = te.placeholder((12,), "at", dtype="i64")
+INSIDE = {
+    "guard": lambda i: te.where((i >= 2) & (i < 6), X[i - 2], 0.0),
+    "guard by a sum": lambda i: te.where((i * 2 - 3 >= 0) & (i * 2 - 3 < 12), X[i * 2 - 3], 0.0),
+    "equal": lambda i: te.where((i * 100).equal(300), X[i], 0.0),
+    "clamped": lambda i: X[te.minimum(te.maximum(i - 5, 0), 11)],
+    "quotient and remainder": lambda i: X[i // 4 * 4 + i % 4],
+    "only by trying": lambda i: X[i * 3 - (i * 5) // 2],
+    "only by trying, guarded": lambda i: te.where((i * i) // 2 < 12, X[i * i // 2], 0.0),
+    "data, clamped": lambda i: X[te.minimum(te.maximum(AT[i], 0), 11)],
+    "data, guarded": lambda i: te.where((AT[i] >= 0) & (AT[i] < 12), X[AT[i]], 0.0),
+    "data, one bit": lambda i: X[te.cast(X[i] > 0.0, "i64") * 11],
+}
+OUTSIDE = {
+    "above": lambda i: X[i + 1],
+    "below": lambda i: X[i - 1],
+    "far": lambda i: X[i + (1 << 40)],
+    "guarded too widely": lambda i: te.where(i < 11, X[i + 2], 0.0),
+    "the other arm": lambda i: te.where(i < 2, 0.0, X[i - 2]),
+    "another condition": lambda i: te.where(X[i] > 0.0, X[i - 1], 0.0),
+    "in a condition": lambda i: te.where(X[i + 1] > 0.0, X[i], 0.0),
+    "in an index": lambda i: X[te.minimum(te.maximum(AT[i + 1], 0), 11)],
+    "data": lambda i: X[AT[i]],
+    "data, clamped on one side": lambda i: X[te.minimum(AT[i], 11)],
+    "data that wraps": lambda i: X[te.minimum(te.maximum(AT[i], 0) + (1 << 62) * 2 - 1, 11)],
+    "negative remainder": lambda i: X[(3 - i) % 12],
+}
+
+
+@pytest.mark.parametrize("body", INSIDE.values(), ids=INSIDE)
+def test_what_lies_inside_is_taken(body):
+    kernel = te.kernel(te.compute((12,), body, "y"), inputs=(X, AT))
+    x, at = array(12), RNG.integers(-20, 20, 12)
+    np.testing.assert_array_equal(tw.Schedule(kernel).build(threads=1)(x, at), run(kernel, x, at)[0])
+
+
+@pytest.mark.parametrize("body", OUTSIDE.values(), ids=OUTSIDE)
+def test_what_may_lie_outside_is_refused(body):
+    with pytest.raises(
+        UsageError, match=r"y goes out of bounds: index 0 of (x|at), .*(elements|cannot be shown)"
+    ):
+        te.compute((12,), body, "y")
+
+
+def test_reductions_and_nests_are_checked_too():
+    k = te.reduce_axis(3, "k")
+    with pytest.raises(UsageError, match="is 0 to 13, but x has 12"):
+        te.compute((12,), lambda i: te.sum(X[i + k], k), "y")
+    assert te.compute((10,), lambda i: te.sum(X[i + k], k), "y").shape == (10,)
+    text = "def k(x: f32[4], y: out(f32[4])):\n    for i in serial(4):\n        s0: y[i{}] = negf(x[i])"
+    te.from_nest(text.format(""))
+    with pytest.raises(UsageError, match=r"index 0 of y, \(i \+ 2\), is 2 to 5, but y has 4"):
+        te.from_nest(text.format(" + 2"))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_indices_are_taken_if_they_lie_inside(seed):
+    rng = np.random.default_rng(seed)
+    n, m, size = (int(v) for v in rng.integers(2, 9, 3))
+    a, b, c = (int(v) for v in rng.integers(-3, 4, 3))
+    d, e = (int(v) for v in rng.integers(1, 5, 2))
+    x = te.placeholder((size,), "x")
+    i, j = np.meshgrid(range(n), range(m), indexing="ij")
+    index = (a * i + b * j + c) // d + np.minimum(i * e, j)
+    holds = i * a <= j + c
+
+    def body(p, q):
+        at = (p * a + q * b + c) // d + te.minimum(p * e, q)
+        return te.where(p * a <= q + c, x[at], 0.0)
+
+    if np.all((index >= 0) & (index < size) | ~holds):
+        te.compute((n, m), body, "y")
+    else:
+        with pytest.raises(UsageError, match="out of bounds"):
+            te.compute((n, m), body, "y")
+
+
 def test_from_mlir():
     text = """func.func @main(%x: tensor<4x8xf32>, %y: tensor<4x8xf32>) -> tensor<4x8xf32> {
       %0 = "tw.add"(%x, %y) : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
