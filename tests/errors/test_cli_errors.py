@@ -3,7 +3,9 @@
 import subprocess
 import sys
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from tilewright.cli import main
 from tilewright.errors import CompileError, UsageError
@@ -168,3 +170,32 @@ def test_closed_pipe_is_no_traceback():
     command = f"{sys.executable} -m tilewright opt --list | head -c 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
     assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def relu(tmp_path):
+    """Files with relu of two rows, and of any number of rows."""
+
+    def write(rows):
+        path = tmp_path / f"relu_{rows}.onnx"
+        x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [rows, 3]) for n in "xy")
+        graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "net", [x], [y])
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+        return path
+
+    return write
+
+
+def test_what_cannot_be_tuned(capsys, relu):
+    code, lines = failure(capsys, "tune", relu("n"), "--trials", 1, "--no-pretrained")
+    assert code == 2
+    assert "whose shapes are known at run time only cannot be tuned: x: f32[n, 3]" in lines[-3]
+    assert "--shape" in lines[-1]
+    code, lines = failure(capsys, "tune", relu(2), "--trials", 1, "--target", "cortex-m4")
+    assert code == 2 and "target cortex-m4 cannot be tuned" in lines[-3]
+
+
+def test_what_cannot_be_profiled(capsys, relu):
+    code, lines = failure(capsys, "profile", relu(2), "--target", "cortex-m4")
+    assert code == 2
+    assert lines[0] == "error: code for cortex-m4 does not run in this process" and "--emulate" in lines[-1]

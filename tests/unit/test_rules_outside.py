@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from tilewright import te
-from tilewright.errors import UsageError
+from tilewright.cli import main
+from tilewright.errors import CompileError, UsageError
 from tilewright.schedule import rules
 from tilewright.schedule.schedule import Schedule, ScheduleError
 from tilewright.targets.cpu.host import CpuDescription
@@ -74,3 +75,32 @@ def test_entry_points_are_found_and_checked(own, monkeypatch):
     rules.rules.cache_clear()
     with pytest.raises(UsageError, match=r"entry point 'e' of tilewright\.rules is no new rule"):
         rules.schedule(kernel(), MACHINE)
+
+
+def test_a_failing_rule_is_named_with_its_kernel(own, monkeypatch):
+    def fails(k, m, d=None):
+        return {}["absent"]
+
+    rules.register(rule(fails))
+    with pytest.raises(CompileError, match=r"rule 'mine' fails on kernel kernel: KeyError: 'absent' \(.*test_rules"):
+        rules.schedule(kernel(), MACHINE)
+    rules.register(rule(lambda k, m, d=None: None))
+    with pytest.raises(CompileError, match="rule 'mine' fails on kernel kernel: it gave None, not a Schedule or a"):
+        rules.schedule(kernel(), MACHINE)
+    entry = SimpleNamespace(name="e", value="package:rule", load=lambda: fails(None, None))
+    monkeypatch.setattr(rules.metadata, "entry_points", lambda group: [entry])
+    rules.rules.cache_clear()
+    with pytest.raises(UsageError, match=r"entry point 'e' of tilewright\.rules cannot be loaded: KeyError: 'absent'"):
+        rules.schedule(kernel(), MACHINE)
+
+
+def test_a_failing_rule_is_no_bug_of_ours(own, tmp_path, capsys):
+    rules.register(rule(lambda k, m, d=None: 1 // 0))
+    file = tmp_path / "g.mlir"
+    file.write_text("""func.func @main(%x: tensor<4xf32> {tw.name = "x"}) -> (tensor<4xf32> {tw.name = "y"}) {
+      %0 = "tw.exp"(%x) : (tensor<4xf32>) -> tensor<4xf32>
+      return %0 : tensor<4xf32> }""")
+    assert main(["compile", str(file), "-o", str(tmp_path / "m.tw")]) == 6
+    said = capsys.readouterr().err
+    assert "rule 'mine' fails on kernel exp" in said and "ZeroDivisionError" in said
+    assert "not part of Tilewright" in said and "bug" not in said

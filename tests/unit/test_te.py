@@ -159,9 +159,7 @@ def test_what_lies_inside_is_taken(body):
 
 @pytest.mark.parametrize("body", OUTSIDE.values(), ids=OUTSIDE)
 def test_what_may_lie_outside_is_refused(body):
-    with pytest.raises(
-        UsageError, match=r"y goes out of bounds: index 0 of (x|at), .*(elements|cannot be shown)"
-    ):
+    with pytest.raises(UsageError, match=r"y goes out of bounds: index 0 of (x|at), .*(elements|cannot be shown)"):
         te.compute((12,), body, "y")
 
 

@@ -356,9 +356,10 @@ def db_prune(
     toolchain = None
     if old:
         from ..targets.base import find
+        from ..tune.measure import tuning_of
 
         chosen = find(target)
-        toolchain = chosen.tuning().measured_on(chosen.describe())[1]  # type: ignore[attr-defined]
+        toolchain = tuning_of(chosen)().measured_on(chosen.describe())[1]
     data = _existing(db)
     deleted = data.prune(
         toolchain=toolchain, keep_measurements=not measurements, older_than=None if days is None else days * 86400

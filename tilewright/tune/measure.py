@@ -15,7 +15,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -135,9 +135,21 @@ class Runner:
                     stream.close()  # type: ignore[union-attr]
 
 
+def tuning_of(target: Target) -> Callable[[], Tuning]:
+    """What makes the `Tuning` of a target; UsageError if it has none."""
+    tuning = getattr(target, "tuning", None)
+    if tuning is None:
+        raise UsageError(
+            f"target {target.name} cannot be tuned: its kernels are not measured on this machine",
+            stage="tune",
+            hint="tune for target cpu, or give the target a `tuning` (tilewright.targets.base.Tuning)",
+        )
+    return tuning
+
+
 def machine_of(target: Any, description: Any, threads: int) -> Machine:
     """What results of a target are valid for."""
-    features, toolchain = target.tuning().measured_on(description)
+    features, toolchain = tuning_of(target)().measured_on(description)
     return Machine(target.name, features, threads, toolchain)
 
 
@@ -150,13 +162,7 @@ class Meter:
     def __init__(
         self, target: Target, threads: int, *, jobs: int | None = None, timeout: float = 20.0, seconds: float = 0.3
     ) -> None:
-        tuning = getattr(target, "tuning", None)
-        if tuning is None:
-            raise UsageError(
-                f"target {target.name} cannot be tuned",
-                stage="tune",
-                hint="it has no `tuning` (tilewright.targets.base.Tuning)",
-            )
+        tuning = tuning_of(target)
         self.target, self.threads, self.jobs, self.timeout, self.seconds = target, threads, jobs, timeout, seconds
         self.description = target.describe()
         self.tuning: Tuning = tuning()

@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..errors import UsageError
 from ..ir.context import use
 from ..tensor.kernel import Kernel
 from ..tensor.read import read_kernel
 from .database import Machine
 from .key import Key, kernel_key
 from .runner import Subject
+
+if TYPE_CHECKING:
+    from ..runtime.executable import Executable
 
 
 @dataclass
@@ -56,15 +60,30 @@ def fused_kernels(source: Any, **options: Any) -> list[Kernel]:
         return [read_kernel(f) for f in graph.functions()]
 
 
+def compiled(source: Any, **options: Any) -> tuple[Any, Executable]:
+    """A model as it is compiled now, with the state of the compilation; UsageError if shapes of it are open."""
+    from ..compiler import compile_state
+    from ..runtime.executable import Executable
+
+    state, executable = compile_state(source, **options)
+    if isinstance(executable, Executable):
+        return state, executable
+    open_ = "; ".join(map(str, executable.inputs))
+    raise UsageError(
+        f"a model whose shapes are known at run time only cannot be tuned: {open_}",
+        stage="tune",
+        hint="fix its inputs with --shape NAME=1x128 (inputs={name: shape}), one tuning for each size that matters",
+    )
+
+
 def extract_tasks(source: Any, **options: Any) -> list[Task]:
     """The tasks of a model, compiled as it is now and measured on random inputs; the most costly first.
 
     Kernels of equal structure are one task. `options` are those of `tilewright.compile`.
     """
-    from ..compiler import compile_state
     from ..report.compare import random_inputs
 
-    state, executable = compile_state(source, **options)
+    state, executable = compiled(source, **options)
     inputs = random_inputs([(i.name, i.shape, i.numpy_dtype) for i in executable.inputs], 0)
     runs = executable.time_calls([inputs[i.name] for i in executable.inputs], runs=12)
     seconds = np.quantile(runs, 0.25, axis=0)  # what other processes take from us is never negative

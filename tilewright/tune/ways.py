@@ -17,6 +17,7 @@ from ..graph.winograd import WAYS, Layer, choose
 from .database import Database, Machine, Measurement, Result
 from .key import layer_key
 from .recheck import by_kernel, inputs_of
+from .tasks import compiled
 
 #: to be kept, a way must take no more of the estimated one's time, in the median of the rounds of two executables
 KEEP = 0.97
@@ -120,9 +121,7 @@ class Ways:
         return (max(ratio, 1.0) if np.median(whole) >= 1.0 else ratio), float(np.median(old))
 
     def _compile(self, ways: dict[str, str]) -> tuple[Any, Any]:
-        from ..compiler import compile_state
-
-        return compile_state(self.source, keep=False, **{**self.options, "tuned": False, "ways": ways})
+        return compiled(self.source, keep=False, **{**self.options, "tuned": False, "ways": ways})
 
 
 def _differing(old: dict[str, float], new: dict[str, float]) -> tuple[float, float, float]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...errors import CompileError, UsageError
+from ...errors import CompileError, TilewrightError, UsageError
 from ...tensor.kernel import Kernel
 from ..decisions import Decisions
 from ..machine import Machine
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ..schedule import Schedule
 
 ENTRY_POINTS = "tilewright.rules"
+_PACKAGE = __name__.partition(".")[0] + "."
 #: rules from outside the package, by name
 _ADDED: dict[str, Any] = {}
 #: how a loop nest that is built directly asks for a decision: name, candidates, default (`Schedule.sample_choice`)
@@ -129,7 +131,14 @@ def rules() -> list[Rule]:
     """All rules in the order they are tried: the modules here, entry points, what was registered."""
     found = {rule.NAME: rule for rule in _own()}
     for entry in metadata.entry_points(group=ENTRY_POINTS):
-        rule = entry.load()
+        try:
+            rule = entry.load()
+        except Exception as e:
+            raise UsageError(
+                f"entry point {entry.name!r} of {ENTRY_POINTS} cannot be loaded: {type(e).__name__}: {e}",
+                stage="schedule",
+                hint=f"it is {entry.value}; mend or uninstall the package that has it",
+            ) from e
         if not all(hasattr(rule, a) for a in ("NAME", "PRIORITY", "apply")) or rule.NAME in found:
             raise UsageError(
                 f"entry point {entry.name!r} of {ENTRY_POINTS} is no new rule", hint=f"it is {entry.value}"
@@ -140,8 +149,29 @@ def rules() -> list[Rule]:
 
 def all_ours() -> bool:
     """Whether all rules and loop nests are of this package: only then does its source say what they do."""
-    ours = __name__.partition(".")[0] + "."
-    return len(rules()) == len(_own()) and all(f.__module__.startswith(ours) for f in DIRECT.values())
+    return len(rules()) == len(_own()) and all(f.__module__.startswith(_PACKAGE) for f in DIRECT.values())
+
+
+def _outsider(rule: Any, kernel: Kernel) -> str | None:
+    """What of a rule is from outside the package, in words; None if nothing is."""
+    build = DIRECT.get(kernel.opaque.mnemonic) if kernel.opaque is not None else None
+    if build is not None and not build.__module__.startswith(_PACKAGE) and rule.NAME == "opaque":
+        return f"the loop nest of tw.{kernel.opaque.mnemonic} from {build.__module__}"  # type: ignore[union-attr]
+    return None if any(rule is own for own in _own()) else f"rule {rule.NAME!r}"
+
+
+def _failed(culprit: str, kernel: Kernel, why: str) -> CompileError:
+    return CompileError(
+        f"{culprit} fails on kernel {kernel.name}: {why}",
+        stage="schedule",
+        hint="it is not part of Tilewright: mend it, or let it return why it does not apply (docs/add_a_rule.md)",
+    )
+
+
+def _place(e: BaseException) -> str:
+    """File and line where an exception was raised."""
+    frames = traceback.extract_tb(e.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}"
 
 
 def direct_operators() -> frozenset[str]:
@@ -152,7 +182,7 @@ def direct_operators() -> frozenset[str]:
 
 def schedule(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Scheduled:
     """The default schedule of a kernel, or the one with other `decisions` (name -> value) of the rule that applies."""
-    from ..schedule import ScheduleError
+    from ..schedule import Schedule, ScheduleError
 
     refused: list[tuple[str, str]] = []
     for module in rules():
@@ -160,6 +190,13 @@ def schedule(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> S
             result = module.apply(kernel, machine, decisions)
         except ScheduleError as e:  # a step that is not legal here
             result = e.message
+        except Exception as e:
+            culprit = _outsider(module, kernel)
+            if culprit is None or isinstance(e, TilewrightError):
+                raise
+            raise _failed(culprit, kernel, f"{type(e).__name__}: {e} ({_place(e)})") from e
+        if not isinstance(result, (str, Schedule)):
+            raise _failed(f"rule {module.NAME!r}", kernel, f"it gave {result!r}, not a Schedule or a reason")
         if not isinstance(result, str):
             return Scheduled(result, module.NAME, tuple(refused))
         refused.append((module.NAME, result))

@@ -81,5 +81,7 @@ class Elsewhere:
             hint="simulate it: --emulate, or Executable.emulate; or export it for a board with Executable.export",
         )
 
+    timed = context
+
 
 TARGETS = [McuTarget(m) for m in MACHINES]
