@@ -199,3 +199,24 @@ def test_what_cannot_be_profiled(capsys, relu):
     code, lines = failure(capsys, "profile", relu(2), "--target", "cortex-m4")
     assert code == 2
     assert lines[0] == "error: code for cortex-m4 does not run in this process" and "--emulate" in lines[-1]
+
+
+def test_no_option_is_ignored(capsys, relu, tmp_path):
+    package, graph = tmp_path / "m.tw", tmp_path / "g.mlir"
+    assert main(["compile", str(relu(2)), "-o", str(package), "--threads", "1"]) == 0
+    graph.write_text(RETURNS_ARGUMENT)
+    capsys.readouterr()
+    for given in (["--precision", "bf16"], ["--target", "cpu"], ["--no-winograd"], ["--time"], ["--shape", "x=2x3"]):
+        for command in ("run", "explain", "profile"):
+            code, lines = failure(capsys, command, package, *given)
+            assert code == 2 and lines[0].startswith(f"error: {given[0]} has no meaning for ")
+    for given in (["--verify"], ["--precision", "f32"], ["--stop-after", "fuse"], ["--dump", tmp_path], ["--no-cache"]):
+        code, lines = failure(capsys, "opt", graph, "--pass", "cse", *given)
+        assert code == 2 and lines[0] == f"error: {given[0]} has no meaning when passes run on a file"
+        assert "--from STAGE" in lines[-1]
+    code, lines = failure(capsys, "opt", graph, "--pass", "cse,dce", "--print-after", "fold")
+    assert code == 2 and "'fold' is no pass that runs" in lines[0] and "cse, dce" in lines[-1]
+    code, lines = failure(capsys, "run", relu(2), "--stop-after", "fuse", "-o", "y.npz")
+    assert code == 2 and "leaves nothing to run" in lines[0]
+    code, lines = failure(capsys, "run", relu(2), "--emulate", "--repeat", 3)
+    assert code == 2 and "--repeat has no meaning with --emulate" in lines[0]

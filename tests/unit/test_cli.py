@@ -114,3 +114,14 @@ def test_doctor_finds_this_installation_sound(capsys, tmp_path, monkeypatch):
     text = capsys.readouterr().out
     assert re.search(r"^ok +LLVM: .*ran it$", text, re.M)
     assert "problem" not in text
+
+
+def test_opt_prints_and_times_passes(tmp_path, capsys):
+    file = tmp_path / "graph.mlir"
+    file.write_text(DOUBLED)
+    assert main(["opt", str(file), "--pass", "cse,dce,mlir:canonicalize", "--print-after", "cse", "--time"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("// ---- after ") == 1 and "// ---- after cse ----\n" in said and "tw.softmax" in said
+    assert len(re.findall(r"^\S+ +\d+\.\d{3} s$", said, re.M)) == 3
+    assert main(["opt", str(file), "--pass", "cse,dce", "--print-after", "all"]) == 0
+    assert capsys.readouterr().err.count("// ---- after ") == 2

@@ -17,6 +17,8 @@ from ..errors import TilewrightError, UsageError
 from ..options import Options, parse_size
 
 _debug = False
+#: options of a compilation that the command line has, in the order of `_compile_options`
+_given: list[str] = []
 
 
 def debug_wanted() -> bool:
@@ -252,6 +254,13 @@ def _compile_options(
     }
 
 
+def refuse_options(keep: Iterable[str], why: str, hint: str | None = None) -> None:
+    """UsageError if an option of a compilation was given that is not in `keep`: none is ignored in silence."""
+    for name in _given:
+        if name not in (*keep, "debug"):
+            raise UsageError(f"--{name.replace('_', '-')} has no meaning {why}", stage="command line", hint=hint)
+
+
 def with_compile_options(command: Callable) -> Callable:
     """Replace the parameter `options` of a command by one command-line option for each option of a compilation."""
     shared = inspect.signature(_compile_options, eval_str=True).parameters
@@ -259,11 +268,14 @@ def with_compile_options(command: Callable) -> Callable:
 
     @functools.wraps(command)
     def wrapped(**given: Any) -> Any:
+        context = given.pop("context")
+        _given[:] = [n for n in shared if getattr(context.get_parameter_source(n), "name", "") == "COMMANDLINE"]
         options = _compile_options(**{name: given.pop(name) for name in shared})
         return command(**given, options=options)
 
     keep = [p.replace(kind=p.KEYWORD_ONLY) for n, p in own.items() if n != "options"]
     extra = [p.replace(kind=p.KEYWORD_ONLY) for p in shared.values()]
+    extra.append(inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
     wrapped.__signature__ = inspect.Signature([*keep, *extra])  # type: ignore[attr-defined]
     del wrapped.__wrapped__  # typer reads the annotations of what is wrapped
     wrapped.__annotations__ = {p.name: p.annotation for p in (*keep, *extra)}

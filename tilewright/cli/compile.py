@@ -13,7 +13,7 @@ import typer
 
 from ..errors import UsageError
 from . import app, data
-from .common import check_writable, note, table, with_compile_options
+from .common import check_writable, note, refuse_options, table, with_compile_options
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="An ONNX file or MLIR text (.mlir).", show_default=False)]
 ModelOrPackage = Annotated[
@@ -40,10 +40,11 @@ def obtain(source: str, options: dict[str, Any]) -> Any:
         result = tw.compile(source, **options)
         report_verified(result, options)
         return result
-    for name in ("print_after", "stop_after", "dump", "inputs", "verify"):
-        if options[name]:
-            flag = "--shape" if name == "inputs" else f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag} has no meaning for {source!r}, which is compiled already", stage="command line")
+    refuse_options(
+        ["threads"],
+        f"for {source!r}, which is compiled already",
+        "give it when the package is made: tilewright compile",
+    )
     return tw.load(source, threads=options["threads"])
 
 
@@ -179,6 +180,10 @@ def run(
       tilewright run model.tw --input in.npz --check expected.npz --rtol 1e-4
       tilewright run model.onnx --threads 2 --repeat 20
     """
+    if options["stop_after"] is not None and (output, check, repeat, emulate) != (None, None, 1, False):
+        raise UsageError("--stop-after leaves nothing to run", stage="command line")
+    if emulate and repeat > 1:
+        raise UsageError("--repeat has no meaning with --emulate: a simulated run has no times", stage="command line")
     check_writable(output, "the outputs", [".npz"], [model, input, check])
     given = data.read_npz(input) if input else None
     wanted = check_source(model, check, options, given)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +11,7 @@ import typer
 
 from ..errors import UsageError
 from . import app
-from .common import check_writable, note, table, with_compile_options
+from .common import check_writable, note, refuse_options, table, with_compile_options
 from .compile import IR_SUFFIXES, check_result, emit_ir, report_verified
 
 
@@ -35,7 +37,8 @@ def opt(
     """Run passes on MLIR text, or continue from what --dump wrote.
 
     A name that is not one of our passes is one of MLIR's; `mlir:cse` is MLIR's in any case. Weights that are not in
-    the file are read from FILE.constants beside it, and written beside -o.
+    the file are read from FILE.constants beside it, and written beside -o. Without --from, --print-after names passes
+    and --time shows the time of each; other options of a compilation need --from.
 
     \b
       tilewright opt graph.mlir --pass fold,cse
@@ -52,9 +55,9 @@ def opt(
         raise UsageError(f"there is no file {str(file)!r}", stage="command line")
     if start is None:
         check_writable(output, "the IR", IR_SUFFIXES, [file])
-        if options["stop_after"] is not None:
-            raise UsageError("--stop-after needs --from STAGE here", stage="command line")
-        transform(file, passes, output)
+        hint = "add --from STAGE to continue the pipeline from there"
+        refuse_options(["print_after", "time"], "when passes run on a file", hint)
+        transform(file, passes, output, options["print_after"], options["time"])
     else:
         check_result(output, file, options)
         proceed(file, passes, start, output, options)
@@ -70,16 +73,29 @@ def list_passes() -> None:
     table(("pass", "options", "what it does"), rows)
 
 
-def transform(file: Path, pipeline: str, output: Path | None) -> None:
-    """Run passes on a file, like mlir-opt."""
+def transform(
+    file: Path, pipeline: str, output: Path | None, print_after: Sequence[str] = (), timed: bool = False
+) -> None:
+    """Run passes on a file, like mlir-opt; print the IR after those in `print_after` and the time of each to stderr."""
     from ..graph.passes import parse_pipeline, run_pipeline
     from ..ir.graph import Graph
 
     chosen = parse_pipeline(pipeline)
+    names = [getattr(p, "name", type(p).__name__) for p in chosen]
+    unknown = [n for n in print_after if n not in (*names, "all")]
+    if unknown:
+        hint = f"those that run are {', '.join(names) or 'none'}"
+        raise UsageError(f"--print-after {unknown[0]!r} is no pass that runs", stage="command line", hint=hint)
     graph = Graph.load(file)
-    for name, report in run_pipeline(graph, chosen):
+    for name, p in zip(names, chosen, strict=True):
+        start = time.perf_counter()
+        ((_, report),) = run_pipeline(graph, [p])
+        if timed:
+            note(f"{name:20} {time.perf_counter() - start:8.3f} s")
         if report:
             note(f"{name}: " + ", ".join(f"{count} {what}" for what, count in report.items()))
+        if name in print_after or "all" in print_after:
+            note(f"// ---- after {name} ----\n{graph.text()}")
     if output is None:
         typer.echo(graph.text())
     else:
