@@ -2,10 +2,38 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent / "unit"))
+from machines import MACHINES
+
 SIZE = 4096
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--machine", choices=sorted(MACHINES), help="take this machine for another (without features it does not have)"
+    )
+
+
+def pytest_configure(config):
+    name = config.getoption("--machine", None)
+    if name is None:
+        return
+    m = MACHINES[name]
+    data = {"features": list(m.features), **{n: getattr(m, n) for n in ("l1_bytes", "l2_bytes", "l3_bytes", "cores")}}
+    with tempfile.NamedTemporaryFile("w", prefix=f"machine_{name}_", suffix=".json", delete=False) as file:
+        json.dump(data, file)
+    config.add_cleanup(lambda: os.unlink(file.name))
+    os.environ["TILEWRIGHT_MACHINE"] = file.name
+
 
 _KERNEL = """
 func.func @{symbol}(%a: memref<4096xf32> {{llvm.noalias}}, %b: memref<4096xf32>, %c: memref<4096xf32> {{llvm.noalias}},

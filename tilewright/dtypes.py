@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 
@@ -28,3 +30,19 @@ NUMPY: dict[str, np.dtype] = {
     **narrow.NUMPY,
 }
 DTYPES: dict[np.dtype, str] = {v: k for k, v in NUMPY.items()}
+
+
+def named(dtype: Any) -> str | None:
+    """The short name of an element type, given as such, as NumPy calls it, or as a NumPy dtype; None if it is none.
+
+    >>> named("f32"), named("float32"), named(np.int8), named("bfloat16"), named("bool"), named("float33")
+    ('f32', 'f32', 'i8', 'bf16', 'i1', None)
+    """
+    if isinstance(dtype, str) and dtype in NUMPY:
+        return dtype
+    if dtype is None:
+        return None
+    try:
+        return DTYPES.get(np.dtype(getattr(ml_dtypes, dtype, dtype) if isinstance(dtype, str) else dtype))
+    except TypeError:
+        return None

@@ -118,6 +118,13 @@ ENVIRONMENT = {
         Variable(
             "TILEWRIGHT_PROGRESS", _switch, lambda: True, "0: no line on the terminal while a long compilation works"
         ),
+        Variable(
+            "TILEWRIGHT_MACHINE",
+            _path,
+            lambda: None,
+            "JSON file with what to take this CPU for: features (those it does not have are left out), l1_bytes, "
+            "l2_bytes, l3_bytes, cores",
+        ),
         Variable("TILEWRIGHT_TIMEOUT", _positive, lambda: 600, "seconds after which compiling one kernel is given up"),
     )
 }

@@ -19,7 +19,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .dtypes import NUMPY
+import numpy as np
+
+from .dtypes import NUMPY, named
 from .errors import UsageError
 from .tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, floordiv, mod, neutral, variables, walk
 from .tensor.inside import outside
@@ -153,7 +155,7 @@ def _unique(name: str | None, kind: str) -> str:
 
 
 def _shape(shape: Sequence[int]) -> tuple[int, ...]:
-    sizes = tuple(shape)
+    sizes = tuple(int(n) if isinstance(n, np.integer) else n for n in shape)
     if any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sizes):
         raise UsageError(f"shape {sizes} is not made of positive integers")
     return sizes
@@ -161,11 +163,16 @@ def _shape(shape: Sequence[int]) -> tuple[int, ...]:
 
 def placeholder(shape: Sequence[int], name: str | None = None, dtype: str = "f32", *, constant: bool = False) -> Tensor:
     """An input of a kernel; a `constant` one may be packed into another layout when the program is built."""
-    if dtype not in NUMPY or dtype.startswith("ui"):
-        raise UsageError(
-            f"unknown dtype {dtype!r}", hint=f"dtypes: {', '.join(d for d in NUMPY if not d.startswith('ui'))}"
-        )
-    return Tensor(_unique(name, "x"), _shape(shape), dtype, constant=constant)
+    return Tensor(_unique(name, "x"), _shape(shape), _dtype(dtype), constant=constant)
+
+
+def _dtype(given: Any) -> str:
+    """The short name of a dtype: ``f32`` for itself, ``float32`` and ``np.float32``; UsageError for an unknown one."""
+    found = named(given)
+    if found is None or found.startswith("ui"):
+        signless = ", ".join(d for d in NUMPY if not d.startswith("ui"))
+        raise UsageError(f"unknown dtype {given!r}", hint=f"dtypes: {signless}")
+    return found
 
 
 def reduce_axis(extent: int, name: str | None = None) -> Axis:
@@ -307,6 +314,7 @@ def where(condition: Value, a: Any, b: Any) -> Value:
 def cast(x: Any, dtype: str) -> Value:
     """A value as another dtype."""
     v = _value(x)
+    dtype = dtype if dtype == "index" else _dtype(dtype)
     if v.dtype == dtype:
         return v
     old_float, new_float = v.dtype in _FLOATS, dtype in _FLOATS

@@ -16,6 +16,7 @@ from tilewright.schedule.interpret import interpret_nest
 from tilewright.targets.cpu import CpuTarget
 
 sys.path.insert(0, str(Path(__file__).parent))
+from machines import here_with_caches_of
 from narrow_machine import HERE, NARROW, has_avx2
 
 has_avx512 = pytest.mark.skipif(HERE.vector_bytes != 64, reason="needs AVX-512")
@@ -106,7 +107,8 @@ def test_layer_norm_of_far_means():
     np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=np.abs(x).max(axis=1, keepdims=True).max() * 2e-7)
 
 
-def test_rows_go_together_and_ask_ahead():
+def test_rows_go_together_and_ask_ahead(monkeypatch):
+    monkeypatch.setattr(CpuTarget, "describe", lambda self: here_with_caches_of("zen5"))
     state, _ = compile_state(graph("softmax", (4096, 512)), threads=1)
     (nest,) = state.nests.values()
     text = str(nest)

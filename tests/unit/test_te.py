@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -284,3 +286,61 @@ def test_a_nest_that_is_no_kernel_is_refused(text, reason):
     assert reason in error.value.message
     with pytest.raises(UsageError, match="z is no parameter of k"):
         te.from_nest("def k(x: f32[4], y: out(f32[4])):\n    for i in serial(4):\n        y[i] = x[i]", ["z"])
+
+
+def test_dtypes_as_numpy_calls_them():
+    for name, short in (
+        ("float32", "f32"),
+        ("f32", "f32"),
+        (np.float64, "f64"),
+        ("int64", "i64"),
+        ("bfloat16", "bf16"),
+    ):
+        assert te.placeholder((np.int64(4),), "z", name).dtype == short
+    x = te.placeholder((4,), "x")
+    assert te.compute((4,), lambda i: te.cast(x[i], "float64"), "y").dtype == "f64"
+    for wrong in ("uint8", "float33", 3):
+        with pytest.raises(UsageError, match="unknown dtype"):
+            te.placeholder((4,), "z", wrong)
+
+
+def test_arguments_of_primitives_are_checked():
+    def fresh():
+        return tw.Schedule(matmul(8, 8, 8))
+
+    s = fresh()
+    s.tile(("i_c", "j_c"), (np.int32(4), np.int64(2)))
+    assert "(4, 2)" in str(s.trace) and tw.Schedule.replay(s.kernel, str(s.trace)).loops() == s.loops()
+    for step, words in (
+        (lambda s: s.split("j_c", 2.5), "split: factor is an integer, not 2.5"),
+        (lambda s: s.split("j_c", "8"), "split: factor is an integer, not '8'"),
+        (lambda s: s.split("j_c", True), "split: factor is an integer, not True"),
+        (lambda s: s.split(1, 8), "split: var is a name, not 1"),
+        (lambda s: s.reorder("j_c", 3), "reorder: order is a name, not 3"),
+        (lambda s: s.tile("i_c", (4,)), "tile: loops is a list, not 'i_c'"),
+        (lambda s: s.tile(["i_c"], [4.0]), "tile: sizes is an integer, not 4.0"),
+        (
+            lambda s: s.set_scope("nope", "register"),
+            "there is no buffer nope\n  stage: schedule\n  hint: buffers: a, b, c",
+        ),
+        (lambda s: s.pack("nope", ((), (4,)), (0, 1, 2)), "there is no buffer nope"),
+        (lambda s: s.cache_read("nope", "a"), "there is no block nope\n  stage: schedule\n  hint: blocks: c"),
+        (lambda s: s.parallel("k"), r"block c reduces over k\n  stage: schedule\n  hint: rfactor\('c', 'k'\) first"),
+    ):
+        s, before = fresh(), str(fresh())
+        with pytest.raises(ScheduleError) as error:
+            step(s)
+        assert re.match(words, str(error.value)), str(error.value)
+        assert str(s) == before and not s.trace
+
+
+def test_unrolling_has_a_limit():
+    s = tw.Schedule(matmul(128, 128, 128))
+    s.unroll("k")
+    with pytest.raises(ScheduleError, match="unrolling j_c would make 16384 statements of one") as error:
+        s.unroll("j_c")
+    assert "split it" in error.value.hint
+    _, inner = s.split("j_c", 32)
+    s.unroll(inner)
+    with pytest.raises(ScheduleError, match="unrolling i_c would make 524288"):
+        s.unroll("i_c")

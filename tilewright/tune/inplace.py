@@ -49,20 +49,21 @@ class InModel:
     ratios: dict[tuple[int, str], list[float]] = field(default_factory=dict)
     longest: float = 0.0
 
-    def run(self, deadline: float) -> None:
-        """Race what has not raced yet, the most promising first, until the (monotonic) deadline; then keep what wins
-        again in a last race. At least one race is made."""
+    def run(self, deadline: float, most: int | None = None) -> None:
+        """Race what has not raced yet, the most promising first, until the (monotonic) deadline or `most` races were
+        made; then keep what wins again in a last race. At least one race is made."""
         from ..compiler import compile_state
 
         with tempfile.TemporaryDirectory() as folder:
             self.scratch = Path(folder)
             _, plain = compile_state(self.source, **{**self.options, "tuned": False})
             try:
-                group = self._group(self._next)
+                group, made = self._group(self._next), 0
                 while group:
                     self._race(plain, group)
+                    made += 1
                     # one more race must fit, for the winners
-                    late = time.monotonic() + 2.2 * self.longest > deadline
+                    late = made == most or time.monotonic() + 2.2 * self.longest > deadline
                     group = {} if late else self._group(self._next)
                 for _ in range(CONFIRM):
                     group = self._group(self._winner)

@@ -10,9 +10,12 @@ from typing import Any
 
 from ...tensor.expr import Const, Expr, Op, Var, bounds, ceildiv, const_value, minimum, substitute, variables
 from ..legality import crosses_iterations, is_update, self_dependent
-from ..nest import For, Seq, Stmt, path_to, seq, stores, substitute_vars, walk_stmts
+from ..nest import For, Seq, Stmt, Store, children, path_to, seq, stores, substitute_vars, walk_stmts
 from ..region import all_ranges
 from .state import ScheduleError, State, primitive, rename_reduction
+
+#: statements that laid-out loops may become: more take minutes to compile and run no faster
+MAX_UNROLLED = 4096
 
 
 class LoopPrimitives(State):
@@ -244,7 +247,8 @@ class LoopPrimitives(State):
         f = self.loop(var)
         for s in stores(f.body):
             if var in s.reduction:
-                raise ScheduleError(f"block {s.block} reduces over {var}", stage="schedule")
+                hint = f"rfactor({s.block!r}, {var!r}) first: every iteration then has a result of its own"
+                raise ScheduleError(f"block {s.block} reduces over {var}", stage="schedule", hint=hint)
         path = path_to(self.body, lambda s: s is f) or ()
         if any(isinstance(s, For) for s in path[:-1]):
             raise ScheduleError(f"{var} is not an outermost loop", stage="schedule")
@@ -254,6 +258,9 @@ class LoopPrimitives(State):
     @primitive
     def unroll(self, var: str) -> None:
         """Lay out the iterations one after another.
+
+        Refused for a loop that would become more than 4096 statements, together with the laid-out loops in and around
+        it.
 
         >>> from tilewright import Schedule, te
         >>> s = Schedule(te.from_nest('''
@@ -266,7 +273,24 @@ class LoopPrimitives(State):
             for i in unroll(4):
                 s0: y[i] = negf(x[i])
         """
+        f = self.loop(var)
+        inside, around = self._copies(f.body), path_to(self.body, lambda s: s is f) or ()
+        for g in (f, *[g for g in around if isinstance(g, For) and g is not f and g.kind == "unroll"]):
+            inside *= self._most(g)
+        if inside > MAX_UNROLLED:
+            raise ScheduleError(
+                f"unrolling {var} would make {inside} statements of one",
+                stage="schedule",
+                hint=f"split it and unroll the inner part; {MAX_UNROLLED} is the most",
+            )
         self._kind(var, "unroll")
+
+    def _copies(self, s: Stmt) -> int:
+        """Statements that the laid-out loops in `s` make of its own."""
+        if isinstance(s, Store):
+            return 1
+        below = sum(map(self._copies, children(s)))
+        return below * self._most(s) if isinstance(s, For) and s.kind == "unroll" else below
 
     @primitive
     def vectorize(self, var: str) -> None:

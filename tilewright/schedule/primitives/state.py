@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
+from inspect import Parameter, signature
 from typing import Any
+
+import numpy as np
 
 from ...errors import CompileError, TilewrightError
 from ...tensor.expr import (
@@ -54,12 +57,16 @@ class ScheduleError(TilewrightError):
 
 def primitive(method: Callable) -> Callable:
     """Record a successful call in the trace. If it raises, or breaks a rule of `legality`, the schedule stays as it
-    was."""
+    was. Numbers of NumPy become Python's; ScheduleError for an argument of another type than the method declares."""
+    declared = signature(method)
 
     @wraps(method)
     def call(self: State, *args: Any, **kwargs: Any) -> Any:
         if self._nested:
             return method(self, *args, **kwargs)
+        args, kwargs = _plain(args), {k: _plain(v) for k, v in kwargs.items()}
+        for name, value in declared.bind(self, *args, **kwargs).arguments.items():
+            _check_argument(self, method.__name__, declared.parameters[name], value)
         saved = self.body, dict(self.temporaries), dict(self.params), dict(self.packs)
         self._nested = True
         try:
@@ -80,6 +87,34 @@ def primitive(method: Callable) -> Callable:
 
     call.is_primitive = True  # type: ignore[attr-defined]
     return call
+
+
+def _plain(value: Any) -> Any:
+    """The same with Python's integers in place of NumPy's."""
+    if isinstance(value, np.integer):
+        return int(value)
+    return type(value)(map(_plain, value)) if type(value) in (tuple, list) else value
+
+
+_TYPES = {"int": (int, "an integer"), "str": (str, "a name")}
+
+
+def _check_argument(state: State, method: str, parameter: Parameter, value: Any) -> None:
+    """ScheduleError if an argument has another type than declared, or names a buffer that there is not."""
+    declared = parameter.annotation
+    each = declared.removeprefix("Sequence[").removesuffix("]") if isinstance(declared, str) else ""
+    several = parameter.kind is Parameter.VAR_POSITIONAL or each != declared
+    if each not in _TYPES:
+        return
+    kind, words = _TYPES[each]
+    if each != declared and (isinstance(value, str) or not isinstance(value, Sequence)):
+        raise ScheduleError(f"{method}: {parameter.name} is a list, not {value!r}", stage="schedule")
+    for x in value if several else (value,):
+        if not isinstance(x, kind) or isinstance(x, bool):
+            raise ScheduleError(f"{method}: {parameter.name} is {words}, not {x!r}", stage="schedule")
+    if parameter.name == "buffer" and value not in state.params and value not in state.temporaries:
+        known = ", ".join([*state.params, *state.temporaries])
+        raise ScheduleError(f"there is no buffer {value}", stage="schedule", hint=f"buffers: {known}")
 
 
 class State:
@@ -129,7 +164,8 @@ class State:
     def _path(self, block: str) -> tuple[Stmt, ...]:
         found = path_to(self.body, lambda s: isinstance(s, Store) and s.block == block)
         if found is None:
-            raise ScheduleError(f"there is no block {block}", stage="schedule")
+            known = ", ".join(s.block for s in stores(self.body))
+            raise ScheduleError(f"there is no block {block}", stage="schedule", hint=f"blocks: {known}")
         return found
 
     def extent(self, var: str) -> int:

@@ -7,15 +7,16 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ...errors import PackageError
-from ...options import usable_cores
+from ...errors import PackageError, UsageError
+from ...options import ENVIRONMENT, get, usable_cores
 from ...schedule.machine import DotProduct, TileProduct
 from . import cpuinfo
 
@@ -154,11 +155,35 @@ def check_runs_here(description: CpuDescription) -> None:
 
 @lru_cache(maxsize=1)
 def host() -> CpuDescription:
-    """The CPU this process runs on.
+    """The CPU this process runs on, or what TILEWRIGHT_MACHINE says it is to be taken for (`described`).
 
     >>> host().vector_bytes in (16, 32, 64)
     True
     """
+    path = get("TILEWRIGHT_MACHINE")
+    return _detected() if path is None else described(path, _detected())
+
+
+def described(path: Path, here: CpuDescription) -> CpuDescription:
+    """A description of `here` with what a JSON file has in place of some of it: what was compiled for another machine's
+    caches, or without some of the features, runs here too. UsageError for a file that is none."""
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+        sizes = {n: given.pop(n, getattr(here, n)) for n in ("l1_bytes", "l2_bytes", "l3_bytes", "cores")}
+        wanted = given.pop("features", list(here.features))
+        if given or not all(type(n) is int and n > 0 for n in sizes.values()) or type(wanted) is not list:
+            raise ValueError(f"unknown field {', '.join(given)}" if given else "sizes are positive integers")
+    except (OSError, ValueError, AttributeError, TypeError) as e:
+        raise UsageError(
+            f"cannot read a machine from {str(path)!r}: {e}", hint=ENVIRONMENT["TILEWRIGHT_MACHINE"].doc
+        ) from None
+    features = tuple(f for f in here.features if f in wanted)
+    if here.arch == "x86_64":
+        return describe_x86(here.triple, features, **sizes)
+    return replace(here, features=features, **sizes)
+
+
+def _detected() -> CpuDescription:
     triple, found = _triple(), host_features()
     l1, l2, l3 = _caches()
     more: dict[str, Any] = {"l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3, "cores": usable_cores()}
