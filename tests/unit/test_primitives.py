@@ -532,7 +532,7 @@ def test_annotate_and_prefetch():
     assert parse_nest(format_nest(s.nest())) == s.nest()
     refuses(s, "must be a name", "annotate", "i", "two words", 1)
     refuses(s, "must be plain", "annotate", "i", "key", object())
-    refuses(s, "t is not a parameter", "prefetch", "i", "t", [Var("i")])
+    refuses(s, "there is no buffer t", "prefetch", "i", "t", [Var("i")])
     refuses(s, "k is no loop around what i prefetches", "prefetch", "i", "x", [Var("k")])
     s.vectorize("i")
     refuses(s, "only a loop that stays a loop can prefetch", "prefetch", "i", "x", [Var("i")])

@@ -15,7 +15,7 @@ from ..region import all_ranges
 from .state import ScheduleError, State, primitive, rename_reduction
 
 #: statements that laid-out loops may become: more take minutes to compile and run no faster
-MAX_UNROLLED = 4096
+MAX_UNROLLED = 8192
 
 
 class LoopPrimitives(State):
@@ -259,7 +259,7 @@ class LoopPrimitives(State):
     def unroll(self, var: str) -> None:
         """Lay out the iterations one after another.
 
-        Refused for a loop that would become more than 4096 statements, together with the laid-out loops in and around
+        Refused for a loop that would become more than 8192 statements, together with the laid-out loops in and around
         it.
 
         >>> from tilewright import Schedule, te
@@ -277,7 +277,8 @@ class LoopPrimitives(State):
         inside, around = self._copies(f.body), path_to(self.body, lambda s: s is f) or ()
         for g in (f, *[g for g in around if isinstance(g, For) and g is not f and g.kind == "unroll"]):
             inside *= self._most(g)
-        if inside > MAX_UNROLLED:
+        tiled = any(isinstance(g, For) and g.note("tiles") for g in around)  # these become instructions for whole tiles
+        if inside > MAX_UNROLLED and not tiled:
             raise ScheduleError(
                 f"unrolling {var} would make {inside} statements of one",
                 stage="schedule",

@@ -176,9 +176,9 @@ def _tile(s: Schedule, anchor: Stage, last: str, loops: Loops, product: TileProd
     assert at is not None
     s.reverse_compute_at(last, at)
     begin = s.decompose_reduction(anchor.name) if cached.pieces else None
+    s.annotate(cached.reductions[0], "tiles", product.name)
     for v in (*m_i, n_i, k_i):
         s.unroll(v)
-    s.annotate(cached.reductions[0], "tiles", product.name)
     for block in (last, begin) if begin else (last,):
         vector, lane = s.split(s.loops(block)[-1], machine.vector_bytes // 4)
         s.unroll(vector)
