@@ -81,3 +81,23 @@ def test_what_one_thread_runs_is_not_divided():
     s = Schedule(replace(te.from_nest(RUNS), one_thread=True))
     s.parallel("i")
     assert "parallel" not in str(s)
+
+
+def test_a_tile_of_tiles_in_a_long_loop_is_understood():
+    """Whether tiles of a buffer end inside of other tiles depends on few values of a loop of 960."""
+    s = Schedule(
+        te.from_nest("""def k(x: f32[480, 76], y: out(f32[480, 76])):
+    t = local(f32[480, 76])
+    for i in serial(480):
+        for j in serial(76):
+            s0: t[i, j] = exp(x[i, j])
+    for a in serial(480):
+        for b in serial(76):
+            s1: y[a, b] = negf(t[a, b])
+""")
+    )
+    outer, _ = s.split("j", 13)
+    run, _ = s.split(outer, 3)
+    at = s.fuse("i", run)
+    assert s.reverse_compute_at("s1", at)
+    assert "t = local(f32[1, 39])" in str(s)

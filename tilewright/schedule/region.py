@@ -117,16 +117,47 @@ def clipped_by_buffer(
             continue
         if len(names) == 1 and str(real[names[0]]) == str(extent) and steps[names[0]] == 1:
             continue
-        outer = sorted(set().union(variables(extent), *map(variables, real.values())) - set(names))
-        tried = [*outer, *names]
-        if any(v not in ranges for v in tried) or prod(ranges[v][1] + 1 for v in tried) > _ENUMERATE:
+        parts: dict[Expr, Var] = {}  # few values, where a loop variable may have many; but they may not all meet
+        own = _with_parts(extent, set(names), parts), {v: _with_parts(x, set(names), parts) for v, x in real.items()}
+        held = {v.name: limit for t, v in parts.items() if (limit := bounds(t, ranges)) is not None}
+        if not _ends_alike(names, steps, *own, {**ranges, **held}) and not _ends_alike(
+            names, steps, extent, real, ranges
+        ):
             return False
-        for values in product(*[range(ranges[v][1] + 1) for v in outer]):
-            at = {v: (x, x) for v, x in zip(outer, values, strict=True)}
-            reached = _offsets(names, real, steps, at)
-            whole = bounds(extent, at)
-            if reached and (whole is None or reached != set(range(whole[1]))):
-                return False
+    return True
+
+
+def _with_parts(e: Expr, inner: set[str], parts: dict[Expr, Var]) -> Expr:
+    """An expression with a variable for each of its terms that no inner loop moves, which goes to `parts`."""
+    terms, constant = linear(e)
+    new: dict[Expr, int] = {}
+    for t, c in terms.items():
+        if isinstance(t, Op) and t.op == "minsi":
+            t = Op("minsi", tuple(_with_parts(a, inner, parts) for a in t.args), "index")
+        elif not variables(t) & inner:
+            t = parts.setdefault(t, Var(f"part {len(parts)}"))  # no loop has a blank in its name
+        new[t] = new.get(t, 0) + c
+    return from_linear(new, constant)
+
+
+def _ends_alike(
+    names: list[str],
+    steps: dict[str, int],
+    extent: Expr,
+    real: dict[str, Expr],
+    ranges: dict[str, tuple[int, int]],
+) -> bool:
+    """Whether loops reach each place below `extent` and no other, whatever the variables outside of them are."""
+    outer = sorted(set().union(variables(extent), *map(variables, real.values())) - set(names))
+    tried = [*outer, *names]
+    if any(v not in ranges for v in tried) or prod(ranges[v][1] - ranges[v][0] + 1 for v in tried) > _ENUMERATE:
+        return False
+    for values in product(*[range(ranges[v][0], ranges[v][1] + 1) for v in outer]):
+        at = {v: (x, x) for v, x in zip(outer, values, strict=True)}
+        reached = _offsets(names, real, steps, at)
+        whole = bounds(extent, at)
+        if reached and (whole is None or reached != set(range(whole[1]))):
+            return False
     return True
 
 
