@@ -44,10 +44,10 @@ from .tensor.share_padding import share_padding
 
 #: level-2 passes of the stages "simplify" and "layout", in order
 SIMPLIFY = (
-    "simplify,fold,cse,dce,match-softmax,match-norm,match-activation,match-gelu,simplify,match-attention,fold-batch-norm,"
-    "simplify,fold,cse,dce"
+    "clip-windows,simplify,fold,cse,dce,match-softmax,match-norm,match-activation,match-gelu,simplify,match-attention,"
+    "fold-batch-norm,simplify,fold,cse,dce"
 )
-LAYOUT = "layout,transposed-conv,simplify,fold,cse,dce"
+LAYOUT = "layout,transposed-conv,clip-windows,simplify,fold,cse,dce"
 
 
 @dataclass
@@ -147,6 +147,8 @@ def layout(state: State) -> None:
     if state.module.level == 2:
         lanes = getattr(state.description, "image_lanes", 0) if state.options.precision == "f32" else 0
         _passes(state, LAYOUT.replace("layout", f"layout{{lanes={lanes}}}", 1))
+        if getattr(state.description, "split_windows", False):
+            _passes(state, "split-windows,dce")
         # tiles of bf16 multiply more than Winograd's method saves
         tiles = state.options.precision == "bf16" and any(
             t.dtype == "bf16" for t in getattr(state.description, "tiles", ())

@@ -12,7 +12,9 @@ matching of formulas, `interpret.py` the arbiter. The passes, in the order in wh
 | match-softmax, match-norm, match-activation, match-gelu | one operator for what exporters decompose |
 | match-attention | scaled dot-product attention, masks, grouped heads (after another simplify) |
 | fold-batch-norm | batch norm and constant factors into the weights beside them |
+| clip-windows | taps of convolutions that never lie inside of the image removed (first of all, and after layout) |
 | layout | channels last for convolutions and pools |
+| split-windows | dilated convolutions by the regions of their results that the same taps reach |
 
 then simplify, fold, cse and dce once more. A new pass is one file here: see docs/add_a_pass.md.
 """

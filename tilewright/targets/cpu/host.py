@@ -75,6 +75,11 @@ class CpuDescription:
         return self.vector_bytes >= 32
 
     @property
+    def split_windows(self) -> bool:
+        """Whether dilated convolutions are divided into regions (`graph/clip_windows.py`): where it was measured."""
+        return self.vector_bytes >= 32
+
+    @property
     def row_chains(self) -> bool:
         """Whether depthwise convolutions may run row by row with those around them (`rules/depthwise_chain.py`)."""
         return self.vector_bytes >= 32
