@@ -45,11 +45,11 @@ class ClipWindows:
 @register("split-windows")
 @dataclass(frozen=True)
 class SplitWindows:
-    """Divide the results of dilated convolutions into regions that the same taps reach, where that is estimated to be
-    faster than multiplying the padding.
+    """Divide the results of dilated convolutions into regions that the same taps reach, where that pays.
 
-    With dilation 12 the first 2 of 14 rows are reached by two taps of three, so are the last two; those between by the
-    tap in the middle alone. Each region is a convolution of its own on the part of the image that it reads:
+    It does where joining the regions is estimated to take less time than multiplying the padding. With dilation 12 the
+    first 2 of 14 rows are reached by two taps of three, so are the last two; those between by the tap in the middle
+    alone. Each region is a convolution of its own on the part of the image that it reads:
 
         %0 = "tw.conv"(%x, %w) {dilations = array<i64: 12>, pads = array<i64: 12, 12>, ...}
         : (tensor<1x64x14xf32>, tensor<64x64x3xf32>) -> tensor<1x64x14xf32>
