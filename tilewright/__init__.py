@@ -26,6 +26,7 @@ _PLACES = {
     "Schedule": "schedule.schedule",
     "Options": "options",
     "TilewrightError": "errors",
+    "set_seed": "runtime.noise",
 }
 #: modules that are names of their own: ``tw.te.compute(...)``, and ``tw.tune(...)``, which can be called
 _MODULES = ("te", "tune")
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from .runtime.dynamic import DynamicExecutable as DynamicExecutable
     from .runtime.executable import Executable as Executable
     from .runtime.executable import load as load
+    from .runtime.noise import set_seed as set_seed
     from .schedule.schedule import Schedule as Schedule
 
 

@@ -97,9 +97,9 @@ def choose(measured: list[Measured], tolerance: float) -> Measured:
 def measure(executables: Mapping[str, Executable], given: Mapping[str, Any] | None = None) -> list[Measured]:
     """Time and error of executables of one model by precision, on the same inputs, in turns; f32 is the reference."""
     first = executables["f32"]
-    arrays = random_inputs([(i.name, i.shape, i.numpy_dtype) for i in first.inputs], 0)
+    arrays = random_inputs([(i.name, i.shape, i.numpy_dtype) for i in first.arguments], 0)
     arrays |= {k: v for k, v in (given or {}).items() if isinstance(v, np.ndarray) and k in arrays}
-    arguments = [arrays[i.name] for i in first.inputs]
+    arguments = [arrays[i.name] for i in first.arguments]
     outputs = {p: e(*arguments) for p, e in executables.items()}
     times: dict[str, list[float]] = {p: [] for p in executables}
     end = time.perf_counter() + SECONDS * len(executables)

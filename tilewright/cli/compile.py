@@ -192,7 +192,7 @@ def run(
         emit_ir(executable, None)
         return
     if given is None:
-        given = data.random_inputs(data.fixed_shapes(executable.inputs), seed)
+        given = data.random_inputs(data.fixed_shapes(getattr(executable, "arguments", executable.inputs)), seed)
     times, values = [], []
     emulated = executable.emulate(given) if emulate else None
     if emulated is not None:

@@ -78,8 +78,8 @@ def verify_kernels(state: State, executable: Executable, seed: int = 0) -> Verif
     `state` is that of a finished compilation with ``options.verify``, `executable` its result. Takes memory for all
     intermediate results and a second copy of the weights.
     """
-    arrays = random_inputs([(i.name, i.shape, i.numpy_dtype) for i in executable.inputs], seed)
-    arguments = [arrays[i.name] for i in executable.inputs]
+    arrays = random_inputs([(i.name, i.shape, i.numpy_dtype) for i in executable.arguments], seed)
+    arguments = [arrays[i.name] for i in executable.arguments]
     outputs = executable(*arguments)
     probe, kept = _probe(state, executable.threads, arguments)
     kernel_error = _check_calls(probe, arguments, kept)

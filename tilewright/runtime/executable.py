@@ -26,7 +26,7 @@ from ..options import get
 from ..program.package import Package
 from ..program.program import TensorInfo
 from ..targets import base
-from . import arrays
+from . import arrays, noise
 from .explain import count, explain, facts, page
 from .export import export
 from .timeline import Stamps, Timeline
@@ -76,7 +76,10 @@ class Executable:
             package.constants[i] = arrays.aligned_copy(constant)
         self._package = package
         program = package.program
-        self.inputs: list[TensorInfo] = list(program.inputs)
+        #: all that the program reads: the inputs, and the key of random numbers if it draws any (`noise`)
+        self.arguments: list[TensorInfo] = list(program.inputs)
+        self.inputs: list[TensorInfo] = [t for t in program.inputs if t.name != noise.KEY]
+        self._draws = len(self.inputs) < len(self.arguments)
         self.outputs: list[TensorInfo] = list(program.outputs)
         self._expected = [(t.numpy_dtype, t.shape) for t in program.inputs]
         self._names = [t.name for t in program.inputs]
@@ -114,7 +117,8 @@ class Executable:
             results = list(out)
         else:
             return self._run_checked(args, out)
-        given: Iterable[Any] = args
+        given: Iterable[Any]
+        given = args = self._with_key(args) if self._draws else args
         if len(args) == 1 and type(args[0]) is dict and len(args[0]) == len(self._names):
             given = map(args[0].get, self._names)
         context = self._take()
@@ -182,8 +186,16 @@ class Executable:
         del results
         return found
 
+    def _with_key(self, args: tuple) -> tuple:
+        """The arguments with a new key for random numbers, if they have none."""
+        if len(args) == 1 and isinstance(args[0], Mapping):
+            return (args[0] if noise.KEY in args[0] else {**args[0], noise.KEY: noise.next_key()},)
+        return (*args, noise.next_key()) if len(args) == len(self.inputs) else args
+
     def _bind(self, args: tuple) -> list[np.ndarray]:
-        infos = self.inputs
+        infos = self.arguments
+        if self._draws:
+            args = self._with_key(args)
         given = list(args)
         if len(given) != len(infos) or (len(args) == 1 and type(args[0]) is not np.ndarray):
             given = arrays.bind(infos, args)

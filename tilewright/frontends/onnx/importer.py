@@ -17,6 +17,7 @@ from ...ir import dialect
 from ...ir.context import use
 from ...ir.graph import INLINE_ELEMENTS, Graph
 from ...ir.types import NUMPY, Type, from_array, is_float, type_of
+from ...runtime import noise
 from . import functions, inputs
 from .node import Node
 from .reader import Model
@@ -73,6 +74,8 @@ class Importer:
         self.arguments: list[str] = []  # names of the arguments of @main
         #: costly branches and long loops are left to the runtime (`staging`), not computed both ways and unrolled
         self.lazy = lazy
+        self.draws = 0  # of random numbers that differ from run to run
+        self._key: Value | None = None
         self.functions = {(_domain(f.domain), f.name): f for f in model.proto.functions}
         self._checker = functions.checker(model.proto)
 
@@ -101,7 +104,7 @@ class Importer:
             with ir.InsertionPoint(block):
                 results = self.nodes(proto, scope)
                 self._raise_failures()
-                self._finish(main, [name for name, _ in arguments], proto, results)
+                self._finish(main, self.arguments, proto, results)
             self._drop_unused()
             self.graph.verify(stage="import")
         return self.graph
@@ -294,6 +297,16 @@ class Importer:
     def constant(self, array: np.ndarray, name: str = "") -> Value:
         """A tensor known at import; it enters the IR when an operator uses it."""
         return Value(from_array(array), array=array, name=name)
+
+    def random_key(self) -> Value:
+        """The argument that is another number in every run; @main gets it when it is first asked for."""
+        self.draws += 1
+        if self._key is None:
+            t = Type((), "i32")
+            block = self.graph.block
+            self._key = Value(t, block.add_argument(t.mlir(), ir.Location.name(noise.KEY)), name=noise.KEY)
+            self.arguments.append(noise.KEY)
+        return self._key
 
     def materialize(self, value: Value) -> ir.Value:
         """The value in the IR; a constant is appended at its first use."""

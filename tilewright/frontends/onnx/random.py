@@ -1,5 +1,5 @@
-"""Random numbers. They are a function of the node's seed and of the element's place, so that a model gives the same
-numbers in every run; a node without a seed takes one from its name.
+"""Random numbers. Those of a node with a seed are the same in every run; a node without one gets others in every run,
+by the key that the runtime gives (`runtime.noise`), and not those of another node.
 """
 
 from __future__ import annotations
@@ -13,21 +13,18 @@ from .registry import onnx_op
 from .values import NotImported
 
 
-def seed_of(n) -> int:
-    """31 bits from the attribute `seed`, else from the node's name."""
-    seed = n.attr("seed")
-    data = n.name.encode() if seed is None else np.float32(seed).tobytes()
-    return zlib.crc32(data) & 0x7FFFFFFF
-
-
-def random(n, kind, shape, dtype, seed=None):
+def random(n, kind, shape, dtype):
     """Numbers between 0 and 1, or from the normal distribution."""
     if dtype not in ("f64", "f32", "f16", "bf16"):
         raise NotImported(f"of dtype {dtype}")
     work = "f64" if dtype == "f64" else "f32"
-    return n.cast(
-        n("random", kind=kind, shape=tuple(shape), dtype=work, seed=seed_of(n) if seed is None else seed), dtype
-    )
+    seed = n.attr("seed")
+    if seed is None:  # the number of draws: the nodes of an unrolled loop have one name
+        key, data = n.importer.random_key(), f"{n.importer.draws} {n.name}".encode()
+    else:
+        key, data = None, np.float32(seed).tobytes()
+    drawn = n("random", key, kind=kind, shape=tuple(shape), dtype=work, seed=zlib.crc32(data) & 0x7FFFFFFF)
+    return n.cast(drawn, dtype)
 
 
 def scaled(n, x, scale, shift):

@@ -4,8 +4,9 @@ A `Body` is the model's graph, a branch, the body of a loop, or a function. `Onn
 that can be imported for the shapes at hand into one graph. A node that asks (`values.Ask`) for a number which is not
 known waits, and so does everything that reads its results; then
 
-- if the number only depends on small inputs of this part, the import starts again with these as constants, and the
-  runtime makes their values part of the key;
+- if the number is arithmetic on small inputs of this part, the import starts again with these as constants, and the
+  runtime makes their values part of the key (a number that is read from a table or summed up, as the length of what is
+  made of a text, says less than they do: it waits, and only it becomes part of the next key);
 - a branch, a loop, a function, or an operator of `runtime.host` becomes an action of the runtime;
 - otherwise the next part gets the number as a constant, or (if it is a large tensor) the operators' references compute
   the node.
@@ -29,14 +30,14 @@ from ...errors import UnsupportedError
 from ...ir.context import use
 from ...ir.graph import Graph
 from ...ir.types import from_array
-from ...runtime import host
+from ...runtime import host, noise
 from ...runtime.staged import Action, BodyInfo, Const, Entry, Plan, Tree
 from . import functions
 from .importer import Importer, Scope, _domain, _opsets
 from .node import Node
 from .reader import DTYPES, Model
 from .registry import find
-from .values import Ask, Deferred, NotImported, Opaque, Partial, Poison, Value, inputs_of
+from .values import Ask, Deferred, NotImported, Opaque, Partial, Poison, Value, inputs_of, is_arithmetic, reached
 
 #: tensors up to this many elements may become constants of a part, their values part of its key
 INTEGERS, FLOATS = 1024, 16
@@ -347,11 +348,13 @@ class PartImporter(Importer):
                 self._define(self.scope, output, Deferred(), f"an output of {proto.op_type}")
 
     def _restart(self, ask: Ask) -> None:
-        """Start again if what is asked for only depends on small inputs."""
+        """Start again if what is asked for is arithmetic on small inputs."""
         if ask.value is None or ask.operator in CONTROL or ask.operator in host.OPERATORS:
             return
         names = {self.arguments[i] for i in inputs_of(ask.value)}
-        if names and all(_small(self.entries[n]) for n in names):
+        if not names or noise.KEY in names or not is_arithmetic(ask.value):
+            return
+        if all(_small(self.entries[n]) for n in names):
             raise Restart(names)
 
     # ---- the result ----
@@ -433,7 +436,7 @@ class PartImporter(Importer):
             dicts = [ir.DictAttr.get({"tw.name": ir.StringAttr.get(n)}) for n in given]
             main.attributes[key] = ir.ArrayAttr.get(dicts)
         self.graph.verify(stage="import")
-        return tuple(feeds)
+        return tuple(n for n in feeds if n != noise.KEY)
 
     # ---- what the runtime does ----
 
@@ -475,7 +478,8 @@ class PartImporter(Importer):
     def _freeze(self, ask: Ask, inputs: Sequence[str], arguments: Sequence[Any], frozen: set[str]) -> bool:
         """Choose the operands that become constants of the next part; False if they are too large for that."""
         open_ = [(n, a) for n, a in zip(inputs, arguments, strict=True) if isinstance(a, Value) and not a.constant]
-        asked = [(n, a) for n, a in open_ if a is ask.value] or open_
+        behind = set() if ask.value is None else reached(ask.value, {a.ssa for _, a in open_})
+        asked = [(n, a) for n, a in open_ if a is ask.value or a.ssa in behind] or open_
         if not all(_few(a.type.size, a.dtype) for _, a in asked):
             return False
         frozen.update(n for n, _ in asked)

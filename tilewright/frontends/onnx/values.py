@@ -11,6 +11,7 @@ import numpy as np
 from torch_mlir import ir
 
 from ...errors import OpError, UnsupportedError
+from ...ir import dialect
 from ...ir.types import Type, itemsize
 
 #: what a 64-bit processor can address
@@ -148,6 +149,46 @@ def inputs_of(value: Value) -> set[int]:
         if isinstance(v.owner, ir.Block):
             found.add(ir.BlockArgument(v).arg_number)
         elif v.owner not in seen:
+            seen.add(v.owner)
+            todo += list(v.owner.operands)
+    return found
+
+
+#: operators that lose nothing of small operands, or next to nothing: who asks for the result asks for all of them
+ARITHMETIC = frozenset({
+    "constant", "cast", "reshape", "expand", "transpose", "slice", "concat", "pad", "add", "sub", "mul", "div", "mod",
+    "pow", "neg", "abs", "sign", "sqrt", "floor", "ceil", "round", "max", "min", "reduce_prod",
+})  # fmt: skip
+
+
+def is_arithmetic(value: Value) -> bool:
+    """Whether a tensor is computed from arguments of @main as shapes are: element by element, or read at known places.
+
+    Not so are results of tables, sums, comparisons ...: they are the same for many values of the arguments.
+    """
+    todo, seen = [value.ssa], set()
+    while todo:
+        v = todo.pop()
+        if v is None or isinstance(v.owner, ir.Block) or v.owner in seen:
+            continue
+        seen.add(v.owner)
+        name = dialect.mnemonic(v.owner)
+        operands = list(v.owner.operands)
+        known = name == "gather" and dialect.mnemonic(operands[1].owner) == "constant"
+        if name not in ARITHMETIC and not known:
+            return False
+        todo += operands
+    return True
+
+
+def reached(value: Value, ends: set[ir.Value]) -> set[ir.Value]:
+    """Those of `ends` that a tensor is computed from, as far as others of them do not lie between."""
+    todo, found, seen = [value.ssa], set(), set()
+    while todo:
+        v = todo.pop()
+        if v in ends:
+            found.add(v)
+        elif v is not None and not isinstance(v.owner, ir.Block) and v.owner not in seen:
             seen.add(v.owner)
             todo += list(v.owner.operands)
     return found
