@@ -23,11 +23,12 @@ from . import Choose, Direct, direct
 from .nests import Access, add, index, mul
 
 F32, I32 = "f32", "i32"
-#: how a multiply-add, a number (or word) unpacked, and one of x that all lanes get compare; and how many multiply-adds
-#: must be under way so that none waits for the one before
-UNPACK, SPREAD, LATENCY = 1.6, 0.3, 8
-#: the widest tiles, in vectors
-MOST_VECTORS = 4
+#: how many multiply-adds a number (or word) unpacked takes, and one of x that several vectors share (measured); and how
+#: many must be under way so that none waits for the one before
+UNPACK, SPREAD, LATENCY = 1.0, 0.25, 8
+#: the widest and the highest tiles, in vectors and rows: the rows of x may lie powers of two apart, and caches hold few
+#: of those side by side
+MOST_VECTORS, MOST_ROWS = 4, 10
 
 
 @dataclass(frozen=True)
@@ -82,14 +83,14 @@ class Product:
         found = set()
         for v in range(1, min(MOST_VECTORS, self.s.vectors) + 1):
             room = (self.machine.vector_registers - self.others) // v - self.beside
-            for most in range(1, max(min(room, self.s.rows), 1) + 1):
+            for most in range(1, max(min(room, self.s.rows, MOST_ROWS), 1) + 1):
                 found.add((-(-self.s.rows // -(-self.s.rows // most)), v))
         return sorted(found)
 
     def cost(self, height: int, vectors: int) -> float:
         """What one number of every column takes for all rows and columns, in multiply-adds."""
         tiles = -(-self.s.rows // height)
-        each = max(height * vectors, LATENCY) + UNPACK * vectors + SPREAD * height
+        each = max(height * vectors, LATENCY) + UNPACK * vectors + (SPREAD * height if vectors > 1 else 0)
         return tiles * -(-self.s.vectors // vectors) * each
 
     # ---- places ----
