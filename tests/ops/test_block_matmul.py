@@ -147,6 +147,21 @@ def test_extreme_activations(machine):
     np.testing.assert_allclose(large, tw.compile(case.model)(case.x)[0] * np.float32(1e30), rtol=1e-5)
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_activations_that_are_not_finite_stay_visible(machine, number):
+    for level in (0, 4):
+        case = Case(2, 32, 64, level=level)
+        case.x[1, 3] = number
+        (y,) = tw.compile(case.model, threads=1)(case.x)
+        assert np.isfinite(y[0]).all() and not np.isfinite(y[1]).any()
+
+
+def test_tiny_activations(machine):
+    case = Case(1, 32, 64, level=4)
+    case.x[:] = 1e-40
+    assert np.isfinite(tw.compile(case.model, threads=1)(case.x)[0]).all()
+
+
 @pytest.mark.parametrize("level", [0, 4])
 @pytest.mark.parametrize("zero", ["none", "packed"])
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")

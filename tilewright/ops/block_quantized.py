@@ -17,6 +17,9 @@ from .common import need, need_shape
 BITS = (2, 4, 8)
 #: dtypes of words and of zero points; without a sign at level 2, as all integers have it at level 3
 WORDS, ZEROS = ("ui32", "i32"), ("ui8", "i8")
+#: the largest byte of rows that are quantized by block; blocks of numbers below the other are taken for zeros, as their
+#: scale has no inverse in f32
+LARGEST, NOTHING = 127, 2.0**-100
 #: sizes of a block: powers of two that fill whole words
 BLOCKS = tuple(1 << i for i in range(4, 13))
 
@@ -107,7 +110,8 @@ class QuantizeBlocks(Operator):
     blocks] each (its largest absolute value / 127), and the sums of the bytes, i32 [M, blocks].
 
     Part p of a block has the numbers p, p + parts ...: weights of 4 bits, which lie two in a byte, meet those of part 0
-    and those of part 1 (`IntegerBlockMatmul`). Rounds to the nearest, halves to even; a block of zeros has scale 0.
+    and those of part 1 (`IntegerBlockMatmul`). Rounds to the nearest, halves to even. What is not
+    finite makes the scale of its block so, and with it the results of its row.
 
     ``"tw.quantize_blocks"(%x) {block = 32, parts = 2} : (tensor<1x64xf32>) -> (tensor<1x2x2x16xi8>, ...)``
     """
@@ -128,11 +132,12 @@ class QuantizeBlocks(Operator):
     def reference(x, *, block, parts):
         blocks = x.astype(np.float32).reshape(len(x), -1, block)
         most = np.abs(blocks).max(-1, initial=0)
-        inverse = np.divide(np.float32(127), most, out=np.zeros_like(most), where=most > 0)
-        q = np.rint(blocks * inverse[..., None]).astype(np.int8)
+        with np.errstate(invalid="ignore"):  # numbers that are none end as some byte
+            inverse = np.divide(np.float32(LARGEST), most, out=np.zeros_like(most), where=~(most < NOTHING))
+            q = np.rint(blocks * inverse[..., None]).astype(np.int8)
         sums = q.sum(-1, dtype=np.int32)
         parted = q.reshape(*q.shape[:2], block // parts, parts).swapaxes(2, 3)
-        return [np.ascontiguousarray(parted), most * np.float32(1 / 127), sums]
+        return [np.ascontiguousarray(parted), most * np.float32(1 / LARGEST), sums]
 
 
 class IntegerBlockMatmul(Operator):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...ops.block_quantized import LARGEST, NOTHING
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var
 from ...tensor.kernel import Kernel
 from ..machine import Machine, lanes
@@ -11,7 +12,7 @@ from .nests import WORTHWHILE, Access, index, mul
 
 F32, I32 = "f32", "i32"
 #: the largest of a block's bytes
-MOST = 127.0
+MOST = float(LARGEST)
 
 
 @direct("quantize_blocks")
@@ -35,10 +36,10 @@ def quantize_blocks(kernel: Kernel, machine: Machine) -> Stmt:
 
     most, inverse, total = (Load(n, (), d) for n, d in (("most", F32), ("inverse", F32), ("total", I32)))
     largest = [
-        over("v", store("most", (), Op("maxnumf", (most, Op("absf", (number("v", p),), F32)), F32), "most"))
+        over("v", store("most", (), Op("maximumf", (most, Op("absf", (number("v", p),), F32)), F32), "most"))
         for p in range(parts)
     ]
-    empty = Op("cmpf.oeq", (most, Const(0.0, F32)), "i1")
+    empty = Op("cmpf.olt", (most, Const(NOTHING, F32)), "i1")
     ratio = Op("select", (empty, Const(0.0, F32), Op("divf", (Const(MOST, F32), most), F32)), F32)
     made = []
     for p in range(parts):
