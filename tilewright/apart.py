@@ -20,17 +20,19 @@ from .errors import CompileError, TilewrightError, UsageError
 from .options import Options
 
 _CALL = "from tilewright.apart import serve; serve()"
+#: what the process answers, and what `compile_apart` returns for it
+ANSWERS = {"made": True, "here": False, "changed": None}
 
 
-def compile_apart(source: Path, options: Options, to: Path) -> bool:
-    """Write the package of a model file to `to`; False if it has to be compiled here: its shapes are open, no process
-    can be started, or the file cannot be written.
+def compile_apart(source: Path, digest: str, options: Options, to: Path) -> bool | None:
+    """Write the package of the model file with this digest to `to`; False if it has to be compiled here: its shapes are
+    open, no process can be started, or the file cannot be written. None: other bytes than those were compiled.
 
     Raises what the compilation raises, and CompileError if the process dies.
     """
     if not sys.executable or getattr(sys, "frozen", False):
         return False
-    request = {"source": str(source), "options": options, "to": str(to)}
+    request = {"source": str(source), "digest": digest, "options": options, "to": str(to)}
     try:
         child = children.start(_CALL, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     except OSError:
@@ -42,8 +44,8 @@ def compile_apart(source: Path, options: Options, to: Path) -> bool:
             child.kill()
             raise
     found = pickle.loads(answer) if answer and child.returncode == 0 else None
-    if isinstance(found, bool):
-        return found
+    if isinstance(found, str) and found in ANSWERS:
+        return ANSWERS[found]
     if isinstance(found, TilewrightError):
         raise found
     why = found or f"its process ended with {_ending(child.returncode)}"
@@ -60,13 +62,13 @@ def _ending(code: int) -> str:
 
 
 def serve() -> None:
-    """In the process: compile, and leave True, False, an error, or what went wrong unexpectedly."""
+    """In the process: compile, and answer with one of `ANSWERS`, an error, or what went wrong unexpectedly."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print to stdout must not get into the answer
     request: dict[str, Any] = pickle.load(sys.stdin.buffer)
-    found: bool | TilewrightError | str
+    found: TilewrightError | str
     try:
-        found = _compile(Path(request["source"]), request["options"], Path(request["to"]))
+        found = _compile(Path(request["source"]), request["digest"], request["options"], Path(request["to"]))
     except TilewrightError as e:
         found = e
     except Exception as e:  # a fault of ours: the parent reports it, the details go to stderr
@@ -79,7 +81,7 @@ def serve() -> None:
     os._exit(0)  # nothing is left to do, and taking apart what MLIR has made takes time
 
 
-def _compile(source: Path, options: Options, to: Path) -> bool:
+def _compile(source: Path, digest: str, options: Options, to: Path) -> str:
     from dataclasses import fields
 
     from .compiler import compile_state
@@ -92,9 +94,8 @@ def _compile(source: Path, options: Options, to: Path) -> bool:
         target.start(options.job_count)
     state, made = compile_state(source, keep=False, **{f.name: getattr(options, f.name) for f in fields(options)})
     if not isinstance(made, Executable):
-        return False
+        return "here"
     try:
-        write(made.package, to, source, state.files)
+        return "made" if write(made.package, to, digest, state.files) else "changed"
     except (OSError, UsageError):
-        return False
-    return True
+        return "here"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from pathlib import Path
 
 
@@ -20,7 +22,7 @@ def trim(folder: Path, pattern: str, limit: int) -> int:
             info = path.stat()
         except OSError:  # another process was faster
             continue
-        files.append((info.st_mtime_ns, info.st_size, path))
+        files.append((info.st_atime_ns, info.st_size, path))
     total = sum(size for _, size, _ in files)
     if total <= limit:
         return total
@@ -31,3 +33,11 @@ def trim(folder: Path, pattern: str, limit: int) -> int:
             path.unlink()
         total -= size
     return total
+
+
+def used(path: Path) -> None:
+    """Note that a file is used now, in its access time; that of its last change stays. A folder that cannot be written
+    is no error: then nothing is removed either."""
+    with contextlib.suppress(OSError):
+        info = path.stat()
+        os.utime(path, ns=(time.time_ns(), info.st_mtime_ns))

@@ -20,6 +20,8 @@ import numpy as np
 
 from .errors import ModelError, TilewrightError, UsageError
 from .ir.graph import Graph
+from .mapped import MappedFile
+from .mapped import check as check_files
 from .options import Options, get
 from .program.build import KernelInfo, build_program
 from .program.memory import check_limit
@@ -85,8 +87,8 @@ class State:
     texts: dict[str, str] = field(default_factory=dict)
     #: whether the graph's constants are not needed once they have been packed
     consume: bool = False
-    #: data files of the model that its constants were read from
-    files: tuple[Path, ...] = ()
+    #: files that the constants are mapped from, the model's own first where it is one
+    files: tuple[MappedFile, ...] = ()
     #: with `verify`: the first and the last level-2 graph
     references: list[Graph] = field(default_factory=list)
 
@@ -124,7 +126,7 @@ def import_source(state: State) -> None:
 
     lazy = state.options.stop_after is None  # then what is known at run time only is left to `dynamic`
     state.graph, state.name = load_source(state.source, state.options.inputs, lazy)
-    state.files = state.graph.files
+    state.files = state.graph.constants.files
 
 
 def _passes(state: State, pipeline: str) -> bool:
@@ -420,6 +422,7 @@ def _run_stage(stage: Stage, state: State, pipeline: Sequence[Stage]) -> None:
     if state.options.verify and stage.name == "lower":
         _keep_reference(state)
     stage.run(state)
+    check_files(state.files, stage.name, ModelError)
     if state.options.verify and stage.name == "import":
         _keep_reference(state)
     state.seconds[stage.name] = time.perf_counter() - start
@@ -487,6 +490,7 @@ def _enter(state: State, after: str) -> None:
     state.name = path.stem
     if stage.level in (2, 3):
         state.graph = Graph.load(path)
+        state.files = state.graph.constants.files
         _check_stage(state.graph, stage, path)
         state.module.verify("import")
     elif stage.level == 5:

@@ -23,6 +23,7 @@ from .ir.constants import ConstantTable
 from .ir.context import parse, use
 from .ir.graph import Graph
 from .ir.types import from_array
+from .mapped import MappedFile
 from .options import Options
 from .program.package import Package
 from .runtime.dynamic import DynamicExecutable, DynamicInfo, Pool, StoredSource
@@ -61,6 +62,7 @@ def compile_dynamic(source: Any, options: Options) -> DynamicExecutable:
         threads=options.thread_count,
         limit=options.specializations,
     )
+    executable.staged.files = lambda: made.files
     if shapes and all(t.kind == "tensor" and t.shape and all(isinstance(d, int) for d in t.shape) for t in inputs):
         executable.specialize({t.name: t.shape for t in inputs if t.shape is not None})  # type: ignore[misc]
     return executable
@@ -146,6 +148,10 @@ class GraphSource:
                 stage="import",
                 hint="only level-2 graphs and ONNX models may have open dimensions",
             )
+
+    @property
+    def files(self) -> tuple[MappedFile, ...]:
+        return self.graph.constants.files
 
     def signature(self) -> tuple[list[DynamicInfo], list[DynamicInfo]]:
         with use():

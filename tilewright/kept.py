@@ -13,8 +13,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from importlib import metadata
@@ -23,9 +22,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from .bounded import trim
+from .bounded import trim, used
 from .errors import PackageError, UsageError
-from .options import Options, get, usable_cores
+from .mapped import MappedFile, map_file
+from .options import Options, get
 from .program.package import Package
 from .runtime.executable import Executable
 from .targets import base
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 FORM = "package 1"
 #: options that do not change what is compiled
 _INDIFFERENT = {"jobs", "time", "cache", "print_after", "stop_after", "dump", "verify", "threads", "inputs"}
-#: bytes hashed at a time
-_CHUNK = 16 << 20
 
 
 @overload
@@ -92,6 +90,8 @@ class Entry:
     """The place of one compilation of a model file among the packages kept."""
 
     model: Path
+    #: of the model's bytes
+    digest: str
     path: Path
     limit: int
 
@@ -109,7 +109,8 @@ class Entry:
         try:
             if toolchain is None or not os.path.isfile(source):
                 return None
-            parts = [FORM, file_digest(Path(source)), _options_text(options), source_digest(), toolchain()]
+            digest = map_file(source).digest()
+            parts = [FORM, digest, _options_text(options), source_digest(), toolchain()]
         except (OSError, ValueError):  # whatever is wrong with the file, the import says it better
             return None
         parts += [
@@ -118,8 +119,8 @@ class Entry:
             _tuning_stamp(options),
             *_versions(),
         ]
-        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-        return Entry(Path(source), get("TILEWRIGHT_CACHE") / "packages" / f"{key}.tw", limit)
+        key = hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
+        return Entry(Path(source), digest, get("TILEWRIGHT_CACHE") / "packages" / f"{key}.tw", limit)
 
     def load(self) -> Package | None:
         """The package, None if there is none (a damaged one is deleted), or if the model's data files changed."""
@@ -128,7 +129,7 @@ class Entry:
                 return None
             package = Package.load(self.path, lambda target, d: base.find(target).check(d))
             known = package.report["files"]
-            now = data_files(self.model, map(Path, known["sha256"]))
+            now = data_files(self.model, [map_file(name) for name in known["sha256"]])
         except PackageError:
             with contextlib.suppress(OSError):
                 self.path.unlink()
@@ -137,8 +138,7 @@ class Entry:
             return None
         if known["sha256"] and now != known:
             return None
-        with contextlib.suppress(OSError):  # the time of last use orders the removal; a read-only cache works too
-            os.utime(self.path)
+        used(self.path)
         return package
 
     def make(self, options: Options) -> Package | None:
@@ -148,18 +148,19 @@ class Entry:
             return None
         from .apart import compile_apart
 
-        package = self.load() if compile_apart(self.model, options, self.path) else None
+        made = compile_apart(self.model, self.digest, options, self.path)
+        package = self.load() if made else None
         with contextlib.suppress(OSError):
-            if package is None:
+            if made is False:
                 here.touch()
         if package is not None:
             self._bound()
         return package
 
-    def keep(self, package: Package, files: Iterable[Path]) -> None:
+    def keep(self, package: Package, files: Sequence[MappedFile]) -> None:
         """Write the package. A cache that cannot be written is no error: the result exists."""
         with contextlib.suppress(OSError, UsageError):
-            write(package, self.path, self.model, files)
+            write(package, self.path, self.digest, files)
             self._bound()
 
     def _bound(self) -> None:
@@ -170,25 +171,23 @@ class Entry:
             trim(self.path.parent, "*", self.limit)  # with what a killed process left half-written
 
 
-def write(package: Package, to: Path, model: Path, files: Iterable[Path]) -> None:
-    """Save the package of a model with what its data files were; OSError or UsageError if that is not possible."""
-    package.report["files"] = data_files(model, files)
+def write(package: Package, to: Path, digest: str, files: Sequence[MappedFile]) -> bool:
+    """Save the package of the model whose bytes have this digest, with what its data files were. `files` are those that
+    were compiled, the model's own first. False if that has other bytes than those, or one was written to meanwhile.
+
+    OSError or UsageError if the place cannot be written."""
+    model, *others = files
+    package.report["files"] = data_files(model.path, others)
+    if model.digest() != digest or any(f.changed for f in files):
+        return False
     to.parent.mkdir(parents=True, exist_ok=True)
     package.save(to)
+    return True
 
 
-def data_files(model: Path, files: Iterable[Path]) -> dict[str, Any]:
+def data_files(model: Path, files: Iterable[MappedFile]) -> dict[str, Any]:
     """What to compare of files beside a model. In another folder, the same model has files of its own."""
-    return {"folder": str(model.parent.resolve()), "sha256": {str(f): file_digest(f) for f in files}}
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of the SHA-256 of each 16 MiB of a file; all cores hash at the same time."""
-    data = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
-    pieces = [data[i : i + _CHUNK] for i in range(0, data.size, _CHUNK)]
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        digests = list(pool.map(lambda piece: hashlib.sha256(piece).digest(), pieces))
-    return hashlib.sha256(b"".join(digests)).hexdigest()
+    return {"folder": str(model.parent.resolve()), "sha256": {str(f.path): f.digest() for f in files}}
 
 
 @lru_cache(maxsize=1)

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import ModelError
+from ..mapped import MappedFile, map_file
 from ..pages import release_pages
 from .types import NUMPY, dtype_of
 
@@ -35,6 +36,8 @@ class ConstantTable(Mapping[str, np.ndarray]):
     """
 
     def __init__(self) -> None:
+        #: the files in which arrays are mapped
+        self.files: tuple[MappedFile, ...] = ()
         self._arrays: dict[str, np.ndarray] = {}
         self._digests: dict[str, str] = {}
 
@@ -104,14 +107,14 @@ class ConstantTable(Mapping[str, np.ndarray]):
     def load(path: str | os.PathLike) -> ConstantTable:
         """Memory-map a table written by `save`; ModelError if it is damaged."""
         table = ConstantTable()
-        size = os.path.getsize(path)
         try:
-            with open(path, "rb") as f:
-                if f.read(8) != MAGIC:
-                    raise ValueError("wrong magic")
-                (length,) = struct.unpack("<Q", f.read(8))
-                header = json.loads(f.read(length))
-            data = np.memmap(path, np.uint8, "r", offset=16 + length) if size > 16 + length else np.zeros(0, np.uint8)
+            file = map_file(path)
+            head = file.data[:16].tobytes()
+            if head[:8] != MAGIC:
+                raise ValueError("wrong magic")
+            (length,) = struct.unpack("<Q", head[8:])
+            header, data = json.loads(file.data[16 : 16 + length].tobytes()), file.data[16 + length :]
+            table.files = (file,)
             for symbol, e in header.items():
                 raw = data[e["offset"] : e["offset"] + e["nbytes"]]
                 table._arrays[symbol] = raw.view(NUMPY[e["dtype"]]).reshape(e["shape"])

@@ -15,9 +15,12 @@ from types import ModuleType
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo
 
+from ..forks import wait_for
+
 #: how MLIR's bytecode begins
 BYTECODE = b"ML\xefR"
 _lock = threading.Lock()
+wait_for(_lock)
 _context: ir.Context | None = None
 
 

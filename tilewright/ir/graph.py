@@ -30,8 +30,6 @@ class Graph:
 
     module: ir.Module
     constants: ConstantTable = field(default_factory=ConstantTable)
-    #: data files beside the model that constants were read from, where it was imported
-    files: tuple[Path, ...] = ()
 
     # ---- the entry function ----
 
@@ -167,6 +165,7 @@ class Graph:
     def clone(self) -> Graph:
         """A copy that shares the arrays but not the table or the module."""
         table = ConstantTable()
+        table.files = self.constants.files
         table._arrays.update(self.constants._arrays)
         table._digests.update(self.constants._digests)
         with use():

@@ -7,7 +7,6 @@ no MLIR: only a part that is not in the file does.
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import uuid
 import zlib
@@ -21,6 +20,7 @@ import numpy as np
 from .. import __version__
 from ..dtypes import DTYPES, NUMPY
 from ..errors import PackageError, UsageError
+from ..mapped import MappedFile
 from . import package as container
 from .package import Package
 from .program import ALIGN, Program, align_up
@@ -62,6 +62,7 @@ def _sample(flat: np.ndarray) -> bytes:
 def save(executable: DynamicExecutable, path: str | os.PathLike) -> None:
     """Write the file, atomically; UsageError if the place cannot be written."""
     path = Path(path)
+    executable.staged.check()
     with executable.staged.lock:
         writer = _Writer(executable)
         manifest = writer.manifest()
@@ -208,20 +209,20 @@ def _json(attributes: Mapping[str, Any]) -> dict[str, Any]:
 # ---- reading ----
 
 
-def load(path: Path, threads: int | None, check: Callable[[str, dict[str, Any]], None]) -> DynamicExecutable | None:
+def load(
+    file: MappedFile, threads: int | None, check: Callable[[str, dict[str, Any]], None]
+) -> DynamicExecutable | None:
     """The executable in a file that `save` wrote, None for files of other kinds; PackageError if it is damaged."""
-    try:
-        with open(path, "rb") as f:
-            if os.fstat(f.fileno()).st_size < container._HEAD.size:
-                return None
-            data = memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))
-    except OSError:
+    path, data = file.path, file.view
+    if len(data) < container._HEAD.size:
         return None  # `Package.load` says what is wrong
     manifest = container._manifest(path, data)
     if "dynamic" not in manifest:
         return None
     try:
-        return _Reader(path, data, manifest, check).executable(threads)
+        executable = _Reader(path, data, manifest, check).executable(threads)
+        executable.staged.files = lambda: (file,)
+        return executable
     except PackageError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, zlib.error) as e:

@@ -13,9 +13,10 @@ imports MLIR.
 
 from __future__ import annotations
 
+import hashlib
 import json
-import mmap
 import os
+import re
 import struct
 import uuid
 import zlib
@@ -29,6 +30,8 @@ import numpy as np
 
 from .. import __version__
 from ..errors import PackageError, UsageError
+from ..mapped import MappedFile, map_file
+from ..mapped import check as check_files
 from ..options import usable_cores
 from .program import ALIGN, Program, align_up
 
@@ -54,6 +57,8 @@ class Package:
     constants: list[np.ndarray]
     levels: dict[str, str] = field(default_factory=dict)
     report: dict[str, Any] = field(default_factory=dict)
+    #: the file that the constants are mapped from
+    file: MappedFile | None = None
 
     def __post_init__(self) -> None:
         for info, array in zip(self.program.constants, self.constants, strict=True):
@@ -62,6 +67,7 @@ class Package:
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the package to a file, atomically; UsageError if the place cannot be written."""
+        check_files([self.file] if self.file else [], "package", PackageError)
         path = Path(path)
         temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
         try:
@@ -75,12 +81,14 @@ class Package:
             raise UsageError(f"cannot write {path}: {e.strerror or e}", stage="package") from None
 
     @staticmethod
-    def load(path: str | os.PathLike, check: Callable[[str, dict[str, Any]], None] | None = None) -> Package:
+    def load(
+        source: str | os.PathLike | MappedFile, check: Callable[[str, dict[str, Any]], None] | None = None
+    ) -> Package:
         """Read a package; `check` is called with target and description before anything else is read.
 
         PackageError: not a package, another version, truncated, or damaged anywhere.
         """
-        return _read(Path(path), check)
+        return _read(source if isinstance(source, MappedFile) else open_package(source), check)
 
 
 # ---- writing ----
@@ -149,14 +157,30 @@ def _write_section(f: IO[bytes], pieces: Iterable[memoryview | bytes]) -> dict[s
 # ---- reading ----
 
 
-def _read(path: Path, check: Callable[[str, dict[str, Any]], None] | None) -> Package:
+def open_package(path: str | os.PathLike, *, copy: bool = False, sha256: str | None = None) -> MappedFile:
+    """The bytes of a file, mapped, or copied into memory; PackageError if it cannot be read.
+
+    With `sha256` (64 hexadecimal digits) the bytes are copied, and PackageError says that they are others.
+    """
+    if sha256 is not None and not (isinstance(sha256, str) and re.fullmatch("[0-9a-fA-F]{64}", sha256)):
+        raise UsageError(f"sha256 must be 64 hexadecimal digits, not {sha256!r}", stage="load")
     try:
-        with open(path, "rb") as f:
-            if os.fstat(f.fileno()).st_size < _HEAD.size:
-                raise _damaged(path, "it is too short")
-            data = memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))
+        file = map_file(path, copy=copy or sha256 is not None)
     except OSError as e:
         raise PackageError(f"cannot read {path}: {e.strerror or e}", stage="load") from None
+    if sha256 is not None and (found := hashlib.sha256(file.view).hexdigest()) != sha256.lower():
+        raise PackageError(
+            f"{path} is not the file that is expected: its SHA-256 is {found}",
+            stage="load",
+            hint="do not load it unless you know where it comes from: a package is code that runs as yours",
+        )
+    return file
+
+
+def _read(file: MappedFile, check: Callable[[str, dict[str, Any]], None] | None) -> Package:
+    path, data = file.path, file.view
+    if len(data) < _HEAD.size:
+        raise _damaged(path, "it is too short")
     manifest = _manifest(path, data)
     if "dynamic" in manifest:
         raise PackageError(
@@ -175,7 +199,9 @@ def _read(path: Path, check: Callable[[str, dict[str, Any]], None] | None) -> Pa
             constants.append(raw.view(info.numpy_dtype).reshape(info.shape))
         code = {name: bytes(objects[at : at + size]) for name, (at, size) in manifest["objects"].items()}
         texts = json.loads(zlib.decompress(levels))
-        return Package(manifest["target"], manifest["description"], program, code, constants, texts, manifest["report"])
+        return Package(
+            manifest["target"], manifest["description"], program, code, constants, texts, manifest["report"], file
+        )
     except PackageError as e:
         e.message = e.message if str(path) in e.message else f"{path}: {e.message}"
         raise

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -121,7 +120,6 @@ class DynamicExecutable:
         self.inputs, self.outputs, self.store = list(inputs), list(outputs), store
         self.name, self.options, self.threads = name, dict(options), threads
         self.staged = Staged(source, build, limit, self._made)
-        self._lock = threading.Lock()
         self.compiled = 0
         self._warned = False
 
@@ -234,7 +232,7 @@ class DynamicExecutable:
     # ---- what it is ----
 
     def _made(self, staged: Staged, stage: Stage, part: Part, frame: Frame) -> None:
-        with self._lock:
+        with staged.lock:
             self.compiled += 1
         what = f"{self.name}: " if stage.body.info.id == "main" else f"{self.name} {stage.body.info.id}: "
         shapes, kept = describe(stage, frame) or "()", f"{len(stage.parts)} kept"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from ..errors import PackageError
+from ..forks import wait_for
 from .dynamic import Pool, StoredSource
 from .executable import Executable
 from .staged import Source
+
+_importing = threading.Lock()
+wait_for(_importing)  # the locks of Python's imports stay locked in a forked process
 
 
 class LazySource:
@@ -39,7 +44,8 @@ class LazySource:
 
 def _compiler() -> Any:
     try:
-        from .. import dynamic
+        with _importing:
+            from .. import dynamic
     except ImportError as e:
         raise PackageError(
             f"the model was not specialized for these shapes before it was saved, and the compiler does not load: {e}",

@@ -12,8 +12,10 @@ Nothing here imports MLIR: what makes new parts is a `Source`, asked for only wh
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +26,8 @@ import numpy as np
 
 from ..dtypes import NUMPY
 from ..errors import CompileError, ModelError
+from ..mapped import MappedFile
+from ..mapped import check as check_files
 from . import host
 from .executable import Executable
 
@@ -217,9 +221,12 @@ class Staged:
     ) -> None:
         """`limit`: parts kept for each stage; None: by their number and bytes (see `full`)."""
         self.source, self.build, self.limit, self.made = source, build, limit, made
+        #: gives the files that the constants of the model are mapped from
+        self.files: Callable[[], Sequence[MappedFile]] = tuple
         self.bodies: dict[str, Body] = {}
         #: held while stages and parts are changed
         self.lock = threading.RLock()
+        _all.add(self)
 
     # ---- stages and parts ----
 
@@ -273,6 +280,7 @@ class Staged:
                 body.first = self.stage(body, tuple(range(body.info.nodes)), frozenset())
             stage, frame = body.first, Frame(values)
             if stage.key(frame) not in stage.parts:
+                self.check()
                 before = stage.frozen
                 entries = {n: e for n in stage.reads if (e := frame.find(n)) is not _Missing}
                 plan = self.source().plan(name, stage.todo, stage.frozen, entries)
@@ -281,16 +289,22 @@ class Staged:
 
     def make(self, stage: Stage, frame: Frame) -> Part:
         start = time.perf_counter()
+        self.check()
         entries = {n: frame.find(n) for n in stage.reads}
         entries = {n: e for n, e in entries.items() if e is not _Missing}
         body = stage.body.info.id
         plan = self.source().plan(body, stage.todo, stage.frozen, entries)
         stage.frozen |= plan.learned
         executable = None if plan.graph is None else self.build(plan.graph, body)
+        self.check()
         following = self.stage(stage.body, plan.todo, plan.frozen) if plan.todo else None
         if following is stage and not plan.actions:
             raise CompileError("this part of the model does not get any further", stage="specialize", operator=body)
         return Part(plan, executable, following, time.perf_counter() - start)
+
+    def check(self) -> None:
+        """ModelError if a file that constants are mapped from was overwritten: weights of two models would mix."""
+        check_files(self.files(), "specialize", ModelError)
 
     # ---- running ----
 
@@ -335,6 +349,7 @@ class Staged:
         elif action.kind == "fold":
             entries = {n: frame.find_plain(n) for n in action.inputs if n}
             with self.lock, _compiling:
+                self.check()
                 found = self.source().evaluate(body.info.id, action.node, entries)
             results = [found.get(n) for n in action.outputs]
         else:
@@ -345,6 +360,21 @@ class Staged:
         for name, result in zip(action.outputs, results, strict=False):
             if name:
                 frame.values[name] = result
+
+
+_all: weakref.WeakSet[Staged] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """The threads that were compiling live in the parent only: what they would have made is made anew in the child."""
+    global _compiling
+    _compiling = threading.RLock()
+    for staged in list(_all):
+        staged.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Times:

@@ -73,5 +73,5 @@ def load(
     """
     model = read(source)
     graph = Importer(model, lazy).run(dict(inputs or {}))
-    graph.files = tuple(model.maps)
+    graph.constants.files = model.files
     return graph

@@ -22,6 +22,7 @@ from onnx import TensorProto, numpy_helper
 
 from ...errors import ModelError, UnsupportedError
 from ...ir.types import NUMPY
+from ...mapped import MappedFile, map_file
 
 #: ONNX element types that have a Tilewright dtype
 DTYPES: dict[int, str] = {
@@ -66,8 +67,15 @@ class Model:
     raw: dict[int, np.ndarray] = field(default_factory=dict)
     #: folders in which external data files may lie
     folders: list[Path] = field(default_factory=list)
+    #: the model's own file, where it comes from one
+    file: MappedFile | None = None
     #: external data files, mapped once
-    maps: dict[Path, np.ndarray] = field(default_factory=dict)
+    maps: dict[Path, MappedFile] = field(default_factory=dict)
+
+    @property
+    def files(self) -> tuple[MappedFile, ...]:
+        """All files that arrays are mapped from, the model's own first."""
+        return (*([self.file] if self.file else []), *self.maps.values())
 
     def initializers(self) -> dict[str, tuple[TensorProto, int]]:
         """Name -> (tensor, position); ModelError for duplicates."""
@@ -101,11 +109,13 @@ def read(source: str | os.PathLike | bytes | onnx.ModelProto) -> Model:
         raise ModelError(f"an ONNX model is a path, bytes or a ModelProto, not {type(source).__name__}", stage="import")
     path = Path(source)
     try:
-        data = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
+        file = map_file(path)
     except OSError as e:
         raise ModelError(f"cannot read {path}: {e.strerror or e}", stage="import") from None
     folders = [path.parent.resolve(), path.resolve().parent]  # of the link, and of the file that it links to
-    return _parse(data, str(path), folders)
+    model = _parse(file.data, str(path), folders)
+    model.file = file
+    return model
 
 
 def _parse(data: np.ndarray, source: str, folders: list[Path]) -> Model:
@@ -293,19 +303,24 @@ def _external(t: TensorProto, model: Model) -> np.ndarray:
     parts = Path(location.replace("\\", "/"))
     if not location or parts.is_absolute() or ".." in parts.parts or Path(location).drive:
         raise fail(f"{location!r} is not a path inside of the model's folder")
-    path = (model.folders[0] / parts).resolve()
-    if not any(path.is_relative_to(folder) for folder in model.folders):
-        raise fail(f"{location!r} links out of the model's folder")
+    hint = "keep the data file beside the model"
     try:
+        path = (model.folders[0] / parts).resolve()
+        if not any(path.is_relative_to(folder) for folder in model.folders):
+            raise fail(f"{location!r} links out of the model's folder")
+        if path not in model.maps:
+            if path.stat().st_nlink > 1:  # any file of the disk may be behind it, as with a symbolic link
+                raise fail(f"{location!r} has other names (hard links)", "replace it by a copy of its own")
+            model.maps[path] = map_file(path)
+        data = model.maps[path].data
         offset = int(where.get("offset") or 0)
-        size = path.stat().st_size
-        length = int(where["length"]) if where.get("length") else size - offset
+        length = int(where["length"]) if where.get("length") else len(data) - offset
     except OSError as e:
-        raise fail(f"cannot read {path}: {e.strerror or e}", "keep the data file beside the model") from None
+        raise fail(f"cannot read {location!r}: {e.strerror or e}", hint) from None
+    except RuntimeError:  # from `resolve`
+        raise fail(f"cannot read {location!r}: its links form a loop", hint) from None
     except ValueError as e:
-        raise fail(f"bad offset or length: {e}") from None
-    if offset < 0 or length < 0 or offset + length > size:
-        raise fail(f"{path} has {size} bytes, the model needs {offset + length}", "the data file may be truncated")
-    if path not in model.maps:
-        model.maps[path] = np.memmap(path, np.uint8, "r") if size else np.zeros(0, np.uint8)
-    return model.maps[path][offset : offset + length]
+        raise fail(f"bad location, offset or length: {e}") from None
+    if offset < 0 or length < 0 or offset + length > len(data):
+        raise fail(f"{path} has {len(data)} bytes, the model needs {offset + length}", "the data file may be truncated")
+    return data[offset : offset + length]

@@ -31,6 +31,8 @@ from ...ir.context import use
 from ...ir.graph import Graph
 from ...ir.types import from_array
 from ...runtime import host, noise
+from ...mapped import MappedFile
+from ...runtime import host
 from ...runtime.staged import Action, BodyInfo, Const, Entry, Plan, Tree
 from . import functions
 from .importer import Importer, Scope, _domain, _opsets
@@ -131,6 +133,10 @@ class OnnxSource:
         )
         self.bodies = {"main": main}
         self.functions = {(_domain(f.domain), f.name): f for f in model.proto.functions}
+
+    @property
+    def files(self) -> tuple[MappedFile, ...]:
+        return self.model.files
 
     # ---- what the runtime asks ----
 

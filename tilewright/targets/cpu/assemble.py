@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ...errors import CompileError
+from ...forks import wait_for
 from .dot_product import with_definitions
 from .host import CpuDescription, host
 from .llvm_text import to_llvm22
@@ -50,6 +51,7 @@ PIPELINE = (
 
 _initialized: set[str] = set()
 _lock = threading.Lock()
+wait_for(_lock)
 
 
 # ---- MLIR to LLVM IR ----
@@ -207,6 +209,7 @@ def initialize_llvm(arch: str | None = None) -> None:
         from llvmlite import binding as llvm
 
         if "native" not in _initialized:
+            wait_for(llvm.ffi.lib._lock._lock)  # every call of llvmlite takes it, and changes LLVM's own state
             llvm.initialize_native_target()
             llvm.initialize_native_asmprinter()
             _initialized.add("native")

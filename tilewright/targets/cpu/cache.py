@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...bounded import trim
+from ...bounded import trim, used
 from ...options import get
 from .assemble import toolchain
 from .host import CpuDescription
@@ -82,8 +82,7 @@ class KernelCache:
                 path.unlink()
             return None
         self.stats.hits += 1
-        with contextlib.suppress(OSError):  # the time of last use orders the removal; a read-only cache works too
-            os.utime(path)
+        used(path)
         return found
 
     def put(self, key: str, data: bytes, stats: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from time import perf_counter_ns
 import numpy as np
 
 from ...errors import PackageError
+from ...forks import wait_for
 from ...program.package import Package
 from ...program.program import align_up
 from ...runtime.arrays import address, aligned_empty
@@ -35,6 +36,7 @@ from .team import Team
 SPIN_SECONDS = 50e-6
 _ENTRIES = ("tw_run", "tw_worker", "tw_stop", "tw_clock", "tw_enter")
 _link_lock = threading.Lock()
+wait_for(_link_lock)
 
 
 class CpuRunner:

@@ -1,0 +1,27 @@
+"""Locks and forks. A forked process has one thread: a lock that another one held is never released in it, and what that
+thread was about to change is left half-changed."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+#: seconds that a fork waits for a lock
+PATIENCE = 30.0
+
+
+def wait_for(lock: threading.Lock | threading.RLock) -> None:  # type: ignore[valid-type]
+    """Let forks wait until nobody has this lock, which is held for a short time: what it guards is whole in the child.
+
+    A lock that is taken while another is held must come before that one: forks take the latest first."""
+    held: list[bool] = []
+
+    def before() -> None:
+        held.append(lock.acquire(timeout=PATIENCE))  # type: ignore[attr-defined]
+
+    def after() -> None:
+        if held.pop():
+            lock.release()  # type: ignore[attr-defined]
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)
