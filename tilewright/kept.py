@@ -24,6 +24,7 @@ import numpy as np
 
 from .bounded import trim, used
 from .errors import PackageError, UsageError
+from .files import own_folder, trusted
 from .mapped import MappedFile, map_file
 from .options import Options, get
 from .program.package import Package
@@ -125,7 +126,7 @@ class Entry:
     def load(self) -> Package | None:
         """The package, None if there is none (a damaged one is deleted), or if the model's data files changed."""
         try:
-            if not self.path.is_file():
+            if not self.path.is_file() or not trusted(self.path, get("TILEWRIGHT_CACHE")):
                 return None
             package = Package.load(self.path, lambda target, d: base.find(target).check(d))
             known = package.report["files"]
@@ -151,7 +152,7 @@ class Entry:
         made = compile_apart(self.model, self.digest, options, self.path)
         package = self.load() if made else None
         with contextlib.suppress(OSError):
-            if made is False:
+            if made is False and own_folder(here.parent, get("TILEWRIGHT_CACHE")):
                 here.touch()
         if package is not None:
             self._bound()
@@ -180,8 +181,9 @@ def write(package: Package, to: Path, digest: str, files: Sequence[MappedFile]) 
     package.report["files"] = data_files(model.path, others)
     if model.digest() != digest or any(f.changed for f in files):
         return False
-    to.parent.mkdir(parents=True, exist_ok=True)
-    package.save(to)
+    if not own_folder(to.parent, get("TILEWRIGHT_CACHE")):
+        raise UsageError(f"{to.parent} is not a folder of this user's own", stage="package")
+    package.save(to, private=True)
     return True
 
 

@@ -254,6 +254,6 @@ def test_where_no_process_can_be_started(path, monkeypatch):
     onnx.save(make_model(2 * WEIGHT), path)
     monkeypatch.setattr(sys, "executable", str(path.parent / "nothing"))
     monkeypatch.setenv("TILEWRIGHT_JOBS", "1")
-    assert not apart.compile_apart(path, Options(), path.with_suffix(".tw"))
+    assert not apart.compile_apart(path, "", Options(), path.with_suffix(".tw"))
     monkeypatch.setattr(sys, "executable", "")
-    assert not apart.compile_apart(path, Options(), path.with_suffix(".tw"))
+    assert not apart.compile_apart(path, "", Options(), path.with_suffix(".tw"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import CheckError, InputError, ModelError, UsageError
+from ..files import replacing
 from ..report.compare import largest_error, random_inputs
 
 __all__ = ["compare", "fixed_shapes", "flat", "largest_error", "random_inputs", "read_npz", "write_npz"]
@@ -68,13 +68,10 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write an npz file whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with part.open("wb") as file:
+        with replacing(path) as file:
             np.savez(file, **dict(arrays))  # type: ignore[arg-type]
-        part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise UsageError(f"cannot write {str(path)!r}: {error.strerror}", stage="command line") from None
 
 

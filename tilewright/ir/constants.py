@@ -13,11 +13,11 @@ import json
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 
 from ..errors import ModelError
+from ..files import replacing
 from ..mapped import MappedFile, map_file
 from ..pages import release_pages
 from .types import NUMPY, dtype_of
@@ -92,16 +92,11 @@ class ConstantTable(Mapping[str, np.ndarray]):
             offset += -(-a.nbytes // ALIGN) * ALIGN
         text = json.dumps(header).encode()
         text += b" " * (-(len(text) + 16) % ALIGN)
-        temporary = Path(f"{os.fspath(path)}.{os.getpid()}.tmp")
-        try:
-            with open(temporary, "wb") as f:
-                f.write(MAGIC + struct.pack("<Q", len(text)) + text)
-                for a in self._arrays.values():
-                    f.write(np.ascontiguousarray(a).reshape(-1).view(np.uint8).data)
-                    f.write(b"\0" * (-a.nbytes % ALIGN))
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replacing(path) as f:
+            f.write(MAGIC + struct.pack("<Q", len(text)) + text)
+            for a in self._arrays.values():
+                f.write(np.ascontiguousarray(a).reshape(-1).view(np.uint8).data)
+                f.write(b"\0" * (-a.nbytes % ALIGN))
 
     @staticmethod
     def load(path: str | os.PathLike) -> ConstantTable:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -20,6 +19,7 @@ import numpy as np
 from .. import __version__
 from ..dtypes import DTYPES, NUMPY
 from ..errors import PackageError, UsageError
+from ..files import replacing
 from ..mapped import MappedFile
 from . import package as container
 from .package import Package
@@ -61,19 +61,13 @@ def _sample(flat: np.ndarray) -> bytes:
 
 def save(executable: DynamicExecutable, path: str | os.PathLike) -> None:
     """Write the file, atomically; UsageError if the place cannot be written."""
-    path = Path(path)
     executable.staged.check()
     with executable.staged.lock:
         writer = _Writer(executable)
         manifest = writer.manifest()
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
-        try:
-            with open(temporary, "wb") as f:
-                writer.write(f, manifest)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replacing(path) as f:
+            writer.write(f, manifest)
     except OSError as e:
         raise UsageError(f"cannot write {path}: {e.strerror or e}", stage="package") from None
 

@@ -18,7 +18,6 @@ import json
 import os
 import re
 import struct
-import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +29,7 @@ import numpy as np
 
 from .. import __version__
 from ..errors import PackageError, UsageError
+from ..files import replacing
 from ..mapped import MappedFile, map_file
 from ..mapped import check as check_files
 from ..options import usable_cores
@@ -65,18 +65,12 @@ class Package:
             if array.dtype != info.numpy_dtype or array.shape != info.shape:
                 raise ValueError(f"constant {info} is an array {array.dtype}{array.shape}")
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Write the package to a file, atomically; UsageError if the place cannot be written."""
+    def save(self, path: str | os.PathLike, *, private: bool = False) -> None:
+        """Write the package to a file, atomically; UsageError if the place cannot be written. See `files.replacing`."""
         check_files([self.file] if self.file else [], "package", PackageError)
-        path = Path(path)
-        temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
         try:
-            try:
-                with open(temporary, "wb") as f:
-                    _write(self, f)
-                os.replace(temporary, path)
-            finally:
-                temporary.unlink(missing_ok=True)
+            with replacing(path, private=private) as f:
+                _write(self, f)
         except OSError as e:
             raise UsageError(f"cannot write {path}: {e.strerror or e}", stage="package") from None
 

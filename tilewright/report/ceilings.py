@@ -6,15 +6,16 @@ folder. A target that can be measured has a method ``measure_ceilings(threads) -
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from ..errors import UsageError
+from ..files import own_folder, replacing
 from ..options import get
 
 #: raised when the loops that measure change, so that older measurements are not used
@@ -113,13 +114,10 @@ def ceilings(target: Any, threads: int, *, again: bool = False) -> Ceilings:
         return known
     found = target.measure_ceilings(threads)
     found = found.best(known) if known is not None else found
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(found.to_json(), indent=1) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError:  # a folder that cannot be written only means measuring again
-        temporary.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # a folder that cannot be written only means measuring again
+        if own_folder(path.parent, get("TILEWRIGHT_CACHE")):
+            with replacing(path, private=True) as f:
+                f.write(json.dumps(found.to_json(), indent=1).encode() + b"\n")
     return found
 
 

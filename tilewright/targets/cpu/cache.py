@@ -1,8 +1,8 @@
 """The cache of compiled kernels on disk.
 
 One file a kernel, named by the hash of everything that decides its content. Files are written under a temporary name
-and renamed, so any number of processes can share the folder; a file that does not check is dropped. When the folder
-grows over its bound, the files used longest ago go.
+and renamed, so any number of processes can share the folder; a file that does not check is dropped, one that another
+user wrote or could write is not used. When the folder grows over its bound, the files used longest ago go.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import hashlib
 import json
 import os
 import struct
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...bounded import trim, used
+from ...files import own_folder, replacing, trusted
 from ...options import get
 from .assemble import toolchain
 from .host import CpuDescription
@@ -65,8 +65,10 @@ class KernelCache:
         """The object and its statistics, None if it is not there (or was damaged, and is now deleted)."""
         path = self._path(key)
         try:
-            data = path.read_bytes()
+            data = path.read_bytes() if trusted(path, self.folder.parent) else None
         except OSError:
+            data = None
+        if data is None:
             self.stats.misses += 1
             return None
         try:
@@ -90,14 +92,11 @@ class KernelCache:
         head = json.dumps(stats).encode()
         rest = head + data
         path = self._path(key)
-        temporary = path.with_name(f"{key}.{uuid.uuid4().hex}.tmp")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                temporary.write_bytes(_HEAD.pack(MAGIC, len(head), hashlib.sha256(rest).digest()) + rest)
-                os.replace(temporary, path)
-            finally:
-                temporary.unlink(missing_ok=True)
+            if not own_folder(path.parent, self.folder.parent):
+                return
+            with replacing(path, private=True) as f:
+                f.write(_HEAD.pack(MAGIC, len(head), hashlib.sha256(rest).digest()) + rest)
         except OSError:
             return
         self._bound(len(rest) + _HEAD.size)

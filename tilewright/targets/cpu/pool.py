@@ -26,6 +26,7 @@ from typing import Any
 
 from ... import children
 from ...errors import CompileError, TilewrightError
+from ...files import own_folder, replacing
 from ...options import get
 from .cache import KernelCache
 from .host import CpuDescription
@@ -200,11 +201,11 @@ def _save_repro(job: Job, description: CpuDescription) -> str | None:
     digest = hashlib.sha256(job.mlir_text.encode()).hexdigest()[:10]
     name = "".join(c if c.isalnum() or c in "._-" else "_" for c in job.symbol)[:80]
     path = folder / f"{name}-{digest}.mlir"
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(repro_text(job.symbol, job.mlir_text, description), encoding="utf-8")
-        os.replace(temporary, path)
+        if not own_folder(folder, folder.parent):
+            return None
+        with replacing(path) as f:
+            f.write(repro_text(job.symbol, job.mlir_text, description).encode())
         for old in sorted(folder.glob("*.mlir"), key=lambda p: p.stat().st_mtime)[:-_REPROS_KEPT]:
             old.unlink(missing_ok=True)
     except OSError:
