@@ -90,9 +90,11 @@ def _compile(source: Path, digest: str, options: Options, to: Path) -> str:
     from .targets.base import find
 
     target: Any = find(options.target)
-    if hasattr(target, "start") and options.job_count > 1:  # its processes start while this one reads the model
-        target.start(options.job_count)
-    state, made = compile_state(source, keep=False, **{f.name: getattr(options, f.name) for f in fields(options)})
+    if hasattr(target, "start") and options.job_count > 1:  # a process starts while this one reads the model
+        target.start(1)
+    state, made = compile_state(
+        source, keep=False, ahead=True, **{f.name: getattr(options, f.name) for f in fields(options)}
+    )
     if not isinstance(made, Executable):
         return "here"
     try:

@@ -87,6 +87,8 @@ class State:
     texts: dict[str, str] = field(default_factory=dict)
     #: whether the graph's constants are not needed once they have been packed
     consume: bool = False
+    #: whether the processes that compile kernels start when the model has been read
+    ahead: bool = False
     #: files that the constants are mapped from, the model's own first where it is one
     files: tuple[MappedFile, ...] = ()
     #: with `verify`: the first and the last level-2 graph
@@ -339,12 +341,14 @@ def compile_state(
     *,
     start_after: str | None = None,
     keep: bool = True,
+    ahead: bool = False,
     ways: Mapping[str, str] | None = None,
     **options: Any,
 ) -> tuple[State, Any]:
     """What `tilewright.compile` returns, by running the stages, with everything that was made on the way.
 
-    Without `keep` constants go when they have been packed. `ways` are those of the pass `winograd`, in place of what
+    Without `keep` constants go when they have been packed. With `ahead` the processes that compile kernels start when
+    the model has been read, as many as it may have work for. `ways` are those of the pass `winograd`, in place of what
     the tuning database says.
     """
     chosen = Options.of(**options)
@@ -357,7 +361,7 @@ def compile_state(
     _check_stage_names(chosen, pipeline, start_after)
     # a caller's graph, and the references of `verify`, share their constants with ours
     consume = not keep and not isinstance(source, Graph) and not chosen.verify
-    state = State(chosen, target, target.describe(), source=source, consume=consume, ways=ways)
+    state = State(chosen, target, target.describe(), source=source, consume=consume, ways=ways, ahead=ahead)
     looked_at = chosen.verify or chosen.dump or chosen.print_after or chosen.stop_after or start_after
     plain = chosen.precision == "f32" and not looked_at  # else the nests themselves are wanted later
     if not keep and chosen.cache and plain and hasattr(target, "memo") and all_ours():
@@ -384,9 +388,16 @@ def _run_stages(todo: Sequence[Stage], state: State, pipeline: Sequence[Stage]) 
             from .dynamic import compile_dynamic
 
             return compile_dynamic(state.source, chosen)
+        if stage.name == "import" and state.ahead and hasattr(state.target, "start") and chosen.job_count > 1:
+            state.target.start(min(chosen.job_count, _work(state.module)))
         if stage.name == chosen.stop_after:
             return state.module if stage.level <= 3 else Snapshot(stage, state)
     return _executable(state)
+
+
+def _work(graph: Graph) -> int:
+    """The most kernels that a graph can become."""
+    return sum(op.name not in ("func.return", "tw.constant") for op in graph.operations())
 
 
 def build(graph: Graph, name: str, options: Options, share: Callable[[Package], None]) -> Executable:

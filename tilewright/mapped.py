@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from .errors import TilewrightError
-from .options import usable_cores
+from .limits import usable_cores
 from .pages import Pool, release_pages
 
 #: bytes hashed at a time

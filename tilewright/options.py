@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from .errors import UsageError
+from .limits import free_memory, usable_cores
 
 PRECISIONS = ("f32", "bf16", "f16", "auto")
 
 
-def usable_cores() -> int:
-    """The number of cores this process may run on (its affinity mask where the system has one)."""
-    if hasattr(os, "sched_getaffinity"):
-        return max(1, len(os.sched_getaffinity(0)))
-    return os.cpu_count() or 1
+#: memory that a process needs that compiles kernels
+JOB_BYTES = 512 << 20
+
+
+def default_jobs() -> int:
+    """A process a core, as far as memory goes."""
+    free = free_memory()
+    return usable_cores() if free is None else max(1, min(usable_cores(), free // JOB_BYTES))
 
 
 # ---- environment variables ----
@@ -105,7 +109,7 @@ ENVIRONMENT = {
             "TILEWRIGHT_DB", _path, lambda: get("TILEWRIGHT_CACHE") / "tuning.sqlite", "file of the tuning database"
         ),
         Variable("TILEWRIGHT_THREADS", _positive, usable_cores, "threads of a model when the call does not say"),
-        Variable("TILEWRIGHT_JOBS", _positive, usable_cores, "processes that compile kernels at the same time"),
+        Variable("TILEWRIGHT_JOBS", _positive, default_jobs, "most processes that compile kernels at the same time"),
         Variable(
             "TILEWRIGHT_COMPILE",
             _compile_mode,
@@ -171,7 +175,9 @@ class Options:
         None, "with precision auto: the largest error it may cost, relative to the largest value of the output"
     )
     threads: int | None = _option(None, "threads that run the model; None: TILEWRIGHT_THREADS, else all usable cores")
-    jobs: int | None = _option(None, "processes that compile kernels; None: TILEWRIGHT_JOBS, else all usable cores")
+    jobs: int | None = _option(
+        None, "most processes that compile kernels; None: TILEWRIGHT_JOBS, else one a usable core"
+    )
     inputs: Mapping | None = _option(None, "shapes (or arrays) of inputs by name, for models with dynamic dimensions")
     arena_limit: int | None = _option(None, "most bytes of working memory the model may need; more is an error")
     specializations: int | None = _option(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tilewright
-from tilewright import options
+from tilewright import limits, options
 from tilewright.errors import UsageError
 from tilewright.options import ENVIRONMENT, Options, OptionsDict
 
@@ -22,7 +22,7 @@ def test_defaults(monkeypatch):
         False,
         True,
     )
-    assert chosen.thread_count == options.usable_cores() >= 1
+    assert chosen.thread_count == limits.usable_cores() >= 1
     monkeypatch.setenv("TILEWRIGHT_THREADS", "3")
     assert chosen.thread_count == 3
     assert Options(threads=2).thread_count == 2

@@ -1,10 +1,15 @@
 """Compiling many kernels in worker processes. What happens when they fail: tests/errors/test_llvm_abort_errors.py."""
 
+import contextlib
 import threading
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
+from tilewright import apart
 from tilewright.errors import CompileError
+from tilewright.options import Options
 from tilewright.targets.cpu import pool
 from tilewright.targets.cpu.cache import KernelCache
 from tilewright.targets.cpu.host import host
@@ -80,3 +85,28 @@ def test_from_several_threads(jobs):
     for t in threads:
         t.join()
     assert results == {i: f"k{i}" for i in range(4)}
+
+
+def test_a_worker_with_much_memory_is_replaced(jobs, monkeypatch):
+    monkeypatch.setattr(pool, "WORKER_BYTES", 1 << 20)
+    start_workers(1)
+    before = pool._shared_pool().workers[0].process
+    compiled = compile_many(jobs[:3], host(), workers=1)
+    assert [c.symbol for c in compiled] == ["k0", "k1", "k2"]
+    assert before.poll() == 0 and pool._shared_pool().workers[0].process is None
+
+
+def test_no_more_workers_start_than_there_is_work_for(tmp_path, monkeypatch):
+    """As many as a model can have kernels, and one before the model is known."""
+    started = []
+    monkeypatch.setattr(pool._Pool, "start", lambda self, count: started.append(count))
+    monkeypatch.setattr(pool._Pool, "run", lambda self, jobs, description, count, *_: started.append(("run", count)))
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 4]) for n in "xy")
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Softmax", ["a"], ["y"])]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)], ir_version=10
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    with contextlib.suppress(Exception):  # nothing is compiled
+        apart._compile(tmp_path / "m.onnx", "", Options(jobs=16, threads=1), tmp_path / "m.tw")
+    assert [s for s in started if isinstance(s, int)] == [1, 2]

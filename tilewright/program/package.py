@@ -30,9 +30,9 @@ import numpy as np
 from .. import __version__
 from ..errors import PackageError, UsageError
 from ..files import replacing
+from ..limits import usable_cores
 from ..mapped import MappedFile, map_file
 from ..mapped import check as check_files
-from ..options import usable_cores
 from .program import ALIGN, Program, align_up
 
 MAGIC = b"\x93TILEWR\n"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from .. import options
+from .. import limits, options
 from ..errors import TilewrightError
 
 NEEDED = ("numpy", "onnx", "ml_dtypes", "llvmlite", "torch_mlir", "typer", "rich")
@@ -106,7 +106,7 @@ def _processor() -> Check:
 
     cpu = host()
     text = (
-        f"{cpu.triple}, {options.usable_cores()} usable cores, vectors of {8 * cpu.vector_bytes} bits, "
+        f"{cpu.triple}, {limits.usable_cores()} usable cores, vectors of {8 * cpu.vector_bytes} bits, "
         f"L1 {cpu.l1_bytes >> 10} KiB, L2 {cpu.l2_bytes >> 10} KiB; {' '.join(cpu.features)}"
     )
     if cpu.vector_bytes < 32 and cpu.arch == "x86_64":

@@ -30,9 +30,8 @@ from ...errors import UnsupportedError
 from ...ir.context import use
 from ...ir.graph import Graph
 from ...ir.types import from_array
-from ...runtime import host, noise
 from ...mapped import MappedFile
-from ...runtime import host
+from ...runtime import host, noise
 from ...runtime.staged import Action, BodyInfo, Const, Entry, Plan, Tree
 from . import functions
 from .importer import Importer, Scope, _domain, _opsets

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import PackageError, UsageError
-from ...options import ENVIRONMENT, get, usable_cores
+from ...limits import usable_cores
+from ...options import ENVIRONMENT, get
 from ...schedule.machine import DotProduct, TileProduct
 from . import cpuinfo
 

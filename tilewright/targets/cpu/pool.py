@@ -34,6 +34,8 @@ from .worker import compile_kernel, receive, repro_text, send
 
 STAGE = "assemble"
 _REPROS_KEPT = 100
+#: a process that has more memory ends after its kernel, and another one takes its place: MLIR's context only grows
+WORKER_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,9 @@ class _Worker:
         timer.daemon = True
         timer.start()
         try:
-            head = {"symbol": job.symbol, "level": job.level, "description": description.to_json()}
+            head = {
+                "symbol": job.symbol, "level": job.level, "description": description.to_json(), "memory": WORKER_BYTES,
+            }  # fmt: skip
             send(process.stdin, head, job.mlir_text.encode())
             answer = receive(process.stdout)
         except (BrokenPipeError, OSError):
@@ -249,6 +253,8 @@ class _Worker:
         if answer is None:
             return self._death(process, seen, timeout)
         result, data = answer
+        if result["ends"]:
+            self.close()
         if not result["ok"]:
             return _Failure(result["error"])
         return Compiled(job.symbol, data, result["stats"], made=result.get("made"))

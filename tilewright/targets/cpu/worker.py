@@ -9,6 +9,7 @@ and lets LLVM's own message through.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import struct
 import sys
@@ -61,10 +62,22 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
             answer, payload = {"ok": False, "error": e.message}, b""
         except Exception as e:  # a bug of ours must reach the parent as a message too
             answer, payload = {"ok": False, "error": f"{type(e).__name__}: {e}"}, b""
+        answer["ends"] = resident_bytes() > head["memory"]
         try:
             send(answers, answer, payload)
         except BrokenPipeError:
             return
+        if answer["ends"]:
+            return
+
+
+def resident_bytes() -> int:
+    """The memory of this process; 0 where that is not known."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as f:
+            return int(f.read().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return 0
 
 
 def _answer(head: dict[str, Any], text: str) -> tuple[dict[str, Any], bytes]:
