@@ -29,10 +29,11 @@ _PLACES = {
     "set_seed": "runtime.noise",
 }
 #: modules that are names of their own: ``tw.te.compute(...)``, and ``tw.tune(...)``, which can be called
-_MODULES = ("te", "tune")
+_MODULES = ("errors", "te", "tune")
 __all__ = ["__version__", *_PLACES, *_MODULES]
 
 if TYPE_CHECKING:
+    from . import errors as errors
     from . import te as te
     from . import tune as tune
     from .errors import TilewrightError as TilewrightError

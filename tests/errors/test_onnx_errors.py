@@ -227,6 +227,14 @@ def test_operator_unknown_to_onnx():
     assert "Rellu (opset 18): 1 node (here)" in refused(UnsupportedError, make([node("Rellu", ["x"])]))
 
 
+@pytest.mark.parametrize("rows", [2, "n"])
+def test_all_that_is_not_supported_is_listed_beside_an_input_of_strings(rows):
+    nodes = [helper.make_node("Sinn", ["x"], ["t"]), helper.make_node("Rellu", ["t"], ["y"])]
+    message = refused(UnsupportedError, make(nodes, [value("x", [rows], TensorProto.STRING)]))
+    for part in ("uses 3 operators", "input: 1 node (x)", "Sinn (opset 18)", "Rellu (opset 18)"):
+        assert part in message
+
+
 def test_shape_from_data():
     inputs = [value("x", [2, 3]), value("s", [2], TensorProto.INT64)]
     message = refused(UnsupportedError, make([node("Reshape", ["x", "s"])], inputs))
@@ -234,7 +242,7 @@ def test_shape_from_data():
 
 
 def test_types_that_tilewright_does_not_have():
-    assert "input 'x' has element type STRING" in refused(
+    assert "input: 1 node (x): it has element type STRING" in refused(
         UnsupportedError, make([node("Identity", ["x"])], [value("x", [2], TensorProto.STRING)])
     )
     sequence = helper.make_tensor_sequence_value_info("x", F, None)

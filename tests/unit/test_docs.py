@@ -13,6 +13,7 @@ scheduling) is shown for `MACHINE`, on every machine.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import json
@@ -65,6 +66,48 @@ def test_links_lead_somewhere():
             if not target.startswith("http") and not (page.parent / target).exists():
                 missing.append(f"{page.name}: {target}")
     assert not missing
+
+
+def test_names_in_pages_are_there_at_once():
+    """Before anything was compiled, which loads modules as a side effect."""
+    import tilewright as tw
+
+    for page in PAGES:
+        code = "".join(
+            body for language, body in BLOCK.findall(page.read_text(encoding="utf-8")) if language == "python"
+        )
+        attributes = [n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Attribute)]
+        used = {n.attr for n in attributes if isinstance(n.value, ast.Name) and n.value.id == "tw"}
+        missing = used - set(tw.__all__)
+        assert not missing, f"{page.name} uses tw.{', tw.'.join(missing)}"
+
+
+def test_modules_of_the_package_load_on_first_use():
+    code = "import tilewright as tw; print(tw.errors.UsageError.exit_code, callable(tw.te.compute), callable(tw.tune))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "True", "True"]
+
+
+def test_commands_of_pages_name_the_environment():
+    """`pytest` alone is whatever the reader's shell finds."""
+    for page in PAGES:
+        assert not re.findall(r"(?<![\w/.-])pytest (?:-\w|tests)", page.read_text(encoding="utf-8")), page.name
+
+
+def test_the_sample_of_an_operator_passes():
+    """What add_an_operator.md says to put into a table of samples is right for every float type."""
+    page = (REPOSITORY / "docs" / "add_an_operator.md").read_text(encoding="utf-8")
+    code = BLOCK.search(page).group(2)
+    line = re.search(r'^ {4}"snake": (.*),$', page, re.M).group(1)
+    tests = REPOSITORY / "tests" / "ops" / "test_operators.py"
+    code += (
+        f"\nimport runpy\ntests = runpy.run_path({str(tests)!r})\nX = tests['X']\n"
+        f"for xs, attributes in {line}:\n"
+        "    tests['test_type_reference_and_lowering_agree']('snake', xs, attributes)\n"
+        "    for dtype in ('f64', 'f16', 'bf16'):\n"
+        "        tests['test_other_float_types']('snake', xs, attributes, dtype)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY)
 
 
 # ---- what runs in the page's process -------------------------------------------------------------------------------

@@ -83,6 +83,8 @@ class Importer:
         """Import the whole model; `shapes` as the `inputs` of `load`."""
         proto = self.model.proto.graph
         initializers = self.model.initializers()
+        self.failures += inputs.of_other_types(proto, set(initializers))
+        self._raise_failures()
         arguments, frozen = inputs.resolve(proto, set(initializers), shapes, self.model.source)
         self.arguments = [name for name, _ in arguments]
         with use():

@@ -11,7 +11,7 @@ import onnx
 from ...errors import InputError, ModelError, OpError, UnsupportedError
 from ...ir.types import Type, dtype_of
 from .reader import DTYPES
-from .values import addressable
+from .values import Failure, addressable
 
 #: a dimension: a size, the name of a symbolic one, or "?"
 Dim = int | str
@@ -77,6 +77,17 @@ def _type(name: str, dims: list[Dim], dtype: str) -> Type:
         raise ModelError(f"input {name!r}: {e}", stage="import") from None
 
 
+def of_other_types(graph: onnx.GraphProto, initializers: set[str]) -> list[Failure]:
+    """The inputs whose elements are of a type that there is not."""
+    known, found = onnx.TensorProto.DataType, []
+    for info in graph.input:
+        kind = info.type.tensor_type.elem_type
+        if info.name not in initializers and info.type.HasField("tensor_type") and kind not in DTYPES:
+            name = known.Name(kind) if kind in known.values() else str(kind)
+            found.append(Failure("input", info.name, f"it has element type {name}"))
+    return found
+
+
 def _declared(info: onnx.ValueInfoProto, source: str) -> tuple[str, list[Dim] | None]:
     """dtype and dimensions (None: rank unknown) of a graph input."""
     kind = info.type.WhichOneof("value")
@@ -87,10 +98,6 @@ def _declared(info: onnx.ValueInfoProto, source: str) -> tuple[str, list[Dim] | 
         error.run_time = True
         raise error
     t = info.type.tensor_type
-    if t.elem_type not in DTYPES:
-        known = onnx.TensorProto.DataType
-        name = known.Name(t.elem_type) if t.elem_type in known.values() else str(t.elem_type)
-        raise UnsupportedError(f"{source}: input {info.name!r} has element type {name}", stage="import")
     if not t.HasField("shape"):
         return DTYPES[t.elem_type], None
     dims: list[Dim] = []
