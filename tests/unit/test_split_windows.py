@@ -101,6 +101,22 @@ def test_padding_is_not_multiplied(dilation, r):
     assert products(passed(text, "clip-windows,split-windows,dce")) <= 1.25 * own
 
 
+def test_two_dimensions_pay_where_one_does_not():
+    """A depthwise convolution: padding that stays in one dimension is copied for each piece of the other."""
+    text = conv((1, 1024, 65, 65), (1024, 1, 5, 5), (1, 1), (60,) * 4, (30, 30), 1024)
+    own = sum(0 <= o + k * 30 < 65 for o in range(65) for k in (-2, -1, 0, 1, 2)) ** 2 * 1024
+    assert products(passed(text, "split-windows")) == own
+
+
+def test_regions_are_few():
+    """Each is a kernel to compile."""
+    for r, kernel in ((1, 31), (2, 7), (3, 5)):
+        n = 60 if r < 3 else 20
+        text = conv((1, 64, *[n] * r), (256, 64, *[kernel] * r), (1,) * r, (kernel // 2 * 9,) * 2 * r, (9,) * r, 1)
+        graph = passed(text, "split-windows")
+        assert 1 < sum(op.name == "tw.conv" for op in graph.operations()) <= clip_windows.PIECES
+
+
 def test_what_does_not_pay_stays():
     near = conv((1, 64, 56, 56), (64, 64, 3, 3), (1, 1), (2, 2, 2, 2), (2, 2), 1, layout="nhwc")
     assert (

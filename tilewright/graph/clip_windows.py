@@ -13,17 +13,19 @@ import numpy as np
 from torch_mlir import ir
 
 from ..ir import dialect
+from ..ir.context import use
 from ..ir.graph import Graph
 from ..ops.conv import spatial, with_channels
 from ..ops.windows import Clipped, clip
 from .passes import PassReport, register
-from .rewrite import Rewriter, pattern, rewrite, shape, static
+from .rewrite import Rewriter, pattern, replace, rewrite, shape, static
 
 #: multiply-adds that take as long as: asking for the weights of one tap, for a result less than the windows have
 #: (results that few rows of registers share); copying an element into padding; joining an element; one more kernel
 ROWS, PADDED, JOINED, KERNEL = 6, 16, 12, 100_000
-#: convolutions are divided where their estimate is then at most WORTH of what it was, into PIECES a dimension at most
-WORTH, PIECES = 0.85, 8
+#: convolutions are divided where their estimate is then at most WORTH of what it was, into PIECES at most
+WORTH, PIECES = 0.85, 27
+#: f32 of the vectors that the estimate is for
 LANES = 16
 
 
@@ -60,7 +62,17 @@ class SplitWindows:
     """
 
     def run(self, graph: Graph) -> PassReport:
-        return rewrite(graph, [split_conv])
+        divided = 0
+        with use():
+            for op in [op for op in graph.operations() if op.name == "tw.conv"]:  # once: regions stay whole
+                rw = Rewriter(graph)
+                rw.names_of(op)
+                with ir.InsertionPoint(op):
+                    new = split_conv(rw, op)
+                if new is not None:
+                    replace(op, new)
+                    divided += 1
+        return {"divided": divided} if divided else {}
 
 
 @dataclass(frozen=True)
@@ -204,18 +216,31 @@ def rounded(n: int) -> int:
 
 
 def divide(sizes: Sizes) -> list[list[int]] | None:
-    """Where to cut each dimension of the results; None if that does not pay. One dimension after the other is cut best
-    for how the others are, twice."""
-    ends = [[0, line.out] for line in sizes.lines]
+    """Where to cut each dimension of the results; None if that does not pay.
+
+    One dimension after the other is cut best for how the others are, twice: from none cut, and from all cut everywhere
+    (padding that stays in one dimension is copied for every piece of the others: two cuts may pay where one does not).
+    """
+    most = round(PIECES ** (1 / len(sizes.lines)))  # of a dimension
     before = sizes.cost([(0, line.out) for line in sizes.lines], whole=True)
-    total = before
-    for i in [*range(len(ends))] * 2:
-        total, ends[i] = _cut(sizes, ends, i)
+    found = []
+    for ends in ([[0, line.out] for line in sizes.lines], [_few(line.cuts(), most) for line in sizes.lines]):
+        total = before
+        for i in [*range(len(ends))] * 2:
+            total, ends[i] = _cut(sizes, ends, i)
+        found.append((total, ends))
+    total, ends = min(found)
     return ends if total <= WORTH * before and any(len(e) > 2 for e in ends) else None
+
+
+def _few(cuts: list[int], most: int) -> list[int]:
+    """The ends of at most so many pieces."""
+    return cuts if len(cuts) <= most + 1 else [cuts[i * (len(cuts) - 1) // most] for i in range(most + 1)]
 
 
 def _cut(sizes: Sizes, ends: list[list[int]], i: int) -> tuple[float, list[int]]:
     """The best cuts of dimension i, and what all regions take then: the shortest path over the places to cut."""
+    most = PIECES // prod(len(e) - 1 for d, e in enumerate(ends) if d != i)
     others = [[*pairwise(e)] for e in ends]
     best: dict[int, tuple[float, list[int]]] = {0: (0.0, [0])}
     cuts = sizes.lines[i].cuts()
@@ -224,13 +249,12 @@ def _cut(sizes: Sizes, ends: list[list[int]], i: int) -> tuple[float, list[int]]
         for first in cuts[: cuts.index(end)]:
             regions = product(*[[(first, end)] if d == i else o for d, o in enumerate(others)])
             cost, path = best[first]
-            if len(path) <= PIECES:
+            if len(path) <= most:
                 found.append((cost + sum(sizes.cost(r, whole=False) for r in regions), [*path, end]))
         best[end] = min(found)
     return best[cuts[-1]]
 
 
-@pattern("conv")
 def split_conv(rw: Rewriter, op: ir.Operation) -> Any:
     """conv(x, w) -> concat of convolutions of slices of x and w"""
     x, w = dialect.arguments(op)[:2]
@@ -239,7 +263,8 @@ def split_conv(rw: Rewriter, op: ir.Operation) -> Any:
         return None
     lines = lines_of(op)
     out, dims, first = shape(op.results[0]), shape(w), a["layout"] == "nchw"
-    filters = dims[0] if first else a["groups"] * rounded(dims[0] // a["groups"])
+    each = dims[0] // a["groups"]  # of a group: what lanes run along, unless they run along columns, or it is one
+    filters = dims[0] if first else rounded(dims[0]) if each == 1 else a["groups"] * rounded(each)
     ends = divide(Sizes(tuple(lines), out[0], dims[1] * a["groups"], filters, a["groups"], first))
     return None if ends is None else _joined(rw, op, lines, ends, ())
 
