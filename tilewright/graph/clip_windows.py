@@ -24,7 +24,7 @@ from .rewrite import Rewriter, pattern, replace, rewrite, shape, static
 #: (results that few rows of registers share); copying an element into padding; joining an element; one more kernel
 ROWS, PADDED, JOINED, KERNEL = 6, 16, 12, 100_000
 #: convolutions are divided where their estimate is then at most WORTH of what it was, into PIECES at most
-WORTH, PIECES = 0.85, 27
+WORTH, PIECES = 0.85, 49
 #: f32 of the vectors that the estimate is for
 LANES = 16
 
