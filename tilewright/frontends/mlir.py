@@ -6,13 +6,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from torch_mlir import ir
+from torch_mlir.dialects import arith
 
-from ..errors import ModelError, UnsupportedError
+from ..errors import ModelError, TilewrightError, UnsupportedError
 from ..ir.constants import ConstantTable
-from ..ir.context import parse, run_passes, use
+from ..ir.context import BYTECODE, parse, run_passes, use
 from ..ir.graph import INLINE_ELEMENTS, Graph, from_dense
 from ..ir.types import type_of
 from . import stablehlo
+from .mlir_text import checked, from_bytecode
 
 #: passes that bring each dialect to linalg
 TO_LINALG = {
@@ -31,13 +33,30 @@ def load_mlir_file(path: Path) -> Graph:
     """A file of any level, with the constants beside it if `Graph.save` wrote it."""
     side = path.with_suffix(".constants")
     table = ConstantTable.load(side) if side.exists() else None
-    graph = load_mlir(path.read_bytes() if path.suffix == ".mlirbc" else path.read_text(), str(path), table)
+    data = path.read_bytes()
+    text: str | bytes = data
+    if not data.startswith(BYTECODE):
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as e:
+            raise ModelError(f"{path} is neither MLIR text nor bytecode: {e}", stage="parse") from None
+    graph = load_mlir(text, str(path), table)
     graph.check_symbols(str(path))
     return graph
 
 
 def load_mlir(text: str | bytes, source: str, constants: ConstantTable | None = None) -> Graph:
     """Parse MLIR and bring it to the form the pipeline takes; ModelError or UnsupportedError says what is wrong."""
+    text = from_bytecode(text, source) if isinstance(text, bytes) else checked(text, source)
+    try:
+        return _load(text, source, constants)
+    except TilewrightError:
+        raise
+    except Exception as e:  # valid for MLIR, but nothing that the passes above and below know
+        raise ModelError(f"{source} cannot be read: {type(e).__name__}: {e}", stage="import") from e
+
+
+def _load(text: str, source: str, constants: ConstantTable | None) -> Graph:
     module = parse(text, source)
     with use():
         stablehlo.prepare(module)
@@ -52,6 +71,7 @@ def load_mlir(text: str | bytes, source: str, constants: ConstantTable | None = 
                 module, "builtin.module(func.func(linalg-generalize-named-ops),canonicalize,cse)", stage="import"
             )
             _constants_out(graph)
+            bound_indices(graph)
         _check(graph, source)
         graph.verify("import")
         return graph
@@ -94,6 +114,70 @@ def _constants_out(graph: Graph) -> None:
                 new = graph.constant_like(array, symbol, op.location, signless_ints=True)
             op.results[0].replace_all_uses_with(new)
             op.erase()
+
+
+def bound_indices(graph: Graph) -> None:
+    """Clamp the indices of every ``tensor.extract`` to the tensor: MLIR leaves open what is read outside of it.
+
+        %v = tensor.extract %x[%i] : tensor<8xf32>
+    ->  %v = tensor.extract %x[min(max(%i, 0), 7)] : tensor<8xf32>
+    """
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == "tensor.extract":
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    graph.module.operation.walk(visit)
+    for op in found:
+        shape = ir.RankedTensorType(op.operands[0].type).shape
+        with ir.InsertionPoint(op), op.location:
+            for axis, size in enumerate(shape):
+                index = op.operands[axis + 1]
+                if not _is_inside(index, size):
+                    op.operands[axis + 1] = _clamped(index, size)
+
+
+def _is_inside(index: ir.Value, size: int) -> bool:
+    """Whether an index is the counter of a loop of that size, a number, or clamped already."""
+    op = None if isinstance(index.owner, ir.Block) else index.owner
+    number = _number(index)
+    if number is not None:
+        return 0 <= number < size
+    if op is not None and op.name == "linalg.index":
+        extents = _loop_extents(op.parent)
+        return extents is not None and extents[ir.IntegerAttr(op.attributes["dim"]).value] <= size
+    if op is not None and op.name in ("arith.minsi", "arith.maxsi"):  # both, in any order
+        other = "arith.maxsi" if op.name == "arith.minsi" else "arith.minsi"
+        inner = next(
+            (v.owner for v in op.operands if not isinstance(v.owner, ir.Block) and v.owner.name == other), None
+        )
+        limits = [n for o in (op, inner) if o is not None for v in o.operands if (n := _number(v)) is not None]
+        return len(limits) == 2 and all(0 <= n < size for n in limits)
+    return False
+
+
+def _number(value: ir.Value) -> int | None:
+    if isinstance(value.owner, ir.Block) or value.owner.name != "arith.constant":
+        return None
+    attribute = value.owner.attributes["value"]
+    return ir.IntegerAttr(attribute).value if isinstance(attribute, ir.IntegerAttr) else None
+
+
+def _loop_extents(op: ir.Operation) -> list[int] | None:
+    """Of a linalg.generic whose last result is indexed by its loops in order; None if it is not so."""
+    if op.name != "linalg.generic":
+        return None
+    last = [ir.AffineMapAttr(m).value for m in ir.ArrayAttr(op.attributes["indexing_maps"])][-1]
+    if str(ir.AffineMap.get_identity(last.n_dims)) != str(last):
+        return None
+    return list(ir.RankedTensorType(op.operands[len(op.operands) - 1].type).shape)
+
+
+def _clamped(index: ir.Value, size: int) -> ir.Value:
+    low, high = (arith.ConstantOp(ir.IndexType.get(), n).result for n in (0, max(size - 1, 0)))
+    return arith.MinSIOp(arith.MaxSIOp(index, low).result, high).result
 
 
 def _check(graph: Graph, source: str) -> None:
