@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from .budget import check_time, limited
 from .errors import ModelError, TilewrightError, UsageError
 from .ir.graph import Graph
 from .mapped import MappedFile
@@ -211,6 +212,7 @@ def schedule_kernels(state: State) -> None:
     todo = _make(state, [k for f in functions if not _recall(state, k := read_kernel(f), f, tuned)])
     for number, kernel in enumerate(todo):
         state.kernel_done(number, len(todo))
+        check_time("schedule", kernel.name)
         state.kernels[kernel.name] = kernel
         if tuned is not None:
             state.schedules[kernel.name], state.nests[kernel.name] = tuned.schedule(kernel, state.description)
@@ -372,7 +374,8 @@ def compile_state(
         todo = todo[[s.name for s in pipeline].index(start_after) + 1 :]
     file = isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source)
     name = Path(source).name if file else "model"
-    with Progress(name, quiet=chosen.time or bool(chosen.print_after)) as state.progress:
+    quiet = chosen.time or bool(chosen.print_after)
+    with limited(chosen.operators, chosen.deadline), Progress(name, quiet=quiet) as state.progress:
         return state, _run_stages(todo, state, pipeline)
 
 
@@ -432,6 +435,7 @@ def _run_stage(stage: Stage, state: State, pipeline: Sequence[Stage]) -> None:
         state.progress.stage(stage.name)
     if state.options.verify and stage.name == "lower":
         _keep_reference(state)
+    check_time(stage.name)
     stage.run(state)
     check_files(state.files, stage.name, ModelError)
     if state.options.verify and stage.name == "import":

@@ -62,6 +62,7 @@ def compile_dynamic(source: Any, options: Options) -> DynamicExecutable:
         threads=options.thread_count,
         limit=options.specializations,
     )
+    executable.staged.operators, executable.staged.deadline = options.operators, options.deadline
     executable.staged.files = lambda: made.files
     if shapes and all(t.kind == "tensor" and t.shape and all(isinstance(d, int) for d in t.shape) for t in inputs):
         executable.specialize({t.name: t.shape for t in inputs if t.shape is not None})  # type: ignore[misc]

@@ -42,7 +42,10 @@ if TYPE_CHECKING:
 #: part of every key; another one for another form of the entries
 FORM = "package 1"
 #: options that do not change what is compiled
-_INDIFFERENT = {"jobs", "time", "cache", "print_after", "stop_after", "dump", "verify", "threads", "inputs"}
+_INDIFFERENT = {
+    "jobs", "time", "cache", "print_after", "stop_after", "dump", "verify", "threads", "inputs",
+    "operators", "deadline",
+}  # fmt: skip
 
 
 @overload

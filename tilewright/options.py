@@ -185,6 +185,12 @@ class Options:
         "programs kept for each stage of a model with open shapes, one for each combination of shapes; "
         "None: 16 to 64, by their memory",
     )
+    operators: int | None = _option(
+        None, "most operators that a model may become, with its functions inlined and its loops unrolled; None: 100000"
+    )
+    deadline: float | None = _option(
+        None, "seconds a compilation may take, or making a new part of a model with open shapes; None: 7200"
+    )
     winograd: bool = _option(
         True, "3x3 convolutions by Winograd's method where it is faster; costs about 1e-6 of the largest result each"
     )
@@ -241,6 +247,8 @@ class OptionsDict(TypedDict, total=False):
     inputs: Mapping | None
     arena_limit: int | None
     specializations: int | None
+    operators: int | None
+    deadline: float | None
     winograd: bool
     stream: bool
     verify: bool

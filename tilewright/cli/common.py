@@ -193,6 +193,8 @@ ArenaLimit = Annotated[
     str | None,
     typer.Option(metavar="128K", help=_help("arena_limit") + " K, M and G are understood.", show_default=False),
 ]
+Operators = Annotated[int | None, typer.Option(min=1, help=_help("operators"), show_default=False)]
+Deadline = Annotated[float | None, typer.Option(metavar="SECONDS", help=_help("deadline"), show_default=False)]
 Shape = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=1x3x8x8", help="Shape of an input with dynamic dimensions; repeat for more."),
@@ -222,6 +224,8 @@ def _compile_options(
     threads: Threads = None,
     shape: Shape = None,
     arena_limit: ArenaLimit = None,
+    operators: Operators = None,
+    deadline: Deadline = None,
     no_cache: NoCache = False,
     no_tuned: NoTuned = False,
     no_winograd: NoWinograd = False,
@@ -242,6 +246,8 @@ def _compile_options(
         "threads": threads,
         "inputs": shapes(shape) if shape else None,
         "arena_limit": _bytes("--arena-limit", arena_limit) if arena_limit else None,
+        "operators": operators,
+        "deadline": deadline,
         "cache": not no_cache,
         "tuned": not no_tuned,
         "winograd": not no_winograd,

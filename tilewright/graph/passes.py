@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, Union, get_args, get_origin, runtime_checkable
 
+from ..budget import check_time
 from ..errors import UsageError
 from ..ir.context import context, run_passes
 from ..ir.graph import Graph
@@ -258,6 +259,7 @@ def run_pipeline(graph: Graph, passes: Iterable[Pass], verify: bool = True) -> l
     reports = []
     for p in passes:
         name = getattr(p, "name", type(p).__name__)
+        check_time(name)
         with context():
             report = p.run(graph) or {}
         if verify:

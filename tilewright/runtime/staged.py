@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ..budget import limited
 from ..dtypes import NUMPY
 from ..errors import CompileError, ModelError
 from ..mapped import MappedFile
@@ -223,6 +224,9 @@ class Staged:
         self.source, self.build, self.limit, self.made = source, build, limit, made
         #: gives the files that the constants of the model are mapped from
         self.files: Callable[[], Sequence[MappedFile]] = tuple
+        #: operators and seconds that making a part may take; None: see `budget`
+        self.operators: int | None = None
+        self.deadline: float | None = None
         self.bodies: dict[str, Body] = {}
         #: held while stages and parts are changed
         self.lock = threading.RLock()
@@ -255,7 +259,8 @@ class Staged:
             part = stage.parts.get(stage.key(frame))
             if part is not None:
                 return part
-            part = self.make(stage, frame)
+            with limited(self.operators, self.deadline):
+                part = self.make(stage, frame)
             stage.parts[stage.key(frame)] = part
             while self.full(stage):
                 key, _ = stage.parts.popitem(last=False)
@@ -283,7 +288,8 @@ class Staged:
                 self.check()
                 before = stage.frozen
                 entries = {n: e for n in stage.reads if (e := frame.find(n)) is not _Missing}
-                plan = self.source().plan(name, stage.todo, stage.frozen, entries)
+                with limited(self.operators, self.deadline):
+                    plan = self.source().plan(name, stage.todo, stage.frozen, entries)
                 if not plan.learned and not before:
                     self.part(stage, frame)
 

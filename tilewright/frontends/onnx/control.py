@@ -59,7 +59,8 @@ def truth(n, condition, what) -> bool:
 
 def check_length(n, body, done, steps) -> None:
     """Ask if a loop is too long to unroll: `done` iterations so far, `steps` in all (None: not known)."""
-    longest = max(1, MAX_UNROLLED // max(1, len(body.node))) if n.importer.lazy else MAX_ITERATIONS
+    each = max(1, len(body.node)) * n.scope.repeats  # in all iterations of the loops around it
+    longest = max(1, MAX_UNROLLED // each) if n.importer.lazy else MAX_ITERATIONS
     if done >= longest or (steps or 0) > longest:
         raise Ask(f"it has more than {longest} iterations")
 
@@ -75,7 +76,7 @@ def loop(n, count, condition, *carried):
         # with a condition the loop may end before its limit
         check_length(n, body, i, limit if condition is None else None)
         arguments = [n.constant(np.array(i), "i64"), n.constant(np.array(True)), *state]
-        again, *results = n.importer.subgraph(body, arguments, n.scope)
+        again, *results = n.importer.subgraph(body, arguments, n.scope, limit if condition is None else i + 1)
         if any(isinstance(r, Poison) for r in (again, *results)):
             return [again] * len(n.proto.output)
         state, step = results[: len(carried)], results[len(carried) :]
@@ -103,7 +104,7 @@ def scan_batch(n, lengths, *operands):
         scans: list[list] = [[] for _ in body.output[states:]]
         for i in range(sizes[b]):
             items = [pick(n, x, sizes[b] - 1 - i if back else i, 0) for x, back in zip(xs, backwards, strict=True)]
-            found = n.importer.subgraph(body, [*state, *items], n.scope)
+            found = n.importer.subgraph(body, [*state, *items], n.scope, batch * steps)
             if any(isinstance(r, Poison) for r in found):
                 return [found[0]] * len(n.proto.output)
             state = found[:states]
@@ -134,7 +135,7 @@ def scan(n, *operands):
     scans: list[list] = [[] for _ in range(outputs)]
     for i in range(steps):
         items = [pick(n, x, steps - 1 - i if back else i, a) for x, a, back in zip(xs, in_axes, in_back, strict=True)]
-        results = n.importer.subgraph(body, [*state, *items], n.scope)
+        results = n.importer.subgraph(body, [*state, *items], n.scope, steps)
         if any(isinstance(r, Poison) for r in results):
             return [results[0]] * len(n.proto.output)
         state = results[: len(state)]

@@ -12,6 +12,7 @@ from onnx import AttributeProto
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
+from ...budget import Counter
 from ...errors import ModelError, OpError, TilewrightError, UnsupportedError
 from ...ir import dialect
 from ...ir.context import use
@@ -50,6 +51,8 @@ class Scope:
     #: names of the calls around this body
     prefix: str = ""
     depth: int = 0
+    #: how often the loops around this body run together
+    repeats: int = 1
 
     def find(self, name: str) -> tuple[bool, Item]:
         scope: Scope | None = self
@@ -59,9 +62,11 @@ class Scope:
             scope = scope.parent
         return False, None
 
-    def child(self) -> Scope:
-        """The scope of a subgraph."""
-        return Scope(self, attributes=self.attributes, opsets=self.opsets, prefix=self.prefix, depth=self.depth + 1)
+    def child(self, repeats: int) -> Scope:
+        """The scope of a subgraph that runs so often."""
+        return Scope(
+            self, {}, set(), self.attributes, self.opsets, self.prefix, self.depth + 1, self.repeats * max(1, repeats)
+        )
 
 
 class Importer:
@@ -78,6 +83,7 @@ class Importer:
         self._key: Value | None = None
         self.functions = {(_domain(f.domain), f.name): f for f in model.proto.functions}
         self._checker = functions.checker(model.proto)
+        self._counter = Counter()
 
     def run(self, shapes: dict[str, Any]) -> Graph:
         """Import the whole model; `shapes` as the `inputs` of `load`."""
@@ -190,9 +196,9 @@ class Importer:
             self.node(proto, scope)
         return [self.lookup(scope, o.name, "graph outputs") for o in graph.output]
 
-    def subgraph(self, graph: onnx.GraphProto, arguments: Sequence[Item], outer: Scope) -> list[Item]:
-        """Import the body of an If, Loop or Scan in place."""
-        scope = outer.child()
+    def subgraph(self, graph: onnx.GraphProto, arguments: Sequence[Item], outer: Scope, repeats: int = 1) -> list[Item]:
+        """Import the body of an If, Loop or Scan in place, which is done so often."""
+        scope = outer.child(repeats)
         if len(graph.input) != len(arguments):
             raise ModelError(
                 f"subgraph {graph.name!r} takes {len(graph.input)} inputs, not {len(arguments)}", stage="import"
@@ -215,6 +221,7 @@ class Importer:
         domain = _domain(proto.domain)
         name = proto.name or f"{proto.op_type}_{next((o for o in proto.output if o), '')}"
         node = Node(self, proto, scope, scope.prefix + name, scope.opsets.get(domain, 0))
+        self._counter.add(node.label, not scope.depth)
         arguments = [self.lookup(scope, i, node.label) for i in proto.input]
         if any(isinstance(a, Poison) for a in arguments):
             outputs: Sequence[Item] = [POISON] * len(proto.output)
@@ -280,7 +287,7 @@ class Importer:
         if len(arguments) > len(body.input):
             raise node.error(f"function {body.name!r} takes {len(body.input)} inputs, not {len(arguments)}")
         opsets = {**node.scope.opsets, **_opsets(body.opset_import)}
-        scope = Scope(opsets=opsets, prefix=f"{node.name}/", depth=node.scope.depth + 1)
+        scope = Scope(opsets=opsets, prefix=f"{node.name}/", depth=node.scope.depth + 1, repeats=node.scope.repeats)
         scope.attributes = {a.name: a for a in body.attribute_proto}
         for a in node.proto.attribute:
             value = node.scope.attributes.get(a.ref_attr_name) if a.ref_attr_name else a

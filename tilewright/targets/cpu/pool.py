@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import children
+from ...budget import check_time
 from ...errors import CompileError, TilewrightError
 from ...files import own_folder, replacing
 from ...options import get
@@ -288,6 +289,14 @@ class _Worker:
                 process.wait()
 
 
+def _next(done: queue.SimpleQueue[tuple[Job, Compiled | _Failure]]) -> tuple[Job, Compiled | _Failure]:
+    """The next result; CompileError if the compilation must not take any longer."""
+    while True:
+        check_time(STAGE)
+        with contextlib.suppress(queue.Empty):
+            return done.get(timeout=1.0)
+
+
 class _Pool:
     """The workers of this process. One `run` at a time; a second caller waits."""
 
@@ -338,7 +347,7 @@ class _Pool:
                 thread.start()
             try:
                 for _ in jobs:
-                    finish(*done.get())
+                    finish(*_next(done))
             finally:
                 while not todo.empty():  # interrupted: the workers end with what they have
                     with contextlib.suppress(queue.Empty):
