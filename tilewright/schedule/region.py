@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from math import prod
+from math import gcd, prod
 
 from ..errors import CompileError
 from ..tensor.expr import (
@@ -43,20 +43,16 @@ def region(
     """(base, static size, extent) a dimension, of all `accesses` while the `inner` loops run.
 
     `base` is an expression of the outer loops, `size` the largest extent, `extent` an expression that never leaves the
-    buffer. Where a dimension cannot be described so, the whole dimension is taken.
+    buffer. Where a dimension cannot be described so, the whole dimension is taken (see `unknown`).
     """
     bases: list[Expr] = []
     sizes: list[int] = []
     extents: list[Expr] = []
     for d, whole in enumerate(buffer.shape):
-        found = [_dimension(simplify(a[d], ranges), inner, ranges) for a in accesses]
-        if not found or any(f is None for f in found) or len({str(f[0]) for f in found if f}) != 1:
-            bases.append(Const(0, "index"))
-            sizes.append(whole)
-            extents.append(Const(whole, "index"))
-            continue
-        base = found[0][0]  # type: ignore[index]
-        size = min(max(f[1] for f in found if f), whole)
+        found = _union([span(simplify(a[d], ranges), inner, ranges) for a in accesses])
+        base, size = found or (Const(0, "index"), whole)
+        if size >= whole:
+            base, size = Const(0, "index"), whole
         rest = simplify(whole - base, ranges)
         bases.append(base)
         sizes.append(size)
@@ -64,23 +60,100 @@ def region(
     return bases, sizes, extents
 
 
-def _dimension(e: Expr, inner: dict[str, Expr], ranges: dict[str, tuple[int, int]]) -> tuple[Expr, int] | None:
-    """Base and size of the values an index takes while the inner loops run; None if it is not linear in them."""
+def unknown(
+    accesses: list[tuple[Expr, ...]], inner: dict[str, Expr], ranges: dict[str, tuple[int, int]]
+) -> Expr | None:
+    """An index that `region` cannot describe while the `inner` loops run: of whose dimension it takes all."""
+    for index in zip(*accesses, strict=True):
+        if _union([span(simplify(e, ranges), inner, ranges) for e in index]) is None:
+            return index[0]
+    return None
+
+
+def _union(spans: list[tuple[Expr, int] | None]) -> tuple[Expr, int] | None:
+    """One span around spans whose bases are a constant distance apart."""
+    if not spans or any(x is None for x in spans):
+        return None
+    known = [x for x in spans if x is not None]
+    terms, first = linear(known[0][0])
+    low, high = first, first
+    for base, size in known:
+        others, constant = linear(base)
+        if others != terms:
+            return None
+        low, high = min(low, constant), max(high, constant + size)
+    return from_linear(terms, low), high - low
+
+
+def span(e: Expr, inner: dict[str, Expr], ranges: dict[str, tuple[int, int]]) -> tuple[Expr, int] | None:
+    """Base and size of the values that an index takes while the inner loops run: between them lie all, and as a rule no
+    others. None if it is no sum of quotients, remainders and multiples of loop variables.
+
+    >>> span(Var("o") * 8 + Var("i"), {"i": Const(4, "index")}, {"o": (0, 3), "i": (0, 3)})[1]
+    4
+    >>> base, size = span((Var("o") * 8 + Var("i")) // 4, {"i": Const(8, "index")}, {"o": (0, 3), "i": (0, 7)})
+    >>> print(base, size)
+    (o * 2) 2
+    """
     terms, constant = linear(e)
     outer: dict[Expr, int] = {}
     size = 1
     for t, c in terms.items():
-        names = variables(t)
-        if not names & set(inner):
-            outer[t] = c
-        elif isinstance(t, Var) and c > 0:
-            limit = bounds(inner[t.name], ranges)
-            if limit is None:
-                return None
-            size += c * (limit[1] - 1)
-        else:
+        if not variables(t) & set(inner):
+            outer[t] = outer.get(t, 0) + c
+            continue
+        found = _term(t, inner, ranges)
+        if found is None:
             return None
-    return from_linear(outer, constant), size
+        base, count = found
+        parts, offset = linear(base)
+        for part, k in parts.items():
+            outer[part] = outer.get(part, 0) + c * k
+        constant += c * offset + min(c * (count - 1), 0)
+        size += abs(c) * (count - 1)
+    return from_linear({t: c for t, c in outer.items() if c}, constant), size
+
+
+def _term(t: Expr, inner: dict[str, Expr], ranges: dict[str, tuple[int, int]]) -> tuple[Expr, int] | None:
+    """`span` of one term of a sum that depends on inner loops."""
+    if isinstance(t, Var):
+        limit = bounds(inner[t.name], ranges)
+        return None if limit is None else (Const(0, "index"), limit[1])
+    n = const_value(t.args[1]) if isinstance(t, Op) and len(t.args) == 2 and t.dtype == "index" else None
+    found = span(t.args[0], inner, ranges) if n is not None else None  # type: ignore[attr-defined]
+    if not isinstance(t, Op) or found is None or n is None:
+        return None
+    base, size = found
+    limit = bounds(t, ranges)
+    if limit is not None and limit[1] - limit[0] < size - 1:  # no more than the index can reach at all
+        return Const(limit[0], "index"), limit[1] - limit[0] + 1
+    if t.op in ("minsi", "maxsi"):
+        end = Op(t.op, (base, Const(n, "index")), "index")
+        return simplify(end, ranges), size
+    if t.op not in ("floordivsi", "remsi") or n <= 0:
+        return None
+    last = _last_remainder(base, n, ranges) + size - 1  # how far the values reach beyond a multiple of n at most
+    if t.op == "floordivsi":
+        return simplify(base // n, ranges), last // n + 1
+    return (simplify(base % n, ranges), size) if last < n else (Const(0, "index"), n)
+
+
+def _last_remainder(e: Expr, n: int, ranges: dict[str, tuple[int, int]]) -> int:
+    """The largest remainder that e can have by n: common factors leave gaps, small terms reach only so far."""
+    terms, constant = linear(simplify(e, ranges))
+    terms = {t: c for t, c in terms.items() if c % n}
+    limit = bounds(from_linear(terms, constant % n), ranges)
+    if limit is not None and limit[0] >= 0 and limit[1] < n:
+        return limit[1]
+    step = gcd(n, *terms.values())
+    small = {t: c for t, c in terms.items() if c % n}
+    best = n - step + constant % step
+    for unit in sorted({gcd(n, c) for c in small.values()} - {step}):  # what is no multiple of the unit stays below it
+        low = from_linear({t: c for t, c in small.items() if c % unit}, constant % unit)
+        reach = bounds(low, ranges)
+        if reach is not None and reach[0] >= 0 and reach[1] < unit:
+            best = min(best, n - unit + reach[1])
+    return best
 
 
 def exact(index: tuple[Expr, ...], inner: dict[str, Expr], ranges: dict[str, tuple[int, int]]) -> bool:
@@ -179,13 +252,20 @@ def same_region(
     bases: list[Expr],
     sizes: list[int],
     ranges: dict[str, tuple[int, int]],
+    inner: dict[str, Expr] | None = None,
 ) -> bool:
-    """Whether all accesses stay in the region of given bases and sizes while the inner loops run."""
+    """Whether all accesses stay in the region of given bases and sizes while the inner loops run: the loops whose
+    variables the bases do not depend on. Where `inner` is given, it says which."""
     for a in accesses:
         for e, base, size in zip(a, bases, sizes, strict=True):
             limit = bounds(simplify(e - base, ranges), ranges)
             if limit is None or limit[0] < 0 or limit[1] >= size:
-                return False
+                found = span(simplify(e, ranges), inner, ranges) if inner else None
+                if found is None or linear(found[0])[0] != linear(base)[0]:
+                    return False
+                offset = linear(found[0])[1] - linear(base)[1]
+                if offset < 0 or offset + found[1] > size:
+                    return False
     return True
 
 
@@ -207,4 +287,14 @@ def all_ranges(root: Stmt, known: dict[str, tuple[int, int]] | None = None) -> d
     return ranges
 
 
-__all__ = ["Op", "all_ranges", "clipped_by_buffer", "const_value", "inner_loops", "region", "substitute"]
+__all__ = [
+    "Op",
+    "all_ranges",
+    "clipped_by_buffer",
+    "const_value",
+    "inner_loops",
+    "region",
+    "span",
+    "substitute",
+    "unknown",
+]

@@ -26,6 +26,7 @@ from .expr import (
     walk,
 )
 from .kernel import Stage
+from .mixed_radix import Digit, loop_digits, position_digits
 from .read import Reader
 
 #: operations that belong to no kernel of their own: they are copied into every kernel that uses them
@@ -212,25 +213,27 @@ def reindex(stage: Stage, source: Buffer) -> Stage | None:
     """An injective stage that reads each element of `source` once, rewritten to loop over the elements of `source`.
 
         y[b, h, s, d] = f(x[s, h*64 + d])     ->     y[b, n // 64, m, n % 64] = f(x[m, n])
+        y[j] = f(x[j // 3 % 2, j // 6, j % 3])     ->     y[n*6 + m*3 + p] = f(x[m, n, p])
 
-    None if the stage does not read `source` at exactly one place, element for element.
+    None if the stage does not read `source` at exactly one place, element for element (see `mixed_radix`).
     """
     reads = loads_of(stage, source.name)
     if len(reads) != 1 or stage.reduction or len(stage.targets) != 1:
         return None
-    extents = stage.extents
-    order = mixed_radix(flat(source, reads[0].indices), extents, source.size)
-    if order is None or {n for n, _ in order} != set(extents):
+    digits = position_digits(flat(source, reads[0].indices), stage.dims, source.size)
+    if digits is None:
         return None
-    new = [(f"{'mnpqrstu'[d]}_{stage.name}", n) for d, n in enumerate(source.shape) if n != 1]
+    new = [(f"{'mnpqrstu'[d % 8]}{d // 8 or ''}_{stage.name}", n) for d, n in enumerate(source.shape) if n != 1]
     variables = iter(Var(n) for n, _ in new)
     plain = tuple(Const(0, "index") if n == 1 else next(variables) for n in source.shape)
     position = flat(source, plain)
     ranges = {n: (0, e - 1) for n, e in new}
+    number, of, within = _number(digits), {}, {f"d{k}": (0, d.extent - 1) for k, d in enumerate(digits)}
+    for k, d in enumerate(digits):
+        of[f"d{k}"] = simplify((position // d.place) % d.extent, ranges)
     values = {}
-    for name, c in order:
-        value = position // c if c > 1 else position
-        values[name] = simplify(value % extents[name], ranges)
+    for name, d in loop_digits(stage.dims).items():
+        values[name] = simplify(substitute(simplify((number // d.low) % d.extent, within), of), ranges)
     t = stage.targets[0]
 
     def visit(x: Expr, args: tuple[Expr, ...]) -> Expr:
@@ -243,6 +246,14 @@ def reindex(stage: Stage, source: Buffer) -> Stage | None:
 
     target = type(t)(t.buffer, tuple(rewrite(i) for i in t.indices), rewrite(t.value), None)
     return Stage(stage.name, tuple(new), (target,), ())
+
+
+def _number(digits: list[Digit]) -> Expr:
+    """The number of an iteration of the digits d0, d1 ..., largest first."""
+    total: Expr = Const(0, "index")
+    for d, k in sorted(((d, k) for k, d in enumerate(digits)), key=lambda x: -x[0].low):
+        total = total + Var(f"d{k}") * d.low
+    return total
 
 
 def row_of(stage: Stage, buffer: Buffer) -> Expr:

@@ -13,7 +13,7 @@ from torch_mlir import ir
 from ..errors import CompileError
 from ..ir.types import type_of
 from .affine import affine
-from .expr import Buffer, Const, Expr, Load, Op, Target, Var, floordiv, map_loads, mod
+from .expr import Buffer, Const, Expr, Load, Op, Target, Var, floordiv, map_loads, mod, simplify_node, transform
 from .kernel import Kernel, Opaque, Stage
 from .predicates import with_predicate
 from .reshape import reshape_index
@@ -84,7 +84,7 @@ class Reader:
                 t = type_of(v)
                 outputs.append(Buffer(name, t.dims, t.dtype))
                 dims, index = self.dims(t.dims)
-                self.stages.append(Stage(f"s{len(self.stages)}", dims, (Target(name, index, self.refs[v](index)),)))
+                self.stage(dims, (Target(name, index, self.refs[v](index)),))
         return outputs, rename
 
     def whole_view(self, v: ir.Value) -> str | None:
@@ -128,7 +128,19 @@ class Reader:
     def stage(
         self, dims: tuple[tuple[str, int], ...], targets: tuple[Target, ...], reduction: tuple[str, ...] = ()
     ) -> None:
-        self.stages.append(Stage(f"s{len(self.stages)}", dims, targets, reduction))
+        """Add a stage, with the indices that views left behind simplified by the extents of its loops: once these are
+        split, less can be proved."""
+        ranges = {v: (0, n - 1) for v, n in dims}
+        memo: dict = {}
+
+        def visit(x: Expr, args: tuple[Expr, ...]) -> Expr:
+            return simplify_node(x, args, ranges)
+
+        def tidy(e: Expr) -> Expr:
+            return transform(e, visit, memo)
+
+        kept = [Target(t.buffer, tuple(map(tidy, t.indices)), tidy(t.value), t.init) for t in targets]
+        self.stages.append(Stage(f"s{len(self.stages)}", dims, tuple(kept), reduction))
 
     def op_arith_constant(self, op: ir.Operation) -> None:
         attr = op.attributes["value"]

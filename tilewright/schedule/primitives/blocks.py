@@ -33,7 +33,7 @@ from ..nest import (
     walk_stmts,
     writes,
 )  # fmt: skip
-from ..region import all_ranges, clipped_by_buffer, exact, inner_loops, region, same_region
+from ..region import all_ranges, clipped_by_buffer, exact, inner_loops, region, same_region, unknown
 from .state import ScheduleError, State, primitive, reads_of, stage_nest, touches
 
 
@@ -88,8 +88,10 @@ class BlockPrimitives(State):
         def read(x: Load) -> Expr:
             if x.buffer != t.buffer:
                 return x
-            return substitute(t.value, {n: i for n, i in zip(names, x.indices, strict=True) if n is not None})
+            value = substitute(t.value, {n: i for n, i in zip(names, x.indices, strict=True) if n is not None})
+            return simplify(value, ranges)
 
+        ranges = all_ranges(self.body)
         self._replace(self._nest_root(block), None)
         self.body = rename_loads(self.body, read)
         del self.temporaries[t.buffer]
@@ -133,7 +135,8 @@ class BlockPrimitives(State):
     def compute_at(self, block: str, var: str) -> list[str]:
         """Move a producer into a loop of its reader: just the part that one iteration needs. Returns the new loops.
 
-        Refused if others read or write the buffer outside the loop, or the block's loops are not its own and whole.
+        Refused if others read or write the buffer outside the loop, if the block's loops are not its own and whole, or
+        if it cannot be told which part an iteration reads.
 
         >>> from tilewright import Schedule, te
         >>> s = Schedule(te.from_nest('''
@@ -180,6 +183,11 @@ class BlockPrimitives(State):
         if not accesses:
             raise ScheduleError(f"{t.buffer} is not read inside {var}", stage="schedule")
         self._unconditional(at, t.buffer)
+        odd = unknown(accesses, inner_loops(at), all_ranges(self.body))
+        if odd is not None and at.trip != 1:
+            raise ScheduleError(
+                f"which part of {t.buffer} one iteration of {var} reads is not known: it reads at {odd}", stage="schedule"
+            )
         root = self._nest_root(block)
         self._stays_inside(root, at)
         self._replace(root, None)
@@ -322,7 +330,9 @@ class BlockPrimitives(State):
         part = [d for d, n in enumerate(b.shape) if sizes[d] != n]
         bases = [base if d in part else Const(0, "index") for d, base in enumerate(bases)]
         kept = [tuple(p[d] for d in part) for p in places]
-        if not part or not same_region(kept, [bases[d] for d in part], [sizes[d] for d in part], ranges):
+        if not part or not same_region(
+            kept, [bases[d] for d in part], [sizes[d] for d in part], ranges, inner_loops(at)
+        ):
             return
 
         def relative(index: tuple[Expr, ...]) -> tuple[Expr, ...]:
