@@ -302,7 +302,7 @@ def _iterations(f: For, outside: Set[str], params: dict[str, Buffer], buffers: d
         if len(parts) > 1 or (None in parts and name in reads(f)):
             # tiles that are one loop with others do not merge: then none may
             parts = {_own_part(simplify(p, ranges), f.var, ranges) for p in places}
-            if len(parts) > 1 or None in parts:
+            if (len(parts) > 1 or None in parts) and not _own_enumerated(name, f, ranges):
                 return f"iterations of {f.var} would read or write each other's elements of {name}"
     return None
 
@@ -372,23 +372,48 @@ def _distinct_enumerated(indices: list[Expr], f: For, ranges: Ranges) -> bool:
     indices = _connected(indices, f.var)
     if not indices:
         return ranges[f.var][1] == 0
+    grid = _grid(indices, f, ranges)
+    return grid is not None and _one_owner(_values(indices, grid), grid[f.var])
+
+
+def _own_enumerated(name: str, f: For, ranges: Ranges) -> bool:
+    """Whether no two iterations of a loop touch the same element of a buffer, in whichever statements: tried one by
+    one, in the dimensions where the loop has a part."""
+    places = {tuple(simplify(i, ranges) for i in p) for s in stores(f.body) for p in _places(s, name)}
+    shown = [{id(i) for i in _connected(list(p), f.var)} for p in places]
+    dims = [d for d in range(len(next(iter(places)))) if all(id(p[d]) in x for p, x in zip(places, shown, strict=True))]
+    chosen = [[p[d] for d in dims] for p in places]
+    grids = [_grid(c, f, ranges) if c else None for c in chosen]
+    known = [(c, g) for c, g in zip(chosen, grids, strict=True) if g is not None]
+    if len(known) < len(chosen) or sum(len(g[f.var]) for _, g in known) > _ENUMERATE:
+        return False
+    values = np.concatenate([_values(c, g) for c, g in known], axis=1)
+    return _one_owner(values, np.concatenate([g[f.var] for _, g in known]))
+
+
+def _grid(indices: list[Expr], f: For, ranges: Ranges) -> dict[str, np.ndarray] | None:
+    """All combinations of the values that the variables of some indices and of a loop have; None for too many."""
     names = sorted({v for i in indices for v in variables(i)} | {f.var})
     total = 1
     for v in names:
         total *= ranges[v][1] + 1
     if total > _ENUMERATE or any(isinstance(x, Load) for i in indices for x in walk(i)):
-        return False
+        return None
     axes = np.meshgrid(*[np.arange(ranges[v][1] + 1) for v in names], indexing="ij")
-    grid = dict(zip(names, (g.reshape(-1) for g in axes), strict=True))
-    # one number for each place: sorted by it and the iteration, a place must not change hands
-    place = np.zeros(total, np.int64)
-    for row in _values(indices, grid):
+    return dict(zip(names, (g.reshape(-1) for g in axes), strict=True))
+
+
+def _one_owner(rows: np.ndarray, owner: np.ndarray) -> bool:
+    """Whether each place (a column of `rows`) belongs to one iteration: sorted by it and the iteration, a place must
+    not change hands."""
+    place = np.zeros(rows.shape[1], np.int64)
+    for row in rows:
         low = int(row.min())
         place = place * (int(row.max()) - low + 1) + (row - low)
         if place.size and int(place.max()) > 1 << 40:  # too far apart to be numbered: only how they compare counts
             place = np.unique(place, return_inverse=True)[1]
-    trip = ranges[f.var][1] + 1
-    both = np.unique(place * trip + grid[f.var])
+    trip = int(owner.max()) + 1
+    both = np.unique(place * trip + owner)
     return not (np.diff(both // trip) == 0).any()
 
 

@@ -56,8 +56,27 @@ def region(
         rest = simplify(whole - base, ranges)
         bases.append(base)
         sizes.append(size)
-        extents.append(simplify(minimum(Const(size, "index"), rest), ranges))
+        reach = _loop_extent([simplify(a[d], ranges) for a in accesses], inner, ranges) if size < whole else None
+        if reach is None or not isinstance(reach, Op) or linear(rest) not in map(linear, reach.args):
+            reach = minimum(Const(size, "index") if reach is None else reach, rest)
+        extents.append(simplify(reach, ranges))
     return bases, sizes, extents
+
+
+def _loop_extent(indices: list[Expr], inner: dict[str, Expr], ranges: dict[str, tuple[int, int]]) -> Expr | None:
+    """The extent of the one inner loop that walks along a dimension in all accesses, step by step from the same place:
+    of the last tile of rows less is needed, also where the buffer goes on behind it. None if there is no such loop."""
+    found: dict[str, Expr] = {}
+    for e in indices:
+        terms, constant = linear(e)
+        moving = [t for t in terms if variables(t) & set(inner)]
+        if len(moving) != 1 or not isinstance(moving[0], Var) or terms[moving[0]] != 1:
+            return None
+        extent, rest = simplify(inner[moving[0].name], ranges), {t: c for t, c in terms.items() if t not in moving}
+        if variables(extent) & set(inner):
+            return None
+        found[f"{extent} from {from_linear(rest, constant)}"] = extent
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def unknown(

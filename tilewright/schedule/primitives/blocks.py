@@ -186,7 +186,8 @@ class BlockPrimitives(State):
         odd = unknown(accesses, inner_loops(at), all_ranges(self.body))
         if odd is not None and at.trip != 1:
             raise ScheduleError(
-                f"which part of {t.buffer} one iteration of {var} reads is not known: it reads at {odd}", stage="schedule"
+                f"which part of {t.buffer} one iteration of {var} reads is not known: it reads at {odd}",
+                stage="schedule",
             )
         root = self._nest_root(block)
         self._stays_inside(root, at)
