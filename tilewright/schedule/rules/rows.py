@@ -10,12 +10,12 @@ import contextlib
 from math import prod
 
 from ...tensor.analysis import flat
-from ...tensor.expr import COMBINERS, Op, simplify, variables
+from ...tensor.expr import COMBINERS, Const, Expr, Load, Op, Var, simplify, substitute, variables, walk
 from ...tensor.kernel import Kernel, Stage
 from ..decisions import Decisions
 from ..machine import Machine, lanes
 from ..nest import Store
-from ..region import all_ranges
+from ..region import all_ranges, span
 from ..schedule import Schedule, ScheduleError
 from . import added_rows, turned_rows
 from .common import coefficient, fuse_outer, inline_producers, load_strides, merge_loops, store_stride
@@ -164,8 +164,23 @@ def _together(s: Schedule, alive: list[str], rows: list[str], machine: Machine, 
         if n == 1
         or (n <= s.extent_or_zero(rows[-1]) and held * n * size < machine.l1_bytes and tasks >= 4 * n * machine.cores)
     ]
+    fits = [n for n in fits if n == 1 or _rows_alone(s, root, rows[-1], n)]
     most = STAGGERED_ROWS if lag else SHORT_ROWS if size <= SHORT else ROWS
     return s.sample_choice("rows", fits, min(max(fits), most))
+
+
+def _rows_alone(s: Schedule, root: str, row: str, n: int) -> bool:
+    """Whether the rectangle around what n neighbouring iterations of `row` read of other stages has n rows: a window
+    of every other row has more, and all of them would be made."""
+    ranges = {**all_ranges(s.body), "task": (0, -(-s.extent(row) // n) - 1), "part": (0, n - 1)}
+    inner: dict[str, Expr] = {"part": Const(n, "index")}
+    of = {row: Var("task") * n + Var("part")}
+    for x in {x for t in s.store(root).targets for x in walk(t.value) if isinstance(x, Load)}:
+        if x.buffer in s.temporaries:
+            spans = [span(simplify(substitute(i, of), ranges), inner, ranges) for i in x.indices]
+            if None in spans or prod(found[1] for found in spans if found) > n:
+                return False
+    return True
 
 
 def _numbers(s: Schedule, block: str, row: str) -> None:
@@ -240,8 +255,6 @@ def _elements(stage: Stage) -> int:
 
 
 def _expensive(stage: Stage) -> bool:
-    from ...tensor.expr import walk
-
     cheap = {
         "addf",
         "subf",
