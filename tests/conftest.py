@@ -63,6 +63,15 @@ def kernel_text(symbol: str, operation: str) -> str:
     return _KERNEL.format(symbol=symbol, operation=operation)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_lock(tmp_path_factory):
+    """Tests do not wait for whoever measures on this machine."""
+    from tilewright.tune import quiet
+
+    place = tmp_path_factory.mktemp("lock")
+    quiet.folder = lambda: place
+
+
 @pytest.fixture(scope="session")
 def kernel():
     """A function from symbol and arith operation to the level-5 text of a kernel."""

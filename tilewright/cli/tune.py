@@ -112,6 +112,8 @@ def tune_command(
         r = report.recheck
         back = f"; taken back: {', '.join(r.withdrawn)}" if r.withdrawn else ""
         note(f"the model: {r.untuned * 1e3:.3f} ms untuned, {r.tuned * 1e3:.3f} ms tuned, {r.speedup:.3f}x{back}")
+    if report.noise:
+        note(f"warning: {report.noise}")
     if report.interrupted:
         note("interrupted: what was measured is kept, run the command again to continue")
         raise typer.Exit(130)

@@ -149,7 +149,9 @@ class InModel:
         good = True
         for i, c in group.items():
             again = float(np.median(self.ratios[i, c.digest][before[i] :] or [1.0]))
-            if max(again, self.ratio(i, c)) < KEEP and self._right(i, c):
+            default = seconds_a_call(self.tuner, i)
+            doubtful = self.tuner.doubtful(i, default * self.ratio(i, c), default)
+            if max(again, self.ratio(i, c)) < KEEP and not doubtful and self._right(i, c):
                 self._keep(i, c)
             else:
                 self.ratios[i, c.digest] = [max(again, self.ratio(i, c), KEEP)]
@@ -172,7 +174,7 @@ class InModel:
     def _keep(self, i: int, c: Candidate) -> None:
         """Make a candidate the task's result, whatever was better alone."""
         tuner, ratio = self.tuner, self.ratio(i, c)
-        seconds = tuner.tasks[i].seconds / max(tuner.tasks[i].calls, 1)
+        seconds = seconds_a_call(tuner, i)
         number = tuner.numbers[i]
         old = tuner.database.result(tuner.tasks[i].key.kernel, tuner.machine)
         if old is not None:
@@ -180,6 +182,11 @@ class InModel:
         trace = format_trace(c.schedule)
         tuner.database.record(number, Result(c.decisions, c.digest, trace, seconds * ratio, seconds))
         tuner.settle(i, ratio, c)
+
+
+def seconds_a_call(tuner: Tuner, i: int) -> float:
+    """What a call of a task's kernel takes in the model."""
+    return tuner.tasks[i].seconds / max(tuner.tasks[i].calls, 1)
 
 
 __all__ = ["InModel"]

@@ -9,6 +9,7 @@ Stopping it at any moment loses nothing that was measured; starting it again con
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from .cost import CostModel
 from .database import Database, Measurement, Result
 from .measure import Died, Meter, NoRunners, Outcome, machine_of
 from .pretrained import Pretrained, load
+from .quiet import alone, doubt, least_seconds, warning
 from .runner import Subject
 from .search import Search
 from .space import Candidate, Space
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from .station import Fleet
     from .ways import WayReport
 
+log = logging.getLogger("tilewright")
 #: candidates measured together
 BATCH = 8
 #: a candidate must beat the incumbent and the default by this much, in the median of the bursts, to take its place
@@ -79,6 +82,8 @@ class TuneReport:
     seconds: float = 0.0
     outcomes: Counter = field(default_factory=Counter)
     interrupted: bool = False
+    #: what else was running on this machine when the search began, in words
+    noise: str = ""
     recheck: Recheck | None = None
     ways: list[WayReport] = field(default_factory=list)
     doing: str = ""
@@ -147,6 +152,25 @@ def tune(
     for name, value in (("trials", trials), ("minutes", minutes)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
             raise UsageError(f"{name} must be positive, not {value!r}", stage="tune")
+    given = {"trials": trials, "minutes": minutes, "inputs": inputs, "database": database, "runners": runners}
+    given |= {"key": key, "verify": verify, "pretrained": pretrained, "seed": seed, "watch": watch}
+    if runners:  # they measure, not this machine
+        return _tune(source, threads, target, **given)
+    with alone(lambda what: log.warning("%s", what)):
+        noise = warning()
+        if noise:
+            log.warning("%s", noise)
+        report = _tune(source, threads, target, **given)
+    report.noise = noise
+    return report
+
+
+def _tune(
+    source: Any, threads: int | None, target: str, *, trials: int | None, minutes: float | None, inputs: Any,
+    database: Database | None, runners: Sequence[str], key: str | None, verify: bool, pretrained: bool, seed: int,
+    watch: Watch | None,
+) -> TuneReport:  # fmt: skip
+    """`tune` once this process is the one that measures; the time before that is not of the budget."""
     begin = time.monotonic()
     deadline = begin + 60 * minutes if minutes is not None else None
     guide = load(target) if pretrained else None
@@ -421,6 +445,9 @@ class Tuner:
                 self.reject(i, candidate, "wrong")
                 continue
             versus, gain = median(race.against_incumbent), median(race.against_default)
+            if self.doubtful(i, race.default_seconds * gain, race.default_seconds):
+                self.reject(i, candidate, "doubtful")
+                continue
             agree = sum(r < 1.0 for r in race.against_default) >= 0.8 * len(race.against_default)
             if versus < MARGIN and gain < MARGIN and agree:
                 self.incumbents[i] = candidate
@@ -434,6 +461,12 @@ class Tuner:
             search.correct(candidate, gain)
             if versus < MARGIN:
                 return
+
+    def doubtful(self, i: int, seconds: float, baseline: float) -> str:
+        """Why the time of a candidate cannot be right, empty if it can (see `quiet`)."""
+        task = self.tasks[i]
+        least = least_seconds(task.kernel, self.meter.description, self.options.thread_count)
+        return doubt(seconds, baseline, least, task.seconds / max(task.calls, 1))
 
     def reject(self, i: int, candidate: Candidate, status: str) -> None:
         self.searches[i].drop(candidate)
