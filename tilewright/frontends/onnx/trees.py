@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...ir.types import NUMPY, is_float
-from ...ops.trees import EQUAL, GREATER, LESS, NAN
+from ...ops.trees import COMPARISONS, EQUAL, GREATER, LESS, NAN
 from .ml import DOMAIN, classify, labels_of, post_transform
 from .registry import onnx_op
 from .values import NotImported
@@ -84,7 +84,9 @@ class Forest:
         self.check(n, x.shape[1])
         ints = [n.constant(np.array(v, np.int32)) for v in (self.feature, self.test, self.yes, self.no, self.roots)]
         split = n.constant(np.array(self.split, NUMPY[x.dtype]))
-        return n("tree_leaves", x, ints[0], split, *ints[1:], depth=self.depth(n))
+        tests = {t for i, t in enumerate(self.test) if not self.yes[i] == i == self.no[i]}
+        always = tests.pop() if len(tests) == 1 and tests <= set(COMPARISONS) else 0
+        return n("tree_leaves", x, ints[0], split, *ints[1:], depth=self.depth(n), always=always)
 
     def scores(self, n, x, targets: int, aggregate: str, dtype: str = "f32"):
         """The aggregate of the leaves' values for every target, [N, targets]."""

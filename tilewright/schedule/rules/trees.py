@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...ops.trees import COMPARISONS, EQUAL, GREATER, LESS, NAN
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum
 from ...tensor.kernel import Kernel
 from ..machine import Machine, lanes
@@ -28,13 +29,11 @@ def build(kernel: Kernel, machine: Machine) -> Stmt:
     at: Expr = Op("index_cast", (node,), "index")
     place = Op("index_cast", (Load(feature, (at,), "i32"),), "index")
     value, limit = a.read(x, (row, place)), a.read(split, (at,))
-    zero = Const(0, "i32")
-    found: Expr = zero
-    for bit, predicate, other in ((1, "olt", limit), (2, "oeq", limit), (4, "ogt", limit), (8, "uno", value)):
-        found = Op(
-            "ori", (found, select(Op(f"cmpf.{predicate}", (value, other), "i1"), Const(bit, "i32"), zero)), "i32"
-        )
-    hit = Op("cmpi.ne", (Op("andi", (found, Load(test, (at,), "i32")), "i32"), zero), "i1")
+    always = a.opaque.attributes["always"]
+    if always:
+        hit: Expr = Op(f"cmpf.{COMPARISONS[always]}", (value, limit), "i1")
+    else:
+        hit = _by_bits(value, limit, Load(test, (at,), "i32"))
     step = store("node", (lane,), select(hit, Load(yes, (at,), "i32"), Load(no, (at,), "i32")), "step")
     extent: Expr = index(width) if trees % width == 0 else minimum(width, trees - block * width)
 
@@ -45,3 +44,14 @@ def build(kernel: Kernel, machine: Machine) -> Stmt:
     body = seq(over(first), loop("d", depth, over(step)), over(store(out, (row, tree), node, "leaf")))
     body = Alloc(Buffer("node", (width,), "i32", "register"), body)
     return tasks.parallel(loop("run", tasks.extent, body))
+
+
+def _by_bits(value: Expr, limit: Expr, wanted: Expr) -> Expr:
+    """Whether one of the `wanted` bits (see `ops.trees`) holds."""
+    zero = Const(0, "i32")
+    found: Expr = zero
+    for bit, predicate, other in ((LESS, "olt", limit), (EQUAL, "oeq", limit), (GREATER, "ogt", limit),
+                                  (NAN, "uno", value)):  # fmt: skip
+        true = Op(f"cmpf.{predicate}", (value, other), "i1")
+        found = Op("ori", (found, select(true, Const(bit, "i32"), zero)), "i32")
+    return Op("cmpi.ne", (Op("andi", (found, wanted), "i32"), zero), "i1")
