@@ -32,12 +32,13 @@ from .progress import Progress
 from .report.facts import about
 from .report.precision import precision_notes
 from .runtime.executable import Executable
-from .schedule.finish import finish
 from .schedule.nest import Nest
 from .schedule.rules import Scheduled, all_ours, direct_operators, reuses, writes_once
 from .schedule.rules import schedule as schedule_kernel
 from .schedule.rules.depthwise_chain import worth_joining
+from .schedule.split import Divided, split
 from .targets.base import Target, find
+from .tensor.divide import apply_division, symbol_of
 from .tensor.fold_constants import fold_constants
 from .tensor.fuse import FusionReport, fuse
 from .tensor.kernel import Kernel
@@ -76,6 +77,8 @@ class State:
     #: what earlier compilations left (the target's `memo`), None if it is not to be used, and what it gave
     memo: Any = None
     recalled: dict[str, Any] = field(default_factory=dict)
+    #: fused kernels that were cut in two -> why
+    divided: dict[str, str] = field(default_factory=dict)
     #: level-3 text of the kernels that the memo does not know yet
     unknown: dict[str, str] = field(default_factory=dict)
     #: what the tuning database gave (`tune.lookup.Tuned`)
@@ -208,21 +211,39 @@ def fuse_graph(state: State) -> None:
 def schedule_kernels(state: State) -> None:
     """Kernels -> loop nests: by the tuning database if it has them, else by the default rules."""
     tuned = _open_tuned(state)
-    functions = state.module.functions()
-    todo = _make(state, [k for f in functions if not _recall(state, k := read_kernel(f), f, tuned)])
-    for number, kernel in enumerate(todo):
-        state.kernel_done(number, len(todo))
-        check_time("schedule", kernel.name)
-        state.kernels[kernel.name] = kernel
-        if tuned is not None:
-            state.schedules[kernel.name], state.nests[kernel.name] = tuned.schedule(kernel, state.description)
-            continue
-        state.schedules[kernel.name] = schedule_kernel(kernel, state.description)
-        state.nests[kernel.name] = finish(state.schedules[kernel.name].schedule.nest())
+    while parts := _schedule_new(state, tuned):  # some are cut in two: then their parts are new
+        for name, divided in parts.items():
+            apply_division(state.module, name, divided.module)
+            state.divided[name] = divided.why
+        state.module.verify("schedule")
+        state.texts["fuse"] = _graph_text(state)  # the kernels that there are
+    order = [n for f in state.module.functions() if (n := symbol_of(f)) in state.kernels]
+    tables: tuple[dict[str, Any], ...] = (state.kernels, state.schedules, state.nests)
+    for table in tables:
+        table.update([(n, table.pop(n)) for n in order])
     if tuned is not None:
         tuned.close()
     if getattr(state.description, "stream_rows", False) and state.options.stream:
         _stream(state)
+
+
+def _schedule_new(state: State, tuned: Any) -> dict[str, Divided]:
+    """Schedule the kernels that have no nest yet; returns those to be cut into parts instead."""
+    functions = [f for f in state.module.functions() if symbol_of(f) not in {*state.nests, *state.recalled}]
+    of = {symbol_of(f): f for f in functions}
+    todo = _make(state, [k for f in functions if not _recall(state, k := read_kernel(f), f, tuned)])
+    for number, kernel in enumerate(todo):
+        state.kernel_done(number, len(todo))
+        check_time("schedule", kernel.name)
+        name = kernel.name
+        made = tuned.schedule(kernel, state.description) if tuned else schedule_kernel(kernel, state.description)
+        if (tuned is None or name not in tuned.used) and (cut := split(of[name], made, state.description)) is not None:
+            if name in state.unknown:
+                state.memo.keep(state.unknown.pop(name), cut)
+            state.recalled[name] = cut
+            continue
+        state.kernels[name], state.schedules[name], state.nests[name] = kernel, made, made.nest
+    return {name: state.recalled.pop(name) for name in of if isinstance(state.recalled.get(name), Divided)}
 
 
 def _stream(state: State) -> None:
@@ -543,6 +564,7 @@ def report(state: State) -> dict[str, Any]:
             levels.append({"stage": stage.name, "level": stage.level, "text": stage.doc, "seconds": seconds})
     kernels = [*_kernel_reports(state), *(known.report for known in state.recalled.values())]
     notes = [*precision_notes(state), *([str(state.fusion)] if state.fusion else [])]
+    notes += [f"{name} was cut in two. As one kernel, {why}" for name, why in state.divided.items()]
     if state.tuned is not None:
         notes += [state.tuned.problem] if state.tuned.problem else []
         notes += [f"tuned {r.speedup:.2f}x: {layer.described(w)}" for layer, (w, r) in state.tuned.ways.items()]

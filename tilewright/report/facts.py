@@ -32,8 +32,9 @@ def about(kernel: Kernel, scheduled: Scheduled, seconds: Mapping[str, float]) ->
 
 def kernel_facts(kernel: Kernel, scheduled: Scheduled) -> dict[str, Any]:
     """JSON data: ``does``, ``flops``, ``integer_ops``, ``precision``, ``touched`` (bytes of each parameter),
-    ``decisions``, ``trace``, ``refused`` ([rule, reason] of the rules tried before) and ``fell`` (why a rule that is
-    made for such kernels did not take it; empty if one did)."""
+    ``decisions``, ``trace``, ``refused`` ([rule, reason] of the rules that did not take it), ``fell`` (why a rule that
+    is made for such kernels did not; empty if one did), ``slow`` (sentences: what keeps its schedule far from its
+    bound; see `schedule.executed`) and ``executed`` (how many times its own work it does, where that is counted)."""
     work = _work(kernel, scheduled)
     return {
         "does": kernel.opaque.mnemonic if kernel.opaque else what(kernel),
@@ -45,6 +46,8 @@ def kernel_facts(kernel: Kernel, scheduled: Scheduled) -> dict[str, Any]:
         "trace": [str(step) for step in scheduled.schedule.trace],
         "refused": [list(r) for r in scheduled.refused],
         "fell": fell(kernel, scheduled),
+        "slow": list(scheduled.problems),
+        **({"executed": round(found.recomputation, 3)} if (found := scheduled.executed) is not None else {}),
     }
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import __version__
+from ..runtime.explain import why_slow
 from .page_style import SCRIPT, STYLE
 from .profile_text import number, percent, seconds, summary
 
@@ -301,7 +302,7 @@ def kernels(p: Profile) -> str:
 
 
 def _kernel(index: int, e: Entry, facts: Any) -> str:
-    fell = str(facts.get("fell") or "")
+    slow = why_slow(facts)
     cells: list[tuple[str, float | str, float | None]] = [
         (e.symbol, e.symbol, None),
         (str(e.calls), e.calls, None),
@@ -319,15 +320,15 @@ def _kernel(index: int, e: Entry, facts: Any) -> str:
     for position, (text, key, bar) in enumerate(cells):
         style = f" style='--bar:{100 * min(max(bar, 0.0), 1.0):.1f}%' class='bar'" if bar is not None else ""
         mark = f"<i class='f-{_kind(e)}'></i>" if position == 0 else ""
-        warn = "<em title='no rule for such kernels took it'>!</em> " if position == 10 and fell else ""
+        warn = "<em title='it may be slow: open it'>!</em> " if position == 10 and slow else ""
         spans.append(f"<span data-v='{escape(str(key), quote=True)}'{style}>{mark}{warn}{escape(text)}</span>")
     return (
         f"<details data-k='{index}'><summary class='row'>{''.join(spans)}</summary>"
-        f"<div class='more'>{_details(e, facts, fell)}</div></details>"
+        f"<div class='more'>{_details(e, facts, slow)}</div></details>"
     )
 
 
-def _details(e: Entry, facts: Any, fell: str) -> str:
+def _details(e: Entry, facts: Any, slow: str) -> str:
     decisions = ", ".join(f"{k} = {v}" for k, v in dict(facts.get("decisions") or {}).items())
     refused = "\n".join(f"{rule}: {reason}" for rule, reason in facts.get("refused") or ())
     entries = [
@@ -336,7 +337,7 @@ def _details(e: Entry, facts: Any, fell: str) -> str:
         ("least time", f"{seconds(e.ideal)} ({e.limit})" if e.ideal else ""),
         ("work", f"{e.operations:,} operations in {e.precision}" if e.operations else ""),
         ("bytes", f"{e.read:,} read, {e.written:,} written"),
-        ("slow", f"no rule that is made for such kernels took it: {fell}" if fell else ""),
+        ("slow", slow),
         ("decisions", decisions),
         ("schedule", str(facts.get("schedule") or "")),
         ("other rules", refused),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..runtime.explain import why_slow
+
 if TYPE_CHECKING:
     from .profile import Entry, Profile
 
@@ -111,8 +113,8 @@ def summary(profile: Profile) -> list[str]:
         )
     if p.ceilings is not None:
         lines += ceiling_lines(p)
-    slow = [(s, f) for s, f in p.facts.items() if f.get("fell")]
-    lines += [f"{s} fell to the {f.get('kind')} rule: {f['fell']}" for s, f in slow]
+    slow = [(s, f) for s, f in p.facts.items() if f.get("fell") or f.get("slow")]
+    lines += [f"{s} may be slow {why_slow(f)}" for s, f in slow]
     return lines
 
 

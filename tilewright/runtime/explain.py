@@ -102,7 +102,7 @@ def _kernels(package: Package, reports: dict[str | None, dict[str, Any]]) -> lis
         code = package.objects.get(call.symbol)
         names = ", ".join(call.names[:3]) + (f" +{len(call.names) - 3}" if len(call.names) > 3 else "")
         cells = [str(about.get(k, "")) for k in extra]
-        kind = str(about.get("kind", "")) + (" (!)" if about.get("fell") else "")
+        kind = str(about.get("kind", "")) + (" (!)" if about.get("fell") or about.get("slow") else "")
         work = (operations(int(about.get("flops", 0)) + int(about.get("integer_ops", 0))),) if counted else ()
         rows.append((call.symbol, kind, *work, size(len(code)) if code else "", *cells, names))
     calls, kernels = len(package.program.calls), len(package.program.symbols)
@@ -111,16 +111,27 @@ def _kernels(package: Package, reports: dict[str | None, dict[str, Any]]) -> lis
 
 
 def fallen(symbols: Sequence[str], reports: Mapping[str | None, dict[str, Any]]) -> list[str]:
-    """A line for each kernel that no rule made for its kind would take, with the reason; such a kernel may be many
-    times slower than it need be."""
-    found = [(s, reports[s]) for s in symbols if s in reports and reports[s].get("fell")]
+    """A line for each kernel that no rule made for its kind would take, or whose schedule does too much, with the
+    reason; such a kernel may be many times slower than it need be."""
+    found = [(s, reports[s]) for s in symbols if s in reports and (reports[s].get("fell") or reports[s].get("slow"))]
     if not found:
         return []
     return [
         "",
-        f"(!) {count(len(found), 'kernel')} that no rule made for the kind would take, and that may be slow",
-        *(f"  {symbol} ({about.get('does')}) fell to {about.get('kind')}: {about['fell']}" for symbol, about in found),
+        f"(!) {count(len(found), 'kernel')} that may be slow (tilewright report-slow writes reproducers)",
+        *(f"  {symbol} ({about.get('does')}) {why_slow(about)}" for symbol, about in found),
     ]
+
+
+def why_slow(about: Mapping[str, Any]) -> str:
+    """Why a kernel may be slow: what its schedule does too much, and why no better rule took it.
+
+    >>> why_slow({"kind": "general", "fell": "rows: too few", "slow": ["it computes twice what the kernel asks"]})
+    'by general: it computes twice what the kernel asks; fell to general: rows: too few'
+    """
+    found = [f"by {about.get('kind')}: {'; '.join(about['slow'])}"] if about.get("slow") else []
+    found += [f"fell to {about.get('kind')}: {about['fell']}"] if about.get("fell") else []
+    return "; ".join(found)
 
 
 def operations(amount: int) -> str:

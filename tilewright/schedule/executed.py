@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 from ..dtypes import NUMPY
-from ..tensor.expr import CASTS, Const, Expr, Load, Op, Var, bounds, linear, variables, walk
+from ..tensor.expr import CASTS, Const, Expr, Load, Op, Var, bounds, const_value, linear, variables, walk
 from ..tensor.expr import children as operands
 from ..tensor.kernel import Kernel, Stage
 from .machine import Machine, lanes
@@ -67,12 +67,12 @@ class Executed:
         """What goes too far, as sentences; empty for a schedule that is well."""
         found = []
         if self.recomputation > TOO_MUCH and self.operations - self.own > LARGE:
-            found.append(f"it would compute {self.recomputation:.3g} times what the kernel asks")
+            found.append(f"it computes {self.recomputation:.3g} times what the kernel asks")
         for cycles, what in ((self.scalar, "without vectors"), (self.gathered, "in vectors that are gathered")):
             if cycles > max(LARGE, PART * self.cycles):
-                found.append(f"{cycles / self.cycles:.0%} of its time would be spent {what} where a row would do")
+                found.append(f"{cycles / self.cycles:.0%} of its time is spent {what} where a row would do")
         if self.private > machine.l2_bytes:
-            found.append(f"each thread would keep {self.private >> 10} KiB to itself, beyond its cache")
+            found.append(f"each thread keeps {self.private >> 10} KiB to itself, beyond its cache")
         return found
 
 
@@ -193,7 +193,9 @@ class _Count:
         used = min(wide, vector.trip or wide) if vector is not None else 1
         loads = [x for x in dict.fromkeys(s.loads) if self.buffers[x.buffer].scope != "register"]
         written = [t for t in s.targets if self.buffers[t.buffer].scope != "register"]
-        gathers = [x for x in loads if vector is not None and self.step(x.buffer, x.indices, vector.var) not in (0, 1)]
+        gathers = [
+            x for x in loads if vector is not None and self.step(x.buffer, x.indices, vector.var, used) not in (0, 1)
+        ]
         cycles = _arithmetic(s) + len(loads) / 2 + len(written) + len(gathers) * wide / 2
         moved = sum(
             NUMPY[self.buffers[n].dtype].itemsize for n in (*(x.buffer for x in loads), *(t.buffer for t in written))
@@ -213,23 +215,45 @@ class _Count:
         for f in around:
             if f.kind == "vector" or f.trip is None or f.trip < whole:
                 continue
-            steps = [self.step(t.buffer, t.indices, f.var) for t in s.targets]
-            steps += [self.step(x.buffer, x.indices, f.var) for x in s.loads]
+            steps = [self.step(t.buffer, t.indices, f.var, whole) for t in s.targets]
+            steps += [self.step(x.buffer, x.indices, f.var, whole) for x in s.loads]
             if all(c in (0, 1) for c in steps) and 1 in steps:
                 return True
         return False
 
-    def step(self, buffer: str, indices: tuple[Expr, ...], var: str) -> int | None:
-        """How far apart neighbouring iterations of a loop find their elements; None if that varies."""
-        b = self.buffers[buffer]
+    def step(self, buffer: str, indices: tuple[Expr, ...], var: str, run: int) -> int | None:
+        """How far apart neighbouring iterations of a loop find their elements, at least for runs of `run`; None if that
+        varies."""
         found = 0
-        for i, stride in zip(indices, b.strides, strict=True):
-            for t, c in linear(i)[0].items():
-                if t == Var(var):
-                    found += c * stride
-                elif var in variables(t):
-                    return None
+        for i, stride in zip(indices, self.buffers[buffer].strides, strict=True):
+            step, length = _step(i, var)
+            if length < run:
+                return None
+            found += step * stride
         return found
+
+
+def _step(e: Expr, var: str) -> tuple[int, float]:
+    """(step, run): by how much an index grows with a loop variable, and for how many iterations in a row it does.
+
+    >>> _step(Var("f") // 32 % 8 * 100 + Var("f") % 32, "f")
+    (1, 32)
+    """
+    total, run = 0, inf
+    for t, c in linear(e)[0].items():
+        step, length = (1, inf) if t == Var(var) else _step_of_term(t, var)
+        total, run = total + c * step, min(run, length)
+    return total, run
+
+
+def _step_of_term(t: Expr, var: str) -> tuple[int, float]:
+    if var not in variables(t):
+        return 0, inf
+    n = const_value(t.args[1]) if isinstance(t, Op) and t.op in ("floordivsi", "remsi") else None
+    if not isinstance(t, Op) or not n:
+        return 0, 1
+    step, run = _step(t.args[0], var)
+    return (step if t.op == "remsi" else 0), min(run, n // max(abs(step), 1) if step else run)
 
 
 def _hoisted(s: Store, around: tuple[For, ...]) -> float:

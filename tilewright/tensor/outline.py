@@ -162,7 +162,7 @@ class _Outliner:
     # ---- kernels ----
 
     def kernel(self, members, inputs, body, outputs, arguments) -> str:
-        constant = [not isinstance(a.owner, ir.Block) and _is_constant(a) for a in arguments]
+        constant = [_is_constant(a) for a in arguments]
         with ir.InsertionPoint(self.module.body), ir.Location.unknown():
             function = func.FuncOp(
                 "kernel", ([v.type for v in inputs], [o.type for o in outputs]), visibility="private"
@@ -215,12 +215,21 @@ def _remap(op: ir.Operation, values: dict[ir.Value, ir.Value]) -> None:
 
 
 def _is_constant(v: ir.Value) -> bool:
+    if isinstance(v.owner, ir.Block):
+        return _is_constant_argument(v)
     op = v.owner.operation
     while op.name in VIEWS:
         if isinstance(op.operands[0].owner, ir.Block):
-            return False
+            return _is_constant_argument(op.operands[0])
         op = op.operands[0].owner.operation
     return op.name == "tw.constant"
+
+
+def _is_constant_argument(v: ir.Value) -> bool:
+    """Whether an argument is marked as a constant: that of a kernel, of which parts are made."""
+    function = v.owner.owner
+    marks = function.attributes.get("arg_attrs", [])
+    return any(i == ir.BlockArgument(v).arg_number and "tw.constant" in mark for i, mark in enumerate(marks))
 
 
 def _labels(members) -> list[str]:

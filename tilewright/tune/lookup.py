@@ -10,9 +10,7 @@ from typing import Any
 from ..errors import TilewrightError
 from ..graph.winograd import WAYS, Layer
 from ..options import get
-from ..schedule.finish import finish
 from ..schedule.machine import Machine as Description
-from ..schedule.nest import Nest
 from ..schedule.rules import Scheduled, schedule
 from ..tensor.kernel import Kernel
 from .database import Database, Machine, Result
@@ -50,8 +48,8 @@ class Tuned:
         """Whether the database has a result for a kernel (that may turn out not to mean the same any more)."""
         return self._result(kernel_key(kernel)) is not None
 
-    def schedule(self, kernel: Kernel, description: Description) -> tuple[Scheduled, Nest]:
-        """The schedule of a kernel and its finished nest, tuned if possible.
+    def schedule(self, kernel: Kernel, description: Description) -> Scheduled:
+        """The schedule of a kernel, tuned if possible.
 
         A result counts only if its decisions lead to the very nest that was measured: another version of the rules may
         mean something else by them."""
@@ -59,14 +57,12 @@ class Tuned:
         if result is not None:
             try:
                 made = schedule(kernel, description, result.decisions)
-                nest = finish(made.schedule.nest())
-                if nest_digest(nest) == result.digest:
+                if nest_digest(made.nest) == result.digest:
                     self.used[kernel.name] = result
-                    return made, nest
+                    return made
             except TilewrightError:
                 pass
-        made = schedule(kernel, description)
-        return made, finish(made.schedule.nest())
+        return schedule(kernel, description)
 
     def way(self, layer: Layer) -> str | None:
         """How a convolution is to be computed (see the pass `winograd`), None if nothing better than the estimate was

@@ -1,9 +1,13 @@
-"""Default schedules: rules are tried in order, the first that applies wins, and the last always applies.
+"""Default schedules: rules are tried in order, the first that applies and is well wins, and the last always applies.
 
 A rule is a module with ``NAME``, ``PRIORITY`` (lower is tried first) and ``apply(kernel, machine, decisions) ->
 Schedule | str`` where a string is the reason why it does not apply. What a tuner may change, a rule asks with
 `Schedule.sample_choice`. Operators with loop nests of their own register them with `direct`. Adding a rule is adding a
 file; a rule from outside the package is added with `register` or as an entry point (docs/add_a_rule.md).
+
+What a schedule would execute is counted (`schedule.executed`): one that computes things again and again, or works
+without vectors where it could have them, is refused like one that does not apply. If none is well, that with the least
+to do is taken, and says so (`Scheduled.problems`); then `schedule.split` looks whether the kernel is better cut in two.
 """
 
 from __future__ import annotations
@@ -12,16 +16,18 @@ import importlib
 import pkgutil
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import CompileError, TilewrightError, UsageError
 from ...tensor.kernel import Kernel
 from ..decisions import Decisions
+from ..executed import Executed, executed
+from ..finish import finish
 from ..machine import Machine
-from ..nest import Pack, Stmt
+from ..nest import Nest, Pack, Stmt
 
 if TYPE_CHECKING:
     from ..schedule import Schedule
@@ -90,11 +96,19 @@ def reuses() -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A schedule, the rule that made it, and why earlier rules did not apply."""
+    """A schedule, the rule that made it, why other rules did not apply, and what goes too far in this one, which was
+    then the best there was."""
 
     schedule: Schedule
     rule: str
     refused: tuple[tuple[str, str], ...]
+    executed: Executed | None = None
+    problems: tuple[str, ...] = ()
+
+    @cached_property
+    def nest(self) -> Nest:
+        """The finished loop nest."""
+        return finish(self.schedule.nest())
 
 
 class Rule(Protocol):
@@ -185,6 +199,7 @@ def schedule(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> S
     from ..schedule import Schedule, ScheduleError
 
     refused: list[tuple[str, str]] = []
+    too_much: list[Scheduled] = []
     for module in rules():
         try:
             result = module.apply(kernel, machine, decisions)
@@ -198,7 +213,24 @@ def schedule(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> S
         if not isinstance(result, (str, Schedule)):
             raise _failed(f"rule {module.NAME!r}", kernel, f"it gave {result!r}, not a Schedule or a reason")
         if not isinstance(result, str):
-            return Scheduled(result, module.NAME, tuple(refused))
+            made = _judged(Scheduled(result, module.NAME, tuple(refused)), kernel, machine)
+            if not made.problems or (decisions and schedule(kernel, machine).rule == module.NAME):
+                return made
+            too_much.append(made)
+            result = "; ".join(made.problems)
         refused.append((module.NAME, result))
+    if too_much:
+        best = min(too_much, key=lambda x: x.executed.cycles if x.executed else 0.0)
+        return replace(best, refused=tuple(r for r in refused if r[0] != best.rule))
     reasons = "; ".join(f"{n}: {r}" for n, r in refused)
     raise CompileError(f"no schedule rule applies to kernel {kernel.name}: {reasons}", stage="schedule")
+
+
+def _judged(made: Scheduled, kernel: Kernel, machine: Machine) -> Scheduled:
+    """A schedule with what it executes, and what goes too far. An operator's own loop nest is what it is."""
+    if kernel.opaque is not None:
+        return made
+    found = executed(made.nest, kernel, machine)
+    judged = replace(made, executed=found, problems=tuple(found.reasons(machine)))
+    judged.__dict__["nest"] = made.nest  # finished once
+    return judged

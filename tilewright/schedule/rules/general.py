@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 
-from ...errors import CompileError
 from ...tensor.kernel import Kernel
 from ..decisions import Decisions
 from ..machine import Machine
@@ -19,7 +18,7 @@ PRIORITY = 1000
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
     if kernel.opaque:
-        raise CompileError(f"tw.{kernel.opaque.mnemonic} has no loop nest", stage="schedule")
+        return f"tw.{kernel.opaque.mnemonic} is no plain loops"
     s = Schedule(kernel, decisions=decisions)
     inline_producers(s)
     blocks = [x.block for x in walk_stmts(s.body) if isinstance(x, Store)]

@@ -12,9 +12,9 @@ from torch_mlir import ir
 
 from ...ir.context import parse, use
 from ...report.facts import about
-from ...schedule.finish import finish
 from ...schedule.machine import lanes
 from ...schedule.rules import schedule
+from ...schedule.split import Divided, split
 from ...tensor.read import read_kernel
 from .emit import emit
 from .host import CpuDescription
@@ -23,15 +23,17 @@ from .stages import kernel_info
 from .worker import compile_kernel
 
 
-def make_kernel(text: str, description: CpuDescription) -> tuple[Remembered, bytes, dict[str, Any]]:
+def make_kernel(text: str, description: CpuDescription) -> tuple[Remembered | Divided, bytes, dict[str, Any]]:
     """What is made of a kernel (a ``func.func`` on tensors) by the default rules, its object, and the statistics of
-    `compile_kernel`; raises what the stages raise."""
+    `compile_kernel`; or the parts that it is better cut into, and nothing. Raises what the stages raise."""
     module = parse(f"module {{\n{text}\n}}", "a kernel")
     with use():
         function: ir.OpView = module.body.operations[0]
         kernel = read_kernel(function)
     scheduled = schedule(kernel, description)
-    nest = finish(scheduled.schedule.nest())
+    if (divided := split(function, scheduled, description)) is not None:
+        return divided, b"", {}
+    nest = scheduled.nest
     emitted, scratch = emit(nest, lanes(description), description.features)
     data, stats = compile_kernel(kernel.name, emitted, description)
     seconds = {k: v for k, v in stats.items() if k.endswith("seconds")}

@@ -17,6 +17,7 @@ from typing import Any
 from ...kept import source_digest
 from ...program.build import KernelInfo
 from ...schedule.nest import Pack
+from ...schedule.split import Divided
 from .cache import KernelCache
 from .host import CpuDescription
 from .pool import Job, Progress, compile_each
@@ -59,12 +60,10 @@ class Remembered:
         )
         return Remembered(found["nest"], found["emitted"], info, found["report"])
 
-    def to_bytes(self) -> bytes:
-        return zlib.compress(json.dumps(self.to_json()).encode(), 1)
 
-    @staticmethod
-    def from_bytes(data: bytes) -> Remembered:
-        return Remembered.from_json(json.loads(zlib.decompress(data)))
+def outcome(found: dict[str, Any]) -> Remembered | Divided:
+    """What the JSON of a `Remembered` or a `Divided` means."""
+    return Divided(**found) if "module" in found else Remembered.from_json(found)
 
 
 class KernelMemo:
@@ -77,30 +76,36 @@ class KernelMemo:
     def key(self, function: str) -> str:
         return hashlib.sha256("\0".join((FORM, function, self.machine, source_digest())).encode()).hexdigest()
 
-    def recall(self, function: str) -> Remembered | None:
-        """What is known of the kernel with this level-3 text."""
+    def recall(self, function: str) -> Remembered | Divided | None:
+        """What is known of the kernel with this level-3 text: what it is made into, or that it is cut."""
         found = self.cache.get(self.key(function))
-        return None if found is None else Remembered.from_bytes(found[0])
+        return None if found is None else outcome(json.loads(zlib.decompress(found[0])))
 
     def remember(self, function: str, nest: str, emitted: str, info: KernelInfo, report: dict[str, Any]) -> None:
         """Keep what was made of the kernel with this level-3 text; see `Remembered`."""
-        self.cache.put(self.key(function), Remembered(nest, emitted, info, report).to_bytes(), {})
+        self.keep(function, Remembered(nest, emitted, info, report))
+
+    def keep(self, function: str, made: Remembered | Divided) -> None:
+        """Keep what was made of the kernel with this level-3 text, or what it is cut into."""
+        self.cache.put(self.key(function), zlib.compress(json.dumps(made.to_json()).encode(), 1), {})
 
     def make(
         self, functions: Mapping[str, str], workers: int, progress: Progress | None = None
-    ) -> dict[str, Remembered]:
-        """Schedule, emit and compile kernels (level-3 texts by symbol) in worker processes, and keep what they make.
+    ) -> dict[str, Remembered | Divided]:
+        """Schedule, emit and compile kernels (level-3 texts by symbol) in worker processes, and keep what they make, or
+        into which parts they say that a kernel is to be cut.
 
         Those that fail are not in the result: compiled here, stage by stage, they say what is wrong.
         """
         # those of operators take longest: one that begins last would end alone
         first = sorted(functions, key=lambda name: ('"tw.' not in functions[name], -len(functions[name])))
         jobs = [Job(name, functions[name], level=3) for name in first]
-        found = {}
+        found: dict[str, Remembered | Divided] = {}
         for name, done in compile_each(jobs, self.description, workers=workers, progress=progress).items():
             if isinstance(done, str):
                 continue
-            known = found[name] = Remembered.from_json(done.made)
-            self.cache.put(self.key(functions[name]), known.to_bytes(), {})
-            self.cache.put(self.cache.key(known.emitted, self.description), done.data, done.stats)
+            known = found[name] = outcome(done.made)
+            self.keep(functions[name], known)
+            if isinstance(known, Remembered):
+                self.cache.put(self.cache.key(known.emitted, self.description), done.data, done.stats)
         return found

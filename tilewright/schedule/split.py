@@ -1,0 +1,77 @@
+"""Fused kernels that no rule schedules well, as two kernels that do.
+
+What lies between the parts is then written and read once, which is far less than to compute it again for each reader,
+or to do without vectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch_mlir import ir
+
+from ..dtypes import NUMPY
+from ..ir.context import use
+from ..ir.graph import Graph
+from ..tensor.divide import divisions
+from ..tensor.read import read_kernel
+from .machine import Machine
+from .rules import Scheduled, schedule
+
+#: a kernel in two parts must be expected to take at most this part of its time
+WORTH = 0.8
+#: bytes that a core exchanges with the memory behind its caches in a cycle
+_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Divided:
+    """What a kernel is to be replaced by: a module (text) whose @main calls the parts, see `tensor.divide`; `why`
+    tells what goes too far in it as one."""
+
+    module: str
+    why: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        return {"module": self.module, "why": self.why}
+
+
+def split(function: ir.OpView, made: Scheduled, machine: Machine) -> Divided | None:
+    """The parts that a kernel (its function on tensors) is better cut into, if the best schedule of the whole goes too
+    far; None where it does not, or no cut is expected to be faster. Parts may be cut again."""
+    if not made.problems:
+        return None
+    _, best = _best(function, made, machine, {})
+    if best is None:
+        return None
+    why = f"{made.rule}: {'; '.join(made.problems)}"
+    return Divided(best.module.operation.get_asm(use_local_scope=True), why)
+
+
+def _best(
+    function: ir.OpView, made: Scheduled, machine: Machine, known: dict[str, float]
+) -> tuple[float, Graph | None]:
+    """What a kernel is expected to take in cycles, and the cut that makes it so, None for one kernel. `known`: the
+    cycles of parts, by their text."""
+    assert made.executed is not None  # an operator with a loop nest of its own has no problems
+    least, best = made.executed.cycles * WORTH, None
+    for graph in divisions(function) if made.problems else ():
+        cycles = sum(_part(f, machine, known) for f in graph.functions())
+        if cycles < least:
+            least, best = cycles, graph
+    return (made.executed.cycles, None) if best is None else (least, best)
+
+
+def _part(function: ir.OpView, machine: Machine, known: dict[str, float]) -> float:
+    """What a part is expected to take, with what it writes for others."""
+    text = function.operation.get_asm(use_local_scope=True)
+    if text not in known:
+        with use():
+            kernel = read_kernel(function)
+        results = [kernel.buffer(n) for n in kernel.outputs]
+        between = max(b.size * NUMPY[b.dtype].itemsize for b in results) / _BYTES
+        known[text] = _best(function, schedule(kernel, machine), machine, known)[0] + between
+    return known[text]
+
+
+__all__ = ["Divided", "split"]
