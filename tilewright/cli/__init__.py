@@ -66,7 +66,7 @@ def top(
         raise typer.Exit
 
 
-from . import compile, info, opt, profile, tune  # noqa: E402, F401  (the modules register their commands on `app`)
+from . import compile, info, opt, profile, slow, tune  # noqa: E402, F401  (the modules register their commands on `app`)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
