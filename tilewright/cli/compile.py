@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from ..errors import UsageError
+from ..errors import UsageError, printable
 from . import app, data
 from .common import check_writable, note, refuse_options, table, with_compile_options
 
@@ -25,11 +25,17 @@ ModelOrPackage = Annotated[
 IR_SUFFIXES = (".mlir", ".txt", "")
 
 
+Sha256 = Annotated[
+    str | None,
+    typer.Option(metavar="HEX", help="Use the package only if its file has this SHA-256.", show_default=False),
+]
+
+
 def is_package(source: str) -> bool:
     return source.endswith(".tw")
 
 
-def obtain(source: str, options: dict[str, Any]) -> Any:
+def obtain(source: str, options: dict[str, Any], sha256: str | None = None) -> Any:
     """The executable of a model, or of a package, for which options of the compilation make no sense.
 
     With ``stop_after`` it is the level at which the compilation stopped.
@@ -37,6 +43,8 @@ def obtain(source: str, options: dict[str, Any]) -> Any:
     import tilewright as tw
 
     if not is_package(source):
+        if sha256 is not None:
+            raise UsageError("--sha256 is for packages (.tw), which are code that is run", stage="command line")
         result = tw.compile(source, **options)
         report_verified(result, options)
         return result
@@ -45,7 +53,7 @@ def obtain(source: str, options: dict[str, Any]) -> Any:
         f"for {source!r}, which is compiled already",
         "give it when the package is made: tilewright compile",
     )
-    return tw.load(source, threads=options["threads"])
+    return tw.load(source, threads=options["threads"], sha256=sha256)
 
 
 @app.command("compile")
@@ -169,10 +177,12 @@ def run(
     emulate: Annotated[
         bool, typer.Option("--emulate", help="Run on a simulated machine of the target's kind; shows instructions.")
     ] = False,
+    sha256: Sha256 = None,
 ) -> None:
     """Run a model or a package, and check what comes out.
 
-    Without --input, floats are normal random numbers, integers and booleans 0 or 1.
+    Without --input, floats are normal random numbers, integers and booleans 0 or 1. A package is native code that runs
+    with your rights: run only those that come from where you trust.
 
     \b
       tilewright run model.onnx --check reference
@@ -187,7 +197,7 @@ def run(
     check_writable(output, "the outputs", [".npz"], [model, input, check])
     given = data.read_npz(input) if input else None
     wanted = check_source(model, check, options, given)
-    executable = obtain(model, options)
+    executable = obtain(model, options, sha256)
     if options["stop_after"] is not None:
         emit_ir(executable, None)
         return
@@ -272,6 +282,7 @@ def explain(
     model: ModelOrPackage,
     options: dict[str, Any],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: bytes and seconds as numbers.")] = False,
+    sha256: Sha256 = None,
 ) -> None:
     """Show what a model became: its levels, kernels, sizes and memory.
 
@@ -279,7 +290,7 @@ def explain(
       tilewright explain model.onnx
       tilewright explain model.tw --json
     """
-    result = obtain(model, options)
+    result = obtain(model, options, sha256)
     if options["stop_after"] is not None:
         emit_ir(result, None)
     elif as_json:
@@ -291,4 +302,4 @@ def explain(
             )
         typer.echo(json.dumps(result.facts(), indent=1))
     else:
-        typer.echo(result.explain())
+        typer.echo(printable(result.explain()))

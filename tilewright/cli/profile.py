@@ -11,7 +11,7 @@ import typer
 from ..errors import UsageError
 from . import app, data
 from .common import check_writable, note, table, with_compile_options
-from .compile import ModelOrPackage, obtain
+from .compile import ModelOrPackage, Sha256, obtain
 
 
 @app.command()
@@ -39,6 +39,7 @@ def profile(
         bool, typer.Option("--remeasure", help="Measure what this machine can do again (it was kept).")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
+    sha256: Sha256 = None,
 ) -> None:
     """Show where the time of a model goes, beside what the machine could do at best.
 
@@ -58,7 +59,7 @@ def profile(
     if options["stop_after"] is not None:
         raise UsageError("--stop-after leaves nothing to profile", stage="command line")
     given = data.read_npz(input) if input else None
-    executable = obtain(model, options)
+    executable = obtain(model, options, sha256)
     if given is None:
         given = data.random_inputs(data.fixed_shapes(executable.inputs), seed)
     if remeasure:
