@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
+#: what terminals obey or hide: control characters but tab and newline, marks of direction, halves of pairs
+_CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+
+
+def printable(text: str) -> str:
+    """Text of a model's with its control characters written out, so that a terminal does not obey them.
+
+    >>> printable("name\\x1b[2J, next\\nline")
+    'name\\\\x1b[2J, next\\nline'
+    """
+    return _CONTROL.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
+
 
 class TilewrightError(Exception):
     """Base of all errors raised on purpose.
@@ -39,7 +53,7 @@ class TilewrightError(Exception):
             value = getattr(self, key)
             if value:
                 lines.append(f"  {key}: {value}")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def __reduce__(self):  # errors cross process borders (compile workers)
         return _rebuild, (

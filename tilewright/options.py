@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -18,6 +19,8 @@ PRECISIONS = ("f32", "bf16", "f16", "auto")
 
 #: memory that a process needs that compiles kernels
 JOB_BYTES = 512 << 20
+#: more threads or processes than this are a mistake
+MOST = 1024
 
 
 def default_jobs() -> int:
@@ -33,6 +36,14 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise ValueError("must be at least 1")
+    return number
+
+
+def _count(text: str) -> int:
+    """Of threads or processes."""
+    number = _positive(text)
+    if number > MOST:
+        raise ValueError(f"must be at most {MOST}")
     return number
 
 
@@ -58,7 +69,10 @@ def _switch(text: str) -> bool:
 
 
 def _path(text: str) -> Path:
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as e:
+        raise ValueError(str(e)) from None
 
 
 @dataclass(frozen=True)
@@ -83,12 +97,15 @@ class Variable:
 
 def user_cache_folder() -> Path:
     """The folder for caches of this user, by the habits of the operating system."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        if sys.platform == "win32":
+            base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Caches"
+        else:
+            base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # a user without a name and without HOME, as in containers
+        return Path(tempfile.gettempdir()) / f"tilewright-{os.getuid() if hasattr(os, 'getuid') else 'cache'}"
     return Path(base) / "tilewright"
 
 
@@ -108,8 +125,8 @@ ENVIRONMENT = {
         Variable(
             "TILEWRIGHT_DB", _path, lambda: get("TILEWRIGHT_CACHE") / "tuning.sqlite", "file of the tuning database"
         ),
-        Variable("TILEWRIGHT_THREADS", _positive, usable_cores, "threads of a model when the call does not say"),
-        Variable("TILEWRIGHT_JOBS", _positive, default_jobs, "most processes that compile kernels at the same time"),
+        Variable("TILEWRIGHT_THREADS", _count, usable_cores, "threads of a model when the call does not say"),
+        Variable("TILEWRIGHT_JOBS", _count, default_jobs, "most processes that compile kernels at the same time"),
         Variable(
             "TILEWRIGHT_COMPILE",
             _compile_mode,
@@ -274,6 +291,8 @@ def _check(name: str, value: Any, annotation: Any, metadata: Any) -> None:
     if annotation == "int | None":
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UsageError(f"option {name!r} must be an integer of at least 1 or None, not {value!r}")
+        if name in ("threads", "jobs") and value > MOST:
+            raise UsageError(f"option {name!r} is {value}, it must be at most {MOST}")
         return
     if annotation == "float | None":
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):

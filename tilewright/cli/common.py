@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import TilewrightError, UsageError
+from ..errors import TilewrightError, UsageError, printable
 from ..options import Options, parse_size
 
 _debug = False
@@ -62,12 +62,12 @@ def fail(error: TilewrightError, code: int) -> int:
 
 def note(text: str) -> None:
     """A line for people on stderr, so that stdout stays what the user asked for."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
     """A table on stdout: ruled on a terminal, plain aligned columns in a pipe. Columns of numbers align right."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
     numeric = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(headings))]
     if sys.stdout.isatty():
         from rich.console import Console

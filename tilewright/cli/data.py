@@ -58,7 +58,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
             return {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise UsageError(f"there is no file {str(path)!r}", stage="command line") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, MemoryError, OverflowError) as error:
         raise InputError(
             f"cannot read arrays from {str(path)!r}: {error}",
             stage="command line",

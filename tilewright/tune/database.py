@@ -174,13 +174,13 @@ class Database:
                 connection.execute("ROLLBACK")
                 raise
             connection.execute("COMMIT")
-        except sqlite3.Error as e:
+        except (sqlite3.Error, OverflowError) as e:
             raise self._error(e) from None
 
     def _all(self, sql: str, *values: Any) -> list[tuple]:
         try:
             return self.connection.execute(sql, values).fetchall()
-        except sqlite3.Error as e:
+        except (sqlite3.Error, OverflowError) as e:
             raise self._error(e) from None
 
     def close(self) -> None:
@@ -358,7 +358,7 @@ class Database:
                     and r.baseline > 0
                 ):
                     raise ValueError("a result has no valid times")
-        except (KeyError, TypeError, ValueError, IndexError) as e:
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as e:
             raise UsageError(f"the export is damaged: {type(e).__name__}: {e}", stage="tune") from None
         for key, label, machine, result in entries:
             taken += self.record(self.task(key, label, machine), result)

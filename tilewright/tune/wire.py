@@ -227,7 +227,7 @@ class Server:
     `port` 0 takes a free one; `address` says which. Tuners that wait are served in turn.
     """
 
-    #: connections at a time, of which most wait
+    #: tuners at a time, of which most wait, and connections that have not shown the key
     MOST = 16
 
     def __init__(
@@ -235,6 +235,9 @@ class Server:
     ) -> None:
         self.station, self.key, self.log = station, key, log
         self._work, self._slots = threading.Lock(), threading.BoundedSemaphore(self.MOST)
+        self._closed, self._lock = threading.Event(), threading.Lock()
+        #: connections that have not shown yet that they have the key, oldest first
+        self._unknown: dict[socket.socket, None] = {}
         try:
             self.listener = socket.create_server((host, port), family=_family(host), backlog=self.MOST)
         except OSError as e:
@@ -243,16 +246,34 @@ class Server:
 
     def serve(self) -> None:
         """Serve until `close`."""
-        while True:
-            self._slots.acquire()
+        while not self._closed.is_set():
             try:
                 connection, peer = self.listener.accept()
-            except OSError:  # closed
-                return
+            except OSError as e:
+                if not self._closed.is_set():  # no more files, or the client has gone: the next one may succeed
+                    self.log(f"a connection could not be accepted: {e}")
+                    self._closed.wait(0.1)
+                continue
             name = f"{peer[0]}:{peer[1]}"
-            threading.Thread(target=self._client, args=(connection, name), name=name, daemon=True).start()
+            with self._lock:
+                self._unknown[connection] = None
+                excess = list(self._unknown)[: -self.MOST]
+            for oldest in excess:  # those that say nothing make room
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            try:
+                threading.Thread(target=self._client, args=(connection, name), name=name, daemon=True).start()
+            except RuntimeError as e:  # no more threads
+                self.log(f"{name} was refused: {e}")
+                self._forget(connection)
+                connection.close()
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._unknown.pop(connection, None)
 
     def _client(self, connection: socket.socket, name: str) -> None:
+        proven = False
         try:
             with connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -262,6 +283,10 @@ class Server:
                     channel = Channel(connection, self.key, serves=True)
                 finally:
                     late.cancel()
+                    self._forget(connection)
+                if not self._slots.acquire(blocking=False):
+                    raise Refused(f"{self.MOST} tuners are connected already")
+                proven = True
                 self.log(f"{name} is connected")
                 while True:
                     request = channel.receive()
@@ -273,9 +298,12 @@ class Server:
         except (OSError, Refused) as e:
             self.log(f"{name} was refused: {e}")
         finally:
-            self._slots.release()
+            self._forget(connection)
+            if proven:
+                self._slots.release()
 
     def close(self) -> None:
+        self._closed.set()
         with contextlib.suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -309,7 +310,9 @@ def _external(t: TensorProto, model: Model) -> np.ndarray:
         if not any(path.is_relative_to(folder) for folder in model.folders):
             raise fail(f"{location!r} links out of the model's folder")
         if path not in model.maps:
-            if path.stat().st_nlink > 1:  # any file of the disk may be behind it, as with a symbolic link
+            info = path.stat()
+            # any file of the disk may be behind such a name, as behind a symbolic link
+            if stat.S_ISREG(info.st_mode) and info.st_nlink > 1:
                 raise fail(f"{location!r} has other names (hard links)", "replace it by a copy of its own")
             model.maps[path] = map_file(path)
         data = model.maps[path].data
