@@ -4,6 +4,7 @@
     python benchmarks/survey.py --family softmax --family resize --threads 1
     python benchmarks/survey.py --prepare                            # only make the models and compile them
     python benchmarks/survey.py --quick --seed 7 --name other-sizes  # two of each family at other sizes
+    BENCH_BEFORE=../before python benchmarks/survey.py --against tilewright_before_bound --name survey_change
 
 The sizes are drawn from the seed (survey_cases.py). The two runtimes have a process each, which goes from operator to
 operator and is stopped while the other has its turn (bench.py); the least time is that of operators.py. What was
@@ -48,6 +49,7 @@ class Settings:
     timeout: float
     models: Path
     threads: list[int] = field(default_factory=list)
+    against: str = THEIRS
 
 
 # ---- models ----
@@ -154,7 +156,7 @@ def measured(case: Case, path: Path, seats: Iterable[Seat], settings: Settings, 
     seconds, limit = ideal(case, path.with_suffix(".expected.npz"), limits)
     found = race(seats, path, settings)
     result: dict = {"doc": case.doc, "ideal_ms": 1e3 * seconds, "limit": limit}
-    for key, peer in (("ours", OURS), ("ort", THEIRS)):
+    for key, peer in (("ours", OURS), ("ort", settings.against)):
         wanted = ("median_ms", "min_ms", "runs", "error", "version", "failed")
         result[key] = {k: v for k, v in found[peer].items() if k in wanted}
     if "median_ms" in result["ours"]:
@@ -179,13 +181,14 @@ def markdown(report: dict) -> str:
     out.append(
         f"{facts['system']}, Python {facts['python']}, {facts['date']}. {', '.join(report['versions'].values())}."
     )
-    out.append("Medians of interleaved rounds, untuned; ratios are ours over ONNX Runtime's, smaller is better; the")
+    theirs = theirs_of(report)
+    out.append(f"Medians of interleaved rounds, untuned; ratios are ours over {theirs}'s, smaller is better; the")
     out.append("share is of the least time by the machine's ceilings. Single operators take and give channels first.")
     out.append(f"Made by `python benchmarks/survey.py --seed {report['seed']}`.")
     for threads, ceiling in sorted(report["ceilings"].items()):
         found = {n: by[threads] for n, by in report["results"].items() if threads in by}
         out += ["", f"## {threads} thread{'s' if threads != '1' else ''}", "", ceiling_line(ceiling), ""]
-        out += [*summary(found), "", "Every operator:", "", *table(found)]
+        out += [*summary(found, theirs), "", "Every operator:", "", *table(found, theirs)]
     return "\n".join(out) + "\n"
 
 
@@ -195,7 +198,12 @@ def mean(ratios: Iterable[float]) -> float:
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
 
 
-def summary(found: dict[str, dict]) -> list[str]:
+def theirs_of(report: dict) -> str:
+    """Who is raced against, in words."""
+    return "ONNX Runtime" if report.get("against", THEIRS) == THEIRS else "the tree before"
+
+
+def summary(found: dict[str, dict], theirs: str = "ONNX Runtime") -> list[str]:
     ratios = {n: r["ratio"] for n, r in found.items() if "ratio" in r}
     slower = sum(r > 1 for r in ratios.values())
     lines = [f"{len(ratios)} operators, geometric mean {mean(ratios.values()):.2f}; {slower} slower than theirs.", ""]
@@ -207,7 +215,7 @@ def summary(found: dict[str, dict]) -> list[str]:
             worst = max(ratios[n] for n in own)
             rows.append([family, str(len(own)), f"{mean(ratios[n] for n in own):.2f}", f"{worst:.2f}", f"{shares:.0%}"])
     lines += [*grid(rows), "", f"The worst {WORST}:", ""]
-    return [*lines, *table(dict(sorted(found.items(), key=_badness)[:WORST]))]
+    return [*lines, *table(dict(sorted(found.items(), key=_badness)[:WORST]), theirs)]
 
 
 def _badness(item: tuple[str, dict]) -> float:
@@ -216,8 +224,8 @@ def _badness(item: tuple[str, dict]) -> float:
     return -math.inf if bad(result) else -result.get("ratio", 0.0)
 
 
-def table(found: dict[str, dict]) -> list[str]:
-    rows = [["operator", "sizes", "ours, ms", "ORT, ms", "ratio", "share", "limit"]]
+def table(found: dict[str, dict], theirs: str = "ONNX Runtime") -> list[str]:
+    rows = [["operator", "sizes", "ours, ms", f"{theirs}, ms", "ratio", "share", "limit"]]
     for name, r in sorted(found.items(), key=_badness):
         ours = bad(r) or f"{r['ours']['median_ms']:.4g}"
         theirs = f"{r['ort']['median_ms']:.4g}" if "median_ms" in r["ort"] else "–"
@@ -227,13 +235,14 @@ def table(found: dict[str, dict]) -> list[str]:
     return grid(rows)
 
 
-def load_report(path: Path, seed: int) -> dict:
+def load_report(path: Path, seed: int, against: str = THEIRS) -> dict:
     """What was measured before, if with the same sizes on this machine."""
     if path.exists():
         report = json.loads(path.read_text())
-        if report["machine"]["cpu"] == machine()["cpu"] and report["seed"] == seed:
+        same = report.get("against", THEIRS) == against and report["machine"]["cpu"] == machine()["cpu"]
+        if same and report["seed"] == seed:
             return report
-    return {"machine": machine(), "versions": {}, "seed": seed, "ceilings": {}, "results": {}}
+    return {"machine": machine(), "versions": {}, "against": against, "seed": seed, "ceilings": {}, "results": {}}
 
 
 # ---- command line ----
@@ -260,11 +269,11 @@ def compile_all(chosen: dict[str, Case], settings: Settings) -> bool:
 
 def survey(chosen: dict[str, Case], settings: Settings, path: Path, seed: int) -> bool:
     """Measure, and write both files after each operator; whether all are right."""
-    report, right = load_report(path, seed), True
+    report, right = load_report(path, seed, settings.against), True
     for threads in settings.threads:
         limits = ceilings(find("cpu"), threads)
         report["ceilings"][str(threads)] = limits.to_json()
-        seats = [Seat(peer, threads, settings) for peer in (OURS, THEIRS)]
+        seats = [Seat(peer, threads, settings) for peer in (OURS, settings.against)]
         try:
             for name, case in chosen.items():
                 r = measured(case, settings.models / f"{name}.onnx", seats, settings, limits)
@@ -293,6 +302,7 @@ def main(
     timeout: Annotated[float, typer.Option(help="seconds that loading may take")] = 120.0,
     prepare_only: Annotated[bool, typer.Option("--prepare", help="make and compile the models, and stop")] = False,
     name: Annotated[str, typer.Option(help="name of the result files")] = "survey",
+    against: Annotated[str, typer.Option(help="the peer that ratios are to")] = THEIRS,
     models_dir: Annotated[Path, typer.Option(help="folder of the models")] = HERE / "models" / "survey",
     results: Annotated[Path, typer.Option(help="folder of the result files")] = HERE / "results",
 ) -> None:
@@ -302,7 +312,8 @@ def main(
         raise typer.BadParameter(f"no family {', '.join(unknown)}; there are: {', '.join(FAMILIES)}")
     chosen = cases(family or list(FAMILIES), seed, quick)
     chosen = {n: c for n, c in chosen.items() if not only or n in only.split(",")}
-    settings = Settings(rounds, burst, timeout, models_dir / str(seed), [int(t) for t in threads.split(",")])
+    counts = [int(t) for t in threads.split(",")]
+    settings = Settings(rounds, burst, timeout, models_dir / str(seed), counts, against)
     for label, case in chosen.items():
         prepare(label, case, settings.models)
     if prepare_only:
