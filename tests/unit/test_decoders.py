@@ -1,0 +1,94 @@
+"""Decoders of segmentation models: what is made twice as large is padded for the next convolution. The product that
+makes it writes whole vectors into the padded image, whatever its kernel and stride."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import tilewright as tw
+from tilewright.ir.context import use
+from tilewright.schedule.finish import finish
+from tilewright.schedule.nest import For, Store, children
+from tilewright.schedule.rules import schedule
+from tilewright.targets.cpu.host import CpuDescription, describe_x86
+from tilewright.tensor.expr import Op, bounds, walk
+from tilewright.tensor.read import read_kernel
+
+WIDE = ("avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "popcnt", "cx16")
+WIDE += ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+MACHINES = {
+    "avx512": describe_x86("x86_64-unknown-linux-gnu", WIDE, l1_bytes=32 << 10, l2_bytes=1 << 20, cores=2),
+    "avx2": describe_x86("x86_64-unknown-linux-gnu", WIDE[:9], l1_bytes=48 << 10, l2_bytes=512 << 10, cores=4),
+}
+
+
+def decoder(channels: int, out: int, side: int, kernel: int, stride: int, pad: int = 0, more: int = 0, then: int = 3):
+    """A transposed convolution and a convolution with a border."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.standard_normal((channels, out, kernel, kernel)) / np.sqrt(channels),
+        "b": rng.standard_normal(out),
+        "v": rng.standard_normal((16, out, then, then)) / np.sqrt(out * then * then),
+    }
+    up = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4, "output_padding": [more] * 2}
+    nodes = [
+        helper.make_node("ConvTranspose", ["x", "w", "b"], ["a"], **up),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("Conv", ["r", "v"], ["y"], kernel_shape=[then] * 2, pads=[then // 2] * 4),
+    ]
+    graph = helper.make_graph(
+        nodes, "decoder",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, channels, side, side))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(a.astype(np.float32), n) for n, a in weights.items()],
+    )  # fmt: skip
+    return onnx.shape_inference.infer_shapes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    )
+
+
+CASES = {
+    "2x2": (24, 16, 9, 2, 2),
+    "odd channels": (24, 19, 8, 2, 2),
+    "3x3": (16, 32, 7, 3, 3),
+    "4x4": (16, 16, 8, 4, 4, 0, 0, 5),
+    "8x8": (8, 24, 5, 8, 8),
+    "overlapping": (16, 16, 7, 3, 2, 1, 1),
+    "overlapping 4x4": (16, 24, 7, 4, 2, 1),
+}
+
+
+def scalar_products(s, times: int = 1) -> int:
+    """How many multiplications of floats a nest makes one by one, outside of vectors, at most."""
+    if isinstance(s, Store):
+        return times * sum(isinstance(x, Op) and x.op == "mulf" for t in s.targets for x in walk(t.value))
+    if isinstance(s, For):
+        limit = bounds(s.extent, {})
+        return 0 if s.kind == "vector" else scalar_products(s.body, times * (limit[1] if limit else 1))
+    return sum(scalar_products(c, times) for c in children(s))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("name", CASES)
+def test_every_product_is_in_vectors(name, machine, monkeypatch):
+    monkeypatch.setattr(CpuDescription, "image_lanes", 0)  # channels last, however few there are
+    fused = tw.compile(decoder(*CASES[name]), stop_after="fuse")
+    with use():
+        kernels = [read_kernel(f) for f in fused.functions()]
+    for kernel in kernels:
+        made = schedule(kernel, MACHINES[machine])
+        assert made.rule != "general", kernel.name
+        assert scalar_products(finish(made.schedule.nest()).body) == 0, kernel.name
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_against_numpy(name):
+    model = decoder(*CASES[name])
+    x = np.random.default_rng(1).standard_normal([1, CASES[name][0], CASES[name][2], CASES[name][2]])
+    found = tw.compile(model, threads=1)(x.astype(np.float32))
+    expected = ReferenceEvaluator(model).run(None, {"x": x.astype(np.float32)})
+    np.testing.assert_allclose(found[0], expected[0], atol=1e-5 * np.abs(expected[0]).max())
