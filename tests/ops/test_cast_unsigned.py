@@ -14,7 +14,7 @@ FLOATS = {"FLOAT": np.float32, "DOUBLE": np.float64, "FLOAT16": np.float16}
 
 def expected(x, dtype):
     top = np.iinfo(dtype).max
-    return np.array([0 if not v > 0 else top if v > top else int(v) for v in x.astype(np.float64)], dtype)
+    return np.array([0 if not v > 0 else top if v >= float(top) else int(v) for v in x.astype(np.float64)], dtype)
 
 
 @pytest.mark.parametrize("to", ["UINT8", "UINT16", "UINT32", "UINT64"])
