@@ -293,6 +293,12 @@ class Col2im(Operator):
 
     @staticmethod
     def lower(b, x, *, image, block, strides, pads, dilations):
+        if all(1 in d for d in zip(strides, dilations, strict=True)):
+            return _sum_of_phases(b, x, image, block, strides, pads, dilations)
+        return Col2im._by_element(b, x, image, block, strides, pads, dilations)
+
+    @staticmethod
+    def _by_element(b, x, image, block, strides, pads, dilations):
         """Every element of the image looks at the window elements that may lie on it."""
         r, acc, places = len(image), wide(x.dtype), Col2im.places(image, block, strides, pads, dilations)
         n, c = x.shape[0], x.shape[1] // math.prod(block)
@@ -316,6 +322,40 @@ class Col2im(Operator):
         out = (b.fill(0, t.with_dtype(acc)), [b.dim(d) for d in range(2 + r)])
         over = (extents, [b.dim(2 + r + i) for i in range(r)])
         return b.cast_tensor(b.generic([over], [out], "p" * (2 + r) + "r" * r, body)[0], x.dtype)
+
+
+def _sum_of_phases(b, x, image, block, strides, pads, dilations):
+    """`Col2im` where each dimension has a stride or a dilation of 1.
+
+    The elements r, r + stride, r + 2 stride ... of the padded image are sums of the same window elements (r, r + stride
+    ...), each of a window further before: every phase r is a sum of shifted windows, with zeros beside them. The phases
+    are put in their places at the end.
+    """
+    rank, acc = len(image), wide(x.dtype)
+    places = Col2im.places(image, block, strides, pads, dilations)
+    taps = [-(-k // s) for k, s in zip(block, strides, strict=True)]
+    counts = [-(-(n + p) // s) for n, p, s in zip(image, pads, strides, strict=False)]
+    low = [(t - 1) * d for t, d in zip(taps, dilations, strict=True)]
+    n, c = x.shape[0], x.shape[1] // math.prod(block)
+    missing = [t * s - k for t, s, k in zip(taps, strides, block, strict=True)]
+    after = [max(q - m, 0) for q, m in zip(counts, places, strict=True)]
+    windows = b.reshape(x, (n, c, *block, *places))
+    windows = b.pad(windows, [0] * (2 + rank) + low, [0, 0, *missing, *after])
+    at = [b.dim(d) for d in range(2 + 3 * rank)]
+    phase, place, tap = (at[2 + i * rank : 2 + (i + 1) * rank] for i in range(3))
+    element = [r + t * s for r, t, s in zip(phase, tap, strides, strict=True)]
+    window = [q + before - t * d for q, before, t, d in zip(place, low, tap, dilations, strict=True)]
+    extents = b.empty(Type(tuple(taps), "i1"))  # only gives the reduction its extents
+    total = b.generic(
+        [(windows, [*at[:2], *element, *window]), (extents, tap)],
+        [(b.fill(0, Type((n, c, *strides, *counts), acc)), at[: 2 + 2 * rank])],
+        "p" * (2 + 2 * rank) + "r" * rank,
+        lambda v, _, s: s + b.cast(v, acc),
+    )[0]
+    total = b.transpose(total, [0, 1, *[d for i in range(rank) for d in (2 + rank + i, 2 + i)]])
+    total = b.reshape(total, (n, c, *[q * s for q, s in zip(counts, strides, strict=True)]))
+    total = b.slice(total, (0, 0, *pads[:rank]), (n, c, *image), [1] * (2 + rank))
+    return b.cast_tensor(total, x.dtype)
 
 
 class RoiAlign(Operator):
