@@ -11,8 +11,13 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tilewright as tw
+from tilewright.compiler import compile_state
+from tilewright.schedule.finish import finish
+from tilewright.schedule.rules import schedule
+from tilewright.schedule.work import work_of
+from tilewright.targets.base import find
 from tilewright.targets.cpu import CpuTarget
-from tilewright.targets.cpu.host import host
+from tilewright.targets.cpu.host import describe_arm, host
 
 HERE = host()
 MACHINES = {
@@ -32,7 +37,12 @@ MACHINES = {
         vector_registers=16,
     ),
 }
-NEEDS = {"vnni": "avx512vnni", "avx2": "avx2", "plain": "sse2"}
+FEATURES = ("cmov", "cx8", "cx16", "sahf", "popcnt", "sse", "sse2", "sse3", "ssse3", "sse4.1", "sse4.2")
+MACHINES |= {
+    "ssse3": replace(MACHINES["plain"], features=FEATURES),
+    "avx512": replace(HERE, features=tuple(f for f in HERE.features if "vnni" not in f and "amx" not in f)),
+}
+NEEDS = {"vnni": "avx512vnni", "avx2": "avx2", "plain": "sse2", "ssse3": "ssse3", "avx512": "avx512bw"}
 
 
 @pytest.fixture
@@ -98,7 +108,7 @@ EXACT, ROUNDED = 5e-6, 2e-2
 SIZES = [(1, 64, 256), (3, 37, 100), (8, 130, 96), (17, 48, 65), (128, 33, 64)]
 
 
-@pytest.mark.parametrize("machine", MACHINES, indirect=True)
+@pytest.mark.parametrize("machine", ["vnni", "avx2", "plain"], indirect=True)
 @pytest.mark.parametrize("level", [0, 4])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_sizes(machine, size, level):
@@ -120,6 +130,35 @@ def test_bits_and_zero_points(machine, bits, zero, level):
 @pytest.mark.parametrize("bits", [4, 8])
 def test_blocks(machine, bits, block, level):
     assert Case(5, 40, 2 * block + 7, bits, block, "packed", level).error() < (ROUNDED if level else EXACT)
+
+
+@pytest.mark.parametrize("machine", ["ssse3", "avx512"], indirect=True)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_other_instructions_for_bytes(machine, bits):
+    assert EXACT < Case(3, 40, 64, bits, level=4).error() < ROUNDED
+
+
+def nest_of(case):
+    """The kernel of the product and its loop nest."""
+    state, _ = compile_state(case.model, threads=1, stop_after="schedule", cache=False)
+    (name,) = (n for n in state.nests if "matmul" in n)
+    return state.kernels[name], state.nests[name]
+
+
+@pytest.mark.parametrize("bits, instruction", [(4, "sdot"), (8, "mul")])
+def test_aarch64(machine, bits, instruction):
+    kernel, _ = nest_of(Case(3, 40, 64, bits, level=4))
+    arm = describe_arm("aarch64-unknown-linux-gnu", ("neon", "fp-armv8", "dotprod"))
+    nest = finish(schedule(kernel, arm).schedule.nest())
+    assert instruction in find("cpu").tuning().forms()["asm"](nest, arm)
+
+
+@pytest.mark.parametrize("level", [0, 4])
+def test_executed_work(machine, level):
+    """Unpacking is shared by the rows of a tile: little beside the multiply-adds, which are done once."""
+    rows, n, k = 20, 96, 256
+    kernel, nest = nest_of(Case(rows, n, k, level=level))
+    assert 1.0 <= work_of(kernel, nest).operations / (2 * rows * n * k) < 1.5
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])

@@ -131,9 +131,7 @@ def operations_of(x: Op) -> int:
     if x.op in _FREE or x.dtype == "index":
         return 0
     kind = _operand_dtype(x)
-    if kind.startswith(("f", "bf")):
-        return _SEVERAL.get(x.op, 1)
-    return int(kind not in ("i1", "index"))
+    return 0 if kind in ("i1", "index") else _SEVERAL.get(x.op, 1)
 
 
 def _operand_dtype(x: Op) -> str:

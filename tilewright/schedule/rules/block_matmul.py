@@ -179,13 +179,15 @@ class FloatProduct(Product):
         s = self.s
         acc = Load("acc", at, F32)
         each = 32 // s.bits
-        steps = []
+        steps: list[Stmt] = []
         for part in range(each):
             x = Load(self.x, (self.m, Var("b") * s.block + Var("i") * each + part), F32)
-            steps.append(self.over_tile(store("acc", at, add(acc, mul(x, self.number(part))), "sum")))
+            numbers = self.over_columns(store("numbers", (self.lane,), self.number(part), "unpack"))
+            product = mul(x, Load("numbers", (self.lane,), F32))
+            steps += [numbers, self.over_tile(store("acc", at, add(acc, product), "sum"))]
         body = seq(
             self.over_tile(store("acc", at, Const(0.0, F32), "clear")),
-            loop("i", s.words, seq(*steps)),
+            loop("i", s.words, Alloc(Buffer("numbers", (self.vectors * s.width,), F32, "register"), seq(*steps))),
             self.over_tile(store("total", at, add(now, mul(acc, Load("scales", (self.lane,), F32))), "scale")),
         )
         scales = store("scales", (self.lane,), self.column(self.scale), "scales")
