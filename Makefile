@@ -2,6 +2,7 @@
 #   make demo      compile, run and check a small model          make lint    ruff and mypy
 #   make test      lint and the whole test suite                 make bench   race against other runtimes
 #   make conformance   ONNX's own 2,000 tests       make mutations   500 damaged ONNX files
+#   make work      500 random chains of operators: what their kernels execute
 #   make fuzz      3,000 random models against ONNX Runtime (which can run two thirds of them)
 # Variables: PYTHON (the interpreter that makes .venv), PYTEST_ARGS, BENCH_ARGS, FUZZ_COUNT, FUZZ_SECONDS.
 
@@ -18,7 +19,7 @@ TEST_CACHE := $(CURDIR)/$(VENV)/test-cache
 # the tests run in two processes: each compiles and computes with one
 TEST_ENV := TILEWRIGHT_CACHE=$(TEST_CACHE) TILEWRIGHT_JOBS=1 OMP_NUM_THREADS=1
 
-.PHONY: demo test test-models test-boards lint format conformance mutations fuzz bench models wheel clean
+.PHONY: demo test test-models test-boards lint format conformance mutations fuzz work bench models wheel clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/with-demo
@@ -57,6 +58,10 @@ mutations: $(VENV)/with-dev
 fuzz: $(VENV)/with-fuzz
 	$(BIN)/python tests/fuzz/nnsmith_models.py out/fuzz --count $(FUZZ_COUNT) --seconds $(FUZZ_SECONDS)
 	$(BIN)/python tests/fuzz/differential.py out/fuzz --seconds $(FUZZ_SECONDS)
+
+# random chains of operators, always the same ones: what their kernels execute beside what was asked
+work: $(VENV)/with-dev
+	$(BIN)/python tests/fuzz/random_chains.py --count 500
 
 bench: $(VENV)/with-bench
 	$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)

@@ -18,6 +18,7 @@ Every kernel becomes a private ``func.func`` and @main a list of calls; equal ke
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 
 from ..ir.graph import Graph
 from .analysis import Analysis, Node, flat, loads_of, mixed_radix, movement, reindex, row_of, widening
@@ -71,6 +72,8 @@ class Fuser:
         for node in self.nodes:
             self.group_of[node.index] = Group([node.index], node.kind, node.index, self._own_rows(node))
             self.forward(node)
+        for g in {id(g): g for g in self.group_of.values() if g.kind == "reduction"}.values():
+            self.one_end(g)
         for node in reversed(self.nodes):
             self.backward(node)
         seen: list[Group] = []
@@ -165,6 +168,8 @@ class Fuser:
         return next((self.nodes[n].op.name[3:] for n in g.nodes if self.nodes[n].op.name.startswith("tw.")), "")
 
     def why_not_rows(self, node: Node, g: Group) -> str | None:
+        if node.op.name == "tensor.pad":
+            return "it writes a border around its result"
         row = self.row_in(node, g)
         if isinstance(row, str):
             return row
@@ -173,6 +178,30 @@ class Fuser:
             if linear(own) != linear(row) or self.a.shapes[node.result].size != self.row_count(g):
                 return "it reduces over other rows"
         return None
+
+    def one_end(self, g: Group) -> None:
+        """Let a kernel of rows end in one operation, which reads all that was made before: what else would end it, or
+        would read only a part of what is needed elsewhere too (slices of a normalized tensor), leaves it again."""
+        while True:
+            inside = set(g.nodes)
+            ends = [n for n in g.nodes if not self.nodes[n].consumers & inside]
+            leaving = [n for n in ends if self.nodes[n].kind == "injective" and (len(ends) > 1 or self.part(n, inside))]
+            if not leaving or len(leaving) == len(inside):
+                return
+            for n in leaving:
+                self.group_of[n] = Group([n], "injective", n)
+                g.rows.pop(n, None)
+                self.report.reasons.append((self.nodes[n].label, "not into its rows: they are needed elsewhere too"))
+            g.nodes = [n for n in g.nodes if n not in leaving]
+            g.tail = max(g.nodes)
+
+    def part(self, n: int, inside: set[int]) -> bool:
+        """Whether an operation reads only a part of a result that is needed outside of its kernel as well."""
+        node = self.nodes[n]
+        made = [self.nodes[p] for p in node.producers & inside]
+        outside = [p for p in made if p.escapes or p.consumers - inside]
+        trips = prod(extent for _, extent in node.stage.dims)
+        return any(p.kind == "injective" and trips < self.a.shapes[p.result].size for p in outside)
 
     def row_count(self, g: Group) -> int:
         first = next(n for n in g.nodes if self.nodes[n].kind == "reduction")
