@@ -92,3 +92,15 @@ def test_against_numpy(name):
     found = tw.compile(model, threads=1)(x.astype(np.float32))
     expected = ReferenceEvaluator(model).run(None, {"x": x.astype(np.float32)})
     np.testing.assert_allclose(found[0], expected[0], atol=1e-5 * np.abs(expected[0]).max())
+
+
+@pytest.mark.parametrize(("channels", "side"), [(24, 64), (40, 40), (24, 30)])
+def test_a_convolution_of_half_vectors_before_a_border(channels, side, monkeypatch):
+    """Where vectors of two rows cannot be shown to stay clear of the border, rows end in partial ones."""
+    monkeypatch.setattr(CpuDescription, "image_lanes", 0)
+    monkeypatch.setattr(CpuDescription, "winograd", False)
+    fused = tw.compile(decoder(channels, channels, side, 3, 1, 1), stop_after="fuse")
+    with use():
+        kernels = [read_kernel(f) for f in fused.functions()]
+    for kernel in kernels:
+        assert schedule(kernel, MACHINES["avx512"]).rule != "general", kernel.name

@@ -15,7 +15,7 @@ from ...tensor.expr import Op, Var, variables, walk
 from ...tensor.kernel import Kernel, Stage
 from ..decisions import Decisions
 from ..machine import Machine, lanes
-from ..schedule import Schedule
+from ..schedule import Schedule, ScheduleError
 from .common import fuse_outer, load_strides, store_stride
 from .cut_columns import cut_columns
 from .elementwise import schedule_border
@@ -84,7 +84,13 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if isinstance(anchor, str):
         return anchor
     s, last, borders = open_sum(kernel, anchor, decisions)
-    result = _tile(s, anchor, last, machine)
+    try:
+        result = _tile(s, anchor, last, machine)
+    except ScheduleError:
+        if "halves" not in s.decisions or not s.decisions["halves"].chosen:
+            raise
+        # vectors of two rows cannot always be shown to stay clear of a border: then each row ends in a partial one
+        return apply(kernel, machine, {**(decisions or {}), "halves": False})
     if not isinstance(result, str):
         for b in borders:
             schedule_border(s, b.name, machine)
