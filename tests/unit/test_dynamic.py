@@ -262,6 +262,19 @@ def test_out_and_profile_and_close():
 # ---- values that decide shapes ----
 
 
+def test_inputs_by_keyword_and_in_one_argument():
+    model = make([node("Add", "a b", "y")], [value("a", ["n"]), value("b", ["n"])], [value("y", ["n"])])
+    executable = tw.compile(model, threads=1)
+    a, b = np.arange(3, dtype=np.float32), np.ones(3, np.float32)
+    for got in (executable(a=a, b=b), executable(a, b=b), executable.run([a, b]), executable.run({"a": a, "b": b})):
+        assert np.array_equal(got[0], [1, 2, 3])
+    with pytest.raises(InputError, match="input 'a' is given twice, by position and by keyword"):
+        executable(a, a=a)
+    with pytest.raises(InputError, match="missing input 'b'"):
+        executable(a=a)
+    assert np.array_equal(tw.compile(small(), threads=1).run(rows(2)), tw.compile(small(), threads=1)(x=rows(2)))
+
+
 def test_reshape_by_an_input():
     nodes = [node("Relu", "x", "h"), node("Reshape", "h shape", "y")]
     model = make(nodes, [value("x", [4, 6]), value("shape", [2], I64)], [value("y", ["a", "b"])])

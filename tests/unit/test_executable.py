@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from tilewright.errors import UsageError
+from tilewright.errors import InputError, UsageError
 from tilewright.program.plan import Step, Value, plan_memory
 from tilewright.program.program import COPY, BufferRef, Call, Program, TensorInfo
 from tilewright.runtime.executable import MAX_CONTEXTS, Executable
@@ -40,6 +40,24 @@ def test_values(small_package, small_reference, x, threads):
     assert run.threads == threads
     assert [str(t) for t in run.inputs] == ["x: f32[64, 64]"]
     assert [t.name for t in run.outputs] == ["y", "x_again"]
+
+
+def test_inputs_by_keyword_and_in_one_argument(small_package, small_reference, x):
+    run = Executable(small_package, 1)
+    wanted = small_reference(x)
+    for got in (run(x=x), run(x=x, out=run(x)), run.run(x), run.run([x]), run.run((x,)), run.run({"x": x})):
+        assert equal(got, wanted)
+    assert run.profile(x, repeats=1).repeats == 1
+    with pytest.raises(InputError, match=r"(?s)unknown input 'z'; missing input 'x'.*expected inputs: x: f32"):
+        run(z=x)
+    with pytest.raises(InputError, match="takes 1 input, 2 were given"):
+        run(x, x=x)
+    with pytest.raises(InputError, match="(?s)by a dict and by keywords at once.*put z into the dict"):
+        run({"x": x}, z=x)
+    with pytest.raises(InputError, match="takes 1 input, 2 were given"):
+        run.run([x, x])
+    with pytest.raises(InputError, match="input 'x' is a NoneType"):
+        run.run(None)
 
 
 def test_workers_that_went_to_sleep_wake_up(small_package, small_reference, x):

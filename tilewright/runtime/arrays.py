@@ -95,6 +95,25 @@ def bind(infos: Sequence[TensorInfo], args: tuple, what: str = "input") -> list[
     return list(args)
 
 
+def with_named(infos: Sequence[TensorInfo], args: tuple, named: Mapping[str, Any]) -> tuple:
+    """Arguments by position, and those after them by keyword, as one dict by name; else InputError."""
+    if len(args) == 1 and isinstance(args[0], Mapping):
+        hint = f"put {', '.join(named)} into the dict"
+        raise InputError("inputs are given by a dict and by keywords at once", stage="run", hint=hint)
+    if len(args) + len(named) > len(infos):
+        bind(infos, (*args, *named.values()))  # says what is wrong
+    first = {t.name: value for t, value in zip(infos, args, strict=False)}
+    twice = [name for name in named if name in first]
+    if twice:
+        raise InputError(f"input {twice[0]!r} is given twice, by position and by keyword", stage="run")
+    return ({**first, **named},)
+
+
+def spread(inputs: Any) -> tuple:
+    """The arguments of a call from a dict by name, a list in order, or the only input."""
+    return tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
+
+
 def _expected(infos: Sequence[TensorInfo], what: str) -> str:
     return f"expected {what}s: {'; '.join(map(str, infos)) or 'none'}"
 

@@ -125,13 +125,15 @@ class DynamicExecutable:
 
     # ---- running ----
 
-    def __call__(self, *args: Any, out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None) -> list[Any]:
-        """Run the model: positional arrays in the order of `inputs`, or one dict by name; returns a list of outputs.
+    def __call__(
+        self, /, *args: Any, out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None, **named: Any
+    ) -> list[Any]:
+        """Run the model: arrays in the order of `inputs`, by keyword, or as one dict by name; returns a list of outputs.
 
         A sequence is a list of arrays, an empty optional None (and may be left out of a dict). InputError says what is
         wrong with an argument; CompileError, UnsupportedError and ModelError come from compiling for new shapes.
         """
-        given = self._bind(args)
+        given = self._bind(arrays.with_named(self.inputs, args, named) if named else args)  # type: ignore[arg-type]
         if out is None:
             return self.staged.run("main", given)
         results = self.staged.run("main", given)
@@ -149,9 +151,9 @@ class DynamicExecutable:
             array[...] = result
         return wanted
 
-    def run(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """The same with a dict of inputs by name."""
-        return self(inputs)
+    def run(self, inputs: Any) -> list[Any]:
+        """The same with all inputs in one argument: a dict by name, a list in order, or the only input itself."""
+        return self(*arrays.spread(inputs))
 
     def specialize(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """Compile ahead for these shapes, as far as shapes alone decide; all tensor inputs have to be given.
@@ -175,7 +177,7 @@ class DynamicExecutable:
 
         check_repeats(repeats)
         times = Times(repeats)
-        given = self._bind((inputs,) if isinstance(inputs, Mapping) else tuple(inputs))
+        given = self._bind(arrays.spread(inputs))
         self.staged.run("main", given)  # what is compiled for these shapes is no part of the run
         self.staged.run("main", given, None, times)
         return joined(times.parts, self.name, str(self.options.get("target", "cpu")), self.threads, repeats)

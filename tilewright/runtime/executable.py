@@ -2,7 +2,7 @@
 
     run = tw.compile("model.onnx")          # or tw.load("model.tw")
     y, = run(x)                             # arrays in the order of run.inputs, list of arrays out
-    y, = run({"x": x})                      # or one dict by name
+    y, = run(x=x)                           # or by name, or as one dict: run({"x": x})
     run.save("model.tw")
 
 It may be called from several threads at the same time.
@@ -103,14 +103,16 @@ class Executable:
     # ---- running ----
 
     def __call__(
-        self, *args: Any, out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None
+        self, /, *args: Any, out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None, **named: Any
     ) -> list[np.ndarray]:
-        """Run the model: positional arrays in the order of `inputs`, or one dict by name; returns a list of arrays.
+        """Run the model: arrays in the order of `inputs`, by keyword, or as one dict by name; returns a list of arrays.
 
         Inputs are NumPy arrays or objects with ``__dlpack__`` or ``__array__``, of exactly the shapes and dtypes of
         `inputs`; contiguous ones are used in place. `out` gives arrays to write the outputs into. InputError says what
-        is wrong with an argument and what is expected.
+        is wrong with an argument and what is expected. An input that is itself called ``out`` needs the dict.
         """
+        if named:
+            args = arrays.with_named(self.inputs, args, named)
         if out is None:
             results = [make() for make in self._makers]
         elif (type(out) is list or type(out) is tuple) and len(out) == len(self._makers):
@@ -121,13 +123,18 @@ class Executable:
         given = args = self._with_key(args) if self._draws else args
         if len(args) == 1 and type(args[0]) is dict and len(args[0]) == len(self._names):
             given = map(args[0].get, self._names)
-        context = self._take()
+        try:
+            context = self._free.pop()  # `_take` and `_give`, without two calls of Python functions
+        except IndexError:
+            context = self._take()
         try:
             done = context.enter(*given, *results)
             if done > 1:
                 context.judge()
         finally:
-            self._give(context)
+            self._free.append(context)
+            if self._waiting:
+                self._notify()
         return results if done else self._run_checked(args, results if out is None else out)
 
     def _run_checked(self, args: tuple, out: Any) -> list[np.ndarray]:
@@ -142,9 +149,9 @@ class Executable:
             self._give(context)
         return results
 
-    def run(self, inputs: Mapping[str, Any]) -> list[np.ndarray]:
-        """The same with a dict of inputs by name."""
-        return self(inputs)
+    def run(self, inputs: Any) -> list[np.ndarray]:
+        """The same with all inputs in one argument: a dict by name, a list in order, or the only input itself."""
+        return self(*arrays.spread(inputs))
 
     def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeats: int = 20) -> Profile:
         """Where the time of a run goes: every kernel on every thread, beside what this machine could do at best.
@@ -171,7 +178,7 @@ class Executable:
 
     def _stamped(self, inputs: Mapping[str, Any] | Sequence[Any], runs: int, warm: int) -> list[Stamps]:
         """The time stamps of each of `runs` runs, close behind each other so that no thread goes to sleep."""
-        given = self._bind((inputs,) if isinstance(inputs, Mapping) else tuple(inputs))
+        given = self._bind(arrays.spread(inputs))
         if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
             raise UsageError(f"the number of runs must be an integer of at least 1, not {runs!r}")
         pointers = [arrays.address(a) for a in given]
