@@ -52,7 +52,7 @@ def test_inputs_by_keyword_and_in_one_argument(small_package, small_reference, x
         run(z=x)
     with pytest.raises(InputError, match="takes 1 input, 2 were given"):
         run(x, x=x)
-    with pytest.raises(InputError, match="(?s)by a dict and by keywords at once.*put z into the dict"):
+    with pytest.raises(InputError, match=r"(?s)by a dict and by keywords at once.*put z into the dict"):
         run({"x": x}, z=x)
     with pytest.raises(InputError, match="takes 1 input, 2 were given"):
         run.run([x, x])

@@ -128,7 +128,7 @@ class DynamicExecutable:
     def __call__(
         self, /, *args: Any, out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None, **named: Any
     ) -> list[Any]:
-        """Run the model: arrays in the order of `inputs`, by keyword, or as one dict by name; returns a list of outputs.
+        """Run the model: arrays in the order of `inputs`, by keyword, or as a dict by name; returns a list of outputs.
 
         A sequence is a list of arrays, an empty optional None (and may be left out of a dict). InputError says what is
         wrong with an argument; CompileError, UnsupportedError and ModelError come from compiling for new shapes.
