@@ -53,7 +53,6 @@ def _models() -> dict[str, tuple[Callable[[], Any], bool]]:
     from sklearn.decomposition import PCA
     from sklearn.ensemble import (
         GradientBoostingRegressor,
-        HistGradientBoostingClassifier,
         RandomForestClassifier,
         RandomForestRegressor,
     )
@@ -70,7 +69,6 @@ def _models() -> dict[str, tuple[Callable[[], Any], bool]]:
         "forest": (forest, False),
         "forest_regressor": (lambda: RandomForestRegressor(60, max_depth=8, random_state=0), True),
         "boosting": (lambda: GradientBoostingRegressor(n_estimators=80, random_state=0), True),
-        "hist_boosting": (lambda: HistGradientBoostingClassifier(max_iter=40, random_state=0), False),
         "tree": (lambda: DecisionTreeClassifier(max_depth=9, random_state=0), False),
         "logistic": (lambda: pipeline(PCA(8), LogisticRegression(max_iter=300)), False),
         "mlp": (lambda: pipeline(MLPClassifier((64, 32), max_iter=60, random_state=0)), False),

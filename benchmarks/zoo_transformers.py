@@ -52,8 +52,6 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "mobilebert": {"model": "MobileBertModel", "config": "MobileBertConfig", "num_hidden_layers": 3},
     "convbert": {"model": "ConvBertModel", "config": "ConvBertConfig", **SMALL, "embedding_size": 256},
     "roformer": {"model": "RoFormerModel", "config": "RoFormerConfig", **SMALL, "embedding_size": 256},
-    "nystromformer": {"model": "NystromformerModel", "config": "NystromformerConfig", **SMALL, "num_landmarks": 8,
-                      "segment_means_seq_len": TOKENS},
     "modernbert": {"model": "ModernBertModel", "config": "ModernBertConfig", **SMALL, "pad_token_id": 0,
                    "local_attention": 16, "attn_implementation": "eager"},
     "t5_encoder": {"model": "T5EncoderModel", "config": "T5Config", "d_model": 256, "d_kv": 64, "d_ff": 704,
@@ -259,8 +257,8 @@ def hf_detr() -> Made:
     config = DetrConfig(use_timm_backbone=False, backbone_config=backbone, backbone=None, d_model=128,
                         use_pretrained_backbone=False, encoder_layers=2, decoder_layers=2, encoder_ffn_dim=512,
                         decoder_ffn_dim=512, num_queries=30)  # fmt: skip
-    inputs = {"pixel_values": image(224)}
-    return Made(settled(wrapped(DetrForObjectDetection(config), list(inputs), ["logits", "pred_boxes"])), inputs)
+    inner, inputs = DetrForObjectDetection(config), {"pixel_values": image(224)}
+    return Made(settled(wrapped(inner, list(inputs), ["logits", "pred_boxes"]), image(224)), inputs)
 
 
 @entry("transformers")
