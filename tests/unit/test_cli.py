@@ -1,5 +1,6 @@
 """The command line without a compilation: help, versions, options, tables, passes on files."""
 
+import io
 import re
 
 import pytest
@@ -106,6 +107,46 @@ def test_opt_reads_text_of_other_dialects(tmp_path, capsys):
 def test_opt_lists_passes(capsys):
     assert main(["opt", "--list"]) == 0
     assert re.search(r"^cse +\S", capsys.readouterr().out, re.M)
+
+
+class Stdin(io.TextIOWrapper):
+    """Text in place of stdin, with the file descriptor of a file."""
+
+    def __init__(self, text, path):
+        path.write_text(text)
+        super().__init__(path.open("rb"))
+
+
+@pytest.mark.parametrize("name", [[], ["-"]])
+def test_opt_reads_stdin(name, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", Stdin(DOUBLED, tmp_path / "text"))
+    assert main(["opt", *name, "--pass", "cse,dce"]) == 0
+    assert capsys.readouterr().out.count('"tw.softmax"') == 2
+    monkeypatch.setattr("sys.stdin", Stdin("no MLIR", tmp_path / "text"))
+    assert main(["opt", *name, "--pass", "cse"]) == 3
+    assert "stdin" in capsys.readouterr().err
+    assert main(["opt", *name, "--from", "fuse", "-o", str(tmp_path / "m.tw")]) == 2
+    assert "--from continues from a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--repeat", "--repeats"])
+@pytest.mark.parametrize("command", ["run", "profile"])
+def test_repeats_have_one_name_everywhere(flag, command, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "graph.mlir").write_text(DOUBLED)
+    assert main([command, str(tmp_path / "graph.mlir"), flag, "2", "--threads", "1"]) == 0
+    captured = capsys.readouterr()
+    assert "2 runs" in captured.out + captured.err
+
+
+def test_a_check_says_what_it_allows(tmp_path, capsys):
+    (tmp_path / "graph.mlir").write_text(DOUBLED)
+    for precision, said in (("f32", "0.0001 for f32"), ("bf16", "0.2 for bf16")):
+        given = ["run", str(tmp_path / "graph.mlir"), "--check", "reference", "--precision", precision]
+        assert main([*given, "--threads", "1"]) == 0
+        assert f"(tolerance {said})" in capsys.readouterr().err
+    auto = ["--precision", "auto", "--tolerance", "1e-2"]
+    assert main(["run", str(tmp_path / "graph.mlir"), "--check", "reference", *auto, "--threads", "1"]) == 0
 
 
 def test_doctor_finds_this_installation_sound(capsys, tmp_path, monkeypatch):

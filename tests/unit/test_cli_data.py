@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tilewright.cli.data import compare, largest_error, random_inputs, read_npz, write_npz
+from tilewright.cli.data import Allowed, compare, largest_error, random_inputs, read_npz, write_npz
 from tilewright.errors import CheckError, InputError, UsageError
 
 
@@ -75,9 +75,9 @@ def test_largest_error(got, expected, error):
 
 def test_compare_reports_all_outputs_that_differ():
     got = {"a": np.ones(3), "b": np.ones(3), "c": np.ones((1, 3))}
-    assert compare(got, {"a": np.ones(3)}, 0.0) == [("a", 0.0)]
+    assert compare(got, {"a": np.ones(3)}, Allowed(0.0)) == [("a", 0.0)]
     with pytest.raises(CheckError) as caught:
-        compare(got, {"a": np.ones(3), "b": np.full(3, 2.0), "c": np.ones(3)}, 1e-3)
+        compare(got, {"a": np.ones(3), "b": np.full(3, 2.0), "c": np.ones(3)}, Allowed(1e-3))
     assert caught.value.message == (
         "output 'b' differs by 5.00e-01 of its largest value; output 'c' has shape (1, 3), expected (3,)"
     )
@@ -85,6 +85,21 @@ def test_compare_reports_all_outputs_that_differ():
 
 def test_compare_with_unknown_outputs():
     with pytest.raises(InputError, match="has no output 'z'"):
-        compare({"a": np.ones(1)}, {"z": np.ones(1)}, 1e-4)
+        compare({"a": np.ones(1)}, {"z": np.ones(1)}, Allowed(1e-4))
     with pytest.raises(InputError, match="no expected output"):
-        compare({"a": np.ones(1)}, {}, 1e-4)
+        compare({"a": np.ones(1)}, {}, Allowed(1e-4))
+
+
+def test_what_is_allowed_fits_the_precision():
+    """Of the compilation, or of an output that is less precise; --rtol stands above both."""
+    single, half = np.full(2, 1.1, np.float32), np.full(2, 1.01, np.float16)
+    assert compare({"y": single}, {"y": np.ones(2)}, Allowed(None, "bf16"))
+    assert compare({"y": half}, {"y": np.ones(2)}, Allowed(None, "f32"))
+    for output, given, precision, said in (
+        (single, None, "f32", "tolerance 0.0001 for f32 "),
+        (single, None, "f16", "tolerance 0.02 for f16 "),
+        (single, 1e-3, "bf16", "tolerance 0.001 "),
+    ):
+        with pytest.raises(CheckError) as caught:
+            compare({"y": output}, {"y": np.ones(2)}, Allowed(given, precision))
+        assert caught.value.hint.startswith(said)

@@ -170,9 +170,17 @@ def run(
         typer.Option(metavar="y.npz|reference", help="Compare with these outputs, or with the NumPy reference."),
     ] = None,
     rtol: Annotated[
-        float, typer.Option(min=0.0, help="Largest difference allowed, relative to the largest value of the output.")
-    ] = 1e-4,
-    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Run N times and print the times.")] = 1,
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Largest difference allowed, relative to the largest value of the output; default: by its precision, "
+            "1e-4 for f32.",
+            show_default=False,
+        ),
+    ] = None,
+    repeat: Annotated[
+        int, typer.Option("--repeat", "--repeats", min=1, metavar="N", help="Run N times and print the times.")
+    ] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
     emulate: Annotated[
         bool, typer.Option("--emulate", help="Run on a simulated machine of the target's kind; shows instructions.")
@@ -221,8 +229,17 @@ def run(
         ms = sorted(1e3 * t for t in times)
         note(f"{repeat} runs: min {ms[0]:.3f} ms, median {ms[len(ms) // 2]:.3f} ms, max {ms[-1]:.3f} ms")
     if wanted:
-        errors = data.compare(results, wanted(given), rtol)
-        note("check passed: " + ", ".join(f"{name} {error:.1e}" for name, error in errors))
+        expected = wanted(given)
+        allowed = data.Allowed(rtol, precision_of(executable))
+        errors = data.compare(results, expected, allowed)
+        said = ", ".join(f"{name} {error:.1e}" for name, error in errors)
+        note(f"check passed: {said} ({allowed.described(results[name] for name in expected)})")
+
+
+def precision_of(executable: Any) -> str:
+    """What an executable was compiled for; of ``auto``, what that chose."""
+    package = getattr(executable, "package", None)
+    return str((package.report if package else executable.options).get("precision", "f32"))
 
 
 def show_emulated(emulated: Any) -> None:
@@ -260,6 +277,7 @@ def check_source(
     from ..graph.interpret import interpret
 
     quiet = {**options, "print_after": (), "dump": None, "time": False, "verify": False, "stop_after": "import"}
+    quiet |= {"precision": "f32", "tolerance": None}  # the graph before either has a meaning
     if given is not None and not options["inputs"]:
         quiet["inputs"] = {name: array.shape for name, array in given.items()}
     graph: Any = tw.compile(model, **quiet)

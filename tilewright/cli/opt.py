@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import stat
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import UsageError
+from ..errors import ModelError, UsageError
 from . import app
 from .common import check_writable, note, refuse_options, table, with_compile_options
 from .compile import IR_SUFFIXES, check_result, emit_ir, report_verified
+
+if TYPE_CHECKING:
+    from ..ir.graph import Graph
+
+#: the text comes from stdin
+STDIN = Path("-")
 
 
 @app.command()
 @with_compile_options
 def opt(
     options: dict[str, Any],
-    file: Annotated[Path | None, typer.Argument(metavar="FILE.mlir", help="MLIR text of any level.")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE.mlir", help="MLIR text of any level; -: stdin.")] = None,
     passes: Annotated[
         str, typer.Option("--pass", "-p", metavar="a,b{option=1}", help="Passes to run, in order; ours or MLIR's.")
     ] = "",
@@ -38,10 +47,12 @@ def opt(
 
     A name that is not one of our passes is one of MLIR's; `mlir:cse` is MLIR's in any case. Weights that are not in
     the file are read from FILE.constants beside it, and written beside -o. Without --from, --print-after names passes
-    and --time shows the time of each; other options of a compilation need --from.
+    and --time shows the time of each; other options of a compilation need --from. `-`, or a pipe and no file: the text
+    comes from stdin.
 
     \b
       tilewright opt graph.mlir --pass fold,cse
+      tilewright compile model.onnx --stop-after lower | tilewright opt --pass mlir:cse
       tilewright opt graph.mlir --pass 'fold{max_elements=64},mlir:canonicalize' -o out.mlir
       tilewright opt levels/02-simplify.mlir --from simplify -o model.tw
       tilewright opt --list
@@ -50,17 +61,50 @@ def opt(
         list_passes()
         return
     if file is None:
-        raise UsageError("no file was given", stage="command line", hint="tilewright opt FILE.mlir --pass a,b")
-    if not file.is_file():
+        if not _piped():
+            raise UsageError("no file was given", stage="command line", hint="tilewright opt FILE.mlir --pass a,b")
+        file = STDIN
+    if file == STDIN and start is not None:
+        raise UsageError(
+            "--from continues from a file, which has the weights beside it, not from stdin",
+            stage="command line",
+            hint="tilewright opt FILE.mlir --from STAGE, with a file that --dump wrote",
+        )
+    if file != STDIN and not file.is_file():
         raise UsageError(f"there is no file {str(file)!r}", stage="command line")
     if start is None:
-        check_writable(output, "the IR", IR_SUFFIXES, [file])
+        check_writable(output, "the IR", IR_SUFFIXES, [file] if file != STDIN else [])
         hint = "add --from STAGE to continue the pipeline from there"
         refuse_options(["print_after", "time"], "when passes run on a file", hint)
         transform(file, passes, output, options["print_after"], options["time"])
     else:
         check_result(output, file, options)
         proceed(file, passes, start, output, options)
+
+
+def _piped() -> bool:
+    """Whether stdin is a pipe or a file, so that somebody has said what to read."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError, AttributeError):  # closed, or not a file of the system
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+
+
+def _read(file: Path) -> Graph:
+    """The graph in a file or on stdin, which has no weights beside it."""
+    from ..ir.context import parse
+    from ..ir.graph import Graph
+
+    if file != STDIN:
+        return Graph.load(file)
+    try:
+        text = sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError:
+        raise ModelError("stdin is not text, so it is not MLIR text", stage="parse") from None
+    graph = Graph(parse(text, "stdin"))
+    graph.check_symbols("stdin")
+    return graph
 
 
 def list_passes() -> None:
@@ -78,7 +122,6 @@ def transform(
 ) -> None:
     """Run passes on a file, like mlir-opt; print the IR after those in `print_after` and the time of each to stderr."""
     from ..graph.passes import parse_pipeline, run_pipeline
-    from ..ir.graph import Graph
 
     chosen = parse_pipeline(pipeline)
     names = [getattr(p, "name", type(p).__name__) for p in chosen]
@@ -86,7 +129,7 @@ def transform(
     if unknown:
         hint = f"those that run are {', '.join(names) or 'none'}"
         raise UsageError(f"--print-after {unknown[0]!r} is no pass that runs", stage="command line", hint=hint)
-    graph = Graph.load(file)
+    graph = _read(file)
     for name, p in zip(names, chosen, strict=True):
         start = time.perf_counter()
         ((_, report),) = run_pipeline(graph, [p])

@@ -22,7 +22,9 @@ def profile(
     input: Annotated[
         Path | None, typer.Option("--input", "-i", metavar="x.npz", help="Inputs by name; default: random, seeded.")
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, metavar="N", help="Runs that are measured.")] = 30,
+    repeats: Annotated[
+        int, typer.Option("--repeats", "--repeat", min=1, metavar="N", help="Runs that are measured.")
+    ] = 30,
     top: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Show the N most expensive kernels; the others in one row.")
     ] = None,
