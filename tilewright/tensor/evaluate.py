@@ -103,7 +103,7 @@ def _operation(e: Op, args: list[Array]) -> Array:
         return _lookup(_CMPF, predicate, e)(*(_wide(a) for a in args))
     if name == "cmpi":
         return _lookup(_CMPI, predicate, e)(*args)
-    if name == "select":
+    if name in ("select", "seldom"):
         return np.where(*args)
     if name in _CASTS:
         return _CASTS[name](args[0], operand, e.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 
 from ...errors import CompileError
@@ -186,8 +186,10 @@ class ExprEmitter:
                 found = Value(self.const(e.value, e.dtype), e.dtype)
             else:
                 assert isinstance(e, Op)
-                args = [self.expanded(a, memo) for a in e.args]
-                if e.op.startswith("cmp"):
+                args = [] if e.op == "seldom" else [self.expanded(a, memo) for a in e.args]
+                if e.op == "seldom":
+                    found = self.seldom(e, memo)
+                elif e.op.startswith("cmp"):
                     found = self.compare(e, args)
                 elif e.op in ("limit", "pick", "scalef"):
                     found = self.table_operation(e, args)
@@ -195,6 +197,20 @@ class ExprEmitter:
                     found = self.elementwise(("arith." if e.op in ARITH else "math.") + e.op, args, e.dtype)
             memo[id(e)] = found
         return found
+
+    def seldom(self, e: Op, memo: dict[int, Value]) -> Value:
+        """seldom(c, x, y): x where c holds, else y; x is only computed if c holds in one lane or more."""
+        cond, y = self.expanded(e.args[0], memo), self.expanded(e.args[2], memo)
+        some = cond.ssa
+        if cond.width:
+            some = self.op(f"vector.reduction <or>, {cond.ssa} : vector<{cond.width}xi1> into i1")
+
+        def there() -> Value:
+            x = self.expanded(e.args[1], dict(memo))
+            return self.elementwise("arith.select", [cond, x, y], e.dtype)
+
+        lines, x = self.region(there)
+        return self.branch(some, (lines, x), ([], y))
 
     def _even(self, args: list[Value]) -> tuple[list[Value], int]:
         """Broadcast scalars where there is a vector among the operands."""
@@ -235,21 +251,32 @@ class ExprEmitter:
         y_lines, y = self.captured(e.args[2], x.width)
         if y.width and not x.width:
             x_lines, x = self.captured(e.args[1], y.width)
-        name = self.fresh()
-        self.line(f"{name} = scf.if {cond.ssa} -> ({x.type}) {{")
-        self.lines += [*x_lines, f"scf.yield {x.ssa} : {x.type}"]
+        return self.branch(cond.ssa, (x_lines, x), (y_lines, y))
+
+    def branch(self, cond: str, there: tuple[list[str], Value], elsewhere: tuple[list[str], Value]) -> Value:
+        """One of two values, each with the lines that make it."""
+        name, like = self.fresh(), there[1]
+        self.line(f"{name} = scf.if {cond} -> ({like.type}) {{")
+        self.lines += [*there[0], f"scf.yield {there[1].ssa} : {like.type}"]
         self.line("} else {")
-        self.lines += [*y_lines, f"scf.yield {y.ssa} : {y.type}"]
+        self.lines += [*elsewhere[0], f"scf.yield {elsewhere[1].ssa} : {like.type}"]
         self.line("}")
-        return Value(name, x.dtype, x.width)
+        return Value(name, like.dtype, like.width)
 
     def captured(self, e: Expr, width: int = 0) -> tuple[list[str], Value]:
         """Emit `e` into lines of its own, as the body of a region; broadcast to `width` lanes if it is a scalar."""
+
+        def value() -> Value:
+            v = self.expr(e)
+            return self.as_vector(v, width) if width and not v.width else v
+
+        return self.region(value)
+
+    def region(self, emit: Callable[[], Value]) -> tuple[list[str], Value]:
+        """What `emit` emits, in lines of its own."""
         outer, self.lines = self.lines, []
         with self.scope():
-            v = self.expr(e)
-            if width and not v.width:
-                v = self.as_vector(v, width)
+            v = emit()
         lines, self.lines = self.lines, outer
         return lines, v
 

@@ -44,10 +44,8 @@ class SideBySideEmitter(ExprEmitter):
                 self.stmt(s.body)
             parts.append(self.lines)
         self.lines = lines
-        plain = not any(line.endswith(("{", "}")) for part in parts for line in part)  # no branches
         for i in range(0, s.trip, VECTORS):
-            some = parts[i : i + VECTORS]
-            self.lines += interleaved(some) if plain else [line for part in some for line in part]
+            self.lines += interleaved(parts[i : i + VECTORS])
         return True
 
     def independent(self, s: Stmt) -> bool:
@@ -68,18 +66,45 @@ class SideBySideEmitter(ExprEmitter):
 
 
 def interleaved(parts: list[list[str]]) -> list[str]:
-    """The lines of all parts, each in its order: one of each in turn, but none before what it needs is made."""
+    """The lines of all parts, each in its order: one of each in turn, but none before what it needs is made.
+
+    A branch is one line: lines are those outside of branches.
+    """
     merged: list[str] = []
-    waiting = {name for part in parts for line in part for name in made(line)}
-    rest = [part[::-1] for part in parts]
+    whole = [outermost(part) for part in parts]
+    waiting = {name for part in whole for line in part for name in made(line)}
+    rest = [part[::-1] for part in whole]
     while any(rest):
         for part in rest:
-            if part and waiting.isdisjoint(set(_NAME.findall(part[-1])) - made(part[-1])):
+            if part and waiting.isdisjoint(used(part[-1])):
                 merged.append(part.pop())
                 waiting -= made(merged[-1])
     return merged
 
 
-def made(line: str) -> set[str]:
-    """The value that a line makes."""
-    return set(_NAME.findall(line.partition(" = ")[0])) if " = " in line and line.lstrip()[0] == "%" else set()
+def outermost(lines: list[str]) -> list[str]:
+    """Lines, those from an opening brace to its closing one as one.
+
+    >>> outermost(["%v1 = scf.if %v0 -> (f32) {", "  scf.yield %v2 : f32", "} else {", "  scf.yield %v3 : f32", "}"])
+    ['%v1 = scf.if %v0 -> (f32) {\\n  scf.yield %v2 : f32\\n} else {\\n  scf.yield %v3 : f32\\n}']
+    """
+    found: list[str] = []
+    depth = 0
+    for line in lines:
+        if depth:
+            found[-1] += "\n" + line
+        else:
+            found.append(line)
+        depth += line.endswith("{") - line.lstrip().startswith("}")
+    return found
+
+
+def made(text: str) -> set[str]:
+    """The values that lines make."""
+    lines = (line.partition(" = ") for line in text.split("\n"))
+    return {name for left, equals, _ in lines if equals and left.lstrip()[0] == "%" for name in _NAME.findall(left)}
+
+
+def used(text: str) -> set[str]:
+    """The values that lines need."""
+    return set(_NAME.findall(text)) - made(text)

@@ -1,4 +1,4 @@
-"""Math functions as expressions of machine operations, for float32 vectors without branches or tables.
+"""Math functions as expressions of machine operations, for float32 vectors.
 
 `expand` is asked for every operation of MLIR's ``math`` dialect that an emitter meets. The polynomials are fitted by
 ``benchmarks/fit_polynomials.py``; ``benchmarks/math_accuracy.py`` measures the errors for ``docs/math_accuracy.md``.

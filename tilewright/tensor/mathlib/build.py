@@ -13,11 +13,12 @@ from tilewright.tensor.expr import Const, Expr, Op
 
 Number = float | int
 INF, NAN = math.inf, math.nan
+FLOATS = ("f32", "f64")
 SIGN = -(1 << 31)  # the sign bit of an f32, as an i32
 
 
 class V:
-    """A value of dtype f32, i32 or i1. Numbers beside it become constants of its dtype."""
+    """A value of dtype f32, f64, i32, i64 or i1. Numbers beside it become constants of its dtype."""
 
     __slots__ = ("e",)
 
@@ -30,14 +31,13 @@ class V:
 
     def _binary(self, name: str, other: V | Number, swap: bool = False) -> V:
         a, b = self, self.like(other)
-        suffix = (
-            "" if name in ("andi", "ori", "xori", "shli", "shrsi", "shrui") else "f" if self.dtype == "f32" else "i"
-        )
+        whole = name in ("andi", "ori", "xori", "shli", "shrsi", "shrui")
+        suffix = "" if whole else "f" if self.dtype in FLOATS else "i"
         return V(Op(name + suffix, (b.e, a.e) if swap else (a.e, b.e), self.dtype))
 
     def like(self, other: V | Number) -> V:
         """`other` as a value of this one's dtype."""
-        return other if isinstance(other, V) else i32(int(other)) if self.dtype == "i32" else f32(other)
+        return other if isinstance(other, V) else _CONSTANTS[self.dtype](other)
 
     def __add__(self, other: V | Number) -> V:
         return self._binary("add", other)
@@ -75,30 +75,34 @@ class V:
     def __xor__(self, other: V | int) -> V:
         return self._binary("xori", other)
 
-    def __lshift__(self, other: int) -> V:
+    def __lshift__(self, other: V | int) -> V:
         return self._binary("shli", other)
 
     def __rshift__(self, other: int) -> V:
         """Arithmetic: the sign is kept."""
         return self._binary("shrsi", other)
 
+    def logical_shift(self, other: V | int) -> V:
+        """To the right, filled with zeros."""
+        return self._binary("shrui", other)
+
     def compare(self, predicate: str, other: V | Number) -> V:
-        return V(Op(f"cmp{'f' if self.dtype == 'f32' else 'i'}.{predicate}", (self.e, self.like(other).e), "i1"))
+        return V(Op(f"cmp{'f' if self.dtype in FLOATS else 'i'}.{predicate}", (self.e, self.like(other).e), "i1"))
 
     def __lt__(self, other: V | Number) -> V:
-        return self.compare("olt" if self.dtype == "f32" else "slt", other)
+        return self.compare("olt" if self.dtype in FLOATS else "slt", other)
 
     def __gt__(self, other: V | Number) -> V:
-        return self.compare("ogt" if self.dtype == "f32" else "sgt", other)
+        return self.compare("ogt" if self.dtype in FLOATS else "sgt", other)
 
     def __ge__(self, other: V | Number) -> V:
-        return self.compare("oge" if self.dtype == "f32" else "sge", other)
+        return self.compare("oge" if self.dtype in FLOATS else "sge", other)
 
     def eq(self, other: V | Number) -> V:
-        return self.compare("oeq" if self.dtype == "f32" else "eq", other)
+        return self.compare("oeq" if self.dtype in FLOATS else "eq", other)
 
     def ne(self, other: V | Number) -> V:
-        return self.compare("une" if self.dtype == "f32" else "ne", other)
+        return self.compare("une" if self.dtype in FLOATS else "ne", other)
 
 
 def f32(value: Number) -> V:
@@ -106,8 +110,21 @@ def f32(value: Number) -> V:
     return V(Const(struct.unpack("f", struct.pack("f", value))[0], "f32"))
 
 
-def i32(value: int) -> V:
-    return V(Const(value, "i32"))
+def f64(value: Number) -> V:
+    return V(Const(float(value), "f64"))
+
+
+def i32(value: Number) -> V:
+    return V(Const(int(value), "i32"))
+
+
+def i64(value: Number) -> V:
+    """The constant of these 64 bits."""
+    value = int(value) & (1 << 64) - 1
+    return V(Const(value - (1 << 64) if value >> 63 else value, "i64"))
+
+
+_CONSTANTS = {"f32": f32, "f64": f64, "i32": i32, "i64": i64}
 
 
 def _unary(name: str, x: V, dtype: str = "f32") -> V:
@@ -143,6 +160,25 @@ def to_int(x: V) -> V:
     return _unary("fptosi", x, "i32")
 
 
+def widened(x: V) -> V:
+    """An i32 that is not negative as an i64."""
+    return _unary("extui", x, "i64")
+
+
+def low_half(x: V) -> V:
+    """The low bits of an i64 as an i32."""
+    return _unary("trunci", x, "i32")
+
+
+def to_f64(x: V) -> V:
+    return _unary("sitofp", x, "f64")
+
+
+def to_f32(x: V) -> V:
+    """An f64 rounded."""
+    return _unary("truncf", x)
+
+
 def fma(a: V, b: V | Number, c: V | Number) -> V:
     """``a * b + c`` rounded once."""
     return V(Op("fma", (a.e, a.like(b).e, a.like(c).e), "f32"))
@@ -171,6 +207,14 @@ def select(condition: V, a: V | Number, b: V | Number) -> V:
     like = a if isinstance(a, V) else b
     assert isinstance(like, V)
     return V(Op("select", (condition.e, like.like(a).e, like.like(b).e), like.dtype))
+
+
+def seldom(condition: V, there: V, elsewhere: V) -> V:
+    """`there` where the condition holds, else `elsewhere`; on machines `there` is only computed if one lane needs it.
+
+    For what is long and hardly ever needed: a comparison and a branch that is not taken are all that it costs then.
+    """
+    return V(Op("seldom", (condition.e, there.e, elsewhere.e), there.dtype))
 
 
 def at_most(x: V, high: Number) -> V:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilewright.tensor.mathlib import coefficients as c
 from tilewright.tensor.mathlib.build import (
     MAGIC,
     SIGN,
     V,
     absolute,
-    at_least,
-    at_most,
     bits,
     copysign,
     f32,
@@ -19,9 +19,11 @@ from tilewright.tensor.mathlib.build import (
     i32,
     nearest,
     odd,
+    seldom,
     select,
     sqrt,
 )
+from tilewright.tensor.mathlib.large_angle import LIMIT, reduce_large
 
 TWO_OVER_PI = 0.6366197723675814
 HALF_PI_PARTS = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)  # float32 each, sum is pi/2
@@ -30,8 +32,8 @@ HALF_PI_PARTS = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819
 def reduce_angle(x: V) -> tuple[V, V]:
     """(r, k): ``x = k pi/2 + r``, k in the low bits of an i32, |r| <= pi/4.
 
-    Each step is one fma: the first cancels exactly, the others round below the last place of r. Good to |x| = 1e6;
-    beyond it the third part is not enough, and from 3e6 on k does not fit the low bits.
+    Each step is one fma: the first cancels exactly, the others round below the last place of r. Good to |x| = 2e5;
+    beyond it the third part is not enough for the tangent, and from 3e6 on k does not fit the low bits.
     """
     k, k_bits = nearest(fma(x, TWO_OVER_PI, MAGIC))
     r = x
@@ -40,36 +42,46 @@ def reduce_angle(x: V) -> tuple[V, V]:
     return r, k_bits
 
 
-def _sin_cos(x: V) -> tuple[V, V, V]:
-    """(sin r, cos r, k) of the reduced angle; r is kept in [-1, 1] where the reduction has lost its meaning."""
-    r, k_bits = reduce_angle(x)
-    r = at_least(at_most(r, 1.0), -1.0)
+def _any_angle(magnitude: V, value: Callable[[V, V], V], x: V | None = None) -> V:
+    """``value(r, k)`` of the angle `x` (the magnitude itself unless given), which may be as large as floats are."""
+    small = value(*reduce_angle(magnitude if x is None else x))
+    return seldom(magnitude > LIMIT, value(*reduce_large(magnitude)), small)
+
+
+def _sin_cos(r: V) -> tuple[V, V]:
     square = r * r
     cosine = fma(square * square, horner(square, c.COS), fma(square, -0.5, 1.0))
-    return fma(square * horner(square, c.SIN), r, r), cosine, k_bits
+    return fma(square * horner(square, c.SIN), r, r), cosine
 
 
 def sin(x: V) -> V:
-    """Sine, within 2 ULP for |x| <= 1e6. From 3e6 on the value lies in [-1, 1] but means nothing."""
-    sine, cosine, k = _sin_cos(absolute(x))
-    value = select((k & 1).ne(0), cosine, sine)
-    return from_bits(bits(value) ^ (((k << 30) ^ bits(x)) & i32(SIGN)))
+    """Sine, within 2 ULP. NaN for infinity."""
+
+    def value(r: V, k: V) -> V:
+        sine, cosine = _sin_cos(r)
+        return from_bits(bits(select((k & 1).ne(0), cosine, sine)) ^ (((k << 30) ^ bits(x)) & i32(SIGN)))
+
+    return _any_angle(absolute(x), value)
 
 
 def cos(x: V) -> V:
-    """Cosine, within 2 ULP for |x| <= 1e6. From 3e6 on the value lies in [-1, 1] but means nothing."""
-    sine, cosine, k = _sin_cos(x)
-    value = select((k & 1).ne(0), sine, cosine)
-    return from_bits(bits(value) ^ (((k + 1) << 30) & i32(SIGN)))
+    """Cosine, within 2 ULP. NaN for infinity."""
+
+    def value(r: V, k: V) -> V:
+        sine, cosine = _sin_cos(r)
+        return from_bits(bits(select((k & 1).ne(0), sine, cosine)) ^ (((k + 1) << 30) & i32(SIGN)))
+
+    return _any_angle(absolute(x), value, x)
 
 
 def tan(x: V) -> V:
-    """Tangent, within 3.5 ULP for |x| <= 1e5. The error grows beyond; from 3e6 on the value means nothing."""
-    r, k = reduce_angle(absolute(x))
-    r = at_least(at_most(r, 1.0), -1.0)
-    t = odd(r, c.TAN)
-    value = select((k & 1).ne(0), -1.0 / t, t)
-    return from_bits(bits(value) ^ (bits(x) & i32(SIGN)))
+    """Tangent, within 3.5 ULP. NaN for infinity."""
+
+    def value(r: V, k: V) -> V:
+        t = odd(r, c.TAN)
+        return from_bits(bits(select((k & 1).ne(0), -1.0 / t, t)) ^ (bits(x) & i32(SIGN)))
+
+    return _any_angle(absolute(x), value)
 
 
 def half_pi_plus(x: V, times: float = 1.0) -> V:
