@@ -88,6 +88,8 @@ class State:
     layers: Mapping[Any, int] = field(default_factory=dict)
     ways: Mapping[str, str] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    #: what of an earlier stage's seconds belongs to these, because workers did all of them at once
+    ahead_seconds: dict[str, float] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     #: whether the graph's constants are not needed once they have been packed
     consume: bool = False
@@ -280,7 +282,12 @@ def _make(state: State, kernels: list[Kernel]) -> list[Kernel]:
     texts = {k.name: state.unknown[k.name] for k in kernels if k.name in state.unknown}
     if len(texts) < 2 or state.options.job_count < 2 or get("TILEWRIGHT_COMPILE") == "inprocess":
         return kernels
-    made = state.memo.make(texts, state.options.job_count, state.kernel_done)
+    begin = time.perf_counter()
+    made, spent = state.memo.make(texts, state.options.job_count, state.kernel_done)
+    taken, total = time.perf_counter() - begin, sum(spent.values())
+    for stage, seconds in spent.items():  # of the time that passed, the part that stage has of all that workers did
+        share = taken * seconds / total if total else 0.0
+        state.ahead_seconds[stage] = state.ahead_seconds.get(stage, 0.0) + share
     state.recalled.update(made)
     for name in made:
         del state.unknown[name]
@@ -457,11 +464,14 @@ def _run_stage(stage: Stage, state: State, pipeline: Sequence[Stage]) -> None:
     if state.options.verify and stage.name == "lower":
         _keep_reference(state)
     check_time(stage.name)
+    known = sum(state.ahead_seconds.values())
     stage.run(state)
     check_files(state.files, stage.name, ModelError)
     if state.options.verify and stage.name == "import":
         _keep_reference(state)
-    state.seconds[stage.name] = time.perf_counter() - start
+    ahead = sum(state.ahead_seconds.values()) - known
+    own = time.perf_counter() - start - ahead
+    state.seconds[stage.name] = own + state.ahead_seconds.pop(stage.name, 0.0)
     if state.options.time:
         print(f"{stage.name:10} {state.seconds[stage.name]:8.3f} s", file=sys.stderr)
     if stage.name != "package" and stage.level < 6:

@@ -1,6 +1,7 @@
 """A second compilation takes schedules and MLIR from the memo, and gives the same program."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -58,6 +59,25 @@ def test_workers_make_new_kernels(compiled, monkeypatch, tmp_path):
     about = [{k["symbol"]: {**k, "compile_s": 0} for k in p.report["kernels"]} for p in (old, new)]
     assert json.loads(json.dumps(about[0])) == json.loads(json.dumps(about[1]))
     tw.compile(MODEL, tuned=False)  # and a third compilation finds them
+
+
+def test_seconds_of_workers_are_divided(compiled, monkeypatch, tmp_path, capsys):
+    """A stage has what the workers spent on it, not `schedule` all; together they are the time that passed."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "another"))
+    clock, real = iter(range(1000)), KernelMemo.make
+
+    def make(*given):
+        found, seconds = real(*given)
+        assert sorted(seconds) == ["assemble", "emit", "schedule"] and all(s > 0 for s in seconds.values())
+        return found, {"schedule": 1.0, "emit": 2.0, "assemble": 5.0}
+
+    monkeypatch.setattr(KernelMemo, "make", make)
+    monkeypatch.setattr(compiler, "time", SimpleNamespace(perf_counter=lambda: 8.0 * next(clock)))
+    made = tw.compile(MODEL, jobs=2, tuned=False, time=True)
+    # the clock stands still but when it is read: twice by each stage, and twice within `schedule` for the workers
+    rows = {e["stage"]: e["seconds"] for e in made._package.report["levels"]}
+    assert [rows[s] for s in ("fuse", "schedule", "emit", "assemble")] == [8, 24 - 7, 8 + 2, 8 + 5]
+    assert "schedule     17.000 s" in capsys.readouterr().err
 
 
 def test_what_workers_cannot_make_is_compiled_here(monkeypatch, tmp_path):

@@ -6,6 +6,7 @@ all the way by themselves, each on a core.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from torch_mlir import ir
@@ -25,20 +26,24 @@ from .worker import compile_kernel
 
 def make_kernel(text: str, description: CpuDescription) -> tuple[Remembered | Divided, bytes, dict[str, Any]]:
     """What is made of a kernel (a ``func.func`` on tensors) by the default rules, its object, and the statistics of
-    `compile_kernel`; or the parts that it is better cut into, and nothing. Raises what the stages raise."""
+    `compile_kernel`, with the seconds of each stage as ``stages``; or the parts that it is better cut into, and no
+    object. Raises what the stages raise."""
+    begin = time.perf_counter()
     module = parse(f"module {{\n{text}\n}}", "a kernel")
     with use():
         function: ir.OpView = module.body.operations[0]
         kernel = read_kernel(function)
     scheduled = schedule(kernel, description)
     if (divided := split(function, scheduled, description)) is not None:
-        return divided, b"", {}
-    nest = scheduled.nest
+        return divided, b"", {"stages": {"schedule": time.perf_counter() - begin}}
+    nest, middle = scheduled.nest, time.perf_counter()
     emitted, scratch = emit(nest, lanes(description), description.features)
+    end = time.perf_counter()
     data, stats = compile_kernel(kernel.name, emitted, description)
     seconds = {k: v for k, v in stats.items() if k.endswith("seconds")}
     known = Remembered(str(nest), emitted, kernel_info(nest, scratch), about(kernel, scheduled, seconds))
-    return known, data, stats
+    stages = {"schedule": middle - begin, "emit": end - middle, "assemble": time.perf_counter() - end}
+    return known, data, {**stats, "stages": stages}
 
 
 __all__ = ["make_kernel"]

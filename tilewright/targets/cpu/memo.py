@@ -91,9 +91,10 @@ class KernelMemo:
 
     def make(
         self, functions: Mapping[str, str], workers: int, progress: Progress | None = None
-    ) -> dict[str, Remembered | Divided]:
+    ) -> tuple[dict[str, Remembered | Divided], dict[str, float]]:
         """Schedule, emit and compile kernels (level-3 texts by symbol) in worker processes, and keep what they make, or
-        into which parts they say that a kernel is to be cut.
+        into which parts they say that a kernel is to be cut; with the seconds that all workers together spent in each
+        stage.
 
         Those that fail are not in the result: compiled here, stage by stage, they say what is wrong.
         """
@@ -101,11 +102,14 @@ class KernelMemo:
         first = sorted(functions, key=lambda name: ('"tw.' not in functions[name], -len(functions[name])))
         jobs = [Job(name, functions[name], level=3) for name in first]
         found: dict[str, Remembered | Divided] = {}
+        seconds: dict[str, float] = {}
         for name, done in compile_each(jobs, self.description, workers=workers, progress=progress).items():
             if isinstance(done, str):
                 continue
             known = found[name] = outcome(done.made)
+            for stage, taken in done.stats.pop("stages").items():
+                seconds[stage] = seconds.get(stage, 0.0) + taken
             self.keep(functions[name], known)
             if isinstance(known, Remembered):
                 self.cache.put(self.cache.key(known.emitted, self.description), done.data, done.stats)
-        return found
+        return found, seconds
