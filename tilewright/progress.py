@@ -14,6 +14,8 @@ from .options import get
 
 #: seconds of silence before the line appears: what is quicker needs none
 DELAY_S = 0.5
+#: False: no line on any terminal (the command line's --quiet)
+allowed = True
 
 
 class Progress:
@@ -31,7 +33,8 @@ class Progress:
         self.name, self._stage = "".join(c if c.isprintable() else "?" for c in name), ""
         self.text = f"compiling {self.name}"
         self._begin = time.monotonic()
-        self._wanted = not quiet and sys.stderr is not None and sys.stderr.isatty() and get("TILEWRIGHT_PROGRESS")
+        terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._wanted = allowed and not quiet and terminal and get("TILEWRIGHT_PROGRESS")
         self._status: Any = None
 
     def stage(self, name: str) -> None:

@@ -3,11 +3,13 @@
 import io
 import re
 
+import numpy as np
 import pytest
 
 from tilewright import __version__
 from tilewright.cli import EXIT_CODES, app, main
 from tilewright.cli.common import _compile_options, table
+from tilewright.compiler import stages
 from tilewright.errors import TilewrightError, UsageError
 
 COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands]
@@ -147,6 +149,35 @@ def test_a_check_says_what_it_allows(tmp_path, capsys):
         assert f"(tolerance {said})" in capsys.readouterr().err
     auto = ["--precision", "auto", "--tolerance", "1e-2"]
     assert main(["run", str(tmp_path / "graph.mlir"), "--check", "reference", *auto, "--threads", "1"]) == 0
+
+
+def test_quiet_and_verbose(tmp_path, capsys):
+    file, package = tmp_path / "graph.mlir", tmp_path / "m.tw"
+    file.write_text(DOUBLED)
+    compiling = ["compile", str(file), "-o", str(package), "--threads", "1"]
+    for given in (["-q", *compiling], [*compiling, "--quiet"], ["run", str(package), "-q"]):
+        assert main(given) == 0
+        assert capsys.readouterr().err == ""
+    for given in (["-v", *compiling], [*compiling, "--verbose"]):
+        assert main(given) == 0
+        said = capsys.readouterr().err
+        assert len(re.findall(r"^\S+ +\d+\.\d{3} s$", said, re.M)) == len(stages()) and "compiled in" in said
+    assert main(["run", str(package), "-v", "--repeat", "2"]) == 0
+    assert main(["run", str(package), "-q", "--repeat", "2"]) == 0
+    assert capsys.readouterr().err.count("2 runs: ") == 2, "what was asked for is said"
+    assert main(compiling) == 0
+    assert len(capsys.readouterr().err.splitlines()) == 1, "neither lasts"
+    assert main(["-q", "run", str(package), "-v"]) == 2
+    assert "do not go together" in capsys.readouterr().err
+
+
+def test_verbose_shows_the_log(tmp_path, capsys):
+    (tmp_path / "open.mlir").write_text(DOUBLED.replace("4xf32", "?xf32"))
+    np.savez(tmp_path / "x.npz", x=np.ones(3, np.float32))
+    given = ["run", str(tmp_path / "open.mlir"), "-i", str(tmp_path / "x.npz"), "--threads", "1"]
+    for more, said in ((["-v"], 1), ([], 0)):
+        assert main([*given, *more]) == 0
+        assert capsys.readouterr().err.count("specialized for x f32[3]") == said
 
 
 def test_doctor_finds_this_installation_sound(capsys, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import typer
 
 from ..errors import TilewrightError
-from .common import Debug, debug_wanted, fail, forget_debug, set_debug
+from .common import Debug, Quiet, Verbose, begin, debug_wanted, fail, set_debug, set_loudness
 
 EXIT_CODES = {
     0: "success",
@@ -55,10 +55,13 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def top(
+    verbose: Verbose = False,
+    quiet: Quiet = False,
     debug: Debug = False,
     version: bool = typer.Option(False, "--version", help="Print the version and stop."),
 ) -> None:
     set_debug(debug)
+    set_loudness(verbose, quiet)
     if version:
         from .. import __version__
 
@@ -71,7 +74,7 @@ from . import compile, info, opt, profile, slow, tune  # noqa: E402, F401  (the 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code. Never raises for an error of a user, a model or the compiler."""
-    forget_debug()
+    begin()
     try:
         app(args=arguments, prog_name="tilewright", standalone_mode=True)
     except SystemExit as stop:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -13,10 +14,16 @@ from typing import Annotated, Any
 
 import typer
 
+from .. import progress
 from ..errors import TilewrightError, UsageError, printable
 from ..options import Options, parse_size
 
 _debug = False
+#: 1 with --verbose, -1 with --quiet
+_loudness = 0
+#: with --verbose: what shows the package's log on stderr
+_handler: list[logging.Handler] = []
+logger = logging.getLogger("tilewright")
 #: options of a compilation that the command line has, in the order of `_compile_options`
 _given: list[str] = []
 
@@ -32,10 +39,26 @@ def set_debug(value: bool) -> None:
     _debug = _debug or value
 
 
-def forget_debug() -> None:
-    """Each run of `main` starts without --debug."""
-    global _debug
-    _debug = False
+def set_loudness(verbose: bool, quiet: bool) -> None:
+    """Remember that -v or -q was given, before the command or after it; UsageError for both."""
+    global _loudness
+    if (verbose and (quiet or _loudness < 0)) or (quiet and _loudness > 0):
+        raise UsageError("--verbose and --quiet do not go together", stage="command line")
+    _loudness = 1 if verbose else -1 if quiet else _loudness
+    progress.allowed = _loudness >= 0
+    if verbose and not _handler:
+        _handler.append(logging.StreamHandler(sys.stderr))
+        logger.addHandler(_handler[0])
+        logger.setLevel(logging.INFO)
+
+
+def begin() -> None:
+    """Each run of `main` starts without --debug, -v and -q."""
+    global _debug, _loudness
+    _debug, _loudness, progress.allowed = False, 0, True
+    if _handler:
+        logger.removeHandler(_handler.pop())
+        logger.setLevel(logging.NOTSET)
 
 
 # ---- output ----
@@ -60,8 +83,11 @@ def fail(error: TilewrightError, code: int) -> int:
     return code
 
 
-def note(text: str) -> None:
-    """A line for people on stderr, so that stdout stays what the user asked for."""
+def note(text: str, wanted: bool = False) -> None:
+    """A line for people on stderr, so that stdout stays what the user asked for. With --quiet there is none, unless
+    another option has asked for it (`wanted`)."""
+    if _loudness < 0 and not wanted:
+        return
     print(printable(text), file=sys.stderr, flush=True)
 
 
@@ -214,6 +240,10 @@ StopAfter = Annotated[
 ]
 Dump = Annotated[Path | None, typer.Option(metavar="DIR", help=_help("dump"))]
 Time = Annotated[bool, typer.Option("--time", help=_help("time"))]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Say more on stderr: the seconds of every stage, what is logged.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notes and no progress on stderr; errors and warnings.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an internal error.")]
 
 
@@ -235,10 +265,13 @@ def _compile_options(
     stop_after: StopAfter = None,
     dump: Dump = None,
     time: Time = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> dict[str, Any]:
     """Keyword arguments for `tilewright.compile` from the command line."""
     set_debug(debug)
+    set_loudness(verbose, quiet)
     return {
         "target": target,
         "precision": precision,
@@ -256,14 +289,14 @@ def _compile_options(
         "print_after": tuple(print_after or ()),
         "stop_after": stop_after,
         "dump": str(dump) if dump else None,
-        "time": time,
+        "time": time or _loudness > 0,
     }
 
 
 def refuse_options(keep: Iterable[str], why: str, hint: str | None = None) -> None:
     """UsageError if an option of a compilation was given that is not in `keep`: none is ignored in silence."""
     for name in _given:
-        if name not in (*keep, "debug"):
+        if name not in (*keep, "debug", "verbose", "quiet"):
             raise UsageError(f"--{name.replace('_', '-')} has no meaning {why}", stage="command line", hint=hint)
 
 

@@ -227,7 +227,7 @@ def run(
         show_emulated(emulated)
     if len(times) > 1:
         ms = sorted(1e3 * t for t in times)
-        note(f"{repeat} runs: min {ms[0]:.3f} ms, median {ms[len(ms) // 2]:.3f} ms, max {ms[-1]:.3f} ms")
+        note(f"{repeat} runs: min {ms[0]:.3f} ms, median {ms[len(ms) // 2]:.3f} ms, max {ms[-1]:.3f} ms", wanted=True)
     if wanted:
         expected = wanted(given)
         allowed = data.Allowed(rtol, precision_of(executable))
@@ -252,9 +252,9 @@ def show_emulated(emulated: Any) -> None:
         ]
         table(("instructions", "share", "kernel"), rows)
     if emulated.instructions is not None:
-        note(f"{emulated.machine}: {emulated.instructions} instructions")
+        note(f"{emulated.machine}: {emulated.instructions} instructions", wanted=True)
     if emulated.sections:
-        note("image: " + ", ".join(f"{name} {size} bytes" for name, size in emulated.sections.items()))
+        note("image: " + ", ".join(f"{name} {size} bytes" for name, size in emulated.sections.items()), wanted=True)
 
 
 def check_source(

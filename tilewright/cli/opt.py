@@ -134,11 +134,11 @@ def transform(
         start = time.perf_counter()
         ((_, report),) = run_pipeline(graph, [p])
         if timed:
-            note(f"{name:20} {time.perf_counter() - start:8.3f} s")
+            note(f"{name:20} {time.perf_counter() - start:8.3f} s", wanted=True)
         if report:
             note(f"{name}: " + ", ".join(f"{count} {what}" for what, count in report.items()))
         if name in print_after or "all" in print_after:
-            note(f"// ---- after {name} ----\n{graph.text()}")
+            note(f"// ---- after {name} ----\n{graph.text()}", wanted=True)
     if output is None:
         typer.echo(graph.text())
     else:

@@ -113,7 +113,7 @@ def tune_command(
         back = f"; taken back: {', '.join(r.withdrawn)}" if r.withdrawn else ""
         note(f"the model: {r.untuned * 1e3:.3f} ms untuned, {r.tuned * 1e3:.3f} ms tuned, {r.speedup:.3f}x{back}")
     if report.noise:
-        note(f"warning: {report.noise}")
+        note(f"warning: {report.noise}", wanted=True)
     if report.interrupted:
         note("interrupted: what was measured is kept, run the command again to continue")
         raise typer.Exit(130)
@@ -156,7 +156,7 @@ def runner_command(
     set_debug(debug)
     host, port = address_of(listen)
     server = Server(Station(target), host, port, key_from(_key(key_file)), note)
-    note(f"listening on {server.address[0]}:{server.address[1]}")
+    note(f"listening on {server.address[0]}:{server.address[1]}", wanted=True)
     try:
         server.serve()
     except KeyboardInterrupt:
