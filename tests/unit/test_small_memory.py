@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import tilewright as tw
 from tilewright.cli import main
@@ -84,6 +86,33 @@ def test_tight_plan_does_not_overlap(seed):
     for (a, i), (b, j) in itertools.combinations(zip(blocks, found[1], strict=True), 2):
         if a.first <= b.last and b.first <= a.last:
             assert i + a.size <= j or j + b.size <= i
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_pieces_of_a_limit_add_up(seed):
+    """A softmax in the place of its operand, skip connections: the numbers named are those alive, each byte once."""
+    rng = np.random.default_rng(seed)
+    names, nodes, width = ["x"], [], int(rng.integers(3, 9)) * 8
+    for i in range(int(rng.integers(4, 14))):
+        kind, source = rng.choice(["Softmax", "MatMul"]), names[int(rng.integers(max(len(names) - 3, 0), len(names)))]
+        nodes.append(helper.make_node(kind, [source] * (1 + (kind == "MatMul")), [f"v{i}"], name=f"n{i}"))
+        names.append(f"v{i}")
+    last = helper.make_node("Sum", names[-3:], ["y"], name="sum")
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [width, width]) for n in "xy"]
+    graph = helper.make_graph([*nodes, last], "g", infos[:1], infos[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    with pytest.raises(UsageError) as e:
+        tw.compile(model, target="c", arena_limit=1)
+    alive = int(re.search(r"alone has (\d+) bytes alive", str(e.value)).group(1))
+    pieces = str(e.value).splitlines()[0].partition("bytes alive: ")[2].split("; ")
+    assert sum(int(piece.rpartition(" ")[2]) for piece in pieces) == alive
+
+
+def test_peak_of_a_microcontroller_is_ram():
+    compiled = tw.compile(DIGITS, target="cortex-m4", inputs={"image": (1, 1, 8, 8)})
+    memory = compiled.memory
+    assert memory.peak == memory.arena + memory.scratch < memory.weights
+    assert re.search(r"^  peak +6.0 KiB of RAM; weights and code stay where", compiled.explain(), re.M)
 
 
 def test_limit_names_the_kernel_and_what_would_help():

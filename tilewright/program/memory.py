@@ -132,16 +132,44 @@ def check_limit(program: Program, limit: int, ways: Sequence[str] = ()) -> None:
     live = live_bytes(program)
     worst = max(range(len(live)), key=live.__getitem__) if live else 0
     alive = sorted((x for x in lifetimes(program) if x.first <= worst <= x.last), key=lambda x: -x.nbytes)
-    most = "; ".join(f"{x.name} {x.nbytes}" for x in alive[:4])
+    most = _pieces(alive)
     if live and live[worst] + program.scratch_size > limit:
         why = f"call {worst} ({call_name(program, worst)}) alone has {live[worst]} bytes alive: {most}"
         hint = _advice(alive, ways)
     else:
         why = f"at most {max(live, default=0)} bytes are alive at one time, but no tighter plan was found"
         hint = "raise the limit, or give the output buffers of the caller to large results"
+    parts = f" ({program.arena_size} of the arena, {program.scratch_size} of scratch)" if program.scratch_size else ""
     raise UsageError(
-        f"the model needs {need} bytes of working memory, the limit is {limit}: {why}", stage="package", hint=hint
+        f"the model needs {need} bytes of working memory{parts}, the limit is {limit}: {why}",
+        stage="package",
+        hint=hint,
     )
+
+
+def _pieces(alive: Sequence[Lifetime], shown: int = 4) -> str:
+    """What is alive at one time, the largest first; the numbers add up: what shares bytes counts once.
+
+    >>> _pieces([Lifetime("conv", 0, 800, 0, 1), Lifetime("relu", 0, 600, 1, 2), Lifetime("add", 800, 64, 0, 3)])
+    'conv with relu in its place 800; add 64'
+    """
+    groups: list[list[Lifetime]] = []
+    end = 0
+    for x in sorted(alive, key=lambda x: x.offset):
+        if groups and x.offset < end:
+            groups[-1].append(x)
+        else:
+            groups.append([x])
+        end = max(end, x.offset + x.nbytes)
+    found = []
+    for group in groups:
+        first, *others = sorted(group, key=lambda x: x.first)
+        total = max(x.offset + x.nbytes for x in group) - min(x.offset for x in group)
+        where = f" with {', '.join(x.name for x in others)} in its place" if others else ""
+        found.append((total, first.name + where))
+    found.sort(key=lambda f: -f[0])
+    rest = [f"{len(found) - shown} others {sum(n for n, _ in found[shown:])}"] if len(found) > shown else []
+    return "; ".join([*(f"{name} {n}" for n, name in found[:shown]), *rest])
 
 
 def _advice(alive: Sequence[Lifetime], ways: Sequence[str]) -> str:

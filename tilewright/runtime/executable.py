@@ -44,7 +44,8 @@ _LOOK_AGAIN_SECONDS = 0.05
 @dataclass(frozen=True)
 class Memory:
     """Bytes an executable needs. `peak`: weights and one context, which is what calls one after the other use; inputs
-    and outputs belong to the caller and are not counted.
+    and outputs belong to the caller and are not counted. Where weights and code are used in the place in which they are
+    stored (`in_place`, a microcontroller's flash), `peak` is of RAM: the arena and the scratch memory.
     """
 
     weights: int
@@ -52,10 +53,11 @@ class Memory:
     arena_bound: int
     scratch: int
     code: int
+    in_place: bool = False
 
     @property
     def peak(self) -> int:
-        return self.weights + self.arena + self.scratch + self.code
+        return self.arena + self.scratch + (0 if self.in_place else self.weights + self.code)
 
 
 class Executable:
@@ -277,6 +279,7 @@ class Executable:
             arena_bound=program.arena_bound,
             scratch=program.scratch_size * self._runner.threads,
             code=sum(map(len, self._package.objects.values())),
+            in_place=isinstance(self._target, base.Exporter),
         )
 
     def explain(self) -> str:

@@ -33,7 +33,7 @@ def explain(package: Package, memory: Memory, threads: int) -> str:
         f"  arena    {size(memory.arena)} (no plan needs less than {size(memory.arena_bound)})",
         f"  scratch  {size(memory.scratch)}",
         f"  code     {size(memory.code)}",
-        f"  peak     {size(memory.peak)}",
+        f"  peak     {size(memory.peak)}" + (" of RAM; weights and code stay where they are stored" * memory.in_place),
     ]
     notes = report.get("notes", ())
     if notes:
