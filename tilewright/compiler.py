@@ -133,7 +133,7 @@ def import_source(state: State) -> None:
     from .frontends import load_source
 
     lazy = state.options.stop_after is None  # then what is known at run time only is left to `dynamic`
-    state.graph, state.name = load_source(state.source, state.options.inputs, lazy)
+    state.graph, state.name = load_source(state.source, state.options.inputs, lazy, state.options.check_indices)
     state.files = state.graph.constants.files
 
 

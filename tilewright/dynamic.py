@@ -31,7 +31,7 @@ from .runtime.executable import Executable
 from .runtime.staged import BodyInfo, Entry, Plan
 
 #: options that a saved model keeps for the parts it makes after loading
-KEPT = ("target", "precision", "cache", "tuned")
+KEPT = ("target", "precision", "cache", "tuned", "check_indices")
 #: initializers of more bytes than this are stored beside the model
 SMALL = 1024
 
@@ -46,7 +46,7 @@ def compile_dynamic(source: Any, options: Options) -> DynamicExecutable:
         inputs, outputs = made.signature()
         name = "graph"
     else:
-        made = OnnxSource(read(source))
+        made = OnnxSource(read(source), options.check_indices)
         inputs, outputs = signature(made.model)
         name = Path(source).stem if isinstance(source, (str, os.PathLike)) else "model"
     shapes = _shapes(options.inputs, inputs)
@@ -234,14 +234,14 @@ def bodies(source: OnnxSource | GraphSource) -> list[list[str]]:
     return source.recipes() if isinstance(source, OnnxSource) else []
 
 
-def restore(stored: StoredSource) -> OnnxSource | GraphSource:
+def restore(stored: StoredSource, check_indices: bool = False) -> OnnxSource | GraphSource:
     """The inverse of `store`."""
     if stored.kind == "graph":
         table = ConstantTable()
         table._arrays.update(stored.arrays)
         return GraphSource(Graph(parse(stored.data.decode(), "the saved graph"), table))
     raw = {int(i): a.reshape(-1).view(np.uint8) for i, a in stored.arrays.items()}
-    source = OnnxSource(Model(onnx.ModelProto.FromString(stored.data), "the saved model", raw))
+    source = OnnxSource(Model(onnx.ModelProto.FromString(stored.data), "the saved model", raw), check_indices)
     source.restore(stored.bodies)
     return source
 

@@ -215,6 +215,10 @@ class Options:
     verify: bool = _option(False, "check every kernel against its reference after compiling")
     cache: bool = _option(True, "use the caches of kernels and of packages on disk")
     tuned: bool = _option(True, "use schedules that `tilewright tune` found, from the tuning database")
+    check_indices: bool = _option(
+        False,
+        "a gather's or scatter's index out of range ends the run in an InputError; False: it is clamped",
+    )
     print_after: tuple[str, ...] = _option((), "stages after which the IR is printed to stderr; 'all' for every one")
     stop_after: str | None = _option(None, "stage after which the compilation ends")
     dump: str | None = _option(None, "folder that gets one numbered file of IR a stage")
@@ -271,6 +275,7 @@ class OptionsDict(TypedDict, total=False):
     verify: bool
     cache: bool
     tuned: bool
+    check_indices: bool
     print_after: tuple[str, ...] | list[str] | str
     dump: str | os.PathLike | None
     time: bool

@@ -99,14 +99,14 @@ def measure(executables: Mapping[str, Executable], given: Mapping[str, Any] | No
     first = executables["f32"]
     arrays = random_inputs([(i.name, i.shape, i.numpy_dtype) for i in first.arguments], 0)
     arrays |= {k: v for k, v in (given or {}).items() if isinstance(v, np.ndarray) and k in arrays}
-    arguments = [arrays[i.name] for i in first.arguments]
-    outputs = {p: e(*arguments) for p, e in executables.items()}
+    arguments = tuple(arrays[i.name] for i in first.arguments)
+    outputs = {p: e.run_all(arguments)[: len(e.outputs)] for p, e in executables.items()}
     times: dict[str, list[float]] = {p: [] for p in executables}
     end = time.perf_counter() + SECONDS * len(executables)
     while time.perf_counter() < end or not all(times.values()):
         for p, e in executables.items():
             start = time.perf_counter()
-            e(*arguments)
+            e.run_all(arguments)
             times[p].append(time.perf_counter() - start)
     return [Measured(p, statistics.median(times[p]), error_of(outputs[p], outputs["f32"])) for p in executables]
 

@@ -232,6 +232,7 @@ NoStream = Annotated[
     bool, typer.Option("--no-stream", help="Small targets: run no layers row by row, whatever memory that would save.")
 ]
 Verify = Annotated[bool, typer.Option("--verify", help=_help("verify"))]
+CheckIndices = Annotated[bool, typer.Option("--check-indices", help=_help("check_indices"))]
 PrintAfter = Annotated[
     list[str] | None, typer.Option(metavar="STAGE|all", help=_help("print_after") + " May be repeated.")
 ]
@@ -261,6 +262,7 @@ def _compile_options(
     no_winograd: NoWinograd = False,
     no_stream: NoStream = False,
     verify: Verify = False,
+    check_indices: CheckIndices = False,
     print_after: PrintAfter = None,
     stop_after: StopAfter = None,
     dump: Dump = None,
@@ -286,6 +288,7 @@ def _compile_options(
         "winograd": not no_winograd,
         "stream": not no_stream,
         "verify": verify,
+        "check_indices": check_indices,
         "print_after": tuple(print_after or ()),
         "stop_after": stop_after,
         "dump": str(dump) if dump else None,

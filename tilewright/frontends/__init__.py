@@ -18,36 +18,54 @@ from ..ir.graph import Graph
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def load_source(source: Any, inputs: Mapping[str, Any] | None = None, lazy: bool = False) -> tuple[Graph, str]:
+def load_source(
+    source: Any, inputs: Mapping[str, Any] | None = None, lazy: bool = False, check_indices: bool = False
+) -> tuple[Graph, str]:
     """A graph and its name.
 
     `source`: path of an ``.onnx`` or ``.mlir`` file, serialized ONNX or MLIR bytes, MLIR text, an ``onnx.ModelProto``,
     an MLIR module, or a `Graph`. `inputs`: shapes (or arrays, for their shapes) of inputs with dynamic dimensions.
+    `lazy` and `check_indices` are for ONNX models; the latter is refused for others.
     Raises UsageError for anything else, ModelError for a damaged file.
     """
     shapes = _shapes(inputs)
+    if check_indices and _is_mlir(source):
+        raise UsageError("indices are checked in ONNX models only", stage="import", hint="leave out check_indices")
     if isinstance(source, Graph):
         return _specialized(source.clone(), shapes), "graph"
     if isinstance(source, ir.Module):
         from .mlir import load_mlir
 
         return _specialized(load_mlir(str(source), "<module>"), shapes), "module"
-    if isinstance(source, str) and ("\n" in source or source.lstrip().startswith(("module", "func", "#"))):
+    if _is_text(source):
         from .mlir import load_mlir
 
         return _specialized(load_mlir(source, "<text>"), shapes), "text"
     if isinstance(source, (str, os.PathLike)):
-        return _load_file(Path(source), shapes, lazy)
+        return _load_file(Path(source), shapes, lazy, check_indices)
     if isinstance(source, bytes) and source.startswith(BYTECODE):
         from .mlir import load_mlir
 
         return _specialized(load_mlir(source, "<bytes>"), shapes), "module"
     from . import onnx
 
-    return onnx.load(source, inputs=shapes, lazy=lazy), "model"
+    return onnx.load(source, inputs=shapes, lazy=lazy, check_indices=check_indices), "model"
 
 
-def _load_file(path: Path, shapes: Shapes | None, lazy: bool) -> tuple[Graph, str]:
+def _is_text(source: Any) -> bool:
+    """Whether a string is MLIR text and not a path."""
+    return isinstance(source, str) and ("\n" in source or source.lstrip().startswith(("module", "func", "#")))
+
+
+def _is_mlir(source: Any) -> bool:
+    if isinstance(source, bytes):
+        return source.startswith(BYTECODE)
+    if isinstance(source, (str, os.PathLike)):
+        return _is_text(source) or Path(source).suffix in (".mlir", ".mlirbc")
+    return isinstance(source, (Graph, ir.Module))
+
+
+def _load_file(path: Path, shapes: Shapes | None, lazy: bool, check_indices: bool) -> tuple[Graph, str]:
     if not path.exists():
         raise UsageError(f"there is no file {str(path)!r}", stage="import")
     if path.suffix in (".mlir", ".mlirbc"):
@@ -58,7 +76,7 @@ def _load_file(path: Path, shapes: Shapes | None, lazy: bool) -> tuple[Graph, st
         raise UsageError(f"{path} is compiled already", stage="import", hint="use tilewright.load")
     from . import onnx
 
-    return onnx.load(path, inputs=shapes, lazy=lazy), path.stem
+    return onnx.load(path, inputs=shapes, lazy=lazy, check_indices=check_indices), path.stem
 
 
 def _shapes(inputs: Mapping[str, Any] | None) -> Shapes | None:

@@ -80,7 +80,7 @@ def verify_kernels(state: State, executable: Executable, seed: int = 0) -> Verif
     """
     arrays = random_inputs([(i.name, i.shape, i.numpy_dtype) for i in executable.arguments], seed)
     arguments = [arrays[i.name] for i in executable.arguments]
-    outputs = executable(*arguments)
+    outputs = executable.run_all(tuple(arguments))
     probe, kept = _probe(state, executable.threads, arguments)
     kernel_error = _check_calls(probe, arguments, kept)
     _check_plan(probe, kept, executable, outputs)
@@ -212,7 +212,7 @@ def _check_plan(probe: Graph, kept: list[list[np.ndarray]], executable: Executab
     flat = [a for results in kept for a in results]
     with use():
         returned = list(ir.DenseI64ArrayAttr(probe.main.attributes["tw.returned"]))
-    for info, output, position in zip(executable.outputs, outputs, returned, strict=True):
+    for info, output, position in zip(executable.results, outputs, returned, strict=True):
         if position >= 0 and output.tobytes() != flat[position].tobytes():
             raise CheckError(
                 f"output {info.name!r} is wrong, though every kernel is right: the memory plan or the order of calls",
@@ -234,7 +234,7 @@ def _check_graphs(
     except CompileError as e:
         raise CheckError(f"the model cannot be interpreted: {e.message}", stage="verify", operator=e.operator) from None
     worst = 0.0
-    for info, output in zip(executable.outputs, outputs, strict=True):
+    for info, output in zip(executable.results, outputs, strict=True):
         limit = MODEL_TOLERANCE.get(info.dtype, 0.0)
         if limit:
             limit = max(limit, REDUCED_TOLERANCE.get(state.options.precision, 0.0))

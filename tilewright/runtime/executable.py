@@ -26,7 +26,7 @@ from ..options import get
 from ..program.package import Package
 from ..program.program import TensorInfo
 from ..targets import base
-from . import arrays, noise
+from . import arrays, indices, noise
 from .explain import count, explain, facts, page
 from .export import export
 from .timeline import Stamps, Timeline
@@ -82,7 +82,10 @@ class Executable:
         self.arguments: list[TensorInfo] = list(program.inputs)
         self.inputs: list[TensorInfo] = [t for t in program.inputs if t.name != noise.KEY]
         self._draws = len(self.inputs) < len(self.arguments)
-        self.outputs: list[TensorInfo] = list(program.outputs)
+        #: all that the program gives: the outputs, then what says whether indices were in range (`indices`)
+        self.results: list[TensorInfo] = list(program.outputs)
+        self.outputs: list[TensorInfo] = [t for t in program.outputs if not t.name.startswith(indices.PREFIX)]
+        self._checked = self.results[len(self.outputs) :]
         self._expected = [(t.numpy_dtype, t.shape) for t in program.inputs]
         self._names = [t.name for t in program.inputs]
         self._makers = [arrays.maker(t) for t in program.outputs]
@@ -117,8 +120,8 @@ class Executable:
             args = arrays.with_named(self.inputs, args, named)
         if out is None:
             results = [make() for make in self._makers]
-        elif (type(out) is list or type(out) is tuple) and len(out) == len(self._makers):
-            results = list(out)
+        elif (type(out) is list or type(out) is tuple) and len(out) == len(self.outputs):
+            results = [*out, *(make() for make in self._makers[len(out) :])]
         else:
             return self._run_checked(args, out)
         given: Iterable[Any]
@@ -137,10 +140,16 @@ class Executable:
             self._free.append(context)
             if self._waiting:
                 self._notify()
-        return results if done else self._run_checked(args, results if out is None else out)
+        if done:
+            return self._judged(results) if self._checked else results
+        return self._run_checked(args, results[: len(self.outputs)] if out is None else out)
 
     def _run_checked(self, args: tuple, out: Any) -> list[np.ndarray]:
         """A call whose arguments are not what `Context.enter` takes as they are: made so, or an InputError."""
+        return self._judged(self.run_all(args, out))
+
+    def run_all(self, args: tuple, out: Any = None) -> list[np.ndarray]:
+        """A call that gives all `results` and judges none of them."""
         given = self._bind(args)
         pointers = [arrays.address(a) for a in given]
         results, addresses = self._outputs(out, given, pointers)
@@ -150,6 +159,12 @@ class Executable:
         finally:
             self._give(context)
         return results
+
+    def _judged(self, results: list[np.ndarray]) -> list[np.ndarray]:
+        """The outputs; InputError if the others say that an index was out of range."""
+        count = len(self.outputs)
+        indices.check(self._checked, results[count:])
+        return results[:count]
 
     def run(self, inputs: Any) -> list[np.ndarray]:
         """The same with all inputs in one argument: a dict by name, a list in order, or the only input itself."""
@@ -220,7 +235,9 @@ class Executable:
     def _outputs(self, out: Any, given: list[np.ndarray], pointers: list[int]) -> tuple[list[np.ndarray], list[int]]:
         """The arrays to write to, with their addresses; `pointers` are those of the inputs."""
         if out is not None:
-            return arrays.check_outputs(out, self.outputs, given, pointers)
+            results, addresses = arrays.check_outputs(out, self.outputs, given, pointers)
+            others = [make() for make in self._makers[len(results) :]]
+            return [*results, *others], [*addresses, *map(arrays.address, others)]
         results = [make() for make in self._makers]
         return results, [arrays.address(a) for a in results]
 
@@ -300,6 +317,7 @@ class Executable:
         Only for targets that make such files; `settings` are theirs. Returns the paths. UsageError says what is not
         possible.
         """
+        self._unchecked("exported")
         return export(self._target, self._package, Path(folder), settings)
 
     def emulate(self, *args: Any) -> base.Emulated:
@@ -307,7 +325,15 @@ class Executable:
         call."""
         if not isinstance(self._target, base.Emulator):
             raise UsageError(f"target {self._package.target!r} has no emulator", stage="run")
+        self._unchecked("emulated")
         return self._target.emulate(self._package, [self._bind(args)])
+
+    def _unchecked(self, what: str) -> None:
+        if self._checked:
+            raise UsageError(
+                f"a program that checks its indices cannot be {what}: nothing would look at the result of the checks",
+                hint="compile it without check_indices",
+            )
 
     def close(self) -> None:
         """End the threads of all contexts that are free; the executable can still be called."""

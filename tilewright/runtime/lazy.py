@@ -26,7 +26,7 @@ class LazySource:
     def source(self) -> Source:
         """PackageError if the compiler is not installed."""
         if self._source is None:
-            self._source = _compiler().restore(self.stored)
+            self._source = _compiler().restore(self.stored, self.options.get("check_indices", False))
         return self._source
 
     def build(self, graph: Any, body: str) -> Executable:

@@ -53,6 +53,7 @@ def load(
     *,
     inputs: Mapping[str, Sequence[int] | np.ndarray] | None = None,
     lazy: bool = False,
+    check_indices: bool = False,
 ) -> Graph:
     """The level-2 graph of an ONNX model, with static shapes and a verified IR.
 
@@ -60,6 +61,7 @@ def load(
     file (and its external data files). `inputs` gives the shapes of inputs that the model leaves open, ``{"ids": (1,
     128)}``; an array instead of a shape makes that input a constant (for models that take, say, a target shape as an
     input). `lazy`: refuse costly branches and long loops, which are better left to the runtime (`tilewright.dynamic`).
+    `check_indices`: the graph gets the outputs of `runtime.indices`.
 
     Raises ModelError (damaged or inconsistent model, open input dimensions), InputError (`inputs` does not fit the
     model), UnsupportedError (all operators that cannot be imported, at once).
@@ -72,6 +74,6 @@ def load(
     [('y', Type(shape=(2, 4), dtype='f32'))]
     """
     model = read(source)
-    graph = Importer(model, lazy).run(dict(inputs or {}))
+    graph = Importer(model, lazy, check_indices).run(dict(inputs or {}))
     graph.constants.files = model.files
     return graph

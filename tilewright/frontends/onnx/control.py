@@ -27,7 +27,11 @@ def if_(n, condition):
         return n.importer.subgraph(branches[0] if known.item() else branches[1], [], n.scope)
     if n.importer.lazy and any(costly(g) for g in branches):
         raise n.needs(condition, "the condition depends on the data, and its branches are costly")
-    results = [n.importer.subgraph(g, [], n.scope) for g in branches]
+    one = n.reshape(condition, ())
+    sides = one, n("not", one)
+    if n.scope.condition is not None:  # both are computed in a branch of which both are
+        sides = n("and", sides[0], n.scope.condition), n("and", sides[1], n.scope.condition)
+    results = [n.importer.subgraph(g, [], n.scope, condition=c) for g, c in zip(branches, sides, strict=True)]
     return [select(n, condition, x, y) for x, y in zip(*results, strict=True)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from ...ir import dialect
 from ...ir.context import use
 from ...ir.graph import INLINE_ELEMENTS, Graph
 from ...ir.types import NUMPY, Type, from_array, is_float, type_of
-from ...runtime import noise
+from ...runtime import indices, noise
 from . import functions, inputs
+from .names import needed
 from .node import Node
 from .reader import Model
 from .registry import find, oldest
@@ -53,6 +55,13 @@ class Scope:
     depth: int = 0
     #: how often the loops around this body run together
     repeats: int = 1
+    #: its nodes and what it gives, the node that is being imported, and the scope of the node that this is part of
+    nodes: Sequence[onnx.NodeProto] = ()
+    outputs: Sequence[str] = ()
+    at: onnx.NodeProto | None = None
+    caller: Scope | None = None
+    #: what has to hold for the results to count (branches of which both are computed); None: they do
+    condition: Value | None = None
 
     def find(self, name: str) -> tuple[bool, Item]:
         scope: Scope | None = self
@@ -64,15 +73,28 @@ class Scope:
 
     def child(self, repeats: int) -> Scope:
         """The scope of a subgraph that runs so often."""
-        return Scope(
+        scope = Scope(
             self, {}, set(), self.attributes, self.opsets, self.prefix, self.depth + 1, self.repeats * max(1, repeats)
         )
+        scope.caller, scope.condition = self, self.condition
+        return scope
+
+    @cached_property
+    def needed(self) -> set[str]:
+        """The names that the outputs of this graph or function need."""
+        return needed(self.nodes, self.outputs)
+
+    @property
+    def reached(self) -> bool:
+        """Whether the outputs of the model need the node that is being imported."""
+        here = self.at is None or not self.needed.isdisjoint(self.at.output)
+        return here and (self.caller is None or self.caller.reached)
 
 
 class Importer:
     """Imports one model; `run` gives the graph."""
 
-    def __init__(self, model: Model, lazy: bool = False) -> None:
+    def __init__(self, model: Model, lazy: bool = False, check_indices: bool = False) -> None:
         self.model = model
         self.graph: Graph
         self.failures: list[Failure] = []
@@ -81,6 +103,9 @@ class Importer:
         self.lazy = lazy
         self.draws = 0  # of random numbers that differ from run to run
         self._key: Value | None = None
+        #: operators with indices that only a run knows, the sizes that these have to fit, and their ranges (`bounds`)
+        self.checks: list[tuple[str, Sequence[int], Value]] = []
+        self.check_indices = check_indices
         self.functions = {(_domain(f.domain), f.name): f for f in model.proto.functions}
         self._checker = functions.checker(model.proto)
         self._counter = Counter()
@@ -134,7 +159,8 @@ class Importer:
                 error = UnsupportedError(f"output {name!r} is not a tensor (sequence or optional)", stage="import")
                 error.run_time = True
                 raise error
-        values = [self.materialize(r) for r in results]
+        names += self.check_names()
+        values = [self.materialize(r) for r in [*results, *(r for _, _, r in self.checks)]]
         func.ReturnOp(values)
         main.attributes["function_type"] = ir.TypeAttr.get(
             ir.FunctionType.get([a.type for a in main.regions[0].blocks[0].arguments], [v.type for v in values])
@@ -142,6 +168,10 @@ class Importer:
         for key, labels in (("arg_attrs", arguments), ("res_attrs", names)):
             dicts = [ir.DictAttr.get({"tw.name": ir.StringAttr.get(label)}) for label in labels]
             main.attributes[key] = ir.ArrayAttr.get(dicts)
+
+    def check_names(self) -> list[str]:
+        """What the outputs for `checks` are called."""
+        return [indices.output_name(i, label, sizes) for i, (label, sizes, _) in enumerate(self.checks)]
 
     def _drop_unused(self) -> None:
         """Erase operators whose results nothing uses, and the constants that only they used."""
@@ -192,13 +222,23 @@ class Importer:
     def nodes(self, graph: onnx.GraphProto, scope: Scope) -> list[Item]:
         """Import all nodes of a graph into `scope`, whose inputs are defined; gives the graph's outputs."""
         scope.pending = {o for node in graph.node for o in node.output if o}
+        scope.nodes, scope.outputs = graph.node, [o.name for o in graph.output]
         for proto in graph.node:
             self.node(proto, scope)
         return [self.lookup(scope, o.name, "graph outputs") for o in graph.output]
 
-    def subgraph(self, graph: onnx.GraphProto, arguments: Sequence[Item], outer: Scope, repeats: int = 1) -> list[Item]:
-        """Import the body of an If, Loop or Scan in place, which is done so often."""
+    def subgraph(
+        self,
+        graph: onnx.GraphProto,
+        arguments: Sequence[Item],
+        outer: Scope,
+        repeats: int = 1,
+        condition: Value | None = None,
+    ) -> list[Item]:
+        """Import the body of an If, Loop or Scan in place, which is done so often; its results only count where the
+        condition holds."""
         scope = outer.child(repeats)
+        scope.condition = condition or outer.condition
         if len(graph.input) != len(arguments):
             raise ModelError(
                 f"subgraph {graph.name!r} takes {len(graph.input)} inputs, not {len(arguments)}", stage="import"
@@ -220,6 +260,7 @@ class Importer:
             )
         domain = _domain(proto.domain)
         name = proto.name or f"{proto.op_type}_{next((o for o in proto.output if o), '')}"
+        scope.at = proto
         node = Node(self, proto, scope, scope.prefix + name, scope.opsets.get(domain, 0))
         self._counter.add(node.label, not scope.depth)
         arguments = [self.lookup(scope, i, node.label) for i in proto.input]
@@ -288,6 +329,9 @@ class Importer:
             raise node.error(f"function {body.name!r} takes {len(body.input)} inputs, not {len(arguments)}")
         opsets = {**node.scope.opsets, **_opsets(body.opset_import)}
         scope = Scope(opsets=opsets, prefix=f"{node.name}/", depth=node.scope.depth + 1, repeats=node.scope.repeats)
+        read = [node.wants(i) and node.proto.output[i] in node.scope.needed for i in range(len(body.output))]
+        scope.nodes, scope.outputs = body.node, [o for o, r in zip(body.output, read, strict=True) if r]
+        scope.caller, scope.condition = node.scope, node.scope.condition
         scope.attributes = {a.name: a for a in body.attribute_proto}
         for a in node.proto.attribute:
             value = node.scope.attributes.get(a.ref_attr_name) if a.ref_attr_name else a

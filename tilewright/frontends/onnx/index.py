@@ -1,35 +1,44 @@
-"""Reading and writing at computed positions."""
+"""Reading and writing at computed positions. Constant positions that are outside are errors (`bounds`)."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from .bounds import within
 from .registry import onnx_op
 
 
 @onnx_op("Gather", since=1)
 def gather(n, x, indices):
+    within(n, indices, x.shape[n.axis(0, x.rank)])
     return n("gather", x, indices, axis=n.attr("axis", 0))
 
 
 @onnx_op("GatherElements", since=11)
 def gather_elements(n, x, indices):
+    within(n, indices, x.shape[n.axis(0, x.rank)])
     return n("gather_elements", x, indices, axis=n.attr("axis", 0))
 
 
 @onnx_op("GatherND", since=11)
 def gather_nd(n, x, indices):
-    return n("gather_nd", x, indices, batch=n.attr("batch_dims", 0))
+    batch = n.attr("batch_dims", 0)
+    result = n("gather_nd", x, indices, batch=batch)
+    within(n, indices, *x.shape[batch : batch + indices.shape[-1]])
+    return result
 
 
 @onnx_op("ScatterND", since=11)
 def scatter_nd(n, x, indices, updates):
-    return n("scatter_nd", x, indices, updates, reduction=n.attr("reduction", "none"))
+    result = n("scatter_nd", x, indices, updates, reduction=n.attr("reduction", "none"))
+    within(n, indices, *x.shape[: indices.shape[-1]])
+    return result
 
 
 @onnx_op("Scatter", since=9)
 @onnx_op("ScatterElements", since=11)
 def scatter_elements(n, x, indices, updates):
+    within(n, indices, x.shape[n.axis(0, x.rank)])
     return n("scatter_elements", x, indices, updates, axis=n.attr("axis", 0), reduction=n.attr("reduction", "none"))
 
 

@@ -35,6 +35,7 @@ from ...runtime import host, noise
 from ...runtime.staged import Action, BodyInfo, Const, Entry, Plan, Tree
 from . import functions
 from .importer import Importer, Scope, _domain, _opsets
+from .names import node_reads
 from .node import Node
 from .reader import DTYPES, Model
 from .registry import find
@@ -84,29 +85,13 @@ class Body:
     @cached_property
     def node_reads(self) -> list[tuple[str, ...]]:
         """For every node the names it reads, its subgraphs included."""
-        return [tuple(dict.fromkeys(_node_reads(node))) for node in self.nodes]
+        return [tuple(dict.fromkeys(node_reads(node))) for node in self.nodes]
 
     def reads(self, todo: Sequence[int]) -> list[str]:
         """Names that these nodes read and that none of them makes."""
         made = {o for i in todo for o in self.nodes[i].output if o}
         names = dict.fromkeys(n for i in todo for n in self.node_reads[i])
         return [n for n in names if n not in made]
-
-
-def _node_reads(node: onnx.NodeProto) -> list[str]:
-    names = [i for i in node.input if i]
-    for a in node.attribute:
-        for g in [a.g, *a.graphs] if a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) else []:
-            names += _free_names(g)
-    return names
-
-
-def _free_names(graph: onnx.GraphProto) -> list[str]:
-    """Names that a subgraph takes from around it."""
-    own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
-    own |= {o for node in graph.node for o in node.output}
-    read = [n for node in graph.node for n in _node_reads(node)] + [o.name for o in graph.output]
-    return [n for n in read if n not in own]
 
 
 class Restart(Exception):
@@ -122,8 +107,8 @@ class OnnxSource:
 
     kind = "onnx"
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(self, model: Model, check_indices: bool = False) -> None:
+        self.model, self.check_indices = model, check_indices
         proto = model.proto.graph
         tensors = model.initializers()
         inputs = tuple(i.name for i in proto.input if i.name not in tensors)
@@ -277,7 +262,7 @@ class PartImporter(Importer):
         frozen: frozenset[str],
         outputs: Sequence[str] | None = None,
     ) -> None:
-        super().__init__(source.model, lazy=True)
+        super().__init__(source.model, lazy=True, check_indices=source.check_indices)
         self.source, self.body, self.todo, self.frozen = source, body, todo, frozen
         self.outputs = tuple(o for o in (body.outputs if outputs is None else outputs) if o)
         self.waiting: list[Waiting] = []
@@ -295,6 +280,7 @@ class PartImporter(Importer):
                 main = func.FuncOp("main", (types, []))
                 block = ir.Block.create_at_start(main.regions[0], types, [ir.Location.name(n) for n in tensors])
             self.scope = Scope(opsets=body.opsets, attributes=body.attributes, prefix=body.prefix, depth=body.depth)
+            self.scope.nodes, self.scope.outputs = body.nodes, body.outputs
             for (name, a), argument in zip(tensors.items(), block.arguments, strict=True):
                 self.scope.names[name] = Value(from_array(a), argument, name=name)
             self._fixed(entries)
@@ -340,9 +326,11 @@ class PartImporter(Importer):
         elif any(isinstance(r, Opaque) for r in read):
             self._wait(proto, Waiting(self.at, True, None))
         else:
+            before = len(self.checks)
             try:
                 super().node(proto, scope)
             except Ask as ask:
+                del self.checks[before:]  # of a body that is not imported as a whole
                 self._restart(ask)
                 self._wait(proto, Waiting(self.at, True, ask))
 
@@ -385,7 +373,7 @@ class PartImporter(Importer):
             elif name not in self.scope.names and self.body.parent is None and name not in self.body.defined:
                 self.lookup(self.scope, name, "graph outputs")
         feeds = self._return(main, block, values, results)
-        graph = self.graph if values else None
+        graph = self.graph if values or self.checks else None
         still = frozen | (self.frozen & set(self.body.reads(todo)))
         return Plan(graph, feeds, results, self.constants, tuple(actions), todo, frozenset(still))
 
@@ -425,7 +413,7 @@ class PartImporter(Importer):
         self, main: ir.OpView, block: ir.Block, values: dict[ir.Value, int], results: dict[str, Tree]
     ) -> tuple[str, ...]:
         """End @main, without arguments that nothing uses; the names of the others."""
-        func.ReturnOp(list(values))
+        func.ReturnOp([*values, *(self.materialize(r) for _, _, r in self.checks)])
         self._drop_unused()
         feeds = list(self.arguments)
         for i in reversed(range(len(feeds))):
@@ -433,9 +421,10 @@ class PartImporter(Importer):
                 block.erase_argument(i)
                 del feeds[i]
         names = {t[1]: n for n, t in reversed(results.items()) if t[0] == "out"}
-        labels = [names.get(i, f"result{i}") for i in range(len(values))]
+        labels = [names.get(i, f"result{i}") for i in range(len(values))] + self.check_names()
+        returned = list(block.operations)[-1].operands
         main.attributes["function_type"] = ir.TypeAttr.get(
-            ir.FunctionType.get([a.type for a in block.arguments], [v.type for v in values])
+            ir.FunctionType.get([a.type for a in block.arguments], [v.type for v in returned])
         )
         for key, given in (("arg_attrs", feeds), ("res_attrs", labels)):
             dicts = [ir.DictAttr.get({"tw.name": ir.StringAttr.get(n)}) for n in given]

@@ -1,0 +1,41 @@
+"""Indices that have to be within a dimension: what others mean ONNX leaves open, and kernels clamp them.
+
+A constant one that is outside is an error, unless its operator is one that the outputs do not need, or part of a branch
+that may not be taken. Those that only a run knows are looked at where the importer has `checks` (the option
+``check_indices``): their smallest and largest become an output of the graph (`runtime.indices`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...runtime import indices as checked
+
+
+def within(n, indices, *sizes) -> None:
+    """Every index is to be in [-size, size). With several sizes, the last dimension of the indices has one for each.
+
+    ModelError for a constant that is not."""
+    if 0 in indices.shape or indices.dtype not in ("i32", "i64"):  # other dtypes: an error of the operator
+        return
+    array = indices.known()
+    if array is None:
+        if n.importer.check_indices and n.scope.reached:
+            n.importer.checks.append((n.label, sizes, _range(n, indices, len(sizes))))
+        return
+    columns = array.reshape(-1, len(sizes))
+    extents = np.array(sizes, np.int64)
+    wrong = (columns < -extents) | (columns >= extents)
+    if wrong.any() and n.scope.condition is None and n.scope.reached:
+        row, k = np.argwhere(wrong)[0]
+        message = checked.outside(int(columns[row, k]), sizes[k])
+        raise n.error(message, "the model reads or writes outside of a tensor")
+
+
+def _range(n, indices, count):
+    """i64[2, count]: the smallest and the largest index; 0 and -1 where they do not count."""
+    rows = n.reshape(n.cast(indices, "i64"), (indices.type.size // count, count))
+    ends = n.concat([n(f"reduce_{end}", rows, axes=(0,), keepdims=True) for end in ("min", "max")], 0)
+    if n.scope.condition is None:
+        return ends
+    return n("where", n.scope.condition, ends, n.constant([[0] * count, [-1] * count], "i64"))
