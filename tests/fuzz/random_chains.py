@@ -10,7 +10,9 @@ results are compared with the references in double precision too.
 from __future__ import annotations
 
 import argparse
+import json
 import random
+import re
 import sys
 import time
 from collections import Counter
@@ -370,10 +372,14 @@ def step(c: Chain, kinds) -> None:
 # ---- what its kernels execute -------------------------------------------------------------------------------------
 
 
+#: how many times its own work a kernel may execute without a word
+SILENT = 1.5
+
+
 @dataclass(frozen=True)
 class Found:
     """A kernel of a chain: its rule, how many times its own work it executes, what goes too far by the count, and what
-    its schedule says about that."""
+    `explain` says about that."""
 
     kernel: str
     rule: str
@@ -382,6 +388,11 @@ class Found:
     reasons: tuple[str, ...]
     said: tuple[str, ...]
     text: str = ""
+
+    @property
+    def silent(self) -> bool:
+        """Whether it goes too far and `explain` does not say so."""
+        return (self.ratio > SILENT or bool(self.reasons)) and not self.said
 
 
 def pinned(name: str):
@@ -395,10 +406,13 @@ def pinned(name: str):
 
 
 def kernels_of(model, machine) -> list[Found]:
-    """The kernels of a model as they are scheduled for a machine."""
+    """The kernels of a model (parts of those that were cut in two, too) as they are scheduled for a machine, and the
+    members of chains."""
     from tilewright.compiler import FRONT, State
     from tilewright.options import Options
+    from tilewright.report.facts import kernel_facts
     from tilewright.schedule.executed import executed
+    from tilewright.schedule.rules import depthwise_chain
     from tilewright.targets.base import find
 
     state = State(Options.of(cache=False, tuned=False, threads=1, jobs=1), find("cpu"), machine, source=model)
@@ -410,8 +424,15 @@ def kernels_of(model, machine) -> list[Found]:
             continue
         made, nest = state.schedules[name], state.nests[name]
         count = executed(nest, kernel, machine)
-        reasons, said = tuple(count.reasons(machine)), tuple(getattr(made, "problems", ()))
+        reasons = tuple(count.reasons(machine))
+        facts = kernel_facts(kernel, made)  # what `explain` prints of it
+        said = (*facts["slow"], *filter(None, [facts.get("remark")]))
         found.append(Found(name, made.rule, count.recomputation, count.own, reasons, said, str(nest)))
+        if made.rule == depthwise_chain.NAME:
+            chosen = {n: d.chosen for n, d in made.schedule.decisions.items()}
+            for i, m in enumerate(depthwise_chain.members(kernel, machine, chosen)):
+                if (c := m.executed) is not None:  # a few rows of each: nothing of it is too little to matter
+                    found.append(Found(f"{name}.{i}", m.rule, c.recomputation, c.own, m.problems, made.problems))
     return found
 
 
@@ -435,9 +456,9 @@ def main() -> int:
     parser.add_argument("--machine", choices=["avx2", "avx512"], default="avx512")
     parser.add_argument("--run", action="store_true", help="compare results with the references too")
     parser.add_argument("--show", action="store_true", help="print the nests of kernels that go too far")
+    parser.add_argument("--json", type=Path, help="write the counts here (and a page beside it) after every 50 chains")
     options = parser.parse_args()
-    machine, rules, worst, silent, failed = pinned(options.machine), Counter(), [], [], 0
-    said: Counter = Counter()
+    machine, drawn = pinned(options.machine), Drawn(options.seed, options.machine)
     start = time.process_time()
     for seed in range(options.seed, options.seed + options.count):
         chain = random_chain(seed)
@@ -448,29 +469,104 @@ def main() -> int:
         except Exception as e:  # any failure is a finding
             differs, found = f"{type(e).__name__}: {str(e)[:300]}", []
         if differs:
-            failed += 1
             print(f"seed {seed}: {differs}\n   {' '.join(chain.steps)}", flush=True)
         for f in found:
-            rules[f.rule] += 1
-            worst.append((f.ratio, f.own, seed, f.kernel, f.rule))
-            said.update(x[-30:] for x in f.said)
-            if f.reasons:
-                kind = "said" if f.said else "silent"
-                silent += [] if f.said else [seed]
-                print(f"seed {seed}: {kind}: {f.kernel} ({f.rule}, {f.own:.3g}): {'; '.join(f.reasons)}", flush=True)
+            if f.reasons or f.ratio > SILENT:
+                kind = "silent" if f.silent else "said"
+                print(
+                    f"seed {seed}: {kind}: {f.kernel} ({f.rule}, {f.ratio:.2f} of {f.own:.3g}): {f.said or f.reasons}"
+                )
                 print(f"   {' '.join(chain.steps)}", flush=True)
                 if options.show:
                     print(f.text)
-    total = len(worst)
-    print(f"{options.count} chains, {total} kernels, {failed} failed, {time.process_time() - start:.0f} CPU seconds")
-    print("rules:", ", ".join(f"{r} {n}" for r, n in rules.most_common()))
-    above = sum(r > 1.5 for r, *_ in worst)
-    print(f"executed above 1.5 times their own work: {above} kernels; too far and nothing said: {len(silent)}")
-    for text, n in said.most_common():
-        print(f"  said {n} times: ...{text}")
-    for ratio, own, seed, kernel, rule in sorted(worst, reverse=True)[:12]:
-        print(f"  {ratio:.2f} of {own:.3g} operations: seed {seed} {kernel} ({rule})")
-    return 1 if silent or failed else 0
+        drawn.add(seed, found, differs, time.process_time() - start)
+        if options.json and (drawn.chains % 50 == 0 or drawn.chains == options.count):
+            drawn.write(options.json)
+    print(drawn.text())
+    return 1 if drawn.silent or drawn.failed else 0
+
+
+#: upper ends of the classes of ratios that are told
+CLASSES = (1.0, 1.05, 1.1, 1.2, 1.3, 1.4, 1.5, 2.0, 3.0, float("inf"))
+
+
+@dataclass
+class Drawn:
+    """What many chains gave."""
+
+    first: int
+    machine: str
+    chains: int = 0
+    kernels: int = 0
+    seconds: float = 0.0
+    failed: list[str] = field(default_factory=list)
+    silent: list[str] = field(default_factory=list)
+    ratios: Counter = field(default_factory=Counter)
+    rules: Counter = field(default_factory=Counter)
+    reasons: Counter = field(default_factory=Counter)
+    carrying: list[str] = field(default_factory=list)
+    worst: list[dict] = field(default_factory=list)
+
+    def add(self, seed: int, found: list[Found], failure: str, seconds: float) -> None:
+        self.chains, self.seconds = self.chains + 1, round(seconds, 1)
+        self.kernels += len(found)
+        self.failed += [f"seed {seed}: {failure}"] if failure else []
+        for f in found:
+            name = f"seed {seed} {f.kernel}"
+            self.rules[f.rule] += 1
+            self.ratios[next(n for n in CLASSES if f.ratio <= n + 1e-9)] += 1
+            self.silent += [name] if f.silent else []
+            self.carrying += [name] if f.said else []
+            self.reasons.update({_kind(text) for text in f.said})
+            line = {"ratio": round(f.ratio, 3), "own": f.own, "seed": seed, "kernel": f.kernel, "rule": f.rule}
+            self.worst.append({**line, "said": list(f.said)})
+        self.worst = sorted(self.worst, key=lambda x: (-x["ratio"], x["seed"]))[:10]
+
+    def text(self) -> str:
+        lines = [
+            f"{self.chains} chains from seed {self.first} for {self.machine}: {self.kernels} kernels, "
+            f"{len(self.failed)} failed, {self.seconds:.0f} CPU seconds.",
+            "",
+            f"Above {SILENT} times their own work, or slow by another count: {len(self.carrying) + len(self.silent)} "
+            f"kernels; {len(self.carrying)} carry the reason in `explain`, {len(self.silent)} do not.",
+            "",
+            "| executed, times its own work, at most | kernels |",
+            "|---|---|",
+            *(f"| {n} | {self.ratios[n]} |" for n in CLASSES if self.ratios[n]),
+            "",
+            "| reason | kernels |",
+            "|---|---|",
+            *(f"| {text} | {n} |" for text, n in self.reasons.most_common()),
+            "",
+            "| worst | of operations | seed | kernel | rule | said |",
+            "|---|---|---|---|---|---|",
+            *(
+                f"| {w['ratio']:.2f} | {w['own']:.3g} | {w['seed']} | {w['kernel']} | {w['rule']} | "
+                f"{'; '.join(w['said'])} |"
+                for w in self.worst
+            ),
+            "",
+            "Rules: " + ", ".join(f"{r} {n}" for r, n in self.rules.most_common()) + ".",
+        ]
+        return "\n".join([*lines, *self.failed, *(f"silent: {s}" for s in self.silent)])
+
+    def write(self, path: Path) -> None:
+        data = {**vars(self), "ratios": {str(n): self.ratios[n] for n in CLASSES}}
+        path.write_text(json.dumps(data, indent=1) + "\n")
+        head = "# What the kernels of random chains of operators execute\n\nRerun: "
+        command = (
+            f"`python tests/fuzz/random_chains.py --seed {self.first} --count {self.chains} --machine {self.machine}`"
+        )
+        path.with_suffix(".md").write_text(f"{head}{command} (counted, nothing is timed).\n\n{self.text()}\n")
+
+
+def _kind(text: str) -> str:
+    """A reason without its numbers.
+
+    >>> _kind("it computes 1.62 times what the kernel asks")
+    'it computes N times what the kernel asks'
+    """
+    return re.sub(r"\d[\d.e+]*", "N", text)
 
 
 if __name__ == "__main__":

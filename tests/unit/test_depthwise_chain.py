@@ -17,6 +17,7 @@ from tilewright.compiler import compile_state
 from tilewright.ir.context import use
 from tilewright.runtime.executable import Executable
 from tilewright.schedule.build import BuiltKernel
+from tilewright.schedule.executed import TOO_MUCH
 from tilewright.schedule.finish import finish
 from tilewright.schedule.nest import For, Store, children
 from tilewright.schedule.rules import contraction, depthwise_chain, schedule
@@ -223,6 +224,21 @@ def test_what_is_joined(joined):
     assert not depthwise_chain.worth_joining(kernel, replace(machine, cores=7))  # too many rows made twice
     assert not depthwise_chain.worth_joining(kernel_of(Case((4, 256, 40, 28), 96, 96)), machine)  # large weights
     assert not depthwise_chain.worth_joining(kernel_of(Case((1, 16, 6, 99), 96, 24)), replace(machine, cores=4))
+
+
+def test_a_chain_whose_members_do_too_much_is_not_joined(joined, monkeypatch):
+    """Rows of a member are few, so that what is made again in each is told of no kernel alone."""
+    kernel = kernel_of(Case((1, 16, 40, 28), 96, 24))
+    machine = replace(find("cpu").describe(), l2_bytes=128 << 10, cores=2)
+    parts = depthwise_chain.members(kernel, machine, {"rows": 2})
+    assert len(parts) == 3
+    assert all(m.executed is not None and m.executed.recomputation <= TOO_MUCH for m in parts)
+    assert not depthwise_chain.members(parts[0].schedule.kernel, machine, {})  # that is no chain
+    first = parts[0].executed
+    assert first is not None
+    twice = [replace(parts[0], executed=replace(first, operations=2 * first.own)), *parts[1:]]
+    monkeypatch.setattr(depthwise_chain, "members", lambda *_: twice)
+    assert not depthwise_chain.worth_joining(kernel, machine)
 
 
 def scalar_products(s, times: int = 1) -> int:

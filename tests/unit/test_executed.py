@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tilewright import te
-from tilewright.schedule.executed import executed
+from tilewright.runtime.explain import fallen
+from tilewright.schedule.executed import Executed, executed
 from tilewright.schedule.finish import finish
 from tilewright.schedule.machine import lanes
 from tilewright.schedule.parse import parse_nest
@@ -175,3 +176,48 @@ def scaled(x: f32[8, 64], s: f32[8], z: out(f32[8, 64])):
     assert executed(parse_nest(text), kernel).operations == 8 * 64 + 8
     moving = text.replace("mulf(s[i], s[i])", "mulf(x[i, j], s[i])")
     assert executed(parse_nest(moving), kernel).operations == 2 * 8 * 64
+
+
+def test_the_last_rows_of_a_task_count_as_they_are():
+    """Tasks of 16 rows out of every 20: of the second are only four rows left."""
+    text = """
+def rows(x: f32[224, 16, 64], z: out(f32[224, 16, 64])):
+    for t in parallel(224):
+        for i in serial(min(16, t % 2 * -16 + 20)):
+            for j in vector(64, lanes=8):
+                z[t, i, j] = mulf(x[t, i, j], f32(2.0))
+"""
+    x = te.placeholder((224, 16, 64), "x")
+    kernel = te.kernel(te.compute((224, 16, 64), lambda t, i, j: x[t, i, j] * 2.0, "z"))
+    assert executed(parse_nest(text), kernel).operations == 112 * (16 + 4) * 64
+
+
+@pytest.mark.parametrize("columns", [17, 24, 48, 64])
+def test_parts_of_sums_are_no_second_computation(columns):
+    x, r = te.placeholder((700, columns), "x"), te.reduce_axis(columns, "r")
+    kernel = te.kernel(te.compute((700,), lambda i: te.sum(x[i, r], r), "z"))
+    made = schedule(kernel, WIDE)
+    assert made.rule == "rows" and executed(made.nest, kernel, WIDE).recomputation == 1
+
+
+def test_what_is_inlined_into_a_cheap_stage_counts_when_it_has_several_readers():
+    """x + erf(x) is cheap on top of erf(x), but not to be made again by the sum and the difference."""
+    x, r = te.placeholder((300, 140), "x"), te.reduce_axis(140, "r")
+    y = te.compute((300, 140), lambda i, j: te.erf(x[i, j] * 0.7), "y")
+    a = te.compute((300, 140), lambda i, j: y[i, j] + x[i, j], "a")
+    total = te.compute((300,), lambda i: te.sum(a[i, r], r), "total")
+    kernel = te.kernel(te.compute((300, 140), lambda i, j: a[i, j] - total[i], "z"))
+    nest = schedule(kernel, WIDE).nest
+    assert str(nest).count("erf(") <= 3  # full vectors and the last ones, but in one stage
+    assert executed(nest, kernel, WIDE).recomputation < 1.1
+
+
+def test_a_little_that_is_made_again_is_told_too():
+    few = Executed(operations=9000, own=3000, stored=1, own_stored=1)
+    assert few.remark == "it computes 3 times what the kernel asks: 6000 operations more, too few to matter"
+    assert not few.reasons(WIDE)
+    many = replace(few, operations=9e6, own=3e6)
+    assert not many.remark and many.reasons(WIDE) == ["it computes 3 times what the kernel asks"]
+    facts = {"does": "reduction", "kind": "rows", "fell": "", "slow": [], "remark": few.remark}
+    lines = fallen(["a", "b"], {"a": facts, "b": {**facts, "remark": ""}})
+    assert lines == ["", "1 kernel with a little work done again", f"  a: {few.remark}"]

@@ -34,7 +34,8 @@ def kernel_facts(kernel: Kernel, scheduled: Scheduled) -> dict[str, Any]:
     """JSON data: ``does``, ``flops``, ``integer_ops``, ``precision``, ``touched`` (bytes of each parameter),
     ``decisions``, ``trace``, ``refused`` ([rule, reason] of the rules that did not take it), ``fell`` (why a rule that
     is made for such kernels did not; empty if one did), ``slow`` (sentences: what keeps its schedule far from its
-    bound; see `schedule.executed`) and ``executed`` (how many times its own work it does, where that is counted)."""
+    bound; see `schedule.executed`) and, where that is counted, ``executed`` (how many times its own work it does) and
+    ``remark`` (what it computes again although that is too little to matter; empty if nothing)."""
     work = _work(kernel, scheduled)
     return {
         "does": kernel.opaque.mnemonic if kernel.opaque else what(kernel),
@@ -47,8 +48,15 @@ def kernel_facts(kernel: Kernel, scheduled: Scheduled) -> dict[str, Any]:
         "refused": [list(r) for r in scheduled.refused],
         "fell": fell(kernel, scheduled),
         "slow": list(scheduled.problems),
-        **({"executed": round(found.recomputation, 3)} if (found := scheduled.executed) is not None else {}),
+        **(
+            {"executed": round(x.recomputation, 3), "remark": x.remark} if (x := scheduled.executed) is not None else {}
+        ),
     }
+
+
+def _counted(scheduled: Scheduled) -> dict[str, Any]:
+    found = scheduled.executed
+    return {} if found is None else {"executed": round(found.recomputation, 3), "remark": found.remark}
 
 
 def what(kernel: Kernel) -> str:

@@ -112,15 +112,18 @@ def _kernels(package: Package, reports: dict[str | None, dict[str, Any]]) -> lis
 
 def fallen(symbols: Sequence[str], reports: Mapping[str | None, dict[str, Any]]) -> list[str]:
     """A line for each kernel that no rule made for its kind would take, or whose schedule does too much, with the
-    reason; such a kernel may be many times slower than it need be."""
+    reason; such a kernel may be many times slower than it need be. Then one for each that computes something again
+    where that is too little to matter."""
     found = [(s, reports[s]) for s in symbols if s in reports and (reports[s].get("fell") or reports[s].get("slow"))]
-    if not found:
-        return []
-    return [
-        "",
-        f"(!) {count(len(found), 'kernel')} that may be slow (tilewright report-slow writes reproducers)",
-        *(f"  {symbol} ({about.get('does')}) {why_slow(about)}" for symbol, about in found),
-    ]
+    again = [(s, reports[s]["remark"]) for s in symbols if s in reports and reports[s].get("remark")]
+    lines = []
+    if found:
+        lines += ["", f"(!) {count(len(found), 'kernel')} that may be slow (tilewright report-slow writes reproducers)"]
+        lines += [f"  {symbol} ({about.get('does')}) {why_slow(about)}" for symbol, about in found]
+    if again:
+        lines += ["", f"{count(len(again), 'kernel')} with a little work done again"]
+        lines += [f"  {symbol}: {remark}" for symbol, remark in again]
+    return lines
 
 
 def why_slow(about: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from ..dtypes import NUMPY
-from ..tensor.expr import CASTS, Const, Expr, Load, Op, Var, bounds, const_value, linear, variables, walk
+from ..tensor.expr import CASTS, COMBINERS, Const, Expr, Load, Op, Var, bounds, const_value, linear, variables, walk
 from ..tensor.expr import children as operands
 from ..tensor.kernel import Kernel, Stage
 from .machine import Machine, lanes
@@ -29,7 +29,7 @@ LARGE, PART = 1 << 15, 0.25
 #: values of loop variables that a condition, or the extent of an inner loop, is tried with, at most
 _SAMPLES = 256
 #: cycles of what is no addition, multiplication or comparison
-_SLOW = {"divf": 4, "sqrt": 6, "divsi": 20, "remsi": 20}
+_SLOW = {"divf": 4, "sqrt": 6, "rsqrt": 10, "divsi": 20, "remsi": 20}
 _FUNCTION = 12
 #: operations of an elementwise stage that may be computed again for each reader
 _LITTLE = 4
@@ -63,6 +63,19 @@ class Executed:
         """How many times its own work a kernel does; 1.0 where there is none (a copy)."""
         return self.operations / self.own if self.own else 1.0
 
+    @property
+    def remark(self) -> str:
+        """What is computed again but too little to matter, as a sentence; "" if nothing is.
+
+        >>> Executed(operations=300, own=100, stored=10, own_stored=10).remark
+        'it computes 3 times what the kernel asks: 200 operations more, too few to matter'
+        """
+        more = self.operations - self.own
+        if self.recomputation <= TOO_MUCH or more > LARGE:
+            return ""
+        again = f"it computes {self.recomputation:.3g} times what the kernel asks"
+        return f"{again}: {more:.0f} operations more, too few to matter"
+
     def reasons(self, machine: Machine) -> list[str]:
         """What goes too far, as sentences; empty for a schedule that is well."""
         found = []
@@ -80,7 +93,7 @@ def executed(nest: Nest, kernel: Kernel, machine: Machine | None = None) -> Exec
     """What `nest`, the finished nest of a kernel, executes beside what the kernel asks.
 
     Without a `machine` vectors count as their loops say."""
-    count = _Count(nest, machine)
+    count = _Count(nest, machine, frozenset(s.buffer for s in kernel.stages))
     count.visit(nest.body, 1.0, {}, {}, ())
     if kernel.opaque is not None:
         own, own_stored = count.operations, count.stored
@@ -149,8 +162,10 @@ class _Cost:
 class _Count:
     """Walks a nest and adds up."""
 
-    def __init__(self, nest: Nest, machine: Machine | None) -> None:
+    def __init__(self, nest: Nest, machine: Machine | None, results: frozenset[str] = frozenset()) -> None:
         self.buffers, self.machine = nest.buffers(), machine
+        #: private arrays that no stage of the kernel asks for: they hold parts of sums
+        self.parts = {n for n, b in self.buffers.items() if b.scope in ("register", "local")} - results
         self.operations = self.stored = self.bytes = self.cycles = self.scalar = self.gathered = 0.0
         self.known: dict[int, _Cost] = {}
 
@@ -204,7 +219,8 @@ class _Count:
         if not instruction and (gathers if vector is not None else self.machine is None or lanes(self.machine) > 1):
             row = self.row(s, around, 2 if vector is None else max(wide // 2, 2))
             needless = ("scalar" if vector is None else "gathered") if row else ""
-        return _Cost(_hoisted(s, around), len(s.targets), moved, cycles, max(used, 1), needless)
+        operations = 0.0 if _combines(s, self.parts) else _hoisted(s, around)
+        return _Cost(operations, len(s.targets), moved, cycles, max(used, 1), needless)
 
     def row(self, s: Store, around: tuple[For, ...], least: int) -> bool:
         """Whether a loop around a statement could have vectors: everything lies in a row along it, or is the same."""
@@ -256,6 +272,18 @@ def _step_of_term(t: Expr, var: str) -> tuple[int, float]:
     return (step if t.op == "remsi" else 0), min(run, n // max(abs(step), 1) if step else run)
 
 
+def _combines(s: Store, parts: set[str]) -> bool:
+    """Whether a statement adds up the parts of sums that several accumulators held."""
+    for t in s.targets:
+        own = Load(t.buffer, t.indices, t.value.dtype)
+        if not isinstance(t.value, Op) or t.value.op not in COMBINERS or own not in t.value.args:
+            return False
+        others = [x for x in t.value.args if x != own]
+        if not all(isinstance(x, Load) and x.buffer in parts for x in others):
+            return False
+    return True
+
+
 def _hoisted(s: Store, around: tuple[For, ...]) -> float:
     """Operations of one iteration of a statement; what is the same in all iterations of the innermost loops is computed
     before them (by LLVM)."""
@@ -305,7 +333,8 @@ def _arithmetic(s: Store) -> float:
 def _iterations(s: For, ranges: Ranges, fixed: dict[str, int]) -> Iterator[tuple[float, Ranges, dict[str, int]]]:
     """(iterations, ranges inside, fixed values inside) of a loop, value by value if inner extents depend on it."""
     here: Ranges = {**ranges, **{v: (n, n) for v, n in fixed.items()}}
-    limit = bounds(s.extent, here)
+    known = _value(s.extent, fixed)  # the last rows of a remainder: bounds alone take them for whole tasks
+    limit = (known, known) if known is not None else bounds(s.extent, here)
     trip = max(limit[1], 0) if limit else 1
     full = bounds(s.extent, ranges)
     inside = {**ranges, s.var: (0, max((full[1] if full else 1) - 1, 0))}

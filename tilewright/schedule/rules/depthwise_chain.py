@@ -24,6 +24,7 @@ from ...tensor.expr import Buffer, Expr, Load, Op, Target, Var, map_loads, minim
 from ...tensor.kernel import Kernel, Stage
 from ...tensor.stream import ZERO, RowKernel
 from ..decisions import Decision, Decisions, freeze
+from ..executed import TOO_MUCH
 from ..finish import finish
 from ..machine import Machine, lanes, one_thread
 from ..nest import Alloc, For, If, Nest, Pack, Stmt, loop, seq
@@ -51,7 +52,7 @@ def worth_joining(kernel: Kernel, machine: Machine) -> bool:
 
     Measured: it is where what lies between the members does not stay in the second-level caches, and the weights, which
     are read again for every block of rows, do. The threads' shares must be even and their bands not add much. A row of
-    each member must have a rule made for it: what only `general` takes is scalar.
+    each member must have a rule made for it (what only `general` takes is scalar), and one that does it once.
     """
     single = row_chain(kernel)
     if isinstance(single, str):
@@ -70,7 +71,19 @@ def worth_joining(kernel: Kernel, machine: Machine) -> bool:
     assert isinstance(made, RowChain)
     if uneven or again > 1 / 8 or weights + local_bytes(made) > machine.l2_bytes:
         return False
-    return all(_scheduled(_copied(m.kernel), machine, {})[0].rule != general.NAME for m in made.members)
+    parts = members(kernel, machine, {"rows": rows})
+    return all(m.rule != general.NAME and not m.problems and _once(m) for m in parts)
+
+
+def members(kernel: Kernel, machine: Machine, decisions: Mapping[str, Any]) -> list[Scheduled]:
+    """The schedules of one block of rows of each member of a chain, with the number of rows of `decisions`; empty for
+    a kernel that is no chain."""
+    chain = row_chain(kernel, decisions.get("rows", 1))
+    return [] if isinstance(chain, str) else [_scheduled(_copied(m.kernel), machine, {})[0] for m in chain.members]
+
+
+def _once(made: Scheduled) -> bool:
+    return made.executed is None or made.executed.recomputation <= TOO_MUCH
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:

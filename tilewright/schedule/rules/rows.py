@@ -239,14 +239,19 @@ def inline_cheap(s: Schedule, kernel: Kernel) -> None:
     """Inline elementwise stages, but for those that cost more than a few arithmetic operations and are read more than
     once an element."""
     keep, sums = set(), {t.buffer for x in kernel.stages for t in x.targets if t.init is not None}
+    inside: dict[str, list[str]] = {}  # what an element of an inlined stage computes
     for stage in kernel.stages:
         readers = sum(stage.buffer in other.reads for other in kernel.stages)
         if readers and stage.buffer in s.temporaries and not stage.reduction and stage.targets[0].init is None:
+            ops = [*_operations(stage), *(op for b in sorted(stage.reads) for op in inside.get(b, ()))]
             # what is done once a row is computed for all rows of a task, before the loops that wait for it
-            once = _expensive(stage) and bool(stage.reads & sums) and _elements(stage) < _elements(kernel.stages[-1])
-            default = once or (readers > 1 and _expensive(stage))
+            once = _expensive(_operations(stage)) and bool(stage.reads & sums)
+            once = once and _elements(stage) < _elements(kernel.stages[-1])
+            default = once or (readers > 1 and _expensive(ops))
             if (readers > 1 or once) and s.sample_choice(f"keep_{stage.name}", (True, False), default):
                 keep.add(stage.name)
+            elif _elements(stage) >= _elements(kernel.stages[-1]):  # not what is one number a row
+                inside[stage.buffer] = ops
     inline_producers(s, keep)
 
 
@@ -254,7 +259,12 @@ def _elements(stage: Stage) -> int:
     return prod(n for _, n in stage.parallel)
 
 
-def _expensive(stage: Stage) -> bool:
+def _operations(stage: Stage) -> list[str]:
+    return [x.op for t in stage.targets for x in walk(t.value) if isinstance(x, Op) and x.dtype != "index"]
+
+
+def _expensive(ops: list[str]) -> bool:
+    """Whether computing this again takes longer than to read it."""
     cheap = {
         "addf",
         "subf",
@@ -270,7 +280,6 @@ def _expensive(stage: Stage) -> bool:
         "extf",
         "truncf",
     }
-    ops = [x.op for t in stage.targets for x in walk(t.value) if isinstance(x, Op) and x.dtype != "index"]
     return any(o not in cheap for o in ops) or len(ops) > 4
 
 
