@@ -1,6 +1,8 @@
 """Profiles: what is counted, what is measured, and the forms they are shown in."""
 
 import json
+import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.dom import minidom
 
@@ -16,6 +18,7 @@ from tilewright.program.program import COPY, BufferRef, Call
 from tilewright.report.ceilings import Ceilings, Level, ceilings
 from tilewright.report.facts import EXPECTED, fell, kernel_facts, what
 from tilewright.report.profile import Traffic, least_time
+from tilewright.report.profile_text import disturbance
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.timeline import CALL, JOB_BEGIN, JOB_END, PER_CALL, RUN_END, Stamps, Timeline
 from tilewright.schedule.rules import rules, schedule
@@ -320,6 +323,35 @@ def test_html_is_well_formed_and_needs_nothing_else(small_package, x):
     assert page.links == [] and "http" not in text.replace("http-equiv", "")
     assert page.tags.count("details") == 3 and page.tags.count("circle") == 1
     assert "a &lt;model&gt; &amp; more" in text and "nan" not in text.lower().split("<script>")[0].replace("name", "")
+
+
+def test_html_shows_layers_and_rules_without_a_click(small_package, x):
+    small_package.report["kernels"][0] |= {"flops": 4096, "kind": "rows"}
+    profile = Executable(small_package, 2).profile([x], repeats=3)
+    text = profile.html()
+    kernels = [e for e in profile.kernels if e.names]
+    shown = text[text.index("class='row head'") :]
+    shown = re.sub(r"(?s)<div class='more'>.*?</div>", "", shown)
+    assert kernels and all(f">{e.names[0]}" in shown for e in kernels)
+    legend = re.findall(r"<span><i class='(f-\w+)'></i>([^<]+)</span>", text)
+    assert len({c for c, _ in legend}) == len({r for _, r in legend}) >= 2, "each rule has a colour of its own"
+    assert "thread 0</div>" in text
+    assert re.search(r"<text class='(tick|fine)' x='3'[^>]*>/", text), "the longest call has its layer's name"
+
+
+def test_a_disturbed_profile_says_so_on_top(small_package, x):
+    measured = Executable(small_package, 1).profile([x], repeats=3)
+    whole = measured.total.seconds
+    calls = tuple(replace(c, share=c.seconds / whole) for c in measured.calls)
+    calm = replace(measured, calls=calls, seconds=whole, low=whole * 0.99, high=whole * 1.01, between=0.0)
+    assert disturbance(calm) == "" and "class='warning'" not in calm.html() and "disturbed" not in str(calm)
+    for other, said in (
+        (replace(calm, seconds=whole / 1.5, calls=tuple(replace(c, share=1.5 * c.share) for c in calls)), "150.0% of"),
+        (replace(calm, high=whole * 1.5), "the middle half of the runs took"),
+    ):
+        text = other.html()
+        assert said in disturbance(other) and said in str(other)
+        assert text.index("class='warning'>disturbed") < text.index("class='tiles'")
 
 
 # ---- ceilings ------------------------------------------------------------------------------------------------------

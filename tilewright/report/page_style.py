@@ -2,17 +2,20 @@
 
 STYLE = """
 :root { --ink: #1d2430; --soft: #66707f; --line: #d9dee6; --faint: #eef1f5; --paper: #ffffff; --card: #f7f8fa;
-  --contraction: #3367c8; --reduction: #d07a1b; --elementwise: #1f8f63; --other: #8456bd; --copy: #8a919c;
-  --host: #c23f3a; --accent: #3367c8; --warn: #c23f3a; }
+  --c0: #3367c8; --c1: #d07a1b; --c2: #1f8f63; --c3: #8456bd; --c4: #c23f3a; --c5: #0f8b9d;
+  --c6: #b0527f; --c7: #7a7d12; --c8: #5b5fd6; --rest: #8a919c;
+  --accent: #3367c8; --warn: #c23f3a; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e4e8ef; --soft: #98a2b3; --line: #363e4b; --faint: #262d38; --paper: #171b22; --card: #1e242d;
-    --contraction: #6c9cf2; --reduction: #eda04c; --elementwise: #4cc394; --other: #b48ce8; --copy: #98a2b3;
-    --host: #ef7a73; --accent: #6c9cf2; --warn: #ef7a73; } }
+    --c0: #6c9cf2; --c1: #eda04c; --c2: #4cc394; --c3: #b48ce8; --c4: #ef7a73; --c5: #4fc3d4;
+    --c6: #e08bb5; --c7: #b9bd4a; --c8: #9a9df5; --rest: #98a2b3;
+    --accent: #6c9cf2; --warn: #ef7a73; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 28px 24px 60px; max-width: 1240px; background: var(--paper); color: var(--ink);
   font: 14px/1.45 system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
 h1 { font-size: 24px; margin: 0; } h2 { font-size: 17px; margin: 0; } section { margin-top: 34px; }
 .sub { color: var(--soft); margin: 3px 0 12px; max-width: 92ch; }
+.warning { border: 1px solid var(--warn); border-radius: 8px; padding: 8px 14px; color: var(--warn); font-weight: 600; }
 .tiles { display: flex; flex-wrap: wrap; gap: 12px; }
 .tile { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 10px 16px;
   min-width: 132px; }
@@ -25,14 +28,15 @@ text { font: 11px system-ui, "Segoe UI", Roboto, sans-serif; fill: var(--soft); 
 text.name { fill: var(--ink); paint-order: stroke; stroke: var(--paper); stroke-width: 3px; }
 circle { fill-opacity: .55; stroke: var(--paper); stroke-width: 1; }
 .stem { stroke: var(--soft); stroke-width: 1.2; stroke-dasharray: 2 2; }
-.f-contraction { fill: var(--contraction); --c: var(--contraction); } .f-reduction { fill: var(--reduction);
-  --c: var(--reduction); } .f-elementwise { fill: var(--elementwise); --c: var(--elementwise); }
-.f-other { fill: var(--other); --c: var(--other); } .f-copy { fill: var(--copy); --c: var(--copy); }
-.f-host { fill: var(--host); --c: var(--host); }
+.f-0 { fill: var(--c0); --c: var(--c0); } .f-1 { fill: var(--c1); --c: var(--c1); }
+.f-2 { fill: var(--c2); --c: var(--c2); } .f-3 { fill: var(--c3); --c: var(--c3); }
+.f-4 { fill: var(--c4); --c: var(--c4); } .f-5 { fill: var(--c5); --c: var(--c5); }
+.f-6 { fill: var(--c6); --c: var(--c6); } .f-7 { fill: var(--c7); --c: var(--c7); }
+.f-8 { fill: var(--c8); --c: var(--c8); } .f-rest { fill: var(--rest); --c: var(--rest); }
 i { display: inline-block; width: 10px; height: 10px; border-radius: 3px; background: var(--c); margin-right: 7px; }
 .legend { display: flex; flex-wrap: wrap; gap: 6px 20px; color: var(--soft); margin: 8px 0; }
 .hot circle { fill-opacity: .95; stroke: var(--ink); stroke-width: 1.5; } .hot .stem { stroke: var(--ink); }
-.lanes { display: flex; gap: 8px; } .threads { position: relative; width: 18px; color: var(--soft); }
+.lanes { display: flex; gap: 8px; } .threads { position: relative; width: 58px; color: var(--soft); }
 .threads div { position: absolute; right: 0; line-height: 34px; } .scroll { overflow-x: auto; flex: 1; }
 .lane { fill: var(--faint); } .wait { fill: url(#hatch); } .hatch { fill: var(--soft); opacity: .55; }
 .timeline line { stroke: var(--line); } .timeline svg text { fill: #fff; } .timeline svg rect { stroke: var(--paper);
@@ -44,17 +48,18 @@ i { display: inline-block; width: 10px; height: 10px; border-radius: 3px; backgr
 button { font: inherit; color: var(--ink); background: var(--card); border: 1px solid var(--line); border-radius: 6px;
   padding: 2px 10px; cursor: pointer; } button.on { border-color: var(--accent); color: var(--accent); }
 .table { overflow-x: auto; font-variant-numeric: tabular-nums; }
-.row { display: grid; gap: 10px; min-width: 1080px; padding: 4px 6px; align-items: center;
-  grid-template-columns: minmax(230px, 2.4fr) 44px 82px 78px 68px 62px 64px 82px 108px 66px 112px; }
+.row { display: grid; gap: 10px; min-width: 1180px; padding: 4px 6px; align-items: center;
+  grid-template-columns: minmax(190px, 1.5fr)
+    44px 82px 78px 68px 62px 64px 82px 108px 66px 112px minmax(150px, 1.6fr); }
 .row span { text-align: right; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.row span:nth-child(1), .row span:nth-child(9), .row span:nth-child(11) { text-align: left; }
+.row span:nth-child(1), .row span:nth-child(9), .row span:nth-child(n+11) { text-align: left; }
 .head { color: var(--soft); border-bottom: 1px solid var(--line); } .head span { cursor: pointer; }
 .head span:hover { color: var(--ink); }
 summary { cursor: pointer; list-style: none; border-bottom: 1px solid var(--faint); }
 summary::-webkit-details-marker { display: none; } summary:hover, details.hot summary { background: var(--card); }
 .bar { background: linear-gradient(90deg, color-mix(in srgb, var(--accent) 26%, transparent) var(--bar), transparent 0);
   border-radius: 3px; padding: 1px 5px; } em { color: var(--warn); font-weight: 700; font-style: normal; }
-.more { background: var(--card); border-bottom: 1px solid var(--line); padding: 8px 18px 12px; min-width: 1080px; }
+.more { background: var(--card); border-bottom: 1px solid var(--line); padding: 8px 18px 12px; min-width: 1180px; }
 dl { display: grid; grid-template-columns: 96px 1fr; gap: 3px 14px; margin: 0; } dt { color: var(--soft); }
 dd { margin: 0; } pre { margin: 0; white-space: pre-wrap; font: 12px/1.5 ui-monospace, Menlo, Consolas, monospace; }
 footer { margin-top: 34px; border-top: 1px solid var(--line); padding-top: 10px; color: var(--soft); font-size: 13px; }

@@ -15,13 +15,15 @@ import numpy as np
 from .. import __version__
 from ..runtime.explain import why_slow
 from .page_style import SCRIPT, STYLE
-from .profile_text import number, percent, seconds, summary
+from .profile_text import disturbance, names, number, percent, seconds, summary
 
 if TYPE_CHECKING:
     from .profile import Entry, Profile
 
-#: what a kernel does -> the class of its colour
-KINDS = ("contraction", "reduction", "elementwise", "copy", "host", "other")
+#: rules with a colour of their own, those that take most of the time; the others share one
+COLOURS = 9
+#: circles of the roofline with a name beside them
+_NAMED = 6
 _WIDTH, _HEIGHT = 860, 470
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 20, 16, 46
 _LANE, _GAP, _AXIS = 34, 8, 26
@@ -33,6 +35,7 @@ def page(profile: Profile) -> str:
     body = [
         f"<h1>{escape(profile.model)}</h1>",
         f"<p class='sub'>{escape(_about(profile))}</p>",
+        f"<p class='warning'>{escape(warning)}</p>" if (warning := disturbance(profile)) else "",
         _tiles(profile),
         _section("Roofline", _ROOFLINE_TEXT, roofline(profile)) if profile.ceilings else "",
         _section("Timeline", _TIMELINE_TEXT, timeline(profile)) if profile.timeline is not None else "",
@@ -47,8 +50,9 @@ def page(profile: Profile) -> str:
 
 
 _ROOFLINE_TEXT = (
-    "Each circle is a kernel, as large as its share of the time. The stem above it ends at what this machine could do "
-    "with the same arithmetic and the same bytes; the lines are the measured ceilings."
+    "Each circle is a kernel, as large as its share of the time, in the colour of its rule. The stem above it "
+    "ends at what this machine could do with the same arithmetic and the same bytes; the lines are the measured "
+    "ceilings."
 )
 _TIMELINE_TEXT = (
     "The run in the middle of all that were measured, on every thread. Hatched: waiting at a barrier for the others."
@@ -89,13 +93,23 @@ def _tiles(p: Profile) -> str:
     return f"<div class='tiles'>{''.join(cells)}</div>"
 
 
-def _kind(entry: Entry) -> str:
-    return entry.does if entry.does in KINDS else "host" if entry.rule == "host" else "other"
+def _colours(p: Profile) -> dict[str, str]:
+    """The class of the colour of each rule, by the time that its kernels take."""
+    taken: dict[str, float] = {}
+    for e in p.kernels:
+        taken[e.rule] = taken.get(e.rule, 0.0) + e.seconds
+    order = sorted(taken, key=lambda rule: -taken[rule])
+    return {rule: f"f-{i if i < COLOURS else 'rest'}" for i, rule in enumerate(order)}
 
 
-def _legend(entries: Iterable[Entry]) -> str:
-    used = {_kind(e): e.does if _kind(e) != "other" else "operator with a loop nest of its own" for e in entries}
-    items = (f"<span><i class='f-{k}'></i>{escape(used[k] or k)}</span>" for k in KINDS if k in used)
+def _legend(p: Profile, entries: Iterable[Entry]) -> str:
+    """The rules of these entries with their colours."""
+    used = {e.rule for e in entries}
+    items = (
+        f"<span><i class='{c}'></i>{escape(rule or 'operator with a loop nest of its own')}</span>"
+        for rule, c in _colours(p).items()
+        if rule in used
+    )
     return f"<div class='legend'>{''.join(items)}</div>"
 
 
@@ -144,6 +158,7 @@ def roofline(p: Profile) -> str:
     y = _Log([low, 1.3 * max(peaks.values())], _HEIGHT - _BOTTOM, _TOP)
     parts = [*_grid(x, y), *_ceilings(peaks, slopes, x, y)]
     order = {e.symbol: i for i, e in enumerate(p.kernels)}
+    colours, labels = _colours(p), []
     for e in shown:  # the largest first, so that small ones stay on top
         assert e.intensity and e.gflops
         bottom = 10.0**y.low
@@ -154,9 +169,11 @@ def roofline(p: Profile) -> str:
             top = y(min((e.operations or 0) / e.ideal / 1e9, 10.0**y.high))
             stem = f"<line class='stem' x1='{cx:.1f}' x2='{cx:.1f}' y1='{cy:.1f}' y2='{top:.1f}'/>"
         parts.append(
-            f"<g data-k='{order[e.symbol]}'>{stem}<circle class='f-{_kind(e)}' cx='{cx:.1f}' cy='{cy:.1f}' "
+            f"<g data-k='{order[e.symbol]}'>{stem}<circle class='{colours[e.rule]}' cx='{cx:.1f}' cy='{cy:.1f}' "
             f"r='{r:.1f}'/>{_tooltip(e)}</g>"
         )
+        labels.append((cx, cy, r, names(e, 24) or e.symbol))
+    parts += _circle_names(labels[:_NAMED])
     rest = [e for e in p.kernels if not (e.gflops and e.intensity)]
     note = ""
     if rest:
@@ -165,7 +182,20 @@ def roofline(p: Profile) -> str:
             f"({percent(sum(e.share for e in rest))} of the time).</p>"
         )
     head = f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role='img' aria-label='roofline' class='roofline'>"
-    return f"{head}{''.join(parts)}</svg>{_legend(shown)}{note}"
+    return f"{head}{''.join(parts)}</svg>{_legend(p, shown)}{note}"
+
+
+def _circle_names(labels: Sequence[tuple[float, float, float, str]]) -> Iterable[str]:
+    """Names beside circles (x, y, radius, name), on the side where there is room; none that would lie on another."""
+    taken: list[tuple[float, float, float]] = []
+    for cx, cy, r, name in labels:
+        width, left = 5.8 * len(name), cx > (_LEFT + _WIDTH) / 2
+        start = cx - r - 4 - width if left else cx + r + 4
+        if any(abs(y - cy) < 12 and start < end and begin < start + width for begin, end, y in taken):
+            continue
+        taken.append((start, start + width, cy))
+        at, anchor = (cx - r - 4, "end") if left else (cx + r + 4, "start")
+        yield f"<text class='name' x='{at:.1f}' y='{cy + 4:.1f}' text-anchor='{anchor}'>{escape(name)}</text>"
 
 
 def _grid(x: _Log, y: _Log) -> Iterable[str]:
@@ -227,7 +257,7 @@ def timeline(p: Profile) -> str:
     line = p.timeline
     assert line is not None
     order = {e.symbol: i for i, e in enumerate(p.kernels)}
-    kinds = [_kind(c) for c in p.calls]
+    colours = _colours(p)
     total = line.total or 1.0
     height = _AXIS + line.threads * (_LANE + _GAP)
     parts = [_HATCH, *_time_axis(total, height)]
@@ -246,20 +276,20 @@ def timeline(p: Profile) -> str:
             if np.isnan(begin):
                 continue
             size = "tick" if end - begin > total / 26 else "fine"
-            label = f"<text class='{size}' x='3' y='{_LANE / 2 + 4}'>{escape(call.symbol)}</text>"
+            label = f"<text class='{size}' x='3' y='{_LANE / 2 + 4}'>{escape(names(call) or call.symbol)}</text>"
             parts.append(
                 f"<svg data-k='{order[call.symbol]}' x='{_part(begin, total)}' width='{_part(end - begin, total)}' "
-                f"y='{top}' height='{_LANE}'><rect class='f-{kinds[c]} shade{order[call.symbol] % 3}' width='100%' "
-                f"height='100%'/>{label if end - begin > total / 800 else ''}"
+                f"y='{top}' height='{_LANE}'><rect class='{colours[call.rule]} shade{order[call.symbol] % 3}' "
+                f"width='100%' height='100%'/>{label if end - begin > total / 800 else ''}"
                 f"<title>{escape(f'{call.symbol} on thread {t}: {seconds(end - begin)}')}\n"
                 f"{escape(', '.join(call.names[:4]))}</title></svg>"
             )
-    names = "".join(f"<div style='top:{_AXIS + t * (_LANE + _GAP)}px'>{t}</div>" for t in range(line.threads))
+    lanes = "".join(f"<div style='top:{_AXIS + t * (_LANE + _GAP)}px'>thread {t}</div>" for t in range(line.threads))
     buttons = "".join(f"<button type='button' data-zoom='{z}'>{z}x</button>" for z in (1, 4, 16, 64))
     return (
-        f"<div class='zoom'>{buttons}</div><div class='lanes'><div class='threads'>{names}</div><div class='scroll'>"
+        f"<div class='zoom'>{buttons}</div><div class='lanes'><div class='threads'>{lanes}</div><div class='scroll'>"
         f"<svg class='timeline' width='100%' height='{height}' role='img' aria-label='timeline'>{''.join(parts)}</svg>"
-        f"</div></div>{_legend(p.calls)}"
+        f"</div></div>{_legend(p, p.calls)}"
     )
 
 
@@ -291,17 +321,19 @@ def _time_axis(total: float, height: int) -> Iterable[str]:
 _COLUMNS: tuple[tuple[str, str], ...] = (
     ("kernel", "name"), ("calls", ""), ("time", ""), ("share", ""), ("GFLOP/s", ""), ("GB/s", ""), ("FLOP/B", ""),
     ("roofline", ""), ("limit", "text"), ("balance", ""), ("rule", "text"),
+    ("from", "name"),
 )  # fmt: skip
 
 
 def kernels(p: Profile) -> str:
     """A table whose rows open."""
     head = "".join(f"<span role='columnheader' data-sort='{i}'>{escape(c)}</span>" for i, (c, _) in enumerate(_COLUMNS))
-    rows = [_kernel(i, e, p.facts.get(e.symbol, {})) for i, e in enumerate(p.kernels)]
+    colours = _colours(p)
+    rows = [_kernel(i, e, p.facts.get(e.symbol, {}), colours[e.rule]) for i, e in enumerate(p.kernels)]
     return f"<div class='table'><div class='row head'>{head}</div>{''.join(rows)}</div>"
 
 
-def _kernel(index: int, e: Entry, facts: Any) -> str:
+def _kernel(index: int, e: Entry, facts: Any, colour: str) -> str:
     slow = why_slow(facts)
     cells: list[tuple[str, float | str, float | None]] = [
         (e.symbol, e.symbol, None),
@@ -315,11 +347,12 @@ def _kernel(index: int, e: Entry, facts: Any) -> str:
         (e.limit, e.limit, None),
         (percent(e.balance), e.balance, None),
         (e.rule, e.rule, None),
+        (names(e), ", ".join(e.names), None),
     ]
     spans = []
     for position, (text, key, bar) in enumerate(cells):
         style = f" style='--bar:{100 * min(max(bar, 0.0), 1.0):.1f}%' class='bar'" if bar is not None else ""
-        mark = f"<i class='f-{_kind(e)}'></i>" if position == 0 else ""
+        mark = f"<i class='{colour}'></i>" if position == 0 else ""
         warn = "<em title='it may be slow: open it'>!</em> " if position == 10 and slow else ""
         spans.append(f"<span data-v='{escape(str(key), quote=True)}'{style}>{mark}{warn}{escape(text)}</span>")
     return (

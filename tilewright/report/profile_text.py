@@ -95,12 +95,32 @@ def rows(profile: Profile, top: int | None = None, calls: bool = False) -> list[
     return [*table, row(profile.total)]
 
 
+def disturbance(profile: Profile) -> str:
+    """A warning if the numbers of a profile do not add up, which other programs on the machine cause; else nothing.
+
+    Each number is a median of its own over the runs: they add up if all runs took about the same.
+    """
+    p = profile
+    if not p.seconds:
+        return ""
+    said = []
+    whole = p.total.share + p.between / p.seconds
+    if abs(whole - 1) > 0.1:
+        said.append(f"kernels and what is between them are {percent(whole)} of a run")
+    if p.high - p.low > 0.25 * p.seconds:
+        said.append(f"the middle half of the runs took {seconds(p.low)} to {seconds(p.high)}")
+    if not said:
+        return ""
+    return f"disturbed: {', and '.join(said)}. Other programs ran meanwhile: profile again on a quiet machine"
+
+
 def summary(profile: Profile) -> list[str]:
     """Sentences under the table."""
     p = profile
     plural = "s" if p.threads > 1 else ""
     spread = (p.high - p.low) / 2
-    lines = [
+    lines = [warning] if (warning := disturbance(p)) else []
+    lines += [
         f"{p.model}: {seconds(p.seconds)} a run (+- {seconds(spread)}, {p.repeats} runs, {p.threads} thread{plural}), "
         f"{percent(1 - p.between / p.seconds if p.seconds else 0.0)} of it in kernels, "
         f"{seconds(p.between)} between them"
@@ -148,4 +168,6 @@ def text(profile: Profile) -> str:
     return "\n".join([*(line.rstrip() for line in lines), *summary(profile)])
 
 
-__all__: Sequence[str] = ["HEADINGS", "number", "percent", "row", "rows", "seconds", "summary", "text"]
+__all__: Sequence[str] = [
+    *("HEADINGS", "disturbance", "names", "number", "percent", "row", "rows", "seconds", "summary", "text"),
+]
