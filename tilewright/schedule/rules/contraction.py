@@ -61,6 +61,9 @@ LAID_OUT = 18
 #: sums of up to so many products are laid out whole, in tiles of fewer registers: what their columns need stays in the
 #: others, if there are enough (measured: 1.05 to 1.35 times as fast, 5 to 12 products)
 HELD, HELD_ROOM = 12, 15
+#: where sums take this part of the registers, one step of a block of the reduction is laid out: of two, LLVM keeps
+#: sums in memory at times (14 by 2 vectors in 32 registers: 10 of 29 convolutions took 1.3 to 1.6 times the time)
+CROWDED = 7 / 8
 #: sides of windows up to this one are laid out: what neighbouring windows share is then loaded once (measured: twice as
 #: fast for a window of 5)
 WINDOW = 8
@@ -150,7 +153,8 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
         s.set_scope(s.store(block).targets[0].buffer, "register")
         registers(s, cut.tile, width)
         registers(s, new, width)
-    _lay_out(s, blocked.inner, form, laid_out, bool(blocked.blocks))
+    crowded = tile.rows * tile.outer_rows * tile.vectors >= CROWDED * machine.vector_registers
+    _lay_out(s, blocked.inner, form, laid_out, (1 if crowded else 2) if blocked.blocks else 4)
     if blocked.blocks:
         prefetch_blocks(s, anchor, at, order.panels, blocked)
     elif not form.across:
@@ -188,13 +192,13 @@ def _cut(s: Schedule, anchor: Stage, form: Form, tile: Tile, machine: Machine) -
     return Cut([*m_i, n_i], n_o, [*rest, *m_o], batch, [*rest, *used])
 
 
-def _lay_out(s: Schedule, reductions: list[str], form: Form, whole: bool, blocked: bool) -> None:
+def _lay_out(s: Schedule, reductions: list[str], form: Form, whole: bool, usual: int) -> None:
     """Unroll loops of the reduction, or all of them."""
     if whole:
         for k in reductions:
             s.unroll(k)
     else:
-        unroll_reduction(s, reductions, SHORT if form.window is None else WINDOW, 2 if blocked else 4)
+        unroll_reduction(s, reductions, SHORT if form.window is None else WINDOW, usual)
 
 
 def _beside(s: Schedule, anchor: Stage, form: Form, tile: Tile, machine: Machine) -> int:
