@@ -1,23 +1,24 @@
-"""Layer normalization and RMS normalization as exporters decompose them."""
+"""Layer, RMS and group normalization as exporters decompose them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch_mlir import ir
 
 from ..ir import dialect
 from ..ir.graph import Graph
 from .matching import mean_of
 from .passes import PassReport, register
-from .rewrite import Rewriter, defined_by, definition, either_order, has_one_use, pattern, rewrite, shape
+from .rewrite import Rewriter, defined_by, definition, either_order, has_one_use, pattern, rewrite, shape, static
 
 
 @register("match-norm")
 @dataclass(frozen=True)
 class MatchNorm:
-    """Find layer norm and RMS norm written with means, and take the scale and bias that follow into them.
+    """Find layer and RMS norm written with means, and group norm of reshaped images; take what scales them into them.
 
         %0 = "tw.mul"(%x, %x) : ...
         %1 = "tw.reduce_mean"(%0) {axes = array<i64: 1>, keepdims = true} : ...
@@ -29,7 +30,9 @@ class MatchNorm:
     """
 
     def run(self, graph: Graph) -> PassReport:
-        return rewrite(graph, [normalization, take_scale, take_bias])
+        return rewrite(
+            graph, [normalization, take_scale, take_bias, groups_as_channels, take_channel_scale, take_channel_bias]
+        )
 
 
 @pattern("mul", "div")
@@ -114,3 +117,79 @@ def _parameter(rw: Rewriter, norm: ir.Operation, v: ir.Value, w: ir.Value, op: i
     axis = dialect.attributes(norm)["axis"] % len(shape(v))
     small = all(d == 1 for d in shape(w)[: max(0, len(shape(w)) - (len(shape(v)) - axis))])
     return small and rw.array(w) is not None and has_one_use(v) and v.type == op.results[0].type
+
+
+@pattern("reshape")
+def groups_as_channels(rw: Rewriter, op: ir.Operation) -> Any:
+    """reshape(group_norm(reshape(x, [n, groups, -1])), shape of x) -> group_norm(x)
+
+    A group is the same run of numbers either way, but an image that keeps its shape may have its channels last.
+    """
+    norm = defined_by(op.operands[0], "group_norm")
+    inner = defined_by(norm.operands[0], "reshape") if norm is not None else None
+    if (
+        norm is None
+        or inner is None
+        or not has_one_use(norm.results[0])
+        or dialect.attributes(norm)["layout"] != "nchw"
+    ):
+        return None
+    x, cut = inner.operands[0], shape(norm.results[0])
+    dims = shape(x)
+    if not static(x) or x.type != op.results[0].type or len(dims) < 3 or dims[0] != cut[0] or dims[1] % cut[1]:
+        return None
+    parameters = [rw.array(v) for v in norm.operands[1:]]
+    if any(p is None for p in parameters):
+        return None
+    rw.names_of(inner, norm, op)
+    hints = [rw.symbol(v) for v in norm.operands[1:]]
+    each = dims[1] // cut[1]
+    wider = [rw.constant(np.repeat(p, each), hint) for p, hint in zip(parameters, hints, strict=True)]  # type: ignore[arg-type]
+    return rw.again(norm, [x, *wider])[0]
+
+
+@pattern("mul")
+def take_channel_scale(rw: Rewriter, op: ir.Operation) -> Any:
+    """mul(group_norm(x, 1, 0), w) -> group_norm(x, w, 0), for a w that varies along the channels alone"""
+    for v, w in either_order(op):
+        norm = defined_by(v, "group_norm")
+        if norm is None or not _of_channels(rw, norm, w, op):
+            continue
+        x, scale, bias = norm.operands
+        if rw.splat(scale) != 1 or rw.splat(bias) != 0:
+            continue
+        rw.names_of(norm, op)
+        return rw.again(norm, [x, _channels(rw, norm, w), bias])[0]
+    return None
+
+
+@pattern("add")
+def take_channel_bias(rw: Rewriter, op: ir.Operation) -> Any:
+    """add(group_norm(x, w, 0), b) -> group_norm(x, w, b), for a b that varies along the channels alone"""
+    for v, b in either_order(op):
+        norm = defined_by(v, "group_norm")
+        if norm is None or rw.splat(norm.operands[2]) != 0 or not _of_channels(rw, norm, b, op):
+            continue
+        rw.names_of(norm, op)
+        return rw.again(norm, [*list(norm.operands)[:2], _channels(rw, norm, b)])[0]
+    return None
+
+
+def _of_channels(rw: Rewriter, norm: ir.Operation, w: ir.Value, op: ir.Operation) -> bool:
+    """w is a constant that varies only along the channels, and nobody else needs the norm without it."""
+    v = norm.results[0]
+    if not static(v) or not has_one_use(v) or v.type != op.results[0].type or rw.array(w) is None:
+        return False
+    dims = (*[1] * (len(shape(v)) - len(shape(w))), *shape(w))
+    axis = 1 if dialect.attributes(norm)["layout"] == "nchw" else len(dims) - 1
+    return all(d == 1 or a == axis for a, d in enumerate(dims))
+
+
+def _channels(rw: Rewriter, norm: ir.Operation, w: ir.Value) -> ir.Value:
+    """A constant for every channel of a norm."""
+    array = rw.array(w)
+    assert array is not None
+    return rw.constant(np.broadcast_to(array.reshape(-1), shape(norm.operands[1])).copy(), rw.symbol(w))
+
+
+PATTERNS = [normalization, take_scale, take_bias, groups_as_channels, take_channel_scale, take_channel_bias]
