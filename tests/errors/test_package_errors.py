@@ -45,7 +45,7 @@ def test_not_a_package(tmp_path):
 def test_no_such_file_and_a_folder(tmp_path):
     with pytest.raises(PackageError, match=r"cannot read .*none\.tw: No such file or directory"):
         load(tmp_path / "none.tw")
-    with pytest.raises(PackageError, match=r"cannot read .*: Is a directory"):
+    with pytest.raises(PackageError, match=r"cannot read .*: it is no regular file"):
         load(tmp_path)
 
 
