@@ -20,6 +20,8 @@ from .rules import Scheduled, schedule
 
 #: a kernel in two parts must be expected to take at most this part of its time
 WORTH = 0.8
+#: parts that are scheduled to find the cuts of one kernel, at most: cuts of cuts are many
+MOST_PARTS = 16
 #: bytes that a core exchanges with the memory behind its caches in a cycle
 _BYTES = 8
 
@@ -56,6 +58,8 @@ def _best(
     assert made.executed is not None  # an operator with a loop nest of its own has no problems
     least, best = made.executed.cycles * WORTH, None
     for graph in divisions(function) if made.problems else ():
+        if len(known) >= MOST_PARTS:
+            break
         cycles = sum(_part(f, machine, known) for f in graph.functions())
         if cycles < least:
             least, best = cycles, graph
@@ -70,7 +74,9 @@ def _part(function: ir.OpView, machine: Machine, known: dict[str, float]) -> flo
             kernel = read_kernel(function)
         results = [kernel.buffer(n) for n in kernel.outputs]
         between = max(b.size * NUMPY[b.dtype].itemsize for b in results) / _BYTES
-        known[text] = _best(function, schedule(kernel, machine), machine, known)[0] + between
+        made = schedule(kernel, machine)
+        known[text] = (made.executed.cycles if made.executed else 0.0) + between  # one of `MOST_PARTS` from here on
+        known[text] = _best(function, made, machine, known)[0] + between
     return known[text]
 
 

@@ -130,7 +130,9 @@ def _lanes_last(s: Schedule, block: str, lane: str | None, width: int) -> None:
     """Let lanes run across rows, innermost."""
     store = s.store(block)
     own = [v for v in s.loops(block) if v not in store.reduction]
-    lane = lane or next(v for v in reversed(own) if store_stride(s, store, v) == 1)
+    lane = lane or next((v for v in reversed(own) if store_stride(s, store, v) == 1), None)
+    if lane is None:
+        raise ScheduleError(f"no loop of {block} walks along a row of its result", stage="schedule")
     inside = s.loops(block)[s.loops(block).index(lane) + 1 :]
     if inside:
         s.reorder(*inside, lane)
