@@ -296,7 +296,8 @@ BY_CONFORMANCE = {
 
 
 def test_every_operator_has_a_sample():
-    assert set(OPERATORS) - set(SAMPLES) == {"constant"} | BY_CONFORMANCE
+    elsewhere = {"quantize_blocks", "block_matmul", "integer_block_matmul"}  # test_block_matmul
+    assert set(OPERATORS) - set(SAMPLES) == {"constant", *elsewhere} | BY_CONFORMANCE
 
 
 def attributes(name, attrs):

@@ -48,6 +48,7 @@ def region(
     bases: list[Expr] = []
     sizes: list[int] = []
     extents: list[Expr] = []
+    inner = {v: settled(e, ranges) for v, e in inner.items()}
     for d, whole in enumerate(buffer.shape):
         found = _union([span(simplify(a[d], ranges), inner, ranges) for a in accesses])
         base, size = found or (Const(0, "index"), whole)
@@ -61,6 +62,16 @@ def region(
             reach = minimum(Const(size, "index") if reach is None else reach, rest)
         extents.append(simplify(reach, ranges))
     return bases, sizes, extents
+
+
+def settled(e: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
+    """An extent without the variables of loops that run once: what it decides may come to stand outside of them.
+
+    >>> print(settled(Var("i") * -13 + Var("o"), {"i": (0, 0), "o": (0, 3)}))
+    o
+    """
+    once = {v: Const(low, "index") for v, (low, high) in ranges.items() if low == high}
+    return simplify(substitute(e, once), ranges) if variables(e) & set(once) else e
 
 
 def _loop_extent(indices: list[Expr], inner: dict[str, Expr], ranges: dict[str, tuple[int, int]]) -> Expr | None:

@@ -31,7 +31,7 @@ from ..nest import (
     stores,
     writes,
 )  # fmt: skip
-from ..region import all_ranges, inner_loops, region
+from ..region import all_ranges, inner_loops, region, settled
 from .state import ScheduleError, State, primitive
 
 
@@ -220,7 +220,7 @@ class ReductionPrimitives(State):
                     why = f"one iteration of {at.var} does not write a rectangle of {t.buffer}"
                     raise ScheduleError(why, stage="schedule")
                 seen.add(str(x))
-                extents[d] = loops[str(x)]
+                extents[d] = settled(loops[str(x)], ranges)
             if not moving:
                 extents[d] = Const(1, "index")
         return bases, sizes, extents
