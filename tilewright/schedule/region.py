@@ -70,7 +70,7 @@ def settled(e: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
     >>> print(settled(Var("i") * -13 + Var("o"), {"i": (0, 0), "o": (0, 3)}))
     o
     """
-    once = {v: Const(low, "index") for v, (low, high) in ranges.items() if low == high}
+    once: dict[str, Expr] = {v: Const(low, "index") for v, (low, high) in ranges.items() if low == high}
     return simplify(substitute(e, once), ranges) if variables(e) & set(once) else e
 
 

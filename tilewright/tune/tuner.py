@@ -466,7 +466,8 @@ class Tuner:
         """Why the time of a candidate cannot be right, empty if it can (see `quiet`)."""
         task = self.tasks[i]
         least = least_seconds(task.kernel, self.meter.description, self.options.thread_count)
-        return doubt(seconds, baseline, least, task.seconds / max(task.calls, 1))
+        here = isinstance(self.meter, Meter)  # runners are other machines than the one that ran the model
+        return doubt(seconds, baseline, least, task.seconds / max(task.calls, 1) if here else 0.0)
 
     def reject(self, i: int, candidate: Candidate, status: str) -> None:
         self.searches[i].drop(candidate)
