@@ -54,7 +54,7 @@ def region(
         base, size = found or (Const(0, "index"), whole)
         if size >= whole:
             base, size = Const(0, "index"), whole
-        rest = simplify(whole - base, ranges)
+        rest = settled(simplify(whole - base, ranges), ranges)
         bases.append(base)
         sizes.append(size)
         reach = _loop_extent([simplify(a[d], ranges) for a in accesses], inner, ranges) if size < whole else None
