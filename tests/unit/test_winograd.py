@@ -1,12 +1,15 @@
-"""The rounding of Winograd's method, as docs/performance.md and the pass `winograd` state it."""
+"""Winograd's method: its rounding, as docs/performance.md and the pass `winograd` state it, and how work is cut."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from machines import MACHINES
 
 from tilewright.ops import winograd
 from tilewright.ops.conv import convolve_numpy
+from tilewright.schedule.rules.winograd import Shape, _blocks
 
 
 def error(tile: int, channels: int) -> float:
@@ -34,3 +37,14 @@ def test_points_are_better_than_the_textbooks(monkeypatch):
         assert error(4, 64) > 2 * ours
     finally:
         winograd.matrices.cache_clear()
+
+
+@pytest.mark.parametrize("channels, tile", [(64, 4), (512, 4), (1024, 2), (2048, 4), (4096, 4)])
+def test_blocks_are_large_enough_for_their_weights(channels, tile):
+    """Weights come anew for each block of tiles: of many channels few tiles fit the cache, and one is too few."""
+    shape = Shape(1, 28, 28, channels, 512, tile, "x", "u", "y", "f32")
+    for cores in (1, 2, 8):
+        machine = replace(MACHINES["zen4"], cores=cores)
+        blocks = _blocks(shape, machine, lambda name, candidates, default: default)
+        weights_read = -(-shape.tiles // blocks.tiles) * blocks.shares * (512 // blocks.shares)
+        assert weights_read <= max(512 * shape.tiles // winograd.WEIGHT, 512 * cores)
