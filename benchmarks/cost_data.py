@@ -21,13 +21,13 @@ from typing import Annotated
 import typer
 from survey_cases import FAMILIES, Case, cases
 
-from tilewright.errors import TilewrightError
+from tilewright.driver.kernel_key import kernel_key
+from tilewright.driver.tuning_database import Database, Measurement
 from tilewright.schedule.machine import Machine
+from tilewright.support.errors import TilewrightError
 from tilewright.targets.base import find
 from tilewright.tensor.kernel import Kernel
-from tilewright.tune.database import Database, Measurement
 from tilewright.tune.features import features
-from tilewright.tune.key import kernel_key
 from tilewright.tune.measure import Meter
 from tilewright.tune.space import Candidate, Space
 from tilewright.tune.tasks import Task, fused_kernels, task_of

@@ -23,9 +23,9 @@ import numpy as np
 import typer
 from tune_kernels import machine_facts, reached
 
+from tilewright.driver.tuning_database import Database, Measurement
 from tilewright.schedule.decisions import freeze
 from tilewright.tune.cost import CostModel
-from tilewright.tune.database import Database, Measurement
 from tilewright.tune.pretrained import Pretrained, load
 from tilewright.tune.search import Search
 from tilewright.tune.space import distance

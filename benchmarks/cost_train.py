@@ -18,8 +18,8 @@ import numpy as np
 import typer
 from tune_kernels import machine_facts
 
+from tilewright.driver.tuning_database import Database
 from tilewright.tune.cost import WORST
-from tilewright.tune.database import Database
 from tilewright.tune.features import VERSION
 from tilewright.tune.pretrained import ABOUT, FILE, columns, compared, digest
 

@@ -30,8 +30,8 @@ from pathlib import Path
 import numpy as np
 from bench import HERE, PeerFailed, Racer, grid, machine, write
 
-from tilewright.report.ceilings import Ceilings, Level, ceilings
-from tilewright.report.profile import Traffic, least_time
+from tilewright.runtime.profile import Traffic, least_time
+from tilewright.schedule.ceilings import Ceilings, Level, ceilings
 from tilewright.targets.base import find
 
 PEERS = {"tilewright_bound": "tilewright", "ort_bound": "onnxruntime", "openvino": "openvino"}

@@ -30,8 +30,8 @@ from bench import HERE, PeerFailed, Racer, grid, machine, write
 from operators import ceiling_line
 from survey_cases import FAMILIES, Case, cases
 
-from tilewright.report.ceilings import Ceilings, ceilings
-from tilewright.report.profile import Traffic, least_time
+from tilewright.runtime.profile import Traffic, least_time
+from tilewright.schedule.ceilings import Ceilings, ceilings
 from tilewright.targets.base import find
 
 OURS, THEIRS = "tilewright_bound", "ort_bound"

@@ -36,18 +36,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tilewright import te
-from tilewright.options import Options
-from tilewright.report.ceilings import ceilings
+from tilewright.driver.kernels import fused_kernels, task_of
+from tilewright.driver.tuning_database import Database
+from tilewright.lang import te
+from tilewright.schedule.ceilings import ceilings
 from tilewright.schedule.work import work_of
+from tilewright.support.options import Options
 from tilewright.targets.base import find
 from tilewright.tensor.kernel import Kernel
 from tilewright.tune.cost import CostModel
-from tilewright.tune.database import Database
 from tilewright.tune.measure import Meter
 from tilewright.tune.pretrained import load
 from tilewright.tune.space import Space
-from tilewright.tune.tasks import fused_kernels, task_of
 from tilewright.tune.tuner import Tuner
 
 

@@ -26,7 +26,7 @@ from tune_kernels import machine_facts
 from worker import error_of
 
 import tilewright as tw
-from tilewright.tune.database import Database
+from tilewright.driver.tuning_database import Database
 from tilewright.tune.recheck import seconds_a_call, using
 
 HERE = Path(__file__).resolve().parent

@@ -184,7 +184,7 @@ def tune(folder: Path, threads: int, trials: int, names: list[str]) -> None:
 
 
 def large_pages(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array of zeros that begins with a large page, as tilewright.pages makes them."""
+    """An array of zeros that begins with a large page, as tilewright.support.huge_pages makes them."""
     count = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = mmap.mmap(-1, -(-count // PAGE) * PAGE + PAGE)
     memory.madvise(mmap.MADV_HUGEPAGE)

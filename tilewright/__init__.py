@@ -15,41 +15,61 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .support import providers
+
 __version__ = "0.1.0"
 
 _PLACES = {
-    "compile": "kept",
-    "load": "runtime.executable",
+    "compile": "driver.package_cache",
+    "load": "runtime.load",
     "Executable": "runtime.executable",
     "DynamicExecutable": "runtime.dynamic",
     "Graph": "ir.graph",
     "Schedule": "schedule.schedule",
-    "Options": "options",
-    "TilewrightError": "errors",
+    "Options": "support.options",
+    "TilewrightError": "support.errors",
     "set_seed": "runtime.noise",
 }
 #: modules that are names of their own: ``tw.te.compute(...)``, and ``tw.tune(...)``, which can be called
-_MODULES = ("errors", "te", "tune")
+_MODULES = {"errors": "support.errors", "te": "lang.te", "tune": "tune"}
+#: who carries out what an upper room of the floor plan asks of a lower one (docs/layout.md)
+for _name, _place in {
+    "operators": "ops",
+    "operators with loop nests": "schedule.rules:direct_operators",
+    "operators that write once": "schedule.rules:writes_once",
+    "operators that reuse": "schedule.rules:reuses",
+    "target": "targets.base:of",
+    "build a kernel": "driver.kernels:build",
+    "source of a kernel": "driver.kernels:source",
+    "specialization": "driver.specialization",
+    "explain": "report.explain:explain",
+    "explain as data": "report.explain:facts",
+    "explain as a page": "report.explain:page",
+    "text of a profile": "report.profile_text:text",
+    "page of a profile": "report.profile_html:page",
+    "trace of a profile": "report.trace:trace",
+}.items():
+    providers.provide(_name, f"{__name__}.{_place}")
 __all__ = ["__version__", *_PLACES, *_MODULES]
 
 if TYPE_CHECKING:
-    from . import errors as errors
-    from . import te as te
     from . import tune as tune
-    from .errors import TilewrightError as TilewrightError
+    from .driver.package_cache import compile as compile
     from .ir.graph import Graph as Graph
-    from .kept import compile as compile
-    from .options import Options as Options
+    from .lang import te as te
     from .runtime.dynamic import DynamicExecutable as DynamicExecutable
     from .runtime.executable import Executable as Executable
-    from .runtime.executable import load as load
+    from .runtime.load import load as load
     from .runtime.noise import set_seed as set_seed
     from .schedule.schedule import Schedule as Schedule
+    from .support import errors as errors
+    from .support.errors import TilewrightError as TilewrightError
+    from .support.options import Options as Options
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f".{name}", __name__)
+        return importlib.import_module(f".{_MODULES[name]}", __name__)
     if name in _PLACES:
         return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
     raise AttributeError(f"module 'tilewright' has no attribute {name!r}")

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tilewright.cli import main
-from tilewright.errors import CompileError, UsageError
+from tilewright.support.errors import CompileError, UsageError
 
 RETURNS_ARGUMENT = """func.func @main(%x: tensor<4xf32> {tw.name = "x"}) -> (tensor<4xf32> {tw.name = "y"}) {
   return %x : tensor<4xf32>

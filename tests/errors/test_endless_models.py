@@ -7,8 +7,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tilewright import budget
-from tilewright.errors import CompileError, ModelError
+from tilewright.support import budget
+from tilewright.support.errors import CompileError, ModelError
 from tilewright.targets.cpu import pool
 from tilewright.targets.cpu.host import host
 

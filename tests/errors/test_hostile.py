@@ -15,10 +15,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tilewright import options
 from tilewright.cli import main
-from tilewright.errors import ModelError, UsageError
-from tilewright.tune.database import VERSION, Database
+from tilewright.driver.tuning_database import VERSION, Database
+from tilewright.support import options
+from tilewright.support.errors import ModelError, UsageError
 from tilewright.tune.wire import Server, TcpLink, key_from
 
 ROOT = Path(__file__).parents[2]

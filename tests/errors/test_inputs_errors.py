@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tilewright.errors import InputError
 from tilewright.runtime.executable import Executable
+from tilewright.support.errors import InputError
 
 GOOD = np.zeros((64, 64), np.float32)
 

@@ -7,8 +7,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.cli import main
-from tilewright.errors import CompileError, ModelError, TilewrightError, UsageError
 from tilewright.ir.constants import ConstantTable
+from tilewright.support.errors import CompileError, ModelError, TilewrightError, UsageError
 
 RELU = """func.func @main(%x: tensor<4xf32> {tw.name = "x"}) -> (tensor<4xf32> {tw.name = "y"}) {
   %w = "tw.constant"() {symbol = "w"} : () -> tensor<4xf32>

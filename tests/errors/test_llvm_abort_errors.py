@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.errors import CompileError
+from tilewright.support.errors import CompileError
 from tilewright.targets.cpu.cache import KernelCache
 from tilewright.targets.cpu.host import host
 from tilewright.targets.cpu.pool import Job, compile_many

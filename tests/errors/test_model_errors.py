@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 
 import tilewright as tw
 from tilewright.cli import main
-from tilewright.errors import CompileError, InputError, ModelError, PackageError, UnsupportedError, UsageError
 from tilewright.program import package as package_module
+from tilewright.support.errors import CompileError, InputError, ModelError, PackageError, UnsupportedError, UsageError
 from tilewright.targets.cpu import stages
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"

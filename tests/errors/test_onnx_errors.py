@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tilewright.errors import InputError, ModelError, UnsupportedError
 from tilewright.frontends.onnx import load
+from tilewright.support.errors import InputError, ModelError, UnsupportedError
 
 F = TensorProto.FLOAT
 

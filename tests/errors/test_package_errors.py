@@ -8,10 +8,11 @@ import zlib
 
 import pytest
 
-from tilewright.errors import PackageError, UsageError
 from tilewright.program import package as module
 from tilewright.program.package import MAGIC, Package
-from tilewright.runtime.executable import Executable, load
+from tilewright.runtime.executable import Executable
+from tilewright.runtime.load import load
+from tilewright.support.errors import PackageError, UsageError
 from tilewright.targets.cpu.host import host
 
 

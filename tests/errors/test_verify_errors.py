@@ -9,11 +9,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tilewright import compiler
 from tilewright.cli import main
-from tilewright.errors import CheckError
+from tilewright.driver import compiler
 from tilewright.ir.context import parse
 from tilewright.ops.activation import Relu
+from tilewright.support.errors import CheckError
 from tilewright.targets.cpu import device, stages
 
 

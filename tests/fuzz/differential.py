@@ -108,7 +108,7 @@ def compare(path: Path) -> Outcome:
     feed = feed_of(model, seed=int("".join(c for c in path.stem if c.isdigit()) or 0))
     want = oracle(data, feed)
     import tilewright as tw
-    from tilewright.errors import CompileError, TilewrightError, UnsupportedError
+    from tilewright.support.errors import CompileError, TilewrightError, UnsupportedError
 
     invalid = isinstance(want, str) and "NOT_IMPLEMENTED" not in want
     try:

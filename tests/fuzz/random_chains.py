@@ -408,11 +408,11 @@ def pinned(name: str):
 def kernels_of(model, machine) -> list[Found]:
     """The kernels of a model (parts of those that were cut in two, too) as they are scheduled for a machine, and the
     members of chains."""
-    from tilewright.compiler import FRONT, State
-    from tilewright.options import Options
-    from tilewright.report.facts import kernel_facts
+    from tilewright.driver.compiler import FRONT, State
     from tilewright.schedule.executed import executed
+    from tilewright.schedule.facts import kernel_facts
     from tilewright.schedule.rules import depthwise_chain
+    from tilewright.support.options import Options
     from tilewright.targets.base import find
 
     state = State(Options.of(cache=False, tuned=False, threads=1, jobs=1), find("cpu"), machine, source=model)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from tilewright.errors import CompileError, InputError
 from tilewright.graph.interpret import interpret
 from tilewright.ir.context import parse
 from tilewright.ir.graph import Graph
+from tilewright.support.errors import CompileError, InputError
 
 TEXT = """func.func @main(%x: tensor<?x3xf32> {tw.name = "x"}, %n: tensor<i64> {tw.name = "n"})
     -> (tensor<?x3xf32> {tw.name = "y"}, tensor<f32> {tw.name = "m"}) {

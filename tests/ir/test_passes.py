@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from tilewright.errors import CompileError, UsageError
 from tilewright.graph import passes
 from tilewright.graph.layout import Layout
 from tilewright.graph.passes import MlirPass, convert, make, parse_pipeline, run_pipeline
 from tilewright.graph.specialize import Specialize
 from tilewright.ir.context import parse
 from tilewright.ir.graph import Graph
+from tilewright.support.errors import CompileError, UsageError
 
 TEXT = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = "tw.exp"(%x) : (tensor<4xf32>) -> tensor<4xf32>

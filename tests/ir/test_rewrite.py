@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from tilewright.errors import CompileError
 from tilewright.graph.passes import parse_pipeline, run_pipeline
 from tilewright.graph.rewrite import (
     definition,
@@ -18,6 +17,7 @@ from tilewright.graph.rewrite import (
 )
 from tilewright.ir.context import parse, use
 from tilewright.ir.graph import Graph
+from tilewright.support.errors import CompileError
 
 TEXT = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = "tw.exp"(%x) : (tensor<4xf32>) -> tensor<4xf32> loc("a")

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from tilewright.errors import CompileError, InputError
 from tilewright.graph.interpret import interpret
 from tilewright.graph.passes import run_pipeline
 from tilewright.graph.specialize import Specialize
 from tilewright.ir.context import parse
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import Type
+from tilewright.support.errors import CompileError, InputError
 
 TEXT = """func.func @main(%x: tensor<?x3xf32> {tw.name = "x"}, %y: tensor<?x3xf32> {tw.name = "y"})
     -> (tensor<?x3xf32> {tw.name = "z"}) {

@@ -7,7 +7,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.cli import main
-from tilewright.errors import UsageError
+from tilewright.support.errors import UsageError
 
 STAGES = ("import", "simplify", "layout", "lower", "fuse", "emit")
 MODELS = ("resnet_tiny", "bert_tiny", "tiny_ae")

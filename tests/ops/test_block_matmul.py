@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tilewright as tw
-from tilewright.compiler import compile_state
+from tilewright.driver.compiler import compile_state
 from tilewright.schedule.finish import finish
 from tilewright.schedule.rules import schedule
 from tilewright.schedule.work import work_of

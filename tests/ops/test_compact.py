@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 
 import tilewright as tw
-from tilewright.runtime import host
+from tilewright.support import host_operators as host
 
 
 def compiled(operator, inputs, **attributes):

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
 import tilewright as tw
-from tilewright.errors import InputError, TilewrightError
+from tilewright.support.errors import InputError, TilewrightError
 
 F, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 PATTERNS = (

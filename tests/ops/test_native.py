@@ -15,17 +15,17 @@ from torch_mlir import ir
 from torch_mlir.dialects import func
 
 import tilewright as tw
-from tilewright import te
-from tilewright.errors import OpError
 from tilewright.graph.interpret import interpret
 from tilewright.ir import dialect
 from tilewright.ir.context import use
 from tilewright.ir.dialect import OPERATORS
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import NUMPY, from_array
+from tilewright.lang import te
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.rules import schedule
 from tilewright.schedule.text import format_nest, parse_nest
+from tilewright.support.errors import OpError
 from tilewright.targets.base import find
 
 

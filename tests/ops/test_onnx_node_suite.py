@@ -14,12 +14,12 @@ import pytest
 from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
-from tilewright.errors import ModelError, UnsupportedError
 from tilewright.frontends.onnx import load
 from tilewright.graph.interpret import interpret
 from tilewright.ir.context import use
 from tilewright.ir.types import type_of
-from tilewright.narrow import NUMPY as NARROW
+from tilewright.support.errors import ModelError, UnsupportedError
+from tilewright.support.sub_byte import NUMPY as NARROW
 from tilewright.tensor.lower import lower
 
 HERE = Path(__file__).parent

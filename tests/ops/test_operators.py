@@ -11,12 +11,12 @@ from torch_mlir import ir
 from torch_mlir.dialects import func
 
 import tilewright.ops  # noqa: F401  (registers the operators)
-from tilewright.errors import OpError
 from tilewright.ir import dialect
 from tilewright.ir.context import use
 from tilewright.ir.dialect import OPERATORS
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import DTYPES, NUMPY, Type, from_array
+from tilewright.support.errors import OpError
 from tilewright.tensor.lower import lower
 
 run_linalg = runpy.run_path(str(Path(__file__).with_name("linalg_reference.py")))["run_linalg"]

@@ -5,8 +5,8 @@ import pytest
 from torch_mlir._mlir_libs import _stablehlo
 
 import tilewright as tw
-from tilewright.errors import TilewrightError
 from tilewright.ir.context import parse, use
+from tilewright.support.errors import TilewrightError
 
 
 def array(*shape, dtype=np.float32, seed=0):

@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 import tilewright as tw
-from tilewright import te
+from tilewright.lang import te
 from tilewright.schedule.rules import schedule
 from tilewright.targets.cpu import CpuTarget
 from tilewright.targets.cpu import host as host_module

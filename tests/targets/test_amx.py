@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import te
-from tilewright.errors import CompileError, PackageError
-from tilewright.program.build import pack_array
+from tilewright.driver.build_program import pack_array
+from tilewright.lang import te
 from tilewright.report.doctor import examine
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.rules import schedule
 from tilewright.schedule.text import format_nest, parse_nest
+from tilewright.support.errors import CompileError, PackageError
 from tilewright.targets.cpu import amx
 from tilewright.targets.cpu import host as host_module
 from tilewright.targets.cpu.assemble import assembly, mlir_to_llvm

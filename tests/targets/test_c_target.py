@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.errors import UsageError
+from tilewright.support.errors import UsageError
 from tilewright.tensor.expr import Const, Load, Op, Var
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.errors import CompileError, UsageError
+from tilewright.support.errors import CompileError, UsageError
 from tilewright.targets.mcu.elf import archive, read
 from tilewright.targets.mcu.machines import MACHINES
 

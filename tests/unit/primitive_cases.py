@@ -8,8 +8,8 @@ import textwrap
 import numpy as np
 import pytest
 
-from tilewright import te
-from tilewright.program.build import pack_array
+from tilewright.driver.build_program import pack_array
+from tilewright.lang import te
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.schedule import Schedule, ScheduleError
 from tilewright.schedule.text import format_nest

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tilewright.errors import CompileError
 from tilewright.program.program import BufferRef, Call, Program, TensorInfo
 from tilewright.runtime.executable import Executable
+from tilewright.support.errors import CompileError
 from tilewright.targets.cpu.assemble import assemble, assembly, mlir_to_llvm, optimized_llvm
 from tilewright.targets.cpu.builtins import builtins_llvm
 from tilewright.targets.cpu.host import X86_FEATURES, CpuDescription, describe_x86, host

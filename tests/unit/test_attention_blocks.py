@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.driver.kernels import fused_kernels
 from tilewright.schedule.finish import finish
 from tilewright.schedule.rules import schedule
 from tilewright.targets.cpu.emit import emit
 from tilewright.targets.cpu.host import CpuDescription, host
-from tilewright.tune.tasks import fused_kernels
 
 
 def attention(queries, keys, depth, heads=2, causal=False, dtype="f32"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.report.ceilings import Ceilings, Level
+from tilewright.schedule.ceilings import Ceilings, Level
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 MACHINE = Ceilings("m", 1, {"f32": 100e9}, (Level("L3", None, 10e9, 5e9, 8e9),))

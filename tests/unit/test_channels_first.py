@@ -12,10 +12,10 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import tilewright as tw
-from tilewright import te
-from tilewright.compiler import compile_state
+from tilewright.driver.compiler import compile_state
 from tilewright.graph.layout_choice import Sizes, cycles
 from tilewright.ir import dialect
+from tilewright.lang import te
 from tilewright.runtime.executable import Executable
 from tilewright.schedule.build import BuiltKernel
 from tilewright.schedule.finish import finish

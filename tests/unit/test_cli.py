@@ -9,8 +9,8 @@ import pytest
 from tilewright import __version__
 from tilewright.cli import EXIT_CODES, app, main
 from tilewright.cli.common import _compile_options, table
-from tilewright.compiler import stages
-from tilewright.errors import TilewrightError, UsageError
+from tilewright.driver.compiler import stages
+from tilewright.support.errors import TilewrightError, UsageError
 
 COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tilewright.cli.data import Allowed, compare, largest_error, random_inputs, read_npz, write_npz
-from tilewright.errors import CheckError, InputError, UsageError
+from tilewright.support.errors import CheckError, InputError, UsageError
 
 
 def test_npz_round_trip(tmp_path):

@@ -6,11 +6,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
+from tilewright.driver.kernels import fused_kernels
 from tilewright.ir.context import use
 from tilewright.schedule.rules import schedule
 from tilewright.targets.cpu.host import CpuDescription
 from tilewright.tensor.expr import Const, Op, Var, bounds, from_linear, linear
-from tilewright.tune.tasks import fused_kernels
 
 MACHINE = CpuDescription(
     "x86_64-unknown-linux-gnu", "x86-64-v4", ("avx512f",), vector_bytes=64, vector_registers=32, cores=2

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright import te
+from tilewright.lang import te
 from tilewright.schedule.build import BuiltKernel
 from tilewright.targets.base import find
 from tilewright.tune.space import Space

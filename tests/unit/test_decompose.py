@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tilewright import te
+from tilewright.lang import te
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.schedule import Schedule, ScheduleError

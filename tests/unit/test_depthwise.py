@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tilewright import te
-from tilewright.compiler import compile_state
-from tilewright.program.build import pack_array
+from tilewright.driver.build_program import pack_array
+from tilewright.driver.compiler import compile_state
+from tilewright.lang import te
 from tilewright.runtime.executable import Executable
 from tilewright.schedule.build import BuiltKernel
 from tilewright.schedule.finish import finish
@@ -263,8 +263,8 @@ def test_flatten():
 
 def test_a_dump_knows_what_is_repeated(tmp_path):
     """The packing of weights is part of what is dumped after `emit`."""
+    from tilewright.driver.build_program import KernelInfo
     from tilewright.ir.context import parse, use
-    from tilewright.program.build import KernelInfo
     from tilewright.targets.cpu.stages import _info_attributes, _read_info
 
     info = KernelInfo(64, {1: Pack("w", ((), (), ()), (0, 1, 2), (0, 0, 15))}, True, (), False)

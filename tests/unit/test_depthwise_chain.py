@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tilewright import compiler
-from tilewright.compiler import compile_state
+from tilewright.driver import compiler
+from tilewright.driver.compiler import compile_state
 from tilewright.ir.context import use
 from tilewright.runtime.executable import Executable
 from tilewright.schedule.build import BuiltKernel

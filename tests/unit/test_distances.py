@@ -4,7 +4,7 @@ where the same matrix is read along rows, and where what is summed is no product
 import numpy as np
 import pytest
 
-from tilewright import te
+from tilewright.lang import te
 from tilewright.schedule.rules import schedule
 from tilewright.schedule.schedule import Schedule, ScheduleError
 from tilewright.targets.cpu.host import CpuDescription

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tilewright.errors import InputError, ModelError, UsageError
 from tilewright.runtime import staged
+from tilewright.support.errors import InputError, ModelError, UsageError
 
 F, I64 = TensorProto.FLOAT, TensorProto.INT64
 

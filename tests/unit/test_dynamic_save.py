@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tilewright.errors import PackageError, UsageError
 from tilewright.program.package import Package
+from tilewright.support.errors import PackageError, UsageError
 
 F, I64 = TensorProto.FLOAT, TensorProto.INT64
 
@@ -97,7 +97,7 @@ class Block:
 sys.meta_path.insert(0, Block())
 import numpy as np
 import tilewright as tw
-from tilewright.errors import PackageError
+from tilewright.support.errors import PackageError
 run = tw.load(sys.argv[1], threads=1)
 x = np.random.default_rng(3).standard_normal((3, 16)).astype(np.float32)
 print(run({"x": x, "k": np.array(4)})[0].shape)

@@ -9,9 +9,9 @@ import weakref
 import numpy as np
 import pytest
 
-from tilewright.errors import InputError
 from tilewright.program.program import COPY, BufferRef, Call, Program, TensorInfo
 from tilewright.runtime.executable import Executable
+from tilewright.support.errors import InputError
 from tilewright.targets.base import not_at_once
 from tilewright.targets.cpu import entry
 

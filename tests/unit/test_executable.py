@@ -11,10 +11,10 @@ import time
 import numpy as np
 import pytest
 
-from tilewright.errors import InputError, UsageError
 from tilewright.program.plan import Step, Value, plan_memory
 from tilewright.program.program import COPY, BufferRef, Call, Program, TensorInfo
 from tilewright.runtime.executable import MAX_CONTEXTS, Executable
+from tilewright.support.errors import InputError, UsageError
 from tilewright.targets.cpu.assemble import assemble, assembly, mlir_to_llvm
 from tilewright.targets.cpu.device import _teams
 from tilewright.targets.cpu.entry import entry_llvm
@@ -175,7 +175,7 @@ def test_a_thread_inside_while_the_interpreter_ends(tmp_path, make_package):
     code = """
 import sys, threading, time
 import numpy as np
-from tilewright.runtime.executable import load
+from tilewright.runtime.load import load
 
 run, flag = load(sys.argv[1], threads=1), np.zeros(1, np.int64)
 threading.Thread(target=lambda: run(flag), daemon=True).start()
@@ -220,7 +220,7 @@ def test_the_interpreter_ends_while_workers_wait(small_package, x, tmp_path):
     np.save(tmp_path / "x.npy", x)
     for pause in ("0", "0.01"):
         code = (
-            "import sys, time, numpy as np; from tilewright.runtime.executable import load\n"
+            "import sys, time, numpy as np; from tilewright.runtime.load import load\n"
             "run = load(sys.argv[1] + '/m.tw', threads=3); y = run(np.load(sys.argv[1] + '/x.npy'))\n"
             f"time.sleep({pause}); print(float(y[0].sum()))"
         )

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tilewright import te
-from tilewright.runtime.explain import fallen
+from tilewright.lang import te
+from tilewright.report.explain import fallen
 from tilewright.schedule.executed import Executed, executed
 from tilewright.schedule.finish import finish
 from tilewright.schedule.machine import lanes

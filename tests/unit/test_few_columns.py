@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tilewright import te
 from tilewright.ir.types import NUMPY
+from tilewright.lang import te
 from tilewright.schedule.rules import few_columns, schedule
 from tilewright.targets.cpu.host import CpuDescription
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import files
-from tilewright.errors import UsageError
-from tilewright.files import own_folder, replacing, sweep, trusted
+from tilewright.support import files
+from tilewright.support.errors import UsageError
+from tilewright.support.files import own_folder, replacing, sweep, trusted
 from tilewright.targets.cpu.cache import KernelCache
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +90,7 @@ def test_long_names(tmp_path):
 def test_what_a_killed_process_leaves_is_deleted(tmp_path):
     code = f"""
     import sys, time
-    from tilewright.files import replacing
+    from tilewright.support.files import replacing
     with replacing({str(tmp_path / "x")!r}) as f:
         f.write(b"half")
         print(flush=True)

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tilewright import forks
 from tilewright.runtime import staged
+from tilewright.support import forks
 from tilewright.targets.cpu import assemble, device
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

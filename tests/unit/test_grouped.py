@@ -7,8 +7,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tilewright import te
-from tilewright.compiler import compile_state
+from tilewright.driver.compiler import compile_state
+from tilewright.lang import te
 from tilewright.runtime.executable import Executable
 from tilewright.schedule.schedule import Schedule, ScheduleError
 

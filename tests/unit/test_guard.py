@@ -15,8 +15,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tilewright import compiler
-from tilewright.compiler import compile_state
+from tilewright.driver import compiler
+from tilewright.driver.compiler import compile_state
 from tilewright.schedule import rules
 from tilewright.schedule.executed import TOO_MUCH, executed
 from tilewright.schedule.rules import contraction, depthwise_chain
@@ -175,7 +175,7 @@ def test_the_next_rule_is_tried(monkeypatch):
         def apply(kernel, machine, decisions=None):
             return Schedule(kernel, decisions=decisions)  # plain loops without vectors
 
-    from tilewright import te
+    from tilewright.lang import te
 
     x, w = te.placeholder((64, 64), "x"), te.placeholder((64, 64), "w")
     r = te.reduce_axis(64, "r")

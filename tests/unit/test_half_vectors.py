@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright import te
-from tilewright.errors import CompileError
+from tilewright.lang import te
 from tilewright.schedule.build import BuiltKernel
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.text import parse_nest
+from tilewright.support.errors import CompileError
 from tilewright.targets.base import find
 from tilewright.targets.cpu.emit import emit
 from tilewright.tune.space import Space

@@ -7,10 +7,10 @@ import pytest
 from torch_mlir._mlir_libs import _stablehlo
 
 import tilewright as tw
-from tilewright.errors import ModelError, TilewrightError
 from tilewright.frontends.mlir import load_mlir
 from tilewright.frontends.mlir_text import MAX_NESTING
 from tilewright.ir.context import parse, use
+from tilewright.support.errors import ModelError, TilewrightError
 
 MODEL = """
 #m = affine_map<(d0) -> (d0)>

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.errors import PackageError
 from tilewright.runtime.executable import Executable
+from tilewright.support.errors import PackageError
 from tilewright.targets.cpu import cpuinfo, image
 from tilewright.targets.cpu.assemble import assemble
 from tilewright.targets.cpu.host import X86_FEATURES, host

@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tilewright.errors import InputError, ModelError, UsageError
 from tilewright.frontends.onnx import load
+from tilewright.support.errors import InputError, ModelError, UsageError
 
 I64, F32, BOOL = TensorProto.INT64, TensorProto.FLOAT, TensorProto.BOOL
 value = helper.make_tensor_value_info
@@ -222,8 +222,8 @@ def test_checked_branches():
 
 def eager(m):
     """Compiled with both branches in one program."""
-    from tilewright.compiler import build
-    from tilewright.options import Options
+    from tilewright.driver.compiler import build
+    from tilewright.support.options import Options
 
     return build(load(m, check_indices=True), "m", Options(threads=1, check_indices=True), lambda package: None)
 

@@ -5,7 +5,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tilewright import te
+from tilewright.lang import te
 from tilewright.schedule.rules import schedule
 from tilewright.schedule.text import parse_nest
 from tilewright.targets.cpu.emit import emit

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the sy
 SETUP = """
 import random, signal, sys, threading
 import numpy as np
-from tilewright.runtime.executable import MAX_CONTEXTS, load
+from tilewright.runtime.executable import MAX_CONTEXTS
+from tilewright.runtime.load import load
 
 class Interrupt(Exception):
     pass

@@ -11,12 +11,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tilewright import apart, compiler, kept
-from tilewright.errors import CompileError, ModelError, UnsupportedError
+from tilewright.driver import compiler
+from tilewright.driver import out_of_process as apart
+from tilewright.driver import package_cache as kept
 from tilewright.frontends.onnx import registry
-from tilewright.options import Options
 from tilewright.runtime.dynamic import DynamicExecutable
 from tilewright.schedule import rules
+from tilewright.support.errors import CompileError, ModelError, UnsupportedError
+from tilewright.support.options import Options
 from tilewright.targets.cpu.host import host
 
 WEIGHT = np.arange(2048, dtype=np.float32).reshape(4, 512) / 512
@@ -72,7 +74,7 @@ def test_loading_needs_no_compiler(path):
     code = f"""
 import sys, numpy, tilewright
 tilewright.compile({str(path)!r})
-assert not {{"torch_mlir", "onnx", "tilewright.compiler"}} & set(sys.modules), sorted(sys.modules)
+assert not {{"torch_mlir", "onnx", "tilewright.driver.compiler"}} & set(sys.modules), sorted(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
@@ -205,7 +207,7 @@ def test_the_first_time_it_is_compiled_in_another_process(path):
     code = f"""
 import sys, tilewright
 tilewright.compile({str(path)!r})
-assert not {{"torch_mlir", "onnx", "llvmlite", "tilewright.compiler"}} & set(sys.modules), sorted(sys.modules)
+assert not {{"torch_mlir", "onnx", "llvmlite", "tilewright.driver.compiler"}} & set(sys.modules), sorted(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
     assert len(packages(path)) == 2

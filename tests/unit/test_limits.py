@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tilewright import limits, options
+from tilewright.support import limits, options
 
 
 @pytest.fixture

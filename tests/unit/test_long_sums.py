@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tilewright import te
+from tilewright.lang import te
 from tilewright.schedule.build import BuiltKernel
 from tilewright.schedule.rules.long_sums import block_counts, default_runs
 from tilewright.schedule.rules.tile_choice import choose_tile

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tilewright as tw
-from tilewright.errors import UsageError
+from tilewright.support.errors import UsageError
 from tilewright.targets.cpu import CpuTarget
 from tilewright.targets.cpu.host import described, host
 

@@ -10,9 +10,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tilewright import apart, compiler, kept
-from tilewright.errors import ModelError, PackageError, TilewrightError, UsageError
-from tilewright.mapped import map_file
+from tilewright.driver import compiler
+from tilewright.driver import out_of_process as apart
+from tilewright.driver import package_cache as kept
+from tilewright.support.errors import ModelError, PackageError, TilewrightError, UsageError
+from tilewright.support.mapped_file import map_file
 
 WEIGHT = np.arange(4096, dtype=np.float32).reshape(8, 512) / 4096
 X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(3, 8)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.errors import CompileError
+from tilewright.support.errors import CompileError
 from tilewright.targets.cpu.host import host
 from tilewright.tensor.evaluate import NUMPY, evaluate
 from tilewright.tensor.expr import Const, Load, Op, Var, walk

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import compiler
-from tilewright.program.build import KernelInfo
+from tilewright.driver import compiler
+from tilewright.driver.build_program import KernelInfo
 from tilewright.schedule import rules
 from tilewright.schedule.nest import Pack
 from tilewright.targets.cpu import memo

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import tilewright
-from tilewright import limits, options
-from tilewright.errors import UsageError
-from tilewright.options import ENVIRONMENT, Options, OptionsDict
+from tilewright.support import limits, options
+from tilewright.support.errors import UsageError
+from tilewright.support.options import ENVIRONMENT, Options, OptionsDict
 
 
 def test_defaults(monkeypatch):

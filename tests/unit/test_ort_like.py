@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import tilewright as tw
-import tilewright.ort_like as ort
-from tilewright.errors import InputError, UsageError
+import tilewright.compat.onnxruntime as ort
+from tilewright.support.errors import InputError, UsageError
 
 
 @pytest.fixture(scope="module")

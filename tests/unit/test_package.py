@@ -7,11 +7,12 @@ import sys
 import numpy as np
 import pytest
 
-from tilewright.errors import UsageError
 from tilewright.program import package as module
 from tilewright.program.package import CHUNK, PAGE, Package
 from tilewright.program.program import COPY, BufferRef, Call, Program, TensorInfo
-from tilewright.runtime.executable import Executable, load
+from tilewright.runtime.executable import Executable
+from tilewright.runtime.load import load
+from tilewright.support.errors import UsageError
 from tilewright.targets.cpu.host import host
 
 
@@ -54,7 +55,7 @@ def test_sections_begin_at_pages(small_package, tmp_path):
 
 def test_constants_of_all_dtypes_and_sizes(tmp_path, make_package):
     """Also more than one checksum chunk, and arrays that are not contiguous."""
-    from tilewright.dtypes import NUMPY
+    from tilewright.support.dtypes import NUMPY
 
     rng = np.random.default_rng(0)
     arrays = [rng.integers(0, 2, (3, 5)).astype(d) for d in NUMPY.values()]
@@ -94,7 +95,7 @@ def test_nothing_half_written_is_left(small_package, tmp_path, monkeypatch):
 def test_loading_needs_neither_mlir_nor_onnx(small_package, x, tmp_path):
     small_package.save(tmp_path / "m.tw")
     code = (
-        "import sys, numpy as np; from tilewright.runtime.executable import load\n"
+        "import sys, numpy as np; from tilewright.runtime.load import load\n"
         f"run = load({str(tmp_path / 'm.tw')!r}); run(np.zeros((64, 64), np.float32)); run.explain()\n"
         "print([m for m in sys.modules if m.split('.')[0] in ('torch_mlir', 'onnx', 'torch')])"
     )

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from tilewright.pages import copy_released, release_pages
 from tilewright.runtime.arrays import ALIGN, address, aligned_copy
+from tilewright.support.huge_pages import copy_released, release_pages
 
 SIZE = 1 << 20
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import Schedule, te
+from tilewright import Schedule
+from tilewright.lang import te
 from tilewright.schedule.finish import finish
 from tilewright.schedule.nest import For, walk_stmts
 from tilewright.schedule.rules import schedule

@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tilewright import te
+from tilewright.lang import te
 from tilewright.program.program import BufferRef, Call
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.text import parse_nest

@@ -7,9 +7,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tilewright import apart
-from tilewright.errors import CompileError
-from tilewright.options import Options
+from tilewright.driver import out_of_process as apart
+from tilewright.support.errors import CompileError
+from tilewright.support.options import Options
 from tilewright.targets.cpu import pool
 from tilewright.targets.cpu.cache import KernelCache
 from tilewright.targets.cpu.host import host

@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.errors import UsageError
+from tilewright.driver.auto_precision import Measured, choose, error_of
+from tilewright.driver.build_program import pack_array
 from tilewright.graph.passes import parse_pipeline, run_pipeline
 from tilewright.ir.constants import ConstantTable
 from tilewright.ir.context import parse
 from tilewright.ir.graph import Graph
-from tilewright.options import Options
-from tilewright.precision import Measured, choose, error_of
-from tilewright.program.build import pack_array
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.nest import stores
 from tilewright.schedule.rules import schedule
 from tilewright.schedule.schedule import Schedule, ScheduleError
 from tilewright.schedule.text import format_nest, parse_nest
+from tilewright.support.errors import UsageError
+from tilewright.support.options import Options
 from tilewright.targets.cpu.emit import emit
 from tilewright.targets.cpu.host import describe_x86, host
 from tilewright.tensor.interpret import interpret_function

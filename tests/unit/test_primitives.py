@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright import te
+from tilewright.lang import te
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.schedule import Schedule, ScheduleError
 from tilewright.schedule.text import format_nest, parse_nest

@@ -11,18 +11,18 @@ import pytest
 from typer.testing import CliRunner
 
 import tilewright as tw
-from tilewright import te
 from tilewright.cli import app
-from tilewright.errors import UsageError
+from tilewright.lang import te
 from tilewright.program.program import COPY, BufferRef, Call
-from tilewright.report.ceilings import Ceilings, Level, ceilings
-from tilewright.report.facts import EXPECTED, fell, kernel_facts, what
-from tilewright.report.profile import Traffic, least_time
+from tilewright.program.timeline import CALL, JOB_BEGIN, JOB_END, PER_CALL, RUN_END, Stamps, Timeline
 from tilewright.report.profile_text import disturbance
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.timeline import CALL, JOB_BEGIN, JOB_END, PER_CALL, RUN_END, Stamps, Timeline
+from tilewright.runtime.profile import Traffic, least_time
+from tilewright.schedule.ceilings import Ceilings, Level, ceilings
+from tilewright.schedule.facts import EXPECTED, fell, kernel_facts, what
 from tilewright.schedule.rules import rules, schedule
 from tilewright.schedule.work import work_of
+from tilewright.support.errors import UsageError
 from tilewright.targets.cpu.host import host
 from tilewright.targets.cpu.program import program_llvm
 
@@ -48,7 +48,7 @@ func.func @main(%x: tensor<64x96xf32>, %w: tensor<96x80xf32>) -> tensor<64x80xf3
 @pytest.fixture(autouse=True)
 def no_measuring(monkeypatch):
     """Measuring the machine takes seconds: only the test of it does."""
-    monkeypatch.setattr("tilewright.report.profile.ceilings", lambda *a, **k: MEASURED)
+    monkeypatch.setattr("tilewright.runtime.profile.ceilings", lambda *a, **k: MEASURED)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, save
 
 import tilewright as tw
-from tilewright import progress
+from tilewright.support import progress
 
 SCRIPT = """
 import sys

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright import te
+from tilewright.lang import te
 from tilewright.schedule.region import span, unknown
 from tilewright.schedule.schedule import Schedule, ScheduleError
 from tilewright.tensor.analysis import reindex

@@ -9,10 +9,10 @@ import pytest
 
 import tilewright as tw
 from tilewright.cli import main
-from tilewright.errors import UsageError
 from tilewright.report.slow import reproducers
 from tilewright.schedule import rules
 from tilewright.schedule.rules import general
+from tilewright.support.errors import UsageError
 
 MODEL = """
 func.func @main(%x: tensor<64x64xf32> {tw.name = "secret input"}) -> (tensor<64x64xf32> {tw.name = "y"}) {

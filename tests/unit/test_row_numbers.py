@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import te
-from tilewright.compiler import compile_state
+from tilewright.driver.compiler import compile_state
+from tilewright.driver.kernels import fused_kernels
+from tilewright.lang import te
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.rules import schedule
 from tilewright.schedule.schedule import Schedule, ScheduleError
@@ -22,7 +23,6 @@ from tilewright.targets.cpu import CpuTarget
 from tilewright.targets.cpu.emit import emit
 from tilewright.targets.cpu.host import CpuDescription
 from tilewright.tune.space import Space
-from tilewright.tune.tasks import fused_kernels
 
 sys.path.insert(0, str(Path(__file__).parent))
 from narrow_machine import NARROW, has_avx2

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.compiler import compile_state
+from tilewright.driver.compiler import compile_state
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.targets.cpu import CpuTarget
 

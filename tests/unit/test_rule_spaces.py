@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tilewright import te
-from tilewright.program.build import pack_array
+from tilewright.driver.build_program import pack_array
+from tilewright.lang import te
 from tilewright.schedule.build import BuiltKernel
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.schedule import Schedule

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from tilewright import te
 from tilewright.cli import main
-from tilewright.errors import CompileError, UsageError
+from tilewright.lang import te
 from tilewright.schedule import rules
 from tilewright.schedule.schedule import Schedule, ScheduleError
+from tilewright.support.errors import CompileError, UsageError
 from tilewright.targets.cpu.host import CpuDescription
 
 MACHINE = CpuDescription("x86_64-unknown-linux-gnu", "x86-64-v3", ("avx2",), vector_bytes=32, vector_registers=16)

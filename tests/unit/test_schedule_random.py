@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from torch_mlir import ir
 
+from tilewright.driver.build_program import pack_array
 from tilewright.ir.context import use
 from tilewright.ir.graph import Graph
-from tilewright.program.build import pack_array
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.nest import reads, stores

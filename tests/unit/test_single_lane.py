@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tilewright import te
+from tilewright.lang import te
 from tilewright.schedule.build import BuiltKernel
 from tilewright.schedule.text import parse_nest
 from tilewright.targets.base import find

@@ -13,11 +13,11 @@ from onnx import TensorProto, helper
 
 import tilewright as tw
 from tilewright.cli import main
-from tilewright.errors import UsageError
 from tilewright.program.memory import lifetimes, live_bytes, picture, table
 from tilewright.program.order import best_order
 from tilewright.program.place import Block, place
 from tilewright.program.plan import Step, Value, plan_memory
+from tilewright.support.errors import UsageError
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
 

@@ -15,10 +15,10 @@ from onnx.reference import ReferenceEvaluator
 from torch_mlir import ir
 
 import tilewright as tw
-from tilewright.compiler import compile_state
+from tilewright.driver.build_program import pack_array
+from tilewright.driver.compiler import compile_state
 from tilewright.ir.context import use
 from tilewright.ir.types import type_of
-from tilewright.program.build import pack_array
 from tilewright.schedule.finish import finish
 from tilewright.schedule.inplace import inplace_pairs
 from tilewright.schedule.interpret import interpret_nest

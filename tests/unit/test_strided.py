@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import te
 from tilewright.ir.types import NUMPY
+from tilewright.lang import te
 from tilewright.schedule.rules import schedule
 from tilewright.schedule.text import parse_nest
 from tilewright.targets.cpu.emit import emit

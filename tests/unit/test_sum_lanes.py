@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright import te
-from tilewright.program.build import pack_array
+from tilewright.driver.build_program import pack_array
+from tilewright.lang import te
 from tilewright.schedule.build import BuiltKernel
 from tilewright.targets.base import find
 from tilewright.tune.space import Space

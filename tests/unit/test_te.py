@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import te
-from tilewright.errors import InputError, UsageError
+from tilewright.lang import te
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.schedule import ScheduleError
+from tilewright.support.errors import InputError, UsageError
 
 RNG = np.random.default_rng(0)
 

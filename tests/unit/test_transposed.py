@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.driver.kernels import fused_kernels
 from tilewright.ir.types import NUMPY
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.rules import schedule
 from tilewright.schedule.text import parse_nest
 from tilewright.targets.cpu.emit import emit
 from tilewright.targets.cpu.host import CpuDescription
-from tilewright.tune.tasks import fused_kernels
 
 
 def transpose(shape, permutation, dtype, extra=""):

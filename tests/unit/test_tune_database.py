@@ -8,9 +8,9 @@ import sqlite3
 
 import pytest
 
-from tilewright.errors import UsageError
-from tilewright.tune.database import Database, Machine, Measurement, Result
-from tilewright.tune.key import Key
+from tilewright.driver.kernel_key import Key
+from tilewright.driver.tuning_database import Database, Machine, Measurement, Result
+from tilewright.support.errors import UsageError
 
 HERE = Machine("cpu", "avx2", 2, "toolchain 1")
 

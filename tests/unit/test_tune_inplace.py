@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.options import Options
+from tilewright.driver.tuning_database import Database
+from tilewright.support.options import Options
 from tilewright.targets.base import find
 from tilewright.tune import inplace
-from tilewright.tune.database import Database
 from tilewright.tune.inplace import InModel
 from tilewright.tune.measure import Meter
 from tilewright.tune.tasks import extract_tasks

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import te
 from tilewright.cli.tune import _guided_by
-from tilewright.errors import UsageError
+from tilewright.lang import te
+from tilewright.support.errors import UsageError
 from tilewright.targets.cpu.host import CpuDescription
 from tilewright.tune.cost import HALF, CostModel
 from tilewright.tune.features import VERSION, features, names

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from tilewright import te
-from tilewright.options import Options
+from tilewright.driver.tuning_database import Database
+from tilewright.lang import te
+from tilewright.support.options import Options
 from tilewright.targets.base import find
 from tilewright.tune import quiet, tuner
-from tilewright.tune.database import Database
 from tilewright.tune.measure import Contest, Meter
 from tilewright.tune.tasks import task_of
 from tilewright.tune.tuner import Tuner

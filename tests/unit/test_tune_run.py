@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import te
-from tilewright.options import Options
+from tilewright.driver.kernel_key import kernel_key
+from tilewright.driver.tuning_database import Database, Result
+from tilewright.lang import te
 from tilewright.schedule.nest import For, Store, transform, transform_exprs
+from tilewright.support.options import Options
 from tilewright.targets.base import find
 from tilewright.tensor.expr import Const, Op, Var
-from tilewright.tune.database import Database, Result
-from tilewright.tune.key import kernel_key
 from tilewright.tune.measure import Meter, machine_of
 from tilewright.tune.recheck import recheck
 from tilewright.tune.space import Candidate, Space
@@ -166,9 +166,9 @@ def test_a_broken_database_does_not_stop_compilation(tmp_path, monkeypatch):
 TUNER = """
 import sys
 from tests_tune_kernel import small
-from tilewright.options import Options
+from tilewright.support.options import Options
 from tilewright.targets.base import find
-from tilewright.tune.database import Database
+from tilewright.driver.tuning_database import Database
 from tilewright.tune.measure import Meter, machine_of
 from tilewright.tune.recheck import recheck
 from tilewright.tune.tasks import task_of

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from tilewright import te
-from tilewright.errors import CompileError, UsageError
-from tilewright.options import Options
+from tilewright.driver.tuning_database import Database
+from tilewright.lang import te
+from tilewright.support.errors import CompileError, UsageError
+from tilewright.support.options import Options
 from tilewright.targets.base import find
-from tilewright.tune.database import Database
 from tilewright.tune.measure import Died, NoRunners
 from tilewright.tune.space import Space
 from tilewright.tune.station import Fleet, Lost, Station, connect

@@ -8,14 +8,14 @@ import random
 
 import pytest
 
-from tilewright import te
-from tilewright.errors import UsageError
+from tilewright.driver.kernel_key import kernel_key, nest_digest
+from tilewright.driver.tuning_database import Measurement
+from tilewright.lang import te
 from tilewright.schedule.decisions import freeze
+from tilewright.support.errors import UsageError
 from tilewright.targets.cpu.host import CpuDescription
 from tilewright.tune.cost import CostModel
-from tilewright.tune.database import Measurement
 from tilewright.tune.features import features, names
-from tilewright.tune.key import kernel_key, nest_digest
 from tilewright.tune.search import Search
 from tilewright.tune.space import Space, distance
 from tilewright.tune.tasks import Progress, next_task

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.errors import UsageError
+from tilewright.driver.kernel_key import layer_key
+from tilewright.driver.tuning_database import Database, Result
 from tilewright.graph.passes import parse_pipeline
 from tilewright.graph.winograd import Layer, choose
+from tilewright.support.errors import UsageError
 from tilewright.targets.base import find
 from tilewright.tune import recheck as recheck_module
-from tilewright.tune.database import Database, Result
-from tilewright.tune.key import layer_key
 from tilewright.tune.measure import machine_of
 from tilewright.tune.recheck import recheck
 from tilewright.tune.ways import Ways
@@ -95,7 +95,7 @@ def test_a_model_whose_calls_are_slower_is_taken_back(ways, monkeypatch):
 
 
 def test_all_ways_give_the_same_numbers(ways):
-    from tilewright.compiler import compile_state
+    from tilewright.driver.compiler import compile_state
 
     x = np.random.default_rng(0).standard_normal((1, 16, 8, 8)).astype(np.float32)
     found = []

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.compiler import compile_state
+from tilewright.driver.compiler import compile_state
+from tilewright.driver.kernels import fused_kernels
 from tilewright.schedule.rules import schedule
 from tilewright.targets.base import find
 from tilewright.targets.cpu import CpuTarget
 from tilewright.targets.cpu.host import CpuDescription
-from tilewright.tune.tasks import fused_kernels
 
 sys.path.insert(0, str(Path(__file__).parent))
 from narrow_machine import NARROW, has_avx2

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import progress
-from ..errors import TilewrightError, UsageError, printable
-from ..options import Options, parse_size
+from ..support import progress
+from ..support.errors import TilewrightError, UsageError, printable
+from ..support.options import Options, parse_size
 
 _debug = False
 #: 1 with --verbose, -1 with --quiet

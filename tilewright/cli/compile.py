@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from ..errors import UsageError, printable
-from . import app, data
+from ..support.errors import UsageError, printable
+from . import data
+from .app import app
 from .common import check_writable, note, refuse_options, table, with_compile_options
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="An ONNX file or MLIR text (.mlir).", show_default=False)]
@@ -83,7 +84,7 @@ def compile_command(
     """
     import tilewright as tw
 
-    from ..runtime.explain import size
+    from ..support.numbers import size
 
     if output is None and options["stop_after"] is None:
         raise UsageError("where should the package go?", stage="command line", hint="add -o model.tw")

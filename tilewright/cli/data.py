@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DTYPES
-from ..errors import CheckError, InputError, ModelError, UsageError
-from ..files import replacing
-from ..report.compare import largest_error, random_inputs
+from ..driver.compare import largest_error, random_inputs
+from ..support.dtypes import DTYPES
+from ..support.errors import CheckError, InputError, ModelError, UsageError
+from ..support.files import replacing
 
 __all__ = [
     "TOLERANCE",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from . import app
+from .app import app
 from .common import Debug, note, set_debug, table
 
 
@@ -65,7 +65,7 @@ def cache(
       tilewright cache packages --clear
     """
     from ..report import caches
-    from ..runtime.explain import size
+    from ..support.numbers import size
 
     set_debug(debug)
     chosen = caches.named(part) if part else [p for p in caches.PARTS if not (clear and p.precious)]

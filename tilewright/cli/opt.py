@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ModelError, UsageError
-from . import app
+from ..support.errors import ModelError, UsageError
+from .app import app
 from .common import check_writable, note, refuse_options, table, with_compile_options
 from .compile import IR_SUFFIXES, check_result, emit_ir, report_verified
 

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import UsageError
-from . import app, data
+from ..support.errors import UsageError
+from . import data
+from .app import app
 from .common import check_writable, note, table, with_compile_options
 from .compile import ModelOrPackage, Sha256, obtain
 
@@ -83,7 +84,7 @@ def profile(
 
 def measure_again(executable: Any) -> None:
     """Replace the ceilings that were kept for an executable's target and threads."""
-    from ..report.ceilings import ceilings
+    from ..schedule.ceilings import ceilings
     from ..targets import base
 
     package = getattr(executable, "package", None)

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import UsageError
-from . import app
+from ..support.errors import UsageError
+from .app import app
 from .common import note, with_compile_options
 from .compile import ModelOrPackage, obtain
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import UsageError
-from . import app
+from ..support.errors import UsageError
+from .app import app
 from .common import Debug, Shape, Target, Threads, check_writable, note, set_debug, shapes, table
 
 if TYPE_CHECKING:
-    from ..tune.database import Database, Row
+    from ..driver.tuning_database import Database, Row
     from ..tune.pretrained import Pretrained
     from ..tune.tuner import TuneReport
 
@@ -66,7 +66,7 @@ def tune_command(
       tilewright tune model.onnx --trials 500 --runners board:7070
       tilewright db list
     """
-    from ..tune.database import Database
+    from ..driver.tuning_database import Database
     from ..tune.pretrained import load
     from ..tune.tuner import tune
 
@@ -239,7 +239,7 @@ app.add_typer(db_app)
 
 
 def _existing(path: Path | None) -> Database:
-    from ..tune.database import Database
+    from ..driver.tuning_database import Database
 
     db = Database(path)
     if not db.path.is_file():
@@ -324,7 +324,7 @@ def db_import(
     db: Path_ = None,
 ) -> None:
     """Take over results from a JSON file; better ones that are here already stay."""
-    from ..tune.database import Database
+    from ..driver.tuning_database import Database
 
     try:
         data = json.loads(file.read_text(encoding="utf-8"))

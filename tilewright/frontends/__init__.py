@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from torch_mlir import ir
 
-from ..errors import UsageError
 from ..ir.context import BYTECODE
 from ..ir.graph import Graph
+from ..support.errors import UsageError
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from torch_mlir import ir
 from torch_mlir.dialects import arith
 
-from ..errors import ModelError, TilewrightError, UnsupportedError
 from ..ir.constants import ConstantTable
 from ..ir.context import BYTECODE, parse, run_passes, use
 from ..ir.graph import INLINE_ELEMENTS, Graph, from_dense
 from ..ir.types import type_of
+from ..support.errors import ModelError, TilewrightError, UnsupportedError
 from . import stablehlo
 from .mlir_text import checked, from_bytecode
 

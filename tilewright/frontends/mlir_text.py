@@ -10,8 +10,8 @@ import re
 import subprocess
 import sys
 
-from .. import children
-from ..errors import ModelError
+from ..support import children
+from ..support.errors import ModelError
 
 #: brackets inside of each other, of all kinds together (real models have about twenty)
 MAX_NESTING = 256

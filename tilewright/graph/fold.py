@@ -11,7 +11,7 @@ from ..ir import dialect
 from ..ir.context import use
 from ..ir.graph import Graph
 from ..ir.types import type_of
-from ..pages import release_pages
+from ..support.huge_pages import release_pages
 from .interpret import evaluate
 from .passes import PassReport, register
 from .rewrite import defined_by, drop_unused_constants, erase_dead, names, replace

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from torch_mlir import ir
 
-from ..errors import CompileError, InputError
 from ..ir import dialect
 from ..ir.context import use
 from ..ir.graph import Graph
 from ..ir.types import DTYPES, Type, is_float, numpy_dtype
+from ..support.errors import CompileError, InputError
 from .rewrite import names
 
 #: attributes that name the dtype of a result

@@ -28,10 +28,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, Union, get_args, get_origin, runtime_checkable
 
-from ..budget import check_time
-from ..errors import UsageError
 from ..ir.context import context, run_passes
 from ..ir.graph import Graph
+from ..support.budget import check_time
+from ..support.errors import UsageError
 
 #: what a pass did: a few counts by name, for logs and tests
 PassReport = dict[str, int]

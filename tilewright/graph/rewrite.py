@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from torch_mlir import ir
 
-from ..errors import CompileError
 from ..ir import dialect
 from ..ir.context import use
 from ..ir.graph import Graph
 from ..ir.types import numpy_dtype, type_of
 from ..ops.common import Elementwise
+from ..support.errors import CompileError
 
 Pattern = Callable[["Rewriter", ir.Operation], Any]
 

@@ -10,7 +10,7 @@ from torch_mlir import ir
 
 from ..ir import dialect
 from ..ir.types import INTS, NUMPY, is_float, is_unsigned, type_of
-from ..narrow import NARROW
+from ..support.sub_byte import NARROW
 from .rewrite import Rewriter, defined_by, dtype, either_order, has_one_use, pattern, shape, static
 
 #: operators whose operands may change places

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from torch_mlir import ir
 
-from ..errors import CompileError, InputError, OpError
 from ..ir import dialect
 from ..ir.context import use
 from ..ir.graph import Graph
 from ..ir.types import Type, type_of
+from ..support.errors import CompileError, InputError, OpError
 from .passes import PassReport, register
 from .rewrite import names
 

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from torch_mlir import ir
 
-from ..errors import UsageError
 from ..ir import dialect
 from ..ir.graph import Graph
 from ..ir.types import type_of
 from ..ops.winograd import TRANSFORM, WEIGHT, transform_weights
+from ..support.errors import UsageError
 from .passes import PassReport, register
 from .rewrite import Rewriter, pattern, rewrite, shape, static
 

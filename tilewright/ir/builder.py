@@ -17,7 +17,7 @@ import numpy as np
 from torch_mlir import ir
 from torch_mlir.dialects import arith, linalg, math, tensor
 
-from ..narrow import NARROW, decode_scalar, encode, encode_scalar
+from ..support.sub_byte import NARROW, decode_scalar, encode, encode_scalar
 from .types import Type, element_type, is_float, is_unsigned, signless
 
 

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from ..errors import ModelError
-from ..files import replacing
-from ..mapped import MappedFile, map_file
-from ..pages import release_pages
+from ..support.errors import ModelError
+from ..support.files import replacing
+from ..support.huge_pages import release_pages
+from ..support.mapped_file import MappedFile, map_file
 from .types import NUMPY, dtype_of
 
 MAGIC = b"TWCONST1"

@@ -15,7 +15,8 @@ from types import ModuleType
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo
 
-from ..forks import wait_for
+from ..support import providers
+from ..support.forks import wait_for
 
 #: how MLIR's bytecode begins
 BYTECODE = b"ML\xefR"
@@ -28,9 +29,9 @@ def context() -> ir.Context:
     """The shared context, with the `tw` dialect and all operators of `tilewright.ops` loaded."""
     global _context
     if _context is None:
-        import tilewright.ops  # noqa: F401  (registers every operator class)
-
         from . import dialect
+
+        providers.ask("operators")  # registers every operator class
 
         with _lock:
             if _context is None:
@@ -61,7 +62,7 @@ def use(location: ir.Location | None = None):
 
 def parse(text: str | bytes, source: str = "<text>") -> ir.Module:
     """Parse and verify MLIR text (or bytecode); ModelError with MLIR's own diagnostics if it is not valid."""
-    from ..errors import ModelError
+    from ..support.errors import ModelError
 
     ctx = context()
     with ctx:
@@ -88,7 +89,7 @@ def run_passes(module: ir.Module, pipeline: str, *, stage: str = "mlir") -> None
     """Run a textual MLIR pass pipeline on a module in place; CompileError carries MLIR's diagnostics."""
     from torch_mlir.passmanager import PassManager
 
-    from ..errors import CompileError, UsageError
+    from ..support.errors import CompileError, UsageError
 
     with context():
         try:

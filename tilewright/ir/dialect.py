@@ -34,7 +34,7 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import ext
 
-from ..errors import CompileError, OpError
+from ..support.errors import CompileError, OpError
 from .types import Type, type_of
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from torch_mlir import ir
 
-from ..errors import ModelError
+from ..support.errors import ModelError
 from . import dialect
 from .constants import ConstantTable
 from .context import parse, use

@@ -14,8 +14,8 @@ from math import prod
 import numpy as np
 from torch_mlir import ir
 
-from ..dtypes import DTYPES, NUMPY
-from ..narrow import NARROW
+from ..support.dtypes import DTYPES, NUMPY
+from ..support.sub_byte import NARROW
 
 FLOATS = ("f64", "f32", "f16", "bf16")
 UNSIGNED = ("ui64", "ui32", "ui16", "ui8")

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from ..errors import OpError
 from ..ir.types import is_float
+from ..support.errors import OpError
 from .common import Binary, Elementwise, Unary, in_wide
 from .math import erf
 

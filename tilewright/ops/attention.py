@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import OpError
 from ..ir.dialect import Operator
+from ..support.errors import OpError
 from .common import broadcast_shapes, fits, need, same_dtype, wide, widen
 from .nn import softmax
 

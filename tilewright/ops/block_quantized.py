@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import OpError
 from ..ir.dialect import Operator
 from ..ir.types import Type
+from ..support.errors import OpError
 from .common import need, need_shape
 
 #: bits of a weight

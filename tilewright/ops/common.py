@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OpError
 from ..ir.dialect import Operator
 from ..ir.types import FLOATS, INTS, NUMPY, Type
-from ..narrow import NARROW
+from ..support.errors import OpError
+from ..support.sub_byte import NARROW
 
 Shape = tuple[int | None, ...]
 

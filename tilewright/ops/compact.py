@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import OpError
 from ..ir.dialect import Operator
 from ..ir.types import Type
-from ..runtime import host
+from ..support import host_operators as host
+from ..support.errors import OpError
 
 
 def _filled(found: np.ndarray, size: int, axis: int) -> np.ndarray:

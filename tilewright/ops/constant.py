@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import OpError
 from ..ir.dialect import Operator
+from ..support.errors import OpError
 
 
 class Constant(Operator):

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OpError
 from ..ir.dialect import Operator
 from ..ir.types import Type
+from ..support.errors import OpError
 from .common import in_result, in_wide, need, need_factors, need_shape, per_channel, same_dtype, wide
 from .norm import channel_axis
 

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from ..errors import OpError
 from ..ir.dialect import Operator
 from ..ir.types import NUMPY, Type, is_float
+from ..support.errors import OpError
 from .common import axis_of, fits, need, need_shape, same_dtype, wide, widen
 from .reduce import highest, lowest
 

@@ -13,9 +13,9 @@ from math import prod
 
 import numpy as np
 
-from ..errors import OpError
 from ..ir.dialect import Operator
 from ..ir.types import NUMPY, Type
+from ..support.errors import OpError
 from .common import Elementwise, Unary, axes_of, broadcast_shapes, need_shape
 from .conv import convolve, convolve_numpy, spatial, with_channels
 from .norm import channel_axis

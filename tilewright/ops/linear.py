@@ -6,8 +6,8 @@ import string
 
 import numpy as np
 
-from ..errors import OpError
 from ..ir.dialect import Operator
+from ..support.errors import OpError
 from .common import broadcast_shapes, in_result, in_wide, need, need_factors, same_dtype, wide
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import OpError
 from ..ir.types import NUMPY, is_float, is_unsigned, itemsize
-from ..narrow import NARROW, ROUND_MODES, decode, encode
+from ..support.errors import OpError
+from ..support.sub_byte import NARROW, ROUND_MODES, decode, encode
 from .common import KINDS, Binary, Elementwise, Unary, need, same_dtype
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import OpError
 from ..ir.dialect import Operator
+from ..support.errors import OpError
 from .common import average, axis_of, in_wide, need, need_shape, per_channel, same_dtype, total, wide
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OpError
 from ..ir.dialect import Operator
 from ..ir.types import NUMPY, Type, is_float
+from ..support.errors import OpError
 from .common import in_wide, need, wide, wide_body
 from .conv import spatial, with_channels
 from .norm import channel_axis

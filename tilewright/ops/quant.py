@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import narrow
-from ..errors import OpError
 from ..ir.dialect import Operator
 from ..ir.types import NUMPY
+from ..support import sub_byte as narrow
+from ..support.errors import OpError
 from .common import KINDS, axis_of, fits, need, same_dtype, wide
 
 

@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 
-from ..errors import OpError
 from ..ir.dialect import Operator
 from ..ir.types import NUMPY, Type
+from ..support.errors import OpError
 
 KINDS = ("uniform", "normal")
 #: keys are numbers of runs: this spreads them over all bits (odd, so that no two become one)

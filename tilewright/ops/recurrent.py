@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import OpError
 from ..ir.dialect import Operator
 from ..ir.types import Type
+from ..support.errors import OpError
 from .common import need, need_shape, same_dtype
 
 #: activation -> f(x, alpha, beta)

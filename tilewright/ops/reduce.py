@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import OpError
 from ..ir.dialect import Operator
 from ..ir.types import NUMPY, Type, is_float
+from ..support.errors import OpError
 from .common import axes_of, axis_of, need, total, wide, widen
 
 

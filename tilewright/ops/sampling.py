@@ -11,9 +11,9 @@ import math
 
 import numpy as np
 
-from ..errors import OpError
 from ..ir.dialect import Operator
 from ..ir.types import Type
+from ..support.errors import OpError
 from .common import need, need_shape, same_dtype, wide
 
 CUBIC = -0.75

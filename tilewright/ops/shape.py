@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from ..errors import OpError
 from ..ir.dialect import Operator
 from ..ir.types import Type, is_float
+from ..support.errors import OpError
 from .common import axis_of, broadcast_shapes, same_dtype
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import OpError
 from ..ir.dialect import Operator
 from ..ir.types import Type
+from ..support.errors import OpError
 from .common import need, need_shape, same_dtype
 
 #: bits of `test`: go to `yes` where the feature is less than, equal to, greater than the split, or is NaN

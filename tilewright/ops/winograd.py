@@ -17,8 +17,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..errors import OpError
 from ..ir.dialect import Operator
+from ..support.errors import OpError
 from .common import need, same_dtype
 
 #: the points at which the polynomials are evaluated (infinity comes last), by m. Pairs +a, -a share their sums. For

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from ..errors import UsageError
+from ..support.errors import UsageError
 from .program import COPY, Program
 
 

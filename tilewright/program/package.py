@@ -28,11 +28,11 @@ from typing import IO, Any
 import numpy as np
 
 from .. import __version__
-from ..errors import PackageError, UsageError
-from ..files import replacing
-from ..limits import usable_cores
-from ..mapped import MappedFile, map_file
-from ..mapped import check as check_files
+from ..support.errors import PackageError, UsageError
+from ..support.files import replacing
+from ..support.limits import usable_cores
+from ..support.mapped_file import MappedFile, map_file
+from ..support.mapped_file import check as check_files
 from .program import ALIGN, Program, align_up
 
 MAGIC = b"\x93TILEWR\n"

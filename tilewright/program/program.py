@@ -20,10 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import NUMPY
+from ..support.aligned import ALIGN as ALIGN
+from ..support.dtypes import NUMPY
 
-#: the arena, the constants, the scratch and all but small outputs that we allocate begin at a multiple of this
-ALIGN = 64
 SPACES = ("input", "output", "constant", "arena")
 #: the symbol of a call that copies its first argument to its second
 COPY = "tw.copy"
@@ -35,7 +34,7 @@ def align_up(size: int, to: int = ALIGN) -> int:
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Name, shape and dtype (a string of `tilewright.dtypes`) of an input, output or constant.
+    """Name, shape and dtype (a string of `tilewright.support.dtypes`) of an input, output or constant.
 
     >>> t = TensorInfo("x", (2, 3), "f16")
     >>> t.nbytes, t.numpy_dtype, str(t)

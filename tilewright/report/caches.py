@@ -8,8 +8,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import UsageError
-from ..options import get
+from ..support.errors import UsageError
+from ..support.options import get
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from .. import limits, options
-from ..errors import TilewrightError
+from ..support import limits, options
+from ..support.errors import TilewrightError
 
 NEEDED = ("numpy", "onnx", "ml_dtypes", "llvmlite", "torch_mlir", "typer", "rich")
 OPTIONAL = {

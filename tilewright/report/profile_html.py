@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import __version__
-from ..runtime.explain import why_slow
+from .explain import why_slow
 from .page_style import SCRIPT, STYLE
 from .profile_text import disturbance, names, number, percent, seconds, summary
 
 if TYPE_CHECKING:
-    from .profile import Entry, Profile
+    from ..runtime.profile import Entry, Profile
 
 #: rules with a colour of their own, those that take most of the time; the others share one
 COLOURS = 9

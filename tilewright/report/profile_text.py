@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..runtime.explain import why_slow
+from .explain import why_slow
 
 if TYPE_CHECKING:
-    from .profile import Entry, Profile
+    from ..runtime.profile import Entry, Profile
 
 HEADINGS = (
     *("kernel", "calls", "time", "spread", "share", "GFLOP/s", "GB/s", "FLOP/B", "roofline", "limit", "balance"),
@@ -50,7 +50,7 @@ def percent(value: float | None) -> str:
 def names(entry: Entry, length: int = _NAMES) -> str:
     """The source nodes of an entry, cut to a length.
 
-    >>> from tilewright.report.profile import Entry
+    >>> from tilewright.runtime.profile import Entry
     >>> names(Entry("k", ("/a/MatMul", "/b/MatMul"), "", "", 0, 0, 0, 0), 12)
     '/a/MatMul +1'
     """
@@ -87,9 +87,9 @@ def rows(profile: Profile, top: int | None = None, calls: bool = False) -> list[
     shown, rest = (entries, []) if top is None or top >= len(entries) else (entries[:top], entries[top:])
     table = [row(e) for e in shown]
     if rest:
-        from .profile import _together
+        from ..runtime.profile import together
 
-        others = list(row(_together(rest)))
+        others = list(row(together(rest)))
         others[0], others[9], others[11], others[12] = f"{len(rest)} others", "", "", ""
         table.append(tuple(others))
     return [*table, row(profile.total)]

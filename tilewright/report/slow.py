@@ -13,11 +13,11 @@ from typing import Any
 
 from torch_mlir import ir
 
-from ..errors import UsageError
 from ..ir.context import parse, use
 from ..ir.graph import Graph
 from ..program.package import Package
-from ..runtime.explain import why_slow
+from ..support.errors import UsageError
+from .explain import why_slow
 
 #: what constants hold: no weight, and nothing that could be an index beyond a tensor
 _FILL = {"f": "1.0e-02", "b": "1.0e-02", "i": "0"}

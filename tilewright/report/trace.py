@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import UsageError
+from ..support.errors import UsageError
 
 if TYPE_CHECKING:
-    from .profile import Entry, Profile
+    from ..runtime.profile import Entry, Profile
 
 _PROCESS = 1
 

@@ -9,25 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DTYPES
-from ..errors import InputError, TilewrightError
-from ..pages import copy_released
-from ..program.program import ALIGN, TensorInfo
+from ..program.program import TensorInfo
+from ..support.aligned import ALIGN, address, uninitialized
+from ..support.dtypes import DTYPES
+from ..support.errors import InputError
 
 #: outputs of fewer bytes begin where NumPy has them begin
 SMALL = 16 << 10
-_BYTE = np.dtype(np.uint8)
-
-
-def aligned_empty(nbytes: int, align: int = ALIGN) -> np.ndarray:
-    """Uninitialized bytes whose address is a multiple of `align`; the pages are not touched.
-
-    >>> aligned_empty(100).ctypes.data % 64, aligned_empty(100).shape
-    (0, (100,))
-    """
-    raw = _bytes(nbytes + align)
-    start = -raw.ctypes.data % align
-    return raw[start : start + nbytes]
+_CHAR = ctypes.c_char
 
 
 def maker(info: TensorInfo) -> Callable[[], np.ndarray]:
@@ -38,37 +27,10 @@ def maker(info: TensorInfo) -> Callable[[], np.ndarray]:
         return partial(np.empty, shape, dtype)
 
     def make() -> np.ndarray:
-        raw = _bytes(size)
-        return np.ndarray(shape, dtype, raw, -ctypes.addressof(_byte.from_buffer(raw)) % ALIGN)  # type: ignore[arg-type]
+        raw = uninitialized(size)
+        return np.ndarray(shape, dtype, raw, -ctypes.addressof(_CHAR.from_buffer(raw)) % ALIGN)  # type: ignore[arg-type]
 
     return make
-
-
-def _bytes(size: int) -> np.ndarray:
-    try:
-        return np.empty(size, _BYTE)
-    except MemoryError:
-        raise TilewrightError(f"a run needs {size:,} bytes at once, which this machine does not have") from None
-
-
-def aligned_copy(array: np.ndarray) -> np.ndarray:
-    """The array itself if it is C-contiguous and aligned to 64 bytes, else such a copy."""
-    if array.flags.c_contiguous and address(array) % ALIGN == 0:
-        return array
-    new = aligned_empty(array.nbytes).view(array.dtype).reshape(array.shape)
-    copy_released(array, new)
-    return new
-
-
-def address(array: np.ndarray) -> int:
-    """The address of an array's first element."""
-    try:
-        return ctypes.addressof(_byte.from_buffer(array))  # type: ignore[arg-type]  # a third of the time of what follows
-    except (TypeError, ValueError, BufferError):  # read-only, empty, or of a dtype that has no buffer
-        return array.__array_interface__["data"][0]
-
-
-_byte = ctypes.c_char
 
 
 # ---- arguments of a call ----

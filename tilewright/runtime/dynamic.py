@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..dtypes import DTYPES, NUMPY
-from ..errors import InputError, UsageError
+from ..support.aligned import address, aligned_copy
+from ..support.dtypes import DTYPES, NUMPY
+from ..support.errors import InputError, UsageError
+from ..support.numbers import size
 from . import arrays
 from .executable import Executable, Memory
-from .explain import size
 from .staged import Frame, Part, Source, Stage, Staged, Times
 
 if TYPE_CHECKING:
-    from ..report.profile import Profile
+    from .profile import Profile
 
 log = logging.getLogger("tilewright")
 
@@ -77,19 +78,19 @@ class Pool:
     def share(self, name: str, array: np.ndarray) -> np.ndarray:
         """An array with this content, aligned; one that is there already if possible."""
         if array.nbytes < 256:
-            return arrays.aligned_copy(array)
+            return aligned_copy(array)
         key = (name, array.dtype, array.shape)
         known = [a for r in self._known.get(key, ()) if (a := r()) is not None]
         for other in known:
             if other is array or _same_bytes(other, array):
                 return other
-        array = arrays.aligned_copy(array)
+        array = aligned_copy(array)
         self._known[key] = [weakref.ref(a) for a in (*known, array)]
         return array
 
 
 def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
-    if arrays.address(a) == arrays.address(b):
+    if address(a) == address(b):
         return True
     x, y = (np.ascontiguousarray(v).reshape(-1).view(np.uint8) for v in (a, b))
     return all(np.array_equal(x[i : i + (1 << 20)], y[i : i + (1 << 20)]) for i in range(0, len(x), 1 << 20))
@@ -173,7 +174,7 @@ class DynamicExecutable:
     def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeats: int = 20) -> Profile:
         """Where the time of a run goes, as for an `Executable`: the native parts that run for these inputs, one after
         the other, and the operators on the host between them (``host.NonZero``, measured once). Without a timeline."""
-        from ..report.profile import check_repeats, joined
+        from .profile import check_repeats, joined
 
         check_repeats(repeats)
         times = Times(repeats)
@@ -264,7 +265,7 @@ class DynamicExecutable:
     def memory(self) -> Memory:
         """Of all parts there are now; weights that parts share count once."""
         parts = [p.executable for _, _, p in self.parts() if p.executable is not None]
-        weights = {arrays.address(a): a.nbytes for e in parts for a in e.package.constants}
+        weights = {address(a): a.nbytes for e in parts for a in e.package.constants}
         every = [e.memory for e in parts]
         return Memory(
             sum(weights.values()),
@@ -293,7 +294,7 @@ class DynamicExecutable:
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the model and the parts made so far to one file that `tilewright.load` reads."""
-        from ..program.dynamic_package import save
+        from .dynamic_package import save
 
         save(self, path)
 

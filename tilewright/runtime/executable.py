@@ -21,19 +21,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import UsageError
-from ..options import get
 from ..program.package import Package
 from ..program.program import TensorInfo
+from ..program.timeline import Stamps, Timeline
+from ..support import providers
+from ..support.aligned import address, aligned_copy
+from ..support.errors import UsageError
+from ..support.numbers import count
+from ..support.options import get
 from ..targets import base
 from . import arrays, indices, noise
-from .explain import count, explain, facts, page
 from .export import export
-from .timeline import Stamps, Timeline
 
 if TYPE_CHECKING:
-    from ..report.profile import Profile
-    from .dynamic import DynamicExecutable
+    from .profile import Profile
 
 #: runs of one executable at the same time, from several Python threads; each has its own arena and threads
 MAX_CONTEXTS = 8
@@ -75,7 +76,7 @@ class Executable:
         self._target.check(package.description)
         for i, constant in enumerate(package.constants):
             # Kernels rely on the alignment. One after the other: the memory of the copied ones can go at once.
-            package.constants[i] = arrays.aligned_copy(constant)
+            package.constants[i] = aligned_copy(constant)
         self._package = package
         program = package.program
         #: all that the program reads: the inputs, and the key of random numbers if it draws any (`noise`)
@@ -151,7 +152,7 @@ class Executable:
     def run_all(self, args: tuple, out: Any = None) -> list[np.ndarray]:
         """A call that gives all `results` and judges none of them."""
         given = self._bind(args)
-        pointers = [arrays.address(a) for a in given]
+        pointers = [address(a) for a in given]
         results, addresses = self._outputs(out, given, pointers)
         context = self._take()
         try:
@@ -178,7 +179,7 @@ class Executable:
 
             print(run.profile([x]))
         """
-        from ..report.profile import make_profile
+        from .profile import make_profile
 
         return make_profile(self, inputs, repeats)
 
@@ -198,7 +199,7 @@ class Executable:
         given = self._bind(arrays.spread(inputs))
         if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
             raise UsageError(f"the number of runs must be an integer of at least 1, not {runs!r}")
-        pointers = [arrays.address(a) for a in given]
+        pointers = [address(a) for a in given]
         results, addresses = self._outputs(None, given, pointers)  # the arrays must live until the last run
         with self._timed_lock:
             if self._timed is None:
@@ -237,9 +238,9 @@ class Executable:
         if out is not None:
             results, addresses = arrays.check_outputs(out, self.outputs, given, pointers)
             others = [make() for make in self._makers[len(results) :]]
-            return [*results, *others], [*addresses, *map(arrays.address, others)]
+            return [*results, *others], [*addresses, *map(address, others)]
         results = [make() for make in self._makers]
-        return results, [arrays.address(a) for a in results]
+        return results, [address(a) for a in results]
 
     def _take(self) -> base.Context:
         """A context nobody uses; a new one if there are not too many; else wait.
@@ -301,11 +302,11 @@ class Executable:
 
     def explain(self) -> str:
         """What was compiled, as text: inputs and outputs, the levels, the kernels, the memory."""
-        return explain(self._package, self.memory, self.threads)
+        return providers.ask("explain")(self._package, self.memory, self.threads)
 
     def facts(self) -> dict[str, Any]:
-        """What `explain` says, as JSON data; see `tilewright.runtime.explain.facts`."""
-        return facts(self._package, self.memory, self.threads)
+        """What `explain` says, as JSON data; see `tilewright.report.explain.facts`."""
+        return providers.ask("explain as data")(self._package, self.memory, self.threads)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the compiled model to one file that `tilewright.load` reads; UsageError if that is not possible."""
@@ -351,7 +352,7 @@ class Executable:
 
     def _repr_html_(self) -> str:
         """For notebooks: what it takes and gives, and its memory; the kernels unfold."""
-        return page(self._package, self.memory, self.threads)
+        return providers.ask("explain as a page")(self._package, self.memory, self.threads)
 
     def __repr__(self) -> str:
         inputs, outputs = ("; ".join(map(str, infos)) for infos in (self.inputs, self.outputs))
@@ -370,31 +371,3 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def load(
-    path: str | os.PathLike, *, threads: int | None = None, copy: bool = False, sha256: str | None = None
-) -> Executable | DynamicExecutable:
-    """Load a package that `save` wrote. Needs no model and no compilation, but for new shapes of dynamic models.
-
-    A package is native code that runs with your rights, like a program: load only what comes from where you trust. With
-    `sha256`, the hexadecimal SHA-256 of the file as it was made, other bytes are refused before anything of them is
-    used.
-
-    Weights stay in the file, memory-mapped, and processes share them. So a file in use must not be overwritten: write
-    another one and rename it over the old one (`save` does). With `copy`, and with `sha256`, the file is read into
-    memory and not used any more.
-
-    PackageError: not a package, damaged, not for this machine, or not the file with that `sha256`.
-
-        model = tw.load("model.tw", sha256="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")
-    """
-
-    def check(target: str, description: dict[str, Any]) -> None:
-        base.find(target).check(description)
-
-    from ..program.dynamic_package import load as load_dynamic
-    from ..program.package import open_package
-
-    file = open_package(path, copy=copy, sha256=sha256)
-    return load_dynamic(file, threads, check) or Executable(Package.load(file, check), threads)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import UsageError
 from ..program.memory import picture, table
 from ..program.package import Package
+from ..support.errors import UsageError
 from ..targets import base
 
 

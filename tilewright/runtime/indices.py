@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
+from ..support.errors import InputError
 
 #: names of outputs that begin so are such
 PREFIX = "tw.indices "

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from ..errors import PackageError
-from ..forks import wait_for
+from ..support import providers
+from ..support.errors import PackageError
+from ..support.forks import wait_for
 from .dynamic import Pool, StoredSource
 from .executable import Executable
 from .staged import Source
@@ -31,7 +32,7 @@ class LazySource:
 
     def build(self, graph: Any, body: str) -> Executable:
         if self._build is None:
-            from ..options import Options
+            from ..support.options import Options
 
             self._build = _compiler().builder(Options(**self.options, threads=self.threads), self.name, self.pool)
         return self._build(graph, body)
@@ -45,11 +46,10 @@ class LazySource:
 def _compiler() -> Any:
     try:
         with _importing:
-            from .. import dynamic
+            return providers.ask("specialization")
     except ImportError as e:
         raise PackageError(
             f"the model was not specialized for these shapes before it was saved, and the compiler does not load: {e}",
             stage="specialize",
             hint="install torch-mlir and onnx, or save the model after calling it (or `specialize`) with these shapes",
         ) from None
-    return dynamic

@@ -24,16 +24,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ..budget import limited
-from ..dtypes import NUMPY
-from ..errors import CompileError, ModelError
-from ..mapped import MappedFile
-from ..mapped import check as check_files
-from . import host
+from ..support import host_operators as host
+from ..support.budget import limited
+from ..support.dtypes import NUMPY
+from ..support.errors import CompileError, ModelError
+from ..support.mapped_file import MappedFile
+from ..support.mapped_file import check as check_files
 from .executable import Executable
 
 if TYPE_CHECKING:
-    from ..report.profile import Profile
+    from .profile import Profile
 
 #: held while anything is compiled: MLIR is not for several threads
 _compiling = threading.RLock()

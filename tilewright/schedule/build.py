@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from ..errors import CompileError, InputError, UsageError
-from .finish import finish
-from .nest import Nest
-
-if TYPE_CHECKING:
-    from ..targets.base import Target
-    from .schedule import Schedule
+from ..support import providers
 
 
 class Buildable:
     """What a finished schedule can do; a base of `Schedule`."""
 
-    target: str | Target = "cpu"
+    #: a target, or its name
+    target: Any = "cpu"
 
-    def build(self: Schedule, threads: int | None = None) -> BuiltKernel:  # type: ignore[misc]
-        """Native code of the schedule as it is now: a function of NumPy arrays.
+    def build(self, threads: int | None = None) -> Any:
+        """Native code of the schedule as it is now: a function of NumPy arrays (`driver.kernels.BuiltKernel`).
 
         `threads` is the number of threads it runs with (None: TILEWRIGHT_THREADS, else all usable cores). CompileError
         if the nest cannot be emitted.
@@ -36,115 +27,15 @@ class Buildable:
         >>> s.build(threads=1)(np.arange(8, dtype=np.float32))
         array([ 0.,  2.,  4.,  6.,  8., 10., 12., 14.], dtype=float32)
         """
-        return BuiltKernel(finish(self.nest()), _target(self), threads)
+        return providers.ask("build a kernel")(self, threads)
 
-    def source(self: Schedule, form: str = "mlir") -> str:  # type: ignore[misc]
+    def source(self, form: str = "mlir") -> str:
         """The code of the schedule as text: ``nest`` (finished), ``mlir``, ``ll`` (LLVM IR, optimized), ``asm`` or
         ``c``.
 
         UsageError for a form that the target does not have.
         """
-        nest = finish(self.nest())
-        if form == "nest":
-            return str(nest) + "\n"
-        target = _target(self)
-        forms = target.tuning().forms()  # type: ignore[attr-defined]
-        if form not in forms:
-            raise UsageError(
-                f"target {target.name} has no form {form!r}", stage="schedule", hint=f"forms: nest, {', '.join(forms)}"
-            )
-        return forms[form](nest, target.describe())
+        return providers.ask("source of a kernel")(self, form)
 
 
-def _target(s: Any) -> Target:
-    """The target of a schedule, given by name or as an object; UsageError if it cannot build single kernels."""
-    from ..targets.base import find
-
-    target = find(s.target) if isinstance(s.target, str) else s.target
-    if getattr(target, "tuning", None) is None:
-        raise UsageError(f"target {target.name} does not build single kernels", stage="schedule")
-    return target
-
-
-class BuiltKernel:
-    """A compiled kernel. Called with one array for each input it returns its result (a list if there are several).
-
-    Constant inputs that the schedule packs are packed in each call; `time` packs them before it measures.
-    """
-
-    def __init__(self, nest: Nest, target: Target, threads: int | None = None) -> None:
-        from ..program.package import Package
-        from ..program.program import BufferRef, Call, Program, TensorInfo
-        from ..runtime.executable import Executable
-
-        name = "kernel"
-        description = target.describe()
-        tuning = target.tuning()  # type: ignore[attr-defined]
-        (built,) = tuning.build({name: replace(nest, name=name)}, description, workers=1, timeout=600.0).values()
-        if isinstance(built, str):
-            raise CompileError(f"kernel {nest.name} cannot be compiled: {built}", stage="schedule")
-        self.nest, self.packs = nest, built.info.packs
-        infos = [TensorInfo(p.name, p.shape, p.dtype) for p in nest.params]
-        inputs = [i for i in infos if i.name not in nest.outputs]
-        outputs = [i for i in infos if i.name in nest.outputs]
-        refs, counts = [], {"input": 0, "output": 0}
-        for info in infos:
-            space = "output" if info.name in nest.outputs else "input"
-            refs.append(BufferRef(space, counts[space], 0, info.nbytes))
-            counts[space] += 1
-        writes = tuple(i for i, p in enumerate(infos) if p.name in nest.outputs)
-        # twice for `time`: in between all threads wait for each other
-        call = Call(name, tuple(refs), writes, (), built.info.parallel, None, built.info.pieces)
-        self._parts = []
-        for calls in ((call,), (call, call)):
-            program = Program(tuple(inputs), tuple(outputs), (), calls, scratch_size=built.info.scratch)
-            objects = target.link(program, {name: built.data}, description)
-            package = Package(target.name, description.to_json(), program, objects, [])
-            self._parts.append(Executable(package, threads))
-
-    @property
-    def executable(self) -> Any:
-        """The `Executable` that runs the kernel once."""
-        return self._parts[0]
-
-    def __call__(self, *arrays: Any) -> Any:
-        """The result for these inputs, in the order of the kernel's parameters; InputError says what does not fit."""
-        results = self.executable(*self._packed(arrays))
-        return results[0] if len(results) == 1 else results
-
-    def time(self, *arrays: Any, seconds: float = 0.3) -> float:
-        """Seconds of one call, without what Python takes: the mean of the fastest third of as many runs as fit into
-        `seconds`.
-
-        Without arrays the inputs are random.
-        """
-        import time
-
-        from ..report.compare import random_inputs
-
-        executable = self._parts[1]
-        if not arrays:
-            made = random_inputs([(i.name, i.shape, i.numpy_dtype) for i in executable.inputs], 0)
-            given: Sequence[Any] = list(made.values())
-        else:
-            given = self._packed(arrays)
-        taken: list[float] = []
-        end = time.perf_counter() + seconds
-        while not taken or time.perf_counter() < end:
-            taken += executable.time_calls(given, runs=3, warm=False)[:, 1].tolist()
-        taken.sort()
-        return float(np.mean(taken[: max(1, len(taken) // 3)]))
-
-    def _packed(self, arrays: Sequence[Any]) -> list[Any]:
-        from ..program.build import pack_array
-
-        names = [p.name for p in self.nest.params if p.name not in self.nest.outputs]
-        if len(arrays) != len(names):
-            raise InputError(
-                f"the kernel takes {len(names)} arrays ({', '.join(names)}), not {len(arrays)}", stage="run"
-            )
-        packs = {self.nest.params[i].name: p for i, p in self.packs.items()}
-        return [pack_array(np.asarray(a), packs[n]) if n in packs else a for n, a in zip(names, arrays, strict=True)]
-
-
-__all__ = ["Buildable", "BuiltKernel"]
+__all__ = ["Buildable"]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf, prod
 
-from ..dtypes import NUMPY
+from ..support.dtypes import NUMPY
 from ..tensor.expr import CASTS, COMBINERS, Const, Expr, Load, Op, Var, bounds, const_value, linear, variables, walk
 from ..tensor.expr import children as operands
 from ..tensor.kernel import Kernel, Stage

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from ..errors import TilewrightError
+from ..support.errors import TilewrightError
 from ..tensor.evaluate import NUMPY, evaluate
 from ..tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, bounds, children, variables, walk
 from .nest import Alloc, For, If, Nest, Seq, Stmt, Store, stores, walk_stmts, writes
@@ -40,7 +40,7 @@ def interpret_nest(nest: Nest, arrays: dict[str, np.ndarray]) -> dict[str, np.nd
     Args:
         nest: any nest, with or without decomposed reductions.
         arrays: for each input parameter an array of its shape and of the NumPy type of its dtype
-            (`tensor.evaluate.NUMPY`); packed parameters in their packed layout (`program.build.pack_array`).
+            (`tensor.evaluate.NUMPY`); packed parameters in their packed layout (`driver.build_program.pack_array`).
 
     Raises NestError for arrays that do not fit, accesses out of bounds, reads of elements that were never written,
     elements of results left unwritten, and iterations of parallel loops that depend on each other.

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from ..errors import TilewrightError
+from ..support.errors import TilewrightError
 from ..tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Target, Var
 from ..tensor.predicates import CMPF, CMPI
 from .nest import KINDS, Alloc, For, If, Nest, Pack, Seq, Stmt, Store

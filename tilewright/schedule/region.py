@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from math import gcd, prod
 
-from ..errors import CompileError
+from ..support.errors import CompileError
 from ..tensor.expr import (
     Buffer,
     Const,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from torch_mlir import ir
 
-from ..dtypes import NUMPY
 from ..ir.context import use
 from ..ir.graph import Graph
+from ..support.dtypes import NUMPY
 from ..tensor.divide import divisions
 from ..tensor.read import read_kernel
 from .machine import Machine

@@ -14,14 +14,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-from ..errors import UsageError
+from ..support.errors import UsageError
 from ..tensor.expr import Const, Expr, Op, Var, floordiv, minimum, mod
 from ..tensor.kernel import Kernel
-
-if TYPE_CHECKING:
-    from .schedule import Schedule
 
 _INFIX: dict[type, Callable[[Expr, Expr], Expr]] = {
     ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
@@ -29,6 +26,8 @@ _INFIX: dict[type, Callable[[Expr, Expr], Expr]] = {
 }  # fmt: skip
 
 
+#: a `schedule.schedule.Schedule`, which this file does not know: schedules have traces
+S = TypeVar("S", bound=Any)
 _MAKES = "# makes "
 
 
@@ -63,12 +62,12 @@ class Trace(list):
         return "\n".join([*head, *map(str, self)]) + "\n"
 
 
-def format_trace(s: Schedule) -> str:
+def format_trace(s: Any) -> str:
     """The trace of a schedule as text."""
     return str(s.trace)
 
 
-def replay(s: Schedule, text: str) -> Schedule:
+def replay(s: S, text: str) -> S:
     """Apply a trace to a fresh schedule, and return it.
 
     UsageError if the text is no trace or the kernel has another form; ScheduleError if a step is not legal on this

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from ..dtypes import NUMPY
+from ..support.dtypes import NUMPY
 from ..tensor.expr import CASTS, Buffer, Expr, Load, Op, Target, Var, bounds, variables, walk
 from ..tensor.kernel import Kernel
 from .nest import For, Nest, Stmt, Store, children

@@ -20,14 +20,14 @@ from functools import lru_cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from ..errors import UsageError
+from ..support.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from ..program.package import Package
     from ..program.program import Program
-    from ..runtime.timeline import Stamps
+    from ..program.timeline import Stamps
 
 ENTRY_POINTS = "tilewright.targets"
 
@@ -47,7 +47,7 @@ class TargetStage:
 
 @dataclass(frozen=True)
 class Built:
-    """A kernel that was built alone: its object, and what a program must know of it (`program.build.KernelInfo`)."""
+    """A kernel that was built alone: its object, and what a program must know of it (`codegen.kernel_info`)."""
 
     data: bytes
     info: Any
@@ -202,3 +202,8 @@ def find(name: str) -> Target:
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UsageError(f"unknown target {name!r}", hint=f"{hint}targets: {', '.join(sorted(known))}")
     return known[name]
+
+
+def of(target: Target | str) -> Target:
+    """A target, or the one of that name."""
+    return find(target) if isinstance(target, str) else target

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch_mlir import ir
 
-from ..errors import CompileError
+from ..support.errors import CompileError
 
 
 def affine(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from tilewright.errors import CompileError
+from tilewright.support.errors import CompileError
 from tilewright.tensor.expr import Const, Expr, Load, Op, Var, children
 
 NUMPY: dict[str, np.dtype] = {

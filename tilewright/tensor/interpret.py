@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from torch_mlir import ir
 
-from ..errors import CompileError
 from ..ir import dialect
 from ..ir.context import use
 from ..ir.types import FLOATS, NUMPY, is_unsigned, type_of
+from ..support.errors import CompileError
 from .affine import affine
 from .evaluate import evaluate
 from .expr import Const, Expr, Load, Op, Var

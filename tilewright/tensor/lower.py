@@ -14,13 +14,13 @@ import numpy as np
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
-from ..errors import CompileError, OpError, TilewrightError, UnsupportedError
 from ..ir import dialect
 from ..ir.builder import Builder, Tensor
 from ..ir.context import use
 from ..ir.graph import Graph, from_dense
 from ..ir.types import Type, type_of
-from ..narrow import NARROW
+from ..support.errors import CompileError, OpError, TilewrightError, UnsupportedError
+from ..support.sub_byte import NARROW
 
 
 def lower(graph: Graph, direct: frozenset[str] = frozenset()) -> Graph:

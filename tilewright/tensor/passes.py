@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ..graph.passes import PassReport, register
 from ..ir.graph import Graph
+from ..support import providers
 from .fold_constants import fold_constants
 from .fuse import fuse
 from .lower import lower
@@ -27,9 +28,8 @@ class Lower:
     decompose: bool = False
 
     def run(self, graph: Graph) -> PassReport | None:
-        from ..schedule.rules import direct_operators  # which operators those are is known one level down
-
-        graph.module = lower(graph, frozenset() if self.decompose else direct_operators()).module
+        native = frozenset() if self.decompose else providers.ask("operators with loop nests")()
+        graph.module = lower(graph, native).module
         return None
 
 
@@ -60,8 +60,7 @@ class Fuse:
     """
 
     def run(self, graph: Graph) -> PassReport | None:
-        from ..schedule.rules import reuses, writes_once
-
-        fused, report = fuse(graph, writes_once(), reuses=reuses())
+        writes_once, reuses = (providers.ask(f"operators that {what}")() for what in ("write once", "reuse"))
+        fused, report = fuse(graph, writes_once, reuses=reuses)
         graph.module = fused.module
         return {"operations": report.operations, "kernels": report.kernels}

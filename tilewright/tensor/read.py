@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from torch_mlir import ir
 
-from ..errors import CompileError
 from ..ir.types import type_of
+from ..support.errors import CompileError
 from .affine import affine
 from .expr import Buffer, Const, Expr, Load, Op, Target, Var, floordiv, map_loads, mod, simplify_node, transform
 from .kernel import Kernel, Opaque, Stage

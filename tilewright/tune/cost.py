@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import UsageError
+from ..support.errors import UsageError
 
 if TYPE_CHECKING:
     from .pretrained import Pretrained

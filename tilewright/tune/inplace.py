@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import TilewrightError
+from ..driver.kernel_key import kernel_key
+from ..driver.tuning_database import Database, Result
 from ..schedule.trace import format_trace
-from .database import Database, Result
-from .key import kernel_key
+from ..support.errors import TilewrightError
 from .measure import Died
 from .recheck import by_round, using
 from .space import Candidate
@@ -52,7 +52,7 @@ class InModel:
     def run(self, deadline: float, most: int | None = None) -> None:
         """Race what has not raced yet, the most promising first, until the (monotonic) deadline or `most` races were
         made; then keep what wins again in a last race. At least one race is made."""
-        from ..compiler import compile_state
+        from ..driver.compiler import compile_state
 
         with tempfile.TemporaryDirectory() as folder:
             self.scratch = Path(folder)
@@ -104,7 +104,7 @@ class InModel:
 
     def _race(self, plain: Any, group: dict[int, Candidate]) -> None:
         """Run the model with a candidate of each task beside the untuned one, and learn from it."""
-        from ..compiler import compile_state
+        from ..driver.compiler import compile_state
 
         begin, tuner = time.monotonic(), self.tuner
         database = Database(self.scratch / f"{len(list(self.scratch.iterdir()))}.sqlite")
@@ -138,7 +138,7 @@ class InModel:
 
         How fast a kernel is depends on where its memory happens to lie: one that is slow in one executable of the
         untuned model would let every candidate win."""
-        from ..compiler import compile_state
+        from ..driver.compiler import compile_state
 
         before = {i: len(self.ratios[i, c.digest]) for i, c in group.items()}
         _, plain = compile_state(self.source, **{**self.options, "tuned": False})

@@ -21,10 +21,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from .. import children
-from ..errors import CompileError, UsageError
+from ..driver.tuning_database import Machine
+from ..support import children
+from ..support.errors import CompileError, UsageError
 from ..targets.base import Built, Target, Tuning
-from .database import Machine
 from .runner import Answer, Request, Subject, Timing, read_message, write_message
 from .space import Candidate
 

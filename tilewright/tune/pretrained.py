@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UsageError
+from ..support.errors import UsageError
 from .cost import require
 from .features import VERSION, names
 

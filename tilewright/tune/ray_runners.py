@@ -13,7 +13,7 @@ import contextlib
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from ..errors import UsageError
+from ..support.errors import UsageError
 from .station import Lost
 
 #: seconds for the answer to a request, and for an actor to start

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from .database import Database, Machine
-from .key import kernel_key, layer_key
+from ..driver.kernel_key import kernel_key, layer_key
+from ..driver.tuning_database import Database, Machine
 
 #: rounds of both models (more of a fast one, as many as fit into so many seconds), runs of each in a round, and how
 #: often results of single kernels may be taken back
@@ -56,7 +56,7 @@ class Pair:
 
     @staticmethod
     def made(source: Any, options: dict[str, Any], stack: contextlib.ExitStack) -> Pair:
-        from ..compiler import compile_state
+        from ..driver.compiler import compile_state
 
         _, plain = compile_state(source, **{**options, "tuned": False, "ways": {}})
         stack.callback(plain.close)
@@ -165,7 +165,7 @@ def seconds_a_call(executable: Any, inputs: list[Any], seconds: float) -> float:
 
 
 def inputs_of(executable: Any) -> list[Any]:
-    from ..report.compare import random_inputs
+    from ..driver.compare import random_inputs
 
     made = random_inputs([(i.name, i.shape, i.numpy_dtype) for i in executable.inputs], 0)
     return [made[i.name] for i in executable.inputs]

@@ -17,14 +17,14 @@ from typing import IO, Any
 
 import numpy as np
 
+from ..codegen.kernel_info import KernelInfo, pack_array
+from ..driver.compare import largest_error, random_inputs
 from ..ir.types import NUMPY
-from ..pages import Pool
-from ..program.build import KernelInfo, pack_array
 from ..program.package import Package
 from ..program.program import BufferRef, Call, Program, TensorInfo
-from ..report.compare import largest_error, random_inputs
-from ..runtime.arrays import address
-from ..runtime.timeline import Stamps, Timeline
+from ..program.timeline import Stamps, Timeline
+from ..support.aligned import address
+from ..support.huge_pages import Pool
 from ..targets.base import Built, find
 
 #: largest difference from the reference, relative to the largest value of the array

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import TilewrightError
+from ..driver.tuning_database import Measurement
 from ..schedule.decisions import freeze
+from ..support.errors import TilewrightError
 from .cost import CostModel
-from .database import Measurement
 from .features import features
 from .space import Candidate, Space
 

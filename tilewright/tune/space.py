@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ..errors import TilewrightError
+from ..driver.kernel_key import nest_digest
 from ..schedule.decisions import freeze
 from ..schedule.finish import finish
 from ..schedule.machine import Machine
 from ..schedule.nest import Nest
 from ..schedule.rules import schedule
 from ..schedule.schedule import Decision, Schedule
+from ..support.errors import TilewrightError
 from ..tensor.kernel import Kernel
-from .key import nest_digest
 
 Decisions = dict[str, Any]
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from ..errors import CompileError, TilewrightError, UsageError
+from ..driver.tuning_database import Machine
 from ..schedule.nest import Nest
 from ..schedule.text import format_nest, parse_nest
+from ..support.errors import CompileError, TilewrightError, UsageError
 from ..targets.base import find
-from .database import Machine
 from .measure import STATUSES, Contest, Died, Meter, NoRunners, Outcome
 from .runner import Subject
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import UsageError
+from ..driver.kernel_key import Key, kernel_key
+from ..driver.tuning_database import Machine
 from ..ir.context import use
+from ..support.errors import UsageError
 from ..tensor.kernel import Kernel
-from ..tensor.read import read_kernel
-from .database import Machine
-from .key import Key, kernel_key
 from .runner import Subject
 
 if TYPE_CHECKING:
@@ -51,18 +50,9 @@ def task_of(kernel: Kernel, meaning: str | None = None) -> Task:
     return Task(kernel, kernel_key(kernel), meaning)
 
 
-def fused_kernels(source: Any, **options: Any) -> list[Kernel]:
-    """The kernels that a model (or MLIR text) becomes."""
-    from ..kept import compile
-
-    graph: Any = compile(source, **{**options, "stop_after": "fuse"})
-    with use():
-        return [read_kernel(f) for f in graph.functions()]
-
-
 def compiled(source: Any, **options: Any) -> tuple[Any, Executable]:
     """A model as it is compiled now, with the state of the compilation; UsageError if shapes of it are open."""
-    from ..compiler import compile_state
+    from ..driver.compiler import compile_state
     from ..runtime.executable import Executable
 
     state, executable = compile_state(source, **options)
@@ -81,7 +71,7 @@ def extract_tasks(source: Any, **options: Any) -> list[Task]:
 
     Kernels of equal structure are one task. `options` are those of `tilewright.compile`.
     """
-    from ..report.compare import random_inputs
+    from ..driver.compare import random_inputs
 
     state, executable = compiled(source, **options)
     inputs = random_inputs([(i.name, i.shape, i.numpy_dtype) for i in executable.inputs], 0)
@@ -153,4 +143,4 @@ def next_task(progress: Sequence[Progress], busy: Mapping[int, int] | None = Non
     return max(open_, key=lambda i: progress[i].expected_gain / (1 + running.get(i, 0))) if open_ else None
 
 
-__all__ = ["Machine", "Progress", "Task", "extract_tasks", "fused_kernels", "next_task", "task_of"]
+__all__ = ["Machine", "Progress", "Task", "extract_tasks", "next_task", "task_of"]

@@ -19,12 +19,12 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CheckError, TilewrightError, UsageError
-from ..options import Options
+from ..driver.tuning_database import Database, Measurement, Result
 from ..schedule.trace import format_trace
+from ..support.errors import CheckError, TilewrightError, UsageError
+from ..support.options import Options
 from ..targets.base import find
 from .cost import CostModel
-from .database import Database, Measurement, Result
 from .measure import Died, Meter, NoRunners, Outcome, machine_of
 from .pretrained import Pretrained, load
 from .quiet import alone, doubt, least_seconds, warning

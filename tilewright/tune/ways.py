@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from ..driver.kernel_key import layer_key
+from ..driver.tuning_database import Database, Machine, Measurement, Result
 from ..graph.winograd import WAYS, Layer, choose
-from .database import Database, Machine, Measurement, Result
-from .key import layer_key
 from .recheck import by_kernel, inputs_of
 from .tasks import compiled
 

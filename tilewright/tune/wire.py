@@ -21,8 +21,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import UsageError
-from ..options import get
+from ..support.errors import UsageError
+from ..support.options import get
 from .station import Lost, Station
 
 VERSION = 1

@@ -88,7 +88,7 @@ def check(case: Any) -> None:
     import onnx
     from onnx.backend.test.runner import Runner
 
-    import tilewright.onnx_backend as backend
+    import tilewright.compat.onnx_backend as backend
 
     model = case.model if case.model is not None else onnx.load(Path(case.model_dir) / "model.onnx")
     prepared = backend.prepare(model)

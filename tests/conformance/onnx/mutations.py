@@ -374,7 +374,7 @@ def try_file(item: tuple[str, bytes]) -> Outcome:
         if feed is not None:
             executable.run(feed)
     except Exception as e:
-        own = type(e).__module__ == "tilewright.errors" and type(e).__name__ != "CompileError"
+        own = type(e).__module__ == "tilewright.support.errors" and type(e).__name__ != "CompileError"
         outcome, detail = "refused" if own else "other", f"{type(e).__name__}: {e}"
     return Outcome(name, outcome, detail, round(time.perf_counter() - start, 2))
 

@@ -60,7 +60,8 @@ def load(
     `source` is a path, the bytes of a file, or a `ModelProto`. Weights are not copied: they stay memory-mapped in the
     file (and its external data files). `inputs` gives the shapes of inputs that the model leaves open, ``{"ids": (1,
     128)}``; an array instead of a shape makes that input a constant (for models that take, say, a target shape as an
-    input). `lazy`: refuse costly branches and long loops, which are better left to the runtime (`tilewright.dynamic`).
+    input). `lazy`: refuse costly branches and long loops, which are better left to the runtime
+    (`tilewright.driver.specialization`).
     `check_indices`: the graph gets the outputs of `runtime.indices`.
 
     Raises ModelError (damaged or inconsistent model, open input dimensions), InputError (`inputs` does not fit the

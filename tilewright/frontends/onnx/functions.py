@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 from onnx import AttributeProto, TypeProto, defs, helper
 
-from ...errors import ModelError
+from ...support.errors import ModelError
 from .node import Node
 from .reader import DTYPES
 from .registry import find

@@ -13,13 +13,13 @@ from onnx import AttributeProto
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
-from ...budget import Counter
-from ...errors import ModelError, OpError, TilewrightError, UnsupportedError
 from ...ir import dialect
 from ...ir.context import use
 from ...ir.graph import INLINE_ELEMENTS, Graph
 from ...ir.types import NUMPY, Type, from_array, is_float, type_of
 from ...runtime import indices, noise
+from ...support.budget import Counter
+from ...support.errors import ModelError, OpError, TilewrightError, UnsupportedError
 from . import functions, inputs
 from .names import needed
 from .node import Node

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ...errors import InputError, ModelError, OpError, UnsupportedError
 from ...ir.types import Type, dtype_of
+from ...support.errors import InputError, ModelError, OpError, UnsupportedError
 from .reader import DTYPES
 from .values import Failure, addressable
 

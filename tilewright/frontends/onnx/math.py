@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce
 
 from ...ir.types import is_float
-from ...narrow import NARROW
+from ...support.sub_byte import NARROW
 from .reader import DTYPES
 from .registry import onnx_op
 from .values import NotImported

@@ -11,9 +11,9 @@ import onnx
 from onnx import AttributeProto
 from torch_mlir import ir
 
-from ...errors import ModelError
 from ...ir.dialect import GROUPS
 from ...ir.types import NUMPY
+from ...support.errors import ModelError
 from .values import Ask, NotImported, Partial, Value, inputs_of
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from onnx import TensorProto, numpy_helper
 
-from ...errors import ModelError, UnsupportedError
 from ...ir.types import NUMPY
-from ...mapped import MappedFile, map_file
+from ...support.errors import ModelError, UnsupportedError
+from ...support.mapped_file import MappedFile, map_file
 
 #: ONNX element types that have a Tilewright dtype
 DTYPES: dict[int, str] = {

@@ -7,7 +7,7 @@ known waits, and so does everything that reads its results; then
 - if the number is arithmetic on small inputs of this part, the import starts again with these as constants, and the
   runtime makes their values part of the key (a number that is read from a table or summed up, as the length of what is
   made of a text, says less than they do: it waits, and only it becomes part of the next key);
-- a branch, a loop, a function, or an operator of `runtime.host` becomes an action of the runtime;
+- a branch, a loop, a function, or an operator of `support.host_operators` becomes an action of the runtime;
 - otherwise the next part gets the number as a constant, or (if it is a large tensor) the operators' references compute
   the node.
 """
@@ -26,13 +26,14 @@ from onnx import AttributeProto, TensorProto
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
-from ...errors import UnsupportedError
 from ...ir.context import use
 from ...ir.graph import Graph
 from ...ir.types import from_array
-from ...mapped import MappedFile
-from ...runtime import host, noise
+from ...runtime import noise
 from ...runtime.staged import Action, BodyInfo, Const, Entry, Plan, Tree
+from ...support import host_operators as host
+from ...support.errors import UnsupportedError
+from ...support.mapped_file import MappedFile
 from . import functions
 from .importer import Importer, Scope, _domain, _opsets
 from .names import node_reads

@@ -10,9 +10,9 @@ from math import prod
 import numpy as np
 from torch_mlir import ir
 
-from ...errors import OpError, UnsupportedError
 from ...ir import dialect
 from ...ir.types import Type, itemsize
+from ...support.errors import OpError, UnsupportedError
 
 #: what a 64-bit processor can address
 ADDRESSABLE = 1 << 47

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import CompileError, TilewrightError
+from ...support import providers
+from ...support.errors import CompileError, TilewrightError
 from ...tensor.expr import (
     Buffer,
     Const,
@@ -181,9 +182,7 @@ class State:
 
     def _find_target(self) -> Any:
         """The target as an object; UsageError if there is none of that name."""
-        from ...targets.base import find
-
-        return find(self.target) if isinstance(self.target, str) else self.target
+        return providers.ask("target")(self.target) if isinstance(self.target, str) else self.target
 
     def _replace(self, old: Stmt, new: Stmt | None) -> None:
         def visit(s: Stmt) -> Stmt | None:

@@ -21,7 +21,7 @@ from functools import cached_property, lru_cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...errors import CompileError, TilewrightError, UsageError
+from ...support.errors import CompileError, TilewrightError, UsageError
 from ...tensor.kernel import Kernel
 from ..decisions import Decisions
 from ..executed import Executed, executed

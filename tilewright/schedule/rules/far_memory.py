@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
-from ...dtypes import NUMPY
+from ...support.dtypes import NUMPY
 from ...tensor.analysis import flat
 from ...tensor.expr import Const, Expr, Op, Var, simplify, substitute, variables, walk
 from ..machine import Machine

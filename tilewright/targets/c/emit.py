@@ -12,8 +12,8 @@ import re
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from ...errors import CompileError
 from ...schedule.nest import Alloc, For, If, Nest, Seq, Stmt, Store, exprs, walk_stmts
+from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, walk
 from .emit_expr import C_TYPES, ExprWriter
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...errors import CompileError, UnsupportedError
+from ...support.errors import CompileError, UnsupportedError
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, children, const_value, linear, substitute
 from .helpers import HELPERS
 

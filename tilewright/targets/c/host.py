@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import PackageError, UsageError
 from ...program.package import Package
-from ...runtime.arrays import address, aligned_empty
+from ...support.aligned import address, aligned_empty
+from ...support.errors import PackageError, UsageError
 from ..base import not_at_once
 from .library import ERRORS, Layout, files, layout
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import UnsupportedError
 from ...program.package import Package
 from ...program.program import COPY, BufferRef, Call, Program, TensorInfo, align_up
+from ...support.errors import UnsupportedError
 from .emit import Function
 from .helpers import definitions
 from .names import HEADER_TYPES, comment, distinct, identifier

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from ...errors import UsageError
-from ..cpu.stages import kernel_info
+from ...codegen.kernel_info import kernel_info
+from ...support.errors import UsageError
 from .emit import Function, emit
 
 #: what stands between the facts of a kernel and its text in a package

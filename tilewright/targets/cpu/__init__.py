@@ -68,13 +68,13 @@ class CpuTarget:
         return tuning
 
     def machine_name(self) -> str:
-        """See `tilewright.report.ceilings.Measurable`."""
+        """See `tilewright.schedule.ceilings.Measurable`."""
         from . import ceilings
 
         return ceilings.machine_name()
 
     def measure_ceilings(self, threads: int) -> Any:
-        """See `tilewright.report.ceilings.Measurable`."""
+        """See `tilewright.schedule.ceilings.Measurable`."""
         from . import ceilings
 
         return ceilings.measure(threads)

@@ -15,8 +15,8 @@ from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
-from ...errors import CompileError
-from ...forks import wait_for
+from ...support.errors import CompileError
+from ...support.forks import wait_for
 from .dot_product import with_definitions
 from .host import CpuDescription, host
 from .llvm_text import to_llvm22

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...bounded import trim, used
-from ...files import own_folder, replacing, trusted
-from ...options import get
+from ...support.files import own_folder, replacing, trusted
+from ...support.lru_folder import trim, used
+from ...support.options import get
 from .assemble import toolchain
 from .host import CpuDescription
 

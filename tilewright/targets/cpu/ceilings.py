@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import CompileError
 from ...program.package import Package
 from ...program.program import BufferRef, Call, Program, TensorInfo
-from ...report.ceilings import Ceilings, Level
-from ...runtime.arrays import address, aligned_empty
-from ...runtime.timeline import Stamps, Timeline
+from ...program.timeline import Stamps, Timeline
+from ...schedule.ceilings import Ceilings, Level
 from ...schedule.machine import TileProduct
+from ...support.aligned import address, aligned_empty
+from ...support.errors import CompileError
 from .amx import INTRINSICS
 from .assemble import assemble
 from .device import CpuRunner

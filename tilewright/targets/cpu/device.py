@@ -19,12 +19,12 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from ...errors import PackageError
-from ...forks import wait_for
 from ...program.package import Package
 from ...program.program import align_up
-from ...runtime.arrays import address, aligned_empty
-from ...runtime.timeline import Stamps
+from ...program.timeline import Stamps
+from ...support.aligned import address, aligned_empty
+from ...support.errors import PackageError
+from ...support.forks import wait_for
 from .. import base
 from . import entry, image
 from .assemble import assemble, target_machine

@@ -15,9 +15,9 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from ...errors import CompileError
 from ...schedule.machine import DotProduct
 from ...schedule.nest import For, Store
+from ...support.errors import CompileError
 from ...tensor.expr import Const, Expr, Load, Op
 from . import byte_words
 from .bf16 import DotEmitter

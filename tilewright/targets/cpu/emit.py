@@ -7,10 +7,11 @@ arguments.
 
 from __future__ import annotations
 
-from ...errors import CompileError
+from ...codegen.kernel_info import has_parallel
 from ...schedule.inplace import inplace_pairs
 from ...schedule.nest import Alloc, For, If, Nest, Seq, Stmt, Store, Target, children, walk_stmts, writes
 from ...schedule.region import all_ranges
+from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Load, Op
 from .dot_product import IntegerEmitter
 from .emit_expr import LARGER, SPREADING
@@ -96,11 +97,11 @@ class Emitter(
         if isinstance(s, Seq):
             for x in s.stmts:
                 self.top(x)
-        elif isinstance(s, Alloc) and _has_parallel(s.body):
+        elif isinstance(s, Alloc) and has_parallel(s.body):
             self.alloc(s, self.top)
         elif isinstance(s, For) and s.kind == "parallel":
             self.parallel(s)
-        elif _has_parallel(s):  # its iterations would need a barrier each
+        elif has_parallel(s):  # its iterations would need a barrier each
             raise CompileError("a parallel loop is not outermost", stage="emit", operator=self.nest.name)
         elif writes(s) & {p.name for p in self.nest.params}:
             first = self.op(f"arith.cmpi eq, %tid, {self.const(0, 'index')} : index")
@@ -435,21 +436,3 @@ def _annotation(s: For) -> str:
     if isinstance(count, int) and count > 1:
         return f" {{llvm.loop_annotation = #llvm.loop_annotation<unroll = <count = {count} : i32>>}}"
     return ""
-
-
-def divides_all(nest: Nest) -> bool:
-    """Whether threads do nothing but what they share: no thread fills a buffer of its own before a parallel loop."""
-    shared = {p.name for p in nest.params}
-
-    def divided(s: Stmt) -> bool:
-        if isinstance(s, Seq):
-            return all(map(divided, s.stmts))
-        if isinstance(s, Alloc) and _has_parallel(s.body):
-            return divided(s.body)
-        return (isinstance(s, For) and s.kind == "parallel") or bool(writes(s) & shared)
-
-    return divided(nest.body)
-
-
-def _has_parallel(s: Stmt) -> bool:
-    return any(isinstance(x, For) and x.kind == "parallel" for x in walk_stmts(s))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 
-from ...errors import CompileError
+from ...support.errors import CompileError
 from ...tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Target, Var, bounds, from_linear, linear, neutral, walk
 from ...tensor.mathlib import expand
 from .values import BYTES, Place, Value, Vector, constant_text, element, type_text

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from itertools import product as pairs_of
 from itertools import zip_longest
 
-from ...errors import CompileError
 from ...schedule.machine import TileProduct
 from ...schedule.nest import For, Nest, Stmt, Store, walk_stmts
+from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, const_value, linear, simplify, substitute, variables
 from .amx import INTRINSICS, TILES, need
 from .emit_expr import ExprEmitter

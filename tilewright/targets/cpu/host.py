@@ -15,10 +15,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ...errors import PackageError, UsageError
-from ...limits import usable_cores
-from ...options import ENVIRONMENT, get
 from ...schedule.machine import DotProduct, TileProduct
+from ...support.errors import PackageError, UsageError
+from ...support.limits import usable_cores
+from ...support.options import ENVIRONMENT, get
 from . import cpuinfo
 
 #: The features that can change the code we emit. Others (virtualization, cryptography, random numbers ...) are left

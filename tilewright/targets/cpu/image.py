@@ -16,8 +16,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ...errors import PackageError
 from ...program.program import align_up
+from ...support.errors import PackageError
 
 _HEADER = struct.Struct("<4sBBB9xHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")

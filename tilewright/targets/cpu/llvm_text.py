@@ -14,7 +14,7 @@ import struct
 from fractions import Fraction
 from functools import lru_cache
 
-from ...errors import CompileError
+from ...support.errors import CompileError
 
 _LITERAL = re.compile(
     r"""

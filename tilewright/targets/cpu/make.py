@@ -11,16 +11,16 @@ from typing import Any
 
 from torch_mlir import ir
 
+from ...codegen.kernel_info import kernel_info
 from ...ir.context import parse, use
-from ...report.facts import about
+from ...schedule.facts import about
 from ...schedule.machine import lanes
 from ...schedule.rules import schedule
 from ...schedule.split import Divided, split
 from ...tensor.read import read_kernel
 from .emit import emit
 from .host import CpuDescription
-from .memo import Remembered
-from .stages import kernel_info
+from .remembered import Remembered
 from .worker import compile_kernel
 
 

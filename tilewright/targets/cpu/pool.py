@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ... import children
-from ...budget import check_time
-from ...errors import CompileError, TilewrightError
-from ...files import own_folder, replacing
-from ...options import get
+from ...support import children
+from ...support.budget import check_time
+from ...support.errors import CompileError, TilewrightError
+from ...support.files import own_folder, replacing
+from ...support.options import get
 from .cache import KernelCache
 from .host import CpuDescription
 from .worker import compile_kernel, receive, repro_text, send

@@ -6,7 +6,7 @@ help others (`pieces.py`). Between two calls that touch the same bytes stands a 
 both; nowhere else.
 
 A program has no clock in it, so that measuring costs nothing where nobody measures. `program_llvm(..., timed=True)`
-is the same program with time stamps of every call on every thread, in the layout of `runtime.timeline`.
+is the same program with time stamps of every call on every thread, in the layout of `program.timeline`.
 
     tw_run(state)            thread 0: publish a job for the first `team` threads, wake who sleeps of them, do a share,
                              wait for the others
@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from ...program.program import COPY, BufferRef, Call, Program
-from ...runtime.timeline import CALL, JOB_BEGIN, JOB_END, PER_CALL, RUN_BEGIN, RUN_END, row_bytes
+from ...program.timeline import CALL, JOB_BEGIN, JOB_END, PER_CALL, RUN_BEGIN, RUN_END, row_bytes
 from .assemble import assemble
 from .builtins import BUILTINS, builtins_llvm
 from .entry import entry_llvm

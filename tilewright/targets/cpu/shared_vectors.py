@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from itertools import groupby, pairwise
 
-from ...errors import CompileError
+from ...support.errors import CompileError
 from ...tensor.expr import (
     Buffer,
     Const,

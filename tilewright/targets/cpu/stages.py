@@ -7,17 +7,16 @@ from typing import Any
 
 from torch_mlir import ir
 
-from ...errors import ModelError
+from ...codegen.kernel_info import KernelInfo, call_names, kernel_info
 from ...ir.constants import ConstantTable
 from ...ir.context import parse, use
 from ...ir.graph import Graph, read_text
-from ...options import get
-from ...program.build import KernelInfo, location_names
-from ...schedule.inplace import inplace_pairs
 from ...schedule.machine import lanes
-from ...schedule.nest import For, Nest, Pack, walk_stmts
+from ...schedule.nest import Pack
+from ...support.errors import ModelError
+from ...support.options import get
 from .cache import KernelCache
-from .emit import divides_all, emit
+from .emit import emit
 from .pool import Job, compile_many
 
 
@@ -31,14 +30,6 @@ def emit_kernels(state: Any) -> None:
         state.infos[name] = kernel_info(nest, scratch)
 
 
-def kernel_info(nest: Nest, scratch: int) -> KernelInfo:
-    positions = {p.name: i for i, p in enumerate(nest.params)}
-    parallel = any(isinstance(s, For) and s.kind == "parallel" for s in walk_stmts(nest.body))
-    pairs = tuple((positions[o], positions[i]) for o, i in inplace_pairs(nest))
-    pieces = parallel and divides_all(nest)
-    return KernelInfo(scratch, {positions[n]: p for n, p in nest.packs.items()}, parallel, pairs, pieces)
-
-
 def assemble_kernels(state: Any) -> None:
     """MLIR text -> object code, from the cache or compiled in worker processes."""
     names = call_names(state.module)
@@ -49,15 +40,6 @@ def assemble_kernels(state: Any) -> None:
         state.objects[done.symbol] = done.data
         state.stats[done.symbol] = {k: v for k, v in done.stats.items() if k.endswith("seconds")}
     state.names = names
-
-
-def call_names(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Source node names of the first call of every kernel."""
-    found: dict[str, tuple[str, ...]] = {}
-    for op in graph.operations():
-        if op.name == "func.call":
-            found.setdefault(ir.FlatSymbolRefAttr(op.attributes["callee"]).value, location_names(op.location))
-    return found
 
 
 def sizes_text(state: Any) -> str:

@@ -8,15 +8,15 @@ from dataclasses import replace
 from importlib import metadata
 
 from ... import __version__
-from ...errors import CompileError, TilewrightError
+from ...codegen.kernel_info import kernel_info
 from ...schedule.machine import lanes
 from ...schedule.nest import Nest
+from ...support.errors import CompileError, TilewrightError
 from ..base import Built
 from .assemble import assembly, mlir_to_llvm, optimized_llvm
 from .emit import emit
 from .host import CpuDescription
 from .pool import Compiled, Job, compile_each
-from .stages import kernel_info
 
 
 def build(

@@ -16,7 +16,7 @@ import sys
 import time
 from typing import IO, Any
 
-from ...errors import TilewrightError
+from ...support.errors import TilewrightError
 from .host import CpuDescription
 
 REPRO_PREFIX = "// tilewright kernel: "

@@ -73,7 +73,7 @@ class Elsewhere:
         self.name = name
 
     def context(self) -> Any:
-        from ...errors import UsageError
+        from ...support.errors import UsageError
 
         raise UsageError(
             f"code for {self.name} does not run in this process",

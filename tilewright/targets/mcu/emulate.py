@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import CheckError, UsageError
-from ...options import get
 from ...program.package import Package
 from ...program.program import Program
+from ...support.errors import CheckError, UsageError
+from ...support.options import get
 from ..base import CallCount, Emulated
 from ..c.library import ERRORS, layout
 from .image import MARKER, build

@@ -16,8 +16,8 @@ import struct
 import subprocess
 from pathlib import Path
 
-from ...errors import CompileError, UsageError
 from ...program.package import Package
+from ...support.errors import CompileError, UsageError
 from ..c.library import Layout
 from ..cpu.assemble import assemble
 from .library import missing_symbols, objects, sizes

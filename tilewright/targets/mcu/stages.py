@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ...codegen.kernel_info import call_names, kernel_info
 from ...schedule.machine import lanes
 from ...schedule.nest import For, Nest, Stmt, children, substitute_vars, with_children
 from ...tensor.expr import Const
 from ..cpu.cache import KernelCache
 from ..cpu.emit import emit
 from ..cpu.pool import Job, compile_many
-from ..cpu.stages import call_names, kernel_info
 
 
 def emit_kernels(state: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.errors import CompileError
+from tilewright.support.errors import CompileError
 from tilewright.tensor.expr import Const, Expr, Op
 from tilewright.tensor.mathlib import error_function, exponential, logarithm, power, tabled, trigonometric
 from tilewright.tensor.mathlib.build import V

@@ -1,0 +1,95 @@
+"""What code generation leaves of a kernel for the program that calls it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch_mlir import ir
+
+from ..ir.graph import Graph
+from ..schedule.inplace import inplace_pairs
+from ..schedule.nest import Alloc, For, Nest, Pack, Seq, Stmt, walk_stmts, writes
+from ..support.huge_pages import Pool
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """What the program must know of a kernel: scratch bytes of one thread, packed parameters by position, whether it
+    divides its work, pairs (output, input) of parameters that may share memory, and whether all of its work is divided
+    (see `Call`)."""
+
+    scratch: int = 0
+    packs: dict[int, Pack] = field(default_factory=dict)
+    parallel: bool = True
+    inplace: tuple[tuple[int, int], ...] = ()
+    pieces: bool = False
+
+
+def pack_array(array: np.ndarray, pack: Pack, pool: Pool | None = None) -> np.ndarray:
+    """A constant in the layout of a `Pack`, contiguous and padded with zeros; its memory is taken from `pool`.
+
+    >>> pack_array(np.arange(6).reshape(2, 3), Pack("b", ((), (2,)), (1, 0, 2))).tolist()
+    [[[0, 1], [3, 4]], [[2, 0], [5, 0]]]
+    >>> pack_array(np.arange(3), Pack("b", ((),), (0,), (5,))).tolist()
+    [0, 1, 2, 0, 1, 2, 0, 1]
+    """
+    pads, shape = [], []
+    if any(pack.repeats):
+        array = np.pad(array, [(0, r) for r in pack.repeats], mode="wrap")
+    for n, factors in zip(array.shape, pack.splits, strict=True):
+        whole = int(np.prod(factors)) if factors else 1
+        pads.append((0, -n % whole))
+        shape += [-(-n // whole), *factors]
+    if any(p for _, p in pads):
+        array = np.pad(array, pads)
+    array = array.reshape(shape).transpose(pack.order)
+    out = (pool or Pool()).empty(array.shape, array.dtype)
+    out[...] = array
+    return out
+
+
+def location_names(location: ir.Location) -> tuple[str, ...]:
+    """The source node names in a (fused) location.
+
+    The bindings give no access to the parts of a fused location, so they are read off its printed form.
+    """
+    return tuple(dict.fromkeys(re.findall(r'"((?:[^"\\]|\\.)*)"(?!:\d)', str(location))))
+
+
+def divides_all(nest: Nest) -> bool:
+    """Whether threads do nothing but what they share: no thread fills a buffer of its own before a parallel loop."""
+    shared = {p.name for p in nest.params}
+
+    def divided(s: Stmt) -> bool:
+        if isinstance(s, Seq):
+            return all(map(divided, s.stmts))
+        if isinstance(s, Alloc) and has_parallel(s.body):
+            return divided(s.body)
+        return (isinstance(s, For) and s.kind == "parallel") or bool(writes(s) & shared)
+
+    return divided(nest.body)
+
+
+def has_parallel(s: Stmt) -> bool:
+    """Whether a statement has a loop that threads share."""
+    return any(isinstance(x, For) and x.kind == "parallel" for x in walk_stmts(s))
+
+
+def kernel_info(nest: Nest, scratch: int) -> KernelInfo:
+    """What a program must know of a kernel made from this nest; `scratch`: bytes of one thread."""
+    positions = {p.name: i for i, p in enumerate(nest.params)}
+    parallel = any(isinstance(s, For) and s.kind == "parallel" for s in walk_stmts(nest.body))
+    pairs = tuple((positions[o], positions[i]) for o, i in inplace_pairs(nest))
+    pieces = parallel and divides_all(nest)
+    return KernelInfo(scratch, {positions[n]: p for n, p in nest.packs.items()}, parallel, pairs, pieces)
+
+
+def call_names(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Source node names of the first call of every kernel."""
+    found: dict[str, tuple[str, ...]] = {}
+    for op in graph.operations():
+        if op.name == "func.call":
+            found.setdefault(ir.FlatSymbolRefAttr(op.attributes["callee"]).value, location_names(op.location))
+    return found

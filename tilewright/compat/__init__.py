@@ -1,0 +1,1 @@
+"""Tilewright behind the interfaces of others."""

@@ -1,0 +1,1 @@
+"""The pipeline, and what is built around it: caches, processes, specialization, verification, kernels alone."""

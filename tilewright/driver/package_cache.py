@@ -1,0 +1,233 @@
+"""`tilewright.compile`, which keeps the package of a model file on disk: compiled again, the model is loaded.
+
+A package kept is found by the bytes of the model file and of everything else that decides what is made of it: options,
+machine, versions, the source of this package, the tuning database. Loading one imports neither MLIR nor ONNX, and its
+weights are mapped from the file, so a second process starts at once and shares their memory with the first. The first
+time, another process compiles (`apart`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from ..program.package import Package
+from ..runtime.executable import Executable
+from ..support.digests import source_digest
+from ..support.errors import PackageError, UsageError
+from ..support.files import own_folder, trusted
+from ..support.lru_folder import trim, used
+from ..support.mapped_file import MappedFile, map_file
+from ..support.options import Options, get
+from ..targets import base
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..ir.graph import Graph
+    from ..runtime.dynamic import DynamicExecutable
+    from ..support.options import OptionsDict
+    from .compiler import Snapshot
+
+#: part of every key; another one for another form of the entries
+FORM = "package 1"
+#: options that do not change what is compiled
+_INDIFFERENT = {
+    "jobs", "time", "cache", "print_after", "stop_after", "dump", "verify", "threads", "inputs",
+    "operators", "deadline",
+}  # fmt: skip
+
+
+@overload
+def compile(
+    source: Any, *, start_after: str | None = None, stop_after: None = None, **options: Unpack[OptionsDict]
+) -> Executable | DynamicExecutable: ...
+
+
+@overload
+def compile(
+    source: Any, *, start_after: str | None = None, stop_after: str, **options: Unpack[OptionsDict]
+) -> Graph | Snapshot: ...
+
+
+def compile(source: Any, *, start_after: str | None = None, **options: Any) -> Any:
+    """Compile a model for a machine.
+
+    `source`: path of an ``.onnx`` or ``.mlir`` file, an ``onnx.ModelProto``, MLIR text or module, or a `Graph`. The
+    keyword arguments are the fields of `tilewright.support.options.Options`: target, inputs (shapes of dynamic inputs),
+    precision, tolerance, threads, verify, cache, print_after, stop_after, dump, time. With `start_after` the source is
+    what ``dump`` wrote after that stage, and the pipeline goes on from there.
+
+    Returns an `Executable`, or a `DynamicExecutable` that compiles for the shapes it is called with where the model
+    leaves them open; with `stop_after` the IR of that stage (a `Graph` up to level 3, otherwise a `Snapshot`).
+    An ``.onnx`` file with fixed shapes that was compiled before is loaded from the cache, unless ``cache=False``.
+    Raises TilewrightError subclasses that say stage, operator and what to do.
+
+        model = tw.compile("model.onnx", threads=2)
+        y, = model.run({"x": x})
+    """
+    chosen = Options.of(**options)
+    entry = Entry.of(source, chosen) if start_after is None else None
+    package = entry.load() or entry.make(chosen) if entry is not None else None
+    if package is not None:
+        return Executable(package, chosen.thread_count)
+    from .compiler import compile_state
+
+    state, made = compile_state(source, start_after=start_after, keep=False, **options)
+    if entry is not None and isinstance(made, Executable):
+        entry.keep(made.package, state.files)
+    return made
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The place of one compilation of a model file among the packages kept."""
+
+    model: Path
+    #: of the model's bytes
+    digest: str
+    path: Path
+    limit: int
+
+    @staticmethod
+    def of(source: Any, options: Options) -> Entry | None:
+        """None where nothing is kept: no model file, stages that are wanted for themselves, rules of others."""
+        looked_at = options.verify or options.dump or options.print_after or options.stop_after or options.time
+        limit = get("TILEWRIGHT_PACKAGES_SIZE")
+        if looked_at or not options.cache or options.precision == "auto" or not limit or not _ours():
+            return None
+        if not isinstance(source, (str, os.PathLike)) or Path(source).suffix.lower() != ".onnx":
+            return None
+        target = base.find(options.target)
+        toolchain = getattr(target, "toolchain", None)
+        try:
+            if toolchain is None or not os.path.isfile(source):
+                return None
+            digest = map_file(source).digest()
+            parts = [FORM, digest, _options_text(options), source_digest(), toolchain()]
+        except (OSError, ValueError):  # whatever is wrong with the file, the import says it better
+            return None
+        parts += [
+            Path(source).stem,
+            json.dumps(target.describe().to_json(), sort_keys=True),
+            _tuning_stamp(options),
+            *_versions(),
+        ]
+        key = hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
+        return Entry(Path(source), digest, get("TILEWRIGHT_CACHE") / "packages" / f"{key}.tw", limit)
+
+    def load(self) -> Package | None:
+        """The package, None if there is none (a damaged one is deleted), or if the model's data files changed."""
+        try:
+            if not self.path.is_file() or not trusted(self.path, get("TILEWRIGHT_CACHE")):
+                return None
+            package = Package.load(self.path, lambda target, d: base.find(target).check(d))
+            known = package.report["files"]
+            now = data_files(self.model, [map_file(name) for name in known["sha256"]])
+        except PackageError:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+            return None
+        except OSError:
+            return None
+        if known["sha256"] and now != known:
+            return None
+        used(self.path)
+        return package
+
+    def make(self, options: Options) -> Package | None:
+        """Compile in another process and load what it left; None if that is not wanted or not possible."""
+        here = self.path.with_suffix(".here")  # for what was found to be compiled here: next time without asking
+        if get("TILEWRIGHT_COMPILE") == "inprocess" or here.exists():
+            return None
+        from .out_of_process import compile_apart
+
+        made = compile_apart(self.model, self.digest, options, self.path)
+        package = self.load() if made else None
+        with contextlib.suppress(OSError):
+            if made is False and own_folder(here.parent, get("TILEWRIGHT_CACHE")):
+                here.touch()
+        if package is not None:
+            self._bound()
+        return package
+
+    def keep(self, package: Package, files: Sequence[MappedFile]) -> None:
+        """Write the package. A cache that cannot be written is no error: the result exists."""
+        with contextlib.suppress(OSError, UsageError):
+            write(package, self.path, self.digest, files)
+            self._bound()
+
+    def _bound(self) -> None:
+        """Let go of what is too much: of this package, which stays mapped where it is used, or of older ones."""
+        with contextlib.suppress(OSError):
+            if self.path.stat().st_size > self.limit // 2:
+                self.path.unlink()
+            trim(self.path.parent, "*", self.limit)  # with what a killed process left half-written
+
+
+def write(package: Package, to: Path, digest: str, files: Sequence[MappedFile]) -> bool:
+    """Save the package of the model whose bytes have this digest, with what its data files were. `files` are those that
+    were compiled, the model's own first. False if that has other bytes than those, or one was written to meanwhile.
+
+    OSError or UsageError if the place cannot be written."""
+    model, *others = files
+    package.report["files"] = data_files(model.path, others)
+    if model.digest() != digest or any(f.changed for f in files):
+        return False
+    if not own_folder(to.parent, get("TILEWRIGHT_CACHE")):
+        raise UsageError(f"{to.parent} is not a folder of this user's own", stage="package")
+    package.save(to, private=True)
+    return True
+
+
+def data_files(model: Path, files: Iterable[MappedFile]) -> dict[str, Any]:
+    """What to compare of files beside a model. In another folder, the same model has files of its own."""
+    return {"folder": str(model.parent.resolve()), "sha256": {str(f.path): f.digest() for f in files}}
+
+
+def _options_text(options: Options) -> str:
+    chosen = {f.name: getattr(options, f.name) for f in fields(options) if f.name not in _INDIFFERENT}
+    given: Mapping[str, Any] = options.inputs or {}
+    shapes = {n: list(v) if isinstance(v, (tuple, list)) else list(np.shape(v)) for n, v in given.items()}
+    return json.dumps([chosen, options.thread_count, shapes], sort_keys=True, default=int)
+
+
+def _tuning_stamp(options: Options) -> str:
+    """Changes whenever the tuning database does."""
+    path = get("TILEWRIGHT_DB")
+    stamps = []
+    for file in (path, path.with_name(f"{path.name}-wal")) if options.tuned else ():
+        with contextlib.suppress(OSError):
+            info = file.stat()
+            if info.st_size:
+                stamps.append(f"{file.name} {info.st_size} {info.st_mtime_ns}")
+    return f"{path} {stamps}" if stamps else ""
+
+
+@lru_cache(maxsize=1)
+def _versions() -> tuple[str, ...]:
+    found = [f"python {sys.version_info[:2]}", f"numpy {np.__version__}"]
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        found.append(f"onnx {metadata.version('onnx')}")
+    return tuple(found)
+
+
+def _ours() -> bool:
+    """Whether what compiles is of this package: only then does its source say what is made of a model.
+
+    What has not been imported yet has nothing added to it, but for the entry points of installed packages."""
+    if metadata.entry_points(group="tilewright.rules"):
+        return False
+    rules, onnx = (sys.modules.get(f"tilewright.{m}") for m in ("schedule.rules", "frontends.onnx.registry"))
+    return all(module is None or module.all_ours() for module in (rules, onnx))

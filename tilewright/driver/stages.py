@@ -1,0 +1,257 @@
+"""The stages of the pipeline, in order; those between scheduling and packaging are the target's.
+
+import -> simplify -> layout -> lower -> fuse -> schedule -> emit -> assemble -> package
+          (level 2)            (3)              (4)         (5)     (6)
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..program.memory import check_limit
+from ..program.package import Package
+from ..program.program import ALIGN
+from ..schedule.rules import direct_operators, reuses, writes_once
+from ..schedule.rules import schedule as schedule_kernel
+from ..schedule.rules.depthwise_chain import worth_joining
+from ..schedule.split import Divided, split
+from ..support.budget import check_time
+from ..support.options import get
+from ..targets.base import Target, find
+from ..tensor.divide import apply_division, symbol_of
+from ..tensor.fold_constants import fold_constants
+from ..tensor.fuse import fuse
+from ..tensor.kernel import Kernel
+from ..tensor.lower import lower
+from ..tensor.read import read_kernel
+from ..tensor.share_padding import share_padding
+from .build_program import build_program
+from .compile_report import report
+from .state import Stage, State
+
+#: level-2 passes of the stages "simplify" and "layout", in order
+SIMPLIFY = (
+    "clip-windows,simplify,fold,cse,dce,match-softmax,match-norm,match-activation,match-gelu,simplify,match-attention,"
+    "fold-batch-norm,simplify,fold,cse,dce"
+)
+LAYOUT = "layout,transposed-conv,clip-windows,simplify,fold,cse,dce"
+
+
+def import_source(state: State) -> None:
+    """Source -> level 2 (or 3 for linalg files); see `frontends`."""
+    from ..frontends import load_source
+
+    lazy = state.options.stop_after is None  # then what is known at run time only is left to `dynamic`
+    state.graph, state.name = load_source(state.source, state.options.inputs, lazy, state.options.check_indices)
+    state.files = state.graph.constants.files
+
+
+def _passes(state: State, pipeline: str) -> bool:
+    """Run level-2 passes; whether one of them reports a change."""
+    from ..graph.passes import parse_pipeline, run_pipeline
+
+    return any(any(report.values()) for _, report in run_pipeline(state.module, parse_pipeline(pipeline)))
+
+
+def simplify(state: State) -> None:
+    if state.module.level == 2:
+        kept = getattr(state.description, "activations", "i8")  # the 8-bit numbers that the machine multiplies
+        changed = _passes(state, f"integers{{activations={kept}}}")
+        if changed and state.references:  # integers are defined anew, within a quantum of what floats give
+            state.references[-1] = state.module.clone()
+        _passes(state, SIMPLIFY)
+
+
+def layout(state: State) -> None:
+    if state.module.level == 2:
+        lanes = getattr(state.description, "image_lanes", 0) if state.options.precision == "f32" else 0
+        _passes(state, LAYOUT.replace("layout", f"layout{{lanes={lanes}}}", 1))
+        if getattr(state.description, "split_windows", False):
+            _passes(state, "split-windows,dce")
+        # tiles of bf16 multiply more than Winograd's method saves
+        tiles = state.options.precision == "bf16" and any(
+            t.dtype == "bf16" for t in getattr(state.description, "tiles", ())
+        )
+        if state.options.winograd and getattr(state.description, "winograd", False) and not tiles:
+            _winograd(state)
+        if state.options.precision == "f32" and getattr(state.description, "split_sums", False):
+            _passes(state, "split-sums,dce")
+        if state.options.precision != "f32":
+            _passes(state, f"precision{{dtype={state.options.precision}}},cse,dce")
+
+
+def _winograd(state: State) -> None:
+    """3x3 convolutions by Winograd's method: as it was measured, else as it is estimated."""
+    from ..graph.winograd import layers
+
+    plain = state.options.precision == "f32"
+    state.layers = layers(state.module) if plain else {}
+    tuned = _open_tuned(state) if state.layers and state.ways is None else None
+    found = state.ways or {}
+    if tuned is not None:
+        found = {str(layer): way for layer in state.layers if (way := tuned.way(layer)) is not None}
+    ways = "/".join(f"{layer}:{way}" for layer, way in found.items())
+    worth = 0.9 if plain else 0.45  # the direct way takes half the time in bf16
+    _passes(state, f"winograd{{worth={worth}{f',ways={ways}' if ways else ''}}},dce")
+
+
+def _open_tuned(state: State) -> Any:
+    """What the tuning database knows, None if it is not to be asked."""
+    from .tuned import Tuned
+
+    if state.tuned is None and state.options.tuned:
+        state.tuned = Tuned.open(state.target, state.description, state.options.thread_count)
+    return state.tuned
+
+
+def lower_graph(state: State) -> None:
+    if state.module.level == 2:
+        state.graph = lower(state.module, direct_operators())
+        fold_constants(state.module)
+        share_padding(state.module)
+    state.module.verify("lower")
+
+
+def fuse_graph(state: State) -> None:
+    d = state.description
+    joins = partial(worth_joining, machine=d) if getattr(d, "row_chains", False) else None
+    state.graph, state.fusion = fuse(state.module, writes_once(), joins, reuses())
+    state.module.verify("fuse")
+
+
+def schedule_kernels(state: State) -> None:
+    """Kernels -> loop nests: by the tuning database if it has them, else by the default rules."""
+    tuned = _open_tuned(state)
+    while parts := _schedule_new(state, tuned):  # some are cut in two: then their parts are new
+        for name, divided in parts.items():
+            apply_division(state.module, name, divided.module)
+            state.divided[name] = divided.why
+        state.module.verify("schedule")
+        state.texts["fuse"] = _graph_text(state)  # the kernels that there are
+    order = [n for f in state.module.functions() if (n := symbol_of(f)) in state.kernels]
+    tables: tuple[dict[str, Any], ...] = (state.kernels, state.schedules, state.nests)
+    for table in tables:
+        table.update([(n, table.pop(n)) for n in order])
+    if tuned is not None:
+        tuned.close()
+    if getattr(state.description, "stream_rows", False) and state.options.stream:
+        _stream(state)
+
+
+def _schedule_new(state: State, tuned: Any) -> dict[str, Divided]:
+    """Schedule the kernels that have no nest yet; returns those to be cut into parts instead."""
+    functions = [f for f in state.module.functions() if symbol_of(f) not in {*state.nests, *state.recalled}]
+    of = {symbol_of(f): f for f in functions}
+    todo = _make(state, [k for f in functions if not _recall(state, k := read_kernel(f), f, tuned)])
+    for number, kernel in enumerate(todo):
+        state.kernel_done(number, len(todo))
+        check_time("schedule", kernel.name)
+        name = kernel.name
+        made = tuned.schedule(kernel, state.description) if tuned else schedule_kernel(kernel, state.description)
+        if (tuned is None or name not in tuned.used) and (cut := split(of[name], made, state.description)) is not None:
+            if name in state.unknown:
+                state.memo.keep(state.unknown.pop(name), cut)
+            state.recalled[name] = cut
+            continue
+        state.kernels[name], state.schedules[name], state.nests[name] = kernel, made, made.nest
+    return {name: state.recalled.pop(name) for name in of if isinstance(state.recalled.get(name), Divided)}
+
+
+def _stream(state: State) -> None:
+    """Kernels that run row by row, where that lowers the arena's peak."""
+    from .stream import stream
+
+    d, limit = state.description, state.options.arena_limit
+    for made in stream(state.module, state.kernels, state.nests, d, getattr(d, "arena_align", ALIGN), limit):
+        name = made.kernel.name
+        state.kernels[name], state.schedules[name], state.nests[name] = made.kernel, made.scheduled, made.nest
+    state.module.verify("schedule")
+    called = {str(f.attributes["sym_name"]).strip('"') for f in state.module.functions()}
+    for table in (state.kernels, state.schedules, state.nests):
+        for name in [n for n in table if n not in called]:
+            del table[name]
+
+
+def _recall(state: State, kernel: Kernel, function: Any, tuned: Any) -> bool:
+    """Whether an earlier compilation scheduled the same kernel in the default way."""
+    if state.memo is None or (tuned is not None and tuned.knows(kernel)):
+        return False
+    text = function.operation.get_asm(use_local_scope=True)
+    known = state.memo.recall(text)
+    if known is None:
+        state.unknown[kernel.name] = text
+        return False
+    state.recalled[kernel.name] = known
+    return True
+
+
+def _make(state: State, kernels: list[Kernel]) -> list[Kernel]:
+    """Let worker processes take new kernels all the way to object code, if there are several of both; returns those
+    that are left."""
+    texts = {k.name: state.unknown[k.name] for k in kernels if k.name in state.unknown}
+    if len(texts) < 2 or state.options.job_count < 2 or get("TILEWRIGHT_COMPILE") == "inprocess":
+        return kernels
+    begin = time.perf_counter()
+    made, spent = state.memo.make(texts, state.options.job_count, state.kernel_done)
+    taken, total = time.perf_counter() - begin, sum(spent.values())
+    for stage, seconds in spent.items():  # of the time that passed, the part that stage has of all that workers did
+        share = taken * seconds / total if total else 0.0
+        state.ahead_seconds[stage] = state.ahead_seconds.get(stage, 0.0) + share
+    state.recalled.update(made)
+    for name in made:
+        del state.unknown[name]
+    return [k for k in kernels if k.name not in made]
+
+
+def make_package(state: State) -> None:
+    d = state.description  # a machine with little memory says how its arena is aligned, and that order matters
+    align, minimize = getattr(d, "arena_align", ALIGN), getattr(d, "minimize_memory", False)
+    program, constants = build_program(state.module, state.infos, align=align, minimize=minimize, consume=state.consume)
+    if state.options.arena_limit is not None:
+        off = getattr(d, "stream_rows", False) and not state.options.stream
+        check_limit(program, state.options.arena_limit, ["layers that run row by row (stream=True)"] if off else [])
+    constants = [np.ascontiguousarray(c) for c in constants]
+    state.package = Package(
+        target=state.target.name,
+        description=state.description.to_json(),
+        program=program,
+        objects=state.target.link(program, state.objects, state.description),
+        constants=constants,
+        levels=state.texts,
+        report=report(state, stages(state.target)),
+    )
+
+
+def _graph_text(state: State) -> str:
+    return state.module.text()
+
+
+def _nest_text(state: State) -> str:
+    texts = [*(str(n) for n in state.nests.values()), *(known.nest for known in state.recalled.values())]
+    return "\n\n".join(texts) + "\n"
+
+
+def _program_text(state: State) -> str:
+    return str(state.package.program) + "\n" if state.package else ""
+
+
+FRONT = (
+    Stage("import", 2, "read the model; shapes become static", import_source, _graph_text),
+    Stage("simplify", 2, "fold constants, simplify, recognize softmax, norms, GELU, attention", simplify, _graph_text),
+    Stage("layout", 2, "choose channels-last for convolutions and carry it through", layout, _graph_text),
+    Stage("lower", 3, "operators to linalg on tensors", lower_graph, _graph_text),
+    Stage("fuse", 3, "group operations into kernels", fuse_graph, _graph_text),
+    Stage("schedule", 4, "kernels to loop nests, default rules or tuned traces", schedule_kernels, _nest_text),
+)
+BACK = (Stage("package", 6, "memory plan, packed weights, program", make_package, _program_text),)
+
+
+def stages(target: Target | None = None) -> tuple[Stage, ...]:
+    """All stages in order; those between scheduling and packaging are the target's."""
+    target = target or find("cpu")
+    middle = tuple(Stage(s.name, s.level, s.doc, s.run, s.show) for s in target.stages())
+    return (*FRONT, *middle, *BACK)

@@ -1,0 +1,87 @@
+"""What compilation asks of the tuning database: the schedule of a kernel, if it was tuned for this machine and still
+means the same."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..graph.winograd import WAYS, Layer
+from ..schedule.machine import Machine as Description
+from ..schedule.rules import Scheduled, schedule
+from ..support.errors import TilewrightError
+from ..support.options import get
+from ..tensor.kernel import Kernel
+from .kernel_key import Key, kernel_key, layer_key, nest_digest
+from .tuning_database import Database, Machine, Result
+
+
+@dataclass
+class Tuned:
+    """Results for one compilation. A database that is not there or cannot be read is the same as an empty one;
+    `problem` tells why.
+
+    `used` has the result for every kernel (by name) that was scheduled with one, `ways` the way and the result for
+    every convolution (by its sizes) whose way was measured.
+    """
+
+    machine: Machine | None
+    database: Database | None = None
+    problem: str = ""
+    used: dict[str, Result] = field(default_factory=dict)
+    ways: dict[Layer, tuple[str, Result]] = field(default_factory=dict)
+
+    @staticmethod
+    def open(target: Any, description: Any, threads: int) -> Tuned:
+        path = get("TILEWRIGHT_DB")
+        if getattr(target, "tuning", None) is None or not path.is_file():
+            return Tuned(None)
+        features, toolchain = target.tuning().measured_on(description)
+        return Tuned(Machine(target.name, features, threads, toolchain), Database(path, read_only=True))
+
+    def close(self) -> None:
+        if self.database is not None:
+            self.database.close()
+
+    def knows(self, kernel: Kernel) -> bool:
+        """Whether the database has a result for a kernel (that may turn out not to mean the same any more)."""
+        return self._result(kernel_key(kernel)) is not None
+
+    def schedule(self, kernel: Kernel, description: Description) -> Scheduled:
+        """The schedule of a kernel, tuned if possible.
+
+        A result counts only if its decisions lead to the very nest that was measured: another version of the rules may
+        mean something else by them."""
+        result = self._result(kernel_key(kernel))
+        if result is not None:
+            try:
+                made = schedule(kernel, description, result.decisions)
+                if nest_digest(made.nest) == result.digest:
+                    self.used[kernel.name] = result
+                    return made
+            except TilewrightError:
+                pass
+        return schedule(kernel, description)
+
+    def way(self, layer: Layer) -> str | None:
+        """How a convolution is to be computed (see the pass `winograd`), None if nothing better than the estimate was
+        found."""
+        result = self._result(layer_key(layer))
+        way = result.decisions.get("way") if result is not None else None
+        if result is None or way not in WAYS:
+            return None
+        self.ways[layer] = way, result
+        return str(way)
+
+    def _result(self, key: Key) -> Result | None:
+        if self.database is None or self.machine is None:
+            return None
+        try:
+            return self.database.result(key.kernel, self.machine)
+        except (TilewrightError, sqlite3.Error, ValueError, TypeError) as e:
+            self.problem, self.database = f"the tuning database was not used: {e}".split("\n")[0], None
+            return None
+
+
+__all__ = ["Tuned"]

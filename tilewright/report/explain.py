@@ -1,0 +1,157 @@
+"""The text of `Executable.explain`.
+
+The compiler leaves a report in the package: ``{"model": name, "levels": [{"stage", "level", "text", "seconds"}],
+"kernels": [{"symbol", "kind", "compile_s", "schedule", ...}], "notes": [...]}``; every part may be missing. What else
+is said of a kernel is in `schedule.facts`; a kernel that fell to a rule that is not made for its kind is marked, with
+the reason below the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from ..program.package import Package
+from ..support.numbers import count, size
+
+if TYPE_CHECKING:
+    from ..program.program import TensorInfo
+    from ..runtime.executable import Memory
+
+
+def explain(package: Package, memory: Memory, threads: int) -> str:
+    report, program = package.report, package.program
+    lines = [f"model: {report.get('model', '(unnamed)')}", f"target: {package.target}, {count(threads, 'thread')}"]
+    if report.get("precision", "f32") != "f32":
+        lines.append(f"precision: {report['precision']}")
+    lines += [f"input  {t}" for t in program.inputs] + [f"output {t}" for t in program.outputs]
+    lines += _levels(report.get("levels", ()))
+    lines += _kernels(package, {k.get("symbol"): k for k in report.get("kernels", ())})
+    lines += ["", "memory"]
+    lines += [
+        f"  weights  {size(memory.weights)}",
+        f"  arena    {size(memory.arena)} (no plan needs less than {size(memory.arena_bound)})",
+        f"  scratch  {size(memory.scratch)}",
+        f"  code     {size(memory.code)}",
+        f"  peak     {size(memory.peak)}" + (" of RAM; weights and code stay where they are stored" * memory.in_place),
+    ]
+    notes = report.get("notes", ())
+    if notes:
+        lines += ["", "notes", *(f"  {n}" for n in notes)]
+    return "\n".join(lines)
+
+
+def facts(package: Package, memory: Memory, threads: int) -> dict[str, Any]:
+    """What `explain` says, as JSON data: ``model target precision threads inputs outputs levels kernels calls memory
+    notes``. Bytes and seconds are numbers; `calls` are in the order of the program, `kernels` are by symbol."""
+    report, program = package.report, package.program
+    codes = {symbol: len(code) for symbol, code in package.objects.items()}
+    known = {str(k["symbol"]): k for k in report.get("kernels", ()) if "symbol" in k}
+    return {
+        "model": report.get("model", ""),
+        "target": package.target,
+        "precision": report.get("precision", "f32"),
+        "threads": threads,
+        "inputs": [_tensor(t) for t in program.inputs],
+        "outputs": [_tensor(t) for t in program.outputs],
+        "levels": list(report.get("levels", ())),
+        "kernels": {s: {**known.get(s, {}), "code": codes.get(s, 0)} for s in program.symbols},
+        "calls": [{"symbol": c.symbol, "names": list(c.names)} for c in program.calls],
+        "memory": {n: getattr(memory, n) for n in ("weights", "arena", "arena_bound", "scratch", "code", "peak")},
+        "notes": list(report.get("notes", ())),
+    }
+
+
+def _tensor(t: TensorInfo) -> dict[str, Any]:
+    return {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)}
+
+
+def page(package: Package, memory: Memory, threads: int) -> str:
+    """A piece of HTML for notebooks: inputs and outputs as a table, all that `explain` says folded below it."""
+    rows = [
+        (kind, t.name, t.dtype, "x".join(map(str, t.shape)) or "scalar")
+        for kind, infos in (("input", package.program.inputs), ("output", package.program.outputs))
+        for t in infos
+    ]
+    cells = "".join("<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in rows)
+    head = f"{package.report.get('model', 'model')}: {package.target}, {count(threads, 'thread')}, {size(memory.peak)}"
+    return (
+        f"<div><b>{escape(head)}</b><table>{cells}</table>"
+        f"<details><summary>explain</summary><pre>{escape(explain(package, memory, threads))}</pre></details></div>"
+    )
+
+
+def _levels(levels: Sequence[dict[str, Any]]) -> list[str]:
+    if not levels:
+        return []
+    rows = [("stage", "level", "result", "seconds")]
+    rows += [
+        (str(e.get("stage", "")), str(e.get("level", "")), str(e.get("text", "")), f"{e.get('seconds', 0):.3f}")
+        for e in levels
+    ]
+    return ["", "levels", *_table(rows)]
+
+
+def _kernels(package: Package, reports: dict[str | None, dict[str, Any]]) -> list[str]:
+    """One row a kernel call, in the order of the program; then the kernels that fell to a general rule."""
+    extra = sorted({k for r in reports.values() for k in r if k in ("compile_s", "schedule")})
+    counted = any("flops" in r for r in reports.values())
+    rows = [("kernel", "kind", *(("work",) if counted else ()), "code", *extra, "from")]
+    for call in package.program.calls:
+        about = reports.get(call.symbol, {})
+        code = package.objects.get(call.symbol)
+        names = ", ".join(call.names[:3]) + (f" +{len(call.names) - 3}" if len(call.names) > 3 else "")
+        cells = [str(about.get(k, "")) for k in extra]
+        kind = str(about.get("kind", "")) + (" (!)" if about.get("fell") or about.get("slow") else "")
+        work = (operations(int(about.get("flops", 0)) + int(about.get("integer_ops", 0))),) if counted else ()
+        rows.append((call.symbol, kind, *work, size(len(code)) if code else "", *cells, names))
+    calls, kernels = len(package.program.calls), len(package.program.symbols)
+    lines = ["", f"{count(calls, 'kernel call')}, {count(kernels, 'kernel')}", *_table(rows)]
+    return lines + fallen(package.program.symbols, reports)
+
+
+def fallen(symbols: Sequence[str], reports: Mapping[str | None, dict[str, Any]]) -> list[str]:
+    """A line for each kernel that no rule made for its kind would take, or whose schedule does too much, with the
+    reason; such a kernel may be many times slower than it need be. Then one for each that computes something again
+    where that is too little to matter."""
+    found = [(s, reports[s]) for s in symbols if s in reports and (reports[s].get("fell") or reports[s].get("slow"))]
+    again = [(s, reports[s]["remark"]) for s in symbols if s in reports and reports[s].get("remark")]
+    lines = []
+    if found:
+        lines += ["", f"(!) {count(len(found), 'kernel')} that may be slow (tilewright report-slow writes reproducers)"]
+        lines += [f"  {symbol} ({about.get('does')}) {why_slow(about)}" for symbol, about in found]
+    if again:
+        lines += ["", f"{count(len(again), 'kernel')} with a little work done again"]
+        lines += [f"  {symbol}: {remark}" for symbol, remark in again]
+    return lines
+
+
+def why_slow(about: Mapping[str, Any]) -> str:
+    """Why a kernel may be slow: what its schedule does too much, and why no better rule took it.
+
+    >>> why_slow({"kind": "general", "fell": "rows: too few", "slow": ["it computes twice what the kernel asks"]})
+    'by general: it computes twice what the kernel asks; fell to general: rows: too few'
+    """
+    found = [f"by {about.get('kind')}: {'; '.join(about['slow'])}"] if about.get("slow") else []
+    found += [f"fell to {about.get('kind')}: {about['fell']}"] if about.get("fell") else []
+    return "; ".join(found)
+
+
+def operations(amount: int) -> str:
+    """Arithmetic operations for people.
+
+    >>> operations(0), operations(950), operations(2_147_483_648)
+    ('', '950', '2.15 G')
+    """
+    if not amount:
+        return ""
+    for unit, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if amount >= scale:
+            return f"{amount / scale:.3g} {unit}"
+    return str(amount)
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,352 @@
+"""The file of a model that specializes itself: its source, and the parts made so far with one copy of their constants.
+
+The container is that of `package`; the manifest has ``"dynamic"`` where a static package has its program. Loading needs
+no MLIR: only a part that is not in the file does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import __version__
+from ..program import package as container
+from ..program.package import Package
+from ..program.program import ALIGN, Program, align_up
+from ..support.dtypes import DTYPES, NUMPY
+from ..support.errors import PackageError, UsageError
+from ..support.files import replacing
+from ..support.mapped_file import MappedFile
+
+if TYPE_CHECKING:
+    from .dynamic import DynamicExecutable
+    from .staged import Part, Stage, Staged
+
+
+class Arrays:
+    """A list of arrays in which equal ones are one."""
+
+    def __init__(self) -> None:
+        self.arrays: list[np.ndarray] = []
+        self._by_id: dict[int, int] = {}
+        self._by_content: dict[tuple, int] = {}
+        self._keep: list[np.ndarray] = []  # so that ids stay theirs
+
+    def add(self, array: np.ndarray) -> int:
+        if id(array) not in self._by_id:
+            flat = np.ascontiguousarray(array)
+            content = (array.dtype, array.shape, zlib.crc32(flat.reshape(-1).view(np.uint8).data), _sample(flat))
+            at = self._by_content.get(content)
+            if at is None or self.arrays[at].tobytes() != flat.tobytes():
+                at = self._by_content[content] = len(self.arrays)
+                self.arrays.append(flat)
+            self._by_id[id(array)] = at
+            self._keep.append(array)
+        return self._by_id[id(array)]
+
+
+def _sample(flat: np.ndarray) -> bytes:
+    return flat.reshape(-1)[:16].tobytes()
+
+
+# ---- writing ----
+
+
+def save(executable: DynamicExecutable, path: str | os.PathLike) -> None:
+    """Write the file, atomically; UsageError if the place cannot be written."""
+    executable.staged.check()
+    with executable.staged.lock:
+        writer = _Writer(executable)
+        manifest = writer.manifest()
+    try:
+        with replacing(path) as f:
+            writer.write(f, manifest)
+    except OSError as e:
+        raise UsageError(f"cannot write {path}: {e.strerror or e}", stage="package") from None
+
+
+class _Writer:
+    def __init__(self, executable: DynamicExecutable) -> None:
+        self.executable = executable
+        self.arrays, self.blobs = Arrays(), dict[str, bytes]()
+        self.levels: dict[str, dict[str, str]] = {}
+        self.consts: dict[int, int] = {}
+        self.places: dict[int, list[Any]] = {}
+
+    def manifest(self) -> dict[str, Any]:
+        x = self.executable
+        stored = x.store()
+        self.blobs["source"] = stored.data
+        bodies = list(x.staged.bodies.values())
+        for body in bodies:
+            for s, stage in enumerate(body.stages.values()):
+                for p, part in enumerate(stage.parts.values()):
+                    for i, c in enumerate(part.constants):
+                        self.consts[id(c)] = self.arrays.add(c.array)
+                        self.places[id(c)] = [body.info.id, s, p, i]
+        return {
+            "name": x.name,
+            "limit": x.staged.limit,
+            "options": x.options,
+            "inputs": [asdict(t) for t in x.inputs],
+            "outputs": [asdict(t) for t in x.outputs],
+            "source": {
+                "kind": stored.kind,
+                "arrays": {n: self.arrays.add(a) for n, a in stored.arrays.items()},
+                "bodies": stored.bodies,
+            },
+            "bodies": [{"info": asdict(b.info), "stages": [self.stage(s) for s in b.stages.values()]} for b in bodies],
+        }
+
+    def stage(self, stage: Stage) -> dict[str, Any]:
+        parts = []
+        for key, part in stage.parts.items():
+            name = self.key(key)
+            if name is not None:
+                parts.append({"key": name, **self.part(part)})
+        return {
+            "todo": stage.todo,
+            "start": sorted(stage.start),
+            "frozen": sorted(stage.frozen),
+            "reads": stage.reads,
+            "parts": parts,
+        }
+
+    def key(self, key: tuple) -> list[Any] | None:
+        """The key as JSON; None if it names a constant of a part that is not kept any more."""
+        from .staged import Const
+
+        frozen, *entries = key
+        out: list[Any] = [sorted(frozen)]
+        for e in entries:
+            if isinstance(e, Const):
+                if id(e) not in self.consts:
+                    return None
+                out.append(["const", self.places[id(e)]])
+            elif isinstance(e, tuple) and e[0] == "list":
+                out.append(["list", *[DTYPES[d] if isinstance(d, np.dtype) else d for d in e[1:]]])
+            elif isinstance(e, tuple):
+                out.append(["array", DTYPES[e[0]], e[1], None if e[2] is None else e[2].hex()])
+            else:
+                out.append(["none"])
+        return out
+
+    def part(self, part: Part) -> dict[str, Any]:
+        made: dict[str, Any] = {
+            "feeds": part.feeds,
+            "results": part.results,
+            "constants": [self.consts[id(c)] for c in part.constants],
+            "actions": [{**asdict(a), "attributes": _json(a.attributes)} for a in part.actions],
+            "seconds": part.seconds,
+            "following": None,
+            "program": None,
+        }
+        if part.following is not None:
+            made["following"] = [part.following.todo, sorted(part.following.start)]
+        if part.executable is not None:
+            package = part.executable.package
+            number = len(self.levels)
+            self.levels[str(number)] = package.levels
+            for name, data in package.objects.items():
+                self.blobs[f"{number}/{name}"] = data
+            made["program"] = {
+                "number": number,
+                "target": package.target,
+                "description": package.description,
+                "program": package.program.to_json(),
+                "objects": list(package.objects),
+                "constants": [self.arrays.add(c) for c in package.constants],
+                "report": package.report,
+            }
+        return made
+
+    def write(self, f: Any, dynamic: dict[str, Any]) -> None:
+        objects, pieces, size = {}, [], 0
+        for name, data in self.blobs.items():
+            objects[name] = [size, len(data)]
+            pieces.append(data + b"\0" * (-len(data) % ALIGN))
+            size += len(pieces[-1])
+        weights, place = [], 0
+        for a in self.arrays.arrays:
+            weights.append([place, DTYPES[a.dtype], a.shape])
+            place += align_up(a.nbytes)
+        f.write(b"\0" * container.PAGE)
+        manifest = {
+            "tilewright": __version__,
+            "dynamic": dynamic,
+            "objects": objects,
+            "weights": weights,
+            "sections": {
+                "objects": container._write_section(f, pieces),
+                "weights": container._write_section(f, container._weight_bytes(self.arrays.arrays)),
+                "levels": container._write_section(f, [zlib.compress(json.dumps(self.levels).encode(), 6)]),
+            },
+        }
+        text = json.dumps(manifest).encode()
+        offset = f.tell()
+        f.write(text)
+        f.seek(0)
+        f.write(container._HEAD.pack(container.MAGIC, container.FORMAT, zlib.crc32(text), offset, len(text)))
+
+
+def _json(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in attributes.items()}
+
+
+# ---- reading ----
+
+
+def load(
+    file: MappedFile, threads: int | None, check: Callable[[str, dict[str, Any]], None]
+) -> DynamicExecutable | None:
+    """The executable in a file that `save` wrote, None for files of other kinds; PackageError if it is damaged."""
+    path, data = file.path, file.view
+    if len(data) < container._HEAD.size:
+        return None  # `Package.load` says what is wrong
+    manifest = container._manifest(path, data)
+    if "dynamic" not in manifest:
+        return None
+    try:
+        executable = _Reader(path, data, manifest, check).executable(threads)
+        executable.staged.files = lambda: (file,)
+        return executable
+    except PackageError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, zlib.error) as e:
+        raise container._damaged(path, f"its manifest is inconsistent ({type(e).__name__}: {e})") from None
+
+
+class _Reader:
+    def __init__(
+        self,
+        path: Path,
+        data: memoryview,
+        manifest: dict[str, Any],
+        check: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self.dynamic, self.check = manifest["dynamic"], check
+        objects, weights, levels = container._sections(path, data, manifest["sections"])
+        self.levels = json.loads(zlib.decompress(levels))
+        self.blobs = {n: bytes(objects[at : at + size]) for n, (at, size) in manifest["objects"].items()}
+        self.arrays = [_array(weights, *where) for where in manifest["weights"]]
+
+    def executable(self, threads: int | None) -> DynamicExecutable:
+        from ..support.options import get
+        from .dynamic import DynamicExecutable, DynamicInfo, Pool, StoredSource
+        from .lazy import LazySource
+
+        d, pool = self.dynamic, Pool()
+        threads = threads if threads is not None else get("TILEWRIGHT_THREADS")
+        kept = {n: self.arrays[i] for n, i in d["source"]["arrays"].items()}
+        stored = StoredSource(d["source"]["kind"], self.blobs["source"], kept, d["source"]["bodies"])
+        lazy = LazySource(stored, d["options"], d["name"], threads, pool)
+        inputs, outputs = (
+            [
+                DynamicInfo(t["name"], None if t["shape"] is None else tuple(t["shape"]), t["dtype"], t["kind"])
+                for t in ts
+            ]
+            for ts in (d["inputs"], d["outputs"])
+        )
+        executable = DynamicExecutable(
+            lazy.source,
+            lazy.build,
+            inputs,
+            outputs,
+            lazy.store,
+            name=d["name"],
+            options=d["options"],
+            threads=threads,
+            limit=d["limit"],
+        )
+        self.bodies(executable.staged, threads, pool)
+        return executable
+
+    def bodies(self, staged: Staged, threads: int, pool: Any) -> None:
+        """Stages first, so that parts can name those that follow them; then keys, which may name constants of parts."""
+        from .staged import Body, BodyInfo, Stage
+
+        made: dict[tuple, Part] = {}
+        for b in self.dynamic["bodies"]:
+            i = b["info"]
+            types = tuple((t, None if dims is None else tuple(dims)) for t, dims in i["types"])
+            info = BodyInfo(i["id"], tuple(i["inputs"]), tuple(i["outputs"]), i["nodes"], types)
+            body = staged.bodies[info.id] = Body(info)
+            for s in b["stages"]:
+                stage = Stage(body, tuple(s["todo"]), frozenset(s["start"]), tuple(s["reads"]))
+                stage.frozen = frozenset(s["frozen"])
+                body.stages[stage.todo, stage.start] = stage
+        places = [
+            (body, s, stage, p, data)
+            for b in self.dynamic["bodies"]
+            for body in [staged.bodies[b["info"]["id"]]]
+            for s, (stage, told) in enumerate(zip(body.stages.values(), b["stages"], strict=True))
+            for p, data in enumerate(told["parts"])
+        ]
+        for body, s, stage, p, data in places:
+            made[body.info.id, s, p] = self.part(data, stage, threads, pool)
+        for body, s, stage, p, data in places:
+            stage.parts[self.key(data["key"], made)] = made[body.info.id, s, p]
+
+    def part(self, data: dict[str, Any], stage: Stage, threads: int, pool: Any) -> Part:
+        from .executable import Executable
+        from .staged import Action, Part, Plan
+
+        executable = None
+        if (p := data["program"]) is not None:
+            self.check(p["target"], p["description"])
+            program = Program.from_json(p["program"])
+            shared = [
+                pool.share(t.name, self.arrays[i]) for t, i in zip(program.constants, p["constants"], strict=True)
+            ]
+            number = p["number"]
+            objects = {n: self.blobs[f"{number}/{n}"] for n in p["objects"]}
+            levels = self.levels[str(number)]
+            package = Package(p["target"], p["description"], program, objects, shared, levels, p["report"])
+            executable = Executable(package, threads)
+        actions = tuple(
+            Action(
+                a["kind"],
+                a["name"],
+                tuple(a["inputs"]),
+                tuple(a["outputs"]),
+                a["attributes"],
+                tuple(a["bodies"]),
+                a["node"],
+            )
+            for a in data["actions"]
+        )
+        constants = [self.arrays[i] for i in data["constants"]]
+        plan = Plan(None, tuple(data["feeds"]), data["results"], constants, actions, (), frozenset())
+        following = None
+        if data["following"] is not None:
+            todo, start = data["following"]
+            following = stage.body.stages[tuple(todo), frozenset(start)]
+        return Part(plan, executable, following, data["seconds"])
+
+    def key(self, key: list[Any], made: Mapping[tuple, Part]) -> tuple:
+        frozen, *entries = key
+        return (frozenset(frozen), *[self.key_entry(e, made) for e in entries])
+
+    @staticmethod
+    def key_entry(e: Sequence[Any], made: Mapping[tuple, Part]) -> Any:
+        if e[0] == "const":
+            body, s, p, i = e[1]
+            return made[body, s, p].constants[i]
+        if e[0] == "list":
+            return ("list", *[NUMPY[d] if isinstance(d, str) else d for d in e[1:]])
+        if e[0] == "array":
+            return (NUMPY[e[1]], tuple(e[2]), None if e[3] is None else bytes.fromhex(e[3]))
+        return None
+
+
+def _array(weights: memoryview, offset: int, dtype: str, shape: Sequence[int]) -> np.ndarray:
+    kind, count = NUMPY[dtype], int(np.prod(shape, dtype=np.int64))
+    raw = np.frombuffer(weights, np.uint8, count * kind.itemsize, offset) if count else np.empty(0, np.uint8)
+    return raw.view(kind).reshape(tuple(shape))

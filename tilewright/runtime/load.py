@@ -1,0 +1,39 @@
+"""`tilewright.load`: an executable from a file, without a compiler."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ..program.package import Package, open_package
+from ..targets import base
+from .dynamic_package import load as load_dynamic
+from .executable import Executable
+
+if TYPE_CHECKING:
+    from .dynamic import DynamicExecutable
+
+
+def load(
+    path: str | os.PathLike, *, threads: int | None = None, copy: bool = False, sha256: str | None = None
+) -> Executable | DynamicExecutable:
+    """Load a package that `save` wrote. Needs no model and no compilation, but for new shapes of dynamic models.
+
+    A package is native code that runs with your rights, like a program: load only what comes from where you trust. With
+    `sha256`, the hexadecimal SHA-256 of the file as it was made, other bytes are refused before anything of them is
+    used.
+
+    Weights stay in the file, memory-mapped, and processes share them. So a file in use must not be overwritten: write
+    another one and rename it over the old one (`save` does). With `copy`, and with `sha256`, the file is read into
+    memory and not used any more.
+
+    PackageError: not a package, damaged, not for this machine, or not the file with that `sha256`.
+
+        model = tw.load("model.tw", sha256="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")
+    """
+
+    def check(target: str, description: dict[str, Any]) -> None:
+        base.find(target).check(description)
+
+    file = open_package(path, copy=copy, sha256=sha256)
+    return load_dynamic(file, threads, check) or Executable(Package.load(file, check), threads)

@@ -1,0 +1,95 @@
+"""What the compiler tells of a kernel for `explain` and `profile`: its work, its schedule, and whether it fell to a
+rule that is not made for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..tensor.analysis import is_contraction
+from ..tensor.expr import Op, walk
+from ..tensor.kernel import Kernel
+from .nest import For, exprs, walk_stmts
+from .rules import Scheduled, rules
+from .work import Work, work_of
+
+#: what a kernel does -> the last rule that is made for it
+EXPECTED = {"contraction": "contraction", "reduction": "rows", "elementwise": "elementwise", "opaque": "opaque"}
+#: operations of a loop nest that stand for an instruction of another precision than the kernel's own
+INSTRUCTIONS = {"dot2": "bf16", "dot4": "i8"}
+
+
+def about(kernel: Kernel, scheduled: Scheduled, seconds: Mapping[str, float]) -> dict[str, Any]:
+    """A kernel's part of the report: ``symbol``, ``kind``, ``compile_s`` (the sum of `seconds`, if there are any), and
+    its facts."""
+    return {
+        "symbol": kernel.name,
+        "kind": scheduled.rule,
+        **({"compile_s": round(sum(seconds.values()), 3)} if seconds else {}),
+        **kernel_facts(kernel, scheduled),
+    }
+
+
+def kernel_facts(kernel: Kernel, scheduled: Scheduled) -> dict[str, Any]:
+    """JSON data: ``does``, ``flops``, ``integer_ops``, ``precision``, ``touched`` (bytes of each parameter),
+    ``decisions``, ``trace``, ``refused`` ([rule, reason] of the rules that did not take it), ``fell`` (why a rule that
+    is made for such kernels did not; empty if one did), ``slow`` (sentences: what keeps its schedule far from its
+    bound; see `schedule.executed`) and, where that is counted, ``executed`` (how many times its own work it does) and
+    ``remark`` (what it computes again although that is too little to matter; empty if nothing)."""
+    work = _work(kernel, scheduled)
+    return {
+        "does": kernel.opaque.mnemonic if kernel.opaque else what(kernel),
+        "flops": work.flops,
+        "integer_ops": work.integer_ops,
+        "precision": work.precision,
+        "touched": list(work.touched),
+        "decisions": {n: d.chosen for n, d in scheduled.schedule.decisions.items()},
+        "trace": [str(step) for step in scheduled.schedule.trace],
+        "refused": [list(r) for r in scheduled.refused],
+        "fell": fell(kernel, scheduled),
+        "slow": list(scheduled.problems),
+        **(
+            {"executed": round(x.recomputation, 3), "remark": x.remark} if (x := scheduled.executed) is not None else {}
+        ),
+    }
+
+
+def _counted(scheduled: Scheduled) -> dict[str, Any]:
+    found = scheduled.executed
+    return {} if found is None else {"executed": round(found.recomputation, 3), "remark": found.remark}
+
+
+def what(kernel: Kernel) -> str:
+    """``contraction``, ``reduction``, ``elementwise`` or ``opaque``."""
+    if kernel.opaque is not None:
+        return "opaque"
+    if any(is_contraction(s) for s in kernel.stages):
+        return "contraction"
+    return "reduction" if any(t.init is not None for s in kernel.stages for t in s.targets) else "elementwise"
+
+
+def fell(kernel: Kernel, scheduled: Scheduled) -> str:
+    """Why no rule for kernels of this kind applied; empty if one did.
+
+    Such a kernel is right, but may be many times slower than it need be.
+    """
+    order = [module.NAME for module in rules()]
+    expected = EXPECTED[what(kernel)]
+    if order.index(scheduled.rule) <= order.index(expected):
+        return ""
+    passed = [r for r in scheduled.refused if order.index(r[0]) >= order.index(expected)]
+    return "; ".join(f"{rule}: {reason}" for rule, reason in passed)
+
+
+def _work(kernel: Kernel, scheduled: Scheduled) -> Work:
+    nest = scheduled.schedule.nest()
+    work = work_of(kernel, nest)
+    used = {x.op for s in walk_stmts(nest.body) for e in exprs(s) for x in walk(e) if isinstance(x, Op)}
+    special = next((INSTRUCTIONS[op] for op in INSTRUCTIONS if op in used), None)
+    tiled = any(isinstance(s, For) and s.note("tiles") is not None for s in walk_stmts(nest.body))
+    if tiled and any(p.dtype == "bf16" for p in kernel.inputs):
+        special = "bf16"
+    return Work(work.flops, work.integer_ops, special or work.precision, work.touched)
+
+
+__all__ = ["EXPECTED", "about", "fell", "kernel_facts", "what"]

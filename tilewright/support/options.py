@@ -1,0 +1,314 @@
+"""Every option of a compilation and every environment variable: typed, checked and documented here, once."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypedDict
+
+from .errors import UsageError
+from .limits import free_memory, usable_cores
+
+PRECISIONS = ("f32", "bf16", "f16", "auto")
+
+
+#: memory that a process needs that compiles kernels
+JOB_BYTES = 512 << 20
+#: more threads or processes than this are a mistake
+MOST = 1024
+
+
+def default_jobs() -> int:
+    """A process a core, as far as memory goes."""
+    free = free_memory()
+    return usable_cores() if free is None else max(1, min(usable_cores(), free // JOB_BYTES))
+
+
+# ---- environment variables ----
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError("must be at least 1")
+    return number
+
+
+def _count(text: str) -> int:
+    """Of threads or processes."""
+    number = _positive(text)
+    if number > MOST:
+        raise ValueError(f"must be at most {MOST}")
+    return number
+
+
+def parse_size(text: str) -> int:
+    """Bytes from ``500M``, ``2G``, ``1048576``."""
+    scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
+    number = float(text[:-1] if scale > 1 else text)
+    if not 0 <= number < 1 << 50:
+        raise ValueError("must not be negative")
+    return int(number * scale)
+
+
+def _compile_mode(text: str) -> str:
+    if text not in ("workers", "inprocess"):
+        raise ValueError("must be 'workers' or 'inprocess'")
+    return text
+
+
+def _switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("must be 0 or 1")
+    return text == "1"
+
+
+def _path(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as e:
+        raise ValueError(str(e)) from None
+
+
+@dataclass(frozen=True)
+class Variable:
+    """An environment variable: its parser, its default (computed when it is not set) and what it does."""
+
+    name: str
+    parse: Callable[[str], Any]
+    default: Callable[[], Any]
+    doc: str
+
+    def get(self) -> Any:
+        """The value now; UsageError if what is set does not parse."""
+        text = os.environ.get(self.name, "")
+        if not text:
+            return self.default()
+        try:
+            return self.parse(text)
+        except ValueError as e:
+            raise UsageError(f"environment variable {self.name}={text!r} is not valid: {e}", hint=self.doc) from None
+
+
+def user_cache_folder() -> Path:
+    """The folder for caches of this user, by the habits of the operating system."""
+    try:
+        if sys.platform == "win32":
+            base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Caches"
+        else:
+            base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # a user without a name and without HOME, as in containers
+        return Path(tempfile.gettempdir()) / f"tilewright-{os.getuid() if hasattr(os, 'getuid') else 'cache'}"
+    return Path(base) / "tilewright"
+
+
+ENVIRONMENT = {
+    v.name: v
+    for v in (
+        Variable("TILEWRIGHT_CACHE", _path, user_cache_folder, "folder of compiled kernels and of saved reproducers"),
+        Variable(
+            "TILEWRIGHT_CACHE_SIZE", parse_size, lambda: 1 << 30, "bytes the kernel cache may take (500M, 2G ...)"
+        ),
+        Variable(
+            "TILEWRIGHT_PACKAGES_SIZE",
+            parse_size,
+            lambda: 4 << 30,
+            "bytes the packages of compiled model files may take in the cache (500M, 2G ...); 0: none are kept",
+        ),
+        Variable(
+            "TILEWRIGHT_DB", _path, lambda: get("TILEWRIGHT_CACHE") / "tuning.sqlite", "file of the tuning database"
+        ),
+        Variable("TILEWRIGHT_THREADS", _count, usable_cores, "threads of a model when the call does not say"),
+        Variable("TILEWRIGHT_JOBS", _count, default_jobs, "most processes that compile kernels at the same time"),
+        Variable(
+            "TILEWRIGHT_COMPILE",
+            _compile_mode,
+            lambda: "workers",
+            "'workers' compiles model files and kernels in other processes, 'inprocess' in this one (to debug it)",
+        ),
+        Variable(
+            "TILEWRIGHT_RUNNER_KEY", str, lambda: None, "the key that `tilewright runner` and who uses it both have"
+        ),
+        Variable(
+            "TILEWRIGHT_PROGRESS", _switch, lambda: True, "0: no line on the terminal while a long compilation works"
+        ),
+        Variable(
+            "TILEWRIGHT_MACHINE",
+            _path,
+            lambda: None,
+            "JSON file with what to take this CPU for: features (those it does not have are left out), l1_bytes, "
+            "l2_bytes, l3_bytes, cores",
+        ),
+        Variable("TILEWRIGHT_TIMEOUT", _positive, lambda: 600, "seconds after which compiling one kernel is given up"),
+    )
+}
+
+
+def get(name: str) -> Any:
+    """The value of one of the variables in ENVIRONMENT.
+
+    >>> os.environ["TILEWRIGHT_THREADS"] = "3"
+    >>> get("TILEWRIGHT_THREADS")
+    3
+    >>> del os.environ["TILEWRIGHT_THREADS"]
+    """
+    return ENVIRONMENT[name].get()
+
+
+# ---- options of one compilation ----
+
+
+def _option(default: Any, doc: str, **extra: Any) -> Any:
+    return field(default=default, metadata={"doc": doc, **extra})
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a caller can choose for one compilation; the fields are the keyword arguments of `tilewright.compile`.
+
+    >>> Options(threads=2).threads
+    2
+    >>> Options.of(treads=2)
+    Traceback (most recent call last):
+        ...
+    tilewright.support.errors.UsageError: unknown option 'treads'
+      hint: did you mean 'threads'?
+    """
+
+    target: str = _option("cpu", "name of the target; `tilewright targets` lists them")
+    precision: str = _option(
+        "f32",
+        "what contractions multiply (sums are f32): f32, bf16, f16 weights, or auto, the fastest within `tolerance`",
+        choices=PRECISIONS,
+    )
+    tolerance: float | None = _option(
+        None, "with precision auto: the largest error it may cost, relative to the largest value of the output"
+    )
+    threads: int | None = _option(None, "threads that run the model; None: TILEWRIGHT_THREADS, else all usable cores")
+    jobs: int | None = _option(
+        None, "most processes that compile kernels; None: TILEWRIGHT_JOBS, else one a usable core"
+    )
+    inputs: Mapping | None = _option(None, "shapes (or arrays) of inputs by name, for models with dynamic dimensions")
+    arena_limit: int | None = _option(None, "most bytes of working memory the model may need; more is an error")
+    specializations: int | None = _option(
+        None,
+        "programs kept for each stage of a model with open shapes, one for each combination of shapes; "
+        "None: 16 to 64, by their memory",
+    )
+    operators: int | None = _option(
+        None, "most operators that a model may become, with its functions inlined and its loops unrolled; None: 100000"
+    )
+    deadline: float | None = _option(
+        None, "seconds a compilation may take, or making a new part of a model with open shapes; None: 7200"
+    )
+    winograd: bool = _option(
+        True, "3x3 convolutions by Winograd's method where it is faster; costs about 1e-6 of the largest result each"
+    )
+    stream: bool = _option(True, "on small targets run layers row by row where that lowers the working memory")
+    verify: bool = _option(False, "check every kernel against its reference after compiling")
+    cache: bool = _option(True, "use the caches of kernels and of packages on disk")
+    tuned: bool = _option(True, "use schedules that `tilewright tune` found, from the tuning database")
+    check_indices: bool = _option(
+        False,
+        "a gather's or scatter's index out of range ends the run in an InputError; False: it is clamped",
+    )
+    print_after: tuple[str, ...] = _option((), "stages after which the IR is printed to stderr; 'all' for every one")
+    stop_after: str | None = _option(None, "stage after which the compilation ends")
+    dump: str | None = _option(None, "folder that gets one numbered file of IR a stage")
+    time: bool = _option(False, "print the time of every stage to stderr")
+
+    def __post_init__(self) -> None:
+        if isinstance(self.print_after, str):
+            object.__setattr__(self, "print_after", (self.print_after,))
+        for f in fields(self):
+            _check(f.name, getattr(self, f.name), f.type, f.metadata)
+        if (self.precision == "auto") != (self.tolerance is not None):
+            given = f"precision {self.precision!r}" + ("" if self.tolerance is None else " takes no tolerance")
+            raise UsageError(
+                given if self.tolerance is not None else f"{given} needs a tolerance",
+                hint="give precision='auto' and a tolerance such as 1e-2, or another precision and none",
+            )
+
+    @staticmethod
+    def of(**chosen: Any) -> Options:
+        """Options from keyword arguments; UsageError names an unknown one and the nearest known."""
+        known = [f.name for f in fields(Options)]
+        for name in chosen:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(known)}"
+                raise UsageError(f"unknown option {name!r}", hint=hint)
+        return Options(**chosen)
+
+    @property
+    def thread_count(self) -> int:
+        return self.threads if self.threads is not None else get("TILEWRIGHT_THREADS")
+
+    @property
+    def job_count(self) -> int:
+        return self.jobs if self.jobs is not None else get("TILEWRIGHT_JOBS")
+
+
+class OptionsDict(TypedDict, total=False):
+    """The fields of `Options` as keyword arguments, for editors and type checkers; `stop_after` stands apart, because
+    it decides what `tilewright.compile` returns."""
+
+    target: str
+    precision: str
+    tolerance: float | None
+    threads: int | None
+    jobs: int | None
+    inputs: Mapping | None
+    arena_limit: int | None
+    specializations: int | None
+    operators: int | None
+    deadline: float | None
+    winograd: bool
+    stream: bool
+    verify: bool
+    cache: bool
+    tuned: bool
+    check_indices: bool
+    print_after: tuple[str, ...] | list[str] | str
+    dump: str | os.PathLike | None
+    time: bool
+
+
+_KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "str": (str, "a string"),
+    "str | None": (str, "a string or None"),
+    "bool": (bool, "True or False"),
+    "Mapping | None": (Mapping, "a dict or None"),
+    "tuple[str, ...]": ((tuple, list), "a list of stage names"),
+}
+
+
+def _check(name: str, value: Any, annotation: Any, metadata: Any) -> None:
+    if value is None and "None" in annotation:
+        return
+    if annotation == "int | None":
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise UsageError(f"option {name!r} must be an integer of at least 1 or None, not {value!r}")
+        if name in ("threads", "jobs") and value > MOST:
+            raise UsageError(f"option {name!r} is {value}, it must be at most {MOST}")
+        return
+    if annotation == "float | None":
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+            raise UsageError(f"option {name!r} must be a positive number or None, not {value!r}")
+        return
+    if name == "dump" and isinstance(value, os.PathLike):
+        return
+    kind, words = _KINDS[annotation]
+    if not isinstance(value, kind):
+        raise UsageError(f"option {name!r} must be {words}, not {value!r}")
+    choices = metadata.get("choices")
+    if choices and value not in choices:
+        known = ", ".join(choices)
+        raise UsageError(f"option {name!r} is {value!r}, which is not available", hint=f"choose from {known}")

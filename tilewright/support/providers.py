@@ -1,0 +1,32 @@
+"""What a room asks of rooms below it on the floor plan, which it may not import: by name, loaded at first use.
+
+The package root knows all rooms and says who provides what; another program may provide something else. Used where an
+object of an upper room has a method that a lower room carries out: ``Schedule.build``, ``Executable.explain``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_PROVIDERS: dict[str, str] = {}
+
+
+def provide(name: str, place: str) -> None:
+    """Say who provides `name`: ``module:attribute``, or a module alone.
+
+    >>> provide("square root", "math:sqrt")
+    >>> ask("square root")(9.0)
+    3.0
+    """
+    _PROVIDERS[name] = place
+
+
+def ask(name: str) -> Any:
+    """What is provided under that name; KeyError if nothing is."""
+    module, _, attribute = _PROVIDERS[name].partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, attribute) if attribute else found
+
+
+__all__ = ["ask", "provide"]
