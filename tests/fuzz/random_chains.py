@@ -411,7 +411,7 @@ def kernels_of(model, machine) -> list[Found]:
     from tilewright.driver.compiler import FRONT, State
     from tilewright.schedule.executed import executed
     from tilewright.schedule.facts import kernel_facts
-    from tilewright.schedule.rules import depthwise_chain
+    from tilewright.schedule.rules.convolution import depthwise_chain
     from tilewright.support.options import Options
     from tilewright.targets.base import find
 

@@ -20,7 +20,9 @@ from tilewright.schedule.build import BuiltKernel
 from tilewright.schedule.executed import TOO_MUCH
 from tilewright.schedule.finish import finish
 from tilewright.schedule.nest import For, Store, children
-from tilewright.schedule.rules import contraction, depthwise_chain, schedule
+from tilewright.schedule.rules import schedule
+from tilewright.schedule.rules.contraction import contraction
+from tilewright.schedule.rules.convolution import depthwise_chain
 from tilewright.targets.base import find
 from tilewright.targets.cpu.host import CpuDescription, describe_x86
 from tilewright.tensor.chains import row_chain

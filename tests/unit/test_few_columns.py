@@ -5,7 +5,8 @@ import pytest
 
 from tilewright.ir.types import NUMPY
 from tilewright.lang import te
-from tilewright.schedule.rules import few_columns, schedule
+from tilewright.schedule.rules import schedule
+from tilewright.schedule.rules.reduction import few_columns
 from tilewright.targets.cpu.host import CpuDescription
 
 MACHINE = CpuDescription(

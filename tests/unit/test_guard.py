@@ -19,7 +19,8 @@ from tilewright.driver import compiler
 from tilewright.driver.compiler import compile_state
 from tilewright.schedule import rules
 from tilewright.schedule.executed import TOO_MUCH, executed
-from tilewright.schedule.rules import contraction, depthwise_chain
+from tilewright.schedule.rules.contraction import contraction
+from tilewright.schedule.rules.convolution import depthwise_chain
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.split import Divided
 from tilewright.targets.cpu import memo

@@ -34,7 +34,7 @@ def check(kernel, machine, reference, decisions=None, threads=(1, 2)):
 def everywhere(request, monkeypatch):
     """The decision may be taken whatever it is estimated to gain; not in tests of where it is the default."""
     if "default" not in request.function.__name__:
-        monkeypatch.setattr("tilewright.schedule.rules.half_vectors.LITTLE", 0.0)
+        monkeypatch.setattr("tilewright.schedule.rules.contraction.half_vectors.LITTLE", 0.0)
 
 
 @pytest.mark.parametrize("machine", [HERE, pytest.param(NARROW, marks=has_avx2)], ids=["wide", "narrow"])

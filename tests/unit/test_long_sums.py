@@ -1,4 +1,4 @@
-"""Sums of products in blocks (`schedule.rules.long_sums`): results equal NumPy's with tails, strides and padding and for
+"""Sums of products in blocks (`schedule.rules.contraction.long_sums`): results equal NumPy's with tails, strides and padding and for
 every number of threads; what the rule decides, and the nest it makes."""
 
 # ruff: noqa: E501 (nests as text)
@@ -11,8 +11,8 @@ import pytest
 
 from tilewright.lang import te
 from tilewright.schedule.build import BuiltKernel
-from tilewright.schedule.rules.long_sums import block_counts, default_runs
-from tilewright.schedule.rules.tile_choice import choose_tile
+from tilewright.schedule.rules.contraction.long_sums import block_counts, default_runs
+from tilewright.schedule.rules.contraction.tile_choice import choose_tile
 from tilewright.targets.base import find
 from tilewright.targets.cpu.host import CpuDescription
 from tilewright.tune.space import Space

@@ -1,5 +1,5 @@
 """Rows that give a number each (sums, means, places of extreme elements): in a tree across lanes
-(schedule/rules/added_rows.py), with a row in each lane (turned_rows.py, columns.py), and in one pass
+(schedule/rules/reduction/added_rows.py), with a row in each lane (turned_rows.py, columns.py), and in one pass
 (`Schedule.one_pass`)."""
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import tilewright as tw
 from tilewright.lang import te
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
-from tilewright.schedule.rules import rows
+from tilewright.schedule.rules.reduction import rows
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.cpu.emit import emit
 from tilewright.targets.cpu.host import CpuDescription

@@ -1,4 +1,4 @@
-"""Short rows, turned so that every lane of a vector has a row of its own (schedule/rules/turned_rows.py)."""
+"""Short rows, turned so that every lane of a vector has a row of its own (schedule/rules/reduction/turned_rows.py)."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from machines import MACHINES
 
 from tilewright.ops import winograd
 from tilewright.ops.conv import convolve_numpy
-from tilewright.schedule.rules.winograd import Shape, _blocks
+from tilewright.schedule.rules.custom.winograd import Shape, _blocks
 
 
 def error(tile: int, channels: int) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ir.context import use
 from ..schedule.nest import For, Nest, stores, walk_stmts
-from ..schedule.rules.bf16_contraction import FEATURE
+from ..schedule.rules.contraction.bf16_contraction import FEATURE
 from ..support.numbers import count
 from ..tensor.analysis import is_contraction
 from ..tensor.expr import Op, walk

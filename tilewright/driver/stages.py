@@ -17,7 +17,7 @@ from ..program.package import Package
 from ..program.program import ALIGN
 from ..schedule.rules import direct_operators, reuses, writes_once
 from ..schedule.rules import schedule as schedule_kernel
-from ..schedule.rules.depthwise_chain import worth_joining
+from ..schedule.rules.convolution.depthwise_chain import worth_joining
 from ..schedule.split import Divided, split
 from ..support.budget import check_time
 from ..support.options import get

@@ -2,7 +2,8 @@
 
 The products with the inputs of all steps are one matrix product outside: every operator takes `x` of shape [time,
 batch, gates * H] with the biases added, and the recurrent weights `r` transposed, [H, gates * H]. `lengths` (i32) ends
-sequences early: results after the end are 0. Opaque: each has a loop nest of its own (`schedule.rules.recurrent`).
+sequences early: results after the end are 0. Opaque: each has a loop nest of its own
+(`schedule.rules.custom.recurrent`).
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def register(rule: Rule) -> None:
 
 
 def _own() -> list[Any]:
-    modules = [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
+    modules = [importlib.import_module(m.name) for m in pkgutil.walk_packages(__path__, f"{__name__}.")]
     return [m for m in modules if hasattr(m, "apply")]
 
 

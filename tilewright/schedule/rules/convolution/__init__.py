@@ -1,0 +1,1 @@
+"""Depthwise convolutions, alone and with what is around them."""

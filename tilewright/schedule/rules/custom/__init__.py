@@ -1,0 +1,1 @@
+"""Operators with loop nests of their own, built by hand."""

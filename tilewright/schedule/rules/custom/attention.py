@@ -1,0 +1,362 @@
+"""Attention without the score matrix: each task takes a block of queries of one head and keeps only their scores, in
+cache.
+
+For a block of queries (the vector lanes `i`):
+
+    qt[d, i]  = scale * q[i, d]                          # transposed once
+    s[j, i]   = sum_d k[j, d] * qt[d, i]  (+ mask);  m[i] = max_j s[j, i]  # keys are the rows of a register tile
+    s[j, i]   = exp(s[j, i] - m[i]);  l[i] = sum_j s[j, i]                 # no horizontal reductions
+    o[i, e]   = (sum_j s[j, i] * v[j, e]) / l[i]         # queries are the rows, v is read as it lies
+
+A causal mask also shortens the loops over keys. With few queries (a decode step) the lanes run along the head dimension
+instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, ceildiv, minimum
+from ....tensor.kernel import Kernel
+from ...machine import Machine, lanes
+from ...nest import Alloc, For, Stmt, Store, loop, seq, store
+from .. import Choose, direct
+from ..contraction.tile_choice import choose_tile, tile_candidates
+from ..contraction.tiles import Tile
+from .nests import add, mul, wide
+
+#: how many more lanes two vectors of queries may take than one (measured: at 1.2, one is 10% faster)
+WASTE = 1.15
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes and operand names of one attention."""
+
+    batch: int
+    heads: int
+    group: int
+    queries: int
+    keys: int
+    depth: int
+    width: int
+    q: str
+    k: str
+    v: str
+    mask: str | None
+    out: str
+    scale: float
+    causal: bool
+    offset: int
+    mask_shape: tuple[int, ...]
+    dtype: str
+
+    def number(self, x: float) -> Const:
+        return Const(x, self.dtype)
+
+
+@direct("attention", writes_once=True)
+def build(kernel: Kernel, machine: Machine, choose: Choose) -> Stmt:
+    """The loop nest of ``tw.attention``; halves are converted to f32 as they are read."""
+    assert kernel.opaque is not None
+    q, k, v, mask = (*kernel.opaque.operands, None)[:4]
+    assert q and k and v
+    (b, h, sq, d), (_, hk, sk, _), dv = kernel.buffer(q).shape, kernel.buffer(k).shape, kernel.buffer(v).shape[3]
+    a = kernel.opaque.attributes
+    shape = Shape(
+        b, h, h // hk, sq, sk, d, dv, q, k, v, mask, kernel.opaque.results[0], float(a["scale"]), bool(a["causal"]),
+        int(a["offset"]),
+        kernel.buffer(mask).shape if mask else (), wide(kernel.buffer(q).dtype),
+    )  # fmt: skip
+    if 0 in kernel.buffer(shape.out).shape:
+        return seq()
+    reader = Reader(kernel)
+    if sq * 2 <= lanes(machine, shape.dtype):
+        return _few_queries(shape, reader, machine)
+    from . import bf16_attention, tile_attention
+
+    if tile_attention.applies(shape, reader, machine):
+        return bf16_attention.build(shape, reader, machine, choose, tile_attention.Block)
+    if bf16_attention.applies(shape, reader, machine):
+        return bf16_attention.build(shape, reader, machine, choose)
+    return _blocked(shape, reader, machine, choose)
+
+
+class Reader:
+    """Loads halves as f32 and stores in the result's type."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def __call__(self, buffer: str, *indices: Expr) -> Expr:
+        dtype = self.kernel.buffer(buffer).dtype
+        x: Expr = Load(buffer, indices, dtype)
+        return x if dtype == wide(dtype) else Op("extf", (x,), wide(dtype))
+
+    def write(self, buffer: str, indices: tuple[Expr, ...], value: Expr, block: str) -> Store:
+        dtype = self.kernel.buffer(buffer).dtype
+        return store(buffer, indices, value if dtype == wide(dtype) else Op("truncf", (value,), dtype), block)
+
+
+def i_loops(width: int, vectors: int, name: str, body: Stmt) -> Stmt:
+    """Unrolled vectors of lanes over a block: index is ``name_v * width + name_l``."""
+    return loop(f"{name}_v", vectors, For(f"{name}_l", Const(width, "index"), body, "vector", width), "unroll")
+
+
+def _blocked(s: Shape, read: Reader, machine: Machine, choose: Choose) -> Stmt:
+    w = lanes(machine, s.dtype)
+    # two vectors share what is read of the keys, unless much of the last block would be empty (77 queries: 80 or 96)
+    waste = -(-s.queries // (2 * w)) * 2 * w / (-(-s.queries // w) * w)
+    default = 2 if s.queries > w and machine.vector_registers >= 32 and waste < WASTE else 1
+    vectors = choose("query_vectors", [v for v in (1, 2, 3, 4) if (v - 1) * w < s.queries], default)
+    block = vectors * w
+    blocks = -(-s.queries // block)
+    task = Var("task")
+    head = task // blocks
+    b, h, qb = head // s.heads, head % s.heads, task % blocks
+    if blocks == 1:
+        qb = Const(0, "index")
+    first = qb * block  # the first query of the block
+    keys: Expr = Const(s.keys, "index")
+    if s.causal:
+        keys = minimum(keys, first + (block + s.offset)) if s.offset + block > 0 else keys
+    qt, sc = Buffer("qt", (s.depth, block), s.dtype, "local"), Buffer("sc", (s.keys, block), s.dtype, "local")
+    inverse, top = (Buffer(n, (block,), s.dtype, "local") for n in ("inv", "top"))
+    pack = _turned(s, read, b, h, first, w, block)
+    scores = _scores(s, read, b, h, first, keys, w, vectors, block, machine, choose)
+    body = seq(
+        pack, scores, _softmax(s, keys, w, vectors), _weighted(s, read, b, h, first, keys, block, machine, choose)
+    )
+    allocated = Alloc(qt, Alloc(sc, Alloc(inverse, Alloc(top, body))))
+    return loop("task", s.batch * s.heads * blocks, allocated, "parallel")
+
+
+def _turned(s: Shape, read: Reader, b: Expr, h: Expr, first: Expr, w: int, block: int) -> Stmt:
+    """Scale a block of queries and lay them out as columns, in tiles that targets can transpose in registers.
+
+    Lanes beyond the last query are left as they are: no lane looks at another, and their results are not written."""
+    d, i = Var("d_o") * w + Var("d_r"), Var("i_v") * w + Var("i_l")
+    rest: Expr = minimum(block, s.queries - first) if s.queries % block else Const(block, "index")
+    lane = minimum(w, rest - Var("i_v") * w) if s.queries % block else Const(w, "index")
+    depth = minimum(w, s.depth - Var("d_o") * w) if s.depth % w else Const(w, "index")
+    body = store("qt", (d, i), mul(read(s.q, b, h, first + i, d), s.number(s.scale)), "pack")
+    tile = For("d_r", depth, For("i_l", lane, body, "vector", w), "unroll")
+    return For("i_v", ceildiv(rest, w), loop("d_o", -(-s.depth // w), tile))
+
+
+def _scores(
+    s: Shape,
+    read: Reader,
+    b: Expr,
+    h: Expr,
+    first: Expr,
+    keys: Expr,
+    w: int,
+    vectors: int,
+    block: int,
+    machine: Machine,
+    choose: Choose,
+) -> Stmt:
+    rows = choose_tile([s.keys], block, w, machine.vector_registers).rows
+    most = (machine.vector_registers - 1 - vectors) // vectors
+    rows = choose("score_rows", range(1, min(most, s.keys) + 1), min(rows, most))
+    i = Var("i_v") * w + Var("i_l")
+    j = Var("jt") * rows + Var("jr")
+    acc, at = Buffer("acc", (rows, block), s.dtype, "register"), (Var("jr"), i)
+    left: Expr = Const(s.keys, "index") - Var("jt") * rows
+    extent = Const(rows, "index") if s.keys % rows == 0 else minimum(rows, left)
+
+    def tile(body: Stmt) -> Stmt:
+        return For("jr", extent, i_loops(w, vectors, "i", body), "unroll")
+
+    product = mul(read(s.k, b, h // s.group, j, Var("d1")), Load("qt", (Var("d1"), i), s.dtype))
+    update = loop("d1", s.depth, tile(store("acc", at, add(Load("acc", at, s.dtype), product), "qk")))
+    value: Expr = Load("acc", at, s.dtype)
+    if s.mask is not None:
+        index = (b, h, minimum(first + i, s.queries - 1), j)
+        aligned = [
+            Const(0, "index") if n == 1 else x
+            for n, x in zip(s.mask_shape, index[4 - len(s.mask_shape) :], strict=True)
+        ]
+        value = add(value, read(s.mask, *aligned))
+    if s.causal:
+        seen = Op("cmpi.sle", (j, first + i + s.offset), "i1")
+        value = Op("select", (seen, value, s.number(float("-inf"))), s.dtype)
+    # the largest so far waits in memory while the tile needs the registers
+    largest = Buffer("largest", (block,), s.dtype, "register")
+    m = Load("largest", (i,), s.dtype)
+    # one instruction, unlike `maximumf`; a score that is not a number makes its exponential none, and so the sum
+    higher = Op("select", (Op("cmpf.ogt", (value, m), "i1"), value, m), s.dtype)
+    kept = seq(
+        i_loops(w, vectors, "i", store("largest", (i,), Load("top", (i,), s.dtype), "max.load")),
+        tile(Store((Target("sc", (j, i), value), Target("largest", (i,), higher)), "score")),
+        i_loops(w, vectors, "i", store("top", (i,), m, "max.store")),
+    )
+    body = seq(tile(store("acc", at, s.number(0.0), "qk.init")), update, Alloc(largest, kept))
+    return seq(
+        i_loops(w, vectors, "i", store("top", (i,), s.number(float("-inf")), "max.init")),
+        For("jt", ceildiv(keys, rows), Alloc(acc, body)),
+    )
+
+
+def _softmax(s: Shape, keys: Expr, w: int, vectors: int) -> Stmt:
+    """Exponentials and their sum over the keys for every query lane."""
+    i = Var("i_v") * w + Var("i_l")
+    block = vectors * w
+    shift, total = (Buffer(n, (block,), s.dtype, "register") for n in ("shift", "total"))
+
+    def lanes_of(body: Stmt) -> Stmt:
+        return i_loops(w, vectors, "i", body)
+
+    m, sum_ = Load("top", (i,), s.dtype), Load("total", (i,), s.dtype)
+    score = Load("sc", (Var("j"), i), s.dtype)
+    finite = Op("select", (Op("cmpf.oeq", (m, s.number(float("-inf"))), "i1"), s.number(0.0), m), s.dtype)
+    e = Op("exp", (Op("subf", (score, Load("shift", (i,), s.dtype)), s.dtype),), s.dtype)
+    both = Store((Target("sc", (Var("j"), i), e), Target("total", (i,), add(sum_, e))), "exp")
+    nonzero = Op("select", (Op("cmpf.oeq", (sum_, s.number(0.0)), "i1"), s.number(1.0), sum_), s.dtype)
+    reciprocal = Op("divf", (s.number(1.0), nonzero), s.dtype)
+    return Alloc(shift, Alloc(total, seq(
+        lanes_of(store("shift", (i,), finite, "max.finite")),
+        lanes_of(store("total", (i,), s.number(0.0), "sum.init")),
+        For("j", keys, lanes_of(both)),
+        lanes_of(store("inv", (i,), reciprocal, "inverse")),
+    )))  # fmt: skip
+
+
+def _weighted(
+    s: Shape, read: Reader, b: Expr, h: Expr, first: Expr, keys: Expr, block: int, machine: Machine, choose: Choose
+) -> Stmt:
+    """The weighted sum of values: queries are rows of the tile, the value dimension its lanes."""
+    w = min(lanes(machine, s.dtype), 1 << max(s.width - 1, 0).bit_length())
+    rows, registers = [min(block, s.queries)], machine.vector_registers
+    best = choose_tile(rows, s.width, w, registers, s.keys, (machine.l1_bytes, machine.l2_bytes))
+    tile = Tile(
+        *choose("value_tile", tile_candidates(rows, s.width, w, registers), (best.rows, best.outer_rows, best.vectors))
+    )
+    columns = tile.vectors * w
+    e, i = Var("et") * columns + Var("e_v") * w + Var("e_l"), Var("it") * tile.rows + Var("ir")
+    acc = Buffer("oacc", (tile.rows, columns), s.dtype, "register")
+    at = (Var("ir"), Var("e_v") * w + Var("e_l"))
+    rest: Expr = minimum(block, s.queries - first) if s.queries % block else Const(block, "index")
+    row_extent = (
+        minimum(tile.rows, rest - Var("it") * tile.rows)
+        if block % tile.rows or s.queries % block
+        else Const(tile.rows, "index")
+    )
+    left: Expr = s.width - Var("et") * columns
+    width = minimum(columns, left) if s.width % columns else Const(columns, "index")
+
+    def over(body: Stmt) -> Stmt:
+        lane = For("e_l", minimum(w, width - Var("e_v") * w) if s.width % w else Const(w, "index"), body, "vector", w)
+        return For("ir", row_extent, For("e_v", ceildiv(width, w), lane, "unroll"), "unroll")
+
+    product = mul(Load("sc", (Var("j"), i), s.dtype), read(s.v, b, h // s.group, Var("j"), e))
+    body = seq(
+        over(store("oacc", at, s.number(0.0), "pv.init")),
+        For("j", keys, over(store("oacc", at, add(Load("oacc", at, s.dtype), product), "pv"))),
+        over(
+            read.write(s.out, (b, h, first + i, e), mul(Load("oacc", at, s.dtype), Load("inv", (i,), s.dtype)), "out")
+        ),
+    )
+    return loop("et", -(-s.width // columns), For("it", ceildiv(rest, tile.rows), Alloc(acc, body)))
+
+
+def _few_queries(s: Shape, read: Reader, machine: Machine) -> Stmt:
+    """One query at a time: scores are dot products along the head dimension, values are summed row by row."""
+    w = min(lanes(machine, s.dtype), 1 << max(s.depth - 1, 0).bit_length())
+    wide = lanes(machine, s.dtype)
+    task = Var("task")
+    head, i = task // s.queries, task % s.queries
+    if s.queries == 1:
+        head, i = task, Const(0, "index")
+    b, h = head // s.heads, head % s.heads
+    keys: Expr = Const(s.keys, "index")
+    if s.causal:
+        keys = minimum(keys, i + (1 + s.offset))
+    sc, dot = Buffer("sc", (s.keys,), s.dtype, "local"), Buffer("dot", (w,), s.dtype, "register")
+    one, top, total = (
+        Buffer("one", (), s.dtype, "register"),
+        Buffer("top", (), s.dtype, "local"),
+        Buffer("total", (), s.dtype, "local"),
+    )
+    j, d = Var("j"), Var("d_o") * w + Var("d_l")
+
+    def along(body: Stmt) -> Stmt:
+        extent = Const(w, "index") if s.depth % w == 0 else minimum(w, s.depth - Var("d_o") * w)
+        return loop("d_o", -(-s.depth // w), For("d_l", extent, body, "vector", w))
+
+    lane = (Var("d_l"),)
+    product = mul(read(s.q, b, h, i, d), read(s.k, b, h // s.group, j, d))
+    value = mul(Load("one", (), s.dtype), s.number(s.scale))
+    if s.mask is not None:
+        index = (b, h, i, j)
+        aligned = [
+            Const(0, "index") if n == 1 else x
+            for n, x in zip(s.mask_shape, index[4 - len(s.mask_shape) :], strict=True)
+        ]
+        value = add(value, read(s.mask, *aligned))
+    total_of_lanes = add(Load("one", (), s.dtype), Load("dot", lane, s.dtype))
+    scores = For("j", keys, Alloc(dot, Alloc(one, seq(
+        For("d_l", Const(w, "index"), store("dot", lane, s.number(0.0), "qk.init"), "vector", w),
+        along(store("dot", lane, add(Load("dot", lane, s.dtype), product), "qk")),
+        store("one", (), s.number(0.0), "sum.init"),
+        For("d_l", Const(w, "index"), store("one", (), total_of_lanes, "sum"), "vector", w),
+        store("sc", (j,), value, "score"),
+    ))))  # fmt: skip
+    score, m, sum_ = Load("sc", (j,), s.dtype), Load("top", (), s.dtype), Load("total", (), s.dtype)
+    infinity = s.number(float("-inf"))
+    softmax = seq(
+        store("top", (), infinity, "max.init"),
+        For("j", keys, store("top", (), Op("maxnumf", (m, score), s.dtype), "max")),
+        store("top", (), Op("select", (Op("cmpf.oeq", (m, infinity), "i1"), s.number(0.0), m), s.dtype), "max.finite"),
+        store("total", (), s.number(0.0), "total.init"),
+        _vectors_over(
+            "j",
+            keys,
+            s.keys,
+            wide,
+            lambda jj: store(
+                "sc", (jj,), Op("exp", (Op("subf", (Load("sc", (jj,), s.dtype), m), s.dtype),), s.dtype), "exp"
+            ),
+        ),
+        For("j", keys, store("total", (), add(sum_, score), "total")),
+        store(
+            "total",
+            (),
+            Op("select", (Op("cmpf.oeq", (sum_, s.number(0.0)), "i1"), s.number(1.0), sum_), s.dtype),
+            "total.safe",
+        ),
+    )
+    return loop("task", s.batch * s.heads * s.queries, Alloc(sc, Alloc(top, Alloc(total, seq(
+        scores, softmax, _few_weighted(s, read, b, h, i, keys, machine),
+    )))), "parallel")  # fmt: skip
+
+
+def _vectors_over(name: str, extent: Expr, most: int, w: int, body) -> Stmt:
+    """A loop in vectors with a masked rest, if its extent is constant; a plain loop otherwise."""
+    if not isinstance(extent, Const):
+        return For(name, extent, body(Var(name)))
+    index = Var(f"{name}_o") * w + Var(f"{name}_l")
+    inner = Const(w, "index") if most % w == 0 else minimum(w, most - Var(f"{name}_o") * w)
+    return loop(f"{name}_o", -(-most // w), For(f"{name}_l", inner, body(index), "vector", w))
+
+
+def _few_weighted(s: Shape, read: Reader, b: Expr, h: Expr, i: Expr, keys: Expr, machine: Machine) -> Stmt:
+    w = min(lanes(machine, s.dtype), 1 << max(s.width - 1, 0).bit_length())
+    vectors = min(-(-s.width // w), 8)
+    columns = vectors * w
+    e = Var("et") * columns + Var("e_v") * w + Var("e_l")
+    acc, at = Buffer("oacc", (columns,), s.dtype, "register"), (Var("e_v") * w + Var("e_l"),)
+    width = minimum(columns, s.width - Var("et") * columns) if s.width % columns else Const(columns, "index")
+
+    def over(body: Stmt) -> Stmt:
+        lane = For("e_l", minimum(w, width - Var("e_v") * w) if s.width % w else Const(w, "index"), body, "vector", w)
+        return For("e_v", ceildiv(width, w), lane, "unroll")
+
+    product = mul(Load("sc", (Var("j"),), s.dtype), read(s.v, b, h // s.group, Var("j"), e))
+    result = Op("divf", (Load("oacc", at, s.dtype), Load("total", (), s.dtype)), s.dtype)
+    return loop("et", -(-s.width // columns), Alloc(acc, seq(
+        over(store("oacc", at, s.number(0.0), "pv.init")),
+        For("j", keys, over(store("oacc", at, add(Load("oacc", at, s.dtype), product), "pv"))),
+        over(read.write(s.out, (b, h, i, e), result, "out")),
+    )))  # fmt: skip

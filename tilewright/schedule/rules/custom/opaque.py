@@ -1,0 +1,115 @@
+"""Operators with a loop nest of their own (`direct`): operand reads are inlined, elementwise readers of the result are
+applied as it is written, and so is padding around it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from inspect import signature
+
+from ....tensor.analysis import reindex
+from ....tensor.expr import Load, Target, Var, map_loads, substitute
+from ....tensor.kernel import Kernel, Stage
+from ...decisions import Decisions
+from ...machine import Machine
+from ...nest import Stmt, Store, reads, seq, stores, transform, writes
+from ...schedule import Schedule, ScheduleError, stage_nest
+from .. import DIRECT, Direct
+from ..elementwise.elementwise import schedule_block
+
+NAME = "opaque"
+PRIORITY = 10
+
+
+def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
+    if kernel.opaque is None:
+        return "no operator with a loop nest of its own"
+    build = DIRECT.get(kernel.opaque.mnemonic)
+    if build is None:
+        return f"tw.{kernel.opaque.mnemonic} has no loop nest"
+    chain = _in_one(kernel)
+    borders = [x for x in kernel.stages if not x.reads and x.buffer in kernel.outputs]  # of a padded result
+    before = [x for x in kernel.stages if x not in chain and x not in borders]
+    asking = Schedule(kernel, body=seq(), decisions=decisions)
+    chosen = (asking.sample_choice,) if "choose" in signature(build).parameters else ()
+    made = build(kernel, machine, *chosen)
+    made = made if isinstance(made, Direct) else Direct(made)
+    body = _without_unread(kernel, made.body)
+    for stage in chain:
+        body = _write_through(kernel, body, stage)
+    around = [stage_nest(x) for x in borders]
+    s = Schedule(kernel, body=seq(*[stage_nest(x) for x in before], body, *around), decisions=decisions)
+    s.decisions.update(asking.decisions)
+    for stage in before:
+        try:
+            s.inline(stage.name)
+        except ScheduleError as e:
+            return e.message
+    for stage in borders:
+        schedule_block(s, stage.name, machine)
+    for pack in made.packs:
+        s.pack(pack.source, pack.splits, pack.order)
+    written = writes(s.body)
+    for name in [n for n in s.temporaries if n in kernel.opaque.results and n not in written]:
+        del s.temporaries[name]
+    return s
+
+
+def _without_unread(kernel: Kernel, body: Stmt) -> Stmt:
+    """`body` without the stores of results that nobody asked for."""
+    assert kernel.opaque is not None
+    wanted = reads(body) | set(kernel.outputs).union(*[s.reads for s in kernel.stages])
+    unread = set(kernel.opaque.results) - wanted
+
+    def visit(s: Stmt) -> Stmt | None:
+        if not isinstance(s, Store):
+            return s
+        kept = tuple(t for t in s.targets if t.buffer not in unread)
+        return replace(s, targets=kept) if kept else None
+
+    return transform(body, visit) or seq()
+
+
+def _in_one(kernel: Kernel) -> list[Stage]:
+    """The elementwise stages after the operator, in order."""
+    assert kernel.opaque is not None
+    made = set(kernel.opaque.results)
+    chain: list[Stage] = []
+    for s in kernel.stages:
+        if s.reads & made:
+            chain.append(s)
+            made.add(s.buffer)
+    return chain
+
+
+def _write_through(kernel: Kernel, body: Stmt, stage: Stage) -> Stmt:
+    """Replace ``x[i] = v`` by ``y[f(i)] = g(v)`` for an elementwise stage ``y[...] = g(x[...])``."""
+    made = {t.buffer for s in stores(body) for t in s.targets}
+    source = next(b for b in stage.reads if b in made)
+    buffer = kernel.buffer(source)
+    over = reindex(stage, buffer)
+    if over is None:
+        raise ScheduleError(f"{stage.name} does not read {source} element for element", stage="schedule")
+    target = over.targets[0]
+    variables = iter(v for v, _ in over.dims)
+    names = [None if n == 1 else next(variables) for n in buffer.shape]
+
+    def rewrite(t: Target) -> Target:
+        if t.buffer != source:
+            return t
+        values = {n: i for n, i in zip(names, t.indices, strict=True) if n is not None}
+
+        def read(x: Load) -> Load:
+            return t.value if x.buffer == source else x  # type: ignore[return-value]
+
+        value = map_loads(substitute(target.value, values), read)
+        return Target(target.buffer, tuple(substitute(i, values) for i in target.indices), value)
+
+    def visit(s: Stmt) -> Stmt:
+        return replace(s, targets=tuple(rewrite(t) for t in s.targets)) if isinstance(s, Store) else s
+
+    out = transform(body, visit)
+    assert out is not None
+    return out
+
+
+__all__ = ["Var", "apply"]

@@ -1,0 +1,1 @@
+"""Elementwise operations, data movement, chains that run row by row, and what always applies."""
