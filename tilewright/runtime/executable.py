@@ -122,7 +122,9 @@ class Executable:
         if out is None:
             results = [make() for make in self._makers]
         elif (type(out) is list or type(out) is tuple) and len(out) == len(self.outputs):
-            results = [*out, *(make() for make in self._makers[len(out) :])]
+            results = list(out)
+            if self._checked:
+                results += [make() for make in self._makers[len(out) :]]
         else:
             return self._run_checked(args, out)
         given: Iterable[Any]
