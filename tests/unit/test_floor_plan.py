@@ -2,6 +2,7 @@
 imports included."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,12 @@ def room(name: str) -> str:
 
 def test_every_room_is_on_the_plan():
     assert {room(m) for m in MODULES} - {"", "__main__"} == set(ROOMS)
+
+
+def test_the_page_shows_the_plan():
+    page = (Path(__file__).parents[2] / "docs" / "layout.md").read_text(encoding="utf-8")
+    table = page.split("| room | what is there |")[1].split("\n\n")[0]
+    assert tuple(re.findall(r"^\| `(\w+)/` \|", table, re.M)) == ROOMS
 
 
 @pytest.mark.parametrize("here", ROOMS)

@@ -1,0 +1,111 @@
+"""What the README and the pages of docs/ name is there: files, folders, commands with their flags, targets of make."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+import tilewright
+from tilewright.cli import app
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGE = REPOSITORY / "tilewright"
+PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").glob("*.md"))]
+#: names in pages that say how something would be added
+INVENTED = {"tilewright/graph/double.py", "tests/ir/cases/double.mlir"}
+#: folders that pages name and that are no part of the repository
+MADE = {"out/", "dist/", ".venv/", "site/"}
+#: groups of entry points, which look like modules
+GROUPS = {"tilewright.rules", "tilewright.targets"}
+#: pages about how things were
+PAST = {"CHANGELOG"}
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+INDENTED = re.compile(r"^ {4}\S.*$", re.M)
+SPAN = re.compile(r"`([^`]+)`")
+#: a name with a folder in front, or a folder: what it begins with decides whether it can be one of ours
+FILE = re.compile(r"(?<![\w/.:~-])[\w.-]+/[\w./*-]*")
+
+
+def ids(page: Path) -> str:
+    return page.stem
+
+
+def prose(page: Path) -> str:
+    return BLOCK.sub("", page.read_text(encoding="utf-8"))
+
+
+def code(page: Path) -> list[str]:
+    """Lines of code in a page: of blocks that are no output, of indented blocks, and spans in sentences."""
+    text = page.read_text(encoding="utf-8")
+    lines = [
+        line for kind, body in BLOCK.findall(text) if kind in ("", "bash", "console") for line in body.splitlines()
+    ]
+    rest = BLOCK.sub("", text)
+    return [*lines, *INDENTED.findall(rest), *(" ".join(span.split()) for span in SPAN.findall(rest))]
+
+
+def is_there(name: str) -> bool:
+    """Whether a name is a file or folder of the repository or, left away as pages do, of the package."""
+    return any(any(root.glob(name.rstrip("/"))) for root in (REPOSITORY, PACKAGE))
+
+
+def begins_with_ours(name: str) -> bool:
+    first = name.split("/", 1)[0]
+    return first not in ("", ".", "..") and is_there(first)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.stem not in PAST], ids=ids)
+def test_files_and_folders_are_there(page):
+    spans = [span for span in SPAN.findall(prose(page)) if re.fullmatch(r"[\w.*-]+(/[\w.*-]+)*/?", span)]
+    folders = {s for s in spans if s.endswith("/")} - MADE
+    bare = {s for s in spans if s.endswith(".py") and "/" not in s}
+    longer = {name.rstrip(".") for name in FILE.findall(prose(page)) if begins_with_ours(name)}
+    missing = sorted(name for name in (folders | longer) - INVENTED if not is_there(name))
+    assert not missing, "these are not there"
+    assert not bare, "files are named with their folder: nobody finds one of two that are called the same"
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.stem not in PAST], ids=ids)
+def test_modules_are_there(page):
+    """`tilewright.room.module` in sentences and code, with the names in it if they are capitals or functions."""
+    for name in set(re.findall(r"(?<![\w./-])tilewright(?:\.[a-z_]\w*)+", page.read_text(encoding="utf-8"))) - GROUPS:
+        parts = name.split(".")[1:]
+        place = PACKAGE
+        while parts and ((place / parts[0]).is_dir() or (place / f"{parts[0]}.py").exists()):
+            place /= parts.pop(0)
+        if place == PACKAGE:
+            assert parts[0] in tilewright.__all__, name
+        else:
+            source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+            assert len(parts) <= 1 and all(re.search(rf"\b{p}\b", source.read_text()) for p in parts), name
+
+
+def flags(command) -> set[str]:
+    return {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help", "-h"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_commands_and_their_flags_are_there(page):
+    commands = typer.main.get_command(app)
+    for line in code(page):
+        for call in re.split(r"(?<![\w./\"@-])(?<!import )tilewright (?=[a-z-])", line)[1:]:
+            words = call.split()
+            command = commands
+            while words and hasattr(command, "commands") and re.fullmatch(r"[a-z][a-z-]*", words[0]):
+                assert words[0] in command.commands, f"{line}\nthere is no command {words[0]!r}"
+                command = command.commands[words.pop(0)]
+            known = flags(command) | flags(commands)
+            for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", " ".join(words)):
+                assert flag in known, f"{line}\nthe command has no {flag}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_targets_of_make_are_there(page):
+    known = set(re.findall(r"^([a-z][\w-]*):", (REPOSITORY / "Makefile").read_text(), re.M))
+    for line in code(page):
+        found = re.match(r"(?:\$ )?make (?:[A-Z]\w*=\S+ )*([a-z][\w-]*)", line.strip())
+        assert found is None or found[1] in known, line
