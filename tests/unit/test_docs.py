@@ -28,6 +28,8 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+#: pages without code that runs
+OTHERS = [REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "CHANGELOG.md"]
 UPDATE = bool(os.environ.get("TILEWRIGHT_UPDATE_GOLDEN"))
 SHOWN = ("mlir", "text", "c")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
@@ -60,7 +62,7 @@ def test_page(page, tmp_path):
 
 def test_links_lead_somewhere():
     missing = []
-    for page in PAGES:
+    for page in (*PAGES, *OTHERS):
         prose = BLOCK.sub("", page.read_text(encoding="utf-8"))  # code may index what it calls
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", prose):
             if not target.startswith("http") and not (page.parent / target).exists():
@@ -90,7 +92,7 @@ def test_modules_of_the_package_load_on_first_use():
 
 def test_commands_of_pages_name_the_environment():
     """`pytest` alone is whatever the reader's shell finds."""
-    for page in PAGES:
+    for page in (*PAGES, *OTHERS):
         assert not re.findall(r"(?<![\w/.-])pytest (?:-\w|tests)", page.read_text(encoding="utf-8")), page.name
 
 
