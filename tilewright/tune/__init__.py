@@ -13,13 +13,13 @@ from types import ModuleType
 from typing import Any
 
 _PLACES = {
-    "TuneReport": "tuner",
-    "Tuner": "tuner",
-    "Space": "space",
-    "Database": "database",
-    "Task": "tasks",
-    "extract_tasks": "tasks",
-    "task_of": "tasks",
+    "TuneReport": ".tuner",
+    "Tuner": ".tuner",
+    "Space": ".space",
+    "Database": "..driver.tuning_database",
+    "Task": ".tasks",
+    "extract_tasks": ".tasks",
+    "task_of": ".tasks",
 }
 __all__ = [*_PLACES]
 
@@ -34,7 +34,7 @@ class _Module(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name in _PLACES:
-            return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
+            return getattr(importlib.import_module(_PLACES[name], __name__), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
