@@ -354,3 +354,28 @@ def test_stages_need_shapes():
 def test_unknown_input_name():
     with pytest.raises(InputError, match="no input named 'q'"):
         tw.compile(small(), inputs={"q": (1, 2)})
+
+
+def test_calls_of_the_same_shapes_go_straight_to_the_program(monkeypatch):
+    """What the last call needed is asked for once; other shapes, dtypes and names are looked at as ever."""
+    nodes = [node("MatMul", "x w", "h"), node("Relu", "h", "y")]
+    weight = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    model = make(nodes, [value("x", ["n", 4])], [value("y", ["n", 3])], {"w": weight})
+    run = tw.compile(model, threads=1)
+    for rows in (2, 2, 5, 2, 2):
+        x = np.random.default_rng(rows).standard_normal((rows, 4)).astype(np.float32)
+        for y in (*run(x), *run(x=x), *run({"x": x}), *run.run([x])):
+            np.testing.assert_allclose(y, np.maximum(x @ weight, 0), rtol=1e-5, atol=1e-6)
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "_bind", None)  # not asked for again
+        np.testing.assert_allclose(run(x)[0], run({"x": x})[0])
+    for wrong in ((x.astype(np.float64),), ({"z": x},), (x, x), (x[:, :3],)):
+        with pytest.raises(InputError):
+            run(*wrong)
+
+
+def test_values_that_decide_shapes_are_looked_at_in_every_call():
+    model = make([node("Expand", "x shape", "y")], [value("x", [1]), value("shape", [1], I64)], [value("y", ["n"])])
+    run = tw.compile(model, threads=1)
+    for n in (3, 3, 4, 3):
+        assert run(np.ones(1, np.float32), np.array([n]))[0].shape == (n,)

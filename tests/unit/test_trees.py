@@ -57,6 +57,18 @@ def walked(model, x) -> np.ndarray:
     return np.array([[sum(value(row, t) for t in range(TREES))] for row in x], np.float32)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 8, 9, 17])
+def test_walks_side_by_side(rows):
+    """Few examples walk through several trees at once, many through one."""
+    rng = np.random.default_rng(rows)
+    model = forest(rng, MODES, False)
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.shape.dim[0].dim_value = rows
+    x = rng.integers(-2, 3, (rows, FEATURES)).astype(np.float32)
+    for threads in (1, 2):
+        np.testing.assert_array_equal(tw.compile(model, threads=threads)(x)[0], walked(model, x))
+
+
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("modes", [*[[m] for m in MODES], MODES], ids=lambda m: m[0] if len(m) == 1 else "mixed")
 def test_nodes_that_test_the_same(modes, missing):
