@@ -3,6 +3,7 @@
 #   make test      lint and the whole test suite                 make bench   race against other runtimes
 #   make conformance   ONNX's own 2,000 tests       make mutations   500 damaged ONNX files
 #   make work      500 random chains of operators: what their kernels execute
+#   make docs      the site of the documentation, into out/site
 #   make fuzz      3,000 random models against ONNX Runtime (which can run two thirds of them)
 # Variables: PYTHON (the interpreter that makes .venv), PYTEST_ARGS, BENCH_ARGS, FUZZ_COUNT, FUZZ_SECONDS.
 
@@ -19,7 +20,7 @@ TEST_CACHE := $(CURDIR)/$(VENV)/test-cache
 # the tests run in two processes: each compiles and computes with one
 TEST_ENV := TILEWRIGHT_CACHE=$(TEST_CACHE) TILEWRIGHT_JOBS=1 OMP_NUM_THREADS=1
 
-.PHONY: demo test test-models test-boards lint format conformance mutations fuzz work bench models wheel clean
+.PHONY: demo test test-models test-boards lint format docs conformance mutations fuzz work bench models wheel clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/with-demo
@@ -33,6 +34,10 @@ lint: $(VENV)/with-dev
 format: $(VENV)/with-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# a link that leads nowhere is an error
+docs: $(VENV)/with-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 test: $(VENV)/with-models lint
 	@rm -rf $(TEST_CACHE)
@@ -85,7 +90,7 @@ $(VENV)/python-ok:
 	@touch $@
 
 # .venv/with-EXTRA: the project itself (editable) with one extra of pyproject.toml
-$(VENV)/with-demo $(VENV)/with-dev: $(VENV)/with-%: pyproject.toml | $(VENV)/python-ok
+$(VENV)/with-demo $(VENV)/with-dev $(VENV)/with-docs: $(VENV)/with-%: pyproject.toml | $(VENV)/python-ok
 	@echo "installing tilewright and its extra '$*' into $(VENV) ..."
 	@$(PIP) install -e '.[$*]'
 	@touch $@

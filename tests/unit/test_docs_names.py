@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from pathlib import Path
 
@@ -17,7 +18,7 @@ PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").glob("*
 #: names in pages that say how something would be added
 INVENTED = {"tilewright/graph/double.py", "tests/ir/cases/double.mlir"}
 #: folders that pages name and that are no part of the repository
-MADE = ("out", "dist", ".venv", "site", "benchmarks/models")
+MADE = ("out", "dist", ".venv", "benchmarks/models")
 #: groups of entry points, which look like modules
 GROUPS = {"tilewright.rules", "tilewright.targets"}
 #: pages about how things were
@@ -124,3 +125,24 @@ def test_words_of_the_glossary_are_in_the_code():
         assert names, f"{term}: where does it stand?"
         for name in names:
             assert "/" in name or re.search(rf"\b{re.escape(name)}\b", sources), f"{term}: no {name} in the code"
+
+
+def test_every_page_is_in_the_index_and_on_the_site():
+    pages = {page.name for page in (REPOSITORY / "docs").glob("*.md")}
+    index = (REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\]\((\w+\.md)\)", index)) == pages - {"index.md"}
+    nav = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:\n")[1]
+    assert set(re.findall(r"- (\w+\.md)$", nav, re.M)) == pages | {"CONTRIBUTING.md", "CHANGELOG.md"}
+
+
+def test_results_that_are_listed_are_there():
+    folder = REPOSITORY / "benchmarks" / "results"
+    for name in re.findall(r"\]\((\w+\.md)\)", (folder / "README.md").read_text(encoding="utf-8")):
+        assert (folder / name).exists(), name
+
+
+def test_the_reference_shows_what_is_there():
+    names = re.findall(r"^::: ([\w.]+)$", (REPOSITORY / "docs" / "api.md").read_text(encoding="utf-8"), re.M)
+    shown = [pkgutil.resolve_name(name) for name in names]
+    public = [getattr(tilewright, name) for name in tilewright.__all__ if name not in ("__version__", "tune")]
+    assert [p for p in public if p not in shown and p is not tilewright.TilewrightError] == []
