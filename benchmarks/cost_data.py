@@ -22,6 +22,7 @@ import typer
 from survey_cases import FAMILIES, Case, cases
 
 from tilewright.driver.kernel_key import kernel_key
+from tilewright.driver.kernels import fused_kernels
 from tilewright.driver.tuning_database import Database, Measurement
 from tilewright.schedule.machine import Machine
 from tilewright.support.errors import TilewrightError
@@ -30,7 +31,7 @@ from tilewright.tensor.kernel import Kernel
 from tilewright.tune.features import features
 from tilewright.tune.measure import Meter
 from tilewright.tune.space import Candidate, Space
-from tilewright.tune.tasks import Task, fused_kernels, task_of
+from tilewright.tune.tasks import Task, task_of
 
 #: candidates measured together, as in the tuner
 BATCH = 8

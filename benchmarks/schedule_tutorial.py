@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.schedule.build import BuiltKernel
+from tilewright.driver.kernels import BuiltKernel
 from tilewright.schedule.text import parse_nest
 from tilewright.targets.base import find
 

@@ -36,7 +36,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tilewright.driver.kernels import fused_kernels, task_of
+from tilewright.driver.kernels import fused_kernels
 from tilewright.driver.tuning_database import Database
 from tilewright.lang import te
 from tilewright.schedule.ceilings import ceilings
@@ -48,6 +48,7 @@ from tilewright.tune.cost import CostModel
 from tilewright.tune.measure import Meter
 from tilewright.tune.pretrained import load
 from tilewright.tune.space import Space
+from tilewright.tune.tasks import task_of
 from tilewright.tune.tuner import Tuner
 
 

@@ -261,7 +261,7 @@ def hf_detr() -> Made:
     return Made(settled(wrapped(inner, list(inputs), ["logits", "pred_boxes"]), image(224)), inputs)
 
 
-@entry("transformers")
+@entry("transformers", exporter="dynamo")  # the other one writes a Concat along a wrong axis
 def hf_patchtst() -> Made:
     """Forecasting of seven series."""
     import torch

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright.cli import main
-from tilewright.driver import compiler
+from tilewright.driver import stages as pipeline
 from tilewright.ir.context import parse
 from tilewright.ops.activation import Relu
 from tilewright.support.errors import CheckError
@@ -74,13 +74,13 @@ def test_a_wrong_kernel_is_named(model, operation, names, monkeypatch):
 
 def test_a_wrong_level_2_pass(model, monkeypatch):
     def layout(state):
-        compiler._passes(state, compiler.LAYOUT)
+        pipeline._passes(state, pipeline.LAYOUT)
         state.module.module = parse(state.module.text().replace('"tw.relu"', '"tw.sigmoid"'))
 
     front = [
-        s if s.name != "layout" else compiler.Stage(s.name, s.level, s.doc, layout, s.show) for s in compiler.FRONT
+        s if s.name != "layout" else pipeline.Stage(s.name, s.level, s.doc, layout, s.show) for s in pipeline.FRONT
     ]
-    monkeypatch.setattr(compiler, "FRONT", tuple(front))
+    monkeypatch.setattr(pipeline, "FRONT", tuple(front))
     text = failure(model)
     assert "output 'p' is wrong" in text and "and so does level 2 after its passes" in text
 
@@ -94,7 +94,7 @@ def test_a_wrong_lowering(model, monkeypatch):
 
 def test_a_wrong_memory_plan(model, monkeypatch):
     """The second kernel runs before the first has written what it reads."""
-    build, empty = compiler.build_program, device.aligned_empty
+    build, empty = pipeline.build_program, device.aligned_empty
 
     def poisoned(nbytes, *align):  # else an arena that was used before may hold what is missing
         memory = empty(nbytes, *align)
@@ -108,7 +108,7 @@ def test_a_wrong_memory_plan(model, monkeypatch):
         first, second, *rest = program.calls
         return dataclasses.replace(program, calls=(second, first, *rest)), constants
 
-    monkeypatch.setattr(compiler, "build_program", wrong)
+    monkeypatch.setattr(pipeline, "build_program", wrong)
     assert "though every kernel is right: the memory plan or the order of calls" in failure(model, threads=1)
 
 

@@ -13,11 +13,11 @@ from onnx.reference import ReferenceEvaluator
 
 import tilewright as tw
 from tilewright.driver.compiler import compile_state
+from tilewright.driver.kernels import BuiltKernel
 from tilewright.graph.layout_choice import Sizes, cycles
 from tilewright.ir import dialect
 from tilewright.lang import te
 from tilewright.runtime.executable import Executable
-from tilewright.schedule.build import BuiltKernel
 from tilewright.schedule.finish import finish
 from tilewright.schedule.rules import schedule
 from tilewright.targets.base import find

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilewright.driver.kernels import BuiltKernel
 from tilewright.lang import te
-from tilewright.schedule.build import BuiltKernel
 from tilewright.targets.base import find
 from tilewright.tune.space import Space
 

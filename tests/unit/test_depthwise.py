@@ -14,9 +14,9 @@ from onnx.reference import ReferenceEvaluator
 
 from tilewright.driver.build_program import pack_array
 from tilewright.driver.compiler import compile_state
+from tilewright.driver.kernels import BuiltKernel
 from tilewright.lang import te
 from tilewright.runtime.executable import Executable
-from tilewright.schedule.build import BuiltKernel
 from tilewright.schedule.finish import finish
 from tilewright.schedule.nest import Pack
 from tilewright.schedule.rules import schedule

@@ -12,11 +12,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tilewright.driver import compiler
+from tilewright.driver import stages
 from tilewright.driver.compiler import compile_state
+from tilewright.driver.kernels import BuiltKernel
 from tilewright.ir.context import use
 from tilewright.runtime.executable import Executable
-from tilewright.schedule.build import BuiltKernel
 from tilewright.schedule.executed import TOO_MUCH
 from tilewright.schedule.finish import finish
 from tilewright.schedule.nest import For, Store, children
@@ -135,7 +135,7 @@ def channels_last(monkeypatch):
 @pytest.fixture
 def joined(monkeypatch):
     """Kernels are joined wherever that is possible."""
-    monkeypatch.setattr(compiler, "worth_joining", lambda kernel, machine: not isinstance(row_chain(kernel), str))
+    monkeypatch.setattr(stages, "worth_joining", lambda kernel, machine: not isinstance(row_chain(kernel), str))
 
 
 def compiled(case):

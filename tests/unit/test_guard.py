@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tilewright.driver import compiler
+from tilewright.driver import compiler, stages
 from tilewright.driver.compiler import compile_state
 from tilewright.schedule import rules
 from tilewright.schedule.executed import TOO_MUCH, executed
@@ -240,7 +240,7 @@ def test_workers_and_the_memo_cut_too(refusing, tmp_path, monkeypatch):
         raise AssertionError("a kernel was scheduled again")
 
     monkeypatch.setattr(memo, "compile_each", never)
-    monkeypatch.setattr(compiler, "schedule_kernel", never)
+    monkeypatch.setattr(stages, "schedule_kernel", never)
     again = tw.compile(source, threads=1, tuned=False, jobs=2)
     assert again._package.program == first._package.program
     assert any("was cut in two" in note for note in again._package.report["notes"])

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilewright.driver.kernels import BuiltKernel
 from tilewright.lang import te
-from tilewright.schedule.build import BuiltKernel
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.text import parse_nest
 from tilewright.support.errors import CompileError

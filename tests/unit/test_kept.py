@@ -238,7 +238,10 @@ def test_errors_come_back(path):
     [
         ("import os; os.abort()", "SIGABRT"),
         ("import os; os._exit(3)", "code 3"),
-        ("from tilewright import apart, compiler; compiler.compile_state = None; apart.serve()", "TypeError"),
+        (
+            "from tilewright.driver import compiler, out_of_process as o; compiler.compile_state = None; o.serve()",
+            "TypeError",
+        ),
     ],
     ids=["signal", "code", "exception"],
 )

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tilewright.driver.kernels import BuiltKernel
 from tilewright.lang import te
-from tilewright.schedule.build import BuiltKernel
 from tilewright.schedule.rules.contraction.long_sums import block_counts, default_runs
 from tilewright.schedule.rules.contraction.tile_choice import choose_tile
 from tilewright.targets.base import find

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tilewright.driver import compiler
+from tilewright.driver import compiler, stages
 from tilewright.driver import out_of_process as apart
 from tilewright.driver import package_cache as kept
 from tilewright.support.errors import ModelError, PackageError, TilewrightError, UsageError
@@ -60,7 +60,7 @@ def environment(tmp_path, monkeypatch):
 #: what the process that compiles does: while it reads, another file lies in the place of the real one
 SWAP = """
 import os
-from tilewright import compiler
+from tilewright.driver import compiler
 real = compiler.compile_state
 def swapped(source, **options):
     os.rename({path!r}, {path!r} + ".old"); os.rename({path!r} + ".other", {path!r})
@@ -97,13 +97,13 @@ def test_a_file_that_is_swapped_while_it_is_compiled_poisons_no_cache(tmp_path, 
 def test_what_is_overwritten_while_it_is_compiled_is_an_error(tmp_path, monkeypatch):
     path, other = save(tmp_path / "m.onnx"), save(tmp_path / "other.onnx", 2)
     monkeypatch.setenv("TILEWRIGHT_COMPILE", "inprocess")
-    real = compiler.lower
+    real = stages.lower
 
     def lower(*arguments):
         overwrite(path, other)
         return real(*arguments)
 
-    monkeypatch.setattr(compiler, "lower", lower)
+    monkeypatch.setattr(stages, "lower", lower)
     with pytest.raises(ModelError, match=r"m\.onnx was overwritten while it is in use") as e:
         tw.compile(path)
     assert "rename" in e.value.hint

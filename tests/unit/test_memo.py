@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.driver import compiler
+from tilewright.driver import compiler, stages
 from tilewright.driver.build_program import KernelInfo
 from tilewright.schedule import rules
 from tilewright.schedule.nest import Pack
@@ -37,7 +37,7 @@ def no_schedule(*_):
 
 
 def test_second_time_nothing_is_scheduled(compiled, monkeypatch):
-    monkeypatch.setattr(compiler, "schedule_kernel", no_schedule)
+    monkeypatch.setattr(stages, "schedule_kernel", no_schedule)
     again = tw.compile(MODEL)
     x, y = np.ones((5, 8), np.float32), np.linspace(0, 1, 128, dtype=np.float32).reshape(8, 16)
     assert compiled(x, y)[0].tobytes() == again(x, y)[0].tobytes()
@@ -51,7 +51,7 @@ def test_second_time_nothing_is_scheduled(compiled, monkeypatch):
 def test_workers_make_new_kernels(compiled, monkeypatch, tmp_path):
     """Two processes take the kernels all the way, and the program is the same."""
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "another"))
-    monkeypatch.setattr(compiler, "schedule_kernel", no_schedule)
+    monkeypatch.setattr(stages, "schedule_kernel", no_schedule)
     made = tw.compile(MODEL, jobs=2, tuned=False)
     old, new = compiled._package, made._package
     assert old.program == new.program and old.objects == new.objects
@@ -72,7 +72,8 @@ def test_seconds_of_workers_are_divided(compiled, monkeypatch, tmp_path, capsys)
         return found, {"schedule": 1.0, "emit": 2.0, "assemble": 5.0}
 
     monkeypatch.setattr(KernelMemo, "make", make)
-    monkeypatch.setattr(compiler, "time", SimpleNamespace(perf_counter=lambda: 8.0 * next(clock)))
+    for module in (compiler, stages):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: 8.0 * next(clock)))
     made = tw.compile(MODEL, jobs=2, tuned=False, time=True)
     # the clock stands still but when it is read: twice by each stage, and twice within `schedule` for the workers
     rows = {e["stage"]: e["seconds"] for e in made._package.report["levels"]}
@@ -89,7 +90,7 @@ def test_what_workers_cannot_make_is_compiled_here(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("options", [{"verify": True}, {"cache": False}, {"stop_after": "schedule"}])
 def test_what_needs_the_nests_makes_them(compiled, monkeypatch, options):
-    monkeypatch.setattr(compiler, "schedule_kernel", no_schedule)
+    monkeypatch.setattr(stages, "schedule_kernel", no_schedule)
     with pytest.raises(AssertionError, match="scheduled again"):
         tw.compile(MODEL, **options, tuned=False)
 
@@ -99,7 +100,7 @@ def test_rules_from_outside_are_always_asked(compiled, monkeypatch):
     monkeypatch.setattr(rules, "_ADDED", {"mine": rule})
     rules.rules.cache_clear()
     try:
-        monkeypatch.setattr(compiler, "schedule_kernel", no_schedule)
+        monkeypatch.setattr(stages, "schedule_kernel", no_schedule)
         with pytest.raises(AssertionError, match="scheduled again"):
             tw.compile(MODEL, tuned=False)
     finally:

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from tilewright.runtime.arrays import ALIGN, address, aligned_copy
+from tilewright.support.aligned import ALIGN, address, aligned_copy
 from tilewright.support.huge_pages import copy_released, release_pages
 
 SIZE = 1 << 20

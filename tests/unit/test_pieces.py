@@ -9,12 +9,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from tilewright.codegen.kernel_info import divides_all
 from tilewright.lang import te
 from tilewright.program.program import BufferRef, Call
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.text import parse_nest
 from tilewright.targets.cpu.assemble import assemble
-from tilewright.targets.cpu.emit import divides_all
 from tilewright.targets.cpu.host import host
 from tilewright.targets.cpu.pieces import LEAST, PIECES, TAKEN, in_pieces, pieces_llvm
 

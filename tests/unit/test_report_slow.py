@@ -11,7 +11,7 @@ import tilewright as tw
 from tilewright.cli import main
 from tilewright.report.slow import reproducers
 from tilewright.schedule import rules
-from tilewright.schedule.rules.elementwise.elementwise import general
+from tilewright.schedule.rules.elementwise import general
 from tilewright.support.errors import UsageError
 
 MODEL = """

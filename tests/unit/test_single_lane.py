@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from tilewright.driver.kernels import BuiltKernel
 from tilewright.lang import te
-from tilewright.schedule.build import BuiltKernel
 from tilewright.schedule.text import parse_nest
 from tilewright.targets.base import find
 

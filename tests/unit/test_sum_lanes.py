@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tilewright.driver.build_program import pack_array
+from tilewright.driver.kernels import BuiltKernel
 from tilewright.lang import te
-from tilewright.schedule.build import BuiltKernel
 from tilewright.targets.base import find
 from tilewright.tune.space import Space
 
