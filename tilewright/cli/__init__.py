@@ -22,6 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     except TilewrightError as error:
+        if debug_wanted() and error.__cause__ is not None and not isinstance(error.__cause__, TilewrightError):
+            raise  # a bug of ours in other words, as of a pass
         return fail(error, error.exit_code)
     except Exception as error:
         if debug_wanted():

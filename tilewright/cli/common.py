@@ -234,7 +234,7 @@ NoStream = Annotated[
 Verify = Annotated[bool, typer.Option("--verify", help=_help("verify"))]
 CheckIndices = Annotated[bool, typer.Option("--check-indices", help=_help("check_indices"))]
 PrintAfter = Annotated[
-    list[str] | None, typer.Option(metavar="STAGE|all", help=_help("print_after") + " May be repeated.")
+    list[str] | None, typer.Option(metavar="STAGE|STAGE/PASS|all", help=_help("print_after") + " May be repeated.")
 ]
 StopAfter = Annotated[
     str | None, typer.Option(metavar="STAGE", help="Stop after this stage and print its IR instead of going on.")

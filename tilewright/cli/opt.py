@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -130,19 +129,20 @@ def transform(
         hint = f"those that run are {', '.join(names) or 'none'}"
         raise UsageError(f"--print-after {unknown[0]!r} is no pass that runs", stage="command line", hint=hint)
     graph = _read(file)
-    for name, p in zip(names, chosen, strict=True):
-        start = time.perf_counter()
-        ((_, report),) = run_pipeline(graph, [p])
-        if timed:
-            note(f"{name:20} {time.perf_counter() - start:8.3f} s", wanted=True)
-        if report:
-            note(f"{name}: " + ", ".join(f"{count} {what}" for what, count in report.items()))
-        if name in print_after or "all" in print_after:
-            note(f"// ---- after {name} ----\n{graph.text()}", wanted=True)
+    for p in chosen:
+        for name, report in run_pipeline(graph, [p], after=_show_time if timed else None):
+            if report:
+                note(f"{name}: " + ", ".join(f"{count} {what}" for what, count in report.items()))
+            if name in print_after or "all" in print_after:
+                note(f"// ---- after {name} ----\n{graph.text()}", wanted=True)
     if output is None:
         typer.echo(graph.text())
     else:
         graph.save(output)
+
+
+def _show_time(name: str, seconds: float) -> None:
+    note(f"{name:20} {seconds:8.3f} s", wanted=True)
 
 
 def proceed(file: Path, pipeline: str, start: str, output: Path | None, options: dict[str, Any]) -> None:

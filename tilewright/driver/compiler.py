@@ -25,6 +25,7 @@ from ..support.mapped_file import check as check_files
 from ..support.options import Options
 from ..support.progress import Progress
 from ..targets.base import find
+from .inside import Inside, Observer
 from .stages import stages
 from .state import Stage, State
 
@@ -55,13 +56,14 @@ def compile_state(
     keep: bool = True,
     ahead: bool = False,
     ways: Mapping[str, str] | None = None,
+    observe: Observer | None = None,
     **options: Any,
 ) -> tuple[State, Any]:
     """What `tilewright.compile` returns, by running the stages, with everything that was made on the way.
 
     Without `keep` constants go when they have been packed. With `ahead` the processes that compile kernels start when
     the model has been read, as many as it may have work for. `ways` are those of the pass `winograd`, in place of what
-    the tuning database says.
+    the tuning database says. `observe` sees the graph after every pass, and after every stage up to `schedule`.
     """
     chosen = Options.of(**options)
     if chosen.precision == "auto":
@@ -74,6 +76,7 @@ def compile_state(
     # a caller's graph, and the references of `verify`, share their constants with ours
     consume = not keep and not isinstance(source, Graph) and not chosen.verify
     state = State(chosen, target, target.describe(), source=source, consume=consume, ways=ways, ahead=ahead)
+    state.inside = Inside.of(chosen, observe)
     looked_at = chosen.verify or chosen.dump or chosen.print_after or chosen.stop_after or start_after
     plain = chosen.precision == "f32" and not looked_at  # else the nests themselves are wanted later
     if not keep and chosen.cache and plain and hasattr(target, "memo") and all_ours():
@@ -118,7 +121,7 @@ def build(graph: Graph, name: str, options: Options, share: Callable[[Package], 
     ones.
     """
     target = find(options.target)
-    state = State(options, target, target.describe(), graph=graph, name=name)
+    state = State(options, target, target.describe(), graph=graph, name=name, inside=Inside.of(options))
     pipeline = stages(target)
     if options.verify:
         _keep_reference(state)
@@ -146,6 +149,9 @@ def _run_stage(stage: Stage, state: State, pipeline: Sequence[Stage]) -> None:
     if state.options.verify and stage.name == "lower":
         _keep_reference(state)
     check_time(stage.name)
+    state.stage, look = stage.name, state.inside
+    if look is not None:
+        look.begin(stage.name)
     known = sum(state.ahead_seconds.values())
     stage.run(state)
     check_files(state.files, stage.name, ModelError)
@@ -156,6 +162,10 @@ def _run_stage(stage: Stage, state: State, pipeline: Sequence[Stage]) -> None:
     state.seconds[stage.name] = own + state.ahead_seconds.pop(stage.name, 0.0)
     if state.options.time:
         print(f"{stage.name:10} {state.seconds[stage.name]:8.3f} s", file=sys.stderr)
+    if look is not None:
+        look.end()
+        if look.observe is not None and stage.level <= 4:
+            look.observe(stage.name, state.module)
     if stage.name != "package" and stage.level < 6:
         # what the package keeps for inspection: the IR of each level's last stage
         last = [s.name for s in pipeline if s.level == stage.level][-1]
@@ -198,13 +208,13 @@ def _write_stage(stage: Stage, state: State, path: Path) -> None:
 def _check_stage_names(options: Options, pipeline: Sequence[Stage], start_after: str | None) -> None:
     known = [s.name for s in pipeline]
     asked = [
-        *options.print_after,
+        *(name.partition("/")[0] for name in options.print_after),
         *([options.stop_after] if options.stop_after else []),
         *([start_after] if start_after else []),
     ]
     for name in asked:
         if name not in known and name != "all":
-            raise UsageError(f"unknown stage {name!r}", hint=f"stages: {', '.join(known)}")
+            raise UsageError(f"unknown stage {name!r}", hint=f"stages: {', '.join(known)}; a pass is STAGE/PASS")
 
 
 def _enter(state: State, after: str) -> None:

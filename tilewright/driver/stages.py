@@ -7,11 +7,13 @@ import -> simplify -> layout -> lower -> fuse -> schedule -> emit -> assemble ->
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ..ir.graph import Graph
 from ..program.memory import check_limit
 from ..program.package import Package
 from ..program.program import ALIGN
@@ -54,7 +56,22 @@ def _passes(state: State, pipeline: str) -> bool:
     """Run level-2 passes; whether one of them reports a change."""
     from ..graph.passes import parse_pipeline, run_pipeline
 
-    return any(any(report.values()) for _, report in run_pipeline(state.module, parse_pipeline(pipeline)))
+    graph, look = state.module, state.inside
+    after = None if look is None else lambda name, seconds: look.after(name, seconds, graph)
+    reports = run_pipeline(graph, parse_pipeline(pipeline), stage=state.stage, after=after)
+    return any(any(report.values()) for _, report in reports)
+
+
+def _step(state: State, name: str, run: Callable[[], Any]) -> Any:
+    """What a function of a stage gives, which is named, timed and looked at like a pass."""
+    from ..graph.passes import inside
+
+    begin = time.perf_counter()
+    with inside(name, state.stage):
+        made = run()
+    if state.inside is not None:
+        state.inside.after(name, time.perf_counter() - begin, made if isinstance(made, Graph) else state.module)
+    return made
 
 
 def simplify(state: State) -> None:
@@ -110,9 +127,9 @@ def _open_tuned(state: State) -> Any:
 
 def lower_graph(state: State) -> None:
     if state.module.level == 2:
-        state.graph = lower(state.module, direct_operators())
-        fold_constants(state.module)
-        share_padding(state.module)
+        state.graph = _step(state, "lower", lambda: lower(state.module, direct_operators()))
+        _step(state, "fold-constants", lambda: fold_constants(state.module))
+        _step(state, "share-padding", lambda: share_padding(state.module))
     state.module.verify("lower")
 
 

@@ -17,6 +17,7 @@ from ..support.progress import Progress
 from ..targets.base import Target
 from ..tensor.fuse import FusionReport
 from ..tensor.kernel import Kernel
+from .inside import Inside
 
 
 @dataclass
@@ -67,6 +68,9 @@ class State:
 
     #: the line that shows how far a compilation is
     progress: Progress | None = None
+    #: the stage that runs, and who looks at its passes, None if nobody does
+    stage: str = ""
+    inside: Inside | None = None
 
     def kernel_done(self, done: int, count: int, symbol: str = "") -> None:
         """So many kernels of this stage are done."""

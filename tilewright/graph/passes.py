@@ -23,15 +23,17 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import time
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, Union, get_args, get_origin, runtime_checkable
 
 from ..ir.context import context, run_passes
 from ..ir.graph import Graph
 from ..support.budget import check_time
-from ..support.errors import UsageError
+from ..support.errors import CompileError, TilewrightError, UsageError
 
 #: what a pass did: a few counts by name, for logs and tests
 PassReport = dict[str, int]
@@ -251,18 +253,72 @@ def _describe(kind: Any) -> str:
 # ---- running -------------------------------------------------------------------------------------------------------
 
 
-def run_pipeline(graph: Graph, passes: Iterable[Pass], verify: bool = True) -> list[tuple[str, PassReport]]:
+#: what is told of every pass that ran: its name and the seconds it took, with its verification
+After = Callable[[str, float], None]
+
+
+def run_pipeline(
+    graph: Graph, passes: Iterable[Pass], verify: bool = True, *, stage: str = "", after: After | None = None
+) -> list[tuple[str, PassReport]]:
     """Run passes in order on the graph, in place, verifying after each; returns what each reported.
 
-    CompileError names the pass after which the graph is no longer valid.
+    An error names the pass that it arose in, or after which the graph is no longer valid: as ``stage/pass`` where the
+    `stage` of the pipeline is given. CompileError for any exception of a pass that is not raised on purpose. `after` is
+    called after each pass.
     """
     reports = []
     for p in passes:
         name = getattr(p, "name", type(p).__name__)
-        check_time(name)
-        with context():
-            report = p.run(graph) or {}
-        if verify:
-            graph.verify(stage=name)
+        begin = time.perf_counter()
+        with inside(name, stage):
+            check_time(name)
+            with context():
+                report = p.run(graph) or {}
+            if verify:
+                graph.verify(stage=name)
         reports.append((name, report))
+        if after is not None:
+            after(name, time.perf_counter() - begin)
     return reports
+
+
+@contextmanager
+def inside(name: str, stage: str = "") -> Iterator[None]:
+    """Errors raised in here name the pass (see `run_pipeline`)."""
+    place = f"{stage}/{name}" if stage else name
+    try:
+        yield
+    except TilewrightError as e:
+        if e.stage in (None, name):
+            e.stage = place
+        elif stage and e.stage != place:
+            e.stage = f"{place} ({e.stage})"
+        raise
+    except (MemoryError, RecursionError):  # of the model's size, not of the pass
+        raise
+    except Exception as e:
+        raise CompileError(
+            f"pass {name} failed: {type(e).__name__}: {' '.join(str(e).split())}",
+            stage=place,
+            hint="this is a bug in the pass: add --debug for the traceback",
+        ) from e
+
+
+def pass_text(p: Pass) -> str:
+    """A pass as `parse_pipeline` reads it, with the options that are not the default ones.
+
+    >>> pass_text(make("fold", max_elements=64)), pass_text(make("cse"))
+    ('fold{max_elements=64}', 'cse')
+    """
+    name = getattr(p, "name", type(p).__name__)
+    if name not in _PASSES:
+        return name
+    chosen = [f"{k}={_plain(getattr(p, k))}" for k, (_, default) in options(name).items() if getattr(p, k) != default]
+    return f"{name}{{{' '.join(chosen)}}}" if chosen else name
+
+
+def _plain(value: Any) -> str:
+    """An option's value as `convert` reads it."""
+    if isinstance(value, dict):
+        return ";".join(f"{k}:{_plain(v)}" for k, v in value.items())
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)

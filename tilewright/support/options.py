@@ -219,10 +219,13 @@ class Options:
         False,
         "a gather's or scatter's index out of range ends the run in an InputError; False: it is clamped",
     )
-    print_after: tuple[str, ...] = _option((), "stages after which the IR is printed to stderr; 'all' for every one")
+    print_after: tuple[str, ...] = _option(
+        (),
+        "stages, or passes (simplify/fold), after which the IR is printed to stderr; 'all' for every stage",
+    )
     stop_after: str | None = _option(None, "stage after which the compilation ends")
     dump: str | None = _option(None, "folder that gets one numbered file of IR a stage")
-    time: bool = _option(False, "print the time of every stage to stderr")
+    time: bool = _option(False, "print the time of every stage, and of each of its passes, to stderr")
 
     def __post_init__(self) -> None:
         if isinstance(self.print_after, str):
