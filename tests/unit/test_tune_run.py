@@ -19,10 +19,13 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.driver import tuned as tuned_results
 from tilewright.driver.kernel_key import kernel_key
 from tilewright.driver.tuning_database import Database, Result
 from tilewright.lang import te
 from tilewright.schedule.nest import For, Store, transform, transform_exprs
+from tilewright.schedule.rules import schedule
+from tilewright.schedule.schedule import ScheduleError
 from tilewright.support.options import Options
 from tilewright.targets.base import find
 from tilewright.tensor.expr import Const, Op, Var
@@ -102,7 +105,7 @@ def speedups(model) -> list[str]:
     return re.findall(r"tuned [\d.]+x", model.explain())
 
 
-def test_tuner_resumes_and_compile_uses_the_result(tmp_path, monkeypatch):
+def test_tuner_resumes_and_compile_uses_the_result(tmp_path, monkeypatch, caplog):
     path = tmp_path / "t.sqlite"
     monkeypatch.setenv("TILEWRIGHT_DB", str(path))
     monkeypatch.setenv("TILEWRIGHT_JOBS", "1")
@@ -130,7 +133,21 @@ def test_tuner_resumes_and_compile_uses_the_result(tmp_path, monkeypatch):
 
     # decisions that mean something else by now are not used
     db.record(number, Result(other.decisions, "another digest", "", 1e-10, 1.0))
-    assert not speedups(tw.compile(MATMUL, threads=1))
+    with caplog.at_level("INFO", "tilewright"):
+        stale = tw.compile(MATMUL, threads=1)
+    said = f"the tuned result of {task.kernel.name} was not used: its decisions lead to another loop nest"
+    assert not speedups(stale) and said in stale.explain() and said in caplog.text
+    assert "was not used" not in tuned.explain()
+
+    # nor are those that are refused
+    def refusing(kernel, description, decisions=None):
+        if decisions:
+            raise ScheduleError("not any more")
+        return schedule(kernel, description)
+
+    monkeypatch.setattr(tuned_results, "schedule", refusing)
+    refused = tw.compile(MATMUL, threads=1, cache=False)
+    assert f"the tuned result of {task.kernel.name} was not used: its decisions are refused" in refused.explain()
 
 
 def test_what_is_slower_in_the_model_is_taken_back(tmp_path, monkeypatch):

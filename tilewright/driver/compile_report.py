@@ -21,7 +21,7 @@ def report(state: State, stages: Sequence[Stage]) -> dict[str, Any]:
     notes = [*precision_notes(state), *([str(state.fusion)] if state.fusion else [])]
     notes += [f"{name} was cut in two. As one kernel, {why}" for name, why in state.divided.items()]
     if state.tuned is not None:
-        notes += [state.tuned.problem] if state.tuned.problem else []
+        notes += state.tuned.notes()
         notes += [f"tuned {r.speedup:.2f}x: {layer.described(w)}" for layer, (w, r) in state.tuned.ways.items()]
     precision = state.options.precision
     return {"model": state.name, "precision": precision, "levels": levels, "kernels": kernels, "notes": notes}

@@ -1,8 +1,9 @@
 """What compilation asks of the tuning database: the schedule of a kernel, if it was tuned for this machine and still
-means the same."""
+means the same, and why not where it is not used."""
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,8 @@ from ..tensor.kernel import Kernel
 from .kernel_key import Key, kernel_key, layer_key, nest_digest
 from .tuning_database import Database, Machine, Result
 
+log = logging.getLogger("tilewright")
+
 
 @dataclass
 class Tuned:
@@ -23,7 +26,8 @@ class Tuned:
     `problem` tells why.
 
     `used` has the result for every kernel (by name) that was scheduled with one, `ways` the way and the result for
-    every convolution (by its sizes) whose way was measured.
+    every convolution (by its sizes) whose way was measured; `unused` why a result that there is was not taken, by
+    kernel or convolution.
     """
 
     machine: Machine | None
@@ -31,6 +35,7 @@ class Tuned:
     problem: str = ""
     used: dict[str, Result] = field(default_factory=dict)
     ways: dict[Layer, tuple[str, Result]] = field(default_factory=dict)
+    unused: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
     def open(target: Any, description: Any, threads: int) -> Tuned:
@@ -60,8 +65,9 @@ class Tuned:
                 if nest_digest(made.nest) == result.digest:
                     self.used[kernel.name] = result
                     return made
-            except TilewrightError:
-                pass
+                self._leave(kernel.name, "its decisions lead to another loop nest now than the one that was measured")
+            except TilewrightError as e:
+                self._leave(kernel.name, f"its decisions are refused: {e.message}")
         return schedule(kernel, description)
 
     def way(self, layer: Layer) -> str | None:
@@ -69,10 +75,22 @@ class Tuned:
         found."""
         result = self._result(layer_key(layer))
         way = result.decisions.get("way") if result is not None else None
-        if result is None or way not in WAYS:
+        if result is None:
+            return None
+        if way not in WAYS:
+            self._leave(layer.described("direct").partition(" by ")[0], f"there is no way {way!r}")
             return None
         self.ways[layer] = way, result
         return str(way)
+
+    def _leave(self, what: str, why: str) -> None:
+        """Note that a result is not used."""
+        self.unused[what] = why
+        log.info("%s", _note(what, why))
+
+    def notes(self) -> list[str]:
+        """What `explain` tells of the database: that it could not be read, and which results were not used."""
+        return [self.problem] * bool(self.problem) + [_note(what, why) for what, why in self.unused.items()]
 
     def _result(self, key: Key) -> Result | None:
         if self.database is None or self.machine is None:
@@ -82,6 +100,10 @@ class Tuned:
         except (TilewrightError, sqlite3.Error, ValueError, TypeError) as e:
             self.problem, self.database = f"the tuning database was not used: {e}".split("\n")[0], None
             return None
+
+
+def _note(what: str, why: str) -> str:
+    return f"the tuned result of {what} was not used: {why}; tune it again"
 
 
 __all__ = ["Tuned"]
