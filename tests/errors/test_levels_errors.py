@@ -118,7 +118,8 @@ def test_our_passes_need_a_main(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["--from", "schedule", "-o", "m.tw"], 2),
+        (["--from", "schedule", "-o", "m.tw"], 3),
+        (["--from", "package", "-o", "m.tw"], 2),
         (["--from", "import"], 2),
         (["--from", "nowhere", "-o", "m.tw"], 2),
         (["--from", "emit", "-o", "m.tw"], 3),

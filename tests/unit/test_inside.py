@@ -8,7 +8,7 @@ import tilewright as tw
 from tilewright.cli import main
 from tilewright.driver.compiler import compile_state
 from tilewright.graph import cse
-from tilewright.graph.passes import make, parse_pipeline, pass_text, run_pipeline
+from tilewright.graph.passes import make, name_of, parse_pipeline, pass_text, run_pipeline
 from tilewright.ir.context import parse
 from tilewright.ir.graph import Graph
 from tilewright.support.errors import CompileError, UsageError
@@ -77,7 +77,7 @@ def test_nobody_looks_unless_asked():
 
 def test_an_observer_sees_every_pass_and_stage():
     seen: list[tuple[str, int]] = []
-    compile_state(MODEL, stop_after="fuse", observe=lambda name, graph: seen.append((name, graph.level)), **PLAIN)
+    compile_state(MODEL, stop_after="fuse", observe=lambda name, graph, text: seen.append((name, graph.level)), **PLAIN)
     names = [name for name, _ in seen]
     assert names[0] == "import" and names[-1] == "fuse" and "simplify/fold#2" in names
     assert dict(seen)["layout"] == 2 and dict(seen)["lower/lower#1"] == 3
@@ -131,5 +131,5 @@ def test_passes_as_text(text):
 
 def test_a_pipeline_tells_of_each_pass():
     told: list[str] = []
-    run_pipeline(Graph(parse(MODEL)), [make("cse"), make("dce")], after=lambda name, seconds: told.append(name))
+    run_pipeline(Graph(parse(MODEL)), [make("cse"), make("dce")], after=lambda p, seconds: told.append(name_of(p)))
     assert told == ["cse", "dce"]

@@ -331,6 +331,14 @@ def test_a_dumped_graph_streams_as_the_model_did(tmp_path):
     assert tw.compile(fused, target="c", start_after="fuse").package.program.calls == direct.calls
 
 
+def test_the_dumped_nests_of_chains_go_on(tmp_path):
+    direct = tw.compile(bottleneck(), target="c", dump=str(tmp_path)).package
+    (nests,) = tmp_path.glob("*-schedule.txt")
+    assert "def rows_" in nests.read_text()
+    again = tw.compile(nests, target="c", start_after="schedule").package
+    assert again.objects == direct.objects and again.program.calls == direct.program.calls
+
+
 @needs_cc
 def test_verify_follows_chains():
     tw.compile(bottleneck(), target="c", verify=True)

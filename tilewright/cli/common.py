@@ -200,6 +200,20 @@ def shapes(given: list[str]) -> dict[str, tuple[int, ...]]:
     return found
 
 
+def _traces(given: list[str]) -> dict[str, str]:
+    """Traces by kernel from ``KERNEL=FILE``."""
+    found = {}
+    for text in given:
+        name, equals, file = text.partition("=")
+        if not (name and equals and file):
+            raise UsageError(f"--schedule {text!r} is not KERNEL=FILE", stage="command line")
+        try:
+            found[name] = Path(file).read_text()
+        except (OSError, UnicodeDecodeError) as e:
+            raise UsageError(f"cannot read the trace {file!r}: {e}", stage="command line") from None
+    return found
+
+
 def _bytes(flag: str, text: str) -> int:
     """
     >>> _bytes("--arena-limit", "128K")
@@ -227,6 +241,12 @@ Shape = Annotated[
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Compile every kernel anew.")]
 NoTuned = Annotated[bool, typer.Option("--no-tuned", help="Use default schedules, not those that `tune` found.")]
+Schedules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--schedule", metavar="KERNEL=FILE", help="Schedule a kernel, or all whose names begin so, by this trace."
+    ),
+]
 NoWinograd = Annotated[bool, typer.Option("--no-winograd", help="3x3 convolutions by the direct method only.")]
 NoStream = Annotated[
     bool, typer.Option("--no-stream", help="Small targets: run no layers row by row, whatever memory that would save.")
@@ -259,6 +279,7 @@ def _compile_options(
     deadline: Deadline = None,
     no_cache: NoCache = False,
     no_tuned: NoTuned = False,
+    schedule: Schedules = None,
     no_winograd: NoWinograd = False,
     no_stream: NoStream = False,
     verify: Verify = False,
@@ -285,6 +306,7 @@ def _compile_options(
         "deadline": deadline,
         "cache": not no_cache,
         "tuned": not no_tuned,
+        "schedules": _traces(schedule) if schedule else None,
         "winograd": not no_winograd,
         "stream": not no_stream,
         "verify": verify,

@@ -17,6 +17,7 @@ from .common import check_writable, note, refuse_options, table, with_compile_op
 from .compile import IR_SUFFIXES, check_result, emit_ir, report_verified
 
 if TYPE_CHECKING:
+    from ..graph.passes import Pass
     from ..ir.graph import Graph
 
 #: the text comes from stdin
@@ -53,7 +54,8 @@ def opt(
       tilewright opt graph.mlir --pass fold,cse
       tilewright compile model.onnx --stop-after lower | tilewright opt --pass mlir:cse
       tilewright opt graph.mlir --pass 'fold{max_elements=64},mlir:canonicalize' -o out.mlir
-      tilewright opt levels/02-simplify.mlir --from simplify -o model.tw
+      tilewright opt levels/01-simplify.mlir --from simplify -o model.tw
+      tilewright opt levels/05-schedule.txt --from schedule -o model.tw
       tilewright opt --list
     """
     if listing:
@@ -120,10 +122,10 @@ def transform(
     file: Path, pipeline: str, output: Path | None, print_after: Sequence[str] = (), timed: bool = False
 ) -> None:
     """Run passes on a file, like mlir-opt; print the IR after those in `print_after` and the time of each to stderr."""
-    from ..graph.passes import parse_pipeline, run_pipeline
+    from ..graph.passes import name_of, parse_pipeline, run_pipeline
 
     chosen = parse_pipeline(pipeline)
-    names = [getattr(p, "name", type(p).__name__) for p in chosen]
+    names = list(map(name_of, chosen))
     unknown = [n for n in print_after if n not in (*names, "all")]
     if unknown:
         hint = f"those that run are {', '.join(names) or 'none'}"
@@ -141,8 +143,10 @@ def transform(
         graph.save(output)
 
 
-def _show_time(name: str, seconds: float) -> None:
-    note(f"{name:20} {seconds:8.3f} s", wanted=True)
+def _show_time(p: Pass, seconds: float) -> None:
+    from ..graph.passes import name_of
+
+    note(f"{name_of(p):20} {seconds:8.3f} s", wanted=True)
 
 
 def proceed(file: Path, pipeline: str, start: str, output: Path | None, options: dict[str, Any]) -> None:

@@ -51,6 +51,8 @@ def compile_auto(
     if options.stop_after is not None or start_after is not None:
         which = "stop_after" if options.stop_after is not None else "start_after"
         raise UsageError(f"precision 'auto' measures whole models, {which} has no meaning", hint="name a precision")
+    if options.schedules:
+        raise UsageError("precision 'auto' makes other kernels for each precision", hint="name one beside schedules")
     made: dict[str, tuple[State, Any]] = {}
     for precision in ("f32", *CANDIDATES):
         plain = replace(options, precision=precision, tolerance=None, verify=False)

@@ -25,6 +25,7 @@ from ..support.mapped_file import check as check_files
 from ..support.options import Options
 from ..support.progress import Progress
 from ..targets.base import find
+from . import given
 from .inside import Inside, Observer
 from .stages import stages
 from .state import Stage, State
@@ -32,7 +33,10 @@ from .state import Stage, State
 
 @dataclass
 class Snapshot:
-    """What a compilation stopped after a stage has: its IR as text, and as files that the pipeline continues from."""
+    """What a compilation stopped after a stage has: its IR as text, and as files that the pipeline continues from.
+
+    Of ``schedule`` also the traces that lead to the nests.
+    """
 
     stage: Stage
     state: State
@@ -41,8 +45,12 @@ class Snapshot:
         return self.stage.show(self.state)
 
     def save(self, path: str | Path) -> None:
-        """Write the IR; at levels 2 and 3 with the constants beside it."""
+        """Write the IR, with the constants beside it; loop nests also with the graph that calls them."""
         _write_stage(self.stage, self.state, Path(path))
+
+    def traces(self) -> dict[str, str]:
+        """The trace of every kernel that primitives alone have scheduled, as the option ``schedules`` takes them."""
+        return given.traces(self.state)
 
     @property
     def graph(self) -> Graph:
@@ -77,6 +85,7 @@ def compile_state(
     consume = not keep and not isinstance(source, Graph) and not chosen.verify
     state = State(chosen, target, target.describe(), source=source, consume=consume, ways=ways, ahead=ahead)
     state.inside = Inside.of(chosen, observe)
+    state.given = given.Given(chosen.schedules, target, state.description) if chosen.schedules else None
     looked_at = chosen.verify or chosen.dump or chosen.print_after or chosen.stop_after or start_after
     plain = chosen.precision == "f32" and not looked_at  # else the nests themselves are wanted later
     if not keep and chosen.cache and plain and hasattr(target, "memo") and all_ours():
@@ -165,7 +174,7 @@ def _run_stage(stage: Stage, state: State, pipeline: Sequence[Stage]) -> None:
     if look is not None:
         look.end()
         if look.observe is not None and stage.level <= 4:
-            look.observe(stage.name, state.module)
+            look.observe(stage.name, state.module, "")
     if stage.name != "package" and stage.level < 6:
         # what the package keeps for inspection: the IR of each level's last stage
         last = [s.name for s in pipeline if s.level == stage.level][-1]
@@ -199,6 +208,8 @@ def _write_stage(stage: Stage, state: State, path: Path) -> None:
             state.module.save(path)
         else:
             path.write_text(stage.show(state))
+            if stage.level == 4:
+                state.module.save(given.graph_file(path))
             if stage.level == 5 and len(state.module.constants):
                 state.module.constants.save(path.with_suffix(".constants"))
     except OSError as e:
@@ -231,15 +242,15 @@ def _enter(state: State, after: str) -> None:
         state.files = state.graph.constants.files
         _check_stage(state.graph, stage, path)
         state.module.verify("import")
+    elif stage.name == "schedule":
+        given.enter(state, path)
     elif stage.level == 5:
         enter = getattr(state.target, "enter", None)
         if enter is None:
             raise UsageError(f"target {state.target.name} cannot continue from {after}")
         enter(state, path)
     else:
-        raise UsageError(
-            f"the pipeline cannot continue from {after}", hint="continue from an MLIR level: import ... fuse, emit"
-        )
+        raise UsageError(f"the pipeline cannot continue from {after}", hint="continue from import ... schedule, emit")
 
 
 def _check_stage(graph: Graph, stage: Stage, path: Path) -> None:

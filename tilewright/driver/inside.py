@@ -16,8 +16,9 @@ from ..ir.graph import Graph
 from ..support.errors import UsageError
 from ..support.options import Options
 
-#: sees the name of what ran (a stage or ``stage/pass#n``) and the graph that it left, which later passes change
-Observer = Callable[[str, Graph], None]
+#: sees the name of what ran (a stage or ``stage/pass#n``), the graph that it left, which later passes change, and the
+#: pass as `parse_pipeline` reads it ("" for a stage)
+Observer = Callable[[str, Graph, str], None]
 
 
 @dataclass
@@ -43,8 +44,8 @@ class Inside:
         self.runs.clear()
         self.seconds.clear()
 
-    def after(self, name: str, seconds: float, graph: Graph) -> None:
-        """A pass has run."""
+    def after(self, name: str, seconds: float, graph: Graph, text: str = "") -> None:
+        """A pass has run; `text` is it with its options, if it has any."""
         self.runs[name] += 1
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
         place = f"{self.stage}/{name}"
@@ -52,7 +53,7 @@ class Inside:
         if place in self.printed or run in self.printed:
             print(f"// ---- after {run} ----\n{graph.text()}", file=sys.stderr)
         if self.observe is not None:
-            self.observe(run, graph)
+            self.observe(run, graph, text or name)
 
     def end(self) -> None:
         """A stage is done. UsageError if one of its passes was to be printed that has not run."""

@@ -39,8 +39,14 @@ SMALL = 1024
 def compile_dynamic(source: Any, options: Options) -> DynamicExecutable:
     """The executable of a model that cannot be one static program. With ``options.inputs`` it specializes ahead.
 
-    Raises UsageError for a level-3 module with open dimensions, InputError for `inputs` that do not fit.
+    Raises UsageError for a level-3 module with open dimensions and for ``options.schedules``, InputError for `inputs`
+    that do not fit.
     """
+    if options.schedules:
+        raise UsageError(
+            "the model leaves shapes open, so it has no kernels yet that option 'schedules' could name",
+            hint="give the shapes with inputs",
+        )
     if isinstance(source, (Graph, ir.Module)) or _is_mlir(source):
         made: Any = GraphSource(_graph(source))
         inputs, outputs = made.signature()

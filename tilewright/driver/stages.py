@@ -54,10 +54,10 @@ def import_source(state: State) -> None:
 
 def _passes(state: State, pipeline: str) -> bool:
     """Run level-2 passes; whether one of them reports a change."""
-    from ..graph.passes import parse_pipeline, run_pipeline
+    from ..graph.passes import name_of, parse_pipeline, pass_text, run_pipeline
 
     graph, look = state.module, state.inside
-    after = None if look is None else lambda name, seconds: look.after(name, seconds, graph)
+    after = None if look is None else lambda p, seconds: look.after(name_of(p), seconds, graph, pass_text(p))
     reports = run_pipeline(graph, parse_pipeline(pipeline), stage=state.stage, after=after)
     return any(any(report.values()) for _, report in reports)
 
@@ -141,7 +141,7 @@ def fuse_graph(state: State) -> None:
 
 
 def schedule_kernels(state: State) -> None:
-    """Kernels -> loop nests: by the tuning database if it has them, else by the default rules."""
+    """Kernels -> loop nests: as the options say, else by the tuning database, else by the default rules."""
     tuned = _open_tuned(state)
     while parts := _schedule_new(state, tuned):  # some are cut in two: then their parts are new
         for name, divided in parts.items():
@@ -149,6 +149,8 @@ def schedule_kernels(state: State) -> None:
             state.divided[name] = divided.why
         state.module.verify("schedule")
         state.texts["fuse"] = _graph_text(state)  # the kernels that there are
+    if state.given is not None:
+        state.given.check([symbol_of(f) for f in state.module.functions()])
     order = [n for f in state.module.functions() if (n := symbol_of(f)) in state.kernels]
     tables: tuple[dict[str, Any], ...] = (state.kernels, state.schedules, state.nests)
     for table in tables:
@@ -168,8 +170,12 @@ def _schedule_new(state: State, tuned: Any) -> dict[str, Divided]:
         state.kernel_done(number, len(todo))
         check_time("schedule", kernel.name)
         name = kernel.name
-        made = tuned.schedule(kernel, state.description) if tuned else schedule_kernel(kernel, state.description)
-        if (tuned is None or name not in tuned.used) and (cut := split(of[name], made, state.description)) is not None:
+        made = state.given.schedule(kernel) if state.given else None
+        fixed = made is not None
+        if made is None:
+            made = tuned.schedule(kernel, state.description) if tuned else schedule_kernel(kernel, state.description)
+            fixed = tuned is not None and name in tuned.used
+        if not fixed and (cut := split(of[name], made, state.description)) is not None:
             if name in state.unknown:
                 state.memo.keep(state.unknown.pop(name), cut)
             state.recalled[name] = cut
@@ -196,6 +202,8 @@ def _stream(state: State) -> None:
 def _recall(state: State, kernel: Kernel, function: Any, tuned: Any) -> bool:
     """Whether an earlier compilation scheduled the same kernel in the default way."""
     if state.memo is None or (tuned is not None and tuned.knows(kernel)):
+        return False
+    if state.given is not None and state.given.knows(kernel.name):
         return False
     text = function.operation.get_asm(use_local_scope=True)
     known = state.memo.recall(text)

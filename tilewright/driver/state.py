@@ -53,6 +53,8 @@ class State:
     #: ways where they are given, in place of the database's
     layers: Mapping[Any, int] = field(default_factory=dict)
     ways: Mapping[str, str] | None = None
+    #: the schedules that the options give (`driver.given.Given`)
+    given: Any = None
     seconds: dict[str, float] = field(default_factory=dict)
     #: what of an earlier stage's seconds belongs to these, because workers did all of them at once
     ahead_seconds: dict[str, float] = field(default_factory=dict)

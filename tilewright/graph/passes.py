@@ -253,8 +253,8 @@ def _describe(kind: Any) -> str:
 # ---- running -------------------------------------------------------------------------------------------------------
 
 
-#: what is told of every pass that ran: its name and the seconds it took, with its verification
-After = Callable[[str, float], None]
+#: what is told of every pass that ran: the pass, and the seconds it took with its verification
+After = Callable[[Pass, float], None]
 
 
 def run_pipeline(
@@ -268,7 +268,7 @@ def run_pipeline(
     """
     reports = []
     for p in passes:
-        name = getattr(p, "name", type(p).__name__)
+        name = name_of(p)
         begin = time.perf_counter()
         with inside(name, stage):
             check_time(name)
@@ -278,8 +278,12 @@ def run_pipeline(
                 graph.verify(stage=name)
         reports.append((name, report))
         if after is not None:
-            after(name, time.perf_counter() - begin)
+            after(p, time.perf_counter() - begin)
     return reports
+
+
+def name_of(p: Pass) -> str:
+    return str(getattr(p, "name", type(p).__name__))
 
 
 @contextmanager
@@ -310,7 +314,7 @@ def pass_text(p: Pass) -> str:
     >>> pass_text(make("fold", max_elements=64)), pass_text(make("cse"))
     ('fold{max_elements=64}', 'cse')
     """
-    name = getattr(p, "name", type(p).__name__)
+    name = name_of(p)
     if name not in _PASSES:
         return name
     chosen = [f"{k}={_plain(getattr(p, k))}" for k, (_, default) in options(name).items() if getattr(p, k) != default]

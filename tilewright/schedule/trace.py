@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..support.errors import UsageError
+from ..support.errors import TilewrightError, UsageError
 from ..tensor.expr import Const, Expr, Op, Var, floordiv, minimum, mod
 from ..tensor.kernel import Kernel
 
@@ -70,8 +70,8 @@ def format_trace(s: Any) -> str:
 def replay(s: S, text: str) -> S:
     """Apply a trace to a fresh schedule, and return it.
 
-    UsageError if the text is no trace or the kernel has another form; ScheduleError if a step is not legal on this
-    kernel."""
+    UsageError if the text is no trace or the kernel has another form; ScheduleError, with the step, if one is not legal
+    on this kernel."""
     names, lines = _mapping(s.kernel, text), text.splitlines()
     try:
         tree = ast.parse(text)
@@ -87,7 +87,8 @@ def replay(s: S, text: str) -> S:
         if method is None or not getattr(method, "is_primitive", False):
             raise UsageError(f"{call.func.attr!r} in line {node.lineno} of the trace is no primitive", stage="schedule")
         args = [_value(a, names) for a in call.args]
-        result = method(s, *args, **{str(k.arg): _value(k.value, names) for k in call.keywords})
+        given = {str(k.arg): _value(k.value, names) for k in call.keywords}
+        result = _apply(s, method, args, given, f"line {node.lineno} of the trace: {lines[node.lineno - 1].strip()}")
         names.update(zip(_made(lines[(node.end_lineno or 1) - 1]), s.trace[-1].made, strict=False))
         if target is not None:
             old = (
@@ -100,6 +101,18 @@ def replay(s: S, text: str) -> S:
                 )
             names.update({o.id: n for o, n in zip(old, new, strict=True) if isinstance(o, ast.Name)})
     return s
+
+
+def _apply(s: Any, method: Callable, args: list[Any], given: dict[str, Any], step: str) -> Any:
+    """What a primitive returns; errors name the step."""
+    try:
+        return method(s, *args, **given)
+    except TilewrightError as e:
+        e.message += f" ({step})"
+        e.args = (e.message,)
+        raise
+    except TypeError as e:  # arguments that the primitive does not have
+        raise UsageError(f"{e} ({step})", stage="schedule") from None
 
 
 def _made(line: str) -> list[str]:

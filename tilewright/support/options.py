@@ -215,6 +215,9 @@ class Options:
     verify: bool = _option(False, "check every kernel against its reference after compiling")
     cache: bool = _option(True, "use the caches of kernels and of packages on disk")
     tuned: bool = _option(True, "use schedules that `tilewright tune` found, from the tuning database")
+    schedules: Mapping | None = _option(
+        None, "traces (text) by the name of a kernel, or by how its name begins: what is scheduled so, not by the rules"
+    )
     check_indices: bool = _option(
         False,
         "a gather's or scatter's index out of range ends the run in an InputError; False: it is clamped",
@@ -278,6 +281,7 @@ class OptionsDict(TypedDict, total=False):
     verify: bool
     cache: bool
     tuned: bool
+    schedules: Mapping | None
     check_indices: bool
     print_after: tuple[str, ...] | list[str] | str
     dump: str | os.PathLike | None

@@ -136,6 +136,8 @@ class State:
         self.temporaries = {b.name: b for b in kernel.temporaries}
         self.stages = {s.name: s for s in kernel.stages}
         self.body = body if body is not None else seq(*[stage_nest(s) for s in kernel.stages])
+        #: the nest before the first step
+        self.start = self.body
         self.packs: dict[str, Pack] = {}
         self.trace = Trace(kernel)
         self._nested = False
