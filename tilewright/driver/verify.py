@@ -203,7 +203,7 @@ def _check_call(op: ir.Operation, symbol: str, function: Any, inputs: list[Any],
                 f"{which}kernel {symbol} is wrong: it differs by {error:.2e} of its largest value from its IR",
                 stage="verify",
                 operator=f"{', '.join(location_names(op.location))} (kernel {symbol})",
-                hint=f"{limit:g} is allowed; kernels before it are right. See the dumped fuse, schedule and emit",
+                hint=f"{limit:g} is allowed; kernels before it are right. tilewright bisect finds the step",
             )
     return worst
 
@@ -253,8 +253,8 @@ def _check_graphs(
             f"output {info.name!r} is wrong: it differs by {error:.2e} of its largest value from its reference, "
             + ("and so does level 2 after its passes" if passes else "though every kernel does what its IR says"),
             stage="verify",
-            hint="look for the wrong pass: tilewright opt --pass on the dumped import stage"
+            hint="tilewright bisect finds the pass"
             if passes
-            else "the error is in the lowering to linalg or in fusion: see the dumped stages layout, lower and fuse",
+            else "the error is in the lowering to linalg or in fusion: tilewright bisect finds it",
         )
     return worst

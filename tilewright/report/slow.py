@@ -17,6 +17,7 @@ from ..ir.context import parse, use
 from ..ir.graph import Graph
 from ..program.package import Package
 from ..support.errors import UsageError
+from ..tensor.alone import alone
 from .explain import why_slow
 
 #: what constants hold: no weight, and nothing that could be an index beyond a tensor
@@ -46,7 +47,9 @@ def reproducers(package: Package, names: Collection[str] = ()) -> dict[str, str]
         for f in graph.functions():
             symbol = ir.StringAttr(f.attributes["sym_name"]).value
             if symbol in chosen:
-                found[f"{symbol}.mlir"] = _head(f"{symbol}.mlir", package, chosen[symbol]) + _module(f, symbol)
+                found[f"{symbol}.mlir"] = _head(f"{symbol}.mlir", package, chosen[symbol]) + alone(
+                    f, lambda i, t: f"value = {_splat(t)}"
+                )
     return found
 
 
@@ -67,27 +70,6 @@ def _head(file: str, package: Package, about: dict[str, Any]) -> str:
         "  print(run.explain(), run.profile([np.ones(i.shape, i.numpy_dtype) for i in run.inputs]))",
     ]
     return "".join(f"// {' '.join(line.split()) if not line.startswith(' ') else line}\n" for line in lines)
-
-
-def _module(function: ir.OpView, symbol: str) -> str:
-    """A fused module with one kernel, without names of the model."""
-    arguments = list(function.regions[0].blocks[0].arguments)
-    marks = function.attributes.get("arg_attrs", [])
-    constant = {i for i, mark in enumerate(marks) if "tw.constant" in mark}
-    results = ", ".join(map(str, ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results))
-    names = [f"%c{i}" if i in constant else f"%x{i}" for i in range(len(arguments))]
-    given = ", ".join(f"{n}: {a.type}" for n, a in zip(names, arguments, strict=True) if n[1] == "x")
-    lines = [f"  func.func @main({given}) -> ({results}) {{"]
-    for i in sorted(constant):
-        t = arguments[i].type
-        lines.append(f'    {names[i]} = "tw.constant"() {{value = {_splat(t)}}} : () -> {t}')
-    count = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results)
-    types = ", ".join(str(a.type) for a in arguments)
-    lines.append(f"    %y:{count} = func.call @{symbol}({', '.join(names)}) : ({types}) -> ({results})")
-    returned = ", ".join(f"%y#{i}" for i in range(count))
-    lines += [f"    func.return {returned} : {results}", "  }"]
-    body = function.operation.get_asm(use_local_scope=True)
-    return "module {\n" + body + "\n" + "\n".join(lines) + "\n}\n"
 
 
 def _splat(t: ir.Type) -> str:

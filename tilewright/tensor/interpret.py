@@ -8,7 +8,7 @@ rounds as the machine does (sums may be added in another order).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -18,6 +18,7 @@ from torch_mlir import ir
 
 from ..ir import dialect
 from ..ir.context import use
+from ..ir.graph import Graph, from_dense
 from ..ir.types import FLOATS, NUMPY, is_unsigned, type_of
 from ..support.errors import CompileError
 from .affine import affine
@@ -68,6 +69,60 @@ def interpret_function(
     raise CompileError("the function does not return", stage="interpret")
 
 
+def interpret_graph(
+    graph: Graph,
+    inputs: Mapping[str, np.ndarray],
+    *,
+    float64: bool = False,
+    call: Callable[[ir.Operation, list[np.ndarray]], list[np.ndarray]] | None = None,
+    each: Callable[[ir.Operation, list[np.ndarray]], None] | None = None,
+) -> dict[str, np.ndarray]:
+    """The outputs of a level-3 graph, fused or not, by name, for arrays by input name.
+
+    `call` gives the results of a call of a kernel for its operands, in place of the kernel's own IR; `each` sees every
+    operation with its results. Errors are those of `interpret_function`.
+
+    >>> from tilewright.ir.context import parse
+    >>> graph = Graph(parse('''func.func @main(%x: tensor<2xf32> {tw.name = "x"}) -> tensor<2xf32> {
+    ...   return %x : tensor<2xf32> }'''))
+    >>> interpret_graph(graph, {"x": np.ones(2, np.float32)})
+    {'out0': array([1., 1.], dtype=float32)}
+    """
+    with use(), np.errstate(all="ignore"):
+        machine = _Interpreter(float64)
+        functions = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in graph.functions()}
+        for parameter, (name, _) in zip(graph.block.arguments, graph.inputs(), strict=True):
+            machine.values[parameter] = machine.promote(signed(np.asarray(inputs[name])))
+        *operations, end = graph.operations()
+        last = {v: i for i, op in enumerate(operations) for v in op.operands}
+        kept = set(end.operands)
+        for i, op in enumerate(operations):
+            if op.name == "func.call":
+                given = [machine.values[v] for v in op.operands]
+                callee = functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value]
+                made = call(op, given) if call else interpret_function(callee, given, float64=float64)
+                machine.values.update(zip(op.results, made, strict=True))
+            elif op.name == "tw.constant":
+                array = np.asarray(graph.constant_value(op.results[0]))
+                machine.values[op.results[0]] = machine.promote(signed(array))
+            else:
+                machine.run(op)
+            if each is not None:
+                each(op, [machine.values[r] for r in op.results])
+            for v in dict.fromkeys(op.operands):  # big models: nothing is kept longer than it is read
+                if last[v] == i and v not in kept:
+                    del machine.values[v]
+        return {
+            name: _unsigned(machine.values[v], t.dtype)
+            for v, (name, t) in zip(end.operands, graph.outputs(), strict=True)
+        }
+
+
+def _unsigned(array: np.ndarray, dtype: str) -> np.ndarray:
+    """An array as a model sees it: unsigned again where the dtype is."""
+    return array.view(NUMPY[dtype]) if is_unsigned(dtype) else array
+
+
 def signed(array: np.ndarray) -> np.ndarray:
     """An array of unsigned integers as the signed ones of the same bits; others as they are."""
     return array.view(f"i{array.dtype.itemsize}") if array.dtype.kind == "u" else array
@@ -108,8 +163,6 @@ class _Interpreter:
     def _arith_constant(self, op: ir.Operation, xs: list[Any]) -> np.ndarray:
         attribute, t = op.attributes["value"], op.results[0].type
         if isinstance(t, ir.RankedTensorType):
-            from ..ir.graph import from_dense
-
             return self.promote(from_dense(attribute, type_of(t)))
         dtype = "i64" if str(t) == "index" else self.dtype(str(t))
         return np.asarray(attribute.value).astype(NUMPY[dtype])
