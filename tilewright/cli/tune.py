@@ -361,7 +361,7 @@ def db_prune(
         from ..tune.measure import tuning_of
 
         chosen = find(target)
-        toolchain = tuning_of(chosen)().measured_on(chosen.describe())[1]
+        toolchain = tuning_of(chosen).measured_on(chosen.describe())[1]
     data = _existing(db)
     deleted = data.prune(
         toolchain=toolchain, keep_measurements=not measurements, older_than=None if days is None else days * 86400

@@ -9,7 +9,6 @@ import numpy as np
 
 from ..ir.context import use
 from ..schedule.nest import For, Nest, stores, walk_stmts
-from ..schedule.rules.contraction.bf16_contraction import FEATURE
 from ..support.numbers import count
 from ..tensor.analysis import is_contraction
 from ..tensor.expr import Op, walk
@@ -33,8 +32,8 @@ def precision_notes(state: State) -> list[str]:
         kernels = [read_kernel(f) for f in state.module.functions()]
     tiles &= {k.name for k in kernels if any(p.dtype == small for p in k.inputs)}  # others multiply bytes
     slow = [k.name for k in kernels if k.name not in fast | tiles and _multiplies(k, small)]
-    if small == "bf16" and not tiles and FEATURE not in getattr(state.description, "features", ()):
-        why = "this machine multiplies no bf16 (avx512_bf16): it is storage only, and the arithmetic is f32"
+    if small == "bf16" and not tiles and state.description.pairs is None:
+        why = "this machine has no instruction for it: it is storage only, and the arithmetic is f32"
         return [f"bf16: {why}; {count(len(slow), 'kernel')}"]
     parts = [f"{count(len(tiles), 'kernel')} with products of tiles"] if tiles else []
     pairs = fast - tiles

@@ -18,19 +18,18 @@ from ..schedule.finish import finish
 from ..schedule.nest import Nest
 from ..schedule.schedule import Schedule
 from ..support.errors import CompileError, InputError, UsageError
-from ..targets.base import Target, find
+from ..targets.base import Target, Tunable, Tuning, of
 from ..tensor.kernel import Kernel
 from ..tensor.read import read_kernel
 from .compare import random_inputs
 from .package_cache import compile as compile_model
 
 
-def _target(s: Any) -> Target:
-    """The target of a schedule, given by name or as an object; UsageError if it cannot build single kernels."""
-    target = find(s.target) if isinstance(s.target, str) else s.target
-    if getattr(target, "tuning", None) is None:
+def _tuning(target: Target) -> Tuning:
+    """What builds single kernels for a target; UsageError if nothing does."""
+    if not isinstance(target, Tunable):
         raise UsageError(f"target {target.name} does not build single kernels", stage="schedule")
-    return target
+    return target.tuning()
 
 
 class BuiltKernel:
@@ -42,8 +41,9 @@ class BuiltKernel:
     def __init__(self, nest: Nest, target: Target, threads: int | None = None) -> None:
         name = "kernel"
         description = target.describe()
-        tuning = target.tuning()  # type: ignore[attr-defined]
-        (built,) = tuning.build({name: replace(nest, name=name)}, description, workers=1, timeout=600.0).values()
+        (built,) = (
+            _tuning(target).build({name: replace(nest, name=name)}, description, workers=1, timeout=600.0).values()
+        )
         if isinstance(built, str):
             raise CompileError(f"kernel {nest.name} cannot be compiled: {built}", stage="schedule")
         self.nest, self.packs = nest, built.info.packs
@@ -106,7 +106,7 @@ class BuiltKernel:
 
 def build(s: Schedule, threads: int | None = None) -> BuiltKernel:
     """See `Schedule.build`."""
-    return BuiltKernel(finish(s.nest()), _target(s), threads)
+    return BuiltKernel(finish(s.nest()), of(s.target), threads)
 
 
 def source(s: Schedule, form: str = "mlir") -> str:
@@ -114,8 +114,8 @@ def source(s: Schedule, form: str = "mlir") -> str:
     nest = finish(s.nest())
     if form == "nest":
         return str(nest) + "\n"
-    target = _target(s)
-    forms = target.tuning().forms()  # type: ignore[attr-defined]
+    target = of(s.target)
+    forms = _tuning(target).forms()
     if form not in forms:
         raise UsageError(
             f"target {target.name} has no form {form!r}", stage="schedule", hint=f"forms: nest, {', '.join(forms)}"

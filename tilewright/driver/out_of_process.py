@@ -85,12 +85,12 @@ def _compile(source: Path, digest: str, options: Options, to: Path) -> str:
     from dataclasses import fields
 
     from ..runtime.executable import Executable
-    from ..targets.base import find
+    from ..targets.base import Warmable, find
     from .compiler import compile_state
     from .package_cache import write
 
-    target: Any = find(options.target)
-    if hasattr(target, "start") and options.job_count > 1:  # a process starts while this one reads the model
+    target = find(options.target)
+    if isinstance(target, Warmable) and options.job_count > 1:  # a process starts while this one reads the model
         target.start(1)
     state, made = compile_state(
         source, keep=False, ahead=True, **{f.name: getattr(options, f.name) for f in fields(options)}

@@ -110,12 +110,11 @@ class Entry:
         if not isinstance(source, (str, os.PathLike)) or Path(source).suffix.lower() != ".onnx":
             return None
         target = base.find(options.target)
-        toolchain = getattr(target, "toolchain", None)
         try:
-            if toolchain is None or not os.path.isfile(source):
+            if not isinstance(target, base.Cacheable) or not os.path.isfile(source):
                 return None
             digest = map_file(source).digest()
-            parts = [FORM, digest, _options_text(options), source_digest(), toolchain()]
+            parts = [FORM, digest, _options_text(options), source_digest(), target.toolchain()]
         except (OSError, ValueError):  # whatever is wrong with the file, the import says it better
             return None
         parts += [

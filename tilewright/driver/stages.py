@@ -16,7 +16,6 @@ import numpy as np
 from ..ir.graph import Graph
 from ..program.memory import check_limit
 from ..program.package import Package
-from ..program.program import ALIGN
 from ..schedule.rules import direct_operators, reuses, writes_once
 from ..schedule.rules import schedule as schedule_kernel
 from ..schedule.rules.convolution.depthwise_chain import worth_joining
@@ -76,7 +75,7 @@ def _step(state: State, name: str, run: Callable[[], Any]) -> Any:
 
 def simplify(state: State) -> None:
     if state.module.level == 2:
-        kept = getattr(state.description, "activations", "i8")  # the 8-bit numbers that the machine multiplies
+        kept = state.description.activations  # the 8-bit numbers that the machine multiplies
         changed = _passes(state, f"integers{{activations={kept}}}")
         if changed and state.references:  # integers are defined anew, within a quantum of what floats give
             state.references[-1] = state.module.clone()
@@ -85,17 +84,15 @@ def simplify(state: State) -> None:
 
 def layout(state: State) -> None:
     if state.module.level == 2:
-        lanes = getattr(state.description, "image_lanes", 0) if state.options.precision == "f32" else 0
+        lanes = state.description.image_lanes if state.options.precision == "f32" else 0
         _passes(state, LAYOUT.replace("layout", f"layout{{lanes={lanes}}}", 1))
-        if getattr(state.description, "split_windows", False):
+        if state.description.split_windows:
             _passes(state, "split-windows,dce")
         # tiles of bf16 multiply more than Winograd's method saves
-        tiles = state.options.precision == "bf16" and any(
-            t.dtype == "bf16" for t in getattr(state.description, "tiles", ())
-        )
-        if state.options.winograd and getattr(state.description, "winograd", False) and not tiles:
+        tiles = state.options.precision == "bf16" and any(t.dtype == "bf16" for t in state.description.tiles)
+        if state.options.winograd and state.description.winograd and not tiles:
             _winograd(state)
-        if state.options.precision == "f32" and getattr(state.description, "split_sums", False):
+        if state.options.precision == "f32" and state.description.split_sums:
             _passes(state, "split-sums,dce")
         if state.options.precision != "f32":
             _passes(state, f"precision{{dtype={state.options.precision}}},cse,dce")
@@ -135,7 +132,7 @@ def lower_graph(state: State) -> None:
 
 def fuse_graph(state: State) -> None:
     d = state.description
-    joins = partial(worth_joining, machine=d) if getattr(d, "row_chains", False) else None
+    joins = partial(worth_joining, machine=d) if d.row_chains else None
     state.graph, state.fusion = fuse(state.module, writes_once(), joins, reuses())
     state.module.verify("fuse")
 
@@ -157,7 +154,7 @@ def schedule_kernels(state: State) -> None:
         table.update([(n, table.pop(n)) for n in order])
     if tuned is not None:
         tuned.close()
-    if getattr(state.description, "stream_rows", False) and state.options.stream:
+    if state.description.stream_rows and state.options.stream:
         _stream(state)
 
 
@@ -189,7 +186,7 @@ def _stream(state: State) -> None:
     from .stream import stream
 
     d, limit = state.description, state.options.arena_limit
-    for made in stream(state.module, state.kernels, state.nests, d, getattr(d, "arena_align", ALIGN), limit):
+    for made in stream(state.module, state.kernels, state.nests, d, d.arena_align, limit):
         name = made.kernel.name
         state.kernels[name], state.schedules[name], state.nests[name] = made.kernel, made.scheduled, made.nest
     state.module.verify("schedule")
@@ -234,10 +231,10 @@ def _make(state: State, kernels: list[Kernel]) -> list[Kernel]:
 
 def make_package(state: State) -> None:
     d = state.description  # a machine with little memory says how its arena is aligned, and that order matters
-    align, minimize = getattr(d, "arena_align", ALIGN), getattr(d, "minimize_memory", False)
+    align, minimize = d.arena_align, d.minimize_memory
     program, constants = build_program(state.module, state.infos, align=align, minimize=minimize, consume=state.consume)
     if state.options.arena_limit is not None:
-        off = getattr(d, "stream_rows", False) and not state.options.stream
+        off = d.stream_rows and not state.options.stream
         check_limit(program, state.options.arena_limit, ["layers that run row by row (stream=True)"] if off else [])
     constants = [np.ascontiguousarray(c) for c in constants]
     state.package = Package(

@@ -9,6 +9,7 @@ from typing import Any
 from ..codegen.kernel_info import KernelInfo
 from ..ir.graph import Graph
 from ..program.package import Package
+from ..schedule.machine import Machine
 from ..schedule.nest import Nest
 from ..schedule.rules import Scheduled
 from ..support.mapped_file import MappedFile
@@ -26,7 +27,7 @@ class State:
 
     options: Options
     target: Target
-    description: Any
+    description: Machine
     source: Any = None
     name: str = "model"
     graph: Graph | None = None
@@ -40,7 +41,7 @@ class State:
     objects: dict[str, bytes] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
     package: Package | None = None
-    #: what earlier compilations left (the target's `memo`), None if it is not to be used, and what it gave
+    #: what earlier compilations left (`targets.base.Memo`), None if it is not to be used, and what it gave
     memo: Any = None
     recalled: dict[str, Any] = field(default_factory=dict)
     #: fused kernels that were cut in two -> why

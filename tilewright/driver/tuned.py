@@ -6,13 +6,13 @@ from __future__ import annotations
 import logging
 import sqlite3
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..graph.winograd import WAYS, Layer
 from ..schedule.machine import Machine as Description
 from ..schedule.rules import Scheduled, schedule
 from ..support.errors import TilewrightError
 from ..support.options import get
+from ..targets.base import Target, Tunable
 from ..tensor.kernel import Kernel
 from .kernel_key import Key, kernel_key, layer_key, nest_digest
 from .tuning_database import Database, Machine, Result
@@ -38,9 +38,9 @@ class Tuned:
     unused: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def open(target: Any, description: Any, threads: int) -> Tuned:
+    def open(target: Target, description: Description, threads: int) -> Tuned:
         path = get("TILEWRIGHT_DB")
-        if getattr(target, "tuning", None) is None or not path.is_file():
+        if not isinstance(target, Tunable) or not path.is_file():
             return Tuned(None)
         features, toolchain = target.tuning().measured_on(description)
         return Tuned(Machine(target.name, features, threads, toolchain), Database(path, read_only=True))

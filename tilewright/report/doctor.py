@@ -7,12 +7,11 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from ..support import limits, options
+from ..support import options
 from ..support.errors import TilewrightError
+from ..targets.base import Check, Examinable, targets
 
 NEEDED = ("numpy", "onnx", "ml_dtypes", "llvmlite", "torch_mlir", "typer", "rich")
 OPTIONAL = {
@@ -20,16 +19,6 @@ OPTIONAL = {
     "onnxruntime": "benchmarks and demo compare with it",
     "openvino": "benchmarks compare with it",
 }
-
-
-@dataclass(frozen=True)
-class Check:
-    """The outcome of one check: ``problem`` breaks Tilewright, ``note`` is worth knowing."""
-
-    name: str
-    status: Literal["ok", "note", "problem"]
-    detail: str
-    hint: str = ""
 
 
 def examine() -> Iterator[Check]:
@@ -42,8 +31,7 @@ def examine() -> Iterator[Check]:
     for name in NEEDED:
         yield _package(name)
     checks: dict[str, Callable[[], Check]] = {
-        "processor": _processor,
-        "tile registers": _tiles,
+        **{n: c for t in targets().values() if isinstance(t, Examinable) for n, c in t.checks().items()},
         "memory": _memory,
         "environment": _environment,
         "cache folder": _cache,
@@ -99,35 +87,6 @@ def _requirement(name: str):
         if requirement.name.replace("-", "_") == name and requirement.marker is None:
             return requirement.specifier
     return None
-
-
-def _processor() -> Check:
-    from ..targets.cpu.host import host
-
-    cpu = host()
-    text = (
-        f"{cpu.triple}, {limits.usable_cores()} usable cores, vectors of {8 * cpu.vector_bytes} bits, "
-        f"L1 {cpu.l1_bytes >> 10} KiB, L2 {cpu.l2_bytes >> 10} KiB; {' '.join(cpu.features)}"
-    )
-    if cpu.vector_bytes < 32 and cpu.arch == "x86_64":
-        return Check("processor", "note", text, "without AVX2 the kernels are several times slower")
-    return Check("processor", "ok", text)
-
-
-def _tiles() -> Check:
-    """AMX has to be there, and the system has to let this process use it."""
-    from ..targets.cpu.amx import FEATURES, granted
-    from ..targets.cpu.host import host_features
-
-    found = [f for f, there in host_features().items() if f in FEATURES and there]
-    if not found:
-        return Check("tile registers", "ok", "none (AMX): products of bf16 and of bytes use vectors")
-    if not granted():
-        detail = f"{' '.join(found)}, but the system does not let this process use them: vectors are used instead"
-        return Check(
-            "tile registers", "note", detail, "Linux 5.16 and later grant them, unless a sandbox filters arch_prctl"
-        )
-    return Check("tile registers", "ok", f"{' '.join(found)}, granted by the system")
 
 
 def _memory() -> Check:

@@ -1,9 +1,65 @@
-"""What schedule rules may ask about the machine they schedule for. Targets' descriptions have these attributes."""
+"""What a machine is to rules, fusion and the driver: a typed record of capabilities and numbers.
+
+A target's description inherits `Machine` and says what it knows better. Rules and cost functions take their numbers
+from here and hold none that belong to one machine; no attribute is probed.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from math import ceil
+from typing import Any, TypeVar, cast
+
+#: for a cache without limit: nothing is too large for it
+NO_LIMIT = 1 << 62
+M = TypeVar("M", bound="Machine")
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How fast an instruction is: `latency` cycles until its result can be used, `per_cycle` of them begin in a cycle.
+
+    >>> Rate(4, 2).cycles(20), Rate(4, 2).cycles(3), Rate(4, 2).in_flight
+    (10.0, 4.0, 8)
+    """
+
+    latency: float
+    per_cycle: float
+
+    def cycles(self, count: float) -> float:
+        """The least cycles of a step with so many that do not need each other, where each needs its own of the last
+        step."""
+        return max(count / self.per_cycle, float(self.latency))
+
+    @property
+    def in_flight(self) -> int:
+        """How many are under way so that none waits for the one before."""
+        return ceil(self.latency * self.per_cycle)
+
+
+@dataclass(frozen=True)
+class VectorAccess:
+    """Cycles that a vector takes from and to the first-level cache: in the best case, and where it lies across two
+    cache lines."""
+
+    load: float = 0.5
+    split_load: float = 1.0
+    store: float = 1.0
+    split_store: float = 1.4
+
+
+@dataclass(frozen=True)
+class PairProduct:
+    """An instruction that adds products of neighbours to f32 sums: ``acc[l] += x[l, 0] * w[l, 0] + x[l, 1] * w[l, 1]``.
+
+    `lanes` sums at once, of factors of a dtype (bf16).
+    """
+
+    name: str
+    dtype: str
+    lanes: int
+    rate: Rate
 
 
 @dataclass(frozen=True)
@@ -20,6 +76,7 @@ class DotProduct:
     signs: tuple[str, str]
     rows: int
     columns: int
+    rate: Rate = Rate(4, 2)
 
 
 @dataclass(frozen=True)
@@ -27,8 +84,8 @@ class TileProduct:
     """An instruction on registers that hold matrices: ``acc[m, n] += sum of x[m, k] * w[k, n]`` in f32 or i32.
 
     Each of the `registers` holds up to `rows` rows of `row_bytes` bytes. Factors are `dtype` (bf16 or i8), `signs`
-    those of x and w ("u", "s"; "f" for floats). In w as many numbers of the reduction as make 4 bytes, its `group`, are
-    neighbours: ``w[k // group, n, k % group]``.
+    those of x and w ("u", "s"; "f" for floats). A product takes `row_cycles` for every row of x. In w as many numbers
+    of the reduction as make 4 bytes, its `group`, are neighbours: ``w[k // group, n, k % group]``.
     """
 
     name: str
@@ -37,6 +94,7 @@ class TileProduct:
     rows: int = 16
     row_bytes: int = 64
     registers: int = 8
+    row_cycles: float = 1.0
 
     @property
     def size(self) -> int:
@@ -58,24 +116,158 @@ class TileProduct:
         return self.row_bytes // 4
 
 
-class Machine(Protocol):
-    """Sizes in bytes; `cores` is the number of threads a program may use."""
+class Machine:
+    """What may be asked of a machine, with the answers of one that has nothing special: scalar, one thread.
+
+    A target's description is a frozen dataclass that inherits this, and gives fields (with defaults) or properties of
+    these names. Sizes are in bytes; what was measured on no such machine stays off.
+
+    >>> @dataclass(frozen=True)
+    ... class Board(Machine):
+    ...     vector_bytes: int = 16
+    >>> lanes(Board()), Board().cores, Board().to_json()
+    (4, 1, {'vector_bytes': 16})
+    """
+
+    # ---- vectors and their instructions
 
     @property
-    def vector_bytes(self) -> int: ...
+    def vector_bytes(self) -> int:
+        """A vector register; 4 for a machine without vectors."""
+        return 4
+
     @property
-    def vector_registers(self) -> int: ...
+    def vector_registers(self) -> int:
+        """How many vectors (without vectors: numbers) a loop may keep in registers."""
+        return 16
+
     @property
-    def l1_bytes(self) -> int: ...
+    def fma(self) -> Rate:
+        """Multiply-adds of f32 vectors."""
+        return Rate(4, 2)
+
     @property
-    def l2_bytes(self) -> int: ...
+    def access(self) -> VectorAccess:
+        return VectorAccess()
+
     @property
-    def cores(self) -> int: ...
+    def pairs(self) -> PairProduct | None:
+        """The instruction for products of pairs of bf16."""
+        return None
+
+    @property
+    def dot_products(self) -> tuple[DotProduct, ...]:
+        """The instructions for sums of products of bytes, the best first."""
+        return ()
+
+    @property
+    def tiles(self) -> tuple[TileProduct, ...]:
+        """The instructions on registers that hold matrices."""
+        return ()
+
+    # ---- caches
+
+    @property
+    def l1_bytes(self) -> int:
+        return 32 << 10
+
+    @property
+    def l2_bytes(self) -> int:
+        return 512 << 10
+
+    @property
+    def l3_bytes(self) -> int:
+        """The last cache before memory."""
+        return NO_LIMIT
+
+    @property
+    def line_bytes(self) -> int:
+        """A cache line."""
+        return 64
+
+    @property
+    def same_set_bytes(self) -> int:
+        """What lies a multiple of this apart shares a set of the first-level cache, which has as many places as this
+        fits into the cache."""
+        return 4096
+
+    # ---- threads
+
+    @property
+    def cores(self) -> int:
+        """The threads that a program may use."""
+        return 1
+
+    @property
+    def axes(self) -> Mapping[str, str]:
+        """What `Schedule.bind` binds loops to: the machine's name of an axis -> the kind of loop that it is."""
+        return {}
+
+    # ---- memory
+
+    @property
+    def arena_align(self) -> int:
+        """The alignment of buffers."""
+        return 64
+
+    @property
+    def minimize_memory(self) -> bool:
+        """Whether kernels run in the order that needs the least memory."""
+        return False
+
+    @property
+    def stream_rows(self) -> bool:
+        """Whether kernels may run row by row where that makes the arena smaller (`driver/stream.py`)."""
+        return False
+
+    # ---- what is known to be faster here
+
+    @property
+    def activations(self) -> str:
+        """How 8-bit tensors of a quantized model are kept ("i8", "ui8"): as instructions want their first factor."""
+        return "i8"
+
+    @property
+    def winograd(self) -> bool:
+        """Whether Winograd's method may be chosen."""
+        return False
+
+    @property
+    def image_lanes(self) -> int:
+        """The f32 of a vector if convolutions may keep their channels first (`graph/layout_choice.py`), else 0."""
+        return 0
+
+    @property
+    def split_sums(self) -> bool:
+        """Whether long sums with few results are taken in slices (`graph/split_sums.py`)."""
+        return False
+
+    @property
+    def split_windows(self) -> bool:
+        """Whether dilated convolutions are divided into regions (`graph/clip_windows.py`)."""
+        return False
+
+    @property
+    def row_chains(self) -> bool:
+        """Whether depthwise convolutions may run row by row with those around them
+        (`rules/convolution/depthwise_chain.py`)."""
+        return False
+
+    # ---- as data
+
+    def to_json(self) -> dict[str, Any]:
+        """The description in a package, a cache key, a request to another process."""
+        return asdict(cast(Any, self))
+
+    @classmethod
+    def from_json(cls: type[M], data: dict[str, Any]) -> M:
+        """The inverse of `to_json`."""
+        return cls(**data)
 
 
 def one_thread(machine: Machine) -> Machine:
     """The machine as one of its threads sees it: for a kernel that a thread runs as a part of another one."""
-    return cast(Machine, replace(cast(Any, machine), cores=1))
+    return machine if machine.cores == 1 else cast(Machine, replace(cast(Any, machine), cores=1))
 
 
 def lanes(machine: Machine, dtype: str = "f32") -> int:

@@ -5,8 +5,11 @@ package) whose module has an attribute ``TARGET`` that fulfils the protocol `Tar
 a family of machines. The module is imported to list targets, so it must import its code generator only inside its
 methods.
 
-A target may also have what not every machine can: `Exporter` (the package as files for other tools) and `Emulator`
-(running the code on a simulated machine).
+What not every target can do are protocols of their own, asked with ``isinstance``: `Exporter` (the package as files for
+other tools), `Emulator` (running the code on a simulated machine), `Enterable` (going on from level 5), `Tunable`
+(kernels measured one by one), `Cacheable` (packages kept between processes), `Remembering` (kernels kept), `Warmable`
+(processes started ahead), `Examinable` (`tilewright doctor`), and `Measurable` of `schedule/ceilings.py`.
+docs/add_a_target.md builds a small target.
 """
 
 from __future__ import annotations
@@ -18,8 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+from ..schedule.machine import Machine
 from ..support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +60,7 @@ class Built:
 
 
 class Tuning(Protocol):
-    """What a target offers to the tuner; `Target.tuning` gives it."""
+    """What a target offers to the tuner; `Tunable.tuning` gives it."""
 
     def build(
         self, nests: Mapping[str, Any], description: Any, *, workers: int | None, timeout: float
@@ -112,14 +118,14 @@ class Target(Protocol):
     name: str
     doc: str
 
-    def describe(self) -> Any:
-        """The description of the machine to compile for; has ``to_json()``."""
+    def describe(self) -> Machine:
+        """The description of the machine to compile for."""
 
     def stages(self) -> Sequence[TargetStage]:
         """The stages after scheduling, in order."""
 
     def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
-        """All objects of a package: the kernels and the code that calls them in order."""
+        """All objects of a package: the kernels and the code that calls them in order. The description is its own."""
 
     def check(self, description: dict[str, Any]) -> None:
         """PackageError if code for a machine so described cannot run here."""
@@ -170,9 +176,102 @@ class Emulator(Protocol):
         """Run the model once for each list of inputs; UsageError if the simulator is not installed."""
 
 
+@dataclass(frozen=True)
+class Check:
+    """The outcome of one check of this machine: ``problem`` breaks Tilewright, ``note`` is worth knowing."""
+
+    name: str
+    status: Literal["ok", "note", "problem"]
+    detail: str
+    hint: str = ""
+
+
+@runtime_checkable
+class Examinable(Protocol):
+    """A target that can say whether it is in order here (`tilewright doctor`)."""
+
+    def checks(self) -> Mapping[str, Callable[[], Check]]:
+        """The checks by name; one that raises is a problem."""
+
+
+@runtime_checkable
+class Enterable(Protocol):
+    """A target that continues from what was dumped after its stage of level 5."""
+
+    def enter(self, state: Any, path: Path) -> None:
+        """Read the file into the driver's state."""
+
+
+@runtime_checkable
+class Tunable(Protocol):
+    """A target whose kernels are built and measured one by one, on this machine."""
+
+    name: str
+
+    def tuning(self) -> Tuning: ...
+
+
+@runtime_checkable
+class Cacheable(Protocol):
+    """A target whose packages are kept for the next process that compiles the same model."""
+
+    def toolchain(self) -> str:
+        """The versions of all that turns nests into code."""
+
+
+class Memo(Protocol):
+    """The kernels of one machine that earlier compilations scheduled in the default way, by their level-3 text."""
+
+    def recall(self, function: str) -> Any:
+        """What is known of a kernel, or None."""
+
+    def keep(self, function: str, made: Any) -> None:
+        """Keep what a kernel was made into, or that it is cut in two."""
+
+    def make(
+        self, functions: Mapping[str, str], workers: int, progress: Callable[[int, int, str], None] | None = None
+    ) -> tuple[dict[str, Any], dict[str, float]]:
+        """Make kernels in worker processes: what they became, by symbol, and the seconds by stage."""
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A target that keeps what kernels were made into."""
+
+    def memo(self, description: Any) -> Memo: ...
+
+
+@runtime_checkable
+class Warmable(Protocol):
+    """A target that compiles in processes of its own, which take time to start."""
+
+    def start(self, workers: int) -> None:
+        """Start so many now; returns at once."""
+
+
+#: targets of a program's own, by name
+_ADDED: dict[str, Target] = {}
+
+
+def register(target: Target) -> None:
+    """Add a target for this process; an installed package gives an entry point instead. UsageError if it is no target,
+    or another one has its name.
+
+        register(MyTarget())
+        tw.compile("model.onnx", target="mine")
+    """
+    if not isinstance(target, Target):
+        missing = [n for n in ("name", "doc", "describe", "stages", "link", "check", "load") if n not in dir(target)]
+        raise UsageError(f"{target!r} is no target", hint=f"it has no {', '.join(missing)}")
+    if targets().get(target.name, target) is not target:
+        raise UsageError(f"there is a target {target.name!r} already", hint="choose another name")
+    _ADDED[target.name] = target
+    targets.cache_clear()
+
+
 @lru_cache(maxsize=1)
 def targets() -> dict[str, Target]:
-    """All targets by name: the folders here, then installed entry points.
+    """All targets by name: the folders here, then installed entry points, then those of `register`.
 
     >>> "cpu" in targets()
     True
@@ -181,17 +280,17 @@ def targets() -> dict[str, Target]:
     found: dict[str, Target] = {}
     for info in pkgutil.iter_modules(package.__path__):
         if info.ispkg:
-            module = importlib.import_module(f"tilewright.targets.{info.name}")
-            one = getattr(module, "TARGET", None)
-            for target in (*([one] if one is not None else []), *getattr(module, "TARGETS", ())):
+            offered = vars(importlib.import_module(f"tilewright.targets.{info.name}"))
+            for target in (*([offered["TARGET"]] if "TARGET" in offered else []), *offered.get("TARGETS", ())):
                 found[target.name] = target
     for entry in metadata.entry_points(group=ENTRY_POINTS):
         target = entry.load()
-        target = getattr(target, "TARGET", target)
+        if isinstance(target, ModuleType):
+            target = vars(target).get("TARGET")
         if not isinstance(target, Target):
             raise UsageError(f"entry point {entry.name!r} of {ENTRY_POINTS} is no target", hint=f"it is {entry.value}")
         found.setdefault(target.name, target)
-    return found
+    return {**found, **_ADDED}
 
 
 def find(name: str) -> Target:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -24,7 +24,7 @@ import numpy as np
 from ..driver.tuning_database import Machine
 from ..support import children
 from ..support.errors import CompileError, UsageError
-from ..targets.base import Built, Target, Tuning
+from ..targets.base import Built, Target, Tunable, Tuning
 from .runner import Answer, Request, Subject, Timing, read_message, write_message
 from .space import Candidate
 
@@ -135,21 +135,20 @@ class Runner:
                     stream.close()  # type: ignore[union-attr]
 
 
-def tuning_of(target: Target) -> Callable[[], Tuning]:
-    """What makes the `Tuning` of a target; UsageError if it has none."""
-    tuning = getattr(target, "tuning", None)
-    if tuning is None:
+def tuning_of(target: Target) -> Tuning:
+    """The `Tuning` of a target; UsageError if it has none."""
+    if not isinstance(target, Tunable):
         raise UsageError(
             f"target {target.name} cannot be tuned: its kernels are not measured on this machine",
             stage="tune",
-            hint="tune for target cpu, or give the target a `tuning` (tilewright.targets.base.Tuning)",
+            hint="tune for target cpu, or give the target a `tuning` (tilewright.targets.base.Tunable)",
         )
-    return tuning
+    return target.tuning()
 
 
 def machine_of(target: Any, description: Any, threads: int) -> Machine:
     """What results of a target are valid for."""
-    features, toolchain = tuning_of(target)().measured_on(description)
+    features, toolchain = tuning_of(target).measured_on(description)
     return Machine(target.name, features, threads, toolchain)
 
 
@@ -162,10 +161,9 @@ class Meter:
     def __init__(
         self, target: Target, threads: int, *, jobs: int | None = None, timeout: float = 20.0, seconds: float = 0.3
     ) -> None:
-        tuning = tuning_of(target)
+        self.tuning = tuning_of(target)
         self.target, self.threads, self.jobs, self.timeout, self.seconds = target, threads, jobs, timeout, seconds
         self.description = target.describe()
-        self.tuning: Tuning = tuning()
         self.machine = machine_of(target, self.description, threads)
         self.runner = Runner()
         self._defaults: dict[tuple[Subject, str], Built] = {}

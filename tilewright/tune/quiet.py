@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ..schedule.machine import Machine
 from ..schedule.work import work_of
 
 try:
@@ -106,7 +107,7 @@ def warning() -> str:
 # ---- times that cannot be ----
 
 
-def least_seconds(kernel: Any, description: Any, threads: int) -> float:
+def least_seconds(kernel: Any, description: Machine, threads: int) -> float:
     """A time below that of any machine with vectors of this width: what is measured faster was not measured.
 
     >>> from tilewright import te
@@ -118,7 +119,7 @@ def least_seconds(kernel: Any, description: Any, threads: int) -> float:
     """
     work = work_of(kernel)
     narrow = 1 if work.precision in ("f32", "f64") else MOST_NARROW
-    lanes = getattr(description, "vector_bytes", 4) / 4
+    lanes = description.vector_bytes / 4
     return work.flops / (2 * MOST_FMAS * lanes * MOST_HERTZ * max(threads, 1) * narrow)
 
 

@@ -346,7 +346,7 @@ class LoopPrimitives(State):
                     s0: y[i, j] = negf(x[i, j])
         """
         target = self._find_target()
-        axes = getattr(target, "axes", {})
+        axes = target.describe().axes
         if axis not in axes:
             raise ScheduleError(
                 f"target {target.name} has no axis {axis!r}",

@@ -51,7 +51,7 @@ class TensorPrimitives(State):
                     for k_i in unroll(4, notes={'dot': 'vnni512_us'}):
         """  # noqa: E501 (a nest as it is printed)
         target = self._find_target()
-        known = {d.name: d for d in getattr(target.describe(), "dot_products", ())}
+        known = {d.name: d for d in target.describe().dot_products}
         if instruction not in known:
             raise ScheduleError(
                 f"target {target.name} has no instruction {instruction!r}",

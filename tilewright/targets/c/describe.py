@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+
+from ...schedule.machine import Machine
 
 
 @dataclass(frozen=True)
-class CDescription:
+class CDescription(Machine):
     """A scalar machine: "vectors" have one element, `vector_registers` are the numbers a loop may keep in registers.
 
     `arena_align` is the alignment of buffers in the arena; `minimize_memory` asks for the order of kernels that needs
@@ -22,10 +23,3 @@ class CDescription:
     arena_align: int = 16
     minimize_memory: bool = True
     stream_rows: bool = True
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> CDescription:
-        return CDescription(**data)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..base import TargetStage
+from ..base import Check, TargetStage
 
 if TYPE_CHECKING:
     from ...program.package import Package
@@ -19,8 +19,6 @@ class CpuTarget:
 
     name = "cpu"
     doc = "this machine's processor: AVX-512, AVX2 or NEON by the features found at run time"
-    #: what `Schedule.bind` takes, and the kind of loop it makes
-    axes: Mapping[str, str] = {"threads": "parallel", "lanes": "vector"}
 
     def describe(self) -> CpuDescription:
         from .host import host
@@ -54,6 +52,12 @@ class CpuTarget:
         from .memo import KernelMemo
 
         return KernelMemo(description)
+
+    def checks(self) -> Mapping[str, Callable[[], Check]]:
+        """What `tilewright doctor` asks."""
+        from .checks import checks
+
+        return checks()
 
     def toolchain(self) -> str:
         """The versions of all that turns nests into code."""

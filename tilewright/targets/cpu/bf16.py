@@ -8,14 +8,27 @@ to nearest even whatever the mode says, and takes denormals for zero.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from ...schedule.machine import PairProduct, Rate
 from ...schedule.nest import Store
 from ...tensor.expr import Const, Expr, Load, Op, linear
 from .tables import TableEmitter
 from .values import Value
 
+if TYPE_CHECKING:
+    from .host import CpuDescription
+
 #: lanes of sums -> the intrinsic
 INTRINSICS = {n: f"llvm.x86.avx512bf16.dpbf16ps.{32 * n}" for n in (4, 8, 16)}
 FEATURE = "avx512bf16"
+#: the one that schedules are made for
+PAIRS = PairProduct("dpbf16ps", "bf16", 16, Rate(6, 2))
+
+
+def pair_product(description: CpuDescription) -> PairProduct | None:
+    """That of a processor, if it has one."""
+    return PAIRS if FEATURE in description.features and description.vector_bytes >= 4 * PAIRS.lanes else None
 
 
 class DotEmitter(TableEmitter):

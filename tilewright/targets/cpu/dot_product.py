@@ -2,7 +2,7 @@
 
 Kernels call them as functions (``@tw_dot_vnni512_us``); `with_definitions` puts their bodies, which LLVM inlines, in
 place of the declarations. A sum of products is a loop of the schedule that is laid out and has the note ``dot``, the
-name of one of `DOTS`:
+name of an instruction in the file `instructions.py` of a target:
 
     for l in vector(16): for q in unroll(4, notes={'dot': 'vnni512_us'}): acc[l] += x[k*4 + q] * w[k, l, q]
 
@@ -12,8 +12,11 @@ one instruction or a few, see `byte_words`.
 
 from __future__ import annotations
 
+import importlib
 import re
+from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 
 from ...schedule.machine import DotProduct
 from ...schedule.nest import For, Store
@@ -22,38 +25,31 @@ from ...tensor.expr import Const, Expr, Load, Op
 from . import byte_words
 from .bf16 import DotEmitter
 from .host import CpuDescription
+from .instructions import INSTRUCTIONS, Instruction
 from .values import Value
 
-#: all instructions, with the tile of sums that fits the registers
-DOTS = {
-    d.name: d
-    for d in (
-        DotProduct("vnni512_us", 16, 4, ("u", "s"), 13, 2),
-        DotProduct("vnni256_us", 8, 4, ("u", "s"), 6, 2),
-        DotProduct("neon_ss", 4, 4, ("s", "s"), 8, 3),
-        DotProduct("smlad_ss", 0, 4, ("s", "s"), 2, 2),
-        DotProduct("mve_ss", 0, 16, ("s", "s"), 1, 4),
-    )
-}
-DUAL_MULTIPLY = ("cortex-m4", "cortex-m7", "cortex-m33")
+
+@lru_cache(maxsize=1)
+def _elsewhere() -> dict[str, Instruction]:
+    """Those in the file `instructions.py` of other targets' folders, which use this code generator."""
+    found: dict[str, Instruction] = {}
+    for path in Path(__file__).parents[1].glob("*/instructions.py"):
+        module = importlib.import_module(f"tilewright.targets.{path.parent.name}.instructions")
+        found.update((i.name, i) for i in module.INSTRUCTIONS)
+    return found
 
 
-def dot_products(description: CpuDescription) -> tuple[DotProduct, ...]:
-    """Those that a processor has, the best first."""
-    have = set(description.features)
-    names: list[str] = []
-    if description.arch == "x86_64":
-        if "avx512vnni" in have and description.vector_bytes == 64:
-            names.append("vnni512_us")
-        elif have & {"avx512vnni", "avxvnni"} and description.vector_bytes == 32:
-            names.append("vnni256_us")
-    elif description.arch == "aarch64" and "dotprod" in have:
-        names.append("neon_ss")
-    elif description.cpu in DUAL_MULTIPLY:
-        names.append("smlad_ss")
-    elif description.cpu == "cortex-m55":
-        names.append("mve_ss")
-    return tuple(DOTS[n] for n in names)
+def instruction(name: str) -> Instruction | None:
+    """That of a function that kernels call."""
+    return next((i for i in INSTRUCTIONS if i.name == name), None) or _elsewhere().get(name)
+
+
+def dot_of(name: str) -> DotProduct:
+    """The sum of products with the name that a note ``dot`` has; CompileError if there is none."""
+    found = instruction(f"tw_dot_{name}")
+    if found is None or found.dot is None:
+        raise CompileError(f"there is no instruction {name!r} for products of bytes", stage="emit")
+    return found.dot
 
 
 class IntegerEmitter(DotEmitter):
@@ -112,7 +108,8 @@ class IntegerEmitter(DotEmitter):
         name = s.note("dot")
         if name is None:
             return False
-        lanes, depth = DOTS[name].lanes, DOTS[name].depth
+        dot = dot_of(name)
+        lanes, depth = dot.lanes, dot.depth
         acc, row, column = self._factors(s)
         if (self.vector.width if self.vector else 0) != lanes or (lanes == 0 and depth == 4 and s.trip != depth):
             if lanes:
@@ -214,14 +211,14 @@ def with_definitions(text: str, description: CpuDescription) -> str:
 
 
 def _definition(name: str, description: CpuDescription) -> str:
-    if name == "tw_mulhsi_0" and description.arch == "thumbv6m":
-        return _UPPER_WORD_IN_HALVES
-    if name.startswith("tw_mulhsi_"):
-        return _upper_word(name, int(name.rpartition("_")[2]))
     if name.startswith(byte_words.PREFIX):
         return byte_words.definition(name, description)
-    body = _DOTS[name.removeprefix("tw_dot_")]
-    return body.replace("@NAME", f"@{name}")
+    found = instruction(name)
+    if found is not None and (found.dot is not None or found.there(description)):
+        return found.definition.replace("@NAME", f"@{name}")
+    if not name.startswith("tw_mulhsi_"):
+        raise CompileError(f"there is no function {name!r}", stage="assemble")
+    return _upper_word(name, int(name.rpartition("_")[2]))  # in the way of all processors
 
 
 def _upper_word(name: str, lanes: int) -> str:
@@ -236,86 +233,3 @@ def _upper_word(name: str, lanes: int) -> str:
   ret {i32} %result
 }}
 """
-
-
-#: without a product of 64 bits: a = a1 * 2**16 + a0 with a0 >= 0, b alike
-_UPPER_WORD_IN_HALVES = """define internal i32 @tw_mulhsi_0(i32 %a, i32 %b) noinline nounwind {
-  %a0 = and i32 %a, 65535
-  %a1 = ashr i32 %a, 16
-  %b0 = and i32 %b, 65535
-  %b1 = ashr i32 %b, 16
-  %low = mul i32 %a0, %b0
-  %carry = lshr i32 %low, 16
-  %p = mul i32 %a1, %b0
-  %middle = add i32 %p, %carry
-  %m0 = and i32 %middle, 65535
-  %m1 = ashr i32 %middle, 16
-  %q = mul i32 %a0, %b1
-  %other = add i32 %q, %m0
-  %o1 = ashr i32 %other, 16
-  %high = mul i32 %a1, %b1
-  %s = add i32 %high, %m1
-  %result = add i32 %s, %o1
-  ret i32 %result
-}
-"""
-
-
-def _vnni(lanes: int) -> str:
-    v = f"<{lanes} x i32>"
-    intrinsic = f"@llvm.x86.avx512.vpdpbusd.{32 * lanes}"
-    return f"""declare {v} {intrinsic}({v}, {v}, {v})
-define internal {v} @NAME({v} %acc, {v} %a, {v} %b) alwaysinline nounwind {{
-  %result = call {v} {intrinsic}({v} %acc, {v} %a, {v} %b)
-  ret {v} %result
-}}
-"""
-
-
-def _neon() -> str:
-    intrinsic = "@llvm.aarch64.neon.sdot.v4i32.v16i8"
-    return f"""declare <4 x i32> {intrinsic}(<4 x i32>, <16 x i8>, <16 x i8>)
-define internal <4 x i32> @NAME(<4 x i32> %acc, <4 x i32> %a, <4 x i32> %b) alwaysinline nounwind {{
-  %x = bitcast <4 x i32> %a to <16 x i8>
-  %y = bitcast <4 x i32> %b to <16 x i8>
-  %result = call <4 x i32> {intrinsic}(<4 x i32> %acc, <16 x i8> %x, <16 x i8> %y)
-  ret <4 x i32> %result
-}}
-"""
-
-
-def _smlad(extend: str) -> str:
-    """Bytes 0 and 2, then 1 and 3, as pairs of 16 bits; two dual multiply-adds."""
-    signed, own = "@llvm.arm.sxtb16", f"@llvm.arm.{extend}"
-    declared = "\n".join(f"declare i32 {f}(i32)" for f in dict.fromkeys((signed, own)))
-    return f"""{declared}
-declare i32 @llvm.arm.smlad(i32, i32, i32)
-declare i32 @llvm.fshr.i32(i32, i32, i32)
-define internal i32 @NAME(i32 %acc, i32 %a, i32 %b) alwaysinline nounwind {{
-  %ar = call i32 @llvm.fshr.i32(i32 %a, i32 %a, i32 8)
-  %br = call i32 @llvm.fshr.i32(i32 %b, i32 %b, i32 8)
-  %a0 = call i32 {own}(i32 %a)
-  %b0 = call i32 {signed}(i32 %b)
-  %a1 = call i32 {own}(i32 %ar)
-  %b1 = call i32 {signed}(i32 %br)
-  %first = call i32 @llvm.arm.smlad(i32 %a0, i32 %b0, i32 %acc)
-  %second = call i32 @llvm.arm.smlad(i32 %a1, i32 %b1, i32 %first)
-  ret i32 %second
-}}
-"""
-
-
-_MVE = """declare i32 @llvm.arm.mve.vmldava.v16i8(i32, i32, i32, i32, <16 x i8>, <16 x i8>)
-define internal i32 @NAME(i32 %acc, <16 x i8> %a, <16 x i8> %b) alwaysinline nounwind {
-  %result = call i32 @llvm.arm.mve.vmldava.v16i8(i32 0, i32 0, i32 0, i32 %acc, <16 x i8> %a, <16 x i8> %b)
-  ret i32 %result
-}
-"""
-
-_DOTS = {
-    "vnni512_us": _vnni(16),
-    "vnni256_us": _vnni(8),
-    "neon_ss": _neon(),
-    "smlad_ss": _smlad("sxtb16"),
-    "mve_ss": _MVE,
-}

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import platform
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ...schedule.machine import DotProduct, TileProduct
+from ...schedule.machine import DotProduct, Machine, PairProduct, TileProduct
 from ...support.errors import PackageError, UsageError
 from ...support.limits import usable_cores
 from ...support.options import ENVIRONMENT, get
@@ -37,7 +38,7 @@ _LEVEL4 = _LEVEL3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
 
 @dataclass(frozen=True)
-class CpuDescription:
+class CpuDescription(Machine):
     """A CPU: what LLVM is told (triple, cpu, features) and what the schedule rules ask (vectors, caches, cores)."""
 
     triple: str
@@ -52,6 +53,8 @@ class CpuDescription:
     index_bits: int = 64
     abi: str = ""
     reloc: str = "pic"
+    line_bytes: int = 64
+    same_set_bytes: int = 4096
 
     @property
     def arch(self) -> str:
@@ -59,49 +62,52 @@ class CpuDescription:
         name = self.triple.split("-")[0]
         return {"arm64": "aarch64", "amd64": "x86_64"}.get(name, name)
 
+    # what was measured with vectors of 32 bytes and more only
+
     @property
     def winograd(self) -> bool:
-        """Whether Winograd's method may be chosen: not for narrow vectors, where it was not measured."""
         return self.vector_bytes >= 32
 
     @property
     def image_lanes(self) -> int:
-        """The f32 of a vector if convolutions may keep their channels first (`graph/layout_choice.py`), else 0: not for
-        narrow vectors, where it was not measured."""
         return self.vector_bytes // 4 if self.vector_bytes >= 32 else 0
 
     @property
     def split_sums(self) -> bool:
-        """Whether long sums with few results are taken in slices: where it was measured (`graph/split_sums.py`)."""
         return self.vector_bytes >= 32
 
     @property
     def split_windows(self) -> bool:
-        """Whether dilated convolutions are divided into regions (`graph/clip_windows.py`): where it was measured."""
         return self.vector_bytes >= 32
 
     @property
     def row_chains(self) -> bool:
-        """Whether depthwise convolutions may run row by row with those around them (`rules/depthwise_chain.py`)."""
         return self.vector_bytes >= 32
 
     @property
+    def axes(self) -> Mapping[str, str]:
+        return {"threads": "parallel", "lanes": "vector"}
+
+    @property
+    def pairs(self) -> PairProduct | None:
+        from .bf16 import pair_product
+
+        return pair_product(self)
+
+    @property
     def dot_products(self) -> tuple[DotProduct, ...]:
-        """The instructions for sums of products of bytes."""
-        from .dot_product import dot_products
+        from .instructions import dot_products
 
         return dot_products(self)
 
     @property
     def tiles(self) -> tuple[TileProduct, ...]:
-        """The instructions for products of tiles."""
         from .amx import tile_products
 
         return tile_products(self)
 
     @property
     def activations(self) -> str:
-        """How 8-bit tensors of a quantized model are best kept: as the instructions want their first factor."""
         return "ui8" if self.dot_products and self.dot_products[0].signs[0] == "u" else "i8"
 
     def llvm_features(self) -> str:
@@ -125,9 +131,14 @@ class CpuDescription:
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "features": list(self.features)}
 
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> CpuDescription:
-        return CpuDescription(**{**data, "features": tuple(data["features"])})
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> CpuDescription:
+        """PackageError if it is that of another version, or damaged."""
+        try:
+            return cls(**{**data, "features": tuple(data["features"])})
+        except (KeyError, TypeError) as e:
+            hint = "compile the model again with this version"
+            raise PackageError(f"the description of its processor cannot be read: {e}", stage="load", hint=hint) from e
 
 
 def describe_x86(triple: str, features: tuple[str, ...], **more: Any) -> CpuDescription:
@@ -175,7 +186,8 @@ def described(path: Path, here: CpuDescription) -> CpuDescription:
     caches, or without some of the features, runs here too. UsageError for a file that is none."""
     try:
         given = json.loads(path.read_text(encoding="utf-8"))
-        sizes = {n: given.pop(n, getattr(here, n)) for n in ("l1_bytes", "l2_bytes", "l3_bytes", "cores")}
+        known = {n: v for n, v in asdict(here).items() if n in ("l1_bytes", "l2_bytes", "l3_bytes", "cores")}
+        sizes = {n: given.pop(n, v) for n, v in known.items()}
         wanted = given.pop("features", list(here.features))
         if given or not all(type(n) is int and n > 0 for n in sizes.values()) or type(wanted) is not list:
             raise ValueError(f"unknown field {', '.join(given)}" if given else "sizes are positive integers")

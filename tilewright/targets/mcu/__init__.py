@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..base import Emulated, TargetStage
-from .machines import MACHINES, Machine
+from .machines import MACHINES, McuDescription
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,11 +20,11 @@ class McuTarget:
 
     settings: Mapping[str, tuple[tuple[str, ...], str]] = {}
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: McuDescription) -> None:
         self.machine = machine
         self.name, self.doc = machine.name, machine.doc
 
-    def describe(self) -> Machine:
+    def describe(self) -> McuDescription:
         return self.machine
 
     def stages(self) -> Sequence[TargetStage]:
@@ -42,7 +42,7 @@ class McuTarget:
 
         enter(state, path)
 
-    def link(self, program: Program, objects: dict[str, bytes], description: Machine) -> dict[str, bytes]:
+    def link(self, program: Program, objects: dict[str, bytes], description: McuDescription) -> dict[str, bytes]:
         """The kernels that are called; `export` and `emulate` add the rest."""
         return {s: objects[s] for s in program.symbols}
 

@@ -18,10 +18,10 @@ from ...support.options import get
 from ..base import CallCount, Emulated
 from ..c.library import ERRORS, layout
 from .image import MARKER, build
-from .machines import Machine
+from .machines import McuDescription
 
 
-def simulator(machine: Machine) -> str:
+def simulator(machine: McuDescription) -> str:
     """The path of the simulator; UsageError if it is not installed."""
     name = machine.board.command[0]
     found = shutil.which(name)
@@ -37,7 +37,7 @@ def simulator(machine: Machine) -> str:
     return found
 
 
-def emulate(package: Package, machine: Machine, runs: Sequence[Sequence[np.ndarray]]) -> Emulated:
+def emulate(package: Package, machine: McuDescription, runs: Sequence[Sequence[np.ndarray]]) -> Emulated:
     """Run the model once for each list of inputs; instructions are those of the last run."""
     program_path = simulator(machine)
     lay = layout(package)
@@ -64,7 +64,7 @@ def emulate(package: Package, machine: Machine, runs: Sequence[Sequence[np.ndarr
     return _results(package.program, machine, data[:-4], len(runs), sections)
 
 
-def _results(program: Program, machine: Machine, data: bytes, runs: int, sections: dict[str, int]) -> Emulated:
+def _results(program: Program, machine: McuDescription, data: bytes, runs: int, sections: dict[str, int]) -> Emulated:
     stamps = len(program.calls) + 1
     at, outputs, ticks = 0, [], np.zeros(stamps, np.int64)
     for _ in range(runs):

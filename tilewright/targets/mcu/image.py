@@ -21,7 +21,7 @@ from ...support.errors import CompileError, UsageError
 from ..c.library import Layout
 from ..cpu.assemble import assemble
 from .library import missing_symbols, objects, sizes
-from .machines import Machine
+from .machines import McuDescription
 from .program import quoted
 
 MARKER = 0x600DBEEF
@@ -36,7 +36,7 @@ _CALLS = {
 }
 
 
-def build(package: Package, machine: Machine, lay: Layout, folder: Path) -> tuple[Path, dict[str, int]]:
+def build(package: Package, machine: McuDescription, lay: Layout, folder: Path) -> tuple[Path, dict[str, int]]:
     """Link the image; returns its path, and the bytes of the model in it by section (without start-up code).
 
     UsageError if there is no linker, CompileError if something is missing.
@@ -70,7 +70,7 @@ def build(package: Package, machine: Machine, lay: Layout, folder: Path) -> tupl
     return image, sections
 
 
-def script(machine: Machine) -> str:
+def script(machine: McuDescription) -> str:
     """The linker script: code and constants in one region, data in another, its first values behind the constants."""
     code, data, vectors = machine.board.code, machine.board.data, machine.board.vectors
     apart = f"  VECTORS (rx) : ORIGIN = {vectors.origin:#x}, LENGTH = {vectors.size:#x}\n" if vectors else ""
@@ -93,7 +93,7 @@ SECTIONS {{
 """
 
 
-def start_llvm(lay: Layout, machine: Machine) -> str:
+def start_llvm(lay: Layout, machine: McuDescription) -> str:
     """The start-up code, the main loop and the counter of instructions."""
     w = f"i{machine.bits}"
     code, plus = _CALLS[machine.semihosting]
@@ -134,7 +134,7 @@ def start_llvm(lay: Layout, machine: Machine) -> str:
     )
 
 
-def _entry(machine: Machine) -> str:
+def _entry(machine: McuDescription) -> str:
     """What runs first: sets the stack and switches on what must be, then calls @tw_main."""
     if machine.board.start == "process":
         return "define void @tw_entry() noinline nounwind {\n  call void @tw_main()\n  ret void\n}\n"

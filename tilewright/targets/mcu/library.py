@@ -6,11 +6,11 @@ from ...program.package import Package
 from ..c.library import Layout, header, layout
 from ..cpu.assemble import assemble
 from .elf import archive, read
-from .machines import Machine
+from .machines import McuDescription
 from .program import ProgramText, support_llvm, weights_llvm
 
 
-def objects(package: Package, machine: Machine, lay: Layout, *, probe: bool = False) -> dict[str, bytes]:
+def objects(package: Package, machine: McuDescription, lay: Layout, *, probe: bool = False) -> dict[str, bytes]:
     """All object files of the library by name."""
     made = {f"{symbol}.o": data for symbol, data in package.objects.items()}
     made[f"{lay.name}.o"] = assemble(ProgramText(package, lay, machine, probe).text(), machine.code)
@@ -35,7 +35,7 @@ def sizes(made: dict[str, bytes], lay: Layout) -> dict[str, int]:
     return {**total, "arena": lay.arena}
 
 
-def files(package: Package, machine: Machine) -> dict[str, bytes]:
+def files(package: Package, machine: McuDescription) -> dict[str, bytes]:
     """``lib<name>.a``, ``<name>.h`` and ``sizes.txt``."""
     lay = layout(package)
     made = objects(package, machine, lay)

@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...schedule.machine import DotProduct
+from ...schedule.machine import DotProduct, Machine
+from ...support.errors import PackageError
 from ..cpu.host import CpuDescription
+from .instructions import dot_products
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -43,7 +45,7 @@ class Board:
 
 
 @dataclass(frozen=True)
-class Machine:
+class McuDescription(Machine):
     """A processor: `code` for the code generator, `fpu` whether it has one, `board` to simulate it; what is to be done
     about memory as in `tilewright.targets.c.describe`."""
 
@@ -57,7 +59,6 @@ class Machine:
     minimize_memory: bool = True
     stream_rows: bool = True
 
-    # what schedules ask
     @property
     def vector_bytes(self) -> int:
         return self.code.vector_bytes
@@ -75,12 +76,8 @@ class Machine:
         return self.code.l2_bytes
 
     @property
-    def cores(self) -> int:
-        return 1
-
-    @property
     def dot_products(self) -> tuple[DotProduct, ...]:
-        return self.code.dot_products
+        return *self.code.dot_products, *dot_products(self.code)
 
     @property
     def bits(self) -> int:
@@ -88,6 +85,15 @@ class Machine:
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "arena_align": self.arena_align, "code": self.code.to_json()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> McuDescription:
+        """That of this name; PackageError if there is none, or it is described otherwise now."""
+        found = next((m for m in MACHINES if m.name == data.get("name")), None)
+        if found is None or found.to_json() != data:
+            hint = "compile the model again with this version"
+            raise PackageError(f"there is no machine {data.get('name')!r} of this description", stage="load", hint=hint)
+        return found
 
 
 def _arm(triple: str, cpu: str, registers: int, vector: int = 4, l1: int = 16 * KIB) -> CpuDescription:
@@ -134,7 +140,7 @@ def _mps(machine: str, code: Region, data: Region, tick: float, note: str = "", 
 _MPS2 = (Region(0x0000_0000, 4 * MIB), Region(0x2000_0000, 4 * MIB))
 
 MACHINES = (
-    Machine(
+    McuDescription(
         "cortex-m0plus",
         "Arm Cortex-M0+: no FPU, no DSP instructions; object files",
         _arm("thumbv6m", "cortex-m0plus", 8),
@@ -142,7 +148,7 @@ MACHINES = (
         _mps("mps2-an385", *_MPS2, 40.0, note="on a Cortex-M3, whose instruction set contains that of the M0+"),
         "arm-m",
     ),
-    Machine(
+    McuDescription(
         "cortex-m3",
         "Arm Cortex-M3: no FPU; object files",
         _arm("thumbv7m", "cortex-m3", 10),
@@ -150,7 +156,7 @@ MACHINES = (
         _mps("mps2-an385", *_MPS2, 40.0),
         "arm-m",
     ),
-    Machine(
+    McuDescription(
         "cortex-m4",
         "Arm Cortex-M4 with single-precision FPU and DSP instructions; object files",
         _hard(_arm("thumbv7em", "cortex-m4", 20)),
@@ -158,7 +164,7 @@ MACHINES = (
         _mps("mps2-an386", *_MPS2, 40.0),
         "arm-m",
     ),
-    Machine(
+    McuDescription(
         "cortex-m7",
         "Arm Cortex-M7 with FPU and DSP instructions; object files",
         _hard(_arm("thumbv7em", "cortex-m7", 20)),
@@ -166,7 +172,7 @@ MACHINES = (
         _mps("mps2-an500", *_MPS2, 40.0),
         "arm-m",
     ),
-    Machine(
+    McuDescription(
         "cortex-m33",
         "Arm Cortex-M33 with single-precision FPU and DSP instructions; object files",
         _hard(_arm("thumbv8m.main", "cortex-m33", 20)),
@@ -174,7 +180,7 @@ MACHINES = (
         _mps("mps2-an505", Region(0x1000_0000, 4 * MIB), Region(0x8000_0000, 16 * MIB), 50.0),
         "arm-m",
     ),
-    Machine(
+    McuDescription(
         "cortex-m55",
         "Arm Cortex-M55 with Helium vectors (MVE); object files",
         _hard(_arm("thumbv8.1m.main", "cortex-m55", 8, vector=16)),
@@ -189,7 +195,7 @@ MACHINES = (
         "arm-m",
         arena_align=16,
     ),
-    Machine(
+    McuDescription(
         "riscv32imc",
         "32-bit RISC-V without FPU (RV32IMC); object files",
         _riscv("riscv32", "generic-rv32", ("m", "c"), 32, "ilp32"),
@@ -203,7 +209,7 @@ MACHINES = (
         ),
         "riscv",
     ),
-    Machine(
+    McuDescription(
         "riscv64gcv",
         "64-bit RISC-V with vectors (RV64GCV, 128 bits or more); object files",
         _riscv(
@@ -219,7 +225,7 @@ MACHINES = (
         "riscv",
         arena_align=16,
     ),
-    Machine(
+    McuDescription(
         "aarch64",
         "64-bit Arm with NEON and dot products (Cortex-A76); object files",
         CpuDescription(

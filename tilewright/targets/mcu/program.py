@@ -12,7 +12,7 @@ import numpy as np
 from ...program.package import Package
 from ...program.program import COPY, BufferRef, Call
 from ..c.library import Layout, weight_name
-from .machines import Machine
+from .machines import McuDescription
 
 
 def quoted(data: bytes) -> str:
@@ -32,7 +32,7 @@ def weights_llvm(package: Package, lay: Layout) -> str:
 class ProgramText:
     """Writes the module of the run function."""
 
-    def __init__(self, package: Package, lay: Layout, machine: Machine, probe: bool) -> None:
+    def __init__(self, package: Package, lay: Layout, machine: McuDescription, probe: bool) -> None:
         self.package, self.lay, self.probe = package, lay, probe
         self.word = f"i{machine.bits}"
         self.lines: list[str] = []
@@ -143,7 +143,7 @@ class ProgramText:
         return "\n".join(lines) + "\n"
 
 
-def support_llvm(machine: Machine) -> str:
+def support_llvm(machine: McuDescription) -> str:
     """Copying and clearing memory, which LLVM calls by name; weak, so that those of a C library go first."""
     w = f"i{machine.bits}"
     parts = [_SUPPORT.replace("WORD", w)]

@@ -1,4 +1,4 @@
-"""Sums of products of bf16 with f32 sums, for processors that multiply pairs (AVX-512 BF16: 16 lanes of two products).
+"""Sums of products of bf16 with f32 sums, for machines that multiply pairs (`machine.PairProduct`).
 
 As `contraction`: a tile of accumulators in registers, operands streamed past it. The reduction runs in pairs: in
 memory the two elements of a pair must be neighbours. The operand that moves along the rows of the tile has them so (its
@@ -14,7 +14,7 @@ from math import prod
 from ....tensor.expr import Const, Load, Op, Var, variables, walk
 from ....tensor.kernel import Kernel, Stage
 from ...decisions import Decisions
-from ...machine import Machine
+from ...machine import Machine, PairProduct
 from ...primitives.dots import product_of_halves
 from ...schedule import Schedule, ScheduleError
 from ..common import fuse_outer, load_strides, store_stride
@@ -24,11 +24,6 @@ from .tiles import Tile, around, join_readers, only_sum, pieces, prefetch_panels
 
 NAME = "bf16-contraction"
 PRIORITY = 17
-FEATURE = "avx512bf16"
-#: lanes of f32 sums in a register
-LANES = 16
-#: cycles until a sum can be added to again, and multiply-adds a cycle
-LATENCY, THROUGHPUT = 6, 2
 
 
 @dataclass(frozen=True)
@@ -41,7 +36,7 @@ class Loops:
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    if FEATURE not in getattr(machine, "features", ()) or machine.vector_bytes < 64:
+    if machine.pairs is None:
         return "the machine has no instruction for pairs of bf16"
     anchor = only_sum(kernel)
     if isinstance(anchor, str):
@@ -59,7 +54,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     loops = find_loops(s, anchor)
     if isinstance(loops, str):
         return loops
-    _tile(s, anchor, last, loops, machine)
+    _tile(s, anchor, last, loops, machine.pairs, machine)
     for b in borders:
         schedule_border(s, b.name, machine)
     return s
@@ -102,16 +97,16 @@ def _strides(s: Schedule, store, var: str) -> list[tuple[str, int | None]]:
     return [(str(x), c) for x, c in load_strides(s, store, var)]
 
 
-def _tile(s: Schedule, anchor: Stage, last: str, loops: Loops, machine: Machine) -> None:
+def _tile(s: Schedule, anchor: Stage, last: str, loops: Loops, pairs: PairProduct, machine: Machine) -> None:
     block, extents, n = anchor.name, anchor.extents, loops.lanes
     parallel = [v for v, _ in anchor.parallel]
-    width = LANES
+    width = pairs.lanes
     depth = prod(extents[k] for k in anchor.reduction) // 2
     guarded = any(isinstance(x, Op) and x.op == "guard" for x in walk(s.store(block).targets[0].value))
     rows = () if guarded else loops.rows[:2]  # every guarded load is a branch: rows would multiply them
     row_extents = [extents[m] for m in rows]
-    best = choose_tile(row_extents, extents[n], machine.vector_registers, depth, machine.l1_bytes)
-    sizes = pair_tiles(row_extents, extents[n], machine.vector_registers)
+    best = choose_tile(row_extents, extents[n], pairs, depth, machine)
+    sizes = pair_tiles(row_extents, extents[n], pairs, machine)
     default = rows_inside(s, anchor, loops, machine)
     tile = Tile(*s.sample_choice("tile", sizes, (best.rows, best.outer_rows, best.vectors)))
     n_o, n_i = s.split(n, tile.vectors * width)
@@ -162,23 +157,23 @@ def _unroll_reduction(s: Schedule, reductions: list[str]) -> None:
 # ---- the tile ------------------------------------------------------------------------------------------------------
 
 
-def choose_tile(rows: list[int], columns: int, registers: int, depth: int, l1_bytes: int) -> Tile:
+def choose_tile(rows: list[int], columns: int, pairs: PairProduct, depth: int, machine: Machine) -> Tile:
     """The register tile with the fewest estimated cycles for the whole result; `depth` is the number of pairs.
 
-    A tile of r rows and v vectors issues r*v multiply-adds, v vector loads and r broadcasts (two a cycle), and cannot
-    be faster than the latency of its sums. Vector loads cost more if the panel they walk is larger than the
+    A tile of r rows and v vectors issues r*v multiply-adds, v vector loads and r broadcasts, and cannot be faster than
+    the latency of its sums. Vector loads cost more if the panel they walk is larger than the
     first-level cache.
     """
     best: tuple[float, Tile] | None = None
-    for r, q, v in pair_tiles(rows, columns, registers):
-        load = 0.1 if depth * v * 64 <= l1_bytes else 0.3
-        write = (2 if v * LANES >= columns else 4) / depth  # results leave in whole rows, or in pieces of rows
+    for r, q, v in pair_tiles(rows, columns, pairs, machine):
+        load = 0.1 if depth * v * 4 * pairs.lanes <= machine.l1_bytes else 0.3
+        write = (2 if v * pairs.lanes >= columns else 4) / depth  # results leave in whole rows, or in pieces of rows
         cost = 0.0
-        for tv, tn in pieces(-(-columns // LANES), v):
+        for tv, tn in pieces(-(-columns // pairs.lanes), v):
             for tr, rn in pieces(rows[0] if rows else 1, r):
                 for tq, qn in pieces(rows[1] if len(rows) > 1 else 1, q):
                     t = tr * tq
-                    step = max(t * tv / THROUGHPUT, (t + tv) / 2, LATENCY)
+                    step = max(pairs.rate.cycles(t * tv), (t + tv) * machine.access.load)
                     cost += tn * rn * qn * (step + 0.15 + 0.05 * t + load * tv + write * t * tv)
         if best is None or cost < best[0] - 1e-9:
             best = (cost, Tile(r, q, v))
@@ -186,9 +181,9 @@ def choose_tile(rows: list[int], columns: int, registers: int, depth: int, l1_by
     return best[1]
 
 
-def pair_tiles(rows: list[int], columns: int, registers: int) -> list[tuple[int, int, int]]:
+def pair_tiles(rows: list[int], columns: int, pairs: PairProduct, machine: Machine) -> list[tuple[int, int, int]]:
     """Register tiles of f32 sums that fit: (rows, outer rows, vectors)."""
-    return tile_candidates(rows, columns, LANES, registers, most=28, short=5)
+    return tile_candidates(rows, columns, pairs.lanes, machine.vector_registers, most=28, short=5)
 
 
 # ---- memory --------------------------------------------------------------------------------------------------------

@@ -37,7 +37,6 @@ from .row_lanes import row_lanes, stage_sums, write_rows
 from .sum_lanes import sum_lanes
 from .tile_choice import choose_tile, choose_window_tile, tile_candidates, whole_rows
 from .tiles import (
-    LINE,
     SHORT,
     Tile,
     iterations,
@@ -67,14 +66,12 @@ CROWDED = 7 / 8
 #: sides of windows up to this one are laid out: what neighbouring windows share is then loaded once (measured: twice as
 #: fast for a window of 5)
 WINDOW = 8
-#: loads that a vector takes which lies across two cache lines, and one of elements that do not follow each other
-SPLIT, PICKED = 2.0, 5.0
-#: rows that lie a multiple of this many bytes apart share the sets of a first-level cache
-PAGE = 4096
-#: sums that hide each other's latency: 8 vectors of AVX-512
+#: loads that a vector takes of elements that do not follow each other
+PICKED = 5.0
+#: results of a sum of one operand from which they need no other rows beside them (measured with vectors of 16)
 ENOUGH = 128
-#: so many sums hide the latency of an addition, which counts where they are of LONG_BESIDE products
-HIDES, LONG_BESIDE = 8, 128
+#: the latency of additions counts in sums of so many products
+LONG_BESIDE = 128
 #: lanes of operands may lie so many elements apart: targets load whole vectors, and pick
 CLOSE = 4
 #: how far ahead packed weights may be asked for: the next panel while rows pass over this one, or so many floats;
@@ -156,7 +153,7 @@ def _tile(s: Schedule, anchor: Stage, last: str, machine: Machine) -> Schedule |
     crowded = tile.rows * tile.outer_rows * tile.vectors >= CROWDED * machine.vector_registers
     _lay_out(s, blocked.inner, form, laid_out, (1 if crowded else 2) if blocked.blocks else 4)
     if blocked.blocks:
-        prefetch_blocks(s, anchor, at, order.panels, blocked)
+        prefetch_blocks(s, anchor, at, order.panels, blocked, machine)
     elif not form.across:
         _prefetch(s, anchor, at, order, machine)
     s.parallel(at)
@@ -206,7 +203,7 @@ def _beside(s: Schedule, anchor: Stage, form: Form, tile: Tile, machine: Machine
     sums, steps = tile.rows * tile.outer_rows * tile.vectors, prod(anchor.extents[k] for k in anchor.reduction)
     if not form.batch or form.width == 1 or not is_contraction(anchor) or steps < LONG_BESIDE:
         return 1
-    most = min(HIDES, machine.vector_registers // 2) // sums
+    most = min(machine.fma.in_flight, machine.vector_registers // 2) // sums
     fits = [d for d in range(1, most + 1) if s.extent(form.batch[-1]) % d == 0] or [1]
     return s.sample_choice("beside", fits, fits[-1])
 
@@ -262,18 +259,17 @@ def _choose(s: Schedule, anchor: Stage, form: Form, laid_out: bool, machine: Mac
     extents, room = anchor.extents, machine.vector_registers
     spans = [extents[m] for m in rows[:2]]
     if form.window is not None:
-        return 1, choose_window_tile(spans[0], extents[n], width, room, *form.window)
+        return 1, choose_window_tile(spans[0], extents[n], width, *form.window, machine)
     steps = [extents[k] for k in anchor.reduction]
     most = _rows_apart(s, anchor.name, rows, n, machine)
     if laid_out:
         room = min(HELD_ROOM, room)
     elif is_contraction(anchor) and all(k <= SHORT for k in steps) and width > 1:
         room = min(LAID_OUT, room)
-    caches = machine.l1_bytes, machine.l2_bytes
     far = _rows_far(s, anchor.name, n, prod(steps) * 2 * width * 4, machine)
-    slides = _slides(s, anchor, n)
+    slides = _slides(s, anchor, n, machine)
     shared = machine.cores > 1 and not form.batch and not slides and not _rows_shared(s, anchor, form, machine)
-    plain = choose_tile(spans, extents[n], width, room, prod(steps), caches, most, far, shared, slides or 1.0)
+    plain = choose_tile(spans, extents[n], width, room, prod(steps), machine, most, far, shared, slides or 1.0)
     counts = block_counts(steps)
     if len(counts) == 1 or form.batch or form.across or not rows or not _one_weight(s, anchor, n):
         return 1, plain
@@ -371,15 +367,15 @@ def _prefetch(s: Schedule, anchor: Stage, at: str, order: Order, machine: Machin
     if not ahead:
         return
     steps = prod(s.extent(v) for v in loops)
-    lines = -(-panel * 4 // LINE)
+    lines, each = -(-panel * 4 // machine.line_bytes), machine.line_bytes // 4
     walks = passes if ahead == NEXT_PANEL else 1  # of the panel, over which its lines are shared out
     share = -(-lines // (steps * walks))  # cache lines a step
     step = iterations(s, loops)
     position = (Var(at) % passes) * steps + step if walks > 1 else step
     number = Var(at) // passes if passes > 1 else Var(at)
     number = number % order.panels if order.repeated else number
-    first = number * panel + (panel if ahead == NEXT_PANEL else ahead) + position * (share * 16)
-    s.prefetch(loops[-1], buffer.name, [first + line * 16 for line in range(share)])
+    first = number * panel + (panel if ahead == NEXT_PANEL else ahead) + position * (share * each)
+    s.prefetch(loops[-1], buffer.name, [first + line * each for line in range(share)])
 
 
 def _power_of_two(n: int) -> int:
@@ -419,14 +415,15 @@ def _row_loops(s: Schedule, block: str, parallel: list[str], n: str) -> list[str
 def _rows_apart(s: Schedule, block: str, rows: list[str], n: str, machine: Machine) -> int | None:
     """How many rows of the other operand the first-level cache holds side by side, if few because of their distance.
 
-    Rows that are a page apart fall into one set of the cache, which has as many places as the cache has pages, those
-    half a page apart into two (measured: 14 rows in 12 places take up to a third longer once other data pass)."""
+    Rows that are `same_set_bytes` apart fall into one set of the cache, which has as many places as these fit into it,
+    those half as far apart into two (measured: 14 rows in 12 places take up to a third longer once other data pass)."""
     if not rows:
         return None
     along_n = {str(x): c for x, c in load_strides(s, s.store(block), n)}
     steps = [(x, c) for x, c in load_strides(s, s.store(block), rows[0]) if c and not along_n[str(x)]]
-    apart = [gcd(c * 4, PAGE) for x, c in steps if c is not None and s.buffer(x.buffer).dtype == "f32"]
-    return (machine.l1_bytes // PAGE - 2) * (PAGE // max(apart)) if apart else None
+    way = machine.same_set_bytes
+    apart = [gcd(c * 4, way) for x, c in steps if c is not None and s.buffer(x.buffer).dtype == "f32"]
+    return (machine.l1_bytes // way - 2) * (way // max(apart)) if apart else None
 
 
 def _rows_far(s: Schedule, block: str, n: str, panel: int, machine: Machine) -> bool:
@@ -442,14 +439,15 @@ def _shared(s: Schedule, block: str, n: str, row: str) -> bool:
     return all(c == 0 or along_row[str(x)] == 0 for x, c in load_strides(s, s.store(block), n))
 
 
-def _slides(s: Schedule, anchor: Stage, n: str) -> float:
+def _slides(s: Schedule, anchor: Stage, n: str, machine: Machine) -> float:
     """How many loads a vector of an operand takes whose window slides along the lanes (a convolution with its channels
     first): its vectors begin anywhere in a cache line. 0 for other operands."""
     loads = load_strides(s, s.store(anchor.name), n)
     slide = [
         c for x, c in loads if c and any(n in (v := variables(i)) and v & set(anchor.reduction) for i in x.indices)
     ]
-    return 0.0 if not slide else SPLIT if slide == [1] else PICKED
+    split = machine.access.split_load / machine.access.load
+    return 0.0 if not slide else split if slide == [1] else PICKED
 
 
 def _window(s: Schedule, anchor: Stage, rows: list[str], n: str) -> tuple[int, int] | None:

@@ -27,7 +27,7 @@ from ..common import fuse_outer, load_strides
 from .row_lanes import TURN_IN
 from .sum_lanes import ADD_UP, choose_results, find_sums, longest_last, results_cost
 from .tile_choice import tile_cost
-from .tiles import LINE, SHORT, Tile, pack_columns, registers, unroll_reduction
+from .tiles import SHORT, Tile, pack_columns, registers, unroll_reduction
 from .turned import lying_across, turn
 
 #: whole vectors of columns at most, and columns that are left
@@ -170,11 +170,11 @@ def cut_cost(s: Schedule, anchor: Stage, cut: Cut, tile: int, part: int, machine
     width, extents = lanes(machine), anchor.extents
     left, depth, rows = extents[cut.n] - cut.whole, prod(extents[k] for k in anchor.reduction), extents[cut.rows[0]]
     others = prod(extents[v] for v, _ in anchor.parallel if v not in (cut.n, cut.rows[0]))
-    caches = machine.l1_bytes, machine.l2_bytes
-    first = tile_cost([rows], cut.whole, width, Tile(tile, 1, cut.whole // width), depth, caches) * depth
+    first = tile_cost([rows], cut.whole, width, Tile(tile, 1, cut.whole // width), depth, machine) * depth
     vectors = depth // extents[cut.k] * -(-extents[cut.k] // width)
-    load = 0.5 if extents[cut.k] * 4 % LINE == 0 else 1.0  # vectors that lie across two cache lines
-    step = max(part * left / 2, (part + left) * load, 4.0) + 0.15
+    access = machine.access
+    load = access.load if extents[cut.k] * 4 % machine.line_bytes == 0 else access.split_load
+    step = max(machine.fma.cycles(part * left), (part + left) * load) + 0.15
     second = -(-rows // part) * (step * vectors + ADD_UP * part * left)
     turned = TURN * left * depth if cut.w is not None else TURN_IN * depth * cut.whole / width
     times = _runs(s, cut, machine) * prod(s.extent(v) for v in cut.batch)

@@ -185,7 +185,8 @@ def halves_cost(anchor: Stage, x: Halves, machine: Machine) -> float:
         load = 0.1 if size <= machine.l1_bytes else 0.25 if size <= machine.l2_bytes // 2 else 1.0
         for t, count in pieces(extents[x.rows[0]], x.tile):
             shared = -(-t // x.share) if shares else 0
-            step = max((t * vectors + shared) / 2, (t + vectors + shares) / 2, 4.0) + 0.15 + 0.05 * t
+            loads = (t + vectors + shares) * machine.access.load
+            step = max(machine.fma.cycles(t * vectors + shared), loads) + 0.15 + 0.05 * t
             cost += count * (step + load * (vectors + shares) + write * (t * vectors + x.share * shared))
         return cost
 

@@ -42,7 +42,7 @@ class Loops:
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    dots: tuple[DotProduct, ...] = getattr(machine, "dot_products", ())
+    dots = machine.dot_products
     if not dots:
         return "the machine has no instruction for sums of products of bytes"
     anchor = only_sum(kernel)
@@ -122,7 +122,7 @@ def _tile(s: Schedule, anchor: Stage, last: str, loops: Loops, dot: DotProduct, 
         copied = s.cache_write(block)  # sums go from scalar registers into memory, where vectors can read them
     steps = prod(extents[k] for k in anchor.reduction if k != loops.run) * -(-extents[loops.run] // dot.depth)
     sizes = tile_candidates([extents[m] for m in loops.rows[:2]], extents[n], dot)
-    best = choose_tile([extents[m] for m in loops.rows[:2]], extents[n], dot, steps)
+    best = choose_tile([extents[m] for m in loops.rows[:2]], extents[n], dot, steps, machine)
     rows, outer_rows, vectors = s.sample_choice("tile", sizes, best)
     default = _rows_inside(s, anchor, loops, machine)
     n_o, n_i = s.split(n, vectors * width)
@@ -211,8 +211,8 @@ def tile_candidates(rows: list[int], columns: int, dot: DotProduct) -> list[tupl
     return found
 
 
-def choose_tile(rows: list[int], columns: int, dot: DotProduct, steps: int) -> tuple[int, int, int]:
-    """The tile with the least work for the whole result: multiply-adds (two a cycle in vectors), loads, and for each
+def choose_tile(rows: list[int], columns: int, dot: DotProduct, steps: int, machine: Machine) -> tuple[int, int, int]:
+    """The tile with the least work for the whole result: multiply-adds, loads, and for each
     tile its start and end; `steps` is the number of steps of the reduction."""
     width = max(dot.lanes, 1)
     inner, outer = (*rows, 1, 1)[:2]
@@ -225,7 +225,7 @@ def choose_tile(rows: list[int], columns: int, dot: DotProduct, steps: int) -> t
                 for tq, qn in pieces(outer, q):
                     t = tr * tq
                     if dot.lanes:
-                        step = max(t * tv / 2, (t + tv) / 2, 4.0) + 0.2
+                        step = max(dot.rate.cycles(t * tv), (t + tv) * machine.access.load) + 0.2
                     else:  # one instruction at a time: unpacking and loading of t + tv words, t * tv products
                         step = 3 * (t + tv) + 2 * t * tv + 2 if dot.depth == 4 else (t + tv) + t * tv + 1
                     end = 4 * t * tv if dot.lanes else 12 * t * (tv if dot.depth == 4 else 0.2 * tv + -(-tv // 4))

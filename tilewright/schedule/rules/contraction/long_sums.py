@@ -25,7 +25,7 @@ from ....tensor.kernel import Stage
 from ...machine import Machine
 from ...schedule import Schedule
 from .tile_choice import tile_candidates, tile_cost
-from .tiles import LINE, Tile, iterations, registers
+from .tiles import Tile, iterations, registers
 
 #: shorter blocks, and more of them, are not tried
 LEAST_DEPTH, MOST_BLOCKS = 32, 96
@@ -125,8 +125,8 @@ def choose_blocks(sizes: Sizes, counts: Sequence[int], machine: Machine) -> tupl
         tile, columns = Tile(*size), size[2] * sizes.width
         step = (columns + tile.rows * tile.outer_rows) * 4
         count = next((c for c in counts if depth // c * step <= room), counts[-1])
-        caches = room * columns * 4 // step, machine.l2_bytes
-        cost = tile_cost(list(sizes.rows), sizes.columns, sizes.width, tile, depth // count, caches)
+        near = room * columns * 4 // step  # what the rows leave of the cache
+        cost = tile_cost(list(sizes.rows), sizes.columns, sizes.width, tile, depth // count, machine, near=near)
         if sizes.most is not None and tile.rows * tile.outer_rows > sizes.most:
             cost *= 1.25
         tiles = [-(-n // t) for n, t in zip(sizes.rows, size, strict=False)]
@@ -187,16 +187,16 @@ def schedule_sums(s: Schedule, anchor: Stage, loops: Blocked, tile: list[str], a
     registers(s, after[-1:], width)
 
 
-def prefetch_blocks(s: Schedule, anchor: Stage, at: str, panels: int, loops: Blocked) -> None:
+def prefetch_blocks(s: Schedule, anchor: Stage, at: str, panels: int, loops: Blocked, machine: Machine) -> None:
     """While the rows pass over one piece of a panel, ask for the next: a share of it in every step of the reduction."""
     steps = [v for v in s.loops(anchor.name) if v != at and s.loop(v).kind == "serial" and v not in loops.blocks]
     (buffer,) = (s.params[b] for b in s.packs)
     if not s.sample_choice("prefetch", (True, False), True):
         return
     piece = buffer.size // panels // prod(s.extent(v) for v in loops.blocks)
-    step, lines = shares(piece * 4 // LINE, iterations(s, steps), prod(s.extent(v) for v in steps))
+    step, lines = shares(piece * 4 // machine.line_bytes, iterations(s, steps), prod(s.extent(v) for v in steps))
     first = (Var(at) % panels * prod(s.extent(v) for v in loops.blocks) + iterations(s, loops.blocks) + 1) * piece
-    s.prefetch(steps[-1], buffer.name, [first + (step + line) * (LINE // 4) for line in range(lines)])
+    s.prefetch(steps[-1], buffer.name, [first + (step + line) * (machine.line_bytes // 4) for line in range(lines)])
 
 
 def shares(lines: int, step: Expr, steps: int) -> tuple[Expr, int]:

@@ -55,11 +55,10 @@ def _gain(s: Schedule, anchor: Stage, n: str, row: str, x: Across, machine: Mach
     width = lanes(machine, s.buffer(anchor.buffer).dtype)
     depth = prod(extents[k] for k in anchor.reduction)
     others = prod(e for v, e in anchor.parallel if v not in (n, row))
-    caches = machine.l1_bytes, machine.l2_bytes
 
     def products(rows: int, columns: int) -> float:
-        tile = choose_tile([rows], columns, width, registers, depth, caches)
-        return tile_cost([rows], columns, width, tile, depth, caches) * depth * others
+        tile = choose_tile([rows], columns, width, registers, depth, machine)
+        return tile_cost([rows], columns, width, tile, depth, machine) * depth * others
 
     loads = [y for y in walk(s.store(anchor.name).targets[0].value) if isinstance(y, Load) and y.buffer == x.buffer]
     index = loads[0].indices[x.lane]

@@ -26,7 +26,7 @@ from ...schedule import Schedule, ScheduleError
 from ..common import fuse_outer, load_strides
 from .row_lanes import TURN_IN, best_gain
 from .tile_choice import choose_tile, tile_cost
-from .tiles import LINE, pieces
+from .tiles import pieces
 from .turned import ROWS as TURNED
 from .turned import lying_across
 
@@ -84,9 +84,9 @@ def results_cost(s: Schedule, anchor: Stage, n: str, rows: list[str], machine: M
     extents, widest = anchor.extents, lanes(machine)
     depth = prod(extents[k] for k in anchor.reduction)
     others = prod(e for v, e in anchor.parallel if v not in (n, *rows[:1]))
-    spans, caches = [extents[m] for m in rows[:1]], (machine.l1_bytes, machine.l2_bytes)
-    tile = choose_tile(spans, extents[n], widest, machine.vector_registers, depth, caches)
-    cost = tile_cost(spans, extents[n], widest, tile, depth, caches) * depth * others
+    spans = [extents[m] for m in rows[:1]]
+    tile = choose_tile(spans, extents[n], widest, machine.vector_registers, depth, machine)
+    cost = tile_cost(spans, extents[n], widest, tile, depth, machine) * depth * others
     across = lying_across(s, anchor, n, 1)
     if across:  # turned round, or gathered
         many = prod(spans) >= TURNED
@@ -156,7 +156,8 @@ def choose_results(s: Schedule, anchor: Stage, sums: Sums, machine: Machine) -> 
     vectors = depth // anchor.extents[sums.k] * -(-anchor.extents[sums.k] // width)
     others = prod(n for v, n in anchor.parallel if v not in sums.loops)
     moved = [_moves(s, anchor, v) for v in sums.loops]
-    load = 0.5 if depth * 4 % LINE == 0 else 1.0  # vectors that lie across two cache lines
+    fma, access, line = machine.fma, machine.access, machine.line_bytes
+    load = access.load if depth * 4 % line == 0 else access.split_load
 
     def far(results: int) -> float:
         """Cycles for a load of what so many rows or columns of an operand hold, like those of `tile_cost`."""
@@ -168,7 +169,7 @@ def choose_results(s: Schedule, anchor: Stage, sums: Sums, machine: Machine) -> 
         found = 0.0
         for d, (size, rows) in enumerate(zip(moved, tile, strict=True)):
             passes = prod(-(-spans[i] // tile[i]) for i in range(len(tile)) if i != d)
-            if size > machine.l1_bytes and depth * 4 >= STREAMS * LINE:
+            if size > machine.l1_bytes and depth * 4 >= STREAMS * line:
                 each, few = (FROM_L2, 2) if size <= machine.l2_bytes else (FROM_L3, 4)
                 first = min(size / (spans[d] * depth * others * 4 * passes), 1.0)
                 found = max(found, rows * first * each * (1 + STREAM * max(log2(rows / few), 0.0)))
@@ -184,7 +185,7 @@ def choose_results(s: Schedule, anchor: Stage, sums: Sums, machine: Machine) -> 
             results, count = prod(t for t, _ in sizes), prod(n for _, n in sizes)
             loads = sum(t for t, _ in sizes) * load
             # multiply-adds, loads, and the latency of sums, unless the next tile's hide it while this one's data come
-            step = max(results / 2, loads, arrival or 4.0) + 0.15
+            step = max(results / fma.per_cycle, loads, arrival or fma.latency) + 0.15
             step += sum(t * c for (t, _), c in zip(sizes, again, strict=True))
             found += count * (step * vectors + ADD_UP * results)
         return found * others

@@ -6,6 +6,7 @@ from math import prod
 
 from ....tensor.analysis import is_contraction
 from ....tensor.kernel import Stage
+from ...machine import Machine
 from ...schedule import Schedule
 from ..common import load_strides
 from .tiles import Tile, pieces
@@ -17,6 +18,7 @@ FAR = 0.3
 STREAMS, MANY = 8, 1.03
 #: tiles of several rows and more than FOUR vectors take WIDE times as long as the model says (measured: 2 to 10%)
 FOUR, WIDE = 4, 1.06
+ORDINARY = Machine()
 
 
 def choose_tile(
@@ -25,7 +27,7 @@ def choose_tile(
     width: int,
     registers: int,
     depth: int = 1,
-    caches: tuple[int, int] = (32 << 10, 512 << 10),
+    machine: Machine = ORDINARY,
     most: int | None = None,
     far: bool = False,
     shared: bool = False,
@@ -35,14 +37,14 @@ def choose_tile(
     Tiles of more than `most` rows are avoided; `far`: the rows come from beyond the second-level cache for every panel;
     `shared`: threads take columns each; `lane_load`: see `tile_cost`.
 
-    A tile of r rows and v vectors issues r*v multiply-adds (two a cycle), v vector loads and r broadcasts (two a
-    cycle), and cannot be faster than the latency of its accumulators (about 4 cycles). The small terms are measured:
-    loop overhead, broadcasts, and vector loads, which cost more if the panel they walk (depth * v vectors) is larger
-    than the first-level cache, and more again if it does not stay in the second.
+    A tile of r rows and v vectors issues r*v multiply-adds, v vector loads and r broadcasts, and cannot be faster than
+    the latency of its accumulators. The small terms are measured: loop overhead, broadcasts, and vector loads, which
+    cost more if the panel they walk (depth * v vectors) is larger than the first-level cache, and more again if it does
+    not stay in the second.
     """
     best: tuple[float, Tile] | None = None
     for size in tile_candidates(rows, columns, width, registers):
-        cost = tile_cost(rows, columns, width, Tile(*size), depth, caches, lane_load)
+        cost = tile_cost(rows, columns, width, Tile(*size), depth, machine, lane_load)
         if most is not None and size[0] * size[1] > most:
             cost *= 1.25
         if size[0] * size[1] > STREAMS:
@@ -73,27 +75,31 @@ def tile_cost(
     width: int,
     tile: Tile,
     depth: int,
-    caches: tuple[int, int],
+    machine: Machine,
     lane_load: float = 1.0,
+    near: int | None = None,
 ) -> float:
     """The estimated cycles of one step of the reduction with a register tile; see `choose_tile`. A vector of the
-    operand along the lanes takes as many loads as `lane_load` says."""
+    operand along the lanes takes as many loads as `lane_load` says; a panel of up to `near` bytes stays in the
+    first-level cache (by default: as many as it has)."""
     v = tile.vectors
-    panel, (l1, l2) = depth * v * width * 4, caches
-    load = 0.1 if panel <= l1 else 0.5 if panel <= l2 // 2 else 1.0
+    panel = depth * v * width * 4
+    load = (
+        0.1 if panel <= (machine.l1_bytes if near is None else near) else 0.5 if panel <= machine.l2_bytes // 2 else 1.0
+    )
     write = (2 if v * width >= columns else 4) / depth  # results leave in whole rows, or in pieces of rows
     cost = 0.0
     for tv, tn in pieces(-(-columns // width), v):
         for tr, rn in pieces(rows[0] if rows else 1, tile.rows):
             for tq, qn in pieces(rows[1] if len(rows) > 1 else 1, tile.outer_rows):
                 t = tr * tq
-                steps = max(t * tv / 2, (t + lane_load * tv) / 2, 4.0) + 0.15 + 0.05 * t + load * tv + write * t * tv
-                cost += tn * rn * qn * steps
+                step = max(machine.fma.cycles(t * tv), (t + lane_load * tv) * machine.access.load)
+                cost += tn * rn * qn * (step + 0.15 + 0.05 * t + load * tv + write * t * tv)
     cost *= WIDE if v > FOUR and tile.rows * tile.outer_rows > 1 else 1.0
     return cost if tile.outer_rows == 1 else 1.05 * cost  # two rows of windows: more addresses to keep
 
 
-def choose_window_tile(rows: int, columns: int, width: int, registers: int, step: int, size: int) -> Tile:
+def choose_window_tile(rows: int, columns: int, width: int, step: int, size: int, machine: Machine) -> Tile:
     """The register tile of a depthwise convolution: windows of `size` positions, `step` apart, along the rows.
 
     No operand is shared by the lanes. What neighbouring windows share is loaded once, if the positions that a tile
@@ -101,6 +107,7 @@ def choose_window_tile(rows: int, columns: int, width: int, registers: int, step
     two vectors, or two where windows do not overlap by much, are slower too, and so are partial tiles.
     """
     best: tuple[float, Tile] | None = None
+    registers = machine.vector_registers
     for r, q, v in tile_candidates([rows], columns, width, registers):
         span = (r - 1) * step + size
         if q > 1 or v > (2 if step == 1 else 1) or (r > 1 and (r + span) * v > registers):
@@ -109,8 +116,9 @@ def choose_window_tile(rows: int, columns: int, width: int, registers: int, step
         for tv, tn in pieces(-(-columns // width), v):
             for tr, rn in pieces(rows, r):
                 loads = ((tr - 1) * step + size) * tv / size + tv
-                partial = 0.0 if tr == r else 4.0
-                cost += tn * rn * (max(tr * tv / 2, loads / 2, 4.0) + 0.3 + 0.05 * tr + partial)
+                partial = 0.0 if tr == r else 4.0  # measured
+                work = max(machine.fma.cycles(tr * tv), loads * machine.access.load)
+                cost += tn * rn * (work + 0.3 + 0.05 * tr + partial)
         if best is None or cost < best[0] - 1e-9:
             best = (cost, Tile(r, q, v))
     assert best is not None

@@ -1,4 +1,4 @@
-"""Sums of products of bf16 or of bytes on registers that hold matrices (`machine.TileProduct`; Intel's AMX).
+"""Sums of products of bf16 or of bytes on registers that hold matrices (`machine.TileProduct`).
 
 As `contraction`, but a register is a tile of 16 x 16 sums, and an instruction multiplies one of 16 rows by up to 64
 bytes of the reduction with one of as many by 16 columns. Blocks of 2 x 2 such tiles make four products of four loads; a
@@ -26,7 +26,7 @@ from math import prod
 from ....tensor.expr import Const, Load, Var
 from ....tensor.kernel import Kernel, Stage
 from ...decisions import Decisions
-from ...machine import Machine, TileProduct
+from ...machine import Machine, TileProduct, VectorAccess
 from ...primitives.dots import product_of_halves
 from ...schedule import Schedule, ScheduleError
 from ..common import fuse_outer, load_strides, store_stride
@@ -57,7 +57,7 @@ class Loops:
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    products: tuple[TileProduct, ...] = getattr(machine, "tiles", ())
+    products = machine.tiles
     if not products:
         return "the machine has no registers that hold matrices"
     anchor = only_sum(kernel)
@@ -143,7 +143,7 @@ def _tile(s: Schedule, anchor: Stage, last: str, loops: Loops, product: TileProd
     spans = [extents[m] for m in loops.rows[:2]]
     steps = prod(extents[k] for k in anchor.reduction) // loops.step
     sizes = tile_candidates(spans, extents[n], product)
-    best = choose_tile(spans, extents[n], steps, product)
+    best = choose_tile(spans, extents[n], steps, product, machine.access)
     rows, outer_rows, columns = s.sample_choice("tile", sizes, best)
     default = _rows_inside(s, anchor, loops, product, machine)
     n_o, n_i = s.split(n, columns * product.columns)
@@ -295,11 +295,13 @@ def _row_sizes(rows: int, most: int) -> list[int]:
     return sorted(r for r in whole | even if r <= min(rows, MOST_TILES * most))
 
 
-def choose_tile(rows: list[int], columns: int, steps: int, product: TileProduct) -> tuple[int, int, int]:
+def choose_tile(
+    rows: list[int], columns: int, steps: int, product: TileProduct, access: VectorAccess
+) -> tuple[int, int, int]:
     """The block with the fewest estimated cycles for the whole result; `steps` is the number of steps of the reduction.
 
-    A product of full tiles takes 16 cycles, a load 8 if the cache delivers two lines a cycle; start and end of a block
-    pass each row of its sums through memory. These are numbers of Intel's manual: nothing was measured.
+    A product takes cycles for every row of its tiles, as their loads do; start and end of a block pass each row of its
+    sums through memory. Nothing of this was measured.
     """
     inner, outer = (*rows, 1, 1)[:2]
 
@@ -311,12 +313,14 @@ def choose_tile(rows: list[int], columns: int, steps: int, product: TileProduct)
                 for tq, qn in pieces(outer, q):
                     lines = tq * tr
                     tiles = tq * -(-tr // product.rows)
-                    multiply = tc * (
-                        0.5 * lines + 0.5 * product.rows * tiles
-                    )  # short tiles are not as fast as they look
+                    # short tiles are not as fast as they look
+                    multiply = tc * product.row_cycles * (0.5 * lines + 0.5 * product.rows * tiles)
                     load = lines + tc * product.rows
                     total += (
-                        cn * rn * qn * (steps * max(multiply, load / 2) + 60 + 4 * tc * lines + 0.25 * steps * load)
+                        cn
+                        * rn
+                        * qn
+                        * (steps * max(multiply, load * access.load) + 60 + 4 * tc * lines + 0.25 * steps * load)
                     )
         return total
 

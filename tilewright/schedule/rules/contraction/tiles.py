@@ -13,8 +13,8 @@ from ...machine import Machine
 from ...schedule import Schedule
 from ..common import reads
 
-#: bytes of a cache line, and those that memory is asked for ahead of time where every panel is read once
-LINE, STREAM = 64, 16384
+#: bytes that memory is asked for ahead of time where every panel is read once
+STREAM = 16384
 #: reduction loops of up to so many steps are laid out
 SHORT = 4
 
@@ -183,17 +183,17 @@ def prefetch_panels(
     panel = buffer.size // panels
     piece, steps = panel // prod(s.extent(v) for v in pieces), prod(s.extent(v) for v in steps_of)
     turns = prod(s.extent(v) for v in rows) if rows else passes
-    lines = -(-piece * size // LINE)
+    lines, each = -(-piece * size // machine.line_bytes), machine.line_bytes // size
     share = -(-lines // (steps * turns))  # cache lines a step
     position = iterations(s, [*rows, *steps_of])
     if not rows and passes > 1:
         position = (Var(at) % passes) * steps + position
     ahead = piece if turns > 1 else min(panel, STREAM // size)
-    first = (Var(at) // passes) * panel + ahead + position * (share * (LINE // size))
+    first = (Var(at) // passes) * panel + ahead + position * (share * each)
     if pieces:
         first = first + iterations(s, pieces) * piece
     if s.sample_choice("prefetch", (True, False), True):
-        s.prefetch(steps_of[-1], buffer.name, [first + line * (LINE // size) for line in range(share)])
+        s.prefetch(steps_of[-1], buffer.name, [first + line * each for line in range(share)])
 
 
 def iterations(s: Schedule, loops: Sequence[str]) -> Expr:

@@ -32,7 +32,7 @@ from ...machine import Machine, lanes
 from ...schedule import Schedule
 from ..common import coefficient, fuse_outer, load_strides, reads, store_stride
 from ..contraction.tile_choice import choose_window_tile
-from ..contraction.tiles import LINE, only_sum, open_sum, pieces, registers
+from ..contraction.tiles import only_sum, open_sum, pieces, registers
 from ..elementwise.elementwise import schedule_border
 
 NAME = "depthwise"
@@ -50,15 +50,12 @@ FULLER = ((0.95, 0.25), (0.88, 0.67))
 #: the first-level cache, or windows are up to SMALL and all does not stay in this part of the second-level cache
 #: (measured: 1.05 to 1.4 times as fast, else 0.6 to 0.95)
 NEAR, SMALL, FAR = 0.5, 3, 0.75
-#: what lies a multiple of this many bytes apart shares the sets of a first-level cache; rows stay there if they take
-#: less than ROWS_STAY of the sets that they can take
-PAGE, ROWS_STAY = 4096, 0.6
+#: rows stay in a first-level cache if they take less than this part of the sets that they can take
+ROWS_STAY = 0.6
 #: rows and columns of a tile at most where rows do not stay there
 SMALL_TILE = 4
 #: sums of so many rows and columns in a tile at most, and rows of a merged one; products that are laid out at most
 TILE, ROWS, LAID_OUT = 28, 10, 800
-#: cycles that a vector takes to load or store in the best case, and where it lies across two cache lines
-LOAD, SPLIT_LOAD, STORE, SPLIT_STORE = 0.5, 1.0, 1.0, 1.4
 #: cycles for a number that registers do not hold, there and back: one that the next row needs, where windows move by
 #: one row and by more, and one that the next column needs; and the part of the registers that a row may take where
 #: others wait in memory
@@ -174,7 +171,7 @@ def _form(s: Schedule, anchor: Stage, machine: Machine) -> Form | str:
     others = tuple(v for v in parallel if v not in (n, column.loop, row.loop if row else ""))
     widest = lanes(machine, s.buffer(anchor.buffer).dtype)
     width = min(widest, 1 << max(extents[n] - 1, 0).bit_length())
-    across = extents[n] * 4 % LINE != 0
+    across = extents[n] * 4 % machine.line_bytes != 0
     taps = prod(extents[v] for v in anchor.reduction)
     return Form(n, extents[n], width, column, row, others, image, weights, across, taps)
 
@@ -257,21 +254,24 @@ def _choose(form: Form, sizes: list[tuple[int, int, int]], machine: Machine) -> 
     in the first-level cache until the next row of the result is its turn. Several small ones are then up to 1.4 times
     as fast, and up to 2.4 times where pixels share the sets of the cache, which tiles of one column find room in."""
     column, long = form.column, not form.unaligned and _long_rows(form, machine)
-    if long and (size := (min(SMALL_TILE, form.row.extent if form.row else 1), 1, 2)) in sizes and _sets(form) < 1:
+    if (
+        long
+        and (size := (min(SMALL_TILE, form.row.extent if form.row else 1), 1, 2)) in sizes
+        and _sets(form, machine) < 1
+    ):
         return Tile(*size)
     if long:
         sizes = [x for x in sizes if x[0] > 1 and max(x) <= SMALL_TILE and x[2] == 1] or sizes
     elif not form.unaligned and column.step == 1:
-        t = choose_window_tile(
-            column.extent, form.channels, form.width, machine.vector_registers, column.step, column.size
-        )
+        t = choose_window_tile(column.extent, form.channels, form.width, column.step, column.size, machine)
         return Tile(1, t.rows, t.vectors)
-    return min((Tile(*x) for x in sizes), key=lambda t: (_cost(form, t, machine.vector_registers), t.rows))
+    return min((Tile(*x) for x in sizes), key=lambda t: (_cost(form, t, machine), t.rows))
 
 
-def _sets(form: Form) -> float:
+def _sets(form: Form, machine: Machine) -> float:
     """The part of the sets of the first-level cache that a panel of two vectors of every pixel can be in."""
-    return min(min(2 * form.width, form.channels) * 4 / gcd(form.channels * 4, PAGE), 1.0)
+    apart = gcd(form.channels * 4, machine.same_set_bytes)
+    return min(min(2 * form.width, form.channels) * 4 / apart, 1.0)
 
 
 def _long_rows(form: Form, machine: Machine) -> bool:
@@ -280,24 +280,25 @@ def _long_rows(form: Form, machine: Machine) -> bool:
     row, wide = form.row, (form.column.extent - 1) * form.column.step + form.column.size
     high = row.size if row is not None and row.size <= SMALL else 0
     panel = min(2 * form.width, form.channels) * 4
-    return high * wide * panel > ROWS_STAY * machine.l1_bytes * _sets(form)
+    return high * wide * panel > ROWS_STAY * machine.l1_bytes * _sets(form, machine)
 
 
-def _cost(form: Form, tile: Tile, room: int) -> float:
+def _cost(form: Form, tile: Tile, machine: Machine) -> float:
     """The estimated cycles of one image with a tile."""
     total = 0.0
     rows = form.row.extent if form.row is not None else 1
     for v, vn in pieces(-(-form.channels // form.width), tile.vectors):
         for r, rn in pieces(rows, tile.rows):
             for p, pn in pieces(form.column.extent, tile.columns):
-                total += vn * rn * pn * _tile_cost(form, Tile(r, p, v), room)
+                total += vn * rn * pn * _tile_cost(form, Tile(r, p, v), machine)
     return total
 
 
-def _tile_cost(form: Form, t: Tile, room: int) -> float:
-    """Cycles of one tile: arithmetic (two a cycle), loads and stores. Image rows that several rows of the tile read are
+def _tile_cost(form: Form, t: Tile, machine: Machine) -> float:
+    """Cycles of one tile: arithmetic, loads and stores. Image rows that several rows of the tile read are
     loaded once; what the next row needs of them waits in memory if registers do not hold it with sums and weights."""
-    load, store = (SPLIT_LOAD, SPLIT_STORE) if form.unaligned else (LOAD, STORE)
+    access, fma, room = machine.access, machine.fma, machine.vector_registers
+    load, store = (access.split_load, access.split_store) if form.unaligned else (access.load, access.store)
     size, step = (form.row.size, form.row.step) if form.row is not None else (form.taps // form.column.size, 1)
     wide: float = ((t.columns - 1) * form.column.step + form.column.size) * t.vectors
     taps, sums = form.taps * t.vectors, t.columns * t.vectors
@@ -306,12 +307,12 @@ def _tile_cost(form: Form, t: Tile, room: int) -> float:
     kept = max(size - step, 0) * wide if t.rows > 1 else 0.0
     held = kept + sums + taps <= room
     high = (t.rows - 1) * step + size
-    again = 0.0 if held else (t.rows - 1) * (kept * NEXT_ROW[step > 1] + taps * LOAD)
-    arithmetic = t.rows * sums * form.taps / 2
-    memory = high * wide * load + taps * LOAD + again + t.rows * sums * store
+    again = 0.0 if held else (t.rows - 1) * (kept * NEXT_ROW[step > 1] + taps * access.load)
+    arithmetic = t.rows * sums * form.taps / fma.per_cycle
+    memory = high * wide * load + taps * access.load + again + t.rows * sums * store
     if t.rows > 1 and not held and wide + sums > CROWDED * room:
         memory *= 2
-    latency = 4.0 * form.taps / t.rows  # sums that follow each other: those of the rows overlap
+    latency = fma.latency * form.taps / t.rows  # sums that follow each other: those of the rows overlap
     return max(arithmetic, memory, latency) + EXPOSED * min(arithmetic, memory) + AROUND
 
 
@@ -395,7 +396,7 @@ def _merged(s: Schedule, anchor: Stage, last: str, form: Form, machine: Machine)
         for r in range(1, min(most, 16) + 1)
         if r * v <= room and (r == 1 or r * v * form.taps <= LAID_OUT)
     ]
-    best = min((r for r, _, v in sizes if v == 1 and r <= ROWS), key=lambda r: (_rows_cost(form, r), r))
+    best = min((r for r, _, v in sizes if v == 1 and r <= ROWS), key=lambda r: (_rows_cost(form, r, machine), r))
     rows, _, vectors = s.sample_choice("tile", sizes, (best, 1, 1))
     total = s.store(anchor.name).targets[0].buffer
     merged = s.fuse(form.column.loop, form.n)
@@ -421,17 +422,18 @@ def _merged(s: Schedule, anchor: Stage, last: str, form: Form, machine: Machine)
     s.parallel(at)
 
 
-def _rows_cost(form: Form, rows: int) -> float:
+def _rows_cost(form: Form, rows: int, machine: Machine) -> float:
     """Estimated cycles of a column of vectors, in tiles of so many rows."""
     assert form.row is not None or rows == 1
     extent, size, step = (form.row.extent, form.row.size, form.row.step) if form.row is not None else (1, 1, 1)
-    total = 0.0
+    access, fma, total = machine.access, machine.fma, 0.0
     for r, n in pieces(extent, rows):
         taps = form.taps
         image = ((r - 1) * step + size) * taps // size
-        memory = (image + taps) * SPLIT_LOAD + r * SPLIT_STORE
-        latency = 4.0 * taps
-        total += n * (max(r * taps / 2, memory, latency / 2) + EXPOSED * min(r * taps / 2, memory) + AROUND)
+        arithmetic = r * taps / fma.per_cycle
+        memory = (image + taps) * access.split_load + r * access.split_store
+        latency = fma.latency * taps / 2
+        total += n * (max(arithmetic, memory, latency) + EXPOSED * min(arithmetic, memory) + AROUND)
     return total
 
 

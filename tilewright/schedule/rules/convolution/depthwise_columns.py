@@ -22,7 +22,7 @@ from ...schedule import Schedule
 from ..common import fuse_outer, load_strides, store_stride
 from ..contraction.tiles import only_sum, open_sum, pieces, registers
 from ..elementwise.elementwise import schedule_border
-from .depthwise import AROUND, EXPOSED, LAID_OUT, LOAD, SPLIT_LOAD, SPLIT_STORE, WINDOW
+from .depthwise import AROUND, EXPOSED, LAID_OUT, WINDOW
 
 NAME = "depthwise-columns"
 PRIORITY = 19
@@ -105,7 +105,7 @@ def _tile(s: Schedule, anchor: Stage, last: str, form: Form, machine: Machine) -
     extents = anchor.extents
     rows = extents[form.row] if form.row is not None else 1
     sizes = _sizes(form, rows, extents[form.column], machine.vector_registers)
-    best = min(sizes, key=lambda t: (_cost(form, rows, extents[form.column], t), t))
+    best = min(sizes, key=lambda t: (_cost(form, rows, extents[form.column], t, machine), t))
     r, v = s.sample_choice("tile", sizes, best)
     column_o, column_i = s.split(form.column, v * form.width)
     rows_o, rows_i = s.split(form.row, r) if form.row is not None else ("", "")
@@ -138,15 +138,17 @@ def _sizes(form: Form, rows: int, columns: int, room: int) -> list[tuple[int, in
     ]
 
 
-def _cost(form: Form, rows: int, columns: int, tile: tuple[int, int]) -> float:
-    """Estimated cycles of an image, see `depthwise`: arithmetic (two a cycle), loads and stores."""
-    total, load = 0.0, SPLIT_LOAD if form.step[1] == 1 else PICKED
+def _cost(form: Form, rows: int, columns: int, tile: tuple[int, int], machine: Machine) -> float:
+    """Estimated cycles of an image, see `depthwise`: arithmetic, loads and stores."""
+    access, fma, total = machine.access, machine.fma, 0.0
+    load = access.split_load if form.step[1] == 1 else PICKED
     for r, rn in pieces(rows, tile[0]):
         for v, vn in pieces(-(-columns // form.width), tile[1]):
             image = ((r - 1) * form.step[0] + form.high) * form.taps // form.high * v
-            memory = image * load + form.taps * LOAD + r * v * SPLIT_STORE
-            arithmetic = r * v * form.taps / 2
-            total += rn * vn * (max(arithmetic, memory, 2.0 * form.taps) + EXPOSED * min(arithmetic, memory) + AROUND)
+            memory = image * load + form.taps * access.load + r * v * access.split_store
+            arithmetic = r * v * form.taps / fma.per_cycle
+            latency = fma.latency * form.taps / 2
+            total += rn * vn * (max(arithmetic, memory, latency) + EXPOSED * min(arithmetic, memory) + AROUND)
     return total
 
 

@@ -157,7 +157,7 @@ def _scores(
     machine: Machine,
     choose: Choose,
 ) -> Stmt:
-    rows = choose_tile([s.keys], block, w, machine.vector_registers).rows
+    rows = choose_tile([s.keys], block, w, machine.vector_registers, machine=machine).rows
     most = (machine.vector_registers - 1 - vectors) // vectors
     rows = choose("score_rows", range(1, min(most, s.keys) + 1), min(rows, most))
     i = Var("i_v") * w + Var("i_l")
@@ -229,7 +229,7 @@ def _weighted(
     """The weighted sum of values: queries are rows of the tile, the value dimension its lanes."""
     w = min(lanes(machine, s.dtype), 1 << max(s.width - 1, 0).bit_length())
     rows, registers = [min(block, s.queries)], machine.vector_registers
-    best = choose_tile(rows, s.width, w, registers, s.keys, (machine.l1_bytes, machine.l2_bytes))
+    best = choose_tile(rows, s.width, w, registers, s.keys, machine)
     tile = Tile(
         *choose("value_tile", tile_candidates(rows, s.width, w, registers), (best.rows, best.outer_rows, best.vectors))
     )

@@ -1,4 +1,4 @@
-"""Attention on bf16 with products of pairs (AVX-512 BF16): both products sum in f32, the softmax is f32 throughout.
+"""Attention on bf16 with products of pairs (`machine.PairProduct`): both products sum in f32, the softmax is in f32.
 
 As `attention` for a block of queries in the lanes `i`, with the summed dimension in pairs that lie side by side:
 
@@ -12,11 +12,11 @@ As `attention` for a block of queries in the lanes `i`, with the summed dimensio
 from __future__ import annotations
 
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, ceildiv, minimum
-from ...machine import Machine
+from ...machine import Machine, lanes
 from ...nest import Alloc, For, Stmt, Store, loop, seq, store, substitute_vars
 from .. import Choose
-from ..contraction.bf16_contraction import FEATURE, LANES, pair_tiles
 from ..contraction.bf16_contraction import choose_tile as choose_pair_tile
+from ..contraction.bf16_contraction import pair_tiles
 from .attention import Reader, Shape, i_loops
 from .nests import add, index, mul
 
@@ -26,15 +26,17 @@ F32 = "f32"
 def applies(s: Shape, read: Reader, machine: Machine) -> bool:
     """Whether the machine multiplies pairs, and the head dimension has them."""
     halves = all(read.kernel.buffer(b).dtype == "bf16" for b in (s.q, s.k, s.v))
-    return halves and FEATURE in getattr(machine, "features", ()) and machine.vector_bytes == 64 and s.depth % 2 == 0
+    whole = machine.pairs is not None and machine.vector_bytes == 4 * machine.pairs.lanes
+    return halves and whole and s.depth % 2 == 0
 
 
 def build(s: Shape, read: Reader, machine: Machine, choose: Choose, kind: type[Block] | None = None) -> Stmt:
     """The loop nest; `kind` makes the statements of a block of queries (see `tile_attention`)."""
+    width = lanes(machine)
     vectors = choose(
-        "query_vectors", [v for v in (1, 2, 3, 4) if (v - 1) * LANES < s.queries], 2 if s.queries > LANES else 1
+        "query_vectors", [v for v in (1, 2, 3, 4) if (v - 1) * width < s.queries], 2 if s.queries > width else 1
     )
-    block = vectors * LANES
+    block = vectors * width
     blocks = -(-s.queries // block)
     task = Var("task")
     head = task // blocks
@@ -43,7 +45,7 @@ def build(s: Shape, read: Reader, machine: Machine, choose: Choose, kind: type[B
     qt = Buffer("qt", (s.depth // 2, block, 2), "bf16", "local")
     sc = Buffer("sc", (s.keys, block), F32, "local")
     p = Buffer("p", (-(-s.keys // 2), block, 2), "bf16", "local")
-    vp = Buffer("vp", (-(-s.keys // 2), -(-s.width // LANES) * LANES, 2), "bf16", "local")
+    vp = Buffer("vp", (-(-s.keys // 2), -(-s.width // width) * width, 2), "bf16", "local")
     body: Stmt = seq(at.pack(), at.scores(), at.softmax(), at.pack_values(), at.weighted())
     for b in (Buffer("inv", (block,), F32, "local"), vp, p, sc, qt):
         body = Alloc(b, body)
@@ -58,7 +60,9 @@ class Block:
     ) -> None:
         self.s, self.read, self.machine, self.choose = s, read, machine, choose
         self.b, self.h, self.first, self.vectors = b, h, first, vectors
-        self.block = vectors * LANES
+        assert machine.pairs is not None
+        self.pairs, self.wide = machine.pairs, machine.pairs.lanes
+        self.block = vectors * self.wide
         self.keys: Expr = index(s.keys)
         if s.causal and s.offset + self.block > 0:
             self.keys = minimum(self.keys, first + (self.block + s.offset))
@@ -66,11 +70,11 @@ class Block:
         self.odd = bool(s.keys % 2 or (s.causal and s.offset % 2))
 
     def lanes(self, body: Stmt) -> Stmt:
-        return i_loops(LANES, self.vectors, "i", body)
+        return i_loops(self.wide, self.vectors, "i", body)
 
     @property
     def i(self) -> Expr:
-        return Var("i_v") * LANES + Var("i_l")
+        return Var("i_v") * self.wide + Var("i_l")
 
     def pack(self) -> Stmt:
         """The queries, transposed, pair by pair; what lies behind the last one is zero."""
@@ -92,9 +96,7 @@ class Block:
     def scores(self) -> Stmt:
         s, v = self.s, self.vectors
         most = (self.machine.vector_registers - 1 - v) // v
-        best = choose_pair_tile(
-            [s.keys], self.block, self.machine.vector_registers, s.depth // 2, self.machine.l1_bytes
-        )
+        best = choose_pair_tile([s.keys], self.block, self.pairs, s.depth // 2, self.machine)
         rows = self.choose("score_rows", range(1, min(most, s.keys) + 1), min(best.rows, most))
         j = Var("jt") * rows + Var("jr")
         acc, at = Buffer("acc", (rows, self.block), F32, "register"), (Var("jr"), self.i)
@@ -162,28 +164,28 @@ class Block:
 
     def pack_values(self) -> Stmt:
         """The values in pairs of keys, up to whole vectors; zeros where there is none."""
-        s, jp, e = self.s, Var("jp0"), Var("w_v") * LANES + Var("w_l")
+        s, jp, e = self.s, Var("jp0"), Var("w_v") * self.wide + Var("w_l")
         targets = []
         for part in (0, 1):
             j = jp * 2 + part
             value: Expr = Load(s.v, (self.b, self.h // s.group, j, e), "bf16")
             tests = [Op("cmpi.slt", (j, index(s.keys)), "i1")] if part and s.keys % 2 else []
-            tests += [Op("cmpi.slt", (e, index(s.width)), "i1")] if s.width % LANES else []
+            tests += [Op("cmpi.slt", (e, index(s.width)), "i1")] if s.width % self.wide else []
             for test in tests:
                 value = Op("guard", (test, value, Const(0.0, "bf16")), "bf16")
             targets.append(Target("vp", (jp, e, index(part)), value))
-        body = i_loops(LANES, -(-s.width // LANES), "w", Store(tuple(targets), "values"))
+        body = i_loops(self.wide, -(-s.width // self.wide), "w", Store(tuple(targets), "values"))
         return For("jp0", ceildiv(self.keys, 2), body)
 
     def weighted(self) -> Stmt:
         """Queries are rows of the tile, the value dimension its lanes."""
         s, block = self.s, self.block
-        rows, registers = [min(block, s.queries)], self.machine.vector_registers
-        best = choose_pair_tile(rows, s.width, registers, -(-s.keys // 2), self.machine.l1_bytes)
-        tiles = pair_tiles(rows, s.width, registers)
+        rows = [min(block, s.queries)]
+        best = choose_pair_tile(rows, s.width, self.pairs, -(-s.keys // 2), self.machine)
+        tiles = pair_tiles(rows, s.width, self.pairs, self.machine)
         height, _, vectors = self.choose("value_tile", tiles, (best.rows, best.outer_rows, best.vectors))
-        columns = vectors * LANES
-        lane = Var("e_v") * LANES + Var("e_l")
+        columns = vectors * self.wide
+        lane = Var("e_v") * self.wide + Var("e_l")
         e, i = Var("et") * columns + lane, Var("it") * height + Var("ir")
         acc, at = Buffer("oacc", (height, columns), F32, "register"), (Var("ir"), lane)
         rest: Expr = minimum(block, s.queries - self.first) if s.queries % block else index(block)
@@ -193,9 +195,13 @@ class Block:
         width = minimum(columns, left) if s.width % columns else index(columns)
 
         def over(body: Stmt, whole: bool = True) -> Stmt:
-            extent = index(LANES) if whole or s.width % LANES == 0 else minimum(LANES, width - Var("e_v") * LANES)
-            lanes = For("e_l", extent, body, "vector", LANES)
-            return For("ir", row_extent, For("e_v", ceildiv(width, LANES), lanes, "unroll"), "unroll")
+            extent = (
+                index(self.wide)
+                if whole or s.width % self.wide == 0
+                else minimum(self.wide, width - Var("e_v") * self.wide)
+            )
+            lanes = For("e_l", extent, body, "vector", self.wide)
+            return For("ir", row_extent, For("e_v", ceildiv(width, self.wide), lanes, "unroll"), "unroll")
 
         jp = Var("jp1")
         pairs = [

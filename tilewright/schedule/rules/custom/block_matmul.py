@@ -23,9 +23,8 @@ from .. import Choose, Direct, direct
 from .nests import Access, add, index, mul
 
 F32, I32 = "f32", "i32"
-#: how many multiply-adds a number (or word) unpacked takes, and one of x that several vectors share (measured); and how
-#: many must be under way so that none waits for the one before
-UNPACK, SPREAD, LATENCY = 1.0, 0.25, 8
+#: how many multiply-adds a number (or word) unpacked takes, and one of x that several vectors share (measured)
+UNPACK, SPREAD = 1.0, 0.25
 #: the widest and the highest tiles, in vectors and rows: the rows of x may lie powers of two apart, and caches hold few
 #: of those side by side
 MOST_VECTORS, MOST_ROWS = 4, 10
@@ -90,7 +89,11 @@ class Product:
     def cost(self, height: int, vectors: int) -> float:
         """What one number of every column takes for all rows and columns, in multiply-adds."""
         tiles = -(-self.s.rows // height)
-        each = max(height * vectors, LATENCY) + UNPACK * vectors + (SPREAD * height if vectors > 1 else 0)
+        each = (
+            max(height * vectors, self.machine.fma.in_flight)
+            + UNPACK * vectors
+            + (SPREAD * height if vectors > 1 else 0)
+        )
         return tiles * -(-self.s.vectors // vectors) * each
 
     # ---- places ----

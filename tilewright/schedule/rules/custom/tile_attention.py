@@ -1,4 +1,4 @@
-"""The scores of attention on registers that hold matrices (`machine.TileProduct`; Intel's AMX); the rest is
+"""The scores of attention on registers that hold matrices (`machine.TileProduct`); the rest is
 `bf16_attention`.
 
 The keys are the rows as they lie in memory, the transposed queries the columns: their pairs are what the instruction
@@ -14,7 +14,6 @@ from __future__ import annotations
 from ....tensor.expr import Const, Expr, Load, Op, Var, ceildiv, minimum
 from ...machine import Machine, TileProduct
 from ...nest import For, Stmt, loop, seq, store
-from ..contraction.bf16_contraction import LANES
 from ..contraction.tile_contraction import LEAST_ROWS, LEAST_SHARE
 from . import bf16_attention
 from .attention import Reader, Shape
@@ -32,7 +31,7 @@ def applies(s: Shape, read: Reader, machine: Machine) -> bool:
 
 
 def _product(machine: Machine) -> TileProduct | None:
-    return next((t for t in getattr(machine, "tiles", ()) if t.dtype == "bf16"), None)
+    return next((t for t in machine.tiles if t.dtype == "bf16"), None)
 
 
 def _step(s: Shape, product: TileProduct) -> int:
@@ -59,7 +58,7 @@ class Block(bf16_attention.Block):
         total = add(Load("sc", at, F32), mul(*wide))
 
         def tile(body: Stmt) -> Stmt:
-            return For("jr", extent, loop("i", self.vectors * LANES, body, "unroll"), "unroll")
+            return For("jr", extent, loop("i", self.vectors * self.wide, body, "unroll"), "unroll")
 
         products = loop("d1", s.depth // step, tile(loop("q", step, store("sc", at, total, "qk"), "unroll")))
         score = self.masked(mul(Load("sc", (j, self.i), F32), Const(s.scale, F32)), j)

@@ -15,7 +15,7 @@ from ...nest import For, Store, walk_stmts
 from ...schedule import Schedule, ScheduleError
 from .. import Choose
 from ..common import inline_producers, load_strides, merge_loops, store_stride
-from ..reduction.far_memory import LINE, has_function, item
+from ..reduction.far_memory import has_function, item
 
 NAME = "elementwise"
 PRIORITY = 40
@@ -30,8 +30,8 @@ INTERLEAVED = 4
 TALL, NARROW = 192, 256
 #: vectors of functions (exp, tanh) whose operations take turns: each is a long chain
 SIDE_BY_SIDE = 4
-#: lines that are a multiple of so many bytes apart have the same few places in a first-level cache, or the same one
-SAME_PLACE, PAGE = 1024, 4096
+#: lines that have so few places in a first-level cache push each other out of it
+FEW_PLACES = 4
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
@@ -221,7 +221,7 @@ def _walk(
     slices = [v for v in order if v not in (outer, last)]
     sliced = [*slices, outer, last]
     default = "result"
-    if _tall(s, block, columns, last, inner):
+    if _tall(s, block, columns, last, inner, machine):
         default = "operand"
     elif sliced != order and _slices_pay(s, block, columns, last, inner, machine):
         default = "slices"
@@ -239,20 +239,21 @@ def _slices_pay(s: Schedule, block: str, columns: int, over: str, column: str, m
     if not step or not apart:
         return False
     rows, size = step * s.extent_or_zero(over), item(s.buffer(store.targets[0].buffer).dtype)
-    lines = 2 * LINE // size * (rows + columns)
+    lines = 2 * machine.line_bytes // size * (rows + columns)
     if 2 * rows * columns * size > machine.l1_bytes and lines > rows * columns:
         return False
     jumps = [c for _, c in load_strides(s, store, over) if c not in (0, 1, None)]
-    return _spread(columns, apart * size) and all(_spread(rows, c // step * size) for c in jumps)
+    return _spread(columns, apart * size, machine) and all(_spread(rows, c // step * size, machine) for c in jumps)
 
 
-def _spread(rows: int, apart: int) -> bool:
+def _spread(rows: int, apart: int, machine: Machine) -> bool:
     """Whether rows so many bytes apart begin at many different places in a first-level cache."""
-    places = {row * apart // LINE % (PAGE // LINE) for row in range(rows)}
-    return 4 * len(places) >= min(rows, PAGE // LINE)
+    sets = machine.same_set_bytes // machine.line_bytes
+    places = {row * apart // machine.line_bytes % sets for row in range(rows)}
+    return 4 * len(places) >= min(rows, sets)
 
 
-def _tall(s: Schedule, block: str, columns: int, over: str, column: str) -> bool:
+def _tall(s: Schedule, block: str, columns: int, over: str, column: str, machine: Machine) -> bool:
     """Whether the rows that loop `over` takes vectors of are many and have few elements: then whole rows are read one
     after the other, and the lines that are written meanwhile wait in the nearest cache. They cannot if all have the
     same few places in it."""
@@ -261,7 +262,11 @@ def _tall(s: Schedule, block: str, columns: int, over: str, column: str) -> bool
     if not step or not apart:
         return False
     size = item(s.buffer(store.targets[0].buffer).dtype)
-    return step * s.extent_or_zero(over) >= TALL and columns <= NARROW and apart * size % SAME_PLACE != 0
+    return (
+        step * s.extent_or_zero(over) >= TALL
+        and columns <= NARROW
+        and FEW_PLACES * apart * size % machine.same_set_bytes != 0
+    )
 
 
 __all__ = ["For", "apply", "schedule_block", "schedule_border"]

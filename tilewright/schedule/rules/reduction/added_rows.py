@@ -20,7 +20,7 @@ from ...nest import Store
 from ...schedule import Schedule, ScheduleError
 from ..common import fuse_outer, load_strides, merge_loops, seeks_place, store_stride
 from . import turned_rows
-from .far_memory import LINE, ROW, FarRows, item
+from .far_memory import ROW, FarRows, item
 
 #: vectors of a row up to which this is faster: of sums, and of what takes several instructions a step
 SUMS, OTHERS = 4, 16
@@ -115,13 +115,13 @@ def _prefetch(s: Schedule, alive: list[str], at: str, machine: Machine) -> None:
     inside = _inside(s, alive[0], at)
     rows = (s.extent_or_zero(inside[0]) if inside else 0) or lanes(machine)
     width, n = lanes(machine), far.length
-    if size > getattr(machine, "l3_bytes", 1 << 62):
+    if size > machine.l3_bytes:
         default = AHEAD if n <= SUMS * width else 0
     else:
         default = AHEAD if n < width and n & (n - 1) else 0  # rows that are read with a mask
     distance = s.sample_choice("prefetch", (0, AHEAD // 4, AHEAD), default)
     for buffer, start in far.starts.items() if distance else ():
-        elements = LINE // item(s.buffer(buffer).dtype)
+        elements = machine.line_bytes // item(s.buffer(buffer).dtype)
         ahead = -(-distance // (rows * far.length * item(s.buffer(buffer).dtype)))
         first = substitute(start, {at: Var(at) + ahead, ROW: Const(0, "index")})
         s.prefetch(at, buffer, [first + i for i in range(0, rows * far.length, elements)])

@@ -18,7 +18,6 @@ from ...nest import For
 from ...schedule import Schedule
 from ..common import load_strides, store_stride
 
-LINE = 64
 #: stands for the number of a row within its task
 ROW = "row of a task"
 #: what takes so long that memory can be waited for meanwhile
@@ -92,7 +91,7 @@ class FarRows:
             asked |= {b: substitute(x, {ROW: row}) for b, x in self.results.items() if not _past(s, b, machine)}
         for buffer, start in asked.items():
             first = start + Var(over) * step if trip else start
-            elements = LINE // item(s.buffer(buffer).dtype)
+            elements = machine.line_bytes // item(s.buffer(buffer).dtype)
             s.prefetch(over, buffer, [first + i for i in range(0, step, elements)])
         if near <= machine.l1_bytes // 2:
             s.annotate(over, "near", True)
@@ -122,7 +121,7 @@ def keeps_functions(s: Schedule, blocks: list[str], rows: list[str]) -> bool:
 def _past(s: Schedule, buffer: str, machine: Machine) -> bool:
     """Whether the caches cannot hold a result."""
     result = s.buffer(buffer)
-    return buffer not in s.params or result.size * item(result.dtype) >= getattr(machine, "l3_bytes", 1 << 62)
+    return buffer not in s.params or result.size * item(result.dtype) >= machine.l3_bytes
 
 
 def past_caches(s: Schedule, block: str, at: str, machine: Machine) -> None:

@@ -31,8 +31,6 @@ PRIORITY = 20
 #: up to so many columns lanes are rows (measured: of 6, they need too many shuffles), and up to so many there is
 #: something to win
 TURNED, MOST = 5, 16
-#: vectors of sums, which hide the latency of an addition
-SUMS = 8
 #: rows that are worth it
 ROWS = 64
 
@@ -119,7 +117,7 @@ def _sum(s: Schedule, block: str, outer: int, machine: Machine) -> None:
     turned = s.sample_choice(f"lanes_{block}", ("rows", "columns"), "rows" if turned else "columns") == "rows"
     vectors, each = (columns, width) if turned else (-(-columns // width), 1)  # of sums, for so many rows
     counts = [c for c in (1, 2, 4, 8) if c * each <= s.extent(k)]
-    usual = max((c for c in counts if c * vectors <= SUMS), default=1)
+    usual = max((c for c in counts if c * vectors <= machine.fma.in_flight), default=1)
     step = s.sample_choice(f"sums_{block}", counts or [1], usual) * each
     _, part = s.split(k, step)
     s.reorder(*((n, part) if turned else (part, n)))

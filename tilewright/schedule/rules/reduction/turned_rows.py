@@ -21,7 +21,7 @@ from ...machine import Machine, lanes
 from ...nest import Store
 from ...schedule import Schedule, ScheduleError
 from ..common import fuse_outer, load_strides, places_in_one_pass, seeks_place, store_stride
-from .far_memory import FUNCTIONS, LINE, has_function, item, keeps_functions, past_caches
+from .far_memory import FUNCTIONS, has_function, item, keeps_functions, past_caches
 
 #: columns for every sum up to which turning pays off, and times how many with functions such as exp between the sums
 COLUMNS, FUNCTION = 20, 2
@@ -30,8 +30,6 @@ COLUMNS, FUNCTION = 20, 2
 KEPT = 31
 #: and where places of extreme elements are sought: lanes with a row each find them in one pass
 PLACES = 64
-#: vectors of rows side by side: their sums do not wait for each other
-VECTORS = 8
 #: steps of a sum that are laid out
 LAID_OUT = 16
 
@@ -63,7 +61,7 @@ def worthwhile(s: Schedule, alive: list[str], rows: list[str], machine: Machine)
     targets = [s.store(b).targets[0] for b in alive]
     functions = {x.op for t in targets for x in walk(t.value) if isinstance(x, Op)} & FUNCTIONS
     places = any(seeks_place(s, b) for b in alive)
-    far = sum(b.size * item(b.dtype) for b in s.params.values()) > getattr(machine, "l3_bytes", 1 << 62)
+    far = sum(b.size * item(b.dtype) for b in s.params.values()) > machine.l3_bytes
     if far and not functions and not places:
         return False  # far memory takes longer than the sums
     most = COLUMNS * sum(t.init is not None for t in targets) * (FUNCTION if functions else 1)
@@ -122,7 +120,8 @@ def _prefetch(s: Schedule, blocks: list[str], starts: dict[str, Expr], at: str, 
         return
     for buffer, start in starts.items():
         first = substitute(start, {at: Var(at) + 1}) + Var(loops[0]) * rows
-        s.prefetch(loops[0], buffer, [first + i for i in range(0, rows, LINE // item(s.buffer(buffer).dtype))])
+        line = machine.line_bytes // item(s.buffer(buffer).dtype)
+        s.prefetch(loops[0], buffer, [first + i for i in range(0, rows, line)])
     s.annotate(loops[0], "near", True)
 
 
@@ -134,7 +133,7 @@ def _vectors(s: Schedule, columns: int, rows: list[str], machine: Machine) -> in
         for n in (1, 2, 4, 8)
         if n == 1 or (n * width <= s.extent(rows[-1]) and count >= 2 * n * width * machine.cores)
     ]
-    near = [n for n in choices if n <= VECTORS and 3 * n * width * columns * 4 <= machine.l1_bytes]
+    near = [n for n in choices if n <= machine.fma.in_flight and 3 * n * width * columns * 4 <= machine.l1_bytes]
     return s.sample_choice("turned_vectors", choices, max(near, default=1))
 
 
