@@ -15,6 +15,7 @@ from tilewright.graph import cse
 from tilewright.ir.context import parse, use
 from tilewright.ir.graph import Graph
 from tilewright.ops.activation import Relu
+from tilewright.schedule.interpret import NestError
 from tilewright.schedule.nest import transform_exprs
 from tilewright.schedule.primitives.loops import LoopPrimitives
 from tilewright.schedule.primitives.state import primitive
@@ -170,7 +171,6 @@ def test_open_shapes_need_sizes():
 
 def test_a_kernel_that_does_something_undefined(monkeypatch, tmp_path):
     """A nest that reads what nobody has written has no number, and is as wrong as can be."""
-    from tilewright.schedule.interpret import NestError
 
     def fails(nest, arrays):
         raise NestError("p1[3] is read before it is written")
@@ -178,6 +178,30 @@ def test_a_kernel_that_does_something_undefined(monkeypatch, tmp_path):
     monkeypatch.setattr(bisection.bisect_kernel, "interpret_nest", fails)
     found = bisect(MODEL, folder=tmp_path, **PLAIN).culprit
     assert found is not None and found.after == float("inf") and "read before it is written" in str(found)
+
+
+def test_an_operators_own_nest_that_is_refused_is_not_judged(monkeypatch, tmp_path):
+    """What such nests compute and never store is no fault: their native code decides."""
+    from tilewright.targets.cpu import stages
+
+    text = """
+    func.func @main(%x: tensor<2x300xf32> {tw.name = "x"}) -> (tensor<2x300xf32> {tw.name = "y"}) {
+      %0 = "tw.cumsum"(%x) {axis = 1 : i64, exclusive = false, reverse = false}
+        : (tensor<2x300xf32>) -> tensor<2x300xf32> loc("sums")
+      return %0 : tensor<2x300xf32>
+    }
+    """
+
+    def fails(nest, arrays):
+        raise NestError("t0[3] is read before it is written")
+
+    monkeypatch.setattr(bisection.bisect_kernel, "interpret_nest", fails)
+    found = bisect(text, **PLAIN)
+    assert found.culprit is None and any("not judged: t0[3]" in t.note for t in found.tried)
+    plain = stages.emit
+    monkeypatch.setattr(stages, "emit", lambda *given: (plain(*given)[0].replace("arith.addf", "arith.subf"), 0))
+    wrong = bisect(text, folder=tmp_path, **PLAIN).culprit
+    assert wrong is not None and wrong.stage == "emit" and "own nest was not judged" in wrong.what
 
 
 def test_a_lowered_graph_is_interpreted():

@@ -158,6 +158,8 @@ class _Search:
     folder: Path | None
     result: Bisection = field(default_factory=Bisection)
     order: list[str] = field(default_factory=list)
+    #: kernels whose own loop nests the interpreter refuses
+    unjudged: set[str] = field(default_factory=set)
 
     def run(self) -> None:
         signature = [(i.name, i.shape, i.numpy_dtype) for i in self.executable.arguments]
@@ -289,12 +291,17 @@ class _Search:
     def check_nest(self, call: bisect_kernel.Call) -> None:
         """Judge a kernel's finished nest, and look for the step where it is wrong."""
         place = f"nest of {call.symbol}"
+        if place in self.order:
+            return
         self.order.append(place)
         error, note = bisect_kernel.error_of(self.state.nests[call.symbol], call)
+        found = None if error <= call.limit else bisect_kernel.first_wrong_step(self.state, call)
+        if found is None and note:
+            self.unjudged.add(call.symbol)
+            error, note = 0.0, f"not judged: {note}"
         self.result.tried.append(Tried(place, error, note))
-        if error <= call.limit:
+        if found is None:
             return
-        found = bisect_kernel.first_wrong_step(self.state, call)
         what = f"{found.name} of kernel {call.symbol}"
         self.result.culprit = Culprit(
             "schedule", what, call.operator, found.before, found.after, call.limit, self.folder, found.why
@@ -334,7 +341,8 @@ class _Search:
         self.check_nest(call)
         if self.result.culprit is None:
             before = next(t.error for t in self.result.tried if t.place == f"nest of {call.symbol}")
-            what = f"the native code of kernel {call.symbol}, whose nest is right,"
+            nest = "own nest was not judged" if call.symbol in self.unjudged else "nest is right"
+            what = f"the native code of kernel {call.symbol}, whose {nest},"
             self.result.culprit = Culprit("emit", what, call.operator, before, error, call.limit, self.folder)
             if self.folder is not None:
                 function = self.functions[call.symbol]

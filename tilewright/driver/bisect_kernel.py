@@ -117,8 +117,12 @@ def first_wrong(count: int, wrong: Callable[[int], bool]) -> int:
     return bad
 
 
-def first_wrong_step(state: State, call: Call) -> WrongStep:
-    """The first step after which a kernel's nest is wrong; its finished nest is."""
+def first_wrong_step(state: State, call: Call) -> WrongStep | None:
+    """The first step after which a kernel's nest is wrong; its finished nest is.
+
+    None for an operator's own loop nest that the interpreter refuses before any step: such nests may compute lanes from
+    what nobody has written, and store none of them.
+    """
     found = steps(state, call.symbol)
     known: dict[int, tuple[float, str]] = {}
 
@@ -128,6 +132,8 @@ def first_wrong_step(state: State, call: Call) -> WrongStep:
         return known[i]
 
     start, why = error(0)
+    if why and state.kernels[call.symbol].opaque is not None:
+        return None
     if not start <= ROUNDING * call.limit:
         return WrongStep(found[0][0], None, found[0][1], 0.0, start, why)
     limit = max(call.limit, ROUNDING * start)
