@@ -11,8 +11,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
+from tilewright.driver import specialization
 from tilewright.program.package import Package
-from tilewright.support.errors import PackageError, UsageError
+from tilewright.support.errors import CompileError, PackageError, UsageError
+from tilewright.support.options import Options
 
 F, I64 = TensorProto.FLOAT, TensorProto.INT64
 
@@ -207,3 +209,90 @@ def test_constants_of_all_sizes_are_there_for_new_shapes(kind, tmp_path):
         for g, w in zip(again(x[:n]), want, strict=True):
             np.testing.assert_array_equal(g, w[:n])
     assert again.compiled == 1
+
+
+# ---- the options of a loaded model ----
+
+
+def softmax():
+    x, y = (helper.make_tensor_value_info(n, F, ["n", 8]) for n in "xy")
+    graph = helper.make_graph([helper.make_node("Softmax", ["x"], ["y"])], "net", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+#: a value beside the default for every option that a file keeps; `tolerance` goes with precision auto, which is for
+#: models of fixed shapes
+OTHERS = {
+    "target": "c", "precision": "bf16", "arena_limit": 1 << 20, "specializations": 5, "operators": 5000,
+    "deadline": 100.0, "winograd": False, "stream": False, "verify": True, "cache": False, "tuned": False,
+    "check_indices": True,
+}  # fmt: skip
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """The options of every builder of parts; none makes one."""
+    seen = []
+
+    def builder(options, *_):
+        def build(*_):
+            raise CompileError("enough")
+
+        seen.append(options)
+        return build
+
+    monkeypatch.setattr(specialization, "builder", builder)
+    return seen
+
+
+def test_every_kept_option_has_another_value():
+    assert {*OTHERS, "tolerance"} == Options().kept().keys()
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_parts_made_after_loading_have_the_same_options(name, built, tmp_path):
+    chosen = {name: OTHERS[name]}
+    tw.compile(softmax(), threads=1, **chosen).save(tmp_path / "m.tw")
+    again = tw.load(tmp_path / "m.tw", threads=2)
+    with pytest.raises(CompileError, match="enough"):
+        again(np.zeros((3, 8), np.float32))
+    assert built == [Options(threads=1, **chosen), Options(threads=2, **chosen)]
+    staged = again.staged
+    assert (staged.limit, staged.operators, staged.deadline) == (
+        chosen.get("specializations"), chosen.get("operators"), chosen.get("deadline"),
+    )  # fmt: skip
+    assert again.options == Options(**chosen).kept()
+
+
+def test_files_of_before_have_the_defaults(built, tmp_path):
+    executable = tw.compile(softmax(), threads=1, specializations=5, precision="bf16")
+    executable.options = {k: executable.options[k] for k in ("target", "precision", "cache", "tuned", "check_indices")}
+    executable.save(tmp_path / "m.tw")
+    again = tw.load(tmp_path / "m.tw", threads=1)
+    with pytest.raises(CompileError, match="enough"):
+        again(np.zeros((3, 8), np.float32))
+    assert built[-1] == Options(threads=1, specializations=5, precision="bf16")
+
+
+def test_files_with_options_of_another_version_are_refused(built, tmp_path):
+    executable = tw.compile(softmax(), threads=1)
+    executable.options["telepathy"] = True
+    executable.save(tmp_path / "m.tw")
+    with pytest.raises(PackageError, match="options of another version: unknown option 'telepathy'"):
+        tw.load(tmp_path / "m.tw")
+
+
+def test_no_winograd_after_loading(tmp_path):
+    """The same sums in the same order, whether the part was made before the model was saved or after."""
+    rng = np.random.default_rng(7)
+    weight = numpy_helper.from_array(rng.standard_normal((64, 64, 3, 3)).astype(np.float32), "w")
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    x = helper.make_tensor_value_info("x", F, ["n", 64, 14, 14])
+    graph = helper.make_graph([conv], "net", [x], [helper.make_tensor_value_info("y", F, None)], [weight])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    image = rng.standard_normal((1, 64, 14, 14)).astype(np.float32)
+    run = tw.compile(proto, threads=1, winograd=False)
+    run.save(tmp_path / "m.tw")
+    again = tw.load(tmp_path / "m.tw", threads=1)
+    np.testing.assert_array_equal(again(image)[0], run(image)[0])
+    assert again.compiled == 1 and "winograd" not in again.explain()

@@ -1,14 +1,18 @@
 """Options of a compilation and environment variables."""
 
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tilewright
+from tilewright.cli.common import _PARAMETERS, _compile_options, _flag_name
 from tilewright.support import limits, options
-from tilewright.support.errors import UsageError
+from tilewright.support.errors import PackageError, UsageError
+from tilewright.support.option_info import KINDS, Effect, OptionInfo, check
 from tilewright.support.options import ENVIRONMENT, Options, OptionsDict
 
 
@@ -102,6 +106,105 @@ def test_every_variable_of_the_source_is_in_the_table():
     assert all(v.doc for v in ENVIRONMENT.values())
 
 
+# ---- what a field says, and what follows from it ----
+
+#: a value beside the default, with what else has to be given
+OTHERS = {
+    "target": {"target": "c"},
+    "precision": {"precision": "bf16"},
+    "tolerance": {"tolerance": 1e-2, "precision": "auto"},
+    "threads": {"threads": 7},
+    "jobs": {"jobs": 3},
+    "inputs": {"inputs": {"x": (3, 4)}},
+    "arena_limit": {"arena_limit": 1 << 20},
+    "specializations": {"specializations": 5},
+    "operators": {"operators": 5000},
+    "deadline": {"deadline": 100.0},
+    "winograd": {"winograd": False},
+    "stream": {"stream": False},
+    "verify": {"verify": True},
+    "cache": {"cache": False},
+    "tuned": {"tuned": False},
+    "schedules": {"schedules": {"matmul": "split"}},
+    "check_indices": {"check_indices": True},
+    "print_after": {"print_after": ("fuse",)},
+    "stop_after": {"stop_after": "fuse"},
+    "dump": {"dump": "levels"},
+    "time": {"time": True},
+}
+FIELDS = {f.name: f for f in fields(Options)}
+each_field = pytest.mark.parametrize("name", FIELDS)
+
+
+def test_others_has_every_option():
+    assert OTHERS.keys() == FIELDS.keys()
+
+
 def test_type_checkers_know_every_option():
-    declared = set(OptionsDict.__annotations__)
-    assert declared | {"stop_after"} == {f.name for f in fields(Options)}
+    """With the same types; what is given may be more than what is held."""
+    declared = {n: t.__forward_arg__ for n, t in OptionsDict.__annotations__.items()}
+    assert [n for n in FIELDS if n != "stop_after"] == list(declared)
+    for name, text in declared.items():
+        assert text == FIELDS[name].type or text.startswith(f"{FIELDS[name].type} | "), name
+
+
+@each_field
+def test_a_field_says_everything(name):
+    f = FIELDS[name]
+    info = OptionInfo.of(f)
+    assert not info.doc[0].isupper() and not info.doc.endswith("."), "it goes on in a sentence and in a table"
+    assert f.type in KINDS
+    assert isinstance(info.effect, Effect) and isinstance(info.kept, bool)
+    assert not (info.kept and info.effect is Effect.LOOK) or name == "verify", "a file holds nothing to look at"
+    check(f, f.default)
+
+
+@each_field
+def test_the_command_line_has_every_option(name, tmp_path):
+    f, other = FIELDS[name], OTHERS[name][name]
+    flag = _flag_name(f).replace("-", "_")
+    parameter = next(p for p in _PARAMETERS if p.name == flag)
+    assert parameter.default in (f.default, None, False)
+    (tmp_path / "trace").write_text("split")
+    texts = {
+        "schedules": [f"matmul={tmp_path / 'trace'}"],
+        "inputs": ["x=3x4"],
+        "arena_limit": "1M",
+        "print_after": ["fuse"],
+    }
+    assert _compile_options()[name] == f.default
+    assert _compile_options(**{flag: True if f.type == "bool" else texts.get(name, other)})[name] == other
+
+
+@each_field
+def test_what_changes_the_result_changes_the_key(name):
+    effect = OptionInfo.of(FIELDS[name]).effect
+    plain, other = Options(), Options(**OTHERS[name])
+    assert (plain.key() != other.key()) == (effect is Effect.RESULT)
+    assert other.looks == (effect is Effect.LOOK) and not plain.looks
+    json.dumps(other.key())
+
+
+def test_the_key_has_threads_and_shapes_as_they_count(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_THREADS", "5")
+    assert Options().key() == Options(threads=5).key()
+    arrays = Options(inputs={"x": np.zeros((2, 3)), "y": np.float32(1)})
+    assert arrays.key() == Options(inputs={"x": (2, 3), "y": []}).key()
+
+
+@each_field
+def test_a_file_keeps_what_it_should(name):
+    other = Options(**OTHERS[name])
+    kept = json.loads(json.dumps(other.kept()))
+    restored = Options.restore(kept)
+    if OptionInfo.of(FIELDS[name]).kept:
+        assert restored == other
+    else:
+        assert name not in kept and getattr(restored, name) == FIELDS[name].default
+
+
+def test_files_of_other_versions():
+    assert Options.restore({"target": "c"}) == Options(target="c"), "what an older file lacks has its default"
+    for kept in ({"telepathy": True}, {"winograd": 3}):
+        with pytest.raises(PackageError, match="options of another version"):
+            Options.restore(kept)

@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +16,8 @@ import typer
 
 from ..support import progress
 from ..support.errors import TilewrightError, UsageError, printable
-from ..support.options import Options, parse_size
+from ..support.option_info import KINDS, OptionInfo
+from ..support.options import Options
 
 _debug = False
 #: 1 with --verbose, -1 with --quiet
@@ -165,102 +166,64 @@ def _same_file(a: str | os.PathLike, b: str | os.PathLike) -> bool:
 # ---- the options of a compilation, the same on every command that compiles ----
 
 
-def _help(name: str) -> str:
-    doc = next(f.metadata["doc"] for f in fields(Options) if f.name == name)
-    return doc[0].upper() + doc[1:] + "."
+def _flag_name(f: Field[Any]) -> str:
+    """Without dashes in front: ``arena-limit``, ``shape``, ``no-winograd``."""
+    return OptionInfo.of(f).flag.name or ("no-" if f.default is True else "") + f.name.replace("_", "-")
 
 
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """
-    >>> _shape("image=1x3x8x8"), _shape("scale=")
-    (('image', (1, 3, 8, 8)), ('scale', ()))
-    """
-    name, equals, dims = text.rpartition("=")
-    sizes = dims.split("x") if dims else []
-    if not (equals and name) or not all(d.isdecimal() for d in sizes):
-        raise UsageError(
-            f"--shape {text!r} is not NAME=1x3x224x224",
-            stage="command line",
-            hint="every dimension needs a size; without --shape, sizes that the model leaves open stay open",
-        )
-    return name, tuple(int(d) for d in sizes)
+def _typer_option(f: Field[Any]) -> Any:
+    """What typer is told of an option, from its field."""
+    info = OptionInfo.of(f)
+    counts = info.flag.parse is None and KINDS[str(f.type)].text is int
+    return typer.Option(
+        f"--{_flag_name(f)}",
+        help=info.flag.help or info.doc[0].upper() + info.doc[1:] + ".",
+        metavar=info.flag.metavar,
+        min=1 if counts else None,
+        show_default=isinstance(f.default, str),
+    )
 
 
-def shapes(given: list[str]) -> dict[str, tuple[int, ...]]:
-    """Shapes by name; UsageError for an input that has two."""
-    found: dict[str, tuple[int, ...]] = {}
-    for name, shape in map(_shape, given):
-        if found.setdefault(name, shape) != shape:
-            both = " and ".join("x".join(map(str, s)) for s in (found[name], shape))
-            raise UsageError(
-                f"--shape gives input {name!r} two shapes, {both}",
-                stage="command line",
-                hint="a program has one; without --shape the model is compiled for every size that it is called with",
-            )
-    return found
+def _parameter(f: Field[Any]) -> inspect.Parameter:
+    """The parameter of a command for an option; its value is what `_value` reads."""
+    flag = OptionInfo.of(f).flag
+    text: Any = str if flag.parse is not None else KINDS[str(f.type)].text
+    default: Any = f.default if isinstance(f.default, str) else None
+    if text is bool:
+        default = False
+    elif flag.repeat:
+        text = list[str] | None
+    elif default is None:
+        text = text | None
+    annotation = Annotated.__class_getitem__((text, _typer_option(f)))  # type: ignore[attr-defined]
+    name = _flag_name(f).replace("-", "_")
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _traces(given: list[str]) -> dict[str, str]:
-    """Traces by kernel from ``KERNEL=FILE``."""
-    found = {}
-    for text in given:
-        name, equals, file = text.partition("=")
-        if not (name and equals and file):
-            raise UsageError(f"--schedule {text!r} is not KERNEL=FILE", stage="command line")
-        try:
-            found[name] = Path(file).read_text()
-        except (OSError, UnicodeDecodeError) as e:
-            raise UsageError(f"cannot read the trace {file!r}: {e}", stage="command line") from None
-    return found
+def _value(f: Field[Any], given: Any) -> Any:
+    """The value of an option from what typer read: None or an empty list if it was not given."""
+    flag = OptionInfo.of(f).flag
+    if f.type == "bool":
+        return not f.default if given else f.default
+    if given is None or given == []:
+        return f.default
+    if flag.parse is not None:
+        return flag.parse(f"--{_flag_name(f)}", given)
+    return tuple(given) if flag.repeat else given
 
 
-def _bytes(flag: str, text: str) -> int:
-    """
-    >>> _bytes("--arena-limit", "128K")
-    131072
-    """
-    try:
-        return parse_size(text)
-    except ValueError as e:
-        raise UsageError(f"{flag} {text!r} is not a number of bytes: {e}", stage="command line") from None
+_FIELDS = {f.name: f for f in fields(Options)}
+#: for commands that take some of the options
+Target = Annotated[str, _typer_option(_FIELDS["target"])]
+Threads = Annotated[int | None, _typer_option(_FIELDS["threads"])]
+Shape = Annotated[list[str] | None, _typer_option(_FIELDS["inputs"])]
 
 
-Target = Annotated[str, typer.Option(help=_help("target"))]
-Precision = Annotated[str, typer.Option(help=_help("precision"))]
-Tolerance = Annotated[float | None, typer.Option(metavar="1e-2", help=_help("tolerance"), show_default=False)]
-Threads = Annotated[int | None, typer.Option(min=1, help=_help("threads"), show_default=False)]
-ArenaLimit = Annotated[
-    str | None,
-    typer.Option(metavar="128K", help=_help("arena_limit") + " K, M and G are understood.", show_default=False),
-]
-Operators = Annotated[int | None, typer.Option(min=1, help=_help("operators"), show_default=False)]
-Deadline = Annotated[float | None, typer.Option(metavar="SECONDS", help=_help("deadline"), show_default=False)]
-Shape = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=1x3x8x8", help="Shape of an input with dynamic dimensions; repeat for more."),
-]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Compile every kernel anew.")]
-NoTuned = Annotated[bool, typer.Option("--no-tuned", help="Use default schedules, not those that `tune` found.")]
-Schedules = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--schedule", metavar="KERNEL=FILE", help="Schedule a kernel, or all whose names begin so, by this trace."
-    ),
-]
-NoWinograd = Annotated[bool, typer.Option("--no-winograd", help="3x3 convolutions by the direct method only.")]
-NoStream = Annotated[
-    bool, typer.Option("--no-stream", help="Small targets: run no layers row by row, whatever memory that would save.")
-]
-Verify = Annotated[bool, typer.Option("--verify", help=_help("verify"))]
-CheckIndices = Annotated[bool, typer.Option("--check-indices", help=_help("check_indices"))]
-PrintAfter = Annotated[
-    list[str] | None, typer.Option(metavar="STAGE|STAGE/PASS|all", help=_help("print_after") + " May be repeated.")
-]
-StopAfter = Annotated[
-    str | None, typer.Option(metavar="STAGE", help="Stop after this stage and print its IR instead of going on.")
-]
-Dump = Annotated[Path | None, typer.Option(metavar="DIR", help=_help("dump"))]
-Time = Annotated[bool, typer.Option("--time", help=_help("time"))]
+def shapes(given: list[str] | None) -> dict[str, tuple[int, ...]] | None:
+    """The option `inputs` from the texts of ``--shape``; UsageError for an input that has two shapes."""
+    return _value(_FIELDS["inputs"], given)
+
+
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Say more on stderr: the seconds of every stage, what is logged.")
 ]
@@ -268,54 +231,24 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notes and no prog
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an internal error.")]
 
 
+#: the parameters that `with_compile_options` gives a command
+_PARAMETERS = [
+    *map(_parameter, _FIELDS.values()),
+    *(
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+        for name, annotation in (("verbose", Verbose), ("quiet", Quiet), ("debug", Debug))
+    ),
+]
+
+
 def _compile_options(
-    target: Target = "cpu",
-    precision: Precision = "f32",
-    tolerance: Tolerance = None,
-    threads: Threads = None,
-    shape: Shape = None,
-    arena_limit: ArenaLimit = None,
-    operators: Operators = None,
-    deadline: Deadline = None,
-    no_cache: NoCache = False,
-    no_tuned: NoTuned = False,
-    schedule: Schedules = None,
-    no_winograd: NoWinograd = False,
-    no_stream: NoStream = False,
-    verify: Verify = False,
-    check_indices: CheckIndices = False,
-    print_after: PrintAfter = None,
-    stop_after: StopAfter = None,
-    dump: Dump = None,
-    time: Time = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    *, verbose: bool = False, quiet: bool = False, debug: bool = False, **given: Any
 ) -> dict[str, Any]:
     """Keyword arguments for `tilewright.compile` from the command line."""
     set_debug(debug)
     set_loudness(verbose, quiet)
-    return {
-        "target": target,
-        "precision": precision,
-        "tolerance": tolerance,
-        "threads": threads,
-        "inputs": shapes(shape) if shape else None,
-        "arena_limit": _bytes("--arena-limit", arena_limit) if arena_limit else None,
-        "operators": operators,
-        "deadline": deadline,
-        "cache": not no_cache,
-        "tuned": not no_tuned,
-        "schedules": _traces(schedule) if schedule else None,
-        "winograd": not no_winograd,
-        "stream": not no_stream,
-        "verify": verify,
-        "check_indices": check_indices,
-        "print_after": tuple(print_after or ()),
-        "stop_after": stop_after,
-        "dump": str(dump) if dump else None,
-        "time": time or _loudness > 0,
-    }
+    chosen = {n: _value(f, given.get(_flag_name(f).replace("-", "_"))) for n, f in _FIELDS.items()}
+    return {**chosen, "time": chosen["time"] or _loudness > 0}
 
 
 def refuse_options(keep: Iterable[str], why: str, hint: str | None = None) -> None:
@@ -327,7 +260,7 @@ def refuse_options(keep: Iterable[str], why: str, hint: str | None = None) -> No
 
 def with_compile_options(command: Callable) -> Callable:
     """Replace the parameter `options` of a command by one command-line option for each option of a compilation."""
-    shared = inspect.signature(_compile_options, eval_str=True).parameters
+    shared = {p.name: p for p in _PARAMETERS}
     own = inspect.signature(command, eval_str=True).parameters
 
     @functools.wraps(command)
@@ -338,8 +271,7 @@ def with_compile_options(command: Callable) -> Callable:
         return command(**given, options=options)
 
     keep = [p.replace(kind=p.KEYWORD_ONLY) for n, p in own.items() if n != "options"]
-    extra = [p.replace(kind=p.KEYWORD_ONLY) for p in shared.values()]
-    extra.append(inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
+    extra = [*_PARAMETERS, inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
     wrapped.__signature__ = inspect.Signature([*keep, *extra])  # type: ignore[attr-defined]
     del wrapped.__wrapped__  # typer reads the annotations of what is wrapped
     wrapped.__annotations__ = {p.name: p.annotation for p in (*keep, *extra)}

@@ -73,7 +73,7 @@ def tune_command(
     set_debug(debug)
     guide = load(target) if pretrained else None
     note(f"cost model: {_guided_by(guide, pretrained, target)}")
-    inputs = shapes(shape) if shape else None
+    inputs = shapes(shape)
     with _display() as watch:
         report = tune(
             model,

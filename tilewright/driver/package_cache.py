@@ -13,8 +13,8 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -42,11 +42,6 @@ if TYPE_CHECKING:
 
 #: part of every key; another one for another form of the entries
 FORM = "package 1"
-#: options that do not change what is compiled
-_INDIFFERENT = {
-    "jobs", "time", "cache", "print_after", "stop_after", "dump", "verify", "threads", "inputs",
-    "operators", "deadline",
-}  # fmt: skip
 
 
 @overload
@@ -103,9 +98,8 @@ class Entry:
     @staticmethod
     def of(source: Any, options: Options) -> Entry | None:
         """None where nothing is kept: no model file, stages that are wanted for themselves, rules of others."""
-        looked_at = options.verify or options.dump or options.print_after or options.stop_after or options.time
         limit = get("TILEWRIGHT_PACKAGES_SIZE")
-        if looked_at or not options.cache or options.precision == "auto" or not limit or not _ours():
+        if options.looks or not options.cache or options.precision == "auto" or not limit or not _ours():
             return None
         if not isinstance(source, (str, os.PathLike)) or Path(source).suffix.lower() != ".onnx":
             return None
@@ -114,7 +108,8 @@ class Entry:
             if not isinstance(target, base.Cacheable) or not os.path.isfile(source):
                 return None
             digest = map_file(source).digest()
-            parts = [FORM, digest, _options_text(options), source_digest(), target.toolchain()]
+            chosen = json.dumps(options.key(), sort_keys=True, default=int)
+            parts = [FORM, digest, chosen, source_digest(), target.toolchain()]
         except (OSError, ValueError):  # whatever is wrong with the file, the import says it better
             return None
         parts += [
@@ -193,13 +188,6 @@ def write(package: Package, to: Path, digest: str, files: Sequence[MappedFile]) 
 def data_files(model: Path, files: Iterable[MappedFile]) -> dict[str, Any]:
     """What to compare of files beside a model. In another folder, the same model has files of its own."""
     return {"folder": str(model.parent.resolve()), "sha256": {str(f.path): f.digest() for f in files}}
-
-
-def _options_text(options: Options) -> str:
-    chosen = {f.name: getattr(options, f.name) for f in fields(options) if f.name not in _INDIFFERENT}
-    given: Mapping[str, Any] = options.inputs or {}
-    shapes = {n: list(v) if isinstance(v, (tuple, list)) else list(np.shape(v)) for n, v in given.items()}
-    return json.dumps([chosen, options.thread_count, shapes], sort_keys=True, default=int)
 
 
 def _tuning_stamp(options: Options) -> str:

@@ -30,8 +30,6 @@ from ..support.errors import ModelError, UnsupportedError, UsageError
 from ..support.mapped_file import MappedFile
 from ..support.options import Options
 
-#: options that a saved model keeps for the parts it makes after loading
-KEPT = ("target", "precision", "cache", "tuned", "check_indices")
 #: initializers of more bytes than this are stored beside the model
 SMALL = 1024
 
@@ -64,11 +62,8 @@ def compile_dynamic(source: Any, options: Options) -> DynamicExecutable:
         outputs,
         lambda: store(made),
         name=name,
-        options={k: getattr(options, k) for k in KEPT},
-        threads=options.thread_count,
-        limit=options.specializations,
+        options=options,
     )
-    executable.staged.operators, executable.staged.deadline = options.operators, options.deadline
     executable.staged.files = lambda: made.files
     if shapes and all(t.kind == "tensor" and t.shape and all(isinstance(d, int) for d in t.shape) for t in inputs):
         executable.specialize({t.name: t.shape for t in inputs if t.shape is not None})  # type: ignore[misc]

@@ -30,6 +30,7 @@ from .executable import Executable, Memory
 from .staged import Frame, Part, Source, Stage, Staged, Times
 
 if TYPE_CHECKING:
+    from ..support.options import Options
     from .profile import Profile
 
 log = logging.getLogger("tilewright")
@@ -143,8 +144,9 @@ class DynamicExecutable:
     """A model that compiles itself for the shapes it is called with; from `tilewright.compile` and `tilewright.load`.
 
     Called like an `Executable`, from several threads too. `inputs` and `outputs` are `DynamicInfo`s. Values of small
-    integer inputs that decide shapes count as shapes. Of each stage of the model the `limit` parts used last are kept;
-    None: at least 16, and up to 64 while they take no more than 1 GiB (docs/dynamic_models.md).
+    integer inputs that decide shapes count as shapes. Of each stage of the model the parts used last are kept, as many
+    as the option `specializations` says; None: at least 16, and up to 64 while they take no more than 1 GiB
+    (docs/dynamic_models.md).
     """
 
     def __init__(
@@ -156,14 +158,15 @@ class DynamicExecutable:
         store: Callable[[], StoredSource],
         *,
         name: str = "model",
-        options: Mapping[str, Any],
-        threads: int = 1,
-        limit: int | None = None,
+        options: Options,
     ) -> None:
-        """`build` compiles a graph for the body of that name; `options` are those that a file keeps."""
+        """`build` compiles a graph for the body of that name, with the same `options`."""
         self.inputs, self.outputs, self.store = list(inputs), list(outputs), store
-        self.name, self.options, self.threads = name, dict(options), threads
-        self.staged = Staged(source, build, limit, self._made)
+        #: those that a file keeps
+        self.options = options.kept()
+        self.name, self.threads = name, options.thread_count
+        self.staged = Staged(source, build, options.specializations, self._made)
+        self.staged.operators, self.staged.deadline = options.operators, options.deadline
         self.compiled = 0
         self._warned = False
         self._straight: Straight | None = None
@@ -232,7 +235,7 @@ class DynamicExecutable:
         given = self._bind(arrays.spread(inputs))
         self.staged.run("main", given)  # what is compiled for these shapes is no part of the run
         self.staged.run("main", given, None, times)
-        return joined(times.parts, self.name, str(self.options.get("target", "cpu")), self.threads, repeats)
+        return joined(times.parts, self.name, self.options["target"], self.threads, repeats)
 
     # ---- arguments ----
 
@@ -327,7 +330,7 @@ class DynamicExecutable:
         """Inputs and outputs, and every part with what it was made for, its kernels and its steps on the host."""
         lines = [
             f"model: {self.name} (specializes itself)",
-            f"target: {self.options.get('target')}, {self.threads} threads",
+            f"target: {self.options['target']}, {self.threads} threads",
         ]
         lines += [f"input  {t}" for t in self.inputs] + [f"output {t}" for t in self.outputs]
         parts = list(self.parts())
@@ -365,7 +368,7 @@ class DynamicExecutable:
 
     def __repr__(self) -> str:
         inputs, outputs = ("; ".join(map(str, infos)) for infos in (self.inputs, self.outputs))
-        return f"<DynamicExecutable ({inputs}) -> ({outputs}), {self.options.get('target')}, {self.threads} threads>"
+        return f"<DynamicExecutable ({inputs}) -> ({outputs}), {self.options['target']}, {self.threads} threads>"
 
 
 def _static(info: DynamicInfo) -> bool:

@@ -10,7 +10,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +93,7 @@ class _Writer:
                         self.places[id(c)] = [body.info.id, s, p, i]
         return {
             "name": x.name,
-            "limit": x.staged.limit,
+            "limit": x.staged.limit,  # for older versions, which have not all options
             "options": x.options,
             "inputs": [asdict(t) for t in x.inputs],
             "outputs": [asdict(t) for t in x.outputs],
@@ -238,15 +238,16 @@ class _Reader:
         self.arrays = [_array(weights, *where) for where in manifest["weights"]]
 
     def executable(self, threads: int | None) -> DynamicExecutable:
-        from ..support.options import get
+        from ..support.options import Options, get
         from .dynamic import DynamicExecutable, DynamicInfo, Pool, StoredSource
         from .lazy import LazySource
 
         d, pool = self.dynamic, Pool()
         threads = threads if threads is not None else get("TILEWRIGHT_THREADS")
+        options = replace(Options.restore({"specializations": d["limit"], **d["options"]}), threads=threads)
         kept = {n: self.arrays[i] for n, i in d["source"]["arrays"].items()}
         stored = StoredSource(d["source"]["kind"], self.blobs["source"], kept, d["source"]["bodies"])
-        lazy = LazySource(stored, d["options"], d["name"], threads, pool)
+        lazy = LazySource(stored, options, d["name"], pool)
         inputs, outputs = (
             [
                 DynamicInfo(t["name"], None if t["shape"] is None else tuple(t["shape"]), t["dtype"], t["kind"])
@@ -261,9 +262,7 @@ class _Reader:
             outputs,
             lazy.store,
             name=d["name"],
-            options=d["options"],
-            threads=threads,
-            limit=d["limit"],
+            options=options,
         )
         self.bodies(executable.staged, threads, pool)
         return executable

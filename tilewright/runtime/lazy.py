@@ -8,6 +8,7 @@ from typing import Any
 from ..support import providers
 from ..support.errors import PackageError
 from ..support.forks import wait_for
+from ..support.options import Options
 from .dynamic import Pool, StoredSource
 from .executable import Executable
 from .staged import Source
@@ -19,22 +20,20 @@ wait_for(_importing)  # the locks of Python's imports stay locked in a forked pr
 class LazySource:
     """Makes source and builder from what a package holds, at the first use."""
 
-    def __init__(self, stored: StoredSource, options: dict[str, Any], name: str, threads: int, pool: Pool) -> None:
-        self.stored, self.options, self.name, self.threads, self.pool = stored, options, name, threads, pool
+    def __init__(self, stored: StoredSource, options: Options, name: str, pool: Pool) -> None:
+        self.stored, self.options, self.name, self.pool = stored, options, name, pool
         self._source: Any = None
         self._build: Any = None
 
     def source(self) -> Source:
         """PackageError if the compiler is not installed."""
         if self._source is None:
-            self._source = _compiler().restore(self.stored, self.options.get("check_indices", False))
+            self._source = _compiler().restore(self.stored, self.options.check_indices)
         return self._source
 
     def build(self, graph: Any, body: str) -> Executable:
         if self._build is None:
-            from ..support.options import Options
-
-            self._build = _compiler().builder(Options(**self.options, threads=self.threads), self.name, self.pool)
+            self._build = _compiler().builder(self.options, self.name, self.pool)
         return self._build(graph, body)
 
     def store(self) -> StoredSource:

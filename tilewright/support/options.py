@@ -7,12 +7,13 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypedDict
 
-from .errors import UsageError
+from .errors import PackageError, UsageError
 from .limits import free_memory, usable_cores
+from .option_info import Effect, Flag, OptionInfo, check, number_of_bytes, option, parse_size, shapes, traces
 
 PRECISIONS = ("f32", "bf16", "f16", "auto")
 
@@ -45,15 +46,6 @@ def _count(text: str) -> int:
     if number > MOST:
         raise ValueError(f"must be at most {MOST}")
     return number
-
-
-def parse_size(text: str) -> int:
-    """Bytes from ``500M``, ``2G``, ``1048576``."""
-    scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
-    number = float(text[:-1] if scale > 1 else text)
-    if not 0 <= number < 1 << 50:
-        raise ValueError("must not be negative")
-    return int(number * scale)
 
 
 def _compile_mode(text: str) -> str:
@@ -165,13 +157,18 @@ def get(name: str) -> Any:
 # ---- options of one compilation ----
 
 
-def _option(default: Any, doc: str, **extra: Any) -> Any:
-    return field(default=default, metadata={"doc": doc, **extra})
+def _given_shapes(options: Options) -> dict[str, list]:
+    """The shapes that `inputs` gives, of arrays too."""
+    given: Mapping[str, Any] = options.inputs or {}
+    return {n: list(v if isinstance(v, (tuple, list)) else getattr(v, "shape", ())) for n, v in given.items()}
 
 
 @dataclass(frozen=True)
 class Options:
     """What a caller can choose for one compilation; the fields are the keyword arguments of `tilewright.compile`.
+
+    A field says everything about its option (`option_info.OptionInfo`): the command line, the key of the package cache
+    and what a saved model keeps follow from it.
 
     >>> Options(threads=2).threads
     2
@@ -182,59 +179,167 @@ class Options:
       hint: did you mean 'threads'?
     """
 
-    target: str = _option("cpu", "name of the target; `tilewright targets` lists them")
-    precision: str = _option(
+    target: str = option("cpu", "name of the target; `tilewright targets` lists them", effect=Effect.RESULT, kept=True)
+    precision: str = option(
         "f32",
         "what contractions multiply (sums are f32): f32, bf16, f16 weights, or auto, the fastest within `tolerance`",
+        effect=Effect.RESULT,
+        kept=True,
         choices=PRECISIONS,
     )
-    tolerance: float | None = _option(
-        None, "with precision auto: the largest error it may cost, relative to the largest value of the output"
+    tolerance: float | None = option(
+        None,
+        "with precision auto: the largest error it may cost, relative to the largest value of the output",
+        effect=Effect.RESULT,
+        kept=True,
+        flag=Flag(metavar="1e-2"),
     )
-    threads: int | None = _option(None, "threads that run the model; None: TILEWRIGHT_THREADS, else all usable cores")
-    jobs: int | None = _option(
-        None, "most processes that compile kernels; None: TILEWRIGHT_JOBS, else one a usable core"
+    threads: int | None = option(
+        None,
+        "threads that run the model; None: TILEWRIGHT_THREADS, else all usable cores",
+        effect=Effect.RESULT,
+        kept=False,  # `tilewright.load` says how many
+        most=MOST,
+        counts=lambda options: options.thread_count,
     )
-    inputs: Mapping | None = _option(None, "shapes (or arrays) of inputs by name, for models with dynamic dimensions")
-    arena_limit: int | None = _option(None, "most bytes of working memory the model may need; more is an error")
-    specializations: int | None = _option(
+    jobs: int | None = option(
+        None,
+        "most processes that compile kernels; None: TILEWRIGHT_JOBS, else one a usable core",
+        effect=Effect.WORK,
+        kept=False,  # a matter of the machine that compiles
+        most=MOST,
+    )
+    inputs: Mapping | None = option(
+        None,
+        "shapes (or arrays) of inputs by name, for models with dynamic dimensions",
+        effect=Effect.RESULT,
+        kept=False,  # the inputs in the file have these shapes
+        flag=Flag(
+            "shape",
+            "NAME=1x3x8x8",
+            "Shape of an input with dynamic dimensions; repeat for more.",
+            repeat=True,
+            parse=shapes,
+        ),
+        counts=_given_shapes,
+    )
+    arena_limit: int | None = option(
+        None,
+        "most bytes of working memory the model may need; more is an error",
+        effect=Effect.RESULT,
+        kept=True,
+        flag=Flag(
+            metavar="128K",
+            help="Most bytes of working memory the model may need; more is an error. K, M and G are understood.",
+            parse=number_of_bytes,
+        ),
+    )
+    specializations: int | None = option(
         None,
         "programs kept for each stage of a model with open shapes, one for each combination of shapes; "
         "None: 16 to 64, by their memory",
+        effect=Effect.WORK,
+        kept=True,
     )
-    operators: int | None = _option(
-        None, "most operators that a model may become, with its functions inlined and its loops unrolled; None: 100000"
+    operators: int | None = option(
+        None,
+        "most operators that a model may become, with its functions inlined and its loops unrolled; None: 100000",
+        effect=Effect.WORK,
+        kept=True,
     )
-    deadline: float | None = _option(
-        None, "seconds a compilation may take, or making a new part of a model with open shapes; None: 7200"
+    deadline: float | None = option(
+        None,
+        "seconds a compilation may take, or making a new part of a model with open shapes; None: 7200",
+        effect=Effect.WORK,
+        kept=True,
+        flag=Flag(metavar="SECONDS"),
     )
-    winograd: bool = _option(
-        True, "3x3 convolutions by Winograd's method where it is faster; costs about 1e-6 of the largest result each"
+    winograd: bool = option(
+        True,
+        "3x3 convolutions by Winograd's method where it is faster; costs about 1e-6 of the largest result each",
+        effect=Effect.RESULT,
+        kept=True,
+        flag=Flag(help="3x3 convolutions by the direct method only."),
     )
-    stream: bool = _option(True, "on small targets run layers row by row where that lowers the working memory")
-    verify: bool = _option(False, "check every kernel against its reference after compiling")
-    cache: bool = _option(True, "use the caches of kernels and of packages on disk")
-    tuned: bool = _option(True, "use schedules that `tilewright tune` found, from the tuning database")
-    schedules: Mapping | None = _option(
-        None, "traces (text) by the name of a kernel, or by how its name begins: what is scheduled so, not by the rules"
+    stream: bool = option(
+        True,
+        "on small targets run layers row by row where that lowers the working memory",
+        effect=Effect.RESULT,
+        kept=True,
+        flag=Flag(help="Small targets: run no layers row by row, whatever memory that would save."),
     )
-    check_indices: bool = _option(
+    verify: bool = option(
+        False, "check every kernel against its reference after compiling", effect=Effect.LOOK, kept=True
+    )
+    cache: bool = option(
+        True,
+        "use the caches of kernels and of packages on disk",
+        effect=Effect.WORK,
+        kept=True,
+        flag=Flag(help="Compile every kernel anew."),
+    )
+    tuned: bool = option(
+        True,
+        "use schedules that `tilewright tune` found, from the tuning database",
+        effect=Effect.RESULT,
+        kept=True,
+        flag=Flag(help="Use default schedules, not those that `tune` found."),
+    )
+    schedules: Mapping | None = option(
+        None,
+        "traces (text) by the name of a kernel, or by how its name begins: what is scheduled so, not by the rules",
+        effect=Effect.RESULT,
+        kept=False,  # a model with open shapes has no kernels yet that it could name
+        flag=Flag(
+            "schedule",
+            "KERNEL=FILE",
+            "Schedule a kernel, or all whose names begin so, by this trace.",
+            repeat=True,
+            parse=traces,
+        ),
+        counts=lambda options: dict(options.schedules or {}),
+    )
+    check_indices: bool = option(
         False,
         "a gather's or scatter's index out of range ends the run in an InputError; False: it is clamped",
+        effect=Effect.RESULT,
+        kept=True,
     )
-    print_after: tuple[str, ...] = _option(
+    print_after: tuple[str, ...] = option(
         (),
         "stages, or passes (simplify/fold), after which the IR is printed to stderr; 'all' for every stage",
+        effect=Effect.LOOK,
+        kept=False,
+        flag=Flag(
+            metavar="STAGE|STAGE/PASS|all",
+            help="Stages, or passes (simplify/fold), after which the IR is printed to stderr; 'all' for every stage. "
+            "May be repeated.",
+            repeat=True,
+        ),
     )
-    stop_after: str | None = _option(None, "stage after which the compilation ends")
-    dump: str | None = _option(None, "folder that gets one numbered file of IR a stage")
-    time: bool = _option(False, "print the time of every stage, and of each of its passes, to stderr")
+    stop_after: str | None = option(
+        None,
+        "stage after which the compilation ends",
+        effect=Effect.LOOK,
+        kept=False,
+        flag=Flag(metavar="STAGE", help="Stop after this stage and print its IR instead of going on."),
+    )
+    dump: str | os.PathLike | None = option(  # noqa: RUF009  # makes a field, like the others
+        None,
+        "folder that gets one numbered file of IR a stage",
+        effect=Effect.LOOK,
+        kept=False,
+        flag=Flag(metavar="DIR", parse=lambda _, text: str(Path(text))),
+    )
+    time: bool = option(
+        False, "print the time of every stage, and of each of its passes, to stderr", effect=Effect.LOOK, kept=False
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.print_after, str):
             object.__setattr__(self, "print_after", (self.print_after,))
         for f in fields(self):
-            _check(f.name, getattr(self, f.name), f.type, f.metadata)
+            check(f, getattr(self, f.name))
         if (self.precision == "auto") != (self.tolerance is not None):
             given = f"precision {self.precision!r}" + ("" if self.tolerance is None else " takes no tolerance")
             raise UsageError(
@@ -242,16 +347,52 @@ class Options:
                 hint="give precision='auto' and a tolerance such as 1e-2, or another precision and none",
             )
 
-    @staticmethod
-    def of(**chosen: Any) -> Options:
+    @classmethod
+    def of(cls, **chosen: Any) -> Options:
         """Options from keyword arguments; UsageError names an unknown one and the nearest known."""
-        known = [f.name for f in fields(Options)]
+        known = [f.name for f in fields(cls)]
         for name in chosen:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(known)}"
                 raise UsageError(f"unknown option {name!r}", hint=hint)
-        return Options(**chosen)
+        return cls(**chosen)
+
+    @classmethod
+    def restore(cls, kept: Mapping[str, Any]) -> Options:
+        """Options from what `kept` gave to a file; what an older file lacks has its default. PackageError for an option
+        that this version does not know, or a value that cannot be.
+
+        >>> Options.restore(Options(winograd=False).kept()).winograd
+        False
+        """
+        try:
+            return cls.of(**kept)
+        except UsageError as e:
+            raise PackageError(
+                f"the model was saved with options of another version: {e.message}",
+                stage="load",
+                hint="compile the model again with this version",
+            ) from None
+
+    def kept(self) -> dict[str, Any]:
+        """What the file of a model with open shapes keeps, by name: what the programs that it makes after loading are
+        made with. JSON can hold it."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if OptionInfo.of(f).kept}
+
+    def key(self) -> dict[str, Any]:
+        """What decides the result of a compilation, by name, for the key of the package cache."""
+        found = {}
+        for f in fields(self):
+            info = OptionInfo.of(f)
+            if info.effect is Effect.RESULT:
+                found[f.name] = info.counts(self) if info.counts is not None else getattr(self, f.name)
+        return found
+
+    @property
+    def looks(self) -> bool:
+        """Whether the stages are wanted for themselves, so that they have to run."""
+        return any(getattr(self, f.name) for f in fields(self) if OptionInfo.of(f).effect is Effect.LOOK)
 
     @property
     def thread_count(self) -> int:
@@ -264,7 +405,7 @@ class Options:
 
 class OptionsDict(TypedDict, total=False):
     """The fields of `Options` as keyword arguments, for editors and type checkers; `stop_after` stands apart, because
-    it decides what `tilewright.compile` returns."""
+    it decides what `tilewright.compile` returns. A test compares the two."""
 
     target: str
     precision: str
@@ -286,36 +427,3 @@ class OptionsDict(TypedDict, total=False):
     print_after: tuple[str, ...] | list[str] | str
     dump: str | os.PathLike | None
     time: bool
-
-
-_KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
-    "str": (str, "a string"),
-    "str | None": (str, "a string or None"),
-    "bool": (bool, "True or False"),
-    "Mapping | None": (Mapping, "a dict or None"),
-    "tuple[str, ...]": ((tuple, list), "a list of stage names"),
-}
-
-
-def _check(name: str, value: Any, annotation: Any, metadata: Any) -> None:
-    if value is None and "None" in annotation:
-        return
-    if annotation == "int | None":
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UsageError(f"option {name!r} must be an integer of at least 1 or None, not {value!r}")
-        if name in ("threads", "jobs") and value > MOST:
-            raise UsageError(f"option {name!r} is {value}, it must be at most {MOST}")
-        return
-    if annotation == "float | None":
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-            raise UsageError(f"option {name!r} must be a positive number or None, not {value!r}")
-        return
-    if name == "dump" and isinstance(value, os.PathLike):
-        return
-    kind, words = _KINDS[annotation]
-    if not isinstance(value, kind):
-        raise UsageError(f"option {name!r} must be {words}, not {value!r}")
-    choices = metadata.get("choices")
-    if choices and value not in choices:
-        known = ", ".join(choices)
-        raise UsageError(f"option {name!r} is {value!r}, which is not available", hint=f"choose from {known}")

@@ -1,0 +1,197 @@
+"""What an option of a compilation says of itself: the record in the metadata of every field of `Options`.
+
+The command line, the key of the package cache and what the file of a model with open shapes keeps are made from it
+(docs/add_an_option.md). Here too: which values an annotation allows, and how texts of the command line become values.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from .errors import UsageError
+
+
+class Effect(Enum):
+    """What an option does to a compilation, and so what it means for the package cache."""
+
+    RESULT = "decides what is compiled: it is part of the key"
+    LOOK = "asks to see or to check the stages: they run, nothing is taken from the cache"
+    WORK = "says how the compiler works: the result is the same"
+
+
+@dataclass(frozen=True)
+class Flag:
+    """How an option stands on the command line.
+
+    `name` is written without dashes in front; by default it is that of the field, with ``no-`` before it for a switch
+    that is on by default. `help` is what ``--help`` says, by default the option's `doc`. With `repeat` the flag may be
+    given several times. `parse` makes the value of the text (with `repeat`: of the list of texts); it is called with
+    the flag and the text, and raises a UsageError that names the flag.
+    """
+
+    name: str = ""
+    metavar: str | None = None
+    help: str = ""
+    repeat: bool = False
+    parse: Callable[[str, Any], Any] | None = None
+
+
+@dataclass(frozen=True)
+class OptionInfo:
+    """Everything about an option but its name, type and default, which the field has.
+
+    `kept`: the file of a model with open shapes has it, for the programs that are made after loading. `choices`: the
+    values it may have. `most`: the largest. `counts`: from the `Options`, what the key of the cache holds in place of
+    the plain value.
+    """
+
+    doc: str
+    effect: Effect
+    kept: bool
+    flag: Flag
+    choices: tuple[str, ...] = ()
+    most: int | None = None
+    counts: Callable[[Any], Any] | None = None
+
+    @staticmethod
+    def of(f: Field[Any]) -> OptionInfo:
+        """What a field of `Options` says."""
+        return f.metadata["option"]
+
+
+def option(
+    default: Any,
+    doc: str,
+    *,
+    effect: Effect,
+    kept: bool,
+    flag: Flag | None = None,
+    choices: tuple[str, ...] = (),
+    most: int | None = None,
+    counts: Callable[[Any], Any] | None = None,
+) -> Any:
+    """A field of `Options`; the arguments are those of `OptionInfo`."""
+    info = OptionInfo(doc, effect, kept, flag or Flag(), choices, most, counts)
+    return field(default=default, metadata={"option": info})
+
+
+# ---- values --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The values that an annotation allows beside None, in `words` for errors, and as what the command line reads the
+    `text` of one."""
+
+    accepts: Callable[[Any], bool]
+    words: str
+    text: type = str
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+#: by the annotation of the field
+KINDS: dict[str, Kind] = {
+    "str": Kind(lambda v: isinstance(v, str), "a string"),
+    "str | None": Kind(lambda v: isinstance(v, str), "a string or None"),
+    "str | os.PathLike | None": Kind(lambda v: isinstance(v, (str, os.PathLike)), "a path or None"),
+    "bool": Kind(lambda v: isinstance(v, bool), "True or False", bool),
+    "int | None": Kind(_whole, "an integer of at least 1 or None", int),
+    "float | None": Kind(_positive, "a positive number or None", float),
+    "Mapping | None": Kind(lambda v: isinstance(v, Mapping), "a dict or None"),
+    "tuple[str, ...]": Kind(lambda v: isinstance(v, (tuple, list)), "a list of stage names"),
+}
+
+
+def check(f: Field[Any], value: Any) -> None:
+    """UsageError if an option cannot have this value."""
+    info, annotation = OptionInfo.of(f), str(f.type)
+    kind = KINDS[annotation]
+    if value is None and annotation.endswith("| None"):
+        return
+    if not kind.accepts(value):
+        raise UsageError(f"option {f.name!r} must be {kind.words}, not {value!r}")
+    if info.most is not None and value > info.most:
+        raise UsageError(f"option {f.name!r} is {value}, it must be at most {info.most}")
+    if info.choices and value not in info.choices:
+        hint = f"choose from {', '.join(info.choices)}"
+        raise UsageError(f"option {f.name!r} is {value!r}, which is not available", hint=hint)
+
+
+# ---- texts of the command line -------------------------------------------------------------------------------------
+
+
+def parse_size(text: str) -> int:
+    """Bytes from ``500M``, ``2G``, ``1048576``; ValueError for what is none."""
+    scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
+    number = float(text[:-1] if scale > 1 else text)
+    if not 0 <= number < 1 << 50:
+        raise ValueError("must not be negative")
+    return int(number * scale)
+
+
+def number_of_bytes(flag: str, text: str) -> int:
+    """
+    >>> number_of_bytes("--arena-limit", "128K")
+    131072
+    """
+    try:
+        return parse_size(text)
+    except ValueError as e:
+        raise UsageError(f"{flag} {text!r} is not a number of bytes: {e}", stage="command line") from None
+
+
+def shapes(flag: str, texts: list[str]) -> dict[str, tuple[int, ...]]:
+    """Shapes by name; UsageError for an input that has two.
+
+    >>> shapes("--shape", ["image=1x3x8x8", "scale="])
+    {'image': (1, 3, 8, 8), 'scale': ()}
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, shape = _shape(flag, text)
+        if found.setdefault(name, shape) != shape:
+            both = " and ".join("x".join(map(str, s)) for s in (found[name], shape))
+            raise UsageError(
+                f"{flag} gives input {name!r} two shapes, {both}",
+                stage="command line",
+                hint=f"a program has one; without {flag} the model is compiled for every size that it is called with",
+            )
+    return found
+
+
+def _shape(flag: str, text: str) -> tuple[str, tuple[int, ...]]:
+    name, equals, dims = text.rpartition("=")
+    sizes = dims.split("x") if dims else []
+    if not (equals and name) or not all(d.isdecimal() for d in sizes):
+        raise UsageError(
+            f"{flag} {text!r} is not NAME=1x3x224x224",
+            stage="command line",
+            hint=f"every dimension needs a size; without {flag}, sizes that the model leaves open stay open",
+        )
+    return name, tuple(int(d) for d in sizes)
+
+
+def traces(flag: str, texts: list[str]) -> dict[str, str]:
+    """Traces by kernel from ``KERNEL=FILE``; UsageError for a file that cannot be read."""
+    found = {}
+    for text in texts:
+        name, equals, file = text.partition("=")
+        if not (name and equals and file):
+            raise UsageError(f"{flag} {text!r} is not KERNEL=FILE", stage="command line")
+        try:
+            found[name] = Path(file).read_text()
+        except (OSError, UnicodeDecodeError) as e:
+            raise UsageError(f"cannot read the trace {file!r}: {e}", stage="command line") from None
+    return found
