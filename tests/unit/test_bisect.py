@@ -156,7 +156,7 @@ def test_on_the_command_line(monkeypatch, tmp_path, capsys):
     err = capsys.readouterr().err
     assert "pass lower/lower#1 makes it wrong" in err and "saved: m-bisect/reproduce.py" in err
     assert (tmp_path / "m-bisect" / "reproduce.py").is_file()
-    for wrong in (["--verify"], ["--stop-after", "fuse"], ["--dump", "x"]):
+    for wrong in (["--verify"], ["--stop-after", "fuse"], ["--dump", "x"], ["-o", str(file)]):
         assert main(["bisect", str(file), *wrong]) == 2
 
 

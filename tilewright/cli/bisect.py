@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,6 +57,7 @@ def bisect(
     if model.endswith(".tw"):
         raise UsageError("bisect needs the model: a package holds compiled code only", stage="command line")
     folder = output or Path(f"{Path(model).stem}-bisect")
+    _check_folder(folder)
     given = data.read_npz(input) if input else None
     chosen = {**options, "time": False}
     found = search(model, given, rtol=rtol, seed=seed, folder=folder, **chosen)
@@ -78,3 +80,10 @@ def bisect(
         )
     said = "" if found.error is None else f": the largest error of an output is {found.error:.1e}"
     note(f"nothing is wrong{said}")
+
+
+def _check_folder(folder: Path) -> None:
+    """UsageError if the reproducer cannot be written there: asked before minutes are spent on finding it."""
+    there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise UsageError(f"cannot write into {str(folder)!r}", stage="command line", hint="give a folder with --output")
