@@ -180,6 +180,19 @@ def test_verbose_shows_the_log(tmp_path, capsys):
         assert capsys.readouterr().err.count("specialized for x f32[3]") == said
 
 
+def test_the_log_has_one_level(tmp_path, capsys, monkeypatch):
+    """Of the environment; -v and -q know better."""
+    (tmp_path / "graph.mlir").write_text(DOUBLED)
+    given = ["compile", str(tmp_path / "graph.mlir"), "--stop-after", "simplify"]
+    for level, more, said in (("debug", [], 1), ("debug", ["-v"], 1), ("debug", ["-q"], 0), ("info", [], 0)):
+        monkeypatch.setenv("TILEWRIGHT_LOG", level)
+        assert main([*given, *more]) == 0
+        assert capsys.readouterr().err.count("simplify/match-softmax: ") == said
+    monkeypatch.setenv("TILEWRIGHT_LOG", "loud")
+    assert main(given) == 2
+    assert "must be one of debug, info, warning, error" in capsys.readouterr().err
+
+
 def test_doctor_finds_this_installation_sound(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     assert main(["doctor"]) == 0

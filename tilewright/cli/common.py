@@ -17,12 +17,12 @@ import typer
 from ..support import progress
 from ..support.errors import TilewrightError, UsageError, printable
 from ..support.option_info import KINDS, OptionInfo
-from ..support.options import Options
+from ..support.options import Options, get
 
 _debug = False
 #: 1 with --verbose, -1 with --quiet
 _loudness = 0
-#: with --verbose: what shows the package's log on stderr
+#: with --verbose or TILEWRIGHT_LOG: what shows the package's log on stderr
 _handler: list[logging.Handler] = []
 logger = logging.getLogger("tilewright")
 #: options of a compilation that the command line has, in the order of `_compile_options`
@@ -47,10 +47,22 @@ def set_loudness(verbose: bool, quiet: bool) -> None:
         raise UsageError("--verbose and --quiet do not go together", stage="command line")
     _loudness = 1 if verbose else -1 if quiet else _loudness
     progress.allowed = _loudness >= 0
-    if verbose and not _handler:
+    _show_log()
+
+
+def _show_log() -> None:
+    """The package's log on stderr: from TILEWRIGHT_LOG on, from INFO on with -v, and no more than warnings with -q."""
+    asked = get("TILEWRIGHT_LOG")
+    if _loudness > 0:
+        level = min(asked or logging.INFO, logging.INFO)
+    elif asked is not None:
+        level = max(asked, logging.WARNING) if _loudness < 0 else asked
+    else:
+        return
+    if not _handler:
         _handler.append(logging.StreamHandler(sys.stderr))
         logger.addHandler(_handler[0])
-        logger.setLevel(logging.INFO)
+    logger.setLevel(level)
 
 
 def begin() -> None:

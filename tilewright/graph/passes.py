@@ -22,6 +22,7 @@ import dataclasses
 import importlib
 import importlib.util
 import inspect
+import logging
 import pkgutil
 import time
 import typing
@@ -34,6 +35,8 @@ from ..ir.context import context, run_passes
 from ..ir.graph import Graph
 from ..support.budget import check_time
 from ..support.errors import CompileError, TilewrightError, UsageError
+
+log = logging.getLogger("tilewright")
 
 #: what a pass did: a few counts by name, for logs and tests
 PassReport = dict[str, int]
@@ -276,6 +279,9 @@ def run_pipeline(
                 report = p.run(graph) or {}
             if verify:
                 graph.verify(stage=name)
+        if log.isEnabledFor(logging.DEBUG):
+            did = ", ".join(f"{count} {what}" for what, count in report.items() if count) or "nothing to tell"
+            log.debug("%s: %s", f"{stage}/{name}" if stage else name, did)
         reports.append((name, report))
         if after is not None:
             after(p, time.perf_counter() - begin)

@@ -54,6 +54,16 @@ def _compile_mode(text: str) -> str:
     return text
 
 
+#: how much the logger "tilewright" tells: what each pass did, what is out of the ordinary (-v), what may be wrong
+LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+def _log_level(text: str) -> int:
+    if text not in LOG_LEVELS:
+        raise ValueError(f"must be one of {', '.join(LOG_LEVELS)}")
+    return LOG_LEVELS[text]
+
+
 def _switch(text: str) -> bool:
     if text not in ("0", "1"):
         raise ValueError("must be 0 or 1")
@@ -130,6 +140,12 @@ ENVIRONMENT = {
         ),
         Variable(
             "TILEWRIGHT_PROGRESS", _switch, lambda: True, "0: no line on the terminal while a long compilation works"
+        ),
+        Variable(
+            "TILEWRIGHT_LOG",
+            _log_level,
+            lambda: None,
+            "log of the commands on stderr: debug (what each pass did), info (as -v), warning or error",
         ),
         Variable(
             "TILEWRIGHT_MACHINE",
