@@ -145,7 +145,7 @@ def begins(operand, result):
     return where == (result.space, result.index, result.offset) and operand.nbytes >= result.nbytes
 
 
-def run_symbolically(values, steps, outputs, plan):
+def run_symbolically(values, steps, outputs, plan, states=None):
     """Execute a plan on memory whose every byte remembers which value's byte it holds; assert all reads find theirs.
 
     Permitted in-place results are written after all reads, byte by byte over the operand; every other result is written
@@ -195,9 +195,12 @@ def run_symbolically(values, steps, outputs, plan):
     for source, target in plan.copies:
         for i in range(source.nbytes):
             memory[target.space, target.index, i] = memory[source.space, source.index, source.offset + i]
+    homes = {o: ("next" if s in plan.swapped else "state", s) for o, s in (states or {}).items()}
+    plain = [o for o in range(len(outputs)) if o not in homes]
+    homes.update({o: ("output", i) for i, o in enumerate(plain)})
     for index, v in enumerate(outputs):
         for i, (_, tag) in enumerate(cells(v)):
-            assert memory["output", index, i] == tag
+            assert memory[(*homes[index], i)] == tag
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -218,3 +221,61 @@ def test_close_to_the_bound_on_random_programs():
         plan = plan_memory(*random_program(random.Random(seed)))
         total, bound = total + plan.arena_size, bound + plan.bound
     assert total <= 1.05 * bound
+
+
+# ---- states ----
+
+
+def test_a_state_is_written_in_place_when_its_old_value_is_done():
+    values = [Value(64, home=("state", 0)), Value(64), Value(64)]
+    steps = [Step((0,), (1,)), Step((1,), (2,))]
+    plan = plan_memory(values, steps, [2], states={0: 0})
+    assert plan.refs[2] == plan.refs[0] == BufferRef("state", 0, 0, 64) and not plan.copies and not plan.swapped
+
+
+def test_a_state_is_written_in_place_by_a_kernel_that_may():
+    values = [Value(64, home=("state", 0)), Value(64)]
+    for inplace, space in ((((0, 0),), "state"), ((), "next")):
+        plan = plan_memory(values, [Step((0,), (1,), inplace)], [1], states={0: 0})
+        assert plan.refs[1] == BufferRef(space, 0, 0, 64) and not plan.copies
+        assert plan.swapped == (set() if inplace else {0})
+
+
+def test_a_state_whose_old_value_is_read_later_has_two_buffers():
+    values = [Value(64, home=("state", 0)), Value(64), Value(64)]
+    plan = plan_memory(values, [Step((0,), (1,), ((0, 0),)), Step((0, 1), (2,))], [1, 2], states={0: 0})
+    assert plan.refs[1].space == "next" and plan.refs[2] == BufferRef("output", 0, 0, 64) and plan.swapped == {0}
+
+
+def test_a_chain_of_results_in_place_is_in_the_state_too():
+    values = [Value(64, home=("state", 0)), *[Value(64)] * 3]
+    steps = [Step((i,), (i + 1,), ((0, 0),)) for i in range(3)]
+    plan = plan_memory(values, steps, [3], states={0: 0})
+    assert {r.space for r in plan.refs} == {"state"} and plan.arena_size == 0 and not plan.swapped
+
+
+def test_nothing_else_takes_the_place_of_a_state():
+    values = [Value(64, home=("state", 0)), Value(64), Value(64), Value(64)]
+    steps = [Step((0,), (1,), ((0, 0),)), Step((1,), (2,)), Step((2,), (3,))]
+    plan = plan_memory(values, steps, [3, 0], states={1: 0})
+    assert plan.refs[1].space == "arena" and not plan.copies and not plan.swapped
+
+
+def random_states(rng: random.Random):
+    """A random program whose first input is a state, and one of whose results of that size is its next value."""
+    values, steps, outputs = random_program(rng)
+    values[0] = Value(values[0].nbytes, home=("state", 0))
+    values[1] = Value(values[1].nbytes, home=("state", 1))
+    given = {}
+    for state in range(2):
+        fits = [v for v in range(len(values)) if values[v].nbytes == values[state].nbytes]
+        given[len(outputs)] = state
+        outputs = [*outputs, rng.choice(fits)]
+    return values, steps, outputs, given
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_random_programs_with_states(seed):
+    values, steps, outputs, states = random_states(random.Random(seed))
+    plan = plan_memory(values, steps, outputs, states=states)
+    run_symbolically(values, steps, outputs, plan, states)

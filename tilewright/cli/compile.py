@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from ..support.dtypes import NUMPY
 from ..support.errors import UsageError, printable
 from . import data
 from .app import app
@@ -190,7 +191,8 @@ def run(
 ) -> None:
     """Run a model or a package, and check what comes out.
 
-    Without --input, floats are normal random numbers, integers and booleans 0 or 1. A package is native code that runs
+    Without --input, floats are normal random numbers, integers and booleans 0 or 1. States (--state) are zeros before
+    the first run and go from each to the next; the outputs are those of the last. A package is native code that runs
     with your rights: run only those that come from where you trust.
 
     \b
@@ -198,6 +200,7 @@ def run(
       tilewright run model.tw --input in.npz --output out.npz
       tilewright run model.tw --input in.npz --check expected.npz --rtol 1e-4
       tilewright run model.onnx --threads 2 --repeat 20
+      tilewright run decoder.onnx --state past_key=present_key --repeat 20
     """
     if options["stop_after"] is not None and (output, check, repeat, emulate) != (None, None, 1, False):
         raise UsageError("--stop-after leaves nothing to run", stage="command line")
@@ -205,7 +208,7 @@ def run(
         raise UsageError("--repeat has no meaning with --emulate: a simulated run has no times", stage="command line")
     check_writable(output, "the outputs", [".npz"], [model, input, check])
     given = data.read_npz(input) if input else None
-    wanted = check_source(model, check, options, given)
+    wanted = check_source(model, check, options, given, repeat)
     executable = obtain(model, options, sha256)
     if options["stop_after"] is not None:
         emit_ir(executable, None)
@@ -259,9 +262,14 @@ def show_emulated(emulated: Any) -> None:
 
 
 def check_source(
-    model: str, check: str | None, options: dict[str, Any], given: dict[str, np.ndarray] | None = None
+    model: str,
+    check: str | None,
+    options: dict[str, Any],
+    given: dict[str, np.ndarray] | None = None,
+    runs: int = 1,
 ) -> Callable | None:
-    """How to get the expected outputs from the inputs; None without --check. Files are read before compiling."""
+    """How to get the expected outputs of the last of so many runs from the inputs; None without --check. Files are read
+    before compiling."""
     if check is None:
         return None
     if check != "reference":
@@ -282,7 +290,17 @@ def check_source(
     if given is not None and not options["inputs"]:
         quiet["inputs"] = {name: array.shape for name, array in given.items()}
     graph: Any = tw.compile(model, **quiet)
-    return lambda inputs: interpret(graph, inputs)
+    states: dict[str, str] = options["states"] or {}
+
+    def expected_of(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Without states all runs give the same; with them every run begins with what the one before has left."""
+        known = {name: np.zeros(t.dims, NUMPY[t.dtype]) for name, t in graph.inputs() if name in states}
+        for _ in range(runs if states else 1):
+            outputs = interpret(graph, {**inputs, **known})
+            known = {name: outputs[following] for name, following in states.items()}
+        return {name: array for name, array in outputs.items() if name not in states.values()}
+
+    return expected_of
 
 
 def describe(results: dict[str, np.ndarray]) -> None:

@@ -4,6 +4,8 @@ plan."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from torch_mlir import ir
@@ -13,29 +15,45 @@ from ..ir.graph import Graph
 from ..ir.types import Type, type_of
 from ..program.order import best_order
 from ..program.plan import Step, Value, plan_memory
-from ..program.program import ALIGN, COPY, BufferRef, Call, Program, TensorInfo
+from ..program.program import ALIGN, COPY, BufferRef, Call, Program, StateInfo, TensorInfo
 from ..schedule.nest import Pack
 from ..support.errors import CompileError
 from ..support.huge_pages import Pool, release_pages
 from ..tensor.analysis import VIEWS
+from .states import find_states
 
 
 def build_program(
-    graph: Graph, kernels: dict[str, KernelInfo], *, align: int = ALIGN, minimize: bool = False, consume: bool = False
+    graph: Graph,
+    kernels: dict[str, KernelInfo],
+    *,
+    align: int = ALIGN,
+    minimize: bool = False,
+    consume: bool = False,
+    states: Mapping[str, str] | None = None,
 ) -> tuple[Program, list[np.ndarray]]:
     """The program of a fused graph, and its constants as arrays in the order of ``program.constants``.
 
     Buffers of the arena lie at multiples of `align`; with `minimize` the kernels are called in the order that needs the
     smallest arena, in which their scratch memory lies too. With `consume` the graph's constants go as they are packed:
-    the graph cannot be used afterwards.
+    the graph cannot be used afterwards. `states`: inputs that live between runs -> the outputs that follow them.
     """
-    return _Builder(graph, kernels, align, minimize, consume).run()
+    return _Builder(graph, kernels, align, minimize, consume, states).run()
 
 
 class _Builder:
-    def __init__(self, graph: Graph, kernels: dict[str, KernelInfo], align: int, minimize: bool, consume: bool) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        kernels: dict[str, KernelInfo],
+        align: int,
+        minimize: bool,
+        consume: bool,
+        states: Mapping[str, str] | None,
+    ) -> None:
         self.graph, self.kernels, self.align, self.minimize = graph, kernels, align, minimize
         self.uses: dict[str, int] | None = self.count_uses() if consume else None
+        self.signature = _Signature.of(graph, states)
         self.values: list[Value] = []
         self.pool = Pool()
         self.ids: dict[ir.Value, int] = {}
@@ -45,9 +63,11 @@ class _Builder:
         self.calls: list[tuple[str, list[int], list[int], tuple[str, ...]]] = []
 
     def run(self) -> tuple[Program, list[np.ndarray]]:
-        inputs, outputs = self.graph.inputs(), self.graph.outputs()
-        for i, (argument, (_, t)) in enumerate(zip(self.graph.block.arguments, inputs, strict=True)):
-            self.ids[argument] = self.value(Value(t.nbytes, home=("input", i)))
+        signature = self.signature
+        for argument, home, (_, t) in zip(
+            self.graph.block.arguments, signature.homes, self.graph.inputs(), strict=True
+        ):
+            self.ids[argument] = self.value(Value(t.nbytes, home=home))
         returned: list[int] = []
         for op in self.graph.operations():
             if op.name == "func.call":
@@ -63,18 +83,19 @@ class _Builder:
             order = best_order(self.values, steps, returned, self.align).steps
             self.calls, steps = [self.calls[i] for i in order], [steps[i] for i in order]
             self.scratch = [self.scratch[i] for i in order]
-        plan = plan_memory(self.values, steps, returned, self.align, tight=self.minimize)
+        plan = plan_memory(self.values, steps, returned, self.align, self.minimize, signature.following)
         calls = [self.place(c, plan.refs, s) for c, s in zip(self.calls, self.scratch, strict=True)]
         calls += [Call(COPY, pair, (1,)) for pair in plan.copies]
         scratch = 0 if self.minimize else max((self.kernels[c[0]].scratch for c in self.calls), default=0)
         program = Program(
-            tuple(_info(n, t) for n, t in inputs),
-            tuple(_info(n, t) for n, t in outputs),
+            signature.inputs,
+            signature.outputs,
             tuple(self.infos),
             tuple(calls),
             plan.arena_size,
             scratch,
             plan.bound,
+            tuple(StateInfo(t, o, i in plan.swapped) for i, (t, o) in enumerate(signature.states)),
         )
         return program, self.constants
 
@@ -174,6 +195,33 @@ class _Builder:
         kernel = self.kernels[symbol]
         writes_at = tuple(range(len(reads), len(args)))
         return Call(symbol, args, writes_at, names, kernel.parallel, own, kernel.pieces)
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """What the caller gives and gets, and the states, each with the name of the output that follows it. `homes`: where
+    each argument of @main lies; `following`: positions of outputs of @main that are a state's next value."""
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    states: tuple[tuple[TensorInfo, str], ...]
+    homes: tuple[tuple[str, int], ...]
+    following: dict[int, int]
+
+    @staticmethod
+    def of(graph: Graph, states: Mapping[str, str] | None) -> _Signature:
+        pairs = find_states(graph, states)
+        order = list(pairs)
+        inputs, outputs = ([_info(n, t) for n, t in infos] for infos in (graph.inputs(), graph.outputs()))
+        given = [i for i in range(len(inputs)) if i not in pairs]
+        following = {o: s for s, o in enumerate(pairs.values())}
+        return _Signature(
+            tuple(inputs[i] for i in given),
+            tuple(t for o, t in enumerate(outputs) if o not in following),
+            tuple((inputs[i], outputs[o].name) for i, o in pairs.items()),
+            tuple(("state", order.index(i)) if i in pairs else ("input", given.index(i)) for i in range(len(inputs))),
+            following,
+        )
 
 
 def _info(name: str, t: Type) -> TensorInfo:

@@ -20,7 +20,7 @@ from ..program.package import Package
 from ..runtime.executable import Executable
 from ..schedule.rules import all_ours
 from ..support.budget import check_time, limited
-from ..support.errors import ModelError, TilewrightError, UsageError
+from ..support.errors import ModelError, TilewrightError, UnsupportedError, UsageError
 from ..support.mapped_file import check as check_files
 from ..support.options import Options
 from ..support.progress import Progress
@@ -29,6 +29,7 @@ from . import given
 from .inside import Inside, Observer
 from .stages import stages
 from .state import Stage, State
+from .states import check_target
 
 
 @dataclass
@@ -74,6 +75,7 @@ def compile_state(
     the tuning database says. `observe` sees the graph after every pass, and after every stage up to `schedule`.
     """
     chosen = Options.of(**options)
+    check_target(chosen, find(chosen.target))
     if chosen.precision == "auto":
         from .auto_precision import compile_auto
 
@@ -110,6 +112,13 @@ def _run_stages(todo: Sequence[Stage], state: State, pipeline: Sequence[Stage]) 
         except TilewrightError as e:
             if stage.name != "import" or not e.run_time or chosen.stop_after is not None:
                 raise
+            if chosen.states:
+                raise UnsupportedError(
+                    f"states need fixed shapes, and those of this model are known at run time only: {e.message}",
+                    stage=stage.name,
+                    operator=e.operator,
+                    hint="give the shapes of its inputs: inputs={name: shape}, or --shape name=1x...",
+                ) from None
             from .specialization import compile_dynamic
 
             return compile_dynamic(state.source, chosen)

@@ -33,6 +33,7 @@ from ..tensor.share_padding import share_padding
 from .build_program import build_program
 from .compile_report import report
 from .state import Stage, State
+from .states import find_states
 
 #: level-2 passes of the stages "simplify" and "layout", in order
 SIMPLIFY = (
@@ -49,6 +50,7 @@ def import_source(state: State) -> None:
     lazy = state.options.stop_after is None  # then what is known at run time only is left to `dynamic`
     state.graph, state.name = load_source(state.source, state.options.inputs, lazy, state.options.check_indices)
     state.files = state.graph.constants.files
+    find_states(state.graph, state.options.states)  # what does not fit is said at once
 
 
 def _passes(state: State, pipeline: str) -> bool:
@@ -231,8 +233,14 @@ def _make(state: State, kernels: list[Kernel]) -> list[Kernel]:
 
 def make_package(state: State) -> None:
     d = state.description  # a machine with little memory says how its arena is aligned, and that order matters
-    align, minimize = d.arena_align, d.minimize_memory
-    program, constants = build_program(state.module, state.infos, align=align, minimize=minimize, consume=state.consume)
+    program, constants = build_program(
+        state.module,
+        state.infos,
+        align=d.arena_align,
+        minimize=d.minimize_memory,
+        consume=state.consume,
+        states=state.options.states,
+    )
     if state.options.arena_limit is not None:
         off = d.stream_rows and not state.options.stream
         check_limit(program, state.options.arena_limit, ["layers that run row by row (stream=True)"] if off else [])

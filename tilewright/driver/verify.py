@@ -35,6 +35,7 @@ from ..ir.graph import Graph
 from ..ir.types import FLOATS, type_of
 from ..program.package import Package
 from ..runtime.executable import Executable
+from ..support.dtypes import DTYPES, NUMPY
 from ..support.errors import CheckError, CompileError
 from ..support.numbers import count
 from ..tensor.analysis import VIEWS
@@ -50,6 +51,9 @@ KERNEL_TOLERANCE = {"f64": 1e-10, "f32": 1e-5, "f16": 2e-3, "bf16": 2e-2}
 MODEL_TOLERANCE = {"f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 1e-1}
 #: the same, where the user has asked for less than f32: how far errors grow depends on the model
 REDUCED_TOLERANCE = {"bf16": 0.5, "f16": 0.1}
+
+#: name and array of every output of a model, in order
+Outputs = list[tuple[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -80,21 +84,34 @@ def verify_kernels(
     the same model in f32. Takes memory for all
     intermediate results and a second copy of the weights.
     """
-    arrays = random_inputs([(i.name, i.shape, i.numpy_dtype) for i in executable.arguments], seed)
-    arguments = [arrays[i.name] for i in executable.arguments]
-    outputs = executable.run_all(tuple(arguments))
+    signature = [(name, t.dims, NUMPY[t.dtype]) for name, t in state.module.inputs()]
+    arrays = random_inputs(signature, seed)
+    arguments = [arrays[name] for name, _ in state.module.inputs()]
+    outputs = _run(state, executable, arrays)
     probe, kept = _probe(state, executable.threads, arguments)
     kernel_error = _check_calls(probe, arguments, kept)
-    _check_plan(probe, kept, executable, outputs)
+    _check_plan(probe, kept, outputs)
     if not state.references:
         return Verified(len(kept), kernel_error, None)
-    model_error = _check_graphs(state, executable, arrays, outputs)
+    model_error = _check_graphs(state, arrays, outputs)
     against: list[KernelError] = []
     if state.options.precision != "f32":
         chosen = {n: getattr(state.options, n) for n in ("target", "threads", "jobs", "cache", "tuned")}
         other, _ = compile_state(state.references[0].clone(), precision="f32", winograd=False, **chosen)
         against = errors_against_f32(_named(probe, kept), call_results(other, arguments, executable.threads))
     return Verified(len(kept), kernel_error, model_error, tuple(against))
+
+
+def _run(state: State, executable: Executable, arrays: dict[str, np.ndarray]) -> Outputs:
+    """All outputs of the model, in order, the next values of states among them; the states are zeros afterwards."""
+    states = executable.states
+    for name in states:
+        states[name] = arrays[name]
+    results = iter(executable.run_all(tuple(arrays[i.name] for i in executable.arguments)))
+    following = {s.output: states[s.name].copy() for s in executable.package.program.states}
+    executable.reset()
+    names = [name for name, _ in state.module.outputs()]
+    return [(name, following[name] if name in following else next(results)) for name in names]
 
 
 def call_results(state: State, arguments: list[np.ndarray], threads: int) -> Results:
@@ -211,15 +228,15 @@ def _check_call(op: ir.Operation, symbol: str, function: Any, inputs: list[Any],
 # ---- 2: the memory plan --------------------------------------------------------------------------------------------
 
 
-def _check_plan(probe: Graph, kept: list[list[np.ndarray]], executable: Executable, outputs: list[np.ndarray]) -> None:
+def _check_plan(probe: Graph, kept: list[list[np.ndarray]], outputs: Outputs) -> None:
     """Outputs that kernels made must be the same numbers when buffers share memory."""
     flat = [a for results in kept for a in results]
     with use():
         returned = list(ir.DenseI64ArrayAttr(probe.main.attributes["tw.returned"]))
-    for info, output, position in zip(executable.results, outputs, returned, strict=True):
+    for (name, output), position in zip(outputs, returned, strict=True):
         if position >= 0 and output.tobytes() != flat[position].tobytes():
             raise CheckError(
-                f"output {info.name!r} is wrong, though every kernel is right: the memory plan or the order of calls",
+                f"output {name!r} is wrong, though every kernel is right: the memory plan or the order of calls",
                 stage="verify",
                 hint="this is a bug in Tilewright, please report it",
             )
@@ -228,9 +245,7 @@ def _check_plan(probe: Graph, kept: list[list[np.ndarray]], executable: Executab
 # ---- 3 and 4: level 2 ----------------------------------------------------------------------------------------------
 
 
-def _check_graphs(
-    state: State, executable: Executable, arrays: dict[str, np.ndarray], outputs: list[np.ndarray]
-) -> float:
+def _check_graphs(state: State, arrays: dict[str, np.ndarray], outputs: Outputs) -> float:
     first, last = state.references[0], state.references[-1]
     try:
         expected = interpret(first, arrays, float64=True)
@@ -238,19 +253,20 @@ def _check_graphs(
     except CompileError as e:
         raise CheckError(f"the model cannot be interpreted: {e.message}", stage="verify", operator=e.operator) from None
     worst = 0.0
-    for info, output in zip(executable.results, outputs, strict=True):
-        limit = MODEL_TOLERANCE.get(info.dtype, 0.0)
+    for name, output in outputs:
+        dtype = DTYPES[output.dtype]
+        limit = MODEL_TOLERANCE.get(dtype, 0.0)
         if limit:
             limit = max(limit, REDUCED_TOLERANCE.get(state.options.precision, 0.0))
-        error = largest_error(output, expected[info.name])
-        if info.dtype not in FLOATS and error > 0:  # decided by comparing floats: as the model's own precision does
-            error = min(error, largest_error(output, interpret(first, arrays)[info.name]))
+        error = largest_error(output, expected[name])
+        if dtype not in FLOATS and error > 0:  # decided by comparing floats: as the model's own precision does
+            error = min(error, largest_error(output, interpret(first, arrays)[name]))
         worst = max(worst, error)
         if error <= limit:
             continue
-        passes = largest_error(after[info.name], expected[info.name]) > limit
+        passes = largest_error(after[name], expected[name]) > limit
         raise CheckError(
-            f"output {info.name!r} is wrong: it differs by {error:.2e} of its largest value from its reference, "
+            f"output {name!r} is wrong: it differs by {error:.2e} of its largest value from its reference, "
             + ("and so does level 2 after its passes" if passes else "though every kernel does what its IR says"),
             stage="verify",
             hint="tilewright bisect finds the pass"

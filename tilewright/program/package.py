@@ -38,6 +38,8 @@ from .program import ALIGN, Program, align_up
 MAGIC = b"\x93TILEWR\n"
 #: raised whenever a package of the older kind can no longer be read
 FORMAT = 3
+#: of programs with states, which versions that know only FORMAT refuse by this number
+FORMAT_WITH_STATES = 4
 PAGE = 4096
 CHUNK = 16 << 20
 _HEAD = struct.Struct("<8sIIQQ")
@@ -118,7 +120,8 @@ def _write(package: Package, f: IO[bytes]) -> None:
     offset = f.tell()
     f.write(text)
     f.seek(0)
-    f.write(_HEAD.pack(MAGIC, FORMAT, zlib.crc32(text), offset, len(text)))
+    version = FORMAT_WITH_STATES if package.program.states else FORMAT
+    f.write(_HEAD.pack(MAGIC, version, zlib.crc32(text), offset, len(text)))
 
 
 def _weight_bytes(constants: Sequence[np.ndarray]) -> Iterator[memoryview | bytes]:
@@ -207,9 +210,10 @@ def _manifest(path: Path, data: memoryview) -> dict[str, Any]:
     magic, version, crc, offset, length = _HEAD.unpack_from(data)
     if magic != MAGIC:
         raise PackageError(f"{path} is not a Tilewright package", stage="load", hint="make one with tilewright compile")
-    if version != FORMAT:
+    if version not in (FORMAT, FORMAT_WITH_STATES):
         raise PackageError(
-            f"{path} has package format {version}, this Tilewright ({__version__}) reads format {FORMAT}",
+            f"{path} has package format {version}, this Tilewright ({__version__}) reads format {FORMAT}, "
+            f"and {FORMAT_WITH_STATES} with states",
             stage="load",
             hint="compile the model again with this version",
         )

@@ -13,7 +13,7 @@ whoever puts barriers between kernels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -23,8 +23,9 @@ from .program import ALIGN, BufferRef, align_up
 
 @dataclass(frozen=True)
 class Value:
-    """A value of `nbytes`. `home`: it lies in a buffer that is given, ("input", i) or ("constant", i). `view_of`: it is
-    the bytes from `offset` of another value (a reshape, or a part of a concatenation that is written in parts).
+    """A value of `nbytes`. `home`: it lies in a buffer that is given, ("input", i), ("constant", i) or ("state", i).
+    `view_of`: it is the bytes from `offset` of another value (a reshape, or a part of a concatenation that is written
+    in parts).
     """
 
     nbytes: int
@@ -48,13 +49,18 @@ class Step:
 @dataclass(frozen=True)
 class MemoryPlan:
     """The place of every value; `copies` are (from, to) pairs to do after the last step, for outputs that are an input,
-    a constant, a part of something or given twice. `bound`: the most bytes that live at one time.
+    a constant, a part of something or given twice. `bound`: the most bytes that live at one time. `swapped`: the states
+    whose next value cannot be written in place.
     """
 
     refs: tuple[BufferRef, ...]
     copies: tuple[tuple[BufferRef, BufferRef], ...]
     arena_size: int
     bound: int
+    swapped: frozenset[int] = frozenset()
+
+
+_NONE: Mapping[int, int] = {}
 
 
 class _Group:
@@ -77,13 +83,19 @@ class _Group:
 
 
 def plan_memory(
-    values: Sequence[Value], steps: Sequence[Step], outputs: Sequence[int], align: int = ALIGN, tight: bool = False
+    values: Sequence[Value],
+    steps: Sequence[Step],
+    outputs: Sequence[int],
+    align: int = ALIGN,
+    tight: bool = False,
+    states: Mapping[int, int] | None = None,
 ) -> MemoryPlan:
     """Place all values at multiples of `align`; `tight` searches longer for a smaller arena.
 
+    `states`: positions in `outputs` that are the next value of a state -> its number; the others are outputs 0, 1 ...
     ValueError if a step reads what nothing has written, or a view exceeds what it is a view of.
     """
-    storage = _Storage(values, steps, outputs)
+    storage = _Storage(values, steps, outputs, states or _NONE)
     places, group, copies, floating = storage.places, storage.group, storage.copies, storage.floating()
     bound = max(_live(floating, len(steps), align), default=0)
     size = _place(floating, align)
@@ -94,8 +106,8 @@ def plan_memory(
         g = group(v)
         space, index = g.home or ("arena", 0)
         refs.append(BufferRef(space, index, g.offset + offset, values[v].nbytes))
-    pairs = tuple((refs[v], BufferRef("output", i, 0, values[v].nbytes)) for v, i in copies)
-    return MemoryPlan(tuple(refs), pairs, size, bound)
+    pairs = tuple((refs[v], BufferRef(*home, 0, values[v].nbytes)) for v, home in copies)
+    return MemoryPlan(tuple(refs), pairs, size, bound, frozenset(storage.swapped))
 
 
 def live_profile(values: Sequence[Value], steps: Sequence[Step], outputs: Sequence[int], align: int) -> list[int]:
@@ -106,20 +118,58 @@ def live_profile(values: Sequence[Value], steps: Sequence[Step], outputs: Sequen
 class _Storage:
     """Which values share storage, and from when to when it is used."""
 
-    def __init__(self, values: Sequence[Value], steps: Sequence[Step], outputs: Sequence[int]) -> None:
+    def __init__(
+        self, values: Sequence[Value], steps: Sequence[Step], outputs: Sequence[int], states: Mapping[int, int] = _NONE
+    ) -> None:
+        self.values, self.steps = values, steps
         self.places = [_root(values, v) for v in range(len(values))]  # (value that owns the storage, byte offset)
         self.groups = {r: _Group(values[r].nbytes, values[r].home) for r, _ in self.places}
         self.owner = {r: r for r in self.groups}
         _lifetimes(values, steps, outputs, self.group)
         for number, step in enumerate(steps):
             _merge_inplace(number, step, values, self.places, self.groups, self.owner, set(outputs))
-        self.copies: list[tuple[int, int]] = []  # (value, output)
-        for index, value in enumerate(outputs):
+        self.copies: list[tuple[int, tuple[str, int]]] = []  # (value, where it has to be)
+        self.swapped: set[int] = set()
+        count = 0
+        for position, value in enumerate(outputs):
             g = self.group(value)
-            if g.home is None and self.places[value][1] == 0 and g.nbytes == values[value].nbytes:
-                g.home = ("output", index)
+            at_once = g.home is None and self.whole(value)
+            if position in states:
+                home = self.next_home(states[position], g, at_once)
             else:
-                self.copies.append((value, index))
+                home, count = ("output", count), count + 1
+            if at_once:
+                g.home = home
+            elif g.home != home:
+                self.copies.append((value, home))
+
+    def next_home(self, state: int, g: _Group, at_once: bool) -> tuple[str, int]:
+        """Where the next value of a state is written, which group `g` is (`at_once`), or is copied from in the end: in
+        place if nothing reads the old value then or later."""
+        h = next(x for x in self.groups.values() if x.home == ("state", state))
+        written = len(self.steps) if not at_once else g.first
+        if h is g or written is None or h.last < written or (h.last == written and self.replaces(written, g, h)):
+            return "state", state
+        self.swapped.add(state)
+        return "next", state
+
+    def replaces(self, number: int, g: _Group, h: _Group) -> bool:
+        """Whether the one result of a step in `g` may lie where its operands in `h` are; each is all of its group."""
+        if number == len(self.steps):
+            return False
+        step = self.steps[number]
+        written = [w for w, v in enumerate(step.writes) if self.group(v) is g]
+        whole = all(self.whole(step.writes[w]) for w in written)
+        reads = [r for r, v in enumerate(step.reads) if self.group(v) is h]
+        return (
+            len(written) == 1
+            and whole
+            and all((written[0], r) in step.inplace and self.whole(step.reads[r]) for r in reads)
+        )
+
+    def whole(self, value: int) -> bool:
+        """Whether a value is all of its storage."""
+        return self.places[value][1] == 0 and self.values[value].nbytes == self.group(value).nbytes
 
     def group(self, value: int) -> _Group:
         return self.groups[self.owner[self.places[value][0]]]
@@ -150,7 +200,7 @@ def _lifetimes(values: Sequence[Value], steps: Sequence[Step], outputs: Sequence
             g.touch(number)
         for value in step.writes:
             if group(value).home is not None:
-                raise ValueError(f"step {number} writes value {value}, which is an input or a constant")
+                raise ValueError(f"step {number} writes value {value}, which is an input, a constant or a state")
             group(value).touch(number)
     for value in outputs:
         g = group(value)

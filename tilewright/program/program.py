@@ -8,7 +8,9 @@
                                  BufferRef("output", 0, 0, 40)), writes=(2,), names=("/fc/MatMul",)),),
         arena_size=0, scratch_size=0)
 
-Buffers lie in four spaces: the caller's inputs and outputs, the constants, and one arena for all that is in between.
+Buffers lie in spaces: the caller's inputs and outputs, the constants, one arena for all that is in between, and the
+states, which live between runs. A state's next value is written in place, or to a second buffer (space "next"); the two
+buffers change places when the run is over.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import numpy as np
 from ..support.aligned import ALIGN as ALIGN
 from ..support.dtypes import NUMPY
 
-SPACES = ("input", "output", "constant", "arena")
+SPACES = ("input", "output", "constant", "arena", "state", "next")
 #: the symbol of a call that copies its first argument to its second
 COPY = "tw.copy"
 
@@ -55,6 +57,33 @@ class TensorInfo:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class StateInfo:
+    """A state: the tensor, named after the input of the model that reads it, and the output that is its next value.
+    `swapped`: it has two buffers, which change places after every run; else its next value is written in place.
+
+    >>> state = StateInfo(TensorInfo("past", (2, 3), "f32"), "present")
+    >>> str(state), state.nbytes
+    ('past: f32[2, 3] <- present, in place', 24)
+    """
+
+    tensor: TensorInfo
+    output: str
+    swapped: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.tensor.name
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its buffers."""
+        return self.tensor.nbytes * (2 if self.swapped else 1)
+
+    def __str__(self) -> str:
+        return f"{self.tensor} <- {self.output}, {'two buffers' if self.swapped else 'in place'}"
 
 
 @dataclass(frozen=True)
@@ -123,6 +152,7 @@ class Program:
     arena_size: int = 0
     scratch_size: int = 0
     arena_bound: int = 0
+    states: tuple[StateInfo, ...] = ()
 
     @property
     def symbols(self) -> list[str]:
@@ -139,6 +169,10 @@ class Program:
         sizes: dict[tuple[str, int], int] = {("arena", 0): self.arena_size}
         for space, infos in (("input", self.inputs), ("output", self.outputs), ("constant", self.constants)):
             sizes.update({(space, i): t.nbytes for i, t in enumerate(infos)})
+        for i, state in enumerate(self.states):
+            sizes["state", i] = state.tensor.nbytes
+            if state.swapped:
+                sizes["next", i] = state.tensor.nbytes
         for number, call in enumerate(self.calls):
             where = f"call {number} ({call.symbol})"
             if any(not 0 <= w < len(call.args) for w in call.writes):
@@ -149,11 +183,13 @@ class Program:
                 size = sizes.get((ref.space, ref.index))
                 if size is None or ref.offset < 0 or ref.nbytes < 0 or ref.offset + ref.nbytes > size:
                     raise ValueError(f"{where}: {ref} is outside of its buffer ({size} bytes)")
-                if written and ref.space in ("input", "constant"):
+                kept = ref.space == "state" and self.states[ref.index].swapped
+                if written and (kept or ref.space in ("input", "constant")):
                     raise ValueError(f"{where}: writes to {ref}")
 
     def __str__(self) -> str:
         lines = [f"inputs: {'; '.join(map(str, self.inputs))}", f"outputs: {'; '.join(map(str, self.outputs))}"]
+        lines += [f"state {state}" for state in self.states]
         lines.append(f"arena: {self.arena_size} bytes (no plan needs less than {self.arena_bound})")
         lines += [f"  {call}" for call in self.calls]
         return "\n".join(lines)
@@ -172,7 +208,10 @@ class Program:
         """The inverse of `to_json`, also after JSON text; KeyError, TypeError or ValueError if damaged."""
 
         def infos(key: str) -> tuple[TensorInfo, ...]:
-            return tuple(TensorInfo(t["name"], tuple(t["shape"]), t["dtype"]) for t in data[key])
+            return tuple(tensor(t) for t in data[key])
+
+        def tensor(t: dict[str, Any]) -> TensorInfo:
+            return TensorInfo(t["name"], tuple(t["shape"]), t["dtype"])
 
         calls = tuple(
             Call(
@@ -194,6 +233,7 @@ class Program:
             data["arena_size"],
             data["scratch_size"],
             data["arena_bound"],
+            tuple(StateInfo(tensor(s["tensor"]), s["output"], s["swapped"]) for s in data.get("states", ())),
         )
         program.check()
         return program

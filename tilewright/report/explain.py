@@ -26,9 +26,12 @@ def explain(package: Package, memory: Memory, threads: int) -> str:
     if report.get("precision", "f32") != "f32":
         lines.append(f"precision: {report['precision']}")
     lines += [f"input  {t}" for t in program.inputs] + [f"output {t}" for t in program.outputs]
+    lines += [f"state  {s}" for s in program.states]
     lines += _levels(report.get("levels", ()))
     lines += _kernels(package, {k.get("symbol"): k for k in report.get("kernels", ())})
     lines += ["", "memory"]
+    if program.states:
+        lines.append(f"  states   {size(memory.states)}")
     lines += [
         f"  weights  {size(memory.weights)}",
         f"  arena    {size(memory.arena)} (no plan needs less than {size(memory.arena_bound)})",
@@ -43,8 +46,8 @@ def explain(package: Package, memory: Memory, threads: int) -> str:
 
 
 def facts(package: Package, memory: Memory, threads: int) -> dict[str, Any]:
-    """What `explain` says, as JSON data: ``model target precision threads inputs outputs levels kernels calls memory
-    notes``. Bytes and seconds are numbers; `calls` are in the order of the program, `kernels` are by symbol."""
+    """What `explain` says, as JSON data: ``model target precision threads inputs outputs states levels kernels calls
+    memory notes``. Bytes and seconds are numbers; `calls` are in the order of the program, `kernels` are by symbol."""
     report, program = package.report, package.program
     codes = {symbol: len(code) for symbol, code in package.objects.items()}
     known = {str(k["symbol"]): k for k in report.get("kernels", ()) if "symbol" in k}
@@ -55,10 +58,13 @@ def facts(package: Package, memory: Memory, threads: int) -> dict[str, Any]:
         "threads": threads,
         "inputs": [_tensor(t) for t in program.inputs],
         "outputs": [_tensor(t) for t in program.outputs],
+        "states": [{**_tensor(s.tensor), "output": s.output, "in_place": not s.swapped} for s in program.states],
         "levels": list(report.get("levels", ())),
         "kernels": {s: {**known.get(s, {}), "code": codes.get(s, 0)} for s in program.symbols},
         "calls": [{"symbol": c.symbol, "names": list(c.names)} for c in program.calls],
-        "memory": {n: getattr(memory, n) for n in ("weights", "arena", "arena_bound", "scratch", "code", "peak")},
+        "memory": {
+            n: getattr(memory, n) for n in ("weights", "states", "arena", "arena_bound", "scratch", "code", "peak")
+        },
         "notes": list(report.get("notes", ())),
     }
 
@@ -69,10 +75,10 @@ def _tensor(t: TensorInfo) -> dict[str, Any]:
 
 def page(package: Package, memory: Memory, threads: int) -> str:
     """A piece of HTML for notebooks: inputs and outputs as a table, all that `explain` says folded below it."""
+    program = package.program
+    tensors = {"input": program.inputs, "output": program.outputs, "state": [s.tensor for s in program.states]}
     rows = [
-        (kind, t.name, t.dtype, "x".join(map(str, t.shape)) or "scalar")
-        for kind, infos in (("input", package.program.inputs), ("output", package.program.outputs))
-        for t in infos
+        (kind, t.name, t.dtype, "x".join(map(str, t.shape)) or "scalar") for kind, ts in tensors.items() for t in ts
     ]
     cells = "".join("<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in rows)
     head = f"{package.report.get('model', 'model')}: {package.target}, {count(threads, 'thread')}, {size(memory.peak)}"

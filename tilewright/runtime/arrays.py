@@ -80,14 +80,14 @@ def _expected(infos: Sequence[TensorInfo], what: str) -> str:
     return f"expected {what}s: {'; '.join(map(str, infos)) or 'none'}"
 
 
-def to_array(value: Any, info: TensorInfo, infos: Sequence[TensorInfo]) -> np.ndarray:
+def to_array(value: Any, info: TensorInfo, infos: Sequence[TensorInfo], what: str = "input") -> np.ndarray:
     """`value` as a C-contiguous array of exactly the shape and dtype of `info`: nothing is cast, what fits is used."""
-    array = value if isinstance(value, np.ndarray) else _import(value, info, infos)
+    array = value if isinstance(value, np.ndarray) else _import(value, info, infos, what)
     if array.dtype != info.numpy_dtype or array.shape != info.shape:
         raise InputError(
-            f"input {info.name!r} has {describe(array)}, the model takes {info.dtype}{list(info.shape)}",
+            f"{what} {info.name!r} has {describe(array)}, the model takes {info.dtype}{list(info.shape)}",
             stage="run",
-            hint=_cast_hint(array, info) or _expected(infos, "input"),
+            hint=_cast_hint(array, info) or _expected(infos, what),
         )
     if not (array.flags.c_contiguous and array.flags.aligned):
         array = np.array(array, order="C", copy=True)
@@ -107,7 +107,7 @@ def describe(array: np.ndarray) -> str:
     return f"{DTYPES.get(array.dtype, array.dtype)}{swapped}{list(array.shape)}"
 
 
-def _import(value: Any, info: TensorInfo, infos: Sequence[TensorInfo]) -> np.ndarray:
+def _import(value: Any, info: TensorInfo, infos: Sequence[TensorInfo], what: str) -> np.ndarray:
     """An array from another library, without a copy where it shares its memory."""
     try:
         if hasattr(value, "__dlpack__"):
@@ -120,14 +120,14 @@ def _import(value: Any, info: TensorInfo, infos: Sequence[TensorInfo]) -> np.nda
             return np.asarray(value)
     except Exception as e:
         raise InputError(
-            f"input {info.name!r} ({type(value).__name__}) cannot be read as an array in this process's memory: {e}",
+            f"{what} {info.name!r} ({type(value).__name__}) cannot be read as an array in this process's memory: {e}",
             stage="run",
             hint="move it to the CPU and detach it from gradients first",
         ) from None
     raise InputError(
-        f"input {info.name!r} is a {type(value).__name__}, not an array",
+        f"{what} {info.name!r} is a {type(value).__name__}, not an array",
         stage="run",
-        hint=f"pass a NumPy array or an object with __dlpack__ or __array__; {_expected(infos, 'input')}",
+        hint=f"pass a NumPy array or an object with __dlpack__ or __array__; {_expected(infos, what)}",
     )
 
 

@@ -5,7 +5,11 @@
     y, = run(x=x)                           # or by name, or as one dict: run({"x": x})
     run.save("model.tw")
 
-It may be called from several threads at the same time.
+It may be called from several threads at the same time. With states (`tw.compile(..., states={"past": "present"})`,
+docs/states.md) calls have an order, and what one leaves is what the next one finds:
+
+    run.states["past"]                      # a view of what is there now; may be assigned
+    run.reset()                             # zeros again
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,15 +27,17 @@ import numpy as np
 
 from ..program.package import Package
 from ..program.program import TensorInfo
+from ..program.states import StateBuffers
 from ..program.timeline import Stamps, Timeline
 from ..support import providers
 from ..support.aligned import address, aligned_copy
-from ..support.errors import UsageError
+from ..support.errors import PackageError, UsageError
 from ..support.numbers import count
 from ..support.options import get
 from ..targets import base
 from . import arrays, indices, noise
 from .export import export
+from .states import States
 
 if TYPE_CHECKING:
     from .profile import Profile
@@ -44,8 +50,9 @@ _LOOK_AGAIN_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes an executable needs. `peak`: weights and one context, which is what calls one after the other use; inputs
-    and outputs belong to the caller and are not counted. Where weights and code are used in the place in which they are
+    """Bytes an executable needs. `peak`: weights, states (with the second buffers of those that have two) and one
+    context, which is what calls one after the other use; inputs and outputs belong to the caller and are not counted.
+    Where weights and code are used in the place in which they are
     stored (`in_place`, a microcontroller's flash), `peak` is of RAM: the arena and the scratch memory.
     """
 
@@ -55,10 +62,11 @@ class Memory:
     scratch: int
     code: int
     in_place: bool = False
+    states: int = 0
 
     @property
     def peak(self) -> int:
-        return self.arena + self.scratch + (0 if self.in_place else self.weights + self.code)
+        return self.states + self.arena + self.scratch + (0 if self.in_place else self.weights + self.code)
 
 
 class Executable:
@@ -66,6 +74,10 @@ class Executable:
 
     Calls from several Python threads run at the same time (the GIL is released), each with a memory and a team of
     threads of its own; the ninth waits. The same input gives the same result, bit for bit, for a given `threads`.
+
+    States belong to the executable: another executable of the same package has its own. With states calls run one after
+    the other, each waits for the one before it, and the results depend on their order. A process made by fork has a
+    copy of the states as they were.
     """
 
     def __init__(self, package: Package, threads: int | None = None) -> None:
@@ -90,13 +102,23 @@ class Executable:
         self._expected = [(t.numpy_dtype, t.shape) for t in program.inputs]
         self._names = [t.name for t in program.inputs]
         self._makers = [arrays.maker(t) for t in program.outputs]
-        self._runner = self._target.load(package, threads if threads is not None else get("TILEWRIGHT_THREADS"))
+        self._buffers = StateBuffers(program.states)
+        #: contexts there may be: calls that share states run one after the other
+        self._most_contexts = 1 if program.states else MAX_CONTEXTS
+        self._runner = self._load(threads if threads is not None else get("TILEWRIGHT_THREADS"))
         self._timed: base.Context | None = None  # the program with time stamps, when it was asked for
         self._timed_lock = threading.RLock()
-        self._reset()
+        self._forget_contexts()
         _all.add(self)
 
-    def _reset(self) -> None:
+    def _load(self, threads: int) -> base.Runner:
+        if not self._package.program.states:
+            return self._target.load(self._package, threads)
+        if not isinstance(self._target, base.StateKeeper):
+            raise PackageError(f"the package has states, target {self._package.target!r} has none", stage="load")
+        return self._target.load_with_states(self._package, threads, self._buffers)
+
+    def _forget_contexts(self) -> None:
         """No contexts yet. An exception may come between any two steps of Python (Ctrl-C, a signal's handler), and a
         context that was in somebody's hands then is gone: nothing is counted by hand, and who waits looks again."""
         self._free: list[base.Context] = []
@@ -112,6 +134,7 @@ class Executable:
         self, /, *args: Any, out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None, **named: Any
     ) -> list[np.ndarray]:
         """Run the model: arrays in the order of `inputs`, by keyword, or as one dict by name; returns a list of arrays.
+        States are no inputs or outputs: the program reads what the call before has left.
 
         Inputs are NumPy arrays or objects with ``__dlpack__`` or ``__array__``, of exactly the shapes and dtypes of
         `inputs`; contiguous ones are used in place. `out` gives arrays to write the outputs into. InputError says what
@@ -176,8 +199,9 @@ class Executable:
     def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeats: int = 20) -> Profile:
         """Where the time of a run goes: every kernel on every thread, beside what this machine could do at best.
 
-        `inputs` as for a call. The first time, the program is linked anew with time stamps (a call of the executable
-        itself has none), and the first time on a machine its ceilings are measured (see docs/profiling.md).
+        `inputs` as for a call; states are afterwards what they were before. The first time, the program is linked anew
+        with time stamps (a call of the executable itself has none), and the first time on a machine its ceilings are
+        measured (see docs/profiling.md).
 
             print(run.profile([x]))
         """
@@ -203,7 +227,7 @@ class Executable:
             raise UsageError(f"the number of runs must be an integer of at least 1, not {runs!r}")
         pointers = [address(a) for a in given]
         results, addresses = self._outputs(None, given, pointers)  # the arrays must live until the last run
-        with self._timed_lock:
+        with self._timed_lock, self._states_restored():
             if self._timed is None:
                 self._timed = self._runner.timed().context()
             threads, calls = self._runner.threads, len(self._package.program.calls)
@@ -212,6 +236,44 @@ class Executable:
                 self._timed.run(pointers, addresses, stamps)
         del results
         return found
+
+    # ---- states ----
+
+    @property
+    def states(self) -> States:
+        """The states by name, readable and assignable; see `States`. Empty if the model was compiled without any."""
+        return States(self._buffers, self._between_calls)
+
+    def reset(self) -> None:
+        """Set all states to zeros, as they were at first; waits until no call is running."""
+        if self._buffers.infos:
+            with self._between_calls():
+                for number in range(len(self._buffers.infos)):
+                    self._buffers.value(number)[...] = 0
+
+    @contextlib.contextmanager
+    def _between_calls(self) -> Iterator[None]:
+        """While no call runs: the one context that an executable with states has is taken."""
+        context = self._take()
+        try:
+            yield
+        finally:
+            self._give(context)
+
+    @contextlib.contextmanager
+    def _states_restored(self) -> Iterator[None]:
+        """Whatever runs meanwhile, the states are afterwards what they were; calls wait."""
+        numbers = range(len(self._buffers.infos))
+        if not numbers:
+            yield
+            return
+        with self._between_calls():
+            before = [self._buffers.value(i).copy() for i in numbers]
+            try:
+                yield
+            finally:
+                for i in numbers:
+                    self._buffers.value(i)[...] = before[i]
 
     def _with_key(self, args: tuple) -> tuple:
         """The arguments with a new key for random numbers, if they have none."""
@@ -259,7 +321,7 @@ class Executable:
                 with contextlib.suppress(IndexError):
                     return self._free.pop()
                 with self._making:
-                    if len(self._contexts) < MAX_CONTEXTS:
+                    if len(self._contexts) < self._most_contexts:
                         context = self._runner.context()
                         self._contexts.add(context)
                         return context
@@ -300,6 +362,7 @@ class Executable:
             scratch=program.scratch_size * self._runner.threads,
             code=sum(map(len, self._package.objects.values())),
             in_place=isinstance(self._target, base.Exporter),
+            states=self._buffers.nbytes,
         )
 
     def explain(self) -> str:
@@ -358,7 +421,11 @@ class Executable:
 
     def __repr__(self) -> str:
         inputs, outputs = ("; ".join(map(str, infos)) for infos in (self.inputs, self.outputs))
-        return f"<Executable ({inputs}) -> ({outputs}), {self._package.target}, {count(self.threads, 'thread')}>"
+        kept = "; ".join(map(str, self._buffers.infos))
+        states = f"states ({kept}), " if kept else ""
+        return (
+            f"<Executable ({inputs}) -> ({outputs}), {states}{self._package.target}, {count(self.threads, 'thread')}>"
+        )
 
 
 _all: weakref.WeakSet[Executable] = weakref.WeakSet()
@@ -367,7 +434,7 @@ _all: weakref.WeakSet[Executable] = weakref.WeakSet()
 def _after_fork() -> None:
     """The threads of contexts made before a fork live in the parent only: the child makes its own."""
     for executable in list(_all):
-        executable._reset()
+        executable._forget_contexts()
         executable._timed, executable._timed_lock = None, threading.RLock()
 
 

@@ -183,6 +183,28 @@ def _shape(flag: str, text: str) -> tuple[str, tuple[int, ...]]:
     return name, tuple(int(d) for d in sizes)
 
 
+def states(flag: str, texts: list[str]) -> dict[str, str]:
+    """Outputs by the inputs that they are the next values of; UsageError for an input that has two.
+
+    >>> states("--state", ["past_key=present_key"])
+    {'past_key': 'present_key'}
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, following = text.partition("=")
+        if not (name and equals and following):
+            raise UsageError(
+                f"{flag} {text!r} is not INPUT=OUTPUT",
+                stage="command line",
+                hint=f"the output is the value that the input has in the next call: {flag} past_key=present_key",
+            )
+        if found.setdefault(name, following) != following:
+            raise UsageError(
+                f"{flag} gives input {name!r} two next values, {found[name]!r} and {following!r}", stage="command line"
+            )
+    return found
+
+
 def traces(flag: str, texts: list[str]) -> dict[str, str]:
     """Traces by kernel from ``KERNEL=FILE``; UsageError for a file that cannot be read."""
     found = {}

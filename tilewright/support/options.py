@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 
 from .errors import PackageError, UsageError
 from .limits import free_memory, usable_cores
-from .option_info import Effect, Flag, OptionInfo, check, number_of_bytes, option, parse_size, shapes, traces
+from .option_info import Effect, Flag, OptionInfo, check, number_of_bytes, option, parse_size, shapes, states, traces
 
 PRECISIONS = ("f32", "bf16", "f16", "auto")
 
@@ -239,6 +239,20 @@ class Options:
         ),
         counts=_given_shapes,
     )
+    states: Mapping | None = option(
+        None,
+        "inputs that live between calls, with the outputs that are their next value: {'past_key': 'present_key'}",
+        effect=Effect.RESULT,
+        kept=False,  # a model with open shapes has none
+        flag=Flag(
+            "state",
+            "INPUT=OUTPUT",
+            "An input that lives between calls, and the output that is its next value; repeat for more.",
+            repeat=True,
+            parse=states,
+        ),
+        counts=lambda options: dict(options.states or {}),
+    )
     arena_limit: int | None = option(
         None,
         "most bytes of working memory the model may need; more is an error",
@@ -429,6 +443,7 @@ class OptionsDict(TypedDict, total=False):
     threads: int | None
     jobs: int | None
     inputs: Mapping | None
+    states: Mapping | None
     arena_limit: int | None
     specializations: int | None
     operators: int | None

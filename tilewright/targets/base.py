@@ -6,10 +6,10 @@ a family of machines. The module is imported to list targets, so it must import 
 methods.
 
 What not every target can do are protocols of their own, asked with ``isinstance``: `Exporter` (the package as files for
-other tools), `Emulator` (running the code on a simulated machine), `Enterable` (going on from level 5), `Tunable`
-(kernels measured one by one), `Cacheable` (packages kept between processes), `Remembering` (kernels kept), `Warmable`
-(processes started ahead), `Examinable` (`tilewright doctor`), and `Measurable` of `schedule/ceilings.py`.
-docs/add_a_target.md builds a small target.
+other tools), `Emulator` (running the code on a simulated machine), `StateKeeper` (programs with buffers that live
+between runs), `Enterable` (going on from level 5), `Tunable` (kernels measured one by one), `Cacheable` (packages kept
+between processes), `Remembering` (kernels kept), `Warmable` (processes started ahead), `Examinable` (`tilewright
+doctor`), and `Measurable` of `schedule/ceilings.py`. docs/add_a_target.md builds a small target.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from ..program.package import Package
     from ..program.program import Program
+    from ..program.states import StateBuffers
     from ..program.timeline import Stamps
 
 ENTRY_POINTS = "tilewright.targets"
@@ -132,6 +133,16 @@ class Target(Protocol):
 
     def load(self, package: Package, threads: int) -> Runner:
         """Load a package's code to run with `threads` threads."""
+
+
+@runtime_checkable
+class StateKeeper(Protocol):
+    """A target whose programs can have states: buffers that live between runs."""
+
+    name: str
+
+    def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> Runner:
+        """`Target.load` for a program that reads and writes these buffers; they are of one run at a time."""
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ from ..base import Check, TargetStage
 if TYPE_CHECKING:
     from ...program.package import Package
     from ...program.program import Program
+    from ...program.states import StateBuffers
     from .device import CpuRunner
     from .host import CpuDescription
 
@@ -104,6 +105,12 @@ class CpuTarget:
         from .device import CpuRunner
 
         return CpuRunner(package, threads)
+
+    def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> CpuRunner:
+        """See `tilewright.targets.base.StateKeeper`."""
+        from .device import CpuRunner
+
+        return CpuRunner(package, threads, states=states)
 
 
 TARGET = CpuTarget()

@@ -21,6 +21,7 @@ import numpy as np
 
 from ...program.package import Package
 from ...program.program import align_up
+from ...program.states import StateBuffers
 from ...program.timeline import Stamps
 from ...support.aligned import address, aligned_empty
 from ...support.errors import PackageError
@@ -42,11 +43,13 @@ wait_for(_link_lock)
 class CpuRunner:
     """The code of a package, loaded; `context` gives memory and threads to run it. PackageError if it does not link.
 
-    With `timed` its program is linked anew, with time stamps in it.
+    With `timed` its program is linked anew, with time stamps in it. `states` are the buffers of its states, if it has
+    any; only one of its contexts may run at a time then.
     """
 
-    def __init__(self, package: Package, threads: int, timed: bool = False) -> None:
+    def __init__(self, package: Package, threads: int, timed: bool = False, states: StateBuffers | None = None) -> None:
         self.package, self.is_timed = package, timed
+        self.states = states if states is not None else StateBuffers(package.program.states)
         self.program = package.program
         self.threads = threads if self.program.parallel else 1
         self.constants = package.constants
@@ -76,7 +79,7 @@ class CpuRunner:
 
     def timed(self) -> CpuRunner:
         """The same program with time stamps; its contexts must be given memory for them."""
-        return self if self.is_timed else CpuRunner(self.package, self.threads, timed=True)
+        return self if self.is_timed else CpuRunner(self.package, self.threads, timed=True, states=self.states)
 
 
 class CpuContext:
@@ -107,6 +110,7 @@ class CpuContext:
             "yield_function": _yield_address(),
             "acquire_function": _python_function("PyThread_acquire_lock"),
             "release_function": _python_function("PyThread_release_lock"),
+            "states": runner.states.table_address,
             "spin_ticks": int(SPIN_SECONDS / runner.seconds_per_tick),
         }.items():
             ctypes.c_int64.from_address(self._state + field_offset(name)).value = value

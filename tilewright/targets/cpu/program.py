@@ -46,6 +46,7 @@ CONFIG = 384  # what does not change during a job: the fields below, 8 bytes eac
 FIELDS = (
     *("threads", "inputs", "outputs", "constants", "arena", "scratch", "scratch_stride"),
     *("yield_function", "acquire_function", "release_function", "spin_ticks", "stamps", "team", "ran"),
+    "states",  # the table of `program.states.StateBuffers`
 )
 SLOTS = 512  # one slot a thread: asleep flag, address of its lock, and what `pieces.py` keeps there
 SLOT_BYTES = 128
@@ -104,7 +105,9 @@ def program_llvm(program: Program, description: CpuDescription, timed: bool = Fa
     waits = barriers(program.calls)
     helpers = _HELPERS.format(**_parts(description))
     stamps = row_bytes(len(program.calls)) if timed else None
-    parts = (_main(program, waits, timed), helpers, pieces_llvm(SLOTS, SLOT_BYTES), _runtime(sum(waits), stamps))
+    swap = _swap(program)
+    runtime = _runtime(sum(waits), stamps, bool(swap))
+    parts = (_main(program, waits, timed), helpers, pieces_llvm(SLOTS, SLOT_BYTES), swap, runtime)
     return "\n".join(parts)
 
 
@@ -157,14 +160,21 @@ class _Body:
         if self.timed:
             self.add(f"call void @tw_stamp(ptr %stamps, i64 {slot})")
 
+    def entry(self, table: str, index: int) -> str:
+        """A pointer from a table of pointers."""
+        slot, value = self.name(), self.name()
+        self.add(f"{slot} = getelementptr ptr, ptr {table}, i64 {index}")
+        self.add(f"{value} = load ptr, ptr {slot}, align 8")
+        return value
+
     def pointer(self, ref: BufferRef) -> str:
         """The address of a buffer, as an SSA value."""
         base = "%arena"
         if ref.space != "arena":
-            table = {"input": "%inputs", "output": "%outputs", "constant": "%constants"}[ref.space]
-            slot, base = self.name(), self.name()
-            self.add(f"{slot} = getelementptr ptr, ptr {table}, i64 {ref.index}")
-            self.add(f"{base} = load ptr, ptr {slot}, align 8")
+            tables = {"input": "%inputs", "output": "%outputs", "constant": "%constants"}
+            base = self.entry(tables.get(ref.space, "%states"), ref.index)
+            if ref.space in ("state", "next"):
+                base = self.entry(base, 0 if ref.space == "state" else 1)
         if ref.offset == 0:
             return base
         at = self.name()
@@ -174,6 +184,9 @@ class _Body:
 
 def _main(program: Program, waits: list[bool], timed: bool) -> str:
     body = _Body(timed)
+    if program.states:
+        body.add(f"%p_states = getelementptr i8, ptr %state, i64 {field_offset('states')}")
+        body.add("%states = load ptr, ptr %p_states, align 8")
     alone = False  # inside a block that only thread 0 runs
     passed = divided = 0
     arities: dict[str, int] = {}
@@ -367,8 +380,30 @@ done:
 """
 
 
-def _runtime(passed: int, stamps: int | None) -> str:
-    """The functions around @tw_main; `stamps` are the bytes of a thread's row of time stamps in a timed program."""
+def _swap(program: Program) -> str:
+    """A function that lets the two buffers of every state change places that has two; nothing if none has."""
+    swapped = [i for i, state in enumerate(program.states) if state.swapped]
+    lines = [
+        "define internal void @tw_swap(ptr %state) nounwind {",
+        f"  %p_states = getelementptr i8, ptr %state, i64 {field_offset('states')}",
+        "  %states = load ptr, ptr %p_states, align 8",
+    ]
+    for i in swapped:
+        lines += [
+            f"  %slot{i} = getelementptr ptr, ptr %states, i64 {i}",
+            f"  %cell{i} = load ptr, ptr %slot{i}, align 8",
+            f"  %p_next{i} = getelementptr ptr, ptr %cell{i}, i64 1",
+            f"  %now{i} = load ptr, ptr %cell{i}, align 8",
+            f"  %next{i} = load ptr, ptr %p_next{i}, align 8",
+            f"  store ptr %next{i}, ptr %cell{i}, align 8",
+            f"  store ptr %now{i}, ptr %p_next{i}, align 8",
+        ]
+    return "\n".join((*lines, "  ret void\n}")) if swapped else ""
+
+
+def _runtime(passed: int, stamps: int | None, swaps: bool) -> str:
+    """The functions around @tw_main; `stamps` are the bytes of a thread's row of time stamps in a timed program.
+    `swaps`: states change places after every run."""
 
     def stamp(row: str, slot: int) -> str:
         return f"call void @tw_stamp(ptr {row}, i64 {slot})" if stamps is not None else ""
@@ -385,6 +420,7 @@ def _runtime(passed: int, stamps: int | None) -> str:
         loads=loads,
         passed=passed,
         row=stamps or 0,
+        swap="call void @tw_swap(ptr %state)" if swaps else "",
         run_begin=stamp("%stamps", RUN_BEGIN),
         run_end=stamp("%stamps", RUN_END),
         job_begin=stamp("%row", JOB_BEGIN),
@@ -458,6 +494,7 @@ define void @tw_run(ptr %state) nounwind {{
 alone:
   call void @tw_fresh(ptr %state, i64 1)
   call void @tw_share(ptr %state, i64 0, i64 1)
+  {swap}
   {run_end}
   ret void
 together:
@@ -483,6 +520,7 @@ together:
   %ran = sub i64 %end, %start
   %p_ran = getelementptr i8, ptr %state, i64 {at_ran}
   store i64 %ran, ptr %p_ran, align 8
+  {swap}
   {run_end}
   ret void
 }}

@@ -1,0 +1,79 @@
+"""The memory of states: buffers that live between the runs of a program, or of several programs that share them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..support.aligned import address, aligned_empty
+from .program import StateInfo, TensorInfo
+
+
+class StateBuffer:
+    """The memory of one state, zeros at first: one buffer, or two that change places after every run.
+
+    A cell of two addresses says where its value is and where its next value goes. The code that runs exchanges the two
+    when it is done; a program that writes in place uses the first alone.
+    """
+
+    def __init__(self, tensor: TensorInfo) -> None:
+        self.tensor = tensor
+        self._buffers = [_zeros(tensor)]
+        self._cell = np.array([address(self._buffers[0])] * 2, np.int64)
+
+    def double(self) -> None:
+        """Have a second buffer, for a program that cannot write in place."""
+        if len(self._buffers) == 1:
+            self._buffers.append(_zeros(self.tensor))
+            self._cell[1] = address(self._buffers[1])
+
+    @property
+    def value(self) -> np.ndarray:
+        """The buffer that has the value now."""
+        return next(b for b in self._buffers if address(b) == self._cell[0])
+
+    @property
+    def cell_address(self) -> int:
+        return address(self._cell)
+
+    @property
+    def nbytes(self) -> int:
+        return self.tensor.nbytes * len(self._buffers)
+
+
+class StateBuffers:
+    """The states of a program, in its order, and the table of the addresses of their cells that its code reads.
+
+    >>> buffers = StateBuffers([StateInfo(TensorInfo("past", (2, 2), "f32"), "present", swapped=True)])
+    >>> buffers.value(0).tolist(), buffers.nbytes
+    ([[0.0, 0.0], [0.0, 0.0]], 32)
+    """
+
+    def __init__(self, infos: Sequence[StateInfo]) -> None:
+        self.infos = tuple(infos)
+        self.buffers = [StateBuffer(s.tensor) for s in self.infos]
+        for buffer, info in zip(self.buffers, self.infos, strict=True):
+            if info.swapped:
+                buffer.double()
+        self._table = np.array([b.cell_address for b in self.buffers], np.int64)
+
+    @property
+    def table_address(self) -> int:
+        """Where the table begins; 0 if there are no states."""
+        return address(self._table) if self.infos else 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(b.nbytes for b in self.buffers)
+
+    def value(self, state: int) -> np.ndarray:
+        """The buffer that has the value of a state now."""
+        return self.buffers[state].value
+
+
+def _zeros(t: TensorInfo) -> np.ndarray:
+    array = aligned_empty(t.nbytes)
+    array[:] = 0
+    return array.view(t.numpy_dtype).reshape(t.shape)
