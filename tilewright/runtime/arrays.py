@@ -107,7 +107,7 @@ def describe(array: np.ndarray) -> str:
     return f"{DTYPES.get(array.dtype, array.dtype)}{swapped}{list(array.shape)}"
 
 
-def _import(value: Any, info: TensorInfo, infos: Sequence[TensorInfo], what: str) -> np.ndarray:
+def _import(value: Any, info: TensorInfo, infos: Sequence[TensorInfo], what: str = "input") -> np.ndarray:
     """An array from another library, without a copy where it shares its memory."""
     try:
         if hasattr(value, "__dlpack__"):

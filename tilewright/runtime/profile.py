@@ -293,7 +293,8 @@ def _balance(busy: np.ndarray) -> float:
 
 def _footprint(program: Program) -> int:
     """Bytes that one run goes over: what lies further back than that is not in a cache any more."""
-    tensors = (*program.inputs, *program.outputs, *program.constants, *program.states)
+    states = [s.tensor for s in program.states]
+    tensors = (*program.inputs, *program.outputs, *program.constants, *states)
     return program.arena_size + sum(t.nbytes for t in tensors)
 
 
