@@ -108,6 +108,12 @@ def bisect(
     """
     if options.get("precision") == "auto" or options.get("stop_after") or options.get("verify"):
         raise UsageError("bisect compiles a whole model in one precision", hint="leave out verify and stop_after")
+    if options.get("states"):
+        raise UsageError(
+            "bisect judges one call, states matter from one call to the next",
+            stage="bisect",
+            hint="leave out states: what is a state is an input then, and can be given",
+        )
     if arrays is not None and not options.get("inputs"):
         options["inputs"] = {name: np.shape(array) for name, array in arrays.items()}
     graphs: list[_Snapshot] = []
