@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 import tilewright as tw
 from tilewright.cli import main
+from tilewright.driver.bisect import bisect
 from tilewright.program import package as container
 from tilewright.program.program import COPY, BufferRef, Call, Program, StateInfo, TensorInfo
 from tilewright.program.states import StateBuffers
@@ -434,6 +435,8 @@ def test_what_has_no_states_says_so():
             tw.compile(mean(), states={"past": "present"}, target=target)
     with pytest.raises(UsageError, match="precision 'auto' compares single calls"):
         tw.compile(mean(), states={"past": "present"}, precision="auto", tolerance=1e-2)
+    with pytest.raises(UsageError, match="bisect judges one call"):
+        bisect(mean(), states={"past": "present"})
     made = mean()
     made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
     made.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "rows"
