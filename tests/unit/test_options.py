@@ -116,6 +116,7 @@ OTHERS = {
     "threads": {"threads": 7},
     "jobs": {"jobs": 3},
     "inputs": {"inputs": {"x": (3, 4)}},
+    "states": {"states": {"past": "present"}},
     "arena_limit": {"arena_limit": 1 << 20},
     "specializations": {"specializations": 5},
     "operators": {"operators": 5000},
@@ -169,6 +170,7 @@ def test_the_command_line_has_every_option(name, tmp_path):
     texts = {
         "schedules": [f"matmul={tmp_path / 'trace'}"],
         "inputs": ["x=3x4"],
+        "states": ["past=present"],
         "arena_limit": "1M",
         "print_after": ["fuse"],
     }

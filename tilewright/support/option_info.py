@@ -183,10 +183,10 @@ def _shape(flag: str, text: str) -> tuple[str, tuple[int, ...]]:
     return name, tuple(int(d) for d in sizes)
 
 
-def states(flag: str, texts: list[str]) -> dict[str, str]:
+def state_pairs(flag: str, texts: list[str]) -> dict[str, str]:
     """Outputs by the inputs that they are the next values of; UsageError for an input that has two.
 
-    >>> states("--state", ["past_key=present_key"])
+    >>> state_pairs("--state", ["past_key=present_key"])
     {'past_key': 'present_key'}
     """
     found: dict[str, str] = {}

@@ -13,7 +13,18 @@ from typing import Any, TypedDict
 
 from .errors import PackageError, UsageError
 from .limits import free_memory, usable_cores
-from .option_info import Effect, Flag, OptionInfo, check, number_of_bytes, option, parse_size, shapes, states, traces
+from .option_info import (
+    Effect,
+    Flag,
+    OptionInfo,
+    check,
+    number_of_bytes,
+    option,
+    parse_size,
+    shapes,
+    state_pairs,
+    traces,
+)
 
 PRECISIONS = ("f32", "bf16", "f16", "auto")
 
@@ -249,7 +260,7 @@ class Options:
             "INPUT=OUTPUT",
             "An input that lives between calls, and the output that is its next value; repeat for more.",
             repeat=True,
-            parse=states,
+            parse=state_pairs,
         ),
         counts=lambda options: dict(options.states or {}),
     )
