@@ -143,7 +143,7 @@ def test_on_the_command_line(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "m.mlir"
     file.write_text(MODEL)
-    assert main(["bisect", str(file), "--threads", "1"]) == 0
+    assert main(["bisect", str(file), "--threads", "1", "--jobs", "1"]) == 0
     out, err = capsys.readouterr()
     assert "native code of matmul" in out and "nothing is wrong: the largest error" in err
     assert not (tmp_path / "m-bisect").exists()

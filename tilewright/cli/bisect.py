@@ -50,8 +50,8 @@ def bisect(
     from ..driver.bisect import bisect as search
 
     keep = [
-        "target", "precision", "threads", "shape", "arena_limit", "operators", "deadline", "no_tuned", "schedule",
-        "no_winograd", "no_stream", "check_indices", "no_cache",
+        "target", "precision", "threads", "jobs", "shape", "arena_limit", "operators", "deadline", "no_tuned",
+        "schedule", "no_winograd", "no_stream", "check_indices", "no_cache",
     ]  # fmt: skip
     refuse_options(keep, "for bisect, which looks at every stage itself")
     if model.endswith(".tw"):
