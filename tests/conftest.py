@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "unit"))
-from machines import MACHINES
+from support.machines import MACHINES
 
 SIZE = 4096
 

@@ -6,15 +6,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support.onnx_models import value
 
 from tilewright.frontends.onnx import load
 from tilewright.support.errors import InputError, ModelError, UnsupportedError
 
 F = TensorProto.FLOAT
-
-
-def value(name, shape, element=F):
-    return helper.make_tensor_value_info(name, element, shape)
 
 
 def make(nodes, inputs=None, outputs=None, opset=18, initializers=()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support.modules import load_module
 
 import tilewright as tw
 from tilewright.ir import dialect
@@ -267,13 +267,6 @@ def digits_int8(unsigned=False):
     scale, zero = arrays["image_scale"], arrays["image_zero"]
     info = np.iinfo(zero.dtype)
     return np.clip(np.rint(test / scale) + zero, info.min, info.max).astype(zero.dtype), labels, model
-
-
-def load_module(name, path):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("kind", ["vnni", "avx512", "avxvnni", "avx2"])

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-_HARNESS = runpy.run_path(str(Path(__file__).with_name("against_onnxruntime.py")))
-check, floats, bytes_ = (_HARNESS[k] for k in ("check", "floats", "bytes_"))
-
+from support.against_onnxruntime import bytes_, check, floats
 
 # ---- activations and products --------------------------------------------------------------------------------------
 

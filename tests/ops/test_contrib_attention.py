@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-
 import numpy as np
 import pytest
+from support.against_onnxruntime import check, equal, floats
 
-_HARNESS = runpy.run_path(str(Path(__file__).with_name("against_onnxruntime.py")))
-check, equal, floats = (_HARNESS[k] for k in ("check", "equal", "floats"))
 B, S, H, D = 2, 4, 2, 8
 W = H * D
 

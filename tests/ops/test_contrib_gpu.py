@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-import runpy
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-_HARNESS = runpy.run_path(str(Path(__file__).with_name("against_onnxruntime.py")))
-compute, floats, model_of, onnx_runtime = (_HARNESS[k] for k in ("compute", "floats", "model_of", "onnx_runtime"))
+from support.against_onnxruntime import compute, floats, model_of, onnx_runtime
 
 
 def expect(actual, *expected, tolerance=1e-5):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-
 import numpy as np
 import pytest
+from support.against_onnxruntime import bytes_ as codes
+from support.against_onnxruntime import check, compute, floats
 
-_HARNESS = runpy.run_path(str(Path(__file__).with_name("against_onnxruntime.py")))
-check, compute, floats, codes = (_HARNESS[k] for k in ("check", "compute", "floats", "bytes_"))
 #: results are integers that may differ by one, where a half is rounded
 QUANTUM = 1
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.loader import load_model_tests
+from support import onnx_models
+from support.onnx_models import graph, node, value
 
 import tilewright as tw
 from tilewright.support.errors import InputError, TilewrightError
@@ -85,23 +88,7 @@ def test_onnx(case):
 
 # ---- models of our own ---------------------------------------------------------------------------------------------
 
-
-def value(name, shape=None, element=F):
-    return helper.make_tensor_value_info(name, element, shape)
-
-
-def node(operator, inputs, outputs, **attributes):
-    return helper.make_node(operator, inputs.split(), outputs.split(), **attributes)
-
-
-def graph(nodes, inputs, outputs, weights=None):
-    initializers = [numpy_helper.from_array(a, n) for n, a in (weights or {}).items()]
-    return helper.make_graph(nodes, "g", inputs, outputs, initializers)
-
-
-def model(*args, functions=(), **kwargs):
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
-    return helper.make_model(graph(*args, **kwargs), opset_imports=opsets, ir_version=9, functions=list(functions))
+model = partial(onnx_models.model, domains=["own"])
 
 
 def compare(proto, *feeds):

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-_HARNESS = runpy.run_path(str(Path(__file__).with_name("against_onnxruntime.py")))
-check, floats = (_HARNESS[k] for k in ("check", "floats"))
+from support.against_onnxruntime import check, floats
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.3])

@@ -14,6 +14,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from support.machines import RULES_AVX512
 
 import tilewright as tw
 from tilewright.driver.build_program import pack_array
@@ -35,8 +36,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import amx_cases
 
 HERE = Path(__file__).parent
-WIDE = ("avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "popcnt", "cx16")
-WIDE += ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni", "avx512bf16")
+WIDE = (*RULES_AVX512, "avx512vnni", "avx512bf16")
 #: a processor with AMX, and the same one without
 TILED = describe_x86("x86_64-unknown-linux-gnu", (*WIDE, *amx_cases.AMX), l1_bytes=48 << 10, l2_bytes=2 << 20)
 PLAIN = replace(TILED, features=WIDE, cpu="x86-64-v4")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from support.modules import load_module
 
 import tilewright as tw
 from tilewright.targets.cpu.assemble import assembly, mlir_to_llvm
@@ -16,13 +16,6 @@ from tilewright.targets.mcu.machines import MACHINES
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMMAND = {m.name: m.board.command[0] for m in MACHINES}
 MODELS = ["kws_dscnn", "tiny_ae", "tiny_resnet8", "tiny_mobilenet"]
-
-
-def load_module(name, path):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

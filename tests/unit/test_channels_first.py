@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from support.narrow_machine import HERE, NARROW, has_avx2
 
 import tilewright as tw
 from tilewright.driver.compiler import compile_state
@@ -23,9 +22,6 @@ from tilewright.schedule.rules import schedule
 from tilewright.targets.base import find
 from tilewright.targets.cpu.host import CpuDescription
 from tilewright.tune.space import Space
-
-sys.path.insert(0, str(Path(__file__).parent))
-from narrow_machine import HERE, NARROW, has_avx2
 
 
 @pytest.fixture(autouse=True)

@@ -4,17 +4,14 @@ transpose of its own."""
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support.machines import AVX512F as MACHINE
 
 import tilewright as tw
 from tilewright.driver.kernels import fused_kernels
 from tilewright.ir.context import use
 from tilewright.schedule.rules import schedule
-from tilewright.targets.cpu.host import CpuDescription
 from tilewright.tensor.expr import Const, Op, Var, bounds, from_linear, linear
 
-MACHINE = CpuDescription(
-    "x86_64-unknown-linux-gnu", "x86-64-v4", ("avx512f",), vector_bytes=64, vector_registers=32, cores=2
-)
 SHAPES = [(2, 5, 3, 37), (1, 21, 16, 16), (3, 7, 130), (1, 300, 65)]
 
 

@@ -3,17 +3,12 @@ LLVM lets two overlap, and then keeps sums in memory."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from support.products import convolution
 
 from tilewright.schedule.nest import For, walk_stmts
 from tilewright.schedule.rules import schedule
 from tilewright.targets.cpu.host import CpuDescription
-
-sys.path.insert(0, str(Path(__file__).parent))
-from test_cut_columns import convolution
 
 #: 32 registers of 64 bytes
 MACHINE = CpuDescription(

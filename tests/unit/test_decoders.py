@@ -8,21 +8,19 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from support.machines import RULES_AVX2, RULES_AVX512
+from support.nests import scalar_products
 
 import tilewright as tw
 from tilewright.ir.context import use
 from tilewright.schedule.finish import finish
-from tilewright.schedule.nest import For, Store, children
 from tilewright.schedule.rules import schedule
 from tilewright.targets.cpu.host import CpuDescription, describe_x86
-from tilewright.tensor.expr import Op, bounds, walk
 from tilewright.tensor.read import read_kernel
 
-WIDE = ("avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "popcnt", "cx16")
-WIDE += ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 MACHINES = {
-    "avx512": describe_x86("x86_64-unknown-linux-gnu", WIDE, l1_bytes=32 << 10, l2_bytes=1 << 20, cores=2),
-    "avx2": describe_x86("x86_64-unknown-linux-gnu", WIDE[:9], l1_bytes=48 << 10, l2_bytes=512 << 10, cores=4),
+    "avx512": describe_x86("x86_64-unknown-linux-gnu", RULES_AVX512, l1_bytes=32 << 10, l2_bytes=1 << 20, cores=2),
+    "avx2": describe_x86("x86_64-unknown-linux-gnu", RULES_AVX2, l1_bytes=48 << 10, l2_bytes=512 << 10, cores=4),
 }
 
 
@@ -60,16 +58,6 @@ CASES = {
     "overlapping": (16, 16, 7, 3, 2, 1, 1),
     "overlapping 4x4": (16, 24, 7, 4, 2, 1),
 }
-
-
-def scalar_products(s, times: int = 1) -> int:
-    """How many multiplications of floats a nest makes one by one, outside of vectors, at most."""
-    if isinstance(s, Store):
-        return times * sum(isinstance(x, Op) and x.op == "mulf" for t in s.targets for x in walk(t.value))
-    if isinstance(s, For):
-        limit = bounds(s.extent, {})
-        return 0 if s.kind == "vector" else scalar_products(s.body, times * (limit[1] if limit else 1))
-    return sum(scalar_products(c, times) for c in children(s))
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from support.narrow_machine import HERE, NARROW, has_avx2
+from support.primitive_cases import becomes, kernel, refuses
 
 from tilewright.driver.build_program import pack_array
 from tilewright.driver.compiler import compile_state
@@ -25,10 +25,6 @@ from tilewright.schedule.text import format_nest, parse_nest
 from tilewright.targets.base import find
 from tilewright.targets.cpu.host import CpuDescription
 from tilewright.tune.space import Space
-
-sys.path.insert(0, str(Path(__file__).parent))
-from narrow_machine import HERE, NARROW, has_avx2
-from primitive_cases import becomes, kernel, refuses
 
 
 def depthwise(height, width, channels, size=3, stride=1, dtype="f32", after=None, constant=True):

@@ -11,6 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from support.machines import RULES_AVX2, RULES_AVX512
+from support.nests import scalar_products
 
 from tilewright.driver import stages
 from tilewright.driver.compiler import compile_state
@@ -19,19 +21,14 @@ from tilewright.ir.context import use
 from tilewright.runtime.executable import Executable
 from tilewright.schedule.executed import TOO_MUCH
 from tilewright.schedule.finish import finish
-from tilewright.schedule.nest import For, Store, children
 from tilewright.schedule.rules import schedule
 from tilewright.schedule.rules.contraction import contraction
 from tilewright.schedule.rules.convolution import depthwise_chain
 from tilewright.targets.base import find
 from tilewright.targets.cpu.host import CpuDescription, describe_x86
 from tilewright.tensor.chains import row_chain
-from tilewright.tensor.expr import Op, bounds, walk
 from tilewright.tensor.read import read_kernel
 from tilewright.tune.space import Space
-
-WIDE = ("avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "popcnt", "cx16")
-WIDE += ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 
 
 @dataclass(frozen=True)
@@ -243,17 +240,7 @@ def test_a_chain_whose_members_do_too_much_is_not_joined(joined, monkeypatch):
     assert not depthwise_chain.worth_joining(kernel, machine)
 
 
-def scalar_products(s, times: int = 1) -> int:
-    """How many multiplications of floats a nest makes one by one, outside of vectors, at most."""
-    if isinstance(s, Store):
-        return times * sum(isinstance(x, Op) and x.op == "mulf" for t in s.targets for x in walk(t.value))
-    if isinstance(s, For):
-        limit = bounds(s.extent, {})
-        return 0 if s.kind == "vector" else scalar_products(s.body, times * (limit[1] if limit else 1))
-    return sum(scalar_products(c, times) for c in children(s))
-
-
-@pytest.mark.parametrize("features", [WIDE, WIDE[:9]], ids=["avx512", "avx2"])
+@pytest.mark.parametrize("features", [RULES_AVX512, RULES_AVX2], ids=["avx512", "avx2"])
 @pytest.mark.parametrize("wide", [96, 104, 120, 128, 160, 200, 256])
 def test_members_are_vectors_at_any_width(wide, features, joined):
     """A border beside the rows of a member is in no thread's way: one thread runs the row."""

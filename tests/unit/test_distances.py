@@ -3,15 +3,12 @@ where the same matrix is read along rows, and where what is summed is no product
 
 import numpy as np
 import pytest
+from support.machines import AVX512F as MACHINE
 
 from tilewright.lang import te
 from tilewright.schedule.rules import schedule
 from tilewright.schedule.schedule import Schedule, ScheduleError
-from tilewright.targets.cpu.host import CpuDescription
 
-MACHINE = CpuDescription(
-    "x86_64-unknown-linux-gnu", "x86-64-v4", ("avx512f",), vector_bytes=64, vector_registers=32, cores=2
-)
 FORMS = {
     "product": lambda a, b: a * b,
     "square": lambda a, b: (a - b) * (a - b),

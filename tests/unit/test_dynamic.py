@@ -9,27 +9,15 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+from support.onnx_models import model as make
+from support.onnx_models import node, value
 
 import tilewright as tw
 from tilewright.runtime import staged
 from tilewright.support.errors import InputError, ModelError, UsageError
 
 F, I64 = TensorProto.FLOAT, TensorProto.INT64
-
-
-def value(name, shape, element=F):
-    return helper.make_tensor_value_info(name, element, shape)
-
-
-def make(nodes, inputs, outputs, weights=None, opset=18):
-    initializers = [numpy_helper.from_array(a, n) for n, a in (weights or {}).items()]
-    graph = helper.make_graph(nodes, "net", inputs, outputs, initializers)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-
-
-def node(operator, inputs, outputs, **attributes):
-    return helper.make_node(operator, inputs.split(), outputs.split(), **attributes)
 
 
 def agrees(executable, model, feed, tolerance=1e-4):

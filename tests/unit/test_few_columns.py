@@ -2,16 +2,13 @@
 
 import numpy as np
 import pytest
+from support.machines import AVX512F as MACHINE
 
 from tilewright.ir.types import NUMPY
 from tilewright.lang import te
 from tilewright.schedule.rules import schedule
 from tilewright.schedule.rules.reduction import few_columns
-from tilewright.targets.cpu.host import CpuDescription
 
-MACHINE = CpuDescription(
-    "x86_64-unknown-linux-gnu", "x86-64-v4", ("avx512f",), vector_bytes=64, vector_registers=32, cores=2
-)
 NAMES = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
 
 

@@ -3,11 +3,10 @@ against NumPy in float64; and the emission of such vectors (targets/cpu/shared_v
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from support.narrow_machine import HERE, NARROW, has_avx2
+from support.products import convolution, product, product_of, right
 
 from tilewright.driver.kernels import BuiltKernel
 from tilewright.lang import te
@@ -17,10 +16,6 @@ from tilewright.support.errors import CompileError
 from tilewright.targets.base import find
 from tilewright.targets.cpu.emit import emit
 from tilewright.tune.space import Space
-
-sys.path.insert(0, str(Path(__file__).parent))
-from narrow_machine import HERE, NARROW, has_avx2
-from test_cut_columns import convolution, product, product_of, right
 
 
 def check(kernel, machine, reference, decisions=None, threads=(1, 2)):

@@ -3,17 +3,13 @@
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support.machines import AVX512F as MACHINE
 
 import tilewright as tw
 from tilewright.lang import te
 from tilewright.schedule.rules import schedule
 from tilewright.schedule.text import parse_nest
 from tilewright.targets.cpu.emit import emit
-from tilewright.targets.cpu.host import CpuDescription
-
-MACHINE = CpuDescription(
-    "x86_64-unknown-linux-gnu", "x86-64-v4", ("avx512f",), vector_bytes=64, vector_registers=32, cores=2
-)
 
 
 def stacked(count, shape, kind=TensorProto.FLOAT, last=1):

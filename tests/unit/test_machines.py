@@ -6,17 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from support.machines import MACHINES, here_with_caches_of, runs_here
 
 import tilewright as tw
 from tilewright.support.errors import UsageError
 from tilewright.targets.cpu import CpuTarget
 from tilewright.targets.cpu.host import described, host
-
-sys.path.insert(0, str(Path(__file__).parent))
-from machines import MACHINES, here_with_caches_of, runs_here
 
 SOFTMAX = """func.func @main(%x: tensor<256x512xf32>, %w: tensor<512x96xf32>) -> tensor<256x96xf32> {
   %0 = "tw.softmax"(%x) : (tensor<256x512xf32>) -> tensor<256x512xf32>

@@ -4,7 +4,9 @@ specialization: sizes, not the values that they were computed from.
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+from support import onnx_models
+from support.onnx_models import value
 
 import tilewright as tw
 from tilewright.runtime import noise
@@ -13,14 +15,9 @@ F, INT = TensorProto.FLOAT, TensorProto.INT64
 
 
 def model(nodes, inputs, outputs, weights=None):
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info(n, t, s) for n, t, s in inputs],
-        [helper.make_tensor_value_info(n, t, s) for n, t, s in outputs],
-        [numpy_helper.from_array(np.asarray(a), n) for n, a in (weights or {}).items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    """Inputs and outputs are (name, element type, shape)."""
+    ends = ([value(n, s, t) for n, t, s in some] for some in (inputs, outputs))
+    return onnx_models.model(nodes, *ends, weights)
 
 
 def node(op, inputs, outputs, **attributes):

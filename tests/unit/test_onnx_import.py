@@ -7,7 +7,9 @@ import onnx
 import onnx.reference
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper, parser
+from onnx import TensorProto, helper, parser
+from support.onnx_models import model as make
+from support.onnx_models import value
 
 from tilewright.frontends.onnx import load, supported
 from tilewright.graph.interpret import interpret
@@ -15,17 +17,6 @@ from tilewright.ir.context import use
 from tilewright.ir.dialect import mnemonic
 
 F = TensorProto.FLOAT
-
-
-def value(name, shape, element=F):
-    return helper.make_tensor_value_info(name, element, shape)
-
-
-def make(nodes, inputs, outputs, opset=18, constants=None, functions=()):
-    initializers = [numpy_helper.from_array(np.asarray(a), k) for k, a in (constants or {}).items()]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, initializers)
-    imports = [helper.make_opsetid("", opset), *[helper.make_opsetid(f.domain, 1) for f in functions]]
-    return helper.make_model(graph, opset_imports=imports, ir_version=8, functions=functions)
 
 
 def text(source):
@@ -280,7 +271,7 @@ def test_older_versions_against_onnxruntime(opset, operator, attributes, constan
     declared = [
         value(o, None, TensorProto.INT64 if operator == "TopK" and i else element) for i, o in enumerate(outputs)
     ]
-    model = make([node], [value(k, list(v.shape)) for k, v in inputs.items()], declared, opset, constants)
+    model = make([node], [value(k, list(v.shape)) for k, v in inputs.items()], declared, constants, opset=opset)
     against_onnxruntime(model, **inputs)
 
 
@@ -290,7 +281,10 @@ def test_attention_with_cache_against_its_definition():
     inputs = {name: random(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
     node = helper.make_node("Attention", ["q", "k", "v", "", "past_k", "past_v"], ["y", "pk", "pv"], is_causal=1)
     model = make(
-        [node], [value(k, list(v.shape)) for k, v in inputs.items()], [value(n, None) for n in ("y", "pk", "pv")], 23
+        [node],
+        [value(k, list(v.shape)) for k, v in inputs.items()],
+        [value(n, None) for n in ("y", "pk", "pv")],
+        opset=23,
     )
     graph = load(model)
     assert operators(graph) == ["concat", "concat", "attention"]

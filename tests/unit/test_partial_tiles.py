@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.machines import RULES_AVX2, RULES_AVX512
 
 import tilewright as tw
 from tilewright import Schedule
@@ -15,10 +16,9 @@ from tilewright.schedule.rules import schedule
 from tilewright.targets.cpu.host import describe_x86
 from tilewright.tensor.read import read_kernel
 
-WIDE = ("avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "popcnt", "cx16")
-WIDE += ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512bf16")
+WIDE = (*RULES_AVX512, "avx512bf16")
 #: processors with 16 lanes, with 8, and with tile registers
-MACHINES = [describe_x86("x86_64-unknown-linux-gnu", f) for f in (WIDE, WIDE[:9], (*WIDE, "amx-tile", "amx-bf16"))]
+MACHINES = [describe_x86("x86_64-unknown-linux-gnu", f) for f in (WIDE, RULES_AVX2, (*WIDE, "amx-tile", "amx-bf16"))]
 SIZES = [(a, a + o) for a in (40, 64, 70, 100, 128, 200) for o in (0, 1, 30, 36)]
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from support.machines import RULES_AVX512
 
 import tilewright as tw
 from tilewright.driver.auto_precision import Measured, choose, error_of
@@ -31,11 +32,9 @@ from tilewright.tensor.interpret import interpret_function
 from tilewright.tensor.read import read_kernel
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
-WIDE = ("avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "popcnt", "cx16")
-WIDE += ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 #: a processor with products of pairs, and the same one without them
-PAIRS = describe_x86("x86_64-unknown-linux-gnu", (*WIDE, "avx512bf16"), l1_bytes=48 << 10, l2_bytes=1 << 20)
-PLAIN = replace(PAIRS, features=WIDE)
+PAIRS = describe_x86("x86_64-unknown-linux-gnu", (*RULES_AVX512, "avx512bf16"), l1_bytes=48 << 10, l2_bytes=1 << 20)
+PLAIN = replace(PAIRS, features=RULES_AVX512)
 #: dot2 adds two exact products before the sum: a few roundings a step, as any order of an f32 sum
 TOLERANCE = 2e-6
 

@@ -3,20 +3,15 @@
 # ruff: noqa: E501 (kernels as text)
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from support.primitive_cases import ARGMAX, CHAIN, COPY, DENSE, MATRIX, SUM, becomes, body, kernel, refuses
 
 from tilewright.lang import te
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.schedule import Schedule, ScheduleError
 from tilewright.schedule.text import format_nest, parse_nest
 from tilewright.tensor.expr import Var
-
-sys.path.insert(0, str(Path(__file__).parent))
-from primitive_cases import ARGMAX, CHAIN, COPY, DENSE, MATRIX, SUM, becomes, body, kernel, refuses
 
 
 def test_split():

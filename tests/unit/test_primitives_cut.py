@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from support.primitive_cases import CHAIN, COPY, DENSE, MATRIX, SUM, becomes, body, kernel, refuses
 
 from tilewright.schedule.schedule import Schedule
-
-sys.path.insert(0, str(Path(__file__).parent))
-from primitive_cases import CHAIN, COPY, DENSE, MATRIX, SUM, becomes, body, kernel, refuses
 
 
 def test_cut():

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support.primitive_cases import ARGMAX, CHAIN, DENSE, MATRIX, becomes, body, kernel, outcome, refuses
 
 from tilewright.schedule.legality import _distinct_enumerated, distinct
 from tilewright.schedule.nest import For, Store
@@ -16,9 +15,6 @@ from tilewright.schedule.schedule import Schedule, ScheduleError
 from tilewright.targets.cpu.host import CpuDescription, host
 from tilewright.tensor.evaluate import evaluate
 from tilewright.tensor.expr import Const, Var, variables
-
-sys.path.insert(0, str(Path(__file__).parent))
-from primitive_cases import ARGMAX, CHAIN, DENSE, MATRIX, becomes, body, kernel, outcome, refuses
 
 
 def test_cache_read():

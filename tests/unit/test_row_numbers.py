@@ -4,11 +4,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from support.narrow_machine import NARROW, has_avx2
 
 import tilewright as tw
 from tilewright.driver.compiler import compile_state
@@ -23,9 +21,6 @@ from tilewright.targets.cpu import CpuTarget
 from tilewright.targets.cpu.emit import emit
 from tilewright.targets.cpu.host import CpuDescription
 from tilewright.tune.space import Space
-
-sys.path.insert(0, str(Path(__file__).parent))
-from narrow_machine import NARROW, has_avx2
 
 MACHINE = CpuDescription(
     "x86_64-unknown-linux-gnu", "x86-64-v4", ("avx512f",), vector_bytes=64, vector_registers=32, cores=1,

@@ -3,21 +3,17 @@ is asked for ahead, and results that are written past the caches; on processors 
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support.machines import here_with_caches_of
+from support.narrow_machine import HERE, NARROW, has_avx2
 
 import tilewright as tw
 from tilewright.driver.compiler import compile_state
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.targets.cpu import CpuTarget
-
-sys.path.insert(0, str(Path(__file__).parent))
-from machines import here_with_caches_of
-from narrow_machine import HERE, NARROW, has_avx2
 
 has_avx512 = pytest.mark.skipif(HERE.vector_bytes != 64, reason="needs AVX-512")
 

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+from support import onnx_models
+from support.onnx_models import value
 
 import tilewright as tw
 from tilewright.graph.passes import parse_pipeline, run_pipeline
@@ -11,12 +13,8 @@ F32 = TensorProto.FLOAT
 
 
 def model(nodes, inputs, result, constants):
-    values = [helper.make_tensor_value_info(name, F32, shape) for name, shape in inputs.items()]
-    graph = helper.make_graph(
-        nodes, "g", values, [helper.make_tensor_value_info("y", F32, result)],
-        [numpy_helper.from_array(v, name) for name, v in constants.items()],
-    )  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    """Inputs are shapes by name; the result is y."""
+    return onnx_models.model(nodes, [value(n, s) for n, s in inputs.items()], [value("y", result)], constants)
 
 
 def split(source):

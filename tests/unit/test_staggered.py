@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import math
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support.narrow_machine import HERE, NARROW, has_avx2
+from support.primitive_cases import kernel, outcome, refuses
 
 import tilewright as tw
 from tilewright.lang import te
@@ -20,10 +20,6 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.cpu.emit import emit
 from tilewright.targets.cpu.host import CpuDescription
 from tilewright.targets.cpu.side_by_side import interleaved
-
-sys.path.insert(0, str(Path(__file__).parent))
-from narrow_machine import HERE, NARROW, has_avx2
-from primitive_cases import kernel, outcome, refuses
 
 STAGES = """
 def k(x: f32[7, 21], y: out(f32[7, 21])):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.machines import AVX512F as MACHINE
 
 import tilewright as tw
 from tilewright.ir.types import NUMPY
@@ -9,11 +10,6 @@ from tilewright.lang import te
 from tilewright.schedule.rules import schedule
 from tilewright.schedule.text import parse_nest
 from tilewright.targets.cpu.emit import emit
-from tilewright.targets.cpu.host import CpuDescription
-
-MACHINE = CpuDescription(
-    "x86_64-unknown-linux-gnu", "x86-64-v4", ("avx512f",), vector_bytes=64, vector_registers=32, cores=2
-)
 
 
 def sliced(n, start, count, step, dtype):

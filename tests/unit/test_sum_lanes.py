@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from support.narrow_machine import HERE, NARROW, has_avx2
 
 from tilewright.driver.build_program import pack_array
 from tilewright.driver.kernels import BuiltKernel
 from tilewright.lang import te
 from tilewright.targets.base import find
 from tilewright.tune.space import Space
-
-sys.path.insert(0, str(Path(__file__).parent))
-from narrow_machine import HERE, NARROW, has_avx2
 
 
 def product(m: int, k: int, n: int, constant: bool = True, turned: bool = False, relu: bool = True):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from support.narrow_machine import NARROW, has_avx2
 
 import tilewright as tw
 from tilewright.driver.compiler import compile_state
@@ -15,9 +13,6 @@ from tilewright.schedule.rules import schedule
 from tilewright.targets.base import find
 from tilewright.targets.cpu import CpuTarget
 from tilewright.targets.cpu.host import CpuDescription
-
-sys.path.insert(0, str(Path(__file__).parent))
-from narrow_machine import NARROW, has_avx2
 
 MACHINE = CpuDescription(
     "x86_64-unknown-linux-gnu", "x86-64-v4", ("avx512f",), vector_bytes=64, vector_registers=32, cores=1

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from machines import MACHINES
+from support.machines import MACHINES
 
 from tilewright.ops import winograd
 from tilewright.ops.conv import convolve_numpy

@@ -20,6 +20,11 @@ _ZEN4 = (
 )
 _LINUX = "x86_64-unknown-linux-gnu"
 K, M = 1 << 10, 1 << 20
+#: what rules look for in the features of a processor with vectors of 32 bytes, and of one with vectors of 64
+RULES_AVX2 = ("avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "popcnt", "cx16")
+RULES_AVX512 = (*RULES_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+#: the least that a description with vectors of 64 bytes can say
+AVX512F = CpuDescription(_LINUX, "x86-64-v4", ("avx512f",), vector_bytes=64, vector_registers=32, cores=2)
 
 MACHINES: dict[str, CpuDescription] = {
     "avx2": describe_x86(_LINUX, _AVX2, l1_bytes=32 * K, l2_bytes=256 * K, l3_bytes=8 * M, cores=4),

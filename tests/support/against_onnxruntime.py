@@ -1,4 +1,4 @@
-"""Models of one node, computed by Tilewright and by ONNX Runtime (loaded by the tests of this folder)."""
+"""Models of one node, computed by Tilewright and by ONNX Runtime."""
 
 from __future__ import annotations
 

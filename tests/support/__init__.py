@@ -1,0 +1,1 @@
+"""What several tests share: machines, models, kernels, comparisons. Tests import it as `support` (pyproject.toml)."""
