@@ -38,13 +38,6 @@ __all__ = [
     "get_all_providers", "get_available_providers", "get_device", "get_version_string", "set_default_logger_severity",
 ]  # fmt: skip
 
-#: how ONNX Runtime writes element types
-_TYPES = {
-    "FLOAT": "float", "DOUBLE": "double", "FLOAT16": "float16", "BFLOAT16": "bfloat16", "BOOL": "bool",
-    "STRING": "string",
-    "INT64": "int64", "INT32": "int32", "INT16": "int16", "INT8": "int8",
-    "UINT64": "uint64", "UINT32": "uint32", "UINT16": "uint16", "UINT8": "uint8",
-}  # fmt: skip
 #: the number of an element type in ONNX, by ours
 _NUMBERS = {short: number for number, short in OF_ONNX.items()}
 _CPU = "CPUExecutionProvider"
@@ -515,7 +508,7 @@ def _at(pointer: int, shape: Sequence[int], element_type: Any) -> np.ndarray:
 
 def _type_name(dtype: str) -> str:
     name = onnx.TensorProto.DataType.Name(_NUMBERS[dtype])
-    return f"tensor({_TYPES.get(name, name.lower())})"
+    return f"tensor({name.lower()})"
 
 
 def _told(info: Any) -> NodeArg:
@@ -534,7 +527,7 @@ def _node_arg(info: onnx.ValueInfoProto, sizes: Mapping[str, int]) -> NodeArg:
     shape = [
         d.dim_value if d.HasField("dim_value") else sizes.get(d.dim_param, d.dim_param) or None for d in t.shape.dim
     ]
-    return NodeArg(info.name, f"tensor({_TYPES.get(name, name.lower())})", shape)
+    return NodeArg(info.name, f"tensor({name.lower()})", shape)
 
 
 # ---- functions of the module ---------------------------------------------------------------------------------------

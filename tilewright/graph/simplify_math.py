@@ -9,7 +9,8 @@ import numpy as np
 from torch_mlir import ir
 
 from ..ir import dialect
-from ..ir.types import INTS, NUMPY, is_float, is_unsigned, type_of
+from ..ir.types import is_float, is_unsigned, type_of
+from ..support.dtypes import INTS, NUMPY, TYPES
 from ..support.sub_byte import NARROW
 from .rewrite import Rewriter, defined_by, dtype, either_order, has_one_use, pattern, shape, static
 
@@ -292,14 +293,15 @@ def lossless(source: str, target: str) -> bool:
         return source == target
     if source == target or source == "i1":
         return True
-    if is_float(source):
-        return (source, target) in {("f16", "f32"), ("bf16", "f32")} or target == "f64"
-    bits = int(source.lstrip("ui")) - (0 if is_unsigned(source) else 1)
-    if is_float(target):
-        return bits <= {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}[target]
+    small, large = TYPES[source].format, TYPES[target].format
+    if small is not None:
+        return large is not None and large.exponent >= small.exponent and large.mantissa >= small.mantissa
+    bits = TYPES[source].bits - (0 if is_unsigned(source) else 1)
+    if large is not None:
+        return bits <= large.mantissa + 1
     if target not in INTS or (is_unsigned(target) and not is_unsigned(source)):
         return False
-    return bits <= int(target.lstrip("ui")) - (0 if is_unsigned(target) else 1)
+    return bits <= TYPES[target].bits - (0 if is_unsigned(target) else 1)
 
 
 PATTERNS = [

@@ -14,12 +14,10 @@ from math import prod
 import numpy as np
 from torch_mlir import ir
 
-from ..support.dtypes import DTYPES, NUMPY
-from ..support.sub_byte import NARROW
+from ..support.dtypes import DTYPES, FLOATS, NUMPY, TYPES, UNSIGNED
 
-FLOATS = ("f64", "f32", "f16", "bf16")
-UNSIGNED = ("ui64", "ui32", "ui16", "ui8")
-INTS = ("i64", "i32", "i16", "i8", *UNSIGNED)
+#: the floats that the bindings have a class for; others are parsed
+_FLOAT_CLASSES = {"f64": ir.F64Type, "f32": ir.F32Type, "f16": ir.F16Type, "bf16": ir.BF16Type}
 
 
 def itemsize(dtype: str) -> int:
@@ -49,9 +47,7 @@ def is_unsigned(dtype: str) -> bool:
 
 def signless(dtype: str) -> str:
     """The dtype at level 3."""
-    if dtype in NARROW:
-        return "i8"
-    return dtype[1:] if dtype in UNSIGNED else dtype
+    return TYPES[dtype].signless if dtype in TYPES else dtype
 
 
 @dataclass(frozen=True)
@@ -111,19 +107,12 @@ def element_type(dtype: str) -> ir.Type:
     """The MLIR element type of a dtype string, in the current context."""
     if dtype == "index":
         return ir.IndexType.get()
-    if dtype == "f32":
-        return ir.F32Type.get()
-    if dtype == "f64":
-        return ir.F64Type.get()
-    if dtype == "f16":
-        return ir.F16Type.get()
-    if dtype == "bf16":
-        return ir.BF16Type.get()
-    if dtype.startswith(("f8", "f4")):
+    if dtype in _FLOAT_CLASSES:
+        return _FLOAT_CLASSES[dtype].get()
+    t = TYPES.get(dtype)
+    if t is None or t.kind == "float":
         return ir.Type.parse(dtype)
-    if dtype.startswith("ui"):
-        return ir.IntegerType.get_unsigned(int(dtype[2:]))
-    return ir.IntegerType.get_signless(int(dtype[1:]))
+    return (ir.IntegerType.get_unsigned if t.kind == "uint" else ir.IntegerType.get_signless)(t.bits)
 
 
 def type_of(value: ir.Value | ir.Type) -> Type:

@@ -21,13 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from ..support.dtypes import NUMPY, named
+from ..support.dtypes import FLOATS, NUMPY, named
 from ..support.errors import UsageError
 from ..tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, floordiv, mod, neutral, variables, walk
 from ..tensor.inside import outside
 from ..tensor.kernel import Kernel, Stage
-
-_FLOATS = ("f64", "f32", "f16", "bf16")
 
 
 class Value:
@@ -249,9 +247,9 @@ def _check_inside(stage: Stage, shapes: dict[str, tuple[int, ...]]) -> None:
 def _reduce(kind: str, value: Any, axes: tuple[Axis, ...]) -> Any:
     v = _value(value)
     combiner = (
-        kind + ("f" if v.dtype in _FLOATS else "i")
+        kind + ("f" if v.dtype in FLOATS else "i")
         if kind in ("add", "mul")
-        else kind + ("imumf" if v.dtype in _FLOATS else "si")
+        else kind + ("imumf" if v.dtype in FLOATS else "si")
     )
     if not axes:
         raise UsageError("a reduction needs at least one axis", hint="k = te.reduce_axis(n); te.sum(x[i, k], k)")
@@ -281,7 +279,7 @@ def min(value: Any, *axes: Axis) -> Any:
 def _unary(op: str) -> Callable[[Any], Value]:
     def call(x: Any) -> Value:
         v = _value(x)
-        if v.dtype not in _FLOATS:
+        if v.dtype not in FLOATS:
             raise UsageError(f"te.{call.__name__} wants a float, not {v.dtype}", hint="te.cast(x, 'f32')")
         return Value(Op(op, (v.expr,), v.dtype))
 
@@ -317,7 +315,7 @@ def cast(x: Any, dtype: str) -> Value:
     dtype = dtype if dtype == "index" else _dtype(dtype)
     if v.dtype == dtype:
         return v
-    old_float, new_float = v.dtype in _FLOATS, dtype in _FLOATS
+    old_float, new_float = v.dtype in FLOATS, dtype in FLOATS
     if old_float and new_float:
         op = "extf" if NUMPY[dtype].itemsize > NUMPY[v.dtype].itemsize else "truncf"
     elif old_float or new_float:
@@ -344,7 +342,7 @@ def _value(x: Any, dtype: str = "f32") -> Value:
             f"tensor {x.name} stands where one of its elements is wanted", hint=f"index it: {x.name}[i, ...]"
         )
     if isinstance(x, (bool, int, float)):
-        return Value(Const(float(x) if dtype in _FLOATS else int(x), dtype))
+        return Value(Const(float(x) if dtype in FLOATS else int(x), dtype))
     raise UsageError(f"{x!r} is no value of a tensor expression")
 
 
@@ -376,7 +374,7 @@ def _binary(kind: str, a: Any, b: Any) -> Value:
         return Value(table[kind]())
     suffix = (
         {"max": "imumf", "min": "imumf"}.get(kind, "f")
-        if x.dtype in _FLOATS
+        if x.dtype in FLOATS
         else {"max": "si", "min": "si", "div": "si"}.get(kind, "i")
     )
     if kind in ("floordiv", "mod"):
@@ -386,7 +384,7 @@ def _binary(kind: str, a: Any, b: Any) -> Value:
 
 def _compare(kind: str, a: Any, b: Any) -> Value:
     x, y = _together(a, b)
-    if x.dtype in _FLOATS:
+    if x.dtype in FLOATS:
         return Value(Op(f"cmpf.o{kind}", (x.expr, y.expr), "i1"))
     return Value(Op(f"cmpi.{'' if kind == 'eq' else 's'}{kind}", (x.expr, y.expr), "i1"))
 

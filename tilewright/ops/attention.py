@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..ir.dialect import Operator
+from ..support.dtypes import wide
 from ..support.errors import OpError
-from .common import broadcast_shapes, fits, need, same_dtype, wide, widen
+from .common import broadcast_shapes, fits, need, same_dtype, widen
 from .nn import softmax
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..ir.dialect import Operator
-from ..ir.types import FLOATS, INTS, NUMPY, Type
+from ..ir.types import Type
+from ..support.dtypes import FLOATS, HALVES, INTS, NUMPY, wide
 from ..support.errors import OpError
 from ..support.sub_byte import NARROW
 
@@ -92,14 +93,9 @@ def need_shape(name: str, x: Type | None, expected: Shape) -> None:
 # ---- halves --------------------------------------------------------------------------------------------------------
 
 
-def wide(dtype: str) -> str:
-    """The dtype in which chains of operations on `dtype` are computed: f32 for f16 and bf16."""
-    return "f32" if dtype in ("f16", "bf16") else dtype
-
-
 def widen(*arrays: np.ndarray) -> list[np.ndarray]:
-    """Arrays of f16 or bf16 as f32, others as they are."""
-    halves = (NUMPY["f16"], NUMPY["bf16"])
+    """Arrays of halves as f32, others as they are."""
+    halves = tuple(NUMPY[n] for n in HALVES)
     return [a.astype(np.float32) if a is not None and a.dtype in halves else a for a in arrays]
 
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from ..ir.dialect import Operator
 from ..ir.types import Type
+from ..support.dtypes import wide
 from ..support.errors import OpError
-from .common import in_result, in_wide, need, need_factors, need_shape, per_channel, same_dtype, wide
+from .common import in_result, in_wide, need, need_factors, need_shape, per_channel, same_dtype
 from .norm import channel_axis
 
 

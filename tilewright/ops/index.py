@@ -8,8 +8,9 @@ import numpy as np
 
 from ..ir.dialect import Operator
 from ..ir.types import NUMPY, Type, is_float
+from ..support.dtypes import wide
 from ..support.errors import OpError
-from .common import axis_of, fits, need, need_shape, same_dtype, wide, widen
+from .common import axis_of, fits, need, need_shape, same_dtype, widen
 from .reduce import highest, lowest
 
 

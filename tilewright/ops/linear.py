@@ -7,8 +7,9 @@ import string
 import numpy as np
 
 from ..ir.dialect import Operator
+from ..support.dtypes import wide
 from ..support.errors import OpError
-from .common import broadcast_shapes, in_result, in_wide, need, need_factors, same_dtype, wide
+from .common import broadcast_shapes, in_result, in_wide, need, need_factors, same_dtype
 
 
 class Matmul(Operator):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..ir.dialect import Operator
-from .common import axis_of, in_wide, need, total, wide
+from ..support.dtypes import wide
+from .common import axis_of, in_wide, need, total
 from .reduce import ArgMax
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..ir.dialect import Operator
+from ..support.dtypes import wide
 from ..support.errors import OpError
-from .common import average, axis_of, in_wide, need, need_shape, per_channel, same_dtype, total, wide
+from .common import average, axis_of, in_wide, need, need_shape, per_channel, same_dtype, total
 
 
 def _shaped(v, axis, rank):

@@ -9,8 +9,9 @@ import numpy as np
 
 from ..ir.dialect import Operator
 from ..ir.types import NUMPY, Type, is_float
+from ..support.dtypes import wide
 from ..support.errors import OpError
-from .common import in_wide, need, wide, wide_body
+from .common import in_wide, need, wide_body
 from .conv import spatial, with_channels
 from .norm import channel_axis
 from .reduce import lowest

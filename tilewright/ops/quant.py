@@ -7,8 +7,9 @@ import numpy as np
 from ..ir.dialect import Operator
 from ..ir.types import NUMPY
 from ..support import sub_byte as narrow
+from ..support.dtypes import wide
 from ..support.errors import OpError
-from .common import KINDS, axis_of, fits, need, same_dtype, wide
+from .common import KINDS, axis_of, fits, need, same_dtype
 
 
 def limits(dtype: str) -> tuple[int, int]:

@@ -6,8 +6,9 @@ import numpy as np
 
 from ..ir.dialect import Operator
 from ..ir.types import NUMPY, Type, is_float
+from ..support.dtypes import wide
 from ..support.errors import OpError
-from .common import axes_of, axis_of, need, total, wide, widen
+from .common import axes_of, axis_of, need, total, widen
 
 
 class Reduction(Operator, abstract=True):

@@ -13,8 +13,9 @@ import numpy as np
 
 from ..ir.dialect import Operator
 from ..ir.types import Type
+from ..support.dtypes import wide
 from ..support.errors import OpError
-from .common import need, need_shape, same_dtype, wide
+from .common import need, need_shape, same_dtype
 
 CUBIC = -0.75
 MODES = ("nearest", "linear", "cubic")

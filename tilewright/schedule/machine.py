@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any, TypeVar, cast
 
+from ..support.dtypes import LOOP_TYPES, TYPES
+
 #: for a cache without limit: nothing is too large for it
 NO_LIMIT = 1 << 62
 M = TypeVar("M", bound="Machine")
@@ -99,7 +101,7 @@ class TileProduct:
     @property
     def size(self) -> int:
         """Bytes of a factor."""
-        return {"bf16": 2, "i8": 1}[self.dtype]
+        return TYPES[self.dtype].nbytes
 
     @property
     def group(self) -> int:
@@ -271,6 +273,5 @@ def one_thread(machine: Machine) -> Machine:
 
 
 def lanes(machine: Machine, dtype: str = "f32") -> int:
-    """Vector lanes of a dtype (at least 4 for narrow types on narrow machines)."""
-    size = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "index": 8, "f16": 4, "bf16": 4, "i16": 4, "i8": 4, "i1": 4}[dtype]
-    return max(machine.vector_bytes // size, 1)
+    """Vector lanes of a dtype; types of less than 32 bits are computed in lanes of 32."""
+    return max(machine.vector_bytes // max(LOOP_TYPES[dtype].nbytes, 4), 1)

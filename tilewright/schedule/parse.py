@@ -6,12 +6,12 @@ import ast
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from ..support.dtypes import FLOATS, LOOP_TYPES
 from ..support.errors import TilewrightError
 from ..tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Target, Var
 from ..tensor.predicates import CMPF, CMPI
 from .nest import KINDS, Alloc, For, If, Nest, Pack, Seq, Stmt, Store
 
-DTYPES = ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "i1", "index")
 SCOPES = ("local", "register")
 
 #: operands of every operation
@@ -134,8 +134,8 @@ class _Parser:
         return self.buffers[name]
 
     def dtype(self, node: ast.expr) -> str:
-        if not isinstance(node, ast.Name) or node.id not in DTYPES:
-            _fail(node, f"a dtype ({' '.join(DTYPES)})")
+        if not isinstance(node, ast.Name) or node.id not in LOOP_TYPES:
+            _fail(node, f"a dtype ({' '.join(LOOP_TYPES)})")
         return node.id
 
     def integer(self, node: ast.expr) -> int:
@@ -379,7 +379,7 @@ class _Parser:
         if isinstance(f, ast.Subscript):  # op[dtype](...)
             dtype, f = self.dtype(f.slice), f.value
         name = ast.unparse(f) if isinstance(f, (ast.Name, ast.Attribute)) else ""
-        if name in DTYPES and dtype is None:
+        if name in LOOP_TYPES and dtype is None:
             return self.constant(node, name)
         if name == "var" and dtype and len(node.args) == 1 and isinstance(node.args[0], ast.Name):
             return Var(node.args[0].id, dtype)
@@ -417,4 +417,4 @@ class _Parser:
 
 
 def _is_float(dtype: str) -> bool:
-    return dtype in ("f64", "f32", "f16", "bf16")
+    return dtype in FLOATS

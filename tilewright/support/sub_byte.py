@@ -9,67 +9,24 @@ decoded to f32 (or to an integer of 8 bits) where it is read, and encoded where 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import ml_dtypes
 import numpy as np
 
+from .dtypes import TABLE, TYPES, FloatFormat
 
-@dataclass(frozen=True)
-class Format:
-    """A float format: bits of exponent and mantissa, the exponent's bias, and its special codes (without sign).
-
-    `top` is the largest finite code. `infinity` and `nan` are codes, or None; with `unsigned_zero` the only NaN is the
-    code of -0, and there is no -0.
-    """
-
-    exponent: int
-    mantissa: int
-    bias: int
-    top: int
-    infinity: int | None = None
-    nan: int | None = None
-    unsigned_zero: bool = False
-
-    @property
-    def sign(self) -> int:
-        """The code of the sign bit."""
-        return 1 << (self.exponent + self.mantissa)
-
-
-FLOATS = {
-    "f8E4M3FN": Format(4, 3, 7, 0x7E, nan=0x7F),
-    "f8E4M3FNUZ": Format(4, 3, 8, 0x7F, nan=0x80, unsigned_zero=True),
-    "f8E5M2": Format(5, 2, 15, 0x7B, infinity=0x7C, nan=0x7E),
-    "f8E5M2FNUZ": Format(5, 2, 16, 0x7F, nan=0x80, unsigned_zero=True),
-    "f4E2M1FN": Format(2, 1, 1, 7),
-}
+_TYPES = {t.name: t for t in TABLE if t.computed}
+NARROW = tuple(_TYPES)
+FLOATS = {n: t.format for n, t in _TYPES.items() if t.format is not None}
 #: powers of two; has no sign, no zero and no mantissa
 SCALE = "f8E8M0FNU"
 #: bits and whether there is a sign
-INTS = {"i4": (4, True), "ui4": (4, False), "i2": (2, True), "ui2": (2, False)}
+INTS = {n: (t.bits, t.kind == "int") for n, t in _TYPES.items() if t.kind in ("int", "uint")}
+NUMPY: dict[str, np.dtype] = {n: t.numpy for n, t in _TYPES.items()}
 ROUND_MODES = ("up", "down", "nearest")
-
-NUMPY: dict[str, np.dtype] = {
-    "f8E4M3FN": np.dtype(ml_dtypes.float8_e4m3fn),
-    "f8E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
-    "f8E5M2": np.dtype(ml_dtypes.float8_e5m2),
-    "f8E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
-    "f4E2M1FN": np.dtype(ml_dtypes.float4_e2m1fn),
-    SCALE: np.dtype(ml_dtypes.float8_e8m0fnu),
-    "i4": np.dtype(ml_dtypes.int4),
-    "ui4": np.dtype(ml_dtypes.uint4),
-    "i2": np.dtype(ml_dtypes.int2),
-    "ui2": np.dtype(ml_dtypes.uint2),
-}
-NARROW = tuple(NUMPY)
 
 
 def computed(dtype: str) -> str:
     """The dtype that an element is decoded to."""
-    if dtype in INTS:
-        return "i8" if INTS[dtype][1] else "ui8"
-    return "f32"
+    return _TYPES[dtype].computed
 
 
 def limits(dtype: str) -> tuple[int, int]:
@@ -89,7 +46,7 @@ def decode(x: np.ndarray) -> np.ndarray:
     """An array of a narrow dtype as float32 or 8-bit integers; other arrays as they are."""
     for name, dtype in NUMPY.items():
         if x.dtype == dtype:
-            return x.astype({"f32": np.float32, "i8": np.int8, "ui8": np.uint8}[computed(name)])
+            return x.astype(TYPES[computed(name)].numpy)
     return x
 
 
@@ -179,7 +136,7 @@ def _scale_code(b, bits, saturate: bool, round_mode: str):
     return b.select(exponent.eq(0xFF), 0xFF, code)
 
 
-def _float_code(b, bits, f: Format, saturate: bool):
+def _float_code(b, bits, f: FloatFormat, saturate: bool):
     """Round to nearest even: by adding half a unit to the bits, for subnormals by adding a number with a large unit."""
     size = bits & 0x7FFFFFFF
     sign = b.select(bits > 0x7FFFFFFF, b.constant(f.sign, "ui32"), 0)

@@ -14,22 +14,11 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
+from tilewright.support.dtypes import FLOATS, LOOP_TYPES
 from tilewright.support.errors import CompileError
 from tilewright.tensor.expr import Const, Expr, Load, Op, Var, children
 
-NUMPY: dict[str, np.dtype] = {
-    "f64": np.dtype(np.float64),
-    "f32": np.dtype(np.float32),
-    "f16": np.dtype(np.float16),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "i1": np.dtype(np.bool_),
-    "i8": np.dtype(np.int8),
-    "i16": np.dtype(np.int16),
-    "i32": np.dtype(np.int32),
-    "i64": np.dtype(np.int64),
-    "index": np.dtype(np.int64),
-}
-FLOATS = frozenset(("f64", "f32", "f16", "bf16"))
+NUMPY: dict[str, np.dtype] = {n: t.numpy for n, t in LOOP_TYPES.items()}
 Array = np.ndarray
 #: load(buffer, one integer array per index, dtype) -> elements
 LoadFunction = Callable[[str, tuple[Array, ...], str], Array]

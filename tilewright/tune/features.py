@@ -10,6 +10,7 @@ import math
 
 from ..schedule.machine import Machine
 from ..schedule.nest import Alloc, For, Nest, Stmt, Store, children, exprs, walk_stmts
+from ..support.dtypes import LOOP_TYPES
 from ..tensor.analysis import flat
 from ..tensor.expr import Buffer, Expr, Load, Op, bounds, linear, walk
 from ..tensor.kernel import Kernel
@@ -21,7 +22,6 @@ LOOPS, OPERANDS = 9, 4
 #: iterations of the outermost loop whose common data is described
 TASKS = (8, 64)
 KINDS = {"serial": 0.0, "parallel": 1.0, "unroll": 2.0, "vector": 3.0}
-_SIZE = {"f64": 8, "i64": 8, "index": 8, "f16": 2, "bf16": 2, "i16": 2, "i8": 1, "i1": 1}
 _CHEAP = {"addf", "subf", "mulf", "negf", "absf", "maximumf", "minimumf", "fma"}
 
 Ranges = dict[str, tuple[int, int]]
@@ -140,7 +140,7 @@ def _footprint(b: Buffer, indices: tuple[Expr, ...], ranges: Ranges) -> int:
     for i, n in zip(indices, b.shape, strict=True):
         limit = bounds(i, ranges)
         elements *= min(n, limit[1] - limit[0] + 1) if limit else n
-    return elements * _SIZE.get(b.dtype, 4)
+    return elements * LOOP_TYPES[b.dtype].nbytes
 
 
 def _depths(loops: list[For], trips: list[int]) -> list[Ranges]:
@@ -162,8 +162,9 @@ def _overall(
     _, flops, heavy, integer = _operations(store)
     work = math.prod(trips)
     allocated = [s.buffer for s in walk_stmts(nest.body) if isinstance(s, Alloc)]
-    registers = sum(b.size * _SIZE.get(b.dtype, 4) for b in allocated if b.scope == "register") / machine.vector_bytes
-    memory = sum(b.size * _SIZE.get(b.dtype, 4) for b in allocated if b.scope != "register")
+    sizes = [(b.scope == "register", b.size * LOOP_TYPES[b.dtype].nbytes) for b in allocated]
+    registers = sum(n for held, n in sizes if held) / machine.vector_bytes
+    memory = sum(n for held, n in sizes if not held)
     everything = {f.var: (0, n - 1) for f, n in zip(loops, trips, strict=True)}
     touched = sum(_footprint(buffers[b], i, everything) for b, i in _loads(store))
     parallel = math.prod(n for f, n in zip(loops, trips, strict=True) if f.kind == "parallel")

@@ -8,6 +8,7 @@ import zlib
 
 import numpy as np
 
+from ...support.dtypes import FLOATS
 from .reader import DTYPES
 from .registry import onnx_op
 from .values import NotImported
@@ -15,7 +16,7 @@ from .values import NotImported
 
 def random(n, kind, shape, dtype):
     """Numbers between 0 and 1, or from the normal distribution."""
-    if dtype not in ("f64", "f32", "f16", "bf16"):
+    if dtype not in FLOATS:
         raise NotImported(f"of dtype {dtype}")
     work = "f64" if dtype == "f64" else "f32"
     seed = n.attr("seed")

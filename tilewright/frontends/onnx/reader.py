@@ -21,37 +21,15 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from onnx import TensorProto, numpy_helper
 
-from ...ir.types import NUMPY
+from ...support.dtypes import NUMPY, TABLE
 from ...support.errors import ModelError, UnsupportedError
 from ...support.mapped_file import MappedFile, map_file
 
-#: ONNX element types that have a Tilewright dtype
-DTYPES: dict[int, str] = {
-    TensorProto.FLOAT: "f32",
-    TensorProto.DOUBLE: "f64",
-    TensorProto.FLOAT16: "f16",
-    TensorProto.BFLOAT16: "bf16",
-    TensorProto.INT64: "i64",
-    TensorProto.INT32: "i32",
-    TensorProto.INT16: "i16",
-    TensorProto.INT8: "i8",
-    TensorProto.UINT64: "ui64",
-    TensorProto.UINT32: "ui32",
-    TensorProto.UINT16: "ui16",
-    TensorProto.UINT8: "ui8",
-    TensorProto.BOOL: "i1",
-    TensorProto.FLOAT8E4M3FN: "f8E4M3FN",
-    TensorProto.FLOAT8E4M3FNUZ: "f8E4M3FNUZ",
-    TensorProto.FLOAT8E5M2: "f8E5M2",
-    TensorProto.FLOAT8E5M2FNUZ: "f8E5M2FNUZ",
-    TensorProto.INT4: "i4",
-    TensorProto.UINT4: "ui4",
-}
-for _name, _dtype in (("FLOAT4E2M1", "f4E2M1FN"), ("FLOAT8E8M0", "f8E8M0FNU"), ("INT2", "i2"), ("UINT2", "ui2")):
-    if _name in set(TensorProto.DataType.keys()):  # newer than the oldest onnx that is supported
-        DTYPES[TensorProto.DataType.Value(_name)] = _dtype
-#: elements that files pack into one byte
-PACKED = {"i4": 2, "ui4": 2, "f4E2M1FN": 2, "i2": 4, "ui2": 4}
+_CODES = dict(TensorProto.DataType.items())
+#: ONNX element types that have a Tilewright dtype; some are newer than the oldest onnx that is supported
+DTYPES: dict[int, str] = {_CODES[t.onnx]: t.name for t in TABLE if t.onnx in _CODES}
+#: how many elements of a type files pack into one byte
+PACKED = {t.name: 8 // t.bits for t in TABLE if t.computed and t.bits < 8}
 #: raw data up to this size stays in the message
 KEEP = 64
 #: a parsed skeleton beyond this is no model: protobuf's own limit

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from ...schedule.nest import Alloc, For, If, Nest, Seq, Stmt, Store, exprs, walk_stmts
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, walk
-from .emit_expr import C_TYPES, ExprWriter
+from .emit_expr import ExprWriter
+from .types import SIZES
 
 #: local buffers of at most this many bytes are C arrays on the stack, larger ones lie in the arena
 STACK_BYTES = 256
 SCRATCH_ALIGN = 8
-SIZES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "i16": 2, "i8": 1, "i1": 1, "index": 4}
 RESERVED = frozenset(
     [
         "auto",
@@ -300,4 +300,4 @@ class Emitter(ExprWriter):
         return f"{where} = {text};"
 
 
-__all__ = ["C_TYPES", "Function", "emit"]
+__all__ = ["Function", "emit"]

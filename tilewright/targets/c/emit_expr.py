@@ -14,25 +14,8 @@ from contextlib import contextmanager
 from ...support.errors import CompileError, UnsupportedError
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, children, const_value, linear, substitute
 from .helpers import HELPERS
+from .types import C_TYPES, UNSIGNED
 
-C_TYPES = {
-    "f32": "float",
-    "f64": "double",
-    "i8": "int8_t",
-    "i16": "int16_t",
-    "i32": "int32_t",
-    "i64": "int64_t",
-    "i1": "uint8_t",
-    "index": "int32_t",
-}
-UNSIGNED = {
-    "i8": "uint8_t",
-    "i16": "uint16_t",
-    "i32": "uint32_t",
-    "i64": "uint64_t",
-    "index": "uint32_t",
-    "i1": "uint8_t",
-}
 #: how tightly an operator binds; everything else is written in parentheses
 AND, TEST, SUM, PRODUCT, ATOM = range(5)
 #: a longer piece of text gets a name of its own

@@ -18,8 +18,9 @@ from ...program.program import COPY, BufferRef, Call, Program, TensorInfo, align
 from ...support.errors import UnsupportedError
 from .emit import Function
 from .helpers import definitions
-from .names import HEADER_TYPES, comment, distinct, identifier
+from .names import comment, distinct, identifier
 from .stages import unpack_function
+from .types import HEADER_TYPES
 
 ERRORS = (
     ("OK", "the outputs have been computed"),

@@ -7,13 +7,6 @@ from collections.abc import Iterable
 
 from .emit import RESERVED
 
-HEADER_TYPES = {
-    "f32": "float",
-    "f64": "double",
-    "i1": "uint8_t",
-    **{f"{u}i{bits}": f"{u and 'u'}int{bits}_t" for u in ("", "u") for bits in (8, 16, 32, 64)},
-}
-
 
 def identifier(text: str) -> str:
     """A C identifier that looks like `text`.

@@ -6,9 +6,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from ...support.dtypes import FLOATS, LOOP_TYPES, TYPES
 from ...tensor.expr import Expr
 
-BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "i1": 1, "index": 8}
+BYTES = {n: t.nbytes for n, t in LOOP_TYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def element(dtype: str) -> str:
 def constant_text(value, dtype: str, width: int) -> str:
     if dtype == "i1":
         text = "true" if value else "false"
-    elif dtype in ("f32", "f64", "f16", "bf16"):
+    elif dtype in FLOATS:
         text = float_text(float(value), dtype)
     else:
         text = str(int(value))
@@ -75,18 +76,12 @@ def constant_text(value, dtype: str, width: int) -> str:
     return text if dtype == "i1" else f"{text} : {dtype}"
 
 
-_SPECIAL = {
-    "f64": (0x7FF0000000000000, 0x8000000000000000, 0x7FF8000000000000),
-    "f32": (0x7F800000, 0x80000000, 0x7FC00000),
-}
-_SPECIAL |= {"f16": (0x7C00, 0x8000, 0x7E00), "bf16": (0x7F80, 0x8000, 0x7FC0)}
-
-
 def float_text(value: float, dtype: str) -> str:
-    infinity, sign, nan = _SPECIAL[dtype]
+    form = TYPES[dtype].format
+    assert form is not None and form.nan is not None and form.infinity is not None
     if math.isnan(value):
-        return hex(nan)
+        return hex(form.nan)
     if math.isinf(value):
-        return hex(infinity | (sign if value < 0 else 0))
+        return hex(form.infinity | (form.sign if value < 0 else 0))
     text = repr(value)
     return text if "." in text else text.replace("e", ".0e") if "e" in text else text + ".0"

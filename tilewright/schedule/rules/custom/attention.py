@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ....support.dtypes import wide
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, ceildiv, minimum
 from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
@@ -23,7 +24,7 @@ from ...nest import Alloc, For, Stmt, Store, loop, seq, store
 from .. import Choose, direct
 from ..contraction.tile_choice import choose_tile, tile_candidates
 from ..contraction.tiles import Tile
-from .nests import add, mul, wide
+from .nests import add, mul
 
 #: how many more lanes two vectors of queries may take than one (measured: at 1.2, one is 10% faster)
 WASTE = 1.15

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
+from ....support.dtypes import wide
 from ....tensor.expr import Buffer, Const, Load, Op, Target, Var
 from ....tensor.kernel import Kernel
 from ...machine import Machine
 from ...nest import Alloc, Stmt, Store, loop, seq, store
 from .. import direct
-from .nests import Access, divide, index, mul, select, unflatten, wide
+from .nests import Access, divide, index, mul, select, unflatten
 
 
 @direct("det", writes_once=True)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from ....support.dtypes import FLOATS, HALVES
 from ....tensor.expr import Const, Expr, Load, Op, Var, minimum
 from ....tensor.kernel import Kernel, Opaque
 from ...machine import Machine
 from ...nest import For, If, Stmt, Store, loop, store
 
-HALVES = ("f16", "bf16")
-FLOATS = ("f64", "f32", *HALVES)
 #: fewer elements than this are not worth waking the other threads for
 WORTHWHILE = 1 << 13
 
@@ -22,11 +21,6 @@ def index(i: int) -> Const:
 
 def dtype_of(x: Expr) -> str:
     return x.dtype  # type: ignore[attr-defined]  # every kind of expression has one
-
-
-def wide(dtype: str) -> str:
-    """The dtype in which a value is computed: f32 for the halves."""
-    return "f32" if dtype in HALVES else dtype
 
 
 # ---- elements ------------------------------------------------------------------------------------------------------

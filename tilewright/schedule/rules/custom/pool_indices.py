@@ -6,13 +6,13 @@ from functools import reduce
 from math import prod
 
 from ....ops.pool import visited
+from ....support.dtypes import FLOATS, wide
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, minimum
 from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
 from ...nest import Alloc, For, Stmt, Store, loop, seq
 from .. import direct
 from .nests import (
-    FLOATS,
     Access,
     at_least,
     before,
@@ -25,7 +25,6 @@ from .nests import (
     select,
     unflatten,
     variables,
-    wide,
 )
 
 I64 = "i64"

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from ....support.dtypes import wide
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, minimum
 from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
 from ...nest import Alloc, For, Stmt, Store, loop, seq, store
 from .. import direct
-from .nests import Access, Split, add, divide, index, mul, select, vector_loop, wide
+from .nests import Access, Split, add, divide, index, mul, select, vector_loop
 
 #: vectors of accumulators that stand in registers at once
 UNROLL = 4

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from math import prod
 
+from ....support.dtypes import wide
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum
 from ....tensor.kernel import Kernel
 from ...machine import Machine
 from ...nest import Alloc, Stmt, loop, seq, store
 from .. import direct
-from .nests import Access, add, both, divide, extreme, index, mul, select, unflatten, wide, wrapped
+from .nests import Access, add, both, divide, extreme, index, mul, select, unflatten, wrapped
 
 #: samples along one side of a bin, at most
 MOST = 1 << 14

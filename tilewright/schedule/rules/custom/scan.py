@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
+from ....support.dtypes import wide
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var
 from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
 from ...nest import Alloc, Stmt, Store, loop, seq, store
 from .. import direct
-from .nests import Access, add, divide, mul, unflatten, vector_loop, wide
+from .nests import Access, add, divide, mul, unflatten, vector_loop
 
 
 @direct("cumprod", "cumsum", writes_once=True)

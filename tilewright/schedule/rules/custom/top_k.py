@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from math import prod
 
+from ....support.dtypes import FLOATS, wide
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, minimum, neutral
 from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
 from ...nest import Alloc, For, If, Stmt, Store, loop, seq, store, substitute_vars
 from .. import direct
-from .nests import FLOATS, Access, at_least, before, both, divide, either, index, less, select, unflatten, wide
+from .nests import Access, at_least, before, both, divide, either, index, less, select, unflatten
 from .top_k_lanes import lanes_pay, lists
 from .top_k_select import Selection, select_pays
 

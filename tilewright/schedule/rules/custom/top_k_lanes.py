@@ -12,10 +12,11 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+from ....support.dtypes import FLOATS
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, minimum
 from ...machine import Machine
 from ...nest import Alloc, For, Stmt, Store, loop, seq, store
-from .nests import FLOATS, divide, either, index, select
+from .nests import divide, either, index, select
 
 if TYPE_CHECKING:
     from .top_k import TopK

@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ....support.dtypes import FLOATS
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, minimum
 from ...machine import Machine
 from ...nest import Alloc, For, If, Stmt, Store, loop, seq, store
-from .nests import FLOATS, at_least, both, either, index, less, select
+from .nests import at_least, both, either, index, less, select
 
 if TYPE_CHECKING:
     from .top_k import TopK
