@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from machines import MACHINES
+from support.machines import MACHINES
 
 import tilewright
 from tilewright.lang import te
