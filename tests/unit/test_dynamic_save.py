@@ -285,14 +285,15 @@ def test_files_with_options_of_another_version_are_refused(built, tmp_path):
 def test_no_winograd_after_loading(tmp_path):
     """The same sums in the same order, whether the part was made before the model was saved or after."""
     rng = np.random.default_rng(7)
-    weight = numpy_helper.from_array(rng.standard_normal((64, 64, 3, 3)).astype(np.float32), "w")
+    weight = numpy_helper.from_array(rng.standard_normal((128, 128, 3, 3)).astype(np.float32), "w")
     conv = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
-    x = helper.make_tensor_value_info("x", F, ["n", 64, 14, 14])
+    x = helper.make_tensor_value_info("x", F, ["n", 128, 28, 28])
     graph = helper.make_graph([conv], "net", [x], [helper.make_tensor_value_info("y", F, None)], [weight])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    image = rng.standard_normal((1, 64, 14, 14)).astype(np.float32)
+    image = rng.standard_normal((1, 128, 28, 28)).astype(np.float32)
     run = tw.compile(proto, threads=1, winograd=False)
     run.save(tmp_path / "m.tw")
     again = tw.load(tmp_path / "m.tw", threads=1)
     np.testing.assert_array_equal(again(image)[0], run(image)[0])
-    assert again.compiled == 1 and "winograd" not in again.explain()
+    kernels = [c.symbol for _, _, part in again.parts() for c in part.executable.package.program.calls]
+    assert kernels and not any("winograd" in k for k in kernels)
