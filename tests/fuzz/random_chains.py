@@ -262,9 +262,9 @@ def roll(c: Chain) -> bool:
             return False
         k = c.rng.randrange(1, n)
         c.op("Slice", [*whole[:d], n - k, *whole[d + 1 :]], *[c.numbers([v]) for v in (k, n, d)])
-        front, c.name, c.shape = c.name, x, whole
+        (front, rest), c.name, c.shape = (c.name, c.shape), x, whole
         c.op("Slice", [*whole[:d], k, *whole[d + 1 :]], *[c.numbers([v]) for v in (0, k, d)])
-        back, c.name = c.name, front
+        back, c.name, c.shape = c.name, front, rest
         c.op("Concat", whole, back, axis=d)
     return True
 
