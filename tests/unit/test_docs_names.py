@@ -144,5 +144,6 @@ def test_results_that_are_listed_are_there():
 def test_the_reference_shows_what_is_there():
     names = re.findall(r"^::: ([\w.]+)$", (REPOSITORY / "docs" / "api.md").read_text(encoding="utf-8"), re.M)
     shown = [pkgutil.resolve_name(name) for name in names]
-    public = [getattr(tilewright, name) for name in tilewright.__all__ if name not in ("__version__", "tune")]
+    # as the root finds them: collecting doctests puts the modules of old names in their place
+    public = [tilewright.__getattr__(name) for name in tilewright.__all__ if name not in ("__version__", "tune")]
     assert [p for p in public if p not in shown and p is not tilewright.TilewrightError] == []
