@@ -87,7 +87,7 @@ def test_the_environment_does_not_add_to_the_path(tmp_path):
     folder = hostile(tmp_path / "stranger")
     code = """
     import subprocess, os
-    from tilewright import children
+    from tilewright.support import children
     os.environ["PYTHONPATH"] = os.getcwd()
     child = children.start("print(sys.path)", stdout=subprocess.PIPE)
     print(child.communicate()[0].decode())
@@ -120,7 +120,7 @@ def test_a_child_ends_when_its_parent_is_killed(tmp_path, work):
         pytest.skip("needs signals of pipes")
     code = f"""
     import subprocess, time
-    from tilewright import children
+    from tilewright.support import children
     child = children.start({"print(flush=True); " + work!r}, stdout=subprocess.PIPE)
     child.stdout.read(1)
     print(child.pid, flush=True)

@@ -13,7 +13,7 @@ from tilewright.support import progress
 
 SCRIPT = """
 import sys
-from tilewright import progress
+from tilewright.support import progress
 progress.DELAY_S = 0.0
 import tilewright as tw
 tw.compile(sys.argv[1], cache=False, threads=1)
