@@ -25,7 +25,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "schedule_tutorial.md"
 TASKS, STEPS, SUMS = 64, 1024, 24
 PEAK = f"""
 def peak(x: f32[{{lanes}}], y: out(f32[{TASKS}, {SUMS}, {{lanes}}])):
-    for t in parallel({TASKS}):
+    for t in thread({TASKS}):
         acc = register(f32[{SUMS}, {{lanes}}])
         for r in unroll({SUMS}):
             for l in vector({{lanes}}, lanes={{lanes}}):

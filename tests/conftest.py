@@ -8,6 +8,7 @@ import tempfile
 
 import numpy as np
 import pytest
+from support.exported import Case, note_wanted
 from support.machines import MACHINES
 
 SIZE = 4096
@@ -29,6 +30,17 @@ def pytest_configure(config):
         json.dump(data, file)
     config.add_cleanup(lambda: os.unlink(file.name))
     os.environ["TILEWRIGHT_MACHINE"] = file.name
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    note_wanted(items)
+
+
+@pytest.fixture(scope="session")
+def case():
+    """``case(name)`` gives the `Case` of an exported model, exporting it first where needed."""
+    return Case
 
 
 _KERNEL = """
@@ -77,8 +89,8 @@ def kernel():
 @pytest.fixture(scope="session")
 def kernel_objects() -> dict[str, bytes]:
     """Objects of the kernels ``add`` and ``mul``."""
-    from tilewright.targets.cpu.assemble import assemble, mlir_to_llvm
-    from tilewright.targets.cpu.host import host
+    from tilewright.codegen.llvm.assemble import assemble, mlir_to_llvm
+    from tilewright.targets.cpu.description import host
 
     return {
         symbol: assemble(mlir_to_llvm(kernel_text(symbol, operation), symbol), host())
@@ -92,7 +104,7 @@ def make_package():
 
     def make(program, kernels, constants=()):
         from tilewright.program.package import Package
-        from tilewright.targets.cpu.host import host
+        from tilewright.targets.cpu.description import host
         from tilewright.targets.cpu.program import assemble_program
 
         objects = assemble_program(program, kernels, host())

@@ -24,6 +24,7 @@ _PLACES = {
     "load": "runtime.load",
     "Executable": "runtime.executable",
     "DynamicExecutable": "runtime.dynamic",
+    "MultiExecutable": "runtime.entries",
     "Graph": "ir.graph",
     "Schedule": "schedule.schedule",
     "Options": "support.options",
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from .ir.graph import Graph as Graph
     from .lang import te as te
     from .runtime.dynamic import DynamicExecutable as DynamicExecutable
+    from .runtime.entries import MultiExecutable as MultiExecutable
     from .runtime.executable import Executable as Executable
     from .runtime.load import load as load
     from .runtime.noise import set_seed as set_seed

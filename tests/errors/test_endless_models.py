@@ -7,10 +7,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
+from tilewright.codegen.llvm import pool
 from tilewright.support import budget
 from tilewright.support.errors import CompileError, ModelError
-from tilewright.targets.cpu import pool
-from tilewright.targets.cpu.host import host
+from tilewright.targets.cpu.description import host
 
 F, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 OPSETS = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.codegen.llvm.cache import KernelCache
+from tilewright.codegen.llvm.pool import Job, compile_many
 from tilewright.support.errors import CompileError
-from tilewright.targets.cpu.cache import KernelCache
-from tilewright.targets.cpu.host import host
-from tilewright.targets.cpu.pool import Job, compile_many
+from tilewright.targets.cpu.description import host
 
 # LLVM has no instruction for another processor's intrinsic, and ends the process.
 FOREIGN = "llvm.amdgcn.workitem.id.x"
@@ -100,12 +100,12 @@ def test_where_nothing_can_be_saved(monkeypatch, tmp_path):
 
 
 def test_the_repro_command_on_good_and_foreign_files(tmp_path, kernel):
-    from tilewright.targets.cpu.worker import repro_text
+    from tilewright.codegen.llvm.worker import repro_text
 
     good, other = tmp_path / "good.mlir", tmp_path / "other.mlir"
     good.write_text(repro_text("k", kernel("k", "addf"), host()))
     other.write_text("module {}")
-    module = [sys.executable, "-m", "tilewright.targets.cpu.worker"]
+    module = [sys.executable, "-m", "tilewright.codegen.llvm.worker"]
     done = subprocess.run([*module, "--repro", str(good)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stdout.startswith("k compiles: ")
     done = subprocess.run([*module, "--repro", str(other)], capture_output=True, text=True, timeout=120)

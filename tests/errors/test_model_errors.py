@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -251,13 +252,14 @@ def aborting(monkeypatch, tmp_path):
     monkeypatch.setenv("TILEWRIGHT_JOBS", "1")  # nor emits its kernels
     original, done = stages.emit, []
 
-    def emit(nest, width, *machine):
-        text, scratch = original(nest, width)
-        if not done:
-            end = text.rindex("return")
-            text = text[:end] + 'llvm.call_intrinsic "llvm.amdgcn.s.barrier"() : () -> ()\n    ' + text[end:]
-            done.append(nest)
-        return text, scratch
+    def emit(nest, machine):
+        made = original(nest, machine)
+        if done:
+            return made
+        done.append(nest)
+        end = made.text.rindex("return")
+        call = 'llvm.call_intrinsic "llvm.amdgcn.s.barrier"() : () -> ()\n    '
+        return replace(made, text=made.text[:end] + call + made.text[end:])
 
     monkeypatch.setattr(stages, "emit", emit)
     return done

@@ -13,7 +13,7 @@ from tilewright.program.package import MAGIC, Package
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.load import load
 from tilewright.support.errors import PackageError, UsageError
-from tilewright.targets.cpu.host import host
+from tilewright.targets.cpu.description import host
 
 
 @pytest.fixture

@@ -61,8 +61,8 @@ def test_a_wrong_kernel_is_named(model, operation, names, monkeypatch):
     original = stages.emit
 
     def emit(nest, *machine):
-        text, scratch = original(nest, *machine)
-        return text.replace(f"arith.{operation}", "arith.addf"), scratch
+        made = original(nest, *machine)
+        return dataclasses.replace(made, text=made.text.replace(f"arith.{operation}", "arith.addf"))
 
     monkeypatch.setattr(stages, "emit", emit)
     text = failure(model)

@@ -397,7 +397,7 @@ class Found:
 
 def pinned(name: str):
     """A machine with vectors of 32 bytes (avx2) or of 64 (avx512), the same wherever this runs."""
-    from tilewright.targets.cpu.host import CpuDescription
+    from tilewright.targets.cpu.description import CpuDescription
 
     triple = "x86_64-unknown-linux-gnu"
     if name == "avx2":

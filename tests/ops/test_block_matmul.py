@@ -17,7 +17,7 @@ from tilewright.schedule.rules import schedule
 from tilewright.schedule.work import work_of
 from tilewright.targets.base import find
 from tilewright.targets.cpu import CpuTarget
-from tilewright.targets.cpu.host import describe_arm, host
+from tilewright.targets.cpu.description import describe_arm, host
 
 HERE = host()
 MACHINES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from support.teams import teams
 from tilewright.driver.kernels import BuiltKernel
 from tilewright.lang import te
 from tilewright.targets.base import find
@@ -52,7 +53,7 @@ def right(chosen, kernel, reference, threads):
     rng = np.random.default_rng(0)
     arrays = {p.name: rng.standard_normal(p.shape).astype(np.float32) for p in kernel.inputs}
     expected = reference({n: a.astype(np.float64) for n, a in arrays.items()})
-    found = [BuiltKernel(chosen.nest, find("cpu"), n)(*arrays.values()) for n in threads]
+    found = [run(*arrays.values()) for run in teams(BuiltKernel(chosen.nest, find("cpu"), 1), *threads)]
     assert len({x.tobytes() for x in found}) == 1
     np.testing.assert_allclose(found[0], expected, rtol=0, atol=3e-6 * abs(expected).max())
     return chosen

@@ -56,23 +56,6 @@ def need():
 
 
 @pytest.fixture(scope="session")
-def case():
-    """``case(name)``: an exported model, with inputs and expected outputs (see tests/models/conftest.py)."""
-    spec = importlib.util.spec_from_file_location("models_conftest", REPOSITORY / "tests" / "models" / "conftest.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-
-    def get(name: str):
-        if not (module.MODELS / f"{name}.onnx").exists():
-            for package in ("torch", "transformers", "onnxscript"):
-                pytest.importorskip(package, reason="exporting models needs the `models` extra")
-            module.export(name)
-        return module.Case(name, module.MODELS)
-
-    return get
-
-
-@pytest.fixture(scope="session")
 def tools():
     """The quantizer of the benchmarks."""
     spec = importlib.util.spec_from_file_location("quantize_tool", REPOSITORY / "benchmarks" / "quantize.py")

@@ -14,9 +14,10 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from support.machines import RULES_AVX512
+from support.machines import LANES16, RULES_AVX512
 
 import tilewright as tw
+from tilewright.codegen.llvm.assemble import assembly, mlir_to_llvm
 from tilewright.driver.build_program import pack_array
 from tilewright.lang import te
 from tilewright.report.doctor import examine
@@ -27,10 +28,9 @@ from tilewright.schedule.text import format_nest, parse_nest
 from tilewright.support.errors import CompileError, PackageError
 from tilewright.targets.cpu import amx
 from tilewright.targets.cpu import host as host_module
-from tilewright.targets.cpu.assemble import assembly, mlir_to_llvm
+from tilewright.targets.cpu.description import describe_x86, host
 from tilewright.targets.cpu.emit import emit
 from tilewright.targets.cpu.emit_tiles import TileReader
-from tilewright.targets.cpu.host import describe_x86, host
 
 sys.path.insert(0, str(Path(__file__).parent))
 import amx_cases
@@ -119,9 +119,9 @@ def test_long_reductions_are_cut():
 def test_the_inner_loop():
     """Four products of four loads, no other memory, and the table of shapes loaded once."""
     nest, _, _ = interpreted(amx_cases.matmul(64, 128, 64), TILED)
-    text, scratch = emit(nest, 16, TILED.features)
-    assert scratch == 32 * 32 * 4
-    lines = assembly(mlir_to_llvm(text, nest.name), TILED).splitlines()
+    made = emit(nest, TILED)
+    assert made.scratch == 32 * 32 * 4
+    lines = assembly(mlir_to_llvm(made.text, nest.name), TILED).splitlines()
     names = [line.split()[0] for line in lines if re.match(r"\s+[a-z]", line)]
     assert names.count("ldtilecfg") == names.count("tilerelease") == 1 and names.count("tilezero") == 4
     first = names.index("tileloadd")
@@ -134,7 +134,7 @@ def test_the_inner_loop():
 def test_signs_decide_the_instruction(kind):
     extend = {"s": "extsi", "u": "extui"}
     found = schedule(amx_cases.matmul(16, 64, 16, extend[kind[0]], extend[kind[1]]), TILED)
-    text, _ = emit(finish(found.schedule.nest()), 16, TILED.features)
+    text = emit(finish(found.schedule.nest()), TILED).text
     assert f"llvm.x86.tdpb{kind}d" in text
 
 
@@ -143,7 +143,7 @@ def test_partial_blocks_have_shapes_of_their_own():
     shapes = {t.configuration() for t in TileReader(nest).tiles().values()}
     rows = {tuple(s[48:56]) for s in shapes}
     assert rows == {(16, 16, 16, 16, 16, 0, 0, 0), (1, 1, 16, 0, 0, 0, 0, 0)}
-    text, _ = emit(nest, 16, TILED.features)
+    text = emit(nest, TILED).text
     assert text.count("memref.global") == len(shapes) == 4
 
 
@@ -174,9 +174,9 @@ def test_products_of_two_inputs_are_left_to_vectors():
 def test_a_processor_without_tiles_gets_no_such_code():
     nest, _, _ = interpreted(amx_cases.matmul(16, 32, 16), TILED)
     with pytest.raises(CompileError, match=r"the processor has no amx-bf16"):
-        emit(nest, 16, PLAIN.features)
+        emit(nest, PLAIN)
     with pytest.raises(CompileError, match=r"the processor has no amx-bf16"):
-        emit(nest, 16)
+        emit(nest, LANES16)
 
 
 def test_a_note_on_another_loop_is_refused():
@@ -190,7 +190,7 @@ def test_a_note_on_another_loop_is_refused():
     ):
         assert old in text
         with pytest.raises(CompileError, match=why):
-            emit(parse_nest(text.replace(old, new)), 16, TILED.features)
+            emit(parse_nest(text.replace(old, new)), TILED)
 
 
 # ---- the machine ---------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_without_tiles_no_kernel_multiplies_them():
     for kinds in (("extf", "extf"), ("extui", "extsi")):
         found = schedule(amx_cases.matmul(32, 64, 32, *kinds), host())
         assert found.rule != "tile-contraction"
-        assert "tile" not in emit(finish(found.schedule.nest()), 16, host().features)[0]
+        assert "tile" not in emit(finish(found.schedule.nest()), host()).text
 
 
 def test_code_with_tiles_is_not_loaded_without_them():

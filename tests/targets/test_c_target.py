@@ -7,10 +7,12 @@ import subprocess
 
 import numpy as np
 import pytest
+from support.expressions import EXPRESSIONS, meaning, nest_of, values
 
 import tilewright as tw
+from tilewright.codegen.clike.c99 import C99
+from tilewright.codegen.clike.printer import emit
 from tilewright.support.errors import UsageError
-from tilewright.tensor.expr import Const, Load, Op, Var
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
 SANITIZE = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -162,94 +164,21 @@ def test_wrong_settings_are_refused(compile_digits, tmp_path):
 
 # ---- expressions -----------------------------------------------------------------------------------------------------
 
-X, Y = Load("a", (Var("i"),), "f32"), Load("b", (Var("i"),), "f32")
-P, Q = Load("p", (Var("i"),), "i32"), Load("q", (Var("i"),), "i32")
-
-
-FLOAT_PAIRS = (
-    "addf",
-    "subf",
-    "mulf",
-    "divf",
-    "maximumf",
-    "minimumf",
-    "maxnumf",
-    "minnumf",
-    "powf",
-    "atan2",
-    "copysign",
-)
-ROUNDINGS = ("negf", "absf", "sqrt", "floor", "ceil", "round", "trunc", "roundeven", "rsqrt")
-FUNCTIONS = ("exp", "log", "log1p", "erf", "tanh", "sin", "sigmoid")
-ORDERS = ("oeq", "ogt", "oge", "olt", "ole", "one", "ord", "ueq", "ugt", "uge", "ult", "ule", "une", "uno")
-ARITHMETIC = ("addi", "subi", "muli", "divsi", "remsi", "floordivsi", "ceildivsi", "divui", "remui")
-BITS = ("shli", "shrsi", "shrui", "andi", "ori", "xori", "maxsi", "minsi", "maxui", "minui")
-PREDICATES = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
-
-
-def floats(op, *args):
-    return Op(op, args, "f32")
-
-
-EXPRESSIONS = [
-    *[floats(n, X, Y) for n in FLOAT_PAIRS],
-    *[floats(n, X) for n in (*ROUNDINGS, *FUNCTIONS)],
-    *[floats("select", Op(f"cmpf.{p}", (X, Y), "i1"), X, Y) for p in ORDERS],
-    *[floats("sitofp", Op(n, (P, Q), "i32")) for n in (*ARITHMETIC, *BITS)],
-    *[floats("uitofp", Op(f"cmpi.{p}", (P, Q), "i1")) for p in PREDICATES],
-    *[floats("sitofp", Op("fptosi", (X,), d)) for d in ("i8", "i16", "i32")],
-    *[floats("sitofp", Op("extsi", (Op("trunci", (P,), d),), "i32")) for d in ("i8", "i16")],
-    floats("sitofp", Op("extui", (Op("trunci", (P,), "i8"),), "i32")),
-    floats("bitcast", Op("addi", (Op("bitcast", (X,), "i32"), Const(3, "i32")), "i32")),
-    floats("guard", Op("cmpf.olt", (X, Y), "i1"), floats("exp", floats("addf", X, X)), Const(float("-inf"), "f32")),
-    floats("addf", floats("addf", X, Y), floats("mulf", floats("addf", X, Y), Const(-0.1, "f32"))),
-]
-
-
-def as_select(e):
-    """`guard` reads lazily; for values it is a select, which the evaluator knows."""
-    return Op("select", e.args, e.dtype) if isinstance(e, Op) and e.op == "guard" else e
-
 
 def test_every_operation_means_what_the_evaluator_says(need, tmp_path):
     """One kernel an expression, on numbers with all the special values, under sanitizers' rules."""
     need("gcc")
-    from tilewright.schedule.nest import Nest, loop, store
-    from tilewright.targets.c.emit import emit
-    from tilewright.targets.c.helpers import definitions
-    from tilewright.tensor.evaluate import evaluate
-    from tilewright.tensor.expr import Buffer
-
-    special = np.array(
-        [0.0, -0.0, 1.5, -2.5, 0.5, np.inf, -np.inf, np.nan, 1e-40, 3e9, -3e9, 127.6, -128.7, 1e10], np.float32
-    )
-    wild = np.array([0, 1, -1, 2, -2, 31, 32, 33, 127, 128, -129, 2**31 - 1, -(2**31), 65535], np.int32)
-    a, b = (m.reshape(-1) for m in np.meshgrid(special, special))
-    p, q = (m.reshape(-1) for m in np.meshgrid(wild, wild))
-    n = a.size
-    functions, helpers = [], set()
-    for i, e in enumerate(EXPRESSIONS):
-        params = (
-            Buffer("a", (n,), "f32"),
-            Buffer("b", (n,), "f32"),
-            Buffer("p", (n,), "i32"),
-            Buffer("q", (n,), "i32"),
-        )
-        body = loop("i", n, store("y", [Var("i")], e))
-        f = emit(Nest(f"f{i}", (*params, Buffer("y", (n,), "f32")), ("y",), body))
-        functions.append(f.text("", aliased=False).replace("KERNEL ", ""))
-        helpers |= set(f.helpers)
+    made = [emit(nest_of(e, f"f{i}"), C99) for i, e in enumerate(EXPRESSIONS)]
+    kernels = [f.text(C99).replace("KERNEL ", "") for f in made]
     head = "#include <stdint.h>\n#include <math.h>\n#include <float.h>\n"
-    (tmp_path / "f.c").write_text(head + definitions(helpers) + "\n".join(functions))
+    (tmp_path / "f.c").write_text(head + C99.file(kernels, {h for f in made for h in f.helpers}))
     flags = ("-O1", "-fsanitize=undefined", "-fno-sanitize-recover=all", "-shared", "-fPIC", "-Wno-missing-prototypes")
     built = subprocess.run(
         ["gcc", *STRICT, *flags, "-o", "f.so", "f.c", "-lm"], cwd=tmp_path, capture_output=True, text=True
     )
     assert built.returncode == 0, built.stderr
-    library = ctypes.CDLL(str(tmp_path / "f.so"))
-    env = {"a": a, "b": b, "p": p, "q": q}
+    library, env = ctypes.CDLL(str(tmp_path / "f.so")), values()
     for i, e in enumerate(EXPRESSIONS):
-        got = np.empty(n, np.float32)
-        getattr(library, f"f{i}")(*(x.ctypes.data_as(ctypes.c_void_p) for x in (a, b, p, q, got)))
-        want = evaluate(as_select(e), {"i": np.arange(n)}, lambda buffer, index, dtype: env[buffer][index[0]])
-        np.testing.assert_allclose(got, want, rtol=3e-7, atol=1e-44, err_msg=str(e))
+        got = np.empty(env["a"].size, np.float32)
+        getattr(library, f"f{i}")(*(x.ctypes.data_as(ctypes.c_void_p) for x in (*env.values(), got)))
+        np.testing.assert_allclose(got, meaning(e, env), rtol=3e-7, atol=1e-44, err_msg=str(e))

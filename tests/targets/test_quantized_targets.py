@@ -10,7 +10,7 @@ import pytest
 from support.modules import load_module
 
 import tilewright as tw
-from tilewright.targets.cpu.assemble import assembly, mlir_to_llvm
+from tilewright.codegen.llvm.assemble import assembly, mlir_to_llvm
 from tilewright.targets.mcu.machines import MACHINES
 
 REPOSITORY = Path(__file__).resolve().parents[2]

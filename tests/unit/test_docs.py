@@ -143,7 +143,7 @@ def run_page(text: str) -> str:
 def show_for_machine(original):
     """`tw.compile` that shows the levels after scheduling for `MACHINE`."""
     import tilewright.targets.cpu as cpu
-    from tilewright.targets.cpu.host import CpuDescription
+    from tilewright.targets.cpu.description import CpuDescription
 
     describe = cpu.CpuTarget.describe
 

@@ -65,6 +65,12 @@ def test_every_room_is_on_the_plan():
     assert {room(m) for m in MODULES} - {"", "__main__", *ALIASES} == set(ROOMS)
 
 
+def test_unit_tests_have_the_rooms_of_the_package():
+    """What concerns the whole package stands beside the folders."""
+    folders = {p.parent.name for p in Path(__file__).parent.glob("*/test_*.py")}
+    assert folders - {"benchmarks"} <= set(ROOMS)
+
+
 def test_the_page_shows_the_plan():
     page = (Path(__file__).parents[2] / "docs" / "layout.md").read_text(encoding="utf-8")
     table = page.split("| room | what is there |")[1].split("\n\n")[0]

@@ -229,11 +229,13 @@ _FIELDS = {f.name: f for f in fields(Options)}
 Target = Annotated[str, _typer_option(_FIELDS["target"])]
 Threads = Annotated[int | None, _typer_option(_FIELDS["threads"])]
 Shape = Annotated[list[str] | None, _typer_option(_FIELDS["inputs"])]
+State = Annotated[list[str] | None, _typer_option(_FIELDS["states"])]
 
 
-def shapes(given: list[str] | None) -> dict[str, tuple[int, ...]] | None:
-    """The option `inputs` from the texts of ``--shape``; UsageError for an input that has two shapes."""
-    return _value(_FIELDS["inputs"], given)
+def parsed(option: str, given: list[str] | None) -> Any:
+    """The option `inputs` from the texts of ``--shape``, `states` from those of ``--state``; UsageError for a text that
+    does not fit, or one input given twice."""
+    return _value(_FIELDS[option], given)
 
 
 Verbose = Annotated[

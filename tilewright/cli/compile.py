@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +17,17 @@ from . import data
 from .app import app
 from .common import check_writable, note, refuse_options, table, with_compile_options
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="An ONNX file or MLIR text (.mlir).", show_default=False)]
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A model file, such as model.onnx or model.mlir.", show_default=False)
+]
 ModelOrPackage = Annotated[
     str, typer.Argument(metavar="MODEL|m.tw", help="A model, or a package made by `compile`.", show_default=False)
+]
+
+
+Models = Annotated[
+    list[str],
+    typer.Argument(metavar="MODEL|NAME=MODEL...", help="A model (.onnx, .mlir), or several with names for entries."),
 ]
 
 
@@ -27,10 +35,33 @@ ModelOrPackage = Annotated[
 IR_SUFFIXES = (".mlir", ".txt", "")
 
 
+EntryName = Annotated[
+    str | None,
+    typer.Option("--entry", metavar="NAME", help="The entry, of a package that has several.", show_default=False),
+]
 Sha256 = Annotated[
     str | None,
     typer.Option(metavar="HEX", help="Use the package only if its file has this SHA-256.", show_default=False),
 ]
+
+
+def chosen(executable: Any, entry: str | None) -> Any:
+    """The entry of an executable that was asked for; UsageError for none of several."""
+    from ..runtime.executable import find_entry
+
+    return find_entry(getattr(executable, "entries", {"main": executable}), entry)
+
+
+def sources(models: list[str]) -> str | dict[str, str]:
+    """One model, or several by the names of their entries: ``prefill=prefill.onnx decode=decode.onnx``."""
+    if len(models) == 1 and ("=" not in models[0] or Path(models[0]).exists()):
+        return models[0]
+    pairs = [text.partition("=") for text in models]
+    found = {name: path for name, _, path in pairs if name and path}
+    if len(found) < len(models):
+        hint = "name each model once: prefill=prefill.onnx decode=decode.onnx"
+        raise UsageError(f"{', '.join(models)}: several models need names", stage="command line", hint=hint)
+    return found
 
 
 def is_package(source: str) -> bool:
@@ -61,7 +92,7 @@ def obtain(source: str, options: dict[str, Any], sha256: str | None = None) -> A
 @app.command("compile")
 @with_compile_options
 def compile_command(
-    model: Model,
+    model: Models,
     options: dict[str, Any],
     output: Annotated[
         Path | None,
@@ -79,6 +110,7 @@ def compile_command(
     \b
       tilewright compile model.onnx -o model.tw
       tilewright compile model.onnx -o model.tw --shape tokens=1x128 --threads 2
+      tilewright compile prefill=p.onnx decode=d.onnx --state past=present -o model.tw
       tilewright compile model.onnx --stop-after simplify            print level 2
       tilewright compile model.onnx -o m.tw --dump levels/ --time    one file of IR a stage
       tilewright compile model.onnx --target c -o out/               source files (see `tilewright targets`)
@@ -89,14 +121,17 @@ def compile_command(
 
     if output is None and options["stop_after"] is None:
         raise UsageError("where should the package go?", stage="command line", hint="add -o model.tw")
+    source = sources(model)
+    if not isinstance(source, str) and (output is None or output.suffix != ".tw"):
+        raise UsageError("several entries make a package: -o model.tw", stage="command line")
     folder = output is not None and (output.is_dir() or not output.suffix) and options["stop_after"] is None
     if not folder:
-        check_result(output, model, options)
+        check_result(output, [source] if isinstance(source, str) else source.values(), options)
         if setting:
             raise UsageError("--setting is for exported files: -o must name a folder", stage="command line")
     settings = export_settings(options["target"], setting or []) if folder else {}
     start = time.perf_counter()
-    result = tw.compile(model, **options)
+    result: Any = tw.compile(source, **options)
     if folder and output is not None:
         written = result.export(output, **settings)
         note(f"{output}: {', '.join(p.name for p in written)}, compiled in {time.perf_counter() - start:.2f} s")
@@ -109,13 +144,13 @@ def compile_command(
     note(f"{output}: {size(output.stat().st_size)}, compiled in {time.perf_counter() - start:.2f} s")
 
 
-def check_result(output: Path | None, source: str | Path, options: dict[str, Any]) -> None:
-    """UsageError if what the options make of `source` cannot be written to this file, or should not be."""
+def check_result(output: Path | None, reads: Iterable[str | Path], options: dict[str, Any]) -> None:
+    """UsageError if what the options make of the files that are read cannot be written to this file, or should not."""
     from ..runtime.export import exports
     from ..targets import base
 
     if options["stop_after"] is not None:
-        check_writable(output, "the IR", IR_SUFFIXES, [source])
+        check_writable(output, "the IR", IR_SUFFIXES, reads)
     elif output is not None and output.suffix != ".tw" and exports(base.find(options["target"])):
         raise UsageError(
             f"cannot write one file {str(output)!r}: target {options['target']!r} writes several into a folder",
@@ -123,14 +158,17 @@ def check_result(output: Path | None, source: str | Path, options: dict[str, Any
             hint=f"give a folder (-o {output.stem or 'out'}), or a package (-o {output.stem or 'm'}.tw)",
         )
     else:
-        check_writable(output, "the package", [".tw"], [source])
+        check_writable(output, "the package", [".tw"], reads)
 
 
 def report_verified(result: Any, options: dict[str, Any]) -> None:
     """With --verify, say what was checked (a difference has raised an error before)."""
     if options["verify"] and options["stop_after"] is None:
-        package = getattr(result, "package", None)  # a model with open shapes has none: it checks every part it makes
-        note(package.report["notes"][-1] if package else "every specialization will be checked when it is made")
+        entries = getattr(result, "entries", None)  # a model with open shapes has none: it checks every part it makes
+        if entries is None:
+            note("every specialization will be checked when it is made")
+        for entry in (entries or {}).values():
+            note(entry.package.report["notes"][-1])
 
 
 def export_settings(target: str, given: list[str]) -> dict[str, str]:
@@ -187,6 +225,7 @@ def run(
     emulate: Annotated[
         bool, typer.Option("--emulate", help="Run on a simulated machine of the target's kind; shows instructions.")
     ] = False,
+    entry: EntryName = None,
     sha256: Sha256 = None,
 ) -> None:
     """Run a model or a package, and check what comes out.
@@ -201,6 +240,7 @@ def run(
       tilewright run model.tw --input in.npz --check expected.npz --rtol 1e-4
       tilewright run model.onnx --threads 2 --repeat 20
       tilewright run decoder.onnx --state past_key=present_key --repeat 20
+      tilewright run model.tw --entry decode --input in.npz
     """
     if options["stop_after"] is not None and (output, check, repeat, emulate) != (None, None, 1, False):
         raise UsageError("--stop-after leaves nothing to run", stage="command line")
@@ -213,6 +253,7 @@ def run(
     if options["stop_after"] is not None:
         emit_ir(executable, None)
         return
+    executable = chosen(executable, entry)
     if given is None:
         given = data.random_inputs(data.fixed_shapes(getattr(executable, "arguments", executable.inputs)), seed)
     times, values = [], []
@@ -319,6 +360,7 @@ def explain(
     model: ModelOrPackage,
     options: dict[str, Any],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: bytes and seconds as numbers.")] = False,
+    entry: EntryName = None,
     sha256: Sha256 = None,
 ) -> None:
     """Show what a model became: its levels, kernels, sizes and memory.
@@ -328,6 +370,8 @@ def explain(
       tilewright explain model.tw --json
     """
     result = obtain(model, options, sha256)
+    if entry is not None and options["stop_after"] is None:
+        result = chosen(result, entry)
     if options["stop_after"] is not None:
         emit_ir(result, None)
     elif as_json:

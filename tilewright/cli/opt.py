@@ -79,7 +79,7 @@ def opt(
         refuse_options(["print_after", "time"], "when passes run on a file", hint)
         transform(file, passes, output, options["print_after"], options["time"])
     else:
-        check_result(output, file, options)
+        check_result(output, [file], options)
         proceed(file, passes, start, output, options)
 
 

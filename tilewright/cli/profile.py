@@ -12,7 +12,7 @@ from ..support.errors import UsageError
 from . import data
 from .app import app
 from .common import check_writable, note, table, with_compile_options
-from .compile import ModelOrPackage, Sha256, obtain
+from .compile import EntryName, ModelOrPackage, Sha256, chosen, obtain
 
 
 @app.command()
@@ -42,6 +42,7 @@ def profile(
         bool, typer.Option("--remeasure", help="Measure what this machine can do again (it was kept).")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
+    entry: EntryName = None,
     sha256: Sha256 = None,
 ) -> None:
     """Show where the time of a model goes, beside what the machine could do at best.
@@ -62,7 +63,7 @@ def profile(
     if options["stop_after"] is not None:
         raise UsageError("--stop-after leaves nothing to profile", stage="command line")
     given = data.read_npz(input) if input else None
-    executable = obtain(model, options, sha256)
+    executable = chosen(obtain(model, options, sha256), entry)
     if given is None:
         given = data.random_inputs(data.fixed_shapes(executable.inputs), seed)
     if remeasure:

@@ -10,7 +10,7 @@ import typer
 from ..support.errors import UsageError
 from .app import app
 from .common import note, with_compile_options
-from .compile import ModelOrPackage, obtain
+from .compile import EntryName, ModelOrPackage, chosen, obtain
 
 
 @app.command("report-slow")
@@ -25,6 +25,7 @@ def report_slow(
         list[str] | None,
         typer.Option(metavar="NAME", help="Kernels to write whether they are marked or not (or how they begin)."),
     ] = None,
+    entry: EntryName = None,
 ) -> None:
     """Write small reproducers of the kernels that stay far from their bound.
 
@@ -39,7 +40,7 @@ def report_slow(
 
     if options["stop_after"] is not None:
         raise UsageError("--stop-after leaves no kernels to report", stage="command line")
-    executable = obtain(model, options)
+    executable = chosen(obtain(model, options), entry)
     package = getattr(executable, "package", None)
     if package is None:
         raise UsageError(

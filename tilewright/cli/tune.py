@@ -14,7 +14,7 @@ import typer
 
 from ..support.errors import UsageError
 from .app import app
-from .common import Debug, Shape, Target, Threads, check_writable, note, set_debug, shapes, table
+from .common import Debug, Shape, State, Target, Threads, check_writable, note, parsed, set_debug, table
 
 if TYPE_CHECKING:
     from ..driver.tuning_database import Database, Row
@@ -36,13 +36,14 @@ KeyFile = Annotated[
 @app.command("tune")
 def tune_command(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="An ONNX file or MLIR text (.mlir).", show_default=False)
+        str, typer.Argument(metavar="MODEL", help="A model file, such as model.onnx or model.mlir.", show_default=False)
     ],
     trials: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N measured candidates.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0.0, metavar="M", help="Stop after M minutes.")] = None,
     target: Target = "cpu",
     threads: Threads = None,
     shape: Shape = None,
+    state: State = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0,
     db: Path_ = None,
     runners: Annotated[
@@ -63,6 +64,7 @@ def tune_command(
     \b
       tilewright tune model.onnx --minutes 15 --threads 2
       tilewright tune model.onnx --trials 500
+      tilewright tune decoder.onnx --state past_key=present_key --trials 500
       tilewright tune model.onnx --trials 500 --runners board:7070
       tilewright db list
     """
@@ -73,7 +75,7 @@ def tune_command(
     set_debug(debug)
     guide = load(target) if pretrained else None
     note(f"cost model: {_guided_by(guide, pretrained, target)}")
-    inputs = shapes(shape)
+    inputs, states = parsed("inputs", shape), parsed("states", state)
     with _display() as watch:
         report = tune(
             model,
@@ -82,6 +84,7 @@ def tune_command(
             threads=threads,
             target=target,
             inputs=inputs,
+            states=states,
             database=Database(db),
             seed=seed,
             watch=watch,
@@ -150,7 +153,7 @@ def runner_command(
       tilewright runner --listen 0.0.0.0:7070 --key-file key
       tilewright tune model.onnx --trials 500 --runners board:7070 --key-file key      (on the other machine)
     """
-    from ..tune.station import Station
+    from ..tune.remote_runners import Station
     from ..tune.wire import Server, address_of, key_from
 
     set_debug(debug)

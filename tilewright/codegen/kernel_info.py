@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from torch_mlir import ir
@@ -17,14 +18,19 @@ from ..support.huge_pages import Pool
 @dataclass(frozen=True)
 class KernelInfo:
     """What the program must know of a kernel: scratch bytes of one thread, packed parameters by position, whether it
-    divides its work, pairs (output, input) of parameters that may share memory, and whether all of its work is divided
-    (see `Call`)."""
+    divides its work, pairs (output, input) of parameters that may share memory, whether all of its work is divided (see
+    `Call`), and sentences: what its nest asked for by notes and did not get."""
 
     scratch: int = 0
     packs: dict[int, Pack] = field(default_factory=dict)
     parallel: bool = True
     inplace: tuple[tuple[int, int], ...] = ()
     pieces: bool = False
+    unmet: tuple[str, ...] = ()
+
+    def told(self, report: dict[str, Any]) -> dict[str, Any]:
+        """A kernel's part of the report (`schedule.facts.about`) with what code generation adds to it."""
+        return {**report, "unmet": list(self.unmet)} if self.unmet else report
 
 
 def pack_array(array: np.ndarray, pack: Pack, pool: Pool | None = None) -> np.ndarray:
@@ -67,23 +73,24 @@ def divides_all(nest: Nest) -> bool:
             return all(map(divided, s.stmts))
         if isinstance(s, Alloc) and has_parallel(s.body):
             return divided(s.body)
-        return (isinstance(s, For) and s.kind == "parallel") or bool(writes(s) & shared)
+        return (isinstance(s, For) and s.bound) or bool(writes(s) & shared)
 
     return divided(nest.body)
 
 
 def has_parallel(s: Stmt) -> bool:
     """Whether a statement has a loop that threads share."""
-    return any(isinstance(x, For) and x.kind == "parallel" for x in walk_stmts(s))
+    return any(isinstance(x, For) and x.bound for x in walk_stmts(s))
 
 
-def kernel_info(nest: Nest, scratch: int) -> KernelInfo:
-    """What a program must know of a kernel made from this nest; `scratch`: bytes of one thread."""
+def kernel_info(nest: Nest, scratch: int, unmet: tuple[str, ...] = ()) -> KernelInfo:
+    """What a program must know of a kernel made from this nest; `scratch`: bytes of one thread, `unmet`: see
+    `KernelInfo`."""
     positions = {p.name: i for i, p in enumerate(nest.params)}
-    parallel = any(isinstance(s, For) and s.kind == "parallel" for s in walk_stmts(nest.body))
+    parallel = any(isinstance(s, For) and s.bound for s in walk_stmts(nest.body))
     pairs = tuple((positions[o], positions[i]) for o, i in inplace_pairs(nest))
     pieces = parallel and divides_all(nest)
-    return KernelInfo(scratch, {positions[n]: p for n, p in nest.packs.items()}, parallel, pairs, pieces)
+    return KernelInfo(scratch, {positions[n]: p for n, p in nest.packs.items()}, parallel, pairs, pieces, unmet)
 
 
 def call_names(graph: Graph) -> dict[str, tuple[str, ...]]:

@@ -28,6 +28,7 @@ from .. import __version__
 from ..driver.package_cache import compile
 from ..frontends.onnx.reader import DTYPES as OF_ONNX
 from ..frontends.onnx.reader import read
+from ..runtime.entries import MultiExecutable
 from ..runtime.load import load
 from ..support.dtypes import DTYPES
 from ..support.errors import InputError, UsageError
@@ -199,6 +200,8 @@ class InferenceSession:
             if options.dimensions:
                 raise UsageError("a package has its sizes: overrides of free dimensions have no meaning for it")
             loaded: Any = load(path_or_bytes, threads=threads)
+            if isinstance(loaded, MultiExecutable):
+                loaded = loaded.entry()  # there are several: an error that names them
             self._inputs, self._outputs = ([_told(i) for i in infos] for infos in (loaded.inputs, loaded.outputs))
             name = getattr(loaded, "name", None) or loaded.package.report.get("model", "")
             self._executable, self._meta = loaded, ModelMetadata("tilewright", str(name))

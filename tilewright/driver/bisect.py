@@ -27,8 +27,9 @@ from ..codegen.kernel_info import location_names
 from ..graph.interpret import interpret
 from ..ir.context import use
 from ..ir.graph import Graph
-from ..ir.types import FLOATS, type_of
+from ..ir.types import type_of
 from ..runtime.executable import Executable
+from ..support.dtypes import FLOATS
 from ..support.errors import CompileError, UsageError
 from ..tensor.interpret import interpret_function, interpret_graph, signed
 from . import bisect_kernel, reproduce

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from torch_mlir import ir
@@ -15,10 +16,11 @@ from ..ir.graph import Graph
 from ..ir.types import Type, type_of
 from ..program.order import best_order
 from ..program.plan import Step, Value, plan_memory
-from ..program.program import ALIGN, COPY, BufferRef, Call, Program, StateInfo, TensorInfo
+from ..program.program import ALIGN, COPY, BufferRef, Call, DeviceInfo, Program, StateInfo, TensorInfo
 from ..schedule.nest import Pack
 from ..support.errors import CompileError
 from ..support.huge_pages import Pool, release_pages
+from ..targets.base import SeveralDevices
 from ..tensor.analysis import VIEWS
 from .states import find_states
 
@@ -31,14 +33,17 @@ def build_program(
     minimize: bool = False,
     consume: bool = False,
     states: Mapping[str, str] | None = None,
+    devices: SeveralDevices | None = None,
 ) -> tuple[Program, list[np.ndarray]]:
     """The program of a fused graph, and its constants as arrays in the order of ``program.constants``.
 
     Buffers of the arena lie at multiples of `align`; with `minimize` the kernels are called in the order that needs the
     smallest arena, in which their scratch memory lies too. With `consume` the graph's constants go as they are packed:
     the graph cannot be used afterwards. `states`: inputs that live between runs -> the outputs that follow them.
+    `devices` says which of several each call runs on; inputs and outputs are on the first, a state and a constant where
+    they are used.
     """
-    return _Builder(graph, kernels, align, minimize, consume, states).run()
+    return _Builder(graph, kernels, align, minimize, consume, states, devices).run()
 
 
 class _Builder:
@@ -50,8 +55,12 @@ class _Builder:
         minimize: bool,
         consume: bool,
         states: Mapping[str, str] | None,
+        devices: SeveralDevices | None,
     ) -> None:
-        self.graph, self.kernels, self.align, self.minimize = graph, kernels, align, minimize
+        self.graph, self.align, self.minimize, self.devices = graph, align, minimize, devices
+        self.kernels = {**kernels, COPY: KernelInfo()}
+        self.here = 0  # the device of the call at hand
+        self.copied: dict[tuple[int, int], int] = {}  # value, device -> its copy there
         self.uses: dict[str, int] | None = self.count_uses() if consume else None
         self.signature = _Signature.of(graph, states)
         self.values: list[Value] = []
@@ -59,7 +68,7 @@ class _Builder:
         self.ids: dict[ir.Value, int] = {}
         self.constants: list[np.ndarray] = []
         self.infos: list[TensorInfo] = []
-        self.constant_ids: dict[tuple, int] = {}
+        self.constant_ids: dict[tuple[Any, ...], int] = {}
         self.calls: list[tuple[str, list[int], list[int], tuple[str, ...]]] = []
 
     def run(self) -> tuple[Program, list[np.ndarray]]:
@@ -67,16 +76,20 @@ class _Builder:
         for argument, home, (_, t) in zip(
             self.graph.block.arguments, signature.homes, self.graph.inputs(), strict=True
         ):
-            self.ids[argument] = self.value(Value(t.nbytes, home=home))
+            where = 0 if home[0] == "input" else self.first_reader(argument)
+            self.ids[argument] = self.value(Value(t.nbytes, home=home, device=where))
         returned: list[int] = []
         for op in self.graph.operations():
             if op.name == "func.call":
                 self.call(op)
             elif op.name == "func.return":
-                returned = [self.id_of(v) for v in op.operands]
+                self.here = 0
+                returned = [self.returned(i, self.id_of(v)) for i, v in enumerate(op.operands)]
             elif op.name in VIEWS and not self.is_constant(op.results[0]):
                 result = op.results[0]
-                self.ids[result] = self.value(Value(type_of(result).nbytes, view_of=self.id_of(op.operands[0])))
+                source = self.id_of(op.operands[0])
+                device = self.values[source].device
+                self.ids[result] = self.value(Value(type_of(result).nbytes, view_of=source, device=device))
         self.scratch = [self.scratch_value(c) for c in self.calls]
         steps = [self.step(c, s) for c, s in zip(self.calls, self.scratch, strict=True)]
         if self.minimize:
@@ -95,8 +108,13 @@ class _Builder:
             plan.arena_size,
             scratch,
             plan.bound,
-            tuple(StateInfo(t, o, i in plan.swapped) for i, (t, o) in enumerate(signature.states)),
+            tuple(
+                replace(s, tensor=replace(s.tensor, device=self.state_device(i)), swapped=i in plan.swapped)
+                for i, s in enumerate(signature.states)
+            ),
+            self.device_infos(plan.arenas),
         )
+        program.check()
         return program, self.constants
 
     def value(self, v: Value) -> int:
@@ -107,6 +125,37 @@ class _Builder:
         if v not in self.ids:
             self.ids[v] = self.constant(v, None)
         return self.ids[v]
+
+    # ---- devices ----
+
+    def device_infos(self, arenas: tuple[int, ...]) -> tuple[DeviceInfo, ...]:
+        names = self.devices.device_names if self.devices else ()
+        return tuple(DeviceInfo(n, arenas[i] if i < len(arenas) else 0) for i, n in enumerate(names))
+
+    def device_of(self, call: ir.Operation) -> int:
+        symbol = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+        return self.devices.place_call(symbol, location_names(call.location)) if self.devices else 0
+
+    def first_reader(self, argument: ir.Value) -> int:
+        """The device of the first call that reads a state: it lies there."""
+        calls = (op for op in self.graph.operations() if op.name == "func.call" and argument in list(op.operands))
+        return next(map(self.device_of, calls), 0)
+
+    def state_device(self, state: int) -> int:
+        return next((v.device for v in self.values if v.home == ("state", state)), 0)
+
+    def returned(self, position: int, value: int) -> int:
+        state = self.signature.following.get(position)
+        return self.brought(value, 0 if state is None else self.state_device(state))
+
+    def brought(self, value: int, device: int) -> int:
+        """The value on a device: itself, or a copy, which is made once."""
+        if self.values[value].device == device:
+            return value
+        if (value, device) not in self.copied:
+            self.copied[value, device] = self.value(Value(self.values[value].nbytes, device=device))
+            self.calls.append((COPY, [value], [self.copied[value, device]], ()))
+        return self.copied[value, device]
 
     # ---- constants ----
 
@@ -122,7 +171,8 @@ class _Builder:
             source = source.owner.operation.operands[0]
         attrs = source.owner.operation.attributes
         name = ir.StringAttr(attrs["symbol"]).value if "symbol" in attrs else str(attrs["value"])
-        key = (name, t.shape if pack else t.size, None if pack is None else (pack.splits, pack.order, pack.repeats))
+        form = None if pack is None else (pack.splits, pack.order, pack.repeats)
+        key = (name, t.shape if pack else t.size, form, self.here)
         if key not in self.constant_ids:
             array = self.graph.constant_value(source)
             if array is None:
@@ -134,10 +184,10 @@ class _Builder:
             del stored
             self.constants.append(array)
             self.infos.append(
-                TensorInfo(name if len(name) < 200 else "constant", array.shape, _info("", _array_type(array)).dtype)
+                TensorInfo(name if len(name) < 200 else "constant", array.shape, _array_type(array).dtype, self.here)
             )
             home = ("constant", len(self.constants) - 1)
-            self.constant_ids[key] = self.value(Value(array.nbytes, home=home))
+            self.constant_ids[key] = self.value(Value(array.nbytes, home=home, device=self.here))
         if self.uses is not None and name in self.uses:
             self.uses[name] -= 1
             if not self.uses[name]:
@@ -161,14 +211,14 @@ class _Builder:
 
     def call(self, op: ir.Operation) -> None:
         symbol = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
-        info = self.kernels[symbol]
+        info, self.here = self.kernels[symbol], self.device_of(op)
         reads = []
         for i, v in enumerate(op.operands):
             pack = info.packs.get(i)
-            reads.append(self.constant(v, pack) if self.is_constant(v) else self.id_of(v))
+            reads.append(self.constant(v, pack) if self.is_constant(v) else self.brought(self.id_of(v), self.here))
         writes = []
         for r in op.results:
-            self.ids[r] = self.value(Value(type_of(r).nbytes))
+            self.ids[r] = self.value(Value(type_of(r).nbytes, device=self.here))
             writes.append(self.ids[r])
         self.calls.append((symbol, reads, writes, location_names(op.location)))
 
@@ -194,32 +244,38 @@ class _Builder:
         own = None if scratch is None else refs[scratch]
         kernel = self.kernels[symbol]
         writes_at = tuple(range(len(reads), len(args)))
-        return Call(symbol, args, writes_at, names, kernel.parallel, own, kernel.pieces)
+        device = self.values[writes[0]].device if writes else 0
+        return Call(symbol, args, writes_at, names, kernel.parallel, own, kernel.pieces, device)
 
 
 @dataclass(frozen=True)
 class _Signature:
-    """What the caller gives and gets, and the states, each with the name of the output that follows it. `homes`: where
-    each argument of @main lies; `following`: positions of outputs of @main that are a state's next value."""
+    """What the caller gives and gets, and the states. `homes`: where each argument of @main lies; `following`:
+    positions of outputs of @main that are a state's next value."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    states: tuple[tuple[TensorInfo, str], ...]
+    states: tuple[StateInfo, ...]
     homes: tuple[tuple[str, int], ...]
     following: dict[int, int]
 
     @staticmethod
     def of(graph: Graph, states: Mapping[str, str] | None) -> _Signature:
-        pairs = find_states(graph, states)
-        order = list(pairs)
+        found = find_states(graph, states)
         inputs, outputs = ([_info(n, t) for n, t in infos] for infos in (graph.inputs(), graph.outputs()))
-        given = [i for i in range(len(inputs)) if i not in pairs]
-        following = {o: s for s, o in enumerate(pairs.values())}
+        read = {s.input: number for number, s in enumerate(found) if s.input is not None}
+        following = {s.output: number for number, s in enumerate(found) if s.output is not None}
+        given = [i for i in range(len(inputs)) if i not in read]
+        told = []
+        for s in found:
+            t = outputs[s.output or 0] if s.input is None else inputs[s.input]
+            output = "" if s.output is None else outputs[s.output].name
+            told.append(StateInfo(replace(t, name=s.name), output, read=s.input is not None))
         return _Signature(
             tuple(inputs[i] for i in given),
             tuple(t for o, t in enumerate(outputs) if o not in following),
-            tuple((inputs[i], outputs[o].name) for i, o in pairs.items()),
-            tuple(("state", order.index(i)) if i in pairs else ("input", given.index(i)) for i in range(len(inputs))),
+            tuple(told),
+            tuple(("state", read[i]) if i in read else ("input", given.index(i)) for i in range(len(inputs))),
             following,
         )
 

@@ -29,7 +29,7 @@ def report(state: State, stages: Sequence[Stage]) -> dict[str, Any]:
 
 def _kernel_reports(state: State) -> Iterator[dict[str, Any]]:
     for name, scheduled in state.schedules.items():
-        known = about(state.kernels[name], scheduled, state.stats.get(name, {}))
+        known = state.infos[name].told(about(state.kernels[name], scheduled, state.stats.get(name, {})))
         _remember(state, name, known)
         result = state.tuned.used.get(name) if state.tuned is not None else None
         yield (

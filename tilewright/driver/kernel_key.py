@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..graph.winograd import Layer
+from ..graph.choose_winograd import Layer
 from ..schedule.nest import Nest
 from ..schedule.text import format_nest
 from ..tensor.expr import Const, Expr, Load, Op, Var, children
@@ -69,7 +69,7 @@ def _digest(parts: list[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 
-class _Names(dict):
+class _Names(dict[str, int]):
     """Numbers for names, in order of appearance: a key does not depend on what buffers and loops are called."""
 
     def __missing__(self, name: str) -> int:

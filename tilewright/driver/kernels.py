@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,19 +58,24 @@ class BuiltKernel:
             refs.append(BufferRef(space, counts[space], 0, info.nbytes))
             counts[space] += 1
         writes = tuple(i for i, p in enumerate(infos) if p.name in nest.outputs)
-        # twice for `time`: in between all threads wait for each other
         call = Call(name, tuple(refs), writes, (), built.info.parallel, None, built.info.pieces)
-        self._parts = []
-        for calls in ((call,), (call, call)):
+
+        def linked(calls: tuple[Call, ...]) -> Package:
             program = Program(tuple(inputs), tuple(outputs), (), calls, scratch_size=built.info.scratch)
             objects = target.link(program, {name: built.data}, description)
-            package = Package(target.name, description.to_json(), program, objects, [])
-            self._parts.append(Executable(package, threads))
+            return Package(target.name, description.to_json(), program, objects, [])
 
-    @property
-    def executable(self) -> Any:
-        """The `Executable` that runs the kernel once."""
-        return self._parts[0]
+        #: the `Executable` that runs the kernel once
+        self.executable = Executable(linked((call,)), threads)
+        # twice for `time`: in between all threads wait for each other
+        self._link_twice: Callable[[], Package] = partial(linked, (call, call))
+        self._twice: Executable | None = None
+
+    def with_threads(self, threads: int) -> BuiltKernel:
+        """The same code, run by so many threads."""
+        other = copy(self)
+        other.executable, other._twice = Executable(self.executable.package, threads), None
+        return other
 
     def __call__(self, *arrays: Any) -> Any:
         """The result for these inputs, in the order of the kernel's parameters; InputError says what does not fit."""
@@ -81,7 +88,7 @@ class BuiltKernel:
 
         Without arrays the inputs are random.
         """
-        executable = self._parts[1]
+        executable = self._twice = self._twice or Executable(self._link_twice(), self.executable.threads)
         if not arrays:
             made = random_inputs([(i.name, i.shape, i.numpy_dtype) for i in executable.inputs], 0)
             given: Sequence[Any] = list(made.values())

@@ -1,9 +1,9 @@
 """`tilewright.compile`, which keeps the package of a model file on disk: compiled again, the model is loaded.
 
 A package kept is found by the bytes of the model file and of everything else that decides what is made of it: options,
-machine, versions, the source of this package, the tuning database. Loading one imports neither MLIR nor ONNX, and its
-weights are mapped from the file, so a second process starts at once and shares their memory with the first. The first
-time, another process compiles (`apart`).
+machine, versions, the source of this package, the tuning database. Loading one imports neither MLIR nor what reads the
+model, and its weights are mapped from the file, so a second process starts at once and shares their memory with the
+first. The first time, another process compiles (`out_of_process`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from ..frontends import protocol
 from ..program.package import Package
 from ..runtime.executable import Executable
 from ..support.digests import source_digest
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from ..ir.graph import Graph
     from ..runtime.dynamic import DynamicExecutable
+    from ..runtime.entries import MultiExecutable
     from ..support.options import OptionsDict
     from .compiler import Snapshot
 
@@ -45,35 +46,84 @@ FORM = "package 1"
 
 
 @overload
+def compile(source: Mapping[str, Any], **options: Unpack[OptionsDict]) -> MultiExecutable: ...
+
+
+@overload
 def compile(
-    source: Any, *, start_after: str | None = None, stop_after: None = None, **options: Unpack[OptionsDict]
+    source: Any,
+    example_inputs: None = None,
+    *,
+    start_after: str | None = None,
+    stop_after: None = None,
+    **options: Unpack[OptionsDict],
 ) -> Executable | DynamicExecutable: ...
 
 
 @overload
 def compile(
-    source: Any, *, start_after: str | None = None, stop_after: str, **options: Unpack[OptionsDict]
+    source: Any,
+    example_inputs: Any = None,
+    *,
+    dynamic_shapes: Any = None,
+    start_after: str | None = None,
+    stop_after: str,
+    **options: Unpack[OptionsDict],
 ) -> Graph | Snapshot: ...
 
 
-def compile(source: Any, *, start_after: str | None = None, **options: Any) -> Any:
-    """Compile a model for a machine.
+@overload
+def compile(
+    source: Any, example_inputs: Any, *, dynamic_shapes: Any = None, **options: Unpack[OptionsDict]
+) -> Callable[..., Any]: ...
 
-    `source`: path of an ``.onnx`` or ``.mlir`` file, an ``onnx.ModelProto``, MLIR text or module, or a `Graph`. The
-    keyword arguments are the fields of `tilewright.support.options.Options`: target, inputs (shapes of dynamic inputs),
-    precision, tolerance, threads, verify, cache, print_after, stop_after, dump, time. With `start_after` the source is
-    what ``dump`` wrote after that stage, and the pipeline goes on from there.
+
+def compile(
+    source: Any,
+    example_inputs: Any = None,
+    *,
+    dynamic_shapes: Any = None,
+    start_after: str | None = None,
+    **options: Any,
+) -> Any:
+    """Compile a model for a machine, or several that share weights and states.
+
+    `source`: anything that a front end takes (`frontends.protocol`): a file, its bytes or text, an object; or a dict of
+    such by the names of entries, which gives a `MultiExecutable`. The keyword arguments are the fields of
+    `tilewright.support.options.Options`: target, inputs (shapes of dynamic inputs), precision, tolerance, threads,
+    verify, cache, print_after, stop_after, dump, time. With `start_after` the source is what ``dump`` wrote after that
+    stage, and the pipeline goes on from there.
+
+    `example_inputs` are for modules of PyTorch: a tuple of positional arguments, or a dict of named ones; the result is
+    then called as the module is, on tensors (docs/torch.md).
 
     Returns an `Executable`, or a `DynamicExecutable` that compiles for the shapes it is called with where the model
     leaves them open; with `stop_after` the IR of that stage (a `Graph` up to level 3, otherwise a `Snapshot`).
-    An ``.onnx`` file with fixed shapes that was compiled before is loaded from the cache, unless ``cache=False``.
+    A model file with fixed shapes that was compiled before is loaded from the cache, unless ``cache=False``.
     Raises TilewrightError subclasses that say stage, operator and what to do.
 
         model = tw.compile("model.onnx", threads=2)
         y, = model.run({"x": x})
     """
     chosen = Options.of(**options)
-    entry = Entry.of(source, chosen) if start_after is None else None
+    if isinstance(source, Mapping):
+        from .entries import compile_entries
+
+        if start_after is not None:
+            raise UsageError("start_after continues with one model: there are several entries")
+        return compile_entries(source, chosen, compile)
+    if start_after is None and isinstance(front_end := protocol.front_end_of(source), protocol.Tracing):
+        traced = front_end.trace(source, example_inputs, dynamic_shapes)
+        made = _compile(traced, None, chosen, options)
+        return traced.wrap(made) if isinstance(made, Executable) else made
+    if example_inputs is not None or dynamic_shapes is not None:
+        what = "example_inputs" if example_inputs is not None else "dynamic_shapes"
+        raise UsageError(f"{what} has no meaning for this source", stage="import", hint="inputs={name: shape}")
+    return _compile(source, start_after, chosen, options)
+
+
+def _compile(source: Any, start_after: str | None, chosen: Options, options: dict[str, Any]) -> Any:
+    entry = CacheEntry.of(source, chosen) if start_after is None else None
     package = entry.load() or entry.make(chosen) if entry is not None else None
     if package is not None:
         return Executable(package, chosen.thread_count)
@@ -86,7 +136,7 @@ def compile(source: Any, *, start_after: str | None = None, **options: Any) -> A
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """The place of one compilation of a model file among the packages kept."""
 
     model: Path
@@ -96,30 +146,33 @@ class Entry:
     limit: int
 
     @staticmethod
-    def of(source: Any, options: Options) -> Entry | None:
+    def of(source: Any, options: Options) -> CacheEntry | None:
         """None where nothing is kept: no model file, stages that are wanted for themselves, rules of others."""
         limit = get("TILEWRIGHT_PACKAGES_SIZE")
         if options.looks or not options.cache or options.precision == "auto" or not limit or not _ours():
             return None
-        if not isinstance(source, (str, os.PathLike)) or Path(source).suffix.lower() != ".onnx":
-            return None
         target = base.find(options.target)
         try:
-            if not isinstance(target, base.Cacheable) or not os.path.isfile(source):
+            front_end = protocol.find(source)
+            if not isinstance(target, base.Cacheable) or not isinstance(front_end, protocol.Digesting):
                 return None
-            digest = map_file(source).digest()
+            digest = front_end.digest(source)
+            if digest is None:
+                return None
             chosen = json.dumps(options.key(), sort_keys=True, default=int)
             parts = [FORM, digest, chosen, source_digest(), target.toolchain()]
-        except (OSError, ValueError):  # whatever is wrong with the file, the import says it better
+        except (OSError, ValueError, UsageError):  # whatever is wrong with the file, the import says it better
             return None
         parts += [
             Path(source).stem,
             json.dumps(target.describe().to_json(), sort_keys=True),
             _tuning_stamp(options),
+            front_end.name,
             *_versions(),
+            *front_end.versions(),
         ]
         key = hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
-        return Entry(Path(source), digest, get("TILEWRIGHT_CACHE") / "packages" / f"{key}.tw", limit)
+        return CacheEntry(Path(source), digest, get("TILEWRIGHT_CACHE") / "packages" / f"{key}.tw", limit)
 
     def load(self) -> Package | None:
         """The package, None if there is none (a damaged one is deleted), or if the model's data files changed."""
@@ -204,10 +257,7 @@ def _tuning_stamp(options: Options) -> str:
 
 @lru_cache(maxsize=1)
 def _versions() -> tuple[str, ...]:
-    found = [f"python {sys.version_info[:2]}", f"numpy {np.__version__}"]
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        found.append(f"onnx {metadata.version('onnx')}")
-    return tuple(found)
+    return (f"python {sys.version_info[:2]}", f"numpy {np.__version__}")
 
 
 def _ours() -> bool:
@@ -216,5 +266,5 @@ def _ours() -> bool:
     What has not been imported yet has nothing added to it, but for the entry points of installed packages."""
     if metadata.entry_points(group="tilewright.rules"):
         return False
-    rules, onnx = (sys.modules.get(f"tilewright.{m}") for m in ("schedule.rules", "frontends.onnx.registry"))
-    return all(module is None or module.all_ours() for module in (rules, onnx))
+    rules = sys.modules.get("tilewright.schedule.rules")
+    return rules is None or bool(rules.all_ours())

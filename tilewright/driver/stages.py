@@ -22,7 +22,7 @@ from ..schedule.rules.convolution.depthwise_chain import worth_joining
 from ..schedule.split import Divided, split
 from ..support.budget import check_time
 from ..support.options import get
-from ..targets.base import Target, find
+from ..targets.base import SeveralDevices, Target, find
 from ..tensor.divide import apply_division, symbol_of
 from ..tensor.fold_constants import fold_constants
 from ..tensor.fuse import fuse
@@ -44,8 +44,8 @@ LAYOUT = "layout,transposed-conv,clip-windows,simplify,fold,cse,dce"
 
 
 def import_source(state: State) -> None:
-    """Source -> level 2 (or 3 for linalg files); see `frontends`."""
-    from ..frontends import load_source
+    """Source -> level 2 (or 3 for linalg files); see `frontends.protocol`."""
+    from ..frontends.protocol import load_source
 
     lazy = state.options.stop_after is None  # then what is known at run time only is left to `dynamic`
     state.graph, state.name = load_source(state.source, state.options.inputs, lazy, state.options.check_indices)
@@ -102,7 +102,7 @@ def layout(state: State) -> None:
 
 def _winograd(state: State) -> None:
     """3x3 convolutions by Winograd's method: as it was measured, else as it is estimated."""
-    from ..graph.winograd import layers
+    from ..graph.choose_winograd import layers
 
     plain = state.options.precision == "f32"
     state.layers = layers(state.module) if plain else {}
@@ -185,7 +185,7 @@ def _schedule_new(state: State, tuned: Any) -> dict[str, Divided]:
 
 def _stream(state: State) -> None:
     """Kernels that run row by row, where that lowers the arena's peak."""
-    from .stream import stream
+    from .choose_streaming import stream
 
     d, limit = state.description, state.options.arena_limit
     for made in stream(state.module, state.kernels, state.nests, d, d.arena_align, limit):
@@ -240,6 +240,7 @@ def make_package(state: State) -> None:
         minimize=d.minimize_memory,
         consume=state.consume,
         states=state.options.states,
+        devices=state.target if isinstance(state.target, SeveralDevices) else None,
     )
     if state.options.arena_limit is not None:
         off = d.stream_rows and not state.options.stream

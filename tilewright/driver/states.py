@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from ..ir.graph import Graph
+from ..ir.types import Type
 from ..support.errors import UnsupportedError, UsageError
 from ..support.options import Options
 from ..targets.base import StateKeeper, Target, targets
@@ -33,25 +36,47 @@ def check_target(options: Options, target: Target) -> None:
         )
 
 
-def find_states(graph: Graph, states: Mapping[str, str] | None) -> dict[int, int]:
-    """Position of an input -> position of the output that is its next value; UsageError if they do not fit."""
+@dataclass(frozen=True)
+class Found:
+    """A state of a graph: its name, the positions of the input that reads it and of the output that is its next value.
+    One of several entries may have only one of them."""
+
+    name: str
+    input: int | None
+    output: int | None
+
+
+def find_states(graph: Graph, states: Mapping[str, Any] | None) -> list[Found]:
+    """The states in the order of the inputs, then those that are only written; UsageError if they do not fit.
+
+    ``(output,)`` in place of the output's name is for one of several entries, which need not have both, or either.
+    """
     inputs, outputs = graph.inputs(), graph.outputs()
-    found: dict[int, int] = {}
+    names = [n for n, _ in inputs], [n for n, _ in outputs]
+    found: list[Found] = []
     for name, following in (states or {}).items():
-        i = _position("input", name, [n for n, _ in inputs])
-        o = _position("output", following, [n for n, _ in outputs])
-        before, after = inputs[i][1], outputs[o][1]
-        if (before.dims, before.dtype) != (after.dims, after.dtype):
-            raise UsageError(
-                f"input {name!r} is {before}, and output {following!r}, the next value of this state, is {after}",
-                stage="import",
-                hint="a state keeps its shape and dtype; a cache that grows needs one buffer of its full length, "
-                "which the model writes at a position",
-            )
-        if o in found.values():
+        shared = isinstance(following, tuple)
+        following = following[0] if shared else following
+        i = None if shared and name not in names[0] else _position("input", name, names[0])
+        o = None if shared and following not in names[1] else _position("output", following, names[1])
+        if i is None and o is None:
+            continue
+        if i is not None and o is not None:
+            _check_form(name, inputs[i][1], following, outputs[o][1])
+        if o is not None and o in (s.output for s in found):
             raise UsageError(f"output {following!r} is the next value of two states", stage="import")
-        found[i] = o
-    return dict(sorted(found.items()))
+        found.append(Found(name, i, o))
+    return sorted(found, key=lambda s: len(inputs) if s.input is None else s.input)
+
+
+def _check_form(name: str, before: Type, following: str, after: Type) -> None:
+    if (before.dims, before.dtype) != (after.dims, after.dtype):
+        raise UsageError(
+            f"input {name!r} is {before}, and output {following!r}, the next value of this state, is {after}",
+            stage="import",
+            hint="a state keeps its shape and dtype; a cache that grows needs one buffer of its full length, "
+            "which the model writes at a position",
+        )
 
 
 def _position(kind: str, name: object, known: Iterable[str]) -> int:

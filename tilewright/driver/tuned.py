@@ -7,7 +7,7 @@ import logging
 import sqlite3
 from dataclasses import dataclass, field
 
-from ..graph.winograd import WAYS, Layer
+from ..graph.choose_winograd import WAYS, Layer
 from ..schedule.machine import Machine as Description
 from ..schedule.rules import Scheduled, schedule
 from ..support.errors import TilewrightError

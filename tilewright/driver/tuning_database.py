@@ -107,7 +107,7 @@ class Database:
     [0.5]
     """
 
-    def __init__(self, path: str | os.PathLike | None = None, *, read_only: bool = False) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
         self.path = Path(path if path is not None else get("TILEWRIGHT_DB"))
         self.read_only = read_only
         self._connection: sqlite3.Connection | None = None
@@ -177,7 +177,7 @@ class Database:
         except (sqlite3.Error, OverflowError) as e:
             raise self._error(e) from None
 
-    def _all(self, sql: str, *values: Any) -> list[tuple]:
+    def _all(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         try:
             return self.connection.execute(sql, values).fetchall()
         except (sqlite3.Error, OverflowError) as e:
@@ -203,9 +203,9 @@ class Database:
             return self._find(c, values)
 
     @staticmethod
-    def _find(c: sqlite3.Connection, values: tuple) -> int:
+    def _find(c: sqlite3.Connection, values: tuple[Any, ...]) -> int:
         sql = "SELECT id FROM tasks WHERE kernel=? AND target=? AND features=? AND threads=? AND toolchain=?"
-        return c.execute(sql, values).fetchone()[0]
+        return int(c.execute(sql, values).fetchone()[0])
 
     def add(self, task: int, found: Sequence[Measurement]) -> None:
         """Keep measurements; one that another tuner made first stays."""

@@ -32,10 +32,10 @@ from ..codegen.kernel_info import location_names
 from ..graph.interpret import interpret
 from ..ir.context import use
 from ..ir.graph import Graph
-from ..ir.types import FLOATS, type_of
+from ..ir.types import type_of
 from ..program.package import Package
 from ..runtime.executable import Executable
-from ..support.dtypes import DTYPES, NUMPY
+from ..support.dtypes import DTYPES, FLOATS, NUMPY
 from ..support.errors import CheckError, CompileError
 from ..support.numbers import count
 from ..tensor.analysis import VIEWS
@@ -105,7 +105,7 @@ def verify_kernels(
 def _run(state: State, executable: Executable, arrays: dict[str, np.ndarray]) -> Outputs:
     """All outputs of the model, in order, the next values of states among them; the states are zeros afterwards."""
     states = executable.states
-    for name in states:
+    for name in set(states) & set(arrays):  # one of several entries may only write it
         states[name] = arrays[name]
     results = iter(executable.run_all(tuple(arrays[i.name] for i in executable.arguments)))
     following = {s.output: states[s.name].copy() for s in executable.package.program.states}

@@ -11,7 +11,8 @@ from torch_mlir import ir
 from ..ir import dialect
 from ..ir.context import use
 from ..ir.graph import Graph
-from ..ir.types import DTYPES, Type, is_float, numpy_dtype
+from ..ir.types import Type, is_float, numpy_dtype
+from ..support.dtypes import DTYPES
 from ..support.errors import CompileError, InputError
 from .rewrite import names
 

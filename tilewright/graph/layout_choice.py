@@ -21,9 +21,9 @@ from torch_mlir import ir
 
 from ..ir import dialect
 from ..ir.graph import Graph
+from .choose_winograd import Layer, choose
 from .rewrite import defined_by, dtype, elementwise, shape, static, users
 from .simplify_shape import permutation
-from .winograd import Layer, choose
 
 #: a chain of more convolutions keeps channels last, and one whose estimate with channels first is not at most WORTH of
 #: the other

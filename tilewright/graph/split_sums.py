@@ -40,7 +40,7 @@ class SplitSums:
     has results for one tile of registers, and so for one thread. The number of slices follows from sizes alone, so
     results are the same with any number of threads. It divides the length of the sum; where no number near `SLICES`
     does, the sum stays as it is. Where results are few vectors, there are more slices, some of which are summed beside
-    each other (`rules/contraction.py`): one vector's additions would wait for each other. What comes after the sum
+    each other (`schedule/planner`): one vector's additions would wait for each other. What comes after the sum
     joins the sum over slices.
 
         %0 = "tw.matmul"(%x, %w) : (tensor<4x8192xf32>, tensor<8192x32xf32>) -> tensor<4x32xf32>

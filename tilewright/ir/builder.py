@@ -57,7 +57,15 @@ class Scalar:
     def _pair(self, other: Any) -> tuple[ir.Value, ir.Value]:
         return self.value, constant(other, self.dtype).value if not isinstance(other, Scalar) else other.value
 
-    def _binary(self, other: Any, f: Callable, i: Callable, u: Callable | None = None, *, swap: bool = False) -> Scalar:
+    def _binary(
+        self,
+        other: Any,
+        f: Callable[..., Any],
+        i: Callable[..., Any],
+        u: Callable[..., Any] | None = None,
+        *,
+        swap: bool = False,
+    ) -> Scalar:
         a, b = self._pair(other)
         if swap:
             a, b = b, a
@@ -90,10 +98,10 @@ class Scalar:
         return Scalar(arith.subi(a, arith.muli(arith.floordivsi(a, b), b)), self.dtype)
 
     def __radd__(self, o: Any) -> Scalar:
-        return self + o
+        return self.__add__(o)
 
     def __rmul__(self, o: Any) -> Scalar:
-        return self * o
+        return self.__mul__(o)
 
     def __rsub__(self, o: Any) -> Scalar:
         return self._binary(o, arith.subf, arith.subi, swap=True)
@@ -280,7 +288,8 @@ class Builder:
         if x.dtype in NARROW and x.dtype != dtype:
             return self.cast(decode_scalar(self, x), dtype, saturate, round_mode)
         if dtype in NARROW and x.dtype != dtype:
-            return encode_scalar(self, x, dtype, saturate, round_mode)
+            encoded: Scalar = encode_scalar(self, x, dtype, saturate, round_mode)
+            return encoded
         if x.dtype == dtype or (signless(x.dtype) == signless(dtype)):
             return Scalar(x.value, dtype)
         t = element_type(signless(dtype))
@@ -439,7 +448,7 @@ class Builder:
         if list(permutation) == list(range(x.rank)):
             return x
         out = self.empty(x.type.with_shape([x.shape[p] for p in permutation]))
-        source: list[ir.AffineExpr] = [None] * x.rank  # type: ignore[list-item]
+        source: list[ir.AffineExpr] = [None] * x.rank
         for j, p in enumerate(permutation):
             source[p] = self.dim(j)
         return self.generic([(x, source)], [(out, [self.dim(i) for i in range(x.rank)])], "p" * x.rank, lambda v, _: v)[

@@ -16,11 +16,12 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from ..support.dtypes import NUMPY
 from ..support.errors import ModelError
 from ..support.files import replacing
 from ..support.huge_pages import release_pages
 from ..support.mapped_file import MappedFile, map_file
-from .types import NUMPY, dtype_of
+from .types import dtype_of
 
 MAGIC = b"TWCONST1"
 ALIGN = 64
@@ -84,7 +85,7 @@ class ConstantTable(Mapping[str, np.ndarray]):
     def nbytes(self) -> int:
         return sum(a.nbytes for a in self._arrays.values())
 
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table to a file, atomically."""
         header, offset = {}, 0
         for symbol, a in self._arrays.items():
@@ -99,7 +100,7 @@ class ConstantTable(Mapping[str, np.ndarray]):
                 f.write(b"\0" * (-a.nbytes % ALIGN))
 
     @staticmethod
-    def load(path: str | os.PathLike) -> ConstantTable:
+    def load(path: str | os.PathLike[str]) -> ConstantTable:
         """Memory-map a table written by `save`; ModelError if it is damaged."""
         table = ConstantTable()
         try:

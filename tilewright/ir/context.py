@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
@@ -49,7 +50,7 @@ def context() -> ir.Context:
 
 
 @contextmanager
-def use(location: ir.Location | None = None):
+def use(location: ir.Location | None = None) -> Iterator[None]:
     """Enter the shared context with a location, so that IR can be built.
 
     >>> with use():

@@ -38,7 +38,7 @@ from ..support.errors import CompileError, OpError
 from .types import Type, type_of
 
 
-class Tw(ext.Dialect, name="tw"):  # type: ignore[call-arg]
+class Tw(ext.Dialect, name="tw"):  # type: ignore[call-arg, misc]
     """The MLIR dialect object that the operator classes are attached to."""
 
 
@@ -71,9 +71,9 @@ class Operator:
     operands: ClassVar[tuple[OperandSpec, ...]]
     attributes: ClassVar[dict[str, Any]]
     mlir_class: ClassVar[type]
-    infer: ClassVar[Callable]
-    reference: ClassVar[Callable]
-    lower: ClassVar[Callable]
+    infer: ClassVar[Callable[..., Any]]
+    reference: ClassVar[Callable[..., Any]]
+    lower: ClassVar[Callable[..., Any]]
 
     def __init_subclass__(cls, *, name: str | None = None, abstract: bool = False) -> None:
         super().__init_subclass__()
@@ -87,7 +87,7 @@ class Operator:
         OPERATORS[cls.mnemonic] = cls
 
 
-def _declaration(infer: Callable) -> tuple[tuple[OperandSpec, ...], dict[str, Any]]:
+def _declaration(infer: Callable[..., Any]) -> tuple[tuple[OperandSpec, ...], dict[str, Any]]:
     operands, attributes = [], {}
     for p in inspect.signature(infer).parameters.values():
         if p.kind is p.KEYWORD_ONLY:
@@ -206,7 +206,7 @@ def arguments(op: ir.Operation | ir.OpView) -> list[ir.Value | None]:
     return out
 
 
-def as_list(x: Any) -> list:
+def as_list(x: Any) -> list[Any]:
     return list(x) if isinstance(x, (list, tuple)) else [x]
 
 

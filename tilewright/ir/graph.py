@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from torch_mlir import ir
 
+from ..support.dtypes import NUMPY
 from ..support.errors import ModelError
 from . import dialect
 from .constants import ConstantTable
 from .context import parse, use
-from .types import NUMPY, Type, from_array, signless, type_of
+from .types import Type, from_array, signless, type_of
 
 #: constants up to this many elements are written into the IR, where people and patterns can see them
 INLINE_ELEMENTS = 16
@@ -78,6 +79,17 @@ class Graph:
             out.append((name, type_of(t).with_dtype(dtype)))
         return out
 
+    def sign(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        """Give @main the types of its arguments and of what it returns, and these names."""
+        block, main = self.block, self.main
+        types = (
+            [a.type for a in block.arguments],
+            [v.type for v in block.operations[len(block.operations) - 1].operands],
+        )
+        main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(*types))
+        for key, names in (("arg_attrs", inputs), ("res_attrs", outputs)):
+            main.attributes[key] = ir.ArrayAttr.get([ir.DictAttr.get({"tw.name": ir.StringAttr.get(n)}) for n in names])
+
     # ---- constants ----
 
     def constant(self, array: np.ndarray, hint: str = "c", location: ir.Location | None = None) -> ir.Value:
@@ -113,9 +125,9 @@ class Graph:
 
     def text(self) -> str:
         """The module as MLIR text with locations."""
-        return self.module.operation.get_asm(enable_debug_info=True, use_local_scope=False)
+        return str(self.module.operation.get_asm(enable_debug_info=True, use_local_scope=False))
 
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write ``NAME.mlir`` and, if there are constants outside the IR, ``NAME.constants`` beside it."""
         path = Path(path)
         if len(self.constants):
@@ -123,7 +135,7 @@ class Graph:
         path.write_text(self.text())
 
     @staticmethod
-    def load(path: str | os.PathLike) -> Graph:
+    def load(path: str | os.PathLike[str]) -> Graph:
         """Read what `save` wrote; ModelError if either file is damaged."""
         path = Path(path)
         module = parse(read_text(path), str(path))

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 from torch_mlir import ir
 
-from ..support.dtypes import DTYPES, FLOATS, NUMPY, TYPES, UNSIGNED
+from ..support.dtypes import DTYPES, TYPES, UNSIGNED
+from ..support.dtypes import FLOATS as FLOATS
+from ..support.dtypes import NUMPY as NUMPY
 
 #: the floats that the bindings have a class for; others are parsed
 _FLOAT_CLASSES = {"f64": ir.F64Type, "f32": ir.F32Type, "f16": ir.F16Type, "bf16": ir.BF16Type}
@@ -87,7 +90,7 @@ class Type:
     def nbytes(self) -> int:
         return self.size * itemsize(self.dtype)
 
-    def with_shape(self, shape: tuple[int | None, ...] | list) -> Type:
+    def with_shape(self, shape: tuple[int | None, ...] | list[Any]) -> Type:
         return Type(tuple(shape), self.dtype)
 
     def with_dtype(self, dtype: str) -> Type:

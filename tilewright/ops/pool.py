@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -122,7 +123,9 @@ def after(n, out, kernel, stride, low, dilation):
     return max((out - 1) * stride + dilation * (kernel - 1) + 1 - n - low, 0)
 
 
-def visited(sizes, out, whole):
+def visited(
+    sizes: Sequence[int], out: Sequence[int], whole: Mapping[str, Any]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Kernel, low pads (negative ones too) and dilations of windows without what never lies inside of x."""
     each = [clip(*d) for d in zip(sizes, out, *_per_dimension(whole), strict=True)]
     of = [(c.taps or range(1), low, d) for c, low, d in zip(each, whole["pads"], whole["dilations"], strict=False)]

@@ -29,17 +29,18 @@ def lifetimes(program: Program) -> list[Lifetime]:
         for ref, written in call.accesses():
             if ref.space == "arena" and ref.nbytes and not written:
                 for (offset, nbytes), i in current.items():
-                    if offset < ref.offset + ref.nbytes and ref.offset < offset + nbytes:
+                    if offset < program.start(ref) + ref.nbytes and program.start(ref) < offset + nbytes:
                         old = found[i]
                         found[i] = Lifetime(old.name, old.offset, old.nbytes, old.first, number)
         for ref, written in call.accesses():
             if ref.space == "arena" and ref.nbytes and written:
-                for key in [k for k in current if k[0] < ref.offset + ref.nbytes and ref.offset < k[0] + k[1]]:
+                at = program.start(ref)
+                for key in [k for k in current if k[0] < at + ref.nbytes and at < k[0] + k[1]]:
                     del current[key]
-                current[ref.offset, ref.nbytes] = len(found)
+                current[at, ref.nbytes] = len(found)
                 name = call_name(program, number)
                 name = f"scratch of {name}" if ref is call.scratch else name
-                found.append(Lifetime(name, ref.offset, ref.nbytes, number, number))
+                found.append(Lifetime(name, at, ref.nbytes, number, number))
     return found
 
 

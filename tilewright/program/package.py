@@ -6,9 +6,11 @@ The file:
     sections, each at a multiple of 4096: "objects", "weights", "levels"
     manifest (JSON)
 
-The manifest has the versions, the target and its description, the program, and a table of the sections with offset,
-size and one CRC-32 for each 16 MiB. Weights are used where they lie in the file, through a memory map. Nothing here
-imports MLIR.
+A file holds one program, or several that share constants: its entries (docs/programs.md). Equal constants and equal
+code are in it once. The manifest has the versions, the target and its description, the program, code and weights of
+each entry, and a table of the sections with offset, size and one CRC-32 for each 16 MiB; of one entry alone, these lie
+in the manifest itself. Weights are used where they lie in the file, through a memory map.
+Nothing here imports MLIR.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,13 +35,15 @@ from ..support.files import replacing
 from ..support.limits import usable_cores
 from ..support.mapped_file import MappedFile, map_file
 from ..support.mapped_file import check as check_files
-from .program import ALIGN, Program, align_up
+from .program import ALIGN, Program, TensorInfo, align_up
 
 MAGIC = b"\x93TILEWR\n"
 #: raised whenever a package of the older kind can no longer be read
 FORMAT = 3
-#: of programs with states, which versions that know only FORMAT refuse by this number
-FORMAT_WITH_STATES = 4
+#: of programs with states, which versions that know only FORMAT refuse by this number; of files with several entries
+FORMAT_WITH_STATES, FORMAT_WITH_ENTRIES = 4, 5
+#: the name of the entry where there is one
+MAIN = "main"
 PAGE = 4096
 CHUNK = 16 << 20
 _HEAD = struct.Struct("<8sIIQQ")
@@ -67,60 +71,91 @@ class Package:
             if array.dtype != info.numpy_dtype or array.shape != info.shape:
                 raise ValueError(f"constant {info} is an array {array.dtype}{array.shape}")
 
-    def save(self, path: str | os.PathLike, *, private: bool = False) -> None:
+    def save(self, path: str | os.PathLike[str], *, private: bool = False) -> None:
         """Write the package to a file, atomically; UsageError if the place cannot be written. See `files.replacing`."""
-        check_files([self.file] if self.file else [], "package", PackageError)
-        try:
-            with replacing(path, private=private) as f:
-                _write(self, f)
-        except OSError as e:
-            raise UsageError(f"cannot write {path}: {e.strerror or e}", stage="package") from None
+        save_entries({MAIN: self}, path, private=private)
 
     @staticmethod
     def load(
-        source: str | os.PathLike | MappedFile, check: Callable[[str, dict[str, Any]], None] | None = None
+        source: str | os.PathLike[str] | MappedFile, check: Callable[[str, dict[str, Any]], None] | None = None
     ) -> Package:
-        """Read a package; `check` is called with target and description before anything else is read.
+        """Read a package of one entry; `check` is called with target and description before anything else is read.
 
-        PackageError: not a package, another version, truncated, or damaged anywhere.
+        PackageError: not a package, another version, truncated, or damaged anywhere; several entries.
         """
-        return _read(source if isinstance(source, MappedFile) else open_package(source), check)
+        file = source if isinstance(source, MappedFile) else open_package(source)
+        entries = load_entries(file, check)
+        if list(entries) != [MAIN]:
+            raise PackageError(f"{file.path} holds the entries {', '.join(entries)}", stage="load")
+        return entries[MAIN]
+
+
+def save_entries(entries: Mapping[str, Package], path: str | os.PathLike[str], *, private: bool = False) -> None:
+    """Write packages of one target to one file, as `Package.save`. A constant that is the same array in several of them
+    is written once, and so is equal code."""
+    check_files([p.file for p in entries.values() if p.file], "package", PackageError)
+    try:
+        with replacing(path, private=private) as f:
+            _write(entries, f)
+    except OSError as e:
+        raise UsageError(f"cannot write {path}: {e.strerror or e}", stage="package") from None
 
 
 # ---- writing ----
 
 
-def _write(package: Package, f: IO[bytes]) -> None:
+def _write(entries: Mapping[str, Package], f: IO[bytes]) -> None:
     """The sections, then the manifest that says where they are, then the head."""
-    objects, blobs, size = {}, [], 0
-    for name, data in package.objects.items():
-        objects[name] = [size, len(data)]
-        blobs.append(data + b"\0" * (-len(data) % ALIGN))
-        size += len(blobs[-1])
-    weights, place = [], 0
-    for info in package.program.constants:
-        weights.append(place)
-        place += align_up(info.nbytes)
-    f.write(b"\0" * PAGE)
+    codes, arrays, size, place = dict[bytes, int](), dict[int, np.ndarray](), 0, 0
+    weights: dict[int, int] = {}  # id of a constant -> where it is
+    told, levels = {}, {}
+    for name, package in entries.items():
+        for data in package.objects.values():
+            if data not in codes:
+                codes[data] = size
+                size += align_up(len(data))
+        for array in package.constants:
+            if id(array) not in weights:
+                weights[id(array)], arrays[id(array)] = place, array
+                place += align_up(array.nbytes)
+        told[name] = {
+            "program": package.program.to_json(),
+            "objects": {symbol: [codes[data], len(data)] for symbol, data in package.objects.items()},
+            "weights": [weights[id(array)] for array in package.constants],
+            "report": package.report,
+        }
+        levels[name] = package.levels
+    alone = list(entries) == [MAIN]
     manifest = {
-        "tilewright": __version__,
         "target": package.target,
         "description": package.description,
-        "program": package.program.to_json(),
-        "objects": objects,
-        "weights": weights,
-        "report": package.report,
-        "sections": {
-            "objects": _write_section(f, blobs),
-            "weights": _write_section(f, _weight_bytes(package.constants)),
-            "levels": _write_section(f, [zlib.compress(json.dumps(package.levels).encode(), 6)]),
-        },
+        **(told[MAIN] if alone else {"entries": told}),
     }
-    text = json.dumps(manifest).encode()
+    version = FORMAT_WITH_STATES if package.program.states else FORMAT
+    version = version if alone else FORMAT_WITH_ENTRIES
+    write_file(f, manifest, codes, list(arrays.values()), levels[MAIN] if alone else levels, version)
+
+
+def write_file(
+    f: IO[bytes],
+    manifest: dict[str, Any],
+    codes: Iterable[bytes],
+    arrays: Sequence[np.ndarray],
+    levels: Any,
+    version: int = FORMAT,
+) -> None:
+    """The sections one after the other, each piece of them at a multiple of `ALIGN`; then the manifest with their
+    places, and the head."""
+    f.write(b"\0" * PAGE)
+    sections = {
+        "objects": _write_section(f, (data + b"\0" * (-len(data) % ALIGN) for data in codes)),
+        "weights": _write_section(f, _weight_bytes(arrays)),
+        "levels": _write_section(f, [zlib.compress(json.dumps(levels).encode(), 6)]),
+    }
+    text = json.dumps({"tilewright": __version__, **manifest, "sections": sections}).encode()
     offset = f.tell()
     f.write(text)
     f.seek(0)
-    version = FORMAT_WITH_STATES if package.program.states else FORMAT
     f.write(_HEAD.pack(MAGIC, version, zlib.crc32(text), offset, len(text)))
 
 
@@ -154,7 +189,7 @@ def _write_section(f: IO[bytes], pieces: Iterable[memoryview | bytes]) -> dict[s
 # ---- reading ----
 
 
-def open_package(path: str | os.PathLike, *, copy: bool = False, sha256: str | None = None) -> MappedFile:
+def open_package(path: str | os.PathLike[str], *, copy: bool = False, sha256: str | None = None) -> MappedFile:
     """The bytes of a file, mapped, or copied into memory; PackageError if it cannot be read.
 
     With `sha256` (64 hexadecimal digits) the bytes are copied, and PackageError says that they are others.
@@ -174,7 +209,9 @@ def open_package(path: str | os.PathLike, *, copy: bool = False, sha256: str | N
     return file
 
 
-def _read(file: MappedFile, check: Callable[[str, dict[str, Any]], None] | None) -> Package:
+def load_entries(file: MappedFile, check: Callable[[str, dict[str, Any]], None] | None = None) -> dict[str, Package]:
+    """The packages in a file by the names of their entries, `MAIN` where there is one; see `Package.load`. What they
+    share in the file is one array in memory."""
     path, data = file.path, file.view
     if len(data) < _HEAD.size:
         raise _damaged(path, "it is too short")
@@ -189,16 +226,25 @@ def _read(file: MappedFile, check: Callable[[str, dict[str, Any]], None] | None)
         if check is not None:
             check(manifest["target"], manifest["description"])
         objects, weights, levels = _sections(path, data, manifest["sections"])
-        program = Program.from_json(manifest["program"])
-        constants = []
-        for info, at in zip(program.constants, manifest["weights"], strict=True):
-            raw = np.frombuffer(weights, np.uint8, info.nbytes, at) if info.nbytes else np.empty(0, np.uint8)
-            constants.append(raw.view(info.numpy_dtype).reshape(info.shape))
-        code = {name: bytes(objects[at : at + size]) for name, (at, size) in manifest["objects"].items()}
         texts = json.loads(zlib.decompress(levels))
-        return Package(
-            manifest["target"], manifest["description"], program, code, constants, texts, manifest["report"], file
-        )
+        if "entries" not in manifest:
+            manifest, texts = {**manifest, "entries": {MAIN: manifest}}, {MAIN: texts}
+        made: dict[tuple[Any, ...], np.ndarray] = {}  # what entries share is one array
+
+        def array(info: TensorInfo, at: int) -> np.ndarray:
+            raw = np.frombuffer(weights, np.uint8, info.nbytes, at) if info.nbytes else np.empty(0, np.uint8)
+            return made.setdefault((at, info.shape, info.dtype), raw.view(info.numpy_dtype).reshape(info.shape))
+
+        found = {}
+        for name, told in manifest["entries"].items():
+            program = Program.from_json(told["program"])
+            constants = [array(t, at) for t, at in zip(program.constants, told["weights"], strict=True)]
+            code = {symbol: bytes(objects[at : at + size]) for symbol, (at, size) in told["objects"].items()}
+            target, description = manifest["target"], manifest["description"]
+            found[name] = Package(target, description, program, code, constants, texts[name], told["report"], file)
+        if not found:
+            raise ValueError("it has no entries")
+        return found
     except PackageError as e:
         e.message = e.message if str(path) in e.message else f"{path}: {e.message}"
         raise
@@ -210,10 +256,10 @@ def _manifest(path: Path, data: memoryview) -> dict[str, Any]:
     magic, version, crc, offset, length = _HEAD.unpack_from(data)
     if magic != MAGIC:
         raise PackageError(f"{path} is not a Tilewright package", stage="load", hint="make one with tilewright compile")
-    if version not in (FORMAT, FORMAT_WITH_STATES):
+    if version not in (FORMAT, FORMAT_WITH_STATES, FORMAT_WITH_ENTRIES):
         raise PackageError(
             f"{path} has package format {version}, this Tilewright ({__version__}) reads format {FORMAT}, "
-            f"and {FORMAT_WITH_STATES} with states",
+            f"{FORMAT_WITH_STATES} with states, and {FORMAT_WITH_ENTRIES} with several entries",
             stage="load",
             hint="compile the model again with this version",
         )
@@ -222,7 +268,8 @@ def _manifest(path: Path, data: memoryview) -> dict[str, Any]:
         raise _damaged(path, f"it is truncated: {len(data)} of {offset + length} bytes are there")
     if zlib.crc32(text) != crc:
         raise _damaged(path, "the checksum of its manifest is wrong")
-    return json.loads(bytes(text))
+    header: dict[str, Any] = json.loads(bytes(text))
+    return header
 
 
 def _sections(path: Path, data: memoryview, table: dict[str, Any]) -> list[memoryview]:

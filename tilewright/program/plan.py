@@ -13,9 +13,10 @@ whoever puts barriers between kernels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 from .place import Block, place
 from .program import ALIGN, BufferRef, align_up
@@ -25,13 +26,14 @@ from .program import ALIGN, BufferRef, align_up
 class Value:
     """A value of `nbytes`. `home`: it lies in a buffer that is given, ("input", i), ("constant", i) or ("state", i).
     `view_of`: it is the bytes from `offset` of another value (a reshape, or a part of a concatenation that is written
-    in parts).
+    in parts). `device`: where it lies, and whatever it is a view of.
     """
 
     nbytes: int
     home: tuple[str, int] | None = None
     view_of: int | None = None
     offset: int = 0
+    device: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Step:
 class MemoryPlan:
     """The place of every value; `copies` are (from, to) pairs to do after the last step, for outputs that are an input,
     a constant, a part of something or given twice. `bound`: the most bytes that live at one time. `swapped`: the states
-    whose next value cannot be written in place.
+    whose next value cannot be written in place. `arenas`: `arena_size` by device.
     """
 
     refs: tuple[BufferRef, ...]
@@ -58,6 +60,7 @@ class MemoryPlan:
     arena_size: int
     bound: int
     swapped: frozenset[int] = frozenset()
+    arenas: tuple[int, ...] = ()
 
 
 _NONE: Mapping[int, int] = {}
@@ -66,8 +69,8 @@ _NONE: Mapping[int, int] = {}
 class _Group:
     """Values that share storage: views of one value, and in-place results."""
 
-    def __init__(self, nbytes: int, home: tuple[str, int] | None) -> None:
-        self.nbytes, self.home = nbytes, home
+    def __init__(self, nbytes: int, home: tuple[str, int] | None, device: int) -> None:
+        self.nbytes, self.home, self.device = nbytes, home, device
         self.first: int | None = None
         self.last = -1
         self.offset = 0
@@ -97,17 +100,20 @@ def plan_memory(
     """
     storage = _Storage(values, steps, outputs, states or _NONE)
     places, group, copies, floating = storage.places, storage.group, storage.copies, storage.floating()
-    bound = max(_live(floating, len(steps), align), default=0)
-    size = _place(floating, align)
-    if tight and size > bound:
-        size = _place_tightly(floating, align, bound, size)
+    sizes, bounds = [], []
+    for device in range(1 + max((v.device for v in values), default=0)):
+        here = [g for g in floating if g.device == device]
+        bounds.append(max(_live(here, len(steps), align), default=0))
+        sizes.append(_place(here, align))
+        if tight and sizes[-1] > bounds[-1]:
+            sizes[-1] = _place_tightly(here, align, bounds[-1], sizes[-1])
     refs = []
     for v, (_, offset) in enumerate(places):
         g = group(v)
-        space, index = g.home or ("arena", 0)
+        space, index = g.home or ("arena", g.device)
         refs.append(BufferRef(space, index, g.offset + offset, values[v].nbytes))
     pairs = tuple((refs[v], BufferRef(*home, 0, values[v].nbytes)) for v, home in copies)
-    return MemoryPlan(tuple(refs), pairs, size, bound, frozenset(storage.swapped))
+    return MemoryPlan(tuple(refs), pairs, sum(sizes), sum(bounds), frozenset(storage.swapped), tuple(sizes))
 
 
 def live_profile(values: Sequence[Value], steps: Sequence[Step], outputs: Sequence[int], align: int) -> list[int]:
@@ -123,7 +129,7 @@ class _Storage:
     ) -> None:
         self.values, self.steps = values, steps
         self.places = [_root(values, v) for v in range(len(values))]  # (value that owns the storage, byte offset)
-        self.groups = {r: _Group(values[r].nbytes, values[r].home) for r, _ in self.places}
+        self.groups = {r: _Group(values[r].nbytes, values[r].home, values[r].device) for r, _ in self.places}
         self.owner = {r: r for r in self.groups}
         _lifetimes(values, steps, outputs, self.group)
         for number, step in enumerate(steps):
@@ -146,7 +152,9 @@ class _Storage:
     def next_home(self, state: int, g: _Group, at_once: bool) -> tuple[str, int]:
         """Where the next value of a state is written, which group `g` is (`at_once`), or is copied from in the end: in
         place if nothing reads the old value then or later."""
-        h = next(x for x in self.groups.values() if x.home == ("state", state))
+        h = next((x for x in self.groups.values() if x.home == ("state", state)), None)
+        if h is None:  # it is never read
+            return "state", state
         written = len(self.steps) if not at_once else g.first
         if h is g or written is None or h.last < written or (h.last == written and self.replaces(written, g, h)):
             return "state", state
@@ -191,7 +199,9 @@ def _root(values: Sequence[Value], value: int) -> tuple[int, int]:
     raise ValueError(f"value {value} is a view of itself")
 
 
-def _lifetimes(values: Sequence[Value], steps: Sequence[Step], outputs: Sequence[int], group) -> None:
+def _lifetimes(
+    values: Sequence[Value], steps: Sequence[Step], outputs: Sequence[int], group: Callable[[int], _Group]
+) -> None:
     for number, step in enumerate(steps):
         for value in step.reads:
             g = group(value)
@@ -244,7 +254,7 @@ def _merge_inplace(
                 owner[root] = source
 
 
-_ORDERS = (
+_ORDERS: tuple[Callable[[Any], tuple[int, ...]], ...] = (
     lambda g: (-g.nbytes, g.first),
     lambda g: (-g.nbytes * (g.last - g.first + 1), g.first),
     lambda g: (g.first, -g.nbytes),

@@ -11,6 +11,10 @@
 Buffers lie in spaces: the caller's inputs and outputs, the constants, one arena for all that is in between, and the
 states, which live between runs. A state's next value is written in place, or to a second buffer (space "next"); the two
 buffers change places when the run is over.
+
+Every buffer lies on a device, and a call has all its buffers on the device where it runs. A program of one device says
+nothing of it: all is on device 0. One of several has an arena on each, and calls of `COPY` that bring values from one
+to another.
 """
 
 from __future__ import annotations
@@ -25,7 +29,6 @@ import numpy as np
 from ..support.aligned import ALIGN as ALIGN
 from ..support.dtypes import NUMPY
 
-SPACES = ("input", "output", "constant", "arena", "state", "next")
 #: the symbol of a call that copies its first argument to its second
 COPY = "tw.copy"
 
@@ -36,7 +39,7 @@ def align_up(size: int, to: int = ALIGN) -> int:
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Name, shape and dtype (a string of `tilewright.support.dtypes`) of an input, output or constant.
+    """Name, shape, dtype (a string of `tilewright.support.dtypes`) and device of an input, output or constant.
 
     >>> t = TensorInfo("x", (2, 3), "f16")
     >>> t.nbytes, t.numpy_dtype, str(t)
@@ -46,6 +49,7 @@ class TensorInfo:
     name: str
     shape: tuple[int, ...]
     dtype: str
+    device: int = 0
 
     @property
     def numpy_dtype(self) -> np.dtype:
@@ -56,13 +60,23 @@ class TensorInfo:
         return prod(self.shape) * NUMPY[self.dtype].itemsize
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+        where = f" on device {self.device}" if self.device else ""
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]{where}"
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """One of several devices: its name, and the bytes of its arena."""
+
+    name: str
+    arena_size: int
 
 
 @dataclass(frozen=True)
 class StateInfo:
     """A state: the tensor, named after the input of the model that reads it, and the output that is its next value.
-    `swapped`: it has two buffers, which change places after every run; else its next value is written in place.
+    `swapped`: it has two buffers, which change places after every run; else its next value is written in place. Of a
+    state that several programs share, one may only read it (`output` is empty), another only write it (not `read`).
 
     >>> state = StateInfo(TensorInfo("past", (2, 3), "f32"), "present")
     >>> str(state), state.nbytes
@@ -72,6 +86,7 @@ class StateInfo:
     tensor: TensorInfo
     output: str
     swapped: bool = False
+    read: bool = True
 
     @property
     def name(self) -> str:
@@ -83,12 +98,15 @@ class StateInfo:
         return self.tensor.nbytes * (2 if self.swapped else 1)
 
     def __str__(self) -> str:
-        return f"{self.tensor} <- {self.output}, {'two buffers' if self.swapped else 'in place'}"
+        if not self.output:
+            return f"{self.tensor}, only read"
+        how = "two buffers" if self.swapped else "in place" if self.read else "only written"
+        return f"{self.tensor} <- {self.output}, {how}"
 
 
 @dataclass(frozen=True)
 class BufferRef:
-    """`nbytes` bytes from byte `offset` of buffer `index` of a space (the arena has one buffer, 0)."""
+    """`nbytes` bytes from byte `offset` of buffer `index` of a space. The arenas are numbered by device."""
 
     space: str
     index: int
@@ -103,7 +121,7 @@ class BufferRef:
         )
 
     def __str__(self) -> str:
-        place = "arena" if self.space == "arena" else f"{self.space}{self.index}"
+        place = "arena" if (self.space, self.index) == ("arena", 0) else f"{self.space}{self.index}"
         return f"{place}[{self.offset}:{self.offset + self.nbytes}]"
 
 
@@ -113,7 +131,7 @@ class Call:
 
     A kernel that is not `parallel` does not divide its work: thread 0 alone runs it. `scratch` is its working memory
     where that lies in the arena (else it is the thread's own). `pieces`: any thread may do any part of it, as all that
-    it does is divided. A call of `COPY` copies args[0] to args[1].
+    it does is divided. A call of `COPY` copies args[0] to args[1], from any device to `device`.
     """
 
     symbol: str
@@ -123,6 +141,7 @@ class Call:
     parallel: bool = True
     scratch: BufferRef | None = None
     pieces: bool = False
+    device: int = 0
 
     def accesses(self) -> Iterator[tuple[BufferRef, bool]]:
         """Every buffer with whether it is written."""
@@ -133,8 +152,8 @@ class Call:
 
     def __str__(self) -> str:
         args = ", ".join(f"{'&' if i in self.writes else ''}{a}" for i, a in enumerate(self.args))
-        note = "" if self.parallel else "  # one thread"
-        return f"{self.symbol}({args}){note}"
+        notes = [f"device {self.device}"] * bool(self.device) + ["one thread"] * (not self.parallel)
+        return f"{self.symbol}({args}){'  # ' + ', '.join(notes) if notes else ''}"
 
 
 @dataclass(frozen=True)
@@ -142,7 +161,8 @@ class Program:
     """Everything about a compiled model but its code and its weights.
 
     `scratch_size`: bytes that every thread has for itself, the most any kernel asks for. `arena_bound`: what no plan
-    of these buffers can go below (the most that lives at one time).
+    of these buffers can go below (the most that lives at one time). `devices` are named where there are several;
+    `arena_size` is of all together.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -153,6 +173,11 @@ class Program:
     scratch_size: int = 0
     arena_bound: int = 0
     states: tuple[StateInfo, ...] = ()
+    devices: tuple[DeviceInfo, ...] = ()
+
+    def start(self, ref: BufferRef) -> int:
+        """Where a buffer of an arena begins in `arena_size` bytes in which all arenas lie one after the other."""
+        return ref.offset + sum(d.arena_size for d in self.devices[: ref.index])
 
     @property
     def symbols(self) -> list[str]:
@@ -166,13 +191,14 @@ class Program:
 
     def check(self) -> None:
         """ValueError if a call refers to bytes that do not exist or writes where it must not."""
-        sizes: dict[tuple[str, int], int] = {("arena", 0): self.arena_size}
+        devices = self.devices or (DeviceInfo("", self.arena_size),)
+        sizes = {("arena", i): (d.arena_size, i) for i, d in enumerate(devices)}
         for space, infos in (("input", self.inputs), ("output", self.outputs), ("constant", self.constants)):
-            sizes.update({(space, i): t.nbytes for i, t in enumerate(infos)})
+            sizes.update({(space, i): (t.nbytes, t.device) for i, t in enumerate(infos)})
         for i, state in enumerate(self.states):
-            sizes["state", i] = state.tensor.nbytes
+            sizes["state", i] = state.tensor.nbytes, state.tensor.device
             if state.swapped:
-                sizes["next", i] = state.tensor.nbytes
+                sizes["next", i] = sizes["state", i]
         for number, call in enumerate(self.calls):
             where = f"call {number} ({call.symbol})"
             if any(not 0 <= w < len(call.args) for w in call.writes):
@@ -180,9 +206,11 @@ class Program:
             if call.symbol == COPY and (len(call.args) != 2 or call.writes != (1,)):
                 raise ValueError(f"{where}: a copy reads one buffer and writes one")
             for ref, written in call.accesses():
-                size = sizes.get((ref.space, ref.index))
+                size, device = sizes.get((ref.space, ref.index), (None, call.device))
                 if size is None or ref.offset < 0 or ref.nbytes < 0 or ref.offset + ref.nbytes > size:
                     raise ValueError(f"{where}: {ref} is outside of its buffer ({size} bytes)")
+                if device != call.device and (written or call.symbol != COPY):
+                    raise ValueError(f"{where} runs on device {call.device}: {ref} is on device {device}")
                 kept = ref.space == "state" and self.states[ref.index].swapped
                 if written and (kept or ref.space in ("input", "constant")):
                     raise ValueError(f"{where}: writes to {ref}")
@@ -191,6 +219,7 @@ class Program:
         lines = [f"inputs: {'; '.join(map(str, self.inputs))}", f"outputs: {'; '.join(map(str, self.outputs))}"]
         lines += [f"state {state}" for state in self.states]
         lines.append(f"arena: {self.arena_size} bytes (no plan needs less than {self.arena_bound})")
+        lines += [f"device {i}: {d.name}, arena {d.arena_size} bytes" for i, d in enumerate(self.devices)]
         lines += [f"  {call}" for call in self.calls]
         return "\n".join(lines)
 
@@ -211,7 +240,7 @@ class Program:
             return tuple(tensor(t) for t in data[key])
 
         def tensor(t: dict[str, Any]) -> TensorInfo:
-            return TensorInfo(t["name"], tuple(t["shape"]), t["dtype"])
+            return TensorInfo(t["name"], tuple(t["shape"]), t["dtype"], t.get("device", 0))
 
         calls = tuple(
             Call(
@@ -222,6 +251,7 @@ class Program:
                 c["parallel"],
                 None if c.get("scratch") is None else BufferRef(*c["scratch"]),
                 c.get("pieces", False),
+                c.get("device", 0),
             )
             for c in data["calls"]
         )
@@ -233,7 +263,11 @@ class Program:
             data["arena_size"],
             data["scratch_size"],
             data["arena_bound"],
-            tuple(StateInfo(tensor(s["tensor"]), s["output"], s["swapped"]) for s in data.get("states", ())),
+            tuple(
+                StateInfo(tensor(s["tensor"]), s["output"], s["swapped"], s.get("read", True))
+                for s in data.get("states", ())
+            ),
+            tuple(DeviceInfo(**d) for d in data.get("devices", ())),
         )
         program.check()
         return program

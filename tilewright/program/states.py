@@ -43,16 +43,18 @@ class StateBuffer:
 
 
 class StateBuffers:
-    """The states of a program, in its order, and the table of the addresses of their cells that its code reads.
+    """The states of a program, in its order, and the table of the addresses of their cells that its code reads. Those
+    in `known`, by name, are shared with other programs; new ones are added to it.
 
     >>> buffers = StateBuffers([StateInfo(TensorInfo("past", (2, 2), "f32"), "present", swapped=True)])
     >>> buffers.value(0).tolist(), buffers.nbytes
     ([[0.0, 0.0], [0.0, 0.0]], 32)
     """
 
-    def __init__(self, infos: Sequence[StateInfo]) -> None:
+    def __init__(self, infos: Sequence[StateInfo], known: dict[str, StateBuffer] | None = None) -> None:
         self.infos = tuple(infos)
-        self.buffers = [StateBuffer(s.tensor) for s in self.infos]
+        known = {} if known is None else known
+        self.buffers = [known.setdefault(s.name, StateBuffer(s.tensor)) for s in self.infos]
         for buffer, info in zip(self.buffers, self.infos, strict=True):
             if info.swapped:
                 buffer.double()

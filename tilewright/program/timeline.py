@@ -82,7 +82,7 @@ class Timeline:
 
     @property
     def threads(self) -> int:
-        return self.begin.shape[0]
+        return len(self.begin)
 
     def seconds(self) -> np.ndarray:
         """Wall time of every call: from where all earlier calls have ended and the first thread begins to where the
@@ -91,11 +91,11 @@ class Timeline:
         first, last = _least(self.begin), _most(self.end)
         done = np.maximum.accumulate(np.nan_to_num(last))
         before = np.concatenate([[0.0], done[:-1]]) if len(done) else done
-        return np.maximum(np.nan_to_num(last) - np.maximum(before, np.nan_to_num(first)), 0.0)
+        return np.asarray(np.maximum(np.nan_to_num(last) - np.maximum(before, np.nan_to_num(first)), 0.0))
 
     def busy(self) -> np.ndarray:
         """[threads, calls]: seconds that each thread works on each call."""
-        return np.nan_to_num(self.end - self.begin)
+        return np.asarray(np.nan_to_num(self.end - self.begin))
 
     def waiting(self) -> np.ndarray:
         """[threads, calls]: seconds that each thread stands at the barrier before each call.
@@ -103,7 +103,7 @@ class Timeline:
         A thread that does not run the call leaves the barrier unseen: its wait ends where the call begins elsewhere.
         """
         leave = np.where(np.isnan(self.begin), _least(self.begin)[None, :], self.begin)
-        return np.maximum(np.nan_to_num(leave - self.arrive), 0.0)
+        return np.asarray(np.maximum(np.nan_to_num(leave - self.arrive), 0.0))
 
 
 def _least(table: np.ndarray) -> np.ndarray:

@@ -120,9 +120,10 @@ def _kernels(package: Package, reports: dict[str | None, dict[str, Any]]) -> lis
 def fallen(symbols: Sequence[str], reports: Mapping[str | None, dict[str, Any]]) -> list[str]:
     """A line for each kernel that no rule made for its kind would take, or whose schedule does too much, with the
     reason; such a kernel may be many times slower than it need be. Then one for each that computes something again
-    where that is too little to matter."""
+    where that is too little to matter, and one for each whose loops ask for what they did not get."""
     found = [(s, reports[s]) for s in symbols if s in reports and (reports[s].get("fell") or reports[s].get("slow"))]
     again = [(s, reports[s]["remark"]) for s in symbols if s in reports and reports[s].get("remark")]
+    unmet = [(s, "; ".join(reports[s]["unmet"])) for s in symbols if s in reports and reports[s].get("unmet")]
     lines = []
     if found:
         lines += ["", f"(!) {count(len(found), 'kernel')} that may be slow (tilewright report-slow writes reproducers)"]
@@ -130,6 +131,9 @@ def fallen(symbols: Sequence[str], reports: Mapping[str | None, dict[str, Any]])
     if again:
         lines += ["", f"{count(len(again), 'kernel')} with a little work done again"]
         lines += [f"  {symbol}: {remark}" for symbol, remark in again]
+    if unmet:
+        lines += ["", f"{count(len(unmet), 'kernel')} not emitted in all as scheduled"]
+        lines += [f"  {symbol}: {why}" for symbol, why in unmet]
     return lines
 
 

@@ -371,6 +371,7 @@ def _details(e: Entry, facts: Any, slow: str) -> str:
         ("work", f"{e.operations:,} operations in {e.precision}" if e.operations else ""),
         ("bytes", f"{e.read:,} read, {e.written:,} written"),
         ("slow", slow),
+        ("plan", str(facts.get("plan") or "")),
         ("decisions", decisions),
         ("schedule", str(facts.get("schedule") or "")),
         ("other rules", refused),

@@ -62,6 +62,7 @@ def _head(file: str, package: Package, about: dict[str, Any]) -> str:
         f"a kernel that may be slow: {about.get('does')}, {why_slow(about) or 'not marked'}",
         f"operations: {flops}, executed: {about.get('executed', 1.0)} times that",
         f"rule: {about.get('kind')}, decisions: {json.dumps(about.get('decisions', {}))}",
+        *([f"plan: {about['plan']}"] if about.get("plan") else []),
         *(f"refused by {rule}: {reason}" for rule, reason in about.get("refused", ())),
         f"tilewright {__version__}, target {package.target}, machine: {json.dumps(package.description)}",
         "to run it:",

@@ -36,7 +36,7 @@ def maker(info: TensorInfo) -> Callable[[], np.ndarray]:
 # ---- arguments of a call ----
 
 
-def bind(infos: Sequence[TensorInfo], args: tuple, what: str = "input") -> list[Any]:
+def bind(infos: Sequence[TensorInfo], args: tuple[Any, ...], what: str = "input") -> list[Any]:
     """The arguments in the order of `infos`, given by position or as one dict by name; else InputError."""
     if len(args) == 1 and isinstance(args[0], Mapping):
         given = args[0]
@@ -57,7 +57,7 @@ def bind(infos: Sequence[TensorInfo], args: tuple, what: str = "input") -> list[
     return list(args)
 
 
-def with_named(infos: Sequence[TensorInfo], args: tuple, named: Mapping[str, Any]) -> tuple:
+def with_named(infos: Sequence[TensorInfo], args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
     """Arguments by position, and those after them by keyword, as one dict by name; else InputError."""
     if len(args) == 1 and isinstance(args[0], Mapping):
         hint = f"put {', '.join(named)} into the dict"
@@ -71,7 +71,7 @@ def with_named(infos: Sequence[TensorInfo], args: tuple, named: Mapping[str, Any
     return ({**first, **named},)
 
 
-def spread(inputs: Any) -> tuple:
+def spread(inputs: Any) -> tuple[Any, ...]:
     """The arguments of a call from a dict by name, a list in order, or the only input."""
     return tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
 

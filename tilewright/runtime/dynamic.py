@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..support.aligned import address, aligned_copy
-from ..support.dtypes import DTYPES, NUMPY
+from ..support.dtypes import DTYPES
 from ..support.errors import InputError, UsageError
 from ..support.numbers import size
 from . import arrays
 from .executable import Executable, Memory
-from .staged import Frame, Part, Source, Stage, Staged, Times
+from .staged import DynamicInfo, Frame, Part, Source, Stage, Staged, StoredSource, Times
 
 if TYPE_CHECKING:
     from ..support.options import Options
@@ -36,45 +36,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("tilewright")
 
 
-@dataclass(frozen=True)
-class DynamicInfo:
-    """An input or output: `shape` has a size, a name or None for each dimension, and is None if the rank is open.
-    `kind` is "tensor", "sequence" (a list of arrays) or "optional" (None is possible).
-
-    >>> print(DynamicInfo("ids", ("batch", None, 8), "i64"))
-    ids: i64[batch, ?, 8]
-    """
-
-    name: str
-    shape: tuple[int | str | None, ...] | None
-    dtype: str
-    kind: str = "tensor"
-
-    @property
-    def numpy_dtype(self) -> np.dtype:
-        return NUMPY[self.dtype]
-
-    def __str__(self) -> str:
-        dims = "..." if self.shape is None else ", ".join("?" if d is None else str(d) for d in self.shape)
-        text = f"{self.dtype}[{dims}]"
-        return f"{self.name}: {text if self.kind == 'tensor' else f'{self.kind} of {text}'}"
-
-
-@dataclass
-class StoredSource:
-    """A `Source` as data: a model or IR text without its arrays, these by name, and how its bodies are made again."""
-
-    kind: str
-    data: bytes
-    arrays: dict[str, np.ndarray]
-    bodies: list[list[str]]
-
-
 class Pool:
     """Constants of all parts: arrays with the same content are kept once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple, list[weakref.ref[np.ndarray]]] = {}
+        self._known: dict[tuple[Any, ...], list[weakref.ref[np.ndarray]]] = {}
 
     def share(self, name: str, array: np.ndarray) -> np.ndarray:
         """An array with this content, aligned; one that is there already if possible."""
@@ -128,7 +94,7 @@ class Straight:
         expected = tuple((a.dtype, a.shape) for a in given.values())
         return Straight(part, part.executable, tuple(names), expected, tuple(names.index(n) for n in part.feeds))
 
-    def arguments(self, args: tuple) -> list[np.ndarray] | None:
+    def arguments(self, args: tuple[Any, ...]) -> list[np.ndarray] | None:
         """What the program takes of the arguments of a call; None if they are not such as these."""
         if len(args) == 1 and type(args[0]) is dict and len(args[0]) == len(self.names):
             args = tuple(map(args[0].get, self.names))
@@ -239,7 +205,7 @@ class DynamicExecutable:
 
     # ---- arguments ----
 
-    def _bind(self, args: tuple) -> dict[str, Any]:
+    def _bind(self, args: tuple[Any, ...]) -> dict[str, Any]:
         if len(args) == 1 and isinstance(args[0], Mapping):
             absent = {t.name: None for t in self.inputs if t.kind == "optional" and t.name not in args[0]}
             args = ({**args[0], **absent},)
@@ -304,7 +270,7 @@ class DynamicExecutable:
                 len(stage.parts),
             )
 
-    def parts(self) -> Iterator[tuple[Stage, tuple, Part]]:
+    def parts(self) -> Iterator[tuple[Stage, tuple[Any, ...], Part]]:
         """All parts there are now, with their stage and key."""
         with self.staged.lock:
             found = [
@@ -346,7 +312,7 @@ class DynamicExecutable:
                 lines += [f"  then {len(part.following.todo)} nodes"]
         return "\n".join(lines)
 
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model and the parts made so far to one file that `tilewright.load` reads."""
         from .dynamic_package import save
 
@@ -379,7 +345,7 @@ def describe(stage: Stage, frame: Frame) -> str:
     return describe_key(stage, stage.key(frame))
 
 
-def describe_key(stage: Stage, key: tuple) -> str:
+def describe_key(stage: Stage, key: tuple[Any, ...]) -> str:
     """``ids i64[1, 128], shape i64[2] = [3, 4]``"""
     entries = key[1:]
     said = []

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import __version__
 from ..program import package as container
 from ..program.package import Package
-from ..program.program import ALIGN, Program, align_up
+from ..program.program import Program, align_up
 from ..support.dtypes import DTYPES, NUMPY
 from ..support.errors import PackageError, UsageError
 from ..support.files import replacing
@@ -30,13 +29,21 @@ if TYPE_CHECKING:
     from .staged import Part, Stage, Staged
 
 
+#: what control flow and its attributes are called in files of before
+BEFORE = {
+    "If": "branch", "Loop": "loop", "Scan": "scan", "num_scan_inputs": "scanned", "scan_input_axes": "axes",
+    "scan_input_directions": "backwards", "directions": "backwards", "scan_output_axes": "output_axes",
+    "scan_output_directions": "output_backwards",
+}  # fmt: skip
+
+
 class Arrays:
     """A list of arrays in which equal ones are one."""
 
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
         self._by_id: dict[int, int] = {}
-        self._by_content: dict[tuple, int] = {}
+        self._by_content: dict[tuple[Any, ...], int] = {}
         self._keep: list[np.ndarray] = []  # so that ids stay theirs
 
     def add(self, array: np.ndarray) -> int:
@@ -59,7 +66,7 @@ def _sample(flat: np.ndarray) -> bytes:
 # ---- writing ----
 
 
-def save(executable: DynamicExecutable, path: str | os.PathLike) -> None:
+def save(executable: DynamicExecutable, path: str | os.PathLike[str]) -> None:
     """Write the file, atomically; UsageError if the place cannot be written."""
     executable.staged.check()
     with executable.staged.lock:
@@ -119,7 +126,7 @@ class _Writer:
             "parts": parts,
         }
 
-    def key(self, key: tuple) -> list[Any] | None:
+    def key(self, key: tuple[Any, ...]) -> list[Any] | None:
         """The key as JSON; None if it names a constant of a part that is not kept any more."""
         from .staged import Const
 
@@ -168,32 +175,15 @@ class _Writer:
         return made
 
     def write(self, f: Any, dynamic: dict[str, Any]) -> None:
-        objects, pieces, size = {}, [], 0
+        objects, weights, size, place = {}, [], 0, 0
         for name, data in self.blobs.items():
             objects[name] = [size, len(data)]
-            pieces.append(data + b"\0" * (-len(data) % ALIGN))
-            size += len(pieces[-1])
-        weights, place = [], 0
+            size += align_up(len(data))
         for a in self.arrays.arrays:
             weights.append([place, DTYPES[a.dtype], a.shape])
             place += align_up(a.nbytes)
-        f.write(b"\0" * container.PAGE)
-        manifest = {
-            "tilewright": __version__,
-            "dynamic": dynamic,
-            "objects": objects,
-            "weights": weights,
-            "sections": {
-                "objects": container._write_section(f, pieces),
-                "weights": container._write_section(f, container._weight_bytes(self.arrays.arrays)),
-                "levels": container._write_section(f, [zlib.compress(json.dumps(self.levels).encode(), 6)]),
-            },
-        }
-        text = json.dumps(manifest).encode()
-        offset = f.tell()
-        f.write(text)
-        f.seek(0)
-        f.write(container._HEAD.pack(container.MAGIC, container.FORMAT, zlib.crc32(text), offset, len(text)))
+        manifest = {"dynamic": dynamic, "objects": objects, "weights": weights}
+        container.write_file(f, manifest, self.blobs.values(), self.arrays.arrays, self.levels)
 
 
 def _json(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,8 +229,9 @@ class _Reader:
 
     def executable(self, threads: int | None) -> DynamicExecutable:
         from ..support.options import Options, get
-        from .dynamic import DynamicExecutable, DynamicInfo, Pool, StoredSource
+        from .dynamic import DynamicExecutable, Pool
         from .lazy import LazySource
+        from .staged import DynamicInfo, StoredSource
 
         d, pool = self.dynamic, Pool()
         threads = threads if threads is not None else get("TILEWRIGHT_THREADS")
@@ -271,7 +262,7 @@ class _Reader:
         """Stages first, so that parts can name those that follow them; then keys, which may name constants of parts."""
         from .staged import Body, BodyInfo, Stage
 
-        made: dict[tuple, Part] = {}
+        made: dict[tuple[Any, ...], Part] = {}
         for b in self.dynamic["bodies"]:
             i = b["info"]
             types = tuple((t, None if dims is None else tuple(dims)) for t, dims in i["types"])
@@ -311,11 +302,11 @@ class _Reader:
             executable = Executable(package, threads)
         actions = tuple(
             Action(
-                a["kind"],
+                BEFORE.get(a["kind"], a["kind"]),
                 a["name"],
                 tuple(a["inputs"]),
                 tuple(a["outputs"]),
-                a["attributes"],
+                {BEFORE.get(k, k): v for k, v in a["attributes"].items()},
                 tuple(a["bodies"]),
                 a["node"],
             )
@@ -329,12 +320,12 @@ class _Reader:
             following = stage.body.stages[tuple(todo), frozenset(start)]
         return Part(plan, executable, following, data["seconds"])
 
-    def key(self, key: list[Any], made: Mapping[tuple, Part]) -> tuple:
+    def key(self, key: list[Any], made: Mapping[tuple[Any, ...], Part]) -> tuple[Any, ...]:
         frozen, *entries = key
         return (frozenset(frozen), *[self.key_entry(e, made) for e in entries])
 
     @staticmethod
-    def key_entry(e: Sequence[Any], made: Mapping[tuple, Part]) -> Any:
+    def key_entry(e: Sequence[Any], made: Mapping[tuple[Any, ...], Part]) -> Any:
         if e[0] == "const":
             body, s, p, i = e[1]
             return made[body, s, p].constants[i]

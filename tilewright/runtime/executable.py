@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..program.package import Package
+from ..program.package import MAIN, Package
 from ..program.program import TensorInfo
 from ..program.states import StateBuffers
 from ..program.timeline import Stamps, Timeline
@@ -80,8 +80,9 @@ class Executable:
     copy of the states as they were.
     """
 
-    def __init__(self, package: Package, threads: int | None = None) -> None:
-        """Load a package into this process; PackageError if it does not link or is for another machine."""
+    def __init__(self, package: Package, threads: int | None = None, buffers: StateBuffers | None = None) -> None:
+        """Load a package into this process; PackageError if it does not link or is for another machine. `buffers` has
+        its states where it shares them."""
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
             raise UsageError(f"threads must be an integer of at least 1 or None, not {threads!r}")
         self._target = base.find(package.target)
@@ -102,7 +103,7 @@ class Executable:
         self._expected = [(t.numpy_dtype, t.shape) for t in program.inputs]
         self._names = [t.name for t in program.inputs]
         self._makers = [arrays.maker(t) for t in program.outputs]
-        self._buffers = StateBuffers(program.states)
+        self._buffers = StateBuffers(program.states) if buffers is None else buffers
         #: contexts there may be: calls that share states run one after the other
         self._most_contexts = 1 if program.states else MAX_CONTEXTS
         self._runner = self._load(threads if threads is not None else get("TILEWRIGHT_THREADS"))
@@ -170,11 +171,11 @@ class Executable:
             return self._judged(results) if self._checked else results
         return self._run_checked(args, results[: len(self.outputs)] if out is None else out)
 
-    def _run_checked(self, args: tuple, out: Any) -> list[np.ndarray]:
+    def _run_checked(self, args: tuple[Any, ...], out: Any) -> list[np.ndarray]:
         """A call whose arguments are not what `Context.enter` takes as they are: made so, or an InputError."""
         return self._judged(self.run_all(args, out))
 
-    def run_all(self, args: tuple, out: Any = None) -> list[np.ndarray]:
+    def run_all(self, args: tuple[Any, ...], out: Any = None) -> list[np.ndarray]:
         """A call that gives all `results` and judges none of them."""
         given = self._bind(args)
         pointers = [address(a) for a in given]
@@ -275,13 +276,13 @@ class Executable:
                 for i in numbers:
                     self._buffers.value(i)[...] = before[i]
 
-    def _with_key(self, args: tuple) -> tuple:
+    def _with_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments with a new key for random numbers, if they have none."""
         if len(args) == 1 and isinstance(args[0], Mapping):
             return (args[0] if noise.KEY in args[0] else {**args[0], noise.KEY: noise.next_key()},)
         return (*args, noise.next_key()) if len(args) == len(self.inputs) else args
 
-    def _bind(self, args: tuple) -> list[np.ndarray]:
+    def _bind(self, args: tuple[Any, ...]) -> list[np.ndarray]:
         infos = self.arguments
         if self._draws:
             args = self._with_key(args)
@@ -343,6 +344,17 @@ class Executable:
     # ---- what it is ----
 
     @property
+    def entries(self) -> Mapping[str, Executable]:
+        """The one entry that there is, ``main``; see `MultiExecutable`."""
+        return {MAIN: self}
+
+    def entry(self, name: str | None = None) -> Executable:
+        """The entry of that name; UsageError if it is another than ``main``."""
+        return find_entry(self.entries, name)
+
+    __getitem__ = entry
+
+    @property
     def threads(self) -> int:
         """The threads of one run (1 if no kernel of the model divides its work)."""
         return self._runner.threads
@@ -367,17 +379,19 @@ class Executable:
 
     def explain(self) -> str:
         """What was compiled, as text: inputs and outputs, the levels, the kernels, the memory."""
-        return providers.ask("explain")(self._package, self.memory, self.threads)
+        text: str = providers.ask("explain")(self._package, self.memory, self.threads)
+        return text
 
     def facts(self) -> dict[str, Any]:
         """What `explain` says, as JSON data; see `tilewright.report.explain.facts`."""
-        return providers.ask("explain as data")(self._package, self.memory, self.threads)
+        data: dict[str, Any] = providers.ask("explain as data")(self._package, self.memory, self.threads)
+        return data
 
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the compiled model to one file that `tilewright.load` reads; UsageError if that is not possible."""
         self._package.save(path)
 
-    def export(self, folder: str | os.PathLike, **settings: str) -> list[Path]:
+    def export(self, folder: str | os.PathLike[str], **settings: str) -> list[Path]:
         """Write the model as files for other tools (source code, a library), and the plan of its memory.
 
         Only for targets that make such files; `settings` are theirs. Returns the paths. UsageError says what is not
@@ -417,7 +431,8 @@ class Executable:
 
     def _repr_html_(self) -> str:
         """For notebooks: what it takes and gives, and its memory; the kernels unfold."""
-        return providers.ask("explain as a page")(self._package, self.memory, self.threads)
+        text: str = providers.ask("explain as a page")(self._package, self.memory, self.threads)
+        return text
 
     def __repr__(self) -> str:
         inputs, outputs = ("; ".join(map(str, infos)) for infos in (self.inputs, self.outputs))
@@ -426,6 +441,19 @@ class Executable:
         return (
             f"<Executable ({inputs}) -> ({outputs}), {states}{self._package.target}, {count(self.threads, 'thread')}>"
         )
+
+
+def find_entry(entries: Mapping[str, Executable], name: str | None = None) -> Executable:
+    """The entry of that name, without a name the only one; UsageError lists those that there are."""
+    names = list(entries)
+    if name is None and len(names) == 1:
+        return entries[names[0]]
+    if name is None:
+        hint = f"choose one: run[{names[0]!r}](...), or --entry {names[0]}"
+        raise UsageError(f"the model has several entries: {', '.join(names)}", stage="run", hint=hint)
+    if name not in names:
+        raise UsageError(f"there is no entry {name!r}", stage="run", hint=f"entries: {', '.join(names)}")
+    return entries[name]
 
 
 _all: weakref.WeakSet[Executable] = weakref.WeakSet()

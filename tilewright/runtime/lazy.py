@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from ..support import providers
 from ..support.errors import PackageError
 from ..support.forks import wait_for
 from ..support.options import Options
-from .dynamic import Pool, StoredSource
+from .dynamic import Pool
 from .executable import Executable
-from .staged import Source
+from .staged import Source, StoredSource
 
 _importing = threading.Lock()
 wait_for(_importing)  # the locks of Python's imports stay locked in a forked process
@@ -22,8 +23,8 @@ class LazySource:
 
     def __init__(self, stored: StoredSource, options: Options, name: str, pool: Pool) -> None:
         self.stored, self.options, self.name, self.pool = stored, options, name, pool
-        self._source: Any = None
-        self._build: Any = None
+        self._source: Source | None = None
+        self._build: Callable[[Any, str], Executable] | None = None
 
     def source(self) -> Source:
         """PackageError if the compiler is not installed."""
@@ -39,7 +40,7 @@ class LazySource:
     def store(self) -> StoredSource:
         if self._source is None:
             return self.stored
-        return StoredSource(self.stored.kind, self.stored.data, self.stored.arrays, _compiler().bodies(self._source))
+        return StoredSource(self.stored.kind, self.stored.data, self.stored.arrays, self._source.recipes())
 
 
 def _compiler() -> Any:
@@ -50,5 +51,6 @@ def _compiler() -> Any:
         raise PackageError(
             f"the model was not specialized for these shapes before it was saved, and the compiler does not load: {e}",
             stage="specialize",
-            hint="install torch-mlir and onnx, or save the model after calling it (or `specialize`) with these shapes",
+            hint="install torch-mlir and what reads the model, or save it after calling (or `specialize`) with these "
+            "shapes",
         ) from None

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ..program.package import Package, open_package
+from ..program.package import MAIN, load_entries, open_package
 from ..targets import base
 from .dynamic_package import load as load_dynamic
 from .executable import Executable
 
 if TYPE_CHECKING:
     from .dynamic import DynamicExecutable
+    from .entries import MultiExecutable
 
 
 def load(
-    path: str | os.PathLike, *, threads: int | None = None, copy: bool = False, sha256: str | None = None
-) -> Executable | DynamicExecutable:
-    """Load a package that `save` wrote. Needs no model and no compilation, but for new shapes of dynamic models.
+    path: str | os.PathLike[str], *, threads: int | None = None, copy: bool = False, sha256: str | None = None
+) -> Executable | DynamicExecutable | MultiExecutable:
+    """Load a package that `save` wrote; a `MultiExecutable` if it has several entries. Needs no model and no
+    compilation, but for new shapes of dynamic models.
 
     A package is native code that runs with your rights, like a program: load only what comes from where you trust. With
     `sha256`, the hexadecimal SHA-256 of the file as it was made, other bytes are refused before anything of them is
@@ -36,4 +38,12 @@ def load(
         base.find(target).check(description)
 
     file = open_package(path, copy=copy, sha256=sha256)
-    return load_dynamic(file, threads, check) or Executable(Package.load(file, check), threads)
+    dynamic = load_dynamic(file, threads, check)
+    if dynamic is not None:
+        return dynamic
+    packages = load_entries(file, check)
+    if list(packages) == [MAIN]:
+        return Executable(packages[MAIN], threads)
+    from .entries import MultiExecutable
+
+    return MultiExecutable(packages, threads)

@@ -152,14 +152,17 @@ class Profile:
 
     def trace(self) -> dict[str, Any]:
         """The run in the middle as JSON data that Perfetto and chrome://tracing open; UsageError without a timeline."""
-        return providers.ask("trace of a profile")(self)
+        trace: dict[str, Any] = providers.ask("trace of a profile")(self)
+        return trace
 
     def html(self) -> str:
         """One page that needs nothing else: roofline, timeline of every thread, kernels with their schedules."""
-        return providers.ask("page of a profile")(self)
+        text: str = providers.ask("page of a profile")(self)
+        return text
 
     def __str__(self) -> str:
-        return providers.ask("text of a profile")(self)
+        text: str = providers.ask("text of a profile")(self)
+        return text
 
 
 def check_repeats(repeats: int) -> None:

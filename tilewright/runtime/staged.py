@@ -60,7 +60,7 @@ DROPPED = 1024
 Entry = Any
 #: how a name gets its entry: ["out", i], ["in", name], ["const", i], ["none"], ["list", ...],
 #: ["part", buffer, count, axis] (the first `count` positions)
-Tree = list
+Tree = list[Any]
 
 
 def plain(entry: Entry) -> Entry:
@@ -81,7 +81,7 @@ class BodyInfo:
 
 @dataclass(frozen=True)
 class Action:
-    """A node that runs between native parts: `kind` is an operator of `host`, or If, Loop, Scan, call, fold."""
+    """A node that runs between native parts: `kind` is an operator of `host`, or branch, loop, scan, call, fold."""
 
     kind: str
     name: str
@@ -108,8 +108,55 @@ class Plan:
     learned: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True)
+class DynamicInfo:
+    """An input or output: `shape` has a size, a name or None for each dimension, and is None if the rank is open.
+    `kind` is "tensor", "sequence" (a list of arrays) or "optional" (None is possible).
+
+    >>> print(DynamicInfo("ids", ("batch", None, 8), "i64"))
+    ids: i64[batch, ?, 8]
+    """
+
+    name: str
+    shape: tuple[int | str | None, ...] | None
+    dtype: str
+    kind: str = "tensor"
+
+    @property
+    def numpy_dtype(self) -> np.dtype:
+        return NUMPY[self.dtype]
+
+    def __str__(self) -> str:
+        dims = "..." if self.shape is None else ", ".join("?" if d is None else str(d) for d in self.shape)
+        text = f"{self.dtype}[{dims}]"
+        return f"{self.name}: {text if self.kind == 'tensor' else f'{self.kind} of {text}'}"
+
+
+@dataclass
+class StoredSource:
+    """A `Source` of front end `kind` as data: a model without its arrays, these by name, and recipes of its bodies."""
+
+    kind: str
+    data: bytes
+    arrays: dict[str, np.ndarray]
+    bodies: list[list[str]]
+
+
 class Source(Protocol):
     """The model, as far as new parts can be made of it."""
+
+    @property
+    def files(self) -> tuple[MappedFile, ...]:
+        """Files that its constants are mapped from."""
+
+    def signature(self) -> tuple[list[DynamicInfo], list[DynamicInfo]]:
+        """Inputs and outputs, with their dtypes and dimensions as far as these are known."""
+
+    def recipes(self) -> list[list[str]]:
+        """How its bodies are made again, for `StoredSource.bodies`."""
+
+    def store(self) -> StoredSource:
+        """All of it as data: what a saved model keeps to specialize itself after loading."""
 
     def body(self, body: str) -> BodyInfo: ...
 
@@ -158,11 +205,11 @@ class Stage:
         self.body, self.todo, self.start, self.reads = body, todo, frozen, reads
         self.frozen = frozen
         self.first = len(todo) == body.info.nodes
-        self.parts: OrderedDict[tuple, Part] = OrderedDict()
+        self.parts: OrderedDict[tuple[Any, ...], Part] = OrderedDict()
         #: hashes of the keys whose parts were dropped, the last ones
         self.dropped: OrderedDict[int, None] = OrderedDict()
 
-    def key(self, frame: Frame) -> tuple:
+    def key(self, frame: Frame) -> tuple[Any, ...]:
         """What a part is made for: dtype and shape of the arrays it reads, the values of those that decide shapes."""
         found = []
         for name in self.reads:
@@ -182,7 +229,7 @@ class Body:
 
     def __init__(self, info: BodyInfo) -> None:
         self.info = info
-        self.stages: dict[tuple, Stage] = {}
+        self.stages: dict[tuple[Any, ...], Stage] = {}
         self.first: Stage | None = None
 
 
@@ -407,7 +454,7 @@ def _truth(entry: Entry, action: Action) -> bool:
     return bool(entry.reshape(()))
 
 
-def _if(staged: Staged, action: Action, frame: Frame, times: Times | None) -> Iterable[Entry]:
+def _branch(staged: Staged, action: Action, frame: Frame, times: Times | None) -> Iterable[Entry]:
     chosen = 0 if _truth(frame.find_plain(action.inputs[0]), action) else 1
     return staged.run(action.bodies[chosen], {}, frame, times)
 
@@ -449,16 +496,16 @@ def _scan_steps(
     staged: Staged, action: Action, operands: list[Any], frame: Frame, times: Times | None, length: int | None = None
 ) -> list[Entry]:
     body, attributes = staged.body(action.bodies[0]).info, action.attributes
-    count = attributes["num_scan_inputs"]
+    count = attributes["scanned"]
     state, xs = operands[: len(operands) - count], operands[len(operands) - count :]
     outputs = len(body.outputs) - len(state)
 
     def setting(name: str, n: int) -> list[int]:
         return list(attributes.get(name) or [0] * n)
 
-    xs = [np.moveaxis(x, a, 0) for x, a in zip(xs, setting("scan_input_axes", count), strict=True)]
+    xs = [np.moveaxis(x, a, 0) for x, a in zip(xs, setting("axes", count), strict=True)]
     xs = [x[:length] for x in xs]
-    backwards = setting("scan_input_directions", count)
+    backwards = setting("backwards", count)
     xs = [x[::-1] if back else x for x, back in zip(xs, backwards, strict=True)]
     scans: list[list[np.ndarray]] = [[] for _ in range(outputs)]
     for items in zip(*xs, strict=True):
@@ -467,28 +514,20 @@ def _scan_steps(
         state = results[: len(state)]
         for scan, item in zip(scans, results[len(state) :], strict=True):
             scan.append(item)
-    ordered = [s[::-1] if b else s for s, b in zip(scans, setting("scan_output_directions", outputs), strict=True)]
-    axes, types = setting("scan_output_axes", outputs), body.types[len(state) :]
+    ordered = [s[::-1] if b else s for s, b in zip(scans, setting("output_backwards", outputs), strict=True)]
+    axes, types = setting("output_axes", outputs), body.types[len(state) :]
     return [*state, *(_joined(s, a, t) for s, a, t in zip(ordered, axes, types, strict=True))]
 
 
 def _scan_batch(staged: Staged, action: Action, operands: list[Any], frame: Frame, times: Times | None) -> list[Entry]:
-    """Scan of opset 8: the first dimension counts the elements of a batch, which may have lengths of their own."""
+    """A scan of every element of a batch, which the first dimension counts and which may have lengths of their own."""
     lengths, *operands = operands
     steps = operands[-1].shape[1]
-    plain_action = Action(
-        action.kind,
-        action.name,
-        action.inputs,
-        action.outputs,
-        {**action.attributes, "scan_input_directions": action.attributes.get("directions")},
-        action.bodies,
-    )
     rows = []
-    states = len(operands) - action.attributes["num_scan_inputs"]
+    states = len(operands) - action.attributes["scanned"]
     for b in range(operands[-1].shape[0]):
         length = steps if lengths is None else int(lengths[b])
-        results = _scan_steps(staged, plain_action, [x[b] for x in operands], frame, times, length)
+        results = _scan_steps(staged, action, [x[b] for x in operands], frame, times, length)
         for i in range(states, len(results)):  # positions after the end of a short sequence are zero
             pad = [(0, steps - length)] + [(0, 0)] * (results[i].ndim - 1)
             results[i] = np.pad(results[i], pad)
@@ -506,4 +545,6 @@ def _joined(items: list[np.ndarray], axis: int, declared: tuple[str, tuple[int, 
     return np.zeros(shape, NUMPY[dtype or "f32"])
 
 
-_DRIVERS: dict[str, Callable[..., Iterable[Entry]]] = {"If": _if, "Loop": _loop, "Scan": _scan, "call": _call}
+_DRIVERS: dict[str, Callable[..., Iterable[Entry]]] = {
+    "branch": _branch, "loop": _loop, "scan": _scan, "call": _call,
+}  # fmt: skip

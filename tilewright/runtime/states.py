@@ -25,7 +25,7 @@ class States(Mapping[str, np.ndarray]):
     running. An array of another shape or dtype is an InputError.
     """
 
-    def __init__(self, buffers: StateBuffers, between_calls: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, buffers: StateBuffers, between_calls: Callable[[], AbstractContextManager[Any]]) -> None:
         self._buffers, self._between_calls = buffers, between_calls
         self._numbers = {s.name: i for i, s in enumerate(buffers.infos)}
 

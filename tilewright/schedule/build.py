@@ -35,7 +35,8 @@ class Buildable:
 
         UsageError for a form that the target does not have.
         """
-        return providers.ask("source of a kernel")(self, form)
+        text: str = providers.ask("source of a kernel")(self, form)
+        return text
 
 
 __all__ = ["Buildable"]

@@ -130,7 +130,7 @@ def _read(path: Path) -> Ceilings | None:
 
 def _path(target: Any, threads: int) -> Path:
     key = hashlib.sha256(f"{VERSION}\0{target.name}\0{target.machine_name()}\0{threads}".encode()).hexdigest()
-    return get("TILEWRIGHT_CACHE") / "ceilings" / f"{key[:24]}.json"
+    return Path(get("TILEWRIGHT_CACHE")) / "ceilings" / f"{key[:24]}.json"
 
 
 __all__ = ["Ceilings", "Level", "Measurable", "ceilings"]

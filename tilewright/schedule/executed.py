@@ -374,7 +374,7 @@ def _threshold(cond: Expr, ranges: Ranges) -> float | None:
     limit = bounds(cond.args[0], ranges)
     if not isinstance(term, Var) or limit is None:
         return None
-    return min(max(cond.args[1].value - limit[0], 0), limit[1] - limit[0] + 1) / (limit[1] - limit[0] + 1)
+    return float(min(max(cond.args[1].value - limit[0], 0), limit[1] - limit[0] + 1)) / (limit[1] - limit[0] + 1)
 
 
 def _spread(count: int) -> list[int]:

@@ -32,10 +32,11 @@ def about(kernel: Kernel, scheduled: Scheduled, seconds: Mapping[str, float]) ->
 
 def kernel_facts(kernel: Kernel, scheduled: Scheduled) -> dict[str, Any]:
     """JSON data: ``does``, ``flops``, ``integer_ops``, ``precision``, ``touched`` (bytes of each parameter),
-    ``decisions``, ``trace``, ``refused`` ([rule, reason] of the rules that did not take it), ``fell`` (why a rule that
-    is made for such kernels did not; empty if one did), ``slow`` (sentences: what keeps its schedule far from its
-    bound; see `schedule.executed`) and, where that is counted, ``executed`` (how many times its own work it does) and
-    ``remark`` (what it computes again although that is too little to matter; empty if nothing)."""
+    ``decisions``, ``plan`` (of a sum of products, in words), ``trace``, ``refused`` ([rule, reason] of the rules
+    that did not take it), ``fell`` (why a rule that is made for such kernels did not; empty if one did), ``slow``
+    (sentences: what keeps its schedule far from its bound; see `schedule.executed`) and, where that is counted,
+    ``executed`` (how many times its own work it does) and ``remark`` (what it computes again although that is too
+    little to matter; empty if nothing)."""
     work = _work(kernel, scheduled)
     return {
         "does": kernel.opaque.mnemonic if kernel.opaque else what(kernel),
@@ -44,6 +45,7 @@ def kernel_facts(kernel: Kernel, scheduled: Scheduled) -> dict[str, Any]:
         "precision": work.precision,
         "touched": list(work.touched),
         "decisions": {n: d.chosen for n, d in scheduled.schedule.decisions.items()},
+        "plan": scheduled.schedule.plan,
         "trace": [str(step) for step in scheduled.schedule.trace],
         "refused": [list(r) for r in scheduled.refused],
         "fell": fell(kernel, scheduled),
@@ -52,11 +54,6 @@ def kernel_facts(kernel: Kernel, scheduled: Scheduled) -> dict[str, Any]:
             {"executed": round(x.recomputation, 3), "remark": x.remark} if (x := scheduled.executed) is not None else {}
         ),
     }
-
-
-def _counted(scheduled: Scheduled) -> dict[str, Any]:
-    found = scheduled.executed
-    return {} if found is None else {"executed": round(found.recomputation, 3), "remark": found.remark}
 
 
 def what(kernel: Kernel) -> str:

@@ -9,6 +9,7 @@ from ..tensor.expr import (
     Const,
     Expr,
     Op,
+    Target,
     Var,
     bounds,
     const_value,
@@ -22,13 +23,13 @@ from ..tensor.expr import (
 )
 from ..tensor.expr import transform as transform_expr
 from .nest import (
+    THREAD,
     For,
     If,
     Nest,
     Seq,
     Stmt,
     Store,
-    Target,
     children,
     map_exprs,
     path_to,
@@ -81,7 +82,7 @@ def decompose(root: Stmt, block: str, at: str | None = None) -> Stmt:
     start: dict[str, Expr] = {f.var: Const(0, "index") for f in loops[first:] if f.var in target.reduction}
     for f in reversed(loops[first:]):
         if f.var in used and f.var not in target.reduction:
-            kind = "serial" if f.kind == "parallel" else f.kind
+            kind = "serial" if f.kind == THREAD else f.kind
             # what the update asks for ahead is of no use here, and may be placed by the loops that are left out
             init = replace(f, extent=substitute(f.extent, start), body=init, kind=kind, prefetch=())
     if any(f.var in used and f.var in target.reduction for f in loops):

@@ -1,15 +1,21 @@
 """Which results of a kernel may take the place of an operand: those that read each element just where they write it,
-and those of chains that run row by row, if what is written lies behind what is still read."""
+those of chains that run row by row, if what is written lies behind what is still read, and those that begin as a copy
+of it."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..tensor.analysis import flat
 from ..tensor.expr import Expr, Load, Var, bounds, from_linear, linear, walk
-from .nest import Alloc, For, Nest, Seq, Store, stores
+from .nest import Alloc, For, Nest, Seq, Store, stores, walk_stmts
 from .region import all_ranges
 
 #: note on the loop over the rows of a chain's result
 ROWS = "rows"
+#: note on loops that do nothing but copy the input named to the same places of the output. Where both are one memory,
+#: there is nothing to do: a target leaves the loops out
+COPIES = "copies"
 
 
 def inplace_pairs(nest: Nest) -> list[tuple[str, str]]:
@@ -18,19 +24,25 @@ def inplace_pairs(nest: Nest) -> list[tuple[str, str]]:
 
     Every read of the input must be in a statement that writes the output, at the same flat position, and no other
     statement may write the output (a reduction's start would overwrite what its sum still has to read, and a sum reads
-    twice); then, whatever the order of the iterations, no element is read after it was overwritten.
+    twice); then, whatever the order of the iterations, no element is read after it was overwritten. Loops that copy the
+    input (`COPIES`) do not run then.
     """
     params = {p.name: p for p in nest.params}
     everything = stores(nest.body)
     pairs = []
     rows = _rows_loop(nest)
+    copies: dict[str, set[int]] = {}  # input -> the statements that copy it
+    for loop in walk_stmts(nest.body):
+        if isinstance(loop, For) and loop.note(COPIES):
+            copies.setdefault(loop.note(COPIES), set()).update(map(id, stores(loop.body)))
     for o in nest.outputs:
         writers = [s for s in everything if any(t.buffer == o for t in s.targets)]
         for i in params:
             if i in nest.outputs or i in nest.packs or params[i].dtype != params[o].dtype:
                 continue
             same = params[i].size == params[o].size and bool(writers)
-            same = same and all(_same_place(s, o, i, params) for s in everything) and _written_once(writers, o, i)
+            same = same and all(_same_place(s, o, i, params) for s in everything)
+            same = same and _written_once([s for s in writers if id(s) not in copies.get(i, ())], o, i)
             if same or (rows and params[o].size <= params[i].size and _reads_ahead(rows, nest, o, i)):
                 pairs.append((o, i))
     return pairs
@@ -84,7 +96,7 @@ def _writes(s: Store, buffer: str) -> bool:
     return any(t.buffer == buffer for t in s.targets)
 
 
-def _same_place(s: Store, output: str, given: str, params: dict) -> bool:
+def _same_place(s: Store, output: str, given: str, params: dict[str, Any]) -> bool:
     """Whether a statement reads `given` only at the positions where it writes `output`."""
     found = _loads(s, given)
     if not found:

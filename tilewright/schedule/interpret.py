@@ -1,8 +1,8 @@
 """The meaning of loop nests: `interpret_nest` runs one over NumPy arrays. It is the arbiter for schedules.
 
-Iterations run in order. What a machine may do differently is checked instead: iterations of a ``parallel`` loop must
-not share what they write, and nothing waits between a kernel's statements, so a result written by one thread cannot be
-read by another. Memory that one thread allocates outside a parallel loop belongs to each thread alone.
+Iterations run in order. What a machine may do differently is checked instead (`interpret_units`): iterations of a loop
+bound to an axis must not touch what others write unless there is a barrier between, and an asynchronous copy ends when
+it is waited for. Memory that the axis's units do not share belongs to each of them alone.
 
 Accesses outside a buffer, reads of elements never written, and results left unwritten are errors with the buffer, the
 index and the statement.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import NoReturn
 
@@ -20,12 +21,14 @@ import numpy as np
 from ..support.errors import TilewrightError
 from ..tensor.evaluate import NUMPY, evaluate
 from ..tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, bounds, children, variables, walk
-from .nest import Alloc, For, If, Nest, Seq, Stmt, Store, stores, walk_stmts, writes
+from .concurrent import is_plain, verify
+from .machine import Machine
+from .nest import Alloc, For, If, Nest, Seq, Stmt, Store, stores, writes
 
 #: at most this many iterations are computed at once
 POINTS = 1 << 18
-# who wrote an element: nobody, every thread, thread 0; then iterations of parallel loops
-_UNSET, _EVERY, _FIRST = -1, 0, 1
+# who wrote an element: nobody, all units; then single ones
+UNSET, EVERY = -1, 0
 
 Env = dict[str, np.ndarray]
 
@@ -34,45 +37,74 @@ class NestError(TilewrightError):
     """A loop nest that does something undefined: an access out of bounds, a read of an unwritten element, a race."""
 
 
-def interpret_nest(nest: Nest, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def interpret_nest(nest: Nest, arrays: dict[str, np.ndarray], machine: Machine | None = None) -> dict[str, np.ndarray]:
     """Run a nest: input parameters by name -> output parameters by name.
 
     Args:
         nest: any nest, with or without decomposed reductions.
         arrays: for each input parameter an array of its shape and of the NumPy type of its dtype
             (`tensor.evaluate.NUMPY`); packed parameters in their packed layout (`driver.build_program.pack_array`).
+        machine: whose axes, memories and barriers the nest has (None: a processor with threads).
 
     Raises NestError for arrays that do not fit, accesses out of bounds, reads of elements that were never written,
-    elements of results left unwritten, and iterations of parallel loops that depend on each other.
+    elements of results left unwritten, what the machine does not have, and races: elements that several iterations of
+    bound loops use, one of them writing, without a barrier or wait between.
 
     >>> from tilewright.schedule.text import parse_nest
     >>> text = "def scale(p0: f32[3], p1: out(f32[3])):\\n  for i in serial(3):\\n    p1[i] = mulf(p0[i], f32(2.0))"
     >>> interpret_nest(parse_nest(text), {"p0": np.array([1, 2, 3], np.float32)})
     {'p1': array([2., 4., 6.], dtype=float32)}
     """
-    return _Interpreter(nest).run(arrays)
+    from .interpret_units import UnitInterpreter
+
+    kind = Interpreter if is_plain(nest.body) else UnitInterpreter
+    return kind(nest, machine or Machine()).run(arrays)
 
 
 @dataclass
-class _Memory:
+class Memory:
     """A buffer's elements, flat, and who wrote each."""
 
     buffer: Buffer
     data: np.ndarray
     writer: np.ndarray
-    shared: bool  # a parameter: seen by all threads
+    shared: bool  # seen by several units
+    own: tuple[bool, ...] = ()  # of which axes every unit has a part of its own
+    parts: dict[tuple[int | None, ...], Memory] = field(default_factory=dict)
+    # since before it was allocated: who wrote an element last, when, and who read it when
+    readers: dict[int, np.ndarray] = field(default_factory=dict)
+
+    @cached_property
+    def wrote(self) -> np.ndarray:
+        return self.writer.copy()
+
+    @cached_property
+    def times(self) -> np.ndarray:
+        return np.zeros(self.buffer.size, np.int64)
+
+    @cached_property
+    def busy(self) -> np.ndarray:
+        """The group of copies that is writing an element, 0 for none."""
+        return np.zeros(self.buffer.size, np.int64)
+
+    @cached_property
+    def lent(self) -> np.ndarray:
+        """How many copies are reading an element."""
+        return np.zeros(self.buffer.size, np.int64)
 
     @staticmethod
-    def fresh(b: Buffer, shared: bool) -> _Memory:
-        return _Memory(b, np.zeros(b.size, NUMPY[b.dtype]), np.full(b.size, _UNSET, np.int64), shared)
+    def fresh(b: Buffer, shared: bool) -> Memory:
+        return Memory(b, np.zeros(b.size, NUMPY[b.dtype]), np.full(b.size, UNSET, np.int64), shared)
 
 
 @dataclass
-class _Interpreter:
+class Interpreter:
+    """Runs what one unit does."""
+
     nest: Nest
-    memory: dict[str, _Memory] = field(default_factory=dict)
-    thread: int = _FIRST  # who runs now, as in _Memory.writer
-    threads: int = _FIRST  # the last one given out
+    machine: Machine
+    memory: dict[str, Memory] = field(default_factory=dict)
+    unit: int = EVERY  # who runs now, as in Memory.writer
     known: dict[int, tuple[Expr, set[str], bool]] = field(default_factory=dict)  # see `facts`
     at: str = ""  # the statement that runs, for messages
 
@@ -83,7 +115,7 @@ class _Interpreter:
                 f"{self.nest.name} takes arrays {', '.join(names)}, not {', '.join(arrays)}", stage="interpret"
             )
         for p in self.nest.params:
-            self.memory[p.name] = m = _Memory.fresh(p, shared=True)
+            self.memory[p.name] = m = Memory.fresh(p, shared=True)
             if p.name in arrays:
                 a = np.asarray(arrays[p.name])
                 if a.shape != p.shape or a.dtype != NUMPY[p.dtype]:
@@ -93,47 +125,26 @@ class _Interpreter:
                         stage="interpret",
                     )
                 m.data[:] = a.reshape(-1)
-                m.writer[:] = _EVERY
-        if any(isinstance(s, For) and s.kind == "parallel" for s in walk_stmts(self.nest.body)):
-            self.top(self.nest.body, {})
-        else:
-            self.stmt(self.nest.body, {})
+                m.writer[:] = EVERY
+        temporaries = {n: b for n, b in self.nest.buffers().items() if b.scope != "param"}
+        if reason := verify(self.nest.body, temporaries, self.machine):
+            self.fail(reason, "")
+        self.start()
         for name in self.nest.outputs:
             m = self.memory[name]
-            if (m.writer == _UNSET).any():
-                self.fail(f"{name}[{_place(m, np.argmin(m.writer))}] is a result that no statement writes", "")
+            if (m.writer == UNSET).any():
+                self.fail(f"{name}[{place(m, np.argmin(m.writer))}] is a result that no statement writes", "")
         return {name: self.memory[name].data.reshape(self.memory[name].buffer.shape) for name in self.nest.outputs}
+
+    def start(self) -> None:
+        """Run the body."""
+        self.stmt(self.nest.body, {})
 
     def fail(self, message: str, at: str | None = None) -> NoReturn:
         at = self.at if at is None else at
         raise NestError(message + (f", in {at}" if at else ""), stage="interpret", operator=self.nest.name)
 
-    # ---- threads ----
-
-    def top(self, s: Stmt, env: Env) -> None:
-        """Outside parallel loops, statements that write parameters run on thread 0, the others on every thread."""
-        if isinstance(s, Seq):
-            for x in s.stmts:
-                self.top(x, env)
-        elif isinstance(s, Alloc):
-            with_outer = self.memory.get(s.buffer.name)
-            self.memory[s.buffer.name] = _Memory.fresh(s.buffer, shared=False)
-            self.top(s.body, env)
-            self.restore(s.buffer.name, with_outer)
-        elif isinstance(s, For) and s.kind == "parallel":
-            for i in range(self.scalar(s.extent, env)):
-                self.threads += 1
-                self.thread = self.threads
-                self.stmt(s.body, {**env, s.var: np.asarray(i)})
-            self.thread = _FIRST
-        elif any(isinstance(x, For) and x.kind == "parallel" for x in walk_stmts(s)):
-            self.fail("a parallel loop is not outermost", "")
-        else:
-            self.thread = _FIRST if writes(s) & {p.name for p in self.nest.params} else _EVERY
-            self.stmt(s, env)
-            self.thread = _FIRST
-
-    def restore(self, name: str, old: _Memory | None) -> None:
+    def restore(self, name: str, old: Memory | None) -> None:
         if old is None:
             del self.memory[name]
         else:
@@ -156,7 +167,7 @@ class _Interpreter:
         else:
             assert isinstance(s, Alloc)
             outer = self.memory.get(s.buffer.name)
-            self.memory[s.buffer.name] = _Memory.fresh(s.buffer, shared=False)
+            self.memory[s.buffer.name] = Memory.fresh(s.buffer, shared=False)
             self.stmt(s.body, env)
             self.restore(s.buffer.name, outer)
 
@@ -233,7 +244,7 @@ class _Interpreter:
             if not any(isinstance(y, Load) and y.buffer in own for y in walk(x)):
                 name = f"part {len(env)}"
                 env[name] = self.value(x, env, count)
-                return Var(name, x.dtype)  # type: ignore[attr-defined]
+                return Var(name, x.dtype)
             if isinstance(x, Op) and x.op == "guard":
                 return x  # its branches are not for all iterations
             return _rebuild(x, tuple(visit(c) for c in children(x)))
@@ -325,27 +336,29 @@ class _Interpreter:
         m = self.memory[name]
         if m.buffer.dtype != dtype:
             self.fail(f"{name} holds {m.buffer.dtype} and is read as {dtype}")
-        writer = m.writer[p]
-        bad = (writer != _EVERY) & (writer != self.thread)
-        if bad.any():
-            k = int(np.argmax(bad))
-            why = "before it is written" if writer[k] == _UNSET else "though another thread may have written it"
-            self.fail(f"{name}[{_place(m, p[k])}] is read {why}")
-        return m.data[p]
+        return self.load(name, p)
+
+    def load(self, name: str, p: np.ndarray) -> np.ndarray:
+        """The values of some elements."""
+        m = self.memory[name]
+        if (bad := m.writer[p] == UNSET).any():
+            self.fail(f"{name}[{place(m, p[int(np.argmax(bad))])}] is read before it is written")
+        found: np.ndarray = m.data[p]
+        return found
 
     def write(self, t: Target, p: np.ndarray, values: np.ndarray) -> None:
         m = self.memory[t.buffer]
         if values.dtype != m.data.dtype:
             self.fail(f"{t.buffer} holds {m.buffer.dtype} and gets {values.dtype}")
-        if m.shared:
-            if t.buffer not in self.nest.outputs:
-                self.fail(f"{t.buffer} is an input and is written")
-            writer = m.writer[p]
-            bad = (writer != _UNSET) & (writer != self.thread)
-            if bad.any():
-                self.fail(f"{t.buffer}[{_place(m, p[int(np.argmax(bad))])}] is written by several threads")
+        if m.buffer.scope == "param" and t.buffer not in self.nest.outputs:
+            self.fail(f"{t.buffer} is an input and is written")
+        self.save(t, p, values)
+
+    def save(self, t: Target, p: np.ndarray, values: np.ndarray) -> None:
+        """Write some elements."""
+        m = self.memory[t.buffer]
         m.data[p] = values
-        m.writer[p] = self.thread
+        m.writer[p] = self.unit
 
     # ---- expressions ----
 
@@ -402,8 +415,8 @@ def _rebuild(e: Expr, args: tuple[Expr, ...]) -> Expr:
     return Load(e.buffer, args, e.dtype) if isinstance(e, Load) else e
 
 
-def _place(m: _Memory, flat: np.integer | int) -> str:
+def place(m: Memory, flat: np.integer | int) -> str:
     return ", ".join(str(int(i)) for i in np.unravel_index(int(flat), m.buffer.shape))
 
 
-__all__ = ["NestError", "interpret_nest"]
+__all__ = ["Interpreter", "Memory", "NestError", "interpret_nest", "place"]

@@ -29,10 +29,12 @@ from ..tensor.expr import (
     variables,
     walk,
 )
-from .nest import For, Seq, Stmt, Store, children, reads, stores, substitute_vars, walk_stmts, writes
+from .nest import THREAD, For, Seq, Stmt, Store, children, reads, stores, substitute_vars, walk_stmts, writes
 from .partial_tiles import Ranges, Tiles
 from .region import all_ranges
 
+#: the memories of every machine, which each thread has for itself
+PRIVATE = ("local", "register")
 #: note on a loop that may run in one with those before and after it: by how many iterations it is behind the first
 LAG = "lag"
 #: loops up to this long are enumerated to see whether iterations collide
@@ -49,7 +51,7 @@ def check(body: Stmt, params: dict[str, Buffer], temporaries: dict[str, Buffer])
     kinds = {f.kind for f in loops}
     if "vector" in kinds:
         reason = next((r for f in loops if f.kind == "vector" and (r := _vector(f, buffers))), None)
-    if reason is None and "parallel" in kinds:
+    if reason is None and THREAD in kinds:
         reason = _parallel(body, params, buffers)
     return reason
 
@@ -172,7 +174,7 @@ def _rows_of_their_own(var: str, places: list[tuple[Expr, ...]], inner: set[str]
     return False
 
 
-def _span(position: Expr, var: str, s: Stmt, ranges: Ranges) -> tuple[frozenset, int, int] | None:
+def _span(position: Expr, var: str, s: Stmt, ranges: Ranges) -> tuple[frozenset[Any], int, int] | None:
     """A position as its terms in `var` and outer loops, and the least and largest rest that the loops inside `s` add;
     None if it is not linear in `var`."""
     inner = {x.var for x in walk_stmts(s) if isinstance(x, For)}
@@ -245,10 +247,10 @@ def _parallel(body: Stmt, params: dict[str, Buffer], buffers: dict[str, Buffer])
     for s in top:
         if _once(s, "inner", partial(_has_parallel_inside, s)):
             return "a parallel loop would not be outermost"
-        if isinstance(s, For) and s.kind == "parallel":
+        if isinstance(s, For) and s.kind == THREAD:
             outside = writes(s) & {n for other in top if other is not s for n in writes(other)}
             key = ("iterations", outside, _memory(s, params, buffers))
-            reason = _once(s, key, partial(_iterations, s, outside, params, buffers))
+            reason: str | None = _once(s, key, partial(_iterations, s, outside, params, buffers))
             if reason:
                 return reason
     one = [bool(writes(s) & set(params)) for s in top]  # what writes results runs on one thread, other things on all
@@ -269,13 +271,13 @@ def _once(s: Stmt, key: Any, find: Callable[[], Any]) -> Any:
     return s.known[key]
 
 
-def _memory(s: Stmt, params: dict[str, Buffer], buffers: dict[str, Buffer]) -> tuple:
+def _memory(s: Stmt, params: dict[str, Buffer], buffers: dict[str, Buffer]) -> tuple[Any, ...]:
     """The shapes of what a statement uses and does not allocate, and which of it are parameters."""
     return tuple((n, buffers[n].shape, n in params) for n in sorted(reads(s) | writes(s)) if n in buffers)
 
 
 def _is_parallel(s: Stmt) -> bool:
-    return isinstance(s, For) and s.kind == "parallel"
+    return isinstance(s, For) and s.kind == THREAD
 
 
 def _has_parallel_inside(s: Stmt) -> bool:
@@ -294,14 +296,20 @@ def _iterations(f: For, outside: Set[str], params: dict[str, Buffer], buffers: d
         for t in s.targets:
             if t.buffer in params and not distinct(t.indices, f, ranges, tiles):
                 return f"iterations of {f.var} cannot be shown to write different elements of {t.buffer}"
+    if f.trip is not None and f.trip <= 1:
+        return None
     made = {n for n in writes(f) if n in params or n in outside}
-    for name in made & (reads(f) | {t.buffer for s in stores(f) for t in s.targets if t.init is None}):
+    written = [t for s in stores(f) for t in s.targets]
+    for name in made:
+        own = [t for t in written if t.buffer == name]
+        if name not in reads(f) and len(own) == 1 and own[0].init is not None:
+            continue  # a sum, of which `distinct` has shown all
         places = {flat(buffers[name], p) for s in stores(f.body) for p in _places(s, name)}
         known = {**ranges, **tiles.ranges}
-        parts = {_own_part(tiles.merged(p, ranges), f.var, known) for p in places}
-        if len(parts) > 1 or (None in parts and name in reads(f)):
+        parts = {own_part(tiles.merged(p, ranges), f.var, known) for p in places}
+        if len(parts) > 1 or (None in parts and (name in reads(f) or len(places) > 1)):
             # tiles that are one loop with others do not merge: then none may
-            parts = {_own_part(simplify(p, ranges), f.var, ranges) for p in places}
+            parts = {own_part(simplify(p, ranges), f.var, ranges) for p in places}
             if (len(parts) > 1 or None in parts) and not _own_enumerated(name, f, ranges):
                 return f"iterations of {f.var} would read or write each other's elements of {name}"
     return None
@@ -373,7 +381,7 @@ def _distinct_enumerated(indices: list[Expr], f: For, ranges: Ranges) -> bool:
     if not indices:
         return ranges[f.var][1] == 0
     grid = _grid(indices, f, ranges)
-    return grid is not None and _one_owner(_values(indices, grid), grid[f.var])
+    return grid is not None and one_owner(_values(indices, grid), grid[f.var])
 
 
 def _own_enumerated(name: str, f: For, ranges: Ranges) -> bool:
@@ -388,7 +396,7 @@ def _own_enumerated(name: str, f: For, ranges: Ranges) -> bool:
     if len(known) < len(chosen) or sum(len(g[f.var]) for _, g in known) > _ENUMERATE:
         return False
     values = np.concatenate([_values(c, g) for c, g in known], axis=1)
-    return _one_owner(values, np.concatenate([g[f.var] for _, g in known]))
+    return one_owner(values, np.concatenate([g[f.var] for _, g in known]))
 
 
 def _grid(indices: list[Expr], f: For, ranges: Ranges) -> dict[str, np.ndarray] | None:
@@ -403,18 +411,23 @@ def _grid(indices: list[Expr], f: For, ranges: Ranges) -> dict[str, np.ndarray] 
     return dict(zip(names, (g.reshape(-1) for g in axes), strict=True))
 
 
-def _one_owner(rows: np.ndarray, owner: np.ndarray) -> bool:
+def one_owner(rows: np.ndarray, owner: np.ndarray) -> bool:
     """Whether each place (a column of `rows`) belongs to one iteration: sorted by it and the iteration, a place must
     not change hands."""
+    place, trip = numbered(rows), int(owner.max()) + 1
+    both = np.unique(place * trip + owner)
+    return not (np.diff(both // trip) == 0).any()
+
+
+def numbered(rows: np.ndarray) -> np.ndarray:
+    """A number for each column, the same for equal ones only."""
     place = np.zeros(rows.shape[1], np.int64)
     for row in rows:
         low = int(row.min())
         place = place * (int(row.max()) - low + 1) + (row - low)
         if place.size and int(place.max()) > 1 << 40:  # too far apart to be numbered: only how they compare counts
             place = np.unique(place, return_inverse=True)[1]
-    trip = int(owner.max()) + 1
-    both = np.unique(place * trip + owner)
-    return not (np.diff(both // trip) == 0).any()
+    return place
 
 
 def _connected(indices: list[Expr], var: str) -> list[Expr]:
@@ -428,7 +441,7 @@ def _connected(indices: list[Expr], var: str) -> list[Expr]:
     return found
 
 
-def _own_part(position: Expr, var: str, ranges: Ranges) -> frozenset | None:
+def own_part(position: Expr, var: str, ranges: Ranges) -> frozenset[Any] | None:
     """The part of a position that a loop selects, if the rest stays within one step of it."""
     terms, constant = linear(position)
     chosen = {t: c for t, c in terms.items() if var in variables(t)}

@@ -6,7 +6,6 @@ from here and hold none that belong to one machine; no attribute is probed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any, TypeVar, cast
@@ -118,6 +117,45 @@ class TileProduct:
         return self.row_bytes // 4
 
 
+@dataclass(frozen=True)
+class Axis:
+    """Units of a machine that run at the same time, to which loops can be bound (``for i in name(64)``).
+
+    `limit`: how many units there are at most; iteration i runs on unit i. None: iterations are shared out among as many
+    units as there are, and it is not known which of them run on one unit. `inside`: the axis whose units each have
+    these. `barriers`: the names of those at which these units wait for each other. `dims` ("x", "y"): loops are bound
+    to ``name.x`` and ``name.y``, which have `limit` units together. `kind`: what a loop becomes, where it is no loop of
+    units of their own ("vector").
+
+    >>> Axis("grid", 1 << 16, dims=("x", "y")).names
+    ('grid.x', 'grid.y')
+    """
+
+    name: str
+    limit: int | None = None
+    inside: str = ""
+    barriers: tuple[str, ...] = ()
+    dims: tuple[str, ...] = ()
+    kind: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What loops are bound to."""
+        return tuple(f"{self.name}.{d}" for d in self.dims) or (self.name,)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A memory that buffers of a nest can be in: `bytes`, the axes whose units share one, and what its addresses are
+    multiples of. Units of other axes each have a memory of their own. The name stands in the text of nests: an
+    identifier, and no word of Python's (``global``)."""
+
+    name: str
+    bytes: int = NO_LIMIT
+    shared_by: tuple[str, ...] = ()
+    align: int = 1
+
+
 class Machine:
     """What may be asked of a machine, with the answers of one that has nothing special: scalar, one thread.
 
@@ -201,11 +239,16 @@ class Machine:
         return 1
 
     @property
-    def axes(self) -> Mapping[str, str]:
-        """What `Schedule.bind` binds loops to: the machine's name of an axis -> the kind of loop that it is."""
-        return {}
+    def axes(self) -> tuple[Axis, ...]:
+        """What `Schedule.bind` binds loops to, outer axes first."""
+        return ()
 
     # ---- memory
+
+    @property
+    def memories(self) -> tuple[Memory, ...]:
+        """Where a kernel's own buffers can be."""
+        return (Memory("local"), Memory("register"))
 
     @property
     def arena_align(self) -> int:
@@ -219,7 +262,7 @@ class Machine:
 
     @property
     def stream_rows(self) -> bool:
-        """Whether kernels may run row by row where that makes the arena smaller (`driver/stream.py`)."""
+        """Whether kernels may run row by row where that makes the arena smaller (`driver/choose_streaming.py`)."""
         return False
 
     # ---- what is known to be faster here
@@ -265,6 +308,26 @@ class Machine:
     def from_json(cls: type[M], data: dict[str, Any]) -> M:
         """The inverse of `to_json`."""
         return cls(**data)
+
+
+_THREADS = Axis("thread")
+
+
+def find_axis(machine: Machine, kind: str) -> Axis | None:
+    """The axis that loops of a kind are bound to. Those of threads are known to all machines: where there are none, one
+    thread runs all iterations."""
+    found = next((a for a in machine.axes if kind in a.names and not a.kind), None)
+    return found or (_THREADS if kind == _THREADS.name else None)
+
+
+def axis_names(machine: Machine) -> list[str]:
+    """What loops can be bound to."""
+    return list(dict.fromkeys(n for a in (*machine.axes, _THREADS) if not a.kind for n in a.names))
+
+
+def barriers(machine: Machine) -> list[str]:
+    """The barriers of a machine."""
+    return list(dict.fromkeys(b for a in machine.axes for b in a.barriers))
 
 
 def one_thread(machine: Machine) -> Machine:

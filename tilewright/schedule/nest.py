@@ -1,21 +1,28 @@
 """The loop nest: statements as immutable trees, and the tools to walk and rewrite them.
 
 Semantics are those of the printed form read as a program. A `Store` evaluates all its values, then writes them. A
-Store with `init` is a reduction: before the first iteration of its `reduction` loops the target is set to `init`. Loop
-kinds do not change meaning: ``parallel`` iterations may run at once on several threads, ``vector`` ones in lanes,
-``unroll`` ones are laid out one after another.
+Store with `init` is a reduction: before the first iteration of its `reduction` loops the target is set to `init`. The
+kinds ``serial``, ``unroll`` (iterations laid out one after another) and ``vector`` (in lanes) do not change meaning.
+Iterations of a loop that is bound to an axis of the machine run at the same time, on units of that axis; they wait for
+each other at barriers only. docs/nests.md describes what then is a race.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from ..tensor.expr import Buffer, Const, Expr, Load, Target, bounds, const_value, map_loads, substitute, variables, walk
+from ..tensor.expr import Buffer, Const, Expr, Load, const_value, map_loads, substitute, variables, walk
+from ..tensor.expr import Target as Target
 
-KINDS = ("serial", "parallel", "unroll", "vector")
+#: what a loop may be besides bound to an axis
+KINDS = ("serial", "unroll", "vector")
+#: the axis of a processor's threads
+THREAD = "thread"
+#: names that axes had before, in texts and traces
+OLD_AXES = {"parallel": THREAD, "threads": THREAD}
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Stmt:
 
 @dataclass(frozen=True)
 class For(Stmt):
-    """``for var in kind(extent): body``, from 0 in steps of 1.
+    """``for var in kind(extent): body``, from 0 in steps of 1. `kind` is one of `KINDS` or the name of an axis.
 
     A vector loop has `lanes` (a power of two); where its extent is smaller, the last lanes are masked off. `prefetch`
     is a hint without meaning: (parameter, flat index) of memory that each iteration asks for ahead of time. `notes`
@@ -64,6 +71,11 @@ class For(Stmt):
     def note(self, key: str) -> Any:
         """The value of a note, None if there is none."""
         return next((v for k, v in self.notes if k == key), None)
+
+    @property
+    def bound(self) -> bool:
+        """Whether it is bound to an axis of the machine."""
+        return self.kind not in KINDS
 
     @property
     def trip(self) -> int | None:
@@ -102,10 +114,37 @@ class If(Stmt):
 
 @dataclass(frozen=True)
 class Alloc(Stmt):
-    """A buffer of scope ``local`` or ``register`` that lives during `body`."""
+    """A buffer in one of the machine's memories that lives during `body`."""
 
     buffer: Buffer
     body: Stmt
+
+
+@dataclass(frozen=True)
+class Barrier(Stmt):
+    """The units that `scope` synchronizes wait here until all of them have come (`machine.Axis.barriers`)."""
+
+    scope: str
+
+
+@dataclass(frozen=True)
+class AsyncCopy(Stmt):
+    """Begins the plain copies in `body`, loops around stores, and does not wait for them.
+
+    Each time it runs is a group of its own, an empty one too. Until a `Wait` for `token`, what is copied must not
+    change, and nobody may touch where it goes.
+    """
+
+    token: str
+    body: Stmt
+
+
+@dataclass(frozen=True)
+class Wait(Stmt):
+    """Waits for the groups that a unit began with `token`, except the `pending` last ones."""
+
+    token: str
+    pending: int = 0
 
 
 @dataclass(frozen=True)
@@ -176,7 +215,7 @@ def loop(var: str, extent: Expr | int, body: Stmt, kind: str = "serial") -> For:
 
 
 def children(s: Stmt) -> tuple[Stmt, ...]:
-    if isinstance(s, (For, Alloc)):
+    if isinstance(s, (For, Alloc, AsyncCopy)):
         return (s.body,)
     if isinstance(s, Seq):
         return s.stmts
@@ -188,12 +227,20 @@ def children(s: Stmt) -> tuple[Stmt, ...]:
 def with_children(s: Stmt, new: tuple[Stmt, ...]) -> Stmt:
     if all(a is b for a, b in zip(new, children(s), strict=True)):
         return s
-    if isinstance(s, (For, Alloc)):
+    if isinstance(s, (For, Alloc, AsyncCopy)):
         return replace(s, body=new[0])
     if isinstance(s, Seq):
         return seq(*new)
     assert isinstance(s, If)
     return replace(s, then=new[0], otherwise=new[1] if len(new) > 1 else None)
+
+
+def in_parts(s: Stmt, params: Set[str]) -> bool:
+    """Whether a buffer lives during statements that different threads run: those that write results, which the first
+    thread runs alone, and those that write what every thread has for itself and needs afterwards."""
+    if not isinstance(s, Alloc) or not s._writes & params:
+        return False
+    return bool(s._writes - params - {x.buffer.name for x in walk_stmts(s) if isinstance(x, Alloc)})
 
 
 def walk_stmts(s: Stmt) -> Iterator[Stmt]:
@@ -279,17 +326,6 @@ def writes(s: Stmt) -> frozenset[str]:
 def rename_loads(s: Stmt, f: Callable[[Load], Expr]) -> Stmt:
     """Rewrite every Load of a tree."""
     return transform_exprs(s, lambda e: map_loads(e, f))
-
-
-def loop_ranges(path: tuple[Stmt, ...]) -> dict[str, tuple[int, int]]:
-    """Inclusive ranges of the loop variables on a path of statements (upper bounds for varying extents)."""
-    ranges: dict[str, tuple[int, int]] = {}
-    for s in path:
-        if isinstance(s, For):
-            limit = bounds(s.extent, ranges)
-            if limit is not None:
-                ranges[s.var] = (0, max(limit[1] - 1, 0))
-    return ranges
 
 
 def path_to(root: Stmt, match: Callable[[Stmt], bool]) -> tuple[Stmt, ...] | None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from ..support.dtypes import FLOATS, LOOP_TYPES
 from ..support.errors import TilewrightError
 from ..tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Target, Var
 from ..tensor.predicates import CMPF, CMPI
-from .nest import KINDS, Alloc, For, If, Nest, Pack, Seq, Stmt, Store
-
-SCOPES = ("local", "register")
+from .machine import Machine, axis_names, barriers
+from .nest import KINDS, OLD_AXES, Alloc, AsyncCopy, Barrier, For, If, Nest, Pack, Seq, Stmt, Store, Wait
 
 #: operands of every operation
 ARITY: dict[str, int] = dict.fromkeys(CASTS, 1) | dict.fromkeys(
@@ -45,11 +44,12 @@ class NestSyntaxError(TilewrightError):
     """The text of a loop nest is not well formed; the message has the line and what was expected."""
 
 
-def parse_nest(text: str) -> Nest:
-    """The nest that `format_nest` printed.
+def parse_nest(text: str, machine: Machine | None = None) -> Nest:
+    """The nest that `format_nest` printed, with the axes, memories and barriers of a machine (None: those of a
+    processor with threads).
 
     Raises NestSyntaxError with the line number and what was expected there: for text that is not a nest, unknown
-    operations, loops, buffers and dtypes, and wrong numbers of indices or operands.
+    operations, loops, axes, memories, buffers and dtypes, and wrong numbers of indices or operands.
 
     >>> nest = parse_nest('''def scale(p0: f32[4], p1: out(f32[4])):
     ...     for i in serial(4):
@@ -64,7 +64,7 @@ def parse_nest(text: str) -> Nest:
         raise NestSyntaxError(f"line {getattr(e, 'lineno', None) or 1}: {reason}", stage="parse") from None
     if len(module.body) != 1 or not isinstance(module.body[0], ast.FunctionDef):
         _fail(module.body[0] if module.body else None, "one function, `def name(parameters):`")
-    return _Parser().function(module.body[0])
+    return _Parser(machine or Machine()).function(module.body[0])
 
 
 def _fail(node: Any, expected: str) -> NoReturn:
@@ -78,9 +78,14 @@ def _fail(node: Any, expected: str) -> NoReturn:
 
 @dataclass
 class _Parser:
+    machine: Machine
     buffers: dict[str, Buffer] = field(default_factory=dict)
     loops: set[str] = field(default_factory=set)
     names: dict[str, Expr] = field(default_factory=dict)  # abbreviations
+
+    def __post_init__(self) -> None:
+        self.memories = [m.name for m in self.machine.memories]
+        self.kinds = [*KINDS, *axis_names(self.machine)]
 
     # ---- the function and its parameters ----
 
@@ -103,7 +108,7 @@ class _Parser:
                 outputs.append((self.integer(node.args[1]) if len(node.args) > 1 else len(outputs), p.arg))
             elif kind == "packed" and {"splits", "order"} <= set(keywords) <= {"splits", "order", "repeats", "source"}:
                 packs[p.arg] = self.pack(p, keywords)
-            elif kind in SCOPES:
+            elif kind in self.memories:
                 scope = kind
             else:
                 _fail(node, "`dtype[shape]`, `out(...)` or `packed(..., splits=..., order=...)`")
@@ -175,12 +180,14 @@ class _Parser:
         """The buffer of ``name = local(f32[4])``; None if the statement is something else."""
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             call = node.value
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in SCOPES:
+            if _names_type(call):
                 return self.allocated(node, node.targets[0].id, call)
         return None
 
     def allocated(self, node: ast.stmt, name: str, call: ast.Call) -> Buffer:
         assert isinstance(call.func, ast.Name)
+        if call.func.id not in self.memories:
+            _fail(call, f"a memory of the machine ({', '.join(self.memories)})")
         if len(call.args) != 1 or call.keywords:
             _fail(call, f"`{call.func.id}(dtype[shape])`")
         return self.declare(node, name, call.args[0], call.func.id)
@@ -190,7 +197,7 @@ class _Parser:
             return self.loop(node)
         if isinstance(node, ast.If):
             cond = self.expr(node.test)
-            if cond.dtype != "i1":  # type: ignore[attr-defined]
+            if cond.dtype != "i1":
                 _fail(node.test, "a condition (i1)")
             return If(cond, self.block(node.body), self.block(node.orelse) if node.orelse else None)
         if isinstance(node, ast.With):
@@ -207,19 +214,18 @@ class _Parser:
             return self.store(node, self.label(node.target), node.annotation, node.value)
         if isinstance(node, ast.Pass):
             return None
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name):
+            return self.waiting(node.value, node.value.func.id)
         _fail(node, "a loop, `if`, an allocation or a store `block: buffer[indices] = value`")
 
     def loop(self, node: ast.For) -> For:
         call = node.iter
         if not isinstance(node.target, ast.Name) or node.orelse:
             _fail(node, "`for name in kind(extent):`")
-        if not (
-            isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Name)
-            and call.func.id in KINDS
-            and len(call.args) == 1
-        ):
-            _fail(call, f"a kind of loop with its extent: {', '.join(f'{k}(n)' for k in KINDS)}")
+        kind = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+        kind = OLD_AXES.get(kind, kind)
+        if not (isinstance(call, ast.Call) and kind in self.kinds and len(call.args) == 1):
+            _fail(call, f"a kind of loop with its extent: {', '.join(f'{k}(n)' for k in self.kinds)}")
         var = node.target.id
         if var in self.loops:
             _fail(node, f"a new name: {var} is the variable of an enclosing loop")
@@ -233,7 +239,7 @@ class _Parser:
         notes = self.notes(given["notes"]) if "notes" in given else ()
         body = self.block(node.body)
         self.loops.discard(var)
-        return For(var, extent, body, call.func.id, lanes, ahead, notes)
+        return For(var, extent, body, kind, lanes, ahead, notes)
 
     def prefetch(self, node: ast.expr) -> tuple[tuple[str, Expr], ...]:
         """``(b[i * 16 + 64],)``: buffers with flat indices."""
@@ -254,7 +260,8 @@ class _Parser:
         return tuple(sorted(found.items()))
 
     def scope(self, node: ast.With) -> Stmt:
-        """``with local(f32[4]) as name:``, or ``with group():`` for a sequence inside a sequence."""
+        """``with local(f32[4]) as name:``, ``with async_copy(token):``, or ``with group():`` for a sequence inside a
+        sequence."""
         call = node.items[0].context_expr
         name = node.items[0].optional_vars
         if len(node.items) == 1 and isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
@@ -263,13 +270,32 @@ class _Parser:
                 inner = Seq(tuple(self.sequence(node.body)))
                 self.buffers, self.names = buffers, names
                 return inner
-            if call.func.id in SCOPES and isinstance(name, ast.Name):
+            if call.func.id == "async_copy" and name is None:
+                return AsyncCopy(self.one_name(call, "async_copy(token)"), self.block(node.body))
+            if _names_type(call) and isinstance(name, ast.Name):
                 buffers = dict(self.buffers)
                 b = self.allocated(node, name.id, call)
                 body = self.block(node.body)
                 self.buffers = buffers
                 return Alloc(b, body)
-        _fail(node, "`with local(dtype[shape]) as name:`")
+        _fail(node, "`with local(dtype[shape]) as name:` or `with async_copy(token):`")
+
+    def waiting(self, call: ast.Call, name: str) -> Stmt:
+        """``barrier(scope)``, ``wait(token)`` or ``wait(token, pending=1)``."""
+        if name == "barrier":
+            scope, known = self.one_name(call, "barrier(scope)"), barriers(self.machine)
+            if scope not in known:
+                _fail(call, f"a barrier of the machine ({', '.join(known) or 'it has none'})")
+            return Barrier(scope)
+        if name != "wait" or {k.arg for k in call.keywords} - {"pending"}:
+            _fail(call, "`barrier(scope)` or `wait(token, pending=0)`")
+        pending = self.integer(call.keywords[0].value) if call.keywords else 0
+        return Wait(self.one_name(call, "wait(token, pending=0)"), pending)
+
+    def one_name(self, call: ast.Call, form: str) -> str:
+        if len(call.args) != 1 or not isinstance(call.args[0], ast.Name):
+            _fail(call, f"`{form}`")
+        return call.args[0].id
 
     def label(self, node: ast.expr) -> str:
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "block":
@@ -297,8 +323,8 @@ class _Parser:
                 _fail(element, "an element `buffer[indices]` to write")
             e = self.expr(v)
             for x in (e, init):
-                if x is not None and x.dtype != to.dtype:  # type: ignore[attr-defined]
-                    _fail(node, f"a value of type {to.dtype}, which {to.buffer} has, got {x.dtype}")  # type: ignore[attr-defined]
+                if x is not None and x.dtype != to.dtype:
+                    _fail(node, f"a value of type {to.dtype}, which {to.buffer} has, got {x.dtype}")
             targets.append(Target(to.buffer, to.indices, e, init))
         return Store(tuple(targets), block, reduction)
 
@@ -321,7 +347,7 @@ class _Parser:
 
     def index(self, node: ast.expr) -> Expr:
         e = self.expr(node)
-        if e.dtype != "index":  # type: ignore[attr-defined]
+        if e.dtype != "index":
             _fail(node, "index arithmetic (for other types use addf, addi, ...)")
         return e
 
@@ -414,6 +440,14 @@ class _Parser:
         if not isinstance(number, (int, float)) or (isinstance(number, float) and not _is_float(dtype)):
             _fail(node, f"a number of type {dtype}")
         return Const(sign * number if sign < 0 else number, dtype)
+
+
+def _names_type(call: ast.expr) -> TypeGuard[ast.Call]:
+    """Whether this is ``memory(dtype[shape])``, whatever the memory is."""
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.args):
+        return False
+    kind = call.args[0]
+    return isinstance(kind, ast.Subscript) and isinstance(kind.value, ast.Name) and kind.value.id in LOOP_TYPES
 
 
 def _is_float(dtype: str) -> bool:

@@ -96,7 +96,8 @@ def unknown(
     """An index that `region` cannot describe while the `inner` loops run: of whose dimension it takes all."""
     for index in zip(*accesses, strict=True):
         if _union([span(simplify(e, ranges), inner, ranges) for e in index]) is None:
-            return index[0]
+            first: Expr = index[0]
+            return first
     return None
 
 

@@ -5,7 +5,7 @@
         p1: packed(f32[5, 96, 16], splits=((), (16,)), order=(1, 0, 2)),
         p2: out(f32[8, 80]),
     ):
-        for m in parallel(8):
+        for m in thread(8):
             for n in serial(5):
                 acc = register(f32[16])
                 for k in serial(96):
@@ -22,6 +22,10 @@
 - ``+ - * // %``, comparisons, ``min`` and ``max`` are index arithmetic. Everything else is called by its MLIR
   mnemonic, ``addf(a, b)``, ``cmpf.olt(a, b)``. Where operands do not tell the result's
   type (casts) it is written: ``sitofp[f32](x)``.
+- Loops are ``serial``, ``unroll``, ``vector`` or bound to an axis of the machine, ``thread(8)``, ``grid.x(64)``;
+  ``parallel`` is an old name of ``thread``. Memories are those of the machine: ``register``, ``local``, ``shared`` ...
+- ``with async_copy(t0):`` begins the copies below it, ``wait(t0)`` or ``wait(t0, pending=1)`` waits for them, and
+  ``barrier(block)`` lets the units of a scope wait for each other.
 - A loop may have ``prefetch=(b[i * 16 + 64],)`` (flat indices of a parameter) and ``notes={'key': value}``.
 - Constants are ``f32(1.0)``, ``i8(-3)``, ``f64(inf)``; plain integers are indices, ``True`` and ``False`` are ``i1``.
 - ``x0 = expr`` names an expression that is used more than once below; it is an abbreviation, not a variable.
@@ -36,7 +40,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Target, Var, children
-from .nest import Alloc, For, If, Nest, Pack, Seq, Stmt, Store, exprs, walk_stmts
+from .nest import Alloc, AsyncCopy, Barrier, For, If, Nest, Pack, Seq, Stmt, Store, Wait, exprs, walk_stmts
 from .parse import NestSyntaxError, parse_nest
 
 _COMPARE = {"cmpi.eq": "==", "cmpi.ne": "!=", "cmpi.slt": "<", "cmpi.sle": "<=", "cmpi.sgt": ">", "cmpi.sge": ">="}
@@ -61,7 +65,7 @@ def result_dtype(op: str, args: tuple[Expr, ...]) -> str | None:
     if op.startswith("cmp") or op in ("isnan", "isinf", "isfinite"):
         return "i1"
     which = args[1] if op in ("select", "guard") and len(args) > 1 else args[0]
-    return which.dtype  # type: ignore[attr-defined]
+    return which.dtype
 
 
 @dataclass
@@ -143,6 +147,13 @@ class _Printer:
                 self.stmt(s.stmts[0], depth + 1, last=True)
             else:
                 self.block(s, depth + 1)
+        elif isinstance(s, AsyncCopy):
+            self.line(depth, f"with async_copy({s.token}):")
+            self.block(s.body, depth + 1)
+        elif isinstance(s, Wait):
+            self.line(depth, f"wait({s.token}{f', pending={s.pending}' if s.pending else ''})")
+        elif isinstance(s, Barrier):
+            self.line(depth, f"barrier({s.scope})")
         else:
             assert isinstance(s, Store)
             self.line(depth, self.store(s))
@@ -182,7 +193,7 @@ class _Printer:
         deep: dict[int, int] = {}
         for e in order:
             deep[id(e)] = 1 + max([deep.get(id(c), 1) for c in children(e)])
-            shared = uses[id(e)] > 1 and size[id(e)] >= (4 * _SHARED if e.dtype == "index" else _SHARED)  # type: ignore[attr-defined]
+            shared = uses[id(e)] > 1 and size[id(e)] >= (4 * _SHARED if e.dtype == "index" else _SHARED)
             if shared or deep[id(e)] >= _DEEP:
                 text = self.expr(e)
                 name = f"x{len(self.names)}"
@@ -214,7 +225,7 @@ class _Printer:
                 return self.element(e.buffer, e.indices), _ATOM
             return f"load[{e.dtype}]({', '.join([e.buffer, *(self.expr(i) for i in e.indices)])})", _ATOM
         assert isinstance(e, Op)
-        if len(e.args) == 2 and all(a.dtype == "index" for a in e.args):  # type: ignore[attr-defined]
+        if len(e.args) == 2 and all(a.dtype == "index" for a in e.args):
             a, b = e.args
             if e.dtype == "i1" and e.op in _COMPARE:
                 return f"{self.expr(a, _SUM)} {_COMPARE[e.op]} {self.expr(b, _SUM)}", _TEST

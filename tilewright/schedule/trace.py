@@ -36,7 +36,7 @@ class Step:
     """One applied primitive: its name, its arguments, the names it returned, and those of the buffers it made."""
 
     name: str
-    args: tuple
+    args: tuple[Any, ...]
     kwargs: dict[str, Any]
     result: Any = None
     made: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Step:
         return f"{left + ' = ' if left else ''}s.{self.name}({', '.join(given)}){right}"
 
 
-class Trace(list):
+class Trace(list[Any]):
     """The steps applied to a kernel; ``str`` is the text that `replay` takes."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -103,7 +103,7 @@ def replay(s: S, text: str) -> S:
     return s
 
 
-def _apply(s: Any, method: Callable, args: list[Any], given: dict[str, Any], step: str) -> Any:
+def _apply(s: Any, method: Callable[..., Any], args: list[Any], given: dict[str, Any], step: str) -> Any:
     """What a primitive returns; errors name the step."""
     try:
         return method(s, *args, **given)

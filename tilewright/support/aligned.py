@@ -48,7 +48,7 @@ def address(array: np.ndarray) -> int:
     try:
         return ctypes.addressof(_CHAR.from_buffer(array))  # type: ignore[arg-type]  # a third of the time of what follows
     except (TypeError, ValueError, BufferError):  # read-only, empty, or of a dtype that has no buffer
-        return array.__array_interface__["data"][0]
+        return int(array.__array_interface__["data"][0])
 
 
 __all__ = ["ALIGN", "address", "aligned_copy", "aligned_empty", "uninitialized"]

@@ -1,7 +1,7 @@
 """Python processes of our own: they see the caller's installed packages but no files of the current folder, and they
 end when the process that started them does, however it ended.
 
-    child = start("from tilewright.targets.cpu.worker import main; main([])", stdin=PIPE, stdout=PIPE)
+    child = start("from tilewright.codegen.llvm.worker import work; work()", stdin=PIPE, stdout=PIPE)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ enter({lifeline}, {parent})
 """
 
 
-class Child(subprocess.Popen):
+class Child(subprocess.Popen[bytes]):
     """A process that `start` made."""
 
     lifeline: Lifeline

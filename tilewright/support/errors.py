@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 #: what terminals obey or hide: control characters but tab and newline, marks of direction, halves of pairs
 _CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
@@ -55,7 +56,7 @@ class TilewrightError(Exception):
                 lines.append(f"  {key}: {value}")
         return printable("\n".join(lines))
 
-    def __reduce__(self):  # errors cross process borders (compile workers)
+    def __reduce__(self) -> tuple[Any, ...]:  # errors cross process borders (compile workers)
         return _rebuild, (
             type(self),
             self.message,
@@ -63,7 +64,7 @@ class TilewrightError(Exception):
         )
 
 
-def _rebuild(cls: type[TilewrightError], message: str, fields: dict) -> TilewrightError:
+def _rebuild(cls: type[TilewrightError], message: str, fields: dict[str, Any]) -> TilewrightError:
     return cls(message, **fields)
 
 

@@ -25,7 +25,7 @@ log = logging.getLogger("tilewright")
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike, *, private: bool = False) -> Iterator[IO[bytes]]:
+def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[IO[bytes]]:
     """A new file that takes the place of `path` at the end, unless there was an error. OSError if that is impossible.
 
     It has the mode and owner of the file that it replaces; a new one has the usual mode, or 0600 if it is `private`. Of

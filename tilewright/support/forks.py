@@ -10,18 +10,18 @@ import threading
 PATIENCE = 30.0
 
 
-def wait_for(lock: threading.Lock | threading.RLock) -> None:  # type: ignore[valid-type]
+def wait_for(lock: threading.Lock | threading.RLock) -> None:
     """Let forks wait until nobody has this lock, which is held for a short time: what it guards is whole in the child.
 
     A lock that is taken while another is held must come before that one: forks take the latest first."""
     held: list[bool] = []
 
     def before() -> None:
-        held.append(lock.acquire(timeout=PATIENCE))  # type: ignore[attr-defined]
+        held.append(lock.acquire(timeout=PATIENCE))
 
     def after() -> None:
         if held.pop():
-            lock.release()  # type: ignore[attr-defined]
+            lock.release()
 
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)

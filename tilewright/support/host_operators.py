@@ -22,8 +22,8 @@ from .errors import InputError
 OPERATORS: dict[str, Callable[..., list[Any]]] = {}
 
 
-def operator(name: str) -> Callable[[Callable], Callable]:
-    def register(function: Callable) -> Callable:
+def operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
         OPERATORS[name] = function
         return function
 

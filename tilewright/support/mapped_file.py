@@ -55,7 +55,7 @@ class MappedFile:
         return digest(self.data)
 
 
-def map_file(path: str | os.PathLike, *, copy: bool = False) -> MappedFile:
+def map_file(path: str | os.PathLike[str], *, copy: bool = False) -> MappedFile:
     """Map a file, or with `copy` read it into memory; OSError if that is not possible, or it is no regular file."""
     path = Path(os.path.abspath(path))
     if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait

@@ -61,7 +61,8 @@ class OptionInfo:
     @staticmethod
     def of(f: Field[Any]) -> OptionInfo:
         """What a field of `Options` says."""
-        return f.metadata["option"]
+        info: OptionInfo = f.metadata["option"]
+        return info
 
 
 def option(
@@ -105,11 +106,11 @@ def _positive(value: Any) -> bool:
 KINDS: dict[str, Kind] = {
     "str": Kind(lambda v: isinstance(v, str), "a string"),
     "str | None": Kind(lambda v: isinstance(v, str), "a string or None"),
-    "str | os.PathLike | None": Kind(lambda v: isinstance(v, (str, os.PathLike)), "a path or None"),
+    "str | os.PathLike[str] | None": Kind(lambda v: isinstance(v, (str, os.PathLike)), "a path or None"),
     "bool": Kind(lambda v: isinstance(v, bool), "True or False", bool),
     "int | None": Kind(_whole, "an integer of at least 1 or None", int),
     "float | None": Kind(_positive, "a positive number or None", float),
-    "Mapping | None": Kind(lambda v: isinstance(v, Mapping), "a dict or None"),
+    "Mapping[str, Any] | None": Kind(lambda v: isinstance(v, Mapping), "a dict or None"),
     "tuple[str, ...]": Kind(lambda v: isinstance(v, (tuple, list)), "a list of stage names"),
 }
 

@@ -184,7 +184,7 @@ def get(name: str) -> Any:
 # ---- options of one compilation ----
 
 
-def _given_shapes(options: Options) -> dict[str, list]:
+def _given_shapes(options: Options) -> dict[str, list[Any]]:
     """The shapes that `inputs` gives, of arrays too."""
     given: Mapping[str, Any] = options.inputs or {}
     return {n: list(v if isinstance(v, (tuple, list)) else getattr(v, "shape", ())) for n, v in given.items()}
@@ -236,7 +236,7 @@ class Options:
         kept=False,  # a matter of the machine that compiles
         most=MOST,
     )
-    inputs: Mapping | None = option(
+    inputs: Mapping[str, Any] | None = option(
         None,
         "shapes (or arrays) of inputs by name, for models with dynamic dimensions",
         effect=Effect.RESULT,
@@ -250,7 +250,7 @@ class Options:
         ),
         counts=_given_shapes,
     )
-    states: Mapping | None = option(
+    states: Mapping[str, Any] | None = option(
         None,
         "inputs that live between calls, with the outputs that are their next value: {'past_key': 'present_key'}",
         effect=Effect.RESULT,
@@ -326,7 +326,7 @@ class Options:
         kept=True,
         flag=Flag(help="Use default schedules, not those that `tune` found."),
     )
-    schedules: Mapping | None = option(
+    schedules: Mapping[str, Any] | None = option(
         None,
         "traces (text) by the name of a kernel, or by how its name begins: what is scheduled so, not by the rules",
         effect=Effect.RESULT,
@@ -365,7 +365,7 @@ class Options:
         kept=False,
         flag=Flag(metavar="STAGE", help="Stop after this stage and print its IR instead of going on."),
     )
-    dump: str | os.PathLike | None = option(  # noqa: RUF009  # makes a field, like the others
+    dump: str | os.PathLike[str] | None = option(  # noqa: RUF009  # makes a field, like the others
         None,
         "folder that gets one numbered file of IR a stage",
         effect=Effect.LOOK,
@@ -453,8 +453,8 @@ class OptionsDict(TypedDict, total=False):
     tolerance: float | None
     threads: int | None
     jobs: int | None
-    inputs: Mapping | None
-    states: Mapping | None
+    inputs: Mapping[str, Any] | None
+    states: Mapping[str, Any] | None
     arena_limit: int | None
     specializations: int | None
     operators: int | None
@@ -464,8 +464,8 @@ class OptionsDict(TypedDict, total=False):
     verify: bool
     cache: bool
     tuned: bool
-    schedules: Mapping | None
+    schedules: Mapping[str, Any] | None
     check_indices: bool
     print_after: tuple[str, ...] | list[str] | str
-    dump: str | os.PathLike | None
+    dump: str | os.PathLike[str] | None
     time: bool

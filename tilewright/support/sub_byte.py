@@ -9,6 +9,8 @@ decoded to f32 (or to an integer of 8 bits) where it is read, and encoded where 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from .dtypes import TABLE, TYPES, FloatFormat
@@ -85,7 +87,7 @@ def _encode_scale(x: np.ndarray, saturate: bool, round_mode: str) -> np.ndarray:
 # ---- scalars in a linalg body --------------------------------------------------------------------------------------
 
 
-def decode_scalar(b, x):
+def decode_scalar(b: Any, x: Any) -> Any:
     """A Scalar of a narrow dtype as its `computed` dtype; `b` is the Builder."""
     code = b.reinterpret(x, "ui8")
     if x.dtype in INTS:
@@ -110,7 +112,7 @@ def decode_scalar(b, x):
     return b.select(wide.eq(f.nan), float("nan"), number) if f.unsigned_zero else number
 
 
-def encode_scalar(b, x, dtype: str, saturate: bool = True, round_mode: str = "up"):
+def encode_scalar(b: Any, x: Any, dtype: str, saturate: bool = True, round_mode: str = "up") -> Any:
     """A Scalar of any dtype as a narrow one."""
     if dtype in INTS:
         whole = b.cast(b.cast(x, "i32"), "ui8")
@@ -123,7 +125,7 @@ def encode_scalar(b, x, dtype: str, saturate: bool = True, round_mode: str = "up
     return b.reinterpret(b.cast(code, "ui8"), dtype)
 
 
-def _scale_code(b, bits, saturate: bool, round_mode: str):
+def _scale_code(b: Any, bits: Any, saturate: bool, round_mode: str) -> Any:
     exponent, part = bits.shift_right(23) & 0xFF, bits & 0x7FFFFF
     code = exponent
     if round_mode != "down":
@@ -136,7 +138,7 @@ def _scale_code(b, bits, saturate: bool, round_mode: str):
     return b.select(exponent.eq(0xFF), 0xFF, code)
 
 
-def _float_code(b, bits, f: FloatFormat, saturate: bool):
+def _float_code(b: Any, bits: Any, f: FloatFormat, saturate: bool) -> Any:
     """Round to nearest even: by adding half a unit to the bits, for subnormals by adding a number with a large unit."""
     size = bits & 0x7FFFFFFF
     sign = b.select(bits > 0x7FFFFFFF, b.constant(f.sign, "ui32"), 0)

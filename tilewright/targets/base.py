@@ -7,25 +7,22 @@ methods.
 
 What not every target can do are protocols of their own, asked with ``isinstance``: `Exporter` (the package as files for
 other tools), `Emulator` (running the code on a simulated machine), `StateKeeper` (programs with buffers that live
-between runs), `Enterable` (going on from level 5), `Tunable` (kernels measured one by one), `Cacheable` (packages kept
-between processes), `Remembering` (kernels kept), `Warmable` (processes started ahead), `Examinable` (`tilewright
-doctor`), and `Measurable` of `schedule/ceilings.py`. docs/add_a_target.md builds a small target.
+between runs), `SeveralDevices` (programs on several devices), `Enterable` (going on from level 5), `Tunable` (kernels
+measured one by one), `Cacheable` (packages kept between processes), `Remembering` (kernels kept), `Warmable` (processes
+started ahead), `Examinable` (`tilewright doctor`), and `Measurable` of `schedule/ceilings.py`. docs/add_a_target.md
+builds a small target.
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from ..schedule.machine import Machine
+from ..support.discovery import Registry
 from ..support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,8 +32,6 @@ if TYPE_CHECKING:
     from ..program.program import Program
     from ..program.states import StateBuffers
     from ..program.timeline import Stamps
-
-ENTRY_POINTS = "tilewright.targets"
 
 
 @dataclass(frozen=True)
@@ -143,6 +138,17 @@ class StateKeeper(Protocol):
 
     def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> Runner:
         """`Target.load` for a program that reads and writes these buffers; they are of one run at a time."""
+
+
+@runtime_checkable
+class SeveralDevices(Protocol):
+    """A target whose programs run on several devices, each with memory of its own."""
+
+    #: what they are called; inputs and outputs are on the first
+    device_names: Sequence[str]
+
+    def place_call(self, symbol: str, names: Sequence[str]) -> int:
+        """The number of the device that runs this kernel, made of these nodes of the source."""
 
 
 @runtime_checkable
@@ -260,8 +266,13 @@ class Warmable(Protocol):
         """Start so many now; returns at once."""
 
 
-#: targets of a program's own, by name
-_ADDED: dict[str, Target] = {}
+_TARGETS: Registry[Target] = Registry(
+    "target",
+    "tilewright.targets",
+    "TARGET",
+    lambda x: isinstance(x, Target),
+    ("name", "doc", "describe", "stages", "link", "check", "load"),
+)
 
 
 def register(target: Target) -> None:
@@ -271,37 +282,16 @@ def register(target: Target) -> None:
         register(MyTarget())
         tw.compile("model.onnx", target="mine")
     """
-    if not isinstance(target, Target):
-        missing = [n for n in ("name", "doc", "describe", "stages", "link", "check", "load") if n not in dir(target)]
-        raise UsageError(f"{target!r} is no target", hint=f"it has no {', '.join(missing)}")
-    if targets().get(target.name, target) is not target:
-        raise UsageError(f"there is a target {target.name!r} already", hint="choose another name")
-    _ADDED[target.name] = target
-    targets.cache_clear()
+    _TARGETS.add(target)
 
 
-@lru_cache(maxsize=1)
 def targets() -> dict[str, Target]:
-    """All targets by name: the folders here, then installed entry points, then those of `register`.
+    """All targets by name.
 
     >>> "cpu" in targets()
     True
     """
-    package = importlib.import_module("tilewright.targets")
-    found: dict[str, Target] = {}
-    for info in pkgutil.iter_modules(package.__path__):
-        if info.ispkg:
-            offered = vars(importlib.import_module(f"tilewright.targets.{info.name}"))
-            for target in (*([offered["TARGET"]] if "TARGET" in offered else []), *offered.get("TARGETS", ())):
-                found[target.name] = target
-    for entry in metadata.entry_points(group=ENTRY_POINTS):
-        target = entry.load()
-        if isinstance(target, ModuleType):
-            target = vars(target).get("TARGET")
-        if not isinstance(target, Target):
-            raise UsageError(f"entry point {entry.name!r} of {ENTRY_POINTS} is no target", hint=f"it is {entry.value}")
-        found.setdefault(target.name, target)
-    return {**found, **_ADDED}
+    return _TARGETS.all()
 
 
 def find(name: str) -> Target:

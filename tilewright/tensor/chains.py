@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from .analysis import is_contraction
 from .expr import Const, Expr, Load, Target, Var, map_loads, variables, walk
 from .kernel import Kernel, Stage
-from .stream import ZERO, RowKernel, Window, row_kernel, window
+from .row_chains import ZERO, RowKernel, Window, row_kernel, window
 
 if TYPE_CHECKING:
     from .analysis import Node

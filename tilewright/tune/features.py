@@ -21,7 +21,7 @@ VERSION = 1
 LOOPS, OPERANDS = 9, 4
 #: iterations of the outermost loop whose common data is described
 TASKS = (8, 64)
-KINDS = {"serial": 0.0, "parallel": 1.0, "unroll": 2.0, "vector": 3.0}
+KINDS = {"serial": 0.0, "unroll": 2.0, "vector": 3.0}  # 1: bound to an axis
 _CHEAP = {"addf", "subf", "mulf", "negf", "absf", "maximumf", "minimumf", "fma"}
 
 Ranges = dict[str, tuple[int, int]]
@@ -167,7 +167,7 @@ def _overall(
     memory = sum(n for held, n in sizes if not held)
     everything = {f.var: (0, n - 1) for f, n in zip(loops, trips, strict=True)}
     touched = sum(_footprint(buffers[b], i, everything) for b, i in _loads(store))
-    parallel = math.prod(n for f, n in zip(loops, trips, strict=True) if f.kind == "parallel")
+    parallel = math.prod(n for f, n in zip(loops, trips, strict=True) if f.bound)
     share = -(-parallel // machine.cores) * machine.cores / parallel
     unrolled = math.prod(n for f, n in zip(loops, trips, strict=True) if f.kind == "unroll")
     lanes = math.prod(n for f, n in zip(loops, trips, strict=True) if f.kind == "vector")
@@ -203,7 +203,7 @@ def _loops(main: tuple[Stmt, ...], buffers: dict[str, Buffer], machine: Machine)
         f = loops[at]
         size = sum(_footprint(buffers[b], i, depths[d + 1]) for b, i in places if buffers[b].scope != "register")
         out += [
-            log(trips[at]), KINDS[f.kind], float(f.var in store.reduction), log(size),
+            log(trips[at]), KINDS.get(f.kind, 1.0), float(f.var in store.reduction), log(size),
             math.log2((size + 1) / machine.l1_bytes), math.log2((size + 1) / machine.l2_bytes),
         ]  # fmt: skip
     return out

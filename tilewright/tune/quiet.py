@@ -111,7 +111,7 @@ def least_seconds(kernel: Any, description: Machine, threads: int) -> float:
     """A time below that of any machine with vectors of this width: what is measured faster was not measured.
 
     >>> from tilewright import te
-    >>> from tilewright.targets.cpu.host import CpuDescription
+    >>> from tilewright.targets.cpu.description import CpuDescription
     >>> a, b, k = te.placeholder((64, 512), "a"), te.placeholder((512, 64), "b"), te.reduce_axis(512)
     >>> kernel = te.kernel(te.compute((64, 64), lambda i, j: te.sum(a[i, k] * b[k, j], k), "c"))
     >>> f"{1e6 * least_seconds(kernel, CpuDescription('x86_64', '', (), vector_bytes=64), 1):.1f} us"

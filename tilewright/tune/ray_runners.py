@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ..support.errors import UsageError
-from .station import Lost
+from .remote_runners import Lost
 
 #: seconds for the answer to a request, and for an actor to start
 PATIENCE, START = 1800.0, 120.0
@@ -45,7 +45,7 @@ class RayLink:
     def start(self) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        from .station import Station
+        from .remote_runners import Station
 
         place = NodeAffinitySchedulingStrategy(self.node["NodeID"], soft=False)
         resources = {self.resource: 0.001} if self.resource else None

@@ -153,7 +153,8 @@ def whole_calls(plain: Any, tuned: Any) -> np.ndarray:
 
 
 def seconds_a_call(executable: Any, inputs: list[Any], seconds: float) -> float:
-    """The median of calls in a row for so long; at least one, after one that is not counted."""
+    """The median of calls in a row for so long; at least one, after one that is not counted. States begin as zeros."""
+    executable.reset()
     executable(*inputs)
     times: list[float] = []
     end = time.perf_counter() + seconds

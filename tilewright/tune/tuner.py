@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,9 +34,9 @@ from .space import Candidate, Space
 from .tasks import Progress, Task, extract_tasks, next_task
 
 if TYPE_CHECKING:
+    from .algorithm_choice import WayReport
     from .recheck import Recheck
-    from .station import Fleet
-    from .ways import WayReport
+    from .remote_runners import Fleet
 
 log = logging.getLogger("tilewright")
 #: candidates measured together
@@ -122,6 +122,7 @@ def tune(
     threads: int | None = None,
     target: str = "cpu",
     inputs: Any = None,
+    states: Mapping[str, str] | None = None,
     database: Database | None = None,
     seed: int = 0,
     watch: Watch | None = None,
@@ -134,8 +135,8 @@ def tune(
 
     `source` is what `tilewright.compile` takes. The search ends after `trials` measured candidates or after `minutes`,
     whichever is first; at least one must be given. `threads` is the number of threads the model will run with; results
-    hold for that number. Ctrl-C ends it early with `interrupted` set. UsageError without a budget or without the
-    package lightgbm.
+    hold for that number. `states` are those that the model will have: it is measured with them. Ctrl-C ends it early
+    with `interrupted` set. UsageError without a budget or without the package lightgbm.
 
     `runners` measure elsewhere: addresses of `tilewright runner` (``HOST:PORT``, with `key` or TILEWRIGHT_RUNNER_KEY)
     or ``ray://ADDRESS``; results hold for their kind of machine. Without them, `verify` measures the tuned model
@@ -153,6 +154,7 @@ def tune(
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
             raise UsageError(f"{name} must be positive, not {value!r}", stage="tune")
     given = {"trials": trials, "minutes": minutes, "inputs": inputs, "database": database, "runners": runners}
+    given["states"] = states
     given |= {"key": key, "verify": verify, "pretrained": pretrained, "seed": seed, "watch": watch}
     if runners:  # they measure, not this machine
         return _tune(source, threads, target, **given)
@@ -167,19 +169,19 @@ def tune(
 
 def _tune(
     source: Any, threads: int | None, target: str, *, trials: int | None, minutes: float | None, inputs: Any,
-    database: Database | None, runners: Sequence[str], key: str | None, verify: bool, pretrained: bool, seed: int,
-    watch: Watch | None,
+    states: Mapping[str, str] | None, database: Database | None, runners: Sequence[str], key: str | None, verify: bool,
+    pretrained: bool, seed: int, watch: Watch | None,
 ) -> TuneReport:  # fmt: skip
     """`tune` once this process is the one that measures; the time before that is not of the budget."""
     begin = time.monotonic()
     deadline = begin + 60 * minutes if minutes is not None else None
     guide = load(target) if pretrained else None
     model = CostModel(seed, pretrained=guide)
-    chosen = Options.of(target=target, threads=threads, inputs=inputs)
-    options = {"target": target, "threads": chosen.thread_count, "inputs": inputs}
+    chosen = Options.of(target=target, threads=threads, inputs=inputs, states=states)
+    options = {"target": target, "threads": chosen.thread_count, "inputs": inputs, "states": states}
     kept = database or Database()
     if runners:
-        from .station import connect
+        from .remote_runners import connect
         from .wire import key_from
 
         secret = key_from(key) if key is not None else None
@@ -211,7 +213,7 @@ def _ways(
     deadline: float | None,
 ) -> TuneReport:  # fmt: skip
     """The convolutions that are faster another way than estimated; see `ways`."""
-    from .ways import Ways
+    from .algorithm_choice import Ways
 
     report = TuneReport([])
     until = None if deadline is None else begin + WAYS * (deadline - begin)
@@ -235,7 +237,7 @@ def _in_turns(
     tuner: Tuner, source: Any, options: dict[str, Any], trials: int | None, deadline: float | None
 ) -> TuneReport:
     """Search kernel by kernel and race what was found in the model, by turns: each learns from the other."""
-    from .inplace import InModel
+    from .measure_in_model import InModel
 
     races, begin, left = InModel(source, options, tuner), time.monotonic(), trials
     report = tuner.report

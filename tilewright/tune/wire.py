@@ -23,7 +23,7 @@ from typing import Any
 
 from ..support.errors import UsageError
 from ..support.options import get
-from .station import Lost, Station
+from .remote_runners import Lost, Station
 
 VERSION = 1
 #: bytes of one message, and of one before the other side has proved itself

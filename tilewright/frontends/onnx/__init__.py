@@ -1,80 +1,86 @@
-"""The ONNX front end: a model file or `ModelProto` becomes a level-2 `Graph`.
-
-Every ONNX operator is one small function in the file of its family, registered for the opset version from which it is
-valid; of several versions the newest that the model's opset reaches is taken (there is no version converter). Operators
-without a function of their own that ONNX defines as functions, and functions of the model itself, are expanded.
-"""
+"""The ONNX front end: a model file, its bytes or a `ModelProto` becomes a level-2 `Graph`; see `operators`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from functools import lru_cache
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import onnx
+from ...support.mapped_file import map_file
+from ..protocol import Wanted, existing, is_a, path_of
 
-from ...ir.graph import Graph
-from . import (  # noqa: F401  (register the operators)
-    contrib,
-    contrib_attention,
-    contrib_bits,
-    contrib_gpu,
-    contrib_moe,
-    contrib_quant,
-    control,
-    detection,
-    index,
-    linear,
-    math,
-    ml,
-    nn,
-    old,
-    quant,
-    random,
-    recurrent,
-    reduce,
-    resize,
-    sampling,
-    shape,
-    spectral,
-    text,
-    training,
-    trees,
-)
-from .importer import Importer
-from .reader import read
-from .registry import supported
+if TYPE_CHECKING:
+    from ...ir.graph import Graph
+    from ...runtime.staged import Source, StoredSource
+    from .operators import load as load
+    from .registry import supported as supported
 
-__all__ = ["load", "supported"]
+#: how a file begins that is not called .onnx: with the number of its format's version
+BEGIN = b"\x08"
 
 
-def load(
-    source: str | os.PathLike | bytes | onnx.ModelProto,
-    *,
-    inputs: Mapping[str, Sequence[int] | np.ndarray] | None = None,
-    lazy: bool = False,
-    check_indices: bool = False,
-) -> Graph:
-    """The level-2 graph of an ONNX model, with static shapes and a verified IR.
+class Onnx:
+    """See `protocol.FrontEnd`, `Digesting` and `Staging`."""
 
-    `source` is a path, the bytes of a file, or a `ModelProto`. Weights are not copied: they stay memory-mapped in the
-    file (and its external data files). `inputs` gives the shapes of inputs that the model leaves open, ``{"ids": (1,
-    128)}``; an array instead of a shape makes that input a constant (for models that take, say, a target shape as an
-    input). `lazy`: refuse costly branches and long loops, which are better left to the runtime
-    (`tilewright.driver.specialization`).
-    `check_indices`: the graph gets the outputs of `runtime.indices`.
+    name = "onnx"
+    doc = "an .onnx file, the bytes of one, an onnx.ModelProto"
 
-    Raises ModelError (damaged or inconsistent model, open input dimensions), InputError (`inputs` does not fit the
-    model), UnsupportedError (all operators that cannot be imported, at once).
+    def accepts(self, source: Any) -> bool:
+        if isinstance(source, (bytes, bytearray, memoryview)):
+            return True
+        path = path_of(source)
+        if path is None or path.suffix.lower() == ".onnx":
+            return path is not None or is_a(source, "onnx", "ModelProto")
+        if path.suffix == ".tw" or not path.is_file():
+            return False
+        with open(path, "rb") as file:
+            return file.read(1) == BEGIN
 
-    >>> from onnx import TensorProto, helper
-    >>> x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])
-    >>> y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])
-    >>> graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], "act")], "g", [x], [y])
-    >>> load(helper.make_model(graph), inputs={"x": (2, 4)}).outputs()
-    [('y', Type(shape=(2, 4), dtype='f32'))]
-    """
-    model = read(source)
-    graph = Importer(model, lazy, check_indices).run(dict(inputs or {}))
-    graph.constants.files = model.files
-    return graph
+    def load(self, source: Any, wanted: Wanted) -> Graph:
+        from .operators import load
+
+        return load(_there(source), inputs=wanted.shapes, lazy=wanted.lazy, check_indices=wanted.check_indices)
+
+    def digest(self, source: Any) -> str | None:
+        registry = sys.modules.get(f"{__name__}.registry")  # what was not imported yet has nothing added to it
+        path = path_of(source)
+        ours = registry is None or registry.all_ours()
+        return map_file(path).digest() if ours and path is not None and os.path.isfile(path) else None
+
+    def versions(self) -> tuple[str, ...]:
+        return _versions()
+
+    def open(self, source: Any, check_indices: bool) -> Source:
+        from .reader import read
+        from .staging import OnnxSource
+
+        return OnnxSource(read(_there(source)), check_indices)
+
+    def restore(self, stored: StoredSource, check_indices: bool) -> Source:
+        from .staging import OnnxSource
+        from .stored import restore
+
+        source = OnnxSource(restore(stored), check_indices)
+        source.restore(stored.bodies)
+        return source
+
+
+def _there(source: Any) -> Any:
+    path = path_of(source)
+    return source if path is None else existing(path)
+
+
+@lru_cache(maxsize=1)
+def _versions() -> tuple[str, ...]:
+    return (f"onnx {metadata.version('onnx')}",)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("load", "supported"):
+        return getattr(import_module(f"{__name__}.operators"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+FRONT_END = Onnx()

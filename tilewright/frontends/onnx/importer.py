@@ -137,7 +137,7 @@ class Importer:
             with ir.InsertionPoint(block):
                 results = self.nodes(proto, scope)
                 self._raise_failures()
-                self._finish(main, self.arguments, proto, results)
+                self._finish(self.arguments, proto, results)
             self._drop_unused()
             self.graph.verify(stage="import")
         return self.graph
@@ -149,7 +149,7 @@ class Importer:
             self.failures.append(Failure("initializer", tensor.name, e.message))
             return POISON
 
-    def _finish(self, main: ir.OpView, arguments: list[str], proto: onnx.GraphProto, results: list[Item]) -> None:
+    def _finish(self, arguments: list[str], proto: onnx.GraphProto, results: list[Item]) -> None:
         """The return, and the names of arguments and results."""
         names = [o.name for o in proto.output]
         if not names:
@@ -162,12 +162,7 @@ class Importer:
         names += self.check_names()
         values = [self.materialize(r) for r in [*results, *(r for _, _, r in self.checks)]]
         func.ReturnOp(values)
-        main.attributes["function_type"] = ir.TypeAttr.get(
-            ir.FunctionType.get([a.type for a in main.regions[0].blocks[0].arguments], [v.type for v in values])
-        )
-        for key, labels in (("arg_attrs", arguments), ("res_attrs", names)):
-            dicts = [ir.DictAttr.get({"tw.name": ir.StringAttr.get(label)}) for label in labels]
-            main.attributes[key] = ir.ArrayAttr.get(dicts)
+        self.graph.sign(arguments, names)
 
     def check_names(self) -> list[str]:
         """What the outputs for `checks` are called."""

@@ -30,11 +30,11 @@ from ...ir.context import use
 from ...ir.graph import Graph
 from ...ir.types import from_array
 from ...runtime import noise
-from ...runtime.staged import Action, BodyInfo, Const, Entry, Plan, Tree
+from ...runtime.staged import Action, BodyInfo, Const, DynamicInfo, Entry, Plan, StoredSource, Tree
 from ...support import host_operators as host
 from ...support.errors import UnsupportedError
 from ...support.mapped_file import MappedFile
-from . import functions
+from . import functions, stored
 from .importer import Importer, Scope, _domain, _opsets
 from .names import node_reads
 from .node import Node
@@ -44,7 +44,13 @@ from .values import Ask, Deferred, NotImported, Opaque, Partial, Poison, Value, 
 
 #: tensors up to this many elements may become constants of a part, their values part of its key
 INTEGERS, FLOATS = 1024, 16
-CONTROL = ("If", "Loop", "Scan")
+#: control flow, as the runtime calls it
+CONTROL = {"If": "branch", "Loop": "loop", "Scan": "scan"}
+#: attributes of Scan (the second name of opset 8), as the runtime calls them
+SCAN = {
+    "num_scan_inputs": "scanned", "scan_input_axes": "axes", "scan_input_directions": "backwards",
+    "directions": "backwards", "scan_output_axes": "output_axes", "scan_output_directions": "output_backwards",
+}  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -106,8 +112,6 @@ class Restart(Exception):
 class OnnxSource:
     """See `runtime.staged.Source`."""
 
-    kind = "onnx"
-
     def __init__(self, model: Model, check_indices: bool = False) -> None:
         self.model, self.check_indices = model, check_indices
         proto = model.proto.graph
@@ -122,6 +126,9 @@ class OnnxSource:
     @property
     def files(self) -> tuple[MappedFile, ...]:
         return self.model.files
+
+    def signature(self) -> tuple[list[DynamicInfo], list[DynamicInfo]]:
+        return stored.signature(self.model)
 
     # ---- what the runtime asks ----
 
@@ -207,6 +214,9 @@ class OnnxSource:
 
     # ---- saving ----
 
+    def store(self) -> StoredSource:
+        return stored.store(self.model, self.recipes())
+
     def recipes(self) -> list[list[str]]:
         """How to make the bodies again, parents first: [id] and, for a function, its definition."""
         return [
@@ -291,7 +301,7 @@ class PartImporter(Importer):
                     self.at = i
                     self.node(body.nodes[i], self.scope)
                 self._raise_failures()
-                return self._finish_part(main, block)
+                return self._finish_part(block)
 
     def _fixed(self, entries: Mapping[str, Entry]) -> None:
         """Names that stand for something else than an argument."""
@@ -353,7 +363,7 @@ class PartImporter(Importer):
 
     # ---- the result ----
 
-    def _finish_part(self, main: ir.OpView, block: ir.Block) -> Plan:
+    def _finish_part(self, block: ir.Block) -> Plan:
         actions: list[Action] = []
         frozen: set[str] = set()
         for w in self.waiting:
@@ -373,7 +383,7 @@ class PartImporter(Importer):
                 results[name] = self._tree(name, item, values)
             elif name not in self.scope.names and self.body.parent is None and name not in self.body.defined:
                 self.lookup(self.scope, name, "graph outputs")
-        feeds = self._return(main, block, values, results)
+        feeds = self._return(block, values, results)
         graph = self.graph if values or self.checks else None
         still = frozen | (self.frozen & set(self.body.reads(todo)))
         return Plan(graph, feeds, results, self.constants, tuple(actions), todo, frozenset(still))
@@ -410,9 +420,7 @@ class PartImporter(Importer):
             return ["in", self.arguments[ir.BlockArgument(item.ssa).arg_number]]
         return ["out", values.setdefault(item.ssa, len(values))]
 
-    def _return(
-        self, main: ir.OpView, block: ir.Block, values: dict[ir.Value, int], results: dict[str, Tree]
-    ) -> tuple[str, ...]:
+    def _return(self, block: ir.Block, values: dict[ir.Value, int], results: dict[str, Tree]) -> tuple[str, ...]:
         """End @main, without arguments that nothing uses; the names of the others."""
         func.ReturnOp([*values, *(self.materialize(r) for _, _, r in self.checks)])
         self._drop_unused()
@@ -423,13 +431,7 @@ class PartImporter(Importer):
                 del feeds[i]
         names = {t[1]: n for n, t in reversed(results.items()) if t[0] == "out"}
         labels = [names.get(i, f"result{i}") for i in range(len(values))] + self.check_names()
-        returned = list(block.operations)[-1].operands
-        main.attributes["function_type"] = ir.TypeAttr.get(
-            ir.FunctionType.get([a.type for a in block.arguments], [v.type for v in returned])
-        )
-        for key, given in (("arg_attrs", feeds), ("res_attrs", labels)):
-            dicts = [ir.DictAttr.get({"tw.name": ir.StringAttr.get(n)}) for n in given]
-            main.attributes[key] = ir.ArrayAttr.get(dicts)
+        self.graph.sign(feeds, labels)
         self.graph.verify(stage="import")
         return tuple(n for n in feeds if n != noise.KEY)
 
@@ -447,8 +449,8 @@ class PartImporter(Importer):
             graphs.sort(key=lambda g: g[0] != "then_branch")
             bodies = tuple(self.source.subgraph(self.body, w.index, name, g) for name, g in graphs)
             batched = {"batched": 1} if proto.op_type == "Scan" and node.opset < 9 else {}
-            attributes = {**_attributes(node), **batched}
-            return Action(proto.op_type, node.label, inputs, outputs, attributes, bodies, w.index)
+            attributes = {SCAN.get(k, k): v for k, v in _attributes(node).items()} | batched
+            return Action(CONTROL[proto.op_type], node.label, inputs, outputs, attributes, bodies, w.index)
         if not domain and local is None and proto.op_type in host.OPERATORS:
             return Action(proto.op_type, node.label, inputs, outputs, _attributes(node), (), w.index)
         body = local

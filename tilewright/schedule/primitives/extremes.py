@@ -70,7 +70,7 @@ class ExtremePrimitives(State):
             raise ScheduleError(f"{place} does not look for what {extreme} finds", stage="schedule")
         at = tuple(substitute(i, moved) for i in t.indices)
         ahead = _ahead(kept.value.op, x, own, last=found.last)
-        dtype = t.value.dtype  # type: ignore[attr-defined]
+        dtype = t.value.dtype
         position = Op("select", (ahead, here, Load(t.buffer, at, dtype)), dtype)
         both = Store(
             (

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...tensor.expr import Const, Expr, Op, Var, bounds, ceildiv, const_value, minimum, substitute, variables
 from ..legality import crosses_iterations, is_update, self_dependent
-from ..nest import For, Seq, Stmt, Store, children, path_to, seq, stores, substitute_vars, walk_stmts
+from ..nest import OLD_AXES, THREAD, For, Seq, Stmt, Store, children, path_to, seq, stores, substitute_vars, walk_stmts
 from ..region import all_ranges
 from .state import ScheduleError, State, primitive, rename_reduction
 
@@ -54,7 +54,7 @@ class LoopPrimitives(State):
         extent = Const(factor, "index") if trip is not None and trip % factor == 0 else minimum(factor, rest)
         body = substitute_vars(f.body, {var: Var(outer) * factor + Var(inner)})
         body = rename_reduction(body, var, (outer, inner))
-        below = For(inner, extent, body, "serial" if f.kind == "parallel" else f.kind)
+        below = For(inner, extent, body, "serial" if f.bound else f.kind)
         self._replace(f, For(outer, ceildiv(f.extent, factor), below, f.kind, notes=f.notes))
         return outer, inner
 
@@ -241,19 +241,22 @@ class LoopPrimitives(State):
         >>> s.parallel("i")
         >>> print(s)
         def k(x: f32[4], y: out(f32[4])):
-            for i in parallel(4):
+            for i in thread(4):
                 s0: y[i] = negf(x[i])
         """
+        self._no_sum_over(var)
         f = self.loop(var)
-        for s in stores(f.body):
-            if var in s.reduction:
-                hint = f"rfactor({s.block!r}, {var!r}) first: every iteration then has a result of its own"
-                raise ScheduleError(f"block {s.block} reduces over {var}", stage="schedule", hint=hint)
         path = path_to(self.body, lambda s: s is f) or ()
         if any(isinstance(s, For) for s in path[:-1]):
             raise ScheduleError(f"{var} is not an outermost loop", stage="schedule")
         if not self.kernel.one_thread:
-            self._kind(var, "parallel")
+            self._kind(var, THREAD)
+
+    def _no_sum_over(self, var: str) -> None:
+        for s in stores(self.loop(var).body):
+            if var in s.reduction:
+                hint = f"rfactor({s.block!r}, {var!r}) first: every iteration then has a result of its own"
+                raise ScheduleError(f"block {s.block} reduces over {var}", stage="schedule", hint=hint)
 
     @primitive
     def unroll(self, var: str) -> None:
@@ -326,10 +329,12 @@ class LoopPrimitives(State):
 
     @primitive
     def bind(self, var: str, axis: str) -> None:
-        """Run the iterations on an axis of the target's hardware: ``threads`` or ``lanes`` of a CPU.
+        """Run the iterations on an axis that the machine declares (`machine.Axis`): ``thread`` or ``lanes`` of a CPU,
+        ``grid.x`` or ``block`` of a GPU.
 
-        It is the primitive for that kind of axis (`parallel`, `vectorize`) under the target's own name, and refused
-        where that is, or if the target has no such axis.
+        `parallel` binds to ``thread``, `vectorize` to ``lanes``. Refused if there is no such axis or it has fewer units
+        than the loop iterations, if a reduction runs over the loop, and unless the iterations can be shown to touch
+        nothing that others write without a barrier between.
 
         >>> from tilewright import Schedule, te
         >>> s = Schedule(te.from_nest('''
@@ -337,23 +342,26 @@ class LoopPrimitives(State):
         ...     for i in serial(4):
         ...         for j in serial(8):
         ...             s0: y[i, j] = negf(x[i, j])'''))
-        >>> s.bind("i", "threads")
+        >>> s.bind("i", "thread")
         >>> s.bind("j", "lanes")
         >>> print(s)
         def k(x: f32[4, 8], y: out(f32[4, 8])):
-            for i in parallel(4):
+            for i in thread(4):
                 for j in vector(8, lanes=8):
                     s0: y[i, j] = negf(x[i, j])
         """
-        target = self._find_target()
-        axes = target.describe().axes
+        axis = OLD_AXES.get(axis, axis)
+        axes = {n: a for a in self.machine().axes for n in a.names}
         if axis not in axes:
-            raise ScheduleError(
-                f"target {target.name} has no axis {axis!r}",
-                stage="schedule",
-                hint=f"axes: {', '.join(axes) or 'none'}",
-            )
-        {"parallel": self.parallel, "vector": self.vectorize, "unroll": self.unroll}[axes[axis]](var)
+            known = ", ".join(axes) or "none"
+            raise ScheduleError(f"the target has no axis {axis!r}", stage="schedule", hint=f"axes: {known}")
+        if axes[axis].kind == "vector":
+            self.vectorize(var)
+        elif axis == THREAD:
+            self.parallel(var)
+        else:
+            self._no_sum_over(var)
+            self._kind(var, axes[axis].kind or axis)
 
     # ---- hints ----
 
@@ -379,7 +387,7 @@ class LoopPrimitives(State):
         f = self.loop(var)
         if buffer not in self.params:
             raise ScheduleError(f"{buffer} is not a parameter", stage="schedule")
-        if f.kind not in ("serial", "parallel"):
+        if f.kind in ("unroll", "vector"):
             raise ScheduleError(f"{var} is {f.kind}: only a loop that stays a loop can prefetch", stage="schedule")
         bound = {g.var for g in path_to(self.body, lambda s: s is f) or () if isinstance(g, For)}
         free = {v for i in indices for v in variables(i)} - bound

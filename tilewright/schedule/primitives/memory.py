@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, bounds, simplify, variables, walk
 from ...tensor.kernel import Stage
 from ..legality import covers
 from ..nest import (
+    AsyncCopy,
+    Barrier,
     For,
     If,
     Pack,
     Seq,
     Stmt,
     Store,
+    Wait,
     exprs,
     reads,
     rename_loads,
@@ -47,14 +51,15 @@ class MemoryPrimitives(State):
         scope: str = "local",
         order: tuple[int, ...] | None = None,
         moving: str | None = None,
+        asynchronous: bool = False,
     ) -> str:
         """Let a block read a copy of what one iteration of loop `var` needs of a buffer. Returns the block that copies,
         at the start of the iteration; without `var` the whole buffer is copied before the block.
 
         Several blocks inside `var` can share a copy. The copy lives in `scope`, with its dimensions in `order`. With
         `moving`, a loop, only what that loop selects is read from the copy: one of the factors of a matrix times its
-        own transpose. Refused if the buffer is written in the loop, if a block does not read it (so), or if it is a
-        block's own result.
+        own transpose. An `asynchronous` copy is begun and waited for (`pipeline` then lets it run ahead). Refused if
+        the buffer is written in the loop, if a block does not read it (so), or if it is a block's own result.
 
         >>> from tilewright import Schedule, te
         >>> s = Schedule(te.from_nest('''
@@ -95,7 +100,7 @@ class MemoryPrimitives(State):
         bases, sizes, extents = self._reach(source, accesses, at) if var is not None else _whole(source)
         permute = _order(order, source)
         name = self._fresh(f"{buffer}_c")
-        self.temporaries[name] = Buffer(name, permute(tuple(sizes)), source.dtype, _scope(scope))
+        self.temporaries[name] = Buffer(name, permute(tuple(sizes)), source.dtype, self._scope(scope))
         ranges = all_ranges(self.body)
 
         def moved(i: Index) -> Index:
@@ -109,6 +114,9 @@ class MemoryPrimitives(State):
         copy: Stmt = Store((Target(name, permute(own), Load(buffer, place, source.dtype)),), copy_name)
         for (v, extent), one in reversed(list(zip(dims, single, strict=True))):
             copy = copy if one else For(v, extent, copy)
+        if asynchronous:
+            token = self._fresh(f"{name}_t")
+            copy = Seq((AsyncCopy(token, copy), Wait(token)))
 
         def read(x: Load) -> Expr:
             return Load(name, moved(x.indices), x.dtype) if x.buffer == buffer and _selects(moving, x) else x
@@ -182,7 +190,7 @@ class MemoryPrimitives(State):
         self._covers(store, self.loops(block), t)
         permute = _order(order, real)
         name = self._fresh(f"{t.buffer}_c")
-        self.temporaries[name] = Buffer(name, permute(real.shape), real.dtype, _scope(scope))
+        self.temporaries[name] = Buffer(name, permute(real.shape), real.dtype, self._scope(scope))
         root = self._nest_root(block)
         if any(isinstance(s, For) and not any(x is s for x in walk_stmts(root)) for s in self._path(block)):
             raise ScheduleError(f"block {block} is inside a loop with other blocks", stage="schedule")
@@ -203,7 +211,8 @@ class MemoryPrimitives(State):
         """Let blocks that fill buffers for an iteration of loop `var` run `stages` - 1 iterations ahead of those that
         use them (double buffering). Returns the blocks that fill the buffers for the first iterations.
 
-        Each buffer gets `stages` copies in turns. Refused unless the loop is serial with a constant extent, and each
+        Each buffer gets `stages` copies in turns; asynchronous copies are begun in one iteration and waited for in a
+        later one. Refused unless the loop is serial with a constant extent, and each
         block alone fills a temporary that only later blocks of the same iteration read, from what the loop does not
         write.
 
@@ -249,11 +258,19 @@ class MemoryPrimitives(State):
 
         first: list[Stmt] = []
         body: list[Stmt] = []
+        tokens: set[str] = set()
         for s in f.body.stmts if isinstance(f.body, Seq) else (f.body,):
             if any(s is r for r in roots):
                 later = turn(substitute_vars(s, {var: here + ahead}), here + ahead)
-                body.append(If(Op("cmpi.slt", (here + ahead, f.extent), "i1"), later))
+                runs = Op("cmpi.slt", (here + ahead, f.extent), "i1")
+                if isinstance(later, AsyncCopy):  # begun in any case: a wait counts the groups
+                    tokens.add(later.token)
+                    body.append(replace(later, body=If(runs, later.body)))
+                else:
+                    body.append(If(runs, later))
                 first.append(self._renamed(turn(substitute_vars(s, {var: start}), start)))
+            elif isinstance(s, Wait) and s.token in tokens:
+                body.append(replace(s, pending=s.pending + ahead))
             else:
                 body.append(turn(s, here))
         for b in buffers:
@@ -303,6 +320,38 @@ class MemoryPrimitives(State):
             s = rename_reduction(s, old, (new,))
         return transform(s, visit) or s
 
+    @primitive
+    def barrier(self, block: str, scope: str) -> None:
+        """Let the units that a barrier of the machine synchronizes (`machine.Axis.barriers`) wait for each other before
+        a block begins.
+
+        Refused if the machine has no such barrier, and where not all units would come to it.
+
+        >>> from tilewright import Schedule, te
+        >>> from tilewright.schedule.machine import Axis, Machine, Memory
+        >>> class Gpu(Machine):
+        ...     axes = (Axis("block", 256, barriers=("block",)),)
+        ...     memories = (Memory("shared", 48 << 10, shared_by=("block",)),)
+        >>> s = Schedule(te.from_nest('''
+        ... def k(x: f32[64], y: out(f32[64])):
+        ...     for i in serial(64):
+        ...         s0: y[i] = negf(x[63 - i])'''), Gpu())
+        >>> copy = s.cache_read("s0", "x", scope="shared")
+        >>> s.barrier("s0", "block")
+        >>> s.bind("m_x_c", "block")
+        >>> s.bind("i", "block")
+        >>> print(s)
+        def k(x: f32[64], y: out(f32[64])):
+            x_c = shared(f32[64])
+            for m_x_c in block(64):
+                s0_x: x_c[m_x_c] = x[m_x_c]
+            barrier(block)
+            for i in block(64):
+                s0: y[i] = negf(x_c[i * -1 + 63])
+        """
+        root = self._nest_root(block)
+        self._replace(root, seq(Barrier(scope), root))
+
     # ---- places and layouts ----
 
     def _buffer(self, name: str) -> Buffer:
@@ -313,7 +362,10 @@ class MemoryPrimitives(State):
 
     @primitive
     def set_scope(self, buffer: str, scope: str) -> None:
-        """Where a temporary lives: ``local`` (scratch memory of the thread) or ``register``.
+        """Where a temporary lives: in a memory of the machine, on a CPU ``local`` (scratch memory of the thread) or
+        ``register``.
+
+        Refused if there is no such memory, or if it is too small.
 
         >>> from tilewright import Schedule, te
         >>> s = Schedule(te.from_nest('''
@@ -327,9 +379,9 @@ class MemoryPrimitives(State):
         >>> print(str(s).splitlines()[1])
             t = register(f32[4])
         """
-        if buffer not in self.temporaries or scope not in ("local", "register"):
-            raise ScheduleError(f"cannot put {buffer} into {scope}", stage="schedule")
-        self.temporaries[buffer] = replace(self.temporaries[buffer], scope=scope)
+        if buffer not in self.temporaries:
+            raise ScheduleError(f"cannot put {buffer} into {scope}: it is no temporary", stage="schedule")
+        self.temporaries[buffer] = replace(self.temporaries[buffer], scope=self._scope(scope))
 
     @primitive
     def set_order(self, buffer: str, order: tuple[int, ...]) -> None:
@@ -434,13 +486,7 @@ def _whole(b: Buffer) -> tuple[list[Expr], list[int], list[Expr]]:
     return [Const(0, "index")] * len(b.shape), list(b.shape), [Const(n, "index") for n in b.shape]
 
 
-def _scope(scope: str) -> str:
-    if scope not in ("local", "register"):
-        raise ScheduleError(f"there is no scope {scope}", stage="schedule", hint="scopes: local, register")
-    return scope
-
-
-def _order(order: tuple[int, ...] | None, b: Buffer) -> Callable[[tuple], tuple]:
+def _order(order: tuple[int, ...] | None, b: Buffer) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
     """The function that puts a buffer's dimensions into an order."""
     if order is None:
         return lambda dims: dims

@@ -160,8 +160,7 @@ class ReductionPrimitives(State):
         t, combiner = store.targets[0], _combiner(store.targets[0])
         if len(store.targets) != 1 or t.init is None or combiner is None:
             raise ScheduleError(f"{block} is not a reduction with a known combiner", stage="schedule")
-        if scope not in ("local", "register"):
-            raise ScheduleError(f"there is no scope {scope}", stage="schedule", hint="scopes: local, register")
+        scope = self._scope(scope)
         inner = self._loops_of_part(at, store)
         bases, sizes, extents = self._part(at, t, inner)
         dtype, ranges = self.buffer(t.buffer).dtype, all_ranges(self.body)
@@ -198,8 +197,8 @@ class ReductionPrimitives(State):
         if odd or any(isinstance(s, If) for s in below):
             why = f"each iteration of {', '.join(sorted(odd))} sums anew" if odd else "it runs under a condition"
             raise ScheduleError(f"no part of {store.block} can be summed in {at.var}: {why}", stage="schedule")
-        if any(s.kind in ("parallel", "vector") for s in below if isinstance(s, For)):
-            raise ScheduleError(f"loops of {store.block} in {at.var} are parallel or vectorized", stage="schedule")
+        if any(s.bound or s.kind == "vector" for s in below if isinstance(s, For)):
+            raise ScheduleError(f"loops of {store.block} in {at.var} are bound or vectorized", stage="schedule")
         buffer = store.targets[0].buffer
         others = [s for s in stores(at) if s is not store and buffer in writes(s) | reads(s)]
         if others:
@@ -265,7 +264,7 @@ class ReductionPrimitives(State):
             odd = [f.var for f in inside if f.var not in store.reduction and f.var not in used]
             if odd:
                 raise ScheduleError(f"each iteration of {', '.join(odd)} would need {t.buffer} anew", stage="schedule")
-        if any(f.kind in ("parallel", "vector") for f in inside if f.var in store.reduction):
+        if any(f.bound or f.kind == "vector" for f in inside if f.var in store.reduction):
             raise ScheduleError(f"block {block} combines lanes: vectorize it after", stage="schedule")
         if inside:
             self._alone_in(inside[0], store, path)

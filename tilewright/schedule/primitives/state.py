@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from inspect import Parameter, signature
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -26,10 +26,13 @@ from ...tensor.expr import (
     walk,
 )  # fmt: skip
 from ...tensor.kernel import Kernel, Stage
+from ..concurrent import illegal
 from ..decisions import Decision
-from ..legality import check, covers
+from ..legality import PRIVATE, check, covers
+from ..machine import Machine
 from ..nest import (
     Alloc,
+    AsyncCopy,
     For,
     If,
     Nest,
@@ -56,7 +59,11 @@ class ScheduleError(TilewrightError):
     """A primitive that would change the meaning of the kernel, or that does not apply."""
 
 
-def primitive(method: Callable) -> Callable:
+_Choice = TypeVar("_Choice")
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def primitive(method: _Method) -> _Method:
     """Record a successful call in the trace. If it raises, or breaks a rule of `legality`, the schedule stays as it
     was. Numbers of NumPy become Python's; ScheduleError for an argument of another type than the method declares."""
     declared = signature(method)
@@ -72,7 +79,7 @@ def primitive(method: Callable) -> Callable:
         self._nested = True
         try:
             result = method(self, *args, **kwargs)
-            reason = check(self.body, self.params, self.temporaries) if self._provable else None
+            reason = self._illegal() if self._provable else None
             if reason:
                 raise ScheduleError(f"{method.__name__}: {reason}", stage="schedule")
         except (ScheduleError, CompileError) as e:
@@ -87,7 +94,7 @@ def primitive(method: Callable) -> Callable:
         return result
 
     call.is_primitive = True  # type: ignore[attr-defined]
-    return call
+    return cast(_Method, call)
 
 
 def _plain(value: Any) -> Any:
@@ -139,8 +146,11 @@ class State:
         #: the nest before the first step
         self.start = self.body
         self.packs: dict[str, Pack] = {}
+        #: how a sum of products runs, in words (`planner.Plan`)
+        self.plan = ""
         self.trace = Trace(kernel)
         self._nested = False
+        self._machine: Machine | None = None
         # operators with loop nests of their own may rely on what cannot be shown here
         self._provable = check(self.body, self.params, self.temporaries) is None
 
@@ -182,9 +192,26 @@ class State:
         """Iterations of a loop, 0 if they are not constant."""
         return self.loop(var).trip or 0
 
-    def _find_target(self) -> Any:
-        """The target as an object; UsageError if there is none of that name."""
-        return providers.ask("target")(self.target) if isinstance(self.target, str) else self.target
+    def machine(self) -> Machine:
+        """What the target describes; UsageError if there is none of that name."""
+        if self._machine is None:
+            found = providers.ask("target")(self.target) if isinstance(self.target, str) else self.target
+            self._machine = found if isinstance(found, Machine) else found.describe()
+        return self._machine
+
+    def _illegal(self) -> str | None:
+        """The first rule that the nest breaks, in words."""
+        return check(self.body, self.params, self.temporaries) or illegal(
+            self.body, {**self.params, **self.temporaries}, self.machine
+        )
+
+    def _scope(self, scope: str) -> str:
+        """The name of a memory; ScheduleError if the machine has none of that name."""
+        if scope not in PRIVATE:
+            known = ", ".join(m.name for m in self.machine().memories)
+            if scope not in known.split(", "):
+                raise ScheduleError(f"there is no scope {scope}", stage="schedule", hint=f"scopes: {known}")
+        return scope
 
     def _replace(self, old: Stmt, new: Stmt | None) -> None:
         def visit(s: Stmt) -> Stmt | None:
@@ -201,6 +228,7 @@ class State:
 
     def _fresh(self, base: str) -> str:
         taken = set(self.loops()) | set(self.params) | set(self.temporaries) | {s.block for s in stores(self.body)}
+        taken |= {s.token for s in walk_stmts(self.body) if isinstance(s, AsyncCopy)}
         name, n = base, 1
         while name in taken:
             name, n = f"{base}{n}", n + 1
@@ -208,7 +236,7 @@ class State:
 
     # ---- decisions ----
 
-    def sample_choice(self, name: str, candidates: Sequence[Any], default: Any) -> Any:
+    def sample_choice(self, name: str, candidates: Sequence[_Choice], default: _Choice) -> _Choice:
         """A decision of a rule that a tuner may take differently: one of `candidates` (values that JSON can hold).
 
         Without a decision from outside it is `default`. A decision that is no candidate (from another shape's tuning)
@@ -217,13 +245,13 @@ class State:
         options = list(candidates)
         if default not in options:
             options.append(default)
-        chosen = self.given.get(name, default)
+        chosen: Any = self.given.get(name, default)
         if isinstance(chosen, list):
             chosen = tuple(chosen)
         if chosen not in options:
             chosen = default
         self.decisions[name] = Decision(name, tuple(options), chosen, default)
-        return chosen
+        return cast(_Choice, chosen)
 
     def _around(self, root: Stmt) -> set[str]:
         """The loops around a statement."""

@@ -30,7 +30,7 @@ class TensorPrimitives(State):
         in every lane must be a packed constant, which may be read to the end of its tile.
 
         >>> from tilewright import Schedule, te
-        >>> from tilewright.targets.cpu.host import CpuDescription
+        >>> from tilewright.targets.cpu.description import CpuDescription
         >>> class Board:
         ...     name = "board"
         ...     def describe(self):
@@ -50,11 +50,10 @@ class TensorPrimitives(State):
                 for n in vector(16, lanes=16):
                     for k_i in unroll(4, notes={'dot': 'vnni512_us'}):
         """  # noqa: E501 (a nest as it is printed)
-        target = self._find_target()
-        known = {d.name: d for d in target.describe().dot_products}
+        known = {d.name: d for d in self.machine().dot_products}
         if instruction not in known:
             raise ScheduleError(
-                f"target {target.name} has no instruction {instruction!r}",
+                f"the target has no instruction {instruction!r}",
                 stage="schedule",
                 hint=f"instructions: {', '.join(known) or 'none'}",
             )

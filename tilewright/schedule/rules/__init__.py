@@ -39,7 +39,7 @@ _ADDED: dict[str, Any] = {}
 #: how a loop nest that is built directly asks for a decision: name, candidates, default (`Schedule.sample_choice`)
 Choose = Callable[[str, Sequence[Any], Any], Any]
 #: opaque operator -> function that builds the body of its kernel; see `direct`
-DIRECT: dict[str, Callable] = {}
+DIRECT: dict[str, Callable[..., Any]] = {}
 #: those whose nest writes each element of the (single) result once and never reads it
 WRITES_ONCE: set[str] = set()
 #: those whose nest reads each element of its operands many times
@@ -57,7 +57,7 @@ class Direct:
     packs: tuple[Pack, ...] = ()
 
 
-def direct(*mnemonics: str, writes_once: bool = False, reuses: bool = False) -> Callable:
+def direct(*mnemonics: str, writes_once: bool = False, reuses: bool = False) -> Callable[..., Any]:
     """Register ``build(kernel, machine) -> Stmt | Direct`` as the loop nest of opaque operators.
 
     With a third parameter called `choose` the function may leave decisions to a tuner: ``choose("rows", (2, 4, 8),
@@ -70,7 +70,7 @@ def direct(*mnemonics: str, writes_once: bool = False, reuses: bool = False) -> 
     computed inside it.
     """
 
-    def register(build: Callable) -> Callable:
+    def register(build: Callable[..., Any]) -> Callable[..., Any]:
         for m in mnemonics:
             DIRECT[m] = build
         if writes_once:
@@ -159,6 +159,24 @@ def rules() -> list[Rule]:
             )
         found[rule.NAME] = rule
     return sorted({**found, **_ADDED}.values(), key=lambda rule: rule.PRIORITY)
+
+
+class _Itself:
+    """A rule that is compared by identity."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.rule is other.rule
+
+    def __hash__(self) -> int:
+        return id(self.rule)
+
+
+def known() -> tuple[object, ...]:
+    """All rules as a part of a key: an object that is one need not have a hash."""
+    return tuple(map(_Itself, rules()))
 
 
 def all_ours() -> bool:

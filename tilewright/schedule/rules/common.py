@@ -29,13 +29,14 @@ def coefficient(e: Expr, var: str) -> int | None:
 
 def load_strides(s: Schedule, store: Store, var: str) -> list[tuple[Load, int | None]]:
     """Every load of a block with its stride along `var`, in elements."""
+    return [(x, coefficient(position, var)) for x, position in load_positions(s, store)]
+
+
+def load_positions(s: Schedule, store: Store) -> list[tuple[Load, Expr]]:
+    """Every load of a block, but those of its own sums, with its flat index."""
     own = {t.buffer for t in store.targets if t.init is not None}
-    found: dict[str, tuple[Load, int | None]] = {}
-    for t in store.targets:
-        for x in walk(t.value):
-            if isinstance(x, Load) and x.buffer not in own:
-                found[str(x)] = (x, coefficient(_position(s, x), var))
-    return list(found.values())
+    loads = [x for t in store.targets for x in walk(t.value) if isinstance(x, Load) and x.buffer not in own]
+    return [(x, _position(s, x)) for x in {str(x): x for x in loads}.values()]
 
 
 def _position(s: Schedule, x: Load) -> Expr:

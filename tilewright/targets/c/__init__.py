@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ...program.package import Package
     from ...program.program import Program
     from .describe import CDescription
-    from .host import CRunner
+    from .run_here import CRunner
 
 
 class CTarget:
@@ -42,7 +42,7 @@ class CTarget:
         """Source code runs wherever there is a compiler."""
 
     def load(self, package: Package, threads: int) -> CRunner:
-        from .host import CRunner
+        from .run_here import CRunner
 
         return CRunner(package)
 

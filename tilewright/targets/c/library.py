@@ -13,14 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...codegen.clike.c99 import C99, HEADER_TYPES
+from ...codegen.clike.names import comment, distinct, identifier
+from ...codegen.clike.printer import Function
 from ...program.package import Package
 from ...program.program import COPY, BufferRef, Call, Program, TensorInfo, align_up
 from ...support.errors import UnsupportedError
-from .emit import Function
-from .helpers import definitions
-from .names import comment, distinct, identifier
 from .stages import unpack_function
-from .types import HEADER_TYPES
 
 ERRORS = (
     ("OK", "the outputs have been computed"),
@@ -193,7 +192,7 @@ def source(package: Package, lay: Layout) -> str:
         "",
         *[f"extern const {weight_type(p.constants[i])} {weight_name(lay, i)}[];" for i in used],
         "",
-        definitions(helpers),
+        C99.definitions(helpers),
         *[_kernel(f, p) for f in functions.values()],
         descriptors(lay),
         _run(lay, functions),
@@ -215,7 +214,7 @@ def _kernel(f: Function, program: Program) -> str:
     aliased = any(_overlap(c) for c in calls)
     named = list(dict.fromkeys(name for c in calls for name in c.names))
     head = [f"/* {comment(', '.join(named), 110)} */"] if named else []
-    return "\n".join([*head, f.text("", aliased)])
+    return "\n".join([*head, f.text(C99, "", aliased)])
 
 
 def _overlap(call: Call) -> bool:

@@ -6,9 +6,10 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from ...codegen.clike.c99 import C99
+from ...codegen.clike.printer import Function, emit
 from ...codegen.kernel_info import kernel_info
 from ...support.errors import UsageError
-from .emit import Function, emit
 
 #: what stands between the facts of a kernel and its text in a package
 _MARK = "/* --- */\n"
@@ -19,10 +20,10 @@ def emit_kernels(state: Any) -> None:
     if not state.kernels:
         raise UsageError("this target continues from the levels before scheduling only", stage="emit")
     for name, nest in state.nests.items():
-        function = emit(nest, state.kernels[name].constants)
+        function = emit(nest, C99, state.kernels[name].constants)
         info = kernel_info(nest, function.scratch)
         state.infos[name] = replace(info, parallel=False)
-        state.emitted[name] = function.text("", aliased=bool(info.inplace))
+        state.emitted[name] = function.text(C99, aliased=bool(info.inplace))
         state.objects[name] = pack_function(function)
 
 

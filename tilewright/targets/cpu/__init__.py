@@ -11,8 +11,12 @@ if TYPE_CHECKING:
     from ...program.package import Package
     from ...program.program import Program
     from ...program.states import StateBuffers
+    from .description import CpuDescription
     from .device import CpuRunner
-    from .host import CpuDescription
+
+
+#: what takes a kernel at level 3 all the way in a worker process
+MAKER = "tilewright.targets.cpu.make:make_kernel"
 
 
 class CpuTarget:
@@ -22,37 +26,31 @@ class CpuTarget:
     doc = "this machine's processor: AVX-512, AVX2 or NEON by the features found at run time"
 
     def describe(self) -> CpuDescription:
-        from .host import host
+        from .description import host
 
         return host()
 
     def stages(self) -> Sequence[TargetStage]:
-        from . import stages
+        from ...codegen.llvm.stages import emitted_text, sizes_text
+        from .stages import assemble_kernels, emit_kernels
 
+        doc = "MLIR to LLVM to object code, in worker processes"
         return (
-            TargetStage(
-                "emit", 5, "loop nests to MLIR: scf, memref, vectors", stages.emit_kernels, stages.emitted_text
-            ),
-            TargetStage(
-                "assemble",
-                6,
-                "MLIR to LLVM to object code, in worker processes",
-                stages.assemble_kernels,
-                stages.sizes_text,
-            ),
+            TargetStage("emit", 5, "loop nests to MLIR: scf, memref, vectors", emit_kernels, emitted_text),
+            TargetStage("assemble", 6, doc, assemble_kernels, sizes_text),
         )
 
     def start(self, workers: int) -> None:
         """Start the processes that compile kernels, so that their imports overlap with other work."""
-        from .pool import start_workers
+        from ...codegen.llvm.pool import start_workers
 
-        start_workers(workers)
+        start_workers(workers, ahead=MAKER.partition(":")[0])
 
     def memo(self, description: CpuDescription) -> Any:
-        """What earlier compilations for this machine found; see `memo.KernelMemo`."""
-        from .memo import KernelMemo
+        """What earlier compilations for this machine found; see `KernelMemo`."""
+        from ...codegen.llvm.memo import KernelMemo
 
-        return KernelMemo(description)
+        return KernelMemo(description, MAKER)
 
     def checks(self) -> Mapping[str, Callable[[], Check]]:
         """What `tilewright doctor` asks."""
@@ -62,9 +60,10 @@ class CpuTarget:
 
     def toolchain(self) -> str:
         """The versions of all that turns nests into code."""
-        from .assemble import toolchain
+        from ...codegen.llvm.assemble import toolchain
+        from .instructions import SOURCES
 
-        return toolchain()
+        return toolchain(SOURCES)
 
     def tuning(self) -> Any:
         """See `tilewright.targets.base.Tuning`."""
@@ -92,12 +91,12 @@ class CpuTarget:
 
     def enter(self, state: Any, path: Any) -> None:
         """Continue from what was dumped after `emit`."""
-        from . import stages
+        from ...codegen.llvm.stages import enter
 
-        stages.enter(state, path)
+        enter(state, path)
 
     def check(self, description: dict[str, Any]) -> None:
-        from .host import CpuDescription, check_runs_here
+        from .description import CpuDescription, check_runs_here
 
         check_runs_here(CpuDescription.from_json(description))
 

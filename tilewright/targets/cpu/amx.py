@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ...schedule.machine import TileProduct
 
 if TYPE_CHECKING:
-    from .host import CpuDescription
+    from .description import CpuDescription
 
 TILES = {
     t.name: t

@@ -6,33 +6,33 @@ The bytes of the first words have no sign, and 7 bits at most in the first of th
 
 from __future__ import annotations
 
-from .host import CpuDescription
+from collections.abc import Collection
 
 PREFIX = "tw_dot_words"
 
 
-def definition(name: str, description: CpuDescription) -> str:
+def definition(name: str, arch: str, features: Collection[str]) -> str:
     """The definition of one of the functions for a processor."""
     bits, lanes = (int(x) for x in name.removeprefix(PREFIX).split("_"))
     t = f"<{lanes} x i32>" if lanes else "i32"
-    declared, body = _body(lanes, bits, description)
+    declared, body = _body(lanes, bits, arch, set(features))
     return (
         f"{declared}define internal {t} @{name}({t} %acc, {t} %a, {t} %b) alwaysinline nounwind {{\n"
         f"{body}  ret {t} %result\n}}\n"
     )
 
 
-def _body(lanes: int, bits: int, description: CpuDescription) -> tuple[str, str]:
+def _body(lanes: int, bits: int, arch: str, have: set[str]) -> tuple[str, str]:
     """(declarations of intrinsics, statements up to %result)."""
-    have, wide = set(description.features), 32 * lanes
-    if description.arch == "x86_64" and wide in (128, 256, 512):
+    wide = 32 * lanes
+    if arch == "x86_64" and wide in (128, 256, 512):
         own = {"avx512vnni"} if wide == 512 else {"avxvnni"} | ({"avx512vnni"} if "avx512vl" in have else set())
         if have & own:
             return _intrinsic(f"llvm.x86.avx512.vpdpbusd.{wide}", lanes)
         names = _PAIRS.get(wide)
         if names and names[0] in have:
             return _by_pairs(lanes, *names[1:]) if bits == 7 else _by_halves(lanes, names[2])
-    if description.arch == "aarch64" and "dotprod" in have and lanes == 4 and bits == 7:
+    if arch == "aarch64" and "dotprod" in have and lanes == 4 and bits == 7:
         return _sdot()
     return "", _one_by_one(lanes)
 

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ...codegen.llvm.assemble import assemble
+from ...codegen.llvm.machine import code_key
 from ...program.package import Package
 from ...program.program import BufferRef, Call, Program, TensorInfo
 from ...program.timeline import Stamps, Timeline
@@ -25,9 +27,8 @@ from ...schedule.machine import TileProduct
 from ...support.aligned import address, aligned_empty
 from ...support.errors import CompileError
 from .amx import INTRINSICS
-from .assemble import assemble
+from .description import CpuDescription, host
 from .device import CpuRunner
-from .host import CpuDescription, host
 from .program import assemble_program
 
 #: bytes that a thread moves in one measured call, at least, and at most for one pass over a large memory
@@ -42,7 +43,7 @@ _QUIET = 0.9  # part of the cores that this process must have had
 def machine_name() -> str:
     """The model of the processor, its features and its caches."""
     d = host()
-    return f"{_model()}|{d.features_key()}|{d.l1_bytes}/{d.l2_bytes}/{d.l3_bytes}"
+    return f"{_model()}|{code_key(d)}|{d.l1_bytes}/{d.l2_bytes}/{d.l3_bytes}"
 
 
 def _model() -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from ...support import limits
 from ..base import Check
 from . import amx
-from . import host as here
+from . import description as here
 
 
 def checks() -> Mapping[str, Callable[[], Check]]:

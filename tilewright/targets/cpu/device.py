@@ -19,6 +19,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from ...codegen.llvm.assemble import assemble, target_machine
 from ...program.package import Package
 from ...program.program import align_up
 from ...program.states import StateBuffers
@@ -28,10 +29,9 @@ from ...support.errors import PackageError
 from ...support.forks import wait_for
 from .. import base
 from . import entry, image
-from .assemble import assemble, target_machine
-from .host import CpuDescription, host
+from .active_threads import Team
+from .description import CpuDescription, host
 from .program import MAIN, SLOT_BYTES, SLOTS, WAITED, field_offset, program_llvm, state_bytes
-from .team import Team
 
 #: how long an idle worker polls for the next job before it sleeps: longer than the way through Python between two calls
 SPIN_SECONDS = 50e-6

@@ -18,16 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from itertools import product as pairs_of
-from itertools import zip_longest
 
+from ...codegen.vector.part import Core, Part
+from ...codegen.vector.values import BYTES, Value, accumulated
 from ...schedule.machine import TileProduct
-from ...schedule.nest import For, Nest, Stmt, Store, walk_stmts
+from ...schedule.nest import For, Nest, Seq, Stmt, Store, walk_stmts
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, const_value, linear, simplify, substitute, variables
 from .amx import INTRINSICS, TILES, need
-from .emit_expr import ExprEmitter
-from .values import Value
 
 # ---- what a loop is ------------------------------------------------------------------------------------------------
 
@@ -146,12 +146,11 @@ class TileReader:
         v = t.value
         add, multiply = ("addf", "mulf") if product.dtype == "bf16" else ("addi", "muli")
         if isinstance(v, Op) and v.op == add:
-            for acc, other in (v.args, v.args[::-1]):
-                own = isinstance(acc, Load) and acc.buffer == t.buffer and acc.indices == t.indices
-                if own and isinstance(other, Op) and other.op == multiply and len(other.args) == 2:
+            for acc, other in accumulated(t):
+                if isinstance(other, Op) and other.op == multiply and len(other.args) == 2:
                     for x, w in (other.args, other.args[::-1]):
                         if self.extended(x, product, 0) and self.extended(w, product, 1) and self.laid_out(w):
-                            assert isinstance(acc, Load) and isinstance(x, Op) and isinstance(w, Op)
+                            assert isinstance(x, Op) and isinstance(w, Op)
                             return acc, x.args[0], w.args[0]  # type: ignore[return-value]
         raise self.refuse(s, f"it does not add products of {product.dtype} with the signs of {product.name}")
 
@@ -218,61 +217,50 @@ def _row_tiles(rows: Sequence[For], most: int) -> Iterator[tuple[dict[str, int],
 # ---- emission ------------------------------------------------------------------------------------------------------
 
 
-class TileEmitter(ExprEmitter):
-    """Emission of such loops."""
+class TileProducts(Part):
+    """Takes such loops."""
 
-    nest: Nest
-    features: tuple[str, ...] = ()
-    declared: dict[str, str]
-    #: by the loop with the note; the one being emitted; those whose sums begin with zeros
-    tiles: dict[int, Tile]
-    tile: Tile | None = None
-    zeroed: set[int]
-    #: all tables of shapes; where the number of the loaded one is kept, if there are several
-    shapes: list[tuple[int, ...]]
-    loaded_shapes: str
+    takes = (Seq, For)
 
-    def loop(self, s: For, low: str, high: str) -> None:
-        """An scf.for: the part of `emit.Emitter`."""
-        raise NotImplementedError
-
-    def begin_tiles(self) -> None:
-        """Find the loops, and load the table of shapes if they all have the same; else note that none is loaded."""
-        self.tiles, self.zeroed = TileReader(self.nest).tiles(), set()
-        if missing := {need(t.product) for t in self.tiles.values()} - {*self.features}:
-            why = f"kernel {self.nest.name} multiplies tiles, and the processor has no {', '.join(sorted(missing))}"
-            raise CompileError(why, stage="emit", hint="schedule it for this processor")
+    def __init__(self, core: Core, features: Sequence[str]) -> None:
+        super().__init__(core)
+        self.features = features
+        #: by the loop with the note; the one being emitted; those whose sums begin with zeros
+        self.tiles = TileReader(core.nest).tiles()
+        self.tile: Tile | None = None
+        self.zeroed: set[int] = set()
+        #: all tables of shapes; where the number of the loaded one is kept, if there are several
         self.shapes = sorted({t.configuration() for t in self.tiles.values()})
+        self.loaded_shapes = ""
+
+    def begin(self) -> None:
+        """Load the table of shapes if there is just one; else note that none is loaded."""
+        if missing := {need(t.product) for t in self.tiles.values()} - {*self.features}:
+            name, lacks = self.core.nest.name, ", ".join(sorted(missing))
+            why = f"kernel {name} multiplies tiles, and the processor has no {lacks}"
+            raise CompileError(why, stage="emit", hint="schedule it for this processor")
         if len(self.shapes) == 1:
             self.load_shapes(0)
         elif self.shapes:
-            self.loaded_shapes = self.fresh()
-            self.line(f"{self.loaded_shapes} = memref.alloca() : memref<1xi64>")  # LLVM keeps it in a register
+            self.loaded_shapes = self.text.fresh()
+            self.text.line(f"{self.loaded_shapes} = memref.alloca() : memref<1xi64>")  # LLVM keeps it in a register
             self.note_shapes(-1)
 
-    def end_tiles(self) -> None:
+    def end(self) -> None:
         """Give the registers back: a thread that holds none is switched faster."""
         if self.tiles:
             self.tile_op("tilerelease")
 
-    def starts_left(self, stmts: Sequence[Stmt]) -> Iterator[Stmt]:
-        """The statements of a sequence without those that set to zero what the next one sums up in tiles."""
-        for s, after in zip_longest(stmts, stmts[1:]):
-            tile = self.tiles.get(id(after))
-            if tile is not None and _sets_to_zero(s, tile, self.buffers[tile.acc.buffer]):
-                self.zeroed.add(id(after))
-            else:
-                yield s
-
-    def tile_loop(self, s: For) -> bool:
-        """Emit a loop of products of tiles, or the tile in it; False for any other loop."""
+    def emit(self, s: Stmt) -> bool:
+        if isinstance(s, Seq):
+            return self.sequence(s)
         if self.tile is not None and s is self.tile.first:
             self.tile_step(self.tile)
             return True
         tile = self.tiles.get(id(s))
-        if tile is None:
+        if tile is None or not isinstance(s, For):
             return False
-        if s.kind != "serial" or self.vector is not None:
+        if s.kind != "serial" or self.text.vector is not None:
             raise CompileError(f"loop {s.var} of products of tiles is not serial", stage="emit")
         if len(self.shapes) > 1:
             self.change_shapes(self.shapes.index(tile.configuration()))
@@ -282,12 +270,25 @@ class TileEmitter(ExprEmitter):
             else:
                 self.tile_op("tileloadd64", tile.number(i, j), *self.place(tile, tile.acc, "acc", i, j))
         self.tile = tile
-        self.loop(s, self.const(0, "index"), self.index(s.extent).ssa)
+        self.core.counted(s, self.text.const(0, "index"), self.at.index(s.extent).ssa)
         self.tile = None
         for i, j in self.sums(tile):
             self.tile_op("tilestored64", tile.number(i, j), *self.place(tile, tile.acc, "acc", i, j))
-        self.forget({tile.acc.buffer})
+        self.text.forget({tile.acc.buffer})
         return True
+
+    def sequence(self, s: Seq) -> bool:
+        """Emit a sequence without the statements that set to zero what the next one sums up in tiles."""
+        starts = set()
+        for x, after in pairwise(s.stmts) if self.tiles else ():
+            tile = self.tiles.get(id(after))
+            if tile is not None and _sets_to_zero(x, tile, self.buffers[tile.acc.buffer]):
+                starts.add(id(x))
+                self.zeroed.add(id(after))
+        for x in s.stmts if starts else ():
+            if id(x) not in starts:
+                self.core.stmt(x)
+        return bool(starts)
 
     def sums(self, tile: Tile) -> Iterator[tuple[int, int]]:
         return pairs_of(range(len(tile.rows)), range(len(tile.columns)))
@@ -307,42 +308,41 @@ class TileEmitter(ExprEmitter):
         if tile.column is not None:
             values[tile.column] = tile.columns[column][0]
         buffer = self.buffers[x.buffer]
-        size = self.storage_bytes(buffer.dtype)
-        flat = substitute(self.flat(buffer, x.indices), {v: Const(n, "index") for v, n in values.items()})
-        flat = simplify(flat, self.ranges)
-        kind = self.memref(buffer)
-        start = self.op(f"memref.extract_aligned_pointer_as_index {self.memory[buffer.name]} : {kind} -> index")
-        offset = [self.index(flat), Value(self.const(size, "index"), "index")]
-        where = self.op(f"arith.addi {start}, {self.elementwise('arith.muli', offset, 'index').ssa} : index")
-        return self.pointer(where), self.const(max(tile.steps[which] * size, 1), "i64")
+        size = BYTES[buffer.dtype]
+        flat = substitute(self.at.flat(buffer, x.indices), {v: Const(n, "index") for v, n in values.items()})
+        flat = simplify(flat, self.at.ranges)
+        start = self.text.start(buffer)
+        offset = [self.at.index(flat), Value(self.text.const(size, "index"), "index")]
+        where = self.text.op(f"arith.addi {start}, {self.text.elementwise('arith.muli', offset, 'index').ssa} : index")
+        return self.pointer(where), self.text.const(max(tile.steps[which] * size, 1), "i64")
 
     def pointer(self, where: str) -> str:
-        number = self.op(f"arith.index_cast {where} : index to i64")
-        return self.op(f"llvm.inttoptr {number} : i64 to !llvm.ptr")
+        number = self.text.op(f"arith.index_cast {where} : index to i64")
+        return self.text.op(f"llvm.inttoptr {number} : i64 to !llvm.ptr")
 
     def change_shapes(self, number: int) -> None:
         """Load a table of shapes unless it is the one that is loaded."""
-        loaded, zero = self.fresh(), self.const(0, "index")
-        self.line(f"{loaded} = memref.load {self.loaded_shapes}[{zero}] : memref<1xi64>")
-        other = self.op(f"arith.cmpi ne, {loaded}, {self.const(number, 'i64')} : i64")
-        self.line(f"scf.if {other} {{")
-        with self.scope():
+        loaded, zero = self.text.fresh(), self.text.const(0, "index")
+        self.text.line(f"{loaded} = memref.load {self.loaded_shapes}[{zero}] : memref<1xi64>")
+        other = self.text.op(f"arith.cmpi ne, {loaded}, {self.text.const(number, 'i64')} : i64")
+        self.text.line(f"scf.if {other} {{")
+        with self.text.scope():
             self.load_shapes(number)
             self.note_shapes(number)
-        self.line("}")
+        self.text.line("}")
 
     def note_shapes(self, number: int) -> None:
-        value, zero = self.const(number, "i64"), self.const(0, "index")
-        self.line(f"memref.store {value}, {self.loaded_shapes}[{zero}] : memref<1xi64>")
+        value, zero = self.text.const(number, "i64"), self.text.const(0, "index")
+        self.text.line(f"memref.store {value}, {self.loaded_shapes}[{zero}] : memref<1xi64>")
 
     def load_shapes(self, number: int) -> None:
         """Load a table of shapes, which is a constant of the module."""
         name, table = f"tiles_{number}", list(self.shapes[number])
-        self.declared[name] = (
+        self.text.declared[name] = (
             f'memref.global "private" constant @{name} : memref<64xi8> = dense<{table}> {{alignment = 64}}'
         )
-        shapes = self.op(f"memref.get_global @{name} : memref<64xi8>")
-        start = self.op(f"memref.extract_aligned_pointer_as_index {shapes} : memref<64xi8> -> index")
+        shapes = self.text.op(f"memref.get_global @{name} : memref<64xi8>")
+        start = self.text.op(f"memref.extract_aligned_pointer_as_index {shapes} : memref<64xi8> -> index")
         self.tile_op("ldtilecfg", self.pointer(start))
 
     def tile_op(self, name: str, *arguments: int | str) -> None:
@@ -350,9 +350,9 @@ class TileEmitter(ExprEmitter):
         names, types = [], []
         for a in arguments:
             is_number = isinstance(a, int)
-            names.append(self.const(a, "i8") if is_number else str(a))
+            names.append(self.text.const(a, "i8") if is_number else str(a))
             types.append("i8" if is_number else "i64" if "!llvm.ptr" in types else "!llvm.ptr")
-        self.line(f'llvm.call_intrinsic "llvm.x86.{name}"({", ".join(names)}) : ({", ".join(types)}) -> ()')
+        self.text.line(f'llvm.call_intrinsic "llvm.x86.{name}"({", ".join(names)}) : ({", ".join(types)}) -> ()')
 
 
 def _sets_to_zero(s: Stmt, tile: Tile, acc: Buffer) -> bool:

@@ -12,19 +12,18 @@ from typing import Any
 from torch_mlir import ir
 
 from ...codegen.kernel_info import kernel_info
+from ...codegen.llvm.memo_entry import MemoEntry
+from ...codegen.llvm.worker import compile_kernel
 from ...ir.context import parse, use
 from ...schedule.facts import about
-from ...schedule.machine import lanes
 from ...schedule.rules import schedule
 from ...schedule.split import Divided, split
 from ...tensor.read import read_kernel
+from .description import CpuDescription
 from .emit import emit
-from .host import CpuDescription
-from .remembered import Remembered
-from .worker import compile_kernel
 
 
-def make_kernel(text: str, description: CpuDescription) -> tuple[Remembered | Divided, bytes, dict[str, Any]]:
+def make_kernel(text: str, description: CpuDescription) -> tuple[MemoEntry | Divided, bytes, dict[str, Any]]:
     """What is made of a kernel (a ``func.func`` on tensors) by the default rules, its object, and the statistics of
     `compile_kernel`, with the seconds of each stage as ``stages``; or the parts that it is better cut into, and no
     object. Raises what the stages raise."""
@@ -37,13 +36,11 @@ def make_kernel(text: str, description: CpuDescription) -> tuple[Remembered | Di
     if (divided := split(function, scheduled, description)) is not None:
         return divided, b"", {"stages": {"schedule": time.perf_counter() - begin}}
     nest, middle = scheduled.nest, time.perf_counter()
-    emitted, scratch = emit(nest, lanes(description), description.features)
+    emitted = emit(nest, description)
     end = time.perf_counter()
-    data, stats = compile_kernel(kernel.name, emitted, description)
+    data, stats = compile_kernel(kernel.name, emitted.text, description)
     seconds = {k: v for k, v in stats.items() if k.endswith("seconds")}
-    known = Remembered(str(nest), emitted, kernel_info(nest, scratch), about(kernel, scheduled, seconds))
+    info = kernel_info(nest, emitted.scratch, emitted.refused)
+    known = MemoEntry(str(nest), emitted.text, info, info.told(about(kernel, scheduled, seconds)))
     stages = {"schedule": middle - begin, "emit": end - middle, "assemble": time.perf_counter() - end}
     return known, data, {**stats, "stages": stages}
-
-
-__all__ = ["make_kernel"]

@@ -30,13 +30,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+from ...codegen.llvm.assemble import assemble
+from ...codegen.llvm.builtins import BUILTINS, builtins_llvm
 from ...program.program import COPY, BufferRef, Call, Program
 from ...program.timeline import CALL, JOB_BEGIN, JOB_END, PER_CALL, RUN_BEGIN, RUN_END, row_bytes
-from .assemble import assemble
-from .builtins import BUILTINS, builtins_llvm
+from .description import CpuDescription
 from .entry import entry_llvm
-from .host import CpuDescription
-from .pieces import call_in_pieces, in_pieces, pieces_llvm
+from .work_stealing import call_in_pieces, in_pieces, pieces_llvm
 
 # ---- layout of the state, in bytes ----
 GENERATION = 0  # number of the job times 65536, plus the size of its team; -1 to stop
@@ -140,7 +140,8 @@ def _quoted(symbol: str) -> str:
 class _Body:
     """The text of @tw_main as it is written."""
 
-    def __init__(self, timed: bool) -> None:
+    def __init__(self, program: Program, timed: bool) -> None:
+        self.program = program
         self.lines: list[str] = []
         self.counter = 0
         self.timed = timed
@@ -175,15 +176,16 @@ class _Body:
             base = self.entry(tables.get(ref.space, "%states"), ref.index)
             if ref.space in ("state", "next"):
                 base = self.entry(base, 0 if ref.space == "state" else 1)
-        if ref.offset == 0:
+        offset = self.program.start(ref) if ref.space == "arena" else ref.offset
+        if offset == 0:
             return base
         at = self.name()
-        self.add(f"{at} = getelementptr i8, ptr {base}, i64 {ref.offset}")
+        self.add(f"{at} = getelementptr i8, ptr {base}, i64 {offset}")
         return at
 
 
 def _main(program: Program, waits: list[bool], timed: bool) -> str:
-    body = _Body(timed)
+    body = _Body(program, timed)
     if program.states:
         body.add(f"%p_states = getelementptr i8, ptr %state, i64 {field_offset('states')}")
         body.add("%states = load ptr, ptr %p_states, align 8")

@@ -7,45 +7,49 @@ limit(x, y)           ->   vrangeps   # the smaller magnitude with the sign of x
 
 from __future__ import annotations
 
-from ...tensor.expr import Const, Op
-from .emit_expr import ExprEmitter
-from .values import Value, float_text
+from collections.abc import Callable, Collection, Mapping
+
+from ...codegen.vector.expressions import Handler
+from ...codegen.vector.part import Part
+from ...codegen.vector.values import Value, float_text
+from ...tensor.expr import Const, Expr, Op
 
 LANES = 16
-FEATURES = frozenset(("avx512f", "avx512dq"))
 #: the rounding argument of the intrinsics: as the mode says
 CURRENT = 4
 #: what ``range`` selects: the smaller magnitude, with the sign of the first operand
 SMALLER_MAGNITUDE = 2
 
 
-class TableEmitter(ExprEmitter):
-    """Emission of ``limit``, ``pick`` and ``scalef``."""
+def table_lanes(features: Collection[str]) -> int:
+    """The lanes of vectors with these operations, 0 on a processor without them."""
+    return LANES if {"avx512f", "avx512dq"} <= {*features} else 0
 
-    #: of the processor
-    features: tuple[str, ...] = ()
 
-    def has_tables(self, args: list[Value]) -> bool:
-        return set(self.features) >= FEATURES and max((a.width for a in args), default=0) == LANES
+class Tables(Part):
+    """``limit``, ``pick`` and ``scalef``."""
 
-    def table_operation(self, e: Op, args: list[Value]) -> Value:
+    @property
+    def operations(self) -> Mapping[str, Handler]:
+        return dict.fromkeys(("limit", "pick", "scalef"), self._emit)
+
+    def _emit(self, e: Op, emit: Callable[[Expr], Value]) -> Value:
+        text, args = self.text, [emit(a) for a in e.args]
         if e.op == "pick":
-            index, table, shape = self.as_vector(args[0], LANES), self.table(e), f"vector<{LANES}xf32>"
-            text = f"({table}, {index.ssa}) : ({shape}, {index.type}) -> {shape}"
-            return Value(self.op(f'llvm.call_intrinsic "llvm.x86.avx512.permvar.sf.512"{text}'), "f32", LANES)
-        x, y = (self.as_vector(a, LANES) for a in args)
-        mask, rounding, v = self.const(-1, "i16"), self.const(CURRENT, "i32"), x.type
+            index, table, shape = text.as_vector(args[0], LANES), self._table(e), Value("", "f32", LANES)
+            types = f"({shape.type}, {index.type}) -> {shape.type}"
+            name = "llvm.x86.avx512.permvar.sf.512"
+            return text.op_value(f'llvm.call_intrinsic "{name}"({table}, {index.ssa}) : {types}', shape)
+        x, y = (text.as_vector(a, LANES) for a in args)
+        mask, rounding, v = text.const(-1, "i16"), text.const(CURRENT, "i32"), x.type
         if e.op == "scalef":
-            name, text = "scalef", f"({x.ssa}, {y.ssa}, {x.ssa}, {mask}, {rounding}) : ({v}, {v}, {v}, i16, i32) -> {v}"
+            name, call = "scalef", f"({x.ssa}, {y.ssa}, {x.ssa}, {mask}, {rounding}) : ({v}, {v}, {v}, i16, i32) -> {v}"
         else:
-            how, types = self.const(SMALLER_MAGNITUDE, "i32"), f"({v}, {v}, i32, {v}, i16, i32) -> {v}"
-            name, text = "range", f"({x.ssa}, {y.ssa}, {how}, {x.ssa}, {mask}, {rounding}) : {types}"
-        return self.op_value(f'llvm.call_intrinsic "llvm.x86.avx512.mask.{name}.ps.512"{text}', x)
+            how, types = text.const(SMALLER_MAGNITUDE, "i32"), f"({v}, {v}, i32, {v}, i16, i32) -> {v}"
+            name, call = "range", f"({x.ssa}, {y.ssa}, {how}, {x.ssa}, {mask}, {rounding}) : {types}"
+        return text.op_value(f'llvm.call_intrinsic "llvm.x86.avx512.mask.{name}.ps.512"{call}', x)
 
-    def table(self, e: Op) -> str:
+    def _table(self, e: Op) -> str:
         """The constant vector of the numbers to pick from."""
         numbers = ", ".join(float_text(x.value, x.dtype) for x in e.args[1:] if isinstance(x, Const))
-        text = f"arith.constant dense<[{numbers}]> : vector<{LANES}xf32>"
-        if text not in self.constants:
-            self.constants[text] = f"{self.fresh()} = {text}"
-        return self.constants[text].split(" = ", 1)[0]
+        return self.text.at_first(f"arith.constant dense<[{numbers}]> : vector<{LANES}xf32>")

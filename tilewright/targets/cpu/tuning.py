@@ -8,15 +8,17 @@ from dataclasses import replace
 from importlib import metadata
 
 from ... import __version__
+from ...codegen.clike import printer as clike
+from ...codegen.clike.c99 import C99
 from ...codegen.kernel_info import kernel_info
-from ...schedule.machine import lanes
+from ...codegen.llvm.assemble import assembly, mlir_to_llvm, optimized_llvm
+from ...codegen.llvm.machine import code_key
+from ...codegen.llvm.pool import Compiled, Job, compile_each
 from ...schedule.nest import Nest
 from ...support.errors import CompileError, TilewrightError
 from ..base import Built
-from .assemble import assembly, mlir_to_llvm, optimized_llvm
+from .description import CpuDescription
 from .emit import emit
-from .host import CpuDescription
-from .pool import Compiled, Job, compile_each
 
 
 def build(
@@ -27,9 +29,9 @@ def build(
     jobs, infos = [], {}
     for symbol, nest in nests.items():
         try:
-            text, scratch = emit(replace(nest, name=symbol), lanes(description), description.features)
-            infos[symbol] = kernel_info(nest, scratch)
-            jobs.append(Job(symbol, text))
+            emitted = emit(replace(nest, name=symbol), description)
+            infos[symbol] = kernel_info(nest, emitted.scratch, emitted.refused)
+            jobs.append(Job(symbol, emitted.text))
         except TilewrightError as e:
             results[symbol] = e.message
     for symbol, made in compile_each(jobs, description, workers=workers, timeout=timeout).items():
@@ -43,7 +45,7 @@ def forms() -> dict[str, Callable[[Nest, CpuDescription], str]]:
 
 
 def _mlir(nest: Nest, description: CpuDescription) -> str:
-    return emit(nest, lanes(description), description.features)[0]
+    return emit(nest, description).text
 
 
 def _checked(nest: Nest, description: CpuDescription) -> str:
@@ -64,13 +66,11 @@ def _asm(nest: Nest, description: CpuDescription) -> str:
 
 
 def _c(nest: Nest, description: CpuDescription) -> str:
-    from ..c.emit import emit as emit_c
-
-    return emit_c(nest).text("", aliased=False)
+    return clike.emit(nest, C99).text(C99)
 
 
 def measured_on(description: CpuDescription) -> tuple[str, str]:
     """What times depend on: the processor, and the versions of what makes the code."""
     caches = f"{description.l1_bytes}/{description.l2_bytes}/{description.l3_bytes}"
     versions = ", ".join(f"{n} {metadata.version(n)}" for n in ("torch-mlir", "llvmlite"))
-    return f"{description.features_key()}|{caches}", f"tilewright {__version__}, {versions}"
+    return f"{code_key(description)}|{caches}", f"tilewright {__version__}, {versions}"

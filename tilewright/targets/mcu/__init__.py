@@ -28,7 +28,7 @@ class McuTarget:
         return self.machine
 
     def stages(self) -> Sequence[TargetStage]:
-        from ..cpu.stages import emitted_text, sizes_text
+        from ...codegen.llvm.stages import emitted_text, sizes_text
         from . import stages
 
         return (
@@ -38,7 +38,7 @@ class McuTarget:
 
     def enter(self, state: Any, path: Any) -> None:
         """Continue from what was dumped after `emit`."""
-        from ..cpu.stages import enter
+        from ...codegen.llvm.stages import enter
 
         enter(state, path)
 

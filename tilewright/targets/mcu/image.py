@@ -16,10 +16,10 @@ import struct
 import subprocess
 from pathlib import Path
 
+from ...codegen.llvm.assemble import assemble
 from ...program.package import Package
 from ...support.errors import CompileError, UsageError
 from ..c.library import Layout
-from ..cpu.assemble import assemble
 from .library import missing_symbols, objects, sizes
 from .machines import McuDescription
 from .program import quoted

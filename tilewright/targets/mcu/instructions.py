@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...schedule.machine import DotProduct
-from ..cpu.host import CpuDescription
+from ..cpu.description import CpuDescription
 from ..cpu.instructions import Instruction, product
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ...codegen.llvm.assemble import assemble
 from ...program.package import Package
 from ..c.library import Layout, header, layout
-from ..cpu.assemble import assemble
 from .elf import archive, read
 from .machines import McuDescription
 from .program import ProgramText, support_llvm, weights_llvm

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...schedule.machine import DotProduct, Machine
 from ...support.errors import PackageError
-from ..cpu.host import CpuDescription
+from ..cpu.description import CpuDescription
 from .instructions import dot_products
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -5,22 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ...codegen.kernel_info import call_names, kernel_info
-from ...schedule.machine import lanes
+from ...codegen.kernel_info import kernel_info
+from ...codegen.llvm import stages
 from ...schedule.nest import For, Nest, Stmt, children, substitute_vars, with_children
 from ...tensor.expr import Const
-from ..cpu.cache import KernelCache
 from ..cpu.emit import emit
-from ..cpu.pool import Job, compile_many
 
 
 def emit_kernels(state: Any) -> None:
     """Nests -> MLIR text, with what the program needs to know of each kernel."""
-    width = lanes(state.description)
     for name, nest in state.nests.items():
-        text, scratch = emit(scalar_lanes(nest), width)
-        state.emitted[name] = text
-        state.infos[name] = replace(kernel_info(nest, scratch), parallel=False)
+        made = emit(scalar_lanes(nest), state.description.code)
+        state.emitted[name] = made.text
+        state.infos[name] = replace(kernel_info(nest, made.scratch, made.refused), parallel=False)
 
 
 def scalar_lanes(nest: Nest) -> Nest:
@@ -35,11 +32,4 @@ def scalar_lanes(nest: Nest) -> Nest:
 
 
 def assemble_kernels(state: Any) -> None:
-    """MLIR text -> object code, from the cache or compiled in worker processes."""
-    state.names = call_names(state.module)
-    jobs = [Job(k, text, state.names.get(k, ())) for k, text in state.emitted.items()]
-    cache = KernelCache() if state.options.cache else None
-    workers = state.options.job_count
-    for done in compile_many(jobs, state.description.code, workers=workers, cache=cache, progress=state.kernel_done):
-        state.objects[done.symbol] = done.data
-        state.stats[done.symbol] = {k: v for k, v in done.stats.items() if k.endswith("seconds")}
+    stages.assemble_kernels(state, state.description.code)

@@ -29,10 +29,14 @@ from ....tensor.expr import Load, Op, Var, variables, walk
 from ....tensor.kernel import Kernel, Stage
 from ...decisions import Decisions
 from ...machine import Machine, lanes
+from ...planner.candidates import best_tile
+from ...planner.cycles import pieces
+from ...planner.instructions import vectors
+from ...planner.product import sized
+from ...planner.prologue import only_sum, open_sum
+from ...planner.steps import registers
 from ...schedule import Schedule
 from ..common import coefficient, fuse_outer, load_strides, reads, store_stride
-from ..contraction.tile_choice import choose_window_tile
-from ..contraction.tiles import only_sum, open_sum, pieces, registers
 from ..elementwise.elementwise import schedule_border
 
 NAME = "depthwise"
@@ -263,8 +267,9 @@ def _choose(form: Form, sizes: list[tuple[int, int, int]], machine: Machine) -> 
     if long:
         sizes = [x for x in sizes if x[0] > 1 and max(x) <= SMALL_TILE and x[2] == 1] or sizes
     elif not form.unaligned and column.step == 1:
-        t = choose_window_tile(column.extent, form.channels, form.width, column.step, column.size, machine)
-        return Tile(1, t.rows, t.vectors)
+        window, instruction = (column.step, column.size), vectors(machine, form.width)
+        columns, _, panels = best_tile(sized([column.extent], form.channels, 1, instruction, window=window), machine)
+        return Tile(1, columns, panels)
     return min((Tile(*x) for x in sizes), key=lambda t: (_cost(form, t, machine), t.rows))
 
 

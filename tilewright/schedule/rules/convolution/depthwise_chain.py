@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ....tensor.chains import Columns, RowChain, first_columns, row_chain
 from ....tensor.expr import Buffer, Expr, Load, Op, Target, Var, map_loads, minimum
 from ....tensor.kernel import Kernel, Stage
-from ....tensor.stream import ZERO, RowKernel
+from ....tensor.row_chains import ZERO, RowKernel
 from ...decisions import Decision, Decisions, freeze
 from ...executed import TOO_MUCH
 from ...finish import finish
@@ -190,14 +190,14 @@ def _row_nest(s: Schedule, number: int, member: RowKernel, columns: Columns | No
 
 
 def _scheduled(kernel: Kernel, machine: Machine, given: Mapping[str, Any]) -> tuple[Scheduled, Nest]:
-    from .. import rules
+    from .. import known
 
     alone = cast(Hashable, one_thread(machine))
-    return _kept(replace(kernel, one_thread=True), alone, freeze(given), tuple(rules()))
+    return _kept(replace(kernel, one_thread=True), alone, freeze(given), known())
 
 
 @lru_cache(maxsize=64)
-def _kept(kernel: Kernel, machine: Any, given: tuple, known: tuple) -> tuple[Scheduled, Nest]:
+def _kept(kernel: Kernel, machine: Any, given: tuple[Any, ...], known: tuple[Any, ...]) -> tuple[Scheduled, Nest]:
     """A schedule by the rules that are known, and its finished nest. They are kept: the tuner takes decisions of one
     member otherwise, and the others stay as they are."""
     from .. import schedule
@@ -276,7 +276,7 @@ class _Rows:
         body = For("row", blocks + early, body)
         for ring in self.rings:
             body = Alloc(ring, body)
-        return seq(loop("task", self.chain.images * bands, body, "parallel"), *self.edges())
+        return seq(loop("task", self.chain.images * bands, body, "thread"), *self.edges())
 
     def edges(self) -> list[Stmt]:
         """The rows above and below the result, if it has a border."""
@@ -287,7 +287,7 @@ class _Rows:
             if rows:
                 self.image = Var(name) // rows if self.chain.images > 1 else ZERO
                 row = Var(name) % rows + start
-                parts.append(loop(name, self.chain.images * rows, self.border(last, row, name), "parallel"))
+                parts.append(loop(name, self.chain.images * rows, self.border(last, row, name), "thread"))
         return parts
 
     def produce(self, i: int, number: Expr, lowest: int) -> Stmt:

@@ -18,9 +18,11 @@ from ....tensor.expr import Op, walk
 from ....tensor.kernel import Kernel, Stage
 from ...decisions import Decisions
 from ...machine import Machine, lanes
+from ...planner.cycles import pieces
+from ...planner.prologue import only_sum, open_sum
+from ...planner.steps import registers
 from ...schedule import Schedule
 from ..common import fuse_outer, load_strides, store_stride
-from ..contraction.tiles import only_sum, open_sum, pieces, registers
 from ..elementwise.elementwise import schedule_border
 from .depthwise import AROUND, EXPOSED, LAID_OUT, WINDOW
 

@@ -20,7 +20,7 @@ from typing import Any
 from ....tensor.analysis import flat
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, map_loads
 from ....tensor.kernel import Kernel, Stage
-from ....tensor.stream import ZERO, Chain, RowKernel, Window, window
+from ....tensor.row_chains import ZERO, Chain, RowKernel, Window, window
 from ...decisions import Decisions
 from ...finish import finish
 from ...inplace import ROWS
@@ -49,9 +49,9 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
 
 def row_nest(kernel: Kernel, machine: Any) -> Nest:
     """The finished loop nest of a kernel by the default rules, made once: a planner asks for many chains."""
-    from .. import rules
+    from .. import known
 
-    return _row_nest(kernel, machine, tuple(rules()))
+    return _row_nest(kernel, machine, known())
 
 
 @lru_cache(maxsize=512)
@@ -214,7 +214,7 @@ def placed(nest: Nest, mark: str, where: Callable[[str, Indices], tuple[str, Ind
 
     def visit(s: Stmt) -> Stmt:
         if isinstance(s, For):
-            kind = "serial" if s.kind == "parallel" else s.kind
+            kind = "serial" if s.bound else s.kind
             return replace(s, kind=kind, prefetch=())
         if isinstance(s, If):
             return replace(s, cond=expr(s.cond))

@@ -14,6 +14,7 @@ instead.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ....support.dtypes import wide
@@ -21,9 +22,10 @@ from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, ceildiv,
 from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
 from ...nest import Alloc, For, Stmt, Store, loop, seq, store
+from ...planner.candidates import best_tile
+from ...planner.instructions import vectors as vector_sums
+from ...planner.product import sized
 from .. import Choose, direct
-from ..contraction.tile_choice import choose_tile, tile_candidates
-from ..contraction.tiles import Tile
 from .nests import add, mul
 
 #: how many more lanes two vectors of queries may take than one (measured: at 1.2, one is 10% faster)
@@ -129,7 +131,7 @@ def _blocked(s: Shape, read: Reader, machine: Machine, choose: Choose) -> Stmt:
         pack, scores, _softmax(s, keys, w, vectors), _weighted(s, read, b, h, first, keys, block, machine, choose)
     )
     allocated = Alloc(qt, Alloc(sc, Alloc(inverse, Alloc(top, body))))
-    return loop("task", s.batch * s.heads * blocks, allocated, "parallel")
+    return loop("task", s.batch * s.heads * blocks, allocated, "thread")
 
 
 def _turned(s: Shape, read: Reader, b: Expr, h: Expr, first: Expr, w: int, block: int) -> Stmt:
@@ -158,7 +160,7 @@ def _scores(
     machine: Machine,
     choose: Choose,
 ) -> Stmt:
-    rows = choose_tile([s.keys], block, w, machine.vector_registers, machine=machine).rows
+    rows = best_tile(sized([s.keys], block, 1, vector_sums(machine, w), alone=False), machine)[0]
     most = (machine.vector_registers - 1 - vectors) // vectors
     rows = choose("score_rows", range(1, min(most, s.keys) + 1), min(rows, most))
     i = Var("i_v") * w + Var("i_l")
@@ -229,21 +231,15 @@ def _weighted(
 ) -> Stmt:
     """The weighted sum of values: queries are rows of the tile, the value dimension its lanes."""
     w = min(lanes(machine, s.dtype), 1 << max(s.width - 1, 0).bit_length())
-    rows, registers = [min(block, s.queries)], machine.vector_registers
-    best = choose_tile(rows, s.width, w, registers, s.keys, machine)
-    tile = Tile(
-        *choose("value_tile", tile_candidates(rows, s.width, w, registers), (best.rows, best.outer_rows, best.vectors))
-    )
-    columns = tile.vectors * w
-    e, i = Var("et") * columns + Var("e_v") * w + Var("e_l"), Var("it") * tile.rows + Var("ir")
-    acc = Buffer("oacc", (tile.rows, columns), s.dtype, "register")
+    form = sized([min(block, s.queries)], s.width, s.keys, vector_sums(machine, w), alone=False)
+    tiles = form.instruction.tiles(form.spans, s.width)
+    rows, _, vectors = choose("value_tile", tiles, best_tile(form, machine))
+    columns = vectors * w
+    e, i = Var("et") * columns + Var("e_v") * w + Var("e_l"), Var("it") * rows + Var("ir")
+    acc = Buffer("oacc", (rows, columns), s.dtype, "register")
     at = (Var("ir"), Var("e_v") * w + Var("e_l"))
     rest: Expr = minimum(block, s.queries - first) if s.queries % block else Const(block, "index")
-    row_extent = (
-        minimum(tile.rows, rest - Var("it") * tile.rows)
-        if block % tile.rows or s.queries % block
-        else Const(tile.rows, "index")
-    )
+    row_extent = minimum(rows, rest - Var("it") * rows) if block % rows or s.queries % block else Const(rows, "index")
     left: Expr = s.width - Var("et") * columns
     width = minimum(columns, left) if s.width % columns else Const(columns, "index")
 
@@ -259,7 +255,7 @@ def _weighted(
             read.write(s.out, (b, h, first + i, e), mul(Load("oacc", at, s.dtype), Load("inv", (i,), s.dtype)), "out")
         ),
     )
-    return loop("et", -(-s.width // columns), For("it", ceildiv(rest, tile.rows), Alloc(acc, body)))
+    return loop("et", -(-s.width // columns), For("it", ceildiv(rest, rows), Alloc(acc, body)))
 
 
 def _few_queries(s: Shape, read: Reader, machine: Machine) -> Stmt:
@@ -330,10 +326,10 @@ def _few_queries(s: Shape, read: Reader, machine: Machine) -> Stmt:
     )
     return loop("task", s.batch * s.heads * s.queries, Alloc(sc, Alloc(top, Alloc(total, seq(
         scores, softmax, _few_weighted(s, read, b, h, i, keys, machine),
-    )))), "parallel")  # fmt: skip
+    )))), "thread")  # fmt: skip
 
 
-def _vectors_over(name: str, extent: Expr, most: int, w: int, body) -> Stmt:
+def _vectors_over(name: str, extent: Expr, most: int, w: int, body: Callable[[Expr], Stmt]) -> Stmt:
     """A loop in vectors with a masked rest, if its extent is constant; a plain loop otherwise."""
     if not isinstance(extent, Const):
         return For(name, extent, body(Var(name)))

@@ -14,9 +14,10 @@ from __future__ import annotations
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, ceildiv, minimum
 from ...machine import Machine, lanes
 from ...nest import Alloc, For, Stmt, Store, loop, seq, store, substitute_vars
+from ...planner.candidates import best_tile
+from ...planner.instructions import pairs as pair_sums
+from ...planner.product import sized
 from .. import Choose
-from ..contraction.bf16_contraction import choose_tile as choose_pair_tile
-from ..contraction.bf16_contraction import pair_tiles
 from .attention import Reader, Shape, i_loops
 from .nests import add, index, mul
 
@@ -49,7 +50,7 @@ def build(s: Shape, read: Reader, machine: Machine, choose: Choose, kind: type[B
     body: Stmt = seq(at.pack(), at.scores(), at.softmax(), at.pack_values(), at.weighted())
     for b in (Buffer("inv", (block,), F32, "local"), vp, p, sc, qt):
         body = Alloc(b, body)
-    return loop("task", s.batch * s.heads * blocks, body, "parallel")
+    return loop("task", s.batch * s.heads * blocks, body, "thread")
 
 
 class Block:
@@ -96,8 +97,8 @@ class Block:
     def scores(self) -> Stmt:
         s, v = self.s, self.vectors
         most = (self.machine.vector_registers - 1 - v) // v
-        best = choose_pair_tile([s.keys], self.block, self.pairs, s.depth // 2, self.machine)
-        rows = self.choose("score_rows", range(1, min(most, s.keys) + 1), min(best.rows, most))
+        best = best_tile(sized([s.keys], self.block, s.depth // 2, pair_sums(self.pairs, self.machine)), self.machine)
+        rows = self.choose("score_rows", range(1, min(most, s.keys) + 1), min(best[0], most))
         j = Var("jt") * rows + Var("jr")
         acc, at = Buffer("acc", (rows, self.block), F32, "register"), (Var("jr"), self.i)
         extent = index(rows) if s.keys % rows == 0 else minimum(rows, index(s.keys) - Var("jt") * rows)
@@ -180,10 +181,9 @@ class Block:
     def weighted(self) -> Stmt:
         """Queries are rows of the tile, the value dimension its lanes."""
         s, block = self.s, self.block
-        rows = [min(block, s.queries)]
-        best = choose_pair_tile(rows, s.width, self.pairs, -(-s.keys // 2), self.machine)
-        tiles = pair_tiles(rows, s.width, self.pairs, self.machine)
-        height, _, vectors = self.choose("value_tile", tiles, (best.rows, best.outer_rows, best.vectors))
+        product = sized([min(block, s.queries)], s.width, -(-s.keys // 2), pair_sums(self.pairs, self.machine))
+        tiles = product.instruction.tiles(product.spans, s.width)
+        height, _, vectors = self.choose("value_tile", tiles, best_tile(product, self.machine))
         columns = vectors * self.wide
         lane = Var("e_v") * self.wide + Var("e_l")
         e, i = Var("et") * columns + lane, Var("it") * height + Var("ir")

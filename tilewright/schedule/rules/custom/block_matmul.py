@@ -105,11 +105,13 @@ class Product:
 
     @property
     def n(self) -> Expr:
-        return Var("nt") * (self.vectors * self.s.width) + self.lane
+        at: Expr = Var("nt") * (self.vectors * self.s.width) + self.lane
+        return at
 
     @property
     def m(self) -> Expr:
-        return Var("mt") * self.height + Var("r")
+        at: Expr = Var("mt") * self.height + Var("r")
+        return at
 
     def over_columns(self, body: Stmt, *, whole: bool = True) -> Stmt:
         """`body` for the columns of a tile; all lanes, or (not `whole`) only those that there are."""
@@ -137,7 +139,7 @@ class Product:
             self.over_tile(self.read.write(self.out, (self.m, self.n), now, "out"), whole=False),
         )
         rows = loop("mt", -(-self.s.rows // self.height), Alloc(total, body))
-        nest = loop("nt", -(-self.s.vectors // self.vectors), rows, "parallel")
+        nest = loop("nt", -(-self.s.vectors // self.vectors), rows, "thread")
         return Direct(nest, self.packs())
 
     def tile(self, name: str, dtype: str) -> Buffer:

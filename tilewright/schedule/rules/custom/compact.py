@@ -40,9 +40,9 @@ def non_zero(kernel: Kernel, machine: Machine) -> Stmt:
     n = Load("n", (), "index")
     value = a.read(x, at)
     if is_float(value):
-        wanted: Expr = Op("cmpf.une", (value, Const(0.0, value.dtype)), "i1")  # type: ignore[attr-defined]
+        wanted: Expr = Op("cmpf.une", (value, Const(0.0, value.dtype)), "i1")
     else:
-        wanted = value if value.dtype == "i1" else Op("cmpi.ne", (value, Const(0, value.dtype)), "i1")  # type: ignore[attr-defined]
+        wanted = value if value.dtype == "i1" else Op("cmpi.ne", (value, Const(0, value.dtype)), "i1")
     found = [store(out, (index(d), n), _to_i64(i), "found") for d, i in enumerate(at)]
     body = If(wanted, seq(*found, store("n", (), n + 1, "next")))
     return seq(_zeros(out, (len(shape), prod(shape))), _counted(count, loops("i", shape, body)))

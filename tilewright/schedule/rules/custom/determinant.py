@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from ....support.dtypes import wide
-from ....tensor.expr import Buffer, Const, Load, Op, Target, Var
+from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var
 from ....tensor.kernel import Kernel
 from ...machine import Machine
 from ...nest import Alloc, Stmt, Store, loop, seq, store
@@ -30,7 +30,7 @@ def build(kernel: Kernel, machine: Machine) -> Stmt:
         Load(n, (), t) for n, t in (("best", key), ("where", "index"), ("det", key), ("factor", key))
     )
 
-    def m(row, column) -> Load:
+    def m(row: Expr, column: Expr) -> Load:
         return Load("m", (row, column), key)
 
     copy = loop("i", size, loop("c", size, store("m", (i, c), a.read(x, (*at, i, c)), "copy")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -20,7 +21,7 @@ def index(i: int) -> Const:
 
 
 def dtype_of(x: Expr) -> str:
-    return x.dtype  # type: ignore[attr-defined]  # every kind of expression has one
+    return x.dtype  # every kind of expression has one
 
 
 # ---- elements ------------------------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ class Split:
         return If(both(at_least(i, self.first), less(i, self.first + self.chunk)), body)
 
     def parallel(self, body: Stmt) -> Stmt:
-        return For(self.name, index(self.tasks), body, "parallel")
+        return For(self.name, index(self.tasks), body, "thread")
 
 
 def divide(size: int, work: int, machine: Machine, *, rounds: int = 4, multiple: int = 1) -> Split:
@@ -211,7 +212,7 @@ def divide(size: int, work: int, machine: Machine, *, rounds: int = 4, multiple:
     return Split(size, min(-(-chunk // multiple) * multiple, size))
 
 
-def vector_loop(name: str, extent: Expr | int, most: int, width: int, body) -> Stmt:
+def vector_loop(name: str, extent: Expr | int, most: int, width: int, body: Callable[[Expr], Stmt]) -> Stmt:
     """``for i in extent: body(i)`` in vectors of `width` lanes, the last with fewer; extent is at most `most`."""
     width = min(width, 1 << max(most - 1, 0).bit_length())
     lane = Var(f"{name}_l")

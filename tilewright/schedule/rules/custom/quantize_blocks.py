@@ -60,5 +60,5 @@ def quantize_blocks(kernel: Kernel, machine: Machine) -> Stmt:
     )
     for name, dtype in (("most", F32), ("inverse", F32), ("total", I32)):
         body = Alloc(Buffer(name, (), dtype, "register"), body)
-    kind = "parallel" if rows * blocks * parts * size >= WORTHWHILE else "serial"
+    kind = "thread" if rows * blocks * parts * size >= WORTHWHILE else "serial"
     return loop("rb", rows * blocks, body, kind)

@@ -121,7 +121,9 @@ class Cell(Access):
             parts.append(self._columns(vector, start, index(at + vectors * self.lanes), 1, tail, to, f"{name}_t"))
         return seq(*parts)
 
-    def _columns(self, vector: str, start, column: Expr, unroll: int, extent: int, to: str, name: str) -> Stmt:
+    def _columns(
+        self, vector: str, start: Callable[[Expr], Expr], column: Expr, unroll: int, extent: int, to: str, name: str
+    ) -> Stmt:
         u, lane = Var(f"{name}_u"), Var(f"{name}_l")
         acc = Buffer(f"{name}_acc", (unroll * self.lanes,), self.key, "register")
         at = u * self.lanes + lane
@@ -146,7 +148,13 @@ class Cell(Access):
             ),
         )
 
-    def nest(self, lengths: str | None, states: list[tuple[str, str, str]], scratch: list[Buffer], step) -> Stmt:
+    def nest(
+        self,
+        lengths: str | None,
+        states: list[tuple[str, str, str]],
+        scratch: list[Buffer],
+        step: Callable[[Expr], Stmt],
+    ) -> Stmt:
         """The loops over sequences and steps; `states` are (local buffer, operand, result), `step(t)` one step."""
         y = self.opaque.results[0]
         steps: Expr = index(self.steps)

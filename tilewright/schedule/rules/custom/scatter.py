@@ -2,18 +2,20 @@
 
 Both are divided among the threads by the element written, never by the update: every element belongs to one task, which
 copies it and applies all its updates in their order. So nothing waits, and the result does not depend on the number of
-threads.
+threads. A result that takes the place of its data is not copied (`COPIES`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from math import prod
 
 from ....tensor.expr import Buffer, Expr, Load, Var
 from ....tensor.kernel import Kernel
+from ...inplace import COPIES
 from ...machine import Machine, lanes
-from ...nest import Alloc, If, Stmt, Store, loop, seq, store
+from ...nest import Alloc, For, If, Stmt, Store, loop, seq, store, transform
 from .. import direct
 from .nests import (
     WORTHWHILE,
@@ -53,6 +55,19 @@ class Scatter(Access):
 
     def copy(self, indices: tuple[Expr, ...]) -> Store:
         return store(self.out, indices, Load(self.x, indices, self.dtype(self.x)), "copy")
+
+    def unless_in_place(self, copy: Stmt) -> Stmt:
+        """Loops that copy x, marked as such; every one is, as those of one iteration are left out later. Where this
+        kernel computes x itself there is nothing that the result could take the place of."""
+        if all(p.name != self.x for p in self.kernel.params):
+            return copy
+
+        def mark(s: Stmt) -> Stmt:
+            return replace(s, notes=(*s.notes, (COPIES, self.x))) if isinstance(s, For) else s
+
+        marked = transform(copy, mark)
+        assert marked is not None
+        return marked
 
     def update(self, at: tuple[Expr, ...], source: tuple[Expr, ...]) -> Store:
         """Combine element `at` of the result with element `source` of the updates."""
@@ -104,7 +119,7 @@ def _elements_by_slab(s: Scatter, axis: int) -> Stmt:
     inside = [less(i, n) for i, n, whole in zip(first, chosen, lead, strict=False) if n < whole]
     if inside:
         update = If(reduce(both, inside), update)
-    return tasks.parallel(loop("slab", tasks.extent, seq(copy, update)))
+    return tasks.parallel(loop("slab", tasks.extent, seq(s.unless_in_place(copy), update)))
 
 
 def _elements_by_column(s: Scatter, axis: int) -> Stmt:
@@ -118,7 +133,7 @@ def _elements_by_column(s: Scatter, axis: int) -> Stmt:
     update: Stmt = s.update(at, j)
     if chosen[-1] < s.data[-1]:
         update = If(less(column, chosen[-1]), update)
-    return tasks.parallel(seq(copy, loops("u", chosen[:-1], loop("col", tasks.extent, update))))
+    return tasks.parallel(seq(s.unless_in_place(copy), loops("u", chosen[:-1], loop("col", tasks.extent, update))))
 
 
 # ---- scatter_nd ----------------------------------------------------------------------------------------------------
@@ -171,5 +186,5 @@ def _nd(s: Scatter, rows: Split, columns: Split) -> Stmt:
     body = seq(*found, body)
     for b in reversed(targets):
         body = Alloc(b, body)
-    nest = seq(copy, loops("u", count, body))
+    nest = seq(s.unless_in_place(copy), loops("u", count, body))
     return (rows if rows.tasks > 1 else columns).parallel(nest)

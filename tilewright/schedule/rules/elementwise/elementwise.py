@@ -15,7 +15,7 @@ from ...nest import For, Store, walk_stmts
 from ...schedule import Schedule, ScheduleError
 from .. import Choose
 from ..common import inline_producers, load_strides, merge_loops, store_stride
-from ..reduction.far_memory import has_function, item
+from ..reduction.memory_hints import has_function, item
 
 NAME = "elementwise"
 PRIORITY = 40

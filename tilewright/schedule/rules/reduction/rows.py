@@ -18,8 +18,9 @@ from ...nest import Store
 from ...region import all_ranges, span
 from ...schedule import Schedule, ScheduleError
 from ..common import coefficient, fuse_outer, inline_producers, load_strides, merge_loops, store_stride
-from . import added_rows, turned_rows
-from .far_memory import FarRows, has_function, keeps_functions, past_caches
+from . import transposed_rows as turned_rows
+from . import tree_reduction as added_rows
+from .memory_hints import FarRows, has_function, keeps_functions, past_caches
 
 NAME = "rows"
 PRIORITY = 30

@@ -1,0 +1,264 @@
+"""A model file that was compiled before is loaded from the packages kept; whatever differs is compiled."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tilewright as tw
+from tilewright.driver import compiler
+from tilewright.driver import out_of_process as apart
+from tilewright.driver import package_cache as kept
+from tilewright.frontends.onnx import registry
+from tilewright.runtime.dynamic import DynamicExecutable
+from tilewright.schedule import rules
+from tilewright.support.errors import CompileError, ModelError, UnsupportedError
+from tilewright.support.options import Options
+from tilewright.targets.cpu.description import host
+
+WEIGHT = np.arange(2048, dtype=np.float32).reshape(4, 512) / 512
+X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+
+
+def make_model(weight=WEIGHT, rows=3):
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [rows, weight.shape[1]])
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], "mm")
+    graph = helper.make_graph([node], "g", [x], [y], [numpy_helper.from_array(weight, "w")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    """A model file that was compiled once, with an empty cache."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TILEWRIGHT_THREADS", "1")
+    path = tmp_path / "model.onnx"
+    onnx.save(make_model(), path)
+    check(tw.compile(path))
+    return path
+
+
+def refuse(*_):
+    raise AssertionError("compiled again")
+
+
+@pytest.fixture
+def no_compilation(path, monkeypatch):
+    monkeypatch.setattr(compiler, "_run_stage", refuse)
+    monkeypatch.setattr(apart, "compile_apart", refuse)
+
+
+def check(model, weight=WEIGHT):
+    np.testing.assert_allclose(model(X)[0], X @ weight, rtol=1e-5, atol=1e-5)
+
+
+def packages(path):
+    return sorted((path.parent / "cache" / "packages").glob("*.tw"))
+
+
+def test_the_second_time_it_is_loaded(path, no_compilation):
+    again = tw.compile(path)
+    check(again)
+    check(tw.compile(str(path), jobs=1))
+    assert again.package.report["model"] == "model"
+    assert "matmul" in again.explain()
+
+
+def test_loading_needs_no_compiler(path):
+    code = f"""
+import sys, numpy, tilewright
+tilewright.compile({str(path)!r})
+assert not {{"torch_mlir", "onnx", "tilewright.driver.compiler"}} & set(sys.modules), sorted(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"threads": 2}, {"cache": False}, {"winograd": False}, {"verify": True}, {"precision": "bf16"}, {"time": True},
+     {"stop_after": "fuse"}, {"arena_limit": 1 << 20}, {"inputs": {"x": (3, 4)}}],
+    ids=lambda o: next(iter(o)),
+)  # fmt: skip
+def test_other_options_compile(path, no_compilation, options):
+    with pytest.raises(AssertionError, match="compiled again"):
+        tw.compile(path, **options)
+
+
+def test_another_model_in_the_file(path):
+    onnx.save(make_model(2 * WEIGHT), path)
+    check(tw.compile(path), 2 * WEIGHT)
+    assert len(packages(path)) == 2
+
+
+def test_other_machines_versions_and_sources_compile(path, no_compilation, monkeypatch):
+    for name, changed in (("source_digest", lambda: "x"), ("_versions", lambda: ("onnx 0",))):
+        with monkeypatch.context() as m:
+            m.setattr(kept, name, changed)
+            with pytest.raises(AssertionError, match="compiled again"):
+                tw.compile(path)
+    other = replace(host(), l2_bytes=host().l2_bytes * 2)
+    monkeypatch.setattr("tilewright.targets.cpu.CpuTarget.describe", lambda _: other)
+    with pytest.raises(AssertionError, match="compiled again"):
+        tw.compile(path)
+
+
+def test_a_changed_tuning_database_compiles(path, no_compilation):
+    (path.parent / "cache" / "tuning.sqlite").write_bytes(b"something")
+    with pytest.raises(AssertionError, match="compiled again"):
+        tw.compile(path)
+
+
+def test_what_others_add_compiles(path, no_compilation, monkeypatch):
+    monkeypatch.setitem(registry._FUNCTIONS, ("mine", "Op"), {1: check})
+    with pytest.raises(AssertionError, match="compiled again"):
+        tw.compile(path)
+    monkeypatch.delitem(registry._FUNCTIONS, ("mine", "Op"))
+    check(tw.compile(path))
+    monkeypatch.setattr(rules, "all_ours", lambda: False)
+    with pytest.raises(AssertionError, match="compiled again"):
+        tw.compile(path)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "weights", "no package"])
+def test_damaged_packages_are_made_anew(path, damage):
+    (package,) = packages(path)
+    data = bytearray(package.read_bytes())
+    if damage == "weights":
+        data[data.index(WEIGHT[0, :8].tobytes())] ^= 1
+    package.write_bytes({"truncated": data[:5000], "weights": data, "no package": b"x" * 9000}[damage])
+    check(tw.compile(path))
+    assert packages(path) == [package]
+    check(tw.load(package))
+
+
+def test_data_files_beside_the_model(path):
+    def save(folder, weight):
+        folder.mkdir(exist_ok=True)
+        (folder / "w.bin").unlink(missing_ok=True)  # `save` would append to it
+        onnx.save(
+            make_model(weight), folder / "model.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
+        )
+        return folder / "model.onnx"
+
+    one = save(path.parent / "one", WEIGHT)
+    check(tw.compile(one))
+    check(tw.compile(one))
+    before = one.read_bytes()
+    save(path.parent / "one", 2 * WEIGHT)
+    assert one.read_bytes() == before
+    check(tw.compile(one), 2 * WEIGHT)
+    two = save(path.parent / "two", 3 * WEIGHT)
+    assert two.read_bytes() == before
+    check(tw.compile(two), 3 * WEIGHT)
+    (path.parent / "two" / "w.bin").unlink()
+    with pytest.raises(tw.TilewrightError, match=r"w\.bin"):
+        tw.compile(two)
+
+
+def test_models_with_open_shapes_are_not_kept(path, monkeypatch):
+    onnx.save(make_model(rows="n"), path)
+    for i in range(2):
+        if i:  # known by now
+            monkeypatch.setattr(apart, "compile_apart", refuse)
+        model = tw.compile(path)
+        assert isinstance(model, DynamicExecutable)
+        check(model)
+    assert len(packages(path)) == 1
+    monkeypatch.undo()
+    check(tw.compile(path, inputs={"x": (3, 4)}))
+
+
+def test_the_bound(path, monkeypatch):
+    size = packages(path)[0].stat().st_size
+    monkeypatch.setenv("TILEWRIGHT_PACKAGES_SIZE", str(int(2.5 * size)))
+    os.utime(packages(path)[0], (0, 0))
+    for factor in (2, 3):
+        onnx.save(make_model(factor * WEIGHT), path)
+        check(tw.compile(path), factor * WEIGHT)
+    assert len(packages(path)) == 2
+    assert all(p.stat().st_mtime > 0 for p in packages(path))
+    for limit, left in (("0", 2), ("4000", 0)):
+        monkeypatch.setenv("TILEWRIGHT_PACKAGES_SIZE", limit)
+        onnx.save(make_model(5 * WEIGHT), path)
+        check(tw.compile(path), 5 * WEIGHT)
+        assert len(packages(path)) == left
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_cache_that_cannot_be_written_is_no_error(path):
+    folder = path.parent / "cache" / "packages"
+    folder.chmod(0o500)
+    onnx.save(make_model(2 * WEIGHT), path)
+    check(tw.compile(path), 2 * WEIGHT)
+    folder.chmod(0o700)
+
+
+# ---- in another process ----
+
+
+def test_the_first_time_it_is_compiled_in_another_process(path):
+    onnx.save(make_model(2 * WEIGHT), path)
+    code = f"""
+import sys, tilewright
+tilewright.compile({str(path)!r})
+assert not {{"torch_mlir", "onnx", "llvmlite", "tilewright.driver.compiler"}} & set(sys.modules), sorted(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+    assert len(packages(path)) == 2
+
+
+def test_here_on_request(path, monkeypatch):
+    onnx.save(make_model(2 * WEIGHT), path)
+    monkeypatch.setattr(apart, "compile_apart", refuse)
+    monkeypatch.setenv("TILEWRIGHT_COMPILE", "inprocess")
+    check(tw.compile(path), 2 * WEIGHT)
+    assert len(packages(path)) == 2
+
+
+def test_errors_come_back(path):
+    model = make_model(2 * WEIGHT)
+    model.graph.node[0].op_type = "Nothing"
+    onnx.save(model, path)
+    with pytest.raises(UnsupportedError, match="Nothing") as e:
+        tw.compile(path)
+    assert e.value.stage == "import"
+    path.write_bytes(b"no model")
+    with pytest.raises(ModelError):
+        tw.compile(path)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("import os; os.abort()", "SIGABRT"),
+        ("import os; os._exit(3)", "code 3"),
+        (
+            "from tilewright.driver import compiler, out_of_process as o; compiler.compile_state = None; o.serve()",
+            "TypeError",
+        ),
+    ],
+    ids=["signal", "code", "exception"],
+)
+def test_faults_are_reported(path, monkeypatch, capfd, fault, message):
+    onnx.save(make_model(2 * WEIGHT), path)
+    monkeypatch.setattr(apart, "_CALL", fault)
+    with pytest.raises(CompileError, match=message) as e:
+        tw.compile(path)
+    assert "inprocess" in e.value.hint
+    assert len(packages(path)) == 1
+    assert ("Traceback" in capfd.readouterr().err) == (message == "TypeError")
+
+
+def test_where_no_process_can_be_started(path, monkeypatch):
+    onnx.save(make_model(2 * WEIGHT), path)
+    monkeypatch.setattr(sys, "executable", str(path.parent / "nothing"))
+    monkeypatch.setenv("TILEWRIGHT_JOBS", "1")
+    assert not apart.compile_apart(path, "", Options(), path.with_suffix(".tw"))
+    monkeypatch.setattr(sys, "executable", "")
+    assert not apart.compile_apart(path, "", Options(), path.with_suffix(".tw"))

@@ -1,0 +1,103 @@
+"""What differs between the dialects of C that loop nests are printed in: a table, one file a dialect.
+
+Texts with braces are formats. The printer fills in names, types and values; what a table has no entry for is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from .helpers import Helper
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A dialect of C. Mappings with element types (`support.dtypes.LOOP_TYPES`) as keys lack those that it has not.
+
+    >>> from tilewright.codegen.clike.c99 import C99
+    >>> C99.cast("int8_t", "x"), C99.choice.format(test="a < b", yes="a", no="b")
+    ('(int8_t)x', '(a < b ? a : b)')
+    """
+
+    #: as errors call it
+    name: str
+    #: what to do about what it lacks
+    hint: str = ""
+
+    # ---- types and literals
+    #: an element in memory
+    types: Mapping[str, str] = field(default_factory=dict)
+    #: its integer when bits are to wrap
+    unsigned: Mapping[str, str] = field(default_factory=dict)
+    #: the element types that parameters may have
+    parameters: tuple[str, ...] = ()
+    #: a truth value that is no element of a buffer: its type, false and true
+    truth: tuple[str, str, str] = ("int", "0", "1")
+    #: a literal, and one of bits without sign ("u" and the type)
+    literals: Mapping[str, str] = field(default_factory=dict)
+    #: the smallest number of a type, where it has no literal of its own
+    smallest: Mapping[str, str] = field(default_factory=dict)
+
+    # ---- expressions
+    casts: str = "({type}){value}"
+    choice: str = "({test} ? {yes} : {no})"
+    #: whether a choice evaluates only what it chooses
+    lazy: bool = True
+    #: a number whose bits are all those of a truth value; the lowest bit of an integer; one of two truths but not both
+    spread: str = "({type})(-{value})"
+    lowest: str = "(int)({value} & 1)"
+    differ: str = "({a} ^ {b})"
+    #: operations -> functions of floats, or formats of their arguments; `suffix` follows a name
+    math: Mapping[str, str] = field(default_factory=dict)
+    suffix: Mapping[str, str] = field(default_factory=dict)
+    #: functions that the printer writes in front of kernels
+    helpers: Mapping[str, Helper] = field(default_factory=dict)
+
+    # ---- statements
+    constant: str = "const {type} {name} = {value};"
+    variable: str = "{type} {name};"
+    #: how many of one type are declared in a line
+    together: int = 8
+    loop: str = "for ({type} {name} = {first}; {name} < {limit}; {step}) {{"
+    step: str = "++{name}"
+    #: what a parameter that nothing reads needs
+    unused: str = "(void){name};"
+    #: arrays by scope; those of scope ``local`` have `stack_bytes` at most, larger ones are `arena`, if there is one
+    arrays: Mapping[str, str] = field(default_factory=lambda: {"local": "{type} {name}[{size}];"})
+    stack_bytes: int = 256
+    arena: str = "{type} *const {name} = ({type} *)(void *)({place});"
+    #: a line in front of loops of a kind that stay loops
+    pragmas: Mapping[str, str] = field(default_factory=dict)
+    #: loops bound to an axis: the number of the unit, and of units among which iterations are shared out; "" where unit
+    #: i runs iteration i. Axes without an entry are loops.
+    axes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    # ---- functions
+    #: whether parameters are pointers, of which two may be the same
+    pointers: bool = True
+    #: with `params` one behind the other, separated by `between`; each has `const`, `restrict` or `access`
+    entry: str = "KERNEL void {name}({params})"
+    parameter: str = "{const}{type} *{restrict}{name}"
+    between: str = ", "
+    scratch: str = "unsigned char *scratch"
+    #: the first line of a kernel with scratch memory, where units of axes each have their own
+    own_scratch: str = ""
+    #: words -> lines in front of a text that has the word
+    heads: Mapping[str, str] = field(default_factory=dict)
+    reserved: frozenset[str] = frozenset()
+
+    def cast(self, kind: str, value: str) -> str:
+        return self.casts.format(type=kind, value=value)
+
+    def definitions(self, names: Iterable[str]) -> str:
+        """Helpers as text, in an order that defines before it uses."""
+        used = [n for n in self.helpers if n in set(names)]
+        return "\n".join(self.helpers[n].text for n in sorted(used, key=lambda n: bool(self.helpers[n].needs)))
+
+    def file(self, kernels: Iterable[str], helpers: Iterable[str]) -> str:
+        """A text that is complete: what it needs in front, helpers, kernels."""
+        body = "\n".join(t for t in (self.definitions(helpers), *kernels) if t)
+        heads = [line for word, line in self.heads.items() if re.search(rf"\b{word}\b", body)]
+        return "\n".join([*heads, body])

@@ -1,0 +1,335 @@
+"""Level 4 -> 5: a finished loop nest to a function in a dialect of C.
+
+    KERNEL void conv_relu(const float *in0, const float *weights1, float *out2, unsigned char *scratch)
+
+Loops keep the names and the order of the schedule; unrolled ones are written out, vectorized ones (a vector is one
+element here) are plain. Register buffers are local variables. A loop bound to an axis is one where the dialect has no
+such axis. Where it has, each unit runs its iterations, and what stands outside of those loops runs on every unit, or on
+the first one if it writes parameters, as the nest's interpreter has it.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from ...schedule.inplace import COPIES
+from ...schedule.nest import (
+    THREAD,
+    Alloc,
+    AsyncCopy,
+    Barrier,
+    For,
+    If,
+    Nest,
+    Seq,
+    Stmt,
+    Store,
+    exprs,
+    walk_stmts,
+    writes,
+)
+from ...support.dtypes import LOOP_TYPES
+from ...support.errors import CompileError
+from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, walk
+from .dialect import Dialect
+from .expressions import ExprWriter
+
+SCRATCH_ALIGN = 8
+
+
+@dataclass(frozen=True)
+class Function:
+    """A kernel: parameters (name, type of an element, whether it is written), body, and what it needs: bytes of scratch
+    memory (for each unit, where it runs on several), helpers, C's mathematical functions."""
+
+    name: str
+    params: tuple[tuple[str, str, bool], ...]
+    body: str
+    scratch: int
+    helpers: tuple[str, ...]
+    needs_math: bool
+
+    def text(self, dialect: Dialect, prefix: str = "", aliased: bool = False) -> str:
+        """The definition; with `aliased` the parameters may overlap."""
+        d, params = dialect, []
+        for i, (name, kind, written) in enumerate(self.params):
+            how = {"const": "" if written else "const ", "access": "read_write" if written else "read"}
+            how |= {"restrict": "" if aliased else "restrict "}
+            params.append(d.parameter.format(type=kind, name=name, number=i, **how))
+        lines = self.body.split("\n")
+        if self.scratch:
+            params.append(d.scratch)
+            lines[:0] = [f"    {d.own_scratch.format(bytes=self.scratch)}"] if d.own_scratch else []
+        head = d.entry.format(params=d.between.join(params) or "void", name=f"{prefix}{self.name}")
+        body = "\n".join(map(wrapped, lines))
+        return "\n".join(map(wrapped, head.split("\n"))) + f"\n{{\n{body}\n}}\n"
+
+
+def wrapped(line: str, width: int = 120) -> str:
+    """A line broken behind commas and operators, so that it fits where that is possible."""
+    indent = " " * (len(line) - len(line.lstrip()) + 8)
+    lines = []
+    while len(line) > width:
+        cut = max(
+            line.rfind(mark, len(indent) + 20, width) + len(mark) for mark in (", ", " + ", " * ", " = ", " && ", " : ")
+        )
+        if cut <= len(indent) + 20:
+            break
+        lines.append(line[:cut].rstrip())
+        line = indent + line[cut:]
+    return "\n".join([*lines, line])
+
+
+def emit(nest: Nest, dialect: Dialect, constants: frozenset[str] = frozenset()) -> Function:
+    """A finished nest as a function; UnsupportedError for a dtype, an operation or memory that the dialect has not."""
+    return Emitter(nest, dialect, constants).run()
+
+
+class Emitter(ExprWriter):
+    def __init__(self, nest: Nest, dialect: Dialect, constants: frozenset[str]) -> None:
+        super().__init__(nest.buffers(), nest.name, dialect)
+        self.nest = nest
+        self.spread = bool(dialect.axes)  # whether what is printed runs on every unit
+        self.scratch = self.scratch_peak = 0
+        self.braces = True
+        self.copied: str | None = None  # the input that the loop at hand copies
+        taken = set(dialect.reserved)
+        for i, p in enumerate(nest.params):
+            kind = "out" if p.name in nest.outputs else "weights" if p.name in constants else "in"
+            self.names[p.name] = f"{kind}{i}"
+            taken.add(f"{kind}{i}")
+        self.loop_names: dict[str, str] = {}
+        for s in walk_stmts(nest.body):
+            if isinstance(s, For):
+                self.loop_names[s.var] = self._unused(s.var, taken)
+            elif (
+                isinstance(s, Alloc) and s.buffer.name not in self.names
+            ):  # a copy of a statement may allocate it again
+                self.names[s.buffer.name] = self._unused(s.buffer.name, taken)
+                taken.add(self.names[s.buffer.name])
+        big = [s.buffer for s in walk_stmts(nest.body) if isinstance(s, Alloc) and not self._small(s.buffer)]
+        # memory that held numbers of one type may not hold those of another within one C function
+        self.reuse = len({b.dtype for b in big}) <= 1
+
+    def _unused(self, name: str, taken: set[str]) -> str:
+        name = re.sub(r"\W", "_", name)
+        while name in taken or re.fullmatch(r"v\d+", name):
+            name += "_"
+        return name
+
+    def _small(self, b: Buffer) -> bool:
+        return b.scope == "register" or self.nbytes(b) <= self.dialect.stack_bytes
+
+    def nbytes(self, b: Buffer) -> int:
+        return b.size * (4 if b.dtype == "index" else LOOP_TYPES[b.dtype].nbytes)
+
+    def run(self) -> Function:
+        params = []
+        for p in self.nest.params:
+            if p.size >= 1 << 31:
+                raise self.unsupported(f"an array of {p.size} elements")
+            if p.dtype not in self.dialect.parameters:
+                raise self.unsupported(f"an array of dtype {p.dtype}")
+            params.append((self.names[p.name], self.type(p.dtype), p.name in self.nest.outputs))
+        read = {x.buffer for s in walk_stmts(self.nest.body) for e in exprs(s) for x in walk(e) if isinstance(x, Load)}
+        for p in self.nest.params:
+            if p.name not in read and p.name not in self.nest.outputs:
+                self.line(self.dialect.unused.format(name=self.names[p.name]))
+        self.whole(self.nest.body)
+        helpers = tuple(sorted(self.helpers))
+        return Function(
+            self.nest.name, tuple(params), "\n".join(self.lines), self.scratch_peak, helpers, self.needs_math
+        )
+
+    # ---- statements ----
+
+    def stmt(self, s: Stmt) -> None:
+        if isinstance(s, Alloc):
+            self.alloc(s)
+            return
+        self.braces = True
+        if self.spread and not isinstance(s, Seq) and not any(self.shared_out(x) for x in walk_stmts(s)):
+            self.unshared(s)
+        elif isinstance(s, Seq):
+            for x in s.stmts:
+                self.stmt(x)
+        elif isinstance(s, For):
+            self.loop(s)
+        elif isinstance(s, Store):
+            self.store(s)
+        elif isinstance(s, If):
+            self.condition(s)
+        elif isinstance(s, AsyncCopy):
+            self.stmt(s.body)  # done when it is begun: a wait finds nothing to do
+        elif isinstance(s, Barrier):
+            raise self.unsupported(f"barrier({s.scope})")
+
+    def shared_out(self, s: Stmt) -> bool:
+        """Whether it is a loop whose iterations are shared out among units."""
+        return isinstance(s, For) and s.kind in self.dialect.axes
+
+    def unshared(self, s: Stmt) -> None:
+        """A statement beside loops that are shared out: the first unit alone writes parameters."""
+        self.spread = False
+        if writes(s) & {p.name for p in self.nest.params}:
+            first = " && ".join(sorted({f"{unit} == 0" for unit, _ in self.dialect.axes.values()}))
+            with self.block(f"if ({first}) {{"):
+                self.stmt(s)
+        else:
+            self.stmt(s)
+        self.spread = True
+
+    def loop(self, s: For) -> None:
+        source = s.note(COPIES) if self.dialect.pointers else None
+        if source is not None and self.copied is None:  # where both are one memory there is nothing to copy
+            self.copied = source
+            (output,) = writes(s)
+            with self.block(f"if ({self.names[source]} != {self.names[output]}) {{"):
+                self.loop(s)
+            self.copied = None
+            return
+        extent = self.bound(s.extent)
+        trip = extent.value if isinstance(extent, Const) else None
+        lanes = s.kind == "vector" and (trip == 1 or self.uses_registers(s.body))
+        if s.kind == "unroll" or lanes:
+            if trip is None:
+                raise CompileError(
+                    f"unrolled loop {s.var} has no constant extent", stage="emit", operator=self.operator
+                )
+            self.unrolled(s, trip)
+            return
+        name, d = self.loop_names[s.var], self.dialect
+        first, step = "0", d.step.format(name=name)
+        outside, self.spread = self.spread, self.spread and not self.shared_out(s)
+        if s.bound and s.kind != THREAD and not self.shared_out(s):
+            raise self.unsupported(f"a loop on axis {s.kind}")
+        if self.shared_out(s):
+            unit, count = d.axes[s.kind]
+            first, step = self.cast("index", unit), f"{name} += {self.cast('index', count)}"
+        limit = self.statement_expr(s.extent)
+        self.loops[s.var] = name
+        if s.kind in d.pragmas:
+            self.line(d.pragmas[s.kind])
+        with self.block(d.loop.format(type=self.type("index"), name=name, first=first, limit=limit, step=step)):
+            terms = self.name_terms(s)
+            self.whole(s.body)
+        self.spread = outside
+        del self.loops[s.var]
+        for t in terms:
+            del self.terms[t]
+
+    def name_terms(self, s: For) -> list[Expr]:
+        """Quotients and remainders of a loop variable (of fused loops) get a name at the head of its loop."""
+        found: list[Expr] = []
+        for x in walk_stmts(s.body):
+            for e in exprs(x):
+                for t in walk(e):
+                    plain = (
+                        isinstance(t, Op)
+                        and t.op in ("floordivsi", "remsi")
+                        and t.dtype == "index"
+                        and isinstance(t.args[1], Const)
+                    )
+                    if plain and t.args[0] == Var(s.var) and t not in found:  # type: ignore[attr-defined]
+                        found.append(t)
+        for t in found:
+            b = t.args[1]  # type: ignore[attr-defined]
+            text, _ = self.bare(t)
+            self.terms[t] = f"{self.loops[s.var]}_{'div' if t.op == 'floordivsi' else 'mod'}{b.value}"  # type: ignore[attr-defined]
+            self.define(self.type("index"), self.terms[t], text)
+        return found
+
+    def whole(self, s: Stmt) -> None:
+        """A statement that is all of a block: what it allocates needs no block of its own."""
+        self.braces = False
+        self.stmt(s)
+        self.braces = True
+
+    def unrolled(self, s: For, trip: int) -> None:
+        for i in range(trip):
+            self.values[s.var] = Const(i, "index")
+            self.stmt(s.body)
+        self.values.pop(s.var, None)
+
+    def uses_registers(self, s: Stmt) -> bool:
+        names = {x.buffer for t in walk_stmts(s) for e in exprs(t) for x in walk(e) if isinstance(x, Load)}
+        names |= {t.buffer for x in walk_stmts(s) if isinstance(x, Store) for t in x.targets}
+        return any(self.buffers[n].scope == "register" for n in names)
+
+    def condition(self, s: If) -> None:
+        cond = self.statement_expr(s.cond)
+        with self.block(f"if ({cond}) {{", ""):
+            self.stmt(s.then)
+        if s.otherwise is not None and s.otherwise != Seq(()):
+            with self.block("} else {"):
+                self.stmt(s.otherwise)
+        else:
+            self.line("}")
+
+    def alloc(self, s: Alloc) -> None:
+        b = s.buffer
+        name, kind = self.names[b.name], self.type(b.dtype)
+        own = self.block("{") if self.braces else nullcontext()
+        offset = self.scratch
+        with own:
+            if b.scope == "register":
+                self.registers(s, kind)
+            elif self._small(b) or b.scope != "local":
+                if b.scope not in self.dialect.arrays:
+                    raise self.unsupported(f"an array in memory {b.scope!r}")
+                self.line(self.dialect.arrays[b.scope].format(type=kind, name=name, size=max(b.size, 1)))
+                self.stmt(s.body)
+            else:
+                if not self.dialect.arena:
+                    raise self.unsupported(f"a local array of {self.nbytes(b)} bytes")
+                self.scratch += -(-self.nbytes(b) // SCRATCH_ALIGN) * SCRATCH_ALIGN
+                self.scratch_peak = max(self.scratch_peak, self.scratch)
+                place = f"scratch + {offset}" if offset else "scratch"
+                self.line(self.dialect.arena.format(type=kind, name=name, place=place))
+                self.stmt(s.body)
+        if self.reuse:
+            self.scratch = offset
+
+    def registers(self, s: Alloc, kind: str) -> None:
+        """Local variables, declared once it is known which elements are used."""
+        self.slots[s.buffer.name] = {}
+        at = len(self.lines)
+        self.stmt(s.body)
+        used = [name for _, name in sorted(self.slots.pop(s.buffer.name).items())]
+        many = self.dialect.together
+        rows = [used[i : i + many] for i in range(0, len(used), many)]
+        text = self.dialect.variable
+        self.lines[at:at] = ["    " * self.depth + text.format(type=kind, name=", ".join(row)) for row in rows]
+
+    def store(self, s: Store) -> None:
+        self.uses = {}
+        self.memo.append({})
+        values: list[Expr] = [self.bound(t.value) for t in s.targets]
+        for v in values:
+            self.count_uses(v)
+        texts = []
+        for t, v in zip(s.targets, values, strict=True):
+            text = self.bare(v)[0] if len(s.targets) == 1 else self.expr(v)
+            if len(s.targets) > 1:
+                name = self.fresh()
+                self.define(self.local_type(v.dtype), name, text)  # type: ignore[attr-defined]
+                text = name
+            texts.append((self.element(t.buffer, t.indices), text, v))
+        for where, text, v in texts:
+            self.line(self.assignment(where, text, v))
+        self.memo.pop()
+        self.uses = {}
+
+    def assignment(self, where: str, text: str, value: Expr) -> str:
+        if value.dtype == "i1":  # type: ignore[attr-defined]
+            return f"{where} = {self.cast('i1', f'({text})')};"
+        if (
+            isinstance(value, Op)
+            and value.op == "addf"
+            and isinstance(value.args[0], Load)
+            and text.startswith(f"{where} + ")
+        ):
+            return f"{where} += {text.removeprefix(f'{where} + ')};"
+        return f"{where} = {text};"

@@ -1,0 +1,271 @@
+"""Level 5 to level 6: a kernel in MLIR (scf, vector, memref, arith, math ...) to LLVM IR to an object file.
+
+A kernel is ``func.func @sym(%a: memref<NxT>, ..., %scratch: memref<Sxi8>, %tid: index, %nt: index)`` with static
+one-dimensional memrefs, and becomes the C function ``void sym(T *a, ..., void *scratch, int64_t tid, int64_t nt)``.
+
+MLIR and LLVM can abort the process on bad input; `pool` calls these functions in worker processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+
+from ...support.errors import CompileError
+from ...support.forks import wait_for
+from .llvm_text import to_llvm22
+from .machine import LlvmMachine
+
+#: bytes to which the calling conventions align a stack
+STACK = 16
+STAGE = "assemble"
+
+#: MLIR's own lowerings. `convert-math-to-llvm` comes before libm so that fma, sqrt, floor ... become instructions;
+#: calls of libm take vectors apart (f64), so vectors come after it.
+PIPELINE = (
+    *("canonicalize", "cse", "convert-vector-to-scf", "lower-affine", "convert-scf-to-cf", "memref-expand"),
+    *("expand-strided-metadata", "lower-affine", "convert-math-to-llvm{approximate-log1p=0}", "convert-math-to-libm"),
+    *("convert-vector-to-llvm", "arith-expand", "convert-arith-to-llvm", "finalize-memref-to-llvm"),
+    *("convert-index-to-llvm", "convert-func-to-llvm{use-bare-ptr-memref-call-conv=1}", "convert-cf-to-llvm"),
+    *("convert-ub-to-llvm", "reconcile-unrealized-casts"),
+)
+#: those that are told how many bits an index has
+_WITH_INDICES = (
+    *("convert-arith-to-llvm", "finalize-memref-to-llvm", "convert-index-to-llvm", "convert-func-to-llvm"),
+    "convert-cf-to-llvm",
+)
+
+_initialized: set[str] = set()
+_lock = threading.Lock()
+wait_for(_lock)
+
+
+# ---- MLIR to LLVM IR ----
+
+
+def pipeline(index_bits: int) -> str:
+    """The passes for a machine whose indices have that many bits."""
+    if index_bits == 64:
+        return ",".join(PIPELINE)
+    passes = []
+    for text in PIPELINE:
+        name, _, options = text.rstrip("}").partition("{")
+        passes.append(f"{name}{{{options} index-bitwidth={index_bits}}}" if name in _WITH_INDICES else text)
+    return ",".join(passes)
+
+
+def mlir_to_llvm(module_text: str, symbol: str, index_bits: int = 64, vector_bytes: int = 0) -> str:
+    """LLVM IR text (LLVM 24 spelling) of a level-5 module whose kernel is `symbol`.
+
+    Only `symbol` stays visible outside the object. Vectors of more than 16 bytes, `vector_bytes` at most, lie aligned
+    on its stack. CompileError if the text does not parse, a pass fails, an operation
+    has no lowering, or the module has no function `symbol`.
+    """
+    from torch_mlir import ir, passmanager
+    from torch_mlir.dialects import llvm as llvm_dialect
+
+    vectors = index_bits == 32 and "vector<" in module_text
+    if vectors and re.search(r"\b[if]64\b", module_text):
+        raise CompileError(
+            f"kernel @{symbol} has vectors and 64-bit numbers, which 32-bit machines cannot combine", stage=STAGE
+        )
+    context = ir.Context()
+    context.enable_multithreading(False)
+    with context, ir.Location.unknown():
+        try:
+            module = ir.Module.parse(module_text)
+            passmanager.PassManager.parse(f"builtin.module({pipeline(64 if vectors else index_bits)})").run(
+                module.operation
+            )
+        except ir.MLIRError as e:
+            words = "; ".join(f"{d.location}: {d.message}" for d in e.error_diagnostics) or str(e)
+            raise CompileError(f"kernel @{symbol} does not lower: {words}", stage=STAGE) from None
+        _check_lowered(module, symbol)
+        _keep_loop_annotations(module)
+        _set_attributes(module, symbol, vector_bytes)
+        with _diagnostics(context) as messages:
+            text = llvm_dialect.translate_module_to_llvmir(module.operation)
+        if not text:
+            raise CompileError(f"kernel @{symbol} does not translate: {'; '.join(messages)}", stage=STAGE)
+        return narrow(text) if vectors else text
+
+
+def narrow(text: str) -> str:
+    """LLVM IR whose 64-bit integers are all indices, with 32-bit ones: MLIR's lowering of vectors knows indices of 64
+    bits only.
+
+    >>> narrow("  %2 = sext i32 %1 to i64")
+    '  %2 = bitcast i32 %1 to i32'
+    """
+    text = re.sub(r"\bi64\b", "i32", text)
+    return re.sub(
+        r"= (?:sext|zext|zext nneg|trunc|trunc nuw|trunc nsw) i32 (\S+) to i32\b", r"= bitcast i32 \1 to i32", text
+    )
+
+
+def _check_lowered(module, symbol: str) -> None:
+    """The translation crashes on operations outside the llvm dialect: refuse them by name."""
+    from torch_mlir import ir
+
+    left: list[str] = []
+
+    def visit(op) -> ir.WalkResult:
+        if not op.name.startswith("llvm.") and op != module.operation:
+            left.append(f"{op.name} at {op.location}")
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    if left:
+        more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
+        raise CompileError(
+            f"kernel @{symbol} has an operation that does not lower to LLVM: {left[0]}{more}",
+            stage=STAGE,
+            hint="the emitter must use operations that the pipeline in codegen/llvm/assemble.py lowers",
+        )
+
+
+def _keep_loop_annotations(module) -> None:
+    """The lowering leaves what LLVM is told about a loop under a name that the translation does not read."""
+    from torch_mlir import ir
+
+    def visit(op) -> ir.WalkResult:
+        if op.name == "llvm.br" and "llvm.loop_annotation" in op.attributes:
+            op.attributes["loop_annotation"] = op.attributes["llvm.loop_annotation"]
+            del op.attributes["llvm.loop_annotation"]
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+
+
+def _set_attributes(module, symbol: str, vector_bytes: int) -> None:
+    """Hide helpers (two kernels may have helpers of one name), and say that nothing here unwinds.
+
+    Threads' stacks begin anywhere that is a multiple of 16. LLVM aligns registers that it keeps there no better of its
+    own accord, and kernels that keep vectors there took up to 1.4 times as long on some threads (measured)."""
+    from torch_mlir import ir
+
+    internal = ir.Attribute.parse("#llvm.linkage<internal>")
+    aligned = f', ["alignstack", "{vector_bytes}"]' if vector_bytes > STACK else ""
+    attributes = ir.Attribute.parse(f'["nounwind"{aligned}]')
+    found = False
+    for view in module.body.operations:
+        op = view.operation
+        if op.name != "llvm.func" or not len(op.regions[0].blocks):
+            continue
+        op.attributes["passthrough"] = attributes
+        if ir.StringAttr(op.attributes["sym_name"]).value == symbol:
+            found = True
+        else:
+            op.attributes["linkage"] = internal
+    if not found:
+        raise CompileError(f"the module has no function @{symbol}", stage=STAGE)
+
+
+@contextmanager
+def _diagnostics(context) -> Iterator[list[str]]:
+    """Collect MLIR's messages, which would go to stderr otherwise."""
+    messages: list[str] = []
+
+    def take(diagnostic) -> bool:
+        messages.append(f"{diagnostic.location}: {diagnostic.message}")
+        return True
+
+    handler = context.attach_diagnostic_handler(take)
+    try:
+        yield messages
+    finally:
+        handler.detach()
+
+
+# ---- LLVM IR to objects ----
+
+
+def initialize_llvm(triple: str) -> None:
+    """Make llvmlite ready for this machine's processor, and for all others if the triple is that of another one."""
+    with _lock:
+        from llvmlite import binding as llvm
+
+        if "native" not in _initialized:
+            wait_for(llvm.ffi.lib._lock._lock)  # every call of llvmlite takes it, and changes LLVM's own state
+            llvm.initialize_native_target()
+            llvm.initialize_native_asmprinter()
+            _initialized.add("native")
+        native = llvm.get_default_triple().split("-")[0]
+        if triple.split("-")[0] != native and "all" not in _initialized:
+            llvm.initialize_all_targets()
+            llvm.initialize_all_asmprinters()
+            _initialized.add("all")
+
+
+def target_machine(machine: LlvmMachine):
+    """LLVM's own object for a machine."""
+    from llvmlite import binding as llvm
+
+    initialize_llvm(machine.triple)
+    try:
+        target = llvm.Target.from_triple(machine.triple)
+    except RuntimeError as e:
+        raise CompileError(f"LLVM does not know the triple {machine.triple!r}: {e}", stage=STAGE) from None
+    return target.create_target_machine(
+        cpu=machine.cpu,
+        features=machine.llvm_features(),
+        opt=2,
+        reloc=machine.reloc,
+        codemodel="small",
+        abiname=machine.abi,
+    )
+
+
+def assemble(llvm_ir_text: str, machine: LlvmMachine) -> bytes:
+    """The object file of a module of LLVM IR; CompileError if the text is not valid."""
+    maker = target_machine(machine)
+    return maker.emit_object(_optimized(llvm_ir_text, machine, maker))
+
+
+def assembly(llvm_ir_text: str, machine: LlvmMachine) -> str:
+    """The same as assembler text, to look at. The text is parsed anew: a module must not be emitted in two forms."""
+    maker = target_machine(machine)
+    return maker.emit_assembly(_optimized(llvm_ir_text, machine, maker))
+
+
+def optimized_llvm(llvm_ir_text: str, machine: LlvmMachine) -> str:
+    """The LLVM IR after optimization, to look at."""
+    return str(_optimized(llvm_ir_text, machine, target_machine(machine)))
+
+
+def _optimized(text: str, machine: LlvmMachine, maker):
+    from llvmlite import binding as llvm
+
+    try:
+        module = llvm.parse_assembly(to_llvm22(machine.define(text)), context=llvm.create_context())
+        module.triple = machine.triple
+        module.data_layout = str(maker.target_data)
+        module.verify()
+    except RuntimeError as e:
+        raise CompileError(f"LLVM does not accept the kernel: {str(e).strip()}", stage=STAGE) from None
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    # Hot loops are vectorized and unrolled explicitly, above: LLVM's own attempts cost time and grow the code.
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_interleaving = False
+    options.loop_unrolling = False
+    builder = llvm.create_pass_builder(maker, options)
+    builder.getModulePassManager().run(module, builder)
+    return module
+
+
+@lru_cache(maxsize=8)
+def toolchain(sources: tuple[Path, ...] = ()) -> str:
+    """The versions of all that turns MLIR text into an object, for cache keys; our part is known by its source, with
+    that of a machine (`LlvmMachine.sources`)."""
+    ours = hashlib.sha256()
+    for path in (Path(__file__), Path(__file__).with_name("llvm_text.py"), *sources):
+        ours.update(path.read_bytes())
+    versions = (f"{name} {metadata.version(name)}" for name in ("torch-mlir", "llvmlite"))
+    return f"{', '.join(versions)}, {ours.hexdigest()[:16]}"

@@ -1,0 +1,224 @@
+"""The text of a kernel as it grows: lines, names of values, scopes, constants, and what stands for loop variables, for
+elements in registers and for lanes at this place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
+
+from ...tensor.expr import CASTS, Buffer, Op
+from .values import Value, Vector, constant_text, element, type_text
+
+
+class Builder:
+    """MLIR text, one line an operation. `env` has what a loop variable is: an SSA name, or its number in unrolled code;
+    `vector` is the loop whose iterations are lanes, if any; `registers` are the elements of register buffers by their
+    keys (see `registers`); `memory` the names of other buffers; `declared` what the module needs beside the kernel."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.constants: dict[str, str] = {}
+        self.declared: dict[str, str] = {}
+        self.memory: dict[str, str] = {}
+        self.env: dict[str, str | int] = {}
+        self.depth: dict[str, int] = {}
+        self.registers: dict[tuple[str, int], Value] = {}
+        self.vector: Vector | None = None
+        self._made: list[dict[str, str]] = [{}]
+        self._loaded: list[dict[str, tuple[str, str]]] = [{}]
+        self._count = 0
+
+    # ---- lines and names ----
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " * (len(self._made) - 1) + text)
+
+    def fresh(self) -> str:
+        self._count += 1
+        return f"%v{self._count}"
+
+    def op(self, text: str) -> str:
+        """Emit a pure operation once per scope and return its result name."""
+        for scope in reversed(self._made):
+            if text in scope:
+                return scope[text]
+        name = self.fresh()
+        self.line(f"{name} = {text}")
+        self._made[-1][text] = name
+        return name
+
+    def op_value(self, text: str, like: Value) -> Value:
+        return Value(self.op(text), like.dtype, like.width)
+
+    def at_first(self, text: str) -> str:
+        """An operation at the beginning of the kernel, as constants are."""
+        if text not in self.constants:
+            self.constants[text] = f"{self.fresh()} = {text}"
+        return self.constants[text].split(" = ", 1)[0]
+
+    def const(self, value, dtype: str, width: int = 0) -> str:
+        return self.at_first(f"arith.constant {constant_text(value, dtype, width)}")
+
+    # ---- scopes ----
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """A region: values made inside are not visible outside, and neither are register contents unless yielded."""
+        self._made.append({})
+        self._loaded.append({})
+        saved = dict(self.registers)
+        yield
+        self.registers = saved
+        self._made.pop()
+        self._loaded.pop()
+
+    @contextmanager
+    def bind(self, var: str, value: str | int) -> Iterator[None]:
+        old = self.env.get(var)
+        self.env[var], self.depth[var] = value, len(self._made)
+        yield
+        if old is None:
+            del self.env[var]
+        else:
+            self.env[var] = old
+
+    @contextmanager
+    def lanes(self, vector: Vector | None) -> Iterator[None]:
+        """Inside: the iterations of a loop are lanes, or there are none."""
+        saved, self.vector = self.vector, vector
+        yield
+        self.vector = saved
+
+    def region(self, emit: Callable[[], Value]) -> tuple[list[str], Value]:
+        """What `emit` emits, in lines of its own."""
+        outer, self.lines = self.lines, []
+        with self.scope():
+            v = emit()
+        lines, self.lines = self.lines, outer
+        return lines, v
+
+    def branch(self, cond: str, there: tuple[list[str], Value], elsewhere: tuple[list[str], Value]) -> Value:
+        """One of two values, each with the lines that make it."""
+        name, like = self.fresh(), there[1]
+        self.line(f"{name} = scf.if {cond} -> ({like.type}) {{")
+        self.lines += [*there[0], f"scf.yield {there[1].ssa} : {like.type}"]
+        self.line("} else {")
+        self.lines += [*elsewhere[0], f"scf.yield {elsewhere[1].ssa} : {like.type}"]
+        self.line("}")
+        return Value(name, like.dtype, like.width)
+
+    # ---- memory ----
+
+    def memref(self, b: Buffer) -> str:
+        return f"memref<{max(b.size, 1)}x{element(b.dtype)}>"
+
+    def start(self, b: Buffer) -> str:
+        """The address at which a buffer begins, as a number."""
+        return self.op(f"memref.extract_aligned_pointer_as_index {self.memory[b.name]} : {self.memref(b)} -> index")
+
+    def remember(self, buffer: Buffer, text: str, shape: Value) -> Value:
+        """What is loaded from a buffer, once until it is written."""
+        for scope in reversed(self._loaded):
+            if text in scope:
+                return Value(scope[text][1], shape.dtype, shape.width)
+        name = self.fresh()
+        self.line(f"{name} = {text}")
+        self._loaded[-1][text] = (buffer.name, name)
+        return Value(name, shape.dtype, shape.width)
+
+    def forget(self, buffers: Set[str]) -> None:
+        """Drop remembered loads of buffers that have been written."""
+        for scope in self._loaded:
+            for key in [k for k, (b, _) in scope.items() if b in buffers]:
+                del scope[key]
+
+    def read(self, b: Buffer, at: str, shape: Value, mask: str | None = None) -> Value:
+        """The element at a flat index, or as many neighbours from there on as `shape` has lanes; those that are masked
+        off are not read, and zero."""
+        where, kind = f"{self.memory[b.name]}[{at}]", self.memref(b)
+        if not shape.width:
+            return self.remember(b, f"memref.load {where} : {kind}", shape)
+        if mask is None:
+            return self.remember(b, f"vector.load {where} : {kind}, {shape.type}", shape)
+        zero = self.const(0, shape.dtype, shape.width)
+        types = f"{kind}, vector<{shape.width}xi1>, {shape.type} into {shape.type}"
+        return self.remember(b, f"vector.maskedload {where}, {mask}, {zero} : {types}", shape)
+
+    def write(self, b: Buffer, at: str, value: Value, mask: str | None = None, attributes: str = "") -> None:
+        """Store a scalar, or a vector but for lanes that are masked off."""
+        where, kind = f"{self.memory[b.name]}[{at}]", self.memref(b)
+        if not value.width:
+            self.line(f"memref.store {value.ssa}, {where} : {kind}")
+        elif mask is None:
+            self.line(f"vector.store {value.ssa}, {where}{attributes} : {kind}, {value.type}")
+        else:
+            types = f"{kind}, vector<{value.width}xi1>, {value.type}"
+            self.line(f"vector.maskedstore {where}, {mask}, {value.ssa} : {types}")
+
+    def write_first(self, b: Buffer, at: str, value: Value, count: int) -> None:
+        """Store the first `count` lanes of a vector."""
+        if count == 1:  # LLVM 22 makes a masked store of one truncated byte write four: never give it one
+            self.write(b, at, self.lane(value, 0))
+        else:
+            self.write(b, at, value, None if count == value.width else self.first_lanes(count, value.width))
+
+    def from_storage(self, v: Value, dtype: str) -> Value:
+        """A number that was read: booleans take a byte."""
+        return self.compare(Op("cmpi.ne", (), "i1"), [v, Value(self.const(0, "i8"), "i8")]) if dtype == "i1" else v
+
+    def to_storage(self, v: Value) -> Value:
+        return self.elementwise("arith.extui", [v], "i8") if v.dtype == "i1" else v
+
+    # ---- vectors ----
+
+    def all_true(self, width: int) -> str:
+        return self.const(True, "i1", width)
+
+    def first_lanes(self, count: int, width: int) -> str:
+        """The mask of so many lanes."""
+        return self.op(f"vector.constant_mask [{count}] : vector<{width}xi1>")
+
+    def select(self, mask: str, x: Value, other: str) -> Value:
+        """Lanes of `x` where the mask has them."""
+        return self.op_value(f"arith.select {mask}, {x.ssa}, {other} : vector<{x.width}xi1>, {x.type}", x)
+
+    def lane(self, v: Value, i: int) -> Value:
+        return Value(self.op(f"vector.extract {v.ssa}[{i}] : {v.dtype} from {v.type}"), v.dtype)
+
+    def shuffle(self, a: Value, b: Value, places: Sequence[int]) -> Value:
+        text = f"vector.shuffle {a.ssa}, {b.ssa} [{', '.join(map(str, places))}] : {a.type}, {b.type}"
+        return Value(self.op(text), a.dtype, len(places))
+
+    def as_vector(self, v: Value, width: int | None = None) -> Value:
+        if v.width:
+            return v
+        shape = Value("", v.dtype, width or (self.vector.width if self.vector else 0))
+        return self.op_value(f"vector.broadcast {v.ssa} : {v.dtype} to {shape.type}", shape)
+
+    def even(self, args: list[Value]) -> tuple[list[Value], int]:
+        """Broadcast scalars where there is a vector among the operands."""
+        width = max((a.width for a in args), default=0)
+        return ([self.as_vector(a, width) for a in args] if width else args), width
+
+    def elementwise(self, name: str, args: list[Value], dtype: str, flags: str = "") -> Value:
+        args, width = self.even(args)
+        t = type_text(dtype, width)
+        names = ", ".join(a.ssa for a in args)
+        if name == "arith.select":
+            return Value(self.op(f"{name} {names} : {args[0].type}, {t}"), dtype, width)
+        if name[6:] in CASTS:
+            return Value(self.op(f"{name} {names} : {args[0].type} to {t}"), dtype, width)
+        if name == "math.fpowi":
+            return Value(self.op(f"{name} {names} : {args[0].type}, {args[1].type}"), dtype, width)
+        return Value(self.op(f"{name} {names}{flags} : {t}"), dtype, width)
+
+    def compare(self, e: Op, args: list[Value]) -> Value:
+        args, width = self.even(args)
+        kind, predicate = e.op.split(".")
+        return Value(self.op(f"arith.{kind} {predicate}, {args[0].ssa}, {args[1].ssa} : {args[0].type}"), "i1", width)
+
+    def call(self, name: str, args: list[Value], result: Value) -> Value:
+        """A call of a function that the target defines when the kernel is compiled."""
+        types = f"({', '.join(a.type for a in args)}) -> {result.type}"
+        self.declared[name] = f"func.func private @{name}{types}"
+        return self.op_value(f"func.call @{name}({', '.join(a.ssa for a in args)}) : {types}", result)

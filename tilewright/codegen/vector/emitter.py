@@ -1,0 +1,297 @@
+"""Level 4 -> 5: a finished loop nest to MLIR text (func, scf, memref, arith, math and one-dimensional vectors).
+
+The kernel is ``func.func @name(%p0: memref<Nxf32>, ..., %scratch: memref<Sxi8>, %tid: index, %nt: index)``; buffers
+are flat. Register buffers never touch memory: their elements are SSA values, carried through loops as iteration
+arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ...schedule.concurrent import only_threads
+from ...schedule.inplace import inplace_pairs
+from ...schedule.nest import Alloc, AsyncCopy, For, If, Nest, Seq, Stmt, Store, Target, in_parts, writes
+from ...schedule.region import all_ranges
+from ...support.errors import CompileError
+from ...tensor.expr import Buffer
+from ..kernel_info import has_parallel
+from .access import Access
+from .accumulate import Updates
+from .builder import Builder
+from .dot_product import ByteProducts
+from .expressions import Expressions
+from .indices import Indices
+from .interleaved import InterleavedVectors
+from .pair_products import PairProducts
+from .part import Core, Part, VectorMachine
+from .registers import Key, Registers
+from .row_sums import RowSums
+from .software_pipeline import SoftwarePipeline
+from .strided import Strided
+from .values import BYTES, Value, Vector, lanes_of
+from .vector_sums import VectorSums
+
+SCRATCH_ALIGN_BYTES = 64
+#: stands for the type of %scratch until its size is known
+SCRATCH = "<scratch>"
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """The MLIR module of a kernel, the bytes of scratch one thread needs, and what loops asked for by notes and did not
+    get, as sentences."""
+
+    text: str
+    scratch: int
+    refused: tuple[str, ...] = ()
+
+
+def emit(nest: Nest, machine: VectorMachine, plugged: Sequence[Callable[[Core], Part]] = ()) -> Emitted:
+    """MLIR of a finished nest. `plugged` makes the parts for instructions that only this target has."""
+    return Emitter(nest, machine, plugged).run()
+
+
+class Emitter:
+    """The core (see `part.Core`): walks the statements and emits those that no part takes."""
+
+    def __init__(self, nest: Nest, machine: VectorMachine, plugged: Sequence[Callable[[Core], Part]]) -> None:
+        self.nest, self.machine, self.text = nest, machine, Builder()
+        self.at = Indices(self.text, nest.buffers(), all_ranges(nest.body))
+        self.strided = Strided(self.at)
+        self.registers = Registers(self.strided)
+        self.refused: dict[str, None] = {}
+        self._scratch = self._scratch_peak = 0
+        self.access = Access(self)
+        # who is asked for a statement or a value, in this order
+        self.parts: tuple[Part, ...] = (
+            *(*(make(self) for make in plugged), PairProducts(self), ByteProducts(self)),  # instruction selection
+            *(VectorSums(self), RowSums(self), Updates(self)),  # reductions
+            *(SoftwarePipeline(self), InterleavedVectors(self)),  # instruction order
+            *self.access.members,
+        )
+        self._takers: dict[type[Stmt], list[Part]] = {}
+        for part in self.parts:
+            for kind in part.takes:
+                self._takers.setdefault(kind, []).append(part)
+        self._updaters = [p for p in self.parts if type(p).value is not Part.value]
+        operations = {name: handler for p in self.parts[::-1] for name, handler in p.operations.items()}
+        self.expr = Expressions(self.at, self.access.load, operations, machine.table_lanes).expr
+        self.at.expr, self.at.load = self.expr, self.access.load
+
+    def run(self) -> Emitted:
+        text, nest = self.text, self.nest
+        only_threads(nest, "a processor")
+        text.memory.update((p.name, f"%p{i}") for i, p in enumerate(nest.params))
+        for part in self.parts:
+            part.begin()
+        self.top(nest.body)
+        for part in self.parts:
+            part.end()
+        size = max(self._scratch_peak, 1)
+        params = [f"%p{i}: {text.memref(p)}{self.alone(p)}" for i, p in enumerate(nest.params)]
+        params += [f"%scratch: memref<{size}xi8> {{llvm.noalias}}", "%tid: index", "%nt: index"]
+        body = "\n".join("    " + x for x in [*text.constants.values(), *text.lines])
+        body = body.replace(SCRATCH, f"memref<{size}xi8>")
+        called = "".join(f"  {d}\n" for d in text.declared.values())
+        module = f"module {{\n{called}  func.func @{nest.name}({', '.join(params)}) {{\n{body}\n    return\n  }}\n}}\n"
+        return Emitted(module, self._scratch_peak, tuple(self.refused))
+
+    def alone(self, p: Buffer) -> str:
+        """Tell LLVM that a result shares its memory with no operand; then what is written there changes none of them,
+        and what does not change in a loop is computed before it."""
+        shared = {o for o, _ in inplace_pairs(self.nest)}
+        return " {llvm.noalias}" if p.name in self.nest.outputs and p.name not in shared else ""
+
+    def error(self, why: str) -> CompileError:
+        return CompileError(why, stage="emit", operator=self.nest.name)
+
+    def refuse(self, s: For, note: str, why: str) -> None:
+        self.refused[f"loop {s.var} asks for {note}, which it does not get: {why}"] = None
+
+    # ---- work sharing ----
+
+    def top(self, s: Stmt) -> None:
+        """Statements outside parallel loops: shared results are written by thread 0 alone, private buffers by every
+        thread.
+        """
+        params = {p.name for p in self.nest.params}
+        if isinstance(s, Seq):
+            for x in s.stmts:
+                self.top(x)
+        elif isinstance(s, Alloc) and (has_parallel(s.body) or in_parts(s, params)):
+            self.alloc(s, self.top)
+        elif isinstance(s, For) and s.bound:
+            self.parallel(s)
+        elif has_parallel(s):  # its iterations would need a barrier each
+            raise self.error("a parallel loop is not outermost")
+        elif writes(s) & params:
+            first = self.text.op(f"arith.cmpi eq, %tid, {self.text.const(0, 'index')} : index")
+            self.text.line(f"scf.if {first} {{")
+            with self.text.scope():
+                self.stmt(s)
+            self.text.line("}")
+        else:
+            self.stmt(s)
+
+    def parallel(self, s: For) -> None:
+        """Thread t of n runs iterations trip*t/n up to trip*(t+1)/n."""
+        op, trip, one = self.text.op, self.text.const(s.trip, "index"), self.text.const(1, "index")
+        low = op(f"arith.divui {op(f'arith.muli %tid, {trip} : index')}, %nt : index")
+        after = op(f"arith.addi %tid, {one} : index")
+        high = op(f"arith.divui {op(f'arith.muli {after}, {trip} : index')}, %nt : index")
+        self.counted(s, low, high)
+
+    # ---- statements ----
+
+    def stmt(self, s: Stmt) -> None:
+        if not any(part.emit(s) for part in self._takers.get(type(s), ())):
+            self._literally(s)
+
+    def _literally(self, s: Stmt) -> None:
+        if isinstance(s, Seq):
+            for x in s.stmts:
+                self.stmt(x)
+        elif isinstance(s, For):
+            self._loop(s)
+        elif isinstance(s, Store):
+            values = [self.value(t) for t in s.targets]
+            for t, v in zip(s.targets, values, strict=True):
+                self.write(t, v)
+        elif isinstance(s, If):
+            self.condition(s)
+        elif isinstance(s, Alloc):
+            self.alloc(s, self.stmt)
+        elif isinstance(s, AsyncCopy):
+            self.stmt(s.body)  # done when it is begun: a wait finds nothing to do
+
+    def _loop(self, s: For) -> None:
+        if s.prefetch and s.kind in ("unroll", "vector"):
+            self.refuse(s, "prefetch", "its iterations are not counted")
+        if s.kind == "unroll":
+            if s.trip is None:
+                raise self.error(f"unrolled loop {s.var} has no constant extent")
+            self.unrolled(s)
+        elif s.kind == "vector":
+            if s.trip is None or self.text.vector is not None:
+                why = "has no constant extent" if s.trip is None else "is inside another vectorized loop"
+                raise self.error(f"vectorized loop {s.var} {why}")
+            width = lanes_of(s)
+            mask = None if width == s.trip else self.text.first_lanes(s.trip, width)
+            with self.text.lanes(Vector(s.var, width, mask, s.trip)):
+                self.stmt(s.body)
+        else:
+            self.counted(s, self.text.const(0, "index"), self.at.index(s.extent).ssa)
+
+    def unrolled(self, s: For) -> None:
+        for i in range(s.trip or 0):
+            with self.text.bind(s.var, i):
+                self.stmt(s.body)
+
+    def counted(self, s: For, low: str, high: str) -> None:
+        """An scf.for; register elements written inside are its iteration arguments."""
+        slots = self.registers.written(s.body)
+        if not self.access.non_temporal.in_both_forms(s, bool(slots), lambda: self._carrying(s, low, high, {})):
+            self._carrying(s, low, high, slots)
+
+    def _carrying(self, s: For, low: str, high: str, slots: dict[Key, tuple[str, int]]) -> None:
+        text = self.text
+        text.forget(writes(s.body))
+        var = text.fresh()
+        carried = {k: text.fresh() for k in slots}
+        start = {k: self.registers.value(k, v) for k, v in slots.items()}
+        names = {k: text.fresh() for k in slots}
+        args = ", ".join(f"{carried[k]} = {start[k].ssa}" for k in slots)
+        types = ", ".join(start[k].type for k in slots)
+        head = f"scf.for {var} = {low} to {high} step {text.const(1, 'index')}"
+        text.line(f"{', '.join(names.values())} = {head} iter_args({args}) -> ({types}) {{" if slots else head + " {")
+        with text.scope(), text.bind(s.var, var):
+            for k in slots:
+                text.registers[k] = Value(carried[k], start[k].dtype, start[k].width)
+            self.prefetch(s)
+            self.stmt(s.body)
+            self._yield(start)
+        text.line("}" + _annotation(s))
+        for k in slots:
+            text.registers[k] = Value(names[k], start[k].dtype, start[k].width)
+        text.forget(writes(s.body))
+
+    def _yield(self, slots: dict[Key, Value]) -> None:
+        """The end of a region that gives new values to elements in registers."""
+        if slots:
+            values = ", ".join(self.text.registers[k].ssa for k in slots)
+            self.text.line(f"scf.yield {values} : {', '.join(v.type for v in slots.values())}")
+
+    def prefetch(self, s: For) -> None:
+        for buffer, index in s.prefetch:
+            where, level = f"{self.text.memory[buffer]}[{self.at.index(index).ssa}]", 3 if s.note("near") else 2
+            kind = self.text.memref(self.at.buffers[buffer])
+            self.text.line(f"memref.prefetch {where}, read, locality<{level}>, data : {kind}")
+
+    def condition(self, s: If) -> None:
+        text, cond = self.text, self.expr(s.cond)
+        if cond.width:
+            raise self.error("a condition depends on a vectorized loop")
+        both = s.then if s.otherwise is None else Seq((s.then, s.otherwise))
+        before = {k: self.registers.value(k, v) for k, v in self.registers.written(both).items()}
+        types = ", ".join(v.type for v in before.values())
+        names = {k: text.fresh() for k in before}
+        result = f"{', '.join(names.values())} = " if before else ""
+        text.line(f"{result}scf.if {cond.ssa}" + (f" -> ({types})" if before else "") + " {")
+        for i, branch in enumerate((s.then, s.otherwise)):
+            if i == 1 and (branch is not None or before):
+                text.line("} else {")
+            with text.scope():
+                if branch is not None:
+                    self.stmt(branch)
+                self._yield(before)
+            text.registers.update(before)
+        text.line("}")
+        for k, v in before.items():
+            text.registers[k] = Value(names[k], v.dtype, v.width)
+        text.forget(writes(both))
+
+    def alloc(self, s: Alloc, body: Callable[[Stmt], None]) -> None:
+        b = s.buffer
+        if b.scope == "register":
+            self.registers.begin(s)
+            body(s.body)
+            self.registers.free(b.name)
+            return
+        offset = self._scratch
+        self._scratch += -(-max(b.size, 1) * BYTES[b.dtype] // SCRATCH_ALIGN_BYTES) * SCRATCH_ALIGN_BYTES
+        self._scratch_peak = max(self._scratch_peak, self._scratch)
+        shift, name = self.text.const(offset, "index"), self.text.fresh()
+        self.text.memory[b.name] = name
+        self.text.line(f"{name} = memref.view %scratch[{shift}][] : {SCRATCH} to {self.text.memref(b)}")
+        body(s.body)
+        self.text.forget({b.name})
+        self._scratch = offset
+
+    # ---- values ----
+
+    def value(self, t: Target) -> Value:
+        for part in self._updaters:
+            if (found := part.value(t)) is not None:
+                return found
+        return self.expr(t.value)
+
+    def write(self, t: Target, value: Value) -> None:
+        b, vector = self.at.buffers[t.buffer], self.text.vector
+        if b.scope == "register":
+            keeps = vector is not None and vector.mask is not None and self.access.adds_zeros(t)
+            self.registers.write(b, t.indices, value, keeps)
+        else:
+            self.access.store(b, t.indices, value)
+        self.text.forget({t.buffer})
+
+
+def _annotation(s: For) -> str:
+    """What LLVM is told about a loop, from the notes that it knows."""
+    if s.note("no_unroll"):
+        return " {llvm.loop_annotation = #llvm.loop_annotation<unroll = <disable = true>>}"
+    count = s.note("unroll_count")
+    if isinstance(count, int) and count > 1:
+        return f" {{llvm.loop_annotation = #llvm.loop_annotation<unroll = <count = {count} : i32>>}}"
+    return ""

@@ -1,0 +1,28 @@
+"""Loops that copy an input to the output (the note `COPIES`): where both are one memory, nothing is done."""
+
+from __future__ import annotations
+
+from ...schedule.inplace import COPIES
+from ...schedule.nest import For, Stmt, writes
+from .part import Part
+
+
+class InPlaceCopies(Part):
+    """Takes such loops."""
+
+    takes = (For,)
+    _inside = False
+
+    def emit(self, s: Stmt) -> bool:
+        source = s.note(COPIES) if isinstance(s, For) and not self._inside else None
+        if source is None:
+            return False
+        (output,) = writes(s)
+        a, b = (self.text.start(self.buffers[n]) for n in (source, output))
+        self.text.line(f"scf.if {self.text.op(f'arith.cmpi ne, {a}, {b} : index')} {{")
+        self._inside = True
+        with self.text.scope():
+            self.core.stmt(s)
+        self._inside = False
+        self.text.line("}")
+        return True

@@ -1,0 +1,132 @@
+"""Where elements lie: index expressions as MLIR text, and what lanes read as offsets from the first one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...support.errors import CompileError
+from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, bounds, from_linear, linear, walk
+from .builder import Builder
+from .values import Place, Value
+
+
+class Indices:
+    """`ranges` has the smallest and the largest value of each loop variable. Numbers that stand in an index are emitted
+    by `expr`, those from memory by `load`."""
+
+    #: given when there is an emitter of expressions
+    expr: Callable[[Expr], Value]
+    load: Callable[[Load], Value]
+
+    def __init__(self, text: Builder, buffers: dict[str, Buffer], ranges: dict[str, tuple[int, int]]) -> None:
+        self.text, self.buffers, self.ranges = text, buffers, ranges
+        self._places: dict[tuple[str, int], Place] = {}
+
+    # ---- as text ----
+
+    def index(self, e: Expr) -> Value:
+        """An index expression: constants folded, terms added outermost loop first so that sums can be hoisted."""
+        return self.sum_of(*linear(e))
+
+    def sum_of(self, terms: dict[Expr, int], constant: int) -> Value:
+        """An index in linear form."""
+        text = self.text
+        rest: list[tuple[int, Expr, int]] = []
+        for t, c in terms.items():
+            if isinstance(t, Var):
+                bound = text.env.get(t.name)
+                if isinstance(bound, int):
+                    constant += c * bound
+                    continue
+                rest.append((text.depth.get(t.name, 99) if bound is not None else 100, t, c))
+            else:
+                rest.append((50, t, c))
+        rest.sort(key=lambda x: x[0])
+        total: Value | None = None
+        for _, t, c in rest:
+            part = self._term(t)
+            if c != 1:
+                part = text.elementwise("arith.muli", [part, Value(text.const(c, "index"), "index")], "index")
+            total = part if total is None else text.elementwise("arith.addi", [total, part], "index")
+        if total is None:
+            return Value(text.const(constant, "index"), "index")
+        if constant:
+            total = text.elementwise("arith.addi", [total, Value(text.const(constant, "index"), "index")], "index")
+        return total
+
+    def _term(self, t: Expr) -> Value:
+        vector = self.text.vector
+        if isinstance(t, Var):
+            bound = self.text.env.get(t.name)
+            if isinstance(bound, str):
+                return Value(bound, "index")
+            if vector and t.name == vector.var:
+                return Value(self.text.op(f"vector.step : vector<{vector.width}xindex>"), "index", vector.width)
+            raise CompileError(f"loop variable {t.name} is not in scope", stage="emit")
+        if isinstance(t, Load):
+            return self.load(t)
+        assert isinstance(t, Op)
+        args = [self.expr(a) for a in t.args]
+        if t.op in ("floordivsi", "remsi"):
+            limit = bounds(t.args[0], self.ranges)
+            if t.op == "remsi" or (limit is not None and limit[0] >= 0):  # not negative: the unsigned form is cheaper
+                return self.text.elementwise("arith.divui" if t.op == "floordivsi" else "arith.remui", args, "index")
+        return self.text.elementwise("arith." + t.op, args, "index")
+
+    def address(self, buffer: Buffer, indices: tuple[Expr, ...], *, lane0: bool = False) -> Value:
+        """The flat index; with `lane0` that of the first lane."""
+        place = self.located(buffer, indices)
+        if lane0:
+            assert self.text.vector is not None
+            with self.text.bind(self.text.vector.var, 0):
+                return self.sum_of(place.terms, place.constant)
+        return self.sum_of(place.terms, place.constant)
+
+    # ---- as numbers ----
+
+    def located(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Place:
+        """Where an element lies. Found once: an unrolled loop asks for it in every iteration."""
+        key = buffer.name, id(indices)
+        if key not in self._places:
+            total: Expr = Const(0, "index")
+            for i, s in zip(indices, buffer.strides, strict=True):
+                total = total + i * s
+            terms, constant = linear(total)
+            if any(isinstance(t, Op) and t.op == "floordivsi" for t in terms):
+                total = from_linear(terms, constant, self.ranges)  # x // n * n + x % n is x
+                terms, constant = linear(total)
+            self._places[key] = Place(indices, total, terms, constant)
+        return self._places[key]
+
+    def flat(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
+        """The index of an element in its flat buffer."""
+        return self.located(buffer, indices).flat
+
+    def unrolled(self) -> dict[str, Expr]:
+        """The loop variables that are numbers here."""
+        return {v: Const(x, "index") for v, x in self.text.env.items() if isinstance(x, int)}
+
+    def lane_stride(self, name: str, indices: tuple[Expr, ...]) -> int | None:
+        """Elements between neighbouring lanes: 0 invariant, 1 contiguous, None if not regular."""
+        assert self.text.vector is not None
+        place, var = self.located(self.buffers[name], indices), self.text.vector.var
+        if var not in place.strides:
+            irregular = any(not isinstance(t, Var) and self.depends_on_lane(t) for t in place.terms)
+            place.strides[var] = None if irregular else place.terms.get(Var(var), 0)
+        return place.strides[var]
+
+    def depends_on_lane(self, e: Expr) -> bool:
+        vector = self.text.vector
+        return vector is not None and any(isinstance(x, Var) and x.name == vector.var for x in walk(e))
+
+    def invariant(self, t: Target) -> bool:
+        """Whether lanes write the same element."""
+        return self.text.vector is not None and self.lane_stride(t.buffer, t.indices) == 0
+
+    def neighbours(self, x: Load, y: Load) -> bool:
+        """Whether y is the element behind x."""
+        if x.buffer != y.buffer:
+            return False
+        b = self.buffers[x.buffer]
+        terms, constant = linear(self.flat(b, y.indices) + self.flat(b, x.indices) * Const(-1, "index"))
+        return not terms and constant == 1

@@ -1,0 +1,227 @@
+"""What multiplies and adds: vectors of f32, pairs of bf16, bytes, registers that hold matrices. Each says which tiles
+of sums its registers hold, and what a step of the reduction with one costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..machine import DotProduct, Machine, PairProduct, Rate, TileProduct, VectorAccess
+
+#: loops of the reduction of up to so many steps are unrolled
+SHORT_LOOP = 4
+#: rows, outer rows, and vectors of columns of a tile of sums
+Tile = tuple[int, int, int]
+#: tiles of more vectors of f32 than this, of several rows, are wide: they take longer than counted (measured: 2 to 10%)
+MAX_VECTORS = 4
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of the reduction in a tile: rows and outer rows, vectors of columns that are loaded, sums; `stores` are
+    the vectors that leave at the end. `lane_loads` is how many loads a vector of columns takes, `panel` the cycles that
+    each takes more where its panel of columns lies."""
+
+    rows: int
+    outer: int
+    vectors: int
+    sums: int
+    stores: int
+    lane_loads: float = 1.0
+    panel: float = 0.0
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """Multiplies and adds vectors of `lanes` sums, of factors of so many bytes, `group` neighbours of the reduction
+    at once. Cycles: around a step, for a row of it, for a vector of a panel in the first-level, the second-level cache
+    and beyond; for a vector of sums that leaves in whole rows of the result or in pieces of rows, around a tile."""
+
+    name: str = "fma"
+    lanes: int = 1
+    group: int = 1
+    factor_bytes: int = 4
+    rate: Rate = field(default_factory=lambda: Rate(4, 2))
+    access: VectorAccess = field(default_factory=VectorAccess)
+    registers: int = 16
+    step_cycles: float = 0.15
+    row_cycles: float = 0.05
+    panel_cycles: tuple[float, float, float] = (0.1, 0.5, 1.0)
+    store_cycles: tuple[float, float] = (2.0, 4.0)
+    tile_cycles: float = 0.0
+    #: rows of a tile at most; several outer rows only where it has all of up to so many rows
+    max_rows: int = 24
+    max_short: int = 8
+    #: how much longer than counted tiles of several rows and many vectors take, and those of two rows of windows
+    wide_factor: float = 1.0
+    outer_factor: float = 1.0
+
+    @property
+    def neighbours(self) -> int:
+        """How many numbers of the reduction lie beside each other in what is packed for it."""
+        return self.group
+
+    def cycles(self, steps: int, x: Step, whole_rows: bool) -> float:
+        """Of so many steps of the reduction, with start and end."""
+        loads = (x.rows * x.outer + x.lane_loads * x.vectors) * self.access.load
+        step = max(self.rate.cycles(x.sums), loads) + self.step_cycles
+        step += self.row_cycles * x.rows * x.outer + x.panel * x.vectors
+        return steps * step + self.tile_cycles + self.store_cycles[not whole_rows] * x.stores
+
+    def factor(self, tile: Tile) -> float:
+        """How much longer a tile takes than what is counted."""
+        wide = self.wide_factor if tile[2] > MAX_VECTORS and tile[0] * tile[1] > 1 else 1.0
+        return wide * (self.outer_factor if tile[1] > 1 else 1.0)
+
+    def tiles(self, rows: Sequence[int], columns: int, registers: int | None = None) -> list[Tile]:
+        """Tiles of sums that stay in registers, with a vector of each column and one of a row."""
+        inner, outer = (*rows, 1, 1)[:2]
+        room, found = registers or self.registers, []
+        for v in range(1, 9):
+            if v > 1 and (v - 1) * self.lanes >= columns:
+                break
+            for r in range(1, min(inner, self.max_rows) + 1):
+                for q in range(1, min(outer, 4) + 1) if r == inner and inner <= self.max_short else (1,):
+                    # one for the row: a tile that takes all registers is spilled where windows overlap (measured)
+                    if r * q * v + v + 1 <= room:
+                        found.append((r, q, v))
+        return found
+
+    def unrolled(
+        self, extents: Sequence[int], sums: int = 1, short: int = SHORT_LOOP, most: int = 4
+    ) -> tuple[int, list[int], int]:
+        """How many of the innermost loops of the reduction are unrolled whole: short ones, the innermost of up to
+        `short` steps; in which parts the next may be unrolled, and (up to `most` steps) is."""
+        loops = 0
+        while loops < len(extents) and extents[-1 - loops] <= short:
+            loops, short = loops + 1, min(short, SHORT_LOOP)
+        n = [*extents, 1][len(extents) - 1 - loops]
+        # factors that leave a tail were measured and bring nothing; 3, 5 and 6 make tiles of four vectors 40% slower
+        factors = [f for f in (1, 2, 3, 4, 5, 6, 8) if n % f == 0]
+        return loops, factors, max(f for f in (1, 2, 4) if f in factors and f <= most)
+
+
+class Pairs(Instruction):
+    """Products of pairs of bf16."""
+
+    def unrolled(
+        self, extents: Sequence[int], sums: int = 1, short: int = 2, most: int = 4
+    ) -> tuple[int, list[int], int]:
+        loops, factors, _ = super().unrolled(extents, sums, short, most)
+        factors = [f for f in factors if f <= 4]
+        return loops, factors, factors[-1]
+
+
+@dataclass(frozen=True)
+class Bytes(Instruction):
+    """Sums of products of bytes (`machine.DotProduct`)."""
+
+    dot: DotProduct = field(default_factory=lambda: DotProduct("", 1, 4, ("s", "s"), 1, 1))
+
+    def cycles(self, steps: int, x: Step, whole_rows: bool) -> float:
+        if self.dot.lanes:
+            return super().cycles(steps, x, whole_rows)
+        # one instruction at a time: unpacking and loading of words, and the products
+        t, v = x.rows * x.outer, x.vectors
+        step = 3 * (t + v) + 2 * t * v + 2 if self.dot.depth == 4 else (t + v) + t * v + 1
+        end = 12 * t * (v if self.dot.depth == 4 else 0.2 * v + -(-v // 4))
+        return steps * step + self.tile_cycles + end
+
+    def unrolled(
+        self, extents: Sequence[int], sums: int = 1, short: int = SHORT_LOOP, most: int = 4
+    ) -> tuple[int, list[int], int]:
+        """Few steps: code stays small where there are no vectors."""
+        most, loops = most if self.dot.lanes else max(1, 8 // sums), 0
+        while loops < len(extents) and 1 < extents[-1 - loops] <= most:
+            most //= extents[-1 - loops]
+            loops += 1
+        n = [*extents, 1][len(extents) - 1 - loops]
+        factors = [f for f in (1, 2, 3, 4) if n % f == 0]
+        return loops, factors, max(f for f in factors if f <= most)
+
+    def tiles(self, rows: Sequence[int], columns: int, registers: int | None = None) -> list[Tile]:
+        inner, outer = (*rows, 1, 1)[:2]
+        room, found = self.dot.rows * self.dot.columns, []
+        for v in range(1, max(self.dot.columns, 4) + 1):
+            if v > 1 and (v - 1) * self.lanes >= columns:
+                break
+            for r in range(1, min(inner, room) + 1):
+                for q in range(1, min(outer, 4) + 1) if r == inner else (1,):
+                    if r * q * v <= room:
+                        found.append((r, q, v))
+        return found
+
+
+#: registers of rows and of columns in a tile whose sums and factors fit eight registers
+MAX_MATRICES = 3
+
+
+@dataclass(frozen=True)
+class Matrices(Instruction):
+    """Registers that hold matrices (`machine.TileProduct`); a "vector" of columns is a row of one. Nothing of the costs
+    was measured."""
+
+    product: TileProduct = field(default_factory=lambda: TileProduct("", "bf16", ("f", "f")))
+
+    @property
+    def neighbours(self) -> int:
+        return self.product.group
+
+    def cycles(self, steps: int, x: Step, whole_rows: bool) -> float:
+        lines, tiles = x.outer * x.rows, x.outer * -(-x.rows // self.product.rows)
+        # a product takes cycles for every row of its registers; short ones are not as fast as they look
+        multiply = x.vectors * self.product.row_cycles * (0.5 * lines + 0.5 * self.product.rows * tiles)
+        load = lines + x.vectors * self.product.rows
+        # start and end of a tile pass each row of its sums through memory
+        ends = 60 + 4 * x.vectors * lines
+        return steps * max(multiply, load * self.access.load) + ends + 0.25 * steps * load
+
+    def tiles(self, rows: Sequence[int], columns: int, registers: int | None = None) -> list[Tile]:
+        inner, outer = (*rows, 1, 1)[:2]
+        most, found = self.product.rows, []
+        whole = {most * i for i in range(1, MAX_MATRICES + 1)} | {inner}
+        even = {-(-inner // i) for i in range(1, inner + 1) if inner % i == 0}
+        sizes = sorted(r for r in whole | even if r <= min(inner, MAX_MATRICES * most))
+        for c in range(1, min(MAX_MATRICES, -(-columns // self.lanes)) + 1):
+            for q in range(1, min(outer, MAX_MATRICES) + 1):
+                for r in sizes:
+                    tiles = q * -(-r // most)
+                    if (q == 1 or r == inner) and tiles * c + tiles + c <= self.product.registers:
+                        found.append((r, q, c))
+        return found
+
+
+def vectors(machine: Machine, width: int) -> Instruction:
+    """Multiply-adds of f32 vectors, of so many lanes."""
+    return Instruction(
+        "fma", width, rate=machine.fma, access=machine.access, registers=machine.vector_registers,
+        wide_factor=1.06, outer_factor=1.05,
+    )  # fmt: skip
+
+
+def pairs(found: PairProduct, machine: Machine) -> Instruction:
+    """Multiply-adds of pairs of bf16."""
+    return Pairs(
+        found.name, found.lanes, 2, 2, found.rate, machine.access, machine.vector_registers,
+        panel_cycles=(0.1, 0.3, 0.3), max_rows=28, max_short=5,
+    )  # fmt: skip
+
+
+def dots(found: DotProduct, machine: Machine) -> Instruction:
+    """Sums of products of bytes."""
+    return Bytes(
+        found.name, max(found.lanes, 1), found.depth, 1, found.rate, machine.access, machine.vector_registers,
+        0.2, 0.0, (0.0, 0.0, 0.0), (4.0, 4.0), 8.0, dot=found,
+    )  # fmt: skip
+
+
+def matrices(found: TileProduct, step: int, machine: Machine) -> Instruction:
+    """Products of matrices in registers, `step` numbers of the reduction at once."""
+    return Matrices(
+        found.name, found.columns, step, found.size, access=machine.access, registers=found.registers, product=found
+    )
+
+
+__all__ = [
+    "SHORT_LOOP", "Bytes", "Instruction", "Matrices", "Pairs", "Step", "Tile", "dots", "matrices", "pairs", "vectors",
+]  # fmt: skip

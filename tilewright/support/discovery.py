@@ -1,0 +1,71 @@
+"""How targets and front ends are found: those of the package, of installed packages, and of a program itself."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from .errors import UsageError
+
+_T = TypeVar("_T")
+
+
+class Registry(Generic[_T]):
+    """Objects with a `name` that can be added without a change to the package.
+
+    They are the attribute `attribute` (or the list of that name with an S) of each folder in `package`, the entry
+    points of the group that is called like `package`, and what a program adds. `fits` says whether an object is one,
+    `members` what it must have; `kind` is the word of errors.
+    """
+
+    def __init__(
+        self, kind: str, package: str, attribute: str, fits: Callable[[object], bool], members: Sequence[str]
+    ) -> None:
+        self.kind, self.package, self.attribute, self.fits, self.members = kind, package, attribute, fits, members
+        self._added: dict[str, _T] = {}
+        self._found: dict[str, _T] | None = None
+
+    def add(self, item: Any) -> None:
+        """Add one for this process; UsageError if it is none, or another one has its name."""
+        if not self.fits(item):
+            missing = ", ".join(n for n in self.members if n not in dir(item))
+            raise UsageError(f"{item!r} is no {self.kind}", hint=f"it has no {missing}")
+        if self.all().get(item.name, item) is not item:
+            raise UsageError(f"there is a {self.kind} {item.name!r} already", hint="choose another name")
+        self._added[item.name] = item
+        self._found = None
+
+    def remove(self, name: str) -> None:
+        """Forget what `add` was given."""
+        del self._added[name]
+        self._found = None
+
+    def all(self) -> dict[str, _T]:
+        """All by name: those added, installed ones, ours; none takes a name of ours."""
+        if self._found is None:
+            installed, ours = ({x.name: x for x in found} for found in (self._installed(), self._ours()))
+            self._found = {**self._added, **installed, **ours}
+        return self._found
+
+    def _installed(self) -> Iterator[Any]:
+        for entry in metadata.entry_points(group=self.package):
+            item = entry.load()
+            if isinstance(item, ModuleType):
+                item = vars(item).get(self.attribute)
+            if not self.fits(item):
+                raise UsageError(f"entry point {entry.name!r} of {self.package} is no {self.kind}", hint=entry.value)
+            yield item
+
+    def _ours(self) -> Iterator[Any]:
+        for info in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
+            if info.ispkg:
+                offered = vars(importlib.import_module(f"{self.package}.{info.name}"))
+                yield from [offered[self.attribute]] if self.attribute in offered else []
+                yield from offered.get(f"{self.attribute}S", ())
+
+
+__all__ = ["Registry"]
