@@ -1,0 +1,20 @@
+"""A sample of PyTorch's own table of operators; `run.py` runs all."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from op_db_suite import run
+
+SAMPLE = ("add", "cumsum", "nn.functional.gelu", "scatter_add", "std", "tril")
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_entry(name):
+    result = run((name, True))
+    assert result.outcome == "pass", result.detail
+
+
+def test_what_is_refused_says_why():
+    result = run(("lgamma", True))
+    assert (result.outcome, "aten.lgamma" in result.detail) == ("unsupported", True)

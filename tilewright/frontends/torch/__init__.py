@@ -1,0 +1,46 @@
+"""The PyTorch front end: modules and programs of `torch.export`; see `program` and `importer`.
+
+Nothing here imports PyTorch before somebody hands in one of its objects.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...support.errors import UsageError
+from ..protocol import Wanted, is_a
+
+if TYPE_CHECKING:
+    from ...ir.graph import Graph
+    from .program import Program
+
+
+class Torch:
+    """See `protocol.FrontEnd` and `Tracing`."""
+
+    name = "torch"
+    doc = "a torch.nn.Module with example_inputs, a torch.export.ExportedProgram"
+
+    def accepts(self, source: Any) -> bool:
+        return (
+            is_a(source, "torch.nn", "Module")
+            or is_a(source, "torch.export", "ExportedProgram")
+            or is_a(source, f"{__name__}.program", "Program")
+        )
+
+    def load(self, source: Any, wanted: Wanted) -> Graph:
+        if is_a(source, "torch.nn", "Module"):
+            raise UsageError(
+                "a module says what it does when it is run on examples of its inputs",
+                stage="import",
+                hint="tw.compile(module, example_inputs)",
+            )
+        return self.trace(source, None, None).graph(wanted.shapes)
+
+    def trace(self, source: Any, examples: Any, dynamic_shapes: Any) -> Program:
+        from .program import Program
+
+        return Program.of(source, examples, dynamic_shapes)
+
+
+FRONT_END = Torch()

@@ -1,0 +1,65 @@
+"""Control flow: branches are computed both, loops with a known number of steps unrolled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .node import FAILED, Node, Tensor
+from .registry import aten
+
+
+@aten("higher_order.cond")
+def cond(n: Node, condition: Any, yes: Any, no: Any, operands: Sequence[Any]) -> list[Any]:
+    if isinstance(condition, bool):
+        return n.importer.walk(yes if condition else no, operands)
+    results = [n.importer.walk(branch, operands) for branch in (yes, no)]
+    if not all(isinstance(v, Tensor) for r in results for v in r):
+        return _failed(n, results)
+    where = n.reshape(n.cast(condition, "i1"), ())
+    return [a if a is b else n("where", where, a, b) for a, b in zip(*results, strict=True)]
+
+
+def _failed(n: Node, results: Sequence[Any]) -> list[Any]:
+    n.need(n.importer.failures, "with results that are no tensors")
+    return [FAILED for _ in results[0]]
+
+
+@aten("higher_order.map_impl")
+def map_(n: Node, body: Any, xs: Sequence[Tensor], operands: Sequence[Any]) -> list[Tensor]:
+    rows = [n.importer.walk(body, [*_at(n, xs, i), *operands]) for i in range(xs[0].shape[0])]
+    return [n.concat([n.unsqueeze(v, 0) for v in column], 0) for column in zip(*rows, strict=True)]
+
+
+@aten("higher_order.scan")
+def scan(
+    n: Node, body: Any, carried: Sequence[Tensor], xs: Sequence[Tensor], operands: Sequence[Any] = ()
+) -> list[Any]:
+    state, rows = list(carried), []
+    for i in range(xs[0].shape[0]):
+        results = n.importer.walk(body, [*state, *_at(n, xs, i), *operands])
+        state = results[: len(state)]
+        rows.append(results[len(state) :])
+    return [*state, *(n.concat([n.unsqueeze(v, 0) for v in column], 0) for column in zip(*rows, strict=True))]
+
+
+def _at(n: Node, xs: Sequence[Tensor], i: int) -> list[Tensor]:
+    return [n.reshape(n.slice(x, 0, i, 1), x.shape[1:]) for x in xs]
+
+
+@aten("higher_order.wrap_with_set_grad_enabled", "higher_order.wrap_with_autocast")
+def wrapped(n: Node, *arguments: Any) -> list[Any]:
+    body = next(i for i, a in enumerate(arguments) if hasattr(a, "graph"))
+    return n.importer.walk(arguments[body], list(arguments[body + 1 :]))
+
+
+@aten("_assert_async", "_assert_async.msg", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range",
+      "sym_constrain_range_for_size", "_functional_assert_async.msg")  # fmt: skip
+def nothing(n: Node, *_: Any, **__: Any) -> None:
+    """What the program expects of its inputs is not checked."""
+
+
+@aten("sym_size.int", "sym_stride.int", "sym_numel", "sym_storage_offset")
+def size(n: Node, x: Tensor, dim: int = 0) -> int:
+    value = n.node.meta["val"]
+    return value if isinstance(value, int) else n.importer.size(value)

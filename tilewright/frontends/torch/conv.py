@@ -1,0 +1,170 @@
+"""Convolution and its relatives, and resizing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .node import Node, Tensor
+from .registry import aten
+
+
+def _each(v: Any, rank: int) -> tuple[int, ...]:
+    values = [v] if isinstance(v, int) else list(v)
+    return tuple(values * rank if len(values) == 1 else values)
+
+
+@aten("convolution")
+def convolution(n: Node, x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
+                transposed: bool, output_padding: Any, groups: int) -> Any:  # fmt: skip
+    r = w.rank - 2
+    n.need(x.is_float, "of integers")
+    alone = x.rank == w.rank - 1  # without a batch
+    x = n.unsqueeze(x, 0) if alone else x
+    pads = _each(padding, r)
+    attributes = {"strides": _each(stride, r), "pads": pads * 2, "dilations": _each(dilation, r), "groups": groups}
+    if not math.prod(n.shape):
+        return n.full(n.shape, 0, n.dtype)
+    if not math.prod(x.shape):
+        made = n.full((1, *n.shape) if alone else n.shape, 0, n.dtype)
+        made = made if bias is None else n("add", made, n.reshape(bias, (bias.shape[0], *[1] * r)))
+    elif transposed:
+        made = _transposed(n, x, w, bias, attributes, _each(output_padding, r))
+    else:
+        made = n("conv", x, w, bias, **attributes)
+    return n.reshape(made, n.shape)
+
+
+def _transposed(
+    n: Node, x: Tensor, w: Tensor, bias: Tensor | None, attributes: dict[str, Any], extra: tuple[int, ...]
+) -> Any:
+    return n("conv_transpose", x, w, bias, output_padding=extra, **attributes)
+
+
+@aten("im2col")
+def im2col(n: Node, x: Tensor, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+    kernel, dilation, pads, stride = (_each(v, 2) for v in (kernel_size, dilation, padding, stride))
+    x = n.unsqueeze(x, 0) if x.rank == 3 else x
+    if any(pads):
+        x = n("pad", x, low=(0, 0, *pads), high=(0, 0, *pads))
+    at = []
+    for i in range(2):
+        count = (x.shape[2 + i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
+        at.append(np.arange(kernel[i])[:, None] * dilation[i] + np.arange(count) * stride[i])
+    rows = n("gather", x, n.constant(at[0].astype(np.int64)), axis=2)  # [N, C, kh, oh, W]
+    both = n("gather", rows, n.constant(at[1].astype(np.int64)), axis=4)  # [N, C, kh, oh, kw, ow]
+    return n.reshape(n.transpose(both, (0, 1, 2, 4, 3, 5)), n.shape)
+
+
+@aten("col2im")
+def col2im(n: Node, x: Tensor, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+    x = n.unsqueeze(x, 0) if x.rank == 2 else x
+    pads = _each(padding, 2)
+    sizes = {"image": _each(output_size, 2), "block": _each(kernel_size, 2), "strides": _each(stride, 2)}
+    return n.reshape(n("col2im", x, pads=pads * 2, dilations=_each(dilation, 2), **sizes), n.shape)
+
+
+# ---- resizing ------------------------------------------------------------------------------------------------------
+
+
+def _ratios(n: Node, x: Tensor, scales: Sequence[float | None]) -> list[np.float32]:
+    """How far apart in x neighbours of the result are, as PyTorch rounds it."""
+    given = list(scales) + [None] * (x.rank - 2 - len(scales))
+    return [
+        np.float32(1.0 / s) if s else np.float32(before) / np.float32(after)
+        for s, before, after in zip(given, x.shape[2:], n.shape[2:], strict=True)
+    ]
+
+
+@aten(*(f"{mode}{r}d{kind}" for mode in ("upsample_nearest", "_upsample_nearest_exact") for r in (1, 2, 3)
+        for kind in ("", ".vec")))  # fmt: skip
+def upsample_nearest(n: Node, x: Tensor, output_size: Any, *scales: Any, **named: Any) -> Any:
+    half = np.float32(0.5 if "exact" in n.overload else 0)
+    for i, ratio in enumerate(_ratios(n, x, _scales(scales, named))):
+        size, axis = x.shape[2 + i], 2 + i
+        at = np.floor((np.arange(n.shape[axis], dtype=np.float32) + half) * ratio)
+        at = np.clip(at, 0, size - 1).astype(np.int64)
+        if np.array_equal(at, np.arange(size)):
+            continue
+        factor = len(at) // size
+        if np.array_equal(at, np.repeat(np.arange(size), factor)):  # plain repetition: no gather
+            wide = n.expand(n.unsqueeze(x, axis + 1), (*x.shape[: axis + 1], factor, *x.shape[axis + 1 :]))
+            x = n.reshape(wide, (*x.shape[:axis], size * factor, *x.shape[axis + 1 :]))
+        else:
+            x = n("gather", x, n.constant(at), axis=axis)
+    return x
+
+
+def _scales(positional: Sequence[Any], named: dict[str, Any]) -> list[Any]:
+    """The scales that a call gives: in a list, one by one, or by name."""
+    found = [*positional, *named.values()]
+    if len(found) == 1 and isinstance(found[0], (list, tuple)):
+        return list(found[0])
+    return [v for v in found if v is not None]
+
+
+INTERPOLATIONS = (
+    "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bilinear2d_aa",
+    "_upsample_bicubic2d_aa",
+)  # fmt: skip
+
+
+@aten(*INTERPOLATIONS, *(f"{name}.vec" for name in INTERPOLATIONS))
+def upsample(n: Node, x: Tensor, output_size: Any, align_corners: bool, *scales: Any, **named: Any) -> Any:
+    n.need(x.is_float, "of integers")
+    cubic, antialias = "cubic" in n.overload, n.overload.split(".")[1].endswith("_aa")
+    for i, ratio in enumerate(_ratios(n, x, _scales(scales, named))):
+        axis, before, after = 2 + i, x.shape[2 + i], n.shape[2 + i]
+        at = np.arange(after, dtype=np.float32)
+        if align_corners:
+            ratio = np.float32(before - 1) / np.float32(after - 1) if after > 1 else np.float32(0)
+            at = at * ratio
+        else:
+            at = (at + np.float32(0.5)) * ratio - np.float32(0.5)
+        if before == after and np.array_equal(at, np.arange(before)):
+            continue
+        table, weights = _antialiased(at, ratio, before, cubic) if antialias else _neighbours(at, before, cubic)
+        x = n("resample", x, n.constant(table), n.constant(weights, x.dtype), axis=axis)
+    return x
+
+
+def _neighbours(at: np.ndarray, size: int, cubic: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The elements that each place is made of, and their weights."""
+    if not cubic:
+        at = np.maximum(at, 0)
+    low = np.floor(at).astype(np.int64)
+    reach = 2 if cubic else 1
+    table = low[:, None] + np.arange(1 - reach, 1 + reach)
+    part = (at - low).astype(np.float64)
+    distance = np.abs(np.arange(1 - reach, 1 + reach) - part[:, None])
+    weights = _cubic(distance, -0.75) if cubic else np.clip(1 - distance, 0, 1)
+    return np.clip(table, 0, size - 1), weights
+
+
+def _antialiased(at: np.ndarray, ratio: np.float32, size: int, cubic: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Weights of a filter as wide as what one element of the result stands for; they add up to 1."""
+    scale = max(float(ratio), 1.0)
+    support = (2 if cubic else 1) * scale
+    centre = at.astype(np.float64) + 0.5
+    low = np.maximum((centre - support + 0.5).astype(np.int64), 0)
+    high = np.minimum((centre + support + 0.5).astype(np.int64), size)
+    table = low[:, None] + np.arange(int((high - low).max()))
+    distance = np.abs((table + 0.5 - centre[:, None]) / scale)
+    weights = _cubic(distance, -0.5) if cubic else np.clip(1 - distance, 0, 1)
+    weights = np.where(table < high[:, None], weights, 0)
+    return np.clip(table, 0, size - 1), weights / weights.sum(1, keepdims=True)
+
+
+def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+    return np.where(distance <= 1, near, np.where(distance < 2, far, 0))
+
+
+@aten("grid_sampler_2d", "grid_sampler_3d", "grid_sampler")
+def grid_sample(n: Node, x: Tensor, grid: Tensor, mode: int = 0, padding: int = 0, align_corners: bool = False) -> Any:
+    names = ("linear", "nearest", "cubic")[mode], ("zeros", "border", "reflection")[padding]
+    return n("grid_sample", x, grid, mode=names[0], padding=names[1], align_corners=align_corners)

@@ -1,0 +1,134 @@
+"""Tensors that are made: of one number, counted, random."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir.types import NUMPY
+from .node import Node, Tensor
+from .registry import aten
+
+
+@aten("full", "full_like", "new_full", "fill.Scalar", "fill.Tensor", "scalar_tensor")
+def full(n: Node, *arguments: Any, **_: Any) -> Any:
+    value = arguments[0] if n.overload.endswith("scalar_tensor") else arguments[2 if "new_full" in n.overload else 1]
+    if isinstance(value, Tensor):
+        return n.expand(n.cast(value, n.dtype), n.shape)
+    return n.full(n.shape, value, n.dtype)
+
+
+@aten("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "empty.memory_format", "empty_strided",
+      "empty_like", "new_empty", "new_empty_strided", "empty_permuted")  # fmt: skip
+def constant(n: Node, *_: Any, **__: Any) -> Any:
+    return n.full(n.shape, "ones" in n.overload, n.dtype)
+
+
+@aten("arange.start_step", "arange.start", "arange")
+def arange(n: Node, *numbers: Any, **_: Any) -> Any:
+    start, step = (numbers[0] if len(numbers) > 1 else 0), (numbers[2] if len(numbers) > 2 else 1)
+    kind = np.float64 if any(isinstance(v, float) for v in (start, step)) else np.int64
+    return n.constant((np.asarray(start, kind) + np.arange(n.shape[0]) * np.asarray(step, kind)).astype(NUMPY[n.dtype]))
+
+
+@aten("prims.iota")
+def iota(n: Node, length: int, *, start: int, step: int, **_: Any) -> Any:
+    return n.constant((start + np.arange(length) * step).astype(NUMPY[n.dtype]))
+
+
+@aten("eye", "eye.m")
+def eye(n: Node, *_: Any, **__: Any) -> Any:
+    return n.constant(np.eye(n.shape[0], n.shape[1]).astype(NUMPY[n.dtype]))
+
+
+@aten("tril_indices", "triu_indices")
+def triangle_indices(n: Node, row: int, col: int, offset: int = 0, **_: Any) -> Any:
+    find = np.tril_indices if "tril" in n.overload else np.triu_indices
+    return n.constant(np.stack(find(row, offset, col)).astype(NUMPY[n.dtype]))
+
+
+@aten("linspace")
+def linspace(n: Node, start: float, end: float, steps: int, **_: Any) -> Any:
+    """From both ends, as PyTorch does it."""
+    kind = np.float64 if n.dtype in ("f64", "i64", "i32") else np.float32
+    step = kind(kind(end) - kind(start)) / kind(max(steps - 1, 1))
+    at = np.arange(steps)
+    line = np.where(at < steps // 2, kind(start) + step * at, kind(end) - step * (steps - 1 - at))
+    return n.constant(line.astype(NUMPY[n.dtype]))
+
+
+# ---- random --------------------------------------------------------------------------------------------------------
+
+
+def random(n: Node, kind: str, shape: Sequence[int], dtype: str) -> Tensor:
+    """Other numbers in every run."""
+    make = "f64" if dtype == "f64" else "f32"
+    if not math.prod(shape):
+        return n.full(shape, 0, dtype)
+    return n.cast(n.random(kind, shape, make), dtype)
+
+
+@aten("rand", "rand_like", "randn", "randn_like")
+def rand(n: Node, *_: Any, **__: Any) -> Tensor:
+    return random(n, "normal" if "randn" in n.overload else "uniform", n.shape, n.dtype)
+
+
+@aten("native_dropout", "dropout")
+def dropout(n: Node, x: Tensor, p: float, train: bool | None = True) -> Any:
+    if not train or p == 0:
+        made, mask = x, n.full(x.shape, True, "i1")
+    elif p == 1:
+        made, mask = n("mul", x, 0.0), n.full(x.shape, False, "i1")
+    else:
+        mask = n("greater_equal", random(n, "uniform", x.shape, "f32"), float(p))
+        made = n("mul", n("mul", x, n.cast(mask, x.dtype)), 1 / (1 - p))
+    return [made, mask] if "native" in n.overload else made
+
+
+@aten("bernoulli", "bernoulli.p")
+def bernoulli(n: Node, x: Tensor, p: float | None = None, **_: Any) -> Any:
+    level = n.cast(x, "f32") if p is None else float(p)
+    return n.cast(n("less", random(n, "uniform", x.shape, "f32"), level), n.dtype)
+
+
+@aten("uniform")
+def uniform(n: Node, x: Tensor, low: float = 0, high: float = 1, **_: Any) -> Any:
+    return n("add", n("mul", random(n, "uniform", x.shape, x.dtype), float(high - low)), float(low))
+
+
+@aten("normal_functional")
+def normal(n: Node, x: Tensor, mean: float = 0, std: float = 1, **_: Any) -> Any:
+    return n("add", n("mul", random(n, "normal", x.shape, x.dtype), float(std)), float(mean))
+
+
+@aten("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", "normal.float_float")
+def normal_of(n: Node, mean: Any, std: Any = 1.0, *_: Any, **__: Any) -> Any:
+    mean, std = n.tensor(mean, n.dtype), n.tensor(std, n.dtype)
+    return n("add", n("mul", random(n, "normal", n.shape, n.dtype), std), mean)
+
+
+@aten("exponential", "cauchy", "log_normal", "geometric")
+def distribution(n: Node, x: Tensor, first: float | None = None, second: float | None = None, **_: Any) -> Any:
+    """By the inverse of the distribution function; log_normal by normal numbers."""
+    name = n.overload.removeprefix("aten.")
+    a = {"exponential": 1.0, "cauchy": 0.0, "log_normal": 1.0}.get(name, 0.5) if first is None else float(first)
+    b = {"cauchy": 1.0, "log_normal": 2.0}.get(name, 0.0) if second is None else float(second)
+    if name == "log_normal":
+        return n("exp", n("add", n("mul", random(n, "normal", x.shape, x.dtype), b), a))
+    u = random(n, "uniform", x.shape, x.dtype)
+    if name == "cauchy":
+        return n("add", n("mul", n("tan", n("mul", n("add", u, -0.5), math.pi)), b), a)
+    tail = n("log", n("add", n("neg", u), 1.0))
+    return n("mul", tail, -1 / a) if name == "exponential" else n("ceil", n("mul", tail, 1 / math.log1p(-a)))
+
+
+@aten("randint", "randint.low", "randint_like", "randint_like.low_dtype")
+def randint(n: Node, *numbers: Any, **_: Any) -> Any:
+    limits = [v for v in numbers if isinstance(v, int)]
+    low, high = (0, limits[0]) if len(limits) == 1 else limits[:2]
+    n.need(high - low <= 1 << 24, "of more than 2 ** 24 numbers")
+    floats = n("mul", random(n, "uniform", n.shape, "f32"), float(high - low))
+    return n("add", n.cast(n.cast(floats, "i64"), n.dtype), low)

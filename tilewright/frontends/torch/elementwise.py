@@ -1,0 +1,470 @@
+"""Elementwise operators: arithmetic, functions, comparisons, logic, conversion, activations."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from .node import Node, Tensor, dtype_of
+from .registry import aten
+
+#: floats in, floats out; integers are converted first
+FUNCTIONS = (
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "log", "reciprocal", "rsqrt",
+    "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
+)  # fmt: skip
+#: of numbers of any kind
+UNARY = {"abs": "abs", "ceil": "ceil", "floor": "floor", "neg": "neg", "round": "round", "sgn": "sign", "sign": "sign"}
+COMPARISONS = {"eq": "equal", "ge": "greater_equal", "gt": "greater", "le": "less_equal", "lt": "less"}
+
+
+def both(n: Node, x: Any, y: Any, dtype: str | None = None) -> tuple[Tensor, Tensor]:
+    """Two operands in the dtype in which they meet."""
+    dtype = dtype or n.common(0, 1)
+    return n.tensor(x, dtype), n.tensor(y, dtype)
+
+
+@aten(*FUNCTIONS)
+def function(n: Node, x: Tensor) -> Tensor:
+    made: Tensor = n(n.overload.removeprefix("aten."), n.cast(x, n.dtype))
+    return made
+
+
+@aten(*UNARY)
+def unary(n: Node, x: Tensor) -> Tensor:
+    name = n.overload.removeprefix("aten.")
+    if x.dtype == "i1" or (not x.is_float and name in ("ceil", "floor", "round")):
+        return x
+    made: Tensor = n(UNARY[name], x)
+    return made
+
+
+@aten("round.decimals")
+def round_decimals(n: Node, x: Tensor, *, decimals: int = 0) -> Any:
+    if not x.is_float:
+        return x
+    factor = 10.0 ** abs(decimals)
+    if decimals >= 0:
+        return n("div", n("round", n("mul", x, factor)), factor)
+    return n("mul", n("round", n("div", x, factor)), factor)
+
+
+@aten("trunc", "fix")
+def trunc(n: Node, x: Tensor) -> Any:
+    if not x.is_float:
+        return x
+    return n("where", n("less", x, 0.0), n("ceil", x), n("floor", x))
+
+
+@aten("frac")
+def frac(n: Node, x: Tensor) -> Any:
+    return n("sub", x, trunc(n, x))
+
+
+@aten("expm1")
+def expm1(n: Node, x: Tensor) -> Any:
+    """By tanh where e^x is close to 1: e^x - 1 = (e^x + 1) tanh(x / 2)."""
+    x = n.cast(x, n.dtype)
+    e = n("exp", x)
+    near = n("mul", n("add", e, 1.0), n("tanh", n("mul", x, 0.5)))
+    return n("where", n("less", n("abs", x), 1.0), near, n("sub", e, 1.0))
+
+
+@aten("log1p")
+def log1p(n: Node, x: Tensor) -> Any:
+    """log(1 + x) x / ((1 + x) - 1), which mends what the sum rounds off (Kahan)."""
+    x = n.cast(x, n.dtype)
+    y = n("add", x, 1.0)
+    off = n("sub", y, 1.0)
+    mended = n("mul", n("log", y), n("div", x, off))
+    plain = n("or", n("equal", off, 0.0), n("is_inf", y))
+    return n("where", plain, n("where", n("is_inf", y), n("log", y), x), mended)
+
+
+@aten("log2", "log10")
+def log_base(n: Node, x: Tensor) -> Any:
+    base = 2 if n.overload.endswith("log2") else 10
+    return n("mul", n("log", n.cast(x, n.dtype)), 1 / math.log(base))
+
+
+@aten("exp2")
+def exp2(n: Node, x: Tensor) -> Any:
+    return n("exp", n("mul", n.cast(x, n.dtype), math.log(2)))
+
+
+@aten("square")
+def square(n: Node, x: Tensor) -> Any:
+    return n("mul", x, x)
+
+
+@aten("erfc")
+def erfc(n: Node, x: Tensor) -> Any:
+    n.need(n.dtype in ("f16", "bf16"), "1 - erf(x) loses the digits that it asks for")
+    return n("sub", 1.0, n("erf", n.cast(x, n.dtype)))
+
+
+# ---- arithmetic ----------------------------------------------------------------------------------------------------
+
+
+@aten("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar")
+def add(n: Node, x: Any, y: Any, alpha: Any = 1) -> Any:
+    if n.overload.startswith("aten.rsub"):
+        x, y = y, x
+    x, y = both(n, x, y, n.dtype)
+    y = y if alpha == 1 else n("mul", y, n.tensor(alpha, n.dtype))
+    if n.dtype == "i1":
+        return n("or", x, y)
+    return n("add" if n.overload.startswith("aten.add") else "sub", x, y)
+
+
+@aten("mul.Tensor", "mul.Scalar")
+def mul(n: Node, x: Any, y: Any) -> Any:
+    x, y = both(n, x, y, n.dtype)
+    return n("and" if n.dtype == "i1" else "mul", x, y)
+
+
+@aten("div.Tensor", "div.Scalar")
+def div(n: Node, x: Any, y: Any) -> Any:
+    return n("div", *both(n, x, y, n.dtype))
+
+
+@aten("div.Tensor_mode", "div.Scalar_mode", "floor_divide")
+def div_mode(n: Node, x: Any, y: Any, *, rounding_mode: str | None = "floor") -> Any:
+    x, y = both(n, x, y, n.dtype)
+    if rounding_mode is None or (rounding_mode == "trunc" and not x.is_float):
+        return n("div", x, y)
+    if rounding_mode == "trunc":
+        return trunc(n, n("div", x, y))
+    if not x.is_float:  # the quotient minus one where the remainder has the other sign
+        quotient = n("div", x, y)
+        if x.dtype.startswith("u"):
+            return quotient
+        rest = n("sub", x, n("mul", quotient, y))
+        down = n("and", n("not", n("equal", rest, 0)), n("xor", n("less", rest, 0), n("less", y, 0)))
+        return n("sub", quotient, n.cast(down, x.dtype))
+    # as Python does it: what is left is divided out first
+    rest = n("mod", x, y)
+    quotient = n("div", n("sub", x, rest), y)
+    low = n("floor", quotient)
+    near = n("where", n("greater", n("sub", quotient, low), 0.5), n("add", low, 1.0), low)
+    return n("where", n("equal", y, 0.0), n("div", x, y), near)
+
+
+@aten("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", "fmod.Tensor", "fmod.Scalar")
+def remainder(n: Node, x: Any, y: Any) -> Any:
+    return n("mod", *both(n, x, y, n.dtype), fmod=n.overload.startswith("aten.fmod"))
+
+
+@aten("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
+def power(n: Node, x: Any, y: Any) -> Any:
+    if isinstance(y, (int, float)) and y in (2, 3, 0.5, -0.5, 1):
+        x = n.tensor(x, n.dtype)
+        if y in (0.5, -0.5) and x.is_float:
+            return n("sqrt" if y > 0 else "rsqrt", x)
+        if y in (1, 2, 3):
+            return x if y == 1 else n("mul", x, x) if y == 2 else n("mul", n("mul", x, x), x)
+    x, y = both(n, x, y, n.dtype)
+    if x.is_float:
+        return n("pow", x, y)
+    one = n("where", n("equal", x, 1), n("sub", x, n("sub", x, 1)), n("mul", x, 0))  # x ** -k is 0 but for 1 and -1
+    odd = n("where", n("equal", n("and", y, 1), 1), x, n("mul", x, x))
+    small = n("where", n("equal", x, -1), odd, one) if not x.dtype.startswith("u") else one
+    return n("where", n("less", y, 0), small, n("pow", x, y))
+
+
+@aten("maximum", "minimum")
+def extreme(n: Node, x: Tensor, y: Tensor) -> Any:
+    x, y = both(n, x, y, n.dtype)
+    largest = n.overload.endswith("maximum")
+    if n.dtype == "i1":
+        return n("or" if largest else "and", x, y)
+    return n("max" if largest else "min", x, y)
+
+
+@aten("fmax", "fmin")
+def extreme_of_numbers(n: Node, x: Tensor, y: Tensor) -> Any:
+    x, y = both(n, x, y, n.dtype)
+    largest = n.overload.endswith("fmax")
+    if n.dtype == "i1":
+        return n("or" if largest else "and", x, y)
+    made = n("max" if largest else "min", x, y)
+    if x.is_float:
+        made = n("where", n("is_nan", x), y, n("where", n("is_nan", y), x, made))
+    return made
+
+
+@aten("clamp", "clamp.Tensor", "clamp_min", "clamp_max", "clamp_min.Tensor", "clamp_max.Tensor", "hardtanh")
+def clamp(n: Node, x: Tensor, min: Any = None, max: Any = None) -> Any:
+    name = n.overload.removeprefix("aten.")
+    if name.startswith("clamp_max"):
+        min, max = None, min
+    elif name == "hardtanh":
+        min, max = (-1 if min is None else min), (1 if max is None else max)
+    x = n.cast(x, n.dtype)
+    if x.is_float and all(isinstance(v, (int, float)) and not math.isnan(v) for v in (min, max) if v is not None):
+        if min is not None and max is not None and min > max:
+            return n("add", n("mul", x, 0.0), float(max))
+        return n("clip", x, low=None if min is None else float(min), high=None if max is None else float(max))
+    x = x if min is None else n("max", x, n.tensor(min, n.dtype))
+    return x if max is None else n("min", x, n.tensor(max, n.dtype))
+
+
+@aten("addcmul", "addcdiv")
+def add_product(n: Node, x: Tensor, y: Tensor, z: Tensor, *, value: Any = 1) -> Any:
+    x, y, z = (n.cast(v, n.dtype) for v in (x, y, z))
+    product = n("mul" if n.overload.endswith("addcmul") else "div", y, z)
+    return n("add", x, product if value == 1 else n("mul", product, n.tensor(value, n.dtype)))
+
+
+@aten("copysign.Tensor", "copysign.Scalar")
+def copysign(n: Node, x: Tensor, y: Any) -> Any:
+    x, y = both(n, x, y, n.dtype)
+    size = n("abs", x)
+    return n("where", signbit(n, y), n("neg", size), size)
+
+
+@aten("ldexp.Tensor")
+def ldexp(n: Node, x: Tensor, y: Tensor) -> Any:
+    x, y = both(n, x, y, n.dtype)
+    return n("mul", x, n("pow", n.tensor(2, n.dtype), y))
+
+
+@aten("lerp.Scalar", "lerp.Tensor")
+def lerp(n: Node, x: Tensor, y: Tensor, weight: Any) -> Any:
+    return n("add", x, n("mul", n("sub", y, x), n.tensor(weight, n.dtype)))
+
+
+@aten("atan2")
+def atan2(n: Node, y: Tensor, x: Tensor) -> Any:
+    """By the arc tangent of the smaller of both divided by the larger."""
+    y, x = n.cast(y, n.dtype), n.cast(x, n.dtype)
+    ay, ax = n("abs", y), n("abs", x)
+    steep = n("greater", ay, ax)
+    low, high = n("where", steep, ax, ay), n("where", steep, ay, ax)
+    both_infinite = n("is_inf", low)
+    one, none = (n.tensor(v, n.dtype) for v in (1, 0))
+    quotient = n("where", n("equal", high, 0.0), none, n("where", both_infinite, one, n("div", low, high)))
+    angle = n("atan", quotient)
+    angle = n("where", steep, n("add", n("neg", angle), math.pi / 2), angle)
+    negative_x = n("less", n("where", n("equal", x, 0.0), n("reciprocal", x), x), 0.0)
+    angle = n("where", negative_x, n("add", n("neg", angle), math.pi), angle)
+    negative_y = n("less", n("where", n("equal", y, 0.0), n("reciprocal", y), y), 0.0)
+    made = n("where", negative_y, n("neg", angle), angle)
+    return n("where", n("or", n("is_nan", x), n("is_nan", y)), n("add", x, y), made)
+
+
+@aten("hypot")
+def hypot(n: Node, x: Tensor, y: Tensor) -> Any:
+    """The larger one times the root of 1 plus the square of the quotient: nothing overflows on the way."""
+    x, y = (n("abs", n.cast(v, n.dtype)) for v in (x, y))
+    high, low = n("max", x, y), n("min", x, y)
+    part = n("div", low, n("where", n("equal", high, 0.0), n.tensor(1, n.dtype), high))
+    made = n("mul", high, n("sqrt", n("add", n("mul", part, part), 1.0)))
+    return n("where", n("or", n("is_inf", x), n("is_inf", y)), n.tensor(math.inf, n.dtype), made)
+
+
+@aten("angle")
+def angle(n: Node, x: Tensor) -> Any:
+    """Of a real number: pi for those below zero."""
+    x = n.cast(x, n.dtype)
+    made = n("where", n("less", x, 0.0), n.tensor(math.pi, n.dtype), n.tensor(0, n.dtype))
+    return n("where", n("is_nan", x), x, made)
+
+
+# ---- comparisons and logic -----------------------------------------------------------------------------------------
+
+
+@aten(*(f"{name}.{kind}" for name in (*COMPARISONS, "ne") for kind in ("Tensor", "Scalar")))
+def compare(n: Node, x: Any, y: Any) -> Any:
+    name = n.overload.split(".")[1]
+    dtype = n.common(0, 1)
+    if dtype == "i1" and name not in ("eq", "ne"):
+        dtype = "ui8"
+    x, y = both(n, x, y, dtype)
+    return n("not", n("equal", x, y)) if name == "ne" else n(COMPARISONS[name], x, y)
+
+
+@aten("isnan", "isinf")
+def is_special(n: Node, x: Tensor) -> Any:
+    if not x.is_float:
+        return n.full(x.shape, False, "i1")
+    return n("is_nan" if n.overload.endswith("isnan") else "is_inf", x)
+
+
+@aten("isposinf", "isneginf")
+def is_infinite(n: Node, x: Tensor) -> Any:
+    if not x.is_float:
+        return n.full(x.shape, False, "i1")
+    positive = n.overload.endswith("isposinf")
+    return n("is_inf", x, positive=positive, negative=not positive)
+
+
+@aten("signbit")
+def signbit(n: Node, x: Tensor) -> Any:
+    if not x.is_float:
+        return n.full(x.shape, False, "i1") if x.dtype[0] == "u" or x.dtype == "i1" else n("less", x, 0)
+    size = {"f64": "i64", "f32": "i32", "f16": "i16", "bf16": "i16"}[x.dtype]
+    return n("less", n("bitcast", x, to=size), 0)
+
+
+@aten("logical_and", "logical_or", "logical_xor", "logical_not")
+def logical(n: Node, *xs: Tensor) -> Any:
+    return n(n.overload.removeprefix("aten.logical_"), *[n.cast(x, "i1") for x in xs])
+
+
+@aten(*(f"bitwise_{name}.{kind}" for name in ("and", "or", "xor") for kind in ("Tensor", "Scalar", "Scalar_Tensor")))
+def bitwise(n: Node, x: Any, y: Any) -> Any:
+    return n(n.overload.split(".")[1].removeprefix("bitwise_"), *both(n, x, y, n.dtype))
+
+
+@aten("bitwise_not")
+def bitwise_not(n: Node, x: Tensor) -> Any:
+    return n("not", x)
+
+
+SHIFTS = tuple(f"bitwise_{side}_shift.{kind}" for side in ("left", "right")
+               for kind in ("Tensor", "Tensor_Scalar", "Scalar_Tensor"))  # fmt: skip
+
+
+@aten(*SHIFTS, "__lshift__.Scalar", "__lshift__.Tensor", "__rshift__.Scalar", "__rshift__.Tensor")
+def shift(n: Node, x: Any, y: Any) -> Any:
+    left = "left" in n.overload or "lshift" in n.overload
+    return n("shift_left" if left else "shift_right", *both(n, x, y, n.dtype))
+
+
+@aten("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
+def where(n: Node, condition: Tensor, x: Any, y: Any) -> Any:
+    return n("where", n.cast(condition, "i1"), n.tensor(x, n.dtype), n.tensor(y, n.dtype))
+
+
+# ---- conversion ----------------------------------------------------------------------------------------------------
+
+
+@aten("clone", "alias", "contiguous", "lift_fresh_copy", "lift", "detach", "_to_copy", "to.dtype", "to.dtype_layout",
+      "to.device", "to.other", "type_as", "positive", "conj_physical", "real")  # fmt: skip
+def convert(n: Node, x: Tensor, *_: Any, **__: Any) -> Tensor:
+    return to(n, x, n.dtype)
+
+
+@aten("prims.convert_element_type")
+def convert_element_type(n: Node, x: Tensor, dtype: torch.dtype) -> Tensor:
+    return to(n, x, dtype_of(dtype))
+
+
+def to(n: Node, x: Tensor, dtype: str) -> Tensor:
+    """x as `dtype`; negative floats as unsigned integers wrap, as on x86."""
+    if x.is_float and dtype in ("ui8", "ui16"):
+        return n.cast(n.cast(x, "i32"), dtype)
+    return n.cast(x, dtype)
+
+
+@aten("copy")
+def copy(n: Node, x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    return n.expand(to(n, source, x.dtype), x.shape)
+
+
+@aten("view.dtype")
+def view_dtype(n: Node, x: Tensor, dtype: torch.dtype) -> Any:
+    n.need(NUMBER_BYTES[dtype_of(dtype)] == NUMBER_BYTES[x.dtype], "the elements change their size")
+    return n("bitcast", x, to=dtype_of(dtype))
+
+
+NUMBER_BYTES = {"f64": 8, "i64": 8, "ui64": 8, "f32": 4, "i32": 4, "ui32": 4, "f16": 2, "bf16": 2, "i16": 2, "ui16": 2,
+                "i8": 1, "ui8": 1, "i1": 0}  # fmt: skip
+
+
+# ---- activations ---------------------------------------------------------------------------------------------------
+
+
+@aten("relu", "mish", "hardswish")
+def activation(n: Node, x: Tensor) -> Any:
+    return n("hard_swish" if n.overload.endswith("hardswish") else n.overload.removeprefix("aten."), x)
+
+
+@aten("relu6")
+def relu6(n: Node, x: Tensor) -> Any:
+    return clamp(n, x, 0, 6)
+
+
+@aten("gelu")
+def gelu(n: Node, x: Tensor, *, approximate: str = "none") -> Any:
+    return n("gelu", x, approximate=approximate)
+
+
+@aten("silu")
+def silu(n: Node, x: Tensor) -> Any:
+    return n("silu", n.cast(x, n.dtype))
+
+
+@aten("hardsigmoid")
+def hardsigmoid(n: Node, x: Tensor) -> Any:
+    return n("hard_sigmoid", x, alpha=1 / 6, beta=0.5)
+
+
+@aten("elu")
+def elu(n: Node, x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
+    if scale == input_scale == 1:
+        return n("elu", x, alpha=float(alpha))
+    low = n("mul", expm1(n, n("mul", x, float(input_scale))), float(alpha * scale))
+    return n("where", n("greater", x, 0.0), n("mul", x, float(scale)), low)
+
+
+@aten("celu")
+def celu(n: Node, x: Tensor, alpha: float = 1.0) -> Any:
+    return n("celu", x, alpha=float(alpha))
+
+
+@aten("selu")
+def selu(n: Node, x: Tensor) -> Any:
+    return n("selu", x)
+
+
+@aten("leaky_relu")
+def leaky_relu(n: Node, x: Tensor, negative_slope: float = 0.01) -> Any:
+    if negative_slope == 0:
+        return n("relu", x)
+    return n("leaky_relu", x, alpha=float(negative_slope))
+
+
+@aten("prelu", "_prelu_kernel")
+def prelu(n: Node, x: Tensor, slope: Tensor) -> Any:
+    if slope.rank == 1 and x.rank > 1:
+        slope = n.reshape(slope, (slope.shape[0], *[1] * (x.rank - 2)))
+    return n("prelu", x, slope)
+
+
+@aten("softplus")
+def softplus(n: Node, x: Tensor, beta: float = 1, threshold: float = 20) -> Any:
+    scaled = x if beta == 1 else n("mul", x, float(beta))
+    made = n("softplus", scaled)
+    made = made if beta == 1 else n("div", made, float(beta))
+    return n("where", n("greater", scaled, float(threshold)), x, made)
+
+
+@aten("hardshrink", "softshrink")
+def shrink(n: Node, x: Tensor, lambd: float = 0.5) -> Any:
+    soft = n.overload.endswith("softshrink")
+    inside = n("and", n("less_equal", x, float(lambd)), n("greater_equal", x, -float(lambd)))
+    if not soft:
+        return n("where", inside, n.full((), 0, x.dtype), x)
+    return n("sub", x, n("clip", x, low=-float(lambd), high=float(lambd)))
+
+
+@aten("threshold")
+def threshold(n: Node, x: Tensor, threshold: float, value: float) -> Any:
+    return n("where", n("less_equal", x, n.tensor(threshold, x.dtype)), n.tensor(value, x.dtype), x)
+
+
+@aten("log_sigmoid", "log_sigmoid_forward")
+def log_sigmoid(n: Node, x: Tensor) -> Any:
+    made = n("neg", n("softplus", n("neg", x)))
+    return [made, n.full((0,), 0, x.dtype)] if n.overload.endswith("forward") else made
+
+
+@aten("glu")
+def glu(n: Node, x: Tensor, dim: int = -1) -> Any:
+    axis = x.axis(dim)
+    half = x.shape[axis] // 2
+    return n("mul", n.slice(x, axis, 0, half), n("sigmoid", n.slice(x, axis, half, half)))

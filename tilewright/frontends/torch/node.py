@@ -1,0 +1,257 @@
+"""The node of a `torch.export` program that is being imported, as the import functions see it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch_mlir import ir
+
+from ...ir.dialect import GROUPS
+from ...ir.maker import Maker
+from ...ir.types import NUMPY, Type, is_float, type_of
+from ...support.errors import UnsupportedError
+
+#: PyTorch's element types and ours; complex numbers have none
+DTYPES = {
+    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
+    torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint64: "ui64", torch.uint32: "ui32",
+    torch.uint16: "ui16", torch.uint8: "ui8", torch.bool: "i1",
+}  # fmt: skip
+_FRAME = re.compile(r'File "(.*?)", line (\d+), in (\w+)')
+_OWN = re.compile(r"[/\\]torch[/\\]")
+
+
+#: stands for the results of nodes that could not be imported, so that the import goes on and finds all of them
+FAILED = object()
+
+
+class NotImported(Exception):
+    """Raised by an import function for a use of an operator that is not supported: collected, not fatal."""
+
+
+def dtype_of(dtype: torch.dtype) -> str:
+    """Our name of an element type; NotImported if it has none."""
+    if dtype not in DTYPES:
+        raise NotImported(f"tensors of {str(dtype).removeprefix('torch.')} are not supported")
+    return DTYPES[dtype]
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A value of the graph."""
+
+    ssa: ir.Value
+    type: Type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.dims
+
+    @property
+    def dtype(self) -> str:
+        return self.type.dtype
+
+    @property
+    def rank(self) -> int:
+        return self.type.rank
+
+    @property
+    def is_float(self) -> bool:
+        return is_float(self.type.dtype)
+
+    def axis(self, axis: int) -> int:
+        """An axis counted from the front; a tensor without dimensions counts as one with one."""
+        return axis % max(self.rank, 1)
+
+    def axes(self, axes: int | Sequence[int] | None) -> tuple[int, ...]:
+        """Axes counted from the front; all of them for None and none."""
+        if not self.rank:
+            return ()
+        given = [axes] if isinstance(axes, int) else list(axes or range(self.rank))
+        return tuple(sorted(a % self.rank for a in given))
+
+
+def place_of(node: torch.fx.Node) -> str:
+    """Where a node comes from in the user's Python: the innermost place outside of PyTorch.
+
+    ``model.py:12 in forward``
+    """
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    own = [f for f in frames if not _OWN.search(f[0])] or frames
+    return "{}:{} in {}".format(*own[-1]) if own else ""
+
+
+class Walk(Protocol):
+    """What a node asks of the importer."""
+
+    make: Maker
+    failures: list[Failure]
+
+    def walk(self, module: torch.fx.GraphModule, given: Sequence[Any] | None) -> list[Any]: ...
+
+    def size(self, d: Any) -> int: ...
+
+    def key(self) -> Tensor: ...
+
+    def draw(self) -> int: ...
+
+
+class Node:
+    """One node, and the means to append `tw` operators in its place: ``n("add", x, y)``. Numbers mix in as constants of
+    the dtype of the first tensor."""
+
+    def __init__(self, importer: Walk, node: torch.fx.Node, overload: str, results: list[Type | None]) -> None:
+        self.importer, self.node, self.overload, self.results = importer, node, overload, results
+        self.make = importer.make
+
+    @property
+    def type(self) -> Type:
+        """The type that PyTorch gives the (first) result."""
+        t = self.results[0]
+        if t is None:
+            raise NotImported("its result has no type")
+        return t
+
+    @property
+    def dtype(self) -> str:
+        return self.type.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.dims
+
+    # ---- emitting ----
+
+    def __call__(self, operator: str, *operands: Tensor | float | None, **attributes: Any) -> Any:
+        first = next((v for v in operands if isinstance(v, Tensor)), None)
+        values = [
+            self.constant(np.array(v, NUMPY[first.dtype])) if isinstance(v, (int, float)) and first is not None else v
+            for v in operands
+        ]
+        made = self.make(
+            operator, *[v.ssa if isinstance(v, Tensor) else None for v in values], place=self.node.name, **attributes
+        )
+        return [Tensor(r, type_of(r)) for r in made] if isinstance(made, list) else Tensor(made, type_of(made))
+
+    def constant(self, array: Any, dtype: str | None = None) -> Tensor:
+        """A tensor that is known."""
+        array = np.asarray(array, NUMPY[dtype] if dtype else None)
+        value = self.make.constant(array, self.node.name)
+        return Tensor(value, type_of(value))
+
+    def full(self, shape: Sequence[int], number: Any, dtype: str) -> Tensor:
+        """A tensor of one number."""
+        return self.expand(self.constant(np.array(number).astype(NUMPY[dtype])), shape)
+
+    def tensor(self, x: Any, dtype: str | None = None) -> Tensor:
+        """A tensor, or a number as one, of the dtype given."""
+        if isinstance(x, Tensor):
+            return x if dtype is None else self.cast(x, dtype)
+        return self.constant(np.array(x).astype(NUMPY[dtype or self.dtype]))
+
+    def random(self, kind: str, shape: Sequence[int], dtype: str) -> Tensor:
+        """A tensor of random numbers, others in every run and for every node."""
+        made: Tensor = self(
+            "random", self.importer.key(), kind=kind, shape=tuple(shape), dtype=dtype, seed=self.importer.draw()
+        )
+        return made
+
+    # ---- types ----
+
+    def common(self, *positions: int) -> str:
+        """The dtype in which arguments of the node meet, by PyTorch's rules of promotion."""
+        given = [self.node.args[p] for p in positions or range(len(self.node.args))]
+        metas: list[Any] = [g.meta["val"] if isinstance(g, torch.fx.Node) else g for g in given]
+        found = metas[0].dtype if isinstance(metas[0], torch.Tensor) else None
+        for a, b in itertools.pairwise(metas):
+            found = torch.result_type(a, b)
+        return dtype_of(found or self.node.meta["val"].dtype)
+
+    def need(self, condition: Any, why: str) -> None:
+        """NotImported unless the condition holds."""
+        if not condition:
+            raise NotImported(why)
+
+    # ---- what many import functions need ----
+
+    def cast(self, x: Tensor, dtype: str) -> Tensor:
+        """x as `dtype`; x itself if it has it."""
+        made: Tensor = x if x.dtype == dtype else self("cast", x, to=dtype)
+        return made
+
+    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """x under a new shape; x itself if it has that shape."""
+        made: Tensor = x if x.shape == tuple(shape) else self("reshape", x, shape=tuple(int(d) for d in shape))
+        return made
+
+    def transpose(self, x: Tensor, permutation: Sequence[int]) -> Tensor:
+        """x with its dimensions permuted; x itself if they stay."""
+        made: Tensor = (
+            x if list(permutation) == list(range(x.rank)) else self("transpose", x, permutation=tuple(permutation))
+        )
+        return made
+
+    def expand(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """x broadcast to `shape`; x itself if it has that shape."""
+        made: Tensor = x if x.shape == tuple(shape) else self("expand", x, shape=tuple(int(d) for d in shape))
+        return made
+
+    def unsqueeze(self, x: Tensor, axis: int) -> Tensor:
+        """x with a dimension of size 1 inserted before `axis`."""
+        return self.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
+
+    def slice(self, x: Tensor, axis: int, start: int, size: int, step: int = 1) -> Tensor:
+        """`size` elements along an axis, from `start` on."""
+        if start == 0 and step == 1 and size == x.shape[axis]:
+            return x
+        starts = [start if i == axis else 0 for i in range(x.rank)]
+        sizes = [size if i == axis else d for i, d in enumerate(x.shape)]
+        steps = [step if i == axis else 1 for i in range(x.rank)]
+        made: Tensor = self("slice", x, starts=tuple(starts), sizes=tuple(sizes), steps=tuple(steps))
+        return made
+
+    def concat(self, xs: Sequence[Tensor], axis: int) -> Tensor:
+        """xs joined along `axis`; in several steps where one operator cannot hold so many different types."""
+        if len(xs) == 1:
+            return xs[0]
+        if sum(1 for _ in itertools.groupby(xs, key=lambda x: x.type)) > GROUPS:
+            return self.concat([self.concat(xs[i : i + GROUPS], axis) for i in range(0, len(xs), GROUPS)], axis)
+        made: Tensor = self("concat", *xs, axis=axis)
+        return made
+
+    def ranks(self, x: Tensor, rank: int) -> Tensor:
+        """x with leading dimensions of size 1, so that there are `rank`."""
+        return self.reshape(x, (1,) * (rank - x.rank) + x.shape)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A node that cannot be imported."""
+
+    operator: str
+    place: str
+    reason: str = ""
+
+
+def report(failures: Sequence[Failure]) -> UnsupportedError:
+    """All failures as one error: a line an operator and reason, with its count and its first places."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for f in failures:
+        groups.setdefault((f.operator, f.reason), []).append(f.place)
+    lines = []
+    for (operator, reason), places in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+        where = ", ".join(dict.fromkeys(p for p in places if p)) or "no place known"
+        text = f"  {operator}: {len(places)} node{'s' * (len(places) > 1)} ({where})"
+        lines.append(text + (f": {reason}" if reason else ""))
+    return UnsupportedError(
+        f"the program uses {len(groups)} operator{'s' * (len(groups) > 1)} that cannot be imported:\n"
+        + "\n".join(lines),
+        stage="import",
+        hint="docs/torch.md lists what is imported; an operator is one function in frontends/torch/",
+    )
