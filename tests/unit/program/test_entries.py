@@ -312,7 +312,8 @@ def test_explained_and_profiled():
     assert text.startswith("entry prefill\n") and "\nentry decode\n" in text and "\nall entries\n" in text
     facts = run.facts()
     assert list(facts["entries"]) == ["prefill", "decode"]
-    assert facts["memory"]["weights"] < sum(e["memory"]["weights"] for e in facts["entries"].values())
+    # equal only where the entries want every weight in another layout, as wide vectors do for one row and for several
+    assert facts["memory"]["weights"] <= sum(e["memory"]["weights"] for e in facts["entries"].values())
     assert repr(run).startswith("<MultiExecutable prefill: <Executable (x: f32[8, 32])")
     run["prefill"](tokens(LENGTH))
     kept = run.states["past_k"].copy()
