@@ -84,20 +84,12 @@ class _Writer:
         self.executable = executable
         self.arrays, self.blobs = Arrays(), dict[str, bytes]()
         self.levels: dict[str, dict[str, str]] = {}
-        self.consts: dict[int, int] = {}
-        self.places: dict[int, list[Any]] = {}
 
     def manifest(self) -> dict[str, Any]:
         x = self.executable
         stored = x.store()
         self.blobs["source"] = stored.data
         bodies = list(x.staged.bodies.values())
-        for body in bodies:
-            for s, stage in enumerate(body.stages.values()):
-                for p, part in enumerate(stage.parts.values()):
-                    for i, c in enumerate(part.constants):
-                        self.consts[id(c)] = self.arrays.add(c.array)
-                        self.places[id(c)] = [body.info.id, s, p, i]
         return {
             "name": x.name,
             "limit": x.staged.limit,  # for older versions, which have not all options
@@ -113,30 +105,23 @@ class _Writer:
         }
 
     def stage(self, stage: Stage) -> dict[str, Any]:
-        parts = []
-        for key, part in stage.parts.items():
-            name = self.key(key)
-            if name is not None:
-                parts.append({"key": name, **self.part(part)})
         return {
             "todo": stage.todo,
             "start": sorted(stage.start),
             "frozen": sorted(stage.frozen),
             "reads": stage.reads,
-            "parts": parts,
+            "parts": [{"key": self.key(key), **self.part(part)} for key, part in stage.parts.items()],
         }
 
-    def key(self, key: tuple[Any, ...]) -> list[Any] | None:
-        """The key as JSON; None if it names a constant of a part that is not kept any more."""
+    def key(self, key: tuple[Any, ...]) -> list[Any]:
+        """The key as JSON."""
         from .staged import Const
 
         frozen, *entries = key
         out: list[Any] = [sorted(frozen)]
         for e in entries:
             if isinstance(e, Const):
-                if id(e) not in self.consts:
-                    return None
-                out.append(["const", self.places[id(e)]])
+                out.append(["constant", self.arrays.add(e.array)])
             elif isinstance(e, tuple) and e[0] == "list":
                 out.append(["list", *[DTYPES[d] if isinstance(d, np.dtype) else d for d in e[1:]]])
             elif isinstance(e, tuple):
@@ -149,7 +134,7 @@ class _Writer:
         made: dict[str, Any] = {
             "feeds": part.feeds,
             "results": part.results,
-            "constants": [self.consts[id(c)] for c in part.constants],
+            "constants": [self.arrays.add(c.array) for c in part.constants],
             "actions": [{**asdict(a), "attributes": _json(a.attributes)} for a in part.actions],
             "seconds": part.seconds,
             "following": None,
@@ -324,9 +309,12 @@ class _Reader:
         frozen, *entries = key
         return (frozenset(frozen), *[self.key_entry(e, made) for e in entries])
 
-    @staticmethod
-    def key_entry(e: Sequence[Any], made: Mapping[tuple[Any, ...], Part]) -> Any:
-        if e[0] == "const":
+    def key_entry(self, e: Sequence[Any], made: Mapping[tuple[Any, ...], Part]) -> Any:
+        from .staged import Const
+
+        if e[0] == "constant":
+            return Const(self.arrays[e[1]])
+        if e[0] == "const":  # in files of before: by the part that it came from
             body, s, p, i = e[1]
             return made[body, s, p].constants[i]
         if e[0] == "list":

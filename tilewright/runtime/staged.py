@@ -40,12 +40,27 @@ _compiling = threading.RLock()
 
 
 class Const:
-    """An array that is the same whenever its part has run; parts that use it have it built in."""
+    """An array that is the same whenever its part has run; parts that use it have it built in.
 
-    __slots__ = ("array",)
+    Those with the same content are equal: a part made anew, or for other sizes, leads to the parts that there are.
+    """
+
+    __slots__ = ("_hash", "array")
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
+        self._hash: int | None = None
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash((self.array.dtype, self.array.shape, self.array.reshape(-1)[:1024].tobytes()))
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, Const):
+            return self is other
+        a, b = self.array, other.array
+        return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
 
 
 #: parts that a stage keeps when the options give no number: these in any case,
@@ -291,7 +306,8 @@ class Staged:
         with self.lock:
             if (todo, frozen) not in body.stages:
                 reads = self.source().reads(body.info.id, todo)
-                body.stages[todo, frozen] = Stage(body, todo, frozen, reads)
+                answers = sorted(frozen - set(reads))  # numbers that nodes asked for, which have no name in the model
+                body.stages[todo, frozen] = Stage(body, todo, frozen, (*reads, *answers))
             return body.stages[todo, frozen]
 
     def part(self, stage: Stage, frame: Frame) -> Part:

@@ -154,9 +154,4 @@ def expand_dims(n, x, axis):
     return [n.unsqueeze(x, at + x.rank + 1 if at < 0 else at)]
 
 
-@onnx_op("Trilu", since=1, domain=MS)
-def trilu(n, x, k=None):
-    return n("trilu", x, upper=bool(n.attr("upper", 1)), k=n.scalar(k, "k", 0))
-
-
 __all__ = ["MS", "swapped"]

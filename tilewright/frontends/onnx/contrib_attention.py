@@ -241,15 +241,22 @@ def group_query_attention(
         q, k, v = split(n, q, [heads * width, shared * width, shared * width], 2)
     q, k, v = split_heads(n, q, heads), split_heads(n, k, shared), split_heads(n, v, shared)
     batch, _, length, _ = q.shape
-    whole = int(n.scalar(total, "total_sequence_length"))
-    if whole < length:
-        raise n.error(f"total_sequence_length {whole} is less than the {length} new positions")
+    room = past_k.shape[2] if past_k is not None else 0
+    # of a cache with room to spare only the room decides shapes, not how much of it is in use
+    size = int(n.scalar(n("max", n.reshape(total, ()), room), "total_sequence_length"))
+    whole = total.known()
+    if size < length or (whole is not None and whole.item() < length):
+        raise n.error(
+            f"total_sequence_length {size if whole is None else whole.item()} is less than the {length} new positions"
+        )
     valid = n.cast(n.reshape(last, (batch, 1)), "i64")  # positions before the last one
     steps = n.constant(np.arange(length, dtype=np.int64)[None])
-    if whole == length:  # a first prompt: every row starts at 0
+    start = n("sub", valid, length - 1)
+    first = n("equal", n.reshape(total, ()), length)  # a first prompt: every row starts at 0
+    if first.known() is None:
+        start = n("where", first, n.zero(start), start)
+    elif first.known().item():
         start = n.constant(np.zeros((batch, 1), np.int64))
-    else:
-        start = n("sub", valid, length - 1)
     if n.attr("do_rotary", 0):
         if cos is None or sin is None:
             raise n.error("do_rotary needs cos_cache and sin_cache")
@@ -257,7 +264,6 @@ def group_query_attention(
         cosines, sines = tables(n, cos, sin, n.expand(where, (batch, length)), q.dtype)
         interleaved, width = bool(n.attr("rotary_interleaved", 0)), 2 * cos.shape[1]
         q, k = (rotate(n, t, cosines, sines, interleaved, width) for t in (q, k))
-    size = max(whole, past_k.shape[2] if past_k is not None else 0)
     k, v = (cached(n, old, new, start, size) for old, new in ((past_k, k), (past_v, v)))
     present = [k, v]
     key = n.constant(np.arange(size, dtype=np.int64).reshape(1, 1, 1, size))

@@ -302,6 +302,14 @@ class Importer:
         """Whether results of unknown size (`Partial`) can go into a scope."""
         return False
 
+    def question(self, what: str) -> str:
+        """A name for the number that a node is about to ask for; "" where answers are not possible."""
+        return ""
+
+    def answer(self, question: str, value: Value) -> np.ndarray | None:
+        """The number that `value` is in this run, where the runtime computed it before; None if it did not."""
+        return None
+
     def asked(self, node: Node, ask: Ask) -> Sequence[Item]:
         """What becomes of a node that cannot be imported before the model runs."""
         reason = str(ask)

@@ -48,8 +48,14 @@ def one_hot(n, indices, depth, values):
 
 
 @onnx_op("Trilu", since=14)
+@onnx_op("Trilu", since=1, domain="com.microsoft")
 def trilu(n, x, k=None):
-    return n("trilu", x, upper=bool(n.attr("upper", 1)), k=n.scalar(k, "k", 0))
+    upper = bool(n.attr("upper", 1))
+    if k is None or k.known() is not None:
+        return n("trilu", x, upper=upper, k=n.scalar(k, "k", 0))
+    rows, columns = np.ogrid[: x.shape[-2], : x.shape[-1]]
+    kept = n("greater_equal" if upper else "less_equal", n.constant(columns - rows, "i64"), n.reshape(k, ()))
+    return n("where", kept, x, n.zero(x))
 
 
 @onnx_op("NonZero", since=9)

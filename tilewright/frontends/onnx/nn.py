@@ -249,14 +249,20 @@ def dropout_1(n, x, ratio=None):
 
 @onnx_op("Dropout", since=12)
 def dropout(n, x, ratio=None, training=None):
-    share = float(n.scalar(ratio, "ratio", 0.5))
-    if not n.scalar(training, "training_mode", False) or not share:
+    if not n.scalar(training, "training_mode", False):
         return dropout_1(n, x)
-    if not 0 < share < 1:
-        raise n.error(f"the ratio is at least 0 and less than 1, not {share}")
+    if ratio is not None and ratio.known() is None:  # a number like others: 0 drops nothing
+        share = n.cast(n.reshape(ratio, ()), "f32")
+        scale = n.cast(n("reciprocal", n("add", n("neg", share), 1)), x.dtype)
+    else:
+        share = float(n.scalar(ratio, "ratio", 0.5))
+        if not share:
+            return dropout_1(n, x)
+        if not 0 < share < 1:
+            raise n.error(f"the ratio is at least 0 and less than 1, not {share}")
+        scale = 1 / (1 - share)
     mask = n("greater_equal", random(n, "uniform", x.shape, "f32"), share)
-    kept = n("mul", x, 1 / (1 - share))
-    return [n("where", mask, kept, n.zero(x)), mask]
+    return [n("where", mask, n("mul", x, scale), n.zero(x)), mask]
 
 
 # ---- attention -----------------------------------------------------------------------------------------------------

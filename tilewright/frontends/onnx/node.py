@@ -118,9 +118,11 @@ class Node:
         """`known` for an optional input: None if it is absent."""
         if x is None:
             return None
-        array = x.known()
+        array, question = x.known(), self.importer.question(what)
         if array is None:
-            raise self.needs(x, f"{what} is computed from the model's inputs, but has to be constant")
+            array = self.importer.answer(question, x)
+        if array is None:
+            raise self.needs(x, f"{what} is computed from the model's inputs, but has to be constant", question)
         return array
 
     def ints(self, x: Value | None, what: str) -> list[int]:
@@ -138,9 +140,9 @@ class Node:
 
     # ---- errors ----
 
-    def needs(self, x: Value, message: str) -> Ask:
+    def needs(self, x: Value, message: str, question: str = "") -> Ask:
         """The error of a node that could be imported if the value of x were known."""
-        return Ask(message, x, frozenset(self.importer.arguments[i] for i in inputs_of(x)))
+        return Ask(message, x, frozenset(self.importer.arguments[i] for i in inputs_of(x)), question)
 
     def partial(self, buffer: Value, count: Value, axis: int) -> Partial:
         """A result that is the first `count` positions of `buffer`; where that cannot be, the node waits as a whole."""

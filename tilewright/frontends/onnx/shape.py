@@ -10,7 +10,7 @@ import numpy as np
 from ...ir.dialect import GROUPS
 from .reader import DTYPES
 from .registry import onnx_op
-from .values import NotImported
+from .values import NotImported, Value
 
 # ---- constants -----------------------------------------------------------------------------------------------------
 
@@ -36,11 +36,17 @@ def constant_of_shape(n, shape):
 
 @onnx_op("Range", since=11)
 def arange(n, start, limit, delta):
-    low, high, step = (n.known(v, name) for v, name in ((start, "start"), (limit, "limit"), (delta, "delta")))
+    step = n.known(delta, "delta")
     if step.item() == 0:
         raise n.error("delta is 0")
-    count = max(math.ceil((high.item() - low.item()) / step.item()), 0)
-    return n.constant((low + np.arange(count).astype(low.dtype) * step).astype(low.dtype).reshape(-1))
+    if start.known() is not None or limit.known() is not None or start.dtype not in ("i32", "i64"):
+        low, high = n.known(start, "start"), n.known(limit, "limit")
+        count = max(math.ceil((high.item() - low.item()) / step.item()), 0)
+        return n.constant((low + np.arange(count).astype(low.dtype) * step).astype(low.dtype).reshape(-1))
+    # only how many there are decides the shape: a position in a text is no part of a program
+    span = n("sub", n.reshape(limit, ()), n.reshape(start, ()))
+    count = max(-(-n.scalar(span, "limit - start") // step.item()), 0)
+    return n("add", n.constant(np.arange(count) * step.item(), start.dtype), n.reshape(start, ()))
 
 
 @onnx_op("EyeLike", since=9)
@@ -236,6 +242,7 @@ def slice_10(n, x, starts, ends, axes=None, steps=None):
 
 def pad(n, x, pads, mode, value, axes=None):
     low, high = [0] * x.rank, [0] * x.rank
+    """`value` is a number, or a tensor of one element that only a run knows."""
     axes = list(range(x.rank)) if axes is None else [n_axis(n, a, x.rank) for a in axes]
     if len(pads) != 2 * len(axes):
         raise n.error(f"{len(pads)} pads for {len(axes)} axes, there should be two for each")
@@ -248,9 +255,17 @@ def pad(n, x, pads, mode, value, axes=None):
         low, high = [max(p, 0) for p in low], [max(p, 0) for p in high]
     if not any(low) and not any(high):
         return [x]
+    if isinstance(value, Value):
+        inside = np.zeros([a + d + b if a or b else 1 for a, d, b in zip(low, x.shape, high, strict=True)], np.bool_)
+        inside[
+            tuple(slice(a, a + d) if a or b else slice(None) for a, d, b in zip(low, x.shape, high, strict=True))
+        ] = 1
+        around = pad(n, x, [*low, *high], mode, 0)[0]
+        return [n("where", n.constant(inside), around, n.reshape(value, ()))]
     if x.dtype == "i1":  # as numbers: tw.pad fills with a number
-        return n.cast(n("pad", n.cast(x, "ui8"), low=tuple(low), high=tuple(high), mode=mode, value=float(value)), "i1")
-    return n("pad", x, low=tuple(low), high=tuple(high), mode=mode, value=float(value))
+        x = n.cast(x, "ui8")
+        return [n.cast(n("pad", x, low=tuple(low), high=tuple(high), mode=mode, value=float(value)), "i1")]
+    return [n("pad", x, low=tuple(low), high=tuple(high), mode=mode, value=float(value))]
 
 
 @onnx_op("Pad", since=2)
@@ -261,7 +276,9 @@ def pad_2(n, x):
 @onnx_op("Pad", since=11)
 def pad_11(n, x, pads, value=None, axes=None):
     mode = n.attr("mode", "constant")
-    fill = 0 if mode != "constant" or value is None else n.scalar(value, "constant_value", 0)
+    fill = 0 if mode != "constant" or value is None else value
+    if isinstance(fill, Value) and fill.known() is not None:
+        fill = n.scalar(fill, "constant_value")
     return pad(n, x, n.ints(pads, "pads"), mode, fill, None if axes is None else n.ints(axes, "axes"))
 
 

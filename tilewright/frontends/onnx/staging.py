@@ -4,9 +4,13 @@ A `Body` is the model's graph, a branch, the body of a loop, or a function. `Onn
 that can be imported for the shapes at hand into one graph. A node that asks (`values.Ask`) for a number which is not
 known waits, and so does everything that reads its results; then
 
-- if the number is arithmetic on small inputs of this part, the import starts again with these as constants, and the
-  runtime makes their values part of the key (a number that is read from a table or summed up, as the length of what is
-  made of a text, says less than they do: it waits, and only it becomes part of the next key);
+- if the number is arithmetic on small inputs of this part and tells their values (a target shape, twice a size), the
+  import starts again with these as constants, and the runtime makes their values part of the key;
+- if it is arithmetic on small inputs that tells less (one of several lengths, a difference), this part computes that
+  number and nothing else. The next one has all nodes, and the number in its key: the *answer* to the question that the
+  node asked, under a name of its own;
+- a number that is read from a table or summed up, as the length of what is made of a text, waits too, but with it
+  everything else is computed that can be; only the number becomes part of the next key;
 - a branch, a loop, a function, or an operator of `support.host_operators` becomes an action of the runtime;
 - otherwise the next part gets the number as a constant, or (if it is a large tensor) the operators' references compute
   the node.
@@ -40,7 +44,19 @@ from .names import node_reads
 from .node import Node
 from .reader import DTYPES, Model
 from .registry import find
-from .values import Ask, Deferred, NotImported, Opaque, Partial, Poison, Value, inputs_of, is_arithmetic, reached
+from .values import (
+    Ask,
+    Deferred,
+    NotImported,
+    Opaque,
+    Partial,
+    Poison,
+    Value,
+    inputs_of,
+    is_arithmetic,
+    reached,
+    tells_all,
+)
 
 #: tensors up to this many elements may become constants of a part, their values part of its key
 INTEGERS, FLOATS = 1024, 16
@@ -278,7 +294,12 @@ class PartImporter(Importer):
         self.outputs = tuple(o for o in (body.outputs if outputs is None else outputs) if o)
         self.waiting: list[Waiting] = []
         self.constants: list[np.ndarray] = []
-        self.at = -1
+        #: the node that is being imported, and how often it has asked
+        self.at, self.questions = -1, 0
+        #: numbers that are arithmetic on inputs and tell less than these, by their questions
+        self.derived: dict[str, Value] = {}
+        #: questions that the next part gets the answers of
+        self.asking: list[str] = []
 
     def plan(self, entries: Mapping[str, Entry]) -> Plan:
         body, self.entries = self.body, entries
@@ -324,6 +345,15 @@ class PartImporter(Importer):
     def takes_partial(self, scope: Scope) -> bool:
         return scope is self.scope
 
+    def question(self, what: str) -> str:
+        self.questions += 1  # of known numbers too: which those are may differ the next time
+        output = next((o for o in self.body.nodes[self.at].output if o), "")
+        return f"{output}?{self.questions} {what}"
+
+    def answer(self, question: str, value: Value) -> np.ndarray | None:
+        found = self.scope.names.get(question)
+        return found.array if isinstance(found, Value) and found.type == value.type else None
+
     def asked(self, node: Node, ask: Ask) -> Sequence[Any]:
         raise ask
 
@@ -337,7 +367,7 @@ class PartImporter(Importer):
         elif any(isinstance(r, Opaque) for r in read):
             self._wait(proto, Waiting(self.at, True, None))
         else:
-            before = len(self.checks)
+            before, self.questions = len(self.checks), 0
             try:
                 super().node(proto, scope)
             except Ask as ask:
@@ -352,18 +382,32 @@ class PartImporter(Importer):
                 self._define(self.scope, output, Deferred(), f"an output of {proto.op_type}")
 
     def _restart(self, ask: Ask) -> None:
-        """Start again if what is asked for is arithmetic on small inputs."""
+        """Start again if what is asked for is arithmetic on small inputs and tells what they are; remember it if it
+        tells less."""
         if ask.value is None or ask.operator in CONTROL or ask.operator in host.OPERATORS:
             return
         names = {self.arguments[i] for i in inputs_of(ask.value)}
         if not names or noise.KEY in names or not is_arithmetic(ask.value):
             return
-        if all(_small(self.entries[n]) for n in names):
+        if not all(_small(self.entries[n]) for n in names):
+            return
+        if not ask.question or tells_all(ask.value):
             raise Restart(names)
+        self.derived[ask.question] = ask.value
 
     # ---- the result ----
 
+    def _derive(self, block: ir.Block) -> Plan:
+        """The plan for the derived numbers alone: the stage after it knows them, and has everything to do."""
+        self.checks.clear()
+        values: dict[ir.Value, int] = {}
+        results = {name: self._tree(name, value, values) for name, value in self.derived.items()}
+        feeds = self._return(block, values, results)
+        return Plan(self.graph, feeds, results, [], (), tuple(self.todo), self.frozen | set(self.derived))
+
     def _finish_part(self, block: ir.Block) -> Plan:
+        if self.derived:
+            return self._derive(block)
         actions: list[Action] = []
         frozen: set[str] = set()
         for w in self.waiting:
@@ -372,7 +416,7 @@ class PartImporter(Importer):
                 actions += [action] if action else []
         done = {a.node for a in actions}
         todo = tuple(w.index for w in self.waiting if w.index not in done)
-        wanted = dict.fromkeys(self.outputs)
+        wanted = dict.fromkeys([*self.outputs, *self.asking])
         for w in self.waiting:
             wanted.update(dict.fromkeys(self.body.node_reads[w.index]))
         values: dict[ir.Value, int] = {}
@@ -385,7 +429,9 @@ class PartImporter(Importer):
                 self.lookup(self.scope, name, "graph outputs")
         feeds = self._return(block, values, results)
         graph = self.graph if values or self.checks else None
-        still = frozen | (self.frozen & set(self.body.reads(todo)))
+        outputs = {o for i in todo for o in self.body.nodes[i].output}
+        answered = {n for n in self.frozen if n.rpartition("?")[0] in outputs}
+        still = frozen | answered | (self.frozen & set(self.body.reads(todo)))
         return Plan(graph, feeds, results, self.constants, tuple(actions), todo, frozenset(still))
 
     def _new(self, name: str, item: Any, acting: set[int]) -> bool:
@@ -473,10 +519,17 @@ class PartImporter(Importer):
         return item
 
     def _freeze(self, ask: Ask, inputs: Sequence[str], arguments: Sequence[Any], frozen: set[str]) -> bool:
-        """Choose the operands that become constants of the next part; False if they are too large for that."""
+        """Choose what becomes a constant of the next part, the number asked for or operands; False if that is too
+        large."""
         open_ = [(n, a) for n, a in zip(inputs, arguments, strict=True) if isinstance(a, Value) and not a.constant]
-        behind = set() if ask.value is None else reached(ask.value, {a.ssa for _, a in open_})
-        asked = [(n, a) for n, a in open_ if a is ask.value or a.ssa in behind] or open_
+        value, ends = ask.value, {a.ssa for _, a in open_}
+        if value is not None and ask.question and value.ssa not in ends and _few(value.type.size, value.dtype):
+            self.scope.names[ask.question] = value  # it is made of operands, and tells no more than they do
+            self.asking.append(ask.question)
+            frozen.add(ask.question)
+            return True
+        behind = set() if value is None else reached(value, ends)
+        asked = [(n, a) for n, a in open_ if a is value or a.ssa in behind] or open_
         if not all(_few(a.type.size, a.dtype) for _, a in asked):
             return False
         frozen.update(n for n, _ in asked)

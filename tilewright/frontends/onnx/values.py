@@ -11,7 +11,7 @@ import numpy as np
 from torch_mlir import ir
 
 from ...ir import dialect
-from ...ir.types import Type, itemsize
+from ...ir.types import Type, is_float, itemsize, type_of
 from ...support.errors import OpError, UnsupportedError
 
 #: what a 64-bit processor can address
@@ -126,9 +126,13 @@ class Ask(NotImported):
     the node as a whole has to wait.
     """
 
-    def __init__(self, message: str, value: Value | None = None, needs: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, message: str, value: Value | None = None, needs: frozenset[str] = frozenset(), question: str = ""
+    ) -> None:
         super().__init__(message, needs)
         self.value = value
+        #: under which name the importer looks for the number when it imports the node again; "" if it does not
+        self.question = question
         #: the operator that asked
         self.operator = ""
 
@@ -179,6 +183,36 @@ def is_arithmetic(value: Value) -> bool:
             return False
         todo += operands
     return True
+
+
+#: those of `ARITHMETIC` whose results tell what the operands were, casts to integers apart
+LOSSLESS = frozenset({
+    "cast", "reshape", "expand", "transpose", "concat", "pad", "add", "sub", "mul", "neg",
+})  # fmt: skip
+
+
+def tells_all(value: Value) -> bool:
+    """Whether arguments of @main of which a tensor is the arithmetic are known once it is known, as far as can be seen:
+    it has at least as many elements, no operator rounds or leaves out some, and nothing may cancel out."""
+    todo, seen, size = [value.ssa], set(), 0
+    while todo:
+        v = todo.pop()
+        if v is None or v in seen:
+            return False
+        if isinstance(v.owner, ir.Block):
+            seen.add(v)
+            size += type_of(v).size
+            continue
+        if dialect.mnemonic(v.owner) == "constant":
+            continue
+        seen.add(v)
+        operands = list(v.owner.operands)
+        name = dialect.mnemonic(v.owner)
+        rounds = name == "cast" and is_float(type_of(operands[0]).dtype) and not is_float(type_of(v).dtype)
+        if name not in LOSSLESS or rounds:
+            return False
+        todo += operands
+    return size <= value.type.size
 
 
 def reached(value: Value, ends: set[ir.Value]) -> set[ir.Value]:
