@@ -110,6 +110,7 @@ def compile_command(
     \b
       tilewright compile model.onnx -o model.tw
       tilewright compile model.onnx -o model.tw --shape tokens=1x128 --threads 2
+      tilewright compile model.onnx -o model.tw --buckets batch=1,8 --buckets seq=32,64,128
       tilewright compile prefill=p.onnx decode=d.onnx --state past=present -o model.tw
       tilewright compile model.onnx --stop-after simplify            print level 2
       tilewright compile model.onnx -o m.tw --dump levels/ --time    one file of IR a stage
@@ -139,6 +140,8 @@ def compile_command(
     if options["stop_after"] is not None or output is None:
         emit_ir(result, output)
         return
+    if options["buckets"] and not result.buckets.open():
+        result.specialize_buckets()
     report_verified(result, options)
     result.save(output)
     note(f"{output}: {size(output.stat().st_size)}, compiled in {time.perf_counter() - start:.2f} s")

@@ -122,6 +122,11 @@ def _run_stages(todo: Sequence[Stage], state: State, pipeline: Sequence[Stage]) 
             from .specialization import compile_dynamic
 
             return compile_dynamic(state.source, chosen)
+        if stage.name == "import" and chosen.buckets:
+            raise UsageError(
+                f"buckets are for open dimensions, and {state.name} has none: its shapes are all known",
+                hint="leave out buckets, or the inputs that give all shapes",
+            )
         if stage.name == "import" and state.ahead and isinstance(state.target, Warmable) and chosen.job_count > 1:
             state.target.start(min(chosen.job_count, _work(state.module)))
         if stage.name == chosen.stop_after:

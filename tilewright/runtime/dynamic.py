@@ -26,6 +26,7 @@ from ..support.dtypes import DTYPES
 from ..support.errors import InputError, UsageError
 from ..support.numbers import size
 from . import arrays
+from .buckets import Buckets
 from .executable import Executable, Memory
 from .staged import DynamicInfo, Frame, Part, Source, Stage, Staged, StoredSource, Times
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from .profile import Profile
 
 log = logging.getLogger("tilewright")
+#: programs that an error lists
+SHOWN = 16
 
 
 class Pool:
@@ -133,6 +136,12 @@ class DynamicExecutable:
         self.name, self.threads = name, options.thread_count
         self.staged = Staged(source, build, options.specializations, self._made)
         self.staged.operators, self.staged.deadline = options.operators, options.deadline
+        #: None without the option
+        self.buckets = Buckets.of(options, self.inputs, self.outputs)
+        if self.buckets is not None:
+            self.staged.reserved = max(self.staged.reserved, len(self.buckets))
+        if options.specialize == "never":
+            self.staged.refuse = self._refused
         self.compiled = 0
         self._warned = False
         self._straight: Straight | None = None
@@ -154,10 +163,10 @@ class DynamicExecutable:
                 return straight.executable(*same)
         given = self._bind(arrays.with_named(self.inputs, args, named) if named else args)  # type: ignore[arg-type]
         if out is None:
-            results = self.staged.run("main", dict(given))
-            self._straight = Straight.of(self, given)
+            results = self._run(given)
+            self._straight = Straight.of(self, given) if self.buckets is None else None
             return results
-        results = self.staged.run("main", given)
+        results = self._run(given)
         wanted = list(out.values()) if isinstance(out, Mapping) else list(out)
         if isinstance(out, Mapping):
             wanted = [out[o.name] for o in self.outputs if o.name in out]
@@ -176,20 +185,46 @@ class DynamicExecutable:
         """The same with all inputs in one argument: a dict by name, a list in order, or the only input itself."""
         return self(*arrays.spread(inputs))
 
-    def specialize(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Compile ahead for these shapes, as far as shapes alone decide; all tensor inputs have to be given.
+    def _run(self, given: Mapping[str, Any], times: Times | None = None) -> list[Any]:
+        """The outputs for inputs by name, which are padded and cut where there are buckets."""
+        if self.buckets is None:
+            return self.staged.run("main", dict(given), None, times)
+        padded, sizes = self.buckets.pad(given)
+        return self.buckets.cut(self.staged.run("main", padded, None, times), sizes)
+
+    def specialize(self, shapes: Mapping[str, Sequence[int] | np.ndarray]) -> None:
+        """Compile ahead for these shapes, as far as shapes alone decide; all tensor inputs have to be given. With an
+        array for every input the model runs on them once, and everything is compiled that such a run needs.
 
         >>> # run.specialize({"ids": (8, 128)})
         """
         missing = [t.name for t in self.inputs if t.name not in shapes and not _static(t)]
         if missing:
             raise UsageError(f"specialize needs a shape for {', '.join(map(repr, missing))}", stage="specialize")
-        values = {}
-        for t in self.inputs:
-            shape = tuple(int(d) for d in shapes.get(t.name, t.shape or ()))  # type: ignore[arg-type]
-            values[t.name] = np.broadcast_to(np.zeros((), t.numpy_dtype), shape)
-        self._bind((values,))
-        self.staged.prepare("main", values)
+        with self.staged.ahead():
+            if all(isinstance(shapes.get(t.name), np.ndarray) for t in self.inputs):
+                self._run(self._bind((shapes,)))
+                return
+            values = {}
+            for t in self.inputs:
+                given = shapes.get(t.name, t.shape or ())
+                shape = tuple(int(d) for d in (given.shape if isinstance(given, np.ndarray) else given))  # type: ignore[arg-type]
+                values[t.name] = np.broadcast_to(np.zeros((), t.numpy_dtype), shape)
+            self._bind((values,))
+            if self.buckets is not None:
+                values, _ = self.buckets.pad(values)
+            self.staged.prepare("main", values)
+
+    def specialize_buckets(self, sizes: Mapping[str, int] | None = None) -> None:
+        """Compile ahead for every combination of buckets; `sizes` are those of named dimensions without buckets.
+        UsageError if there are no buckets, or dimensions stay open.
+
+        >>> # run.specialize_buckets({"batch": 1})
+        """
+        if self.buckets is None:
+            raise UsageError("the model was compiled without buckets", stage="specialize", hint="buckets={name: sizes}")
+        for shapes in self.buckets.combinations(sizes or {}):
+            self.specialize(shapes)
 
     def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeats: int = 20) -> Profile:
         """Where the time of a run goes, as for an `Executable`: the native parts that run for these inputs, one after
@@ -199,8 +234,8 @@ class DynamicExecutable:
         check_repeats(repeats)
         times = Times(repeats)
         given = self._bind(arrays.spread(inputs))
-        self.staged.run("main", given)  # what is compiled for these shapes is no part of the run
-        self.staged.run("main", given, None, times)
+        self._run(given)  # what is compiled for these shapes is no part of the run
+        self._run(given, times)
         return joined(times.parts, self.name, self.options["target"], self.threads, repeats)
 
     # ---- arguments ----
@@ -252,6 +287,18 @@ class DynamicExecutable:
             )
         return array
 
+    def _refused(self, stage: Stage, frame: Frame) -> InputError:
+        """What a call ends in that has no program, where none is made in calls."""
+        there = [describe_key(stage, key) or "()" for key in list(stage.parts)]
+        more = f"; {len(there) - SHOWN} more" if len(there) > SHOWN else ""
+        shown = f"there are programs for {'; '.join(there[-SHOWN:])}{more}" if there else "there is none"
+        return InputError(
+            f"there is no program for {describe(stage, frame) or '()'}, and specialize='never' compiles none in a call",
+            stage="run",
+            operator=None if stage.body.info.id == "main" else stage.body.info.id,
+            hint=f"{shown}; compile ahead with `specialize` (given arrays, it makes all that such a run needs)",
+        )
+
     # ---- what it is ----
 
     def _made(self, staged: Staged, stage: Stage, part: Part, frame: Frame) -> None:
@@ -299,6 +346,7 @@ class DynamicExecutable:
             f"target: {self.options['target']}, {self.threads} threads",
         ]
         lines += [f"input  {t}" for t in self.inputs] + [f"output {t}" for t in self.outputs]
+        lines += [f"buckets {self.buckets}"] if self.buckets is not None else []
         parts = list(self.parts())
         memory = self.memory
         lines += ["", f"{len(parts)} parts, {self.compiled} compiled in this process"]

@@ -17,8 +17,8 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,7 +27,7 @@ import numpy as np
 from ..support import host_operators as host
 from ..support.budget import limited
 from ..support.dtypes import NUMPY
-from ..support.errors import CompileError, ModelError
+from ..support.errors import CompileError, ModelError, TilewrightError
 from ..support.mapped_file import MappedFile
 from ..support.mapped_file import check as check_files
 from .executable import Executable
@@ -289,6 +289,11 @@ class Staged:
         #: operators and seconds that making a part may take; None: see `budget`
         self.operators: int | None = None
         self.deadline: float | None = None
+        #: parts that a stage keeps in any case
+        self.reserved = KEPT
+        #: what a call for which a part is missing ends in; None: the part is made
+        self.refuse: Callable[[Stage, Frame], TilewrightError] | None = None
+        self._ahead = threading.local()
         self.bodies: dict[str, Body] = {}
         #: held while stages and parts are changed
         self.lock = threading.RLock()
@@ -318,6 +323,8 @@ class Staged:
             with suppress(KeyError):  # without the lock: another thread may compile, and have taken it out
                 stage.parts.move_to_end(key)
             return part
+        if self.refuse is not None and not getattr(self._ahead, "making", False):
+            raise self.refuse(stage, frame)
         with self.lock, _compiling:
             part = stage.parts.get(stage.key(frame))
             if part is not None:
@@ -334,11 +341,22 @@ class Staged:
         return part
 
     def full(self, stage: Stage) -> bool:
-        """True if a stage has more parts than it may keep."""
+        """True if a stage has more parts than it may keep; what was made ahead, where nothing is made later, stays."""
         count, more = len(stage.parts), 1 if stage.first else LATER
-        if self.limit is not None or count <= KEPT * more:
-            return count > (self.limit or KEPT) * more
+        if self.limit is not None or count <= self.reserved * more:
+            return count > (self.limit or self.reserved) * more
+        if self.refuse is not None:
+            return False
         return count > MOST_KEPT * more or sum(part.nbytes for part in stage.parts.values()) > KEPT_BYTES
+
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        """Parts that this thread asks for meanwhile are made, also where calls are refused."""
+        before, self._ahead.making = getattr(self._ahead, "making", False), True
+        try:
+            yield
+        finally:
+            self._ahead.making = before
 
     def prepare(self, name: str, values: dict[str, Entry]) -> None:
         """Make the first part of a body for arrays of these shapes; nothing if their values matter."""

@@ -130,6 +130,28 @@ def check(f: Field[Any], value: Any) -> None:
         raise UsageError(f"option {f.name!r} is {value!r}, which is not available", hint=hint)
 
 
+def bucket_sizes(given: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The option `buckets` with the sizes of every dimension once, in order; UsageError for what are no sizes.
+
+    >>> bucket_sizes({"seq": [64, 32, 64]})
+    {'seq': (32, 64)}
+    """
+    for name, sizes in given.items():
+        listed = isinstance(sizes, (list, tuple)) and len(sizes) > 0
+        if not isinstance(name, str) or not listed or not all(map(_whole, sizes)):
+            raise UsageError(f"option 'buckets' has {sizes!r} for {name!r}: expected a list of sizes, such as [32, 64]")
+    return {name: tuple(sorted(set(sizes))) for name, sizes in given.items()}
+
+
+def check_pad(given: Mapping[str, Any], buckets: Any) -> None:
+    """UsageError if the option `pad` has something else than numbers, or nothing is padded."""
+    for name, number in given.items():
+        if not isinstance(number, (int, float)):
+            raise UsageError(f"option 'pad' has {number!r} for {name!r}: expected a number")
+    if given and not buckets:
+        raise UsageError("option 'pad' says what inputs are padded with, and none is without option 'buckets'")
+
+
 # ---- texts of the command line -------------------------------------------------------------------------------------
 
 
@@ -203,6 +225,39 @@ def state_pairs(flag: str, texts: list[str]) -> dict[str, str]:
             raise UsageError(
                 f"{flag} gives input {name!r} two next values, {found[name]!r} and {following!r}", stage="command line"
             )
+    return found
+
+
+def bucket_texts(flag: str, texts: list[str]) -> dict[str, tuple[int, ...]]:
+    """Sizes by the name of a dimension; UsageError for what is none.
+
+    >>> bucket_texts("--buckets", ["seq=32,64", "batch=1"])
+    {'seq': (32, 64), 'batch': (1,)}
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, equals, sizes = text.rpartition("=")
+        if not (equals and name) or not all(n.isdecimal() for n in sizes.split(",")):
+            raise UsageError(f"{flag} {text!r} is not NAME=32,64,128", stage="command line")
+        found[name] = (*found.get(name, ()), *map(int, sizes.split(",")))
+    return found
+
+
+def numbers(flag: str, texts: list[str]) -> dict[str, int | float]:
+    """A number by the name of an input; UsageError for what is none.
+
+    >>> numbers("--pad", ["ids=1", "bias=-inf"])
+    {'ids': 1, 'bias': -inf}
+    """
+    found: dict[str, int | float] = {}
+    for text in texts:
+        name, equals, number = text.rpartition("=")
+        try:
+            found[name] = int(number) if number.lstrip("+-").isdecimal() else float(number)
+        except ValueError:
+            equals = ""
+        if not (equals and name):
+            raise UsageError(f"{flag} {text!r} is not NAME=0", stage="command line")
     return found
 
 

@@ -17,8 +17,12 @@ from .option_info import (
     Effect,
     Flag,
     OptionInfo,
+    bucket_sizes,
+    bucket_texts,
     check,
+    check_pad,
     number_of_bytes,
+    numbers,
     option,
     parse_size,
     shapes,
@@ -275,6 +279,40 @@ class Options:
             parse=number_of_bytes,
         ),
     )
+    specialize: str = option(
+        "now",
+        "what a call of a model with open shapes does that has no program for its sizes: now (compile one), or never "
+        "(an error)",
+        effect=Effect.WORK,
+        kept=True,
+        choices=("now", "never"),
+    )
+    buckets: Mapping[str, Any] | None = option(
+        None,
+        "sizes that the inputs of a model with open shapes are padded to, by the name of the dimension; outputs are "
+        "cut back. The meaning of the model has to allow it",
+        effect=Effect.RESULT,
+        kept=True,
+        flag=Flag(
+            metavar="NAME=32,64",
+            help="Sizes that a named dimension is padded to, the outputs are cut back; repeat for more. The meaning of "
+            "the model has to allow it (a mask covers what is padded).",
+            repeat=True,
+            parse=bucket_texts,
+        ),
+    )
+    pad: Mapping[str, Any] | None = option(
+        None,
+        "what inputs are padded with where there are buckets: {'ids': 1}; 0 for those that are not named",
+        effect=Effect.RESULT,
+        kept=True,
+        flag=Flag(
+            metavar="INPUT=0",
+            help="With --buckets: what an input is padded with, if not 0; repeat for more.",
+            repeat=True,
+            parse=numbers,
+        ),
+    )
     specializations: int | None = option(
         None,
         "programs kept for each stage of a model with open shapes, one for each combination of shapes; "
@@ -381,6 +419,9 @@ class Options:
             object.__setattr__(self, "print_after", (self.print_after,))
         for f in fields(self):
             check(f, getattr(self, f.name))
+        if self.buckets is not None:
+            object.__setattr__(self, "buckets", bucket_sizes(self.buckets))
+        check_pad(self.pad or {}, self.buckets)
         if (self.precision == "auto") != (self.tolerance is not None):
             given = f"precision {self.precision!r}" + ("" if self.tolerance is None else " takes no tolerance")
             raise UsageError(
@@ -456,6 +497,9 @@ class OptionsDict(TypedDict, total=False):
     inputs: Mapping[str, Any] | None
     states: Mapping[str, Any] | None
     arena_limit: int | None
+    specialize: str
+    buckets: Mapping[str, Any] | None
+    pad: Mapping[str, Any] | None
     specializations: int | None
     operators: int | None
     deadline: float | None

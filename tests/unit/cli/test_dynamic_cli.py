@@ -59,6 +59,27 @@ def test_package(model, tmp_path, capsys):
     assert main(["run", package, "--input", data(tmp_path, 3)]) == 5, "and fixed to this shape"
 
 
+def test_buckets(tmp_path, capsys):
+    """A package with a program for every bucket, which makes no others."""
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 3]) for n in "xy")
+    graph = helper.make_graph([helper.make_node("Exp", ["x"], ["y"])], "net", [x], [y])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), tmp_path / "e.onnx")
+    package, out = str(tmp_path / "m.tw"), str(tmp_path / "out.npz")
+    flags = ["--buckets", "n=2,4", "--pad", "x=-1", "--specialize", "never"]
+    assert main(["compile", str(tmp_path / "e.onnx"), "-o", package, *flags]) == 0
+    capsys.readouterr()
+    assert main(["explain", package]) == 0
+    said = capsys.readouterr().out
+    assert "buckets n: 2, 4" in said and "2 parts" in said
+    assert main(["run", package, "--input", data(tmp_path, 3), "--output", out]) == 0
+    with np.load(out) as found:
+        np.testing.assert_allclose(found["y"], np.exp(np.eye(3)), rtol=1e-6)
+    assert main(["run", package, "--input", data(tmp_path, 5)]) == 5
+    assert "above the largest bucket: those of n are 2, 4" in capsys.readouterr().err
+    for wrong in (["--buckets", "n=2,x"], ["--pad", "x=one", "--buckets", "n=2"], ["--specialize", "later"]):
+        assert main(["compile", str(tmp_path / "e.onnx"), "-o", package, *wrong]) == 2
+
+
 def test_verify_checks_every_part(model):
     executable = tw.compile(model, verify=True, threads=1)
     executable(np.ones((2, 3), np.float32))

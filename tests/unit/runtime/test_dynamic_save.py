@@ -221,11 +221,11 @@ def softmax():
 
 
 #: a value beside the default for every option that a file keeps; `tolerance` goes with precision auto, which is for
-#: models of fixed shapes
+#: models of fixed shapes, and `pad` with buckets
 OTHERS = {
     "target": "c", "precision": "bf16", "arena_limit": 1 << 20, "specializations": 5, "operators": 5000,
     "deadline": 100.0, "winograd": False, "stream": False, "verify": True, "cache": False, "tuned": False,
-    "check_indices": True,
+    "check_indices": True, "specialize": "never", "buckets": {"n": (4, 8)},
 }  # fmt: skip
 
 
@@ -246,7 +246,7 @@ def built(monkeypatch):
 
 
 def test_every_kept_option_has_another_value():
-    assert {*OTHERS, "tolerance"} == Options().kept().keys()
+    assert {*OTHERS, "tolerance", "pad"} == Options().kept().keys()
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -255,7 +255,7 @@ def test_parts_made_after_loading_have_the_same_options(name, built, tmp_path):
     tw.compile(softmax(), threads=1, **chosen).save(tmp_path / "m.tw")
     again = tw.load(tmp_path / "m.tw", threads=2)
     with pytest.raises(CompileError, match="enough"):
-        again(np.zeros((3, 8), np.float32))
+        again.specialize({"x": (3, 8)})
     assert built == [Options(threads=1, **chosen), Options(threads=2, **chosen)]
     staged = again.staged
     assert (staged.limit, staged.operators, staged.deadline) == (

@@ -118,6 +118,9 @@ OTHERS = {
     "inputs": {"inputs": {"x": (3, 4)}},
     "states": {"states": {"past": "present"}},
     "arena_limit": {"arena_limit": 1 << 20},
+    "specialize": {"specialize": "never"},
+    "buckets": {"buckets": {"n": (4, 8)}},
+    "pad": {"pad": {"x": 1}, "buckets": {"n": (4, 8)}},
     "specializations": {"specializations": 5},
     "operators": {"operators": 5000},
     "deadline": {"deadline": 100.0},
@@ -171,11 +174,14 @@ def test_the_command_line_has_every_option(name, tmp_path):
         "schedules": [f"matmul={tmp_path / 'trace'}"],
         "inputs": ["x=3x4"],
         "states": ["past=present"],
+        "buckets": ["n=8,4", "n=8"],
+        "pad": ["x=1"],
         "arena_limit": "1M",
         "print_after": ["fuse"],
     }
     assert _compile_options()[name] == f.default
-    assert _compile_options(**{flag: True if f.type == "bool" else texts.get(name, other)})[name] == other
+    given = _compile_options(**{flag: True if f.type == "bool" else texts.get(name, other)})[name]
+    assert getattr(Options(**{**OTHERS[name], name: given}), name) == other
 
 
 @each_field
