@@ -85,17 +85,21 @@ def simplify(state: State) -> None:
 
 
 def layout(state: State) -> None:
+    from ..graph.passes import make, pass_text
+
     if state.module.level == 2:
-        lanes = state.description.image_lanes if state.options.precision == "f32" else 0
-        _passes(state, LAYOUT.replace("layout", f"layout{{lanes={lanes}}}", 1))
-        if state.description.split_windows:
-            _passes(state, "split-windows,dce")
+        d = state.description
+        lanes = d.image_lanes if state.options.precision == "f32" else 0
+        known = {"costs": d.image_costs, "winograd": d.winograd_costs} if lanes else {}
+        _passes(state, LAYOUT.replace("layout", pass_text(make("layout", lanes=lanes, **known)), 1))
+        if d.split_windows:
+            _passes(state, f"{pass_text(make('split-windows', costs=d.split_windows))},dce")
         # tiles of bf16 multiply more than Winograd's method saves
-        tiles = state.options.precision == "bf16" and any(t.dtype == "bf16" for t in state.description.tiles)
-        if state.options.winograd and state.description.winograd and not tiles:
+        tiles = state.options.precision == "bf16" and any(t.dtype == "bf16" for t in d.tiles)
+        if state.options.winograd and d.winograd and not tiles:
             _winograd(state)
-        if state.options.precision == "f32" and state.description.split_sums:
-            _passes(state, "split-sums,dce")
+        if state.options.precision == "f32" and d.split_sums:
+            _passes(state, f"{pass_text(make('split-sums', tile=d.split_sums))},dce")
         if state.options.precision != "f32":
             _passes(state, f"precision{{dtype={state.options.precision}}},cse,dce")
 
@@ -103,6 +107,7 @@ def layout(state: State) -> None:
 def _winograd(state: State) -> None:
     """3x3 convolutions by Winograd's method: as it was measured, else as it is estimated."""
     from ..graph.choose_winograd import layers
+    from ..graph.passes import make, pass_text
 
     plain = state.options.precision == "f32"
     state.layers = layers(state.module) if plain else {}
@@ -112,7 +117,8 @@ def _winograd(state: State) -> None:
         found = {str(layer): way for layer in state.layers if (way := tuned.way(layer)) is not None}
     ways = "/".join(f"{layer}:{way}" for layer, way in found.items())
     worth = 0.9 if plain else 0.45  # the direct way takes half the time in bf16
-    _passes(state, f"winograd{{worth={worth}{f',ways={ways}' if ways else ''}}},dce")
+    chosen = make("winograd", worth=worth, ways=ways, costs=state.description.winograd_costs)
+    _passes(state, f"{pass_text(chosen)},dce")
 
 
 def _open_tuned(state: State) -> Any:

@@ -11,13 +11,16 @@ from torch_mlir import ir
 from ..ir import dialect
 from ..ir.graph import Graph
 from ..ir.types import type_of
-from ..ops.winograd import TRANSFORM, WEIGHT, transform_weights
+from ..ops.winograd import transform_weights
 from ..support.errors import UsageError
+from .machine_costs import WinogradCosts, given
 from .passes import PassReport, register
 from .rewrite import Rewriter, pattern, rewrite, shape, static
 
 #: how a convolution can be computed: by the direct sum, by F(2x2, 3x3), by F(4x4, 3x3)
 WAYS = ("direct", "2", "4")
+#: channels and filters are multiples of this: the loop nest has no form for a rest, with vectors of any usual width
+CHANNELS = 16
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,10 @@ class Layer:
 class Winograd:
     """Turn convolutions with 3x3 constant weights, strides 1 and channels last into ``tw.winograd_conv``.
 
-    ``tile``: the size of the tiles, "2" or "4"; "auto" takes the one with the lower estimate, if it is at most
-    ``worth`` of that of the direct convolution. Larger tiles save more multiplications and lose more digits:
-    relative to the largest result about 3e-7 is lost with 2, as by the direct sum, and 1e-6 to 3e-6 with 4.
+    ``tile``: the size of the tiles, "2" or "4"; "auto" takes the one with the lower estimate (by the machine's
+    ``costs``), if it is at most ``worth`` of that of the direct convolution. Larger tiles save more multiplications and
+    lose more digits: relative to the largest result about 3e-7 is lost with 2, as by the direct sum, and 1e-6 to 3e-6
+    with 4.
     ``ways`` says otherwise for layers of some sizes: ``1x7x7x512x512:direct/1x14x14x256x256:4``.
 
         %0 = "tw.conv"(%x, %w, %b) {layout = "nhwc", pads = array<i64: 1, 1, 1, 1>, ...} : (tensor<1x14x14x64xf32>, ...)
@@ -76,6 +80,7 @@ class Winograd:
     tile: Literal["auto", "2", "4"] = "auto"
     worth: float = 0.9
     ways: str = ""
+    costs: WinogradCosts | None = None
 
     def run(self, graph: Graph) -> PassReport:
         ways = _ways(self.ways)
@@ -87,7 +92,7 @@ class Winograd:
             if layer is None:
                 return None
             way = ways.get(str(layer), self.tile)
-            way = choose(layer, self.worth) if way == "auto" else way
+            way = choose(layer, given(self.costs, "winograd", "costs"), self.worth) if way == "auto" else way
             return None if way == "direct" else winograd(rw, op, int(way))
 
         return rewrite(graph, [to_winograd])
@@ -125,7 +130,7 @@ def layer_of(graph: Graph, op: ir.Operation) -> Layer | None:
     if type_of(op.results[0]).dtype != "f32" or type_of(w).dtype != "f32" or graph.constant_value(w) is None:
         return None
     (n, h, width, f), c = shape(op.results[0]), shape(x)[3]
-    return None if c % 16 or f % 16 or 0 in (n, h, width) else Layer(n, h, width, c, f)
+    return None if c % CHANNELS or f % CHANNELS or 0 in (n, h, width) else Layer(n, h, width, c, f)
 
 
 def winograd(rw: Rewriter, op: ir.Operation, m: int) -> Any:
@@ -142,16 +147,16 @@ def winograd(rw: Rewriter, op: ir.Operation, m: int) -> Any:
     return out if bias is None else rw.create("add", out, bias)
 
 
-def choose(layer: Layer, worth: float = 0.9) -> str:
+def choose(layer: Layer, costs: WinogradCosts, worth: float = 0.9) -> str:
     """The way with the lowest estimated time.
 
-    >>> choose(Layer(1, 28, 28, 128, 128)), choose(Layer(1, 14, 14, 256, 256)), choose(Layer(1, 7, 7, 512, 512))
-    ('4', '2', 'direct')
+    >>> [choose(Layer(1, s, s, c, c), WinogradCosts(16, 16)) for s, c in ((28, 128), (14, 256), (7, 512))]
+    ['4', '2', 'direct']
     """
     n, h, w, c, f = layer.sizes
-    best: tuple[float, str] = ((n * h * w + WEIGHT) * 9 * c * f * worth, "direct")
+    best: tuple[float, str] = ((n * h * w + costs.weight) * 9 * c * f * worth, "direct")
     for m in (2, 4):
         tiles, p = n * -(-h // m) * -(-w // m), (m + 2) ** 2
-        time = (tiles + WEIGHT) * p * c * f + p * tiles * (c + f) * TRANSFORM
+        time = (tiles + costs.weight) * p * c * f + p * tiles * (c + f) * costs.transform
         best = min(best, (time, str(m)), key=lambda b: b[0])
     return best[1]

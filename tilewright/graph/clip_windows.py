@@ -17,16 +17,13 @@ from ..ir.context import use
 from ..ir.graph import Graph
 from ..ops.conv import spatial, with_channels
 from ..ops.windows import Clipped, clip
+from .machine_costs import RegionCosts, given
 from .passes import PassReport, register
 from .rewrite import Rewriter, pattern, replace, rewrite, shape, static
 
-#: multiply-adds that take as long as: asking for the weights of one tap, for a result less than the windows have
-#: (results that few rows of registers share); copying an element into padding; joining an element; one more kernel
-ROWS, PADDED, JOINED, KERNEL = 6, 16, 12, 100_000
-#: convolutions are divided where their estimate is then at most WORTH of what it was, into PIECES at most
+#: convolutions are divided where their estimate is then at most WORTH of what it was, into PIECES at most: the time to
+#: compile grows with them
 WORTH, PIECES = 0.85, 49
-#: f32 of the vectors that the estimate is for
-LANES = 16
 
 
 @register("clip-windows")
@@ -49,7 +46,8 @@ class ClipWindows:
 class SplitWindows:
     """Divide the results of dilated convolutions into regions that the same taps reach, where that pays.
 
-    It does where joining the regions is estimated to take less time than multiplying the padding. With dilation 12 the
+    It does where joining the regions is estimated, by the machine's `costs`, to take less time than multiplying the
+    padding. With dilation 12 the
     first 2 of 14 rows are reached by two taps of three, so are the last two; those between by the tap in the middle
     alone. Each region is a convolution of its own on the part of the image that it reads:
 
@@ -61,14 +59,16 @@ class SplitWindows:
         %0 = "tw.concat"(%a, %b, %c) {axis = 2 : i64} : ... -> tensor<1x64x14xf32>
     """
 
+    costs: RegionCosts | None = None
+
     def run(self, graph: Graph) -> PassReport:
-        divided = 0
+        divided, costs = 0, given(self.costs, "split-windows", "costs")
         with use():
             for op in [op for op in graph.operations() if op.name == "tw.conv"]:  # once: regions stay whole
                 rw = Rewriter(graph)
                 rw.names_of(op)
                 with ir.InsertionPoint(op):
-                    new = split_conv(rw, op)
+                    new = split_conv(rw, op, costs)
                 if new is not None:
                     replace(op, new)
                     divided += 1
@@ -185,7 +185,8 @@ def _nothing(rw: Rewriter, op: ir.Operation, bias: ir.Value | None, size: tuple[
 class Sizes:
     """A convolution of n images; with `columns` the lanes of vectors run along the last dimension, else along filters.
 
-    >>> near, far = (Sizes((Line(14, 14, 3, 1, d, d),) * 2, 1, 64, 64, 1, False) for d in (1, 12))
+    >>> costs = RegionCosts(lanes=16, tap=6, padded=16, joined=12, kernel=100_000)
+    >>> near, far = (Sizes((Line(14, 14, 3, 1, d, d),) * 2, 1, 64, 64, 1, False, costs) for d in (1, 12))
     >>> divide(near)
     >>> divide(far)
     [[0, 2, 12, 14], [0, 2, 12, 14]]
@@ -197,22 +198,23 @@ class Sizes:
     filters: int
     groups: int
     columns: bool
+    costs: RegionCosts
 
     def cost(self, region: Sequence[tuple[int, int]], whole: bool) -> float:
         """The estimate of a region, in multiply-adds; `whole` if it is all there is."""
-        each = [line.clipped(*ends) for line, ends in zip(self.lines, region, strict=True)]
+        each, x = [line.clipped(*ends) for line, ends in zip(self.lines, region, strict=True)], self.costs
         spans = [end - first for first, end in region]
         taps, results = prod(len(c.taps) for c in each), self.n * prod(spans)
-        rows = self.n * prod(spans[:-1]) * rounded(spans[-1]) if self.columns else results
-        total = KERNEL + taps * (rows + ROWS) * self.channels // self.groups * self.filters
+        rows = self.n * prod(spans[:-1]) * rounded(spans[-1], x.lanes) if self.columns else results
+        total = x.kernel + taps * (rows + x.tap) * self.channels // self.groups * self.filters
         if any(c.low or c.high for c in each):
-            total += PADDED * self.n * self.channels * prod(c.low + c.stop - c.start + c.high for c in each)
-        return total + (0 if whole else JOINED * results * self.filters)
+            total += x.padded * self.n * self.channels * prod(c.low + c.stop - c.start + c.high for c in each)
+        return total + (0 if whole else x.joined * results * self.filters)
 
 
-def rounded(n: int) -> int:
+def rounded(n: int, lanes: int) -> int:
     """Numbers that whole vectors hold."""
-    return -(-n // LANES) * LANES
+    return -(-n // lanes) * lanes
 
 
 def divide(sizes: Sizes) -> list[list[int]] | None:
@@ -255,7 +257,7 @@ def _cut(sizes: Sizes, ends: list[list[int]], i: int) -> tuple[float, list[int]]
     return best[cuts[-1]]
 
 
-def split_conv(rw: Rewriter, op: ir.Operation) -> Any:
+def split_conv(rw: Rewriter, op: ir.Operation, costs: RegionCosts) -> Any:
     """conv(x, w) -> concat of convolutions of slices of x and w"""
     x, w = dialect.arguments(op)[:2]
     a = dialect.attributes(op)
@@ -264,8 +266,10 @@ def split_conv(rw: Rewriter, op: ir.Operation) -> Any:
     lines = lines_of(op)
     out, dims, first = shape(op.results[0]), shape(w), a["layout"] == "nchw"
     each = dims[0] // a["groups"]  # of a group: what lanes run along, unless they run along columns, or it is one
-    filters = dims[0] if first else rounded(dims[0]) if each == 1 else a["groups"] * rounded(each)
-    ends = divide(Sizes(tuple(lines), out[0], dims[1] * a["groups"], filters, a["groups"], first))
+    filters = dims[0]
+    if not first:
+        filters = rounded(dims[0], costs.lanes) if each == 1 else a["groups"] * rounded(each, costs.lanes)
+    ends = divide(Sizes(tuple(lines), out[0], dims[1] * a["groups"], filters, a["groups"], first, costs))
     return None if ends is None else _joined(rw, op, lines, ends, ())
 
 

@@ -13,11 +13,12 @@ from torch_mlir import ir
 from ..ir import dialect
 from ..ir.graph import Graph
 from .layout_choice import stay_first
+from .machine_costs import ImageCosts, WinogradCosts, given
 from .passes import PassReport, register
 from .rewrite import Pattern, Rewriter, defined_by, elementwise, has_one_use, pattern, rewrite, shape, static
 from .simplify_shape import permutation, reshape_of_reshape, transpose_of_reshape, transpose_of_transpose
 
-#: channels of an image that is better read as it is than transposed
+#: channels of an image that is better read as it is than transposed: colours, which no vector is full of
 FEW = 4
 
 
@@ -29,8 +30,9 @@ class Layout:
     ``mode``: "nhwc" always, "nchw" never, "auto" if the graph has a convolution. Transposes move down through
     elementwise operators, residual adds, concat, pad, slice, split, reductions and softmax; a flattening in front of
     constant weights is taken into the weights. What is left stands at inputs and in front of what needs channels
-    first. With `lanes`, the f32 of a vector of the machine, "auto" leaves convolutions that stand alone, or in a short
-    chain, as they are where that is estimated to be faster (`layout_choice`).
+    first. With `lanes`, the f32 of a vector of the machine, and its `costs` (those of `winograd` too, which takes
+    channels last), "auto" leaves convolutions that stand alone, or in a short chain, as they are where that is
+    estimated to be faster (`layout_choice`).
 
         %0 = "tw.conv"(%x, %w) {...} : (tensor<1x3x8x8xf32>, ...) -> tensor<1x16x8x8xf32>
         %1 = "tw.relu"(%0) : (tensor<1x16x8x8xf32>) -> tensor<1x16x8x8xf32>
@@ -42,12 +44,14 @@ class Layout:
 
     mode: Literal["auto", "nhwc", "nchw"] = "auto"
     lanes: int = 0
+    costs: ImageCosts | None = None
+    winograd: WinogradCosts | None = None
 
     def run(self, graph: Graph) -> PassReport:
         convolutions = any(op.name in ("tw.conv", "tw.conv_transpose", "tw.integer_conv") for op in graph.operations())
         if self.mode == "nchw" or (self.mode == "auto" and not convolutions):
             return {}
-        first = stay_first(graph, self.lanes) if self.mode == "auto" and self.lanes else set()
+        first = self.first(graph) if self.mode == "auto" and self.lanes else set()
 
         def unless_first(p: Pattern) -> Pattern:
             def apply(rw: Rewriter, op: ir.Operation) -> Any:
@@ -58,6 +62,11 @@ class Layout:
 
         chosen = [unless_first(few_channels), unless_first(channels_last)]
         return rewrite(graph, [*chosen, *PATTERNS])
+
+    def first(self, graph: Graph) -> set[ir.Value]:
+        """The results of the convolutions that stay as they are."""
+        costs, winograd = given(self.costs, "layout", "costs"), given(self.winograd, "layout", "winograd")
+        return stay_first(graph, self.lanes, costs, winograd)
 
 
 def to_last(rank: int) -> tuple[int, ...]:

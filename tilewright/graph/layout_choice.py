@@ -21,30 +21,14 @@ from torch_mlir import ir
 
 from ..ir import dialect
 from ..ir.graph import Graph
-from .choose_winograd import Layer, choose
+from .choose_winograd import CHANNELS, Layer, choose
+from .machine_costs import ImageCosts, WinogradCosts
 from .rewrite import defined_by, dtype, elementwise, shape, static, users
 from .simplify_shape import permutation
 
 #: a chain of more convolutions keeps channels last, and one whose estimate with channels first is not at most WORTH of
-#: the other
+#: the other: estimates are as good as that, and in a long chain kernels know more of each other
 LONE, WORTH = 3, 0.92
-#: cycles for an element that is transposed, from cache to cache
-BORDER = 0.3
-#: how many times as long windows of one pixel take that read their image through a transpose
-READ_ACROSS = 1.05
-#: cycles for an element that gets a border while it is transposed, and for a vector of a row that gets one as it is
-PADDED_LAST, PADDED_FIRST = 0.4, 6.0
-#: cycles for a vector of results beside its sum; lanes along sums of at least so many numbers side by side, instead of
-#: along filters, fill vectors too, and take so many times as long
-RESULT, LONG, ALONG_SUMS = 2.0, 96, 1.2
-#: what lanes along the columns of an image cost, where windows slide by one column and where by more
-SLIDING, STRIDED = 1.05, 1.15
-#: depthwise convolutions, cycles of a vector of results: for each product, and beside them; with channels last and
-#: first, windows that move by one column and by more
-DEPTHWISE_LAST, DEPTHWISE_FIRST = ((0.6, 3.0), (0.9, 8.0)), ((0.55, 2.0), (0.8, 8.5))
-#: lanes along columns and channels together, where channels do not fill their vectors (windows that move by one column)
-MERGED = 1.1
-
 #: operators through which a chain goes on beside elementwise ones
 THROUGH = ("batch_norm", "softmax", "log_softmax", "pad", "slice", "concat", "split")
 #: operators that `layout` gives channels last, and others that follow: a chain with one keeps them
@@ -78,9 +62,9 @@ class Sizes:
     groups: int = 1
 
 
-def stay_first(graph: Graph, lanes: int) -> set[ir.Value]:
+def stay_first(graph: Graph, lanes: int, costs: ImageCosts, winograd: WinogradCosts) -> set[ir.Value]:
     """The results of the convolutions to leave with their channels first, for a machine with vectors of `lanes` f32."""
-    chains = _Chains(lanes)
+    chains = _Chains(lanes, costs, winograd)
     for op in graph.operations():
         chains.add(op)
     return {
@@ -91,34 +75,32 @@ def stay_first(graph: Graph, lanes: int) -> set[ir.Value]:
     }
 
 
-def cycles(c: Sizes, lanes: int) -> tuple[float, float]:
-    """Estimated cycles of a convolution with channels last and with channels first.
-
-    >>> wide = Sizes(1, 8, 8, (64, 64), (3, 3), (1, 1))
-    >>> cycles(wide, 16)[0] > 1.5 * cycles(wide, 16)[1]
-    True
-    """
+def cycles(c: Sizes, lanes: int, x: ImageCosts) -> tuple[float, float]:
+    """Estimated cycles of a convolution with channels last and with channels first."""
     depth, places = c.channels // c.groups, c.n * prod(c.out)
     products, far = depth * prod(c.window), c.strides[-1] > 1
     columns = c.n * prod(c.out[:-1]) * -(-c.out[-1] // lanes)  # vectors of one channel
     if depth == 1 and c.filters == c.groups:
         vectors = places * -(-c.channels // lanes)
-        merged = vectors if far else min(vectors, MERGED * places * c.channels / lanes)
-        each = [a * products + b for a, b in (DEPTHWISE_LAST[far], DEPTHWISE_FIRST[far])]
-        return each[0] * merged, each[1] * columns * c.channels
-    last = places * c.groups * -(-(c.filters // c.groups) // lanes) * (products / 2 + RESULT)
-    if depth * c.window[-1] >= LONG:
-        last = min(last, ALONG_SUMS * places * c.filters / lanes * products / 2)
+        merged = vectors if far else min(vectors, x.merged * places * c.channels / lanes)
+        last, first = (x.last_product, x.last_beside), (x.first_product, x.first_beside)
+        if far:
+            last, first = (x.last_far_product, x.last_far_beside), (x.first_far_product, x.first_far_beside)
+        return (last[0] * products + last[1]) * merged, (first[0] * products + first[1]) * columns * c.channels
+    result = products / x.per_cycle + x.result
+    channels_last = places * c.groups * -(-(c.filters // c.groups) // lanes) * result
+    if depth * c.window[-1] >= x.long_sum:
+        channels_last = min(channels_last, x.along_sums * places * c.filters / lanes * products / x.per_cycle)
     if prod(c.window) == 1 and not far:
-        return last, c.n * -(-prod(c.out) // lanes) * c.filters * (products / 2 + RESULT)
-    return last, columns * c.filters * (products / 2 + RESULT) * (STRIDED if far else SLIDING)
+        return channels_last, c.n * -(-prod(c.out) // lanes) * c.filters * result
+    return channels_last, columns * c.filters * result * (x.striding if far else x.sliding)
 
 
 class _Chains:
     """Finds the chains of a graph: every value of one leads to it."""
 
-    def __init__(self, lanes: int) -> None:
-        self.lanes = lanes
+    def __init__(self, lanes: int, costs: ImageCosts, winograd: WinogradCosts) -> None:
+        self.lanes, self.costs, self.winograd = lanes, costs, winograd
         self.of: dict[ir.Value, Chain] = {}
         self.left: set[ir.Value] = set()
 
@@ -136,7 +118,7 @@ class _Chains:
             self.leave(op)
         elif name == "transpose":
             if (chain := self.of.get(op.operands[0])) is not None and permutation(op)[-1] == 1:
-                chain.first += BORDER * _turned(op.operands[0])  # wanted with its channels last
+                chain.first += self.costs.transposed * _turned(op.operands[0])  # wanted with its channels last
         elif not self.absorbed(op, name):
             self.leave(op)
 
@@ -146,23 +128,26 @@ class _Chains:
         chain.convolutions.append(op.results[0])
         a, out = dialect.attributes(op), shape(op.results[0])
         plain = all(dtype(v) == "f32" for v in (x, w, op.results[0])) and static(w) and prod(shape(w)) > 0
-        if not plain or a["x_layout"] is not None or _by_winograd(op) or 0 in out:
+        if not plain or a["x_layout"] is not None or _by_winograd(op, self.winograd) or 0 in out:
             chain.keep = True
             return
         window = shape(w)[2:]
         sizes = Sizes(out[0], shape(x)[1], out[1], out[2:], window, a["strides"], a["groups"])
-        last, first = cycles(sizes, self.lanes)
+        last, first = cycles(sizes, self.lanes, self.costs)
         if prod(window) == 1 and x not in self.of:
-            last *= READ_ACROSS
+            last *= self.costs.read_across
         chain.last, chain.first = chain.last + last, chain.first + first
         if any(a["pads"]):
-            chain.last += PADDED_LAST * prod(shape(x)) * (x not in self.of)  # else who makes x writes the border
-            chain.first += PADDED_FIRST * prod(shape(x)[:-1]) * -(-shape(x)[-1] // self.lanes)
+            outside = x not in self.of  # else who makes x writes the border
+            chain.last += self.costs.padded_last * prod(shape(x)) * outside
+            rows, row = prod(shape(x)[:-1]), shape(x)[-1]
+            chain.first += self.costs.padded_first * rows * -(-row // self.lanes)
         turned = defined_by(x, "transpose")
         if turned is not None and permutation(turned)[-1] == 1:  # given with its channels last
-            chain.first += BORDER * prod(shape(x))
+            chain.first += self.costs.transposed * prod(shape(x))
         elif turned is None and x not in self.of and shape(w)[1] == 1 and not any(a["pads"]):
-            chain.last += BORDER * _turned(x)  # other transposes are done with the padding, or by who reads
+            # other transposes are done with the padding, or by who reads
+            chain.last += self.costs.transposed * _turned(x)
 
     def follows(self, op: ir.Operation, name: str) -> bool:
         """Whether the transposes of its operands would pass through an operation, see `layout`."""
@@ -213,7 +198,7 @@ class _Chains:
             chain = self.of.get(v)
             if chain is not None and v not in self.left:
                 self.left.add(v)
-                chain.last += BORDER * _turned(v)
+                chain.last += self.costs.transposed * _turned(v)
 
 
 def _turned(v: ir.Value) -> int:
@@ -222,13 +207,13 @@ def _turned(v: ir.Value) -> int:
     return 0 if channels == 1 or prod(places) == 1 else prod(shape(v))
 
 
-def _by_winograd(op: ir.Operation) -> bool:
+def _by_winograd(op: ir.Operation, costs: WinogradCosts) -> bool:
     """Whether a convolution with its channels last would be computed by Winograd's method."""
     a, w, out = dialect.attributes(op), shape(op.operands[1]), shape(op.results[0])
     plain = a["strides"] == a["dilations"] == (1, 1) and a["groups"] == 1 and w[2:] == (3, 3)
-    if not plain or w[0] % 16 or w[1] % 16 or defined_by(op.operands[1], "constant") is None or 0 in out:
+    if not plain or w[0] % CHANNELS or w[1] % CHANNELS or defined_by(op.operands[1], "constant") is None or 0 in out:
         return False
-    return choose(Layer(out[0], out[2], out[3], w[1], w[0])) != "direct"
+    return choose(Layer(out[0], out[2], out[3], w[1], w[0]), costs) != "direct"
 
 
 __all__ = ["Sizes", "cycles", "stay_first"]

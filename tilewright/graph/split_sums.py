@@ -13,6 +13,7 @@ from ..ir import dialect
 from ..ir.graph import Graph
 from ..ir.types import type_of
 from ..ops.common import axes_of
+from .machine_costs import SumTile, given
 from .passes import PassReport, register
 from .rewrite import Rewriter, defined_by, definition, elementwise, has_one_use, pattern, rewrite, shape, static
 
@@ -21,14 +22,11 @@ REDUCTIONS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min")
 #: a reduction of at least NUMBERS numbers to at most FEW is sliced, into slices of SLICE numbers at most (measured: 1.6
 #: times as fast with two threads, as fast as before with one; half as many numbers are reduced faster by one thread)
 NUMBERS, FEW, SLICE = 1 << 18, 4, 1 << 17
-#: results of a sum of products that are one register tile, in vectors of LANES: at most VECTORS of them in ROWS rows
-LANES, VECTORS, ROWS = 16, 32, 16
-#: fewer multiply-adds are not worth a second kernel, nor are slices shorter than DEPTH
+#: fewer multiply-adds are not worth a second kernel, nor are slices shorter than DEPTH; both decide in which order
+#: numbers are added, and so hold for all machines
 WORK, DEPTH = 1 << 15, 128
 #: a sum is taken in about so many slices, and in four times as many at most where its length has no better divisor
 SLICES, MOST = 8, 4
-#: vectors of sums that hide the latency of an addition: fewer are summed beside those of other slices
-HIDES = 8
 
 
 @register("split-sums")
@@ -37,11 +35,11 @@ class SplitSums:
     """Take long sums that have few results in slices: the slices are kernels' outermost loop, which threads divide.
 
     A kernel divides its results among threads, and sums each from front to back. A product of 4 x 8192 and 8192 x 32
-    has results for one tile of registers, and so for one thread. The number of slices follows from sizes alone, so
-    results are the same with any number of threads. It divides the length of the sum; where no number near `SLICES`
-    does, the sum stays as it is. Where results are few vectors, there are more slices, some of which are summed beside
-    each other (`schedule/planner`): one vector's additions would wait for each other. What comes after the sum
-    joins the sum over slices.
+    has results for one tile of registers, and so for one thread. The number of slices follows from sizes and from
+    `tile`, what a thread's registers hold, so results are the same with any number of threads. It divides the length of
+    the sum; where no number near `SLICES` does, the sum stays as it is. Where results are few vectors, there are more
+    slices, some of which are summed beside each other (`schedule/planner`): one vector's additions would wait for each
+    other. What comes after the sum joins the sum over slices.
 
         %0 = "tw.matmul"(%x, %w) : (tensor<4x8192xf32>, tensor<8192x32xf32>) -> tensor<4x32xf32>
     ->  %p = "tw.einsum"(reshape of %x to 4x8x1024, reshape of %w to 8x1024x32) {equation = "msk,skn->smn"}
@@ -51,7 +49,21 @@ class SplitSums:
     reduce slices first.
     """
 
+    tile: SumTile | None = None
+
     def run(self, graph: Graph) -> PassReport:
+        tile = given(self.tile, "split-sums", "tile")
+
+        @pattern("matmul")
+        def split_matmul(rw: Rewriter, op: ir.Operation) -> Any:
+            """matmul(x, w) -> reduce_sum(einsum("msk,skn->smn", reshape(x), reshape(w)))"""
+            return sliced_matmul(rw, op, tile)
+
+        @pattern("conv")
+        def split_conv(rw: Rewriter, op: ir.Operation) -> Any:
+            """conv(x, w, b) -> add(reduce_sum(reshape(conv(x, w of a group for each slice))), b)"""
+            return sliced_conv(rw, op, tile)
+
         return rewrite(graph, [split_matmul, split_conv, split_reduction])
 
 
@@ -66,29 +78,31 @@ def divisor(n: int, wanted: int, least: int) -> int | None:
     return next((d for d in found if d >= wanted), found[-1] if found else None)
 
 
-def slices(rows: int, columns: int, depth: int, window: int = 1) -> int | None:
+def slices(tile: SumTile, rows: int, columns: int, depth: int, window: int = 1) -> int | None:
     """Into how many slices a sum of `depth` times `window` products is taken; None if it stays as it is.
 
-    >>> slices(4, 32, 8192), slices(64, 64, 8192), slices(1, 1, 8192), slices(1, 16, 256)
+    >>> tile = SumTile(lanes=16, vectors=32, rows=16, in_flight=8)
+    >>> slices(tile, 4, 32, 8192), slices(tile, 64, 64, 8192), slices(tile, 1, 1, 8192), slices(tile, 1, 16, 256)
     (8, None, None, None)
     """
-    vectors = rows * -(-columns // LANES)
-    if columns < LANES // 2 or rows > ROWS or vectors > VECTORS or rows * columns * depth * window < WORK:
+    vectors = rows * -(-columns // tile.lanes)
+    if columns < tile.lanes // 2 or rows > tile.rows or vectors > tile.vectors:
         return None
-    wanted = SLICES if vectors <= VECTORS // 2 else SLICES // 2
-    beside = max(HIDES // vectors, 1)
-    return divisor(depth, wanted * beside, max(DEPTH // window, LANES))
+    if rows * columns * depth * window < WORK:
+        return None
+    wanted = SLICES if vectors <= tile.vectors // 2 else SLICES // 2
+    beside = max(tile.in_flight // vectors, 1)
+    return divisor(depth, wanted * beside, max(DEPTH // window, tile.lanes))
 
 
-@pattern("matmul")
-def split_matmul(rw: Rewriter, op: ir.Operation) -> Any:
-    """matmul(x, w) -> reduce_sum(einsum("msk,skn->smn", reshape(x), reshape(w)))"""
+def sliced_matmul(rw: Rewriter, op: ir.Operation, tile: SumTile) -> Any:
+    """The sum of slices that takes the place of a product; None where it stays."""
     x, w = op.operands
     if not static(x, w) or type_of(x).rank < 1 or type_of(w).rank != 2 or not _f32(op):
         return None
     (*lead, depth), columns = shape(x), shape(w)[1]
     rows = prod(lead)
-    count = slices(rows, columns, depth)
+    count = slices(tile, rows, columns, depth)
     if count is None or defined_by(w, "transpose") is not None:  # then vectors run along the sum: slower (measured)
         return None
     sizes = (count, depth // count)
@@ -102,17 +116,16 @@ def split_matmul(rw: Rewriter, op: ir.Operation) -> Any:
     return rw.reshape(rw.create("reduce_sum", parts, axes=(0,), keepdims=False), (*lead, columns))
 
 
-@pattern("conv")
-def split_conv(rw: Rewriter, op: ir.Operation) -> Any:
-    """conv(x, w, b) -> add(reduce_sum(reshape(conv(x, w of a group for each slice))), b)"""
+def sliced_conv(rw: Rewriter, op: ir.Operation, tile: SumTile) -> Any:
+    """The same for a convolution with constant weights."""
     x, w, bias = dialect.arguments(op)[:3]
     a, weights, result = dialect.attributes(op), rw.array(w), shape(op.results[0])
     if a["layout"] != "nhwc" or a["groups"] != 1 or weights is None or not static(x) or not _f32(op):
         return None
     *places, filters = result
     channels, window = weights.shape[1], prod(weights.shape[2:])
-    count = slices(prod(places), filters, channels, window)
-    if prod(places) * -(-filters // LANES) > VECTORS // 2 or count is None:
+    count = slices(tile, prod(places), filters, channels, window)
+    if prod(places) * -(-filters // tile.lanes) > tile.vectors // 2 or count is None:
         return None  # two tiles of positions are not faster in slices (measured)
     grouped = weights.reshape(filters, count, channels // count, *weights.shape[2:])
     grouped = np.ascontiguousarray(np.moveaxis(grouped, 1, 0)).reshape(-1, *grouped.shape[2:])

@@ -29,10 +29,6 @@ POINTS = {
     4: (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2)),
 }
 
-#: multiply-adds in the time of one element of a transform, and in the time that products wait for one weight to come
-#: from memory, though it is asked for early (measured with AVX-512)
-TRANSFORM, WEIGHT = 16, 16
-
 
 @lru_cache
 def matrices(m: int, r: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -18,19 +18,17 @@ from ..support.dtypes import NUMPY
 from ..tensor.expr import CASTS, COMBINERS, Const, Expr, Load, Op, Var, bounds, const_value, linear, variables, walk
 from ..tensor.expr import children as operands
 from ..tensor.kernel import Kernel, Stage
-from .machine import Machine, lanes
+from .machine import Machine, OperationCycles, lanes
 from .nest import Alloc, For, If, Nest, Stmt, Store, children
 from .work import Ranges, extent_variables, operations, operations_of
 
 #: more than this many times its own work is too much
 TOO_MUCH = 1.5
-#: a loop without vectors is large from this many cycles on, and if it is this part of the kernel
+#: a loop without vectors is large from this many cycles on (some microseconds: on no machine is less worth a word), and
+#: if it is this part of the kernel
 LARGE, PART = 1 << 15, 0.25
 #: values of loop variables that a condition, or the extent of an inner loop, is tried with, at most
 _SAMPLES = 256
-#: cycles of what is no addition, multiplication or comparison
-_SLOW = {"divf": 4, "sqrt": 6, "rsqrt": 10, "divsi": 20, "remsi": 20}
-_FUNCTION = 12
 #: operations of an elementwise stage that may be computed again for each reader
 _LITTLE = 4
 _INTEGER = frozenset({"addi", "subi", "muli", "andi", "ori", "xori"})
@@ -211,7 +209,9 @@ class _Count:
         gathers = [
             x for x in loads if vector is not None and self.step(x.buffer, x.indices, vector.var, used) not in (0, 1)
         ]
-        cycles = _arithmetic(s) + len(loads) / 2 + len(written) + len(gathers) * wide / 2
+        asked = self.machine or Machine()
+        memory = (len(loads) + len(gathers) * wide) * asked.access.load + len(written) * asked.access.store
+        cycles = _arithmetic(s, asked.operations) + memory
         moved = sum(
             NUMPY[self.buffers[n].dtype].itemsize for n in (*(x.buffer for x in loads), *(t.buffer for t in written))
         )
@@ -318,15 +318,18 @@ def _hoisted(s: Store, around: tuple[For, ...]) -> float:
     return total
 
 
-def _arithmetic(s: Store) -> float:
-    """Cycles of the arithmetic of one iteration, two operations a cycle."""
+def _arithmetic(s: Store, cycles: OperationCycles) -> float:
+    """Cycles of the arithmetic of one iteration."""
+    slow = {"divf": cycles.divide, "sqrt": cycles.sqrt, "rsqrt": cycles.rsqrt}
+    slow |= dict.fromkeys(("divsi", "remsi"), cycles.divide_integers)
     seen: set[int] = set()
     total = 0.0
     for t in s.targets:
         for x in walk(t.value, seen):
             if isinstance(x, Op) and x.dtype != "index":
                 simple = x.op in _SIMPLE or x.op.startswith("cmp") or not x.dtype.startswith(("f", "bf"))
-                total += _SLOW.get(x.op, 0.5 if simple or "ext" in x.op or "trunc" in x.op else _FUNCTION)
+                fast = simple or "ext" in x.op or "trunc" in x.op
+                total += slow.get(x.op, cycles.simple if fast else cycles.function)
     return total
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any, TypeVar, cast
 
+from ..graph.machine_costs import ImageCosts, RegionCosts, SumTile, WinogradCosts
 from ..support.dtypes import LOOP_TYPES, TYPES
 
 #: for a cache without limit: nothing is too large for it
@@ -42,12 +43,125 @@ class Rate:
 @dataclass(frozen=True)
 class VectorAccess:
     """Cycles that a vector takes from and to the first-level cache: in the best case, and where it lies across two
-    cache lines."""
+    cache lines; `picked` is a load of numbers a few apart in one row, `scattered_loads` how many loads one takes of
+    numbers that lie anywhere in a window."""
 
     load: float = 0.5
     split_load: float = 1.0
     store: float = 1.0
     split_store: float = 1.4
+    picked: float = 3.0
+    scattered_loads: float = 5.0
+
+
+@dataclass(frozen=True)
+class Shuffles:
+    """Cycles of what moves numbers between the lanes of vectors (measured with AVX-512).
+
+    `transpose_in` and `transpose_out`: to transpose a vector on its way into registers (3 to 5) and out of them (3 to
+    8); `transpose_number`: a number of a few columns; `gather`: a vector of numbers that lie apart in memory (64 where
+    each lies in a page of its own); `add_lanes`: to add up the lanes of one."""
+
+    transpose_in: float = 4.0
+    transpose_out: float = 8.0
+    transpose_number: float = 1.0
+    gather: float = 16.0
+    add_lanes: float = 2.5
+
+
+@dataclass(frozen=True)
+class FarAccess:
+    """What it costs that numbers come from beyond the first-level cache, in cycles where nothing else is said.
+
+    `l2_vector`, `l3_vector`: a vector of rows in the second-level cache that are read `l2_rows` at a time, and of rows
+    further away, `l3_rows` at a time; `row_doubling` is the part of it that every doubling of these rows adds, where
+    rows are `stream_lines` cache lines long. `shared_l2_vector`: a vector of a panel in the second-level cache that
+    rows share. `number`: one of a row beyond that cache. `streams`: rows that hardware fetches ahead at a time.
+
+    Factors: how many times as long a tile takes of more rows than `streams` (`crowded_streams`) or than the sets of the
+    first-level cache hold (`crowded_sets`), and blocks of a reduction whose rows do not stay in the second-level cache
+    (`far_block`). `bytes_per_cycle`: what a core exchanges with the memory behind its caches."""
+
+    l2_vector: float = 1.4
+    l2_rows: int = 2
+    l3_vector: float = 2.3
+    l3_rows: int = 4
+    row_doubling: float = 0.1
+    stream_lines: int = 6
+    shared_l2_vector: float = 0.25
+    number: float = 0.3
+    streams: int = 8
+    crowded_streams: float = 1.03
+    crowded_sets: float = 1.25
+    far_block: float = 1.1
+    bytes_per_cycle: float = 8.0
+
+
+@dataclass(frozen=True)
+class Prefetch:
+    """How many bytes ahead software asks for memory: for rows of a few vectors, and for packed weights that are read
+    once."""
+
+    row_bytes: int = 8192
+    weight_bytes: int = 16384
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """When a reduction is worth taking in blocks (measured, with weights from memory): from `long_sum` steps on if at
+    most `few_rows` rows pass over a panel of weights; from `medium_sum` steps on for any number of rows if a panel of
+    two vectors takes more than `l2_share` of the second-level cache."""
+
+    long_sum: int = 768
+    few_rows: int = 200
+    medium_sum: int = 256
+    l2_share: float = 5 / 16
+
+
+@dataclass(frozen=True)
+class TileCosts:
+    """Cycles of a tile of sums beside its multiply-adds and its loads from the first-level cache.
+
+    `step`: around a step of the reduction; `row`: for a row of it; `panel`: for a vector of a panel in the first-level,
+    the second-level cache and beyond; `store`: for a vector of sums that leaves in whole rows of the result, and in
+    pieces of rows; `around`: around the tile; `cut_windows`: for a tile of windows that is cut off. `wide` and `outer`:
+    how many times as long tiles take of several rows and more than `wide_vectors` vectors (measured: 1.02 to 1.1), and
+    of two rows of windows."""
+
+    step: float = 0.15
+    row: float = 0.05
+    panel: tuple[float, float, float] = (0.1, 0.5, 1.0)
+    store: tuple[float, float] = (2.0, 4.0)
+    around: float = 0.0
+    cut_windows: float = 4.0
+    wide: float = 1.0
+    wide_vectors: int = 4
+    outer: float = 1.0
+
+
+@dataclass(frozen=True)
+class WindowCosts:
+    """Cycles of a tile of a depthwise convolution: `next_row`, `next_column`: for a number that registers do not hold,
+    there and back, which the next row needs (where windows move by one row, and by more) or the next column; `around`:
+    around the tile. `exposed` is how much of the smaller one of arithmetic and memory operations is not hidden."""
+
+    next_row: tuple[float, float] = (2.0, 1.0)
+    next_column: float = 1.5
+    around: float = 8.0
+    exposed: float = 0.3
+
+
+@dataclass(frozen=True)
+class OperationCycles:
+    """Cycles of a vector operation; `simple` is an addition, multiplication or comparison, `function` exp and the
+    like."""
+
+    divide: float = 4
+    sqrt: float = 6
+    rsqrt: float = 10
+    divide_integers: float = 20
+    function: float = 12
+    simple: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -61,6 +175,7 @@ class PairProduct:
     dtype: str
     lanes: int
     rate: Rate
+    costs: TileCosts = TileCosts(panel=(0.1, 0.3, 0.3))
 
 
 @dataclass(frozen=True)
@@ -78,6 +193,7 @@ class DotProduct:
     rows: int
     columns: int
     rate: Rate = Rate(4, 2)
+    costs: TileCosts = TileCosts(0.2, 0.0, (0.0, 0.0, 0.0), (4.0, 4.0), 8.0)
 
 
 @dataclass(frozen=True)
@@ -85,8 +201,11 @@ class TileProduct:
     """An instruction on registers that hold matrices: ``acc[m, n] += sum of x[m, k] * w[k, n]`` in f32 or i32.
 
     Each of the `registers` holds up to `rows` rows of `row_bytes` bytes. Factors are `dtype` (bf16 or i8), `signs`
-    those of x and w ("u", "s"; "f" for floats). A product takes `row_cycles` for every row of x. In w as many numbers
-    of the reduction as make 4 bytes, its `group`, are neighbours: ``w[k // group, n, k % group]``.
+    those of x and w ("u", "s"; "f" for floats). A product takes `row_cycles` for every row of x, of which `short_part`
+    is saved by registers that are not full. `line_cycles`: for a row that is loaded, beside the load; `end_cycles` and
+    `sum_row_cycles`: around a tile, whose sums pass through memory, and for each row of them. Of these costs nothing
+    was measured. In w as many numbers of the reduction as make 4 bytes, its `group`, are neighbours:
+    ``w[k // group, n, k % group]``.
     """
 
     name: str
@@ -96,6 +215,10 @@ class TileProduct:
     row_bytes: int = 64
     registers: int = 8
     row_cycles: float = 1.0
+    short_part: float = 0.5
+    line_cycles: float = 0.25
+    end_cycles: float = 60.0
+    sum_row_cycles: float = 4.0
 
     @property
     def size(self) -> int:
@@ -191,6 +314,55 @@ class Machine:
         return VectorAccess()
 
     @property
+    def shuffles(self) -> Shuffles:
+        return Shuffles()
+
+    @property
+    def operations(self) -> OperationCycles:
+        return OperationCycles()
+
+    @property
+    def tile(self) -> TileCosts:
+        """Of multiply-adds of f32 vectors."""
+        return TileCosts(wide=1.06, outer=1.05)
+
+    @property
+    def windows(self) -> WindowCosts:
+        return WindowCosts()
+
+    @property
+    def chains(self) -> int:
+        """Chains of vector operations that run beside each other so that none waits: accumulators of a sum along a row,
+        vectors of a function."""
+        return 4
+
+    @property
+    def load_chains(self) -> int:
+        """The same for chains of loads of which each needs the one before."""
+        return 8
+
+    @property
+    def seen_vectors(self) -> int:
+        """Vectors of a row up to which a processor sees the work on several rows at once, and takes it out of order."""
+        return 8
+
+    @property
+    def many_registers(self) -> bool:
+        """Whether registers hold the sums, or the steps of functions, of several vectors with all that they need."""
+        return self.vector_registers >= 32
+
+    @property
+    def unrolled_registers(self) -> int:
+        """Registers for the sums of a tile all of whose steps are unrolled: the others hold what its columns need."""
+        return min(self.vector_registers, 15)
+
+    @property
+    def short_loop_registers(self) -> int:
+        """Registers for the sums of a tile whose loops over the reduction are all short: tiles that take more are 10 to
+        30% slower (measured), for LLVM keeps more alive than the sums."""
+        return min(self.vector_registers, 18)
+
+    @property
     def pairs(self) -> PairProduct | None:
         """The instruction for products of pairs of bf16."""
         return None
@@ -231,12 +403,29 @@ class Machine:
         fits into the cache."""
         return 4096
 
+    @property
+    def far(self) -> FarAccess:
+        return FarAccess()
+
+    @property
+    def prefetch(self) -> Prefetch:
+        return Prefetch()
+
+    @property
+    def blocking(self) -> Blocking:
+        return Blocking()
+
     # ---- threads
 
     @property
     def cores(self) -> int:
         """The threads that a program may use."""
         return 1
+
+    @property
+    def thread_work(self) -> int:
+        """Elements of work from which on it is worth waking other threads."""
+        return 1 << 13
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -278,19 +467,34 @@ class Machine:
         return False
 
     @property
+    def winograd_costs(self) -> WinogradCosts:
+        """Measured with AVX-512."""
+        return WinogradCosts(transform=16, weight=16)
+
+    @property
     def image_lanes(self) -> int:
         """The f32 of a vector if convolutions may keep their channels first (`graph/layout_choice.py`), else 0."""
         return 0
 
     @property
-    def split_sums(self) -> bool:
-        """Whether long sums with few results are taken in slices (`graph/split_sums.py`)."""
-        return False
+    def image_costs(self) -> ImageCosts:
+        """Measured with AVX-512."""
+        return ImageCosts(
+            transposed=0.3, padded_last=0.4, padded_first=6.0, per_cycle=2.0, result=2.0,
+            read_across=1.05, along_sums=1.2, long_sum=96, sliding=1.05, striding=1.15, merged=1.1,
+            last_product=0.6, last_beside=3.0, last_far_product=0.9, last_far_beside=8.0,
+            first_product=0.55, first_beside=2.0, first_far_product=0.8, first_far_beside=8.5,
+        )  # fmt: skip
 
     @property
-    def split_windows(self) -> bool:
-        """Whether dilated convolutions are divided into regions (`graph/clip_windows.py`)."""
-        return False
+    def split_sums(self) -> SumTile | None:
+        """What a thread's registers hold if long sums with few results are taken in slices (`graph/split_sums.py`)."""
+        return None
+
+    @property
+    def split_windows(self) -> RegionCosts | None:
+        """The costs of regions if dilated convolutions are divided into such (`graph/clip_windows.py`)."""
+        return None
 
     @property
     def row_chains(self) -> bool:

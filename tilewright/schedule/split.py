@@ -22,8 +22,6 @@ from .rules import Scheduled, schedule
 WORTH = 0.8
 #: parts that are scheduled to find the cuts of one kernel, at most: cuts of cuts are many
 MOST_PARTS = 16
-#: bytes that a core exchanges with the memory behind its caches in a cycle
-_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ def _part(function: ir.OpView, machine: Machine, known: dict[str, float]) -> flo
         with use():
             kernel = read_kernel(function)
         results = [kernel.buffer(n) for n in kernel.outputs]
-        between = max(b.size * NUMPY[b.dtype].itemsize for b in results) / _BYTES
+        between = max(b.size * NUMPY[b.dtype].itemsize for b in results) / machine.far.bytes_per_cycle
         made = schedule(kernel, machine)
         known[text] = (made.executed.cycles if made.executed else 0.0) + between  # one of `MOST_PARTS` from here on
         known[text] = _best(function, made, machine, known)[0] + between

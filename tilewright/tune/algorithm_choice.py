@@ -64,7 +64,8 @@ class Ways:
         reports = []
         for layer, count in sorted(state.layers.items(), key=lambda i: -i[0].work * i[1]):
             known = self.database.result(layer_key(layer).kernel, self.machine)
-            report = WayReport(layer, count, choose(layer), choose(layer))
+            way = choose(layer, state.description.winograd_costs)
+            report = WayReport(layer, count, way, way)
             if known is not None:
                 report.way, report.ratio = known.decisions["way"], known.seconds / known.baseline
             elif layer.work * count >= SHARE * total:

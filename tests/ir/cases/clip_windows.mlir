@@ -37,7 +37,7 @@ func.func @main(%arg0: tensor<1x12x9x2xf32>, %arg1: tensor<4x2x2x1xf32>) -> tens
   return %2 : tensor<1x2x3x4xf32>
 }
 
-// CASE regions_of_the_result: split-windows
+// CASE regions_of_the_result: split-windows{costs=lanes:16;tap:6;padded:16;joined:12;kernel:100000}
 func.func @main(%x: tensor<1x140x64xf32>, %w: tensor<64x64x3xf32>) -> tensor<1x140x64xf32> {
   %v0 = "tw.conv"(%x, %w) {strides = array<i64: 1>, pads = array<i64: 120, 120>, dilations = array<i64: 120>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>} : (tensor<1x140x64xf32>, tensor<64x64x3xf32>) -> tensor<1x140x64xf32>
   return %v0 : tensor<1x140x64xf32>

@@ -1,4 +1,4 @@
-// CASE pixels_alone: layout{lanes=16}
+// CASE pixels_alone: layout{lanes=16 costs=transposed:0.3;padded_last:0.4;padded_first:6.0;per_cycle:2.0;result:2.0;read_across:1.05;along_sums:1.2;long_sum:96;sliding:1.05;striding:1.15;merged:1.1;last_product:0.6;last_beside:3.0;last_far_product:0.9;last_far_beside:8.0;first_product:0.55;first_beside:2.0;first_far_product:0.8;first_far_beside:8.5 winograd=transform:16;weight:16}
 // CONSTANT w f32 24x8x1x1
 func.func @main(%x: tensor<1x8x30x31xf32>) -> tensor<1x24x30x31xf32> {
   %w = "tw.constant"() {symbol = "w"} : () -> tensor<24x8x1x1xf32>
@@ -16,7 +16,7 @@ func.func @main(%arg0: tensor<1x8x30x31xf32>) -> tensor<1x24x30x31xf32> {
   return %3 : tensor<1x24x30x31xf32>
 }
 
-// CASE two_chains: layout{lanes=16}
+// CASE two_chains: layout{lanes=16 costs=transposed:0.3;padded_last:0.4;padded_first:6.0;per_cycle:2.0;result:2.0;read_across:1.05;along_sums:1.2;long_sum:96;sliding:1.05;striding:1.15;merged:1.1;last_product:0.6;last_beside:3.0;last_far_product:0.9;last_far_beside:8.0;first_product:0.55;first_beside:2.0;first_far_product:0.8;first_far_beside:8.5 winograd=transform:16;weight:16}
 // CONSTANT w f32 8x8x3x3
 // CONSTANT w2 f32 64x64x1x1
 func.func @main(%x: tensor<1x8x40x60xf32>, %y: tensor<1x64x4x4xf32>) -> (tensor<1x8x40x60xf32>, tensor<1x64x4x4xf32>) {
@@ -39,7 +39,7 @@ func.func @main(%arg0: tensor<1x8x40x60xf32>, %arg1: tensor<1x64x4x4xf32>) -> (t
   return %2, %6 : tensor<1x8x40x60xf32>, tensor<1x64x4x4xf32>
 }
 
-// CASE reads_what_is_given_last: layout{lanes=16}
+// CASE reads_what_is_given_last: layout{lanes=16 costs=transposed:0.3;padded_last:0.4;padded_first:6.0;per_cycle:2.0;result:2.0;read_across:1.05;along_sums:1.2;long_sum:96;sliding:1.05;striding:1.15;merged:1.1;last_product:0.6;last_beside:3.0;last_far_product:0.9;last_far_beside:8.0;first_product:0.55;first_beside:2.0;first_far_product:0.8;first_far_beside:8.5 winograd=transform:16;weight:16}
 // CONSTANT w f32 24x8x1x1
 func.func @main(%x: tensor<1x30x31x8xf32>) -> tensor<1x30x31x24xf32> {
   %w = "tw.constant"() {symbol = "w"} : () -> tensor<24x8x1x1xf32>
@@ -55,7 +55,7 @@ func.func @main(%arg0: tensor<1x30x31x8xf32>) -> tensor<1x30x31x24xf32> {
   return %1 : tensor<1x30x31x24xf32>
 }
 
-// CASE a_residual_of_the_input: layout{lanes=16}
+// CASE a_residual_of_the_input: layout{lanes=16 costs=transposed:0.3;padded_last:0.4;padded_first:6.0;per_cycle:2.0;result:2.0;read_across:1.05;along_sums:1.2;long_sum:96;sliding:1.05;striding:1.15;merged:1.1;last_product:0.6;last_beside:3.0;last_far_product:0.9;last_far_beside:8.0;first_product:0.55;first_beside:2.0;first_far_product:0.8;first_far_beside:8.5 winograd=transform:16;weight:16}
 // CONSTANT w f32 8x8x1x1
 func.func @main(%x: tensor<1x8x40x60xf32>) -> tensor<1x8x40x60xf32> {
   %w = "tw.constant"() {symbol = "w"} : () -> tensor<8x8x1x1xf32>

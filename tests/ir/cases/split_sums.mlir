@@ -1,4 +1,4 @@
-// CASE matmul: split-sums
+// CASE matmul: split-sums{tile=lanes:16;vectors:32;rows:16;in_flight:8}
 // CONSTANT w f32 1024x32
 func.func @main(%x: tensor<2x2x1024xf32>, %b: tensor<32xf32>) -> tensor<2x2x32xf32> {
   %w = "tw.constant"() {symbol = "w"} : () -> tensor<1024x32xf32>
@@ -17,7 +17,7 @@ func.func @main(%arg0: tensor<2x2x1024xf32>, %arg1: tensor<32xf32>) -> tensor<2x
   return %5 : tensor<2x2x32xf32>
 }
 
-// CASE transposed_rows: split-sums
+// CASE transposed_rows: split-sums{tile=lanes:16;vectors:32;rows:16;in_flight:8}
 func.func @main(%x: tensor<2050x4xf32>, %w: tensor<2050x16xf32>) -> tensor<4x16xf32> {
   %t = "tw.transpose"(%x) {permutation = array<i64: 1, 0>} : (tensor<2050x4xf32>) -> tensor<4x2050xf32>
   %0 = "tw.matmul"(%t, %w) : (tensor<4x2050xf32>, tensor<2050x16xf32>) -> tensor<4x16xf32>
@@ -32,7 +32,7 @@ func.func @main(%arg0: tensor<2050x4xf32>, %arg1: tensor<2050x16xf32>) -> tensor
   return %3 : tensor<4x16xf32>
 }
 
-// CASE primes_transposed_weights_and_many_results_stay: split-sums
+// CASE primes_transposed_weights_and_many_results_stay: split-sums{tile=lanes:16;vectors:32;rows:16;in_flight:8}
 func.func @main(%x: tensor<4x4099xf32>, %w: tensor<4099x16xf32>, %y: tensor<4x4096xf32>, %v: tensor<16x4096xf32>, %z: tensor<64x4096xf32>) -> (tensor<4x16xf32>, tensor<4x16xf32>, tensor<4x64xf32>) {
   %0 = "tw.matmul"(%x, %w) : (tensor<4x4099xf32>, tensor<4099x16xf32>) -> tensor<4x16xf32>
   %t = "tw.transpose"(%v) {permutation = array<i64: 1, 0>} : (tensor<16x4096xf32>) -> tensor<4096x16xf32>
@@ -51,7 +51,7 @@ func.func @main(%arg0: tensor<4x4099xf32>, %arg1: tensor<4099x16xf32>, %arg2: te
   return %0, %2, %4 : tensor<4x16xf32>, tensor<4x16xf32>, tensor<4x64xf32>
 }
 
-// CASE channels_of_a_convolution: split-sums
+// CASE channels_of_a_convolution: split-sums{tile=lanes:16;vectors:32;rows:16;in_flight:8}
 // CONSTANT w f32 16x512x3x3
 // CONSTANT b f32 16
 func.func @main(%x: tensor<1x2x2x512xf32>) -> tensor<1x2x2x16xf32> {
@@ -71,7 +71,7 @@ func.func @main(%arg0: tensor<1x2x2x512xf32>) -> tensor<1x2x2x16xf32> {
   return %5 : tensor<1x2x2x16xf32>
 }
 
-// CASE mean_of_squares: split-sums
+// CASE mean_of_squares: split-sums{tile=lanes:16;vectors:32;rows:16;in_flight:8}
 func.func @main(%x: tensor<1000x512xf32>, %s: tensor<1x1xf32>) -> tensor<1x1xf32> {
   %d = "tw.sub"(%x, %s) : (tensor<1000x512xf32>, tensor<1x1xf32>) -> tensor<1000x512xf32>
   %0 = "tw.abs"(%d) : (tensor<1000x512xf32>) -> tensor<1000x512xf32>
@@ -92,7 +92,7 @@ func.func @main(%arg0: tensor<1000x512xf32>, %arg1: tensor<1x1xf32>) -> tensor<1
   return %8 : tensor<1x1xf32>
 }
 
-// CASE inner_axes_of_few_rows: split-sums
+// CASE inner_axes_of_few_rows: split-sums{tile=lanes:16;vectors:32;rows:16;in_flight:8}
 func.func @main(%x: tensor<3x7x131072xf32>) -> tensor<3xf32> {
   %0 = "tw.reduce_max"(%x) {axes = array<i64: 1, 2>, keepdims = false} : (tensor<3x7x131072xf32>) -> tensor<3xf32>
   return %0 : tensor<3xf32>
@@ -105,7 +105,7 @@ func.func @main(%arg0: tensor<3x7x131072xf32>) -> tensor<3xf32> {
   return %2 : tensor<3xf32>
 }
 
-// CASE columns_and_short_reductions_stay: split-sums
+// CASE columns_and_short_reductions_stay: split-sums{tile=lanes:16;vectors:32;rows:16;in_flight:8}
 func.func @main(%x: tensor<131072x4xf32>, %y: tensor<131072xf32>) -> (tensor<4xf32>, tensor<f32>) {
   %0 = "tw.reduce_sum"(%x) {axes = array<i64: 0>, keepdims = false} : (tensor<131072x4xf32>) -> tensor<4xf32>
   %1 = "tw.reduce_sum"(%y) {axes = array<i64: 0>, keepdims = false} : (tensor<131072xf32>) -> tensor<f32>

@@ -18,6 +18,7 @@ from tilewright.ir import dialect
 from tilewright.lang import te
 from tilewright.runtime.executable import Executable
 from tilewright.schedule.finish import finish
+from tilewright.schedule.machine import Machine
 from tilewright.schedule.rules import schedule
 from tilewright.targets.base import find
 from tilewright.targets.cpu.description import CpuDescription
@@ -150,7 +151,7 @@ def test_estimates():
         (Sizes(2, 16, 16, (15,), (3,), (1,)), False),
         (Sizes(1, 9, 9, (4, 32, 32), (3, 3, 3), (1, 1, 1), 9), True),
     ):
-        last, own = cycles(sizes, 16)
+        last, own = cycles(sizes, 16, Machine().image_costs)
         assert (own < last) == first, sizes
 
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from support import onnx_models
+from support.machines import MACHINES
 from support.onnx_models import value
 
 import tilewright as tw
-from tilewright.graph.passes import parse_pipeline, run_pipeline
+from tilewright.graph.passes import make, run_pipeline
 
 F32 = TensorProto.FLOAT
 
@@ -20,7 +21,7 @@ def model(nodes, inputs, result, constants):
 def split(source):
     """Whether the pass changes a model."""
     graph = tw.compile(source, stop_after="simplify")
-    ((_, report),) = run_pipeline(graph, parse_pipeline("split-sums"))
+    ((_, report),) = run_pipeline(graph, [make("split-sums", tile=MACHINES["zen4"].split_sums)])
     return bool(report)
 
 

@@ -6,11 +6,13 @@ from math import prod
 
 import numpy as np
 import pytest
+from support.machines import MACHINES
 
 import tilewright as tw
 from tilewright.graph import clip_windows
 from tilewright.graph.interpret import interpret
-from tilewright.graph.passes import parse_pipeline, run_pipeline
+from tilewright.graph.machine_costs import RegionCosts
+from tilewright.graph.passes import make, run_pipeline
 from tilewright.graph.rewrite import shape
 from tilewright.ir import dialect
 from tilewright.ir.context import parse
@@ -58,9 +60,10 @@ def draw(rng) -> Case:
             return (2, channels, *sizes), (filters, channels // groups, *kernel), strides, pads, dilations, groups
 
 
-def passed(text, passes) -> Graph:
+def passed(text, passes, costs=MACHINES["zen4"].split_windows) -> Graph:
     graph = Graph(parse(text))
-    run_pipeline(graph, parse_pipeline(passes))
+    given = {"split-windows": {"costs": costs}}
+    run_pipeline(graph, [make(name, **given.get(name, {})) for name in passes.split(",")])
     return graph
 
 
@@ -68,14 +71,14 @@ def passed(text, passes) -> Graph:
 @pytest.mark.parametrize("passes", ["clip-windows", "split-windows", "clip-windows,split-windows"])
 def test_random_convolutions_keep_their_results(passes, layout, monkeypatch):
     """Whatever is cut: here by a cost that counts nothing but products and padding."""
-    for name, cost in {"ROWS": 0, "JOINED": 0, "KERNEL": 0, "PADDED": 1000, "WORTH": 1.0, "LANES": 1}.items():
-        monkeypatch.setattr(clip_windows, name, cost)
+    monkeypatch.setattr(clip_windows, "WORTH", 1.0)
+    costs = RegionCosts(lanes=1, tap=0, padded=1000, joined=0, kernel=0)
     rng, changed = np.random.default_rng(3), 0
     for _ in range(60):
         case = draw(rng)
         bias = bool(rng.integers(2))
         text = conv(*case, bias=bias, layout=layout)
-        graph = passed(text, passes)
+        graph = passed(text, passes, costs)
         changed += sum(op.name == "tw.conv" for op in graph.operations()) != 1 or "slice" in str(graph.module)
         x, w, b = (rng.standard_normal(s).astype(np.float32) for s in (*case[:2], case[1][:1]))
         x = x if layout == "nchw" else np.ascontiguousarray(np.moveaxis(x, 1, -1))

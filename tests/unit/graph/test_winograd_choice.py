@@ -47,4 +47,4 @@ def test_blocks_are_large_enough_for_their_weights(channels, tile):
         machine = replace(MACHINES["zen4"], cores=cores)
         blocks = _blocks(shape, machine, lambda name, candidates, default: default)
         weights_read = -(-shape.tiles // blocks.tiles) * blocks.shares * (512 // blocks.shares)
-        assert weights_read <= max(512 * shape.tiles // winograd.WEIGHT, 512 * cores)
+        assert weights_read <= max(512 * shape.tiles // machine.winograd_costs.weight, 512 * cores)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -29,23 +30,17 @@ from .product import MAX_WINDOW, Product
 #: asks for a decision: name, candidates, what it is untuned (`Schedule.sample_choice`)
 Ask = Callable[[str, Sequence[Any], Any], Any]
 
-#: sums of up to so many products are unrolled whole, in tiles of fewer registers: what their columns need stays in the
-#: others, if there are enough (measured: 1.05 to 1.35 times as fast, 5 to 12 products)
-MAX_UNROLLED, UNROLLED_REGISTERS = 12, 15
-#: where all loops of the reduction are short, tiles that need more registers are slower (measured: by 10 to 30%), for
-#: LLVM then keeps more alive than the sums
-SHORT_REGISTERS = 18
+#: sums of up to so many products are unrolled whole, in tiles of fewer registers, if registers hold twice as many
+#: vectors (measured: 1.05 to 1.35 times as fast, 5 to 12 products)
+MAX_UNROLLED = 12
 #: where sums take this part of the registers, one step of a block of the reduction is unrolled: of two, LLVM keeps
 #: sums in memory at times (14 by 2 vectors in 32 registers: 10 of 29 convolutions took 1.3 to 1.6 times the time)
 CROWDED_REGISTERS = 7 / 8
 #: the latency of additions counts in sums of so many products
 MIN_INTERLEAVED = 128
-#: a reduction of LONG steps is worth blocks if there are at most FEW rows; one of MEDIUM steps for any number of rows
-#: if a panel of two vectors takes more than this part of the second-level cache
-LONG_SUM, FEW_ROWS, MEDIUM_SUM, MAX_PANEL_L2_SHARE = 768, 200, 256, 5 / 16
-#: how far ahead packed weights may be asked for: the next panel while rows pass over this one, or so many floats;
-#: so many where a panel is read once (a matrix times a vector)
-NEXT_PANEL, FLOATS_AHEAD, STREAM_FLOATS = 1, (1024, 2048, 4096, 8192, 16384), 4096
+#: how far ahead packed weights may be asked for: the next panel while rows pass over this one (in a plan, 1), or so
+#: many times as far as the machine asks ahead where a panel is read once (a matrix times a vector)
+NEXT_PANEL, TIMES_AHEAD = 1, (1 / 4, 1 / 2, 1, 2, 4)
 #: steps of the reduction between which sums on matrix registers are worth being put aside
 MIN_PIECE = 4
 
@@ -96,7 +91,7 @@ def choose_grouped(product: Product, machine: Machine, ask: Ask) -> Plan:
         return plan
     numbers = packed[0].size // panels
     again = prod(tile_loops(product, plan)[1]) > 1
-    ahead = NEXT_PANEL if again else min(numbers, STREAM_FLOATS * 4 // x.factor_bytes)
+    ahead = NEXT_PANEL if again else min(numbers, machine.prefetch.weight_bytes // x.factor_bytes)
     return replace(plan, prefetch=ahead if ask("prefetch", (True, False), True) else 0)
 
 
@@ -115,7 +110,8 @@ def _form(product: Product, machine: Machine, ask: Ask) -> Plan | None:
 
 def _cost(plans: Sequence[Plan], product: Product, machine: Machine) -> float:
     """The cycles by which forms are compared: those alone, of a plan with few streams of rows."""
-    return cycles(best(plans, product.compared, machine, streams)[1], product.compared, machine)
+    few = partial(streams, machine=machine)
+    return cycles(best(plans, product.compared, machine, few)[1], product.compared, machine)
 
 
 def _formed(product: Product, plans: Sequence[Plan], usual: Plan, name: str, ask: Ask) -> Plan:
@@ -152,9 +148,9 @@ def _tile(product: Product, operands: str, whole: bool, machine: Machine, ask: A
     steps, registers = [product.extents[k] for k in product.reduction], machine.vector_registers
     room = registers
     if whole:
-        room = min(UNROLLED_REGISTERS, room)
+        room = machine.unrolled_registers
     elif product.contraction and all(k <= SHORT_LOOP for k in steps) and product.width > 1:
-        room = min(SHORT_REGISTERS, room)
+        room = machine.short_loop_registers
     plan = best(tiled(product, machine, registers if product.window else room), product, machine)[1]
     counts = block_counts(steps)
     able = not product.batch and operands == "packed" and product.rows and product.one_weight
@@ -179,8 +175,9 @@ def _blocks_pay(product: Product, plain: Plan, machine: Machine) -> bool:
     rows, depth = prod(product.extents[v] for v in product.parallel if v != product.columns), product.steps
     if product.width == 1 or rows <= plain.tile[0] * plain.tile[1]:
         return False
-    large = depth * 2 * product.width * 4 > machine.l2_bytes * MAX_PANEL_L2_SHARE
-    return (depth >= MEDIUM_SUM and large) or (depth >= LONG_SUM and rows <= FEW_ROWS)
+    x = machine.blocking
+    large = depth * 2 * product.width * 4 > machine.l2_bytes * x.l2_share
+    return (depth >= x.medium_sum and large) or (depth >= x.long_sum and rows <= x.few_rows)
 
 
 def _around(plan: Plan, product: Product, whole: bool, machine: Machine, ask: Ask) -> Plan:
@@ -238,10 +235,11 @@ def _prefetch(plan: Plan, product: Product, machine: Machine, ask: Ask) -> int:
     passes = prod(rows) // plan.row_runs if plan.rows_inside else 1
     roomy = panel * 4 <= machine.l2_bytes // 4  # two panels and the rows fit it
     spread = [NEXT_PANEL] if passes > 1 and roomy else []
-    usual = 0
+    usual, stream = 0, machine.prefetch.weight_bytes // 4
     if plan.rows_inside:
-        usual = min(panel, STREAM_FLOATS) if passes == 1 else NEXT_PANEL if roomy else 0
-    return int(ask("prefetch", [0, *spread, *(d for d in FLOATS_AHEAD if d < packed[0].size)], usual))
+        usual = min(panel, stream) if passes == 1 else NEXT_PANEL if roomy else 0
+    ahead = [int(n * stream) for n in TIMES_AHEAD]
+    return int(ask("prefetch", [0, *spread, *(d for d in ahead if d < packed[0].size)], usual))
 
 
 # ---- unrolled steps ------------------------------------------------------------------------------------------------

@@ -19,32 +19,8 @@ from .instructions import Step
 from .plan import Plan
 from .product import Product
 
-#: cycles to transpose a vector on its way in and on its way out (measured: 3 to 5, and 3 to 8), and to gather one of
-#: lanes that lie apart in memory (measured: 16, and 64 where each lies in a page of its own)
-TRANSPOSE_IN_CYCLES, TRANSPOSE_OUT_CYCLES, GATHER_CYCLES = 4.0, 8.0, 16.0
-#: cycles to transpose a number of the columns that are peeled, once for every run of rows
-TRANSPOSE_NUMBER_CYCLES = 1.0
-#: cycles to add up the lanes of one result (measured)
-ADD_LANES_CYCLES = 2.5
-#: cycles around a step of sums whose lanes run along the reduction, or of a window
-STEP_CYCLES = 0.15
-#: cycles for a vector that comes from the second-level cache, where two rows are read at a time, or from further, with
-#: four rows; STREAM_FACTOR of it more for every doubling of them, if rows are STREAM_LINES long (measured: 2 to 4 rows
-#: are up to 1.4 times as fast as 15)
-L2_VECTOR_CYCLES, L3_VECTOR_CYCLES, STREAM_FACTOR, STREAM_LINES = 1.4, 2.3, 0.1, 6
-#: cycles more for a vector of a panel in the second-level cache where rows share vectors (fits what was measured)
-SHARED_L2_VECTOR_CYCLES = 0.25
-#: cycles for a number of a row that comes from beyond the second-level cache
-FAR_NUMBER_CYCLES = 0.3
-#: tiles of more rows than this take the factor as long: what a kernel before left elsewhere comes in as many streams,
-#: more than processors fetch ahead (measured in models, 14 rows against 7: 1 to 3%; alone, it is even)
-MAX_STREAMS, STREAMS_FACTOR = 8, 1.03
-#: how much longer tiles take of more rows than the sets of the first-level cache hold, and blocks of the reduction
-#: whose rows do not stay in the second-level cache
-SETS_FACTOR, FAR_BLOCK_FACTOR = 1.25, 1.1
-#: cycles for a tile of windows that is cut off (measured)
-PARTIAL_WINDOWS_CYCLES = 4.0
-#: a block's piece of the weights and of the rows of a tile may take this part of the first-level cache
+#: a block's piece of the weights and of the rows of a tile may take this part of the first-level cache: what is left
+#: is for the sums that come and go
 BLOCK_L1_SHARE = 5 / 6
 
 
@@ -72,7 +48,7 @@ def cycles(plan: Plan, product: Product, machine: Machine) -> float:
     if plan.remainder == "peel":
         found += _peeled(plan, product, machine)
     elif plan.vector == "N" and plan.operands in ("transposed", "gathered"):
-        each = TRANSPOSE_IN_CYCLES if plan.operands == "transposed" else GATHER_CYCLES
+        each = machine.shuffles.transpose_in if plan.operands == "transposed" else machine.shuffles.gather
         found += each * product.steps * -(-product.n // product.width) * product.others
     return found
 
@@ -103,7 +79,7 @@ def _tiles(plan: Plan, product: Product, machine: Machine) -> float:
     for panel, (tv, shares), count in _panels(plan, columns, product.width):
         size = steps * panel * product.width * x.group * x.factor_bytes
         level = 0 if size <= near else 1 if size <= machine.l2_bytes // 2 else 2
-        far = SHARED_L2_VECTOR_CYCLES if plan.remainder == "share" and level == 1 else x.panel_cycles[level]
+        far = machine.far.shared_l2_vector if plan.remainder == "share" and level == 1 else x.costs.panel[level]
         for tr, rn in pieces(inner, rows):
             for tq, qn in pieces(second, outer):
                 t = tr * tq
@@ -111,7 +87,7 @@ def _tiles(plan: Plan, product: Product, machine: Machine) -> float:
                 sums, stores = t * tv + tail, t * tv + plan.share * tail
                 step = Step(tr, tq, tv + shares, sums, stores, loads, far)
                 total += count * rn * qn * x.cycles(steps, step, vectors * product.width >= columns)
-    factor = streams(plan) if plan.remainder == "share" else x.factor((rows, outer, vectors))
+    factor = streams(plan, machine) if plan.remainder == "share" else x.factor((rows, outer, vectors))
     return total * plan.k_blocks * product.others * factor
 
 
@@ -136,23 +112,24 @@ def _around(plan: Plan, product: Product, machine: Machine, found: float) -> flo
         return found * _uneven_rows(plan, product, machine) if plan.remainder == "share" else found
     most, columns, panel = product.max_rows(machine), product.n, vectors * product.width
     if most is not None and rows * outer > most:
-        found *= SETS_FACTOR
+        found *= machine.far.crowded_sets
     if plan.k_blocks > 1:
         last = last_panel(columns, panel)
         needs = block_bytes(product, plan) // plan.row_runs
         found *= uneven(-(-columns // panel), plan.row_runs, last, machine.cores)
-        return found * (FAR_BLOCK_FACTOR if needs > machine.l2_bytes // 2 else 1.0)
-    found *= streams(plan)
+        return found * (machine.far.far_block if needs > machine.l2_bytes // 2 else 1.0)
+    found *= streams(plan, machine)
     if product.columns_shared(machine):
         found *= uneven_columns(-(-columns // product.width), vectors)
     if product.rows_from_afar(machine):  # wider panels read them less often (measured: 1 to 3%)
-        found += FAR_NUMBER_CYCLES * prod(product.spans) * -(-columns // panel) * product.steps * product.others
+        found += machine.far.number * prod(product.spans) * -(-columns // panel) * product.steps * product.others
     return found
 
 
-def streams(plan: Plan) -> float:
-    """How much longer a tile takes by the streams of its rows."""
-    return STREAMS_FACTOR if plan.tile[0] * plan.tile[1] > MAX_STREAMS else 1.0
+def streams(plan: Plan, machine: Machine) -> float:
+    """How much longer a tile takes by the streams of its rows: what a kernel before left elsewhere comes in as many,
+    more than processors fetch ahead (measured in models, 14 rows against 7: 1 to 3%; alone, it is even)."""
+    return machine.far.crowded_streams if plan.tile[0] * plan.tile[1] > machine.far.streams else 1.0
 
 
 def block_bytes(product: Product, plan: Plan) -> int:
@@ -209,14 +186,14 @@ def _uneven_rows(plan: Plan, product: Product, machine: Machine) -> float:
 def _windows(plan: Plan, product: Product, window: tuple[int, int], machine: Machine) -> float:
     """Windows of `size` positions, `step` apart, along the rows, of operands that the lanes do not share. What
     neighbouring windows share is loaded once."""
-    (step, size), (rows, _, vectors) = window, plan.tile
+    (step, size), (rows, _, vectors), costs = window, plan.tile, machine.tile
     total = 0.0
     for tv, tn in pieces(-(-product.n // product.width), vectors):
         for tr, rn in pieces(product.spans[0], rows):
             loads = ((tr - 1) * step + size) * tv / size + tv
-            partial = 0.0 if tr == rows else PARTIAL_WINDOWS_CYCLES
+            partial = 0.0 if tr == rows else costs.cut_windows
             work = max(machine.fma.cycles(tr * tv), loads * machine.access.load)
-            total += tn * rn * (work + 2 * STEP_CYCLES + 0.05 * tr + partial)
+            total += tn * rn * (work + 2 * costs.step + costs.row * tr + partial)
     return total
 
 
@@ -235,7 +212,7 @@ def transposing(product: Product, machine: Machine) -> tuple[float, int]:
     numbers = prod(extents[k] for k in product.reduction if k not in along)
     read, written = numbers * -(-span // width), extents[row] * -(-product.n // width)
     nbytes = numbers * (width + span - extents[row]) * 4
-    return TRANSPOSE_IN_CYCLES * read + TRANSPOSE_OUT_CYCLES * written, nbytes
+    return machine.shuffles.transpose_in * read + machine.shuffles.transpose_out * written, nbytes
 
 
 # ---- lanes along the reduction -------------------------------------------------------------------------------------
@@ -249,8 +226,9 @@ def _peeled(plan: Plan, product: Product, machine: Machine) -> float:
     others = prod(product.extents[v] for v in product.parallel if v not in (product.columns, product.rows[0]))
     run = product.extents[x.k]
     step, vectors = _step_along(product, x.k, machine, plan.share * x.left, plan.share + x.left, run)
-    sums = -(-rows // plan.share) * (step * vectors + ADD_LANES_CYCLES * plan.share * x.left)
-    turned = TRANSPOSE_NUMBER_CYCLES * x.left if x.w is not None else TRANSPOSE_IN_CYCLES * x.whole / product.width
+    sums = -(-rows // plan.share) * (step * vectors + machine.shuffles.add_lanes * plan.share * x.left)
+    moves = machine.shuffles
+    turned = moves.transpose_number * x.left if x.w is not None else moves.transpose_in * x.whole / product.width
     times = peeled_runs(product, machine) * prod(product.extents[v] for v in product.outer)
     return sums * others + turned * depth * times
 
@@ -268,7 +246,7 @@ def _step_along(
     depth, access, fma = product.steps, machine.access, machine.fma
     load = access.load if row * 4 % machine.line_bytes == 0 else access.split_load
     # multiply-adds, loads, and the latency of sums, unless the next tile's hide it while this one's data come
-    step = max(results / fma.per_cycle, operands * load, arrival or fma.latency) + STEP_CYCLES
+    step = max(results / fma.per_cycle, operands * load, arrival or fma.latency) + machine.tile.step
     return step, depth // product.extents[k] * -(-product.extents[k] // product.width)
 
 
@@ -283,9 +261,9 @@ def _along_k(plan: Plan, product: Product, machine: Machine) -> float:
     nbytes = product.steps * 4
 
     def far(results: int) -> float:
-        """Cycles for a load of what so many rows or columns of an operand hold, like `Instruction.panel_cycles`."""
+        """Cycles for a load of what so many rows or columns of an operand hold, like `TileCosts.panel`."""
         size = results * nbytes
-        return 0.0 if size <= machine.l1_bytes // 2 else 0.5 if size <= machine.l2_bytes // 2 else 1.0
+        return 0.0 if size <= machine.l1_bytes // 2 else machine.tile.panel[1 if size <= machine.l2_bytes // 2 else 2]
 
     # the last loop is the innermost: all of its operand passes again and again, and a tile of the other's stays
     again = [0.0, *map(far, spans[-1:])][-len(spans) :] if spans else []
@@ -299,23 +277,23 @@ def _along_k(plan: Plan, product: Product, machine: Machine) -> float:
             product, found.k, machine, results, sum(t for t, _ in sizes), product.steps, arrival
         )
         step += sum(t * c for (t, _), c in zip(sizes, again, strict=True))
-        total += count * (step * vectors + ADD_LANES_CYCLES * results)
+        total += count * (step * vectors + machine.shuffles.add_lanes * results)
     return total * prod(product.extents[v] for v in product.parallel if v not in found.loops)
 
 
 def _arrival(plan: Plan, product: Product, spans: list[int], machine: Machine) -> float:
     """Cycles until a tile's rows or columns are there that come from far, as a mean over its steps."""
     assert product.along_k is not None
-    found, nbytes, tile = 0.0, product.steps * 4, plan.tile
+    found, nbytes, tile, x = 0.0, product.steps * 4, plan.tile, machine.far
     others = prod(product.extents[v] for v in product.parallel if v not in product.along_k.loops)
     for d, v in enumerate(product.along_k.loops):
-        moved = {x.load.buffer: x.size for x in product.operands if x.steps[v] != 0 and not x.constant}
+        moved = {y.load.buffer: y.size for y in product.operands if y.steps[v] != 0 and not y.constant}
         size, rows = sum(moved.values()) * 4, tile[d]
         passes = prod(-(-spans[i] // tile[i]) for i in range(len(tile)) if i != d)
-        if size > machine.l1_bytes and nbytes >= STREAM_LINES * machine.line_bytes:
-            each, few = (L2_VECTOR_CYCLES, 2) if size <= machine.l2_bytes else (L3_VECTOR_CYCLES, 4)
+        if size > machine.l1_bytes and nbytes >= x.stream_lines * machine.line_bytes:
+            each, few = (x.l2_vector, x.l2_rows) if size <= machine.l2_bytes else (x.l3_vector, x.l3_rows)
             first = min(size / (spans[d] * nbytes * others * passes), 1.0)
-            found = max(found, rows * first * each * (1 + STREAM_FACTOR * max(log2(rows / few), 0.0)))
+            found = max(found, rows * first * each * (1 + x.row_doubling * max(log2(rows / few), 0.0)))
     return found
 
 

@@ -6,14 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..machine import DotProduct, Machine, PairProduct, Rate, TileProduct, VectorAccess
+from ..machine import DotProduct, Machine, PairProduct, Rate, TileCosts, TileProduct, VectorAccess
 
 #: loops of the reduction of up to so many steps are unrolled
 SHORT_LOOP = 4
 #: rows, outer rows, and vectors of columns of a tile of sums
 Tile = tuple[int, int, int]
-#: tiles of more vectors of f32 than this, of several rows, are wide: they take longer than counted (measured: 2 to 10%)
-MAX_VECTORS = 4
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,7 @@ class Step:
 @dataclass(frozen=True)
 class Instruction:
     """Multiplies and adds vectors of `lanes` sums, of factors of so many bytes, `group` neighbours of the reduction
-    at once. Cycles: around a step, for a row of it, for a vector of a panel in the first-level, the second-level cache
-    and beyond; for a vector of sums that leaves in whole rows of the result or in pieces of rows, around a tile."""
+    at once."""
 
     name: str = "fma"
     lanes: int = 1
@@ -44,17 +41,10 @@ class Instruction:
     rate: Rate = field(default_factory=lambda: Rate(4, 2))
     access: VectorAccess = field(default_factory=VectorAccess)
     registers: int = 16
-    step_cycles: float = 0.15
-    row_cycles: float = 0.05
-    panel_cycles: tuple[float, float, float] = (0.1, 0.5, 1.0)
-    store_cycles: tuple[float, float] = (2.0, 4.0)
-    tile_cycles: float = 0.0
-    #: rows of a tile at most; several outer rows only where it has all of up to so many rows
+    costs: TileCosts = field(default_factory=TileCosts)
+    #: rows of tiles that are tried, at most; several outer rows only where a tile has all of up to so many rows
     max_rows: int = 24
     max_short: int = 8
-    #: how much longer than counted tiles of several rows and many vectors take, and those of two rows of windows
-    wide_factor: float = 1.0
-    outer_factor: float = 1.0
 
     @property
     def neighbours(self) -> int:
@@ -64,14 +54,14 @@ class Instruction:
     def cycles(self, steps: int, x: Step, whole_rows: bool) -> float:
         """Of so many steps of the reduction, with start and end."""
         loads = (x.rows * x.outer + x.lane_loads * x.vectors) * self.access.load
-        step = max(self.rate.cycles(x.sums), loads) + self.step_cycles
-        step += self.row_cycles * x.rows * x.outer + x.panel * x.vectors
-        return steps * step + self.tile_cycles + self.store_cycles[not whole_rows] * x.stores
+        step = max(self.rate.cycles(x.sums), loads) + self.costs.step
+        step += self.costs.row * x.rows * x.outer + x.panel * x.vectors
+        return steps * step + self.costs.around + self.costs.store[not whole_rows] * x.stores
 
     def factor(self, tile: Tile) -> float:
         """How much longer a tile takes than what is counted."""
-        wide = self.wide_factor if tile[2] > MAX_VECTORS and tile[0] * tile[1] > 1 else 1.0
-        return wide * (self.outer_factor if tile[1] > 1 else 1.0)
+        wide = self.costs.wide if tile[2] > self.costs.wide_vectors and tile[0] * tile[1] > 1 else 1.0
+        return wide * (self.costs.outer if tile[1] > 1 else 1.0)
 
     def tiles(self, rows: Sequence[int], columns: int, registers: int | None = None) -> list[Tile]:
         """Tiles of sums that stay in registers, with a vector of each column and one of a row."""
@@ -121,11 +111,11 @@ class Bytes(Instruction):
     def cycles(self, steps: int, x: Step, whole_rows: bool) -> float:
         if self.dot.lanes:
             return super().cycles(steps, x, whole_rows)
-        # one instruction at a time: unpacking and loading of words, and the products
+        # the instructions that are emitted, one at a time: unpacking and loading of words, and the products
         t, v = x.rows * x.outer, x.vectors
         step = 3 * (t + v) + 2 * t * v + 2 if self.dot.depth == 4 else (t + v) + t * v + 1
         end = 12 * t * (v if self.dot.depth == 4 else 0.2 * v + -(-v // 4))
-        return steps * step + self.tile_cycles + end
+        return steps * step + self.costs.around + end
 
     def unrolled(
         self, extents: Sequence[int], sums: int = 1, short: int = SHORT_LOOP, most: int = 4
@@ -152,14 +142,13 @@ class Bytes(Instruction):
         return found
 
 
-#: registers of rows and of columns in a tile whose sums and factors fit eight registers
+#: registers of rows and of columns in a tile that are tried, at most; which of them fit, `TileProduct.registers` says
 MAX_MATRICES = 3
 
 
 @dataclass(frozen=True)
 class Matrices(Instruction):
-    """Registers that hold matrices (`machine.TileProduct`); a "vector" of columns is a row of one. Nothing of the costs
-    was measured."""
+    """Registers that hold matrices (`machine.TileProduct`); a "vector" of columns is a row of one."""
 
     product: TileProduct = field(default_factory=lambda: TileProduct("", "bf16", ("f", "f")))
 
@@ -168,13 +157,13 @@ class Matrices(Instruction):
         return self.product.group
 
     def cycles(self, steps: int, x: Step, whole_rows: bool) -> float:
-        lines, tiles = x.outer * x.rows, x.outer * -(-x.rows // self.product.rows)
+        p, lines, tiles = self.product, x.outer * x.rows, x.outer * -(-x.rows // self.product.rows)
         # a product takes cycles for every row of its registers; short ones are not as fast as they look
-        multiply = x.vectors * self.product.row_cycles * (0.5 * lines + 0.5 * self.product.rows * tiles)
-        load = lines + x.vectors * self.product.rows
+        multiply = x.vectors * p.row_cycles * (p.short_part * lines + (1 - p.short_part) * p.rows * tiles)
+        load = lines + x.vectors * p.rows
         # start and end of a tile pass each row of its sums through memory
-        ends = 60 + 4 * x.vectors * lines
-        return steps * max(multiply, load * self.access.load) + ends + 0.25 * steps * load
+        ends = p.end_cycles + p.sum_row_cycles * x.vectors * lines
+        return steps * max(multiply, load * self.access.load) + ends + p.line_cycles * steps * load
 
     def tiles(self, rows: Sequence[int], columns: int, registers: int | None = None) -> list[Tile]:
         inner, outer = (*rows, 1, 1)[:2]
@@ -194,16 +183,15 @@ class Matrices(Instruction):
 def vectors(machine: Machine, width: int) -> Instruction:
     """Multiply-adds of f32 vectors, of so many lanes."""
     return Instruction(
-        "fma", width, rate=machine.fma, access=machine.access, registers=machine.vector_registers,
-        wide_factor=1.06, outer_factor=1.05,
-    )  # fmt: skip
+        "fma", width, rate=machine.fma, access=machine.access, registers=machine.vector_registers, costs=machine.tile
+    )
 
 
 def pairs(found: PairProduct, machine: Machine) -> Instruction:
     """Multiply-adds of pairs of bf16."""
     return Pairs(
-        found.name, found.lanes, 2, 2, found.rate, machine.access, machine.vector_registers,
-        panel_cycles=(0.1, 0.3, 0.3), max_rows=28, max_short=5,
+        found.name, found.lanes, 2, 2, found.rate, machine.access, machine.vector_registers, found.costs,
+        max_rows=28, max_short=5,
     )  # fmt: skip
 
 
@@ -211,7 +199,7 @@ def dots(found: DotProduct, machine: Machine) -> Instruction:
     """Sums of products of bytes."""
     return Bytes(
         found.name, max(found.lanes, 1), found.depth, 1, found.rate, machine.access, machine.vector_registers,
-        0.2, 0.0, (0.0, 0.0, 0.0), (4.0, 4.0), 8.0, dot=found,
+        found.costs, dot=found,
     )  # fmt: skip
 
 

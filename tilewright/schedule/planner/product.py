@@ -22,12 +22,10 @@ from ..rules.common import coefficient, load_positions, reads, store_stride
 from ..schedule import Schedule
 from .instructions import Instruction, vectors
 
-#: sums of one operand with columns of at least so many need no other rows beside them (measured: vectors of 16)
+#: sums of one operand with columns of at least so many need no other rows beside them (measured)
 ENOUGH_COLUMNS = 128
 #: lanes of operands may lie so many elements apart: targets load whole vectors, and pick
 MAX_LANE_STEP = 4
-#: loads that a vector takes of elements that do not follow each other
-PICKED_LOADS = 5.0
 #: sides of windows up to this one are unrolled: what neighbouring windows share is then loaded once (measured: twice as
 #: fast for a window of 5)
 MAX_WINDOW = 8
@@ -293,7 +291,7 @@ class Product:
             for x in self.moved
             if x.steps[n] and any(n in (v := variables(i)) and v & reduced for i in x.load.indices)
         ]
-        return 0.0 if not slides else access.split_load / access.load if slides == [1] else PICKED_LOADS
+        return 0.0 if not slides else access.split_load / access.load if slides == [1] else access.scattered_loads
 
     def max_rows(self, machine: Machine) -> int | None:
         """How many rows of the other operand the first-level cache holds side by side, if few because of their

@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ...graph.machine_costs import RegionCosts, SumTile
 from ...schedule.machine import Axis, DotProduct, Machine, PairProduct, TileProduct
 from ...support.errors import PackageError, UsageError
 from ...support.limits import usable_cores
@@ -61,7 +62,7 @@ class CpuDescription(Machine):
         name = self.triple.split("-")[0]
         return {"arm64": "aarch64", "amd64": "x86_64"}.get(name, name)
 
-    # what was measured with vectors of 32 bytes and more only
+    # what was measured with vectors of 32 bytes and more only; the numbers are those of vectors of 64
 
     @property
     def winograd(self) -> bool:
@@ -72,12 +73,13 @@ class CpuDescription(Machine):
         return self.vector_bytes // 4 if self.vector_bytes >= 32 else 0
 
     @property
-    def split_sums(self) -> bool:
-        return self.vector_bytes >= 32
+    def split_sums(self) -> SumTile | None:
+        return SumTile(lanes=16, vectors=32, rows=16, in_flight=8) if self.vector_bytes >= 32 else None
 
     @property
-    def split_windows(self) -> bool:
-        return self.vector_bytes >= 32
+    def split_windows(self) -> RegionCosts | None:
+        costs = RegionCosts(lanes=16, tap=6, padded=16, joined=12, kernel=100_000)
+        return costs if self.vector_bytes >= 32 else None
 
     @property
     def row_chains(self) -> bool:

@@ -58,14 +58,11 @@ NEAR, SMALL, FAR = 0.5, 3, 0.75
 ROWS_STAY = 0.6
 #: rows and columns of a tile at most where rows do not stay there
 SMALL_TILE = 4
-#: sums of so many rows and columns in a tile at most, and rows of a merged one; products that are laid out at most
+#: sums of so many rows and columns in a tile at most, and rows of a merged one; products that are laid out at most:
+#: code grows with them, and the time to compile it. What registers hold is asked of the machine
 TILE, ROWS, LAID_OUT = 28, 10, 800
-#: cycles for a number that registers do not hold, there and back: one that the next row needs, where windows move by
-#: one row and by more, and one that the next column needs; and the part of the registers that a row may take where
-#: others wait in memory
-NEXT_ROW, NEXT_COLUMN, CROWDED = (2.0, 1.0), 1.5, 0.8
-#: how much of the smaller one of arithmetic and memory operations is not hidden, and cycles around a tile
-EXPOSED, AROUND = 0.3, 8.0
+#: the part of the registers that a row may take where others wait in memory
+CROWDED = 0.8
 
 
 @dataclass(frozen=True)
@@ -302,23 +299,23 @@ def _cost(form: Form, tile: Tile, machine: Machine) -> float:
 def _tile_cost(form: Form, t: Tile, machine: Machine) -> float:
     """Cycles of one tile: arithmetic, loads and stores. Image rows that several rows of the tile read are
     loaded once; what the next row needs of them waits in memory if registers do not hold it with sums and weights."""
-    access, fma, room = machine.access, machine.fma, machine.vector_registers
+    access, fma, room, costs = machine.access, machine.fma, machine.vector_registers, machine.windows
     load, store = (access.split_load, access.split_store) if form.unaligned else (access.load, access.store)
     size, step = (form.row.size, form.row.step) if form.row is not None else (form.taps // form.column.size, 1)
     wide: float = ((t.columns - 1) * form.column.step + form.column.size) * t.vectors
     taps, sums = form.taps * t.vectors, t.columns * t.vectors
     if wide + sums > room:  # not even what the windows of one row share
-        wide = NEXT_COLUMN * sums * form.column.size
+        wide = costs.next_column * sums * form.column.size
     kept = max(size - step, 0) * wide if t.rows > 1 else 0.0
     held = kept + sums + taps <= room
     high = (t.rows - 1) * step + size
-    again = 0.0 if held else (t.rows - 1) * (kept * NEXT_ROW[step > 1] + taps * access.load)
+    again = 0.0 if held else (t.rows - 1) * (kept * costs.next_row[step > 1] + taps * access.load)
     arithmetic = t.rows * sums * form.taps / fma.per_cycle
     memory = high * wide * load + taps * access.load + again + t.rows * sums * store
     if t.rows > 1 and not held and wide + sums > CROWDED * room:
         memory *= 2
     latency = fma.latency * form.taps / t.rows  # sums that follow each other: those of the rows overlap
-    return max(arithmetic, memory, latency) + EXPOSED * min(arithmetic, memory) + AROUND
+    return max(arithmetic, memory, latency) + costs.exposed * min(arithmetic, memory) + costs.around
 
 
 def _order(s: Schedule, anchor: Stage, form: Form, tile: Tile, machine: Machine) -> str:
@@ -431,14 +428,14 @@ def _rows_cost(form: Form, rows: int, machine: Machine) -> float:
     """Estimated cycles of a column of vectors, in tiles of so many rows."""
     assert form.row is not None or rows == 1
     extent, size, step = (form.row.extent, form.row.size, form.row.step) if form.row is not None else (1, 1, 1)
-    access, fma, total = machine.access, machine.fma, 0.0
+    access, fma, costs, total = machine.access, machine.fma, machine.windows, 0.0
     for r, n in pieces(extent, rows):
         taps = form.taps
         image = ((r - 1) * step + size) * taps // size
         arithmetic = r * taps / fma.per_cycle
         memory = (image + taps) * access.split_load + r * access.split_store
         latency = fma.latency * taps / 2
-        total += n * (max(arithmetic, memory, latency) + EXPOSED * min(arithmetic, memory) + AROUND)
+        total += n * (max(arithmetic, memory, latency) + costs.exposed * min(arithmetic, memory) + costs.around)
     return total
 
 

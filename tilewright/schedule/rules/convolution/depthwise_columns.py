@@ -24,15 +24,14 @@ from ...planner.steps import registers
 from ...schedule import Schedule
 from ..common import fuse_outer, load_strides, store_stride
 from ..elementwise.elementwise import schedule_border
-from .depthwise import AROUND, EXPOSED, LAID_OUT, WINDOW
+from .depthwise import LAID_OUT, WINDOW
 
 NAME = "depthwise-columns"
 PRIORITY = 19
-#: rows of a tile, and vectors of columns, at most
+#: rows of tiles that are tried, and vectors of columns, at most; registers say which of them are possible
 ROWS, VECTORS = 12, 4
-#: windows move along a row by so many columns at most; cycles that a vector of columns which do not follow each other
-#: takes to load
-CLOSE, PICKED = 4, 3.0
+#: windows move along a row by so many columns at most: then vectors are picked from whole ones
+CLOSE = 4
 
 
 @dataclass(frozen=True)
@@ -142,15 +141,16 @@ def _sizes(form: Form, rows: int, columns: int, room: int) -> list[tuple[int, in
 
 def _cost(form: Form, rows: int, columns: int, tile: tuple[int, int], machine: Machine) -> float:
     """Estimated cycles of an image, see `depthwise`: arithmetic, loads and stores."""
-    access, fma, total = machine.access, machine.fma, 0.0
-    load = access.split_load if form.step[1] == 1 else PICKED
+    access, fma, costs, total = machine.access, machine.fma, machine.windows, 0.0
+    load = access.split_load if form.step[1] == 1 else access.picked
     for r, rn in pieces(rows, tile[0]):
         for v, vn in pieces(-(-columns // form.width), tile[1]):
             image = ((r - 1) * form.step[0] + form.high) * form.taps // form.high * v
             memory = image * load + form.taps * access.load + r * v * access.split_store
             arithmetic = r * v * form.taps / fma.per_cycle
             latency = fma.latency * form.taps / 2
-            total += rn * vn * (max(arithmetic, memory, latency) + EXPOSED * min(arithmetic, memory) + AROUND)
+            hidden = max(arithmetic, memory, latency)
+            total += rn * vn * (hidden + costs.exposed * min(arithmetic, memory) + costs.around)
     return total
 
 

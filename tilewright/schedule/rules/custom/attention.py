@@ -110,7 +110,7 @@ def _blocked(s: Shape, read: Reader, machine: Machine, choose: Choose) -> Stmt:
     w = lanes(machine, s.dtype)
     # two vectors share what is read of the keys, unless much of the last block would be empty (77 queries: 80 or 96)
     waste = -(-s.queries // (2 * w)) * 2 * w / (-(-s.queries // w) * w)
-    default = 2 if s.queries > w and machine.vector_registers >= 32 and waste < WASTE else 1
+    default = 2 if s.queries > w and machine.many_registers and waste < WASTE else 1
     vectors = choose("query_vectors", [v for v in (1, 2, 3, 4) if (v - 1) * w < s.queries], default)
     block = vectors * w
     blocks = -(-s.queries // block)

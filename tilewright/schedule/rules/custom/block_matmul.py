@@ -23,7 +23,8 @@ from .. import Choose, Direct, direct
 from .nests import Access, add, index, mul
 
 F32, I32 = "f32", "i32"
-#: how many multiply-adds a number (or word) unpacked takes, and one of x that several vectors share (measured)
+#: operations of the code that is emitted, in multiply-adds: to unpack a number (or word), and for one of x that several
+#: vectors share
 UNPACK, SPREAD = 1.0, 0.25
 #: the widest and the highest tiles, in vectors and rows: the rows of x may lie powers of two apart, and caches hold few
 #: of those side by side

@@ -12,9 +12,6 @@ from ....tensor.kernel import Kernel, Opaque
 from ...machine import Machine
 from ...nest import For, If, Stmt, Store, loop, store
 
-#: fewer elements than this are not worth waking the other threads for
-WORTHWHILE = 1 << 13
-
 
 def index(i: int) -> Const:
     return Const(i, "index")
@@ -205,9 +202,9 @@ class Split:
 def divide(size: int, work: int, machine: Machine, *, rounds: int = 4, multiple: int = 1) -> Split:
     """`size` > 0 things of together `work` elements, in up to `rounds` tasks a thread of a multiple of `multiple`
     things."""
-    if work < WORTHWHILE:
+    if work < machine.thread_work:
         return Split(size, size)
-    tasks = min(rounds * machine.cores, max(work // (WORTHWHILE // 4), 1))
+    tasks = min(rounds * machine.cores, max(work // (machine.thread_work // 4), 1))
     chunk = -(-size // tasks)
     return Split(size, min(-(-chunk // multiple) * multiple, size))
 

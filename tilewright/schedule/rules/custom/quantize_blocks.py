@@ -8,7 +8,7 @@ from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
 from ...nest import Alloc, For, Stmt, loop, seq, store
 from .. import direct
-from .nests import WORTHWHILE, Access, index, mul
+from .nests import Access, index, mul
 
 F32, I32 = "f32", "i32"
 #: the largest of a block's bytes
@@ -60,5 +60,5 @@ def quantize_blocks(kernel: Kernel, machine: Machine) -> Stmt:
     )
     for name, dtype in (("most", F32), ("inverse", F32), ("total", I32)):
         body = Alloc(Buffer(name, (), dtype, "register"), body)
-    kind = "thread" if rows * blocks * parts * size >= WORTHWHILE else "serial"
+    kind = "thread" if rows * blocks * parts * size >= machine.thread_work else "serial"
     return loop("rb", rows * blocks, body, kind)

@@ -18,9 +18,6 @@ from ...nest import Alloc, For, Stmt, Store, loop, seq, store
 from .. import direct
 from .nests import Access, Split, add, divide, index, mul, select, vector_loop
 
-#: vectors of accumulators that stand in registers at once
-UNROLL = 4
-
 
 class Cell(Access):
     """One recurrent operator: shapes, names, and the arithmetic of its dtype."""
@@ -32,7 +29,7 @@ class Cell(Access):
         self.steps, self.batch, _ = self.shape(self.x)
         self.hidden = self.shape(self.h)[1]
         self.key = wide(self.dtype(self.x))
-        self.lanes = lanes(machine, self.key)
+        self.lanes, self.chains = lanes(machine, self.key), machine.chains
         work = 2 * prod(self.shape(self.x)) * self.hidden
         self.tasks: Split = divide(self.batch, work, machine) if self.batch else Split(1, 1)
         self.b = self.tasks.first + Var("row")
@@ -108,11 +105,12 @@ class Cell(Access):
     def product(self, vector: str, start: Callable[[Expr], Expr], first: int, count: int, to: str, name: str) -> Stmt:
         """``to[j] = start(j) + sum_k vector[k] * r[k, j]`` for first <= j < first + count."""
         parts: list[Stmt] = []
-        wide_block = self.lanes * UNROLL
+        wide_block = self.lanes * self.chains
         blocks, rest = divmod(count, wide_block)
         if blocks:
             column = Var(f"{name}_b") * wide_block + first
-            parts.append(loop(f"{name}_b", blocks, self._columns(vector, start, column, UNROLL, self.lanes, to, name)))
+            wide = self._columns(vector, start, column, self.chains, self.lanes, to, name)
+            parts.append(loop(f"{name}_b", blocks, wide))
         at = first + blocks * wide_block
         vectors, tail = divmod(rest, self.lanes)
         if vectors:

@@ -18,7 +18,6 @@ from ...machine import Machine, lanes
 from ...nest import Alloc, For, If, Stmt, Store, loop, seq, store, transform
 from .. import direct
 from .nests import (
-    WORTHWHILE,
     Access,
     Split,
     add,
@@ -102,7 +101,7 @@ def build_elements(kernel: Kernel, machine: Machine) -> Stmt:
         return seq()
     axis = s.opaque.attributes["axis"] % len(s.data)
     outer = prod(s.data[:axis])
-    if axis == len(s.data) - 1 or outer >= machine.cores or s.work < WORTHWHILE:
+    if axis == len(s.data) - 1 or outer >= machine.cores or s.work < machine.thread_work:
         return _elements_by_slab(s, axis)
     return _elements_by_column(s, axis)
 

@@ -24,8 +24,8 @@ from .top_k_select import Selection, select_pays
 LIST = 64
 #: vectors of a block of elements that are compared with the list at once
 BLOCK = 4
-#: machines with fewer vector registers compute without vectors
-REGISTERS = 16
+#: what the vector form keeps in registers beside a block: a machine with fewer computes without vectors
+LEAST_REGISTERS = 16
 I64 = "i64"
 
 
@@ -49,7 +49,7 @@ class TopK(Access):
 
     def lanes(self, machine: Machine, dtype: str) -> int:
         """Lanes of a vector; 1 where there are few registers: 32-bit machines cannot mix vectors and i64 positions."""
-        return lanes(machine, dtype) if machine.vector_registers >= REGISTERS else 1
+        return lanes(machine, dtype) if machine.vector_registers >= LEAST_REGISTERS else 1
 
     def ahead(self, a: Expr, b: Expr) -> Expr:
         return before(a, b, largest=self.opaque.attributes["largest"], unsigned=self.unsigned(0))

@@ -21,7 +21,8 @@ from .nests import divide, either, index, select
 if TYPE_CHECKING:
     from .top_k import TopK
 
-#: a list takes two registers a place; longer lines are faster one by one, if they lie in memory so
+#: a list takes two registers a place of the least that the vector form asks for (`top_k.LEAST_REGISTERS`); longer lines
+#: are faster one by one, if they lie in memory so: they need less comparisons the longer they are
 PLACES, LONGEST = 8, 96
 
 

@@ -15,9 +15,6 @@ from ...nest import Alloc, For, Stmt, loop, seq, store
 from .. import direct
 from .nests import Access, divide, index, select
 
-#: walks side by side
-TOGETHER = 8
-
 
 @direct("tree_leaves", writes_once=True)
 def build(kernel: Kernel, machine: Machine) -> Stmt:
@@ -27,9 +24,9 @@ def build(kernel: Kernel, machine: Machine) -> Stmt:
     out, (rows, trees), depth = a.opaque.results[0], a.shape(a.opaque.results[0]), a.opaque.attributes["depth"]
     if rows * trees == 0:
         return seq()
-    by_rows = rows >= TOGETHER  # then a tree stays in the first-level cache while all examples walk it
+    by_rows = rows >= machine.load_chains  # then a tree stays in the first-level cache while all examples walk it
     outer, inner = (trees, rows) if by_rows else (rows, trees)
-    count = min(TOGETHER, inner)
+    count = min(machine.load_chains, inner)
     blocks = -(-inner // count)
     tasks = divide(outer * blocks, rows * trees * (depth + 1) * 8, machine)
     task, lane = tasks.first + Var("run"), Var("l")

@@ -16,7 +16,7 @@ from math import gcd
 
 import numpy as np
 
-from ....ops.winograd import TRANSFORM, WEIGHT, matrices
+from ....ops.winograd import matrices
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, ceildiv, minimum
 from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
@@ -95,9 +95,10 @@ def _blocks(s: Shape, machine: Machine, choose: Choose) -> Blocks:
     them: with a share of the tiles it needs all weights, with one of the filters all inputs."""
     width = min(lanes(machine, s.dtype), gcd(s.channels, s.filters) & -gcd(s.channels, s.filters))
     fitting_tiles = machine.l2_bytes // 2 // (s.p**2 * s.channels * 4)
-    most = fitting_tiles if fitting_tiles > WEIGHT // 2 else 2 * WEIGHT
-    cores, inputs = machine.cores, s.p**2 * s.channels * s.tiles * TRANSFORM
-    weights = s.p**2 * s.channels * s.filters * WEIGHT
+    costs = machine.winograd_costs
+    most = fitting_tiles if fitting_tiles > costs.weight // 2 else 2 * costs.weight
+    cores, inputs = machine.cores, s.p**2 * s.channels * s.tiles * costs.transform
+    weights = s.p**2 * s.channels * s.filters * costs.weight
     share_tiles = -(-s.tiles // (most * cores)) * weights + inputs / cores
     share_filters = -(-s.tiles // most) * weights / cores + inputs
     by_filters = cores == 1 or share_filters < share_tiles
@@ -177,7 +178,7 @@ def _products(s: Shape, k: Blocks, tiles: Expr, panel: Expr, machine: Machine, c
     update = tile(store("acc", at, add(Load("acc", at, s.dtype), product), "product"))
     along = loop("c_o", s.channels // steps, loop("c_u", steps, update, "unroll"))
     if choose("prefetch", (True, False), s.p**2 * s.channels * s.filters * 4 > machine.l2_bytes // 2):
-        along = replace(along, prefetch=_ahead(s, k, panel, steps))
+        along = replace(along, prefetch=_ahead(s, k, panel, steps, machine.line_bytes // 4))
     body = seq(
         tile(store("acc", at, Const(0.0, s.dtype), "product.init")),
         along,
@@ -186,14 +187,14 @@ def _products(s: Shape, k: Blocks, tiles: Expr, panel: Expr, machine: Machine, c
     return loop("p", s.p**2, For("it", ceildiv(tiles, rows), Alloc(acc, body)))
 
 
-def _ahead(s: Shape, k: Blocks, panel: Expr, steps: int) -> tuple[tuple[str, Expr], ...]:
-    """Cache lines of the next packed panel of weights, a share of them in every step over channels."""
+def _ahead(s: Shape, k: Blocks, panel: Expr, steps: int, line: int) -> tuple[tuple[str, Expr], ...]:
+    """Cache lines (of `line` numbers) of the next packed panel of weights, a share in every step over channels."""
     size = s.channels * k.panel
     passes = -(-k.tiles // k.gemm[0])
-    share = -(-size // 16 // (passes * (s.channels // steps)))
+    share = -(-size // line // (passes * (s.channels // steps)))
     next_panel = (panel * s.p**2 + Var("p") + 1) * size
     step = Var("it") * (s.channels // steps) + Var("c_o")
-    return tuple((s.u, next_panel + (step * share + line) * 16) for line in range(share))
+    return tuple((s.u, next_panel + (step * share + i) * line) for i in range(share))
 
 
 def _results(s: Shape, k: Blocks, first: Expr, tiles: Expr, panel: Expr) -> Stmt:

@@ -28,9 +28,8 @@ TURNS, TIMES = 7, 8
 INTERLEAVED = 4
 #: a matrix of so many rows and of so few columns is transposed row by row (measured: by 20 to 70% faster)
 TALL, NARROW = 192, 256
-#: vectors of functions (exp, tanh) whose operations take turns: each is a long chain
-SIDE_BY_SIDE = 4
-#: lines that have so few places in a first-level cache push each other out of it
+#: lines of which only each of so many has a place of its own among the sets of a first-level cache
+#: (`Machine.same_set_bytes`) push each other out of it
 FEW_PLACES = 4
 
 
@@ -105,8 +104,8 @@ def _schedule_block(s: Schedule, block: str, machine: Machine, choose: Choose) -
     size = s.extent(n)
     across = _across(s, block, order)
     if size >= width:
-        counts = [v for v in sorted({1, 2, 4, 8, period}) if v * width <= size]
-        beside = SIDE_BY_SIDE if has_function(s, block) and machine.vector_registers >= 32 else 1
+        counts = [v for v in sorted({1, 2, 4, 8, period}) if v * width <= size]  # functions are long chains
+        beside = machine.chains if has_function(s, block) and machine.many_registers else 1
         beside = beside if 4 * beside * width * machine.cores <= size else 1
         default = period if period in counts and period > 1 else beside
         vectors = choose(f"vectors_{block}", counts, default)

@@ -19,9 +19,8 @@ from .rows import exists, inline_cheap, row_loops
 
 NAME = "columns"
 PRIORITY = 28
-#: vectors of rows side by side: their sums do not wait for each other; nor do places that are found in one pass, which
-#: take longer a step
-VECTORS, PLACES = 4, 8
+#: places that are found in one pass take longer a step than sums: so many times as many vectors of rows side by side
+TIMES_PLACES = 2
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
@@ -67,7 +66,7 @@ def _schedule(s: Schedule, alive: list[str], rows: list[str], machine: Machine) 
     width, size = lanes(machine), s.extent(rows[-1])
     counts = [v for v in (1, 2, 3, 4, 6, 8) if (v - 1) * width < size]
     one_pass = any(seeks_place(s, b) for b in alive) and s.sample_choice("one_pass", (True, False), True)
-    most = PLACES if one_pass else VECTORS
+    most = machine.chains * (TIMES_PLACES if one_pass else 1)
     count = s.sample_choice("vectors", counts, min(most, counts[-1], -(-size // width)))
     beside = _beside(s, alive, rows, most // -(-size // width), machine)
     inner_rows = []

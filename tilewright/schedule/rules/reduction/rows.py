@@ -24,12 +24,9 @@ from .memory_hints import FarRows, has_function, keeps_functions, past_caches
 
 NAME = "rows"
 PRIORITY = 30
-#: vector accumulators of one sum, enough to hide the latency of an addition, and vectors of a step of other loops
-ACCUMULATORS = 4
-#: rows that go through the stages together, and of those that are short, in bytes
-ROWS, SHORT_ROWS, SHORT = 8, 16, 256
-#: vectors of a row up to which its stages run beside those of other rows, and how many rows then go together
-STAGGERED, STAGGERED_ROWS = 8, 32
+#: rows that go through the stages together, of those that are short (in cache lines), and of those whose stages run
+#: beside those of other rows: beyond, nothing more is gained. What must fit a cache is asked of the machine
+ROWS, SHORT_ROWS, SHORT_LINES, STAGGERED_ROWS = 8, 16, 4, 32
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
@@ -89,7 +86,7 @@ def _schedule(s: Schedule, kernel: Kernel, alive: list[str], rows: list[str], ma
         if together > 1 and len(inner) == 1 and b != root and has_function(s, b):
             _numbers(s, b, inner[0])
         else:
-            _vectorize(s, b, inner, machine, 1 if b == root and side_by_side else ACCUMULATORS)
+            _vectorize(s, b, inner, machine, 1 if b == root and side_by_side else machine.chains)
     if side_by_side:
         _rows_inside(s, root)
     for b in alive:
@@ -123,8 +120,8 @@ def _lag(s: Schedule, alive: list[str], rows: list[str], machine: Machine) -> in
     inner = [v for v in s.loops(alive[-1]) if v not in rows]
     if not rows or not keeps_functions(s, alive, rows) or _contiguous(s, s.store(alive[-1]), inner) not in inner:
         return 0
-    short = lanes(machine) < prod(map(s.extent_or_zero, inner)) <= STAGGERED * lanes(machine)
-    return s.sample_choice("lag", (0, 2, 3), 2 if short and machine.vector_registers >= 32 else 0)
+    short = lanes(machine) < prod(map(s.extent_or_zero, inner)) <= machine.seen_vectors * lanes(machine)
+    return s.sample_choice("lag", (0, 2, 3), 2 if short and machine.many_registers else 0)
 
 
 def _stagger(s: Schedule, alive: list[str], at: str, lag: int) -> None:
@@ -166,7 +163,7 @@ def _together(s: Schedule, alive: list[str], rows: list[str], machine: Machine, 
         or (n <= s.extent_or_zero(rows[-1]) and held * n * size < machine.l1_bytes and tasks >= 4 * n * machine.cores)
     ]
     fits = [n for n in fits if n == 1 or _rows_alone(s, root, rows[-1], n)]
-    most = STAGGERED_ROWS if lag else SHORT_ROWS if size <= SHORT else ROWS
+    most = STAGGERED_ROWS if lag else SHORT_ROWS if size <= SHORT_LINES * machine.line_bytes else ROWS
     return s.sample_choice("rows", fits, min(max(fits), most))
 
 
@@ -314,7 +311,7 @@ def _row_variables(s: Schedule, kernel: Kernel, block: str, ranges: dict[str, tu
     return found if seen else None
 
 
-def _vectorize(s: Schedule, block: str, inner: list[str], machine: Machine, vectors: int = ACCUMULATORS) -> None:
+def _vectorize(s: Schedule, block: str, inner: list[str], machine: Machine, vectors: int) -> None:
     """Vectorize the contiguous inner loop of a block, laying out some vectors; reductions along it get an accumulator
     for each lane of so many. (A block whose elements a sum takes in goes in steps of the sum's.)"""
     if not inner:

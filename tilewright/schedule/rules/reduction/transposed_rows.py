@@ -30,7 +30,7 @@ COLUMNS, FUNCTION = 20, 2
 KEPT = 31
 #: and where places of extreme elements are sought: lanes with a row each find them in one pass
 PLACES = 64
-#: steps of a sum that are laid out
+#: steps of a sum that are laid out, at most: code stays small
 LAID_OUT = 16
 
 

@@ -22,14 +22,13 @@ from ..common import fuse_outer, load_strides, merge_loops, seeks_place, store_s
 from . import transposed_rows as turned_rows
 from .memory_hints import ROW, FarRows, item
 
-#: vectors of a row up to which this is faster: of sums, and of what takes several instructions a step
+#: vectors of a row up to which this is faster (it takes shuffles where sums along a row take a step each, so the number
+#: hardly depends on the machine): of sums, and of what takes several instructions a step
 SUMS, OTHERS = 4, 16
 #: the same with a loop over the vectors of each row inside: fewer rows are read at a time
 INSIDE = 3
-#: steps that are laid out
+#: steps that are laid out, at most: code stays small
 LAID_OUT = 4
-#: how far ahead, in bytes, rows are asked for
-AHEAD = 8192
 
 
 def possible(s: Schedule, alive: list[str], rows: list[str], machine: Machine) -> bool:
@@ -114,12 +113,12 @@ def _prefetch(s: Schedule, alive: list[str], at: str, machine: Machine) -> None:
         return
     inside = _inside(s, alive[0], at)
     rows = (s.extent_or_zero(inside[0]) if inside else 0) or lanes(machine)
-    width, n = lanes(machine), far.length
+    width, n, most = lanes(machine), far.length, machine.prefetch.row_bytes
     if size > machine.l3_bytes:
-        default = AHEAD if n <= SUMS * width else 0
+        default = most if n <= SUMS * width else 0
     else:
-        default = AHEAD if n < width and n & (n - 1) else 0  # rows that are read with a mask
-    distance = s.sample_choice("prefetch", (0, AHEAD // 4, AHEAD), default)
+        default = most if n < width and n & (n - 1) else 0  # rows that are read with a mask
+    distance = s.sample_choice("prefetch", (0, most // 4, most), default)
     for buffer, start in far.starts.items() if distance else ():
         elements = machine.line_bytes // item(s.buffer(buffer).dtype)
         ahead = -(-distance // (rows * far.length * item(s.buffer(buffer).dtype)))
