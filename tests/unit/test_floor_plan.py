@@ -93,6 +93,21 @@ def test_imports_run_upward(here):
     assert not wrong, f"{here}/ must not know:\n" + "\n".join(wrong)
 
 
+def test_targets_stand_alone():
+    """What two of them need stands beside their folders, or in `codegen/`; but the C header that a microcontroller's
+    objects come with is the one of the target C."""
+    folders = {p.parent.name for p in (PACKAGE / "targets").glob("*/__init__.py")}
+    wrong = []
+    for name in MODULES:
+        _, *here = name.split(".")
+        for module, line in sorted(imports(name)):
+            _, *there = module.split(".")
+            apart = here[:1] == there[:1] == ["targets"] and here[1:2] != there[1:2] and there[1] in folders
+            if apart and module != "tilewright.targets.c.library":
+                wrong.append(f"{name}, line {line}: {module}")
+    assert not wrong, "\n".join(wrong)
+
+
 def test_the_root_is_asked_for_nothing_but_names_of_all():
     """What comes from `tilewright` itself is the version, or public names where users of the package stand."""
     for name in MODULES:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..support.errors import UsageError
+from ..support.options import DEFAULT_TARGET
 from .app import app
 from .common import Debug, Shape, State, Target, Threads, check_writable, note, parsed, set_debug, table
 
@@ -40,7 +41,7 @@ def tune_command(
     ],
     trials: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N measured candidates.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0.0, metavar="M", help="Stop after M minutes.")] = None,
-    target: Target = "cpu",
+    target: Target = DEFAULT_TARGET,
     threads: Threads = None,
     shape: Shape = None,
     state: State = None,
@@ -140,7 +141,7 @@ def _key(path: Path | None) -> str | None:
 @app.command("runner")
 def runner_command(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")],
-    target: Target = "cpu",
+    target: Target = DEFAULT_TARGET,
     key_file: KeyFile = None,
     debug: Debug = False,
 ) -> None:
@@ -350,7 +351,7 @@ def db_prune(
     measurements: Annotated[
         bool, typer.Option("--measurements", help="Delete the single measurements, keep the results.")
     ] = False,
-    target: Target = "cpu",
+    target: Target = DEFAULT_TARGET,
     db: Path_ = None,
 ) -> None:
     """Delete what is not needed any more."""

@@ -21,7 +21,7 @@ from ..schedule.rules import schedule as schedule_kernel
 from ..schedule.rules.convolution.depthwise_chain import worth_joining
 from ..schedule.split import Divided, split
 from ..support.budget import check_time
-from ..support.options import get
+from ..support.options import DEFAULT_TARGET, get
 from ..targets.base import SeveralDevices, Target, find
 from ..tensor.divide import apply_division, symbol_of
 from ..tensor.fold_constants import fold_constants
@@ -289,6 +289,6 @@ BACK = (Stage("package", 6, "memory plan, packed weights, program", make_package
 
 def stages(target: Target | None = None) -> tuple[Stage, ...]:
     """All stages in order; those between scheduling and packaging are the target's."""
-    target = target or find("cpu")
+    target = target or find(DEFAULT_TARGET)
     middle = tuple(Stage(s.name, s.level, s.doc, s.run, s.show) for s in target.stages())
     return (*FRONT, *middle, *BACK)

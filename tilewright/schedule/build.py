@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ..support import providers
+from ..support.options import DEFAULT_TARGET
 
 
 class Buildable:
     """What a finished schedule can do; a base of `Schedule`."""
 
     #: a target, or its name
-    target: Any = "cpu"
+    target: Any = DEFAULT_TARGET
 
     def build(self, threads: int | None = None) -> Any:
         """Native code of the schedule as it is now: a function of NumPy arrays (`driver.kernels.BuiltKernel`).

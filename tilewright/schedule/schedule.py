@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..support.options import DEFAULT_TARGET
 from ..tensor.kernel import Kernel
 from .build import Buildable
 from .decisions import Decision
@@ -44,7 +45,7 @@ class Schedule(
     """
 
     @staticmethod
-    def replay(kernel: Kernel, trace: str, target: Any = "cpu") -> Schedule:
+    def replay(kernel: Kernel, trace: str, target: Any = DEFAULT_TARGET) -> Schedule:
         """The schedule of a kernel with a trace (the text of another's `trace`) applied; see `trace.replay`."""
         return replay(Schedule(kernel, target), trace)
 

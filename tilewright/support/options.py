@@ -194,6 +194,10 @@ def _given_shapes(options: Options) -> dict[str, list[Any]]:
     return {n: list(v if isinstance(v, (tuple, list)) else getattr(v, "shape", ())) for n, v in given.items()}
 
 
+#: the target where none is named, which every computer has
+DEFAULT_TARGET = "cpu"
+
+
 @dataclass(frozen=True)
 class Options:
     """What a caller can choose for one compilation; the fields are the keyword arguments of `tilewright.compile`.
@@ -210,7 +214,9 @@ class Options:
       hint: did you mean 'threads'?
     """
 
-    target: str = option("cpu", "name of the target; `tilewright targets` lists them", effect=Effect.RESULT, kept=True)
+    target: str = option(
+        DEFAULT_TARGET, "name of the target; `tilewright targets` lists them", effect=Effect.RESULT, kept=True
+    )
     precision: str = option(
         "f32",
         "what contractions multiply (sums are f32): f32, bf16, f16 weights, or auto, the fastest within `tolerance`",

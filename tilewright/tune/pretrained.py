@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..support.errors import UsageError
+from ..support.options import DEFAULT_TARGET
 from .cost import require
 from .features import VERSION, names
 
@@ -60,7 +61,7 @@ class Pretrained:
         return f"{self.about['measurements']} measurements of {self.about['kernels']} kernels, {self.about['machine']}"
 
 
-def load(target: str = "cpu", path: Path = FILE) -> Pretrained | None:
+def load(target: str = DEFAULT_TARGET, path: Path = FILE) -> Pretrained | None:
     """The pretrained model of a target, None if there is none for it.
 
     UsageError if the file is missing or damaged, or was made for other features than those of this version of

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ..support.errors import UsageError
+from ..support.options import DEFAULT_TARGET
 from .remote_runners import Lost
 
 #: seconds for the answer to a request, and for an actor to start
@@ -79,7 +80,7 @@ class RayLink:
         self.actor = None
 
 
-def ray_links(address: str, target: str = "cpu") -> list[RayLink]:
+def ray_links(address: str, target: str = DEFAULT_TARGET) -> list[RayLink]:
     """One link for each machine; see the head of this file. UsageError if the cluster cannot be reached or has none."""
     ray = require()
     parts = urlsplit(address)

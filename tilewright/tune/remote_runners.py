@@ -19,6 +19,7 @@ from ..driver.tuning_database import Machine
 from ..schedule.nest import Nest
 from ..schedule.text import format_nest, parse_nest
 from ..support.errors import CompileError, TilewrightError, UsageError
+from ..support.options import DEFAULT_TARGET
 from ..targets.base import find
 from .measure import STATUSES, Contest, Died, Meter, NoRunners, Outcome
 from .runner import Subject
@@ -69,7 +70,9 @@ class Station:
     "there is no request 'nonsense'"
     """
 
-    def __init__(self, target: str = "cpu", *, jobs: int | None = None, timeout: float = 20.0, seconds: float = 0.3):
+    def __init__(
+        self, target: str = DEFAULT_TARGET, *, jobs: int | None = None, timeout: float = 20.0, seconds: float = 0.3
+    ):
         self.target, self.jobs, self.timeout, self.seconds = find(target), jobs, timeout, seconds
         self._meter: Meter | None = None
 
@@ -244,7 +247,7 @@ def _data(subject: Subject) -> dict[str, Any]:
     return {**dataclasses.asdict(subject), "constants": sorted(subject.constants)}
 
 
-def connect(runners: Sequence[str], threads: int, *, target: str = "cpu", key: bytes | None = None) -> Fleet:
+def connect(runners: Sequence[str], threads: int, *, target: str = DEFAULT_TARGET, key: bytes | None = None) -> Fleet:
     """The fleet of some runners: ``HOST:PORT`` of `tilewright runner`, or ``ray://ADDRESS`` (see `ray_runners`).
 
     UsageError for an address that cannot be read or reached. `key` authenticates HOST:PORT (None:

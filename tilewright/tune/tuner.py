@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ..driver.tuning_database import Database, Measurement, Result
 from ..schedule.trace import format_trace
 from ..support.errors import CheckError, TilewrightError, UsageError
-from ..support.options import Options
+from ..support.options import DEFAULT_TARGET, Options
 from ..targets.base import find
 from .cost import CostModel
 from .measure import Died, Meter, NoRunners, Outcome, machine_of
@@ -120,7 +120,7 @@ def tune(
     trials: int | None = None,
     minutes: float | None = None,
     threads: int | None = None,
-    target: str = "cpu",
+    target: str = DEFAULT_TARGET,
     inputs: Any = None,
     states: Mapping[str, str] | None = None,
     database: Database | None = None,

@@ -16,6 +16,7 @@ import numpy as np
 
 from ...support import providers
 from ...support.errors import CompileError, TilewrightError
+from ...support.options import DEFAULT_TARGET
 from ...tensor.expr import (
     Buffer,
     Const,
@@ -131,7 +132,7 @@ class State:
     def __init__(
         self,
         kernel: Kernel,
-        target: Any = "cpu",
+        target: Any = DEFAULT_TARGET,
         *,
         body: Stmt | None = None,
         decisions: Mapping[str, Any] | None = None,

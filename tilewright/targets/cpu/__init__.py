@@ -61,7 +61,7 @@ class CpuTarget:
     def toolchain(self) -> str:
         """The versions of all that turns nests into code."""
         from ...codegen.llvm.assemble import toolchain
-        from .instructions import SOURCES
+        from ..instructions import SOURCES
 
         return toolchain(SOURCES)
 

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from ...graph.machine_costs import RegionCosts, SumTile
-from ...schedule.machine import Axis, DotProduct, Machine, PairProduct, TileProduct
+from ...schedule.machine import Axis, PairProduct, TileProduct
 from ...support.errors import PackageError, UsageError
 from ...support.limits import usable_cores
 from ...support.options import ENVIRONMENT, get
+from ..processor import Processor
 from . import cpuinfo
 
 #: The features that can change the code we emit. Others (virtualization, cryptography, random numbers ...) are left
@@ -38,29 +39,8 @@ _LEVEL4 = _LEVEL3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
 
 @dataclass(frozen=True)
-class CpuDescription(Machine):
-    """A CPU: what LLVM is told (triple, cpu, features) and what the schedule rules ask (vectors, caches, cores)."""
-
-    triple: str
-    cpu: str
-    features: tuple[str, ...]
-    vector_bytes: int = 16
-    vector_registers: int = 16
-    l1_bytes: int = 32 << 10
-    l2_bytes: int = 512 << 10
-    l3_bytes: int = 8 << 20
-    cores: int = 1
-    index_bits: int = 64
-    abi: str = ""
-    reloc: str = "pic"
-    line_bytes: int = 64
-    same_set_bytes: int = 4096
-
-    @property
-    def arch(self) -> str:
-        """``x86_64``, ``aarch64`` or whatever the triple begins with."""
-        name = self.triple.split("-")[0]
-        return {"arm64": "aarch64", "amd64": "x86_64"}.get(name, name)
+class CpuDescription(Processor):
+    """A CPU that may be this one."""
 
     # what was measured with vectors of 32 bytes and more only; the numbers are those of vectors of 64
 
@@ -96,12 +76,6 @@ class CpuDescription(Machine):
         return pair_product(self)
 
     @property
-    def dot_products(self) -> tuple[DotProduct, ...]:
-        from .instructions import dot_products
-
-        return dot_products(self)
-
-    @property
     def tiles(self) -> tuple[TileProduct, ...]:
         from .amx import tile_products
 
@@ -115,39 +89,15 @@ class CpuDescription(Machine):
         """The feature string for LLVM: what is there with ``+``, what an x86 cpu name may imply without its
         being there with ``-``."""
         if self.arch != "x86_64":
-            return ",".join(f"+{f}" for f in self.features)
+            return super().llvm_features()
         parts = [f"{'+' if f in self.features else '-'}{f}" for f in X86_FEATURES]
         if self.vector_bytes == 64:
             parts.append("-prefer-256-bit")  # vector widths are chosen by the schedule, not by LLVM's tuning
         return ",".join(parts)
 
-    def define(self, llvm_ir: str) -> str:
-        """See `tilewright.codegen.llvm.machine.LlvmMachine`."""
-        from .instructions import with_definitions
-
-        return with_definitions(llvm_ir, self)
-
-    def sources(self) -> tuple[Path, ...]:
-        """See `tilewright.codegen.llvm.machine.LlvmMachine`."""
-        from .instructions import SOURCES
-
-        return SOURCES
-
     def missing_on(self, other: CpuDescription) -> tuple[str, ...]:
         """The features this description has and the other has not."""
         return tuple(f for f in self.features if f not in other.features)
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "features": list(self.features)}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> CpuDescription:
-        """PackageError if it is that of another version, or damaged."""
-        try:
-            return cls(**{**data, "features": tuple(data["features"])})
-        except (KeyError, TypeError) as e:
-            hint = "compile the model again with this version"
-            raise PackageError(f"the description of its processor cannot be read: {e}", stage="load", hint=hint) from e
 
 
 def describe_x86(triple: str, features: tuple[str, ...], **more: Any) -> CpuDescription:

@@ -10,10 +10,10 @@ from ...codegen.vector.emitter import emit as emit_vectors
 from ...codegen.vector.part import VectorMachine
 from ...schedule.machine import lanes
 from ...schedule.nest import Nest
+from ..instructions import known_dot_products
 from . import bf16
 from .description import CpuDescription
 from .emit_tiles import TileProducts
-from .instructions import known_dot_products
 from .tables import Tables, table_lanes
 
 

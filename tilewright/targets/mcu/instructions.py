@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from ...schedule.machine import DotProduct
-from ..cpu.description import CpuDescription
-from ..cpu.instructions import Instruction, product
+from ..instructions import Instruction, product
+from ..processor import Processor
 
 
-def dot_products(description: CpuDescription) -> tuple[DotProduct, ...]:
-    """Those that a processor has, the best first."""
-    return tuple(i.dot for i in INSTRUCTIONS if i.dot is not None and i.there(description))
-
-
-def _multiplies_pairs(d: CpuDescription) -> bool:
+def _multiplies_pairs(d: Processor) -> bool:
     return d.cpu in ("cortex-m4", "cortex-m7", "cortex-m33")
 
 
-def _has_vectors(d: CpuDescription) -> bool:
+def _has_vectors(d: Processor) -> bool:
     return d.cpu == "cortex-m55"
 
 
-def _has_no_long_product(d: CpuDescription) -> bool:
+def _has_no_long_product(d: Processor) -> bool:
     return d.arch == "thumbv6m"
 
 

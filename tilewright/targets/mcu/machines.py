@@ -10,8 +10,7 @@ from typing import Any
 
 from ...schedule.machine import DotProduct, Machine
 from ...support.errors import PackageError
-from ..cpu.description import CpuDescription
-from .instructions import dot_products
+from ..processor import Processor
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -51,7 +50,7 @@ class McuDescription(Machine):
 
     name: str
     doc: str
-    code: CpuDescription
+    code: Processor
     fpu: bool
     board: Board
     semihosting: str
@@ -77,7 +76,7 @@ class McuDescription(Machine):
 
     @property
     def dot_products(self) -> tuple[DotProduct, ...]:
-        return *self.code.dot_products, *dot_products(self.code)
+        return self.code.dot_products
 
     @property
     def bits(self) -> int:
@@ -96,21 +95,21 @@ class McuDescription(Machine):
         return found
 
 
-def _arm(triple: str, cpu: str, registers: int, vector: int = 4, l1: int = 16 * KIB) -> CpuDescription:
+def _arm(triple: str, cpu: str, registers: int, vector: int = 4, l1: int = 16 * KIB) -> Processor:
     own = f"{triple}-unknown-none-eabi"
-    return CpuDescription(own, cpu, (), vector, registers, l1, 64 * KIB, 256 * KIB, index_bits=32, reloc="static")
+    return Processor(own, cpu, (), vector, registers, l1, 64 * KIB, 256 * KIB, index_bits=32, reloc="static")
 
 
-def _hard(d: CpuDescription) -> CpuDescription:
+def _hard(d: Processor) -> Processor:
     """The calling convention that passes floats in the registers of the FPU."""
     return replace(d, triple=d.triple + "hf")
 
 
 def _riscv(
     arch: str, cpu: str, features: tuple[str, ...], bits: int, abi: str, vector: int = 4, registers: int = 20
-) -> CpuDescription:
+) -> Processor:
     triple = f"{arch}-unknown-none-elf"
-    return CpuDescription(
+    return Processor(
         triple,
         cpu,
         features,
@@ -228,7 +227,7 @@ MACHINES = (
     McuDescription(
         "aarch64",
         "64-bit Arm with NEON and dot products (Cortex-A76); object files",
-        CpuDescription(
+        Processor(
             "aarch64-unknown-none-elf", "cortex-a76", ("neon", "dotprod"), 16, 32, 64 * KIB, 512 * KIB, reloc="static"
         ),
         True,

@@ -1,4 +1,4 @@
-"""The part of the pipeline that is this family's: loop nests to MLIR to objects, by the CPU's code generator."""
+"""The part of the pipeline that is this family's: loop nests to MLIR to objects, by the shared code generators."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from typing import Any
 
 from ...codegen.kernel_info import kernel_info
 from ...codegen.llvm import stages
+from ...codegen.vector.emitter import emit
+from ...codegen.vector.part import VectorMachine
+from ...schedule.machine import lanes
 from ...schedule.nest import For, Nest, Stmt, children, substitute_vars, with_children
 from ...tensor.expr import Const
-from ..cpu.emit import emit
+from ..instructions import known_dot_products
 
 
 def emit_kernels(state: Any) -> None:
     """Nests -> MLIR text, with what the program needs to know of each kernel."""
+    vectors = VectorMachine(lanes(state.description), dot_products=known_dot_products())
     for name, nest in state.nests.items():
-        made = emit(scalar_lanes(nest), state.description.code)
+        made = emit(scalar_lanes(nest), vectors)
         state.emitted[name] = made.text
         state.infos[name] = replace(kernel_info(nest, made.scratch, made.refused), parallel=False)
 
