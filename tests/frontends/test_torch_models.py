@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install tilewright[torch]")
+pytest.importorskip("transformers", reason="transformers is not installed: pip install tilewright[models]")
 
 import tilewright as tw  # noqa: E402
 

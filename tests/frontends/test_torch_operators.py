@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install tilewright[torch]")
 
 import tilewright as tw  # noqa: E402
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install tilewright[torch]")
 
 import tilewright as tw  # noqa: E402
 from tilewright.errors import InputError, UnsupportedError, UsageError  # noqa: E402

@@ -15,7 +15,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples" / "digits"
 
 @pytest.fixture(scope="module")
 def images_and_labels():
-    pytest.importorskip("sklearn")
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install tilewright[demo]")
     spec = importlib.util.spec_from_file_location("digits_data", FOLDER / "data.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -43,7 +43,7 @@ def test_digits(batch, threads, images_and_labels, expected, tmp_path):
 
 
 def test_training_and_demo_see_different_images():
-    pytest.importorskip("sklearn")
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install tilewright[demo]")
     spec = importlib.util.spec_from_file_location("digits_data", FOLDER / "data.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -83,7 +83,7 @@ class Net:
 def expected(model, x):
     """What ONNX Runtime computes in floats, node by node. (Its integers are not exact on every processor: without VNNI
     sums of two products are cut off at 16 bits.)"""
-    ort = pytest.importorskip("onnxruntime")
+    ort = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed: pip install tilewright[demo]")
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return ort.InferenceSession(model.SerializeToString(), options).run(None, {"x": x})[0]
@@ -262,7 +262,7 @@ def test_digits_quantized(unsigned):
 
 def digits_int8(unsigned=False):
     """(test images as the model's 8-bit inputs, labels, model); calibrated on training images."""
-    pytest.importorskip("sklearn")
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install tilewright[demo]")
     folder = REPOSITORY / "examples" / "digits"
     data = load_module("digits_data", folder / "data.py")
     tools = load_module("quantize_tool", REPOSITORY / "benchmarks" / "quantize.py")

@@ -34,7 +34,7 @@ def compile_digits():
 @pytest.fixture(scope="session")
 def digits_cases():
     """(images of one digit each, PyTorch's probabilities, labels) of the test set."""
-    pytest.importorskip("sklearn")
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install tilewright[demo]")
     spec = importlib.util.spec_from_file_location("digits_data", DIGITS / "data.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -21,7 +21,7 @@ MODELS = ["kws_dscnn", "tiny_ae", "tiny_resnet8", "tiny_mobilenet"]
 @pytest.fixture(scope="module")
 def digits_int8(digits_path, tools):
     """The digits CNN in int8, calibrated on training images; test images as its inputs, and their labels."""
-    pytest.importorskip("sklearn")
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install tilewright[demo]")
     data = load_module("digits_data", digits_path.parent / "data.py")
     (train, _), (test, labels) = data.load()
     model = tools.quantize(onnx.load(digits_path), [{"image": x[None]} for x in train[:200]], integers=True)

@@ -18,27 +18,15 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, linalg, math, tensor
 
 from ..support.sub_byte import NARROW, decode_scalar, encode, encode_scalar
-from .types import Type, element_type, is_float, is_unsigned, signless
+from .types import Type, Typed, element_type, is_float, is_unsigned, signless
 
 
 @dataclass(frozen=True)
-class Tensor:
+class Tensor(Typed):
     """A level-3 value: `value` has signless element type, `type` the level-2 type."""
 
     value: ir.Value
     type: Type
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.type.dims
-
-    @property
-    def dtype(self) -> str:
-        return self.type.dtype
-
-    @property
-    def rank(self) -> int:
-        return self.type.rank
 
 
 class Scalar:

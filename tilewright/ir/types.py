@@ -106,6 +106,24 @@ class Type:
         return ir.RankedTensorType.get(shape, element_type(signless(self.dtype) if signless_ints else self.dtype))
 
 
+class Typed:
+    """A base of what has a tensor type, all of it known: values at each level and in each front end."""
+
+    type: Type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.dims
+
+    @property
+    def dtype(self) -> str:
+        return self.type.dtype
+
+    @property
+    def rank(self) -> int:
+        return self.type.rank
+
+
 def element_type(dtype: str) -> ir.Type:
     """The MLIR element type of a dtype string, in the current context."""
     if dtype == "index":

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("torch")
+pytest.importorskip("torch", reason="PyTorch is not installed: pip install tilewright[torch]")
 
 from op_db_suite import run
 

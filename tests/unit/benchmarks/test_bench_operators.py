@@ -25,7 +25,7 @@ def operators(monkeypatch):
 
 @pytest.mark.parametrize("name", ["matmul", "conv", "depthwise", "first", "layer_norm", "softmax", "attention"])
 def test_models_give_what_is_expected(operators, tmp_path, monkeypatch, name):
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install tilewright[torch]")
     small = {
         "matmul": lambda: operators.matmul(3, 8, 16, ""),
         "conv": lambda: operators.conv(4, 6, 5, 3, ""),

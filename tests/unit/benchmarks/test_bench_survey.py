@@ -16,7 +16,7 @@ MACHINE = Ceilings("m", 1, {"f32": 100e9}, (Level("L3", None, 10e9, 5e9, 8e9),))
 
 @pytest.fixture
 def survey(monkeypatch):
-    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed: pip install tilewright[demo]")
     monkeypatch.syspath_prepend(str(FOLDER))
     spec = importlib.util.spec_from_file_location("bench_survey", FOLDER / "survey.py")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)

@@ -9,8 +9,9 @@ import threading
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper, save
+from onnx import TensorProto, save
 from onnx.reference import ReferenceEvaluator
+from support.onnx_models import model, node, value
 
 import tilewright as tw
 from tilewright.cli import main
@@ -19,20 +20,6 @@ from tilewright.support.errors import PackageError, UnsupportedError, UsageError
 
 LENGTH, WIDTH = 8, 32
 STATES = {"past_k": "present_k", "past_v": "present_v"}
-
-
-def value(name, *shape, dtype=TensorProto.FLOAT):
-    return helper.make_tensor_value_info(name, dtype, shape)
-
-
-def model(nodes, inputs, outputs, **constants):
-    weights = [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()]
-    graph = helper.make_graph(nodes, "decoder", inputs, outputs, weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-
-
-def node(op, inputs, *outputs, **attributes):
-    return helper.make_node(op, inputs.split(" "), list(outputs), name=f"/{outputs[0]}", **attributes)
 
 
 def weights(seed=1):
@@ -55,13 +42,13 @@ def decode(**names):
         node("MatMul", "shares present_v", "found"),
         node("MatMul", "found wo", "y"),
     ]
-    caches = [value(f"{when}_{c}", LENGTH, WIDTH) for when in ("past", "present") for c in "kv"]
+    caches = [value(f"{when}_{c}", [LENGTH, WIDTH]) for when in ("past", "present") for c in "kv"]
     return model(
         nodes,
-        [value("x", 1, WIDTH), value("position", 1, 1, dtype=TensorProto.INT64), *caches[:2]],
-        [value("y", 1, WIDTH), *caches[2:]],
-        places=np.arange(LENGTH)[:, None], row=np.array([1, WIDTH]), flat=np.array([1, LENGTH]), low=np.float32(-1e9),
-        **weights(),
+        [value("x", [1, WIDTH]), value("position", [1, 1], TensorProto.INT64), *caches[:2]],
+        [value("y", [1, WIDTH]), *caches[2:]],
+        {"places": np.arange(LENGTH)[:, None], "row": np.array([1, WIDTH]), "flat": np.array([1, LENGTH]),
+         "low": np.float32(-1e9), **weights()},
     )  # fmt: skip
 
 
@@ -80,10 +67,9 @@ def prefill(length=LENGTH):
     ]
     return model(
         nodes,
-        [value("x", length, WIDTH)],
-        [value("y", length, WIDTH), *(value(f"present_{c}", length, WIDTH) for c in "kv")],
-        mask=np.triu(np.full((length, length), -1e9, np.float32), 1),
-        **weights(),
+        [value("x", [length, WIDTH])],
+        [value("y", [length, WIDTH]), *(value(f"present_{c}", [length, WIDTH]) for c in "kv")],
+        {"mask": np.triu(np.full((length, length), -1e9, np.float32), 1), **weights()},
     )
 
 
@@ -139,12 +125,12 @@ def window(rows):
     """The last inputs: the next value needs a second buffer. With another entry that writes it in place."""
     shift = model(
         [node("Slice", "past one end zero", "rest"), node("Concat", "rest x", "present", axis=0)],
-        [value("x", 1, 4), value("past", rows, 4)],
-        [value("present", rows, 4)],
-        one=np.array([1]), end=np.array([rows]), zero=np.array([0]),
+        [value("x", [1, 4]), value("past", [rows, 4])],
+        [value("present", [rows, 4])],
+        {"one": np.array([1]), "end": np.array([rows]), "zero": np.array([0])},
     )  # fmt: skip
-    fill = model([node("Relu", "x", "present")], [value("x", rows, 4)], [value("present", rows, 4)])
-    look = model([node("ReduceMax", "past", "y", keepdims=0)], [value("past", rows, 4)], [value("y")])
+    fill = model([node("Relu", "x", "present")], [value("x", [rows, 4])], [value("present", [rows, 4])])
+    look = model([node("ReduceMax", "past", "y", keepdims=0)], [value("past", [rows, 4])], [value("y", [])])
     return {"shift": shift, "fill": fill, "look": look}
 
 
@@ -166,9 +152,9 @@ def test_two_buffers_that_others_write_and_read():
 
 
 def test_calls_of_entries_with_states_run_one_after_the_other():
-    add = model([node("Add", "n x", "m")], [value("x", 300), value("n", 300)], [value("m", 300)])
+    add = model([node("Add", "n x", "m")], [value("x", [300]), value("n", [300])], [value("m", [300])])
     more = model(
-        [node("Add", "n x", "h"), node("Add", "h x", "m")], [value("x", 300), value("n", 300)], [value("m", 300)]
+        [node("Add", "n x", "h"), node("Add", "h x", "m")], [value("x", [300]), value("n", [300])], [value("m", [300])]
     )
     run = tw.compile({"add": add, "more": more}, states={"n": "m"}, threads=1)
     one = np.ones(300, np.float32)
@@ -214,7 +200,10 @@ def trunk(head, names="w"):
     nodes = [node("MatMul", f"{'x' if i == 0 else f'h{i}'} {names}{i}", f"h{i + 1}") for i in range(6)]
     last = np.random.default_rng(head).standard_normal((128, 32)).astype(np.float32)
     return model(
-        [*nodes, node("MatMul", "h6 last", "y")], [value("x", 4, 128)], [value("y", 4, 32)], **shared, last=last
+        [*nodes, node("MatMul", "h6 last", "y")],
+        [value("x", [4, 128])],
+        [value("y", [4, 32])],
+        {**shared, "last": last},
     )
 
 

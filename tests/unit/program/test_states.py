@@ -9,8 +9,9 @@ from math import prod
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper, save
+from onnx import TensorProto, helper, save
 from onnx.reference import ReferenceEvaluator
+from support.onnx_models import model, node, value
 
 import tilewright as tw
 from tilewright.cli import main
@@ -28,28 +29,13 @@ from tilewright.tune import tasks
 LENGTH, WIDTH = 12, 16
 
 
-def value(name, *shape, dtype=TensorProto.FLOAT):
-    return helper.make_tensor_value_info(name, dtype, shape)
-
-
-def model(nodes, inputs, outputs, **constants):
-    weights = [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()]
-    graph = helper.make_graph(nodes, "decoder", inputs, outputs, weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-
-
-def node(op, inputs, *outputs, **attributes):
-    return helper.make_node(op, inputs.split(" "), list(outputs), name=f"/{outputs[0]}", **attributes)
-
-
 def mean():
     """A running mean: the next value may be written over the old one."""
     return model(
         [node("Mul", "past decay", "kept"), node("Add", "kept x", "present"), node("MatMul", "present w", "y")],
-        [value("x", 4, 32), value("past", 4, 32)],
-        [value("y", 4, 8), value("present", 4, 32)],
-        decay=np.float32(0.5),
-        w=np.random.default_rng(0).standard_normal((32, 8)).astype(np.float32),
+        [value("x", [4, 32]), value("past", [4, 32])],
+        [value("y", [4, 8]), value("present", [4, 32])],
+        {"decay": np.float32(0.5), "w": np.random.default_rng(0).standard_normal((32, 8)).astype(np.float32)},
     )
 
 
@@ -61,11 +47,9 @@ def window():
             node("Concat", "rest x", "present", axis=0),
             node("ReduceMax", "present zero", "y", keepdims=0),
         ],
-        [value("x", 1, 8), value("past", 6, 8)],
-        [value("y", 8), value("present", 6, 8)],
-        one=np.array([1]),
-        end=np.array([6]),
-        zero=np.array([0]),
+        [value("x", [1, 8]), value("past", [6, 8])],
+        [value("y", [8]), value("present", [6, 8])],
+        {"one": np.array([1]), "end": np.array([6]), "zero": np.array([0])},
     )
 
 
@@ -93,16 +77,18 @@ def attention(write):
         node("Softmax", "seen", "weights", axis=-1),
         node("MatMul", "weights present_v", "y"),
     ]
-    caches = [value(f"{when}_{c}", LENGTH, WIDTH) for when in ("past", "present") for c in "kv"]
+    caches = [value(f"{when}_{c}", [LENGTH, WIDTH]) for when in ("past", "present") for c in "kv"]
     return model(
         nodes,
-        [value("x", 1, WIDTH), value("position", 1, 1, dtype=TensorProto.INT64), *caches[:2]],
-        [value("y", 1, WIDTH), *caches[2:]],
-        places=np.arange(LENGTH)[:, None],
-        row=np.array([1, WIDTH]),
-        flat=np.array([1, LENGTH]),
-        low=np.float32(-1e9),
-        **{f"w{c}": rng.standard_normal((WIDTH, WIDTH)).astype(np.float32) / 4 for c in "qkv"},
+        [value("x", [1, WIDTH]), value("position", [1, 1], TensorProto.INT64), *caches[:2]],
+        [value("y", [1, WIDTH]), *caches[2:]],
+        {
+            "places": np.arange(LENGTH)[:, None],
+            "row": np.array([1, WIDTH]),
+            "flat": np.array([1, LENGTH]),
+            "low": np.float32(-1e9),
+            **{f"w{c}": rng.standard_normal((WIDTH, WIDTH)).astype(np.float32) / 4 for c in "qkv"},
+        },
     )
 
 
@@ -110,12 +96,14 @@ def lstm():
     rng = np.random.default_rng(2)
     size = [1, 2, 8]
     return model(
-        [node("LSTM", "x w r b  h c", "y", "h2", "c2", hidden_size=8)],
-        [value("x", 1, 2, 5), value("h", *size), value("c", *size)],
-        [value("y", 1, 1, 2, 8), value("h2", *size), value("c2", *size)],
-        w=rng.standard_normal((1, 32, 5)).astype(np.float32),
-        r=rng.standard_normal((1, 32, 8)).astype(np.float32),
-        b=rng.standard_normal((1, 64)).astype(np.float32),
+        [helper.make_node("LSTM", ["x", "w", "r", "b", "", "h", "c"], ["y", "h2", "c2"], hidden_size=8)],
+        [value("x", [1, 2, 5]), value("h", size), value("c", size)],
+        [value("y", [1, 1, 2, 8]), value("h2", size), value("c2", size)],
+        {
+            "w": rng.standard_normal((1, 32, 5)).astype(np.float32),
+            "r": rng.standard_normal((1, 32, 8)).astype(np.float32),
+            "b": rng.standard_normal((1, 64)).astype(np.float32),
+        },
     )
 
 
@@ -241,9 +229,9 @@ def test_a_scatter_beside_its_data():
             node("MatMul", "present w", "a"),
             node("MatMul", "a past", "y"),
         ],
-        [value("x", 1, 9), value("rows", 1, 9, dtype=TensorProto.INT64), value("past", 9, 9)],
-        [value("y", 9, 9), value("present", 9, 9)],
-        w=np.random.default_rng(0).standard_normal((9, 9)).astype(np.float32),
+        [value("x", [1, 9]), value("rows", [1, 9], TensorProto.INT64), value("past", [9, 9])],
+        [value("y", [9, 9]), value("present", [9, 9])],
+        {"w": np.random.default_rng(0).standard_normal((9, 9)).astype(np.float32)},
     )
     rows = [{"x": np.full((1, 9), i, np.float32), "rows": np.full((1, 9), i)} for i in range(1, 5)]
     expected, kept = fed_back(made, {"past": "present"}, rows)
@@ -306,8 +294,8 @@ def test_calls_at_the_same_time_run_one_after_the_other():
     """Every call adds one to each element, whichever thread makes it; no addition is lost."""
     made = model(
         [node("Add", "past x", "present"), node("Identity", "x", "y")],
-        [value("x", 300), value("past", 300)],
-        [value("y", 300), value("present", 300)],
+        [value("x", [300]), value("past", [300])],
+        [value("y", [300]), value("present", [300])],
     )
     run = tw.compile(made, states={"past": "present"}, threads=2)
     one = np.ones(300, np.float32)
@@ -391,8 +379,8 @@ def test_a_state_that_stays_and_one_that_is_the_input():
             node("Identity", "b", "c2"),
             node("Add", "a c", "y"),
         ],
-        [value("x", 3), *[value(n, 3) for n in "abc"]],
-        [value("y", 3), *[value(f"{n}2", 3) for n in "abc"]],
+        [value("x", [3]), *[value(n, [3]) for n in "abc"]],
+        [value("y", [3]), *[value(f"{n}2", [3]) for n in "abc"]],
     )
     states = {n: f"{n}2" for n in "abc"}
     run = tw.compile(made, states=states, threads=1)
@@ -405,8 +393,8 @@ def test_a_state_that_stays_and_one_that_is_the_input():
 def test_the_old_value_is_still_an_output():
     made = model(
         [node("Add", "past x", "present"), node("Identity", "past", "y")],
-        [value("x", 5), value("past", 5)],
-        [value("y", 5), value("present", 5)],
+        [value("x", [5]), value("past", [5])],
+        [value("y", [5]), value("present", [5])],
     )
     run = tw.compile(made, states={"past": "present"}, threads=1)
     assert [run(np.ones(5, np.float32))[0][0] for _ in range(4)] == [0, 1, 2, 3]
@@ -420,9 +408,9 @@ def test_a_later_kernel_reads_the_old_value():
             node("MatMul", "present w", "a"),
             node("MatMul", "a past", "y"),
         ],
-        [value("x", 6, 6), value("past", 6, 6)],
-        [value("y", 6, 6), value("present", 6, 6)],
-        w=np.random.default_rng(0).standard_normal((6, 6)).astype(np.float32),
+        [value("x", [6, 6]), value("past", [6, 6])],
+        [value("y", [6, 6]), value("present", [6, 6])],
+        {"w": np.random.default_rng(0).standard_normal((6, 6)).astype(np.float32)},
     )
     states = {"past": "present"}
     rows = inputs_of(made, states, 4)
@@ -437,9 +425,9 @@ def test_only_states():
     """A program without outputs, and with a state of no elements."""
     made = model(
         [node("Add", "n one", "n2"), node("Identity", "e", "e2")],
-        [value("n", 1), value("e", 0)],
-        [value("n2", 1), value("e2", 0)],
-        one=np.array([1], np.float32),
+        [value("n", [1]), value("e", [0])],
+        [value("n2", [1]), value("e2", [0])],
+        {"one": np.array([1], np.float32)},
     )
     run = tw.compile(made, states={"n": "n2", "e": "e2"}, threads=1)
     assert run() == [] and run() == []
@@ -469,8 +457,8 @@ def test_states_that_do_not_fit(states, message):
 def test_dtypes_must_be_equal():
     made = model(
         [node("Cast", "past", "present", to=TensorProto.DOUBLE)],
-        [value("past", 2)],
-        [value("present", 2, dtype=TensorProto.DOUBLE)],
+        [value("past", [2])],
+        [value("present", [2], TensorProto.DOUBLE)],
     )
     with pytest.raises(UsageError, match=r"is tensor<2xf32>, and output 'present', .* is tensor<2xf64>"):
         tw.compile(made, states={"past": "present"})
@@ -600,7 +588,7 @@ def test_buffers_begin_as_zeros_and_are_aligned():
 
 def test_tuned(tmp_path, monkeypatch, capsys):
     """Tuning measures the program that there will be: with its states, which go on from run to run."""
-    pytest.importorskip("lightgbm")
+    pytest.importorskip("lightgbm", reason="LightGBM is not installed: pip install tilewright[tune]")
     monkeypatch.setenv("TILEWRIGHT_DB", str(tmp_path / "t.sqlite"))
     path = tmp_path / "m.onnx"
     save(mean(), path)

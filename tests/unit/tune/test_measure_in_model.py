@@ -17,7 +17,7 @@ from tilewright.tune.measure_in_model import InModel
 from tilewright.tune.tasks import extract_tasks
 from tilewright.tune.tuner import Tuner
 
-pytest.importorskip("lightgbm")
+pytest.importorskip("lightgbm", reason="LightGBM is not installed: pip install tilewright[tune]")
 
 MATMUL = """
 func.func @main(%x: tensor<16x32xf32>, %w: tensor<32x48xf32>) -> tensor<16x48xf32> {

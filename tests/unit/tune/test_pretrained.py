@@ -20,7 +20,7 @@ from tilewright.tune.pretrained import FILE, Pretrained, columns, compared, dige
 from tilewright.tune.search import Search
 from tilewright.tune.space import Space
 
-pytest.importorskip("lightgbm")
+pytest.importorskip("lightgbm", reason="LightGBM is not installed: pip install tilewright[tune]")
 MACHINE = CpuDescription(
     "x86_64-unknown-linux-gnu", "x86-64-v3", ("avx2", "fma"), vector_bytes=32, vector_registers=16, cores=2
 )

@@ -19,7 +19,7 @@ from tilewright.tune.measure import Contest, Meter
 from tilewright.tune.tasks import task_of
 from tilewright.tune.tuner import Tuner
 
-pytest.importorskip("lightgbm")
+pytest.importorskip("lightgbm", reason="LightGBM is not installed: pip install tilewright[tune]")
 
 HOLD = """
 import sys

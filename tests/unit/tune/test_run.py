@@ -35,7 +35,7 @@ from tilewright.tune.space import Candidate, Space
 from tilewright.tune.tasks import extract_tasks, task_of
 from tilewright.tune.tuner import TaskReport, Tuner, TuneReport
 
-pytest.importorskip("lightgbm")
+pytest.importorskip("lightgbm", reason="LightGBM is not installed: pip install tilewright[tune]")
 ROOT = Path(__file__).resolve().parents[3]
 
 MATMUL = """

@@ -214,7 +214,7 @@ def runner_process(folder: Path, name: str = "a"):
 
 
 def tuned_with(fleet: Fleet, path: Path, trials: int):
-    pytest.importorskip("lightgbm")
+    pytest.importorskip("lightgbm", reason="LightGBM is not installed: pip install tilewright[tune]")
     from tilewright.tune.tuner import Tuner
 
     kernels = [small(m) for m in (12, 20, 28)]
@@ -331,7 +331,7 @@ def test_a_killed_runner_is_lost_and_another_goes_on(tmp_path):
 
 
 def test_tune_with_runners(tmp_path, monkeypatch):
-    pytest.importorskip("lightgbm")
+    pytest.importorskip("lightgbm", reason="LightGBM is not installed: pip install tilewright[tune]")
     import tilewright as tw
 
     text = """

@@ -151,7 +151,7 @@ def test_search_never_repeats_and_ends():
 
 
 def test_guided_search_finds_what_random_search_does_not():
-    pytest.importorskip("lightgbm")
+    pytest.importorskip("lightgbm", reason="LightGBM is not installed: pip install tilewright[tune]")
     space = Space(matmul(24, 96, 64), MACHINE)
     assert space.count() > 96
     guided, blind = (
@@ -162,7 +162,7 @@ def test_guided_search_finds_what_random_search_does_not():
 
 
 def test_search_crosses_forks_first():
-    pytest.importorskip("lightgbm")
+    pytest.importorskip("lightgbm", reason="LightGBM is not installed: pip install tilewright[tune]")
     space = Space(matmul(24, 96, 64), MACHINE)
     named = {n for n, d in space.decisions.items() if isinstance(d.chosen, (bool, str)) and len(d.candidates) > 1}
     first = Search(space, CostModel(seed=0), seed=0).propose(4 + len(named))

@@ -11,7 +11,7 @@ import numpy as np
 from torch_mlir import ir
 
 from ...ir import dialect
-from ...ir.types import Type, is_float, itemsize, type_of
+from ...ir.types import Type, Typed, is_float, itemsize, type_of
 from ...support.errors import OpError, UnsupportedError
 
 #: what a 64-bit processor can address
@@ -28,7 +28,7 @@ def addressable(t: Type) -> Type:
 
 
 @dataclass(eq=False)
-class Value:
+class Value(Typed):
     """A tensor: a value in the IR, or an array that enters the IR when an operator first uses it.
 
     `array` is set for initializers and folded constants. `later` computes the array of a tensor that only depends on
@@ -40,18 +40,6 @@ class Value:
     array: np.ndarray | None = None
     later: Callable[[], np.ndarray] | None = None
     name: str = ""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.type.dims
-
-    @property
-    def dtype(self) -> str:
-        return self.type.dtype
-
-    @property
-    def rank(self) -> int:
-        return self.type.rank
 
     @property
     def constant(self) -> bool:

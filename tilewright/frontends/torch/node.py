@@ -14,7 +14,7 @@ from torch_mlir import ir
 
 from ...ir.dialect import GROUPS
 from ...ir.maker import Maker
-from ...ir.types import NUMPY, Type, is_float, type_of
+from ...ir.types import NUMPY, Type, Typed, is_float, type_of
 from ...support.errors import UnsupportedError
 
 #: PyTorch's element types and ours; complex numbers have none
@@ -43,23 +43,11 @@ def dtype_of(dtype: torch.dtype) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Tensor:
+class Tensor(Typed):
     """A value of the graph."""
 
     ssa: ir.Value
     type: Type
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.type.dims
-
-    @property
-    def dtype(self) -> str:
-        return self.type.dtype
-
-    @property
-    def rank(self) -> int:
-        return self.type.rank
 
     @property
     def is_float(self) -> bool:
