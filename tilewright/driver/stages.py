@@ -141,7 +141,7 @@ def lower_graph(state: State) -> None:
 def fuse_graph(state: State) -> None:
     d = state.description
     joins = partial(worth_joining, machine=d) if d.row_chains else None
-    state.graph, state.fusion = fuse(state.module, writes_once(), joins, reuses())
+    state.graph, state.fusion = fuse(state.module, writes_once(), joins, reuses(), d.row_piece)
     state.module.verify("fuse")
 
 

@@ -44,8 +44,9 @@ FORMAT = 3
 FORMAT_WITH_STATES, FORMAT_WITH_ENTRIES = 4, 5
 #: the name of the entry where there is one
 MAIN = "main"
-PAGE = 4096
-CHUNK = 16 << 20
+#: of the file's format, for all machines: bytes to whose multiples sections are moved, so that they can be mapped, and
+#: bytes that have a checksum of their own
+PAGE, CHUNK = 4096, 16 << 20
 _HEAD = struct.Struct("<8sIIQQ")
 
 

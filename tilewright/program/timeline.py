@@ -16,7 +16,8 @@ from ..support.aligned import address, aligned_empty
 
 RUN_BEGIN, RUN_END, JOB_BEGIN, JOB_END, CALL = range(5)
 PER_CALL = 3
-_LINE = 128
+#: rows of threads lie so far apart that they share no cache line on any machine; the code that writes them knows it
+ROW_ALIGN_BYTES = 128
 
 
 def row_bytes(calls: int) -> int:
@@ -25,7 +26,7 @@ def row_bytes(calls: int) -> int:
     >>> row_bytes(1), row_bytes(5)
     (128, 256)
     """
-    return -(-8 * (CALL + PER_CALL * calls) // _LINE) * _LINE
+    return -(-8 * (CALL + PER_CALL * calls) // ROW_ALIGN_BYTES) * ROW_ALIGN_BYTES
 
 
 class Stamps:
@@ -33,7 +34,7 @@ class Stamps:
 
     def __init__(self, threads: int, calls: int) -> None:
         self.threads, self.calls = threads, calls
-        self._memory = aligned_empty(threads * row_bytes(calls), _LINE)
+        self._memory = aligned_empty(threads * row_bytes(calls), ROW_ALIGN_BYTES)
         self.ticks = self._memory.view(np.int64).reshape(threads, -1)
         self.address = address(self._memory)
         self.clear()

@@ -2,6 +2,9 @@
 
 A target's description inherits `Machine` and says what it knows better. Rules and cost functions take their numbers
 from here and hold none that belong to one machine; no attribute is probed.
+
+What rules do hold: how many iterations, rows or columns make one form of an algorithm faster than another one, which
+part of a quantity of the machine something may take, how far search goes, and how much code may be made.
 """
 
 from __future__ import annotations
@@ -460,6 +463,12 @@ class Machine:
     def activations(self) -> str:
         """How 8-bit tensors of a quantized model are kept ("i8", "ui8"): as instructions want their first factor."""
         return "i8"
+
+    @property
+    def row_piece(self) -> int:
+        """Rows of a result that go to several places (`tensor/fuse.py`) go there in pieces of multiples of so many
+        elements, which are whole vectors."""
+        return 16
 
     @property
     def winograd(self) -> bool:

@@ -29,8 +29,6 @@ from .expr import Const, Expr, Load, Var, from_linear, linear, simplify, substit
 #: inlined later
 _PREFERENCE = ("contraction", "opaque", "reduction", "copy", "injective")
 
-#: rows of a result that go to several places go there in pieces of whole vectors: of multiples of so many elements
-PIECE = 16
 _ZERO = Const(0, "index")
 
 
@@ -61,10 +59,9 @@ class FusionReport:
 class Fuser:
     """Decides the groups; `outline.outline` builds the functions."""
 
-    def __init__(
-        self, analysis: Analysis, writes_once: frozenset[str] = frozenset(), reuses: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, analysis: Analysis, writes_once: frozenset[str], reuses: frozenset[str], piece: int) -> None:
         self.a, self.nodes, self.writes_once, self.reuses = analysis, analysis.nodes, writes_once, reuses
+        self.piece = piece
         self.group_of: dict[int, Group] = {}
         self.report = FusionReport(operations=len(self.nodes))
 
@@ -147,7 +144,7 @@ class Fuser:
         if not isinstance(run, Var) or extents.get(run.name, 1) < 4:
             return len(steps) > 1  # rows in pieces that are shorter than a vector
         terms, _ = linear(flat(self.a.shapes[node.result], node.stage.targets[0].indices))
-        return terms.get(run, 0) != 1 or (len(steps) > 1 and extents[run.name] % PIECE != 0)
+        return terms.get(run, 0) != 1 or (len(steps) > 1 and extents[run.name] % self.piece != 0)
 
     def across_rows(self, tail: Node, g: Group) -> bool:
         """Whether the last loop of a contraction walks through several rows of its group's result (all pixels of an
@@ -155,7 +152,7 @@ class Fuser:
         row = self.a.shapes[tail.result].shape[-1:]
         last = [self.nodes[n].stage for n in g.nodes if self.nodes[n].kind == "contraction"][:1]
         inner = [s.extents[i.name] for s in last for i in s.targets[0].indices[-1:] if isinstance(i, Var)]
-        return bool(row and inner) and inner[0] > row[0] and row[0] % PIECE != 0
+        return bool(row and inner) and inner[0] > row[0] and row[0] % self.piece != 0
 
     def inlined_later(self, node: Node) -> bool:
         """Whether a node only moves data for one contraction, which will read through it (see `backward`)."""
@@ -366,19 +363,21 @@ def fuse(
     writes_once: frozenset[str] = frozenset(),
     joins: Joins | None = None,
     reuses: frozenset[str] = frozenset(),
+    piece: int = 1,
 ) -> tuple[Graph, FusionReport]:
     """A level-3 graph whose @main only calls kernels; see the module docstring.
 
     `writes_once` names the opaque operators that elementwise operations on their result may join, `reuses` those that
     nothing is computed inside, `joins` says of a kernel around a depthwise convolution whether it shall be (None: it
-    shall not).
+    shall not). Rows of a result that go to several places go there in pieces of multiples of `piece` elements, which
+    are whole vectors.
     """
     from ..ir.context import use
     from .outline import outline, outlined
 
     with use():
         analysis = Analysis(graph.main)
-        fuser = Fuser(analysis, writes_once, reuses)
+        fuser = Fuser(analysis, writes_once, reuses, piece)
         groups = fuser.run()
         if joins is not None:
             groups = Joiner(fuser, lambda g: outlined(graph, analysis, g), joins).run()

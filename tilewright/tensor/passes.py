@@ -59,8 +59,10 @@ class Fuse:
     linalg.generic {mulf, addf}; linalg.generic {maximumf}  ->  call @matmul_relu_...
     """
 
+    piece: int = 1
+
     def run(self, graph: Graph) -> PassReport | None:
         writes_once, reuses = (providers.ask(f"operators that {what}")() for what in ("write once", "reuse"))
-        fused, report = fuse(graph, writes_once, reuses=reuses)
+        fused, report = fuse(graph, writes_once, reuses=reuses, piece=self.piece)
         graph.module = fused.module
         return {"operations": report.operations, "kernels": report.kernels}

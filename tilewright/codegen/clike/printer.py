@@ -36,7 +36,8 @@ from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, walk
 from .dialect import Dialect
 from .expressions import ExprWriter
 
-SCRATCH_ALIGN = 8
+#: scratch memory, and the arrays in it, begin where any type of C can
+SCRATCH_ALIGN_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -284,7 +285,7 @@ class Emitter(ExprWriter):
             else:
                 if not self.dialect.arena:
                     raise self.unsupported(f"a local array of {self.nbytes(b)} bytes")
-                self.scratch += -(-self.nbytes(b) // SCRATCH_ALIGN) * SCRATCH_ALIGN
+                self.scratch += -(-self.nbytes(b) // SCRATCH_ALIGN_BYTES) * SCRATCH_ALIGN_BYTES
                 self.scratch_peak = max(self.scratch_peak, self.scratch)
                 place = f"scratch + {offset}" if offset else "scratch"
                 self.line(self.dialect.arena.format(type=kind, name=name, place=place))

@@ -33,6 +33,7 @@ from .strided import Strided
 from .values import BYTES, Value, Vector, lanes_of
 from .vector_sums import VectorSums
 
+#: scratch memory begins at a multiple of this, and so do the arrays in it: what programs of all targets keep to
 SCRATCH_ALIGN_BYTES = 64
 #: stands for the type of %scratch until its size is known
 SCRATCH = "<scratch>"

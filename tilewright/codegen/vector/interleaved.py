@@ -19,8 +19,6 @@ from ...tensor.expr import Load, Op, walk
 from ...tensor.mathlib import FUNCTIONS
 from .part import Part
 
-#: vectors that are interleaved: more would need more registers than there are
-MOST_VECTORS = 4
 _NAME = re.compile(r"%v\d+")
 
 
@@ -39,8 +37,9 @@ class InterleavedVectors(Part):
                 self.core.stmt(s.body)
             parts.append(self.text.lines)
         self.text.lines = lines
-        for i in range(0, s.trip, MOST_VECTORS):
-            self.text.lines += interleaved(parts[i : i + MOST_VECTORS])
+        most = self.core.machine.chains
+        for i in range(0, s.trip, most):
+            self.text.lines += interleaved(parts[i : i + most])
         return True
 
     def _independent(self, s: Stmt) -> bool:

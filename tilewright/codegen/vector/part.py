@@ -23,7 +23,8 @@ class VectorMachine:
     are registers (`mask_lanes`); that for which it has the operations of `tensor.mathlib.tabled` (`table_lanes`, 0:
     none); the intrinsics for products of pairs of bf16 by lanes of sums (`pair_products`); instructions
     for sums of products of bytes by name (`dot_products`); and the intrinsic that ends non-temporal stores (`fence`;
-    empty: it has none that are faster)."""
+    empty: it has none that are faster). `chains` is how many vectors of functions take turns, `load_shuffles` what a
+    load costs, in shuffles."""
 
     lanes: int
     mask_lanes: tuple[int, ...] = ()
@@ -31,6 +32,8 @@ class VectorMachine:
     pair_products: Mapping[int, str] = field(default_factory=dict)
     dot_products: Mapping[str, DotProduct] = field(default_factory=dict)
     fence: str = ""
+    chains: int = 1
+    load_shuffles: float = 1.0
 
 
 class Core(Protocol):

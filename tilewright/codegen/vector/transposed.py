@@ -27,10 +27,9 @@ from .part import Core, Part
 from .strided import Places, windows
 from .values import Value, Vector, element, lanes_of, power_of_two
 
-#: iterations of a loop whose loads are picked together, and vectors that they are picked from
+#: iterations of a loop whose loads are picked together, and vectors that they are picked from, at most: code grows with
+#: them
 MOST_PICKED, MOST_WINDOWS = 16, 12
-#: what a load costs, in shuffles
-LOAD_SHUFFLES = 0.5
 #: rows and columns from which a tile is worth transposing in rounds
 LEAST_TRANSPOSED = 4
 
@@ -92,7 +91,7 @@ class TransposedTiles(Part):
         if not (LEAST_TRANSPOSED <= s.trip <= width and self._crosses(x, s.var, lane.var)):
             return self._picked(x, picked[1], width) if picked else []
         rounds = size.bit_length() - 1
-        transposed = LOAD_SHUFFLES * lane.trip + size * rounds + max(lane.trip - size, 0)
+        transposed = self.core.machine.load_shuffles * lane.trip + size * rounds + max(lane.trip - size, 0)
         return self._picked(x, picked[1], width) if picked and picked[0] < transposed else self._transposed(x, s)
 
     def _picks(self, x: Load, s: For, lane: For, width: int) -> tuple[float, Places] | None:
@@ -111,7 +110,7 @@ class TransposedTiles(Part):
         needed = [sum(any(o in w for o in vector) for w in found) for vector in places.offsets]
         if len(found) > MOST_WINDOWS:
             return None
-        return LOAD_SHUFFLES * len(found) + sum(max(n - 1, 1) for n in needed), places
+        return self.core.machine.load_shuffles * len(found) + sum(max(n - 1, 1) for n in needed), places
 
     def _picked(self, x: Load, places: Places, width: int) -> list[Value]:
         buffer = self.buffers[x.buffer]

@@ -27,6 +27,8 @@ def vectors(description: CpuDescription) -> VectorMachine:
         bf16.INTRINSICS if bf16.FEATURE in have else {},
         known_dot_products(),
         "llvm.x86.sse.sfence" if "avx512f" in have else "",  # measured on such processors only
+        description.chains,
+        description.access.load,  # a shuffle takes a cycle
     )
 
 

@@ -17,7 +17,8 @@ from ..instructions import known_dot_products
 
 def emit_kernels(state: Any) -> None:
     """Nests -> MLIR text, with what the program needs to know of each kernel."""
-    vectors = VectorMachine(lanes(state.description), dot_products=known_dot_products())
+    d = state.description
+    vectors = VectorMachine(lanes(d), dot_products=known_dot_products(), chains=d.chains, load_shuffles=d.access.load)
     for name, nest in state.nests.items():
         made = emit(scalar_lanes(nest), vectors)
         state.emitted[name] = made.text
