@@ -311,7 +311,7 @@ class DynamicExecutable:
             self._warned = True
             log.warning(
                 "%scompiled again for %s, which had to make room: more sizes are in use than the %d kept (pass "
-                "specializations=, or pad inputs to fewer sizes)",
+                "specializations=, or buckets=)",
                 what,
                 shapes,
                 len(stage.parts),

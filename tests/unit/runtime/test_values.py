@@ -255,14 +255,15 @@ def test_parts_made_anew_lead_to_the_parts_there_are():
     """A constant that one part hands to the next is the same whichever part it came from."""
     nodes = [
         node("Shape", "x", "n", end=1), node("Concat", "n n", "nn", axis=0), node("NonZero", "mask", "at"),
-        node("Transpose", "at", "at2", perm=[1, 0]), node("Cast", "at2", "f", to=F), node("Cast", "nn", "nf", to=F),
-        node("Add", "f nf", "y"),
+        node("Transpose", "at", "at2", perm=[1, 0]), node("Cast", "nn", "nf", to=F),
+        node("CumSum", "at2 zero", "sums"), node("Cast", "sums", "f", to=F), node("Add", "f nf", "y"),
     ]  # fmt: skip
     ends = [value("x", ["n", "k"]), value("mask", [2, 4], BOOL)]
-    run = tw.compile(make(nodes, ends, [value("y", ["m", 2])]), threads=1, specializations=1)
+    made = make(nodes, ends, [value("y", ["m", 2])], {"zero": WEIGHTS["zero"]})
+    run = tw.compile(made, threads=1, specializations=1)
     hit = np.array([[1, 0, 0, 1], [0, 1, 0, 0]], bool)
     for width in (3, 5, 3, 5):
         y = run(np.zeros((7, width), np.float32), hit)[0]
-        np.testing.assert_array_equal(y, np.stack(np.nonzero(hit), 1) + 7.0)
+        np.testing.assert_array_equal(y, np.cumsum(np.stack(np.nonzero(hit), 1), 0) + 7.0)
     later = [p for s, _, p in run.parts() if not s.first]
     assert len(later) == 1 and later[0].runs == 4

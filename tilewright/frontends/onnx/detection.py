@@ -22,6 +22,10 @@ def non_max_suppression(n, boxes, scores, most=None, overlap=None, threshold=Non
     found, count = n("non_max_suppression", boxes, scores, *limits, center=bool(n.attr("center_point_box", 0)))
     if all(x.constant for x in (found, count)):
         return n.constant(found.known()[: int(count.known())])
+    if most is not None and most.known() is not None:  # of each class: the buffer has room for all boxes
+        rows = scores.shape[0] * scores.shape[1] * max(1, min(boxes.shape[1], int(most.known().item())))
+        if rows < found.shape[0]:
+            found = n("slice", found, starts=(0, 0), sizes=(rows, 3), steps=(1, 1))
     return [n.partial(found, count, 0)]
 
 

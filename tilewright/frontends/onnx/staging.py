@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, TensorProto
+from onnx import AttributeProto
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
@@ -38,11 +38,11 @@ from ...runtime.staged import Action, BodyInfo, Const, DynamicInfo, Entry, Plan,
 from ...support import host_operators as host
 from ...support.errors import UnsupportedError
 from ...support.mapped_file import MappedFile
-from . import functions, stored
+from . import functions, partials, stored
+from .bodies import Body, declared, node_of
 from .importer import Importer, Scope, _domain, _opsets
-from .names import node_reads
 from .node import Node
-from .reader import DTYPES, Model
+from .reader import Model
 from .registry import find
 from .values import (
     Ask,
@@ -67,54 +67,6 @@ SCAN = {
     "num_scan_inputs": "scanned", "scan_input_axes": "axes", "scan_input_directions": "backwards",
     "directions": "backwards", "scan_output_axes": "output_axes", "scan_output_directions": "output_backwards",
 }  # fmt: skip
-
-
-@dataclass(eq=False)
-class Body:
-    """Nodes that run as a unit, in the scope of `parent` (functions have none)."""
-
-    id: str
-    nodes: Sequence[onnx.NodeProto]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    tensors: dict[str, tuple[TensorProto, int]]
-    opsets: dict[str, int]
-    parent: Body | None = None
-    attributes: dict[str, AttributeProto] = field(default_factory=dict)
-    prefix: str = ""
-    depth: int = 0
-    types: tuple[tuple[str, tuple[int, ...] | None], ...] = ()
-
-    def initializer(self, name: str) -> tuple[TensorProto, int] | None:
-        body: Body | None = self
-        while body is not None:
-            if name in body.tensors:
-                return body.tensors[name]
-            if name in body.inputs or name in body.produced:
-                return None
-            body = body.parent
-        return None
-
-    @cached_property
-    def produced(self) -> dict[str, int]:
-        """Names that nodes define -> the node."""
-        return {o: i for i, node in enumerate(self.nodes) for o in node.output if o}
-
-    @cached_property
-    def defined(self) -> set[str]:
-        """Names of inputs and of what nodes make."""
-        return {*self.inputs, *self.produced}
-
-    @cached_property
-    def node_reads(self) -> list[tuple[str, ...]]:
-        """For every node the names it reads, its subgraphs included."""
-        return [tuple(dict.fromkeys(node_reads(node))) for node in self.nodes]
-
-    def reads(self, todo: Sequence[int]) -> list[str]:
-        """Names that these nodes read and that none of them makes."""
-        made = {o for i in todo for o in self.nodes[i].output if o}
-        names = dict.fromkeys(n for i in todo for n in self.node_reads[i])
-        return [n for n in names if n not in made]
 
 
 class Restart(Exception):
@@ -193,7 +145,7 @@ class OnnxSource:
                 body.attributes,
                 body.prefix,
                 body.depth + 1,
-                tuple(map(_declared, graph.output)),
+                tuple(map(declared, graph.output)),
             )
         return key
 
@@ -250,23 +202,10 @@ class OnnxSource:
             proto = body.nodes[at]
             if rest:
                 with use():
-                    node = _node(Importer(self.model), body, proto)
+                    node = node_of(Importer(self.model), body, proto)
                     self.function(body, at, node, onnx.FunctionProto.FromString(base64.b64decode(rest[0])))
             else:
                 self.subgraph(body, at, name, next(a.g for a in proto.attribute if a.name == name))
-
-
-def _declared(info: onnx.ValueInfoProto) -> tuple[str, tuple[int, ...] | None]:
-    """dtype and dimensions (0: open) that a subgraph states for an output."""
-    t = info.type.tensor_type
-    dims = tuple(d.dim_value for d in t.shape.dim) if t.HasField("shape") else None
-    return DTYPES.get(t.elem_type, ""), dims
-
-
-def _node(importer: Importer, body: Body, proto: onnx.NodeProto) -> Node:
-    scope = Scope(opsets=body.opsets, attributes=body.attributes, prefix=body.prefix, depth=body.depth)
-    name = proto.name or f"{proto.op_type}_{next((o for o in proto.output if o), '')}"
-    return Node(importer, proto, scope, scope.prefix + name, scope.opsets.get(_domain(proto.domain), 0))
 
 
 @dataclass(frozen=True)
@@ -362,8 +301,11 @@ class PartImporter(Importer):
             super().node(proto, scope)
             return
         read = [scope.names.get(n) for n in self.body.node_reads[self.at]]
-        if any(isinstance(r, (Deferred, Partial)) for r in read):
+        if any(isinstance(r, Deferred) for r in read):
             self._wait(proto, Waiting(self.at, False, None))
+        elif any(isinstance(r, Partial) for r in read):
+            if not self._follow(proto):
+                self._wait(proto, Waiting(self.at, False, None))
         elif any(isinstance(r, Opaque) for r in read):
             self._wait(proto, Waiting(self.at, True, None))
         else:
@@ -374,6 +316,28 @@ class PartImporter(Importer):
                 del self.checks[before:]  # of a body that is not imported as a whole
                 self._restart(ask)
                 self._wait(proto, Waiting(self.at, True, ask))
+
+    def _follow(self, proto: onnx.NodeProto) -> bool:
+        """Import a node on the whole buffers of its operands, where it treats positions one by one (`partials`)."""
+        node = node_of(self, self.body, proto)
+        operands = [self.lookup(self.scope, i, node.label) for i in proto.input]
+        axis = None if self.check_indices else partials.open_axis(node, operands)  # what is behind is no index
+        if axis is None:
+            return False
+        found = next(x for x in operands if isinstance(x, Partial))
+        buffers = [x.buffer if isinstance(x, Partial) else x for x in operands]
+        try:
+            results = self._import(node, _domain(proto.domain), buffers)
+        except Ask:
+            return False
+        size = found.buffer.shape[found.axis]
+        fits = all(isinstance(r, Value) and r.shape[axis] == size for r in results)
+        if not fits or any(r.type.size > partials.MOST_ELEMENTS for r in results):
+            return False
+        for name, result in zip(proto.output, results, strict=False):
+            if name:
+                self._define(self.scope, name, Partial(result, found.count, axis), f"an output of {node.label}")
+        return True
 
     def _wait(self, proto: onnx.NodeProto, waiting: Waiting) -> None:
         self.waiting.append(waiting)
@@ -486,7 +450,7 @@ class PartImporter(Importer):
     def _action(self, w: Waiting, frozen: set[str]) -> Action | None:
         """How a node that is ready gets done by the runtime; None if it waits for `frozen` names in the next part."""
         proto = self.body.nodes[w.index]
-        node = _node(self, self.body, proto)
+        node = node_of(self, self.body, proto)
         domain, inputs, outputs = _domain(proto.domain), tuple(proto.input), tuple(proto.output)
         arguments = [self._argument(n) for n in inputs]
         local = self.source.functions.get((domain, proto.op_type))
