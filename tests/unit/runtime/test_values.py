@@ -194,7 +194,30 @@ def test_the_number_decides():
     for last in (5, 7, 5, 9, 7):
         compared(run, session, {"x": rows(rng, 3, 16), "lengths": i64(3, last, last + 1)})
     assert run.compiled == 1 + 3
-    assert "limit i64[] = [7]" in run.explain() and "= [3, 7, 8]" not in run.explain()
+    assert "s i64[] = [7]" in run.explain() and "= [3, 7, 8]" not in run.explain()
+
+
+def test_sizes_that_many_others_are_made_of():
+    """A height and a width stand beside another number; each level of the model asks for sizes made of the two."""
+    sizes = {f"c{i}": i64(i + 1) for i in range(4)} | {"zero": np.array(0), "one": np.array(1)}
+    nodes = [
+        node("Gather", "size zero", "h0"), node("Gather", "size one", "w0"),
+        node("Unsqueeze", "h0 axis", "h"), node("Unsqueeze", "w0 axis", "w"),
+    ]  # fmt: skip
+    for i in range(4):
+        nodes += [
+            node("Mul", f"h c{i}", f"h{i}_"), node("Mul", f"w c{i}", f"w{i}_"),
+            node("Concat", f"front h{i}_ w{i}_", f"s{i}", axis=0),
+            helper.make_node("Resize", [f"x{i}", "", "", f"s{i}"], [f"r{i}"], mode="nearest"),
+            node("Shape", f"r{i}", f"shape{i}"), node("Reshape", f"r{i} shape{i}", f"x{i + 1}"),
+        ]  # fmt: skip
+    inputs = [value("x0", [1, 2, "a", "b"]), value("size", [3], I64)]
+    made = make(nodes, inputs, [value("x4", None)], {**sizes, "axis": i64(0), "front": i64(1, 2)})
+    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    run, rng = tw.compile(made, threads=1), np.random.default_rng(0)
+    for i in range(6):
+        compared(run, session, {"x0": rows(rng, 1, 2, 4, 4), "size": i64(3 + i // 3, 5, i)})
+    assert run.compiled == 1 + 2
 
 
 def test_dropout_by_a_ratio_of_the_call():

@@ -7,8 +7,8 @@ known waits, and so does everything that reads its results; then
 - if the number is arithmetic on small inputs of this part and tells their values (a target shape, twice a size), the
   import starts again with these as constants, and the runtime makes their values part of the key;
 - if it is arithmetic on small inputs that tells less (one of several lengths, a difference), this part computes that
-  number and nothing else. The next one has all nodes, and the number in its key: the *answer* to the question that the
-  node asked, under a name of its own;
+  number and nothing else. The next one has everything else to do, and the number in its key: under its name in the
+  model if it has one, else as the *answer* to the question that the node asked, under a name of its own;
 - a number that is read from a table or summed up, as the length of what is made of a text, waits too, but with it
   everything else is computed that can be; only the number becomes part of the next key;
 - a branch, a loop, a function, or an operator of `support.host_operators` becomes an action of the runtime;
@@ -55,7 +55,7 @@ from .values import (
     inputs_of,
     is_arithmetic,
     reached,
-    tells_all,
+    sources,
 )
 
 #: tensors up to this many elements may become constants of a part, their values part of its key
@@ -235,8 +235,8 @@ class PartImporter(Importer):
         self.constants: list[np.ndarray] = []
         #: the node that is being imported, and how often it has asked
         self.at, self.questions = -1, 0
-        #: numbers that are arithmetic on inputs and tell less than these, by their questions
-        self.derived: dict[str, Value] = {}
+        #: numbers that are arithmetic on inputs and tell less than these, by their questions, with their `sources`
+        self.derived: dict[str, tuple[Value, list[ir.Value]]] = {}
         #: questions that the next part gets the answers of
         self.asking: list[str] = []
 
@@ -355,19 +355,38 @@ class PartImporter(Importer):
             return
         if not all(_small(self.entries[n]) for n in names):
             return
-        if not ask.question or tells_all(ask.value):
+        made_of = sources(ask.value)
+        if not ask.question or all(isinstance(v.owner, ir.Block) for v in made_of):
             raise Restart(names)
-        self.derived[ask.question] = ask.value
+        self.derived[ask.question] = ask.value, made_of
 
     # ---- the result ----
 
     def _derive(self, block: ir.Block) -> Plan:
-        """The plan for the derived numbers alone: the stage after it knows them, and has everything to do."""
+        """The plan for the derived numbers alone: the stage after it knows them, and has everything else to do.
+
+        Where numbers are told by others that have names in the model (a height and a width, of which several sizes are
+        made), it knows those: all that is made of them is known too, and not asked for in further stages.
+        """
         self.checks.clear()
+        named = {i.ssa: n for n, i in reversed(self.scope.names.items()) if isinstance(i, Value) and i.ssa is not None}
+        known: dict[str, Value] = {}
+        for question, (value, made_of) in self.derived.items():
+            names = [named.get(v, "") for v in made_of]
+            if all(n in self.arguments or self._alone(n) for n in names):
+                known |= {n: self.scope.names[n] for n in names}
+            else:
+                known[question] = value
         values: dict[ir.Value, int] = {}
-        results = {name: self._tree(name, value, values) for name, value in self.derived.items()}
+        results = {n: self._tree(n, v, values) for n, v in known.items() if n not in self.arguments}
         feeds = self._return(block, values, results)
-        return Plan(self.graph, feeds, results, [], (), tuple(self.todo), self.frozen | set(self.derived))
+        todo = tuple(i for i in self.todo if not known.keys() & set(self.body.nodes[i].output))
+        return Plan(self.graph, feeds, results, [], (), todo, self.frozen.union(known))
+
+    def _alone(self, name: str) -> bool:
+        """Whether a name is the only output of a node of this stage."""
+        at = self.body.produced.get(name, -1)
+        return at in self.todo and list(self.body.nodes[at].output) == [name]
 
     def _finish_part(self, block: ir.Block) -> Plan:
         if self.derived:

@@ -173,34 +173,36 @@ def is_arithmetic(value: Value) -> bool:
     return True
 
 
-#: those of `ARITHMETIC` whose results tell what the operands were, casts to integers apart
+#: those of `ARITHMETIC` whose results tell what the operands were, but for those that round
 LOSSLESS = frozenset({
     "cast", "reshape", "expand", "transpose", "concat", "pad", "add", "sub", "mul", "neg",
 })  # fmt: skip
 
 
-def tells_all(value: Value) -> bool:
-    """Whether arguments of @main of which a tensor is the arithmetic are known once it is known, as far as can be seen:
-    it has at least as many elements, no operator rounds or leaves out some, and nothing may cancel out."""
-    todo, seen, size = [value.ssa], set(), 0
+def sources(value: Value) -> list[ir.Value]:
+    """The arguments of @main and the results of operators that lose something which are known once a tensor is known.
+
+    It is made of them by operators that lose nothing, has as many elements as they have together, and nothing can
+    cancel out. The tensor itself where there are no such.
+    """
+    if value.ssa is None:
+        return []
+    todo, seen, found = [value.ssa], set(), []
     while todo:
         v = todo.pop()
-        if v is None or v in seen:
-            return False
-        if isinstance(v.owner, ir.Block):
-            seen.add(v)
-            size += type_of(v).size
-            continue
-        if dialect.mnemonic(v.owner) == "constant":
+        if v in seen:
+            return [value.ssa]
+        argument = isinstance(v.owner, ir.Block)
+        if not argument and dialect.mnemonic(v.owner) == "constant":
             continue
         seen.add(v)
-        operands = list(v.owner.operands)
-        name = dialect.mnemonic(v.owner)
-        rounds = name == "cast" and is_float(type_of(operands[0]).dtype) and not is_float(type_of(v).dtype)
-        if name not in LOSSLESS or rounds:
-            return False
-        todo += operands
-    return size <= value.type.size
+        operands = [] if argument else list(v.owner.operands)
+        rounds = not is_float(type_of(v).dtype) and any(is_float(type_of(o).dtype) for o in operands)
+        if argument or rounds or dialect.mnemonic(v.owner) not in LOSSLESS:
+            found.append(v)
+        else:
+            todo += operands
+    return found if sum(type_of(v).size for v in found) <= value.type.size else [value.ssa]
 
 
 def reached(value: Value, ends: set[ir.Value]) -> set[ir.Value]:
