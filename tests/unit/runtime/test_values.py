@@ -249,6 +249,30 @@ def test_random_numbers_beside_a_derived_size(seed):
     assert np.array_equal(first, second) == np.array_equal(second, third) == (seed is not None)
 
 
+def test_a_drawn_size():
+    """A size that is drawn is another one in every run, and part of a program only while it is this one."""
+    nodes = [
+        node("RandomUniform", "", "u", shape=[1], low=1.0, high=30.0), node("Cast", "u", "n", to=I64),
+        node("Expand", "x n", "y"),
+    ]  # fmt: skip
+    run = tw.compile(make(nodes, [value("x", ["one"])], [value("y", ["k"]), value("n", [1], I64)]), threads=1)
+    tw.set_seed(3)
+    found = [run(np.ones(1, np.float32)) for _ in range(8)]
+    assert all(y.shape == tuple(n) for y, n in found) and len({int(n[0]) for _, n in found}) > 2
+
+
+def test_a_region_that_nothing_reads():
+    """Resize takes a region for one of its modes only."""
+    made = make(
+        [helper.make_node("Resize", ["x", "roi", "", "to"], ["y"], mode="linear")],
+        [value("x", [1, 1, "h", "w"]), value("roi", [8])], [value("y", None)], {"to": i64(1, 1, 5, 7)},
+    )  # fmt: skip
+    run = tw.compile(made, threads=1)
+    x = np.random.default_rng(0).standard_normal((1, 1, 4, 4)).astype(np.float32)
+    first, second = (run(x, np.full(8, i, np.float32))[0] for i in range(2))
+    assert np.array_equal(first, second) and run.compiled == 1
+
+
 def test_a_step_into_a_cache_with_room():
     """The total length of GroupQueryAttention is a number of the call where the cache has room for more."""
     heads, width, room = 2, 8, 16

@@ -29,6 +29,8 @@ def resize_10(n, x, scales):
 
 @onnx_op("Resize", since=11)
 def resize(n, x, roi=None, scales=None, sizes=None):
+    if n.attr("coordinate_transformation_mode") != "tf_crop_and_resize":
+        roi = None  # nothing reads it
     values = [None if v is None else n.known(v, "roi, scales and sizes").tolist() for v in (roi, scales, sizes)]
     return Resize(n, x, *[v or None for v in values]).run()
 
