@@ -106,7 +106,7 @@ def layout(state: State) -> None:
 
 def _winograd(state: State) -> None:
     """3x3 convolutions by Winograd's method: as it was measured, else as it is estimated."""
-    from ..graph.choose_winograd import layers
+    from ..graph.choose_winograd import WORTH, layers
     from ..graph.passes import make, pass_text
 
     plain = state.options.precision == "f32"
@@ -116,8 +116,9 @@ def _winograd(state: State) -> None:
     if tuned is not None:
         found = {str(layer): way for layer in state.layers if (way := tuned.way(layer)) is not None}
     ways = "/".join(f"{layer}:{way}" for layer, way in found.items())
-    worth = 0.9 if plain else 0.45  # the direct way takes half the time in bf16
-    chosen = make("winograd", worth=worth, ways=ways, costs=state.description.winograd_costs)
+    d = state.description
+    worth = WORTH * (1.0 if plain else d.reduced_time)
+    chosen = make("winograd", worth=worth, ways=ways, costs=d.winograd_costs)
     _passes(state, f"{pass_text(chosen)},dce")
 
 

@@ -19,6 +19,8 @@ from .rewrite import Rewriter, pattern, rewrite, shape, static
 
 #: how a convolution can be computed: by the direct sum, by F(2x2, 3x3), by F(4x4, 3x3)
 WAYS = ("direct", "2", "4")
+#: Winograd's method is chosen where its estimate is at most this part of that of the direct convolution
+WORTH = 0.9
 #: channels and filters are multiples of this: the loop nest has no form for a rest, with vectors of any usual width
 CHANNELS = 16
 
@@ -78,7 +80,7 @@ class Winograd:
     """
 
     tile: Literal["auto", "2", "4"] = "auto"
-    worth: float = 0.9
+    worth: float = WORTH
     ways: str = ""
     costs: WinogradCosts | None = None
 
@@ -147,7 +149,7 @@ def winograd(rw: Rewriter, op: ir.Operation, m: int) -> Any:
     return out if bias is None else rw.create("add", out, bias)
 
 
-def choose(layer: Layer, costs: WinogradCosts, worth: float = 0.9) -> str:
+def choose(layer: Layer, costs: WinogradCosts, worth: float = WORTH) -> str:
     """The way with the lowest estimated time.
 
     >>> [choose(Layer(1, s, s, c, c), WinogradCosts(16, 16)) for s, c in ((28, 128), (14, 256), (7, 512))]

@@ -407,6 +407,11 @@ class Machine:
         return 4096
 
     @property
+    def aligned_rows(self) -> int:
+        """Rows that lie powers of two apart and stay in the caches beside each other, at most."""
+        return 10
+
+    @property
     def far(self) -> FarAccess:
         return FarAccess()
 
@@ -474,6 +479,11 @@ class Machine:
     def winograd(self) -> bool:
         """Whether Winograd's method may be chosen."""
         return False
+
+    @property
+    def reduced_time(self) -> float:
+        """The time of a direct convolution in reduced precision, over that in f32."""
+        return 0.5
 
     @property
     def winograd_costs(self) -> WinogradCosts:

@@ -80,6 +80,22 @@ def test_one_target_does_not_know_the_instructions_of_another():
             assert not [s for s in strings if re.search(r"cortex|thumb|smlad|mve", s)], name
 
 
+def test_costs_are_the_machines():
+    """No number of a pass, the planner or a rule is said to be so many cycles."""
+    found = []
+    for path in (p for room in ("graph", "tensor", "schedule", "codegen") for p in (PACKAGE / room).rglob("*.py")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        comment = ""
+        for number, line in enumerate(lines, 1):
+            if line.startswith("#:"):
+                comment += line
+            elif comment:
+                if "cycle" in (comment + line).lower() and path.name not in ("machine.py", "executed.py"):
+                    found.append(f"{path.relative_to(PACKAGE)}, line {number}: {line}")
+                comment = ""
+    assert not found, "\n".join(found)
+
+
 # ---- the record ----------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from .product import Product
 
 #: rows that share vectors leave so much of the registers: of more LLVM keeps sums in memory where it unrolls two steps
 #: (measured)
-SHARED_REGISTERS = 27 / 32
+SHARED_REGISTER_PART = 27 / 32
 #: shorter blocks of the reduction, and more of them, are not tried
 MIN_BLOCK, MAX_BLOCKS = 32, 96
 #: runs that the rows are taken in, at most, and how uneven the shares of the cores may be
@@ -89,7 +89,7 @@ def shared(product: Product, machine: Machine) -> list[Plan]:
     if share == 1:
         return []
     whole, rows = product.n // product.width, product.extents[product.rows[0]]
-    room, found = int(machine.vector_registers * SHARED_REGISTERS), []
+    room, found = int(machine.vector_registers * SHARED_REGISTER_PART), []
     for v in range(2, min(whole, 5) + 2):
         last = whole % v if v <= whole else whole
         for t in range(2, min(rows, 24) + 1):

@@ -35,14 +35,14 @@ Ask = Callable[[str, Sequence[Any], Any], Any]
 MAX_UNROLLED = 12
 #: where sums take this part of the registers, one step of a block of the reduction is unrolled: of two, LLVM keeps
 #: sums in memory at times (14 by 2 vectors in 32 registers: 10 of 29 convolutions took 1.3 to 1.6 times the time)
-CROWDED_REGISTERS = 7 / 8
+CROWDED_REGISTER_PART = 7 / 8
 #: the latency of additions counts in sums of so many products
-MIN_INTERLEAVED = 128
+MIN_INTERLEAVED_STEPS = 128
 #: how far ahead packed weights may be asked for: the next panel while rows pass over this one (in a plan, 1), or so
 #: many times as far as the machine asks ahead where a panel is read once (a matrix times a vector)
 NEXT_PANEL, TIMES_AHEAD = 1, (1 / 4, 1 / 2, 1, 2, 4)
 #: steps of the reduction between which sums on matrix registers are worth being put aside
-MIN_PIECE = 4
+MIN_PIECE_STEPS = 4
 
 
 def choose(product: Product, machine: Machine, ask: Ask) -> tuple[Plan, Product]:
@@ -190,7 +190,7 @@ def _around(plan: Plan, product: Product, whole: bool, machine: Machine, ask: As
     if inside:
         plan = replace(plan, row_runs=_runs(plan, product, blocks or together, machine, ask))
     sums = prod(plan.tile)
-    most = 4 if not blocks else 1 if sums >= CROWDED_REGISTERS * machine.vector_registers else 2
+    most = 4 if not blocks else 1 if sums >= CROWDED_REGISTER_PART * machine.vector_registers else 2
     inner = block_extents([product.extents[k] for k in product.reduction if k in product.live], plan.k_blocks)
     short = SHORT_LOOP if product.window is None else MAX_WINDOW
     loops, factors, usual = product.instruction.unrolled(inner, short=short, most=most)
@@ -203,7 +203,7 @@ def _around(plan: Plan, product: Product, whole: bool, machine: Machine, ask: As
 
 def _interleaved(plan: Plan, product: Product, machine: Machine, ask: Ask) -> int:
     """How many products of a batch are summed beside each other: as many as hide the latency of their additions."""
-    if not product.batch or product.width == 1 or not product.contraction or product.steps < MIN_INTERLEAVED:
+    if not product.batch or product.width == 1 or not product.contraction or product.steps < MIN_INTERLEAVED_STEPS:
         return 1
     most = min(machine.fma.in_flight, machine.vector_registers // 2) // prod(plan.tile)
     fits = [d for d in range(1, most + 1) if product.extents[product.batch[-1]] % d == 0] or [1]
@@ -308,7 +308,7 @@ def pieces_of(product: Product, plan: Plan, machine: Machine) -> Pieces | None:
         piece[k] = max((d for d in parts if nbytes({**piece, k: d}) <= room), default=1)
         if piece[k] < extents[k]:
             break
-    return Pieces(together, piece) if together and prod(piece.values()) >= MIN_PIECE else None
+    return Pieces(together, piece) if together and prod(piece.values()) >= MIN_PIECE_STEPS else None
 
 
 __all__ = ["NEXT_PANEL", "Pieces", "block_extents", "choose", "choose_grouped", "pieces_of"]

@@ -43,26 +43,26 @@ NAME = "depthwise"
 PRIORITY = 18
 
 #: reduction loops of up to so many steps are laid out in any case
-SHORT = 4
+SHORT_LOOP = 4
 #: windows of more columns are for other rules
-WINDOW = 8
+MAX_WINDOW = 8
 #: (the part of the vectors of pixels that merged ones may need, the part of the first-level cache that the image rows
 #: between the first and the last column of their windows may take). Measured: 1.02 to 1.5 times as fast, 0.6 to 0.97
 #: where neither holds
 FULLER = ((0.95, 0.25), (0.88, 0.67))
 #: pixels that begin anywhere in a cache line are read whole and in order where what a tile reads stays in this part of
-#: the first-level cache, or windows are up to SMALL and all does not stay in this part of the second-level cache
+#: the first-level cache, or windows are up to SMALL_WINDOW and all does not stay in this part of the second-level cache
 #: (measured: 1.05 to 1.4 times as fast, else 0.6 to 0.95)
-NEAR, SMALL, FAR = 0.5, 3, 0.75
+NEAR_L1_PART, SMALL_WINDOW, FAR_L2_PART = 0.5, 3, 0.75
 #: rows stay in a first-level cache if they take less than this part of the sets that they can take
-ROWS_STAY = 0.6
+STAY_L1_PART = 0.6
 #: rows and columns of a tile at most where rows do not stay there
 SMALL_TILE = 4
 #: sums of so many rows and columns in a tile at most, and rows of a merged one; products that are laid out at most:
 #: code grows with them, and the time to compile it. What registers hold is asked of the machine
-TILE, ROWS, LAID_OUT = 28, 10, 800
+MAX_TILE_SUMS, MAX_MERGED_ROWS, MAX_UNROLLED_PRODUCTS = 28, 10, 800
 #: the part of the registers that a row may take where others wait in memory
-CROWDED = 0.8
+CROWDED_REGISTER_PART = 0.8
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _form(s: Schedule, anchor: Stage, machine: Machine) -> Form | str:
     axes = list(_axes(anchor, found[image], n))
     if not axes:
         return "its windows do not move along the result"
-    if max(extents[v] for v in anchor.reduction) > WINDOW:
+    if max(extents[v] for v in anchor.reduction) > MAX_WINDOW:
         return "its windows are large"
     *_, row, column = [None, *axes]
     assert column is not None
@@ -224,7 +224,7 @@ def _pixels(s: Schedule, anchor: Stage, last: str, form: Form, machine: Machine)
     for m in rows_i:
         s.unroll(m)
     for k in reversed(reductions):
-        if tile.rows == 1 and k != form.column.reduction and s.extent(k) > SHORT:
+        if tile.rows == 1 and k != form.column.reduction and s.extent(k) > SHORT_LOOP:
             break  # sums of a single row share no row of the image
         s.unroll(k)
     s.parallel(at)
@@ -241,7 +241,7 @@ def _tiles(form: Form, room: int) -> list[tuple[int, int, int]]:
                 if (
                     r <= rows
                     and p * v + v + 1 <= room
-                    and (r == 1 or (r * p * v <= TILE and r * p * v * form.taps <= LAID_OUT))
+                    and (r == 1 or (r * p * v <= MAX_TILE_SUMS and r * p * v * form.taps <= MAX_UNROLLED_PRODUCTS))
                 ):
                     found.append((r, p, v))
     return found
@@ -280,9 +280,9 @@ def _long_rows(form: Form, machine: Machine) -> bool:
     """Whether the rows of the image under a row of the result, in a panel of two vectors, do not stay in the
     first-level cache. For small windows only: larger ones use a row often enough."""
     row, wide = form.row, (form.column.extent - 1) * form.column.step + form.column.size
-    high = row.size if row is not None and row.size <= SMALL else 0
+    high = row.size if row is not None and row.size <= SMALL_WINDOW else 0
     panel = min(2 * form.width, form.channels) * 4
-    return high * wide * panel > ROWS_STAY * machine.l1_bytes * _sets(form, machine)
+    return high * wide * panel > STAY_L1_PART * machine.l1_bytes * _sets(form, machine)
 
 
 def _cost(form: Form, tile: Tile, machine: Machine) -> float:
@@ -312,7 +312,7 @@ def _tile_cost(form: Form, t: Tile, machine: Machine) -> float:
     again = 0.0 if held else (t.rows - 1) * (kept * costs.next_row[step > 1] + taps * access.load)
     arithmetic = t.rows * sums * form.taps / fma.per_cycle
     memory = high * wide * load + taps * access.load + again + t.rows * sums * store
-    if t.rows > 1 and not held and wide + sums > CROWDED * room:
+    if t.rows > 1 and not held and wide + sums > CROWDED_REGISTER_PART * room:
         memory *= 2
     latency = fma.latency * form.taps / t.rows  # sums that follow each other: those of the rows overlap
     return max(arithmetic, memory, latency) + costs.exposed * min(arithmetic, memory) + costs.around
@@ -323,9 +323,9 @@ def _order(s: Schedule, anchor: Stage, form: Form, tile: Tile, machine: Machine)
     size = form.row.size if form.row is not None else 1
     high = (tile.rows - 1) * (form.row.step if form.row is not None else 1) + size
     wide = (tile.columns - 1) * form.column.step + form.column.size
-    near = high * wide * form.channels * 4 <= NEAR * machine.l1_bytes
+    near = high * wide * form.channels * 4 <= NEAR_L1_PART * machine.l1_bytes
     all_bytes = 4 * (s.buffer(form.image).size + s.buffer(anchor.buffer).size)
-    far = max(form.column.size, size) <= SMALL and all_bytes > FAR * machine.l2_bytes
+    far = max(form.column.size, size) <= SMALL_WINDOW and all_bytes > FAR_L2_PART * machine.l2_bytes
     return "pixels" if _long_rows(form, machine) or (form.unaligned and (near or far)) else "panels"
 
 
@@ -348,7 +348,7 @@ def _mergeable(s: Schedule, anchor: Stage, last: str, form: Form) -> bool:
     that depend on the channel alone."""
     n, column = form.n, form.column
     at = s.store(anchor.name).targets[0].indices
-    if column.step != 1 or form.channels % form.width == 0 or 4 * form.taps > LAID_OUT:
+    if column.step != 1 or form.channels % form.width == 0 or 4 * form.taps > MAX_UNROLLED_PRODUCTS:
         return False
     if at[-2:] != (Var(column.loop), Var(n)):
         return False
@@ -382,7 +382,7 @@ def _fuller(form: Form, machine: Machine) -> bool:
     """Whether merged vectors are so much fuller, and what their windows share stays so close, that merging pays."""
     vectors = -(-form.channels // form.width) * form.column.extent
     part = -(-form.channels * form.column.extent // form.width) / vectors
-    rows = ROWS + form.taps // form.column.size - 1
+    rows = MAX_MERGED_ROWS + form.taps // form.column.size - 1
     close = rows * (form.column.size - 1) * form.channels * 4 / machine.l1_bytes
     return any(part <= most and close <= near for most, near in FULLER)
 
@@ -396,9 +396,11 @@ def _merged(s: Schedule, anchor: Stage, last: str, form: Form, machine: Machine)
         (r, 1, v)
         for v in (1, 2)
         for r in range(1, min(most, 16) + 1)
-        if r * v <= room and (r == 1 or r * v * form.taps <= LAID_OUT)
+        if r * v <= room and (r == 1 or r * v * form.taps <= MAX_UNROLLED_PRODUCTS)
     ]
-    best = min((r for r, _, v in sizes if v == 1 and r <= ROWS), key=lambda r: (_rows_cost(form, r, machine), r))
+    best = min(
+        (r for r, _, v in sizes if v == 1 and r <= MAX_MERGED_ROWS), key=lambda r: (_rows_cost(form, r, machine), r)
+    )
     rows, _, vectors = s.sample_choice("tile", sizes, (best, 1, 1))
     total = s.store(anchor.name).targets[0].buffer
     merged = s.fuse(form.column.loop, form.n)

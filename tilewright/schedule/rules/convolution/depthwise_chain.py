@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 NAME = "depthwise_chain"
 PRIORITY = 14
 #: rows that are made at once; more were measured and bring nothing
-TOGETHER = 8
+MAX_ROWS = 8
 #: but single rows are faster where what lies between the members then takes no more than this many first-level caches
 #: (measured: 5%)
-ALMOST = 1.25
+SINGLE_ROW_L1_TIMES = 1.25
 #: vectors of channels that go through the depthwise convolution at once, at most, if not all: what a tile may have
-PANEL = 4
+MAX_PANEL_VECTORS = 4
 
 
 def worth_joining(kernel: Kernel, machine: Machine) -> bool:
@@ -126,7 +126,10 @@ def _widths(single: RowChain, machine: Machine) -> list[int]:
     vector, total = lanes(machine, first.dtype), first.shape[-1]
     if len(single.members) < 3 or any(isinstance(first_columns(m.kernel, vector), str) for m in single.members[:2]):
         return [0]
-    return [0, *[n * vector for n in range(1, PANEL + 1) if total % (n * vector) == 0 and n * vector < total]]
+    return [
+        0,
+        *[n * vector for n in range(1, MAX_PANEL_VECTORS + 1) if total % (n * vector) == 0 and n * vector < total],
+    ]
 
 
 def _width(single: RowChain, machine: Machine) -> int:
@@ -145,7 +148,7 @@ def _fitting(kernel: Kernel, single: RowChain, machine: Machine) -> list[int]:
     """How many rows may be made at once: what lies between the members must take half of the second-level cache at
     most."""
     total = single.rows
-    chains = {n: row_chain(kernel, n) for n in range(1, min(total, 2 * TOGETHER) + 1) if total % n == 0}
+    chains = {n: row_chain(kernel, n) for n in range(1, min(total, 2 * MAX_ROWS) + 1) if total % n == 0}
     return [n for n, c in chains.items() if isinstance(c, RowChain) and 2 * local_bytes(c) <= machine.l2_bytes]
 
 
@@ -154,8 +157,8 @@ def _defaults(single: RowChain, fitting: list[int], machine: Machine) -> tuple[i
     even. What a depthwise convolution reads several times then comes to the first-level cache once for several rows."""
     total = single.rows
     bands = machine.cores // gcd(machine.cores, single.images)
-    single_rows = local_bytes(single) <= machine.l1_bytes * ALMOST
-    shares = {n: -(-total // (n * bands)) * n for n in fitting if n <= TOGETHER}
+    single_rows = local_bytes(single) <= machine.l1_bytes * SINGLE_ROW_L1_TIMES
+    shares = {n: -(-total // (n * bands)) * n for n in fitting if n <= MAX_ROWS}
     if single_rows and 1 in shares:
         return 1, bands
     least = min(shares.values(), default=0)

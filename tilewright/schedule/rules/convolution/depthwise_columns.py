@@ -24,14 +24,14 @@ from ...planner.steps import registers
 from ...schedule import Schedule
 from ..common import fuse_outer, load_strides, store_stride
 from ..elementwise.elementwise import schedule_border
-from .depthwise import LAID_OUT, WINDOW
+from .depthwise import MAX_UNROLLED_PRODUCTS, MAX_WINDOW
 
 NAME = "depthwise-columns"
 PRIORITY = 19
 #: rows of tiles that are tried, and vectors of columns, at most; registers say which of them are possible
-ROWS, VECTORS = 12, 4
+MAX_ROWS, MAX_VECTORS = 12, 4
 #: windows move along a row by so many columns at most: then vectors are picked from whole ones
-CLOSE = 4
+MAX_STEP = 4
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ def _form(s: Schedule, anchor: Stage, machine: Machine) -> Form | str:
         return "no two operands, each read at one place"
     weights, image = sorted(steps[column], key=lambda b: steps[column][b] != 0)
     pace = steps[column][image]
-    if steps[column][weights] != 0 or pace is None or not 1 <= pace <= CLOSE:
+    if steps[column][weights] != 0 or pace is None or not 1 <= pace <= MAX_STEP:
         return "its lanes are no columns of one operand"
     moves = [v for v in parallel if steps[v][weights] == 0]  # what moves the window alone: positions, images
     if any(steps[v][image] == 0 for v in parallel) or not any(steps[v][weights] for v in parallel):
         return "no depthwise convolution"
-    if not reductions or max(extents[v] for v in reductions) > WINDOW or len(reductions) > 3:
+    if not reductions or max(extents[v] for v in reductions) > MAX_WINDOW or len(reductions) > 3:
         return "its windows are large"
     across = next((v for v in reversed(reductions) if extents[v] > 1 and steps[v][image] in _near(pace)), None)
     row = next((v for v in reversed(moves) if v != column), None)
@@ -133,9 +133,9 @@ def _sizes(form: Form, rows: int, columns: int, room: int) -> list[tuple[int, in
     vectors = -(-columns // form.width)
     return [
         (r, v)
-        for v in range(1, min(vectors, VECTORS) + 1)
-        for r in range(1, min(rows, ROWS) + 1)
-        if r == v == 1 or (r * v + form.high * (v + 1) <= room and r * v * form.taps <= LAID_OUT)
+        for v in range(1, min(vectors, MAX_VECTORS) + 1)
+        for r in range(1, min(rows, MAX_ROWS) + 1)
+        if r == v == 1 or (r * v + form.high * (v + 1) <= room and r * v * form.taps <= MAX_UNROLLED_PRODUCTS)
     ]
 
 

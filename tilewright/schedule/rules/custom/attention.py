@@ -29,7 +29,7 @@ from .. import Choose, direct
 from .nests import add, mul
 
 #: how many more lanes two vectors of queries may take than one (measured: at 1.2, one is 10% faster)
-WASTE = 1.15
+MAX_LANES_RATIO = 1.15
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _blocked(s: Shape, read: Reader, machine: Machine, choose: Choose) -> Stmt:
     w = lanes(machine, s.dtype)
     # two vectors share what is read of the keys, unless much of the last block would be empty (77 queries: 80 or 96)
     waste = -(-s.queries // (2 * w)) * 2 * w / (-(-s.queries // w) * w)
-    default = 2 if s.queries > w and machine.many_registers and waste < WASTE else 1
+    default = 2 if s.queries > w and machine.many_registers and waste < MAX_LANES_RATIO else 1
     vectors = choose("query_vectors", [v for v in (1, 2, 3, 4) if (v - 1) * w < s.queries], default)
     block = vectors * w
     blocks = -(-s.queries // block)

@@ -25,10 +25,9 @@ from .nests import Access, add, index, mul
 F32, I32 = "f32", "i32"
 #: operations of the code that is emitted, in multiply-adds: to unpack a number (or word), and for one of x that several
 #: vectors share
-UNPACK, SPREAD = 1.0, 0.25
-#: the widest and the highest tiles, in vectors and rows: the rows of x may lie powers of two apart, and caches hold few
-#: of those side by side
-MOST_VECTORS, MOST_ROWS = 4, 10
+UNPACK_OPERATIONS, SPREAD_OPERATIONS = 1.0, 0.25
+#: the widest tiles that are tried, in vectors
+MAX_VECTORS = 4
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,9 @@ class Product:
     def tiles(self) -> list[tuple[int, int]]:
         """(rows, vectors) of the tiles that fit the registers, rows in equal parts."""
         found = set()
-        for v in range(1, min(MOST_VECTORS, self.s.vectors) + 1):
+        for v in range(1, min(MAX_VECTORS, self.s.vectors) + 1):
             room = (self.machine.vector_registers - self.others) // v - self.beside
-            for most in range(1, max(min(room, self.s.rows, MOST_ROWS), 1) + 1):
+            for most in range(1, max(min(room, self.s.rows, self.machine.aligned_rows), 1) + 1):
                 found.add((-(-self.s.rows // -(-self.s.rows // most)), v))
         return sorted(found)
 
@@ -92,8 +91,8 @@ class Product:
         tiles = -(-self.s.rows // height)
         each = (
             max(height * vectors, self.machine.fma.in_flight)
-            + UNPACK * vectors
-            + (SPREAD * height if vectors > 1 else 0)
+            + UNPACK_OPERATIONS * vectors
+            + (SPREAD_OPERATIONS * height if vectors > 1 else 0)
         )
         return tiles * -(-self.s.vectors // vectors) * each
 

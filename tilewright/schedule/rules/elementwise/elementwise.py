@@ -20,14 +20,14 @@ from ..reduction.memory_hints import has_function, item
 NAME = "elementwise"
 PRIORITY = 40
 #: vectors from which a tile is worth transposing in registers, and the fewest rows that are
-TRANSPOSED, ROWS = 4, 2
+MIN_TRANSPOSED_VECTORS, MIN_TRANSPOSED_ROWS = 4, 2
 #: up to so many columns of a result are written as one run, in which rows take turns (measured: more are transposed in
 #: registers faster) or elements come several times
-TURNS, TIMES = 7, 8
+MAX_TURNS, MAX_TIMES = 7, 8
 #: so many tensors may be stacked in one loop
-INTERLEAVED = 4
+MAX_STACKED = 4
 #: a matrix of so many rows and of so few columns is transposed row by row (measured: by 20 to 70% faster)
-TALL, NARROW = 192, 256
+MIN_TALL_ROWS, MAX_NARROW_COLUMNS = 192, 256
 #: lines of which only each of so many has a place of its own among the sets of a first-level cache
 #: (`Machine.same_set_bytes`) push each other out of it
 FEW_PLACES = 4
@@ -44,7 +44,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return f"{', '.join(s.temporaries)} cannot be computed where it is read"
     blocks = [x.block for x in walk_stmts(s.body) if isinstance(x, Store)]
     while blocks:
-        together = _interleaved(s, blocks) if lanes(machine) >= TRANSPOSED else 1
+        together = _interleaved(s, blocks) if lanes(machine) >= MIN_TRANSPOSED_VECTORS else 1
         if together > 1 and s.sample_choice(f"stack_{blocks[0]}", (True, False), True):
             try:
                 _merge(s, blocks[:together])
@@ -77,7 +77,7 @@ def _interleaved(s: Schedule, blocks: list[str]) -> int:
     buffer, loops, first = form(blocks[0])
     count = min((c or 0 for _, c in loops), default=0)
     written = s.buffer(buffer).name in s.kernel.outputs
-    if not 2 <= count <= min(INTERLEAVED, len(blocks)) or not written or any(n == 0 for n, _ in loops):
+    if not 2 <= count <= min(MAX_STACKED, len(blocks)) or not written or any(n == 0 for n, _ in loops):
         return 1
     return count if all(form(b) == (buffer, loops, first + i) for i, b in enumerate(blocks[:count])) else 1
 
@@ -118,7 +118,7 @@ def _schedule_block(s: Schedule, block: str, machine: Machine, choose: Choose) -
     else:
         s.vectorize(n)
         order = order[:-1]
-    if across is not None and across in order and size >= TRANSPOSED:
+    if across is not None and across in order and size >= MIN_TRANSPOSED_VECTORS:
         side = min(width, 1 << (size - 1).bit_length())
         order = _tile_across(s, block, order, across, side, machine, choose)
     if len(order) > 1 and s.extent(order[0]) < 4 * machine.cores:
@@ -134,7 +134,7 @@ def _take_turns(s: Schedule, block: str, order: list[str], width: int) -> tuple[
     colours), or across (a transposition).
     Returns the loops, and after how many vectors the turns come again."""
     few = s.extent(order[-1])
-    if len(order) < 2 or not 2 <= few <= TIMES or few >= width:
+    if len(order) < 2 or not 2 <= few <= MAX_TIMES or few >= width:
         return order, 1
     store, (outer, inner) = s.store(block), order[-2:]
     on = store_stride(s, store, inner) == 1 and store_stride(s, store, outer) == few
@@ -143,7 +143,7 @@ def _take_turns(s: Schedule, block: str, order: list[str], width: int) -> tuple[
     near = {str(x): c for x, c in load_strides(s, store, inner)}
     rows = any(c not in (0, 1) and along[x] == 1 for x, c in near.items())
     goes_on = {x for x, c in along.items() if c in (0, 1) or x in contiguous or (c == few and near[x] == 1)}
-    if not on or (rows and few > TURNS) or along.keys() != goes_on:
+    if not on or (rows and few > MAX_TURNS) or along.keys() != goes_on:
         return order, 1
     return [*order[:-2], s.fuse(outer, inner)], few if rows else few // gcd(few, width)
 
@@ -196,7 +196,7 @@ def _tile_across(
     """Run a few steps of the transposed loop inside the vectorized one's blocks, so that the lines it jumps over are
     used up; as many as there are lanes, unrolled, are transposed in registers by targets that can."""
     extent = s.extent(across)
-    whole = [extent] if ROWS <= extent < side else []  # a single partial tile
+    whole = [extent] if MIN_TRANSPOSED_ROWS <= extent < side else []  # a single partial tile
     sizes = sorted({*[t for t in (1, 2, 4, 8, 16, 32, 64) if t <= extent], *whole})
     size = choose(f"across_{block}", sizes, side if side in sizes else max(whole, default=1))
     if size == 1:
@@ -262,8 +262,8 @@ def _tall(s: Schedule, block: str, columns: int, over: str, column: str, machine
         return False
     size = item(s.buffer(store.targets[0].buffer).dtype)
     return (
-        step * s.extent_or_zero(over) >= TALL
-        and columns <= NARROW
+        step * s.extent_or_zero(over) >= MIN_TALL_ROWS
+        and columns <= MAX_NARROW_COLUMNS
         and FEW_PLACES * apart * size % machine.same_set_bytes != 0
     )
 

@@ -23,7 +23,7 @@ ROW = "row of a task"
 #: what takes so long that memory can be waited for meanwhile
 FUNCTIONS = frozenset({"exp", "log", "tanh", "erf", "sin", "cos", "powf", "log1p", "expm1"})
 #: steps of a row from which each asks for its share; else all is asked for at the beginning of a row
-STEPS = 8
+MIN_STEPS = 8
 
 
 def item(dtype: str) -> int:
@@ -78,7 +78,7 @@ class FarRows:
         if not 1 <= len(serial) <= 1 + together:
             return
         trip = serial[-1].trip or 0 if len(serial) == 1 + together else 0
-        if trip < (STEPS if together else 2):
+        if trip < (MIN_STEPS if together else 2):
             trip = 0  # at the beginning of a row
             if not together:
                 return

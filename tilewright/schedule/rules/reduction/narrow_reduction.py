@@ -30,9 +30,9 @@ NAME = "few_columns"
 PRIORITY = 20
 #: up to so many columns lanes are rows (measured: of 6, they need too many shuffles), and up to so many there is
 #: something to win
-TURNED, MOST = 5, 16
+MAX_TURNED_COLUMNS, MAX_COLUMNS = 5, 16
 #: rows that are worth it
-ROWS = 64
+MIN_ROWS = 64
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
@@ -40,7 +40,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return "an operator with a loop nest of its own"
     if not any(x.targets[0].init is not None for x in kernel.stages):
         return "it has no reduction"
-    if lanes(machine) < TURNED:
+    if lanes(machine) < MAX_TURNED_COLUMNS:
         return "vectors are short"
     s = Schedule(kernel, decisions=decisions)
     inline_cheap(s, kernel)
@@ -48,7 +48,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     root = s.store(alive[-1])
     own = [v for v in s.loops(alive[-1]) if v not in root.reduction]
     column = next((v for v in own if store_stride(s, root, v) == 1), None)
-    if column is None or not 2 <= s.extent_or_zero(column) <= MOST:
+    if column is None or not 2 <= s.extent_or_zero(column) <= MAX_COLUMNS:
         return "its results are no few columns"
     try:
         return _schedule(s, alive, [v for v in own if v != column], machine)
@@ -89,7 +89,7 @@ def _sums(s: Schedule, block: str, outer: int) -> bool:
         raise ScheduleError(f"{block} does not make a number a column", stage="schedule")
     if not store.reduction:
         return False
-    if prod(map(s.extent_or_zero, store.reduction)) < ROWS or not _walks(s, store, n):
+    if prod(map(s.extent_or_zero, store.reduction)) < MIN_ROWS or not _walks(s, store, n):
         raise ScheduleError(f"{block} does not sum up many rows of columns", stage="schedule")
     return True
 
@@ -112,8 +112,8 @@ def _sum(s: Schedule, block: str, outer: int, machine: Machine) -> None:
     rows = [v for v in s.loops(block)[outer:] if v != n]
     s.reorder(*rows, n)
     k = merge_loops(s, block, rows)[-1]
-    near = all(c is not None and c <= TURNED for _, c in load_strides(s, s.store(block), k))
-    turned = columns <= TURNED and near and s.extent(k) >= width
+    near = all(c is not None and c <= MAX_TURNED_COLUMNS for _, c in load_strides(s, s.store(block), k))
+    turned = columns <= MAX_TURNED_COLUMNS and near and s.extent(k) >= width
     turned = s.sample_choice(f"lanes_{block}", ("rows", "columns"), "rows" if turned else "columns") == "rows"
     vectors, each = (columns, width) if turned else (-(-columns // width), 1)  # of sums, for so many rows
     counts = [c for c in (1, 2, 4, 8) if c * each <= s.extent(k)]

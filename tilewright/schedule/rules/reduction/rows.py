@@ -26,7 +26,7 @@ NAME = "rows"
 PRIORITY = 30
 #: rows that go through the stages together, of those that are short (in cache lines), and of those whose stages run
 #: beside those of other rows: beyond, nothing more is gained. What must fit a cache is asked of the machine
-ROWS, SHORT_ROWS, SHORT_LINES, STAGGERED_ROWS = 8, 16, 4, 32
+MAX_ROWS, MAX_SHORT_ROWS, SHORT_LINES, MAX_STAGGERED_ROWS = 8, 16, 4, 32
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
@@ -163,7 +163,7 @@ def _together(s: Schedule, alive: list[str], rows: list[str], machine: Machine, 
         or (n <= s.extent_or_zero(rows[-1]) and held * n * size < machine.l1_bytes and tasks >= 4 * n * machine.cores)
     ]
     fits = [n for n in fits if n == 1 or _rows_alone(s, root, rows[-1], n)]
-    most = STAGGERED_ROWS if lag else SHORT_ROWS if size <= SHORT_LINES * machine.line_bytes else ROWS
+    most = MAX_STAGGERED_ROWS if lag else MAX_SHORT_ROWS if size <= SHORT_LINES * machine.line_bytes else MAX_ROWS
     return s.sample_choice("rows", fits, min(max(fits), most))
 
 

@@ -24,14 +24,14 @@ from ..common import fuse_outer, load_strides, places_in_one_pass, seeks_place, 
 from .memory_hints import FUNCTIONS, has_function, item, keeps_functions, past_caches
 
 #: columns for every sum up to which turning pays off, and times how many with functions such as exp between the sums
-COLUMNS, FUNCTION = 20, 2
+MAX_COLUMNS, FUNCTION_TIMES = 20, 2
 #: columns up to which it does if functions of all elements are kept until a sum of them is known (softmax): those are
 #: written and read once more
-KEPT = 31
+MAX_KEPT_COLUMNS = 31
 #: and where places of extreme elements are sought: lanes with a row each find them in one pass
-PLACES = 64
+MAX_PLACE_COLUMNS = 64
 #: steps of a sum that are laid out, at most: code stays small
-LAID_OUT = 16
+MAX_UNROLLED = 16
 
 
 def possible(s: Schedule, alive: list[str], rows: list[str], machine: Machine) -> bool:
@@ -64,8 +64,8 @@ def worthwhile(s: Schedule, alive: list[str], rows: list[str], machine: Machine)
     far = sum(b.size * item(b.dtype) for b in s.params.values()) > machine.l3_bytes
     if far and not functions and not places:
         return False  # far memory takes longer than the sums
-    most = COLUMNS * sum(t.init is not None for t in targets) * (FUNCTION if functions else 1)
-    most = PLACES if places else KEPT if keeps_functions(s, alive, rows) else most
+    most = MAX_COLUMNS * sum(t.init is not None for t in targets) * (FUNCTION_TIMES if functions else 1)
+    most = MAX_PLACE_COLUMNS if places else MAX_KEPT_COLUMNS if keeps_functions(s, alive, rows) else most
     enough = prod(map(s.extent_or_zero, rows)) >= 4 * lanes(machine) * machine.cores
     return lanes(machine) >= 8 and _columns(s, alive, rows) <= most and enough
 
@@ -233,7 +233,7 @@ def _across(s: Schedule, b: str, at: str, width: int) -> None:
         for t in s.store(b).targets:
             s.set_scope(t.buffer, "register")
         for v in s.store(b).reduction:
-            if s.extent(v) <= LAID_OUT and len(s.store(b).targets) == 1:
+            if s.extent(v) <= MAX_UNROLLED and len(s.store(b).targets) == 1:
                 s.unroll(v)
     unrolled, vector = s.split(lane, width)
     s.unroll(unrolled)

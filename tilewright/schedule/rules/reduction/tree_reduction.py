@@ -24,11 +24,11 @@ from .memory_hints import ROW, FarRows, item
 
 #: vectors of a row up to which this is faster (it takes shuffles where sums along a row take a step each, so the number
 #: hardly depends on the machine): of sums, and of what takes several instructions a step
-SUMS, OTHERS = 4, 16
+MAX_SUM_VECTORS, MAX_OTHER_VECTORS = 4, 16
 #: the same with a loop over the vectors of each row inside: fewer rows are read at a time
-INSIDE = 3
+MIN_INSIDE_VECTORS = 3
 #: steps that are laid out, at most: code stays small
-LAID_OUT = 4
+MAX_UNROLLED = 4
 
 
 def possible(s: Schedule, alive: list[str], rows: list[str], machine: Machine) -> bool:
@@ -63,7 +63,7 @@ def worthwhile(s: Schedule, alive: list[str], rows: list[str], machine: Machine)
     long = max(prod(map(s.extent_or_zero, x.reduction)) for x in sums)
     if any(seeks_place(s, b) for b in alive) and turned_rows.worthwhile(s, alive, rows, machine):
         return False
-    most = SUMS if all(_plain(x) for x in sums) else OTHERS
+    most = MAX_SUM_VECTORS if all(_plain(x) for x in sums) else MAX_OTHER_VECTORS
     return 8 <= width <= s.extent_or_zero(rows[-1]) and long <= most * width
 
 
@@ -115,7 +115,7 @@ def _prefetch(s: Schedule, alive: list[str], at: str, machine: Machine) -> None:
     rows = (s.extent_or_zero(inside[0]) if inside else 0) or lanes(machine)
     width, n, most = lanes(machine), far.length, machine.prefetch.row_bytes
     if size > machine.l3_bytes:
-        default = most if n <= SUMS * width else 0
+        default = most if n <= MAX_SUM_VECTORS * width else 0
     else:
         default = most if n < width and n & (n - 1) else 0  # rows that are read with a mask
     distance = s.sample_choice("prefetch", (0, most // 4, most), default)
@@ -144,10 +144,10 @@ def _sum(s: Schedule, block: str, inside: list[str], width: int) -> None:
     total = s.rfactor(block, lane)
     parts = next(b for b in s.temporaries if b.startswith(f"{target.buffer}_r"))
     s.set_scope(parts, "register")
-    default = "steps" if extent < INSIDE * width else "rows"
+    default = "steps" if extent < MIN_INSIDE_VECTORS * width else "rows"
     if s.sample_choice(f"order_{block}", ("rows", "steps"), default) == "rows":
         s.reorder(row[0], step)
-    if s.extent(step) <= LAID_OUT:
+    if s.extent(step) <= MAX_UNROLLED:
         s.unroll(step)
     s.unroll(row[0])
     s.vectorize(lane)
