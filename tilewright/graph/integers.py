@@ -24,9 +24,9 @@ from .quantization import (
     constant,
     dequantized,
     quantization,
+    quantizing,
     reach_of,
     step,
-    through_clips,
     weights,
     whole_bias,
     window,
@@ -196,13 +196,9 @@ def _is_vector(value: ir.Value, out: tuple[int | None, ...]) -> bool:
     return all(d == 1 for d in dims[:-1]) and len(dims) <= len(out) and (not dims or dims[-1] in (1, out[-1]))
 
 
-@pattern("quantize_linear")
-def quantized_sum(rw: Rewriter, op: ir.Operation) -> Any:
+@quantizing
+def quantized_sum(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Any:
     """quantize(clip(conv(dequantize(x), dequantize(w)))) -> requantize(integer_conv(x, w)), for matmul + bias too"""
-    result = quantization(rw, op)
-    if result is None:
-        return None
-    value, result = through_clips(rw, op.operands[0], result)
     found = _product_and_bias(rw, value)
     if found is None or not has_one_use(value):
         return None
@@ -255,13 +251,9 @@ def _without_bias(rw: Rewriter, op: ir.Operation) -> Sum | None:
 # ---- elementwise ---------------------------------------------------------------------------------------------------
 
 
-@pattern("quantize_linear")
-def quantized_add(rw: Rewriter, op: ir.Operation) -> Any:
+@quantizing
+def quantized_add(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Any:
     """quantize(clip(dequantize(x) + dequantize(y))) -> integer_add(x, y), for differences too"""
-    result = quantization(rw, op)
-    if result is None:
-        return None
-    value, result = through_clips(rw, op.operands[0], result)
     inner = defined_by(value, "add", "sub")
     if inner is None:
         return None
@@ -282,13 +274,9 @@ def quantized_add(rw: Rewriter, op: ir.Operation) -> Any:
     return rw.create("integer_add", x.value, y.value, mx=mx, my=my, offset=offset, shift=shift, **attributes)
 
 
-@pattern("quantize_linear")
-def quantized_mul(rw: Rewriter, op: ir.Operation) -> Any:
+@quantizing
+def quantized_mul(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Any:
     """quantize(clip(dequantize(x) * dequantize(y))) -> requantize((x - zx) * (y - zy))"""
-    result = quantization(rw, op)
-    if result is None:
-        return None
-    value, result = through_clips(rw, op.operands[0], result)
     inner = defined_by(value, "mul")
     if inner is None:
         return None
@@ -311,13 +299,9 @@ def centred(rw: Rewriter, q: Quantized) -> ir.Value:
 # ---- averages ------------------------------------------------------------------------------------------------------
 
 
-@pattern("quantize_linear")
-def quantized_mean(rw: Rewriter, op: ir.Operation) -> Any:
+@quantizing
+def quantized_mean(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Any:
     """quantize(reduce_mean(dequantize(x))) -> requantize(reduce_bytes(x))"""
-    result = quantization(rw, op)
-    if result is None:
-        return None
-    value, result = through_clips(rw, op.operands[0], result)
     inner = defined_by(value, "reduce_mean")
     x = dequantized(rw, inner.operands[0]) if inner is not None else None
     if inner is None or x is None or not static(x.value):
@@ -339,13 +323,9 @@ def _mean_step(x: Quantized, count: int, result: Result) -> Any:
     return step(np.array([x.scale / count]), bias, reach, result)
 
 
-@pattern("quantize_linear")
-def quantized_avg_pool(rw: Rewriter, op: ir.Operation) -> Any:
+@quantizing
+def quantized_avg_pool(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Any:
     """quantize(avg_pool(dequantize(x))) -> requantize(integer_conv(x, ones)), if all windows count all their places"""
-    result = quantization(rw, op)
-    if result is None:
-        return None
-    value, result = through_clips(rw, op.operands[0], result)
     inner = defined_by(value, "avg_pool")
     x = dequantized(rw, inner.operands[0]) if inner is not None else None
     if inner is None or x is None or not static(x.value, value):

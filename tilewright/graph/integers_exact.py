@@ -17,9 +17,9 @@ from .quantization import (
     dequantized,
     parameters,
     quantization,
+    quantizing,
     reach_of,
     step,
-    through_clips,
     window,
 )
 from .rewrite import Rewriter, defined_by, dtype, either_order, has_one_use, pattern, shape, static
@@ -149,13 +149,9 @@ def product_of_bytes(rw: Rewriter, op: ir.Operation) -> Any:
     return rw.create("sub", out, rw.create("mul", rw.reshape(zero, ()), sums))
 
 
-@pattern("quantize_linear")
-def requantized_sum(rw: Rewriter, op: ir.Operation) -> Any:
+@quantizing
+def requantized_sum(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Any:
     """quantize(cast(integer_conv(...) + constants) * scales) -> requantize(integer_conv(...))"""
-    result = quantization(rw, op)
-    if result is None:
-        return None
-    value, result = through_clips(rw, op.operands[0], result)
     scale, value = _scaled(rw, value)
     cast = defined_by(value, "cast")
     if cast is None or dtype(cast.operands[0]) != "i32" or dtype(value) != "f32":

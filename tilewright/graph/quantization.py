@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from torch_mlir import ir
 
 from ..ir import dialect
 from ..ops.quant import limits
-from .rewrite import Rewriter, defined_by, dtype, has_one_use, shape
+from .rewrite import Pattern, Rewriter, defined_by, dtype, has_one_use, pattern, shape
 
 BYTES = ("i8", "ui8")
 #: a float bias becomes a whole number of quanta of the sum; at most this part of a quantum of the result may be lost
@@ -142,6 +144,19 @@ def through_clips(rw: Rewriter, value: ir.Value, result: Result) -> tuple[ir.Val
         if any(limit is not None and np.isnan(limit) for limit in (low, high)):
             return value, result
         value, result = inner, result.clipped(low, high)
+
+
+def quantizing(f: Callable[[Rewriter, ir.Operation, ir.Value, Result], Any]) -> Pattern:
+    """Decorator: a pattern of ``quantize_linear`` to 8 bits, which also gets what is quantized, without the clips in
+    front, and how the result is stored, with them."""
+
+    @pattern("quantize_linear")
+    @wraps(f)
+    def match(rw: Rewriter, op: ir.Operation) -> Any:
+        result = quantization(rw, op)
+        return None if result is None else f(rw, op, *through_clips(rw, op.operands[0], result))
+
+    return match
 
 
 def weights(rw: Rewriter, value: ir.Value, channel: int) -> Weights | None:

@@ -198,8 +198,3 @@ def average(b, x, axes: Sequence[int]):
     """Mean over `axes`, kept as dimensions of size 1, in the wide dtype of x."""
     count = int(np.prod([x.shape[a] for a in axes]))
     return b.elementwise(lambda v: v * (1.0 / max(count, 1)), total(b, x, axes, keepdims=True))
-
-
-def full_index(b, rank: int) -> list[Any]:
-    """The index expressions d0, d1, ... of a tensor that is walked in loop order."""
-    return [b.dim(i) for i in range(rank)]

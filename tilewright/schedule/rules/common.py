@@ -6,14 +6,9 @@ from itertools import pairwise
 
 from ...tensor.analysis import flat, movement
 from ...tensor.expr import Const, Expr, Load, Op, Var, from_linear, linear, simplify, variables, walk
-from ...tensor.kernel import Stage
 from ..nest import Store
 from ..region import all_ranges
 from ..schedule import Schedule, ScheduleError
-
-
-def ranges_of(stage: Stage) -> dict[str, tuple[int, int]]:
-    return {v: (0, n - 1) for v, n in stage.dims}
 
 
 def coefficient(e: Expr, var: str) -> int | None:
@@ -130,7 +125,6 @@ __all__ = [
     "load_strides",
     "merge_loops",
     "places_in_one_pass",
-    "ranges_of",
     "seeks_place",
     "store_stride",
 ]
