@@ -6,6 +6,7 @@ import pytest
 
 from tilewright.graph import passes
 from tilewright.graph.layout import Layout
+from tilewright.graph.machine_costs import WinogradCosts
 from tilewright.graph.passes import MlirPass, convert, make, parse_pipeline, run_pipeline
 from tilewright.graph.specialize import Specialize
 from tilewright.ir.context import parse
@@ -57,6 +58,7 @@ def test_mlir_passes_by_name():
         ("fold}", ["unbalanced"]),
         ("fold{growth=1}x", ["unexpected text"]),
         ("specialize{shapes=a:1xb}", ["specialize{shapes}"]),
+        ("split-sums{tile=lanes:16}", ["split-sums{tile}", "'lanes:16'"]),
     ],
 )
 def test_errors(text, words):
@@ -75,10 +77,18 @@ def test_errors(text, words):
         ("7", int | None, 7),
         ("1:2:3", tuple[int, ...], (1, 2, 3)),
         ("a:1;b:2", dict[str, int], {"a": 1, "b": 2}),
+        ("transform:16;weight:8", WinogradCosts | None, WinogradCosts(16, 8)),
     ],
 )
 def test_convert(text, kind, value):
     assert convert(text, kind, "option") == value
+
+
+@pytest.mark.parametrize("text", ["split-sums", "split-windows"])
+def test_a_pass_that_estimates_needs_a_machine(text):
+    graph = Graph(parse(TEXT))
+    with pytest.raises(UsageError, match="needs what the machine is like"):
+        run_pipeline(graph, parse_pipeline(text))
 
 
 def test_a_pass_that_breaks_the_graph_is_named():

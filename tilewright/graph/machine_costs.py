@@ -86,14 +86,9 @@ class SumTile:
 
 
 def given(costs: T | None, name: str, option: str) -> T:
-    """The option of a pass; UsageError without one.
-
-    >>> given(None, "split-sums", "tile")
-    Traceback (most recent call last):
-    tilewright.support.errors.UsageError: [passes] the pass split-sums needs what the machine is like...
-    """
+    """The option of a pass; UsageError without one."""
     if costs is None:
-        hint = f"give it as {name}{{{option}=...}}; the text of a compilation's pass has it (--print-after {name})"
+        hint = f"give it as {name}{{{option}=...}}; descriptions of machines have it (tilewright.schedule.machine)"
         raise UsageError(f"the pass {name} needs what the machine is like", stage="passes", hint=hint)
     return costs
 

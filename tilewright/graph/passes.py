@@ -143,8 +143,8 @@ def parse_pipeline(text: str) -> list[Pass]:
     A name that is not one of ours is taken as one of MLIR's own passes; ``mlir:cse`` means MLIR's in any case.
     Raises UsageError that lists the known passes, or the options of the pass, if something is not known.
 
-    >>> parse_pipeline("layout{mode=nhwc},mlir:cse")
-    [Layout(mode='nhwc', lanes=0), MlirPass(pipeline='cse')]
+    >>> parse_pipeline("fold{max_elements=64},mlir:cse")
+    [Fold(max_elements=64, growth=1.1), MlirPass(pipeline='cse')]
     """
     return [_parse_pass(item) for item in _split(text, ",") if item]
 

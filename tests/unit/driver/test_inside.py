@@ -122,7 +122,14 @@ def test_opt_times_passes(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "text",
-    ["cse", "layout{mode=nhwc}", "fold{max_elements=64}", "specialize{shapes=x:1x2;y:3}", "precision{dtype=f16}"],
+    [
+        "cse",
+        "layout{mode=nhwc}",
+        "fold{max_elements=64}",
+        "specialize{shapes=x:1x2;y:3}",
+        "precision{dtype=f16}",
+        "split-sums{tile=lanes:16;vectors:32;rows:16;in_flight:8}",
+    ],
 )
 def test_passes_as_text(text):
     (made,) = parse_pipeline(text)
