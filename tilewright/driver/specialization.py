@@ -33,7 +33,9 @@ def compile_dynamic(source: Any, options: Options) -> DynamicExecutable:
     made = open_source(source, options.check_indices)
     (inputs, outputs), name = made.signature(), name_of(source)
     shapes = _shapes(options.inputs, inputs)
-    inputs = [dataclasses.replace(t, shape=shapes.get(t.name, t.shape)) for t in inputs]
+    sizes = _sizes(inputs, shapes)
+    inputs = [dataclasses.replace(t, shape=shapes.get(t.name, _filled(t, sizes))) for t in inputs]
+    outputs = [dataclasses.replace(t, shape=_filled(t, sizes)) for t in outputs]
     executable = DynamicExecutable(
         lambda: made,
         builder(options, name),
@@ -44,7 +46,9 @@ def compile_dynamic(source: Any, options: Options) -> DynamicExecutable:
         options=options,
     )
     executable.staged.files = lambda: made.files
-    if shapes and all(t.kind == "tensor" and t.shape and all(isinstance(d, int) for d in t.shape) for t in inputs):
+    if shapes and all(
+        t.kind == "tensor" and t.shape is not None and all(isinstance(d, int) for d in t.shape) for t in inputs
+    ):
         executable.specialize({t.name: t.shape for t in inputs if t.shape is not None})  # type: ignore[misc]
     return executable
 
@@ -61,6 +65,16 @@ def builder(options: Options, name: str, pool: Pool | None = None) -> Callable[[
             package.constants[i] = pool.share(info.name, array)
 
     return lambda graph, body: build(graph, name if body == "main" else f"{name} {body}", static, share)
+
+
+def _sizes(inputs: list[DynamicInfo], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """The sizes of named dimensions that the given shapes of inputs tell."""
+    dims = [pair for t in inputs if t.shape is not None for pair in zip(t.shape, shapes.get(t.name, ()), strict=False)]
+    return {d: n for d, n in dims if isinstance(d, str)}
+
+
+def _filled(info: DynamicInfo, sizes: Mapping[str, int]) -> tuple[int | str | None, ...] | None:
+    return None if info.shape is None else tuple(sizes.get(d, d) if isinstance(d, str) else d for d in info.shape)
 
 
 def _shapes(given: Mapping[str, Any] | None, inputs: list[DynamicInfo]) -> dict[str, tuple[int, ...]]:

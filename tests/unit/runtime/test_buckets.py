@@ -135,6 +135,20 @@ def test_one_more_size_and_other_dimensions():
         tw.compile(made, threads=1).specialize_buckets()
 
 
+def test_a_size_that_is_given_beside_buckets():
+    """The shape of one input tells its dimensions wherever their names stand."""
+    made = make(
+        [node("Mul", "x scale", "y")],
+        [value("x", ["batch", "n"]), value("scale", ["batch", 1])], [value("y", ["batch", "n"])],
+    )  # fmt: skip
+    run = tw.compile(made, inputs={"scale": (3, 1)}, buckets={"n": [4, 8]}, threads=1)
+    assert [t.shape for t in run.inputs] == [(3, "n"), (3, 1)] and run.outputs[0].shape == (3, "n")
+    run.specialize_buckets()
+    x, scale = np.ones((3, 5), np.float32), np.array([[1], [2], [3]], np.float32)
+    np.testing.assert_array_equal(run(x, scale)[0], x * scale)
+    assert run.compiled == 2
+
+
 @pytest.mark.parametrize(
     ("kind", "fill", "expected"),
     [(F, None, 0), (F, -1.5, -1.5), (I64, 7, 7), (BOOL, True, 1), (BOOL, None, 0)],
@@ -212,12 +226,13 @@ def test_never_lists_what_there_is(tmp_path):
 
 def test_never_with_sizes_that_depend_on_data():
     """Arrays make all parts that a run with them needs; another count is refused."""
-    made = make([node("NonZero", "x", "at"), node("Mul", "at at", "y")], [value("x", [6])], [value("y", [1, "k"], I64)])
+    nodes = [node("NonZero", "x", "at"), node("CumSum", "at one", "y")]
+    made = make(nodes, [value("x", [6])], [value("y", [1, "k"], I64)], {"one": np.array(1)})
     run = tw.compile(made, specialize="never", threads=1)
     x = np.array([0, 1, 0, 1, 1, 0], np.float32)
     run.specialize({"x": x})
     made = run.compiled
-    assert run(1 - x)[0].tolist() == [[0, 4, 25]]
+    assert run(1 - x)[0].tolist() == [[0, 2, 7]]
     with pytest.raises(InputError, match=r"no program for at i64\[1, 2\], .*\n.*\n.*programs for at i64\[1, 3\]; comp"):
         run(np.array([1, 1, 0, 0, 0, 0], np.float32))
     assert run.compiled == made

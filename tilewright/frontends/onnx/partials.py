@@ -17,7 +17,8 @@ from .math import ACTIVATIONS, BINARY, UNARY
 from .node import Node
 from .values import Partial, Value
 
-#: results of more elements than this are left to a program for what was found, which may be little
+#: results of more elements than this are left to a program for what was found, which may be little: of so many a read
+#: and a product take about 40 us more than of a hundredth of them
 MOST_ELEMENTS = 1 << 18
 
 #: from the node and its operands to the open dimension of its results; None if it does not follow
