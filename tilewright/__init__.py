@@ -22,6 +22,7 @@ __version__ = "0.1.0"
 _PLACES = {
     "compile": "driver.package_cache",
     "load": "runtime.load",
+    "Dim": "support.dims",
     "Executable": "runtime.executable",
     "DynamicExecutable": "runtime.dynamic",
     "MultiExecutable": "runtime.entries",

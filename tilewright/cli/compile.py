@@ -13,6 +13,7 @@ import typer
 
 from ..support.dtypes import NUMPY
 from ..support.errors import UsageError, printable
+from ..support.sizes import open_dims
 from . import data
 from .app import app
 from .common import check_writable, note, refuse_options, table, with_compile_options
@@ -110,6 +111,7 @@ def compile_command(
     \b
       tilewright compile model.onnx -o model.tw
       tilewright compile model.onnx -o model.tw --shape tokens=1x128 --threads 2
+      tilewright compile model.onnx -o model.tw --shape tokens=batch:1..64,seq:1..512
       tilewright compile model.onnx -o model.tw --buckets batch=1,8 --buckets seq=32,64,128
       tilewright compile prefill=p.onnx decode=d.onnx --state past=present -o model.tw
       tilewright compile model.onnx --stop-after simplify            print level 2
@@ -233,7 +235,8 @@ def run(
 ) -> None:
     """Run a model or a package, and check what comes out.
 
-    Without --input, floats are normal random numbers, integers and booleans 0 or 1. States (--state) are zeros before
+    Without --input, floats are normal random numbers, integers and booleans 0 or 1, and open dimensions have sizes in
+    the middle of their ranges. States (--state) are zeros before
     the first run and go from each to the next; the outputs are those of the last. A package is native code that runs
     with your rights: run only those that come from where you trust.
 
@@ -331,8 +334,13 @@ def check_source(
 
     quiet = {**options, "print_after": (), "dump": None, "time": False, "verify": False, "stop_after": "import"}
     quiet |= {"precision": "f32", "tolerance": None}  # the graph before either has a meaning
-    if given is not None and not options["inputs"]:
+    ranges = open_dims(options["inputs"])
+    if given is not None and (not options["inputs"] or ranges):
         quiet["inputs"] = {name: array.shape for name, array in given.items()}
+    elif ranges:  # what random data has
+        quiet["inputs"] = {
+            name: tuple(getattr(d, "typical", d) for d in shape) for name, shape in options["inputs"].items()
+        }
     graph: Any = tw.compile(model, **quiet)
     states: dict[str, str] = options["states"] or {}
 

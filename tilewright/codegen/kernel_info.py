@@ -19,7 +19,7 @@ from ..support.huge_pages import Pool
 class KernelInfo:
     """What the program must know of a kernel: scratch bytes of one thread, packed parameters by position, whether it
     divides its work, pairs (output, input) of parameters that may share memory, whether all of its work is divided (see
-    `Call`), and sentences: what its nest asked for by notes and did not get."""
+    `Call`), sentences: what its nest asked for by notes and did not get, and whether it takes the table of sizes."""
 
     scratch: int = 0
     packs: dict[int, Pack] = field(default_factory=dict)
@@ -27,6 +27,7 @@ class KernelInfo:
     inplace: tuple[tuple[int, int], ...] = ()
     pieces: bool = False
     unmet: tuple[str, ...] = ()
+    sizes: bool = False
 
     def told(self, report: dict[str, Any]) -> dict[str, Any]:
         """A kernel's part of the report (`schedule.facts.about`) with what code generation adds to it."""
@@ -83,14 +84,14 @@ def has_parallel(s: Stmt) -> bool:
     return any(isinstance(x, For) and x.bound for x in walk_stmts(s))
 
 
-def kernel_info(nest: Nest, scratch: int, unmet: tuple[str, ...] = ()) -> KernelInfo:
-    """What a program must know of a kernel made from this nest; `scratch`: bytes of one thread, `unmet`: see
-    `KernelInfo`."""
+def kernel_info(nest: Nest, scratch: int, unmet: tuple[str, ...] = (), sizes: bool = False) -> KernelInfo:
+    """What a program must know of a kernel made from this nest; `scratch`: bytes of one thread, `unmet` and
+    `sizes`: see `KernelInfo`."""
     positions = {p.name: i for i, p in enumerate(nest.params)}
     parallel = any(isinstance(s, For) and s.bound for s in walk_stmts(nest.body))
     pairs = tuple((positions[o], positions[i]) for o, i in inplace_pairs(nest))
     pieces = parallel and divides_all(nest)
-    return KernelInfo(scratch, {positions[n]: p for n, p in nest.packs.items()}, parallel, pairs, pieces, unmet)
+    return KernelInfo(scratch, {positions[n]: p for n, p in nest.packs.items()}, parallel, pairs, pieces, unmet, sizes)
 
 
 def call_names(graph: Graph) -> dict[str, tuple[str, ...]]:

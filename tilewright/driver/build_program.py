@@ -14,14 +14,19 @@ from torch_mlir import ir
 from ..codegen.kernel_info import KernelInfo, location_names, pack_array
 from ..ir.graph import Graph
 from ..ir.types import Type, type_of
+from ..program.open_plan import plan_open
+from ..program.open_sizes import OpenSizes
 from ..program.order import best_order
-from ..program.plan import Step, Value, plan_memory
+from ..program.plan import MemoryPlan, Step, Value, plan_memory
 from ..program.program import ALIGN, COPY, BufferRef, Call, DeviceInfo, Program, StateInfo, TensorInfo
 from ..schedule.nest import Pack
+from ..schedule.open_nest import typical_sizes
 from ..support.errors import CompileError
 from ..support.huge_pages import Pool, release_pages
+from ..support.sizes import current, value_at
 from ..targets.base import SeveralDevices
 from ..tensor.analysis import VIEWS
+from .open_program import open_plan
 from .states import find_states
 
 
@@ -96,7 +101,7 @@ class _Builder:
             order = best_order(self.values, steps, returned, self.align).steps
             self.calls, steps = [self.calls[i] for i in order], [steps[i] for i in order]
             self.scratch = [self.scratch[i] for i in order]
-        plan = plan_memory(self.values, steps, returned, self.align, self.minimize, signature.following)
+        plan, sizes = self.plan(steps, returned)
         calls = [self.place(c, plan.refs, s) for c, s in zip(self.calls, self.scratch, strict=True)]
         calls += [Call(COPY, pair, (1,)) for pair in plan.copies]
         scratch = 0 if self.minimize else max((self.kernels[c[0]].scratch for c in self.calls), default=0)
@@ -113,9 +118,16 @@ class _Builder:
                 for i, s in enumerate(signature.states)
             ),
             self.device_infos(plan.arenas),
+            sizes,
         )
         program.check()
         return program, self.constants
+
+    def plan(self, steps: list[Step], returned: list[int]) -> tuple[MemoryPlan, OpenSizes | None]:
+        following = self.signature.following
+        if current() is None:
+            return plan_memory(self.values, steps, returned, self.align, self.minimize, following), None
+        return open_plan(*plan_open(self.values, steps, returned, following), self.graph)
 
     def value(self, v: Value) -> int:
         self.values.append(v)
@@ -245,7 +257,7 @@ class _Builder:
         kernel = self.kernels[symbol]
         writes_at = tuple(range(len(reads), len(args)))
         device = self.values[writes[0]].device if writes else 0
-        return Call(symbol, args, writes_at, names, kernel.parallel, own, kernel.pieces, device)
+        return Call(symbol, args, writes_at, names, kernel.parallel, own, kernel.pieces, device, kernel.sizes)
 
 
 @dataclass(frozen=True)
@@ -281,7 +293,8 @@ class _Signature:
 
 
 def _info(name: str, t: Type) -> TensorInfo:
-    return TensorInfo(name, t.dims, t.dtype)
+    typical = typical_sizes()
+    return TensorInfo(name, tuple(value_at(d, typical) for d in t.dims), t.dtype)
 
 
 def _array_type(array: np.ndarray) -> Type:

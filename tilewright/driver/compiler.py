@@ -18,15 +18,18 @@ from typing import Any
 from ..ir.graph import Graph
 from ..program.package import Package
 from ..runtime.executable import Executable
+from ..runtime.open_executable import make
 from ..schedule.rules import all_ours
 from ..support.budget import check_time, limited
 from ..support.errors import ModelError, TilewrightError, UnsupportedError, UsageError
 from ..support.mapped_file import check as check_files
 from ..support.options import Options
 from ..support.progress import Progress
+from ..support.sizes import Dim, Undecided, current, open_dims, open_sizes
 from ..targets.base import Enterable, Remembering, Warmable, find
 from . import given
 from .inside import Inside, Observer
+from .open_program import check_open
 from .stages import stages
 from .state import Stage, State
 from .states import check_target
@@ -75,6 +78,10 @@ def compile_state(
     the tuning database says. `observe` sees the graph after every pass, and after every stage up to `schedule`.
     """
     chosen = Options.of(**options)
+    if (dims := open_dims(chosen.inputs)) and current() is None:
+        check_open(chosen, dims, find(chosen.target))
+        how = {"start_after": start_after, "keep": keep, "ahead": ahead, "ways": ways, "observe": observe}
+        return _compile_open(source, dims, {**how, **options})
     check_target(chosen, find(chosen.target))
     if chosen.precision == "auto":
         from .auto_precision import compile_auto
@@ -103,6 +110,29 @@ def compile_state(
         return state, _run_stages(todo, state, pipeline)
 
 
+def _compile_open(source: Any, dims: Sequence[Dim], arguments: dict[str, Any]) -> tuple[State, Any]:
+    """`compile_state` for all sizes of open dimensions at once; UnsupportedError where the model needs to know one."""
+    try:
+        with open_sizes(dims):
+            return compile_state(source, **arguments)
+    except Undecided as e:
+        raise _not_at_once(dims, e.message, e.stage, e.operator) from e
+    except TilewrightError:
+        raise
+    except Exception as e:  # what nobody thought of is no reason for another size to fail
+        raise _not_at_once(dims, f"{type(e).__name__}: {e}", "compile", None) from e
+
+
+def _not_at_once(dims: Sequence[Dim], why: str, stage: str | None, operator: str | None) -> UnsupportedError:
+    named = ", ".join(d.name for d in dims)
+    return UnsupportedError(
+        f"the model cannot be compiled for all sizes of {named} at once: {why}",
+        stage=stage,
+        operator=operator,
+        hint="fix one of these dimensions, or leave `inputs` out: programs are then made for the sizes of each call",
+    )
+
+
 def _run_stages(todo: Sequence[Stage], state: State, pipeline: Sequence[Stage]) -> Any:
     """What the last of these stages makes: an executable, or the IR where the options say to stop."""
     chosen = state.options
@@ -118,6 +148,13 @@ def _run_stages(todo: Sequence[Stage], state: State, pipeline: Sequence[Stage]) 
                     stage=stage.name,
                     operator=e.operator,
                     hint="give the shapes of its inputs: inputs={name: shape}, or --shape name=1x...",
+                ) from None
+            if (known := current()) is not None:
+                raise UnsupportedError(
+                    f"no program can serve all sizes of {known.describe()}: {e.message}",
+                    stage=stage.name,
+                    operator=e.operator,
+                    hint="leave out the ranges: the model is compiled for the sizes that it is called with",
                 ) from None
             from .specialization import compile_dynamic
 
@@ -157,7 +194,7 @@ def build(graph: Graph, name: str, options: Options, share: Callable[[Package], 
 
 def _executable(state: State) -> Executable:
     assert state.package is not None
-    executable = Executable(state.package, state.options.thread_count)
+    executable = make(state.package, state.options.thread_count)
     if state.options.verify:
         from .verify import verify_kernels
 

@@ -18,6 +18,7 @@ from ..runtime.entries import MultiExecutable, check_target
 from ..runtime.executable import Executable
 from ..support.errors import UnsupportedError, UsageError
 from ..support.options import Options
+from ..support.sizes import open_dims
 
 
 def compile_entries(sources: Mapping[str, Any], options: Options, compile: Callable[..., Any]) -> MultiExecutable:
@@ -36,6 +37,12 @@ def compile_entries(sources: Mapping[str, Any], options: Options, compile: Calla
     pool, packages = Pool(), dict[str, Package]()
     for name, source in sources.items():
         own = _options_of(name, options, list(sources))
+        if dims := open_dims(own.inputs):
+            raise UnsupportedError(
+                f"entry {name!r} has open dimensions ({', '.join(map(str, dims))}): several entries have fixed sizes",
+                stage="import",
+                hint="compile it alone, or give its sizes",
+            )
         made = compile(source, **{f.name: getattr(own, f.name) for f in dataclasses.fields(own)})
         if not isinstance(made, Executable):
             raise UnsupportedError(

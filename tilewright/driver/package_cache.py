@@ -24,6 +24,7 @@ import numpy as np
 from ..frontends import protocol
 from ..program.package import Package
 from ..runtime.executable import Executable
+from ..runtime.open_executable import make
 from ..support.digests import source_digest
 from ..support.errors import PackageError, UsageError
 from ..support.files import own_folder, trusted
@@ -126,7 +127,7 @@ def _compile(source: Any, start_after: str | None, chosen: Options, options: dic
     entry = CacheEntry.of(source, chosen) if start_after is None else None
     package = entry.load() or entry.make(chosen) if entry is not None else None
     if package is not None:
-        return Executable(package, chosen.thread_count)
+        return make(package, chosen.thread_count)
     from .compiler import compile_state
 
     state, made = compile_state(source, start_after=start_after, keep=False, **options)

@@ -22,6 +22,7 @@ from ..schedule.rules.convolution.depthwise_chain import worth_joining
 from ..schedule.split import Divided, split
 from ..support.budget import check_time
 from ..support.options import DEFAULT_TARGET, get
+from ..support.sizes import current
 from ..targets.base import SeveralDevices, Target, find
 from ..tensor.divide import apply_division, symbol_of
 from ..tensor.fold_constants import fold_constants
@@ -207,7 +208,7 @@ def _stream(state: State) -> None:
 
 def _recall(state: State, kernel: Kernel, function: Any, tuned: Any) -> bool:
     """Whether an earlier compilation scheduled the same kernel in the default way."""
-    if state.memo is None or (tuned is not None and tuned.knows(kernel)):
+    if state.memo is None or current() is not None or (tuned is not None and tuned.knows(kernel)):
         return False
     if state.given is not None and state.given.knows(kernel.name):
         return False

@@ -23,6 +23,7 @@ import numpy as np
 from ..runtime.staged import Source, StoredSource
 from ..support.discovery import Registry
 from ..support.errors import ModelError, UsageError
+from ..support.sizes import decode, open_size
 
 if TYPE_CHECKING:
     from ..ir.graph import Graph
@@ -231,6 +232,7 @@ def shapes_of(inputs: Mapping[str, Any] | None) -> dict[str, tuple[int, ...]]:
     found = {}
     for name, value in (inputs or {}).items():
         shape: Sequence[Any] = value if isinstance(value, (tuple, list)) else np.shape(value)
+        shape = [open_size(d) for d in shape]
         if any(d is None or isinstance(d, str) or (isinstance(d, (int, np.integer)) and d < 0) for d in shape):
             raise UsageError(
                 f"inputs[{name!r}] is {value!r}: every dimension needs a size, none can stay open",
@@ -239,5 +241,5 @@ def shapes_of(inputs: Mapping[str, Any] | None) -> dict[str, tuple[int, ...]]:
             )
         if not all(isinstance(d, (int, np.integer)) for d in shape):
             raise UsageError(f"inputs[{name!r}] is {value!r}: expected a shape or an array", stage="import")
-        found[name] = tuple(int(d) for d in shape)
+        found[name] = tuple(decode(int(d)) for d in shape)
     return found

@@ -13,6 +13,7 @@ from ..ir.graph import Graph
 from ..ir.types import type_of
 from ..ops.winograd import transform_weights
 from ..support.errors import UsageError
+from ..support.sizes import is_open
 from .machine_costs import WinogradCosts, given
 from .passes import PassReport, register
 from .rewrite import Rewriter, pattern, rewrite, shape, static
@@ -132,7 +133,9 @@ def layer_of(graph: Graph, op: ir.Operation) -> Layer | None:
     if type_of(op.results[0]).dtype != "f32" or type_of(w).dtype != "f32" or graph.constant_value(w) is None:
         return None
     (n, h, width, f), c = shape(op.results[0]), shape(x)[3]
-    return None if c % CHANNELS or f % CHANNELS or 0 in (n, h, width) else Layer(n, h, width, c, f)
+    return (
+        None if c % CHANNELS or f % CHANNELS or 0 in (n, h, width) or is_open(n, h, width) else Layer(n, h, width, c, f)
+    )
 
 
 def winograd(rw: Rewriter, op: ir.Operation, m: int) -> Any:

@@ -10,8 +10,9 @@ from torch_mlir import ir
 from ..ir import dialect
 from ..ir.context import use
 from ..ir.graph import Graph
-from ..ir.types import type_of
+from ..ir.types import Type, type_of
 from ..support.huge_pages import release_pages
+from ..support.sizes import is_open
 from .interpret import evaluate
 from .passes import PassReport, register
 from .rewrite import defined_by, drop_unused_constants, erase_dead, names, replace
@@ -50,7 +51,7 @@ class Fold:
         if any(defined_by(v, "constant") is None for v in operands):
             return False
         results = [type_of(r) for r in op.results]
-        if not all(t.static for t in results):
+        if not all(t.static for t in results) or _open(op, results):
             return False
         allowed = self.growth * sum(type_of(v).nbytes for v in operands)
         if sum(t.nbytes for t in results) > allowed and any(t.size > self.max_elements for t in results):
@@ -60,6 +61,13 @@ class Fold:
         with ir.InsertionPoint(op):
             replace(op, [graph.constant(np.asarray(a, order="C"), hint, op.location) for a in arrays], by="fold")
         return True
+
+
+def _open(op: ir.Operation, results: list[Type]) -> bool:
+    """Whether what an operator gives hangs on sizes that are not known yet."""
+    attributes = dialect.attributes(op).values()
+    numbers = [x for a in attributes for x in (a if isinstance(a, tuple) else (a,))]
+    return is_open(*numbers, *(d for t in results for d in t.dims))
 
 
 def merge_equal(graph: Graph) -> int:

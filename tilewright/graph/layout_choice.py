@@ -21,6 +21,7 @@ from torch_mlir import ir
 
 from ..ir import dialect
 from ..ir.graph import Graph
+from ..support.sizes import is_open, typically
 from .choose_winograd import CHANNELS, Layer, choose
 from .machine_costs import ImageCosts, WinogradCosts
 from .rewrite import defined_by, dtype, elementwise, shape, static, users
@@ -64,15 +65,16 @@ class Sizes:
 
 def stay_first(graph: Graph, lanes: int, costs: ImageCosts, winograd: WinogradCosts) -> set[ir.Value]:
     """The results of the convolutions to leave with their channels first, for a machine with vectors of `lanes` f32."""
-    chains = _Chains(lanes, costs, winograd)
-    for op in graph.operations():
-        chains.add(op)
-    return {
-        v
-        for c in chains.all()
-        if not c.keep and len(c.convolutions) <= LONE and c.first <= WORTH * c.last
-        for v in c.convolutions
-    }
+    with typically():  # what is faster
+        chains = _Chains(lanes, costs, winograd)
+        for op in graph.operations():
+            chains.add(op)
+        return {
+            v
+            for c in chains.all()
+            if not c.keep and len(c.convolutions) <= LONE and c.first <= WORTH * c.last
+            for v in c.convolutions
+        }
 
 
 def cycles(c: Sizes, lanes: int, x: ImageCosts) -> tuple[float, float]:
@@ -211,7 +213,14 @@ def _by_winograd(op: ir.Operation, costs: WinogradCosts) -> bool:
     """Whether a convolution with its channels last would be computed by Winograd's method."""
     a, w, out = dialect.attributes(op), shape(op.operands[1]), shape(op.results[0])
     plain = a["strides"] == a["dilations"] == (1, 1) and a["groups"] == 1 and w[2:] == (3, 3)
-    if not plain or w[0] % CHANNELS or w[1] % CHANNELS or defined_by(op.operands[1], "constant") is None or 0 in out:
+    if (
+        not plain
+        or w[0] % CHANNELS
+        or w[1] % CHANNELS
+        or defined_by(op.operands[1], "constant") is None
+        or 0 in out
+        or is_open(*out)
+    ):
         return False
     return choose(Layer(out[0], out[2], out[3], w[1], w[0]), costs) != "direct"
 

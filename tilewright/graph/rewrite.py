@@ -27,6 +27,7 @@ from ..ir.graph import Graph
 from ..ir.types import numpy_dtype, type_of
 from ..ops.common import Elementwise
 from ..support.errors import CompileError
+from ..support.sizes import Undecided
 
 Pattern = Callable[["Rewriter", ir.Operation], Any]
 
@@ -230,7 +231,7 @@ def _sweep(rw: Rewriter, table: dict[str, list[Pattern]]) -> str | None:
         for p in [*table.get(op.name, ()), *everywhere]:
             rw.location = op.location
             with ir.InsertionPoint(op):
-                new = p(rw, op)
+                new = _applied(p, rw, op)
             if new is None:
                 continue
             last = p.__name__
@@ -238,6 +239,14 @@ def _sweep(rw: Rewriter, table: dict[str, list[Pattern]]) -> str | None:
             replace(op, new, by=last)
             break
     return last
+
+
+def _applied(pattern: Pattern, rw: Rewriter, op: ir.Operation) -> Any:
+    """What a pattern makes of an operator; None where that hangs on sizes that are not known yet."""
+    try:
+        return pattern(rw, op)
+    except Undecided:
+        return None
 
 
 def replace(op: ir.Operation, new: ir.Value | Sequence[ir.Value], by: str = "rewrite") -> None:

@@ -12,6 +12,7 @@ from torch_mlir import ir
 
 from ..ir import dialect
 from ..ir.types import type_of
+from ..support.sizes import is_open
 from .rewrite import Rewriter, defined_by, definition, elementwise, has_one_use, pattern, shape, static
 
 
@@ -303,16 +304,22 @@ def gather_range(rw: Rewriter, op: ir.Operation) -> Any:
         return None
     axis = dialect.attributes(op)["axis"] % len(shape(x))
     n = shape(x)[axis]
-    flat = np.where(indices < 0, indices + n, indices).reshape(-1).astype(np.int64)
-    step = int(flat[1] - flat[0]) if flat.size > 1 else 1
-    if step == 0 or not (0 <= flat.min() <= flat.max() < n) or (np.diff(flat) != step).any():
+    given = indices.reshape(-1).astype(np.int64)
+    if not is_open(n):
+        given = np.where(given < 0, given + n, given)
+    elif (given < 0).any() != (given < 0).all():
+        return None
+    step = int(given[1] - given[0]) if given.size > 1 else 1
+    first = int(given[0]) + (n if given[0] < 0 else 0)
+    last = first + (given.size - 1) * step
+    if step == 0 or (np.diff(given) != step).any() or not all(0 <= i < n for i in (first, last)):
         return None
     rank = range(len(shape(x)))
     piece = rw.create(
         "slice",
         x,
-        starts=tuple(int(flat[0]) if i == axis else 0 for i in rank),
-        sizes=tuple(flat.size if i == axis else shape(x)[i] for i in rank),
+        starts=tuple(first if i == axis else 0 for i in rank),
+        sizes=tuple(given.size if i == axis else shape(x)[i] for i in rank),
         steps=tuple(step if i == axis else 1 for i in rank),
     )
     return rw.reshape(piece, shape(op.results[0]))

@@ -17,6 +17,7 @@ import numpy as np
 from torch_mlir import ir
 from torch_mlir.dialects import arith, linalg, math, tensor
 
+from ..support.sizes import Size
 from ..support.sub_byte import NARROW, decode_scalar, encode, encode_scalar
 from .types import Type, Typed, element_type, is_float, is_unsigned, signless
 
@@ -154,6 +155,8 @@ def _floordiv_float(a: ir.Value, b: ir.Value) -> ir.Value:
 
 def constant(value: Any, dtype: str) -> Scalar:
     """A scalar constant of any dtype."""
+    if isinstance(value, Size) and dtype != "index":
+        return Builder().cast(constant(value, "index"), dtype)
     t = element_type(signless(dtype))
     if is_float(dtype):
         return Scalar(arith.constant(t, ir.FloatAttr.get(t, float(value))), dtype)
@@ -405,7 +408,7 @@ class Builder:
         size: dict[str, int] = {}
         for names, t in ((left, x), (right, y)):
             for c, d in zip(names, t.shape, strict=True):
-                size[c] = max(size.get(c, 1), d) if d else d
+                size[c] = d if not d or size.get(c, 1) == 1 else size[c]
         acc_dtype = dtype or x.dtype
 
         def index(names: str, shape: Sequence[int]) -> list[ir.AffineExpr]:

@@ -35,6 +35,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import ext
 
 from ..support.errors import CompileError, OpError
+from ..support.sizes import decode
 from .types import Type, type_of
 
 
@@ -142,7 +143,7 @@ def to_attribute(value: Any) -> ir.Attribute:
     if isinstance(value, bool):
         return ir.BoolAttr.get(value)
     if isinstance(value, int):
-        return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+        return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), int(value))
     if isinstance(value, float):
         return ir.FloatAttr.get(ir.F64Type.get(), value)
     if isinstance(value, str):
@@ -160,9 +161,13 @@ def from_attribute(attr: ir.Attribute) -> Any:
     """MLIR attribute -> Python value; attributes without a Python form come back as they are."""
     if isinstance(attr, ir.BoolAttr):
         return attr.value
-    if isinstance(attr, (ir.IntegerAttr, ir.FloatAttr, ir.StringAttr)):
+    if isinstance(attr, ir.IntegerAttr):
+        return decode(attr.value)
+    if isinstance(attr, (ir.FloatAttr, ir.StringAttr)):
         return attr.value
-    if isinstance(attr, (ir.DenseI64ArrayAttr, ir.DenseF64ArrayAttr)):
+    if isinstance(attr, ir.DenseI64ArrayAttr):
+        return tuple(map(decode, attr))
+    if isinstance(attr, ir.DenseF64ArrayAttr):
         return tuple(attr)
     if isinstance(attr, ir.ArrayAttr):
         return tuple(from_attribute(a) for a in attr)

@@ -18,6 +18,7 @@ from torch_mlir import ir
 from ..support.dtypes import DTYPES, TYPES, UNSIGNED
 from ..support.dtypes import FLOATS as FLOATS
 from ..support.dtypes import NUMPY as NUMPY
+from ..support.sizes import decode
 
 #: the floats that the bindings have a class for; others are parsed
 _FLOAT_CLASSES = {"f64": ir.F64Type, "f32": ir.F32Type, "f16": ir.F16Type, "bf16": ir.BF16Type}
@@ -65,7 +66,7 @@ class Type:
     dtype: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(None if d is None else int(d) for d in self.shape))
+        object.__setattr__(self, "shape", tuple(None if d is None else decode(int(d)) for d in self.shape))
 
     @property
     def rank(self) -> int:

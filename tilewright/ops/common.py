@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from ..ir.dialect import Operator
 from ..ir.types import Type
 from ..support.dtypes import FLOATS, HALVES, INTS, NUMPY, wide
 from ..support.errors import OpError
+from ..support.sizes import is_open
 from ..support.sub_byte import NARROW
 
 Shape = tuple[int | None, ...]
@@ -196,5 +198,10 @@ def total(b, x, axes: Sequence[int], *, keepdims: bool = False):
 
 def average(b, x, axes: Sequence[int]):
     """Mean over `axes`, kept as dimensions of size 1, in the wide dtype of x."""
-    count = int(np.prod([x.shape[a] for a in axes]))
-    return b.elementwise(lambda v: v * (1.0 / max(count, 1)), total(b, x, axes, keepdims=True))
+    count = prod(x.shape[a] for a in axes)
+    return b.elementwise(lambda v: divided(v, count), total(b, x, axes, keepdims=True))
+
+
+def divided(v, count: int):
+    """A sum divided by how many numbers it is of: multiplied with the inverse, where that is known."""
+    return v / count if is_open(count) else v * (1.0 / max(count, 1))

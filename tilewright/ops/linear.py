@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import string
+from math import prod
 
 import numpy as np
 
 from ..ir.dialect import Operator
 from ..support.dtypes import wide
 from ..support.errors import OpError
+from ..support.sizes import is_open
 from .common import broadcast_shapes, in_result, in_wide, need, need_factors, same_dtype
 
 
@@ -40,6 +42,11 @@ class Matmul(Operator):
 
     @staticmethod
     def lower(b, x, y, *, dtype):
+        if y.rank == 2 and x.rank > 2 and is_open(*x.shape[:-1]):
+            # rows of unknown number in one loop: then only the last tile of all has few
+            rows = b.reshape(x, (prod(x.shape[:-1]), x.shape[-1]))
+            flat = Matmul.lower(b, rows, y, dtype=dtype)
+            return b.reshape(flat, (*x.shape[:-1], y.shape[-1]))
         batch = "".join(chr(ord("a") + i) for i in range(max(x.rank, y.rank, 2) - 2))
         left = batch[len(batch) - max(x.rank - 2, 0) :] + ("m" if x.rank > 1 else "") + "k"
         right = batch[len(batch) - max(y.rank - 2, 0) :] + "k" + ("n" if y.rank > 1 else "")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from ..ir.dialect import Operator
 from ..support.dtypes import wide
 from ..support.errors import OpError
-from .common import average, axis_of, in_wide, need, need_shape, per_channel, same_dtype, total
+from .common import average, axis_of, divided, in_wide, need, need_shape, per_channel, same_dtype, total
 
 
 def _shaped(v, axis, rank):
@@ -54,8 +56,8 @@ def _normalize(b, x, axes, epsilon, dtype):
     x = b.cast_tensor(x, wide(dtype))
     centred = b.elementwise(lambda v, m: v - m, x, average(b, x, axes))
     squares = b.reduce(lambda v, s: v * v + s, 0, centred, axes, keepdims=True)
-    count = int(np.prod([x.shape[a] for a in axes]))
-    inverse = b.elementwise(lambda s: b.unary("rsqrt", s * (1.0 / max(count, 1)) + epsilon), squares)
+    count = prod(x.shape[a] for a in axes)
+    inverse = b.elementwise(lambda s: b.unary("rsqrt", divided(s, count) + epsilon), squares)
     return b.elementwise(lambda v, r: v * r, centred, inverse)
 
 
@@ -139,8 +141,8 @@ class RmsNorm(Operator):
     def lower(b, x, scale=None, *, axis, epsilon):
         axes, wider = list(range(axis % x.rank, x.rank)), b.cast_tensor(x, wide(x.dtype))
         squares = b.reduce(lambda v, s: v * v + s, 0, wider, axes, keepdims=True)
-        count = int(np.prod([x.shape[a] for a in axes]))
-        inverse = b.elementwise(lambda s: b.unary("rsqrt", s * (1.0 / max(count, 1)) + epsilon), squares)
+        count = prod(x.shape[a] for a in axes)
+        inverse = b.elementwise(lambda s: b.unary("rsqrt", divided(s, count) + epsilon), squares)
         return _affine(b, b.elementwise(lambda v, r: v * r, wider, inverse), scale, None, x.dtype)
 
 

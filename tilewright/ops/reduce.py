@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from ..ir.dialect import Operator
 from ..ir.types import NUMPY, Type, is_float
 from ..support.dtypes import wide
 from ..support.errors import OpError
+from ..support.sizes import is_open
 from .common import axes_of, axis_of, need, total, widen
 
 
@@ -59,16 +62,16 @@ class ReduceMean(Reduction):
 
     @staticmethod
     def fold(x, axes):
-        count = int(np.prod([x.shape[a] for a in axes]))
+        count = prod(x.shape[a] for a in axes)
         s = x.sum(axis=axes, keepdims=True, dtype=x.dtype)
         return s / np.asarray(count, x.dtype) if x.dtype.kind == "f" else np.trunc(s / max(count, 1))
 
     @staticmethod
     def reduce(b, x, axes):
-        count = int(np.prod([x.shape[a] for a in axes]))
+        count = prod(x.shape[a] for a in axes)
         s = total(b, x, axes, keepdims=True)
         if is_float(x.dtype):
-            return b.elementwise(lambda v: v / float(count), s)
+            return b.elementwise(lambda v: v / count, s)
         return b.elementwise(lambda v: v / max(count, 1), s)
 
 
@@ -263,14 +266,16 @@ class ArgExtreme(Operator, abstract=True):
         extreme = cls.extreme(b, x, (axis,))  # type: ignore[attr-defined]
         kept = [1 if i == axis else d for i, d in enumerate(x.shape)]
         place = "i32" if n < 1 << 31 else "i64"  # half of the lanes would be needed for nothing
-        start = b.fill(-1 if last else n, Type(tuple(kept), place))
+        # behind the last place; the largest number where that is not known
+        none = -1 if last else n if not is_open(n) else (1 << (31 if place == "i32" else 63)) - 1
+        start = b.fill(none, Type(tuple(kept), place))
         index = [b.dim(i) for i in range(x.rank)]
         one = b.broadcast_index(kept, x.shape)
 
         def body(v, m, at):
             hit = v.eq(m) if not is_float(v.dtype) else v.eq(m) | v.ne(v)
             here = b.cast(b.index(axis), place)
-            found = b.select(hit, here, b.constant(-1 if last else n, place))
+            found = b.select(hit, here, b.constant(none, place))
             return b.maximum(found, at) if last else b.minimum(found, at)
 
         kinds = "".join("r" if i == axis else "p" for i in range(x.rank))

@@ -9,6 +9,7 @@ import numpy as np
 from ..ir.dialect import Operator
 from ..ir.types import Type, is_float
 from ..support.errors import OpError
+from ..support.sizes import at_most, larger, less, smaller
 from .common import axis_of, broadcast_shapes, same_dtype
 
 
@@ -157,10 +158,10 @@ class Slice(Operator):
             raise OpError(f"starts, sizes and steps need {x.rank} entries each, one a dimension of {x}")
         for i, (start, size, step) in enumerate(zip(starts, sizes, steps, strict=True)):
             n = x.shape[i]
-            if step == 0 or size < 0:
+            if step == 0 or less(size, 0):
                 raise OpError(f"dimension {i}: step {step}, size {size} is not valid")
             last = start + (size - 1) * step
-            if size and (min(start, last) < 0 or (n is not None and max(start, last) >= n)):
+            if size and (less(smaller(start, last), 0) or (n is not None and at_most(n, larger(start, last)))):
                 raise OpError(f"dimension {i}: elements {start} to {last} are outside of {x}")
         return x.with_shape(sizes)
 

@@ -42,6 +42,8 @@ MAGIC = b"\x93TILEWR\n"
 FORMAT = 3
 #: of programs with states, which versions that know only FORMAT refuse by this number; of files with several entries
 FORMAT_WITH_STATES, FORMAT_WITH_ENTRIES = 4, 5
+#: of programs with open dimensions
+FORMAT_WITH_DIMENSIONS = 6
 #: the name of the entry where there is one
 MAIN = "main"
 #: of the file's format, for all machines: bytes to whose multiples sections are moved, so that they can be mapped, and
@@ -133,6 +135,7 @@ def _write(entries: Mapping[str, Package], f: IO[bytes]) -> None:
         **(told[MAIN] if alone else {"entries": told}),
     }
     version = FORMAT_WITH_STATES if package.program.states else FORMAT
+    version = FORMAT_WITH_DIMENSIONS if package.program.open else version
     version = version if alone else FORMAT_WITH_ENTRIES
     write_file(f, manifest, codes, list(arrays.values()), levels[MAIN] if alone else levels, version)
 
@@ -257,10 +260,11 @@ def _manifest(path: Path, data: memoryview) -> dict[str, Any]:
     magic, version, crc, offset, length = _HEAD.unpack_from(data)
     if magic != MAGIC:
         raise PackageError(f"{path} is not a Tilewright package", stage="load", hint="make one with tilewright compile")
-    if version not in (FORMAT, FORMAT_WITH_STATES, FORMAT_WITH_ENTRIES):
+    if version not in (FORMAT, FORMAT_WITH_STATES, FORMAT_WITH_ENTRIES, FORMAT_WITH_DIMENSIONS):
         raise PackageError(
             f"{path} has package format {version}, this Tilewright ({__version__}) reads format {FORMAT}, "
-            f"{FORMAT_WITH_STATES} with states, and {FORMAT_WITH_ENTRIES} with several entries",
+            f"{FORMAT_WITH_STATES} with states, {FORMAT_WITH_ENTRIES} with several entries, and "
+            f"{FORMAT_WITH_DIMENSIONS} with open dimensions",
             stage="load",
             hint="compile the model again with this version",
         )

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from ..support.sizes import surely
 from .place import Block, place
 from .program import ALIGN, BufferRef, align_up
 
@@ -235,7 +236,8 @@ def _merge_inplace(
         target, source = owner[places[result][0]], owner[places[operand][0]]
         g, h = groups[target], groups[source]
         whole = places[result][1] == places[operand][1] == 0
-        same = g.nbytes == values[result].nbytes <= values[operand].nbytes == h.nbytes
+        same = g.nbytes == values[result].nbytes and values[operand].nbytes == h.nbytes
+        same = same and surely(lambda g=g, h=h: g.nbytes <= h.nbytes)  # type: ignore[misc]
         if target == source or h.home is not None or not (whole and same):
             continue
         if g.nbytes != h.nbytes and result in outputs:

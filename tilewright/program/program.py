@@ -28,6 +28,7 @@ import numpy as np
 
 from ..support.aligned import ALIGN as ALIGN
 from ..support.dtypes import NUMPY
+from .open_sizes import OpenSizes
 
 #: the symbol of a call that copies its first argument to its second
 COPY = "tw.copy"
@@ -131,7 +132,8 @@ class Call:
 
     A kernel that is not `parallel` does not divide its work: thread 0 alone runs it. `scratch` is its working memory
     where that lies in the arena (else it is the thread's own). `pieces`: any thread may do any part of it, as all that
-    it does is divided. A call of `COPY` copies args[0] to args[1], from any device to `device`.
+    it does is divided. `sizes`: it takes the table of sizes behind its arguments (`open_sizes`). A call of `COPY`
+    copies args[0] to args[1], from any device to `device`.
     """
 
     symbol: str
@@ -142,6 +144,7 @@ class Call:
     scratch: BufferRef | None = None
     pieces: bool = False
     device: int = 0
+    sizes: bool = False
 
     def accesses(self) -> Iterator[tuple[BufferRef, bool]]:
         """Every buffer with whether it is written."""
@@ -162,7 +165,7 @@ class Program:
 
     `scratch_size`: bytes that every thread has for itself, the most any kernel asks for. `arena_bound`: what no plan
     of these buffers can go below (the most that lives at one time). `devices` are named where there are several;
-    `arena_size` is of all together.
+    `arena_size` is of all together. `open` says what becomes of all that for other sizes of open dimensions.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -174,6 +177,7 @@ class Program:
     arena_bound: int = 0
     states: tuple[StateInfo, ...] = ()
     devices: tuple[DeviceInfo, ...] = ()
+    open: OpenSizes | None = None
 
     def start(self, ref: BufferRef) -> int:
         """Where a buffer of an arena begins in `arena_size` bytes in which all arenas lie one after the other."""
@@ -230,7 +234,8 @@ class Program:
             return None if a is None else [a.space, a.index, a.offset, a.nbytes]
 
         calls = [{**asdict(c), "args": [ref(a) for a in c.args], "scratch": ref(c.scratch)} for c in self.calls]
-        return {**asdict(self), "calls": calls}
+        told = {**asdict(self), "calls": calls}
+        return told | ({"open": self.open.to_json()} if self.open else {})
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Program:
@@ -252,6 +257,7 @@ class Program:
                 None if c.get("scratch") is None else BufferRef(*c["scratch"]),
                 c.get("pieces", False),
                 c.get("device", 0),
+                c.get("sizes", False),
             )
             for c in data["calls"]
         )
@@ -268,6 +274,7 @@ class Program:
                 for s in data.get("states", ())
             ),
             tuple(DeviceInfo(**d) for d in data.get("devices", ())),
+            OpenSizes.from_json(data["open"]) if data.get("open") else None,
         )
         program.check()
         return program

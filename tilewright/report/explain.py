@@ -9,6 +9,7 @@ the reason below the table.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from ..program.package import Package
 from ..support.numbers import count, size
 
 if TYPE_CHECKING:
-    from ..program.program import TensorInfo
+    from ..program.program import Program, TensorInfo
     from ..runtime.executable import Memory
 
 
@@ -25,11 +26,13 @@ def explain(package: Package, memory: Memory, threads: int) -> str:
     lines = [f"model: {report.get('model', '(unnamed)')}", f"target: {package.target}, {count(threads, 'thread')}"]
     if report.get("precision", "f32") != "f32":
         lines.append(f"precision: {report['precision']}")
-    lines += [f"input  {t}" for t in program.inputs] + [f"output {t}" for t in program.outputs]
+    inputs, outputs = tensors(program)
+    lines += [f"input  {t}" for t in inputs] + [f"output {t}" for t in outputs]
+    lines += [f"open   {d}" for d in _ranges(program)]
     lines += [f"state  {s}" for s in program.states]
     lines += _levels(report.get("levels", ()))
     lines += _kernels(package, {k.get("symbol"): k for k in report.get("kernels", ())})
-    lines += ["", "memory"]
+    lines += ["", "memory" + (f" at {_typical(program)}" if program.open else "")]
     if program.states:
         lines.append(f"  states   {size(memory.states)}")
     lines += [
@@ -56,8 +59,9 @@ def facts(package: Package, memory: Memory, threads: int) -> dict[str, Any]:
         "target": package.target,
         "precision": report.get("precision", "f32"),
         "threads": threads,
-        "inputs": [_tensor(t) for t in program.inputs],
-        "outputs": [_tensor(t) for t in program.outputs],
+        "inputs": [_tensor(t) for t in tensors(program)[0]],
+        "outputs": [_tensor(t) for t in tensors(program)[1]],
+        "dimensions": [{**asdict(d), "typical": d.typical} for d in (program.open.dims if program.open else ())],
         "states": [{**_tensor(s.tensor), "output": s.output, "in_place": not s.swapped} for s in program.states],
         "levels": list(report.get("levels", ())),
         "kernels": {s: {**known.get(s, {}), "code": codes.get(s, 0)} for s in program.symbols},
@@ -69,6 +73,30 @@ def facts(package: Package, memory: Memory, threads: int) -> dict[str, Any]:
     }
 
 
+def tensors(program: Program) -> tuple[list[TensorInfo], list[TensorInfo]]:
+    """Inputs and outputs; where dimensions are open, with their names and formulas as sizes."""
+    if program.open is None:
+        return list(program.inputs), list(program.outputs)
+    pairs = (program.inputs, program.open.inputs), (program.outputs, program.open.outputs)
+    inputs, outputs = ([replace(t, shape=s) for t, s in zip(ts, shapes, strict=True)] for ts, shapes in pairs)  # type: ignore[arg-type]
+    return inputs, outputs
+
+
+def _ranges(program: Program) -> list[str]:
+    """A line for each open dimension: ``seq: 8 to 512, a multiple of 8; typically 64``."""
+    dims = program.open.dims if program.open else ()
+    return [
+        f"{d.name}: {d.low} to {d.high}{f', a multiple of {d.divisor}' if d.divisor > 1 else ''}; typically {d.typical}"
+        for d in dims
+    ]
+
+
+def _typical(program: Program) -> str:
+    """For which sizes the bytes are that a program with open dimensions shows."""
+    assert program.open is not None
+    return ", ".join(f"{d.name} {d.typical}" for d in program.open.dims)
+
+
 def _tensor(t: TensorInfo) -> dict[str, Any]:
     return {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)}
 
@@ -76,10 +104,9 @@ def _tensor(t: TensorInfo) -> dict[str, Any]:
 def page(package: Package, memory: Memory, threads: int) -> str:
     """A piece of HTML for notebooks: inputs and outputs as a table, all that `explain` says folded below it."""
     program = package.program
-    tensors = {"input": program.inputs, "output": program.outputs, "state": [s.tensor for s in program.states]}
-    rows = [
-        (kind, t.name, t.dtype, "x".join(map(str, t.shape)) or "scalar") for kind, ts in tensors.items() for t in ts
-    ]
+    inputs, outputs = tensors(program)
+    found = {"input": inputs, "output": outputs, "state": [s.tensor for s in program.states]}
+    rows = [(kind, t.name, t.dtype, "x".join(map(str, t.shape)) or "scalar") for kind, ts in found.items() for t in ts]
     cells = "".join("<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in rows)
     head = f"{package.report.get('model', 'model')}: {package.target}, {count(threads, 'thread')}, {size(memory.peak)}"
     return (

@@ -82,7 +82,7 @@ def _expected(infos: Sequence[TensorInfo], what: str) -> str:
 
 def to_array(value: Any, info: TensorInfo, infos: Sequence[TensorInfo], what: str = "input") -> np.ndarray:
     """`value` as a C-contiguous array of exactly the shape and dtype of `info`: nothing is cast, what fits is used."""
-    array = value if isinstance(value, np.ndarray) else _import(value, info, infos, what)
+    array = value if isinstance(value, np.ndarray) else imported(value, info, infos, what)
     if array.dtype != info.numpy_dtype or array.shape != info.shape:
         raise InputError(
             f"{what} {info.name!r} has {describe(array)}, the model takes {info.dtype}{list(info.shape)}",
@@ -107,7 +107,7 @@ def describe(array: np.ndarray) -> str:
     return f"{DTYPES.get(array.dtype, array.dtype)}{swapped}{list(array.shape)}"
 
 
-def _import(value: Any, info: TensorInfo, infos: Sequence[TensorInfo], what: str = "input") -> np.ndarray:
+def imported(value: Any, info: TensorInfo, infos: Sequence[TensorInfo], what: str = "input") -> np.ndarray:
     """An array from another library, without a copy where it shares its memory."""
     try:
         if hasattr(value, "__dlpack__"):

@@ -278,7 +278,7 @@ class DynamicExecutable:
         return array
 
     def _array(self, info: DynamicInfo, value: Any) -> np.ndarray:
-        array = value if type(value) is np.ndarray else np.asarray(arrays._import(value, info, self.inputs))  # type: ignore[arg-type]
+        array = value if type(value) is np.ndarray else np.asarray(arrays.imported(value, info, self.inputs))  # type: ignore[arg-type]
         if array.dtype != info.numpy_dtype:
             raise InputError(
                 f"input {info.name!r} has {arrays.describe(array)}, the model takes {info}",

@@ -9,6 +9,7 @@ from ..program.package import MAIN, load_entries, open_package
 from ..targets import base
 from .dynamic_package import load as load_dynamic
 from .executable import Executable
+from .open_executable import make
 
 if TYPE_CHECKING:
     from .dynamic import DynamicExecutable
@@ -43,7 +44,7 @@ def load(
         return dynamic
     packages = load_entries(file, check)
     if list(packages) == [MAIN]:
-        return Executable(packages[MAIN], threads)
+        return make(packages[MAIN], threads)
     from .entries import MultiExecutable
 
     return MultiExecutable(packages, threads)

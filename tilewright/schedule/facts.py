@@ -10,6 +10,7 @@ from ..tensor.analysis import is_contraction
 from ..tensor.expr import Op, walk
 from ..tensor.kernel import Kernel
 from .nest import For, exprs, walk_stmts
+from .open_nest import kernel_at, nest_at, typical_sizes
 from .rules import Scheduled, rules
 from .work import Work, work_of
 
@@ -80,6 +81,8 @@ def fell(kernel: Kernel, scheduled: Scheduled) -> str:
 
 def _work(kernel: Kernel, scheduled: Scheduled) -> Work:
     nest = scheduled.schedule.nest()
+    if sizes := typical_sizes():
+        kernel, nest = kernel_at(kernel, sizes), nest_at(nest, sizes)
     work = work_of(kernel, nest)
     used = {x.op for s in walk_stmts(nest.body) for e in exprs(s) for x in walk(e) if isinstance(x, Op)}
     special = next((INSTRUCTIONS[op] for op in INSTRUCTIONS if op in used), None)

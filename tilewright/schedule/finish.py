@@ -3,8 +3,10 @@ split off from full ones, and index arithmetic is simplified with the known rang
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+from ..support.sizes import Undecided, current, is_open, larger, smaller, surely, typically
 from ..tensor.expr import (
     Const,
     Expr,
@@ -40,18 +42,31 @@ from .nest import (
     walk_stmts,
     with_children,
 )
+from .open_tiles import row_by_row
 from .region import all_ranges
 
 
 def finish(nest: Nest) -> Nest:
     """decompose -> partition -> simplify; the result has no `init` left and only constant extents wherever possible."""
+    with typically(False):
+        return _finish(nest)
+
+
+def _finish(nest: Nest) -> Nest:
     body = nest.body
     for s in stores(body):
         if any(t.init is not None for t in s.targets):
             body = decompose(body, s.block)
     body = transform(body, lambda s: replace(s, reduction=()) if isinstance(s, Store) and s.reduction else s) or body
     # simplified first: a term must look the same wherever it appears
-    return replace(nest, body=simplify_nest(partition(simplify_nest(body, {}), {}), {}))
+    body = simplify_nest(partition(simplify_nest(body, {}), {}), {})
+    if current() is None:
+        return replace(nest, body=body)
+    done = simplify_nest(row_by_row(body), {})
+    lost = {s.block for s in stores(nest.body)} - {s.block for s in stores(done)}
+    if lost:  # a loop was taken for an empty one
+        raise Undecided(f"block {', '.join(sorted(lost))} would not run")
+    return replace(nest, body=done)
 
 
 # ---- reductions ----------------------------------------------------------------------------------------------------
@@ -118,11 +133,13 @@ def partition(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
     extent = simplify(s.extent, ranges)
     trip = const_value(extent)
     limit = bounds(extent, ranges)
-    inner = {**ranges, s.var: (0, max((limit[1] if limit else 1) - 1, 0))}
+    inner = {**ranges, s.var: (0, larger((limit[1] if limit else 1) - 1, 0))}
     s = replace(s, extent=extent)
     if trip == 1 and s.kind != "vector" and not _instruction(s):
         return partition(substitute_all(s.body, {s.var: Const(0, "index")}), ranges)
     if s.kind == "unroll" and trip is not None and _deciding_term(s.body, s.var, inner) is not None:
+        if is_open(trip):
+            raise Undecided(f"laid-out loop {s.var} decides how long others are, and has {trip} iterations")
         return seq(*[partition(substitute_all(s.body, {s.var: Const(i, "index")}), ranges) for i in range(trip)])
     return _without_test(replace(s, body=_split_tail(s.body, s.var, inner)))
 
@@ -140,7 +157,7 @@ def _without_test(s: For) -> Stmt:
     if not isinstance(s.body, If) or s.body.cond != Op("cmpi.slt", (Var(s.var), last), "i1"):
         return s
     one: dict[str, Expr] = {s.var: Const(0, "index")}
-    others = replace(s, extent=last, body=s.body.then) if last.value > 1 else substitute_all(s.body.then, one)
+    others = replace(s, extent=last, body=s.body.then) if last.value != 1 else substitute_all(s.body.then, one)
     return seq(others, *([substitute_all(s.body.otherwise, {s.var: last})] if s.body.otherwise else []))
 
 
@@ -148,7 +165,7 @@ def _split_tail(body: Stmt, var: str, ranges: dict[str, tuple[int, int]]) -> Stm
     """Separate the last value of the term of `var` that decides an extent in `body` from the others."""
     term = _deciding_term(body, var, ranges)
     limit = bounds(term, ranges) if term is not None else None
-    if term is None or limit is None or limit[1] <= limit[0]:
+    if term is None or limit is None or surely(lambda: limit[1] <= limit[0]):
         return partition(body, ranges)
     stand_in = Var("%term")
     narrowed = {**ranges, stand_in.name: (limit[0], limit[1] - 1)}
@@ -173,14 +190,15 @@ def _split_tail(body: Stmt, var: str, ranges: dict[str, tuple[int, int]]) -> Stm
         full = _split_tail(full, var, {**ranges, var: (limit[0], limit[1] - 1)})
     else:
         full = partition(full, ranges)
-    return If(Op("cmpi.slt", (term, Const(limit[1], "index")), "i1"), full, _split_tail(last, var, ranges))
+    end = _split_tail(simplify_nest(last, ranges) if is_open(limit[1]) else last, var, ranges)
+    return If(Op("cmpi.slt", (term, Const(limit[1], "index")), "i1"), full, end)
 
 
 def _never_runs(body: Stmt, ranges: dict[str, tuple[int, int]]) -> bool:
     """Whether a tile does not exist: one of its laid-out or vectorized loops is empty."""
     tiles = [s for s in walk_stmts(body) if isinstance(s, For) and s.kind in ("unroll", "vector")]
     trips = [const_value(simplify(s.extent, ranges)) for s in tiles]
-    return any(n is not None and n <= 0 for n in trips)
+    return any(n is not None and surely(lambda n=n: n <= 0) for n in trips)  # type: ignore[misc]
 
 
 def _deciding_term(body: Stmt, var: str, ranges: dict[str, tuple[int, int]]) -> Expr | None:
@@ -230,7 +248,7 @@ def simplify_nest(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
         trip = const_value(s.extent)
         if trip == 1 and s.kind != "vector" and not _instruction(s):
             return simplify_nest(substitute_all(s.body, {s.var: Const(0, "index")}), ranges)
-        if trip is not None and trip <= 0:
+        if trip is not None and surely(lambda: trip <= 0):
             return Seq(())
         limit = bounds(s.extent, ranges)
         body = simplify_nest(s.body, {**ranges, **({s.var: (0, limit[1] - 1)} if limit else {})})
@@ -251,7 +269,7 @@ def _narrow(cond: Expr, ranges: dict[str, tuple[int, int]]) -> dict[str, tuple[i
         limit = const_value(cond.args[1])
         name = cond.args[0].name
         if limit is not None and name in ranges:
-            return {**ranges, name: (ranges[name][0], min(ranges[name][1], limit - 1))}
+            return {**ranges, name: (ranges[name][0], smaller(ranges[name][1], limit - 1))}
     return ranges
 
 
@@ -263,6 +281,15 @@ _COMPARE = {
     "eq": lambda a, b: True if a[0] == a[1] == b[0] == b[1] else False if a[1] < b[0] or b[1] < a[0] else None,
     "ne": lambda a, b: False if a[0] == a[1] == b[0] == b[1] else True if a[1] < b[0] or b[1] < a[0] else None,
 }
+
+
+def _known(
+    rule: Callable[[tuple[int, int], tuple[int, int]], bool | None], a: tuple[int, int], b: tuple[int, int]
+) -> bool | None:
+    try:
+        return rule(a, b)
+    except Undecided:
+        return None
 
 
 def simplify_value(e: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
@@ -277,7 +304,7 @@ def simplify_value(e: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
         if x.op.startswith("cmpi.") and x.args[0].dtype == "index":
             a, b = bounds(x.args[0], ranges), bounds(x.args[1], ranges)
             rule = _COMPARE.get(x.op[5:])
-            known = rule(a, b) if a and b and rule else None
+            known = _known(rule, a, b) if a and b and rule else None
             return x if known is None else Const(known, "i1")
         if x.op in ("select", "guard") and isinstance(x.args[0], Const):
             return x.args[1] if x.args[0].value else x.args[2]

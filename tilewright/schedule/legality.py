@@ -7,22 +7,25 @@ variables out of scope) is checked here after each of them, and a primitive that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Set
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
+from ..support.sizes import is_open, larger, smaller, surely, typically
 from ..tensor.analysis import flat
 from ..tensor.expr import (
     COMBINERS,
     Buffer,
+    Const,
     Expr,
     Load,
     Op,
     Target,
     Var,
     bounds,
+    const_value,
     from_linear,
     linear,
     simplify,
@@ -144,7 +147,8 @@ def crosses_iterations(var: str, a: Stmt, b: Stmt, buffers: dict[str, Buffer], r
         if None in spans or len(parts) != 1:
             return name
         step = abs(dict(next(iter(parts))).get(Var(var), 0))
-        if max(x[2] for x in spans if x) - min(x[1] for x in spans if x) >= step:
+        reach = reduce(larger, (x[2] for x in spans if x)) - reduce(smaller, (x[1] for x in spans if x))
+        if not surely(lambda r=reach, s=step: r < s):  # type: ignore[misc]
             return name
     return None
 
@@ -189,7 +193,8 @@ def _span(position: Expr, var: str, s: Stmt, ranges: Ranges) -> tuple[frozenset[
         limit = bounds(t, ranges)
         if limit is None or var in variables(t):
             return None
-        low, high = low + min(c * limit[0], c * limit[1]), high + max(c * limit[0], c * limit[1])
+        ends = c * limit[0], c * limit[1]
+        low, high = low + smaller(*ends), high + larger(*ends)
     return frozenset(fixed.items()), low, high
 
 
@@ -230,7 +235,11 @@ def _in_turns(places: set[tuple[Expr, ...]], buffer: Buffer, var: str) -> bool:
     terms, constants = forms[0][0], [c for _, c in forms]
     others = {v for t in terms if t != Var(var) for v in variables(t)}
     apart = abs(terms.get(Var(var), 0))
-    return all(t == terms for t, _ in forms) and var not in others and max(constants) - min(constants) < apart
+    return (
+        all(t == terms for t, _ in forms)
+        and var not in others
+        and surely(lambda: max(constants) - min(constants) < apart)
+    )
 
 
 def _places(s: Store, name: str) -> Iterator[tuple[Expr, ...]]:
@@ -294,9 +303,10 @@ def _iterations(f: For, outside: Set[str], params: dict[str, Buffer], buffers: d
         if f.var in s.reduction:
             return f"block {s.block} reduces over the parallel loop {f.var}"
         for t in s.targets:
-            if t.buffer in params and not distinct(t.indices, f, ranges, tiles):
+            if t.buffer in params and not _own_element(t, params[t.buffer], f, ranges, tiles):
                 return f"iterations of {f.var} cannot be shown to write different elements of {t.buffer}"
-    if f.trip is not None and f.trip <= 1:
+    trip = f.trip
+    if trip is not None and surely(lambda: trip <= 1):
         return None
     made = {n for n in writes(f) if n in params or n in outside}
     written = [t for s in stores(f) for t in s.targets]
@@ -315,9 +325,20 @@ def _iterations(f: For, outside: Set[str], params: dict[str, Buffer], buffers: d
     return None
 
 
+def _own_element(t: Target, buffer: Buffer, f: For, ranges: Ranges, tiles: Tiles) -> bool:
+    """Whether different iterations of a loop write different elements: by their indices, or by where these lie."""
+    if distinct(t.indices, f, ranges, tiles):
+        return True
+    if not is_open(*buffer.shape):
+        return False
+    terms, constant = linear(simplify(flat(buffer, t.indices), ranges))
+    return distinct((from_linear(terms, constant, ranges),), f, ranges, tiles)
+
+
 def distinct(indices: tuple[Expr, ...], f: For, ranges: Ranges, tiles: Tiles | None = None) -> bool:
     """Whether different iterations of a loop always have different indices, whatever the loops inside do."""
-    if f.trip is not None and f.trip <= 1:
+    trip = f.trip
+    if trip is not None and surely(lambda: trip <= 1):
         return True
     tiles = tiles or Tiles()
     known = decode([tiles.merged(i, ranges) for i in indices], {**ranges, **tiles.ranges}, tiles)
@@ -325,7 +346,7 @@ def distinct(indices: tuple[Expr, ...], f: For, ranges: Ranges, tiles: Tiles | N
         return True
     own = [t for t in known if variables(t) == {f.var}]
     computed = not any(isinstance(x, Load) for t in own for x in walk(t))
-    short = own and computed and f.trip and f.trip <= _ENUMERATE
+    short = own and computed and trip and not is_open(trip) and trip <= _ENUMERATE
     if short and np.unique(_values(own, {f.var: np.arange(f.trip or 0)}), axis=1).shape[1] == f.trip:
         return True
     return _distinct_enumerated([simplify(i, ranges) for i in indices], f, ranges)
@@ -349,11 +370,11 @@ def decode(known: list[Expr], ranges: Ranges, tiles: Tiles) -> set[Expr]:
     while todo:
         e = todo.pop()
         reach = 0
-        for c, t in sorted(((abs(c), t) for t, c in linear(e)[0].items()), key=lambda x: x[0]):
+        for c, t in _by_step(linear(e)[0]):
             limit = bounds(t, ranges)
             if limit is not None and limit[0] == limit[1]:
                 continue  # it has one value only
-            if limit is None or c <= reach:
+            if limit is None or not surely(lambda c=c, reach=reach: c > reach):  # type: ignore[misc]
                 break  # this and the larger ones cannot be told apart
             reach += c * (limit[1] - limit[0])
         else:
@@ -366,7 +387,29 @@ def decode(known: list[Expr], ranges: Ranges, tiles: Tiles) -> set[Expr]:
                     other = Op("remsi" if t.op == "floordivsi" else "floordivsi", t.args, "index")
                     if other in found:
                         todo.append(t.args[0])
+                    todo += _quotients(t, found)
     return found
+
+
+def _quotients(t: Op, found: Set[Expr]) -> list[Expr]:
+    """``x // a`` where ``x // (a*n)`` and ``x // a % n`` are known, of which `t` is one."""
+    rests = [t] if t.op == "remsi" else [r for r in found if isinstance(r, Op) and r.op == "remsi"]
+    known: list[Expr] = []
+    for r in rests:
+        y, n = r.args[0], const_value(r.args[1])
+        a = const_value(y.args[1]) if isinstance(y, Op) and y.op == "floordivsi" else None
+        if n and a and isinstance(y, Op):
+            whole = Op("floordivsi", (y.args[0], Const(a * n, "index")), "index")
+            if whole == t or (r is t and whole in found):
+                known.append(y)
+    return known
+
+
+def _by_step(terms: Mapping[Expr, int]) -> list[tuple[int, Expr]]:
+    """Terms with how far apart their values are, small steps first. Of sizes that are not known this is a guess: in
+    another order less can be shown."""
+    with typically():
+        return sorted(((abs(c), t) for t, c in terms.items()), key=lambda x: x[0])
 
 
 def _values(terms: list[Expr], env: dict[str, np.ndarray]) -> np.ndarray:
@@ -405,7 +448,7 @@ def _grid(indices: list[Expr], f: For, ranges: Ranges) -> dict[str, np.ndarray] 
     total = 1
     for v in names:
         total *= ranges[v][1] + 1
-    if total > _ENUMERATE or any(isinstance(x, Load) for i in indices for x in walk(i)):
+    if is_open(total) or total > _ENUMERATE or any(isinstance(x, Load) for i in indices for x in walk(i)):
         return None
     axes = np.meshgrid(*[np.arange(ranges[v][1] + 1) for v in names], indexing="ij")
     return dict(zip(names, (g.reshape(-1) for g in axes), strict=True))
@@ -452,8 +495,8 @@ def own_part(position: Expr, var: str, ranges: Ranges) -> frozenset[Any] | None:
             if limit is None or c < 0:
                 return None
             low, high = low + c * limit[0], high + c * limit[1]
-    step = min((abs(c) for c in chosen.values()), default=0)
-    return frozenset(chosen.items()) if low >= 0 and high < step else None
+    step = reduce(smaller, (abs(c) for c in chosen.values())) if chosen else 0
+    return frozenset(chosen.items()) if surely(lambda: low >= 0 and high < step) else None
 
 
 def _between(a: Stmt, b: Stmt, params: dict[str, Buffer], buffers: dict[str, Buffer]) -> tuple[Stmt, str | None]:
@@ -480,11 +523,11 @@ def _apart(a: Stmt, b: Stmt, name: str, buffer: Buffer, ranges: Ranges, tiles: T
         found = [bounds(i if tiles is None else tiles.merged(i, ranges), known) for i in places]
         if not found or any(f is None for f in found):
             return None
-        return min(f[0] for f in found if f), max(f[1] for f in found if f)
+        return reduce(smaller, (f[0] for f in found if f)), reduce(larger, (f[1] for f in found if f))
 
     for d in range(len(buffer.shape)):
         p, q = box(a, d), box(b, d)
-        if p and q and (p[1] < q[0] or q[1] < p[0]):
+        if p and q and (surely(lambda p=p, q=q: p[1] < q[0]) or surely(lambda p=p, q=q: q[1] < p[0])):  # type: ignore
             return True
     return False
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from itertools import product
-from math import gcd, prod
+from math import prod
 
 from ..support.errors import CompileError
+from ..support.sizes import at_most, gcd, is_open, larger, less, smaller, surely
 from ..tensor.expr import (
     Buffer,
     Const,
@@ -13,6 +14,7 @@ from ..tensor.expr import (
     Op,
     Var,
     bounds,
+    ceildiv,
     const_value,
     from_linear,
     linear,
@@ -52,12 +54,12 @@ def region(
     for d, whole in enumerate(buffer.shape):
         found = _union([span(simplify(a[d], ranges), inner, ranges) for a in accesses])
         base, size = found or (Const(0, "index"), whole)
-        if size >= whole:
+        if surely(lambda size=size, whole=whole: size >= whole):  # type: ignore[misc]
             base, size = Const(0, "index"), whole
         rest = settled(simplify(whole - base, ranges), ranges)
         bases.append(base)
         sizes.append(size)
-        reach = _loop_extent([simplify(a[d], ranges) for a in accesses], inner, ranges) if size < whole else None
+        reach = _loop_extent([simplify(a[d], ranges) for a in accesses], inner, ranges) if size != whole else None
         if reach is None or not isinstance(reach, Op) or linear(rest) not in map(linear, reach.args):
             reach = minimum(Const(size, "index") if reach is None else reach, rest)
         extents.append(simplify(reach, ranges))
@@ -112,7 +114,7 @@ def _union(spans: list[tuple[Expr, int] | None]) -> tuple[Expr, int] | None:
         others, constant = linear(base)
         if others != terms:
             return None
-        low, high = min(low, constant), max(high, constant + size)
+        low, high = smaller(low, constant), larger(high, constant + size)
     return from_linear(terms, low), high - low
 
 
@@ -140,7 +142,7 @@ def span(e: Expr, inner: dict[str, Expr], ranges: dict[str, tuple[int, int]]) ->
         parts, offset = linear(base)
         for part, k in parts.items():
             outer[part] = outer.get(part, 0) + c * k
-        constant += c * offset + min(c * (count - 1), 0)
+        constant += c * offset + smaller(c * (count - 1), 0)
         size += abs(c) * (count - 1)
     return from_linear({t: c for t, c in outer.items() if c}, constant), size
 
@@ -156,17 +158,17 @@ def _term(t: Expr, inner: dict[str, Expr], ranges: dict[str, tuple[int, int]]) -
         return None
     base, size = found
     limit = bounds(t, ranges)
-    if limit is not None and limit[1] - limit[0] < size - 1:  # no more than the index can reach at all
+    if limit is not None and less(limit[1] - limit[0], size - 1):  # no more than the index can reach at all
         return Const(limit[0], "index"), limit[1] - limit[0] + 1
     if t.op in ("minsi", "maxsi"):
         end = Op(t.op, (base, Const(n, "index")), "index")
         return simplify(end, ranges), size
-    if t.op not in ("floordivsi", "remsi") or n <= 0:
+    if t.op not in ("floordivsi", "remsi") or not less(0, n):
         return None
     last = _last_remainder(base, n, ranges) + size - 1  # how far the values reach beyond a multiple of n at most
     if t.op == "floordivsi":
         return simplify(base // n, ranges), last // n + 1
-    return (simplify(base % n, ranges), size) if last < n else (Const(0, "index"), n)
+    return (simplify(base % n, ranges), size) if less(last, n) else (Const(0, "index"), n)
 
 
 def _last_remainder(e: Expr, n: int, ranges: dict[str, tuple[int, int]]) -> int:
@@ -174,7 +176,7 @@ def _last_remainder(e: Expr, n: int, ranges: dict[str, tuple[int, int]]) -> int:
     terms, constant = linear(simplify(e, ranges))
     terms = {t: c for t, c in terms.items() if c % n}
     limit = bounds(from_linear(terms, constant % n), ranges)
-    if limit is not None and limit[0] >= 0 and limit[1] < n:
+    if limit is not None and at_most(0, limit[0]) and less(limit[1], n):
         return limit[1]
     step = gcd(n, *terms.values())
     small = {t: c for t, c in terms.items() if c % n}
@@ -221,6 +223,8 @@ def clipped_by_buffer(
             continue
         if len(names) == 1 and str(real[names[0]]) == str(extent) and steps[names[0]] == 1:
             continue
+        if _one_split(names, steps, extent, real):
+            continue
         parts: dict[Expr, Var] = {}  # few values, where a loop variable may have many; but they may not all meet
         own = _with_parts(extent, set(names), parts), {v: _with_parts(x, set(names), parts) for v, x in real.items()}
         held = {v.name: limit for t, v in parts.items() if (limit := bounds(t, ranges)) is not None}
@@ -229,6 +233,23 @@ def clipped_by_buffer(
         ):
             return False
     return True
+
+
+def _one_split(names: list[str], steps: dict[str, int], extent: Expr, real: dict[str, Expr]) -> bool:
+    """Whether two loops are what `split` makes of one over `extent`, of which it is not known how long it is.
+
+    o in ceildiv(n, 8), i in min(8, n - o*8)
+    """
+    if len(names) != 2:
+        return False
+    outer, inner = names
+    factor = steps[outer]
+    if steps[inner] != 1 or is_open(factor):
+        return False
+    last = linear(extent - Var(outer) * factor)
+    args = real[inner].args if isinstance(real[inner], Op) and real[inner].op == "minsi" else ()  # type: ignore[attr-defined]
+    tile = len(args) == 2 and Const(factor, "index") in args and last in map(linear, args)
+    return tile and real[outer] == ceildiv(extent, factor)
 
 
 def _with_parts(e: Expr, inner: set[str], parts: dict[Expr, Var]) -> Expr:
@@ -254,12 +275,17 @@ def _ends_alike(
     """Whether loops reach each place below `extent` and no other, whatever the variables outside of them are."""
     outer = sorted(set().union(variables(extent), *map(variables, real.values())) - set(names))
     tried = [*outer, *names]
-    if any(v not in ranges for v in tried) or prod(ranges[v][1] - ranges[v][0] + 1 for v in tried) > _ENUMERATE:
+    if (
+        any(v not in ranges or is_open(*ranges[v]) for v in tried)
+        or prod(ranges[v][1] - ranges[v][0] + 1 for v in tried) > _ENUMERATE
+    ):
         return False
     for values in product(*[range(ranges[v][0], ranges[v][1] + 1) for v in outer]):
         at = {v: (x, x) for v, x in zip(outer, values, strict=True)}
         reached = _offsets(names, real, steps, at)
         whole = bounds(extent, at)
+        if reached is None or (whole is not None and is_open(*whole)):
+            return False
         if reached and (whole is None or reached != set(range(whole[1]))):
             return False
     return True
@@ -267,14 +293,20 @@ def _ends_alike(
 
 def _offsets(
     names: list[str], extents: dict[str, Expr], steps: dict[str, int], at: dict[str, tuple[int, int]]
-) -> set[int]:
-    """The sums of steps that nested loops run through, given the values of the loops around them."""
+) -> set[int] | None:
+    """The sums of steps that nested loops run through, given the values of the loops around them; None where sizes are
+    not known."""
     if not names:
         return {0}
     (v, *rest), found = names, set()
     limit = bounds(extents[v], at)
+    if limit is not None and is_open(limit[1]):
+        return None
     for x in range(limit[1] if limit else 0):
-        found |= {x * steps[v] + o for o in _offsets(rest, extents, steps, {**at, v: (x, x)})}
+        inner = _offsets(rest, extents, steps, {**at, v: (x, x)})
+        if inner is None:
+            return None
+        found |= {x * steps[v] + o for o in inner}
     return found
 
 
@@ -290,12 +322,12 @@ def same_region(
     for a in accesses:
         for e, base, size in zip(a, bases, sizes, strict=True):
             limit = bounds(simplify(e - base, ranges), ranges)
-            if limit is None or limit[0] < 0 or limit[1] >= size:
+            if limit is None or not at_most(0, limit[0]) or not less(limit[1], size):
                 found = span(simplify(e, ranges), inner, ranges) if inner else None
                 if found is None or linear(found[0])[0] != linear(base)[0]:
                     return False
                 offset = linear(found[0])[1] - linear(base)[1]
-                if offset < 0 or offset + found[1] > size:
+                if not at_most(0, offset) or not at_most(offset + found[1], size):
                     return False
     return True
 
@@ -308,7 +340,7 @@ def all_ranges(root: Stmt, known: dict[str, tuple[int, int]] | None = None) -> d
     def visit(s: Stmt) -> None:
         if isinstance(s, For):
             limit = bounds(s.extent, ranges)
-            ranges[s.var] = (0, max(limit[1] - 1, 0)) if limit else (0, 0)
+            ranges[s.var] = (0, larger(limit[1] - 1, 0)) if limit else (0, 0)
             if limit is None:
                 raise CompileError(f"loop {s.var} has an extent that cannot be bounded: {s.extent}", stage="schedule")
         for c in children(s):

@@ -13,6 +13,7 @@ from torch_mlir import ir
 from ..ir.context import use
 from ..ir.graph import Graph
 from ..support.dtypes import NUMPY
+from ..support.sizes import typically
 from ..tensor.divide import divisions
 from ..tensor.read import read_kernel
 from .machine import Machine
@@ -41,7 +42,8 @@ def split(function: ir.OpView, made: Scheduled, machine: Machine) -> Divided | N
     far; None where it does not, or no cut is expected to be faster. Parts may be cut again."""
     if not made.problems:
         return None
-    _, best = _best(function, made, machine, {})
+    with typically():  # what is faster
+        _, best = _best(function, made, machine, {})
     if best is None:
         return None
     why = f"{made.rule}: {'; '.join(made.problems)}"

@@ -39,6 +39,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..support.sizes import Size, less
 from ..tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Target, Var, children
 from .nest import Alloc, AsyncCopy, Barrier, For, If, Nest, Pack, Seq, Stmt, Store, Wait, exprs, walk_stmts
 from .parse import NestSyntaxError, parse_nest
@@ -241,7 +242,7 @@ class _Printer:
     def sum(self, a: Expr, b: Expr) -> str:
         """``a + b``; ``a - 3`` stands for ``a + -3``, and ``a - i * 3`` for ``a + i * -3``."""
         if id(b) not in self.names:
-            if isinstance(b, Const) and b.value < 0:
+            if isinstance(b, Const) and less(b.value, 0):
                 return f"{self.expr(a, _SUM)} - {-b.value}"
             if isinstance(b, Op) and b.op == "muli" and b.dtype == "index" and len(b.args) == 2:
                 x, c = b.args
@@ -249,11 +250,11 @@ class _Printer:
                     isinstance(c, Const)
                     and id(c) not in self.names
                     and c.dtype == "index"
-                    and c.value < 0
+                    and less(c.value, 0)
                     and not isinstance(x, Const)
                 ):
                     product = isinstance(x, Op) and x.op == "muli"
-                    if c.value < -1:
+                    if less(c.value, -1):
                         return f"{self.expr(a, _SUM)} - {self.expr(x, _PRODUCT)} * {-c.value}"
                     if not product:
                         return f"{self.expr(a, _SUM)} - {self.expr(x, _PRODUCT)}"
@@ -280,7 +281,7 @@ def _constant(e: Const) -> tuple[str, int]:
     value = e.value.item() if hasattr(e.value, "item") else e.value
     if e.dtype == "index":
         # a negative number binds like a sum, so that (-1) * i keeps its parentheses
-        return (str(int(value)), _ATOM)
+        return (str(value if isinstance(value, Size) else int(value)), _ATOM)
     if e.dtype == "i1" and value in (0, 1):
         return str(bool(value)), _ATOM
     if isinstance(value, float) and math.isnan(value):

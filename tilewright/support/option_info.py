@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UsageError
+from .sizes import Dim
 
 
 class Effect(Enum):
@@ -175,17 +176,19 @@ def number_of_bytes(flag: str, text: str) -> int:
         raise UsageError(f"{flag} {text!r} is not a number of bytes: {e}", stage="command line") from None
 
 
-def shapes(flag: str, texts: list[str]) -> dict[str, tuple[int, ...]]:
-    """Shapes by name; UsageError for an input that has two.
+def shapes(flag: str, texts: list[str]) -> dict[str, tuple[int | Dim, ...]]:
+    """Shapes by name; UsageError for an input that has two. Dimensions stand between x, or between commas: so do those
+    that are open.
 
-    >>> shapes("--shape", ["image=1x3x8x8", "scale="])
-    {'image': (1, 3, 8, 8), 'scale': ()}
+    >>> shapes("--shape", ["image=1x3x8x8", "scale=", "ids=batch:1..64,128"])["ids"]
+    (Dim(name='batch', low=1, high=64, divisor=1), 128)
     """
-    found: dict[str, tuple[int, ...]] = {}
+    found: dict[str, tuple[int | Dim, ...]] = {}
     for text in texts:
         name, shape = _shape(flag, text)
         if found.setdefault(name, shape) != shape:
-            both = " and ".join("x".join(map(str, s)) for s in (found[name], shape))
+            both = " and ".join(",".join(map(str, s)) for s in (found[name], shape))
+            both = both if ":" in both else both.replace(",", "x")
             raise UsageError(
                 f"{flag} gives input {name!r} two shapes, {both}",
                 stage="command line",
@@ -194,16 +197,21 @@ def shapes(flag: str, texts: list[str]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _shape(flag: str, text: str) -> tuple[str, tuple[int, ...]]:
+def _shape(flag: str, text: str) -> tuple[str, tuple[int | Dim, ...]]:
     name, equals, dims = text.rpartition("=")
-    sizes = dims.split("x") if dims else []
-    if not (equals and name) or not all(d.isdecimal() for d in sizes):
+    open_ = ":" in dims
+    sizes = dims.split("," if open_ or "," in dims else "x") if dims else []
+    if not (equals and name) or not all(d.isdecimal() or ":" in d for d in sizes):
         raise UsageError(
-            f"{flag} {text!r} is not NAME=1x3x224x224",
+            f"{flag} {text!r} is not NAME=1x3x224x224" + (", or NAME=batch:1..64,seq:1..512" if open_ else ""),
             stage="command line",
-            hint=f"every dimension needs a size; without {flag}, sizes that the model leaves open stay open",
+            hint=f"every dimension needs a size, or a range such as batch:1..64; without {flag}, sizes that the model "
+            "leaves open stay open",
         )
-    return name, tuple(int(d) for d in sizes)
+    try:
+        return name, tuple(Dim.parse(d) if ":" in d else int(d) for d in sizes)
+    except UsageError as e:
+        raise UsageError(f"{flag} {text!r}: {e.message}", stage="command line", hint=e.hint) from None
 
 
 def state_pairs(flag: str, texts: list[str]) -> dict[str, str]:

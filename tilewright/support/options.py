@@ -29,6 +29,7 @@ from .option_info import (
     state_pairs,
     traces,
 )
+from .sizes import Dim
 
 PRECISIONS = ("f32", "bf16", "f16", "auto")
 
@@ -191,7 +192,8 @@ def get(name: str) -> Any:
 def _given_shapes(options: Options) -> dict[str, list[Any]]:
     """The shapes that `inputs` gives, of arrays too."""
     given: Mapping[str, Any] = options.inputs or {}
-    return {n: list(v if isinstance(v, (tuple, list)) else getattr(v, "shape", ())) for n, v in given.items()}
+    shapes = {n: v if isinstance(v, (tuple, list)) else getattr(v, "shape", ()) for n, v in given.items()}
+    return {n: [str(d) if isinstance(d, Dim) else d for d in shape] for n, shape in shapes.items()}
 
 
 #: the target where none is named, which every computer has
@@ -248,13 +250,15 @@ class Options:
     )
     inputs: Mapping[str, Any] | None = option(
         None,
-        "shapes (or arrays) of inputs by name, for models with dynamic dimensions",
+        "shapes (or arrays) of inputs by name, for models with dynamic dimensions; a `Dim` in place of a size, or "
+        "batch:1..64, stays open",
         effect=Effect.RESULT,
         kept=False,  # the inputs in the file have these shapes
         flag=Flag(
             "shape",
             "NAME=1x3x8x8",
-            "Shape of an input with dynamic dimensions; repeat for more.",
+            "Shape of an input with dynamic dimensions; repeat for more. With ranges, NAME=batch:1..64,seq:8..512:8, "
+            "one program serves all sizes (here those of seq that 8 divides).",
             repeat=True,
             parse=shapes,
         ),

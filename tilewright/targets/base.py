@@ -90,6 +90,14 @@ class Context(Protocol):
         """End the threads; the context cannot be used any more."""
 
 
+@runtime_checkable
+class SizedContext(Protocol):
+    """A context of programs with open dimensions (`program.open_sizes`)."""
+
+    def resize(self, table: int, arena: int) -> None:
+        """What comes runs with the table of sizes at this address, in an arena of so many bytes at least."""
+
+
 def not_at_once(*arrays: np.ndarray) -> int:
     """An `enter` that leaves every call to `run`."""
     return 0
@@ -138,6 +146,16 @@ class StateKeeper(Protocol):
 
     def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> Runner:
         """`Target.load` for a program that reads and writes these buffers; they are of one run at a time."""
+
+
+@runtime_checkable
+class SizeTaker(Protocol):
+    """A target whose programs can have open dimensions."""
+
+    name: str
+
+    def load_with_sizes(self, package: Package, threads: int) -> Runner:
+        """`Target.load` for a program with open dimensions; its contexts are `SizedContext`s."""
 
 
 @runtime_checkable

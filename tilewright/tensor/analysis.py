@@ -10,6 +10,7 @@ from torch_mlir import ir
 
 from ..ir import dialect
 from ..ir.types import type_of
+from ..support.sizes import ordered
 from .expr import (
     Buffer,
     Const,
@@ -200,7 +201,7 @@ def mixed_radix(e: Expr, extents: dict[str, int], size: int) -> list[tuple[str, 
     terms, constant = linear(simplify(e, {v: (0, n - 1) for v, n in extents.items()}))
     if constant or not all(isinstance(t, Var) and t.name in extents for t in terms):
         return None
-    order = sorted(((t.name, c) for t, c in terms.items() if isinstance(t, Var)), key=lambda x: -x[1])
+    order = ordered(((t.name, c) for t, c in terms.items() if isinstance(t, Var)), lambda x: -x[1])
     step = 1
     for name, c in reversed(order):
         if c != step:
@@ -251,7 +252,7 @@ def reindex(stage: Stage, source: Buffer) -> Stage | None:
 def _number(digits: list[Digit]) -> Expr:
     """The number of an iteration of the digits d0, d1 ..., largest first."""
     total: Expr = Const(0, "index")
-    for d, k in sorted(((d, k) for k, d in enumerate(digits)), key=lambda x: -x[0].low):
+    for d, k in ordered(((d, k) for k, d in enumerate(digits)), lambda x: -x[0].low):
         total = total + Var(f"d{k}") * d.low
     return total
 

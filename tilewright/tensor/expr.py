@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce as fold
-from math import gcd
 from operator import is_
 from typing import TYPE_CHECKING, Any
+
+from ..support.sizes import Undecided, at_most, gcd, is_open, larger, less, smaller
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,7 @@ def floordiv(a: Expr, b: Expr) -> Expr:
         return a
     if x is not None and y:
         return Const(x // y, "index")
-    if y and y > 0:
+    if y and less(0, y):
         whole, rest = split_multiple(a, y)
         if whole is not None and const_value(rest) is not None:
             return add(whole, Const(const_value(rest) // y, "index"))  # type: ignore[operator]
@@ -220,7 +221,7 @@ def mod(a: Expr, b: Expr) -> Expr:
         return Const(0, "index")
     if x is not None and y:
         return Const(x % y, "index")
-    if y and y > 0:
+    if y and less(0, y):
         _, rest = split_multiple(a, y)
         if const_value(rest) is not None:
             return Const(const_value(rest) % y, "index")  # type: ignore[operator]
@@ -233,7 +234,7 @@ def minimum(a: Expr | int, b: Expr | int) -> Expr:
     a, b = as_index(a), as_index(b)
     x, y = const_value(a), const_value(b)
     if x is not None and y is not None:
-        return Const(min(x, y), "index")
+        return Const(smaller(x, y), "index")
     return Op("minsi", (a, b), "index")
 
 
@@ -251,7 +252,7 @@ def split_multiple(e: Expr, n: int) -> tuple[Expr | None, Expr]:
             whole = t * (c // n) if whole is None else whole + t * (c // n)
         else:
             rest = rest + t * c
-    if whole is None and abs(constant) >= n:
+    if whole is None and at_most(n, abs(constant)):
         whole = Const(0, "index")
     if whole is None:
         return None, e
@@ -326,7 +327,7 @@ def _same_quotient(quotient: Op, y: Expr, d: int, ranges: dict[str, tuple[int, i
     if linear(z) != ({t: c // factor for t, c in terms.items() if t not in small}, constant // factor):
         return False
     limits = bounds(from_linear(small, constant % factor), ranges) if small else (constant % factor,) * 2
-    return limits is not None and limits[0] >= 0 and limits[1] < factor
+    return limits is not None and at_most(0, limits[0]) and less(limits[1], factor)
 
 
 def from_linear(terms: dict[Expr, int], constant: int = 0, ranges: dict[str, tuple[int, int]] | None = None) -> Expr:
@@ -340,6 +341,13 @@ def from_linear(terms: dict[Expr, int], constant: int = 0, ranges: dict[str, tup
 
 def bounds(e: Expr, ranges: dict[str, tuple[int, int]]) -> tuple[int, int] | None:
     """Inclusive (low, high) of an index expression given inclusive ranges of its variables; None if unknown."""
+    try:
+        return _bounds(e, ranges)
+    except Undecided:
+        return None
+
+
+def _bounds(e: Expr, ranges: dict[str, tuple[int, int]]) -> tuple[int, int] | None:
     if isinstance(e, Const):
         return e.value, e.value
     if isinstance(e, Var):
@@ -350,15 +358,18 @@ def bounds(e: Expr, ranges: dict[str, tuple[int, int]]) -> tuple[int, int] | Non
     if len(terms) > 1 or (terms and (constant or next(iter(terms)) is not e)):
         low = high = constant
         for t, c in terms.items():
-            part = bounds(t, ranges)
+            part = _bounds(t, ranges)
             if part is None:
                 return None
-            low += c * (part[0] if c > 0 else part[1])
-            high += c * (part[1] if c > 0 else part[0])
+            up = less(0, c)
+            if not up and not less(c, 0):
+                return None
+            low += c * (part[0] if up else part[1])
+            high += c * (part[1] if up else part[0])
         return low, high
     if len(e.args) != 2:
         return None
-    first, second = (bounds(a, ranges) for a in e.args)
+    first, second = (_bounds(a, ranges) for a in e.args)
     if first is None or second is None:
         known = first or second
         if e.op in ("minsi", "maxsi") and known is not None:  # bounded on one side
@@ -367,14 +378,21 @@ def bounds(e: Expr, ranges: dict[str, tuple[int, int]]) -> tuple[int, int] | Non
         return (0, second[1] - 1) if e.op == "remsi" and second is not None else None
     (a, b), (c, d) = first, second
     if e.op == "minsi":
-        return min(a, c), min(b, d)
+        return smaller(a, c), _either(b, d, smaller)
     if e.op == "maxsi":
-        return max(a, c), max(b, d)
-    if e.op == "floordivsi" and c == d and c > 0:
+        return _either(a, c, larger), larger(b, d)
+    if e.op == "floordivsi" and c == d and less(0, c):
         return a // c, b // c
-    if e.op == "remsi" and c == d and c > 0:
-        return (a, b) if a >= 0 and b < c else (0, c - 1)
+    if e.op == "remsi" and c == d and less(0, c):
+        return (a, b) if at_most(0, a) and less(b, c) else (0, c - 1)
     return None
+
+
+def _either(x: int, y: int, better: Callable[[int, int], int]) -> int:
+    """Of two limits that both hold the better one; where sizes leave that open, the one that is known."""
+    if is_open(x) != is_open(y) and is_open(best := better(x, y)) and best not in (x, y):
+        return y if is_open(x) else x
+    return better(x, y)
 
 
 def simplify(e: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
@@ -388,6 +406,13 @@ def simplify(e: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
 
 def simplify_node(x: Expr, args: tuple[Expr, ...], ranges: dict[str, tuple[int, int]]) -> Expr:
     """One node of `simplify`, with its children simplified."""
+    try:
+        return _simplify_node(x, args, ranges)
+    except Undecided:  # it hangs on sizes that are not known: it stays as it is
+        return rebuild(x, args)
+
+
+def _simplify_node(x: Expr, args: tuple[Expr, ...], ranges: dict[str, tuple[int, int]]) -> Expr:
     if not isinstance(x, Op) or x.dtype != "index":
         return rebuild(x, args)
     if x.op == "addi":
@@ -400,22 +425,22 @@ def simplify_node(x: Expr, args: tuple[Expr, ...], ranges: dict[str, tuple[int, 
         return _simplify_division(x.op, args[0], args[1], ranges)
     if x.op in ("minsi", "maxsi"):
         a, b = bounds(args[0], ranges), bounds(args[1], ranges)
-        if a and b and (a[1] <= b[0] or b[1] <= a[0]):
-            return args[0] if (a[1] <= b[0]) == (x.op == "minsi") else args[1]
+        if a and b and (at_most(a[1], b[0]) or at_most(b[1], a[0])):
+            return args[0] if at_most(a[1], b[0]) == (x.op == "minsi") else args[1]
         difference = bounds(args[0] - args[1], ranges)
-        if difference and (difference[1] <= 0 or difference[0] >= 0):
-            return args[0] if (difference[1] <= 0) == (x.op == "minsi") else args[1]
+        if difference and (at_most(difference[1], 0) or at_most(0, difference[0])):
+            return args[0] if at_most(difference[1], 0) == (x.op == "minsi") else args[1]
         return minimum(*args) if x.op == "minsi" else Op(x.op, args, x.dtype)
     return rebuild(x, args)
 
 
 def _simplify_division(op: str, a: Expr, b: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
     n = const_value(b)
-    if not n or n <= 0:
+    if not n or not less(0, n):
         return Op(op, (a, b), "index")
     whole, rest = split_multiple(a, n)
     limit = bounds(rest, ranges)
-    if limit and limit[0] >= 0 and limit[1] < n:
+    if limit and at_most(0, limit[0]) and less(limit[1], n):
         return (whole if whole is not None else Const(0, "index")) if op == "floordivsi" else rest
     high, low = _split_aligned(a, n, ranges)
     if (
@@ -428,7 +453,7 @@ def _simplify_division(op: str, a: Expr, b: Expr, ranges: dict[str, tuple[int, i
         return add(whole, reduced) if op == "floordivsi" else reduced
     terms, constant = linear(a)
     common = gcd(n, constant, *terms.values())
-    if common > 1:
+    if common != 1:
         smaller = from_linear({t: c // common for t, c in terms.items()}, constant // common)
         reduced = _simplify_division(op, smaller, Const(n // common, "index"), ranges)
         return reduced if op == "floordivsi" else reduced * common
@@ -450,7 +475,7 @@ def _split_aligned(e: Expr, n: int, ranges: dict[str, tuple[int, int]]) -> tuple
             continue
         low = from_linear(low_terms, constant % step)
         limit = bounds(low, ranges)
-        if limit and limit[0] >= 0 and limit[1] < step:
+        if limit and at_most(0, limit[0]) and less(limit[1], step):
             high = from_linear({t: c for t, c in terms.items() if c % step == 0}, constant - constant % step)
             return high, low
     return e, None

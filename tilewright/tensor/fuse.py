@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from ..ir.graph import Graph
+from ..support.sizes import Undecided
 from .analysis import Analysis, Node, flat, loads_of, mixed_radix, movement, reindex, row_of, widening
 from .chains import Joiner, Joins
 from .expr import Const, Expr, Load, Var, from_linear, linear, simplify, substitute, walk
@@ -96,7 +97,10 @@ class Fuser:
             g = self.group_of[p]
             if g is self.group_of[node.index]:
                 continue
-            why = self.why_not_join(node, self.nodes[p], g)
+            try:
+                why = self.why_not_join(node, self.nodes[p], g)
+            except Undecided as e:
+                why = e.message
             if why is None and self.cyclic(g, self.group_of[node.index]):
                 why = "would make kernels wait for each other"
             if why is None:

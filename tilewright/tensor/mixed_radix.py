@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ..support.sizes import ordered
 from .expr import Expr, Op, Var, const_value, linear, simplify
 
 
@@ -62,14 +63,14 @@ def position_digits(position: Expr, dims: tuple[tuple[str, int], ...], size: int
         if digit is None:
             return None
         digits.append(Digit(digit.low, digit.high, place))
-    by_low = sorted(digits, key=lambda d: d.low)
+    by_low = ordered(digits, lambda d: d.low)
     total = 1
     for _, n in dims:
         total *= n
     bounds = [1, *(d.high for d in by_low)]
     if constant or bounds[:-1] != [d.low for d in by_low] or bounds[-1] != total:
         return None
-    by_place = sorted(digits, key=lambda d: d.place)
+    by_place = ordered(digits, lambda d: d.place)
     places = [1, *(d.place * d.extent for d in by_place)]
     if places[:-1] != [d.place for d in by_place] or places[-1] != size:
         return None
@@ -99,8 +100,8 @@ def _sum(e: Expr, loops: dict[str, Digit]) -> Digit | None:
     parts = [(c, _digit(t, loops)) for t, c in terms.items()]
     if constant or not parts or any(d is None for _, d in parts):
         return None
-    ordered = sorted(((c, d) for c, d in parts if d is not None), key=lambda x: x[0])
-    for (c, lower), (d, upper) in pairwise(ordered):
+    by_step = ordered(((c, d) for c, d in parts if d is not None), lambda x: x[0])
+    for (c, lower), (d, upper) in pairwise(by_step):
         if d != c * lower.extent or upper.low != lower.high:
             return None
-    return Digit(ordered[0][1].low, ordered[-1][1].high, 1) if ordered[0][0] == 1 else None
+    return Digit(by_step[0][1].low, by_step[-1][1].high, 1) if by_step[0][0] == 1 else None

@@ -12,6 +12,7 @@ from torch_mlir import ir
 
 from ..ir.types import type_of
 from ..support.errors import CompileError
+from ..support.sizes import decode
 from .affine import affine
 from .expr import Buffer, Const, Expr, Load, Op, Target, Var, floordiv, map_loads, mod, simplify_node, transform
 from .kernel import Kernel, Opaque, Stage
@@ -155,7 +156,8 @@ class Reader:
             self.fills[v] = c
             self.refs[v] = lambda index: c
         else:
-            self.fills[v] = Const(attr.value, str(v.type))
+            kind = str(v.type)
+            self.fills[v] = Const(decode(attr.value) if kind == "index" else attr.value, kind)
 
     def op_tensor_empty(self, op: ir.Operation) -> None:
         """Only a shape (a pooling window); a body that read its elements would read nothing defined."""
@@ -369,7 +371,9 @@ class Reader:
             if o.name == "linalg.index":
                 values[result] = variables[ir.IntegerAttr(o.attributes["dim"]).value]
             elif o.name == "arith.constant":
-                values[result] = Const(o.attributes["value"].value, str(result.type))
+                kind = str(result.type)
+                number = o.attributes["value"].value
+                values[result] = Const(decode(number) if kind == "index" else number, kind)
             elif o.name == "tensor.extract":
                 values[result] = self.refs[o.operands[0]](tuple(get(v) for v in list(o.operands)[1:]))
             elif o.name == "arith.mulsi_extended":
@@ -397,7 +401,7 @@ def _index_op(e: Op) -> Expr:
     if e.dtype != "index":
         return e
     if e.op == "index_cast" and isinstance(e.args[0], Const):
-        return Const(int(e.args[0].value), "index")
+        return Const(decode(int(e.args[0].value)), "index")
     fold = {
         "addi": lambda a, b: a + b,
         "subi": lambda a, b: a - b,
@@ -429,7 +433,7 @@ def _rename(s: Stage, names: dict[str, str]) -> Stage:
 
 
 def _static(op: ir.Operation, name: str) -> list[int]:
-    values = list(ir.DenseI64ArrayAttr(op.attributes[name]))
+    values = [decode(v) for v in ir.DenseI64ArrayAttr(op.attributes[name])]
     if ir.ShapedType.get_dynamic_size() in values:
         raise CompileError(f"{op.name} with sizes known only at run time", stage="schedule", operator=str(op.location))
     return values
@@ -448,7 +452,7 @@ def _kept_dims(sizes: list[int], shape: tuple[int, ...]) -> list[int]:
 
 
 def _index(value: int) -> Expr:
-    return Const(value, "index")
+    return Const(decode(value), "index")
 
 
 def _extents(maps: list[ir.AffineMap], shapes: list[tuple[int, ...]], rank: int) -> tuple[int, ...]:

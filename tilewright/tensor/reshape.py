@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..support.sizes import Undecided
 from .expr import Const, Expr, Var, floordiv, mod, simplify
 
 
@@ -18,7 +19,7 @@ def reshape_index(index: tuple[Expr, ...], new: tuple[int, ...], old: tuple[int,
         sizes = [old[d] for d in olds]
         parts: list[Expr] = []
         for k in range(len(sizes) - 1, -1, -1):
-            part = floordiv(flat, Const(step, "index")) if step > 1 else flat
+            part = floordiv(flat, Const(step, "index")) if step != 1 else flat
             if k > 0:
                 part = mod(part, Const(sizes[k], "index"))
             parts.append(part)
@@ -26,6 +27,18 @@ def reshape_index(index: tuple[Expr, ...], new: tuple[int, ...], old: tuple[int,
         ranges = {v.name: (0, new[d] - 1) for d in news if isinstance(v := index[d], Var)}
         result += [simplify(p, ranges) for p in reversed(parts)]
     return tuple(result)
+
+
+def _less(a: int, b: int) -> bool:
+    """Whether a product of dimensions is smaller than another one; of two that differ by a factor it is the factor."""
+    try:
+        return a < b
+    except Undecided:
+        if b % a == 0:
+            return True
+        if a % b == 0:
+            return False
+        raise
 
 
 def _groups(new: tuple[int, ...], old: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
@@ -38,7 +51,7 @@ def _groups(new: tuple[int, ...], old: tuple[int, ...]) -> list[tuple[list[int],
         if j < len(old):
             olds, b, j = [j], old[j], j + 1
         while a != b:
-            if (a < b and i < len(new)) or j >= len(old):
+            if j >= len(old) or (i < len(new) and _less(a, b)):
                 news.append(i)
                 a, i = a * new[i], i + 1
             else:

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..driver.tuning_database import Database, Measurement, Result
 from ..schedule.trace import format_trace
-from ..support.errors import CheckError, TilewrightError, UsageError
+from ..support.errors import CheckError, TilewrightError, UnsupportedError, UsageError
 from ..support.options import DEFAULT_TARGET, Options
+from ..support.sizes import open_dims
 from ..targets.base import find
 from .cost import CostModel
 from .measure import Died, Meter, NoRunners, Outcome, machine_of
@@ -153,6 +154,12 @@ def tune(
     for name, value in (("trials", trials), ("minutes", minutes)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
             raise UsageError(f"{name} must be positive, not {value!r}", stage="tune")
+    if dims := open_dims(inputs):
+        raise UnsupportedError(
+            f"tuning measures programs of known sizes, and {', '.join(map(str, dims))} is open",
+            stage="tune",
+            hint="tune at a size in the range: inputs={name: (1, 128)}, or --shape NAME=1x128",
+        )
     given = {"trials": trials, "minutes": minutes, "inputs": inputs, "database": database, "runners": runners}
     given["states"] = states
     given |= {"key": key, "verify": verify, "pretrained": pretrained, "seed": seed, "watch": watch}

@@ -6,7 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 
+from ...support.errors import CompileError
+from ...support.sizes import Size, highest
 from ...tensor.expr import CASTS, Buffer, Op
+from .open_sizes import OpenSizes
 from .values import Value, Vector, constant_text, element, type_text
 
 
@@ -27,6 +30,7 @@ class Builder:
         self._made: list[dict[str, str]] = [{}]
         self._loaded: list[dict[str, tuple[str, str]]] = [{}]
         self._count = 0
+        self.sizes = OpenSizes(self.at_first)
 
     # ---- lines and names ----
 
@@ -57,6 +61,11 @@ class Builder:
         return self.constants[text].split(" = ", 1)[0]
 
     def const(self, value, dtype: str, width: int = 0) -> str:
+        if isinstance(value, Size):
+            name = self.sizes.value(value)
+            if dtype != "index":
+                raise CompileError(f"the size {value} stands where a number of dtype {dtype} is", stage="emit")
+            return self.at_first(f"vector.broadcast {name} : index to vector<{width}xindex>") if width else name
         return self.at_first(f"arith.constant {constant_text(value, dtype, width)}")
 
     # ---- scopes ----
@@ -110,7 +119,7 @@ class Builder:
     # ---- memory ----
 
     def memref(self, b: Buffer) -> str:
-        return f"memref<{max(b.size, 1)}x{element(b.dtype)}>"
+        return f"memref<{max(highest(b.size), 1)}x{element(b.dtype)}>"
 
     def start(self, b: Buffer) -> str:
         """The address at which a buffer begins, as a number."""
@@ -177,6 +186,10 @@ class Builder:
     def first_lanes(self, count: int, width: int) -> str:
         """The mask of so many lanes."""
         return self.op(f"vector.constant_mask [{count}] : vector<{width}xi1>")
+
+    def lanes_below(self, count: str, width: int) -> str:
+        """The same for a number that is known when it runs."""
+        return self.op(f"vector.create_mask {count} : vector<{width}xi1>")
 
     def select(self, mask: str, x: Value, other: str) -> Value:
         """Lanes of `x` where the mask has them."""

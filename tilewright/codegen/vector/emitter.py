@@ -15,6 +15,7 @@ from ...schedule.inplace import inplace_pairs
 from ...schedule.nest import Alloc, AsyncCopy, For, If, Nest, Seq, Stmt, Store, Target, in_parts, writes
 from ...schedule.region import all_ranges
 from ...support.errors import CompileError
+from ...support.sizes import Undecided, highest, is_open
 from ...tensor.expr import Buffer
 from ..kernel_info import has_parallel
 from .access import Access
@@ -24,6 +25,7 @@ from .dot_product import ByteProducts
 from .expressions import Expressions
 from .indices import Indices
 from .interleaved import InterleavedVectors
+from .open_sizes import OpenSizes, leaked
 from .pair_products import PairProducts
 from .part import Core, Part, VectorMachine
 from .registers import Key, Registers
@@ -41,12 +43,13 @@ SCRATCH = "<scratch>"
 
 @dataclass(frozen=True)
 class Emitted:
-    """The MLIR module of a kernel, the bytes of scratch one thread needs, and what loops asked for by notes and did not
-    get, as sentences."""
+    """The MLIR module of a kernel, the bytes of scratch one thread needs, what loops asked for by notes and did not
+    get, as sentences, and whether it takes the sizes of open dimensions."""
 
     text: str
     scratch: int
     refused: tuple[str, ...] = ()
+    sizes: bool = False
 
 
 def emit(nest: Nest, machine: VectorMachine, plugged: Sequence[Callable[[Core], Part]] = ()) -> Emitted:
@@ -90,14 +93,17 @@ class Emitter:
         self.top(nest.body)
         for part in self.parts:
             part.end()
+        if (leak := leaked([*text.constants.values(), *text.lines])) is not None:
+            raise self.error(f"a size that is not known stands in the code as a number: {leak}")
         size = max(self._scratch_peak, 1)
         params = [f"%p{i}: {text.memref(p)}{self.alone(p)}" for i, p in enumerate(nest.params)]
+        params += [OpenSizes.parameter()] if text.sizes.used else []
         params += [f"%scratch: memref<{size}xi8> {{llvm.noalias}}", "%tid: index", "%nt: index"]
         body = "\n".join("    " + x for x in [*text.constants.values(), *text.lines])
         body = body.replace(SCRATCH, f"memref<{size}xi8>")
         called = "".join(f"  {d}\n" for d in text.declared.values())
         module = f"module {{\n{called}  func.func @{nest.name}({', '.join(params)}) {{\n{body}\n    return\n  }}\n}}\n"
-        return Emitted(module, self._scratch_peak, tuple(self.refused))
+        return Emitted(module, self._scratch_peak, tuple(self.refused), text.sizes.used)
 
     def alone(self, p: Buffer) -> str:
         """Tell LLVM that a result shares its memory with no operand; then what is written there changes none of them,
@@ -147,8 +153,18 @@ class Emitter:
     # ---- statements ----
 
     def stmt(self, s: Stmt) -> None:
-        if not any(part.emit(s) for part in self._takers.get(type(s), ())):
+        if not any(self._taken(part, s) for part in self._takers.get(type(s), ())):
             self._literally(s)
+
+    def _taken(self, part: Part, s: Stmt) -> bool:
+        """Whether a part emits a statement; one that would have to know sizes does not."""
+        before = len(self.text.lines)
+        try:
+            return part.emit(s)
+        except Undecided:
+            if len(self.text.lines) != before:
+                raise
+            return False
 
     def _literally(self, s: Stmt) -> None:
         if isinstance(s, Seq):
@@ -175,15 +191,22 @@ class Emitter:
                 raise self.error(f"unrolled loop {s.var} has no constant extent")
             self.unrolled(s)
         elif s.kind == "vector":
-            if s.trip is None or self.text.vector is not None:
-                why = "has no constant extent" if s.trip is None else "is inside another vectorized loop"
-                raise self.error(f"vectorized loop {s.var} {why}")
-            width = lanes_of(s)
-            mask = None if width == s.trip else self.text.first_lanes(s.trip, width)
-            with self.text.lanes(Vector(s.var, width, mask, s.trip)):
-                self.stmt(s.body)
+            self.vectorized(s)
         else:
             self.counted(s, self.text.const(0, "index"), self.at.index(s.extent).ssa)
+
+    def vectorized(self, s: For) -> None:
+        if self.text.vector is not None or (s.trip is None and not s.lanes):
+            why = "has no constant extent" if s.trip is None else "is inside another vectorized loop"
+            raise self.error(f"vectorized loop {s.var} {why}")
+        width = lanes_of(s)
+        known = None if s.trip is None or is_open(s.trip) else s.trip
+        if known is None:
+            mask: str | None = self.text.lanes_below(self.at.index(s.extent).ssa, width)
+        else:
+            mask = None if width == known else self.text.first_lanes(known, width)
+        with self.text.lanes(Vector(s.var, width, mask, known)):
+            self.stmt(s.body)
 
     def unrolled(self, s: For) -> None:
         for i in range(s.trip or 0):
@@ -261,7 +284,7 @@ class Emitter:
             self.registers.free(b.name)
             return
         offset = self._scratch
-        self._scratch += -(-max(b.size, 1) * BYTES[b.dtype] // SCRATCH_ALIGN_BYTES) * SCRATCH_ALIGN_BYTES
+        self._scratch += -(-max(highest(b.size), 1) * BYTES[b.dtype] // SCRATCH_ALIGN_BYTES) * SCRATCH_ALIGN_BYTES
         self._scratch_peak = max(self._scratch_peak, self._scratch)
         shift, name = self.text.const(offset, "index"), self.text.fresh()
         self.text.memory[b.name] = name

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ...support.sizes import is_open
 from ...tensor.expr import Buffer, Const, Expr, Var, const_value, from_linear, linear, simplify, substitute, variables
 from .indices import Indices
 from .values import Value
@@ -110,6 +111,8 @@ class Strided:
                 if part is None:
                     return None
                 total += c * part
+            if is_open(total):
+                return None
             found.append(total)
         lanes = loops[-1][1]
         offsets = [tuple(found[i : i + lanes]) for i in range(0, len(found), lanes)]

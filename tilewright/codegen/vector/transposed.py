@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...schedule.nest import For, Stmt, Store
+from ...support.sizes import is_open
 from ...tensor.expr import Load, Op, Var, linear, variables, walk
 from .part import Core, Part
 from .strided import Places, windows
@@ -71,7 +72,9 @@ class TransposedTiles(Part):
         lane = s.body
         if not (isinstance(lane, For) and lane.kind == "vector" and isinstance(lane.body, Store)):
             return []
-        if s.trip is None or lane.trip is None or lane.trip < 2 or not 2 <= s.trip <= max(lanes_of(lane), MOST_PICKED):
+        if s.trip is None or lane.trip is None or is_open(s.trip, lane.trip):
+            return []
+        if lane.trip < 2 or not 2 <= s.trip <= max(lanes_of(lane), MOST_PICKED):
             return []
         targets = lane.body.targets
         values = [x for t in targets for x in walk(t.value)]

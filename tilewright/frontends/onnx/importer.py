@@ -20,9 +20,11 @@ from ...ir.types import NUMPY, Type, from_array, is_float, type_of
 from ...runtime import indices, noise
 from ...support.budget import Counter
 from ...support.errors import ModelError, OpError, TilewrightError, UnsupportedError
+from ...support.sizes import holds_sizes, is_open
 from . import functions, inputs
 from .names import needed
 from .node import Node
+from .open_values import open_array, open_equal, sizes_as_tensor
 from .reader import Model
 from .registry import find, oldest
 from .values import POISON, Ask, Failure, NotImported, Poison, Value, addressable, report
@@ -369,6 +371,8 @@ class Importer:
         if value.ssa is None:
             assert value.array is not None
             location = ir.Location.name(value.name or "constant")
+            if holds_sizes(value.array):
+                return sizes_as_tensor(value.array, location)
             value.ssa = self.graph.constant(value.array, value.name or "c", location)
         return value.ssa
 
@@ -379,7 +383,7 @@ class Importer:
         types = [addressable(t) for t in dialect.infer(cls, [None if v is None else v.type for v in values], full)]
         present = [v for v in values if v is not None]
         later: list[Callable[[], np.ndarray]] | None = None
-        if all(v.constant for v in present):
+        if all(v.constant for v in present) and _closed(present, types):
             arrays = _Evaluation(cls, values, full, types)
             small = mnemonic not in KEPT and _small([*(v.type for v in present), *types])
             if small and all(v.array is not None for v in present):
@@ -413,14 +417,26 @@ class _Evaluation:
     def __call__(self, i: int) -> np.ndarray:
         if self.results is None:
             with np.errstate(all="ignore"):
-                arrays = [None if v is None else v.known() for v in self.values]
-                out = self.cls.reference(*arrays, **self.attrs)
+                arrays = [None if v is None else open_array(v.known()) for v in self.values]
+                opened = any(a is not None and a.dtype == object for a in arrays)
+                reference = open_equal if opened and self.cls.mnemonic == "equal" else self.cls.reference
+                out = reference(*arrays, **self.attrs)
             out = list(out) if self.cls.multiple else [out]
             self.results = [
                 np.asarray(a).astype(NUMPY[t.dtype], copy=False) for a, t in zip(out, self.types, strict=True)
             ]
             self.values = ()
         return self.results[i]
+
+
+def _closed(operands: Sequence[Value], types: Sequence[Type]) -> bool:
+    """Whether an operator on constants has results that are known now: of known size, and integers made of integers
+    where these stand for sizes."""
+    if is_open(*(d for t in types for d in t.dims)):
+        return False
+    return not any(is_float(t.dtype) for t in types) or not any(
+        v.array is not None and holds_sizes(v.array) for v in operands
+    )
 
 
 def _small(types: Sequence[Type]) -> bool:

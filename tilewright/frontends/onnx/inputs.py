@@ -10,6 +10,7 @@ import onnx
 
 from ...ir.types import Type, dtype_of
 from ...support.errors import InputError, ModelError, OpError, UnsupportedError
+from ...support.sizes import decode
 from .reader import DTYPES
 from .values import Failure, addressable
 
@@ -72,7 +73,7 @@ def resolve(
 
 def _type(name: str, dims: list[Dim], dtype: str) -> Type:
     try:
-        return addressable(Type(tuple(int(d) for d in dims), dtype))
+        return addressable(Type(tuple(decode(int(d)) for d in dims), dtype))
     except OpError as e:
         raise ModelError(f"input {name!r}: {e}", stage="import") from None
 
@@ -112,7 +113,7 @@ def _declared(info: onnx.ValueInfoProto, source: str) -> tuple[str, list[Dim] | 
 def _bind(name: str, dims: list[Dim] | None, given: Any, symbols: dict[str, int]) -> tuple[int, ...]:
     """The shape given for an input, checked against the declared one; binds its symbolic dimensions."""
     try:
-        shape = tuple(int(d) for d in given)
+        shape = tuple(decode(int(d)) for d in given)
     except (TypeError, ValueError):
         raise InputError(f"the shape for input {name!r} is a tuple of ints, not {given!r}", stage="import") from None
     if any(d < 0 for d in shape):

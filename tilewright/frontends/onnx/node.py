@@ -14,6 +14,7 @@ from torch_mlir import ir
 from ...ir.dialect import GROUPS
 from ...ir.types import NUMPY
 from ...support.errors import ModelError
+from ...support.sizes import decode
 from .values import Ask, NotImported, Partial, Value, inputs_of
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class Node:
 
     def ints(self, x: Value | None, what: str) -> list[int]:
         """`known` as a list of Python ints."""
-        return [int(v) for v in self.known(x, what).reshape(-1)]
+        return [decode(int(v)) for v in self.known(x, what).reshape(-1)]
 
     def scalar(self, x: Value | None, what: str, default: Any = None) -> Any:
         """The single element of a known input; `default` if it is absent."""
@@ -136,7 +137,7 @@ class Node:
             return default
         if array.size != 1:
             raise self.error(f"{what} has shape {array.shape}, it needs one element")
-        return array.reshape(())[()].item()
+        return decode(array.reshape(())[()].item())
 
     # ---- errors ----
 

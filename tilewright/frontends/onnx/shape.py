@@ -8,6 +8,8 @@ import math
 import numpy as np
 
 from ...ir.dialect import GROUPS
+from ...support.sizes import decode, is_open, larger
+from .open_values import open_slice
 from .reader import DTYPES
 from .registry import onnx_op
 from .values import NotImported, Value
@@ -41,12 +43,23 @@ def arange(n, start, limit, delta):
         raise n.error("delta is 0")
     if start.known() is not None or limit.known() is not None or start.dtype not in ("i32", "i64"):
         low, high = n.known(start, "start"), n.known(limit, "limit")
+        ends = [decode(v.item()) for v in (low, high, step)]
+        if is_open(*ends):
+            return n("arange", count=_count(n, *ends), dtype=start.dtype, start=ends[0], step=ends[2])
         count = max(math.ceil((high.item() - low.item()) / step.item()), 0)
         return n.constant((low + np.arange(count).astype(low.dtype) * step).astype(low.dtype).reshape(-1))
     # only how many there are decides the shape: a position in a text is no part of a program
     span = n("sub", n.reshape(limit, ()), n.reshape(start, ()))
     count = max(-(-n.scalar(span, "limit - start") // step.item()), 0)
     return n("add", n.constant(np.arange(count) * step.item(), start.dtype), n.reshape(start, ()))
+
+
+def _count(n, low, high, step):
+    """How many numbers there are from `low` in steps to before `high`."""
+    if is_open(step) or step == 0:
+        raise n.error(f"delta is {step}")
+    count = -((low - high) // step)
+    return larger(count, 0)
 
 
 @onnx_op("EyeLike", since=9)
@@ -211,6 +224,9 @@ def slice_(n, x, starts, ends, axes, steps):
     for axis, start, end, step in zip(axes, starts, ends, steps or [1] * len(starts), strict=True):
         if step == 0:
             raise n.error("a step is 0")
+        if is_open(start, end, step, x.shape[axis]):
+            begin[axis], sizes[axis], strides[axis] = open_slice(n, start, end, step, x.shape[axis])
+            continue
         picked = range(*slice(start, end, step).indices(x.shape[axis]))
         if step < 0 and end < -x.shape[axis]:  # beyond the front
             picked = range(*slice(start, None, step).indices(x.shape[axis]))

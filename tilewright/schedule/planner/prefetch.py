@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ...support.sizes import is_open
 from ...tensor.expr import Const, Expr, Var
 from .choose import NEXT_PANEL
 from .steps import Sum
@@ -26,6 +27,8 @@ def prefetch_panels(
     panel = buffer.size // panels
     piece, steps = panel // prod(s.extent(v) for v in pieces), prod(s.extent(v) for v in loops)
     walks = 1 if x.plan.prefetch != NEXT_PANEL else prod(s.extent(v) for v in rows) if rows else passes
+    if is_open(walks):  # every pass asks for the whole panel: there may be only one
+        walks = 1
     lines, each = -(-piece * size // x.machine.line_bytes), x.machine.line_bytes // size
     share = -(-lines // (steps * walks))  # cache lines a step
     position = iterations(x, [*rows, *loops])

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import gcd, prod
+from math import prod
 from typing import NamedTuple
 
+from ...support.sizes import gcd, is_open, typical
 from ...tensor.analysis import is_contraction
 from ...tensor.expr import Expr, Load, Op, Var, simplify, variables, walk
 from ...tensor.kernel import Stage
@@ -111,7 +112,7 @@ class Product:
     """A sum. `run` is the loop of the reduction of which the instruction takes neighbours, `alone` hides what is around
     a kernel (other threads, where its operands come from), for plans that are compared by their registers. With
     `swapped` rows and columns have changed places. A tile takes part of the innermost `tile_rows` rows. `live` are the
-    loops that the nest has.
+    loops that the nest has. With `open_rows` it is not known how many rows there are, and extents are typical.
 
     >>> p = sized([64], 100, 32, Instruction(lanes=8))
     >>> p.spans, p.extents[p.columns], p.steps, p.others
@@ -135,6 +136,7 @@ class Product:
     tile_rows: int = 2
     sliding: tuple[int, int] | None = None
     live: frozenset[str] = field(default_factory=frozenset)
+    open_rows: bool = False
 
     # ---- sizes
 
@@ -268,6 +270,8 @@ class Product:
     @cached_property
     def shared(self) -> int:
         """How many rows may have a vector together for the columns beyond whole vectors; 1 if none."""
+        if self.open_rows:  # how many are together in the last tile decides what is laid out there
+            return 1
         n, width, left = self.n, self.width, self.n % self.width
         if self.two is None or width < MIN_SHARED_LANES or self.steps < MIN_SHARED or self.extents[self.rows[0]] < 2:
             return 1
@@ -413,7 +417,7 @@ def sized(
 ) -> Product:
     """A product of such sizes, without operands: for loop nests that are built by hand."""
     names = tuple(f"m{i}" for i in range(len(rows)))
-    extents = {**dict(zip(names, rows, strict=True)), "n": columns, "k": depth}
+    extents = {**dict(zip(names, map(typical, rows), strict=True)), "n": typical(columns), "k": typical(depth)}
     return Product(instruction, extents, "n", names, (*names, "n"), ("k",), alone=alone, sliding=window)
 
 
@@ -427,15 +431,16 @@ def operands_of(s: Schedule, anchor: Stage) -> tuple[Operand, ...]:
         buffer, constant = s.buffer(x.buffer), x.buffer in s.kernel.constants
         variable = x.buffer in s.params and not constant and x.buffer not in s.kernel.outputs
         indices = tuple(simplify(i, ranges) for i in x.indices)
-        steps = {v: coefficient(position, v) for v in loops}
+        steps = {v: None if (c := coefficient(position, v)) is None else typical(c) for v in loops}
+        shape = tuple(map(typical, buffer.shape))
         mine, count = str(x) in own, reads(s, x.buffer)
-        found.append(Operand(x, buffer.dtype, buffer.shape, mine, constant, variable, count, steps, indices))
+        found.append(Operand(x, buffer.dtype, shape, mine, constant, variable, count, steps, indices))
     return tuple(found)
 
 
 def product_of(s: Schedule, anchor: Stage, machine: Machine) -> Product | str:
     """The sum of a stage in f32 vectors (or of another type, without an instruction for it); or why it is none."""
-    store, extents = s.store(anchor.name), anchor.extents
+    store, extents = s.store(anchor.name), {v: typical(n) for v, n in anchor.extents.items()}
     parallel, operands = tuple(v for v, _ in anchor.parallel), operands_of(s, anchor)
     contiguous = [v for v in parallel if store_stride(s, store, v) == 1]
     if not contiguous:
@@ -448,8 +453,8 @@ def product_of(s: Schedule, anchor: Stage, machine: Machine) -> Product | str:
     dtype = s.buffer(anchor.buffer).dtype
     found = Product(
         vectors(machine, lanes(machine, dtype)), extents, n, tuple(rows), parallel, tuple(anchor.reduction), operands,
-        is_contraction(anchor), guarded, dtype, s.buffer(anchor.buffer).size, alone=False,
-        live=frozenset(s.loops()),
+        is_contraction(anchor), guarded, dtype, typical(s.buffer(anchor.buffer).size), alone=False,
+        live=frozenset(s.loops()), open_rows=is_open(*(anchor.extents[v] for v in rows)),
     )  # fmt: skip
     far = any((c := x.steps[n]) is None or not 0 <= c <= MAX_LANE_STEP for x in operands)
     if far and rows and found.transposed:  # what lies across is transposed once for all rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...support.sizes import highest, is_open, less
 from ...tensor.expr import (
     Buffer,
     Const,
@@ -82,7 +83,7 @@ class ReductionPrimitives(State):
         sizes = [self._first_extent(f, set(store.reduction) - set(inner)) for f in chain[-len(inner) :]]
         dtype = self.buffer(t.buffer).dtype
         name, name_of_combine = self._fresh(f"{t.buffer}_r"), self._fresh(f"{block}_r")
-        self.temporaries[name] = Buffer(name, (*tile.values(), *sizes), dtype, "local")
+        self.temporaries[name] = Buffer(name, (*tile.values(), *map(highest, sizes)), dtype, "local")
         own = (*map(Var, tile), *map(Var, inner))
         partial = Target(name, own, Op(op, (Load(name, own, dtype), value), dtype), neutral(op, dtype))
         outer = tuple(f.var for f in chain[: -len(inner)])
@@ -304,9 +305,19 @@ class ReductionPrimitives(State):
         ranges = all_ranges(self.body)
         first = const_value(simplify(substitute(f.extent, {v: Const(0, "index") for v in outer}), ranges))
         limit = bounds(f.extent, ranges)
+        if first and is_open(first) and _shrinks(f.extent, outer):
+            return first
         if not first or limit is None or min(limit[1], first) != first:
             raise ScheduleError(f"the extent of {f.var} varies", stage="schedule")
         return first
+
+
+def _shrinks(extent: Expr, outer: set[str]) -> bool:
+    """Whether an extent is that of tiles of one loop, of which only the last has fewer iterations: those of the first
+    are the most, however many that are."""
+    if not isinstance(extent, Op) or extent.op != "minsi" or const_value(extent.args[0]) is None:
+        return False
+    return all(isinstance(t, Var) and t.name in outer and less(c, 0) for t, c in linear(extent.args[1])[0].items())
 
 
 def _combiner(t: Target) -> tuple[str, Expr] | None:

@@ -17,6 +17,7 @@ import numpy as np
 from ...support import providers
 from ...support.errors import CompileError, TilewrightError
 from ...support.options import DEFAULT_TARGET
+from ...support.sizes import Undecided, typically
 from ...tensor.expr import (
     Buffer,
     Const,
@@ -79,11 +80,12 @@ def primitive(method: _Method) -> _Method:
         saved = self.body, dict(self.temporaries), dict(self.params), dict(self.packs)
         self._nested = True
         try:
-            result = method(self, *args, **kwargs)
-            reason = self._illegal() if self._provable else None
+            with typically(False):
+                result = method(self, *args, **kwargs)
+                reason = self._illegal() if self._provable else None
             if reason:
                 raise ScheduleError(f"{method.__name__}: {reason}", stage="schedule")
-        except (ScheduleError, CompileError) as e:
+        except (ScheduleError, CompileError, Undecided) as e:
             self.body, self.temporaries, self.params, self.packs = saved
             if isinstance(e, ScheduleError):
                 raise

@@ -22,12 +22,14 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...support.errors import CompileError, TilewrightError, UsageError
+from ...support.sizes import Undecided, current, typically
 from ...tensor.kernel import Kernel
 from ..decisions import Decisions
 from ..executed import Executed, executed
 from ..finish import finish
 from ..machine import Machine
 from ..nest import Nest, Pack, Stmt
+from ..open_nest import kernel_at, nest_at, typical_sizes
 
 if TYPE_CHECKING:
     from ..schedule import Schedule
@@ -42,6 +44,8 @@ Choose = Callable[[str, Sequence[Any], Any], Any]
 DIRECT: dict[str, Callable[..., Any]] = {}
 #: those whose nest writes each element of the (single) result once and never reads it
 WRITES_ONCE: set[str] = set()
+#: those whose builders compare sizes for their speed only
+BY_TYPICAL_SIZES = frozenset({"attention"})
 #: those whose nest reads each element of its operands many times
 REUSES: set[str] = set()
 
@@ -220,8 +224,11 @@ def schedule(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> S
     too_much: list[Scheduled] = []
     for module in rules():
         try:
-            result = module.apply(kernel, machine, decisions)
-        except ScheduleError as e:  # a step that is not legal here
+            # what a rule decides makes a kernel fast or slow: whether a step is right, the step says. A loop nest that
+            # is built directly has no steps; that of attention decides by typical sizes what does not change results
+            with typically(kernel.opaque is None or kernel.opaque.mnemonic in BY_TYPICAL_SIZES):
+                result = module.apply(kernel, machine, decisions)
+        except (ScheduleError, Undecided) as e:  # a step that is not legal here
             result = e.message
         except Exception as e:
             culprit = _outsider(module, kernel)
@@ -230,6 +237,8 @@ def schedule(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> S
             raise _failed(culprit, kernel, f"{type(e).__name__}: {e} ({_place(e)})") from e
         if not isinstance(result, (str, Schedule)):
             raise _failed(f"rule {module.NAME!r}", kernel, f"it gave {result!r}, not a Schedule or a reason")
+        if not isinstance(result, str) and (why := _unfinished(result)) is not None:
+            result = why
         if not isinstance(result, str):
             made = _judged(Scheduled(result, module.NAME, tuple(refused)), kernel, machine)
             if not made.problems or (decisions and schedule(kernel, machine).rule == module.NAME):
@@ -240,15 +249,32 @@ def schedule(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> S
     if too_much:
         best = min(too_much, key=lambda x: x.executed.cycles if x.executed else 0.0)
         return replace(best, refused=tuple(r for r in refused if r[0] != best.rule))
+    if current() is not None and (undecided := [f"{n}: {r}" for n, r in refused if "sizes that are not known" in r]):
+        raise Undecided(
+            f"no schedule takes kernel {kernel.name} for all sizes: {'; '.join(undecided)}", stage="schedule"
+        )
     reasons = "; ".join(f"{n}: {r}" for n, r in refused)
     raise CompileError(f"no schedule rule applies to kernel {kernel.name}: {reasons}", stage="schedule")
+
+
+def _unfinished(made: Schedule) -> str | None:
+    """Why a schedule of a kernel with sizes that are not known cannot be finished; None where it can."""
+    if current() is None:
+        return None
+    try:
+        finish(made.nest())
+    except Undecided as e:
+        return e.message
+    return None
 
 
 def _judged(made: Scheduled, kernel: Kernel, machine: Machine) -> Scheduled:
     """A schedule with what it executes, and what goes too far. An operator's own loop nest is what it is."""
     if kernel.opaque is not None:
         return made
-    found = executed(made.nest, kernel, machine)
+    sizes = typical_sizes()
+    nest, kernel = (nest_at(made.nest, sizes), kernel_at(kernel, sizes)) if sizes else (made.nest, kernel)
+    found = executed(nest, kernel, machine)
     judged = replace(made, executed=found, problems=tuple(found.reasons(machine)))
     judged.__dict__["nest"] = made.nest  # finished once
     return judged

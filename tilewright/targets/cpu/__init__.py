@@ -105,6 +105,10 @@ class CpuTarget:
 
         return CpuRunner(package, threads)
 
+    def load_with_sizes(self, package: Package, threads: int) -> CpuRunner:
+        """See `tilewright.targets.base.SizeTaker`."""
+        return self.load(package, threads)
+
     def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> CpuRunner:
         """See `tilewright.targets.base.StateKeeper`."""
         from .device import CpuRunner

@@ -68,6 +68,9 @@ class CpuRunner:
         self.tw_stop = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(stop)
         self.tw_clock = ctypes.CFUNCTYPE(ctypes.c_int64)(clock)
         self._constant_table = _pointers([address(c) for c in self.constants])
+        sizes = self.program.open
+        if sizes is not None:  # until a call says others
+            self.typical = np.array(sizes.table({d.name: d.typical for d in sizes.dims})[0], np.int64)
         self.forms = entry.Forms(self.program.inputs, self.program.outputs)
 
     @property
@@ -114,6 +117,8 @@ class CpuContext:
             "spin_ticks": int(SPIN_SECONDS / runner.seconds_per_tick),
         }.items():
             ctypes.c_int64.from_address(self._state + field_offset(name)).value = value
+        if program.open is not None:
+            self.resize(address(runner.typical), program.arena_size)
         self._team = Team(threads)
         self._size, self._ran, self._waited = (
             ctypes.c_int64.from_address(self._state + at) for at in (field_offset("team"), field_offset("ran"), WAITED)
@@ -144,6 +149,13 @@ class CpuContext:
         self._run(self._state)
         if stamps is None and (self._waited.value or self._team.busy):
             self.judge()
+
+    def resize(self, table: int, arena: int) -> None:
+        """What comes runs with the table of sizes at this address, in an arena of so many bytes at least."""
+        if arena > self.arena.nbytes:
+            self.arena = aligned_empty(arena)
+            ctypes.c_int64.from_address(self._state + field_offset("arena")).value = address(self.arena)
+        ctypes.c_int64.from_address(self._state + field_offset("sizes")).value = table
 
     def judge(self) -> None:
         """How many threads the next run gets, after one in which threads waited or while the team is watched."""

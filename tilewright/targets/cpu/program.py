@@ -47,6 +47,7 @@ FIELDS = (
     *("threads", "inputs", "outputs", "constants", "arena", "scratch", "scratch_stride"),
     *("yield_function", "acquire_function", "release_function", "spin_ticks", "stamps", "team", "ran"),
     "states",  # the table of `program.states.StateBuffers`
+    "sizes",  # the table of `program.open_sizes.OpenSizes`
 )
 SLOTS = 512  # one slot a thread: asleep flag, address of its lock, and what `pieces.py` keeps there
 SLOT_BYTES = 128
@@ -145,6 +146,7 @@ class _Body:
         self.lines: list[str] = []
         self.counter = 0
         self.timed = timed
+        self.copies = 0  # that have been emitted
 
     def name(self) -> str:
         self.counter += 1
@@ -168,6 +170,13 @@ class _Body:
         self.add(f"{value} = load ptr, ptr {slot}, align 8")
         return value
 
+    def size(self, index: int) -> str:
+        """A number from the table of sizes."""
+        slot, value = self.name(), self.name()
+        self.add(f"{slot} = getelementptr i64, ptr %sizes, i64 {index}")
+        self.add(f"{value} = load i64, ptr {slot}, align 8")
+        return value
+
     def pointer(self, ref: BufferRef) -> str:
         """The address of a buffer, as an SSA value."""
         base = "%arena"
@@ -176,6 +185,10 @@ class _Body:
             base = self.entry(tables.get(ref.space, "%states"), ref.index)
             if ref.space in ("state", "next"):
                 base = self.entry(base, 0 if ref.space == "state" else 1)
+        if ref.space == "arena" and self.program.open is not None and ref.nbytes:
+            at, start = self.name(), self.size(self.program.open.start(ref.offset))
+            self.add(f"{at} = getelementptr i8, ptr {base}, i64 {start}")
+            return at
         offset = self.program.start(ref) if ref.space == "arena" else ref.offset
         if offset == 0:
             return base
@@ -189,6 +202,9 @@ def _main(program: Program, waits: list[bool], timed: bool) -> str:
     if program.states:
         body.add(f"%p_states = getelementptr i8, ptr %state, i64 {field_offset('states')}")
         body.add("%states = load ptr, ptr %p_states, align 8")
+    if program.open is not None:
+        body.add(f"%p_sizes = getelementptr i8, ptr %state, i64 {field_offset('sizes')}")
+        body.add("%sizes = load ptr, ptr %p_sizes, align 8")
     alone = False  # inside a block that only thread 0 runs
     passed = divided = 0
     arities: dict[str, int] = {}
@@ -214,7 +230,7 @@ def _main(program: Program, waits: list[bool], timed: bool) -> str:
         else:
             _emit_call(body, call)
         body.stamp(at + 2)
-        if call.symbol != COPY and arities.setdefault(call.symbol, len(call.args)) != len(call.args):
+        if call.symbol != COPY and arities.setdefault(call.symbol, _arity(call)) != _arity(call):
             raise ValueError(f"kernel {call.symbol} is called with different numbers of arguments")
     if alone:
         body.add(f"br label %join{len(program.calls)}")
@@ -227,6 +243,10 @@ def _main(program: Program, waits: list[bool], timed: bool) -> str:
     return "\n".join((*declarations, head, *body.lines, "  ret void\n}"))
 
 
+def _arity(call: Call) -> int:
+    return len(call.args) + call.sizes
+
+
 def _end_of_block(calls: Sequence[Call], waits: list[bool], number: int) -> int:
     """The first call after `number` that thread 0 does not run in the same block."""
     following = range(number + 1, len(calls))
@@ -237,7 +257,10 @@ def _emit_call(body: _Body, call: Call) -> None:
     if call.symbol == COPY:
         source, target = (body.pointer(ref) for ref in call.args)
         tid, n = ("%tid", "%n") if is_parallel(call) else ("0", "1")
-        size = call.args[0].nbytes
+        size: int | str = call.args[0].nbytes
+        if body.program.open is not None:
+            size = body.size(body.program.open.copy(body.copies))
+            body.copies += 1
         body.add(f"call void @tw_copy(ptr {target}, ptr {source}, i64 {size}, i64 {tid}, i64 {n})")
         return
     tid, n = ("%tid", "%n") if is_parallel(call) else ("0", "1")
@@ -250,7 +273,8 @@ def _emit_pieces(body: _Body, call: Call, number: int, order: int) -> None:
 
 
 def _pointers(body: _Body, call: Call) -> str:
-    return "".join(f"ptr {body.pointer(ref)}, " for ref in call.args)
+    table = "ptr %sizes, " if call.sizes else ""
+    return "".join(f"ptr {body.pointer(ref)}, " for ref in call.args) + table
 
 
 # ---- what is the same for all programs ----

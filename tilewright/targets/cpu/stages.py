@@ -15,7 +15,7 @@ def emit_kernels(state: Any) -> None:
         state.emitted[name], state.infos[name] = known.emitted, known.info
     for name, nest in state.nests.items():
         made = emit(nest, state.description)
-        state.emitted[name], state.infos[name] = made.text, kernel_info(nest, made.scratch, made.refused)
+        state.emitted[name], state.infos[name] = made.text, kernel_info(nest, made.scratch, made.refused, made.sizes)
 
 
 def assemble_kernels(state: Any) -> None:

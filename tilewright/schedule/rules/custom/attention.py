@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ....support.dtypes import wide
+from ....support.sizes import is_open
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, ceildiv, minimum
 from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
@@ -164,10 +165,27 @@ def _scores(
     most = (machine.vector_registers - 1 - vectors) // vectors
     rows = choose("score_rows", range(1, min(most, s.keys) + 1), min(rows, most))
     i = Var("i_v") * w + Var("i_l")
-    j = Var("jt") * rows + Var("jr")
-    acc, at = Buffer("acc", (rows, block), s.dtype, "register"), (Var("jr"), i)
+    start = i_loops(w, vectors, "i", store("top", (i,), s.number(float("-inf")), "max.init"))
+    if is_open(s.keys):  # whole tiles, then what is left key by key
+        whole = keys // rows
+        tiles = For(
+            "jt", whole, _score_tile(s, read, b, h, first, Var("jt") * rows, Const(rows, "index"), rows, w, vectors)
+        )
+        one = _score_tile(s, read, b, h, first, whole * rows + Var("jl"), Const(1, "index"), 1, w, vectors)
+        return seq(start, tiles, For("jl", keys - whole * rows, one))
     left: Expr = Const(s.keys, "index") - Var("jt") * rows
     extent = Const(rows, "index") if s.keys % rows == 0 else minimum(rows, left)
+    body = _score_tile(s, read, b, h, first, Var("jt") * rows, extent, rows, w, vectors)
+    return seq(start, For("jt", ceildiv(keys, rows), body))
+
+
+def _score_tile(
+    s: Shape, read: Reader, b: Expr, h: Expr, first: Expr, key: Expr, extent: Expr, rows: int, w: int, vectors: int
+) -> Stmt:
+    """The scores of up to `rows` keys from `key` on, and the largest so far."""
+    block = vectors * w
+    i, j = Var("i_v") * w + Var("i_l"), key + Var("jr")
+    acc, at = Buffer("acc", (rows, block), s.dtype, "register"), (Var("jr"), i)
 
     def tile(body: Stmt) -> Stmt:
         return For("jr", extent, i_loops(w, vectors, "i", body), "unroll")
@@ -196,10 +214,7 @@ def _scores(
         i_loops(w, vectors, "i", store("top", (i,), m, "max.store")),
     )
     body = seq(tile(store("acc", at, s.number(0.0), "qk.init")), update, Alloc(largest, kept))
-    return seq(
-        i_loops(w, vectors, "i", store("top", (i,), s.number(float("-inf")), "max.init")),
-        For("jt", ceildiv(keys, rows), Alloc(acc, body)),
-    )
+    return Alloc(acc, body)
 
 
 def _softmax(s: Shape, keys: Expr, w: int, vectors: int) -> Stmt:

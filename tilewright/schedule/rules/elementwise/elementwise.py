@@ -4,8 +4,8 @@ vectors."""
 from __future__ import annotations
 
 import contextlib
-from math import gcd
 
+from ....support.sizes import gcd
 from ....tensor.analysis import flat
 from ....tensor.expr import linear
 from ....tensor.kernel import Kernel

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from math import prod
 
+from ....support.sizes import is_open, lowest, typical
 from ....tensor.analysis import flat
 from ....tensor.expr import COMBINERS, Const, Expr, Load, Op, Var, simplify, substitute, variables, walk
 from ....tensor.kernel import Kernel, Stage
@@ -326,7 +327,7 @@ def _vectorize(s: Schedule, block: str, inner: list[str], machine: Machine, vect
             s.reorder(*[v for v in inner if v != n], n)
         except ScheduleError:
             return
-    size = s.extent(n)
+    size = typical(s.extent(n))
     if n not in store.reduction:
         if size > width:
             counts = [v for v in (1, 2, 4) if v * width <= size]
@@ -344,8 +345,11 @@ def _vectorize(s: Schedule, block: str, inner: list[str], machine: Machine, vect
     if size < width:
         s.vectorize(n)
         return
-    counts = [c for c in (1, 2, 4, 8) if c * width <= size]
-    count = s.sample_choice(f"accumulators_{block}", counts, min(vectors, size // width))
+    most = size // width
+    if is_open(s.extent(n)):  # of an unknown number of elements so many accumulators as are never empty
+        most = max(lowest(s.extent(n)) // width, 1)
+    counts = [c for c in (1, 2, 4, 8) if c <= most]
+    count = s.sample_choice(f"accumulators_{block}", counts, min(vectors, most))
     _, part = s.split(n, count * width)
     combine = s.rfactor(block, part)
     buffer = next(b for b in s.temporaries if b.startswith(f"{t.buffer}_r"))

@@ -1,0 +1,81 @@
+"""No number that stands for a size while a model is compiled may reach code: other numbers, the same code."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+from support.onnx_models import value
+from support.open_models import BATCH, MODELS, SEQ, Writer, feeds
+
+import tilewright as tw
+from tilewright.driver.compiler import compile_state
+from tilewright.support import sizes
+
+
+def last(operator: str) -> onnx.ModelProto:
+    """The last row of a text, which stands at a place that is made of a size."""
+    w = Writer()
+    if operator == "Gather":
+        y = w.op("Gather", "x", w.ints(-1), axis=1)
+    else:
+        y = w.op("Slice", "x", w.ints(-1), w.ints(1 << 40), w.ints(1))
+    return w.model([value("x", ["batch", "seq", 20])], {y: ["batch", 1, 20]})
+
+
+def positions() -> onnx.ModelProto:
+    """Numbers that are made of sizes: the length as a float, positions, the mean by hand."""
+    w = Writer()
+    seq = w.op("Gather", w.op("Shape", "x"), w.constant(np.array(1)))
+    places = w.op("Range", w.constant(np.array(0)), seq, w.constant(np.array(1)))
+    x = w.op("Add", "x", w.op("Unsqueeze", w.op("Cast", places, to=TensorProto.FLOAT), w.ints(1)))
+    y = w.op("Div", w.op("ReduceSum", x, w.ints(1), keepdims=0), w.op("Cast", seq, to=TensorProto.FLOAT))
+    return w.model([value("x", ["batch", "seq", 20])], {y: ["batch", 20]})
+
+
+TEXT = {"x": (BATCH, SEQ, 20)}
+CASES = {
+    **MODELS,
+    "last by Gather": (lambda: last("Gather"), TEXT),
+    "last by Slice": (lambda: last("Slice"), TEXT),
+    "positions": (positions, TEXT),
+}
+
+
+def made(name: str) -> tuple[str, list[str], object]:
+    """The nests, the code of the kernels, and what the package says of sizes."""
+    make, shapes = CASES[name]
+    _, stopped = compile_state(make(), inputs=shapes, threads=1, cache=False, stop_after="schedule")
+    nests = plain(stopped.text())
+    state, run = compile_state(make(), inputs=shapes, threads=1, cache=False)
+    emitted = [plain(text) for text in state.emitted.values()]
+    return nests, emitted, (run.sizes, [(c.args, c.scratch, c.sizes) for c in run.package.program.calls])
+
+
+def plain(text: str) -> str:
+    """Without the hash at the end of kernels' names, which is that of the text of level 3."""
+    return re.sub(r"_[0-9a-f]{10}\b", "", text)
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_other_numbers_for_symbols_make_the_same_program(name, monkeypatch):
+    first = made(name)
+    monkeypatch.setattr(sizes, "_FIRST", 70_001)
+    monkeypatch.setattr(sizes, "_APART", 7_000)
+    second = made(name)
+    for a, b, what in zip(first, second, ("nests", "kernels", "program"), strict=True):
+        assert a == b, what
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n not in MODELS])
+def test_what_is_made_of_sizes_is_right(name):
+    ort = pytest.importorskip("onnxruntime", reason="onnxruntime computes what is expected")
+    model = CASES[name][0]()
+    run = tw.compile(model, inputs=TEXT, threads=1)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for batch, seq in ((1, 1), (3, 17), (16, 64)):
+        given = feeds("elementwise", batch, seq)
+        np.testing.assert_allclose(run(given)[0], session.run(None, given)[0], rtol=1e-5, atol=1e-5)

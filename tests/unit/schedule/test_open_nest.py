@@ -1,0 +1,135 @@
+"""Loop nests with sizes that are known at run time only: primitives, rules, and what is computed at sizes that are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.machines import NARROW, WIDE
+from support.open_nests import POINTS, ROWS, SEQ, WIDE8, computes, product, rows_by_columns, softmax, total, transposed
+
+from tilewright.schedule.nest import For, walk_stmts
+from tilewright.schedule.open_nest import elements, kernel_at, nest_at, open_kernel, sizes_used, typical_sizes
+from tilewright.schedule.rules import schedule
+from tilewright.schedule.schedule import Schedule, ScheduleError
+from tilewright.schedule.text import format_nest
+from tilewright.support import sizes
+from tilewright.support.sizes import Sizes, Undecided
+from tilewright.tensor.expr import Buffer
+
+
+@pytest.fixture
+def known() -> Iterator[Sizes]:
+    with sizes.open_sizes([ROWS, SEQ, WIDE8]) as found:
+        assert found is not None
+        yield found
+
+
+def test_a_nest_at_sizes_has_none_left(known):
+    rows, seq, _ = known.symbols
+    kernel = rows_by_columns(known)
+    nest = Schedule(kernel).nest()
+    assert open_kernel(kernel) and sizes_used(nest)
+    assert "serial(rows)" in format_nest(nest)
+    at = {"rows": 3, "seq": 5, "wide": 8}
+    assert not open_kernel(kernel_at(kernel, at)) and not sizes_used(nest_at(nest, at))
+    assert [(p.name, p.shape) for p in nest_at(nest, at).params] == [("x", (3, 5)), ("s", (5,)), ("y", (3, 5))]
+    assert [s.trip for s in walk_stmts(nest_at(nest, at).body) if isinstance(s, For)] == [3, 5]
+    assert elements(Buffer("b", (rows, seq), "f32")) == 720 and elements(Buffer("b", (3, 4), "f32")) == 12
+    assert typical_sizes() == {"rows": 4, "seq": 6, "wide": 16}
+
+
+def test_where_all_sizes_are_known_there_is_nothing_to_do():
+    assert typical_sizes() == {} and not open_kernel(product(3, 4, 5))
+    assert not sizes_used(Schedule(product(3, 4, 5)).nest())
+
+
+@pytest.mark.parametrize("factor", [1, 4, 16, 64])
+@pytest.mark.parametrize("loop", ["i_y", "j_y"])
+def test_split(known, loop, factor):
+    kernel = rows_by_columns(known)
+    s = Schedule(kernel)
+    s.split(loop, factor)
+    computes(s.nest(), kernel)
+
+
+@pytest.mark.parametrize("lanes", [4, 16])
+def test_vectors_along_an_open_dimension(known, lanes):
+    kernel = rows_by_columns(known)
+    s = Schedule(kernel)
+    s.vectorize(s.split("j_y", lanes)[1])
+    computes(s.nest(), kernel)
+
+
+def test_a_divisor_leaves_no_rest(known):
+    """Vectors of 8 along a dimension of multiples of 8: no last vector of less."""
+    wide = known.symbols[2]
+    kernel = transposed(4, wide)
+    s = Schedule(kernel)
+    outer, inner = s.split("i_y", 8)
+    s.reorder(outer, "j_y", inner)
+    s.vectorize(inner)
+    computes(s.nest(), kernel)
+    assert "min(" not in format_nest(s.nest())
+
+
+def test_threads_and_order(known):
+    kernel = rows_by_columns(known)
+    s = Schedule(kernel)
+    o, i = s.split("i_y", 4)
+    s.parallel(o)
+    jo, _ = s.split("j_y", 8)
+    s.reorder(o, jo, i)
+    computes(s.nest(), kernel)
+
+
+@pytest.mark.parametrize("primitive", ["vectorize", "unroll"])
+def test_an_open_loop_has_no_fixed_number_of_lanes(known, primitive):
+    """It is refused, or it stays right: no number of iterations is made up."""
+    kernel = rows_by_columns(known)
+    s = Schedule(kernel)
+    try:
+        getattr(s, primitive)("j_y")
+        computes(s.nest(), kernel)
+    except (ScheduleError, Undecided):
+        return
+
+
+def _kernels(known: Sizes):
+    rows, seq, wide = known.symbols
+    return {
+        "elementwise": lambda: rows_by_columns(known),
+        "elementwise of known columns": lambda: rows_by_columns(known, 48),
+        "product of open rows": lambda: product(rows, 10, 40),
+        "product of open columns": lambda: product(9, 10, seq),
+        "product over an open dimension": lambda: product(9, seq, 32),
+        "product of all open": lambda: product(rows, seq, wide),
+        "product of open groups of columns": lambda: product(rows, 8, wide),
+        "softmax of known columns": lambda: softmax(rows, 33),
+        "softmax of open columns": lambda: softmax(5, seq),
+        "softmax of all open": lambda: softmax(rows, seq),
+        "sums of columns": lambda: total(rows, 40),
+        "sums of open columns": lambda: total(12, seq),
+        "transposed": lambda: transposed(rows, seq),
+        "rows of two dimensions": lambda: product(rows * 2, 6, 20),
+    }
+
+
+@pytest.mark.parametrize("machine", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("name", list(_kernels(Sizes([ROWS, SEQ, WIDE8]))))
+def test_what_rules_make(known, name, machine):
+    """The nest that the rules choose for all sizes is right at each."""
+    kernel = _kernels(known)[name]()
+    computes(schedule(kernel, machine).schedule.nest(), kernel)
+
+
+def test_a_shared_tail_of_rows_of_two_dimensions(known):
+    rows, seq, _ = known.symbols
+    kernel = product(rows * seq, 6, 20)
+    computes(schedule(kernel, WIDE).schedule.nest(), kernel)
+
+
+def test_the_points_are_in_range():
+    for at in POINTS:
+        for dim in (ROWS, SEQ, WIDE8):
+            dim.check(at[dim.name])

@@ -1,0 +1,90 @@
+"""Programs with open dimensions: the plan of one for typical sizes, and the formulas for all others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ..ir.graph import Graph
+from ..program.open_plan import OpenPlan
+from ..program.open_sizes import Formula, OpenSizes
+from ..program.plan import MemoryPlan
+from ..program.program import BufferRef
+from ..schedule.open_nest import typical_sizes
+from ..support.errors import UnsupportedError, UsageError
+from ..support.formulas import formula
+from ..support.options import Options
+from ..support.sizes import Dim, Sizes, current, is_open, value_at
+from ..targets.base import SizeTaker, Target, targets
+
+
+def check_open(options: Options, dims: Sequence[Dim], target: Target) -> None:
+    """An error if this compilation can have no open dimensions: UnsupportedError for what is missing, UsageError for
+    options that contradict them."""
+    named = ", ".join(map(str, dims))
+    if not isinstance(target, SizeTaker):
+        able = ", ".join(name for name, t in sorted(targets().items()) if isinstance(t, SizeTaker))
+        raise UnsupportedError(
+            f"target {target.name!r} has no open dimensions ({named})",
+            stage="import",
+            hint=f"give the sizes: inputs={{name: (1, 128)}}, or --shape NAME=1x128; with open dimensions: {able}",
+        )
+    if options.states:
+        raise UnsupportedError(
+            f"states and open dimensions ({named}) do not go together yet: a state has one size",
+            stage="import",
+            hint="give the sizes of a model with states",
+        )
+    if options.buckets:
+        raise UsageError(
+            f"buckets pad to sizes that programs are made for, and {named} is one program for all",
+            stage="import",
+            hint="leave out buckets, or the ranges",
+        )
+    for name, wanted in (("precision", "auto"), ("verify", True)):
+        if getattr(options, name) == wanted:
+            raise UnsupportedError(
+                f"{name}={wanted!r} runs the model, and the sizes of {named} are not known",
+                stage="import",
+                hint="use it at fixed sizes: inputs={name: (1, 128)}, or --shape NAME=1x128",
+            )
+    if options.arena_limit is not None:
+        raise UnsupportedError(
+            f"the working memory of a program with open dimensions ({named}) is known when it runs: there is no "
+            "arena_limit for it",
+            stage="import",
+            hint="compile it for the largest sizes to see what they take",
+        )
+
+
+def open_plan(plan: MemoryPlan, places: OpenPlan, graph: Graph) -> tuple[MemoryPlan, OpenSizes]:
+    """The plan of `plan_open` at typical sizes, and the formulas of all sizes."""
+    known, typical = current(), typical_sizes()
+    assert known is not None
+    starts, arena = tuple(value_at(s, typical) for s in places.starts), value_at(places.arena, typical)
+    copies = tuple((_settled(a, starts, typical), _settled(b, starts, typical)) for a, b in plan.copies)
+    sizes = OpenSizes(
+        known.dims,
+        tuple(tuple(_declared(d, known) for d in t.dims) for _, t in graph.inputs()),
+        tuple(tuple(map(formula, t.dims)) for _, t in graph.outputs()),
+        tuple(map(formula, places.starts)),
+        starts,
+        formula(places.arena),
+        tuple(formula(a.nbytes) for a, _ in plan.copies),
+    )
+    refs = tuple(_settled(r, starts, typical) for r in plan.refs)
+    return replace(plan, refs=refs, copies=copies, arena_size=arena, bound=arena, arenas=(arena,)), sizes
+
+
+def _declared(size: int, known: Sizes) -> Formula:
+    """A dimension of an input: a number, or the name of an open dimension."""
+    return next((d.name for d, s in zip(known.dims, known.symbols, strict=True) if s == size), formula(size))
+
+
+def _settled(ref: BufferRef, starts: Sequence[int], typical: Mapping[str, int]) -> BufferRef:
+    if is_open(ref.offset) or (ref.space == "arena" and ref.offset):
+        raise UnsupportedError("a part of a buffer of open size has a place that is known at run time", stage="package")
+    nbytes = value_at(ref.nbytes, typical)
+    if ref.space != "arena":
+        return BufferRef(ref.space, ref.index, ref.offset, nbytes)
+    return BufferRef("arena", 0, starts[ref.index] if nbytes else 0, nbytes)

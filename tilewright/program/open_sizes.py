@@ -1,0 +1,106 @@
+"""What a program with open dimensions says of its sizes.
+
+Such a `Program` is one for typical sizes: its shapes, offsets and bytes are what they are then. `OpenSizes` has the
+formulas behind them. When it runs, the program finds what it needs in a table of 64-bit integers:
+
+    the dimensions, in order | where each place of the arena begins | the bytes of each copy
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..support.errors import InputError
+from ..support.formulas import evaluate, function
+from ..support.sizes import Dim
+
+Formula = str | int
+
+
+@dataclass(frozen=True)
+class OpenSizes:
+    """Dimensions; the shapes of inputs and outputs; where the places of the arena begin, also at typical sizes, and its
+    bytes; the bytes of copies, in the order of their calls."""
+
+    dims: tuple[Dim, ...]
+    inputs: tuple[tuple[Formula, ...], ...]
+    outputs: tuple[tuple[Formula, ...], ...]
+    starts: tuple[Formula, ...] = ()
+    typical: tuple[int, ...] = ()
+    arena: Formula = 0
+    copies: tuple[Formula, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(d.name for d in self.dims)
+
+    def start(self, offset: int) -> int:
+        """The place in the table of where a buffer begins that is at `offset` at typical sizes."""
+        return len(self.dims) + self.typical.index(offset)
+
+    def copy(self, number: int) -> int:
+        """The place in the table of the bytes of a copy."""
+        return len(self.dims) + len(self.starts) + number
+
+    def sizes(self, shapes: Sequence[Sequence[int]], names: Sequence[str]) -> dict[str, int]:
+        """The dimensions of a call whose inputs have these shapes; InputError if they do not fit."""
+        found: dict[str, int] = {}
+        where: dict[str, str] = {}
+        for shape, declared, name in zip(shapes, self.inputs, names, strict=True):
+            text = f"[{', '.join(map(str, declared))}]"
+            if len(shape) != len(declared):
+                raise InputError(f"input {name!r} has shape {tuple(shape)}, the model takes {text}", stage="run")
+            for axis, (n, d) in enumerate(zip(shape, declared, strict=True)):
+                if isinstance(d, int):
+                    if n != d:
+                        raise InputError(
+                            f"input {name!r} has shape {tuple(shape)}, the model takes {text}", stage="run"
+                        )
+                elif found.setdefault(d, n) != n:
+                    raise InputError(
+                        f"dimension {axis} of input {name!r} {text} is {n}, but {d} is {found[d]} in {where[d]!r}",
+                        stage="run",
+                    )
+                else:
+                    where.setdefault(d, name)
+        for dim in self.dims:
+            n = found[dim.name]
+            if not dim.low <= n <= dim.high or n % dim.divisor:
+                by = f" and a multiple of {dim.divisor}" if dim.divisor > 1 else ""
+                raise InputError(
+                    f"{dim.name} is {n} in input {where[dim.name]!r}, it has to be {dim.low} to {dim.high}{by}",
+                    stage="run",
+                )
+        return found
+
+    def table(self, sizes: Mapping[str, int]) -> tuple[list[int], int]:
+        """The table for these sizes, and the bytes of the arena."""
+        *found, arena = evaluate((*self.starts, *self.copies, self.arena), sizes)
+        return [*(sizes[n] for n in self.names), *found], arena
+
+    def shapes(self, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
+        """The shapes of the outputs for these sizes."""
+        return [evaluate(shape, sizes) if shape else () for shape in self.outputs]
+
+    # ---- JSON, for the package ----
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> OpenSizes:
+        """The inverse of `to_json`; KeyError, TypeError or ValueError if damaged."""
+        dims = tuple(Dim(**d) for d in data["dims"])
+        inputs, outputs = (tuple(tuple(x) for x in data[k]) for k in ("inputs", "outputs"))
+        starts, typical, copies = (tuple(data[k]) for k in ("starts", "typical", "copies"))
+        made = OpenSizes(dims, inputs, outputs, starts, typical, data["arena"], copies)
+        if len(starts) != len(typical):
+            raise ValueError(f"{len(starts)} places begin at {len(typical)} offsets")
+        for formulas in (*made.inputs, *made.outputs, made.starts, made.copies, (made.arena,)):
+            function(formulas, made.names)  # what is no formula is found now
+        return made
+
+
+__all__ = ["Formula", "OpenSizes"]

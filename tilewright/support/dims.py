@@ -1,0 +1,69 @@
+"""Open dimensions: a name, a range, a divisor."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .errors import UsageError
+
+
+@dataclass(frozen=True)
+class Dim:
+    """An open dimension: its name, the smallest and the largest size, and a number that divides every size.
+
+    >>> Dim("seq", 1, 4096)
+    Dim(name='seq', low=1, high=4096, divisor=1)
+
+    UsageError for a range that is empty or begins below 1, or that has no multiple of the divisor.
+    """
+
+    name: str
+    low: int = 1
+    high: int = 1 << 20
+    divisor: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise UsageError(f"a dimension is called by an identifier, not {self.name!r}")
+        if self.low < 1 or self.high < self.low or self.divisor < 1:
+            raise UsageError(
+                f"dimension {self.name}: {self.low}..{self.high} is no range of sizes",
+                hint="the smallest size is at least 1 and at most the largest, a divisor is at least 1",
+            )
+        if self.high // self.divisor * self.divisor < self.low:
+            raise UsageError(f"dimension {self.name}: no multiple of {self.divisor} in {self.low}..{self.high}")
+
+    @staticmethod
+    def parse(text: str) -> Dim:
+        """From ``name:low..high`` or ``name:low..high:divisor``; UsageError for another text.
+
+        >>> Dim.parse("seq:8..512:8")
+        Dim(name='seq', low=8, high=512, divisor=8)
+        """
+        found = re.fullmatch(r"(\w+):(\d+)\.\.(\d+)(?::(\d+))?", text)
+        if found is None:
+            raise UsageError(f"{text!r} is no open dimension", hint="write it as seq:1..512, or seq:8..512:8")
+        name, low, high, divisor = found.groups()
+        return Dim(name, int(low), int(high), int(divisor or 1))
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.low}..{self.high}" + (f":{self.divisor}" if self.divisor > 1 else "")
+
+    @property
+    def unit(self) -> str:
+        """What expressions count in: the size, or how often the divisor goes into it."""
+        return self.name if self.divisor == 1 else f"({self.name}//{self.divisor})"
+
+    @property
+    def typical(self) -> int:
+        """A size in the middle: as many times the smallest as the largest is of it."""
+        middle = int((self.low * self.high) ** 0.5) // self.divisor
+        return max(middle, -(-self.low // self.divisor)) * self.divisor
+
+    def check(self, size: int, where: str = "") -> None:
+        """UsageError if a size does not fit."""
+        if not self.low <= size <= self.high:
+            raise UsageError(f"{where}{self.name} is {size}, it may be {self.low} to {self.high}")
+        if size % self.divisor:
+            raise UsageError(f"{where}{self.name} is {size}, it has to be a multiple of {self.divisor}")

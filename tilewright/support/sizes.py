@@ -1,0 +1,695 @@
+"""Sizes that are known at run time only: integers that carry an expression.
+
+A model may leave a dimension open and give its range: ``Dim("seq", 1, 4096)``. While such a model is compiled, the
+dimension is a `Size`, an `int` whose value stands for the expression: a large prime number of the symbol. Sums and
+products of sizes are sizes of the summed and multiplied values, so every expression has a value of its own, and MLIR,
+NumPy and everything else that holds plain integers holds sizes without knowing it; `decode` finds the expression of a
+number again.
+
+    with sizes.open_sizes([Dim("batch", 1, 64), Dim("seq", 1, 4096)]) as known:
+        batch, seq = known.symbols
+        tokens = batch * seq                # a Size: batch*seq
+        tokens // seq, seq % 16             # batch, seq % 16
+        seq > 0                             # True: its range says so
+        seq > 128                           # raises Undecided
+        tokens.at({"batch": 2, "seq": 7})   # 14
+
+Nothing here guesses: a comparison that the ranges do not decide raises `Undecided`. Equality asks whether two sizes are
+the same expression: ``seq == 16`` is false, and what is done then must be right for a `seq` of 16 too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from math import gcd as _gcd
+from math import prod
+from typing import Any, TypeVar
+
+from .dims import Dim as Dim
+from .errors import UsageError
+
+#: what stands for symbols, and for what is made of them by division, are primes from here on, this far apart: no model
+#: has them as dimensions, and a product of three and a few thousand still is a 64-bit number
+_FIRST, _APART = 50_021, 9_000
+#: so many are; what schedules make of sizes stands in no type, and is a number with many digits
+_SMALL = 24
+#: numbers below are never sizes
+_SMALLEST = 4096
+#: numbers from here on mean "to the end" in models
+_LARGEST = 1 << 62
+#: a monomial is the names of its factors, sorted; a polynomial gives each its coefficient
+Monomial = tuple[str, ...]
+Polynomial = dict[Monomial, int]
+_T = TypeVar("_T")
+
+
+class Undecided(UsageError):
+    """A decision depends on a size that is not known when the model is compiled."""
+
+
+@dataclass(frozen=True)
+class _Atom:
+    """A symbol, or what a division or an extremum makes of sizes: `evaluate` computes it from the sizes of symbols."""
+
+    name: str
+    low: int
+    high: int
+    evaluate: Callable[[Mapping[str, int]], int]
+    #: how code computes it: an operation and its operands; none for a symbol
+    made: tuple[str, int, int] | None = None
+
+
+class Sizes:
+    """The symbols of one compilation, and all sizes that have been made of them."""
+
+    def __init__(self, dims: Sequence[Dim]) -> None:
+        self.dims = tuple(dims)
+        names = [d.name for d in dims]
+        if len(set(names)) < len(names):
+            raise UsageError(f"two dimensions have one name: {', '.join(names)}")
+        self._atoms: dict[str, _Atom] = {}
+        self._values: dict[str, int] = {}  # atom -> its prime
+        self._spread = random.Random(1)
+        self._of: dict[int, Size] = {}  # value -> size
+        self._ranges: dict[int, tuple[int, int]] = {}  # better than what the atoms say
+        self.symbols = [self._symbol(d) for d in dims]
+
+    def _symbol(self, d: Dim) -> Size:
+        low, high = -(-d.low // d.divisor), d.high // d.divisor
+        unit = self.atom(_Atom(d.unit, low, high, lambda at: at[d.name] // d.divisor))
+        size = unit if d.divisor == 1 else unit * d.divisor
+        assert isinstance(size, Size)
+        return size
+
+    def atom(self, atom: _Atom) -> Size:
+        """The size that an atom is; the same one for the same name."""
+        if atom.name not in self._atoms:
+            self._values[atom.name] = self._new_value()
+            self._atoms[atom.name] = atom
+        made = self.size({(atom.name,): 1})
+        assert isinstance(made, Size)
+        return made
+
+    def _new_value(self) -> int:
+        """For one more atom. Spread without order, so that sums of them differ."""
+        number = len(self._values)
+        if number < _SMALL:
+            return _prime(_FIRST + _APART * number + 2 * (self._spread.randrange(_APART // 4)))
+        return self._spread.randrange(1 << 60, 1 << 61) | 1
+
+    def size(self, polynomial: Polynomial) -> Any:
+        """The size of a polynomial of atoms; a plain int if it is constant."""
+        kept = {m: c for m, c in polynomial.items() if c}
+        if not kept or set(kept) == {()}:
+            return kept.get((), 0)
+        value = sum(c * prod(self._values[a] for a in m) for m, c in kept.items())
+        if -_SMALLEST < value < _SMALLEST:
+            raise Undecided(f"the sizes of this model cannot be told apart: one is as small as {value}")
+        found = self._of.get(value)
+        if found is None:
+            found = self._of[value] = Size._make(value, kept, self)
+        elif found.polynomial != kept:
+            raise Undecided(f"{found} and another size have one value: the sizes of this model cannot be told apart")
+        return found
+
+    def decode(self, number: int) -> int:
+        """The size that an integer stands for, or the integer."""
+        number = int(number)
+        if -_SMALLEST < number < _SMALLEST:
+            return number
+        found = self._of.get(number)
+        if found is not None:
+            return found
+        if abs(number) >= _LARGEST:
+            return number
+        for name, value in list(self._values.items())[:_SMALL]:
+            if number % value == 0:
+                rest = self.decode(number // value)
+                made: int = rest * self.size({(name,): 1})
+                return made
+        return number
+
+    def range(self, polynomial: Polynomial) -> tuple[int, int]:
+        """The smallest and the largest value, at least as far apart as they are."""
+        shared = _shared(polynomial)
+        if shared:  # a * (b - 1) is at least 0 where a*b - a seems to be less
+            ends = [
+                x * y
+                for x in self.range({shared: 1})
+                for y in self.range({_without(m, shared) or (): c for m, c in polynomial.items()})
+            ]
+            return min(ends), max(ends)
+        low, high = self._interval(polynomial)
+        for m, c in polynomial.items():
+            atom = self._atoms[m[0]] if len(m) == 1 else None
+            if atom is None or atom.made is None or atom.made[0] != "floordivsi":
+                continue
+            _, a, n = atom.made
+            if isinstance(n, Size) or not isinstance(a, Size) or c % n:
+                continue
+            # n * (a // n) is a less what is left, 0 to n - 1
+            rest = {k: v for k, v in polynomial.items() if k != m}
+            for k, v in a.polynomial.items():
+                rest[k] = rest.get(k, 0) + c // n * v
+            least, most = self.range({k: v for k, v in rest.items() if v})
+            left = c // n * (n - 1)
+            low, high = max(low, least - max(left, 0)), min(high, most - min(left, 0))
+        return low, high
+
+    def _interval(self, polynomial: Polynomial) -> tuple[int, int]:
+        low = high = 0
+        for m, c in polynomial.items():
+            least, most = 1, 1
+            for a in m:
+                atom = self._atoms[a]
+                ends = [x * y for x in (least, most) for y in (atom.low, atom.high)]
+                least, most = min(ends), max(ends)
+            low, high = low + min(c * least, c * most), high + max(c * least, c * most)
+        return low, high
+
+    def describe(self) -> str:
+        """``batch 1..64, seq 1..4096``"""
+        return ", ".join(
+            f"{d.name} {d.low}..{d.high}" + (f" by {d.divisor}" if d.divisor > 1 else "") for d in self.dims
+        )
+
+
+class Size(int):
+    """An integer that stands for an expression of symbols; see the head of this file."""
+
+    polynomial: Polynomial
+    space: Sizes
+    #: arrays of NumPy do not compute with sizes: they would take the numbers for known ones
+    __array_ufunc__ = None
+
+    @staticmethod
+    def _make(value: int, polynomial: Polynomial, space: Sizes) -> Size:
+        made = Size(value)
+        made.polynomial, made.space = polynomial, space
+        return made
+
+    # ---- what it is ----
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The smallest and the largest value."""
+        low, high = self.space.range(self.polynomial)
+        known = self.space._ranges.get(int(self))
+        return (max(low, known[0]), min(high, known[1])) if known else (low, high)
+
+    def at(self, sizes: Mapping[str, int]) -> int:
+        """The value for these sizes of the symbols."""
+        atoms = self.space._atoms
+        return sum(c * prod(atoms[a].evaluate(sizes) for a in m) for m, c in self.polynomial.items())
+
+    @property
+    def typical(self) -> int:
+        """The value for sizes in the middle of their ranges."""
+        return self.at({d.name: d.typical for d in self.space.dims})
+
+    def terms(self) -> Iterator[tuple[int, list[_Atom]]]:
+        """Coefficient and factors of each summand."""
+        for m, c in self.polynomial.items():
+            yield c, [self.space._atoms[a] for a in m]
+
+    def __str__(self) -> str:
+        text = ""
+        for m, c in sorted(self.polynomial.items(), key=lambda x: (-len(x[0]), x[0])):
+            factors = ([str(abs(c))] if abs(c) != 1 or not m else []) + list(m)
+            sign = ("-" if c < 0 else "") if not text else (" - " if c < 0 else " + ")
+            text += sign + "*".join(factors)
+        return text if len(self.polynomial) == 1 else f"({text})"
+
+    __repr__ = __str__
+
+    def __format__(self, spec: str) -> str:
+        return str(self)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"the size {self} belongs to one compilation, it cannot be stored")
+
+    def __deepcopy__(self, memo: Any) -> Size:
+        return self
+
+    # ---- arithmetic ----
+
+    def _other(self, other: Any) -> Polynomial | None:
+        if isinstance(other, Size):
+            return other.polynomial
+        if isinstance(other, int) or type(other).__name__ in ("int64", "int32"):
+            decoded = self.space.decode(int(other))
+            return decoded.polynomial if isinstance(decoded, Size) else {(): decoded}
+        return None
+
+    def _sum(self, other: Any, sign: int) -> Any:
+        p = self._other(other)
+        if p is None:
+            return NotImplemented
+        total = dict(self.polynomial)
+        for m, c in p.items():
+            total[m] = total.get(m, 0) + sign * c
+        return self.space.size(total)
+
+    def __add__(self, other: Any) -> Any:
+        return self._sum(other, 1)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return self._sum(other, -1)
+
+    def __rsub__(self, other: Any) -> Any:
+        return (-self) + other
+
+    def __neg__(self) -> Any:
+        return self.space.size({m: -c for m, c in self.polynomial.items()})
+
+    def __pos__(self) -> Size:
+        return self
+
+    def __abs__(self) -> Any:
+        return -self if self < 0 else self
+
+    def __mul__(self, other: Any) -> Any:
+        p = self._other(other)
+        if p is None:
+            return NotImplemented
+        total: Polynomial = {}
+        for m, c in self.polynomial.items():
+            for n, d in p.items():
+                key = tuple(sorted((*m, *n)))
+                total[key] = total.get(key, 0) + c * d
+        return self.space.size(total)
+
+    __rmul__ = __mul__
+
+    def __pow__(self, power: Any, modulo: Any = None) -> Any:
+        if not isinstance(power, int) or isinstance(power, Size) or modulo is not None or power < 0:
+            raise Undecided(f"{self} ** {power} is not known when the model is compiled")
+        result: Any = 1
+        for _ in range(power):
+            result = self * result
+        return result
+
+    def __floordiv__(self, other: Any) -> Any:
+        return _divide(self, self.space.decode(other), self.space) if isinstance(other, int) else NotImplemented
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return _divide(self.space.decode(other), self, self.space) if isinstance(other, int) else NotImplemented
+
+    def __mod__(self, other: Any) -> Any:
+        return _remainder(self, self.space.decode(other), self.space) if isinstance(other, int) else NotImplemented
+
+    def __rmod__(self, other: Any) -> Any:
+        return _remainder(self.space.decode(other), self, self.space) if isinstance(other, int) else NotImplemented
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __truediv__(self, other: Any) -> Any:
+        if _typically.get():
+            return self.typical / (other.typical if isinstance(other, Size) else other)
+        raise Undecided(f"{self} / {other} is not known when the model is compiled")
+
+    def __rtruediv__(self, other: Any) -> Any:
+        if _typically.get():
+            return other / self.typical
+        raise Undecided(f"{other} / {self} is not known when the model is compiled")
+
+    def __float__(self) -> float:
+        if _typically.get():
+            return float(self.typical)
+        raise Undecided(f"{self} is not known when the model is compiled")
+
+    def _bitwise(self, *_: Any) -> Any:
+        raise Undecided(f"the bits of {self} are not known when the model is compiled")
+
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rlshift__ = __rshift__ = _bitwise
+    __rrshift__ = __invert__ = _bitwise
+
+    def bit_length(self) -> int:
+        """Of the largest value."""
+        return self.range[1].bit_length()
+
+    # ---- comparisons: equality is that of the numbers, which is that of the expressions ----
+
+    def _less(self, other: Any, text: str, strict: bool) -> bool:
+        difference = other - self
+        low, high = difference.range if isinstance(difference, Size) else (difference,) * 2
+        if low >= (1 if strict else 0):
+            return True
+        if high < (1 if strict else 0):
+            return False
+        if _typically.get():
+            return bool(difference.typical >= (1 if strict else 0))
+        raise Undecided(f"whether {text} depends on sizes that are not known when the model is compiled")
+
+    def __lt__(self, other: Any) -> Any:
+        return self._less(other, f"{self} < {other}", True) if isinstance(other, int) else self._float(other, "<")
+
+    def __le__(self, other: Any) -> Any:
+        return self._less(other, f"{self} <= {other}", False) if isinstance(other, int) else self._float(other, "<=")
+
+    def __gt__(self, other: Any) -> Any:
+        return not self._less(other, f"{self} > {other}", False) if isinstance(other, int) else self._float(other, ">")
+
+    def __ge__(self, other: Any) -> Any:
+        return not self._less(other, f"{self} >= {other}", True) if isinstance(other, int) else self._float(other, ">=")
+
+    def _float(self, other: Any, sign: str) -> bool:
+        low, high = self.range
+        results: set[bool] = {
+            {"<": x < other, "<=": x <= other, ">": x > other, ">=": x >= other}[sign] for x in (low, high)
+        }
+        if len(results) > 1 and _typically.get():
+            x = self.typical
+            return bool({"<": x < other, "<=": x <= other, ">": x > other, ">=": x >= other}[sign])
+        if len(results) > 1:
+            raise Undecided(f"whether {self} {sign} {other} is not known when the model is compiled")
+        return results.pop()
+
+
+def _divide(a: Any, b: Any, space: Sizes) -> Any:
+    """a // b: the exact quotient of the terms that b divides, and an atom for the rest."""
+    if not isinstance(b, Size) and b == 0:
+        raise ZeroDivisionError(f"{a} // 0")
+    divisor: Polynomial = b.polynomial if isinstance(b, Size) else {(): b}
+    whole: Polynomial = {}
+    rest: Polynomial = dict(a.polynomial if isinstance(a, Size) else {(): a})
+    if len(divisor) == 1:
+        ((factors, c),) = divisor.items()
+        for m, k in list(rest.items()):
+            left = _without(m, factors)
+            if left is not None and k // c:
+                if m != factors and k % c:
+                    continue
+                whole[left] = k // c
+                rest[m] = k % c
+    elif (ratio := _ratio(rest, divisor)) is not None:
+        return ratio
+    q, r = space.size(whole), space.size(rest)
+    if not isinstance(r, Size) and not isinstance(b, Size):
+        return q + r // b
+    if _within(r, b):
+        return q
+    if _within(r + b, b):
+        return q - 1
+    return q + _quotient(r, b, space)
+
+
+def _within(r: Any, b: Any) -> bool:
+    """Whether 0 <= r < b for all sizes."""
+    return surely(lambda: r >= 0 and r < b)
+
+
+def _shared(polynomial: Polynomial) -> Monomial:
+    """The factors that all of several terms have."""
+    if len(polynomial) < 2:
+        return ()
+    first, *others = polynomial
+    shared = list(first)
+    for m in others:
+        left = list(m)
+        shared = [f for f in shared if f in left and not left.remove(f)]  # type: ignore[func-returns-value]
+    return tuple(shared)
+
+
+def _ratio(a: Polynomial, b: Polynomial) -> int | None:
+    """The constant that b has to be multiplied with to be a."""
+    if set(a) != set(b):
+        return None
+    ratios = {divmod(a[m], b[m]) for m in a}
+    return next(iter(ratios))[0] if len(ratios) == 1 and next(iter(ratios))[1] == 0 else None
+
+
+def _without(m: Monomial, factors: Monomial) -> Monomial | None:
+    left = list(m)
+    for f in factors:
+        if f not in left:
+            return None
+        left.remove(f)
+    return tuple(left)
+
+
+def _quotient(a: Any, b: Any, space: Sizes) -> int:
+    (p, q), (r, s) = (_range(a), _range(b))
+    if r <= 0:
+        raise Undecided(f"{a} // {b}: the divisor may be 0")
+    ends = [x // y for x in (p, q) for y in (r, s)]
+    if min(ends) == max(ends):
+        return ends[0]
+    name = f"({_bare(a)})//{_bare(b)}" if isinstance(a, Size) and len(a.polynomial) > 1 else f"{a}//{_bare(b)}"
+    return space.atom(
+        _Atom(f"({name})", min(ends), max(ends), lambda at: _at(a, at) // _at(b, at), ("floordivsi", a, b))
+    )
+
+
+def _remainder(a: Any, b: Any, space: Sizes) -> Any:
+    left = a - b * (a // b)
+    if isinstance(left, Size) and _range(b)[0] > 0:
+        space._ranges.setdefault(int(left), (0, _range(b)[1] - 1))
+    return left
+
+
+def _bare(x: Any) -> str:
+    return str(x)[1:-1] if isinstance(x, Size) and len(x.polynomial) > 1 else str(x)
+
+
+def _at(x: Any, sizes: Mapping[str, int]) -> int:
+    return x.at(sizes) if isinstance(x, Size) else int(x)
+
+
+def _range(x: Any) -> tuple[int, int]:
+    return x.range if isinstance(x, Size) else (x, x)
+
+
+def _extremum(a: Any, b: Any, pick: Callable[[int, int], int], name: str) -> Any:
+    space = next((x.space for x in (a, b) if isinstance(x, Size)), None)
+    if space is None:
+        return pick(a, b)
+    if surely(lambda: a <= b):
+        return a if pick is min else b
+    if surely(lambda: b <= a):
+        return b if pick is min else a
+    low, high = (pick(p, q) for p, q in zip(_range(a), _range(b), strict=True))
+    first, second = sorted((a, b), key=str)
+    kind = "minsi" if pick is min else "maxsi"
+    return space.atom(
+        _Atom(f"{name}({first}, {second})", low, high, lambda at: pick(_at(a, at), _at(b, at)), (kind, a, b))
+    )
+
+
+def smaller(a: Any, b: Any) -> Any:
+    """The minimum of two sizes, undecided or not."""
+    if type(a) is int and type(b) is int:
+        return b if b < a else a
+    return _extremum(a, b, min, "min")
+
+
+def larger(a: Any, b: Any) -> Any:
+    """The maximum of two sizes, undecided or not."""
+    if type(a) is int and type(b) is int:
+        return b if b > a else a
+    return _extremum(a, b, max, "max")
+
+
+def _prime(number: int) -> int:
+    """The smallest prime from an odd number on."""
+    while any(number % i == 0 for i in range(3, int(number**0.5) + 1, 2)):
+        number += 2
+    return number
+
+
+_space: ContextVar[Sizes | None] = ContextVar("sizes", default=None)
+
+
+def less(a: int, b: int) -> bool:
+    """Whether a < b for all sizes.
+
+    >>> less(1, 2)
+    True
+    """
+    return surely(lambda: a < b) if isinstance(a, Size) or isinstance(b, Size) else a < b
+
+
+def at_most(a: int, b: int) -> bool:
+    """Whether a <= b for all sizes.
+
+    >>> at_most(2, 2)
+    True
+    """
+    return surely(lambda: a <= b) if isinstance(a, Size) or isinstance(b, Size) else a <= b
+
+
+def open_size(d: Any) -> Any:
+    """The size that a `Dim`, or a text like ``seq:1..4096``, is in this compilation; whatever else `d` is."""
+    space = _space.get()
+    if space is None or not (isinstance(d, Dim) or (isinstance(d, str) and ":" in d)):
+        return d
+    wanted = d if isinstance(d, Dim) else Dim.parse(d)
+    return next(s for s, known in zip(space.symbols, space.dims, strict=True) if known.name == wanted.name)
+
+
+def open_dims(inputs: Mapping[str, Any] | None) -> list[Dim]:
+    """The open dimensions in the shapes that the option `inputs` gives, each once.
+
+    UsageError if a dimension has two ranges.
+
+    >>> open_dims({"ids": ("batch:1..64", Dim("seq", 1, 512)), "mask": ("batch:1..64", 8)})
+    [Dim(name='batch', low=1, high=64, divisor=1), Dim(name='seq', low=1, high=512, divisor=1)]
+    """
+    found: dict[str, Dim] = {}
+    for name, shape in (inputs or {}).items():
+        for d in shape if isinstance(shape, (tuple, list)) else ():
+            if isinstance(d, Dim) or (isinstance(d, str) and ":" in d):
+                dim = d if isinstance(d, Dim) else Dim.parse(d)
+                if found.setdefault(dim.name, dim) != dim:
+                    raise UsageError(
+                        f"inputs[{name!r}]: dimension {dim} is {found[dim.name]} elsewhere",
+                        hint="a dimension has one range",
+                    )
+    return list(found.values())
+
+
+#: whether comparisons that ranges leave open are decided by typical sizes
+_typically: ContextVar[bool] = ContextVar("typically", default=False)
+
+
+@contextlib.contextmanager
+def typically(chosen: bool = True) -> Iterator[None]:
+    """While decisions are taken that change the speed of a program, not what it computes: those are by typical sizes.
+
+    with typically():
+        rows > 16                       # of 1..512, 23 is typical: True
+        with typically(False):
+            rows > 16                   # raises Undecided
+    """
+    token = _typically.set(chosen)
+    try:
+        yield
+    finally:
+        _typically.reset(token)
+
+
+def ordered(items: Iterable[_T], key: Callable[[_T], int]) -> list[_T]:
+    """Items by size, small ones first; sizes that could be either way by typical ones. For who checks the result.
+
+    >>> ordered([3, 1, 2], lambda x: -x)
+    [3, 2, 1]
+    """
+    with typically():
+        return sorted(items, key=key)
+
+
+def gcd(*numbers: int) -> int:
+    """The greatest number that divides all, whatever the sizes among them are.
+
+    >>> gcd(12, 18)
+    6
+    """
+    plain = [c for n in numbers for c in (n.polynomial.values() if isinstance(n, Size) else (n,))]
+    return _gcd(*plain)
+
+
+def surely(test: Callable[[], bool]) -> bool:
+    """Whether a test holds for all sizes; false where that is not known.
+
+    >>> surely(lambda: 3 < 4)
+    True
+    """
+    try:
+        with typically(False):
+            return bool(test())
+    except Undecided:
+        return False
+
+
+def current() -> Sizes | None:
+    """The sizes of the compilation at hand, None if all of its sizes are known."""
+    return _space.get()
+
+
+@contextlib.contextmanager
+def open_sizes(dims: Sequence[Dim] | Sizes | None) -> Iterator[Sizes | None]:
+    """While a model with these open dimensions is compiled."""
+    known = dims if isinstance(dims, Sizes) or dims is None else Sizes(dims)
+    token = _space.set(known)
+    try:
+        yield known
+    finally:
+        _space.reset(token)
+
+
+def decode(number: Any) -> Any:
+    """The size that an integer stands for, or the integer."""
+    space = _space.get()
+    return number if space is None or isinstance(number, Size) else space.decode(number)
+
+
+def is_open(*sizes: Any) -> bool:
+    """Whether one of these is known at run time only.
+
+    >>> is_open(3, 4)
+    False
+    """
+    return any(isinstance(s, Size) for s in sizes)
+
+
+def typical(x: int) -> int:
+    """The value of a size in the middle of the ranges of its dimensions; an integer itself. For estimates."""
+    return x.typical if isinstance(x, Size) else x
+
+
+def lowest(x: int) -> int:
+    """The smallest value of a size; an integer itself."""
+    return _range(x)[0]
+
+
+def highest(x: int) -> int:
+    """The largest value of a size; an integer itself."""
+    return _range(x)[1]
+
+
+def holds_sizes(array: Any) -> bool:
+    """Whether an integer array has elements that stand for sizes."""
+    space = _space.get()
+    if space is None or array.dtype.kind not in "iu" or not array.size or array.dtype.itemsize < 4:
+        return False
+    large = array[(array >= _SMALLEST) | (array <= -_SMALLEST)] if array.size else array
+    return any(isinstance(space.decode(v), Size) for v in large.reshape(-1)[:1024].tolist())
+
+
+def value_at(x: Any, sizes: Mapping[str, int]) -> int:
+    """A size or an integer for these sizes of the symbols."""
+    return _at(x, sizes)
+
+
+__all__ = [
+    "Dim",
+    "Size",
+    "Sizes",
+    "Undecided",
+    "at_most",
+    "current",
+    "decode",
+    "gcd",
+    "highest",
+    "holds_sizes",
+    "is_open",
+    "larger",
+    "less",
+    "lowest",
+    "open_dims",
+    "open_size",
+    "ordered",
+    "open_sizes",
+    "smaller",
+    "surely",
+    "typical",
+    "typically",
+    "value_at",
+]
