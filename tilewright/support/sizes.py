@@ -240,8 +240,8 @@ class Size(int):
     def _other(self, other: Any) -> Polynomial | None:
         if isinstance(other, Size):
             return other.polynomial
-        if isinstance(other, int) or type(other).__name__ in ("int64", "int32"):
-            decoded = self.space.decode(int(other))
+        if hasattr(other, "__index__"):  # an int, or a number of NumPy's
+            decoded = self.space.decode(other)
             return decoded.polynomial if isinstance(decoded, Size) else {(): decoded}
         return None
 
@@ -526,8 +526,11 @@ def at_most(a: int, b: int) -> bool:
 
 
 def open_size(d: Any) -> Any:
-    """The size that a `Dim`, or a text like ``seq:1..4096``, is in this compilation; whatever else `d` is."""
+    """The size that a `Dim`, or a text like ``seq:1..4096``, is in this compilation; whatever else `d` is. Undecided
+    for a number that stands for a size."""
     space = _space.get()
+    if space is not None and type(d) is int and isinstance(space.decode(d), Size):
+        raise Undecided(f"a dimension of {d} stands for an open one in this compilation")
     if space is None or not (isinstance(d, Dim) or (isinstance(d, str) and ":" in d)):
         return d
     wanted = d if isinstance(d, Dim) else Dim.parse(d)
@@ -663,6 +666,21 @@ def holds_sizes(array: Any) -> bool:
     return any(isinstance(space.decode(v), Size) for v in large.reshape(-1)[:1024].tolist())
 
 
+def stands_for_size(array: Any) -> bool:
+    """Whether an array of a model has an extent, or an integer, that stands for a size in this compilation: it is a
+    multiple of a symbol's number. No model is expected to have one."""
+    space = _space.get()
+    if space is None:
+        return False
+    numbers = [space._values[d.unit] for d in space.dims]
+    if any(n >= _SMALLEST and n % p == 0 for n in array.shape for p in numbers):
+        return True
+    if array.dtype.kind not in "iu" or array.dtype.itemsize < 4:
+        return False
+    large = array[(array >= _SMALLEST) | (array <= -_SMALLEST)]
+    return bool(large.size) and any(bool((large % p == 0).any()) for p in numbers)
+
+
 def value_at(x: Any, sizes: Mapping[str, int]) -> int:
     """A size or an integer for these sizes of the symbols."""
     return _at(x, sizes)
@@ -688,6 +706,7 @@ __all__ = [
     "ordered",
     "open_sizes",
     "smaller",
+    "stands_for_size",
     "surely",
     "typical",
     "typically",

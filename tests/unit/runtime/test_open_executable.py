@@ -12,12 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from support.onnx_models import model, node, value
 from support.open_models import BATCH, MODELS, SEQ, feeds
 
 import tilewright as tw
 from tilewright.driver import compiler
 from tilewright.runtime.open_executable import OpenExecutable
+from tilewright.support import sizes
 from tilewright.support.errors import InputError, TilewrightError, UnsupportedError, UsageError
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime computes what is expected")
@@ -249,3 +251,17 @@ def test_what_stays_out(tmp_path):
     run = compiled("mlp")
     with pytest.raises((UsageError, UnsupportedError), match="open dimensions"):
         run.profile({"x": np.zeros((1, 24), np.float32)})
+
+
+def test_a_model_with_the_number_of_a_symbol_is_refused():
+    """Sizes are numbers of their own while a model is compiled; one that has such a number itself is not mistaken."""
+    with sizes.open_sizes([tw.Dim("s", 1, 8)]) as known:
+        number = int(known.symbols[0])
+    node = [helper.make_node("Gather", ["x", "i"], ["y"], axis=1)]
+    ends = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, ["s", k])] for n, k in (("x", 3 * number), ("y", 2))]
+    for index, width in ((number, 60_000), (3, 3 * number)):
+        graph = helper.make_graph(node, "m", *ends, [numpy_helper.from_array(np.array([index, 1]), "i")])
+        graph.input[0].type.tensor_type.shape.dim[1].dim_value = width
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        with pytest.raises(UnsupportedError, match="stands for an open"):
+            tw.compile(model, inputs={"x": ("s:1..8", width)})

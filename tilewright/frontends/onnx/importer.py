@@ -24,7 +24,7 @@ from ...support.sizes import holds_sizes, is_open
 from . import functions, inputs
 from .names import needed
 from .node import Node
-from .open_values import open_array, open_equal, sizes_as_tensor
+from .open_values import fixed, open_array, open_equal, sizes_as_tensor
 from .reader import Model
 from .registry import find, oldest
 from .values import POISON, Ask, Failure, NotImported, Poison, Value, addressable, report
@@ -146,7 +146,7 @@ class Importer:
 
     def _initializer(self, tensor: onnx.TensorProto, position: int) -> Item:
         try:
-            return self.constant(self.model.array(tensor, position), tensor.name)
+            return self.constant(fixed(self.model.array(tensor, position), tensor.name), tensor.name)
         except UnsupportedError as e:
             self.failures.append(Failure("initializer", tensor.name, e.message))
             return POISON

@@ -10,7 +10,7 @@ import onnx
 
 from ...ir.types import Type, dtype_of
 from ...support.errors import InputError, ModelError, OpError, UnsupportedError
-from ...support.sizes import decode
+from ...support.sizes import Undecided, decode, is_open
 from .reader import DTYPES
 from .values import Failure, addressable
 
@@ -72,6 +72,8 @@ def resolve(
 
 
 def _type(name: str, dims: list[Dim], dtype: str) -> Type:
+    if any(type(d) is int and is_open(decode(d)) for d in dims):
+        raise Undecided(f"input {name!r} has a dimension that stands for an open one in this compilation")
     try:
         return addressable(Type(tuple(decode(int(d)) for d in dims), dtype))
     except OpError as e:

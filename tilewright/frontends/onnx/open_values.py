@@ -8,7 +8,7 @@ import numpy as np
 from torch_mlir import ir
 
 from ...ir import dialect
-from ...support.sizes import Undecided, decode, holds_sizes, is_open, larger, smaller, surely
+from ...support.sizes import Undecided, decode, holds_sizes, is_open, larger, smaller, stands_for_size, surely
 
 
 def open_array(array: np.ndarray | None) -> Any:
@@ -18,6 +18,13 @@ def open_array(array: np.ndarray | None) -> Any:
     made = np.empty(array.shape, object)
     made.reshape(-1)[:] = [decode(v) for v in array.reshape(-1).tolist()]
     return made
+
+
+def fixed(array: np.ndarray, name: str) -> np.ndarray:
+    """An array of the model itself; Undecided if its numbers would be taken for sizes."""
+    if stands_for_size(array):
+        raise Undecided(f"{name!r} has a number that stands for an open dimension in this compilation")
+    return array
 
 
 def sizes_as_tensor(array: np.ndarray, location: ir.Location) -> ir.Value:

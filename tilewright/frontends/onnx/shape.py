@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ir.dialect import GROUPS
 from ...support.sizes import decode, is_open, larger
-from .open_values import open_slice
+from .open_values import fixed, open_slice
 from .reader import DTYPES
 from .registry import onnx_op
 from .values import NotImported, Value
@@ -21,7 +21,7 @@ from .values import NotImported, Value
 def constant(n):
     value = n.attr("value")
     if value is not None:
-        return n.constant(value)
+        return n.constant(fixed(value, n.name))
     for name, dtype in (("value_float", "f32"), ("value_floats", "f32"), ("value_int", "i64"), ("value_ints", "i64")):
         value = n.attr(name)
         if value is not None:
