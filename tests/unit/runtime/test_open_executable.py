@@ -19,8 +19,8 @@ from support.open_models import BATCH, MODELS, SEQ, feeds
 import tilewright as tw
 from tilewright.driver import compiler
 from tilewright.runtime.open_executable import OpenExecutable
-from tilewright.support import sizes
 from tilewright.support.errors import InputError, TilewrightError, UnsupportedError, UsageError
+from tilewright.support.sizes import open_sizes
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime computes what is expected")
 
@@ -255,7 +255,7 @@ def test_what_stays_out(tmp_path):
 
 def test_a_model_with_the_number_of_a_symbol_is_refused():
     """Sizes are numbers of their own while a model is compiled; one that has such a number itself is not mistaken."""
-    with sizes.open_sizes([tw.Dim("s", 1, 8)]) as known:
+    with open_sizes([tw.Dim("s", 1, 8)]) as known:
         number = int(known.symbols[0])
     node = [helper.make_node("Gather", ["x", "i"], ["y"], axis=1)]
     ends = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, ["s", k])] for n, k in (("x", 3 * number), ("y", 2))]
