@@ -47,7 +47,7 @@ def differs(got: np.ndarray, want: np.ndarray) -> str:
     if want.dtype.kind != "f":
         far = got != want
     else:
-        scale = np.max(np.abs(want), where=np.isfinite(want), initial=1e-6)
+        scale = np.max(np.abs(want), where=np.isfinite(want), initial=1e-3)
         with np.errstate(all="ignore"):
             far = ~((np.abs(got - want) <= RTOL * scale) | (got == want) | (np.isnan(got) & np.isnan(want)))
     if not far.any():
