@@ -3,6 +3,7 @@
 #   make test      lint and the whole test suite                 make bench   race against other runtimes
 #   make conformance   ONNX's own 2,000 tests       make mutations   500 damaged ONNX files
 #   make work      500 random chains of operators: what their kernels execute
+#   make open-dims 300 random graphs with open dimensions against ONNX Runtime
 #   make docs      the site of the documentation, into out/site
 #   make fuzz      3,000 random models against ONNX Runtime (which can run two thirds of them)
 # Variables: PYTHON (the interpreter that makes .venv), PYTEST_ARGS, BENCH_ARGS, FUZZ_COUNT, FUZZ_SECONDS.
@@ -20,7 +21,7 @@ TEST_CACHE := $(CURDIR)/$(VENV)/test-cache
 # the tests run in two processes: each compiles and computes with one
 TEST_ENV := TILEWRIGHT_CACHE=$(TEST_CACHE) TILEWRIGHT_JOBS=1 OMP_NUM_THREADS=1
 
-.PHONY: demo test test-models test-boards lint format docs conformance mutations fuzz work bench models wheel clean
+.PHONY: demo test test-models test-boards lint format docs conformance mutations fuzz work open-dims bench models wheel clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/with-demo
@@ -67,6 +68,10 @@ fuzz: $(VENV)/with-fuzz
 # random chains of operators, always the same ones: what their kernels execute beside what was asked
 work: $(VENV)/with-dev
 	$(BIN)/python tests/fuzz/random_chains.py --count 500
+
+# random graphs with open dimensions, always the same ones, against ONNX Runtime
+open-dims: $(VENV)/with-fuzz
+	$(BIN)/python tests/fuzz/open_dimensions.py --count 300
 
 bench: $(VENV)/with-bench
 	$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)

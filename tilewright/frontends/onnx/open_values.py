@@ -51,7 +51,7 @@ def open_slice(n: Any, start: int, end: int, step: int, size: int) -> tuple[int,
         return larger(smaller(x + size if x < 0 else x, size), 0)
 
     first, last = place(start), place(end)
-    return first, larger(-((first - last) // step), 0), step
+    return first, larger((last - first + step - 1) // step, 0), step  # a number of a type: not below 0
 
 
 def open_equal(x: Any, y: Any) -> Any:
