@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from ....support.sizes import typical
 from ....tensor.analysis import is_contraction
 from ....tensor.expr import Op, walk
 from ....tensor.kernel import Kernel, Stage
@@ -91,7 +92,7 @@ def _form(s: Schedule, anchor: Stage, machine: Machine) -> Form | str:
     if row is None or not up or not move or move % up:
         row, down, up, move = None, None, 1, 1
     high = extents[down] if down is not None else 1
-    width = min(lanes(machine, s.buffer(anchor.buffer).dtype), 1 << max(extents[column] - 1, 0).bit_length())
+    width = min(lanes(machine, s.buffer(anchor.buffer).dtype), 1 << max(typical(extents[column]) - 1, 0).bit_length())
     taps = prod(extents[v] for v in reductions)
     assert move is not None and up is not None
     return Form(column, row, across, (move // up, pace), high, taps, width)
@@ -104,9 +105,10 @@ def _near(pace: int) -> range:
 
 def _tile(s: Schedule, anchor: Stage, last: str, form: Form, machine: Machine) -> None:
     extents = anchor.extents
-    rows = extents[form.row] if form.row is not None else 1
-    sizes = _sizes(form, rows, extents[form.column], machine.vector_registers)
-    best = min(sizes, key=lambda t: (_cost(form, rows, extents[form.column], t, machine), t))
+    rows = typical(extents[form.row]) if form.row is not None else 1
+    columns = typical(extents[form.column])
+    sizes = _sizes(form, rows, columns, machine.vector_registers)
+    best = min(sizes, key=lambda t: (_cost(form, rows, columns, t, machine), t))
     r, v = s.sample_choice("tile", sizes, best)
     column_o, column_i = s.split(form.column, v * form.width)
     rows_o, rows_i = s.split(form.row, r) if form.row is not None else ("", "")
