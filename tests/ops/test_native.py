@@ -67,6 +67,10 @@ MORE: dict[str, list[tuple[list, dict]]] = {
         ([f(2, 9, 4, low=0.1), f(2, 3, 9), *SIZES], {"center": True}),
     ],
     "non_zero": [([np.arange(60).reshape(3, 4, 5) % 3 - 1], {}), ([f(7) > 0], {}), ([np.floor(f(4, 6))], {})],
+    "arange": [
+        ([], {"count": 37, "dtype": d, "start": a, "step": b})
+        for d, a, b in (("i64", 0, 1), ("i64", 5, -3), ("i32", -2, 2), ("f32", 4, 0), ("f64", 1, 7))
+    ],
     "random": [
         ([], {"kind": k, "shape": (3, 5), "dtype": d, "seed": 7}) for k in ("uniform", "normal") for d in ("f32", "f64")
     ],

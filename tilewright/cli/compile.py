@@ -13,7 +13,7 @@ import typer
 
 from ..support.dtypes import NUMPY
 from ..support.errors import UsageError, printable
-from ..support.sizes import open_dims
+from ..support.sizes import Dim, open_dims
 from . import data
 from .app import app
 from .common import check_writable, note, refuse_options, table, with_compile_options
@@ -339,7 +339,8 @@ def check_source(
         quiet["inputs"] = {name: array.shape for name, array in given.items()}
     elif ranges:  # what random data has
         quiet["inputs"] = {
-            name: tuple(getattr(d, "typical", d) for d in shape) for name, shape in options["inputs"].items()
+            name: tuple(d.typical if isinstance(d, Dim) else d for d in shape)
+            for name, shape in options["inputs"].items()
         }
     graph: Any = tw.compile(model, **quiet)
     states: dict[str, str] = options["states"] or {}
