@@ -1,4 +1,4 @@
-"""The last tile of rows whose number is known at run time: it is computed a few rows at a time, then row by row.
+"""The last tile of rows whose number is known at run time: it is computed four rows at a time, then two, then one.
 
 A tile of rows is laid out, so that its sums stay in registers. How many rows the last one has decides nothing but how
 often this is done for tiles of a few rows and of one:
@@ -15,11 +15,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..support.sizes import Undecided, is_open
-from ..tensor.expr import Const, Expr, Load, Target, Var, bounds, map_loads, substitute, variables
+from ..tensor.expr import Const, Expr, Load, Target, Var, map_loads, substitute, variables
 from .nest import Alloc, For, If, Seq, Stmt, Store, children, map_exprs, seq, walk_stmts, with_children
 
 #: rows of such a tile that are computed together: with the vectors of a row beside each other, their sums need not wait
-SEVERAL = 4
+TOGETHER = (4, 2, 1)
 
 
 def row_by_row(body: Stmt) -> Stmt:
@@ -40,16 +40,15 @@ def row_by_row(body: Stmt) -> Stmt:
     own = {s.buffer.name for s in walk_stmts(body) if isinstance(s, Alloc)}
     _independent(body, {s.var for s in rows}, own)
     registers = {s.buffer.name for s in walk_stmts(body) if isinstance(s, Alloc) and s.buffer.scope == "register"}
-    most = bounds(extent, {})
-    row, names = Var(rows[0].var), {s.var for s in rows}
-    if most is not None and not is_open(most[1]) and most[1] < SEVERAL:
-        return For(row.name, extent, _of_some(body, names, row, 1, registers))
-    several = Var(f"{row.name}_{SEVERAL}")
-    whole = extent // SEVERAL
-    return seq(
-        For(several.name, whole, _of_some(body, names, several * SEVERAL, SEVERAL, registers)),
-        For(row.name, extent - whole * SEVERAL, _of_some(body, names, whole * SEVERAL + row, 1, registers)),
-    )
+    names, name = {s.var for s in rows}, rows[0].var
+    done: Expr = Const(0, "index")
+    parts: list[Stmt] = []
+    for count in TOGETHER:
+        many = (extent - done) // count
+        at = Var(name if count == 1 else f"{name}_{count}")
+        parts.append(For(at.name, many, _of_some(body, names, done + at * count, count, registers)))
+        done = done + many * count
+    return seq(*parts)
 
 
 def _rows(body: Stmt) -> list[For]:

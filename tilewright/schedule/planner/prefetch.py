@@ -49,8 +49,9 @@ def prefetch_blocks(x: Sum, at: str, panels: int, blocks: Sequence[str]) -> None
     s, line = x.s, x.machine.line_bytes
     loops = [v for v in s.loops(x.block) if v != at and s.loop(v).kind == "serial" and v not in blocks]
     (buffer,) = (s.params[b] for b in s.packs)
-    count, steps = prod(s.extent(v) for v in blocks), prod(s.extent(v) for v in loops)
-    piece, step, together = buffer.size // panels // count, iterations(x, loops), 1
+    known = [v for v in loops if not is_open(s.extent(v))]  # each pass of unknown number asks for the whole block
+    count, steps = prod(s.extent(v) for v in blocks), prod(s.extent(v) for v in known)
+    piece, step, together = buffer.size // panels // count, iterations(x, known), 1
     lines = piece * 4 // line
     while steps // (2 * together) >= lines:
         together *= 2
