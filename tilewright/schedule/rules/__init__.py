@@ -45,7 +45,7 @@ DIRECT: dict[str, Callable[..., Any]] = {}
 #: those whose nest writes each element of the (single) result once and never reads it
 WRITES_ONCE: set[str] = set()
 #: those whose builders compare sizes for their speed only
-BY_TYPICAL_SIZES = frozenset({"attention"})
+BY_TYPICAL_SIZES: set[str] = set()
 #: those whose nest reads each element of its operands many times
 REUSES: set[str] = set()
 
@@ -61,7 +61,9 @@ class Direct:
     packs: tuple[Pack, ...] = ()
 
 
-def direct(*mnemonics: str, writes_once: bool = False, reuses: bool = False) -> Callable[..., Any]:
+def direct(
+    *mnemonics: str, writes_once: bool = False, reuses: bool = False, typical_sizes: bool = False
+) -> Callable[..., Any]:
     """Register ``build(kernel, machine) -> Stmt | Direct`` as the loop nest of opaque operators.
 
     With a third parameter called `choose` the function may leave decisions to a tuner: ``choose("rows", (2, 4, 8),
@@ -71,7 +73,8 @@ def direct(*mnemonics: str, writes_once: bool = False, reuses: bool = False) -> 
     compute the results; inlined operand reads are handled by the `opaque` rule. With `writes_once` the nest promises to
     write each element of its single result once and never to read it, so that elementwise readers of the result can be
     applied as it is written. One that `reuses` its operands many times reads them from memory: what makes them is never
-    computed inside it.
+    computed inside it. With `typical_sizes` the function compares sizes for the speed of its nest only, and
+    typical ones decide; else a comparison of sizes that are not known raises `Undecided`.
     """
 
     def register(build: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,6 +84,8 @@ def direct(*mnemonics: str, writes_once: bool = False, reuses: bool = False) -> 
             WRITES_ONCE.update(mnemonics)
         if reuses:
             REUSES.update(mnemonics)
+        if typical_sizes:
+            BY_TYPICAL_SIZES.update(mnemonics)
         return build
 
     return register
@@ -225,7 +230,7 @@ def schedule(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> S
     for module in rules():
         try:
             # what a rule decides makes a kernel fast or slow: whether a step is right, the step says. A loop nest that
-            # is built directly has no steps; that of attention decides by typical sizes what does not change results
+            # is built directly has no steps, and says itself whether its comparisons change no results
             with typically(kernel.opaque is None or kernel.opaque.mnemonic in BY_TYPICAL_SIZES):
                 result = module.apply(kernel, machine, decisions)
         except (ScheduleError, Undecided) as e:  # a step that is not legal here

@@ -59,7 +59,7 @@ class Shape:
         return Const(x, self.dtype)
 
 
-@direct("attention", writes_once=True)
+@direct("attention", writes_once=True, typical_sizes=True)
 def build(kernel: Kernel, machine: Machine, choose: Choose) -> Stmt:
     """The loop nest of ``tw.attention``; halves are converted to f32 as they are read."""
     assert kernel.opaque is not None
