@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from ..support.dims import Dim, open_dims
 from ..support.dtypes import NUMPY
 from ..support.errors import UsageError, printable
-from ..support.sizes import Dim, open_dims
 from . import data
 from .app import app
 from .common import check_writable, note, refuse_options, table, with_compile_options

@@ -21,11 +21,12 @@ from ..runtime.executable import Executable
 from ..runtime.open_executable import make
 from ..schedule.rules import all_ours
 from ..support.budget import check_time, limited
+from ..support.dims import Dim, open_dims
 from ..support.errors import ModelError, TilewrightError, UnsupportedError, UsageError
 from ..support.mapped_file import check as check_files
 from ..support.options import Options
 from ..support.progress import Progress
-from ..support.sizes import Dim, Undecided, current, open_dims, open_sizes
+from ..support.sizes import Undecided, current, open_sizes
 from ..targets.base import Enterable, Remembering, Warmable, find
 from . import given
 from .inside import Inside, Observer

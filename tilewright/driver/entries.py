@@ -16,9 +16,9 @@ from ..program.package import Package
 from ..runtime.dynamic import Pool
 from ..runtime.entries import MultiExecutable, check_target
 from ..runtime.executable import Executable
+from ..support.dims import open_dims
 from ..support.errors import UnsupportedError, UsageError
 from ..support.options import Options
-from ..support.sizes import open_dims
 
 
 def compile_entries(sources: Mapping[str, Any], options: Options, compile: Callable[..., Any]) -> MultiExecutable:

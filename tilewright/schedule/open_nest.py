@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
 
 from ..support.sizes import Size, current, is_open, value_at
-from ..tensor.expr import Buffer, Const, Expr, Target, rebuild, transform, walk
+from ..tensor.expr import Buffer, Const, Expr, Target, rebuild, transform
 from ..tensor.kernel import Kernel, Stage
-from .nest import Alloc, For, Nest, Seq, Stmt, exprs, map_exprs, walk_stmts
+from .nest import Alloc, For, Nest, Seq, Stmt, map_exprs
 from .nest import transform as transform_stmt
-
-
-def open_kernel(kernel: Kernel) -> bool:
-    """Whether a kernel hangs on sizes that are not known."""
-    if current() is None:
-        return False
-    shapes = [d for b in (*kernel.params, *kernel.temporaries) for d in b.shape]
-    return is_open(*shapes, *(n for s in kernel.stages for _, n in s.dims)) or any(
-        isinstance(x, Const) and isinstance(x.value, Size)
-        for s in kernel.stages
-        for t in s.targets
-        for e in (*t.indices, t.value)
-        for x in walk(e)
-    )
 
 
 def typical_sizes() -> dict[str, int]:
@@ -73,20 +58,6 @@ def expr_at(e: Expr, sizes: Mapping[str, int]) -> Expr:
 def buffer_at(b: Buffer, sizes: Mapping[str, int]) -> Buffer:
     """A buffer for these sizes of the symbols."""
     return Buffer(b.name, tuple(value_at(d, sizes) for d in b.shape), b.dtype, b.scope) if is_open(*b.shape) else b
-
-
-def sizes_used(nest: Nest) -> bool:
-    """Whether code of a nest reads sizes when it runs."""
-    if current() is None:
-        return False
-    numbers = [x.value for s in walk_stmts(nest.body) for e in exprs(s) for x in walk(e) if isinstance(x, Const)]
-    return is_open(*numbers, *(d for b in nest.buffers().values() for d in b.shape))
-
-
-def elements(b: Buffer) -> int:
-    """Elements of a buffer, the most there can be."""
-    count = prod(b.shape)
-    return count.range[1] if isinstance(count, Size) else count
 
 
 def _stage_at(s: Stage, sizes: Mapping[str, int]) -> Stage:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from .errors import UsageError
 
@@ -61,9 +63,23 @@ class Dim:
         middle = int((self.low * self.high) ** 0.5) // self.divisor
         return max(middle, -(-self.low // self.divisor)) * self.divisor
 
-    def check(self, size: int, where: str = "") -> None:
-        """UsageError if a size does not fit."""
-        if not self.low <= size <= self.high:
-            raise UsageError(f"{where}{self.name} is {size}, it may be {self.low} to {self.high}")
-        if size % self.divisor:
-            raise UsageError(f"{where}{self.name} is {size}, it has to be a multiple of {self.divisor}")
+
+def open_dims(inputs: Mapping[str, Any] | None) -> list[Dim]:
+    """The open dimensions in the shapes that the option `inputs` gives, each once.
+
+    UsageError if a dimension has two ranges.
+
+    >>> open_dims({"ids": ("batch:1..64", Dim("seq", 1, 512)), "mask": ("batch:1..64", 8)})
+    [Dim(name='batch', low=1, high=64, divisor=1), Dim(name='seq', low=1, high=512, divisor=1)]
+    """
+    found: dict[str, Dim] = {}
+    for name, shape in (inputs or {}).items():
+        for d in shape if isinstance(shape, (tuple, list)) else ():
+            if isinstance(d, Dim) or (isinstance(d, str) and ":" in d):
+                dim = d if isinstance(d, Dim) else Dim.parse(d)
+                if found.setdefault(dim.name, dim) != dim:
+                    raise UsageError(
+                        f"inputs[{name!r}]: dimension {dim} is {found[dim.name]} elsewhere",
+                        hint="a dimension has one range",
+                    )
+    return list(found.values())

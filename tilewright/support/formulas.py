@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from .sizes import Size
+
 _ALLOWED = (
     *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.Name, ast.Load, ast.Constant, ast.Call),
     *(ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.USub),
@@ -68,4 +70,4 @@ def evaluate(formulas: Sequence[str | int], sizes: Mapping[str, int]) -> tuple[i
 
 def formula(x: Any) -> str | int:
     """A size as text, an integer as it is."""
-    return int(x) if type(x) is int or not hasattr(x, "polynomial") else str(x)
+    return str(x) if isinstance(x, Size) else int(x)

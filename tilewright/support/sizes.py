@@ -31,6 +31,7 @@ from typing import Any, TypeVar
 
 from .dims import Dim as Dim
 from .errors import UsageError
+from .polynomials import Polynomial, ratio, shared_factors, without
 
 #: what stands for symbols, and for what is made of them by division, are primes from here on, this far apart: no model
 #: has them as dimensions, and a product of three and a few thousand still is a 64-bit number
@@ -38,12 +39,9 @@ _FIRST, _APART = 50_021, 9_000
 #: so many are; what schedules make of sizes stands in no type, and is a number with many digits
 _SMALL = 24
 #: numbers below are never sizes
-_SMALLEST = 4096
+SMALLEST = 4096
 #: numbers from here on mean "to the end" in models
 _LARGEST = 1 << 62
-#: a monomial is the names of its factors, sorted; a polynomial gives each its coefficient
-Monomial = tuple[str, ...]
-Polynomial = dict[Monomial, int]
 _T = TypeVar("_T")
 
 
@@ -107,7 +105,7 @@ class Sizes:
         if not kept or set(kept) == {()}:
             return kept.get((), 0)
         value = sum(c * prod(self._values[a] for a in m) for m, c in kept.items())
-        if -_SMALLEST < value < _SMALLEST:
+        if -SMALLEST < value < SMALLEST:
             raise Undecided(f"the sizes of this model cannot be told apart: one is as small as {value}")
         found = self._of.get(value)
         if found is None:
@@ -119,7 +117,7 @@ class Sizes:
     def decode(self, number: int) -> int:
         """The size that an integer stands for, or the integer."""
         number = int(number)
-        if -_SMALLEST < number < _SMALLEST:
+        if -SMALLEST < number < SMALLEST:
             return number
         found = self._of.get(number)
         if found is not None:
@@ -135,12 +133,12 @@ class Sizes:
 
     def range(self, polynomial: Polynomial) -> tuple[int, int]:
         """The smallest and the largest value, at least as far apart as they are."""
-        shared = _shared(polynomial)
+        shared = shared_factors(polynomial)
         if shared:  # a * (b - 1) is at least 0 where a*b - a seems to be less
             ends = [
                 x * y
                 for x in self.range({shared: 1})
-                for y in self.range({_without(m, shared) or (): c for m, c in polynomial.items()})
+                for y in self.range({without(m, shared) or (): c for m, c in polynomial.items()})
             ]
             return min(ends), max(ends)
         low, high = self._interval(polynomial)
@@ -383,14 +381,14 @@ def _divide(a: Any, b: Any, space: Sizes) -> Any:
     if len(divisor) == 1:
         ((factors, c),) = divisor.items()
         for m, k in list(rest.items()):
-            left = _without(m, factors)
+            left = without(m, factors)
             if left is not None and k // c:
                 if m != factors and k % c:
                     continue
                 whole[left] = k // c
                 rest[m] = k % c
-    elif (ratio := _ratio(rest, divisor)) is not None:
-        return ratio
+    elif (factor := ratio(rest, divisor)) is not None:
+        return factor
     q, r = space.size(whole), space.size(rest)
     if not isinstance(r, Size) and not isinstance(b, Size):
         return q + r // b
@@ -404,35 +402,6 @@ def _divide(a: Any, b: Any, space: Sizes) -> Any:
 def _within(r: Any, b: Any) -> bool:
     """Whether 0 <= r < b for all sizes."""
     return surely(lambda: r >= 0 and r < b)
-
-
-def _shared(polynomial: Polynomial) -> Monomial:
-    """The factors that all of several terms have."""
-    if len(polynomial) < 2:
-        return ()
-    first, *others = polynomial
-    shared = list(first)
-    for m in others:
-        left = list(m)
-        shared = [f for f in shared if f in left and not left.remove(f)]  # type: ignore[func-returns-value]
-    return tuple(shared)
-
-
-def _ratio(a: Polynomial, b: Polynomial) -> int | None:
-    """The constant that b has to be multiplied with to be a."""
-    if set(a) != set(b):
-        return None
-    ratios = {divmod(a[m], b[m]) for m in a}
-    return next(iter(ratios))[0] if len(ratios) == 1 and next(iter(ratios))[1] == 0 else None
-
-
-def _without(m: Monomial, factors: Monomial) -> Monomial | None:
-    left = list(m)
-    for f in factors:
-        if f not in left:
-            return None
-        left.remove(f)
-    return tuple(left)
 
 
 def _quotient(a: Any, b: Any, space: Sizes) -> int:
@@ -537,27 +506,6 @@ def open_size(d: Any) -> Any:
     return next(s for s, known in zip(space.symbols, space.dims, strict=True) if known.name == wanted.name)
 
 
-def open_dims(inputs: Mapping[str, Any] | None) -> list[Dim]:
-    """The open dimensions in the shapes that the option `inputs` gives, each once.
-
-    UsageError if a dimension has two ranges.
-
-    >>> open_dims({"ids": ("batch:1..64", Dim("seq", 1, 512)), "mask": ("batch:1..64", 8)})
-    [Dim(name='batch', low=1, high=64, divisor=1), Dim(name='seq', low=1, high=512, divisor=1)]
-    """
-    found: dict[str, Dim] = {}
-    for name, shape in (inputs or {}).items():
-        for d in shape if isinstance(shape, (tuple, list)) else ():
-            if isinstance(d, Dim) or (isinstance(d, str) and ":" in d):
-                dim = d if isinstance(d, Dim) else Dim.parse(d)
-                if found.setdefault(dim.name, dim) != dim:
-                    raise UsageError(
-                        f"inputs[{name!r}]: dimension {dim} is {found[dim.name]} elsewhere",
-                        hint="a dimension has one range",
-                    )
-    return list(found.values())
-
-
 #: whether comparisons that ranges leave open are decided by typical sizes
 _typically: ContextVar[bool] = ContextVar("typically", default=False)
 
@@ -657,36 +605,13 @@ def highest(x: int) -> int:
     return _range(x)[1]
 
 
-def holds_sizes(array: Any) -> bool:
-    """Whether an integer array has elements that stand for sizes."""
-    space = _space.get()
-    if space is None or array.dtype.kind not in "iu" or not array.size or array.dtype.itemsize < 4:
-        return False
-    large = array[(array >= _SMALLEST) | (array <= -_SMALLEST)] if array.size else array
-    return any(isinstance(space.decode(v), Size) for v in large.reshape(-1)[:1024].tolist())
-
-
-def stands_for_size(array: Any) -> bool:
-    """Whether an array of a model has an extent, or an integer, that stands for a size in this compilation: it is a
-    multiple of a symbol's number. No model is expected to have one."""
-    space = _space.get()
-    if space is None:
-        return False
-    numbers = [space._values[d.unit] for d in space.dims]
-    if any(n >= _SMALLEST and n % p == 0 for n in array.shape for p in numbers):
-        return True
-    if array.dtype.kind not in "iu" or array.dtype.itemsize < 4:
-        return False
-    large = array[(array >= _SMALLEST) | (array <= -_SMALLEST)]
-    return bool(large.size) and any(bool((large % p == 0).any()) for p in numbers)
-
-
 def value_at(x: Any, sizes: Mapping[str, int]) -> int:
     """A size or an integer for these sizes of the symbols."""
     return _at(x, sizes)
 
 
 __all__ = [
+    "SMALLEST",
     "Dim",
     "Size",
     "Sizes",
@@ -696,17 +621,14 @@ __all__ = [
     "decode",
     "gcd",
     "highest",
-    "holds_sizes",
     "is_open",
     "larger",
     "less",
     "lowest",
-    "open_dims",
     "open_size",
     "ordered",
     "open_sizes",
     "smaller",
-    "stands_for_size",
     "surely",
     "typical",
     "typically",

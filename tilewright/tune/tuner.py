@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..driver.tuning_database import Database, Measurement, Result
 from ..schedule.trace import format_trace
+from ..support.dims import open_dims
 from ..support.errors import CheckError, TilewrightError, UnsupportedError, UsageError
 from ..support.options import DEFAULT_TARGET, Options
-from ..support.sizes import open_dims
 from ..targets.base import find
 from .cost import CostModel
 from .measure import Died, Meter, NoRunners, Outcome, machine_of

@@ -20,11 +20,11 @@ from ...ir.types import NUMPY, Type, from_array, is_float, type_of
 from ...runtime import indices, noise
 from ...support.budget import Counter
 from ...support.errors import ModelError, OpError, TilewrightError, UnsupportedError
-from ...support.sizes import holds_sizes, is_open
+from ...support.sizes import is_open
 from . import functions, inputs
 from .names import needed
 from .node import Node
-from .open_values import fixed, open_array, open_equal, sizes_as_tensor
+from .open_values import fixed, holds_sizes, open_array, open_equal, sizes_as_tensor
 from .reader import Model
 from .registry import find, oldest
 from .values import POISON, Ask, Failure, NotImported, Poison, Value, addressable, report

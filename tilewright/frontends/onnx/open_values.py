@@ -8,7 +8,32 @@ import numpy as np
 from torch_mlir import ir
 
 from ...ir import dialect
-from ...support.sizes import Undecided, decode, holds_sizes, is_open, larger, smaller, stands_for_size, surely
+from ...support.sizes import SMALLEST, Size, Undecided, current, decode, is_open, larger, smaller, surely
+
+
+def holds_sizes(array: np.ndarray) -> bool:
+    """Whether an integer array has elements that stand for sizes."""
+    known = current()
+    return known is not None and any(isinstance(known.decode(v), Size) for v in np.unique(_large(array)).tolist())
+
+
+def stands_for_size(array: np.ndarray) -> bool:
+    """Whether an array of a model has an extent, or an integer, that stands for a size in this compilation: it is a
+    multiple of a symbol's number. No model is expected to have one."""
+    if (known := current()) is None:
+        return False
+    numbers = [int(s) // d.divisor for s, d in zip(known.symbols, known.dims, strict=True)]
+    if any(n >= SMALLEST and n % p == 0 for n in array.shape for p in numbers):
+        return True
+    large = _large(array)
+    return any(bool((large % p == 0).any()) for p in numbers)
+
+
+def _large(array: np.ndarray) -> np.ndarray:
+    """The elements that could stand for sizes."""
+    if array.dtype.kind not in "iu" or array.dtype.itemsize < 4:
+        return np.empty(0, np.int64)
+    return array[(array >= SMALLEST) | (array <= -SMALLEST)]
 
 
 def open_array(array: np.ndarray | None) -> Any:

@@ -1,0 +1,49 @@
+"""Polynomials with integer coefficients: what sizes that are not known are made of."""
+
+from __future__ import annotations
+
+#: a monomial is the names of its factors, sorted; a polynomial gives each its coefficient
+Monomial = tuple[str, ...]
+Polynomial = dict[Monomial, int]
+
+
+def shared_factors(polynomial: Polynomial) -> Monomial:
+    """The factors that all of several terms have.
+
+    >>> shared_factors({("batch", "seq"): 2, ("batch",): -1})
+    ('batch',)
+    """
+    if len(polynomial) < 2:
+        return ()
+    first, *others = polynomial
+    shared = list(first)
+    for m in others:
+        left = list(m)
+        shared = [f for f in shared if f in left and not left.remove(f)]  # type: ignore[func-returns-value]
+    return tuple(shared)
+
+
+def ratio(a: Polynomial, b: Polynomial) -> int | None:
+    """The constant that b has to be multiplied with to be a; None if there is none.
+
+    >>> ratio({("seq",): 6, (): 2}, {("seq",): 3, (): 1})
+    2
+    """
+    if set(a) != set(b):
+        return None
+    ratios = {divmod(a[m], b[m]) for m in a}
+    return next(iter(ratios))[0] if len(ratios) == 1 and next(iter(ratios))[1] == 0 else None
+
+
+def without(m: Monomial, factors: Monomial) -> Monomial | None:
+    """A monomial divided by factors; None if it has not all of them.
+
+    >>> without(("batch", "seq", "seq"), ("seq",))
+    ('batch', 'seq')
+    """
+    left = list(m)
+    for f in factors:
+        if f not in left:
+            return None
+        left.remove(f)
+    return tuple(left)
