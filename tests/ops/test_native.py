@@ -67,6 +67,8 @@ MORE: dict[str, list[tuple[list, dict]]] = {
         ([f(2, 9, 4, low=0.1), f(2, 3, 9), *SIZES], {"center": True}),
     ],
     "non_zero": [([np.arange(60).reshape(3, 4, 5) % 3 - 1], {}), ([f(7) > 0], {}), ([np.floor(f(4, 6))], {})],
+    "append": [([f(2, 9, 5), f(2, n, 5)], {"axis": 1, "start": s}) for n, s in ((1, 0), (3, 4), (9, 0), (1, 8))]
+    + [([f(3, 40), f(3, 7)], {"axis": -1, "start": 5}), ([f(30), f(1)], {"axis": 0, "start": 29})],
     "arange": [
         ([], {"count": 37, "dtype": d, "start": a, "step": b})
         for d, a, b in (("i64", 0, 1), ("i64", 5, -3), ("i32", -2, 2), ("f32", 4, 0), ("f64", 1, 7))

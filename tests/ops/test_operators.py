@@ -291,7 +291,7 @@ CASES = [
 #: operators without a sample here: they run natively in test_native, or in ONNX's own cases (tests/conformance)
 BY_CONFORMANCE = {
     "rnn", "gru", "lstm", "cumprod", "roi_align", "col2im", "bitcast", "random", "non_zero", "tree_leaves",
-    "non_max_suppression", "arange", "det", "grid_sample", "deform_columns", "winograd_conv",
+    "non_max_suppression", "append", "arange", "det", "grid_sample", "deform_columns", "winograd_conv",
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from ..ir.graph import Graph
 from ..ir.types import type_of
 from ..ops.winograd import transform_weights
 from ..support.errors import UsageError
-from ..support.sizes import is_open
+from ..support.sizes import is_open, typical
 from .machine_costs import WinogradCosts, given
 from .passes import PassReport, register
 from .rewrite import Rewriter, pattern, rewrite, shape, static
@@ -94,7 +94,7 @@ class Winograd:
             layer = layer_of(graph, op)
             if layer is None:
                 return None
-            way = ways.get(str(layer), self.tile)
+            way = self.tile if is_open(*shape(op.results[0])) else ways.get(str(layer), self.tile)
             way = choose(layer, given(self.costs, "winograd", "costs"), self.worth) if way == "auto" else way
             return None if way == "direct" else winograd(rw, op, int(way))
 
@@ -119,12 +119,14 @@ def _ways(text: str) -> dict[str, str]:
 
 def layers(graph: Graph) -> Counter[Layer]:
     """The convolutions of a graph that may take another way, and how many there are of each."""
-    found = [layer_of(graph, op) for op in graph.operations() if op.name == "tw.conv"]
+    known = [op for op in graph.operations() if op.name == "tw.conv" and not is_open(*shape(op.results[0]))]
+    found = [layer_of(graph, op) for op in known]
     return Counter(layer for layer in found if layer is not None)
 
 
 def layer_of(graph: Graph, op: ir.Operation) -> Layer | None:
-    """The sizes of a convolution that Winograd's method could compute, None if it cannot."""
+    """The sizes of a convolution that Winograd's method could compute (typical ones of an image of open size), None if
+    it cannot."""
     x, w = dialect.arguments(op)[:2]
     a = dialect.attributes(op)
     plain = a["strides"] == (1, 1) and a["dilations"] == (1, 1) and a["groups"] == 1 and a["layout"] == "nhwc"
@@ -133,9 +135,9 @@ def layer_of(graph: Graph, op: ir.Operation) -> Layer | None:
     if type_of(op.results[0]).dtype != "f32" or type_of(w).dtype != "f32" or graph.constant_value(w) is None:
         return None
     (n, h, width, f), c = shape(op.results[0]), shape(x)[3]
-    return (
-        None if c % CHANNELS or f % CHANNELS or 0 in (n, h, width) or is_open(n, h, width) else Layer(n, h, width, c, f)
-    )
+    if c % CHANNELS or f % CHANNELS or 0 in (n, h, width):
+        return None
+    return Layer(typical(n), typical(h), typical(width), c, f)
 
 
 def winograd(rw: Rewriter, op: ir.Operation, m: int) -> Any:
@@ -143,7 +145,8 @@ def winograd(rw: Rewriter, op: ir.Operation, m: int) -> Any:
     x, w, bias = dialect.arguments(op)[:3]
     _, h, width, _ = shape(op.results[0])
     top, left, bottom, right = dialect.attributes(op)["pads"]
-    low, high = (0, top, left, 0), (0, bottom + -h % m, right + -width % m, 0)
+    more = [(s + m - 1) // m * m - s for s in (h, width)]  # to whole tiles
+    low, high = (0, top, left, 0), (0, bottom + more[0], right + more[1], 0)
     padded = x if not any((*low, *high)) else rw.create("pad", x, low=low, high=high)
     numbers = rw.array(w)
     assert numbers is not None  # `layer_of` has seen to it

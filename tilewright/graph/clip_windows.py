@@ -17,6 +17,7 @@ from ..ir.context import use
 from ..ir.graph import Graph
 from ..ops.conv import spatial, with_channels
 from ..ops.windows import Clipped, clip
+from ..support.sizes import is_open
 from .machine_costs import RegionCosts, given
 from .passes import PassReport, register
 from .rewrite import Rewriter, pattern, replace, rewrite, shape, static
@@ -125,6 +126,8 @@ def clip_taps(rw: Rewriter, op: ir.Operation) -> Any:
     if not static(x, w, op.results[0]) or 0 in (*shape(x), *shape(w), *shape(op.results[0])):
         return None
     lines = lines_of(op)
+    if any(is_open(line.n, line.out) for line in lines):  # which taps are never inside is another thing for every size
+        return None
     whole = [(0, line.out) for line in lines]
     each = [line.clipped(0, line.out) for line in lines]
     less = any(len(c.taps) < line.kernel or c.stop - c.start < line.n for c, line in zip(each, lines, strict=True))
@@ -264,6 +267,8 @@ def split_conv(rw: Rewriter, op: ir.Operation, costs: RegionCosts) -> Any:
     if not static(x, w, op.results[0]) or 0 in (*shape(x), *shape(w), *shape(op.results[0])) or max(a["dilations"]) < 2:
         return None
     lines = lines_of(op)
+    if any(is_open(line.n, line.out) for line in lines):
+        return None
     out, dims, first = shape(op.results[0]), shape(w), a["layout"] == "nchw"
     each = dims[0] // a["groups"]  # of a group: what lanes run along, unless they run along columns, or it is one
     filters = dims[0]

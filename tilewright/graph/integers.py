@@ -4,6 +4,7 @@ numbers themselves. docs/quantized_models.md has the patterns and what they do t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from ..ir import dialect
 from ..ir.graph import Graph
 from ..ir.types import numpy_dtype
 from ..ops.quant import limits
+from ..support.sizes import is_open, less
 from .integers_exact import PATTERNS as EXACT
 from .passes import PassReport, register
 from .quantization import (
@@ -308,12 +310,30 @@ def quantized_mean(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Resu
         return None
     attributes = dialect.attributes(inner)
     dims = shape(x.value)
-    count = int(np.prod([dims[a] for a in attributes["axes"]]))
+    count = prod([dims[a] for a in attributes["axes"]])
+    if is_open(count):
+        return None  # a step is a constant: see `mean_of_open_many`
     how = _mean_step(x, count, result)
     if how is None:
         return None
     total = rw.create("reduce_bytes", x.value, **attributes)
     return how.create(rw, total, result)
+
+
+@pattern("reduce_mean")
+def mean_of_open_many(rw: Rewriter, op: ir.Operation) -> Any:
+    """reduce_mean(dequantize(x)) -> (reduce_bytes(x) / count - zero) * scale, for a count that is known when it runs"""
+    x = dequantized(rw, op.operands[0])
+    if x is None or not static(x.value, op.results[0]) or not shape(op.results[0]):
+        return None
+    attributes = dialect.attributes(op)
+    count = prod([shape(x.value)[a] for a in attributes["axes"]])  # type: ignore[type-var]
+    if not is_open(count) or not less(255 * count, 1 << 31):  # type: ignore[operator]
+        return None
+    total = rw.create("cast", rw.create("reduce_bytes", x.value, **attributes), to="f32")
+    many = rw.create("arange", count=1, dtype="f32", start=count, step=0)
+    mean = rw.create("sub", rw.create("div", total, many), rw.constant(np.float32(x.zero)))
+    return rw.create("mul", mean, rw.constant(np.float32(x.scale)))
 
 
 def _mean_step(x: Quantized, count: int, result: Result) -> Any:
@@ -401,7 +421,10 @@ def _constant_of(rw: Rewriter, op: ir.Operation) -> np.ndarray | None:
     return np.asarray(dialect.operator(op).reference(*operands, **dialect.attributes(op)))
 
 
-PATTERNS = [quantized_sum, quantized_add, quantized_mul, quantized_mean, quantized_avg_pool, quantized_function]
+PATTERNS = [
+    *(quantized_sum, quantized_add, quantized_mul, quantized_mean, mean_of_open_many, quantized_avg_pool),
+    quantized_function,
+]
 LEFT = [sum_of_quantized]
 
 __all__ = ["Integers", "limits"]

@@ -21,7 +21,7 @@ from torch_mlir import ir
 
 from ..ir import dialect
 from ..ir.graph import Graph
-from ..support.sizes import is_open, typically
+from ..support.sizes import is_open, typical, typically
 from .choose_winograd import CHANNELS, Layer, choose
 from .machine_costs import ImageCosts, WinogradCosts
 from .rewrite import defined_by, dtype, elementwise, shape, static, users
@@ -134,6 +134,9 @@ class _Chains:
             chain.keep = True
             return
         window = shape(w)[2:]
+        if is_open(out[-1]) and shape(w)[1] > 1 and (prod(window) > 1 or max(a["strides"]) > 1):
+            chain.keep = True  # a tile of columns has no last one whose length is known at run time
+            return
         sizes = Sizes(out[0], shape(x)[1], out[1], out[2:], window, a["strides"], a["groups"])
         last, first = cycles(sizes, self.lanes, self.costs)
         if prod(window) == 1 and x not in self.of:
@@ -213,16 +216,9 @@ def _by_winograd(op: ir.Operation, costs: WinogradCosts) -> bool:
     """Whether a convolution with its channels last would be computed by Winograd's method."""
     a, w, out = dialect.attributes(op), shape(op.operands[1]), shape(op.results[0])
     plain = a["strides"] == a["dilations"] == (1, 1) and a["groups"] == 1 and w[2:] == (3, 3)
-    if (
-        not plain
-        or w[0] % CHANNELS
-        or w[1] % CHANNELS
-        or defined_by(op.operands[1], "constant") is None
-        or 0 in out
-        or is_open(*out)
-    ):
+    if not plain or w[0] % CHANNELS or w[1] % CHANNELS or defined_by(op.operands[1], "constant") is None or 0 in out:
         return False
-    return choose(Layer(out[0], out[2], out[3], w[1], w[0]), costs) != "direct"
+    return choose(Layer(typical(out[0]), typical(out[2]), typical(out[3]), w[1], w[0]), costs) != "direct"
 
 
 __all__ = ["Sizes", "cycles", "stay_first"]

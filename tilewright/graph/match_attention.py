@@ -10,7 +10,7 @@ from torch_mlir import ir
 
 from ..ir import dialect
 from ..ir.graph import Graph
-from ..ir.types import type_of
+from ..ir.types import broadcast_shapes, type_of
 from .matching import affine
 from .passes import PassReport, register
 from .rewrite import (
@@ -194,7 +194,7 @@ def _four(dims: tuple[Any, ...]) -> tuple[Any, ...]:
 def _fits(dims: tuple[Any, ...], rank: int, scores: tuple[Any, ...]) -> bool:
     full = dims if rank == 4 or len(dims) < 3 else _four(dims)
     try:
-        return len(full) <= 4 and np.broadcast_shapes(full, scores) == scores
+        return len(full) <= 4 and broadcast_shapes(full, scores) == scores
     except ValueError:
         return False
 

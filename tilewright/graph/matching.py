@@ -6,6 +6,7 @@ from torch_mlir import ir
 
 from ..ir import dialect
 from ..ir.types import is_float
+from ..support.sizes import is_open
 from .rewrite import Rewriter, defined_by, definition, dtype, has_one_use, shape
 
 #: relative tolerance when a constant of a formula is compared, by dtype (the model stores it rounded)
@@ -100,7 +101,7 @@ def mean_of(rw: Rewriter, value: ir.Value) -> tuple[ir.Value, tuple[int, ...]] |
     count = 1
     for a in axes:
         count *= shape(x)[a] or 0
-    return (x, axes) if count and near(scale, 1 / count, value) else None
+    return (x, axes) if count and not is_open(count) and near(scale, 1 / count, value) else None
 
 
 def reduced(op: ir.Operation) -> tuple[ir.Value, tuple[int, ...], bool]:

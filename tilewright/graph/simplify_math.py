@@ -9,7 +9,7 @@ import numpy as np
 from torch_mlir import ir
 
 from ..ir import dialect
-from ..ir.types import is_float, is_unsigned, type_of
+from ..ir.types import broadcast_shapes, is_float, is_unsigned, type_of
 from ..support.dtypes import INTS, NUMPY, TYPES
 from ..support.sub_byte import NARROW
 from .rewrite import Rewriter, defined_by, dtype, either_order, has_one_use, pattern, shape, static
@@ -171,7 +171,7 @@ def merge_constants(rw: Rewriter, op: ir.Operation) -> Any:
             return None
     else:
         merged = (np.add if name == "add" else np.multiply)(c, d)
-    out = np.broadcast_shapes(shape(inner.operands[0]), merged.shape)
+    out = broadcast_shapes(shape(inner.operands[0]), merged.shape)
     if out != shape(op.results[0]):
         return None
     rw.names_of(inner, op)

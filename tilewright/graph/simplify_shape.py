@@ -11,7 +11,7 @@ import numpy as np
 from torch_mlir import ir
 
 from ..ir import dialect
-from ..ir.types import type_of
+from ..ir.types import broadcast_shapes, type_of
 from ..support.sizes import is_open
 from .rewrite import Rewriter, defined_by, definition, elementwise, has_one_use, pattern, shape, static
 
@@ -205,7 +205,7 @@ def drop_expand(rw: Rewriter, op: ir.Operation) -> Any:
         if inner is None or not static(inner.operands[0]):
             continue
         smaller = [*operands[:i], inner.operands[0], *operands[i + 1 :]]
-        reached = np.broadcast_shapes(*[shape(s) for s in smaller])
+        reached = broadcast_shapes(*[shape(s) for s in smaller])
         if reached == out:
             return rw.again(op, smaller)[0]
         if len(operands) == 1 or prod(reached) < prod(out):
@@ -371,7 +371,7 @@ def matmul_shapes(rw: Rewriter, op: ir.Operation) -> Any:
         if inner is None or shape(inner.operands[0])[-2:] != shape(v)[-2:]:
             continue
         pair = [inner.operands[0], y] if i == 0 else [x, inner.operands[0]]
-        if np.broadcast_shapes(shape(pair[0])[:-2], shape(pair[1])[:-2]) == out[:-2]:
+        if broadcast_shapes(shape(pair[0])[:-2], shape(pair[1])[:-2]) == out[:-2]:
             return rw.create("matmul", *pair)
     return None
 

@@ -19,7 +19,7 @@ from .rewrite import Rewriter, pattern, rewrite, shape, static
 @register("transposed-conv")
 @dataclass(frozen=True)
 class TransposedConv:
-    """Turn transposed convolutions with constant weights and channels last into convolutions with stride 1.
+    """Turn transposed convolutions with channels last into convolutions with stride 1.
 
     With stride s, the results at positions p, p + s, p + 2s ... of a dimension use every s-th weight, and are a
     convolution of their own. The s of them (s * s in two dimensions) are computed together, as channels of one
@@ -73,18 +73,21 @@ def to_conv(rw: Rewriter, op: ir.Operation) -> Any:
     a, weights, result = dialect.attributes(op), rw.array(w), shape(op.results[0])
     steps, dilations, groups = a["strides"], a["dilations"], a["groups"]
     spread = any(s > 1 and d > 1 for s, d in zip(steps, dilations, strict=True))
-    if a["layout"] != "nhwc" or not static(x, op.results[0]) or weights is None or spread or 0 in result:
+    if a["layout"] != "nhwc" or not static(x, w, op.results[0]) or spread or 0 in result:
         return None
     assert x is not None and w is not None
     n, out, rank = result[0], result[1:-1], len(result) - 2
-    of = zip(weights.shape[2:], steps, a["pads"][:rank], dilations, out, strict=True)
+    of = zip(shape(w)[2:], steps, a["pads"][:rank], dilations, out, strict=True)
     phases = [Phases.of(*each) for each in of]
     extents = [d * (len(p.taps[0]) - 1) for p, d in zip(phases, dilations, strict=True)]
     high = [p.count - 1 + e - p.low - (m - 1) for p, e, m in zip(phases, extents, shape(x)[1:-1], strict=True)]
     low = [p.low for p in phases]
     if min(*low, *high) < 0:
         return None  # a part of x is cut off
-    made = rw.constant(phase_weights(weights, groups, phases), rw.symbol(w))
+    if weights is not None:
+        made = rw.constant(phase_weights(weights, groups, phases), rw.symbol(w))
+    else:
+        made = _computed(rw, w, groups, phases)
     each = _repeated(rw, bias, groups, prod(steps))
     how = {"strides": (1,) * rank, "pads": (*low, *high), "dilations": dilations, "groups": groups, "layout": "nhwc"}
     y = rw.create("conv", x, made, each, **how)
@@ -109,6 +112,22 @@ def phase_weights(w: np.ndarray, groups: int, phases: Sequence[Phases]) -> np.nd
     steps, windows = [3 + 2 * d for d in range(rank)], [4 + 2 * d for d in range(rank)]
     w = w.transpose(0, *steps, 2, 1, *windows)
     return np.ascontiguousarray(w.reshape(-1, *w.shape[2 + rank :]))
+
+
+def _computed(rw: Rewriter, w: ir.Value, groups: int, phases: Sequence[Phases]) -> ir.Value:
+    """`phase_weights` of weights that are known at run time only."""
+    sizes, rank = shape(w), len(phases)
+    w = rw.reshape(w, (groups, sizes[0] // groups, *sizes[1:]))
+    for d, p in enumerate(phases):
+        axis, rows = 3 + 2 * d, len(shape(w))
+        table = np.array([[sizes[2 + d] if k is None else k for k in row] for row in p.taps])
+        if (table == sizes[2 + d]).any():  # no weight: one of the zeros after the last
+            none = tuple(int(i == axis) for i in range(rows))
+            w = rw.create("pad", w, low=(0,) * rows, high=none)
+        w = rw.create("gather", w, rw.constant(table), axis=axis)
+    steps, windows = [3 + 2 * d for d in range(rank)], [4 + 2 * d for d in range(rank)]
+    w = rw.transpose(w, (0, *steps, 2, 1, *windows))
+    return rw.reshape(w, (prod(shape(w)[: 2 + rank]), *shape(w)[2 + rank :]))
 
 
 def _repeated(rw: Rewriter, bias: ir.Value | None, groups: int, phases: int) -> ir.Value | None:

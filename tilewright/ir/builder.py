@@ -11,15 +11,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 from torch_mlir import ir
 from torch_mlir.dialects import arith, linalg, math, tensor
 
-from ..support.sizes import Size
+from ..support.sizes import Size, Undecided, is_open, too_large
 from ..support.sub_byte import NARROW, decode_scalar, encode, encode_scalar
-from .types import Type, Typed, element_type, is_float, is_unsigned, signless
+from .types import Type, Typed, broadcast_shapes, element_type, is_float, is_unsigned, signless
+
+
+def within(index: ir.AffineExpr, size: int) -> ir.AffineExpr:
+    """An index of a dimension, so that MLIR's verifier takes it.
+
+    The verifier computes with the numbers that stand for open sizes, for which ``2 * d0 + d1`` may be outside of the
+    dimension where it never is for the sizes themselves. Of an index below the size the remainder is the index:
+    ``(2 * d0 + d1) mod size``, which who reads the map leaves out again (`unwrapped`).
+    """
+    if not is_open(size) or isinstance(index, (ir.AffineDimExpr, ir.AffineConstantExpr)):
+        return index
+    return ir.AffineExpr.get_mod(index, ir.AffineExpr.get_constant(size))
+
+
+def unwrapped(index: ir.AffineExpr, size: int) -> ir.AffineExpr:
+    """What `within` was given."""
+    if not isinstance(index, ir.AffineModExpr) or not isinstance(index.rhs, ir.AffineConstantExpr):
+        return index
+    return index.lhs if is_open(size) and index.rhs.value == int(size) else index
 
 
 @dataclass(frozen=True)
@@ -163,6 +183,8 @@ def constant(value: Any, dtype: str) -> Scalar:
     if dtype in NARROW and value != 0:
         value = int(encode(np.array(value), dtype).view(np.uint8))
     v = int(value)
+    if too_large(value):
+        raise Undecided(f"{value} has too many open dimensions as factors: no integer has room for it")
     if dtype in ("i1", "index"):
         return Scalar(arith.constant(t, ir.IntegerAttr.get(t, v)), dtype)
     bits = int(signless(dtype)[1:])
@@ -333,7 +355,8 @@ class Builder:
         an output (the accumulators), and returns one Scalar an output.
         """
         n = len(iterators)
-        maps = [ir.AffineMapAttr.get(ir.AffineMap.get(n, 0, list(e))) for _, e in [*inputs, *outputs]]
+        places = [[within(i, d) for i, d in zip(e, t.shape, strict=True)] for t, e in [*inputs, *outputs]]
+        maps = [ir.AffineMapAttr.get(ir.AffineMap.get(n, 0, e)) for e in places]
         kinds = {"p": "parallel", "r": "reduction"}
         op = linalg.GenericOp(
             [o.value.type for o, _ in outputs],
@@ -357,7 +380,7 @@ class Builder:
 
     def elementwise(self, body: Callable[..., Scalar], *xs: Tensor, dtype: str | None = None) -> Tensor:
         """body(x0, x1, ...) over NumPy-broadcast operands; `dtype` of the result defaults to the first operand's."""
-        shape = np.broadcast_shapes(*[x.shape for x in xs])
+        shape = broadcast_shapes(*[x.shape for x in xs])
         out = self.empty(Type(shape, dtype or xs[0].dtype))
         inputs = [(x, self.broadcast_index(x.shape, shape)) for x in xs]
         index = [self.dim(i) for i in range(len(shape))]
@@ -493,6 +516,8 @@ class Builder:
         if shape == x.shape:
             return x
         value = x.value
+        if too_large(x.type.size) and shape:
+            return self._reshape_between(x, shape)
         if x.rank > 1:  # to one dimension first; canonicalization merges the pair where it can
             flat = Type((x.type.size,), x.dtype)
             groups = [list(range(x.rank))]
@@ -504,6 +529,28 @@ class Builder:
             return Tensor(tensor.CollapseShapeOp(t.mlir(signless_ints=True), value, []).result, t)
         groups = [list(range(len(shape)))] if x.rank else []
         return Tensor(tensor.ExpandShapeOp(t.mlir(signless_ints=True), value, groups, [], list(shape)).result, t)
+
+    def _reshape_between(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """`reshape` for so many open dimensions that their product is no number of a type: the equal ones at both ends
+        stay, those between become one."""
+        first = next((i for i, (a, b) in enumerate(zip(x.shape, shape, strict=False)) if a != b), 0)
+        room = min(x.rank, len(shape)) - first - 1
+        pairs = zip(x.shape[::-1], shape[::-1], strict=False)
+        last = min(next((i for i, (a, b) in enumerate(pairs) if a != b), room), room)
+        between, value = x.shape[first : x.rank - last], x.value
+
+        def groups(rank: int) -> list[list[int]]:
+            middle = list(range(first, rank - last))
+            return [*([i] for i in range(first)), middle, *([i] for i in range(rank - last, rank))]
+
+        if len(between) > 1:
+            flat = x.type.with_shape((*shape[:first], prod(between), *shape[len(shape) - last :]))
+            value = tensor.CollapseShapeOp(flat.mlir(signless_ints=True), value, groups(x.rank)).result
+        t = x.type.with_shape(shape)
+        if len(shape) > first + 1 + last:
+            made = tensor.ExpandShapeOp(t.mlir(signless_ints=True), value, groups(len(shape)), [], list(shape))
+            value = made.result
+        return Tensor(value, t)
 
 
 def width(dtype: str) -> int:

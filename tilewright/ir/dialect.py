@@ -35,7 +35,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import ext
 
 from ..support.errors import CompileError, OpError
-from ..support.sizes import decode
+from ..support.sizes import Undecided, decode, too_large
 from .types import Type, type_of
 
 
@@ -143,7 +143,7 @@ def to_attribute(value: Any) -> ir.Attribute:
     if isinstance(value, bool):
         return ir.BoolAttr.get(value)
     if isinstance(value, int):
-        return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), int(value))
+        return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), _integer(value))
     if isinstance(value, float):
         return ir.FloatAttr.get(ir.F64Type.get(), value)
     if isinstance(value, str):
@@ -153,8 +153,14 @@ def to_attribute(value: Any) -> ir.Attribute:
             return ir.ArrayAttr.get([ir.StringAttr.get(v) for v in value])
         if any(isinstance(v, float) for v in value):
             return ir.DenseF64ArrayAttr.get([float(v) for v in value])
-        return ir.DenseI64ArrayAttr.get([int(v) for v in value])
+        return ir.DenseI64ArrayAttr.get([_integer(v) for v in value])
     raise TypeError(f"no MLIR attribute for {value!r} of type {type(value).__name__}")
+
+
+def _integer(value: Any) -> int:
+    if too_large(decode(value)):
+        raise Undecided(f"{decode(value)} has too many open dimensions as factors: no integer has room for it")
+    return int(value)
 
 
 def from_attribute(attr: ir.Attribute) -> Any:

@@ -18,7 +18,8 @@ from torch_mlir import ir
 from ..support.dtypes import DTYPES, TYPES, UNSIGNED
 from ..support.dtypes import FLOATS as FLOATS
 from ..support.dtypes import NUMPY as NUMPY
-from ..support.sizes import decode
+from ..support.errors import OpError
+from ..support.sizes import Undecided, decode, too_large
 
 #: the floats that the bindings have a class for; others are parsed
 _FLOAT_CLASSES = {"f64": ir.F64Type, "f32": ir.F32Type, "f16": ir.F16Type, "bf16": ir.BF16Type}
@@ -103,8 +104,29 @@ class Type:
 
     def mlir(self, *, signless_ints: bool = False) -> ir.Type:
         """The MLIR type, in the current context."""
+        if (low := next((d for d in self.shape if d is not None and int(d) < 0), None)) is not None:
+            raise Undecided(f"{low} has no number that could stand for it in a type")
+        if (large := next((d for d in self.shape if d is not None and too_large(d)), None)) is not None:
+            raise Undecided(f"{large} has too many open dimensions as factors: no tensor type has room for it")
         shape = [ir.ShapedType.get_dynamic_size() if d is None else d for d in self.shape]
         return ir.RankedTensorType.get(shape, element_type(signless(self.dtype) if signless_ints else self.dtype))
+
+
+def broadcast_shapes(*shapes: tuple[int | None, ...]) -> tuple[Any, ...]:
+    """NumPy broadcasting of shapes that may have unknown dimensions (None); OpError if they do not fit.
+
+    >>> broadcast_shapes((3, 1), (None, 4), (4,))
+    (3, 4)
+    """
+    rank = max(map(len, shapes), default=0)
+    out: list[int | None] = []
+    for i in range(rank):
+        dims = [s[len(s) - rank + i] for s in shapes if len(s) - rank + i >= 0]
+        known = {d for d in dims if d is not None and d != 1}
+        if len(known) > 1:
+            raise OpError(f"shapes {' and '.join(map(str, shapes))} do not broadcast")
+        out.append(known.pop() if known else None if None in dims else 1)
+    return tuple(out)
 
 
 class Typed:

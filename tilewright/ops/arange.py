@@ -7,6 +7,7 @@ import numpy as np
 from ..ir.dialect import Operator
 from ..ir.types import NUMPY, Type
 from ..support.errors import OpError
+from ..support.sizes import is_open
 
 
 class Arange(Operator):
@@ -25,6 +26,8 @@ class Arange(Operator):
 
     @staticmethod
     def reference(*, count, dtype, start, step):
+        if is_open(start, step):  # arrays of NumPy do not compute with sizes
+            return np.array([start + i * step for i in range(count)], NUMPY[dtype])
         return (start + np.arange(count) * step).astype(NUMPY[dtype])
 
     @staticmethod

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..ir.dialect import Operator
 from ..ir.types import Type
+from ..ir.types import broadcast_shapes as broadcast_shapes
 from ..support.dtypes import FLOATS, HALVES, INTS, NUMPY, wide
 from ..support.errors import OpError
 from ..support.sizes import is_open
@@ -19,23 +20,6 @@ Shape = tuple[int | None, ...]
 
 
 # ---- type rules ----------------------------------------------------------------------------------------------------
-
-
-def broadcast_shapes(*shapes: Shape) -> Shape:
-    """NumPy broadcasting of shapes that may have unknown dimensions (None); OpError if they do not fit.
-
-    >>> broadcast_shapes((3, 1), (None, 4), (4,))
-    (3, 4)
-    """
-    rank = max(map(len, shapes), default=0)
-    out: list[int | None] = []
-    for i in range(rank):
-        dims = [s[len(s) - rank + i] for s in shapes if len(s) - rank + i >= 0]
-        known = {d for d in dims if d is not None and d != 1}
-        if len(known) > 1:
-            raise OpError(f"shapes {' and '.join(map(str, shapes))} do not broadcast")
-        out.append(known.pop() if known else None if None in dims else 1)
-    return tuple(out)
 
 
 def axis_of(axis: int, rank: int) -> int:

@@ -15,6 +15,7 @@ from ..ir.dialect import Operator
 from ..ir.types import Type
 from ..support.dtypes import wide
 from ..support.errors import OpError
+from ..support.sizes import at_most
 from .common import in_result, in_wide, need, need_factors, need_shape, per_channel, same_dtype
 from .norm import channel_axis
 
@@ -60,7 +61,7 @@ class Conv(Operator):
                 out.append(None)
                 continue
             free = sizes[i] + pads[i] + pads[r + i] - dilations[i] * (w.shape[2 + i] - 1) - 1
-            if free < 0:
+            if not at_most(0, free):
                 raise OpError(f"the kernel of {w} is larger than the padded dimension {i} of {x}")
             out.append(free // strides[i] + 1)
         return result.with_shape(with_channels(n, w.shape[0], out, layout))

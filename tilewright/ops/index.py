@@ -8,6 +8,7 @@ import numpy as np
 
 from ..ir.dialect import Operator
 from ..ir.types import NUMPY, Type, is_float
+from ..support import sizes
 from ..support.dtypes import wide
 from ..support.errors import OpError
 from .common import axis_of, fits, need, need_shape, same_dtype, widen
@@ -407,7 +408,8 @@ class Trilu(Operator):
 
     @staticmethod
     def lower(b, x, *, upper, k):
-        k = max(min(k, sum(x.shape[-2:])), -sum(x.shape[-2:]))
+        most = sizes.highest(x.shape[-2] + x.shape[-1])
+        k = max(min(k, most), -most)
 
         def body(v):
             distance = b.index(x.rank - 1) - b.index(x.rank - 2)

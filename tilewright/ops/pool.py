@@ -12,6 +12,7 @@ from ..ir.dialect import Operator
 from ..ir.types import NUMPY, Type, is_float
 from ..support.dtypes import wide
 from ..support.errors import OpError
+from ..support.sizes import at_most, larger, less, smaller, typical
 from .common import in_wide, need, wide_body
 from .conv import spatial, with_channels
 from .norm import channel_axis
@@ -22,8 +23,11 @@ from .windows import clip
 def output_size(n: int, kernel: int, stride: int, low: int, high: int, dilation: int, ceil_mode: bool) -> int:
     """Number of windows along a dimension; in ceil mode the last may hang over, but not start behind x."""
     free = n + low + high - dilation * (kernel - 1) - 1
-    out = (-(-free // stride) if ceil_mode else free // stride) + 1
-    return out - 1 if ceil_mode and (out - 1) * stride >= n + low else out
+    if not ceil_mode:
+        return free // stride + 1
+    # one less where the last would start at, or behind, the end
+    out, starts = (free + stride - 1) // stride + 1, (n + low + stride - 1) // stride
+    return larger(out - 1, smaller(out, starts))
 
 
 class Pool(Operator, abstract=True):
@@ -48,7 +52,7 @@ class Pool(Operator, abstract=True):
                 continue
             size = output_size(n, kernel[i], strides[i], pads[i], pads[r + i], dilations[i], ceil_mode)
             out.append(size)
-            if size < 1:
+            if not at_most(1, size):
                 raise OpError(f"window {kernel[i]} is larger than the padded dimension {i} of {x}")
         return x.with_shape(with_channels(x.shape[0], x.shape[axis], out, layout))
 
@@ -78,7 +82,7 @@ class Pool(Operator, abstract=True):
         each = [clip(*d) for d in zip(sizes, out_sizes, *_per_dimension(whole), strict=True)]
         if not all(c.taps for c in each):  # every window is empty
             return b.fill(fill, out.with_dtype(dtype))
-        far = tuple(min(s, n) for s, n in zip(whole["strides"], sizes, strict=True))
+        far = tuple(typical(smaller(s, n)) for s, n in zip(whole["strides"], sizes, strict=True))
         divided = worth_dividing(tuple(len(c.taps) for c in each), far)
         for one in along_dimensions(whole) if divided else [whole]:
             shape = cls.check(x.type, **one, ceil_mode=ceil_mode, layout=layout)
@@ -120,7 +124,7 @@ def _per_dimension(whole):
 
 def after(n, out, kernel, stride, low, dilation):
     """Elements needed after a dimension so that its last window fits."""
-    return max((out - 1) * stride + dilation * (kernel - 1) + 1 - n - low, 0)
+    return larger((out - 1) * stride + dilation * (kernel - 1) + 1 - n - low, 0)
 
 
 def visited(
@@ -315,8 +319,8 @@ class AvgPool(Pool):
         counts = []  # a constant number, or a function of the output position, for each dimension
         for i, (n, o) in enumerate(zip(spatial(x.shape, layout), spatial(out.dims, layout), strict=True)):
             low, high = (pads[i], pads[r + i]) if count_include_pad else (0, 0)
-            hangs = (o - 1) * strides[i] + dilations[i] * (kernel[i] - 1) - pads[i] >= n + high
-            counts.append((n, low, high, i) if hangs or pads[i] > low else kernel[i])
+            fits = less((o - 1) * strides[i] + dilations[i] * (kernel[i] - 1) - pads[i], n + high)
+            counts.append(kernel[i] if fits and pads[i] <= low else (n, low, high, i))
         fixed = 1.0
         for c in counts:
             fixed *= c if isinstance(c, int) else 1

@@ -189,7 +189,7 @@ class Pad(Operator):
     def infer(x, *, low: tuple[int, ...], high: tuple[int, ...], mode: str = "constant", value: float = 0.0):
         if mode not in PAD_MODES:
             raise OpError(f"mode is one of {', '.join(PAD_MODES)}, not {mode!r}")
-        if not len(low) == len(high) == x.rank or min((*low, *high), default=0) < 0:
+        if not len(low) == len(high) == x.rank or any(p < 0 for p in (*low, *high)):
             raise OpError(f"low {tuple(low)} and high {tuple(high)} need one entry >= 0 a dimension of {x}")
         for n, a, c in zip(x.shape, low, high, strict=True):
             if mode != "constant" and n == 0 and a + c:

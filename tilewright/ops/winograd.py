@@ -19,6 +19,7 @@ import numpy as np
 
 from ..ir.dialect import Operator
 from ..support.errors import OpError
+from ..support.sizes import at_most
 from .common import need, same_dtype
 
 #: the points at which the polynomials are evaluated (infinity comes last), by m. Pairs +a, -a share their sums. For
@@ -93,8 +94,8 @@ class WinogradConv(Operator):
             raise OpError(f"tile is one of {', '.join(map(str, POINTS))}, not {tile}")
         if x.rank != 4 or u.rank != 3 or len(size) != 2:
             raise OpError(f"needs x [N, H, W, C], u [(tile + 2)^2, C, F] and size (h, w), got {x}, {u} and {size}")
-        needed = tuple(tile * -(-s // tile) + 2 for s in size)
-        if x.shape[1:3] != needed or min(size) < 1:
+        needed = tuple((s + tile - 1) // tile * tile + 2 for s in size)
+        if x.shape[1:3] != needed or not all(at_most(1, s) for s in size):
             raise OpError(f"tiles of {tile} for {size} results need an input of {needed}, got {x}")
         if u.shape[:2] != ((tile + 2) ** 2, x.shape[3]):
             raise OpError(f"u must be [{(tile + 2) ** 2}, {x.shape[3]}, F], got {u}")

@@ -72,7 +72,7 @@ def table(program: Program) -> str:
     for x in lifetimes(program):
         made.setdefault(x.first, []).append(x)
     lines = [
-        f"arena {program.arena_size} bytes (no plan in this order needs less than {program.arena_bound})"
+        f"{_at(program)}arena {program.arena_size} bytes (no plan in this order needs less than {program.arena_bound})"
         + (f", scratch {program.scratch_size}" if program.scratch_size else "")
     ]
     lines.append(f"{'call':>4}  {'alive':>10}  {'made at':>18}  {'until':>5}  name")
@@ -84,6 +84,12 @@ def table(program: Program) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _at(program: Program) -> str:
+    """The sizes of open dimensions that a table or a picture is of."""
+    dims = program.open.dims if program.open else ()
+    return f"at {', '.join(f'{d.name} {d.typical}' for d in dims)}: " if dims else ""
+
+
 def picture(program: Program) -> str:
     """The plan as SVG: calls from left to right, addresses from bottom to top, a box for everything that is kept."""
     boxes, calls = lifetimes(program), len(program.calls)
@@ -93,7 +99,7 @@ def picture(program: Program) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width + left + 20}" height="{height + bottom + 30}" '
         'font-family="sans-serif" font-size="11">',
-        f'<text x="{left}" y="16">arena of {program.arena_size} bytes, {calls} kernel calls; '
+        f'<text x="{left}" y="16">{_at(program)}arena of {program.arena_size} bytes, {calls} kernel calls; '
         "the line is what must be alive</text>",
     ]
     top = 24

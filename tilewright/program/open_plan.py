@@ -1,7 +1,7 @@
 """The memory plan of a program with open dimensions: who shares memory is decided once, for all sizes.
 
 Values whose sizes are multiples of one expression are planned together, in units of it; then their plan holds for all
-sizes. What has another expression lies in a part of its own.
+sizes. What has another expression lies in a part of its own, unless a slightly larger one has room for it.
 
     x: 1024*batch*seq, y: 1024*batch*seq, z: 2048*batch*seq, m: 4*seq
     -> x at 0, y at 1024*batch*seq, z (when x and y are dead) at 0; m at 2048*batch*seq
@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..support.sizes import gcd, is_open
-from .plan import _NONE, MemoryPlan, Step, Value, _Group, _place, _Storage
+from ..support.sizes import at_most, gcd, highest, is_open, ordered, typical
+from .plan import _NONE, MemoryPlan, Step, Value, _Group, _live, _place, _place_tightly, _Storage
 from .program import ALIGN, BufferRef
+
+#: a unit is at most so many times another one that is planned with it
+_WASTE = 1.125
 
 
 @dataclass(frozen=True)
@@ -26,16 +29,24 @@ class OpenPlan:
 
 
 def plan_open(
-    values: Sequence[Value], steps: Sequence[Step], outputs: Sequence[int], states: Mapping[int, int] | None = None
+    values: Sequence[Value],
+    steps: Sequence[Step],
+    outputs: Sequence[int],
+    states: Mapping[int, int] | None = None,
+    align: int = ALIGN,
+    tight: bool = False,
 ) -> tuple[MemoryPlan, OpenPlan]:
-    """A plan for all sizes; its references to the arena have the number of a place as `index`."""
+    """A plan for all sizes; its references to the arena have the number of a place as `index`. `align` and `tight` are
+    those of `plan_memory`."""
     storage = _Storage(values, steps, outputs, states or _NONE)
     starts: dict[int, int] = {}  # where a place begins -> its number
     of: dict[int, int] = {}
     end = 0
-    for unit, groups in _by_unit(storage.floating()).items():
-        counted = [_counted(g, g.nbytes // unit) for g in groups]
-        size = _place(counted, ALIGN)
+    for unit, counts in _merged(_by_unit(storage.floating())).items():
+        groups, counted = [g for g, _ in counts], [_counted(g, n) for g, n in counts]
+        size = _place(counted, align)
+        if tight and size > (bound := max(_live(counted, len(steps), align))):
+            size = _place_tightly(counted, align, bound, size)
         for g, c in zip(groups, counted, strict=True):
             of[id(g)] = starts.setdefault(end + c.offset * unit, len(starts))
         end = end + size * unit
@@ -44,14 +55,30 @@ def plan_open(
     return MemoryPlan(refs, pairs, 0, 0, frozenset(storage.swapped), (0,)), OpenPlan(tuple(starts), end)
 
 
-def _by_unit(groups: Sequence[_Group]) -> dict[int, list[_Group]]:
-    """Groups whose bytes are a number of times the same expression: ``batch*seq``, or 1 where they are known."""
-    found: dict[int, list[_Group]] = {}
+def _by_unit(groups: Sequence[_Group]) -> dict[int, list[tuple[_Group, int]]]:
+    """Groups whose bytes are a number of times the same expression: ``batch*seq``, or 1 where they are known; with the
+    number."""
+    found: dict[int, list[tuple[_Group, int]]] = {}
     for g in groups:
         if g.first is not None and g.nbytes:
             unit = g.nbytes // gcd(g.nbytes) if is_open(g.nbytes) else 1
-            found.setdefault(unit, []).append(g)
+            found.setdefault(unit, []).append((g, g.nbytes // unit))
     return found
+
+
+def _merged(found: dict[int, list[tuple[_Group, int]]]) -> dict[int, list[tuple[_Group, int]]]:
+    """What has a slightly smaller unit has places for the larger one: convolutions leave ``seq``, ``seq + 1`` and, with
+    padding, ``seq + 2`` rows, which would share no memory otherwise."""
+    for unit in ordered(found, lambda u: u):
+        near = [u for u in found if u is not unit and is_open(unit, u) and at_most(unit, u) and _near(unit, u)]
+        if near:
+            found[min(near, key=typical)] += found.pop(unit)
+    return found
+
+
+def _near(small: int, large: int) -> bool:
+    """Whether little is lost, at typical sizes and at the largest."""
+    return typical(large) <= _WASTE * typical(small) and highest(large) <= _WASTE * highest(small)
 
 
 def _counted(g: _Group, units: int) -> _Group:

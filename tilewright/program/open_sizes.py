@@ -44,20 +44,32 @@ class OpenSizes:
         """The place in the table of the bytes of a copy."""
         return len(self.dims) + len(self.starts) + number
 
-    def sizes(self, shapes: Sequence[Sequence[int]], names: Sequence[str]) -> dict[str, int]:
-        """The dimensions of a call whose inputs have these shapes; InputError if they do not fit."""
+    def sizes(
+        self, shapes: Sequence[Sequence[int]], names: Sequence[str], states: Sequence[tuple[str, str, int]] = ()
+    ) -> dict[str, int]:
+        """The dimensions of a call whose inputs have these shapes; InputError if they do not fit. `states`: of each
+        that grows its name, its dimension, and how long it is now."""
         found: dict[str, int] = {}
         where: dict[str, str] = {}
+        for state, named, n in states:
+            if found.setdefault(named, n) != n:
+                raise InputError(
+                    f"state {state!r} has {n} rows, but {named} is {found[named]} in {where[named]!r}",
+                    stage="run",
+                    hint="states that are assigned need one length; reset() empties all",
+                )
+            where.setdefault(named, state)
+        made: list[tuple[int, str, str]] = []  # of formulas: size, formula, what has it
         for shape, declared, name in zip(shapes, self.inputs, names, strict=True):
             text = f"[{', '.join(map(str, declared))}]"
-            if len(shape) != len(declared):
+            fits = len(shape) == len(declared)
+            if not fits or any(isinstance(d, int) and n != d for n, d in zip(shape, declared, strict=True)):
                 raise InputError(f"input {name!r} has shape {tuple(shape)}, the model takes {text}", stage="run")
             for axis, (n, d) in enumerate(zip(shape, declared, strict=True)):
                 if isinstance(d, int):
-                    if n != d:
-                        raise InputError(
-                            f"input {name!r} has shape {tuple(shape)}, the model takes {text}", stage="run"
-                        )
+                    continue
+                if d not in self.names:
+                    made.append((n, d, f"dimension {axis} of input {name!r} {text}"))
                 elif found.setdefault(d, n) != n:
                     raise InputError(
                         f"dimension {axis} of input {name!r} {text} is {n}, but {d} is {found[d]} in {where[d]!r}",
@@ -73,6 +85,9 @@ class OpenSizes:
                     f"{dim.name} is {n} in input {where[dim.name]!r}, it has to be {dim.low} to {dim.high}{by}",
                     stage="run",
                 )
+        for n, d, what in made:
+            if (wanted := evaluate((d,), found)[0]) != n:
+                raise InputError(f"{what} is {n}, but {d} is {wanted}", stage="run")
         return found
 
     def table(self, sizes: Mapping[str, int]) -> tuple[list[int], int]:

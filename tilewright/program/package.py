@@ -104,6 +104,12 @@ def save_entries(entries: Mapping[str, Package], path: str | os.PathLike[str], *
         raise UsageError(f"cannot write {path}: {e.strerror or e}", stage="package") from None
 
 
+def write_package(package: Package, f: IO[bytes]) -> None:
+    """Write a package of one entry to a file that is open and empty. OSError if that fails."""
+    check_files([package.file] if package.file else [], "package", PackageError)
+    _write({MAIN: package}, f)
+
+
 # ---- writing ----
 
 

@@ -74,10 +74,21 @@ class DeviceInfo:
 
 
 @dataclass(frozen=True)
+class Growth:
+    """How a state grows whose buffer has room for its largest value: along `axis`, in a run from as many rows as the
+    open dimension `before` says to `after`, a formula of open dimensions."""
+
+    axis: int
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
 class StateInfo:
     """A state: the tensor, named after the input of the model that reads it, and the output that is its next value.
     `swapped`: it has two buffers, which change places after every run; else its next value is written in place. Of a
     state that several programs share, one may only read it (`output` is empty), another only write it (not `read`).
+    `growth`: it is empty at first, and the tensor is the largest that it may become.
 
     >>> state = StateInfo(TensorInfo("past", (2, 3), "f32"), "present")
     >>> str(state), state.nbytes
@@ -88,6 +99,7 @@ class StateInfo:
     output: str
     swapped: bool = False
     read: bool = True
+    growth: Growth | None = None
 
     @property
     def name(self) -> str:
@@ -102,7 +114,8 @@ class StateInfo:
         if not self.output:
             return f"{self.tensor}, only read"
         how = "two buffers" if self.swapped else "in place" if self.read else "only written"
-        return f"{self.tensor} <- {self.output}, {how}"
+        grows = f", dimension {self.growth.axis} grows" if self.growth else ""
+        return f"{self.tensor} <- {self.output}, {how}{grows}"
 
 
 @dataclass(frozen=True)
@@ -244,6 +257,9 @@ class Program:
         def infos(key: str) -> tuple[TensorInfo, ...]:
             return tuple(tensor(t) for t in data[key])
 
+        def growth(g: dict[str, Any] | None) -> Growth | None:
+            return None if g is None else Growth(int(g["axis"]), str(g["before"]), str(g["after"]))
+
         def tensor(t: dict[str, Any]) -> TensorInfo:
             return TensorInfo(t["name"], tuple(t["shape"]), t["dtype"], t.get("device", 0))
 
@@ -270,7 +286,7 @@ class Program:
             data["scratch_size"],
             data["arena_bound"],
             tuple(
-                StateInfo(tensor(s["tensor"]), s["output"], s["swapped"], s.get("read", True))
+                StateInfo(tensor(s["tensor"]), s["output"], s["swapped"], s.get("read", True), growth(s.get("growth")))
                 for s in data.get("states", ())
             ),
             tuple(DeviceInfo(**d) for d in data.get("devices", ())),

@@ -14,11 +14,15 @@ class StateBuffer:
     """The memory of one state, zeros at first: one buffer, or two that change places after every run.
 
     A cell of two addresses says where its value is and where its next value goes. The code that runs exchanges the two
-    when it is done; a program that writes in place uses the first alone.
+    when it is done; a program that writes in place uses the first alone. Of a state that grows the buffer has room for
+    the largest value.
     """
 
-    def __init__(self, tensor: TensorInfo) -> None:
-        self.tensor = tensor
+    def __init__(self, info: StateInfo) -> None:
+        self.tensor = tensor = info.tensor
+        self.axis = None if info.growth is None else info.growth.axis
+        #: of a state that grows along `axis`: how many rows of the buffer are its value
+        self.length = 0
         self._buffers = [_zeros(tensor)]
         self._cell = np.array([address(self._buffers[0])] * 2, np.int64)
 
@@ -30,8 +34,20 @@ class StateBuffer:
 
     @property
     def value(self) -> np.ndarray:
-        """The buffer that has the value now."""
-        return next(b for b in self._buffers if address(b) == self._cell[0])
+        """The buffer that has the value now, of a state that grows the part that is filled."""
+        whole = next(b for b in self._buffers if address(b) == self._cell[0])
+        return whole if self.axis is None else whole[(slice(None),) * self.axis + (slice(self.length),)]
+
+    def assign(self, value: np.ndarray) -> None:
+        """Copy a value, of a state that grows one of any length that there is room for."""
+        if self.axis is not None:
+            self.length = value.shape[self.axis]
+        self.value[...] = value
+
+    def clear(self) -> None:
+        """Zeros, or nothing, as it was at first."""
+        self.value[...] = 0
+        self.length = 0
 
     @property
     def cell_address(self) -> int:
@@ -54,7 +70,7 @@ class StateBuffers:
     def __init__(self, infos: Sequence[StateInfo], known: dict[str, StateBuffer] | None = None) -> None:
         self.infos = tuple(infos)
         known = {} if known is None else known
-        self.buffers = [known.setdefault(s.name, StateBuffer(s.tensor)) for s in self.infos]
+        self.buffers = [known.setdefault(s.name, StateBuffer(s)) for s in self.infos]
         for buffer, info in zip(self.buffers, self.infos, strict=True):
             if info.swapped:
                 buffer.double()

@@ -64,6 +64,9 @@ def _finish(nest: Nest) -> Nest:
         return replace(nest, body=body)
     done = simplify_nest(row_by_row(body), {})
     lost = {s.block for s in stores(nest.body)} - {s.block for s in stores(done)}
+    lost -= {
+        s.block for loop in walk_stmts(nest.body) if isinstance(loop, For) and loop.trip == 0 for s in stores(loop)
+    }
     if lost:  # a loop was taken for an empty one
         raise Undecided(f"block {', '.join(sorted(lost))} would not run")
     return replace(nest, body=done)
@@ -139,7 +142,10 @@ def partition(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
         return partition(substitute_all(s.body, {s.var: Const(0, "index")}), ranges)
     if s.kind == "unroll" and trip is not None and _deciding_term(s.body, s.var, inner) is not None:
         if is_open(trip):
-            raise Undecided(f"laid-out loop {s.var} decides how long others are, and has {trip} iterations")
+            raise Undecided(
+                f"laid-out loop {s.var} decides how long others are, and has {trip} iterations, of sizes that "
+                "are not known"
+            )
         return seq(*[partition(substitute_all(s.body, {s.var: Const(i, "index")}), ranges) for i in range(trip)])
     return _without_test(replace(s, body=_split_tail(s.body, s.var, inner)))
 

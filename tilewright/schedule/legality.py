@@ -344,6 +344,8 @@ def distinct(indices: tuple[Expr, ...], f: For, ranges: Ranges, tiles: Tiles | N
     known = decode([tiles.merged(i, ranges) for i in indices], {**ranges, **tiles.ranges}, tiles)
     if Var(f.var) in known:
         return True
+    if is_open(trip) and Var(f.var) in decode([simplify(i, ranges) for i in indices], ranges, Tiles()):
+        return True  # tiles of tiles do not merge; what is known is enumerated
     own = [t for t in known if variables(t) == {f.var}]
     computed = not any(isinstance(x, Load) for t in own for x in walk(t))
     short = own and computed and trip and not is_open(trip) and trip <= _ENUMERATE

@@ -17,7 +17,8 @@ class Dim:
     >>> Dim("seq", 1, 4096)
     Dim(name='seq', low=1, high=4096, divisor=1)
 
-    UsageError for a range that is empty or begins below 1, or that has no multiple of the divisor.
+    The smallest may be 0, for a cache that is empty at first. UsageError for a range that is empty or begins below 0,
+    or that has no multiple of the divisor.
     """
 
     name: str
@@ -28,10 +29,10 @@ class Dim:
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
             raise UsageError(f"a dimension is called by an identifier, not {self.name!r}")
-        if self.low < 1 or self.high < self.low or self.divisor < 1:
+        if self.low < 0 or self.high < max(self.low, 1) or self.divisor < 1:
             raise UsageError(
                 f"dimension {self.name}: {self.low}..{self.high} is no range of sizes",
-                hint="the smallest size is at least 1 and at most the largest, a divisor is at least 1",
+                hint="the smallest size is at least 0 and at most the largest, which is at least 1, as a divisor is",
             )
         if self.high // self.divisor * self.divisor < self.low:
             raise UsageError(f"dimension {self.name}: no multiple of {self.divisor} in {self.low}..{self.high}")
@@ -59,8 +60,8 @@ class Dim:
 
     @property
     def typical(self) -> int:
-        """A size in the middle: as many times the smallest as the largest is of it."""
-        middle = int((self.low * self.high) ** 0.5) // self.divisor
+        """A size in the middle: as many times the smallest (or 1, if that is 0) as the largest is of it."""
+        middle = int((max(self.low, 1) * self.high) ** 0.5) // self.divisor
         return max(middle, -(-self.low // self.divisor)) * self.divisor
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from .sizes import Size
+from .errors import UsageError
+from .sizes import Size, current
 
 _ALLOWED = (
     *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.Name, ast.Load, ast.Constant, ast.Call),
@@ -71,3 +72,20 @@ def evaluate(formulas: Sequence[str | int], sizes: Mapping[str, int]) -> tuple[i
 def formula(x: Any) -> str | int:
     """A size as text, an integer as it is."""
     return str(x) if isinstance(x, Size) else int(x)
+
+
+def derived(text: str, where: str) -> int:
+    """The size that a formula of open dimensions is in this compilation: ``past + seq``, as a mask of all positions has
+    it. UsageError for another text."""
+    known = current()
+    names = [d.name for d in known.dims] if known else []
+    try:
+        (size,) = evaluate((text,), dict(zip(names, known.symbols if known else (), strict=True)))
+    except ValueError:
+        raise UsageError(
+            f"{where}: {text!r} is no formula of open dimensions",
+            stage="import",
+            hint="a dimension is a size, a range like seq:1..512, or a formula like past+seq of such dimensions: "
+            f"{', '.join(names) or 'none here'}",
+        ) from None
+    return size

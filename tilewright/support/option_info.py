@@ -7,6 +7,7 @@ The command line, the key of the package cache and what the file of a model with
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field
 from enum import Enum
@@ -176,14 +177,14 @@ def number_of_bytes(flag: str, text: str) -> int:
         raise UsageError(f"{flag} {text!r} is not a number of bytes: {e}", stage="command line") from None
 
 
-def shapes(flag: str, texts: list[str]) -> dict[str, tuple[int | Dim, ...]]:
+def shapes(flag: str, texts: list[str]) -> dict[str, tuple[int | str | Dim, ...]]:
     """Shapes by name; UsageError for an input that has two. Dimensions stand between x, or between commas: so do those
-    that are open.
+    that are open, and formulas of them like ``past+seq``.
 
     >>> shapes("--shape", ["image=1x3x8x8", "scale=", "ids=batch:1..64,128"])["ids"]
     (Dim(name='batch', low=1, high=64, divisor=1), 128)
     """
-    found: dict[str, tuple[int | Dim, ...]] = {}
+    found: dict[str, tuple[int | str | Dim, ...]] = {}
     for text in texts:
         name, shape = _shape(flag, text)
         if found.setdefault(name, shape) != shape:
@@ -197,11 +198,12 @@ def shapes(flag: str, texts: list[str]) -> dict[str, tuple[int | Dim, ...]]:
     return found
 
 
-def _shape(flag: str, text: str) -> tuple[str, tuple[int | Dim, ...]]:
+def _shape(flag: str, text: str) -> tuple[str, tuple[int | str | Dim, ...]]:
     name, equals, dims = text.rpartition("=")
     open_ = ":" in dims
     sizes = dims.split("," if open_ or "," in dims else "x") if dims else []
-    if not (equals and name) or not all(d.isdecimal() or ":" in d for d in sizes):
+    formulas = [d for d in sizes if "," in dims and re.search(r"[^\W\d]", d) and re.search(r"[-+*/]", d)]
+    if not (equals and name) or not all(d.isdecimal() or ":" in d or d in formulas for d in sizes):
         raise UsageError(
             f"{flag} {text!r} is not NAME=1x3x224x224" + (", or NAME=batch:1..64,seq:1..512" if open_ else ""),
             stage="command line",
@@ -209,7 +211,7 @@ def _shape(flag: str, text: str) -> tuple[str, tuple[int | Dim, ...]]:
             "leaves open stay open",
         )
     try:
-        return name, tuple(Dim.parse(d) if ":" in d else int(d) for d in sizes)
+        return name, tuple(Dim.parse(d) if ":" in d else d if d in formulas else int(d) for d in sizes)
     except UsageError as e:
         raise UsageError(f"{flag} {text!r}: {e.message}", stage="command line", hint=e.hint) from None
 

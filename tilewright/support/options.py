@@ -291,11 +291,11 @@ class Options:
     )
     specialize: str = option(
         "now",
-        "what a call of a model with open shapes does that has no program for its sizes: now (compile one), or never "
-        "(an error)",
+        "what a call of a model with open shapes does that has no program for its sizes: now (compile one), never (an "
+        "error), or background (sizes that recur get programs beside the one for all sizes)",
         effect=Effect.WORK,
         kept=True,
-        choices=("now", "never"),
+        choices=("now", "never", "background"),
     )
     buckets: Mapping[str, Any] | None = option(
         None,

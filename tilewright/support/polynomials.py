@@ -35,6 +35,26 @@ def ratio(a: Polynomial, b: Polynomial) -> int | None:
     return next(iter(ratios))[0] if len(ratios) == 1 and next(iter(ratios))[1] == 0 else None
 
 
+def long_division(a: Polynomial, b: Polynomial) -> tuple[Polynomial, Polynomial]:
+    """Quotient and rest by the leading term of b: ``a == quotient * b + rest``.
+
+    >>> long_division({("seq",): 6, (): 5}, {("seq",): 3, (): 3})
+    ({(): 2}, {(): -1})
+    """
+    lead = max(b, key=lambda m: (len(m), m))
+    quotient: Polynomial = {}
+    rest = dict(a)
+    for m in sorted(a, key=lambda m: (-len(m), m)):
+        left = without(m, lead)
+        k = rest.get(m, 0) // b[lead]
+        if left is not None and k and rest[m] % b[lead] == 0:
+            quotient[left] = k
+            for n, c in b.items():
+                key = tuple(sorted((*left, *n)))
+                rest[key] = rest.get(key, 0) - k * c
+    return quotient, {m: c for m, c in rest.items() if c}
+
+
 def without(m: Monomial, factors: Monomial) -> Monomial | None:
     """A monomial divided by factors; None if it has not all of them.
 

@@ -24,14 +24,15 @@ import contextlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from math import gcd as _gcd
 from math import prod
 from typing import Any, TypeVar
 
 from .dims import Dim as Dim
 from .errors import UsageError
-from .polynomials import Polynomial, ratio, shared_factors, without
+from .polynomials import Polynomial, long_division, ratio, without
+from .size_bounds import Atom as _Atom
+from .size_bounds import bounds
 
 #: what stands for symbols, and for what is made of them by division, are primes from here on, this far apart: no model
 #: has them as dimensions, and a product of three and a few thousand still is a 64-bit number
@@ -49,18 +50,6 @@ class Undecided(UsageError):
     """A decision depends on a size that is not known when the model is compiled."""
 
 
-@dataclass(frozen=True)
-class _Atom:
-    """A symbol, or what a division or an extremum makes of sizes: `evaluate` computes it from the sizes of symbols."""
-
-    name: str
-    low: int
-    high: int
-    evaluate: Callable[[Mapping[str, int]], int]
-    #: how code computes it: an operation and its operands; none for a symbol
-    made: tuple[str, int, int] | None = None
-
-
 class Sizes:
     """The symbols of one compilation, and all sizes that have been made of them."""
 
@@ -74,6 +63,11 @@ class Sizes:
         self._spread = random.Random(1)
         self._of: dict[int, Size] = {}  # value -> size
         self._ranges: dict[int, tuple[int, int]] = {}  # better than what the atoms say
+        self.plain: set[int] = set()  # numbers of the model that could be taken for sizes
+        self._bounds: dict[frozenset[tuple[tuple[str, ...], int]], tuple[int, int]] = {}  # of polynomials
+        #: numbers of quotients are near quotients of numbers: types have positive sizes. Loop nests have no types, but
+        #: more quotients, whose sums come too close to 0 then
+        self.near = True
         self.symbols = [self._symbol(d) for d in dims]
 
     def _symbol(self, d: Dim) -> Size:
@@ -86,18 +80,36 @@ class Sizes:
     def atom(self, atom: _Atom) -> Size:
         """The size that an atom is; the same one for the same name."""
         if atom.name not in self._atoms:
-            self._values[atom.name] = self._new_value()
+            self._values[atom.name] = self._new_value(atom)
             self._atoms[atom.name] = atom
         made = self.size({(atom.name,): 1})
         assert isinstance(made, Size)
         return made
 
-    def _new_value(self) -> int:
-        """For one more atom. Spread without order, so that sums of them differ."""
+    def _new_value(self, atom: _Atom) -> int:
+        """For one more atom. Spread without order, so that sums of them differ; with `near`, of what is made of sizes
+        near what it would be of their values, where that can be, so that a difference which is positive stays so."""
         number = len(self._values)
-        if number < _SMALL:
-            return _prime(_FIRST + _APART * number + 2 * (self._spread.randrange(_APART // 4)))
-        return self._spread.randrange(1 << 60, 1 << 61) | 1
+        if number >= _SMALL:
+            return self._spread.randrange(1 << 60, 1 << 61) | 1
+        spread = 2 * self._spread.randrange(_APART // 4)
+        near = _near(*atom.made) if atom.made is not None and self.near else None
+        if near is None or not 3 * SMALLEST <= near < 1 << 40:
+            return self._prime(_FIRST + _APART * number + spread)
+        apart = SMALLEST + spread // 4
+        below = atom.made is not None and atom.made[0] != "maxsi"
+        return self._prime((near - apart if below else near + apart) | 1)
+
+    def _prime(self, number: int) -> int:
+        """The smallest prime from an odd number on that stands for nothing yet, and divides no number of the model."""
+        taken = set(self._values.values())
+        while (
+            number in taken
+            or any(number % i == 0 for i in range(3, int(number**0.5) + 1, 2))
+            or any(x % number == 0 for x in self.plain)
+        ):
+            number += 2
+        return number
 
     def size(self, polynomial: Polynomial) -> Any:
         """The size of a polynomial of atoms; a plain int if it is constant."""
@@ -131,43 +143,16 @@ class Sizes:
                 return made
         return number
 
+    def divides(self) -> list[int]:
+        """The primes: what is a multiple of one is taken for a size."""
+        return list(self._values.values())[:_SMALL]
+
     def range(self, polynomial: Polynomial) -> tuple[int, int]:
         """The smallest and the largest value, at least as far apart as they are."""
-        shared = shared_factors(polynomial)
-        if shared:  # a * (b - 1) is at least 0 where a*b - a seems to be less
-            ends = [
-                x * y
-                for x in self.range({shared: 1})
-                for y in self.range({without(m, shared) or (): c for m, c in polynomial.items()})
-            ]
-            return min(ends), max(ends)
-        low, high = self._interval(polynomial)
-        for m, c in polynomial.items():
-            atom = self._atoms[m[0]] if len(m) == 1 else None
-            if atom is None or atom.made is None or atom.made[0] != "floordivsi":
-                continue
-            _, a, n = atom.made
-            if isinstance(n, Size) or not isinstance(a, Size) or c % n:
-                continue
-            # n * (a // n) is a less what is left, 0 to n - 1
-            rest = {k: v for k, v in polynomial.items() if k != m}
-            for k, v in a.polynomial.items():
-                rest[k] = rest.get(k, 0) + c // n * v
-            least, most = self.range({k: v for k, v in rest.items() if v})
-            left = c // n * (n - 1)
-            low, high = max(low, least - max(left, 0)), min(high, most - min(left, 0))
-        return low, high
-
-    def _interval(self, polynomial: Polynomial) -> tuple[int, int]:
-        low = high = 0
-        for m, c in polynomial.items():
-            least, most = 1, 1
-            for a in m:
-                atom = self._atoms[a]
-                ends = [x * y for x in (least, most) for y in (atom.low, atom.high)]
-                least, most = min(ends), max(ends)
-            low, high = low + min(c * least, c * most), high + max(c * least, c * most)
-        return low, high
+        key = frozenset(polynomial.items())
+        if key not in self._bounds:
+            self._bounds[key] = bounds(polynomial, self._atoms)
+        return self._bounds[key]
 
     def describe(self) -> str:
         """``batch 1..64, seq 1..4096``"""
@@ -243,10 +228,18 @@ class Size(int):
             return decoded.polynomial if isinstance(decoded, Size) else {(): decoded}
         return None
 
+    def _inexact(self, other: Any, compute: Callable[[Any, Any], Any], text: str) -> Any:
+        """With a float: Python would take the number that stands for this size for its value."""
+        if not isinstance(other, float):
+            return NotImplemented
+        if not _typically.get():
+            raise Undecided(f"{text} is not known when the model is compiled")
+        return compute(self.typical, other)
+
     def _sum(self, other: Any, sign: int) -> Any:
         p = self._other(other)
         if p is None:
-            return NotImplemented
+            return self._inexact(other, lambda x, y: x + sign * y, f"{self} {'-' if sign < 0 else '+'} {other}")
         total = dict(self.polynomial)
         for m, c in p.items():
             total[m] = total.get(m, 0) + sign * c
@@ -263,6 +256,9 @@ class Size(int):
     def __rsub__(self, other: Any) -> Any:
         return (-self) + other
 
+    def __rpow__(self, base: Any, modulo: Any = None) -> Any:
+        raise Undecided(f"{base} ** {self} is not known when the model is compiled")
+
     def __neg__(self) -> Any:
         return self.space.size({m: -c for m, c in self.polynomial.items()})
 
@@ -275,7 +271,7 @@ class Size(int):
     def __mul__(self, other: Any) -> Any:
         p = self._other(other)
         if p is None:
-            return NotImplemented
+            return self._inexact(other, lambda x, y: x * y, f"{self} * {other}")
         total: Polynomial = {}
         for m, c in self.polynomial.items():
             for n, d in p.items():
@@ -316,7 +312,7 @@ class Size(int):
     def __rtruediv__(self, other: Any) -> Any:
         if _typically.get():
             return other / self.typical
-        raise Undecided(f"{other} / {self} is not known when the model is compiled")
+        raise Undecided(f"{decode(other)} / {self} is not known when the model is compiled")
 
     def __float__(self) -> float:
         if _typically.get():
@@ -389,6 +385,11 @@ def _divide(a: Any, b: Any, space: Sizes) -> Any:
                 rest[m] = k % c
     elif (factor := ratio(rest, divisor)) is not None:
         return factor
+    else:  # (32*n + 31) // (n + 1) is 31
+        q, r = (space.size(p) for p in long_division(rest, divisor))
+        for less, left in ((0, r), (1, r + b)):
+            if _within(left, b):
+                return q - less
     q, r = space.size(whole), space.size(rest)
     if not isinstance(r, Size) and not isinstance(b, Size):
         return q + r // b
@@ -411,7 +412,11 @@ def _quotient(a: Any, b: Any, space: Sizes) -> int:
     ends = [x // y for x in (p, q) for y in (r, s)]
     if min(ends) == max(ends):
         return ends[0]
-    name = f"({_bare(a)})//{_bare(b)}" if isinstance(a, Size) and len(a.polynomial) > 1 else f"{a}//{_bare(b)}"
+    if q <= 0 and not isinstance(b, Size):  # of positive numbers, so that what stands for it is positive
+        rounded: int = -((-a + b - 1) // b)
+        return rounded
+    several = isinstance(b, Size) and len(b.polynomial) == 1 and not str(b).isidentifier()
+    name = f"{a}//({b})" if several else f"{a}//{b}"  # a sum has its parentheses
     return space.atom(
         _Atom(f"({name})", min(ends), max(ends), lambda at: _at(a, at) // _at(b, at), ("floordivsi", a, b))
     )
@@ -422,10 +427,6 @@ def _remainder(a: Any, b: Any, space: Sizes) -> Any:
     if isinstance(left, Size) and _range(b)[0] > 0:
         space._ranges.setdefault(int(left), (0, _range(b)[1] - 1))
     return left
-
-
-def _bare(x: Any) -> str:
-    return str(x)[1:-1] if isinstance(x, Size) and len(x.polynomial) > 1 else str(x)
 
 
 def _at(x: Any, sizes: Mapping[str, int]) -> int:
@@ -447,6 +448,12 @@ def _extremum(a: Any, b: Any, pick: Callable[[int, int], int], name: str) -> Any
     low, high = (pick(p, q) for p, q in zip(_range(a), _range(b), strict=True))
     first, second = sorted((a, b), key=str)
     kind = "minsi" if pick is min else "maxsi"
+    for x, y in ((a, b), (b, a)):  # min(min(a, b), b)
+        if isinstance(x, Size) and len(x.polynomial) == 1:
+            ((times, factors),) = x.terms()
+            made = factors[0].made if times == 1 and len(factors) == 1 else None
+            if made is not None and made[0] == kind and y in made[1:]:
+                return x
     return space.atom(
         _Atom(f"{name}({first}, {second})", low, high, lambda at: pick(_at(a, at), _at(b, at)), (kind, a, b))
     )
@@ -466,11 +473,13 @@ def larger(a: Any, b: Any) -> Any:
     return _extremum(a, b, max, "max")
 
 
-def _prime(number: int) -> int:
-    """The smallest prime from an odd number on."""
-    while any(number % i == 0 for i in range(3, int(number**0.5) + 1, 2)):
-        number += 2
-    return number
+def _near(op: str, a: int, b: int) -> int | None:
+    """What an operation makes of the numbers that stand for sizes, and of others; None if one of them is a number."""
+    if op == "floordivsi":
+        return None if isinstance(b, Size) else int(a) // b
+    if not (isinstance(a, Size) and isinstance(b, Size)):
+        return None
+    return min(int(a), int(b)) if op == "minsi" else max(int(a), int(b))
 
 
 _space: ContextVar[Sizes | None] = ContextVar("sizes", default=None)
@@ -576,9 +585,10 @@ def open_sizes(dims: Sequence[Dim] | Sizes | None) -> Iterator[Sizes | None]:
 
 
 def decode(number: Any) -> Any:
-    """The size that an integer stands for, or the integer."""
+    """The size that an integer stands for, or the number: what is no integer stands for none."""
     space = _space.get()
-    return number if space is None or isinstance(number, Size) else space.decode(number)
+    whole = hasattr(number, "__index__")
+    return number if space is None or not whole or isinstance(number, Size) else space.decode(number)
 
 
 def is_open(*sizes: Any) -> bool:
@@ -603,6 +613,15 @@ def lowest(x: int) -> int:
 def highest(x: int) -> int:
     """The largest value of a size; an integer itself."""
     return _range(x)[1]
+
+
+def too_large(x: int) -> bool:
+    """Whether the number that stands for a size has more than 63 bits: it cannot be part of a type. False for others.
+
+    >>> too_large(1 << 64)
+    False
+    """
+    return isinstance(x, Size) and not -(1 << 63) < int(x) < 1 << 63
 
 
 def value_at(x: Any, sizes: Mapping[str, int]) -> int:
@@ -630,6 +649,7 @@ __all__ = [
     "open_sizes",
     "smaller",
     "surely",
+    "too_large",
     "typical",
     "typically",
     "value_at",

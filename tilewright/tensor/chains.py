@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from ..support.sizes import typical
 from .analysis import is_contraction
 from .expr import Const, Expr, Load, Target, Var, map_loads, variables, walk
 from .kernel import Kernel, Stage
@@ -232,7 +233,7 @@ class Joiner:
         """All groups, in the order of their first nodes. Those that read most choose first."""
         group_of, shapes = self.fuser.group_of, self.fuser.a.shapes
         found = [n for n in self.fuser.nodes if n.kind == "contraction" and depthwise(n.stage)]
-        for node in sorted(found, key=lambda n: -max(shapes[b].size for b in n.stage.reads)):
+        for node in sorted(found, key=lambda n: -max(typical(shapes[b].size) for b in n.stage.reads)):
             for chain in self.around(node):
                 joined = replace(chain[-1], nodes=[n for g in chain for n in g.nodes])
                 if self.joins(self.kernel_of(joined)):

@@ -289,6 +289,7 @@ class Fuser:
                 and all(movement(self.nodes[n].stage) or widening(self.nodes[n].stage) for n in g.nodes)
                 and self.reads(readers[0], node) == 1
                 and not self.turns_lanes(readers[0], node)
+                and not any(self.reverses(self.nodes[n]) for n in g.nodes)
             )
         if h.kind in ("injective", "copy"):
             return len(readers) == 1 and self.reads(readers[0], node) == 1
@@ -321,6 +322,15 @@ class Fuser:
         near = [read.indices[d] for d, v in enumerate(written) if along.get(v, 0) == 1]
         summed = len(near) == 1 and isinstance(near[0], Var) and near[0].name in reader.stage.reduction
         return not (summed and self.a.shapes[value.buffer].dtype == "f32")
+
+    def reverses(self, node: Node) -> bool:
+        """Whether a node only moves data, against its order: a contraction would bring them element by element."""
+        if not node.stages or not movement(node.stage) or not isinstance(node.stage.targets[0].value, Load):
+            return False
+        value = node.stage.targets[0].value
+        ranges = {v: (0, n - 1) for v, n in node.stage.dims}
+        indices = [simplify(i, ranges) for i in value.indices]
+        return any(c < 0 for c in linear(flat(self.a.shapes[value.buffer], indices))[0].values() if isinstance(c, int))
 
     def reads(self, reader: Node, node: Node) -> int:
         if reader.index in self.a.opaque_reads:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from torch_mlir import ir
 
+from ..ir.builder import unwrapped
 from ..ir.types import type_of
 from ..support.errors import CompileError
 from ..support.sizes import decode
@@ -330,14 +331,14 @@ class Reader:
         block = op.regions[0].blocks[0]
         values: dict[ir.Value, Expr] = {}
         for i, (v, m) in enumerate(zip(list(op.operands)[:ins], maps, strict=False)):
-            index = tuple(affine(e, variables, _index) for e in m.results)
+            index = tuple(affine(e, variables, _index) for e in _places(m, v))
             values[block.arguments[i]] = (
                 self.refs[v](index) if v in self.refs else self.fills.get(v) or self.undefined[v]
             )
         targets = []
         for j in range(outs):
             start, result = op.operands[ins + j], op.results[j]
-            index = tuple(affine(e, variables, _index) for e in maps[ins + j].results)
+            index = tuple(affine(e, variables, _index) for e in _places(maps[ins + j], start))
             initial = (
                 self.fills[start] if start in self.fills else self.refs[start](index) if start in self.refs else None
             )
@@ -449,6 +450,12 @@ def _kept_dims(sizes: list[int], shape: tuple[int, ...]) -> list[int]:
             kept.append(d)
             rest.pop(0)
     return kept
+
+
+def _places(m: ir.AffineMap, operand: ir.Value) -> list[ir.AffineExpr]:
+    """The indices of an operand."""
+    sizes = type_of(operand).dims if isinstance(operand.type, ir.RankedTensorType) else ()
+    return list(map(unwrapped, m.results, sizes))
 
 
 def _index(value: int) -> Expr:

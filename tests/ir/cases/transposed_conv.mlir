@@ -54,7 +54,7 @@ func.func @main(%arg0: tensor<2x5x2xf32>) -> tensor<2x7x3xf32> {
   return %4 : tensor<2x7x3xf32>
 }
 
-// CASE weights_from_elsewhere_and_dilated_strides_stay: transposed-conv
+// CASE dilated_strides_stay_and_weights_may_be_computed: transposed-conv
 // CONSTANT w f32 2x3x3
 func.func @main(%x: tensor<2x5x2xf32>, %v: tensor<3x2x2xf32>) -> tensor<2x26x2xf32> {
   %w = "tw.constant"() {symbol = "w"} : () -> tensor<2x3x3xf32>
@@ -66,6 +66,14 @@ func.func @main(%x: tensor<2x5x2xf32>, %v: tensor<3x2x2xf32>) -> tensor<2x26x2xf
 func.func @main(%arg0: tensor<2x5x2xf32>, %arg1: tensor<3x2x2xf32>) -> tensor<2x26x2xf32> {
   %0 = "tw.constant"() {symbol = "w"} : () -> tensor<2x3x3xf32>
   %1 = "tw.conv_transpose"(%arg0, %0) {dilations = array<i64: 2>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, output_padding = array<i64: 0>, pads = array<i64: 0, 0>, strides = array<i64: 2>} : (tensor<2x5x2xf32>, tensor<2x3x3xf32>) -> tensor<2x13x3xf32>
-  %2 = "tw.conv_transpose"(%1, %arg1) {dilations = array<i64: 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, output_padding = array<i64: 0>, pads = array<i64: 0, 0>, strides = array<i64: 2>} : (tensor<2x13x3xf32>, tensor<3x2x2xf32>) -> tensor<2x26x2xf32>
-  return %2 : tensor<2x26x2xf32>
+  %2 = "tw.reshape"(%arg1) {shape = array<i64: 1, 3, 2, 2>} : (tensor<3x2x2xf32>) -> tensor<1x3x2x2xf32>
+  %3 = "tw.constant"() {value = dense<[[0], [1]]> : tensor<2x1xi64>} : () -> tensor<2x1xi64>
+  %4 = "tw.gather"(%2, %3) {axis = 3 : i64} : (tensor<1x3x2x2xf32>, tensor<2x1xi64>) -> tensor<1x3x2x2x1xf32>
+  %5 = "tw.transpose"(%4) {permutation = array<i64: 0, 3, 2, 1, 4>} : (tensor<1x3x2x2x1xf32>) -> tensor<1x2x2x3x1xf32>
+  %6 = "tw.reshape"(%5) {shape = array<i64: 4, 3, 1>} : (tensor<1x2x2x3x1xf32>) -> tensor<4x3x1xf32>
+  %7 = "tw.conv"(%1, %6) {dilations = array<i64: 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 0, 0>, strides = array<i64: 1>} : (tensor<2x13x3xf32>, tensor<4x3x1xf32>) -> tensor<2x13x4xf32>
+  %8 = "tw.reshape"(%7) {shape = array<i64: 2, 13, 1, 2, 2>} : (tensor<2x13x4xf32>) -> tensor<2x13x1x2x2xf32>
+  %9 = "tw.transpose"(%8) {permutation = array<i64: 0, 1, 3, 2, 4>} : (tensor<2x13x1x2x2xf32>) -> tensor<2x13x2x1x2xf32>
+  %10 = "tw.reshape"(%9) {shape = array<i64: 2, 26, 2>} : (tensor<2x13x2x1x2xf32>) -> tensor<2x26x2xf32>
+  return %10 : tensor<2x26x2xf32>
 }

@@ -27,6 +27,7 @@ MADE = [
     lambda a, b, n: a - b,
     lambda a, b, n: a * n,
     lambda a, b, n: a // n,
+    lambda a, b, n: a // b if b != 0 else a,
     lambda a, b, n: sizes.smaller(a, b),
     lambda a, b, n: sizes.larger(a, b),
     lambda a, b, n: (a + n) % 8,

@@ -57,5 +57,6 @@ C99 = Dialect(
     math=MATH,
     suffix={"f32": "f"},
     helpers=HELPERS,
+    size="int32_t {name}",
     reserved=KEYWORDS,
 )

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 
 from .helpers import Helper
 
+#: how tightly an operator binds; everything else is written in parentheses
+AND, TEST, SUM, PRODUCT, ATOM = range(5)
+
 
 @dataclass(frozen=True)
 class Dialect:
@@ -82,6 +85,8 @@ class Dialect:
     parameter: str = "{const}{type} *{restrict}{name}"
     between: str = ", "
     scratch: str = "unsigned char *scratch"
+    #: a parameter with the size of an open dimension; "" where sizes are constants
+    size: str = ""
     #: the first line of a kernel with scratch memory, where units of axes each have their own
     own_scratch: str = ""
     #: words -> lines in front of a text that has the word

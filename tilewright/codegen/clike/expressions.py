@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...support.errors import CompileError, UnsupportedError
+from ...support.sizes import Size, at_most, current, typical
 from ...tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Var, children, const_value, linear, substitute
-from .dialect import Dialect
+from .dialect import AND, ATOM, PRODUCT, SUM, TEST, Dialect
+from .formulas import c_formula, dim_names
 
-#: how tightly an operator binds; everything else is written in parentheses
-AND, TEST, SUM, PRODUCT, ATOM = range(5)
 #: a longer piece of text gets a name of its own
 LONG = 88
 
@@ -48,6 +48,10 @@ class ExprWriter:
         self.count = 0
         self.memo: list[dict[int, tuple[Expr, str]]] = [{}]
         self.uses: dict[int, int] = {}
+        known = current()
+        self.dims = dim_names(known.dims if known else ())  # open dimensions -> names in the text
+        self.sizes: set[str] = set()  # those that the text has
+        self.quotients: dict[str, str] = {}  # what is made of them by division -> names in the text
 
     # ---- text ----
 
@@ -159,6 +163,10 @@ class ExprWriter:
         return self.op(e)
 
     def constant(self, e: Const) -> tuple[str, int]:
+        if isinstance(e.value, Size):
+            if e.dtype != "index":
+                raise CompileError(f"the size {e.value} stands where a number of dtype {e.dtype} is", stage="emit")
+            return self.size(e.value)
         if e.dtype in ("f32", "f64"):
             return self.float_constant(float(e.value), e.dtype)
         if e.dtype == "i1":
@@ -167,6 +175,20 @@ class ExprWriter:
             return str(int(e.value)), ATOM if e.value >= 0 else SUM
         self.type(e.dtype)
         return self.integer_constant(int(e.value), e.dtype)
+
+    def size(self, size: Size) -> tuple[str, int]:
+        """A size that is known at run time; one that divisions make is computed once, at the beginning."""
+        if not self.dialect.size:
+            raise self.unsupported(f"the size {size}, which is known at run time,")
+        made = c_formula(str(size), size.space.dims)
+        if made.peak >= 1 << 31:
+            raise self.unsupported(f"a size of up to {made.peak} ({size})")
+        self.sizes |= made.names
+        for h in made.helpers:
+            self.helper(h)
+        if made.divides:
+            return self.quotients.setdefault(made.text, f"size{len(self.quotients)}"), ATOM
+        return made.text, made.level
 
     def integer_constant(self, value: int, dtype: str) -> tuple[str, int]:
         """A literal of a signed type."""
@@ -209,7 +231,8 @@ class ExprWriter:
                 message = f"register buffer {buffer.name} is indexed by {flat}, which is not unrolled"
                 raise CompileError(message, stage="emit", operator=self.operator)
             at = constant
-        return self.slots[buffer.name].setdefault(at, f"{self.names[buffer.name]}_{at}")
+        name = f"{self.names[buffer.name]}_{at}"
+        return self.slots[buffer.name].setdefault(at, f"{name}_" if name in self.dims.values() else name)
 
     def guard(self, e: Op) -> str:
         """guard(c, x, y): x where c holds, else y; what x reads is read only where c holds."""
@@ -235,15 +258,24 @@ class ExprWriter:
         """An index as a sum of products, the largest steps first."""
         terms, constant = linear(e)
         text = ""
-        for t, c in sorted(terms.items(), key=lambda x: -abs(x[1])):
-            part = self.expr(t, PRODUCT)
-            part = part if abs(c) == 1 else f"{part} * {abs(c)}"
-            text += (f" {'-' if c < 0 else '+'} " if text else "-" if c < 0 else "") + part
+        for t, c in sorted(terms.items(), key=lambda x: -abs(typical(x[1]))):
+            part, minus = self.expr(t, PRODUCT), at_most(c, -1)
+            part = part if c in (1, -1) else f"{part} * {self.number(-c if minus else c, ATOM)}"
+            text += (f" {'-' if minus else '+'} " if text else "-" if minus else "") + part
         if constant or not text:
-            text = f"{text} {'-' if constant < 0 else '+'} {abs(constant)}" if text else str(constant)
+            minus = at_most(constant, -1)
+            number = self.number(-constant if minus else constant, PRODUCT)
+            text = f"{text} {'-' if minus else '+'} {number}" if text else f"-{number}" if minus else number
         single = len(terms) == 1 and not constant
         only = next(iter(terms.values())) if single else 0
-        return text, (ATOM if only == 1 or (not terms and constant >= 0) else PRODUCT if only > 1 else SUM)
+        if not terms and isinstance(constant, Size):
+            return self.size(constant)
+        return text, ATOM if only == 1 or (not terms and constant >= 0) else PRODUCT if at_most(2, only) else SUM
+
+    def number(self, x: int, least: int) -> str:
+        """An integer or a size as an operand of what binds so tightly."""
+        text, level = self.size(x) if isinstance(x, Size) else (str(x), ATOM if x >= 0 else SUM)
+        return f"({text})" if level < least else text
 
     def index_op(self, e: Op) -> tuple[str, int]:
         if e.op in ("addi", "subi", "muli") and linear(e)[0] != {e: 1}:
@@ -405,7 +437,7 @@ def float_text(value: float, dtype: str) -> str:
 def _never_negative(e: Expr) -> bool:
     """Whether an index is made of loop variables and constants in ways that cannot give a negative number."""
     terms, constant = linear(e)
-    if constant < 0 or any(c < 0 for c in terms.values()):
+    if not at_most(0, constant) or not all(at_most(0, c) for c in terms.values()):
         return False
     divisions = ("floordivsi", "remsi", "divui", "remui")
     return all(

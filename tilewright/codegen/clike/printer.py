@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 from ...schedule.inplace import COPIES
 from ...schedule.nest import (
@@ -32,55 +31,14 @@ from ...schedule.nest import (
 )
 from ...support.dtypes import LOOP_TYPES
 from ...support.errors import CompileError
+from ...support.sizes import Size, highest, larger
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, walk
-from .dialect import Dialect
+from .dialect import PRODUCT, Dialect
 from .expressions import ExprWriter
+from .function import Function
 
 #: scratch memory, and the arrays in it, begin where any type of C can
 SCRATCH_ALIGN_BYTES = 8
-
-
-@dataclass(frozen=True)
-class Function:
-    """A kernel: parameters (name, type of an element, whether it is written), body, and what it needs: bytes of scratch
-    memory (for each unit, where it runs on several), helpers, C's mathematical functions."""
-
-    name: str
-    params: tuple[tuple[str, str, bool], ...]
-    body: str
-    scratch: int
-    helpers: tuple[str, ...]
-    needs_math: bool
-
-    def text(self, dialect: Dialect, prefix: str = "", aliased: bool = False) -> str:
-        """The definition; with `aliased` the parameters may overlap."""
-        d, params = dialect, []
-        for i, (name, kind, written) in enumerate(self.params):
-            how = {"const": "" if written else "const ", "access": "read_write" if written else "read"}
-            how |= {"restrict": "" if aliased else "restrict "}
-            params.append(d.parameter.format(type=kind, name=name, number=i, **how))
-        lines = self.body.split("\n")
-        if self.scratch:
-            params.append(d.scratch)
-            lines[:0] = [f"    {d.own_scratch.format(bytes=self.scratch)}"] if d.own_scratch else []
-        head = d.entry.format(params=d.between.join(params) or "void", name=f"{prefix}{self.name}")
-        body = "\n".join(map(wrapped, lines))
-        return "\n".join(map(wrapped, head.split("\n"))) + f"\n{{\n{body}\n}}\n"
-
-
-def wrapped(line: str, width: int = 120) -> str:
-    """A line broken behind commas and operators, so that it fits where that is possible."""
-    indent = " " * (len(line) - len(line.lstrip()) + 8)
-    lines = []
-    while len(line) > width:
-        cut = max(
-            line.rfind(mark, len(indent) + 20, width) + len(mark) for mark in (", ", " + ", " * ", " = ", " && ", " : ")
-        )
-        if cut <= len(indent) + 20:
-            break
-        lines.append(line[:cut].rstrip())
-        line = indent + line[cut:]
-    return "\n".join([*lines, line])
 
 
 def emit(nest: Nest, dialect: Dialect, constants: frozenset[str] = frozenset()) -> Function:
@@ -96,7 +54,7 @@ class Emitter(ExprWriter):
         self.scratch = self.scratch_peak = 0
         self.braces = True
         self.copied: str | None = None  # the input that the loop at hand copies
-        taken = set(dialect.reserved)
+        taken = {*dialect.reserved, *self.dims.values()}
         for i, p in enumerate(nest.params):
             kind = "out" if p.name in nest.outputs else "weights" if p.name in constants else "in"
             self.names[p.name] = f"{kind}{i}"
@@ -116,12 +74,13 @@ class Emitter(ExprWriter):
 
     def _unused(self, name: str, taken: set[str]) -> str:
         name = re.sub(r"\W", "_", name)
-        while name in taken or re.fullmatch(r"v\d+", name):
+        ours = r"(v|size)\d+" if self.dims else r"v\d+"
+        while name in taken or re.fullmatch(ours, name):
             name += "_"
         return name
 
     def _small(self, b: Buffer) -> bool:
-        return b.scope == "register" or self.nbytes(b) <= self.dialect.stack_bytes
+        return b.scope == "register" or highest(self.nbytes(b)) <= self.dialect.stack_bytes
 
     def nbytes(self, b: Buffer) -> int:
         return b.size * (4 if b.dtype == "index" else LOOP_TYPES[b.dtype].nbytes)
@@ -129,8 +88,8 @@ class Emitter(ExprWriter):
     def run(self) -> Function:
         params = []
         for p in self.nest.params:
-            if p.size >= 1 << 31:
-                raise self.unsupported(f"an array of {p.size} elements")
+            if highest(p.size) >= 1 << 31:
+                raise self.unsupported(f"an array of {highest(p.size)} elements")
             if p.dtype not in self.dialect.parameters:
                 raise self.unsupported(f"an array of dtype {p.dtype}")
             params.append((self.names[p.name], self.type(p.dtype), p.name in self.nest.outputs))
@@ -138,10 +97,19 @@ class Emitter(ExprWriter):
         for p in self.nest.params:
             if p.name not in read and p.name not in self.nest.outputs:
                 self.line(self.dialect.unused.format(name=self.names[p.name]))
+        at = len(self.lines)
         self.whole(self.nest.body)
-        helpers = tuple(sorted(self.helpers))
+        constant, kind = self.dialect.constant, self.dialect.types["index"]
+        quotients = self.quotients.items()
+        self.lines[at:at] = ["    " + constant.format(type=kind, name=n, value=text) for text, n in quotients]
         return Function(
-            self.nest.name, tuple(params), "\n".join(self.lines), self.scratch_peak, helpers, self.needs_math
+            self.nest.name,
+            tuple(params),
+            "\n".join(self.lines),
+            self.scratch_peak,
+            tuple(sorted(self.helpers)),
+            self.needs_math,
+            tuple(n for n in self.dims.values() if n in self.sizes),
         )
 
     # ---- statements ----
@@ -192,7 +160,7 @@ class Emitter(ExprWriter):
             self.copied = None
             return
         extent = self.bound(s.extent)
-        trip = extent.value if isinstance(extent, Const) else None
+        trip = extent.value if isinstance(extent, Const) and not isinstance(extent.value, Size) else None
         lanes = s.kind == "vector" and (trip == 1 or self.uses_registers(s.body))
         if s.kind == "unroll" or lanes:
             if trip is None:
@@ -238,9 +206,14 @@ class Emitter(ExprWriter):
         for t in found:
             b = t.args[1]  # type: ignore[attr-defined]
             text, _ = self.bare(t)
-            self.terms[t] = f"{self.loops[s.var]}_{'div' if t.op == 'floordivsi' else 'mod'}{b.value}"  # type: ignore[attr-defined]
+            name = f"{self.loops[s.var]}_{'div' if t.op == 'floordivsi' else 'mod'}"  # type: ignore[attr-defined]
+            self.terms[t] = self._term(name, b.value)
             self.define(self.type("index"), self.terms[t], text)
         return found
+
+    def _term(self, name: str, divisor: int) -> str:
+        name += str(len(self.terms)) + "_" if isinstance(divisor, Size) else str(divisor)
+        return f"{name}_" if name in self.dims.values() else name
 
     def whole(self, s: Stmt) -> None:
         """A statement that is all of a block: what it allocates needs no block of its own."""
@@ -280,14 +253,14 @@ class Emitter(ExprWriter):
             elif self._small(b) or b.scope != "local":
                 if b.scope not in self.dialect.arrays:
                     raise self.unsupported(f"an array in memory {b.scope!r}")
-                self.line(self.dialect.arrays[b.scope].format(type=kind, name=name, size=max(b.size, 1)))
+                self.line(self.dialect.arrays[b.scope].format(type=kind, name=name, size=max(highest(b.size), 1)))
                 self.stmt(s.body)
             else:
                 if not self.dialect.arena:
                     raise self.unsupported(f"a local array of {self.nbytes(b)} bytes")
                 self.scratch += -(-self.nbytes(b) // SCRATCH_ALIGN_BYTES) * SCRATCH_ALIGN_BYTES
-                self.scratch_peak = max(self.scratch_peak, self.scratch)
-                place = f"scratch + {offset}" if offset else "scratch"
+                self.scratch_peak = larger(self.scratch_peak, self.scratch)
+                place = f"scratch + {self.number(offset, PRODUCT)}" if offset else "scratch"
                 self.line(self.dialect.arena.format(type=kind, name=name, place=place))
                 self.stmt(s.body)
         if self.reuse:

@@ -8,7 +8,10 @@ they are padding.
 
 from __future__ import annotations
 
+from functools import reduce
+
 from ...schedule.nest import stores
+from ...support.sizes import at_most, larger, less
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, bounds, substitute
 from .in_place_copies import InPlaceCopies
 from .interleaved_stores import InterleavedStores
@@ -113,5 +116,5 @@ class Access(Part):
             return False
         targets = [t for s in stores(self.core.nest.body) for t in s.targets if t.buffer == b.name]
         limits = [bounds(t.indices[-1], self.at.ranges) for t in targets]  # the last that is written, if that is known
-        written = max((b.shape[-1] if x is None else x[1] for x in limits), default=b.shape[-1])
-        return written < start[0] + vector.first and start[0] + vector.width <= b.shape[-1]
+        written = reduce(larger, (b.shape[-1] if x is None else x[1] for x in limits)) if limits else b.shape[-1]
+        return less(written, start[0] + vector.first) and at_most(start[0] + vector.width, b.shape[-1])

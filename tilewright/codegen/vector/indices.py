@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...support.errors import CompileError
+from ...support.sizes import at_most
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, bounds, from_linear, linear, walk
 from .builder import Builder
 from .values import Place, Value
@@ -69,7 +70,9 @@ class Indices:
         args = [self.expr(a) for a in t.args]
         if t.op in ("floordivsi", "remsi"):
             limit = bounds(t.args[0], self.ranges)
-            if t.op == "remsi" or (limit is not None and limit[0] >= 0):  # not negative: the unsigned form is cheaper
+            if t.op == "remsi" or (
+                limit is not None and at_most(0, limit[0])
+            ):  # not negative: the unsigned form is cheaper
                 return self.text.elementwise("arith.divui" if t.op == "floordivsi" else "arith.remui", args, "index")
         return self.text.elementwise("arith." + t.op, args, "index")
 

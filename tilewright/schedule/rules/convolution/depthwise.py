@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd, prod
 
+from ....support.sizes import typical
 from ....tensor.analysis import is_contraction
 from ....tensor.expr import Load, Op, Var, variables, walk
 from ....tensor.kernel import Kernel, Stage
@@ -192,7 +193,7 @@ def _axes(anchor: Stage, image: Load, n: str) -> Iterator[Axis]:
             continue
         step, apart = coefficient(index, outer[0]), coefficient(index, inner[0])
         if step and apart and step % apart == 0:
-            yield Axis(outer[0], inner[0], step // apart, extents[inner[0]], extents[outer[0]])
+            yield Axis(outer[0], inner[0], step // apart, extents[inner[0]], typical(extents[outer[0]]))
 
 
 # ---- tiles of pixels -----------------------------------------------------------------------------------------------

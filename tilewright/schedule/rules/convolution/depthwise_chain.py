@@ -19,6 +19,7 @@ from functools import lru_cache
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any, cast
 
+from ....support.sizes import current, is_open
 from ....tensor.chains import Columns, RowChain, first_columns, row_chain
 from ....tensor.expr import Buffer, Expr, Load, Op, Target, Var, map_loads, minimum
 from ....tensor.kernel import Kernel, Stage
@@ -54,6 +55,8 @@ def worth_joining(kernel: Kernel, machine: Machine) -> bool:
     are read again for every block of rows, do. The threads' shares must be even and their bands not add much. A row of
     each member must have a rule made for it (what only `general` takes is scalar), and one that does it once.
     """
+    if any(is_open(*b.shape) for b in kernel.params):  # rings and bands are for rows whose number is known
+        return False
     single = row_chain(kernel)
     if isinstance(single, str):
         return False
@@ -196,7 +199,7 @@ def _scheduled(kernel: Kernel, machine: Machine, given: Mapping[str, Any]) -> tu
     from .. import known
 
     alone = cast(Hashable, one_thread(machine))
-    return _kept(replace(kernel, one_thread=True), alone, freeze(given), known())
+    return _kept(replace(kernel, one_thread=True), alone, freeze(given), (known(), current()))
 
 
 @lru_cache(maxsize=64)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from ....support.sizes import current
 from ....tensor.analysis import flat
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, map_loads
 from ....tensor.kernel import Kernel, Stage
@@ -51,7 +52,7 @@ def row_nest(kernel: Kernel, machine: Any) -> Nest:
     """The finished loop nest of a kernel by the default rules, made once: a planner asks for many chains."""
     from .. import known
 
-    return _row_nest(kernel, machine, known())
+    return _row_nest(kernel, machine, (known(), current()))
 
 
 @lru_cache(maxsize=512)

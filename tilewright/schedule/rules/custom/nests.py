@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ....support.dtypes import FLOATS, HALVES
+from ....support.sizes import at_most
 from ....tensor.expr import Const, Expr, Load, Op, Var, minimum
 from ....tensor.kernel import Kernel, Opaque
 from ...machine import Machine
@@ -66,7 +67,7 @@ class Access:
 def wrapped(i: Expr, size: int) -> Expr:
     """An integer as a position: negative ones count from the end, those outside are moved to the nearest end."""
     i = i if dtype_of(i) == "index" else Op("index_cast", (i,), "index")
-    if size <= 1:
+    if at_most(size, 1):
         return index(0)
     i = Op("select", (Op("cmpi.slt", (i, index(0)), "i1"), i + size, i), "index")
     return minimum(Op("maxsi", (i, index(0)), "index"), size - 1)

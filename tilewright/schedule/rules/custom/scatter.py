@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import reduce
 from math import prod
 
+from ....support.sizes import at_most, typically
 from ....tensor.expr import Buffer, Expr, Load, Var
 from ....tensor.kernel import Kernel
 from ...inplace import COPIES
@@ -101,7 +102,9 @@ def build_elements(kernel: Kernel, machine: Machine) -> Stmt:
         return seq()
     axis = s.opaque.attributes["axis"] % len(s.data)
     outer = prod(s.data[:axis])
-    if axis == len(s.data) - 1 or outer >= machine.cores or s.work < machine.thread_work:
+    with typically():
+        enough = outer >= machine.cores or s.work < machine.thread_work
+    if axis == len(s.data) - 1 or enough:
         return _elements_by_slab(s, axis)
     return _elements_by_column(s, axis)
 
@@ -115,7 +118,7 @@ def _elements_by_slab(s: Scatter, axis: int) -> Stmt:
     j = (*first, *variables("u", chosen[axis:]))
     at = (*j[:axis], wrapped(Load(s.indices, j, s.dtype(s.indices)), s.data[axis]), *j[axis + 1 :])
     update: Stmt = loops("u", chosen[axis:], s.update(at, j))
-    inside = [less(i, n) for i, n, whole in zip(first, chosen, lead, strict=False) if n < whole]
+    inside = [less(i, n) for i, n, whole in zip(first, chosen, lead, strict=False) if not at_most(whole, n)]
     if inside:
         update = If(reduce(both, inside), update)
     return tasks.parallel(loop("slab", tasks.extent, seq(s.unless_in_place(copy), update)))
@@ -130,7 +133,7 @@ def _elements_by_column(s: Scatter, axis: int) -> Stmt:
     j = (*variables("u", chosen[:-1]), column)
     at = (*j[:axis], wrapped(Load(s.indices, j, s.dtype(s.indices)), s.data[axis]), *j[axis + 1 :])
     update: Stmt = s.update(at, j)
-    if chosen[-1] < s.data[-1]:
+    if not at_most(s.data[-1], chosen[-1]):
         update = If(less(column, chosen[-1]), update)
     return tasks.parallel(seq(s.unless_in_place(copy), loops("u", chosen[:-1], loop("col", tasks.extent, update))))
 
@@ -150,7 +153,9 @@ def build_nd(kernel: Kernel, machine: Machine) -> Stmt:
     rows = prod(s.data[:-1])
     # few tasks, because each of them reads all indices
     tasks = divide(rows, s.work, machine, rounds=1)
-    if tasks.tasks >= machine.cores or rows >= s.data[-1]:
+    with typically():
+        enough = tasks.tasks >= machine.cores or rows >= s.data[-1]
+    if enough:
         return _nd(s, tasks, Split(s.data[-1], s.data[-1]))
     return _nd(s, Split(rows, rows), divide(s.data[-1], s.work, machine, rounds=1, multiple=s.lanes))
 

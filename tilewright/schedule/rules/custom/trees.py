@@ -8,6 +8,7 @@ together, one instruction each. Vectors would gather from five tables a step, wh
 from __future__ import annotations
 
 from ....ops.trees import COMPARISONS, EQUAL, GREATER, LESS, NAN
+from ....support.sizes import highest, typically
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum
 from ....tensor.kernel import Kernel
 from ...machine import Machine
@@ -24,9 +25,10 @@ def build(kernel: Kernel, machine: Machine) -> Stmt:
     out, (rows, trees), depth = a.opaque.results[0], a.shape(a.opaque.results[0]), a.opaque.attributes["depth"]
     if rows * trees == 0:
         return seq()
-    by_rows = rows >= machine.load_chains  # then a tree stays in the first-level cache while all examples walk it
+    with typically():
+        by_rows = rows >= machine.load_chains  # then a tree stays in the first-level cache while all examples walk it
     outer, inner = (trees, rows) if by_rows else (rows, trees)
-    count = min(machine.load_chains, inner)
+    count = min(machine.load_chains, highest(inner))
     blocks = -(-inner // count)
     tasks = divide(outer * blocks, rows * trees * (depth + 1) * 8, machine)
     task, lane = tasks.first + Var("run"), Var("l")

@@ -17,6 +17,7 @@ from math import gcd
 import numpy as np
 
 from ....ops.winograd import matrices
+from ....support.sizes import decode, highest, is_open, typical
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, ceildiv, minimum
 from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
@@ -50,11 +51,11 @@ class Shape:
 
     @property
     def ty(self) -> int:
-        return -(-self.h // self.tile)
+        return (self.h + self.tile - 1) // self.tile
 
     @property
     def tx(self) -> int:
-        return -(-self.w // self.tile)
+        return (self.w + self.tile - 1) // self.tile
 
     @property
     def tiles(self) -> int:
@@ -81,7 +82,7 @@ def build(kernel: Kernel, machine: Machine, choose: Choose) -> Direct:
     out, attrs = kernel.opaque.results[0], kernel.opaque.attributes
     h, w = attrs["size"]
     (n, _, _, c), f = kernel.buffer(x).shape, kernel.buffer(u).shape[2]
-    s = Shape(n, int(h), int(w), c, f, int(attrs["tile"]), x, u, out, kernel.buffer(x).dtype)
+    s = Shape(n, decode(h), decode(w), c, f, int(attrs["tile"]), x, u, out, kernel.buffer(x).dtype)
     blocks = _blocks(s, machine, choose)
     body = _task(s, blocks, machine, choose)
     packs = (Pack(u, ((), (), (blocks.panel,)), (2, 0, 1, 3)),) if u in kernel.constants else ()
@@ -93,17 +94,18 @@ def _blocks(s: Shape, machine: Machine, choose: Choose) -> Blocks:
     more than fit, so that their products take longer than the weights, which come anew for each block (measured, 2048
     to 512 channels at 28 x 28: 7 times as fast). Cores share tiles, or the filters if that is less work for each of
     them: with a share of the tiles it needs all weights, with one of the filters all inputs."""
+    total = typical(s.tiles)
     width = min(lanes(machine, s.dtype), gcd(s.channels, s.filters) & -gcd(s.channels, s.filters))
     fitting_tiles = machine.l2_bytes // 2 // (s.p**2 * s.channels * 4)
     costs = machine.winograd_costs
     most = fitting_tiles if fitting_tiles > costs.weight // 2 else 2 * costs.weight
-    cores, inputs = machine.cores, s.p**2 * s.channels * s.tiles * costs.transform
+    cores, inputs = machine.cores, s.p**2 * s.channels * total * costs.transform
     weights = s.p**2 * s.channels * s.filters * costs.weight
-    share_tiles = -(-s.tiles // (most * cores)) * weights + inputs / cores
-    share_filters = -(-s.tiles // most) * weights / cores + inputs
+    share_tiles = -(-total // (most * cores)) * weights + inputs / cores
+    share_filters = -(-total // most) * weights / cores + inputs
     by_filters = cores == 1 or share_filters < share_tiles
-    tasks = -(-s.tiles // most) if by_filters else cores * -(-s.tiles // (most * cores))
-    tiles = -(-s.tiles // tasks)
+    tasks = -(-total // most) if by_filters else cores * -(-total // (most * cores))
+    tiles = min(most, highest(s.tiles)) if is_open(s.tiles) else -(-total // tasks)
     product = sized([tiles], s.filters, s.channels, vectors(machine, width))
     sizes = [t for t in product.instruction.tiles([tiles], s.filters) if s.filters % (t[2] * width) == 0]
     gemm = choose("gemm_tile", sizes, min(sizes, key=lambda t: cycles(Plan(tile=t), product, machine)))
@@ -111,12 +113,12 @@ def _blocks(s: Shape, machine: Machine, choose: Choose) -> Blocks:
     halves = [d for d in range(1, panels + 1) if panels % d == 0]
     fitting = [d for d in halves if d % cores == 0] or [max(halves)]
     shares = choose("filter_shares", halves, fitting[0] if by_filters else 1)
-    tiles = choose("block_tiles", sorted({tiles, *[-(-s.tiles // k) for k in range(1, 4 * cores + 1)]}), tiles)
+    tiles = choose("block_tiles", sorted({tiles, *[-(-total // k) for k in range(1, 4 * cores + 1)]}), tiles)
     return Blocks(tiles, shares, gemm[2] * width, width, gemm)
 
 
 def _task(s: Shape, k: Blocks, machine: Machine, choose: Choose) -> Stmt:
-    count = -(-s.tiles // k.tiles)
+    count = (s.tiles + k.tiles - 1) // k.tiles
     first = Var("task") // k.shares * k.tiles
     tiles: Expr = index(k.tiles) if s.tiles % k.tiles == 0 else minimum(k.tiles, s.tiles - first)
     # rows that would meet in one set of the first-level cache get a line more (measured: 1.1 to 1.6 times as fast)
@@ -132,8 +134,8 @@ def _task(s: Shape, k: Blocks, machine: Machine, choose: Choose) -> Stmt:
 
 def _position(s: Shape, t: Expr) -> tuple[Expr, Expr, Expr]:
     """Image, row and column of the first result of tile `t`."""
-    image: Expr = t // (s.ty * s.tx) if s.n > 1 else index(0)
-    inside: Expr = t % (s.ty * s.tx) if s.n > 1 else t
+    image: Expr = index(0) if s.n == 1 else t // (s.ty * s.tx)
+    inside: Expr = t if s.n == 1 else t % (s.ty * s.tx)
     return image, inside // s.tx * s.tile, inside % s.tx * s.tile
 
 

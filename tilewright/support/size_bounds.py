@@ -1,0 +1,94 @@
+"""Between which values a polynomial of sizes lies: what decides comparisons of sizes that are not known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import gcd
+
+from .polynomials import Monomial, Polynomial, shared_factors, without
+
+#: quotients and extrema in a sum that are looked into: each of them in terms of all others
+MOST = 4
+
+
+@dataclass(frozen=True)
+class Atom:
+    """A symbol, or what a division or an extremum makes of sizes: `evaluate` computes it from the sizes of symbols."""
+
+    name: str
+    low: int
+    high: int
+    evaluate: Callable[[Mapping[str, int]], int]
+    #: how code computes it: an operation and its operands; none for a symbol
+    made: tuple[str, int, int] | None = None
+
+
+def bounds(polynomial: Polynomial, atoms: Mapping[str, Atom]) -> tuple[int, int]:
+    """A smallest and a largest value, at least as far apart as those that there are."""
+    shared = shared_factors(polynomial)
+    if shared:  # a * (b - 1) is at least 0 where a*b - a seems to be less
+        rest = {without(m, shared) or (): c for m, c in polynomial.items()}
+        ends = [x * y for x in bounds({shared: 1}, atoms) for y in bounds(rest, atoms)]
+        return min(ends), max(ends)
+    low, high = _interval(polynomial, atoms)
+    if sum(len(m) == 1 and atoms[m[0]].made is not None for m in polynomial) > MOST:
+        return low, high
+    for m in polynomial:
+        atom = atoms[m[0]] if len(m) == 1 else None
+        if atom is None or atom.made is None:
+            continue
+        better = _of_quotient if atom.made[0] == "floordivsi" else _of_extremum
+        least, most = better(polynomial, m, atom.made, atoms)
+        low, high = max(low, least), min(high, most)
+    return low, high
+
+
+def _interval(polynomial: Polynomial, atoms: Mapping[str, Atom]) -> tuple[int, int]:
+    low = high = 0
+    for m, c in polynomial.items():
+        least, most = 1, 1
+        for a in m:
+            ends = [x * y for x in (least, most) for y in (atoms[a].low, atoms[a].high)]
+            least, most = min(ends), max(ends)
+        low, high = low + min(c * least, c * most), high + max(c * least, c * most)
+    return low, high
+
+
+def _of_quotient(
+    polynomial: Polynomial, m: Monomial, made: tuple[str, int, int], atoms: Mapping[str, Atom]
+) -> tuple[int, int]:
+    """n * (a // n) is a less what is left, 0 to n - 1: with a multiple of the polynomial in which n divides."""
+    _, a, n = made
+    inner: Polynomial | None = getattr(a, "polynomial", None)
+    if inner is None or hasattr(n, "polynomial"):
+        return _interval(polynomial, atoms)
+    c = polynomial[m]
+    times = n // gcd(c, n)
+    each = c * times // n
+    least, most = bounds(_sum(polynomial, m, times, inner, each), atoms)
+    left = each * (n - 1)
+    return -((max(left, 0) - least) // times), (most - min(left, 0)) // times
+
+
+def _of_extremum(
+    polynomial: Polynomial, m: Monomial, made: tuple[str, int, int], atoms: Mapping[str, Atom]
+) -> tuple[int, int]:
+    """A maximum is one of two sizes, and not less than either."""
+    op, *operands = made
+    c = polynomial[m]
+    ends = [bounds(_sum(polynomial, m, 1, getattr(x, "polynomial", {(): int(x)}), c), atoms) for x in operands]
+    lows, highs = zip(*ends, strict=True)
+    least_of_both = (op == "maxsi") == (c > 0)
+    return (max(lows), max(highs)) if least_of_both else (min(lows), min(highs))
+
+
+def _sum(polynomial: Polynomial, m: Monomial, times: int, other: Polynomial, each: int) -> Polynomial:
+    """`times` the polynomial without its term `m`, and `each` times another one."""
+    total = {k: v * times for k, v in polynomial.items() if k != m}
+    for k, v in other.items():
+        total[k] = total.get(k, 0) + each * v
+    return {k: v for k, v in total.items() if v}
+
+
+__all__ = ["Atom", "bounds"]
