@@ -154,8 +154,9 @@ class SizeTaker(Protocol):
 
     name: str
 
-    def load_with_sizes(self, package: Package, threads: int) -> Runner:
-        """`Target.load` for a program with open dimensions; its contexts are `SizedContext`s."""
+    def load_with_sizes(self, package: Package, threads: int, states: StateBuffers) -> Runner:
+        """`Target.load` for a program with open dimensions, and these buffers of its states if it has any; its contexts
+        are `SizedContext`s."""
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ from ..base import TargetStage
 if TYPE_CHECKING:
     from ...program.package import Package
     from ...program.program import Program
+    from ...program.states import StateBuffers
     from .describe import CDescription
     from .run_here import CRunner
 
@@ -45,6 +46,10 @@ class CTarget:
         from .run_here import CRunner
 
         return CRunner(package)
+
+    def load_with_sizes(self, package: Package, threads: int, states: StateBuffers) -> CRunner:
+        """See `tilewright.targets.base.SizeTaker`; there are no states, which this target does not have."""
+        return self.load(package, threads)
 
     def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
         """The files of the library by name."""

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 
 from ...codegen.clike.c99 import C99, HEADER_TYPES
+from ...codegen.clike.function import Function
 from ...codegen.clike.names import comment, distinct, identifier
-from ...codegen.clike.printer import Function
 from ...program.package import Package
 from ...program.program import COPY, BufferRef, Call, Program, TensorInfo, align_up
 from ...support.errors import UnsupportedError
-from .stages import unpack_function
+from . import open_sizes
+from .open_sizes import OpenText
+from .packed import unpack_function
 
 ERRORS = (
     ("OK", "the outputs have been computed"),
@@ -45,15 +48,39 @@ class Layout:
         return align_up(self.program.arena_size, self.align)
 
     @property
+    def open(self) -> OpenText | None:
+        """What is written for open dimensions, if there are any."""
+        sizes = self.program.open
+        return None if sizes is None else OpenText(self.name, sizes)
+
+    @property
+    def errors(self) -> tuple[tuple[str, str], ...]:
+        """What the run function returns: names and meanings, by code."""
+        return (*ERRORS, open_sizes.ERROR) if self.open else ERRORS
+
+    @property
+    def inputs(self) -> Sequence[TensorInfo]:
+        """The inputs, at the largest sizes."""
+        return self.open.largest(self.program.inputs, self.open.sizes.inputs) if self.open else self.program.inputs
+
+    @property
+    def outputs(self) -> Sequence[TensorInfo]:
+        """The outputs, at the largest sizes."""
+        return self.open.largest(self.program.outputs, self.open.sizes.outputs) if self.open else self.program.outputs
+
+    @property
     def arena(self) -> int:
-        """Bytes of the arena; at least one unit, so that an array of that size can be declared."""
+        """Bytes of the arena at the largest sizes; at least one unit, so that an array of that size can be declared."""
+        if self.open:
+            return max(align_up(self.open.arena, self.align), self.align)
         return max(align_up(self.scratch + self.program.scratch_size, self.align), self.align)
 
     @property
     def arguments(self) -> list[str]:
         """C names of the inputs, then of the outputs."""
         infos = (*self.program.inputs, *self.program.outputs)
-        return distinct([t.name for t in infos], ("arena", "arena_size"))
+        sizes = self.open.arguments if self.open else []
+        return distinct([t.name for t in infos], ("arena", "arena_size", *sizes))
 
 
 def layout(package: Package) -> Layout:
@@ -83,13 +110,20 @@ def header(lay: Layout, how: str) -> str:
     p, n = lay.program, lay.name
     upper = n.upper()
     arguments = signature(lay)
+    sizes = lay.open
+    ins, outs = [comment(str(t)) for t in p.inputs], [comment(str(t)) for t in p.outputs]
+    if sizes:
+        ins = [sizes.tensor(t, shape) for t, shape in zip(p.inputs, sizes.sizes.inputs, strict=True)]
+        outs = [sizes.tensor(t, shape) for t, shape in zip(p.outputs, sizes.sizes.outputs, strict=True)]
+    most, at = ("at most ", ", at the largest sizes") if sizes else ("", "")
     lines = [
         f"/* {comment(n)}: a neural network compiled by Tilewright ({comment(how)}).",
         " *",
-        *[f" * input  {comment(str(t))}" for t in p.inputs],
-        *[f" * output {comment(str(t))}" for t in p.outputs],
+        *[f" * input  {t}" for t in ins],
+        *[f" * output {t}" for t in outs],
+        *[f" * {text}" for text in (sizes.told() if sizes else [])],
         " *",
-        f" * {sum(t.nbytes for t in p.constants)} bytes of weights, {lay.arena} bytes of working memory.",
+        f" * {sum(t.nbytes for t in p.constants)} bytes of weights, {most}{lay.arena} bytes of working memory.",
         " */",
         f"#ifndef {upper}_H",
         f"#define {upper}_H",
@@ -101,17 +135,18 @@ def header(lay: Layout, how: str) -> str:
         'extern "C" {',
         "#endif",
         "",
-        "/* bytes of working memory that a run needs, and the alignment of its first byte */",
+        f"/* bytes of working memory that a run needs{at}, and the alignment of its first byte */",
         f"#define {upper}_ARENA_SIZE {lay.arena}u",
         f"#define {upper}_ARENA_ALIGN {lay.align}u",
         f"#define {upper}_INPUTS {len(p.inputs)}",
         f"#define {upper}_OUTPUTS {len(p.outputs)}",
+        *(sizes.ranges() if sizes else []),
         "",
         "enum {",
-        *[f"    {upper}_{code} = {i}, /* {text} */" for i, (code, text) in enumerate(ERRORS)],
+        *[f"    {upper}_{code} = {i}, /* {text} */" for i, (code, text) in enumerate(lay.errors)],
         "};",
         "",
-        "/* what an input or output is: its name in the model, its element type, its shape */",
+        f"/* what an input or output is: its name in the model, its element type, its shape{at} */",
         "typedef struct {",
         "    const char *name;",
         "    const char *dtype;",
@@ -123,6 +158,7 @@ def header(lay: Layout, how: str) -> str:
         f"extern const {n}_tensor {n}_inputs[];",
         f"extern const {n}_tensor {n}_outputs[];",
         "",
+        *(sizes.declarations() if sizes else []),
         "/* Run the model once. The arena is working memory of the caller, of any content; calls with different arenas",
         " * may run at the same time. Arrays are row by row; outputs must overlap nothing else. Returns one of the",
         " * codes above; nothing has been written if it is not 0. */",
@@ -141,14 +177,15 @@ def signature(lay: Layout) -> str:
     """The parameters of the run function."""
     p = lay.program
     kinds = [f"const {c_type(t)} *" for t in p.inputs] + [f"{c_type(t)} *" for t in p.outputs]
-    return ", ".join(["void *arena", "size_t arena_size", *(k + a for k, a in zip(kinds, lay.arguments, strict=True))])
+    arrays = [k + a for k, a in zip(kinds, lay.arguments, strict=True)]
+    return ", ".join(["void *arena", "size_t arena_size", *(lay.open.parameters if lay.open else []), *arrays])
 
 
 def descriptors(lay: Layout) -> str:
     """The definitions of the tensor descriptors."""
-    n, p = lay.name, lay.program
+    n = lay.name
     parts = []
-    for what, infos in (("inputs", p.inputs), ("outputs", p.outputs)):
+    for what, infos in (("inputs", lay.inputs), ("outputs", lay.outputs)):
         rows = []
         for i, t in enumerate(infos):
             shape = ", ".join(map(str, t.shape)) or "1"
@@ -173,7 +210,7 @@ def source(package: Package, lay: Layout) -> str:
     """The text of ``<name>.c``."""
     p = package.program
     functions = {s: unpack_function(package.objects[s]) for s in p.symbols}
-    helpers = {h for f in functions.values() for h in f.helpers}
+    helpers = {h for f in functions.values() for h in f.helpers} | (lay.open.helpers if lay.open else set())
     needs_math = any(f.needs_math for f in functions.values())
     used = sorted({a.index for c in p.calls for a in c.args if a.space == "constant"})
     includes = ["<math.h>"] * needs_math + ["<float.h>"] * any("finite" in h or "isinf" in h for h in helpers)
@@ -195,6 +232,7 @@ def source(package: Package, lay: Layout) -> str:
         C99.definitions(helpers),
         *[_kernel(f, p) for f in functions.values()],
         descriptors(lay),
+        *([lay.open.definitions()] if lay.open else []),
         _run(lay, functions),
     ]
     return "\n".join(parts)
@@ -229,6 +267,7 @@ def _run(lay: Layout, functions: Mapping[str, Function]) -> str:
         functions[s].scratch for s in p.symbols
     )
     nulls = " || ".join(f"!{a}" for a in ["arena", *arguments])
+    needed = f"{n}_arena_size({', '.join(lay.open.arguments)})" if lay.open else f"{upper}_ARENA_SIZE"
     sizes = {a: t.numpy_dtype.itemsize for a, t in zip(arguments, infos, strict=True)}
     uneven = [f"(uintptr_t)arena % {upper}_ARENA_ALIGN"] + [f"(uintptr_t){a} % {s}u" for a, s in sizes.items() if s > 1]
     lines = [
@@ -237,23 +276,31 @@ def _run(lay: Layout, functions: Mapping[str, Function]) -> str:
         *(["    unsigned char *const base = arena;", ""] if uses_arena else []),
         f"    if ({nulls})",
         f"        return {upper}_NULL_POINTER;",
+        *(lay.open.check() if lay.open else []),
         f"    if ({' || '.join(uneven)})",
         f"        return {upper}_MISALIGNED;",
-        f"    if (arena_size < {upper}_ARENA_SIZE)",
+        f"    if (arena_size < {needed})",
         f"        return {upper}_ARENA_TOO_SMALL;",
         "",
     ]
+    if lay.open:
+        refs = [ref for call in p.calls for ref in (*call.args, call.scratch) if ref is not None]
+        lines += lay.open.places([_address(lay, ref) for ref in refs if ref.space == "arena"])
+    copies = count()
     for call in p.calls:
         if call.names:
             lines.append(f"    /* {comment(', '.join(call.names))} */")
-        lines.append(f"    {_call(lay, call, functions)}")
+        lines.append(f"    {_copy(lay, call, next(copies)) if call.symbol == COPY else _call(lay, call, functions)}")
     return "\n".join([*lines, f"    return {upper}_OK;", "}", ""])
 
 
+def _copy(lay: Layout, call: Call, number: int) -> str:
+    """A copy, with its number among the copies."""
+    source, target = (_address(lay, ref) for ref in call.args)
+    return f"memcpy({target}, {source}, {lay.open.copied(number) if lay.open else f'{call.args[0].nbytes}u'});"
+
+
 def _call(lay: Layout, call: Call, functions: Mapping[str, Function]) -> str:
-    if call.symbol == COPY:
-        source, target = (_address(lay, ref) for ref in call.args)
-        return f"memcpy({target}, {source}, {call.args[0].nbytes}u);"
     f = functions[call.symbol]
     args = []
     for ref, (_, kind, written) in zip(call.args, f.params, strict=True):
@@ -266,6 +313,7 @@ def _call(lay: Layout, call: Call, functions: Mapping[str, Function]) -> str:
             if ref.space == "arena"
             else _typed(lay, ref, kind, written)
         )
+    args += f.sizes
     if f.scratch:
         args.append(_address(lay, call.scratch) if call.scratch is not None else f"base + {lay.scratch}")
     text = f"{f.name}({', '.join(args)});"
@@ -285,6 +333,8 @@ def _typed(lay: Layout, ref: BufferRef, kind: str, written: bool) -> str:
 
 
 def _address(lay: Layout, ref: BufferRef) -> str:
+    if ref.space == "arena" and lay.open:
+        return lay.open.place(ref.offset)
     if ref.space == "arena":
         return f"base + {ref.offset}" if ref.offset else "base"
     if ref.space == "constant":
@@ -392,12 +442,17 @@ def example(lay: Layout) -> str:
     """A program that runs the model once on zeros and prints the first numbers of every output."""
     n, upper, p = lay.name, lay.name.upper(), lay.program
     arrays, prints = [], []
-    for a, t in zip(lay.arguments, (*p.inputs, *p.outputs), strict=True):
+    largest = [f"{c}_MAX" for c in lay.open.constants] if lay.open else []
+    for a, t in zip(lay.arguments, (*lay.inputs, *lay.outputs), strict=True):
         arrays.append(f"static {c_type(t)} {a}[{max(int(np.prod(t.shape)), 1)}];")
     for a in lay.arguments[len(p.inputs) :]:
         prints.append(f'    printf("{a}[0] = %g\\n", (double){a}[0]);')
     return _EXAMPLE.format(
-        name=n, upper=upper, arrays="\n".join(arrays), args=", ".join(lay.arguments), prints="\n".join(prints)
+        name=n,
+        upper=upper,
+        arrays="\n".join(arrays),
+        args=", ".join([*largest, *lay.arguments]),
+        prints="\n".join(prints),
     )
 
 

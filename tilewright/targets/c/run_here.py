@@ -16,7 +16,7 @@ from ...program.package import Package
 from ...support.aligned import address, aligned_empty
 from ...support.errors import PackageError, UsageError
 from ..base import not_at_once
-from .library import ERRORS, Layout, files, layout
+from .library import Layout, files, layout
 
 FLAGS = ("-std=c99", "-O2", "-shared", "-fPIC")
 
@@ -49,18 +49,30 @@ class CRunner:
 
 
 class CContext:
-    """An arena for one run at a time."""
+    """An arena for one run at a time; `resize` says for which sizes of open dimensions."""
 
     enter = staticmethod(not_at_once)
 
     def __init__(self, function, lay: Layout) -> None:
-        self.function, self.size = function, lay.arena
-        self.arena = aligned_empty(lay.arena, max(64, lay.align))
+        self.function, self.layout = function, lay
+        self.sizes: list[int] = []
+        self.size = lay.align if lay.open else lay.arena
+        self.arena = aligned_empty(self.size, max(64, lay.align))
+
+    def resize(self, table: int, arena: int) -> None:
+        """See `SizedContext`; the sizes are at the beginning of the table."""
+        assert self.layout.open is not None
+        count, align = len(self.layout.open.dims), self.layout.align
+        self.sizes = list((ctypes.c_int64 * count).from_address(table))
+        self.size = max(arena, align)
+        if self.size > self.arena.nbytes:
+            self.arena = aligned_empty(self.size, max(64, align))
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Any = None) -> None:
-        code = self.function(address(self.arena), self.size, *inputs, *outputs)
+        code = self.function(address(self.arena), self.size, *self.sizes, *inputs, *outputs)
         if code:
-            raise PackageError(f"the model returned {ERRORS[code][0]}: {ERRORS[code][1]}", stage="run")
+            name, text = self.layout.errors[code]
+            raise PackageError(f"the model returned {name}: {text}", stage="run")
 
     def judge(self) -> None:
         pass
@@ -92,7 +104,8 @@ def build(package: Package, lay: Layout):
     shutil.rmtree(folder)  # the loaded library stays mapped
     function = getattr(library, f"{lay.name}_run")
     count = len(lay.program.inputs) + len(lay.program.outputs)
-    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_void_p] * count]
+    sizes = [ctypes.c_int32] * len(lay.open.dims if lay.open else ())
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *sizes, *[ctypes.c_void_p] * count]
     function.restype = ctypes.c_int
     weakref.finalize(function, lambda keep: None, library)
     return function

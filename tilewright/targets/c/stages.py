@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from ...codegen.clike.c99 import C99
-from ...codegen.clike.printer import Function, emit
+from ...codegen.clike.printer import emit
 from ...codegen.kernel_info import kernel_info
-from ...support.errors import UsageError
-
-#: what stands between the facts of a kernel and its text in a package
-_MARK = "/* --- */\n"
+from ...codegen.vector.open_sizes import leaked
+from ...support.errors import CompileError, UsageError
+from .packed import pack_function
 
 
 def emit_kernels(state: Any) -> None:
@@ -21,35 +20,14 @@ def emit_kernels(state: Any) -> None:
         raise UsageError("this target continues from the levels before scheduling only", stage="emit")
     for name, nest in state.nests.items():
         function = emit(nest, C99, state.kernels[name].constants)
-        info = kernel_info(nest, function.scratch)
+        info = kernel_info(nest, function.scratch, sizes=bool(function.sizes))
         state.infos[name] = replace(info, parallel=False)
-        state.emitted[name] = function.text(C99, aliased=bool(info.inplace))
+        text = function.text(C99, aliased=bool(info.inplace))
+        if (leak := leaked(re.sub(r"(?<=\d)(f|u?ll|u)\b", "", text).splitlines())) is not None:
+            raise CompileError(f"the code computes with an open dimension as a known one: {leak}", stage="emit")
+        state.emitted[name] = text
         state.objects[name] = pack_function(function)
 
 
 def emitted_text(state: Any) -> str:
     return "\n".join(state.emitted.values())
-
-
-def pack_function(f: Function) -> bytes:
-    """A kernel as it lies in a package."""
-    head = [f.name, str(f.scratch), str(int(f.needs_math)), " ".join(f.helpers)]
-    head += [f"{name}:{kind}:{int(written)}" for name, kind, written in f.params]
-    return ("\n".join(head) + "\n" + _MARK + f.body).encode()
-
-
-def unpack_function(data: bytes) -> Function:
-    """The inverse of `pack_function`; ValueError if the text is another."""
-    head, mark, body = data.decode().partition(_MARK)
-    name, scratch, needs_math, helpers, *params = head.splitlines()
-    if not mark or not re.fullmatch(r"\w+", name):
-        raise ValueError("not a kernel in C")
-    parsed = [p.split(":") for p in params]
-    return Function(
-        name,
-        tuple((n, kind, written == "1") for n, kind, written in parsed),
-        body,
-        int(scratch),
-        tuple(helpers.split()),
-        needs_math == "1",
-    )

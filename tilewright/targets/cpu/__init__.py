@@ -105,9 +105,9 @@ class CpuTarget:
 
         return CpuRunner(package, threads)
 
-    def load_with_sizes(self, package: Package, threads: int) -> CpuRunner:
+    def load_with_sizes(self, package: Package, threads: int, states: StateBuffers) -> CpuRunner:
         """See `tilewright.targets.base.SizeTaker`."""
-        return self.load(package, threads)
+        return self.load_with_states(package, threads, states)
 
     def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> CpuRunner:
         """See `tilewright.targets.base.StateKeeper`."""
