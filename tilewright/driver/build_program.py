@@ -18,12 +18,12 @@ from ..program.open_plan import plan_open
 from ..program.open_sizes import OpenSizes
 from ..program.order import best_order
 from ..program.plan import MemoryPlan, Step, Value, plan_memory
-from ..program.program import ALIGN, COPY, BufferRef, Call, DeviceInfo, Program, StateInfo, TensorInfo
+from ..program.program import ALIGN, COPY, BufferRef, Call, DeviceInfo, Growth, Program, StateInfo, TensorInfo
 from ..schedule.nest import Pack
 from ..schedule.open_nest import typical_sizes
 from ..support.errors import CompileError
 from ..support.huge_pages import Pool, release_pages
-from ..support.sizes import current, value_at
+from ..support.sizes import current, highest, value_at
 from ..targets.base import SeveralDevices
 from ..tensor.analysis import VIEWS
 from .open_program import open_plan
@@ -39,16 +39,17 @@ def build_program(
     consume: bool = False,
     states: Mapping[str, str] | None = None,
     devices: SeveralDevices | None = None,
+    growing: Mapping[str, Growth] | None = None,
 ) -> tuple[Program, list[np.ndarray]]:
     """The program of a fused graph, and its constants as arrays in the order of ``program.constants``.
 
     Buffers of the arena lie at multiples of `align`; with `minimize` the kernels are called in the order that needs the
     smallest arena, in which their scratch memory lies too. With `consume` the graph's constants go as they are packed:
     the graph cannot be used afterwards. `states`: inputs that live between runs -> the outputs that follow them.
-    `devices` says which of several each call runs on; inputs and outputs are on the first, a state and a constant where
-    they are used.
+    `growing`: those of them that grow in a buffer for their largest value. `devices` says which of several each call
+    runs on; inputs and outputs are on the first, a state and a constant where they are used.
     """
-    return _Builder(graph, kernels, align, minimize, consume, states, devices).run()
+    return _Builder(graph, kernels, align, minimize, consume, states, devices, growing or {}).run()
 
 
 class _Builder:
@@ -61,13 +62,14 @@ class _Builder:
         consume: bool,
         states: Mapping[str, str] | None,
         devices: SeveralDevices | None,
+        growing: Mapping[str, Growth],
     ) -> None:
         self.graph, self.align, self.minimize, self.devices = graph, align, minimize, devices
         self.kernels = {**kernels, COPY: KernelInfo()}
         self.here = 0  # the device of the call at hand
         self.copied: dict[tuple[int, int], int] = {}  # value, device -> its copy there
         self.uses: dict[str, int] | None = self.count_uses() if consume else None
-        self.signature = _Signature.of(graph, states)
+        self.signature = _Signature.of(graph, states, growing)
         self.values: list[Value] = []
         self.pool = Pool()
         self.ids: dict[ir.Value, int] = {}
@@ -98,7 +100,8 @@ class _Builder:
         self.scratch = [self.scratch_value(c) for c in self.calls]
         steps = [self.step(c, s) for c, s in zip(self.calls, self.scratch, strict=True)]
         if self.minimize:
-            order = best_order(self.values, steps, returned, self.align).steps
+            largest = [replace(v, nbytes=highest(v.nbytes)) for v in self.values]  # where memory is scarce
+            order = best_order(largest, steps, returned, self.align).steps
             self.calls, steps = [self.calls[i] for i in order], [steps[i] for i in order]
             self.scratch = [self.scratch[i] for i in order]
         plan, sizes = self.plan(steps, returned)
@@ -127,7 +130,11 @@ class _Builder:
         following = self.signature.following
         if current() is None:
             return plan_memory(self.values, steps, returned, self.align, self.minimize, following), None
-        return open_plan(*plan_open(self.values, steps, returned, following), self.graph)
+        signature = self.signature
+        given = [t for (_, t), (space, _) in zip(self.graph.inputs(), signature.homes, strict=True) if space == "input"]
+        made = [t for o, (_, t) in enumerate(self.graph.outputs()) if o not in following]
+        plan = plan_open(self.values, steps, returned, following, self.align, self.minimize)
+        return open_plan(*plan, given, made)
 
     def value(self, v: Value) -> int:
         self.values.append(v)
@@ -272,7 +279,7 @@ class _Signature:
     following: dict[int, int]
 
     @staticmethod
-    def of(graph: Graph, states: Mapping[str, str] | None) -> _Signature:
+    def of(graph: Graph, states: Mapping[str, str] | None, growing: Mapping[str, Growth]) -> _Signature:
         found = find_states(graph, states)
         inputs, outputs = ([_info(n, t) for n, t in infos] for infos in (graph.inputs(), graph.outputs()))
         read = {s.input: number for number, s in enumerate(found) if s.input is not None}
@@ -282,7 +289,9 @@ class _Signature:
         for s in found:
             t = outputs[s.output or 0] if s.input is None else inputs[s.input]
             output = "" if s.output is None else outputs[s.output].name
-            told.append(StateInfo(replace(t, name=s.name), output, read=s.input is not None))
+            told.append(
+                StateInfo(replace(t, name=s.name), output, read=s.input is not None, growth=growing.get(s.name))
+            )
         return _Signature(
             tuple(inputs[i] for i in given),
             tuple(t for o, t in enumerate(outputs) if o not in following),

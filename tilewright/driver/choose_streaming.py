@@ -8,10 +8,10 @@ so that its result may take the operand's place. What proves to be unnecessary f
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from math import inf, prod
-from typing import Any
+from typing import Any, TypeVar
 
 from torch_mlir import ir
 from torch_mlir.dialects import func
@@ -28,10 +28,12 @@ from ..schedule.machine import Machine
 from ..schedule.nest import Alloc, Nest, Stmt, children
 from ..schedule.rules import Scheduled, schedule
 from ..support.dtypes import NUMPY
+from ..support.sizes import Undecided, highest, typical
 from ..tensor.analysis import VIEWS
 from ..tensor.kernel import Kernel
 from ..tensor.row_chains import Chain, RowKernel, chain, copy_rows, row_kernel
 
+_T = TypeVar("_T")
 #: how often a row must use each weight: a matrix's rows share theirs only if they run together
 REUSE = 4
 #: kernels joined in one step, and in one chain
@@ -91,7 +93,7 @@ class Streamer:
         """The chains to make; none if the graph is well as it is."""
         self.read()
         self.infos = {n: (inplace_positions(nest), local_bytes(nest.body)) for n, nest in self.nests.items()}
-        cut = {n: row_kernel(k) for n, k in self.kernels.items()}
+        cut = {n: decided(lambda k=k: row_kernel(k)) for n, k in self.kernels.items()}  # type: ignore[misc]
         self.rows = {n: r for n, r in cut.items() if not isinstance(r, str) and self.worth(r)}
         if not self.rows:
             return []
@@ -127,7 +129,8 @@ class Streamer:
                 self.returned = [number(v) for v in op.operands]
 
     def value(self, v: Value) -> int:
-        self.values.append(v)
+        """Of the largest sizes, where memory is scarce."""
+        self.values.append(replace(v, nbytes=highest(v.nbytes)))
         return len(self.values) - 1
 
     def root(self, v: int) -> int:
@@ -164,7 +167,8 @@ class Streamer:
         links = tuple(self.links[n][1] for n in part.calls[:-1])
         key = (symbols, links, part.copies)
         if key not in self.made:
-            self.made[key] = self.build(symbols, links, part.copies)
+            made = decided(lambda: self.build(symbols, links, part.copies))
+            self.made[key] = None if isinstance(made, str) else made
         return self.made[key]
 
     def build(self, symbols: tuple[str, ...], links: tuple[str, ...], copies: bool) -> Streamed | None:
@@ -332,13 +336,21 @@ class Streamer:
         yield from sorted(pieces, key=self.cost)
 
 
+def decided(find: Callable[[], _T]) -> _T | str:
+    """What a function finds; why not, if that hangs on sizes that are not known."""
+    try:
+        return find()
+    except Undecided as e:
+        return e.message
+
+
 def reuse(row: RowKernel) -> float:
     """How often one row uses each number of the constants that it multiplies by."""
     least = inf
     for s in row.kernel.stages:
         used = [row.kernel.buffer(b).size for b in s.reads if b in row.kernel.constants]
         if s.reduction and used:
-            least = min(least, prod(s.extents.values()) / max(sum(used), 1))
+            least = min(least, typical(prod(s.extents.values())) / max(typical(sum(used)), 1))
     return least
 
 
@@ -353,7 +365,7 @@ def local_bytes(s: Stmt) -> int:
     below = [local_bytes(c) for c in children(s)]
     own = 0
     if isinstance(s, Alloc) and s.buffer.scope == "local":
-        own = align_up(s.buffer.size * (8 if s.buffer.dtype == "index" else NUMPY[s.buffer.dtype].itemsize))
+        own = align_up(highest(s.buffer.size) * (8 if s.buffer.dtype == "index" else NUMPY[s.buffer.dtype].itemsize))
     return own + max(below, default=0)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..frontends.protocol import Traced
 from ..ir.graph import Graph
 from ..program.package import Package
 from ..runtime.executable import Executable
@@ -79,7 +80,7 @@ def compile_state(
     the tuning database says. `observe` sees the graph after every pass, and after every stage up to `schedule`.
     """
     chosen = Options.of(**options)
-    if (dims := open_dims(chosen.inputs)) and current() is None:
+    if current() is None and (dims := _open_dims(source, chosen)):
         check_open(chosen, dims, find(chosen.target))
         how = {"start_after": start_after, "keep": keep, "ahead": ahead, "ways": ways, "observe": observe}
         return _compile_open(source, dims, {**how, **options})
@@ -109,6 +110,12 @@ def compile_state(
     quiet = chosen.time or bool(chosen.print_after)
     with limited(chosen.operators, chosen.deadline), Progress(name, quiet=quiet) as state.progress:
         return state, _run_stages(todo, state, pipeline)
+
+
+def _open_dims(source: Any, options: Options) -> Sequence[Dim]:
+    """The open dimensions of the shapes that the options give, or of a program that brings its own."""
+    own = isinstance(source, Traced) and not options.inputs
+    return source.open_dims() if own else open_dims(options.inputs)
 
 
 def _compile_open(source: Any, dims: Sequence[Dim], arguments: dict[str, Any]) -> tuple[State, Any]:

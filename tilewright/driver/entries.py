@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ..program.package import Package
-from ..runtime.dynamic import Pool
 from ..runtime.entries import MultiExecutable, check_target
 from ..runtime.executable import Executable
-from ..support.dims import open_dims
+from ..runtime.pool import Pool
 from ..support.errors import UnsupportedError, UsageError
 from ..support.options import Options
 
@@ -24,8 +23,8 @@ from ..support.options import Options
 def compile_entries(sources: Mapping[str, Any], options: Options, compile: Callable[..., Any]) -> MultiExecutable:
     """The executable of several models by the names of their entries; `compile` compiles one.
 
-    UsageError for names that are none and states that do not fit; UnsupportedError for open shapes, and for targets
-    whose packages have one entry.
+    UsageError for names that are none and states that do not fit; UnsupportedError for shapes that are left open
+    without ranges, and for targets whose packages have one entry.
     """
     check_target(options.target)
     for name in sources:
@@ -37,12 +36,6 @@ def compile_entries(sources: Mapping[str, Any], options: Options, compile: Calla
     pool, packages = Pool(), dict[str, Package]()
     for name, source in sources.items():
         own = _options_of(name, options, list(sources))
-        if dims := open_dims(own.inputs):
-            raise UnsupportedError(
-                f"entry {name!r} has open dimensions ({', '.join(map(str, dims))}): several entries have fixed sizes",
-                stage="import",
-                hint="compile it alone, or give its sizes",
-            )
         made = compile(source, **{f.name: getattr(own, f.name) for f in dataclasses.fields(own)})
         if not isinstance(made, Executable):
             raise UnsupportedError(
@@ -84,7 +77,7 @@ def _check_states(packages: Mapping[str, Package], states: Mapping[str, str]) ->
             raise UsageError(f"states: no entry has an input {name!r}", stage="import")
         if not any(s.output for s in found.values()):
             raise UsageError(f"states: no entry has an output {output!r}", stage="import")
-        if len({(s.tensor.shape, s.tensor.dtype) for s in found.values()}) > 1:
+        if len({(s.tensor.shape, s.tensor.dtype, s.growth and s.growth.axis) for s in found.values()}) > 1:
             raise UsageError(
                 f"state {name!r} is not the same in all: {', '.join(f'{s.tensor} in {e}' for e, s in found.items())}",
                 stage="import",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..ir.graph import Graph
+from ..ir.types import Type
 from ..program.open_plan import OpenPlan
 from ..program.open_sizes import Formula, OpenSizes
 from ..program.plan import MemoryPlan
@@ -29,11 +29,11 @@ def check_open(options: Options, dims: Sequence[Dim], target: Target) -> None:
             stage="import",
             hint=f"give the sizes: inputs={{name: (1, 128)}}, or --shape NAME=1x128; with open dimensions: {able}",
         )
-    if options.states:
+    if options.states and options.specialize == "background":
         raise UnsupportedError(
-            f"states and open dimensions ({named}) do not go together yet: a state has one size",
+            f"programs for single sizes of {named} have no part in the states",
             stage="import",
-            hint="give the sizes of a model with states",
+            hint="leave out specialize='background': the program for all sizes serves all calls",
         )
     if options.buckets:
         raise UsageError(
@@ -57,16 +57,19 @@ def check_open(options: Options, dims: Sequence[Dim], target: Target) -> None:
         )
 
 
-def open_plan(plan: MemoryPlan, places: OpenPlan, graph: Graph) -> tuple[MemoryPlan, OpenSizes]:
-    """The plan of `plan_open` at typical sizes, and the formulas of all sizes."""
+def open_plan(
+    plan: MemoryPlan, places: OpenPlan, inputs: Sequence[Type], outputs: Sequence[Type]
+) -> tuple[MemoryPlan, OpenSizes]:
+    """The plan of `plan_open` at typical sizes, and the formulas of all sizes; of inputs and outputs that the caller
+    gives and gets."""
     known, typical = current(), typical_sizes()
     assert known is not None
     starts, arena = tuple(value_at(s, typical) for s in places.starts), value_at(places.arena, typical)
     copies = tuple((_settled(a, starts, typical), _settled(b, starts, typical)) for a, b in plan.copies)
     sizes = OpenSizes(
         known.dims,
-        tuple(tuple(_declared(d, known) for d in t.dims) for _, t in graph.inputs()),
-        tuple(tuple(map(formula, t.dims)) for _, t in graph.outputs()),
+        tuple(tuple(_declared(d, known) for d in t.dims) for t in inputs),
+        tuple(tuple(map(formula, t.dims)) for t in outputs),
         tuple(map(formula, places.starts)),
         starts,
         formula(places.arena),

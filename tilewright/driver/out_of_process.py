@@ -48,14 +48,14 @@ def compile_apart(source: Path, digest: str, options: Options, to: Path) -> bool
         return ANSWERS[found]
     if isinstance(found, TilewrightError):
         raise found
-    why = found or f"its process ended with {_ending(child.returncode)}"
+    why = found or f"its process ended with {ending(child.returncode)}"
     hint = "set TILEWRIGHT_COMPILE=inprocess to compile in this process, and please report it"
     raise CompileError(f"the compiler failed: {why}", stage="compile", operator=str(source), hint=hint)
 
 
-def _ending(code: int) -> str:
+def ending(code: int) -> str:
     """
-    >>> _ending(-11), _ending(3)
+    >>> ending(-11), ending(3)
     ('SIGSEGV', 'code 3')
     """
     return signal.Signals(-code).name if code < 0 else f"code {code}"

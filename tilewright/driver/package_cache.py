@@ -14,7 +14,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -116,7 +116,7 @@ def compile(
     if start_after is None and isinstance(front_end := protocol.front_end_of(source), protocol.Tracing):
         traced = front_end.trace(source, example_inputs, dynamic_shapes)
         made = _compile(traced, None, chosen, options)
-        return traced.wrap(made) if isinstance(made, Executable) else made
+        return traced.wrap(made) if callable(made) else made
     if example_inputs is not None or dynamic_shapes is not None:
         what = "example_inputs" if example_inputs is not None else "dynamic_shapes"
         raise UsageError(f"{what} has no meaning for this source", stage="import", hint="inputs={name: shape}")
@@ -126,14 +126,36 @@ def compile(
 def _compile(source: Any, start_after: str | None, chosen: Options, options: dict[str, Any]) -> Any:
     entry = CacheEntry.of(source, chosen) if start_after is None else None
     package = entry.load() or entry.make(chosen) if entry is not None else None
-    if package is not None:
-        return make(package, chosen.thread_count)
-    from .compiler import compile_state
+    if entry is not None and package is not None:
+        made: Any = make(package, chosen.thread_count)
+        told: Callable[[], Told | None] = partial(Told, entry.digest, package.report["files"])
+    else:
+        from .compiler import compile_state
 
-    state, made = compile_state(source, start_after=start_after, keep=False, **options)
-    if entry is not None and isinstance(made, Executable):
-        entry.keep(made.package, state.files)
+        state, made = compile_state(source, start_after=start_after, keep=False, **options)
+        if entry is not None and isinstance(made, Executable):
+            entry.keep(made.package, state.files)
+        told = partial(Told.of, state.files)
+    if chosen.specialize == "background":
+        from .background import in_background
+
+        in_background(made, source, chosen, told)
     return made
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a model file and the data files beside it were when they were compiled."""
+
+    digest: str
+    files: dict[str, Any]
+
+    @staticmethod
+    def of(files: Sequence[MappedFile]) -> Told | None:
+        """Of mapped files, the model's own first; None if one was written to since."""
+        model, *others = files
+        found = Told(model.digest(), data_files(model.path, others))
+        return None if any(f.changed for f in files) else found
 
 
 @dataclass(frozen=True)
@@ -144,36 +166,25 @@ class CacheEntry:
     #: of the model's bytes
     digest: str
     path: Path
-    limit: int
 
     @staticmethod
     def of(source: Any, options: Options) -> CacheEntry | None:
         """None where nothing is kept: no model file, stages that are wanted for themselves, rules of others."""
-        limit = get("TILEWRIGHT_PACKAGES_SIZE")
-        if options.looks or not options.cache or options.precision == "auto" or not limit or not _ours():
+        if not keeps(options):
             return None
-        target = base.find(options.target)
         try:
             front_end = protocol.find(source)
-            if not isinstance(target, base.Cacheable) or not isinstance(front_end, protocol.Digesting):
+            if not isinstance(front_end, protocol.Digesting):
                 return None
             digest = front_end.digest(source)
             if digest is None:
                 return None
-            chosen = json.dumps(options.key(), sort_keys=True, default=int)
-            parts = [FORM, digest, chosen, source_digest(), target.toolchain()]
+            parts = [FORM, digest, *deciding(options)]
         except (OSError, ValueError, UsageError):  # whatever is wrong with the file, the import says it better
             return None
-        parts += [
-            Path(source).stem,
-            json.dumps(target.describe().to_json(), sort_keys=True),
-            _tuning_stamp(options),
-            front_end.name,
-            *_versions(),
-            *front_end.versions(),
-        ]
+        parts += [Path(source).stem, front_end.name, *front_end.versions()]
         key = hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
-        return CacheEntry(Path(source), digest, get("TILEWRIGHT_CACHE") / "packages" / f"{key}.tw", limit)
+        return CacheEntry(Path(source), digest, get("TILEWRIGHT_CACHE") / "packages" / f"{key}.tw")
 
     def load(self) -> Package | None:
         """The package, None if there is none (a damaged one is deleted), or if the model's data files changed."""
@@ -207,21 +218,23 @@ class CacheEntry:
             if made is False and own_folder(here.parent, get("TILEWRIGHT_CACHE")):
                 here.touch()
         if package is not None:
-            self._bound()
+            bound(self.path)
         return package
 
     def keep(self, package: Package, files: Sequence[MappedFile]) -> None:
         """Write the package. A cache that cannot be written is no error: the result exists."""
         with contextlib.suppress(OSError, UsageError):
             write(package, self.path, self.digest, files)
-            self._bound()
+            bound(self.path)
 
-    def _bound(self) -> None:
-        """Let go of what is too much: of this package, which stays mapped where it is used, or of older ones."""
-        with contextlib.suppress(OSError):
-            if self.path.stat().st_size > self.limit // 2:
-                self.path.unlink()
-            trim(self.path.parent, "*", self.limit)  # with what a killed process left half-written
+
+def bound(path: Path) -> None:
+    """Let go of what is too much: of this package, which stays mapped where it is used, or of older ones."""
+    limit = get("TILEWRIGHT_PACKAGES_SIZE")
+    with contextlib.suppress(OSError):
+        if path.stat().st_size > limit // 2:
+            path.unlink()
+        trim(path.parent, "*", limit)  # with what a killed process left half-written
 
 
 def write(package: Package, to: Path, digest: str, files: Sequence[MappedFile]) -> bool:
@@ -242,6 +255,25 @@ def write(package: Package, to: Path, digest: str, files: Sequence[MappedFile]) 
 def data_files(model: Path, files: Iterable[MappedFile]) -> dict[str, Any]:
     """What to compare of files beside a model. In another folder, the same model has files of its own."""
     return {"folder": str(model.parent.resolve()), "sha256": {str(f.path): f.digest() for f in files}}
+
+
+def keeps(options: Options) -> bool:
+    """Whether packages made with these options are kept: not where stages are wanted for themselves, where the tuner's
+    or others' rules are at work, or where the target's packages cannot be loaded again."""
+    if options.looks or not options.cache or options.precision == "auto" or not _ours():
+        return False
+    return bool(get("TILEWRIGHT_PACKAGES_SIZE")) and isinstance(base.find(options.target), base.Cacheable)
+
+
+def deciding(options: Options) -> list[str]:
+    """What decides beside the model itself what is made of it; for options that `keeps` says True of.
+
+    OSError if the source of this package or the tuning database cannot be read."""
+    target = base.find(options.target)
+    assert isinstance(target, base.Cacheable)
+    chosen = json.dumps(options.key(), sort_keys=True, default=int)
+    machine = json.dumps(target.describe().to_json(), sort_keys=True)
+    return [chosen, source_digest(), target.toolchain(), machine, _tuning_stamp(options), *_versions()]
 
 
 def _tuning_stamp(options: Options) -> str:

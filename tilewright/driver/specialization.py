@@ -12,8 +12,9 @@ from typing import Any
 from ..frontends.protocol import name_of, open_source, restore, shapes_of
 from ..ir.graph import Graph
 from ..program.package import Package
-from ..runtime.dynamic import DynamicExecutable, Pool
+from ..runtime.dynamic import DynamicExecutable
 from ..runtime.executable import Executable
+from ..runtime.pool import Pool
 from ..runtime.staged import DynamicInfo
 from ..support.errors import UsageError
 from ..support.options import Options

@@ -34,7 +34,7 @@ from ..tensor.share_padding import share_padding
 from .build_program import build_program
 from .compile_report import report
 from .state import Stage, State
-from .states import find_states
+from .states import find_growing, find_states
 
 #: level-2 passes of the stages "simplify" and "layout", in order
 SIMPLIFY = (
@@ -51,6 +51,7 @@ def import_source(state: State) -> None:
     lazy = state.options.stop_after is None  # then what is known at run time only is left to `dynamic`
     state.graph, state.name = load_source(state.source, state.options.inputs, lazy, state.options.check_indices)
     state.files = state.graph.constants.files
+    state.growing = find_growing(state.graph, state.options.states)
     find_states(state.graph, state.options.states)  # what does not fit is said at once
 
 
@@ -149,6 +150,8 @@ def fuse_graph(state: State) -> None:
 
 def schedule_kernels(state: State) -> None:
     """Kernels -> loop nests: as the options say, else by the tuning database, else by the default rules."""
+    if (known := current()) is not None:
+        known.near = False
     tuned = _open_tuned(state)
     while parts := _schedule_new(state, tuned):  # some are cut in two: then their parts are new
         for name, divided in parts.items():
@@ -249,6 +252,7 @@ def make_package(state: State) -> None:
         consume=state.consume,
         states=state.options.states,
         devices=state.target if isinstance(state.target, SeveralDevices) else None,
+        growing=state.growing,
     )
     if state.options.arena_limit is not None:
         off = d.stream_rows and not state.options.stream

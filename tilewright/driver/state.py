@@ -9,6 +9,7 @@ from typing import Any
 from ..codegen.kernel_info import KernelInfo
 from ..ir.graph import Graph
 from ..program.package import Package
+from ..program.program import Growth
 from ..schedule.machine import Machine
 from ..schedule.nest import Nest
 from ..schedule.rules import Scheduled
@@ -60,6 +61,8 @@ class State:
     #: what of an earlier stage's seconds belongs to these, because workers did all of them at once
     ahead_seconds: dict[str, float] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
+    #: the states that grow, by name
+    growing: Mapping[str, Growth] = field(default_factory=dict)
     #: whether the graph's constants are not needed once they have been packed
     consume: bool = False
     #: whether the processes that compile kernels start when the model has been read

@@ -11,10 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..graph.reserve_states import reserve_states
 from ..ir.graph import Graph
 from ..ir.types import Type
+from ..program.program import Growth
 from ..support.errors import UnsupportedError, UsageError
+from ..support.formulas import formula
 from ..support.options import Options
+from ..support.sizes import current, is_open
 from ..targets.base import StateKeeper, Target, targets
 
 
@@ -46,10 +50,34 @@ class Found:
     output: int | None
 
 
-def find_states(graph: Graph, states: Mapping[str, Any] | None) -> list[Found]:
+def find_growing(graph: Graph, states: Mapping[str, Any] | None) -> dict[str, Growth]:
+    """The states that grow by name, if dimensions are open: their inputs and outputs in the graph become buffers for
+    their largest value. UsageError or UnsupportedError for one that cannot."""
+    if current() is None or not states:
+        return {}
+    names = [n for n, _ in graph.inputs()]
+    found = find_states(graph, states, forms=False)
+    pairs = {s.input: s.output for s in found}
+    both = {i: o for i, o in pairs.items() if i is not None and o is not None}
+    for s in found:
+        types = [graph.inputs()[s.input][1]] if s.input is not None else [graph.outputs()[s.output or 0][1]]
+        if None in (s.input, s.output) and is_open(*types[0].dims):
+            raise UnsupportedError(
+                f"an entry {'writes' if s.input is None else 'reads'} state {s.name!r} only, which is {types[0]}: one "
+                "that grows is read and written by every entry that has it",
+                stage="import",
+                hint="let a prompt append to the cache too, which is empty then",
+            )
+    return {
+        names[i]: Growth(r.axis, r.before.name, str(formula(r.after))) for i, r in reserve_states(graph, both).items()
+    }
+
+
+def find_states(graph: Graph, states: Mapping[str, Any] | None, forms: bool = True) -> list[Found]:
     """The states in the order of the inputs, then those that are only written; UsageError if they do not fit.
 
     ``(output,)`` in place of the output's name is for one of several entries, which need not have both, or either.
+    Without `forms` the shapes of inputs and outputs may differ.
     """
     inputs, outputs = graph.inputs(), graph.outputs()
     names = [n for n, _ in inputs], [n for n, _ in outputs]
@@ -61,7 +89,7 @@ def find_states(graph: Graph, states: Mapping[str, Any] | None) -> list[Found]:
         o = None if shared and following not in names[1] else _position("output", following, names[1])
         if i is None and o is None:
             continue
-        if i is not None and o is not None:
+        if i is not None and o is not None and forms:
             _check_form(name, inputs[i][1], following, outputs[o][1])
         if o is not None and o in (s.output for s in found):
             raise UsageError(f"output {following!r} is the next value of two states", stage="import")
@@ -74,8 +102,8 @@ def _check_form(name: str, before: Type, following: str, after: Type) -> None:
         raise UsageError(
             f"input {name!r} is {before}, and output {following!r}, the next value of this state, is {after}",
             stage="import",
-            hint="a state keeps its shape and dtype; a cache that grows needs one buffer of its full length, "
-            "which the model writes at a position",
+            hint="a state keeps its shape and dtype; a cache that grows needs an open dimension (past:0..1024), or "
+            "one buffer of its full length, which the model writes at a position",
         )
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..support.aligned import address, aligned_copy
+from ..support.aligned import address
 from ..support.dtypes import DTYPES
 from ..support.errors import InputError, UsageError
 from ..support.numbers import size
@@ -32,38 +31,12 @@ from .staged import DynamicInfo, Frame, Part, Source, Stage, Staged, StoredSourc
 
 if TYPE_CHECKING:
     from ..support.options import Options
+    from .opening import Opening
     from .profile import Profile
 
 log = logging.getLogger("tilewright")
 #: programs that an error lists
 SHOWN = 16
-
-
-class Pool:
-    """Constants of all parts: arrays with the same content are kept once."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], list[weakref.ref[np.ndarray]]] = {}
-
-    def share(self, name: str, array: np.ndarray) -> np.ndarray:
-        """An array with this content, aligned; one that is there already if possible."""
-        if array.nbytes < 256:
-            return aligned_copy(array)
-        key = (name, array.dtype, array.shape)
-        known = [a for r in self._known.get(key, ()) if (a := r()) is not None]
-        for other in known:
-            if other is array or _same_bytes(other, array):
-                return other
-        array = aligned_copy(array)
-        self._known[key] = [weakref.ref(a) for a in (*known, array)]
-        return array
-
-
-def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
-    if address(a) == address(b):
-        return True
-    x, y = (np.ascontiguousarray(v).reshape(-1).view(np.uint8) for v in (a, b))
-    return all(np.array_equal(x[i : i + (1 << 20)], y[i : i + (1 << 20)]) for i in range(0, len(x), 1 << 20))
 
 
 @dataclass(frozen=True)
@@ -83,9 +56,9 @@ class Straight:
     def of(run: DynamicExecutable, given: Mapping[str, Any]) -> Straight | None:
         """For arguments by name in the order of the inputs; None where more than a program is needed for them: values
         that decide shapes, operators on the host, several parts, inputs that are no arrays."""
-        body = run.staged.bodies["main"]
-        stage, names = body.first, list(given)
-        if stage is None or stage.frozen or not all(type(a) is np.ndarray for a in given.values()):
+        body, names = run.staged.bodies.get("main"), list(given)
+        stage = None if body is None else body.first
+        if body is None or stage is None or stage.frozen or not all(type(a) is np.ndarray for a in given.values()):
             return None
         part = stage.parts.get(stage.key(Frame(dict(given))))
         if part is None or part.executable is None or part.actions or part.following is not None:
@@ -145,6 +118,8 @@ class DynamicExecutable:
         self.compiled = 0
         self._warned = False
         self._straight: Straight | None = None
+        #: serves what there is no program for; None without specialize="background"
+        self.opening: Opening | None = None
 
     # ---- running ----
 
@@ -161,7 +136,10 @@ class DynamicExecutable:
             if same is not None:
                 straight.part.runs += 1
                 return straight.executable(*same)
-        given = self._bind(arrays.with_named(self.inputs, args, named) if named else args)  # type: ignore[arg-type]
+        args = arrays.with_named(self.inputs, args, named) if named else args  # type: ignore[arg-type]
+        if self.opening is not None and (found := self.opening.at_once(args, out)) is not None:
+            return found
+        given = self._bind(args)
         if out is None:
             results = self._run(given)
             self._straight = Straight.of(self, given) if self.buckets is None else None
@@ -187,6 +165,10 @@ class DynamicExecutable:
 
     def _run(self, given: Mapping[str, Any], times: Times | None = None) -> list[Any]:
         """The outputs for inputs by name, which are padded and cut where there are buckets."""
+        if self.opening is not None and times is None and not self.staged.has("main", given):
+            results = self.opening.serve(given)
+            if results is not None:
+                return results
         if self.buckets is None:
             return self.staged.run("main", dict(given), None, times)
         padded, sizes = self.buckets.pad(given)
@@ -201,6 +183,8 @@ class DynamicExecutable:
         missing = [t.name for t in self.inputs if t.name not in shapes and not _static(t)]
         if missing:
             raise UsageError(f"specialize needs a shape for {', '.join(map(repr, missing))}", stage="specialize")
+        if self.opening is not None:
+            self.opening.forget()
         with self.staged.ahead():
             if all(isinstance(shapes.get(t.name), np.ndarray) for t in self.inputs):
                 self._run(self._bind((shapes,)))
@@ -358,6 +342,7 @@ class DynamicExecutable:
             lines += [f"  then {a.kind} {a.name}" for a in part.actions]
             if part.following is not None:
                 lines += [f"  then {len(part.following.todo)} nodes"]
+        lines += self.opening.describe() if self.opening is not None else []
         return "\n".join(lines)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -376,6 +361,8 @@ class DynamicExecutable:
 
     def close(self) -> None:
         """End the threads of all parts; the executable can still be called."""
+        if self.opening is not None:
+            self.opening.close()
         for _, _, part in self.parts():
             if part.executable is not None:
                 part.executable.close()

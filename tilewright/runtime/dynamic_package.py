@@ -214,8 +214,10 @@ class _Reader:
 
     def executable(self, threads: int | None) -> DynamicExecutable:
         from ..support.options import Options, get
-        from .dynamic import DynamicExecutable, Pool
+        from .dynamic import DynamicExecutable
         from .lazy import LazySource
+        from .opening import Opening
+        from .pool import Pool
         from .staged import DynamicInfo, StoredSource
 
         d, pool = self.dynamic, Pool()
@@ -240,6 +242,8 @@ class _Reader:
             name=d["name"],
             options=options,
         )
+        if options.specialize == "background":
+            executable.opening = Opening(inputs, executable.staged, d["name"], lazy.open)
         self.bodies(executable.staged, threads, pool)
         return executable
 

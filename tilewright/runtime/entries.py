@@ -22,6 +22,7 @@ from ..support.errors import UnsupportedError
 from ..support.numbers import size
 from ..targets import base
 from .executable import Executable, find_entry
+from .open_executable import OpenExecutable, make
 from .states import States
 
 
@@ -50,6 +51,10 @@ class EntryExecutable(Executable):
         super()._forget_contexts()
 
 
+class OpenEntryExecutable(EntryExecutable, OpenExecutable):
+    """One with open dimensions."""
+
+
 class MultiExecutable:
     """A loaded model of several entries, made by `tilewright.compile` of several models, and by `tilewright.load`.
 
@@ -66,9 +71,10 @@ class MultiExecutable:
         for name, package in packages.items():
             if package.program.states:
                 buffers = StateBuffers(package.program.states, known)
-                self.entries[name] = EntryExecutable(package, threads, buffers, self._turn)
+                kind = EntryExecutable if package.program.open is None else OpenEntryExecutable
+                self.entries[name] = kind(package, threads, buffers, self._turn)
             else:
-                self.entries[name] = Executable(package, threads)
+                self.entries[name] = make(package, threads)
         infos = {s.name: s for p in packages.values() for s in p.program.states}
         self._buffers = StateBuffers(list(infos.values()), known)
 

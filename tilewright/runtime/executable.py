@@ -187,6 +187,15 @@ class Executable:
             self._give(context)
         return results
 
+    def run_at(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """A call by addresses: of memory with the elements of each of `arguments`, and for those of each of `results`,
+        dense and aligned to their size, which the caller answers for. Nothing is looked at."""
+        context = self._take()
+        try:
+            context.run(inputs, outputs)
+        finally:
+            self._give(context)
+
     def _judged(self, results: list[np.ndarray]) -> list[np.ndarray]:
         """The outputs; InputError if the others say that an index was out of range."""
         count = len(self.outputs)
@@ -249,8 +258,8 @@ class Executable:
         """Set all states to zeros, as they were at first; waits until no call is running."""
         if self._buffers.infos:
             with self._between_calls():
-                for number in range(len(self._buffers.infos)):
-                    self._buffers.value(number)[...] = 0
+                for buffer in self._buffers.buffers:
+                    buffer.clear()
 
     @contextlib.contextmanager
     def _between_calls(self) -> Iterator[None]:
@@ -274,7 +283,7 @@ class Executable:
                 yield
             finally:
                 for i in numbers:
-                    self._buffers.value(i)[...] = before[i]
+                    self._buffers.buffers[i].assign(before[i])
 
     def _with_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments with a new key for random numbers, if they have none."""

@@ -10,8 +10,8 @@ from ..support import providers
 from ..support.errors import PackageError
 from ..support.forks import wait_for
 from ..support.options import Options
-from .dynamic import Pool
 from .executable import Executable
+from .pool import Pool
 from .staged import Source, StoredSource
 
 _importing = threading.Lock()
@@ -37,16 +37,20 @@ class LazySource:
             self._build = _compiler().builder(self.options, self.name, self.pool)
         return self._build(graph, body)
 
+    def open(self, inputs: dict[str, Any]) -> Any:
+        """The executable for the option `inputs`, with open dimensions; PackageError if the compiler is missing."""
+        return _compiler("opener")(self.store(), self.options)(inputs)
+
     def store(self) -> StoredSource:
         if self._source is None:
             return self.stored
         return StoredSource(self.stored.kind, self.stored.data, self.stored.arrays, self._source.recipes())
 
 
-def _compiler() -> Any:
+def _compiler(what: str = "specialization") -> Any:
     try:
         with _importing:
-            return providers.ask("specialization")
+            return providers.ask(what)
     except ImportError as e:
         raise PackageError(
             f"the model was not specialized for these shapes before it was saved, and the compiler does not load: {e}",

@@ -7,11 +7,13 @@ y, = run(np.zeros((8, 128), np.int64))      # compiles nothing
 
 from __future__ import annotations
 
+import logging
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -20,10 +22,18 @@ from ..program.package import Package
 from ..program.program import TensorInfo
 from ..program.states import StateBuffers
 from ..support.aligned import address
-from ..support.errors import PackageError, UsageError
+from ..support.errors import InputError, PackageError, UsageError
+from ..support.formulas import evaluate
+from ..support.numbers import count
 from ..targets import base
 from . import arrays
+from .background import Background, shapes_of
 from .executable import Executable
+
+if TYPE_CHECKING:
+    from .profile import Profile
+
+log = logging.getLogger("tilewright")
 
 #: sizes whose tables are kept, those used last
 _KEPT = 256
@@ -37,11 +47,18 @@ class Bound:
     arena: int
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
+    #: how long states that grow are afterwards
+    lengths: tuple[int, ...] = ()
 
     @cached_property
     def address(self) -> int:
         """Where the table lies."""
         return address(self.table)
+
+    @cached_property
+    def dtypes(self) -> list[np.dtype[Any]]:
+        """Of the inputs."""
+        return [t.numpy_dtype for t in self.inputs]
 
     @cached_property
     def makers(self) -> list[Callable[[], np.ndarray]]:
@@ -65,13 +82,21 @@ class OpenExecutable(Executable):
         self._typical_inputs, self._typical_outputs = list(self.inputs), list(self.outputs)
         self.inputs = _open(self.inputs, self.sizes.inputs)
         self.outputs = _open(self.outputs, self.sizes.outputs)
+        #: states that grow, with their buffers
+        self._growing = [
+            (s.name, s.growth, b)
+            for s, b in zip(self._buffers.infos, self._buffers.buffers, strict=True)
+            if s.growth is not None
+        ]
         self._bound: OrderedDict[tuple[tuple[int, ...], ...], Bound] = OrderedDict()
+        #: makes programs for single sizes beside this one; None: nothing does (`background.Background`)
+        self.background: Background | None = None
 
     def _load(self, threads: int) -> base.Runner:
         if not isinstance(self._target, base.SizeTaker):
             name = self._package.target
             raise PackageError(f"the package has open dimensions, target {name!r} has none", stage="load")
-        return self._target.load_with_sizes(self._package, threads)
+        return self._target.load_with_sizes(self._package, threads, self._buffers)
 
     def __call__(
         self, /, *args: Any, out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None, **named: Any
@@ -79,25 +104,50 @@ class OpenExecutable(Executable):
         """Run the model on arrays of any sizes in range; as `Executable.__call__` otherwise."""
         if named:
             args = arrays.with_named(self.inputs, args, named)
-        return self._judged(self.run_all(args, out))
+        if (background := self.background) is None:
+            return self._judged(self.run_all(args, out))
+        shapes = shapes_of(self.inputs, args)
+        if (special := background.program(shapes)) is not None:
+            return special(*args, out=out)
+        results = self._judged(self.run_all(args, out))
+        background.called(shapes)
+        return results
 
     def run_all(self, args: tuple[Any, ...], out: Any = None) -> list[np.ndarray]:
         """A call that gives all `results` and judges none of them."""
         values = self._values(args)
+        if not self._growing:
+            return self._run(values, out, None)
+        context = self._take()  # before one looks how long the states are
+        try:
+            return self._run(values, out, context)
+        finally:
+            self._give(context)
+
+    def _run(self, values: Sequence[np.ndarray], out: Any, taken: base.Context | None) -> list[np.ndarray]:
+        """The results for arrays of any shapes, of the context that is taken, or of one that is for the run alone."""
         bound = self._bound_for(tuple([v.shape for v in values]))
-        given = [arrays.to_array(v, t, bound.inputs) for v, t in zip(values, bound.inputs, strict=True)]
+        given = list(values)
+        for i, (value, dtype) in enumerate(zip(values, bound.dtypes, strict=True)):
+            # The usual case without a function call, as in `Executable._bind`; the shapes are those of `bound`.
+            flags = value.flags
+            if value.dtype != dtype or not (flags.c_contiguous and flags.aligned):
+                given[i] = arrays.to_array(value, bound.inputs[i], bound.inputs)
         pointers = [address(a) for a in given]
         if out is None:
             results = [make() for make in bound.makers]
             addresses = [address(a) for a in results]
         else:
             results, addresses = arrays.check_outputs(out, bound.outputs, given, pointers)
-        context = self._take()
+        context = self._take() if taken is None else taken
         try:
             cast(base.SizedContext, context).resize(bound.address, bound.arena)  # as `SizeTaker` promises
             context.run(pointers, addresses)
+            for (_, _, buffer), length in zip(self._growing, bound.lengths, strict=True):
+                buffer.length = length
         finally:
-            self._give(context)
+            if taken is None:
+                self._give(context)
         return results
 
     def _values(self, args: tuple[Any, ...]) -> list[np.ndarray]:
@@ -114,24 +164,79 @@ class OpenExecutable(Executable):
         ]
 
     def _bound_for(self, shapes: tuple[tuple[int, ...], ...]) -> Bound:
-        """What the program needs for inputs of these shapes; InputError if there is no such size."""
-        found = self._bound.get(shapes)
+        """What the program needs for inputs of these shapes, and states of their lengths; InputError if there is no
+        such size, or no room for what it would append."""
+        key = (*shapes, tuple([b.length for _, _, b in self._growing])) if self._growing else shapes
+        found = self._bound.get(key)
         if found is None:
-            sizes = self.sizes.sizes(shapes, [t.name for t in self.arguments])
+            states = [(name, growth.before, buffer.length) for name, growth, buffer in self._growing]
+            sizes = self.sizes.sizes(shapes, [t.name for t in self.arguments], states)
+            lengths = self._lengths(sizes)
             table, arena = self.sizes.table(sizes)
             infos = tuple(replace(t, shape=s) for t, s in zip(self.arguments, shapes, strict=True))
             made = self.sizes.shapes(sizes)
             outputs = tuple(replace(t, shape=s) for t, s in zip(self.results, made, strict=True))
-            found = self._bound[shapes] = Bound(np.array(table, np.int64), arena, infos, outputs)
+            found = self._bound[key] = Bound(np.array(table, np.int64), arena, infos, outputs, lengths)
             while len(self._bound) > _KEPT:
                 self._bound.popitem(last=False)
         return found
+
+    def _lengths(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """How long states that grow will be; InputError if there is no room for that."""
+        lengths = evaluate([growth.after for _, growth, _ in self._growing], sizes) if self._growing else ()
+        for (name, growth, buffer), length in zip(self._growing, lengths, strict=True):
+            most = buffer.tensor.shape[growth.axis]
+            if length > most:
+                raise InputError(
+                    f"state {name!r} has room for {most} rows, and this call would make them {length}",
+                    stage="run",
+                    hint=f"reset() empties it; it was compiled with {growth.before}:0..{most}",
+                )
+        return lengths
+
+    def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeats: int = 20) -> Profile:
+        """As `Executable.profile`, for sizes that have a program of their own; UsageError for others."""
+        if self.background is not None:
+            special = self.background.program(shapes_of(self.inputs, arrays.spread(inputs)))
+            if special is not None:
+                return special.profile(inputs, repeats)
+        return super().profile(inputs, repeats)
+
+    def explain(self) -> str:
+        """What was compiled, as text, and the sizes that have programs of their own."""
+        more = self.background.describe() if self.background is not None else []
+        return "\n".join([super().explain(), *more])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the program for all sizes to one file that `tilewright.load` reads, without those for single sizes;
+        UsageError if that is not possible."""
+        super().save(path)
+        if self.background is not None:
+            log.warning(
+                "%s has the program for all sizes only: what is loaded from it has no model that programs for single "
+                "sizes could be compiled from",
+                path,
+            )
+
+    def close(self) -> None:
+        """End the threads of all contexts that are free, and what is compiled in the background; the executable can
+        still be called."""
+        if self.background is not None:
+            self.background.close()
+        super().close()
+
+    def __repr__(self) -> str:
+        text = super().__repr__()
+        if self.background is None:
+            return text
+        return f"{text[:-1]}, {count(len(self.background.sizes()), 'size')} specialized>"
 
     def _bind(self, args: tuple[Any, ...]) -> list[np.ndarray]:
         raise UsageError(
             "a program with open dimensions is measured at fixed sizes only",
             stage="run",
-            hint="compile it with inputs={name: shape} for the sizes in question",
+            hint="compile it with inputs={name: shape} for the sizes in question"
+            + ("" if self.background is None else "; run.background.sizes() have a program of their own"),
         )
 
 

@@ -164,6 +164,10 @@ class Source(Protocol):
     def files(self) -> tuple[MappedFile, ...]:
         """Files that its constants are mapped from."""
 
+    @property
+    def source(self) -> Any:
+        """All of it, as its front end takes it."""
+
     def signature(self) -> tuple[list[DynamicInfo], list[DynamicInfo]]:
         """Inputs and outputs, with their dtypes and dimensions as far as these are known."""
 
@@ -315,6 +319,11 @@ class Staged:
                 body.stages[todo, frozen] = Stage(body, todo, frozen, (*reads, *answers))
             return body.stages[todo, frozen]
 
+    def has(self, name: str, values: Mapping[str, Entry]) -> bool:
+        """Whether there is a part that a run of this body would begin with."""
+        body = self.bodies.get(name)
+        return body is not None and body.first is not None and body.first.key(Frame(dict(values))) in body.first.parts
+
     def part(self, stage: Stage, frame: Frame) -> Part:
         """The part for what the names stand for now; made if there is none."""
         key = stage.key(frame)
@@ -348,6 +357,12 @@ class Staged:
         if self.refuse is not None:
             return False
         return count > MOST_KEPT * more or sum(part.nbytes for part in stage.parts.values()) > KEPT_BYTES
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While this thread compiles, others that want to do so wait."""
+        with self.lock, _compiling:
+            yield
 
     @contextmanager
     def ahead(self) -> Iterator[None]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ..program.program import TensorInfo
 from ..program.states import StateBuffers
 from ..support.errors import InputError
 from . import arrays
@@ -22,7 +24,8 @@ class States(Mapping[str, np.ndarray]):
 
     A view shows the memory that has the value now. After the next call that may be the memory of an older value, and
     the call after that writes to it: take a copy of what is to be kept. To read and to assign waits until no call is
-    running. An array of another shape or dtype is an InputError.
+    running. An array of another shape or dtype is an InputError. A state that grows is as long as it is now, and takes
+    arrays of any length that it has room for.
     """
 
     def __init__(self, buffers: StateBuffers, between_calls: Callable[[], AbstractContextManager[Any]]) -> None:
@@ -40,9 +43,20 @@ class States(Mapping[str, np.ndarray]):
             known = f"states: {', '.join(self._numbers)}" if infos else "this executable has no states"
             raise InputError(f"there is no state {name!r}", stage="run", hint=known)
         number = self._numbers[name]
+        if self._buffers.infos[number].growth is not None:
+            infos[number] = self._as_long_as(value, number)
         array = arrays.to_array(value, infos[number], infos, "state")
         with self._between_calls():
-            self._buffers.value(number)[...] = array
+            self._buffers.buffers[number].assign(array)
+
+    def _as_long_as(self, value: Any, number: int) -> TensorInfo:
+        """A state that grows, as long as a value that it is to have; as long as may be if that is longer."""
+        info = self._buffers.infos[number]
+        assert info.growth is not None
+        most, axis = info.tensor.shape, info.growth.axis
+        given = np.shape(value)
+        length = min(given[axis], most[axis]) if len(given) == len(most) else most[axis]
+        return replace(info.tensor, shape=(*most[:axis], length, *most[axis + 1 :]))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._numbers)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
-from support.onnx_models import value
+from support.onnx_models import model, node, value
 from support.open_models import BATCH, MODELS, SEQ, Writer, feeds
 
 import tilewright as tw
@@ -36,6 +36,18 @@ def positions() -> onnx.ModelProto:
     return w.model([value("x", ["batch", "seq", 20])], {y: ["batch", 20]})
 
 
+def cache() -> onnx.ModelProto:
+    """A row of keys, which are the values too, behind those that are there."""
+    w = Writer()
+    w.nodes.append(node("Concat", "past x", "present", axis=2))
+    scores = w.op("Mul", w.op("MatMul", "x", w.op("Transpose", "present", perm=[0, 1, 3, 2])), w.number(0.25))
+    w.nodes.append(node("MatMul", f"{w.op('Softmax', scores, axis=-1)} present", "y"))
+    outputs = [value("y", [1, 2, 1, 16]), value("present", [1, 2, "present", 16])]
+    return model(
+        w.nodes, [value("x", [1, 2, 1, 16]), value("past", [1, 2, "past", 16])], outputs, w.constants, opset=17
+    )
+
+
 TEXT = {"x": (BATCH, SEQ, 20)}
 CASES = {
     **MODELS,
@@ -43,14 +55,22 @@ CASES = {
     "last by Slice": (lambda: last("Slice"), TEXT),
     "positions": (positions, TEXT),
 }
+CACHE = {"x": (1, 2, 1, 16), "past": (1, 2, "past:0..50", 16)}
+#: name -> (model, shapes of its inputs, states)
+ALL = {
+    **{name: (*case, None) for name, case in CASES.items()},
+    "cache": (cache, CACHE, None),
+    "cache that stays": (cache, CACHE, {"past": "present"}),
+}
 
 
 def made(name: str) -> tuple[str, list[str], object]:
     """The nests, the code of the kernels, and what the package says of sizes."""
-    make, shapes = CASES[name]
-    _, stopped = compile_state(make(), inputs=shapes, threads=1, cache=False, stop_after="schedule")
+    make, shapes, states = ALL[name]
+    how = {"inputs": shapes, "states": states, "threads": 1, "cache": False}
+    _, stopped = compile_state(make(), **how, stop_after="schedule")
     nests = plain(stopped.text())
-    state, run = compile_state(make(), inputs=shapes, threads=1, cache=False)
+    state, run = compile_state(make(), **how)
     emitted = [plain(text) for text in state.emitted.values()]
     return nests, emitted, (run.sizes, [(c.args, c.scratch, c.sizes) for c in run.package.program.calls])
 
@@ -60,7 +80,7 @@ def plain(text: str) -> str:
     return re.sub(r"_[0-9a-f]{10}\b", "", text)
 
 
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("name", list(ALL))
 def test_other_numbers_for_symbols_make_the_same_program(name, monkeypatch):
     first = made(name)
     monkeypatch.setattr(sizes, "_FIRST", 70_001)
@@ -73,9 +93,9 @@ def test_other_numbers_for_symbols_make_the_same_program(name, monkeypatch):
 @pytest.mark.parametrize("name", [n for n in CASES if n not in MODELS])
 def test_what_is_made_of_sizes_is_right(name):
     ort = pytest.importorskip("onnxruntime", reason="onnxruntime computes what is expected")
-    model = CASES[name][0]()
-    run = tw.compile(model, inputs=TEXT, threads=1)
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    made = CASES[name][0]()
+    run = tw.compile(made, inputs=TEXT, threads=1)
+    session = ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
     for batch, seq in ((1, 1), (3, 17), (16, 64)):
         given = feeds("elementwise", batch, seq)
         np.testing.assert_allclose(run(given)[0], session.run(None, given)[0], rtol=1e-5, atol=1e-5)

@@ -181,7 +181,7 @@ def relu(shape=("n",), out=("n",)):
         (relu(out=None), {"buckets": {"n": [8]}}, r"output y: f32\[...\] has dimensions that no input names"),
         (relu((4,), (4,)), {"buckets": {"n": [8]}}, "buckets are for open dimensions"),
         (relu(), {"buckets": {"n": [8]}, "inputs": {"x": (3,)}}, "buckets are for open dimensions"),
-        (relu(), {"specialize": "background"}, "option 'specialize' is 'background'"),
+        (relu(), {"specialize": "sometimes"}, "option 'specialize' is 'sometimes'"),
     ],
 )
 def test_what_cannot_be(made, options, said):

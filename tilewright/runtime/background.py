@@ -1,0 +1,400 @@
+"""Programs for single sizes, made while a program for all sizes serves the calls.
+
+run = tw.compile("bert.onnx", inputs={"ids": ("batch:1..64", "seq:1..512")}, specialize="background")
+y, = run(ids)                           # three calls of 8 x 128 later a process begins to compile for 8 x 128
+print(run.background.sizes())           # [{'batch': 8, 'seq': 128}]: from now on calls of that size run this program
+
+`Background` counts calls, decides which sizes get a program, and keeps those; a `Maker` compiles, in another process.
+Callers wait for neither: what is made is loaded in a thread, and is there for the next call when it is whole.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Protocol
+
+from ..program.open_sizes import OpenSizes
+from ..program.package import Package
+from ..program.program import Program, TensorInfo
+from ..support import huge_pages
+from ..support.aligned import address
+from ..support.errors import CompileError, TilewrightError
+from ..support.numbers import count, size
+from . import indices, noise
+from .executable import Executable
+from .pool import Pool
+
+log = logging.getLogger("tilewright")
+
+#: a size gets a program when it is called for the third time
+CALLS = 3
+#: programs kept when the options give no number, and the bytes that they may take together
+KEPT, KEPT_BYTES = 16, 1 << 30
+#: sizes without a program whose calls are counted, those called last
+COUNTED = 1024
+#: so many sizes one after the other that no program could be made for are enough
+FAILURES = 3
+#: seconds that the end of this process waits for a program that is being loaded
+PATIENCE = 10.0
+
+Shapes = tuple[tuple[int, ...], ...]
+#: one program is made at a time in this process
+_turn = threading.Lock()
+
+
+class Maker(Protocol):
+    """Compiles the model for single sizes, in another process."""
+
+    def make(self, shapes: Mapping[str, tuple[int, ...]]) -> Package:
+        """The package for these shapes of inputs; TilewrightError if there is none, `Stopped` after `stop`."""
+
+    def stop(self) -> None:
+        """End the process. Nothing is made any more."""
+
+    def forget(self) -> None:
+        """In a forked process: the process that compiles is the parent's."""
+
+
+class Stopped(Exception):
+    """Nobody wants the program any more."""
+
+
+class Special:
+    """A program for one size."""
+
+    def __init__(self, executable: Executable, sizes: dict[str, int], nbytes: int, seconds: float) -> None:
+        self.executable, self.sizes = executable, sizes
+        #: of its arena, its code, and the weights that the program for all sizes does not have in this layout
+        self.nbytes = nbytes
+        self.seconds, self.calls, self.last = seconds, 0, 0
+
+    def __str__(self) -> str:
+        return ", ".join(f"{n} {k}" for n, k in self.sizes.items())
+
+
+class Background:
+    """The programs for single sizes of one `OpenExecutable`, and what is known about calls of other sizes.
+
+    A size is *due* at its third call. At most `limit` programs are kept (None: 16, which take no more than 1 GiB
+    together): then a size is due once it was called three times since the program used longest ago was called, which
+    makes room for it. So sizes that take turns, more of them than are kept, compile nothing again and again.
+    """
+
+    def __init__(self, maker: Maker, package: Package, threads: int, limit: int | None = None) -> None:
+        """`package` is that of the program for all sizes, with constants at the places where they stay."""
+        program, opened = package.program, package.program.open
+        assert opened is not None
+        self.maker, self.limit, self.threads = maker, limit, threads
+        given = [(t, d) for t, d in zip(program.inputs, opened.inputs, strict=True) if t.name != noise.KEY]
+        self.inputs = [t for t, _ in given]
+        self.outputs = _outputs(program)
+        self.open: OpenSizes = replace(opened, inputs=tuple(d for _, d in given))
+        self.name = str(package.report.get("model", "model"))
+        self._pool, self._shared = Pool(), {address(c) for c in package.constants}
+        for constant in package.constants:
+            self._pool.share("", constant)
+        self._programs: OrderedDict[Shapes, Special] = OrderedDict()
+        self._calls: OrderedDict[Shapes, deque[int]] = OrderedDict()
+        self._clock = itertools.count(1)
+        self._failed: set[Shapes] = set()
+        self._failures = 0
+        self._warned = self._stopped = False
+        self._begin_anew()
+        weakref.finalize(self, maker.stop)
+        _all.add(self)
+
+    def _begin_anew(self) -> None:
+        """Nothing is being made; also in a forked process, which has no thread but its first."""
+        self._changed = threading.Condition()  # guards what threads change together
+        self._pending: OrderedDict[Shapes, None] = OrderedDict()
+        self._thread: threading.Thread | None = None
+
+    # ---- in calls ----
+
+    def program(self, shapes: Shapes | None) -> Executable | None:
+        """The program for inputs of these shapes, None if there is none yet."""
+        special = self._programs.get(shapes)  # type: ignore[arg-type]
+        if special is None:
+            return None
+        special.calls += 1
+        special.last = next(self._clock)
+        with suppress(KeyError):  # without the lock: it may have been dropped meanwhile
+            self._programs.move_to_end(shapes)  # type: ignore[arg-type]
+        return special.executable
+
+    def called(self, shapes: Shapes | None) -> None:
+        """A call of these shapes, which are right, was answered by the program for all sizes."""
+        if shapes is None or self._stopped or shapes in self._failed:
+            return
+        last = self._calls.get(shapes)
+        if last is None:
+            last = self._calls[shapes] = deque(maxlen=CALLS)
+            while len(self._calls) > COUNTED:
+                with suppress(KeyError):  # another thread may have been faster
+                    self._calls.popitem(last=False)
+        last.append(next(self._clock))
+        if len(last) == CALLS and shapes not in self._pending and self._due(last):
+            self._ask(shapes)
+
+    def _due(self, last: deque[int]) -> bool:
+        """Whether a size that was called then is worth a program."""
+        programs = list(self._programs.values())
+        return not self._full(programs) or last[0] > min(p.last for p in programs)
+
+    def _full(self, programs: Sequence[Special]) -> bool:
+        """Whether one more would be too many."""
+        count, taken = len(programs), sum(p.nbytes for p in programs)
+        if self.limit is not None:
+            return count >= self.limit
+        return count >= KEPT or (count > 0 and taken + taken // count > KEPT_BYTES)
+
+    def _ask(self, shapes: Shapes) -> None:
+        with self._changed:
+            if self._stopped or shapes in self._pending or shapes in self._programs:
+                return
+            if len(self._pending) >= (self.limit or KEPT):
+                return  # it is asked for again at its next call
+            self._pending[shapes] = None
+            if self._thread is None:
+                # A daemon: the end of this process does not wait for it, but `_stop_all` does where it has to.
+                self._thread = threading.Thread(
+                    target=_work, args=(weakref.ref(self), self.maker), name="tilewright background", daemon=True
+                )
+                self._thread.start()
+
+    # ---- in the thread ----
+
+    def next(self) -> Shapes | None:
+        """The size to make a program for; None if there is nothing to do any more, and the thread has to end."""
+        with self._changed:
+            while self._pending and not self._stopped:
+                shapes = next(iter(self._pending))
+                if self._due(self._calls.get(shapes) or deque([0])):
+                    return shapes
+                del self._pending[shapes]
+            self._pending.clear()
+            self._thread = None
+            self._changed.notify_all()
+            return None
+
+    def by_name(self, shapes: Shapes) -> dict[str, tuple[int, ...]]:
+        return {t.name: s for t, s in zip(self.inputs, shapes, strict=True)}
+
+    def install(self, shapes: Shapes, package: Package, begin: float) -> None:
+        """Load a program and let the next call of its size have it."""
+        sizes = self._sizes(shapes)
+        self._check(package, shapes, sizes)
+        own = self._share(package)
+        executable = Executable(package, self.threads)
+        with executable._between_calls():
+            pass  # its memory and threads are there before somebody calls
+        memory = executable.memory
+        special = Special(executable, sizes, own + memory.arena + memory.code, time.perf_counter() - begin)
+        with self._changed:
+            if self._stopped:
+                return
+            special.last = next(self._clock)
+            self._programs[shapes] = special
+            self._calls.pop(shapes, None)
+            self._failures = 0
+            dropped = []
+            while len(self._programs) > 1 and self._too_many():
+                dropped.append(self._programs.popitem(last=False)[1])
+            kept = len(self._programs)
+        log.info(
+            "%s: specialized for %s in the background in %.2f s (%d kept)", self.name, special, special.seconds, kept
+        )
+        for special in dropped:
+            log.info("%s: the program for %s made room", self.name, special)
+
+    def _too_many(self) -> bool:
+        programs = list(self._programs.values())
+        if self.limit is not None:
+            return len(programs) > self.limit
+        return len(programs) > KEPT or sum(p.nbytes for p in programs) > KEPT_BYTES
+
+    def _sizes(self, shapes: Shapes) -> dict[str, int]:
+        return self.open.sizes(shapes, [t.name for t in self.inputs])
+
+    def _check(self, package: Package, shapes: Shapes, sizes: dict[str, int]) -> None:
+        """CompileError for a program that does not take and give what the one for all sizes does."""
+        given = [replace(t, shape=s) for t, s in zip(self.inputs, shapes, strict=True)]
+        results = [replace(t, shape=s) for t, s in zip(self.outputs, self.open.shapes(sizes), strict=False)]
+        if package.program.open is not None:
+            raise CompileError("the program is none for a single size", stage="load")
+        inputs = [t for t in package.program.inputs if t.name != noise.KEY]
+        for wanted, found in ((given, inputs), (results, _outputs(package.program))):
+            if list(map(str, wanted)) != list(map(str, found)):
+                raise CompileError(f"the program has {found}, expected were {wanted}", stage="load")
+
+    def _share(self, package: Package) -> int:
+        """Let constants that are there in the same layout be the same memory; the bytes of the others, which are taken
+        out of the file into large pages."""
+        memory, own = huge_pages.Pool(), 0
+        for i, constant in enumerate(package.constants):
+            known = self._pool.find("", constant)
+            if known is None:
+                known = memory.empty(constant.shape, constant.dtype)
+                huge_pages.copy_released(constant, known)
+                known = self._pool.share("", known)
+            else:
+                huge_pages.release_pages(constant)
+            package.constants[i] = known
+            own += 0 if address(known) in self._shared else known.nbytes
+        package.file = None
+        return own
+
+    def failed(self, shapes: Shapes, error: BaseException) -> None:
+        """There is no program for this size, and will be none."""
+        with self._changed:
+            self._failed.add(shapes)
+            self._failures += 1
+            over = self._failures >= FAILURES
+            self._stopped |= over
+        level = logging.DEBUG if self._warned else logging.WARNING
+        self._warned = True
+        why = error.message if isinstance(error, TilewrightError) else f"{type(error).__name__}: {error}"
+        log.log(
+            level,
+            "%s: there is no program for %s alone, the one for all sizes goes on serving it: %s%s",
+            self.name,
+            ", ".join(f"{n} {k}" for n, k in self._sizes(shapes).items()),
+            why,
+            "; no more are tried" if over else "",
+        )
+
+    def done(self, shapes: Shapes) -> None:
+        with self._changed:
+            self._pending.pop(shapes, None)
+            self._changed.notify_all()
+
+    # ---- from outside ----
+
+    def sizes(self) -> list[dict[str, int]]:
+        """The sizes that have a program, those called last at the end."""
+        return [dict(p.sizes) for p in list(self._programs.values())]
+
+    def programs(self) -> list[Special]:
+        """Those there are, those called last at the end."""
+        return list(self._programs.values())
+
+    @property
+    def nbytes(self) -> int:
+        """What all programs take beside the one for all sizes; weights that some of them share count once."""
+        programs = [p.executable for p in self.programs()]
+        weights = {address(c): c.nbytes for e in programs for c in e.package.constants}
+        own = sum(n for a, n in weights.items() if a not in self._shared)
+        return own + sum(m.arena + m.scratch + m.code for m in (e.memory for e in programs))
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until no size is due any more; False if that took longer than `timeout` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._thread is None, timeout)
+
+    def stop(self) -> None:
+        """End the process that compiles; the programs there are go on. Nothing is made any more."""
+        self._stopped = True
+        self.maker.stop()
+
+    def close(self) -> None:
+        """`stop`, and end the threads of all programs."""
+        self.stop()
+        for special in self.programs():
+            special.executable.close()
+
+    def describe(self) -> list[str]:
+        """What `Executable.explain` says of it."""
+        programs, pending = self.programs(), len(self._pending)
+        kept = f"at most {self.limit}" if self.limit else f"at most {KEPT}, {size(KEPT_BYTES)}"
+        lines = ["", f"programs for single sizes: {len(programs)} ({kept}), {size(self.nbytes)}"]
+        lines += [
+            f"  {p}: {count(p.calls, 'call')}, {size(p.nbytes)}, made in {p.seconds:.2f} s" for p in reversed(programs)
+        ]
+        return [*lines, *([f"  {pending} more are to be made"] if pending else [])]
+
+
+def shapes_of(infos: Sequence[TensorInfo], args: tuple[Any, ...]) -> Shapes | None:
+    """The shapes of the arguments of a call; None where they are given in another way than as arrays."""
+    if len(args) == 1 and isinstance(args[0], Mapping):
+        args = tuple([args[0].get(t.name) for t in infos])
+    try:
+        return tuple([tuple(a.shape) for a in args])
+    except (AttributeError, TypeError):
+        return None
+
+
+def _outputs(program: Program) -> list[TensorInfo]:
+    return [t for t in program.outputs if not t.name.startswith(indices.PREFIX)]
+
+
+def _work(ref: weakref.ref[Background], maker: Maker) -> None:
+    """The thread: one size after the other, as long as somebody has the executable."""
+    while True:
+        with _turn:
+            background = ref()
+            shapes = background.next() if background is not None else None
+            if background is None or shapes is None:
+                return
+            named, begin = background.by_name(shapes), time.perf_counter()
+            background = None  # it may go meanwhile
+            found: Package | BaseException
+            try:
+                found = maker.make(named)
+            except Stopped:
+                found = Stopped()
+            except Exception as e:  # whatever happens, the program for all sizes goes on
+                found = e
+            background = ref()
+            if background is None:
+                return
+            try:
+                if isinstance(found, Package):
+                    background.install(shapes, found, begin)
+                elif not isinstance(found, Stopped):
+                    background.failed(shapes, found)
+            except Exception as e:
+                background.failed(shapes, e)
+            finally:
+                background.done(shapes)
+                background = None
+
+
+# ---- the end of the process, and forks -----------------------------------------------------------------------------
+
+_all: weakref.WeakSet[Background] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """End what is being made; wait for what is being loaded, which native code does that must not be cut off."""
+    every = list(_all)
+    for background in every:
+        background.stop()
+    end = time.monotonic() + PATIENCE
+    for background in every:
+        thread = background._thread
+        if thread is not None:
+            thread.join(max(0.0, end - time.monotonic()))
+
+
+def _after_fork() -> None:
+    """The thread lives in the parent only: the sizes that it had to do are asked for again."""
+    global _turn
+    _turn = threading.Lock()
+    for background in list(_all):
+        background._begin_anew()
+        background.maker.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
