@@ -129,7 +129,7 @@ def reason(detail: str) -> str:
     """
     if found := re.search(r"opaque: ([^;]*)", detail):  # of all the rules, the one that is for the operator
         detail = f"{re.search(r'kernel ([a-z_]*)_[0-9a-f]{10}', detail)[1]}: {found[1]}"
-    text = re.sub(r"[^\s,]*\b(batch|seq)\b\S*", "...", detail.split(" | ")[0].split("\n")[0])
+    text = re.sub(r"[^\s,]*\b(batch|seq|height|width)\b\S*", "...", detail.split(" | ")[0].split("\n")[0])
     return re.sub(r"(\.\.\.[ ,*+/-]*)+", "... ", re.sub(r"\b[tw]?\d[\d.]*\b", "N", text)).strip()[:140]
 
 

@@ -10,10 +10,10 @@ import random
 from dataclasses import dataclass, field
 
 import numpy as np
+from open_images import IMAGES, PRODUCTS, WIDTHS, conv_transpose, convolution, pool, resize
 
-#: elements of the largest tensor at the largest sizes, and products of a contraction
-LARGEST, PRODUCTS = 300_000, 30_000_000
-WIDTHS = (1, 3, 4, 7, 8, 12, 16, 24, 32, 33, 48, 64)
+#: elements of the largest tensor at the largest sizes
+LARGEST = 300_000
 #: name, smallest size, largest size, divisor
 RANGES = (
     [("batch", 1, 16, 1), ("batch", 1, 9, 1), ("batch", 2, 32, 1), ("batch", 1, 100, 1)],
@@ -261,27 +261,6 @@ def reduction(g: Graph) -> bool:
         found, g.name, g.shape = g.name, x, whole
         g.op(g.rng.choice(["Sub", "Mul", "Add"]), whole, found)
     return bool(g.shape)
-
-
-def convolution(g: Graph) -> bool:
-    if len(g.shape) not in (3, 4) or not isinstance(g.shape[1], int):
-        return False
-    space, channels = g.shape[2:], g.shape[1]
-    k, s, deep = g.rng.choice([1, 3, 3, 5]), g.rng.choice([1, 1, 2]), g.rng.random() < 0.3
-    if any(g.low(n) < k for n in space) or (s > 1 and not all(isinstance(n, int) for n in space)):
-        return False
-    out = channels if deep else g.rng.choice(WIDTHS)
-    result = [(n + 2 * (k // 2) - k) // s + 1 if isinstance(n, int) else n for n in space]
-    if g.most((g.shape[0], out, *result)) * k ** len(space) * (1 if deep else channels) > PRODUCTS:
-        return False
-    each = 1 if deep else channels
-    w = g.weight(out, each, *[k] * len(space), fan=each * k ** len(space))
-    more = {"kernel_shape": [k] * len(space), "strides": [s] * len(space), "pads": [k // 2] * 2 * len(space)}
-    bias = [g.weight(out)] if g.rng.random() < 0.6 else []
-    g.op("Conv", (g.shape[0], out, *result), w, *bias, group=out if deep else 1, **more)
-    if g.rng.random() < 0.3:
-        g.op("ReduceMean", g.shape[:2], g.numbers(*range(2, len(g.shape))), keepdims=0)
-    return True
 
 
 def cumsum(g: Graph) -> bool:
@@ -555,6 +534,7 @@ COMPUTES = (
     matmul, matmul, matmul_input, products_of_rows, attention, attention, softmax, layer_norm, reduction, reduction,
     convolution, convolution, cumsum, argmax, top_k,
 )  # fmt: skip
+OF_IMAGES = (convolution, convolution, convolution, pool, pool, conv_transpose, resize, pad, residual, elementwise)
 MOVES = (transpose, transpose, merge, merge, divide, concat, concat, slice_, slice_, gather, split, pad, expand)
 APPLIES = (elementwise, elementwise, gelu, broadcast, broadcast, widen, residual, clip, cast, outer)
 
@@ -562,6 +542,8 @@ APPLIES = (elementwise, elementwise, gelu, broadcast, broadcast, widen, residual
 def random_graph(seed: int) -> Graph:
     """A graph that only the seed decides."""
     rng = random.Random(seed)
+    if seed % 4 == 3:
+        return random_image(rng)
     chosen = [rng.choice(r) for r in (RANGES if rng.random() < 0.6 else [rng.choice(RANGES)])]
     g = Graph(rng, {name: (low, high, divisor) for name, low, high, divisor in chosen})
     while True:
@@ -584,6 +566,20 @@ def random_graph(seed: int) -> Graph:
     return g
 
 
+def random_image(rng: random.Random) -> Graph:
+    """A graph of a convolutional network: batch, height and width are open, or some of them."""
+    chosen = [rng.choice(r) for r in (IMAGES if rng.random() < 0.7 else IMAGES[1:])]
+    g = Graph(rng, {name: (low, high, divisor) for name, low, high, divisor in chosen})
+    channels = rng.choice([3, 8, 16, 32])
+    g.shape = ("batch" if "batch" in g.dims else rng.randint(1, 3), channels, "height", "width")
+    g.input(g.shape)
+    for _ in range(rng.randint(2, 6)):
+        step(g, OF_IMAGES)
+    if not g.nodes:
+        g.op("Relu", g.shape)
+    return g
+
+
 def step(g: Graph, kinds) -> None:
     """Apply one of several steps that is possible here."""
     for _ in range(8):
@@ -599,7 +595,7 @@ def sizes_of(g: Graph, count: int = 5) -> list[dict[str, int]]:
     """Sizes to run: the smallest, the largest, then any, among them primes and multiples of 16."""
     found = [{d: g.dims[d][place] for d in g.dims} for place in (0, 1)]
     if len(g.dims) > 1:
-        found.append({d: r[i] for i, (d, r) in enumerate(g.dims.items())})
+        found.append({d: r[i % 2] for i, (d, r) in enumerate(g.dims.items())})
     while len(found) < count:
         at = {}
         for d, (low, high, divisor) in g.dims.items():

@@ -52,6 +52,10 @@ class OpenGraph:
     def files(self) -> tuple[MappedFile, ...]:
         return self.graph.constants.files
 
+    @property
+    def source(self) -> Graph:
+        return self.graph
+
     def signature(self) -> tuple[list[DynamicInfo], list[DynamicInfo]]:
         with use():
             lists = [

@@ -23,7 +23,8 @@ import numpy as np
 from ..runtime.staged import Source, StoredSource
 from ..support.discovery import Registry
 from ..support.errors import ModelError, UsageError
-from ..support.sizes import decode, open_size
+from ..support.formulas import derived
+from ..support.sizes import Dim, current, decode, open_size
 
 if TYPE_CHECKING:
     from ..ir.graph import Graph
@@ -72,7 +73,8 @@ class Digesting(Protocol):
 
 @runtime_checkable
 class Staging(Protocol):
-    """A front end whose models may decide by their data how they go on: it makes them in parts, and checks indices."""
+    """A front end whose models may decide by their data how they go on: it makes them in parts, and checks
+    indices if it is not `Tracing`."""
 
     name: str
 
@@ -83,11 +85,15 @@ class Staging(Protocol):
         """The inverse of `Source.store`."""
 
 
+@runtime_checkable
 class Traced(Protocol):
     """A source that came of running a program on examples."""
 
     def wrap(self, executable: Any) -> Any:
         """What the caller gets for its executable: called as the program was."""
+
+    def open_dims(self) -> Sequence[Dim]:
+        """The open dimensions that it has where `Wanted.shapes` does not give sizes."""
 
 
 @runtime_checkable
@@ -162,7 +168,9 @@ def load_source(
     if isinstance(front_end, Staging):
         return front_end.load(source, Wanted(shapes, lazy, check_indices)), name_of(source)
     if check_indices:
-        able = ", ".join(f.name.upper() for f in front_ends().values() if isinstance(f, Staging))
+        able = ", ".join(
+            f.name.upper() for f in front_ends().values() if isinstance(f, Staging) and not isinstance(f, Tracing)
+        )
         raise UsageError(f"indices are checked in {able} models only", stage="import", hint="leave out check_indices")
     from .open_graph import fixed
 
@@ -189,6 +197,11 @@ def restore(stored: StoredSource, check_indices: bool = False) -> Source:
     if stored.kind != KIND:
         raise UsageError(f"the model needs front end {stored.kind!r}, which is not installed", stage="specialize")
     return OpenGraph.restore(stored)
+
+
+def compilable(stored: StoredSource) -> Any:
+    """A stored source as one that front ends take."""
+    return restore(stored).source
 
 
 # ---- for front ends ------------------------------------------------------------------------------------------------
@@ -232,7 +245,7 @@ def shapes_of(inputs: Mapping[str, Any] | None) -> dict[str, tuple[int, ...]]:
     found = {}
     for name, value in (inputs or {}).items():
         shape: Sequence[Any] = value if isinstance(value, (tuple, list)) else np.shape(value)
-        shape = [open_size(d) for d in shape]
+        shape = [_open(d, f"inputs[{name!r}]") for d in shape]
         if any(d is None or isinstance(d, str) or (isinstance(d, (int, np.integer)) and d < 0) for d in shape):
             raise UsageError(
                 f"inputs[{name!r}] is {value!r}: every dimension needs a size, none can stay open",
@@ -243,3 +256,9 @@ def shapes_of(inputs: Mapping[str, Any] | None) -> dict[str, tuple[int, ...]]:
             raise UsageError(f"inputs[{name!r}] is {value!r}: expected a shape or an array", stage="import")
         found[name] = tuple(decode(int(d)) for d in shape)
     return found
+
+
+def _open(d: Any, where: str) -> Any:
+    """The size that an open dimension, or a formula of such, is in this compilation; whatever else `d` is."""
+    d = open_size(d)
+    return derived(d, where) if isinstance(d, str) and current() is not None else d

@@ -32,7 +32,7 @@ class Onnx:
             return True
         path = path_of(source)
         if path is None or path.suffix.lower() == ".onnx":
-            return path is not None or is_a(source, "onnx", "ModelProto")
+            return path is not None or is_a(source, "onnx", "ModelProto") or is_a(source, f"{__name__}.reader", "Model")
         if path.suffix == ".tw" or not path.is_file():
             return False
         with open(path, "rb") as file:

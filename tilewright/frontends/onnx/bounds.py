@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...runtime import indices as checked
+from ...support.sizes import at_most, less
+from ..open_values import holds_sizes, open_array
 
 
 def within(n, indices, *sizes) -> None:
@@ -19,6 +21,8 @@ def within(n, indices, *sizes) -> None:
     if 0 in indices.shape or indices.dtype not in ("i32", "i64"):  # other dtypes: an error of the operator
         return
     array = indices.known()
+    if array is not None and holds_sizes(array):
+        array = _that_are_outside(n, open_array(array), sizes)
     if array is None:
         if n.importer.check_indices and n.scope.reached:
             n.importer.checks.append((n.label, sizes, _range(n, indices, len(sizes))))
@@ -30,6 +34,17 @@ def within(n, indices, *sizes) -> None:
         row, k = np.argwhere(wrong)[0]
         message = checked.outside(int(columns[row, k]), sizes[k])
         raise n.error(message, "the model reads or writes outside of a tensor")
+
+
+def _that_are_outside(n, array, sizes):
+    """Indices that are sizes: none of them if all are within for all sizes, None if a run has to tell; ModelError for
+    one that is outside for all sizes."""
+    pairs = [(i, size) for row in array.reshape(-1, len(sizes)) for i, size in zip(row, sizes, strict=True)]
+    for i, size in pairs:
+        if (at_most(size, i) or less(i, -size)) and n.scope.condition is None and n.scope.reached:
+            raise n.error(checked.outside(i, size), "the model reads or writes outside of a tensor")
+    inside = all(at_most(-size, i) and less(i, size) for i, size in pairs)
+    return np.zeros((0, len(sizes)), np.int64) if inside else None
 
 
 def _range(n, indices, count):

@@ -51,10 +51,10 @@ def parts(n, first, last, count, size):
     """[regions, count, size]: which positions lie in which part of the range from `first` to `last`."""
     first = n.reshape(first, (first.shape[0], 1))
     step = n("div", n("max", n("add", n("sub", n.reshape(last, first.shape), first), 1), 1), float(count))
-    number = n.constant(np.arange(count)[None], step.dtype)
+    number = n.unsqueeze(n.count(count, step.dtype), 0)
     begin = n("add", n("floor", n("mul", step, number)), first)
     end = n("add", n("ceil", n("mul", step, n("add", number, 1))), first)
-    at = n.constant(np.arange(size).reshape(1, 1, size), step.dtype)
+    at = n.reshape(n.count(size, step.dtype), (1, 1, size))
     return n("and", n("less_equal", n.unsqueeze(begin, 2), at), n("less", at, n.unsqueeze(end, 2)))
 
 

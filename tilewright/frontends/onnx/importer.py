@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,11 +21,11 @@ from ...ir.types import NUMPY, Type, from_array, is_float, type_of
 from ...runtime import indices, noise
 from ...support.budget import Counter
 from ...support.errors import ModelError, OpError, TilewrightError, UnsupportedError
-from ...support.sizes import is_open
+from ...support.sizes import Undecided, decode, is_open
+from ..open_values import REFERENCES, check_computed, fixed, holds_sizes, open_array, sizes_as_tensor
 from . import functions, inputs
 from .names import needed
 from .node import Node
-from .open_values import fixed, holds_sizes, open_array, open_equal, sizes_as_tensor
 from .reader import Model
 from .registry import find, oldest
 from .values import POISON, Ask, Failure, NotImported, Poison, Value, addressable, report
@@ -353,7 +354,10 @@ class Importer:
     # ---- emitting ----
 
     def constant(self, array: np.ndarray, name: str = "") -> Value:
-        """A tensor known at import; it enters the IR when an operator uses it."""
+        """A tensor known at import; it enters the IR when an operator uses it. Undecided for a table as long as a size
+        that is not known."""
+        if is_open(*map(decode, array.shape)):
+            raise Undecided(f"a table of {' x '.join(str(decode(d)) for d in array.shape)} numbers is made ahead")
         return Value(from_array(array), array=array, name=name)
 
     def random_key(self) -> Value:
@@ -387,8 +391,9 @@ class Importer:
             arrays = _Evaluation(cls, values, full, types)
             small = mnemonic not in KEPT and _small([*(v.type for v in present), *types])
             if small and all(v.array is not None for v in present):
-                out = [self.constant(arrays(i), node.name) for i in range(len(types))]
-                return out if cls.multiple else out[0]
+                with _left_to_a_run(present):
+                    out = [self.constant(arrays(i), node.name) for i in range(len(types))]
+                    return out if cls.multiple else out[0]
             later = [lambda i=i: arrays(i) for i in range(len(types))]  # type: ignore[misc]
         operands = [None if v is None else self.materialize(v) for v in values]
         results = dialect.create_typed(cls, operands, full, types, node.location)
@@ -419,7 +424,10 @@ class _Evaluation:
             with np.errstate(all="ignore"):
                 arrays = [None if v is None else open_array(v.known()) for v in self.values]
                 opened = any(a is not None and a.dtype == object for a in arrays)
-                reference = open_equal if opened and self.cls.mnemonic == "equal" else self.cls.reference
+                reference = self.cls.reference
+                if opened:
+                    check_computed(self.cls.mnemonic, arrays, self.attrs)
+                    reference = REFERENCES.get(self.cls.mnemonic, reference)
                 out = reference(*arrays, **self.attrs)
             out = list(out) if self.cls.multiple else [out]
             self.results = [
@@ -437,6 +445,17 @@ def _closed(operands: Sequence[Value], types: Sequence[Type]) -> bool:
     return not any(is_float(t.dtype) for t in types) or not any(
         v.array is not None and holds_sizes(v.array) for v in operands
     )
+
+
+@contextlib.contextmanager
+def _left_to_a_run(operands: Sequence[Value]) -> Iterator[None]:
+    """What only a run can tell of operands that hold sizes (whether one is less than a number, an element of a table at
+    one) ends this block, and the operator becomes one of the graph."""
+    try:
+        yield
+    except (Undecided, IndexError, TypeError):
+        if not any(v.array is not None and holds_sizes(v.array) for v in operands):
+            raise
 
 
 def _small(types: Sequence[Type]) -> bool:

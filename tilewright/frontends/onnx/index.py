@@ -53,8 +53,8 @@ def trilu(n, x, k=None):
     upper = bool(n.attr("upper", 1))
     if k is None or k.known() is not None:
         return n("trilu", x, upper=upper, k=n.scalar(k, "k", 0))
-    rows, columns = np.ogrid[: x.shape[-2], : x.shape[-1]]
-    kept = n("greater_equal" if upper else "less_equal", n.constant(columns - rows, "i64"), n.reshape(k, ()))
+    distance = n("sub", n.count(x.shape[-1]), n.unsqueeze(n.count(x.shape[-2]), 1))
+    kept = n("greater_equal" if upper else "less_equal", distance, n.reshape(k, ()))
     return n("where", kept, x, n.zero(x))
 
 
@@ -105,7 +105,7 @@ def tensor_scatter(n, cache, update, start=None):
     if mode not in ("linear", "circular") or axis == 0:
         raise n.error(f"mode {mode!r} or axis {axis} is not possible")
     size, count, batch = cache.shape[axis], update.shape[axis], cache.shape[0]
-    place = n.constant(np.arange(size, dtype=np.int64)[None])
+    place = n.unsqueeze(n.count(size), 0)
     if start is not None:
         place = n("sub", place, n.reshape(n.cast(start, "i64"), (batch, 1)))
     if mode == "circular":

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from ...ir.types import NUMPY, is_float
+from ...support.sizes import is_open
 from .random import random
 from .registry import onnx_op
 
@@ -285,7 +286,10 @@ def attention(n, q, k, v, mask=None, past_key=None, past_value=None, valid=None)
     if past_key is not None:
         offset = past_key.shape[2]
         k, v = n("concat", past_key, k, axis=2), n("concat", past_value, v, axis=2)
-    scale = float(n.attr("scale", 0.0)) or 1 / math.sqrt(q.shape[3])
+    scale = float(n.attr("scale", 0.0))
+    if not scale and is_open(q.shape[3]):
+        scale, q = 1.0, n("mul", q, n("rsqrt", n.size(q.shape[3], q.dtype)))
+    scale = scale or 1 / math.sqrt(q.shape[3])
     causal = bool(n.attr("is_causal", 0))
     bias = None if mask is None else additive(n, mask, q.dtype, k.shape[2])
     out = n("attention", q, k, v, bias, scale=scale, causal=causal, offset=offset)

@@ -12,9 +12,9 @@ from onnx import AttributeProto
 from torch_mlir import ir
 
 from ...ir.dialect import GROUPS
-from ...ir.types import NUMPY
+from ...ir.types import NUMPY, is_float
 from ...support.errors import ModelError
-from ...support.sizes import decode
+from ...support.sizes import decode, is_open
 from .values import Ask, NotImported, Partial, Value, inputs_of
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Node:
         values: list[Value | None] = []
         for v in operands:
             if isinstance(v, (int, float)) and first is not None:
-                v = self.constant(np.array(v, NUMPY[first.dtype]))
+                v = self.size(v, first.dtype)  # type: ignore[arg-type]
             assert v is None or isinstance(v, Value)
             values.append(v)
         return self.importer.emit(self, mnemonic, values, attrs)
@@ -98,13 +98,25 @@ class Node:
         """A constant tensor."""
         return self.importer.constant(np.asarray(array, NUMPY[dtype] if dtype else None), self.name)
 
+    def count(self, n: int, dtype: str = "i64", step: int = 1) -> Value:
+        """0, step, 2 * step ...: n numbers."""
+        if not is_open(n, step):
+            return self.constant(np.arange(n) * step, dtype)
+        return self.cast(self("arange", count=n, dtype="i64", start=0, step=step), dtype)
+
+    def size(self, n: int, dtype: str) -> Value:
+        """An integer, known at import or not, as a tensor without dimensions."""
+        if is_open(n) and is_float(dtype):
+            return self.cast(self.constant(np.array(n, np.int64)), dtype)
+        return self.constant(np.array(n, NUMPY[dtype]))
+
     def zero(self, x: Value) -> Value:
         """0 of the dtype of x."""
         return self.like(x, 0)
 
     def like(self, x: Value, number: float) -> Value:
         """A number of the dtype of x, without dimensions."""
-        return self.constant(np.array(number, NUMPY[x.dtype]))
+        return self.size(number, x.dtype)  # type: ignore[arg-type]
 
     # ---- what must be known at import ----
 

@@ -42,14 +42,14 @@ from . import (  # noqa: F401  (register the operators)
     trees,
 )
 from .importer import Importer
-from .reader import read
+from .reader import Model, read
 from .registry import supported
 
 __all__ = ["load", "supported"]
 
 
 def load(
-    source: str | os.PathLike | bytes | onnx.ModelProto,
+    source: str | os.PathLike | bytes | onnx.ModelProto | Model,
     *,
     inputs: Mapping[str, Sequence[int] | np.ndarray] | None = None,
     lazy: bool = False,

@@ -78,8 +78,11 @@ class Model:
         return self.raw.get(position)
 
 
-def read(source: str | os.PathLike | bytes | onnx.ModelProto) -> Model:
-    """Parse a path, the bytes of a file, or take a ModelProto as it is; ModelError if it is not an ONNX model."""
+def read(source: str | os.PathLike | bytes | onnx.ModelProto | Model) -> Model:
+    """Parse a path, the bytes of a file, or take a ModelProto as it is; ModelError if it is not an ONNX model. What was
+    read before stays what it is."""
+    if isinstance(source, Model):
+        return source
     if isinstance(source, onnx.ModelProto):
         return _checked(Model(source, source.graph.name or "the model"))
     if isinstance(source, (bytes, bytearray, memoryview)):

@@ -71,6 +71,8 @@ class Layer:
         """Direction d of a tensor whose first dimension counts them."""
         if x is None:
             return None
+        if x.shape[0] != len(self.backwards):
+            raise self.n.error(f"an input has {x.shape[0]} directions, the layer {len(self.backwards)}")
         if x.shape[0] > 1:
             sizes = (1, *x.shape[1:])
             x = self.n("slice", x, starts=(d, *[0] * (x.rank - 1)), sizes=sizes, steps=(1,) * x.rank)

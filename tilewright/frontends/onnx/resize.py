@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 
 from ...ir.types import NUMPY, is_float
+from ...support.sizes import Undecided, is_open, surely
+from .open_resize import open_resize
 from .registry import onnx_op
 
 
@@ -31,7 +34,8 @@ def resize_10(n, x, scales):
 def resize(n, x, roi=None, scales=None, sizes=None):
     if n.attr("coordinate_transformation_mode") != "tf_crop_and_resize":
         roi = None  # nothing reads it
-    values = [None if v is None else n.known(v, "roi, scales and sizes").tolist() for v in (roi, scales, sizes)]
+    values = [None if v is None else n.known(v, "roi, scales and sizes").tolist() for v in (roi, scales)]
+    values.append(None if sizes is None else n.ints(sizes, "sizes"))
     return Resize(n, x, *[v or None for v in values]).run()
 
 
@@ -64,13 +68,15 @@ class Resize:
         if scales is not None:
             if min(scales, default=1) <= 0:
                 raise self.n.error(f"scales {scales} are not positive")
-            return [(a, int(np.floor(d * s)), s) for a, d, s in zip(self.axes, shape, scales, strict=True)]
+            return [(a, _scaled(d, s), s) for a, d, s in zip(self.axes, shape, scales, strict=True)]
         policy = self.n.attr("keep_aspect_ratio_policy", "stretch")
-        ratios = [s / d for s, d in zip(sizes, shape, strict=True)]
+        ratios = [_ratio(s, d) for s, d in zip(sizes, shape, strict=True)]
+        if policy != "stretch" and None in ratios:
+            raise Undecided(f"{self.n.label} keeps the aspect ratio of an image whose size is not known")
         if policy != "stretch":
             ratio = min(ratios) if policy == "not_larger" else max(ratios)
             return [(a, int(np.floor(d * ratio + 0.5)), ratio) for a, d in zip(self.axes, shape, strict=True)]
-        return [(a, int(s), r) for a, s, r in zip(self.axes, sizes, ratios, strict=True)]
+        return [(a, s, r) for a, s, r in zip(self.axes, sizes, ratios, strict=True)]
 
     def run(self):
         n, x, dtype = self.n, self.x, self.x.dtype
@@ -79,11 +85,34 @@ class Resize:
         for i, (axis, size, scale) in enumerate(self.targets):
             if size == x.shape[axis] and scale == 1 and self.coordinates != "tf_crop_and_resize":
                 continue
+            if is_open(size, x.shape[axis]):
+                x = self._open(x, axis, size, scale)
+                continue
             position = self._positions(i, x.shape[axis], size, scale)
             x = self._nearest(x, axis, position) if self.mode == "nearest" else self._weighted(x, axis, position, scale)
             if self.coordinates == "tf_crop_and_resize":
                 x = self._extrapolate(x, axis, position, self.x.shape[axis])
         return [n.cast(x, dtype)]
+
+    def _open(self, x, axis, size, scale):
+        """Along a dimension of open size: nearest neighbours of a whole multiple are repetitions, all else takes tables
+        that the program computes."""
+        if self.mode == "nearest" and scale is not None and float(scale).is_integer():
+            places = {"asymmetric", "half_pixel", "pytorch_half_pixel", "half_pixel_symmetric", "tf_half_pixel_for_nn"}
+            if self.coordinates in places and self._repeats(int(scale)):
+                return self._repeated(x, axis, int(scale))
+        return open_resize(self, x, axis, size, scale)
+
+    def _repeats(self, factor):
+        """Whether each element becomes `factor` ones, however many there are: so do the inner ones of a few."""
+        some = 5
+        index = self._nearest_of(self._positions(0, some, some * factor, factor), some)
+        return np.array_equal(index, np.repeat(np.arange(some), factor))
+
+    def _repeated(self, x, axis, factor):
+        n, shape, size = self.n, x.shape, x.shape[axis]
+        wide = n.expand(n.unsqueeze(x, axis + 1), (*shape[: axis + 1], factor, *shape[axis + 1 :]))
+        return n.reshape(wide, (*shape[:axis], size * factor, *shape[axis + 1 :]))
 
     def _positions(self, i, before, after, scale):
         """The place in the source of every element of the result."""
@@ -113,8 +142,8 @@ class Resize:
             return (at + 0.5) / scale
         raise self.n.error(f"coordinate_transformation_mode {mode!r} is not known")
 
-    def _nearest(self, x, axis, position):
-        n, size = self.n, x.shape[axis]
+    def _nearest_of(self, position, size):
+        """The element nearest to each position."""
         rounding: dict[str, Callable] = {
             "round_prefer_floor": lambda p: np.ceil(p - 0.5),
             "round_prefer_ceil": lambda p: np.floor(p + 0.5),
@@ -122,13 +151,15 @@ class Resize:
             "ceil": np.ceil,
         }
         if self.rounding not in rounding:
-            raise n.error(f"nearest_mode {self.rounding!r} is not known")
-        index = np.clip(rounding[self.rounding](position), 0, size - 1).astype(np.int64)
+            raise self.n.error(f"nearest_mode {self.rounding!r} is not known")
+        return np.clip(rounding[self.rounding](position), 0, size - 1).astype(np.int64)
+
+    def _nearest(self, x, axis, position):
+        n, size = self.n, x.shape[axis]
+        index = self._nearest_of(position, size)
         factor = len(index) // size
         if factor and np.array_equal(index, np.repeat(np.arange(size), factor)):  # plain repetition: no gather
-            shape = x.shape
-            wide = n.expand(n.unsqueeze(x, axis + 1), (*shape[: axis + 1], factor, *shape[axis + 1 :]))
-            return n.reshape(wide, (*shape[:axis], size * factor, *shape[axis + 1 :]))
+            return self._repeated(x, axis, factor)
         return n("gather", x, n.constant(index), axis=axis)
 
     def _weighted(self, x, axis, position, scale):
@@ -155,6 +186,21 @@ class Resize:
         n = self.n
         mask = n.constant(inside.reshape([-1 if i == axis else 1 for i in range(x.rank)]))
         return n("where", mask, x, n.constant(np.array(self.outside, NUMPY[x.dtype])))
+
+
+def _scaled(size, scale):
+    """floor(size * scale), exactly."""
+    exact = Fraction(scale)
+    return size * exact.numerator // exact.denominator
+
+
+def _ratio(after, before):
+    """after / before; None if it is another one for every size."""
+    if not is_open(after, before):
+        return after / before
+    if after == before:
+        return 1.0
+    return float(after // before) if surely(lambda: after % before == 0) else None
 
 
 def cubic(distance, a):

@@ -8,8 +8,9 @@ import math
 import numpy as np
 
 from ...ir.dialect import GROUPS
-from ...support.sizes import decode, is_open, larger
-from .open_values import fixed, open_slice
+from ...ir.types import broadcast_shapes
+from ...support.sizes import at_most, decode, is_open, larger
+from ..open_values import fixed, open_slice
 from .reader import DTYPES
 from .registry import onnx_op
 from .values import NotImported, Value
@@ -25,7 +26,7 @@ def constant(n):
     for name, dtype in (("value_float", "f32"), ("value_floats", "f32"), ("value_int", "i64"), ("value_ints", "i64")):
         value = n.attr(name)
         if value is not None:
-            return n.constant(value, dtype)
+            return n.constant(fixed(np.asarray(value), n.name), dtype)
     raise NotImported("of strings or sparse values")
 
 
@@ -51,7 +52,7 @@ def arange(n, start, limit, delta):
     # only how many there are decides the shape: a position in a text is no part of a program
     span = n("sub", n.reshape(limit, ()), n.reshape(start, ()))
     count = max(-(-n.scalar(span, "limit - start") // step.item()), 0)
-    return n("add", n.constant(np.arange(count) * step.item(), start.dtype), n.reshape(start, ()))
+    return n("add", n.count(count, start.dtype, step.item()), n.reshape(start, ()))
 
 
 def _count(n, low, high, step):
@@ -64,8 +65,11 @@ def _count(n, low, high, step):
 
 @onnx_op("EyeLike", since=9)
 def eye_like(n, x):
-    dtype = DTYPES.get(n.attr("dtype", 0), x.dtype)
-    return n.constant(np.eye(x.shape[0], x.shape[1], k=n.attr("k", 0)), dtype)
+    dtype, k = DTYPES.get(n.attr("dtype", 0), x.dtype), n.attr("k", 0)
+    if is_open(*x.shape):
+        row, column = n.count(x.shape[0]), n.count(x.shape[1])
+        return n.cast(n("equal", n.unsqueeze(n("add", row, k), 1), column), dtype)
+    return n.constant(np.eye(x.shape[0], x.shape[1], k=k), dtype)
 
 
 @onnx_op("Shape", since=1)
@@ -152,7 +156,7 @@ def unsqueeze_13(n, x, axes):
 
 @onnx_op("Expand", since=8)
 def expand(n, x, shape):
-    return [n.expand(x, np.broadcast_shapes(x.shape, tuple(n.ints(shape, "shape"))))]
+    return [n.expand(x, broadcast_shapes(x.shape, tuple(n.ints(shape, "shape"))))]
 
 
 @onnx_op("Transpose", since=1)
@@ -257,26 +261,29 @@ def slice_10(n, x, starts, ends, axes=None, steps=None):
 
 
 def pad(n, x, pads, mode, value, axes=None):
-    low, high = [0] * x.rank, [0] * x.rank
     """`value` is a number, or a tensor of one element that only a run knows."""
+    low, high = [0] * x.rank, [0] * x.rank
     axes = list(range(x.rank)) if axes is None else [n_axis(n, a, x.rank) for a in axes]
     if len(pads) != 2 * len(axes):
         raise n.error(f"{len(pads)} pads for {len(axes)} axes, there should be two for each")
     for i, axis in enumerate(axes):
         low[axis], high[axis] = pads[i], pads[len(axes) + i]
-    if min((*low, *high), default=0) < 0:  # negative ones cut
-        starts = tuple(max(-p, 0) for p in low)
-        sizes = tuple(d - s - max(-p, 0) for d, s, p in zip(x.shape, starts, high, strict=True))
+    if not all(at_most(0, p) for p in (*low, *high)):  # negative ones cut
+        starts = tuple(larger(-p, 0) for p in low)
+        sizes = tuple(d - s - larger(-p, 0) for d, s, p in zip(x.shape, starts, high, strict=True))
         x = n("slice", x, starts=starts, sizes=sizes, steps=(1,) * x.rank)
-        low, high = [max(p, 0) for p in low], [max(p, 0) for p in high]
+        low, high = [larger(p, 0) for p in low], [larger(p, 0) for p in high]
     if not any(low) and not any(high):
         return [x]
     if isinstance(value, Value):
+        around = pad(n, x, [*low, *high], mode, 0)[0]
+        if is_open(*low, *high, *x.shape):
+            inside = pad(n, n.expand(n.constant(np.ones((), np.bool_)), x.shape), [*low, *high], mode, 0)[0]
+            return [n("where", inside, around, n.reshape(value, ()))]
         inside = np.zeros([a + d + b if a or b else 1 for a, d, b in zip(low, x.shape, high, strict=True)], np.bool_)
         inside[
             tuple(slice(a, a + d) if a or b else slice(None) for a, d, b in zip(low, x.shape, high, strict=True))
         ] = 1
-        around = pad(n, x, [*low, *high], mode, 0)[0]
         return [n("where", n.constant(inside), around, n.reshape(value, ()))]
     if x.dtype == "i1":  # as numbers: tw.pad fills with a number
         x = n.cast(x, "ui8")
@@ -310,7 +317,7 @@ def reverse_sequence(n, x, lengths):
     if {time, batch} != {0, 1}:
         raise n.error(f"time_axis {time} and batch_axis {batch} are 0 and 1 in one order")
     steps, count = x.shape[time], x.shape[batch]
-    here = n.constant(np.arange(steps)[:, None], "i64")
+    here = n.unsqueeze(n.count(steps), 1)
     length = n.reshape(n.cast(lengths, "i64"), (1, count))
     back = n("sub", n("sub", length, 1), here)
     at = n("where", n("less", here, length), back, here)  # [time, batch]

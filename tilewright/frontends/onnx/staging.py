@@ -95,6 +95,10 @@ class OnnxSource:
     def files(self) -> tuple[MappedFile, ...]:
         return self.model.files
 
+    @property
+    def source(self) -> Model:
+        return self.model
+
     def signature(self) -> tuple[list[DynamicInfo], list[DynamicInfo]]:
         return stored.signature(self.model)
 
