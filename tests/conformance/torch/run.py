@@ -33,7 +33,9 @@ def main() -> int:
         import torch
 
         compiled, interpreted = (_known(p).values() for p in (arguments.json, arguments.interpreted or arguments.json))
-        write_report(arguments.report, list(compiled), list(interpreted), torch.__version__.partition("+")[0])
+        operators = {name: entry.name for name, entry in entries().items()}
+        version = torch.__version__.partition("+")[0]
+        write_report(arguments.report, list(compiled), list(interpreted), version, operators)
         return 0
     os.environ.setdefault("TILEWRIGHT_COMPILE", "inprocess")
     os.environ.setdefault("TILEWRIGHT_THREADS", "1")
@@ -44,8 +46,13 @@ def main() -> int:
         names = names[int(first or 0) : int(last) if last else None]
     start = time.monotonic()
 
+    known = _known(arguments.json)
+
     def progress(r: Result) -> None:
-        if arguments.verbose and r.outcome not in ("pass", "incomparable"):
+        known[r.name] = r
+        if arguments.json:  # what is known so far, if the run is stopped
+            arguments.json.write_text(json.dumps([asdict(known[n]) for n in sorted(known)], indent=1) + "\n")
+        if arguments.verbose and r.outcome not in ("pass", "random", "incomparable"):
             print(f"{r.outcome:12} {r.name}: {' '.join(r.detail.split())[:300]}", flush=True)
 
     results = run_all(
@@ -54,9 +61,6 @@ def main() -> int:
     counts = Counter(r.outcome for r in results)
     seconds = time.monotonic() - start
     print(f"\n{len(results)} entries, up to {SAMPLES} samples each, in {seconds:.0f} s: {dict(counts.most_common())}")
-    if arguments.json:
-        known = {**_known(arguments.json), **{r.name: r for r in results}}
-        arguments.json.write_text(json.dumps([asdict(known[n]) for n in sorted(known)], indent=1) + "\n")
     return 1 if counts["wrong"] + counts["crash"] + counts["hang"] else 0
 
 

@@ -6,15 +6,25 @@ pytest.importorskip("torch", reason="PyTorch is not installed: pip install tilew
 
 from op_db_suite import run
 
-SAMPLE = ("add", "cumsum", "nn.functional.gelu", "scatter_add", "std", "tril")
+SAMPLE = (
+    "add",
+    "cumsum",
+    "nn.functional.gelu",
+    "scatter_add",
+    "std",
+    "tril",
+    "scatter_reduce.mean",
+    "fft.rfft",
+    "multinomial",
+)
 
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_entry(name):
     result = run((name, True))
-    assert result.outcome == "pass", result.detail
+    assert result.outcome in ("pass", "random"), result.detail
 
 
 def test_what_is_refused_says_why():
-    result = run(("lgamma", True))
-    assert (result.outcome, "aten.lgamma" in result.detail) == ("unsupported", True)
+    result = run(("hash_tensor", True))
+    assert (result.outcome, "aten.hash_tensor" in result.detail) == ("unsupported", True)

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...support.errors import UsageError
+from ...support.errors import UnsupportedError, UsageError
 from ..protocol import Wanted, is_a
 
 if TYPE_CHECKING:
     from ...ir.graph import Graph
+    from ...runtime.staged import Source, StoredSource
     from .program import Program
 
 
 class Torch:
-    """See `protocol.FrontEnd` and `Tracing`."""
+    """See `protocol.FrontEnd`, `Tracing` and `Staging`."""
 
     name = "torch"
     doc = "a torch.nn.Module with example_inputs, a torch.export.ExportedProgram"
@@ -35,7 +36,31 @@ class Torch:
                 stage="import",
                 hint="tw.compile(module, example_inputs)",
             )
+        if wanted.check_indices:
+            raise UsageError("indices are not checked in programs of PyTorch", stage="import")
         return self.trace(source, None, None).graph(wanted.shapes)
+
+    def open(self, source: Any, check_indices: bool) -> Source:
+        """The program as one graph, or in parts where some of its operators run on the host."""
+        from ..open_graph import OpenGraph
+        from .staging import TorchSource
+
+        program = self.trace(source, None, None)
+        if program.open:
+            raise UnsupportedError(
+                "programs of PyTorch with open dimensions are not specialized for sizes in the background",
+                stage="import",
+                hint="leave out specialize: the program serves all sizes",
+            )
+        try:
+            return OpenGraph(program.graph({}))
+        except UnsupportedError as e:
+            if not e.run_time:
+                raise
+        return TorchSource(program)
+
+    def restore(self, stored: StoredSource, check_indices: bool) -> Source:
+        raise UsageError("programs of PyTorch that run in parts are not stored", stage="specialize")
 
     def trace(self, source: Any, examples: Any, dynamic_shapes: Any) -> Program:
         from .program import Program

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from .node import Node, Tensor
+from .create import dropout
+from .node import Node, Tensor, broadcast
 from .registry import aten
 
 
 @aten("scaled_dot_product_attention")
 def attention(n: Node, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
               is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False) -> Any:  # fmt: skip
-    n.need(dropout_p == 0, "with dropout")
     n.need(all(math.prod(t.shape) for t in (q, k, v)), "of nothing")
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
     mask = attn_mask
@@ -22,15 +22,33 @@ def attention(n: Node, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None
         mask = n("where", mask, n.full((), 0, q.dtype), n.full((), -np.inf, q.dtype))
     q, k, v = (_four(n, t) for t in (q, k, v))
     mask = None if mask is None else _four(n, n.cast(mask, q.dtype))
-    batch = np.broadcast_shapes(q.shape[:1], k.shape[:1], v.shape[:1])
+    batch = broadcast(q.shape[:1], k.shape[:1], v.shape[:1])
     heads = q.shape[1]
     if not enable_gqa:
         heads = max(t.shape[1] for t in (q, k, v))
     q = n.expand(q, (*batch, heads, *q.shape[2:]))
     shared = max(k.shape[1], v.shape[1]) if enable_gqa else heads
     k, v = (n.expand(t, (*batch, shared, *t.shape[2:])) for t in (k, v))
+    if dropout_p:
+        return n.reshape(_with_dropout(n, q, k, v, mask, scale, is_causal, dropout_p), n.shape)
     made = n("attention", q, k, v, mask, scale=scale, causal=is_causal)
     return n.reshape(made, n.shape)
+
+
+def _with_dropout(n: Node, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, causal: bool,
+                  p: float) -> Any:  # fmt: skip
+    """Attention that forgets some of the weights, others in every run."""
+    if k.shape[1] != q.shape[1]:
+        times = q.shape[1] // k.shape[1]
+        at = n.constant(np.repeat(np.arange(k.shape[1]), times))
+        k, v = (n("gather", t, at, axis=1) for t in (k, v))
+    scores = n("mul", n("matmul", q, n.transpose(k, (0, 1, 3, 2))), scale)
+    if causal:
+        seen = np.tril(np.ones(scores.shape[-2:], bool))
+        scores = n("where", n.constant(seen), scores, n.full((), -np.inf, q.dtype))
+    scores = scores if mask is None else n("add", scores, mask)
+    weights = dropout(n, n("softmax", scores, axis=3), p)
+    return n("matmul", weights, v)
 
 
 def _four(n: Node, x: Tensor) -> Tensor:

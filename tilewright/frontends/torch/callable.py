@@ -12,8 +12,10 @@ from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
 
 from ...support.errors import InputError, UnsupportedError
+from ...support.formulas import evaluate, formula
+from ...support.sizes import Size
 from . import arrays
-from .node import Tensor
+from .node import Tensor, is_complex
 
 
 class Call:
@@ -31,26 +33,35 @@ class Call:
         self.buffers: dict[str, torch.Tensor] = {}
         self.specs = list(signature.output_specs)
         self.by_target = {s.target: s.arg.name for s in signature.input_specs}
-        #: what each result is: ("value", constant), ("output", n), ("buffer", n, placeholder), ("argument", n, name)
+        #: what each result is: ("value", constant), ("size", formula), ("output", n), ("complex", n), ("number", n),
+        #: ("buffer", n, placeholder), ("argument", n, name)
         self.results: list[tuple[Any, ...]] = []
+        #: what the graph returns: its nodes, or constants
+        self.returned = list(next(n for n in exported.graph.nodes if n.op == "output").args[0])
 
-    def outputs(self, results: Sequence[Any]) -> list[tuple[str, Tensor]]:
-        """Names and values of what the graph returns."""
-        made: list[tuple[str, Tensor]] = []
+    def outputs(self, results: Sequence[Any]) -> list[tuple[str, Any]]:
+        """Names and values of what the graph returns; `results` are `Tensor`s (or nodes that stand for them), or what
+        the program returns as it is."""
+        made: list[tuple[str, Any]] = []
         self.results = []
-        for spec, value in zip(self.specs, results, strict=True):
+        for spec, value, returned in zip(self.specs, results, self.returned, strict=True):
+            if spec.kind == OutputKind.TOKEN:  # the order of side effects
+                continue
+            meta = returned.meta.get("val") if isinstance(returned, torch.fx.Node) else returned
             if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
                 buffer = spec.kind == OutputKind.BUFFER_MUTATION
                 target = self.by_target[spec.target] if buffer else spec.target
                 self.results.append(("buffer" if buffer else "argument", len(made), target))
             elif spec.kind != OutputKind.USER_OUTPUT:
                 raise UnsupportedError(f"results of kind {spec.kind.name} are not supported", stage="import")
-            elif isinstance(value, Tensor):
-                self.results.append(("output", len(made)))
+            elif isinstance(value, (Tensor, torch.fx.Node)):
+                kind = "complex" if is_complex(meta) else "output" if isinstance(meta, torch.Tensor) else "number"
+                self.results.append((kind, len(made)))
             else:
-                self.results.append(("value", value))
+                self.results.append(("size", formula(value)) if isinstance(value, Size) else ("value", value))
                 continue
-            made.append((f"output{len(made)}" if self.results[-1][0] == "output" else f"next.{target}", value))
+            changed = spec.kind != OutputKind.USER_OUTPUT
+            made.append((f"next.{target}" if changed else f"output{len(made)}", value))
         return made
 
 
@@ -71,16 +82,23 @@ class TorchExecutable:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = self._given(args, kwargs)
         tensors = {**given, **self.call.buffers}
-        results = self.executable(*[arrays.view(tensors[name]) for name in self._names])
+        given_arrays = [arrays.view(tensors[name]) for name in self._names]
+        results = self.executable(*given_arrays)
         flat: list[Any] = []
         for kind, *what in self.call.results:
             if kind == "value":
                 flat.append(what[0])
-            elif kind == "output":
-                flat.append(arrays.tensor(results[what[0]]))
+            elif kind == "size":
+                sizes = self.executable.sizes.sizes([a.shape for a in given_arrays], self._names)
+                flat.append(evaluate((what[0],), sizes)[0])
+            elif kind in ("output", "complex"):
+                flat.append(arrays.tensor(results[what[0]], pairs=kind == "complex"))
+            elif kind == "number":
+                flat.append(results[what[0]].item())
             else:
                 with torch.no_grad():
-                    tensors[what[1]].copy_(arrays.tensor(results[what[0]]))
+                    changed = tensors[what[1]]
+                    changed.copy_(arrays.tensor(results[what[0]], pairs=changed.is_complex()))
         return pytree.tree_unflatten(flat, self.call.out_spec)
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, torch.Tensor]:

@@ -27,6 +27,7 @@ def _failed(n: Node, results: Sequence[Any]) -> list[Any]:
 
 @aten("higher_order.map_impl")
 def map_(n: Node, body: Any, xs: Sequence[Tensor], operands: Sequence[Any]) -> list[Tensor]:
+    n.known(xs[0].shape[0])
     rows = [n.importer.walk(body, [*_at(n, xs, i), *operands]) for i in range(xs[0].shape[0])]
     return [n.concat([n.unsqueeze(v, 0) for v in column], 0) for column in zip(*rows, strict=True)]
 
@@ -35,6 +36,7 @@ def map_(n: Node, body: Any, xs: Sequence[Tensor], operands: Sequence[Any]) -> l
 def scan(
     n: Node, body: Any, carried: Sequence[Tensor], xs: Sequence[Tensor], operands: Sequence[Any] = ()
 ) -> list[Any]:
+    n.known(xs[0].shape[0])
     state, rows = list(carried), []
     for i in range(xs[0].shape[0]):
         results = n.importer.walk(body, [*state, *_at(n, xs, i), *operands])
@@ -53,7 +55,13 @@ def wrapped(n: Node, *arguments: Any) -> list[Any]:
     return n.importer.walk(arguments[body], list(arguments[body + 1 :]))
 
 
-@aten("_assert_async", "_assert_async.msg", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range",
+@aten("_assert_scalar")
+def assert_scalar(n: Node, condition: Any, message: str) -> None:
+    """A condition of sizes, which holds for all of them: others are refused where they are computed."""
+    n.need(condition is not False, f"it fails for all sizes: {message}")
+
+
+@aten("_assert_async", "_assert_async.msg", "_assert_tensor_metadata", "sym_constrain_range",
       "sym_constrain_range_for_size", "_functional_assert_async.msg")  # fmt: skip
 def nothing(n: Node, *_: Any, **__: Any) -> None:
     """What the program expects of its inputs is not checked."""

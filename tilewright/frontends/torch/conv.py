@@ -48,6 +48,7 @@ def _transposed(
 def im2col(n: Node, x: Tensor, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     kernel, dilation, pads, stride = (_each(v, 2) for v in (kernel_size, dilation, padding, stride))
     x = n.unsqueeze(x, 0) if x.rank == 3 else x
+    n.known(*x.shape[2:])
     if any(pads):
         x = n("pad", x, low=(0, 0, *pads), high=(0, 0, *pads))
     at = []
@@ -72,6 +73,7 @@ def col2im(n: Node, x: Tensor, output_size: Any, kernel_size: Any, dilation: Any
 
 def _ratios(n: Node, x: Tensor, scales: Sequence[float | None]) -> list[np.float32]:
     """How far apart in x neighbours of the result are, as PyTorch rounds it."""
+    n.known(*x.shape[2:], *n.shape[2:])
     given = list(scales) + [None] * (x.rank - 2 - len(scales))
     return [
         np.float32(1.0 / s) if s else np.float32(before) / np.float32(after)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.types import NUMPY
+from ...support.sizes import is_open
 from .node import Node, Tensor
 from .registry import aten
 
@@ -30,22 +31,31 @@ def constant(n: Node, *_: Any, **__: Any) -> Any:
 @aten("arange.start_step", "arange.start", "arange")
 def arange(n: Node, *numbers: Any, **_: Any) -> Any:
     start, step = (numbers[0] if len(numbers) > 1 else 0), (numbers[2] if len(numbers) > 2 else 1)
-    kind = np.float64 if any(isinstance(v, float) for v in (start, step)) else np.int64
+    floats = any(isinstance(v, float | Tensor) for v in (start, step))
+    if is_open(n.shape[0], start, step):
+        if not floats:
+            return n.cast(n.count(n.shape[0], start, step), n.dtype)
+        at = n.cast(n.count(n.shape[0]), "f64")
+        return n.cast(n("add", n("mul", at, n.tensor(step, "f64")), n.tensor(start, "f64")), n.dtype)
+    kind = np.float64 if floats else np.int64
     return n.constant((np.asarray(start, kind) + np.arange(n.shape[0]) * np.asarray(step, kind)).astype(NUMPY[n.dtype]))
 
 
 @aten("prims.iota")
 def iota(n: Node, length: int, *, start: int, step: int, **_: Any) -> Any:
-    return n.constant((start + np.arange(length) * step).astype(NUMPY[n.dtype]))
+    return n.cast(n.count(length, start, step), n.dtype)
 
 
 @aten("eye", "eye.m")
 def eye(n: Node, *_: Any, **__: Any) -> Any:
+    if is_open(*n.shape):
+        return n.cast(n("equal", n.unsqueeze(n.count(n.shape[0]), 1), n.count(n.shape[1])), n.dtype)
     return n.constant(np.eye(n.shape[0], n.shape[1]).astype(NUMPY[n.dtype]))
 
 
 @aten("tril_indices", "triu_indices")
 def triangle_indices(n: Node, row: int, col: int, offset: int = 0, **_: Any) -> Any:
+    n.known(row, col)
     find = np.tril_indices if "tril" in n.overload else np.triu_indices
     return n.constant(np.stack(find(row, offset, col)).astype(NUMPY[n.dtype]))
 
@@ -53,6 +63,7 @@ def triangle_indices(n: Node, row: int, col: int, offset: int = 0, **_: Any) -> 
 @aten("linspace")
 def linspace(n: Node, start: float, end: float, steps: int, **_: Any) -> Any:
     """From both ends, as PyTorch does it."""
+    n.known(steps)
     kind = np.float64 if n.dtype in ("f64", "i64", "i32") else np.float32
     step = kind(kind(end) - kind(start)) / kind(max(steps - 1, 1))
     at = np.arange(steps)
@@ -123,6 +134,37 @@ def distribution(n: Node, x: Tensor, first: float | None = None, second: float |
         return n("add", n("mul", n("tan", n("mul", n("add", u, -0.5), math.pi)), b), a)
     tail = n("log", n("add", n("neg", u), 1.0))
     return n("mul", tail, -1 / a) if name == "exponential" else n("ceil", n("mul", tail, 1 / math.log1p(-a)))
+
+
+@aten("rrelu_with_noise_functional")
+def rrelu(n: Node, x: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
+          generator: Any = None) -> list[Any]:  # fmt: skip
+    if not training:
+        return [n("leaky_relu", x, alpha=(lower + upper) / 2), noise]
+    slopes = n("add", n("mul", random(n, "uniform", x.shape, x.dtype), float(upper - lower)), float(lower))
+    factor = n("where", n("greater", x, 0.0), n.full((), 1, x.dtype), slopes)
+    return [n("mul", x, factor), factor]
+
+
+@aten("multinomial")
+def multinomial(n: Node, x: Tensor, num_samples: int, replacement: bool = False, **_: Any) -> Any:
+    """With replacement by the inverse of the distribution function; without, the largest quotients of the weights and
+    exponential numbers."""
+    work = "f64" if x.dtype == "f64" else "f32"
+    last = x.rank - 1
+    p = n.cast(x, work)
+    if not replacement:
+        u = n("sub", n.full((), 1, work), random(n, "uniform", x.shape, work))
+        return n("top_k", n("div", p, n("neg", n("log", u))), k=num_samples, axis=last, largest=True)[1]
+    running = n("cumsum", p, axis=last)
+    whole = n.slice(running, last, x.shape[last] - 1, 1)
+    level = n("mul", random(n, "uniform", (*x.shape[:-1], num_samples), work), whole)
+    below = n("less_equal", n.unsqueeze(running, last), n.unsqueeze(level, last + 1))
+    at = n("reduce_sum", n.cast(below, "i64"), axes=(last + 1,))
+    # what rounding takes beyond the end is the last one with a weight
+    places = n.constant(np.arange(x.shape[last], dtype=np.int64))
+    end = n("reduce_max", n("where", n("greater", p, 0.0), places, n.full((), 0, "i64")), axes=(last,), keepdims=True)
+    return n("min", at, end)
 
 
 @aten("randint", "randint.low", "randint_like", "randint_like.low_dtype")

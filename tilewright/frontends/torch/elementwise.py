@@ -74,8 +74,11 @@ def expm1(n: Node, x: Tensor) -> Any:
 
 @aten("log1p")
 def log1p(n: Node, x: Tensor) -> Any:
+    return log1p_of(n, n.cast(x, n.dtype))
+
+
+def log1p_of(n: Node, x: Tensor) -> Any:
     """log(1 + x) x / ((1 + x) - 1), which mends what the sum rounds off (Kahan)."""
-    x = n.cast(x, n.dtype)
     y = n("add", x, 1.0)
     off = n("sub", y, 1.0)
     mended = n("mul", n("log", y), n("div", x, off))
@@ -97,12 +100,6 @@ def exp2(n: Node, x: Tensor) -> Any:
 @aten("square")
 def square(n: Node, x: Tensor) -> Any:
     return n("mul", x, x)
-
-
-@aten("erfc")
-def erfc(n: Node, x: Tensor) -> Any:
-    n.need(n.dtype in ("f16", "bf16"), "1 - erf(x) loses the digits that it asks for")
-    return n("sub", 1.0, n("erf", n.cast(x, n.dtype)))
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------------------------
@@ -234,6 +231,44 @@ def ldexp(n: Node, x: Tensor, y: Tensor) -> Any:
 @aten("lerp.Scalar", "lerp.Tensor")
 def lerp(n: Node, x: Tensor, y: Tensor, weight: Any) -> Any:
     return n("add", x, n("mul", n("sub", y, x), n.tensor(weight, n.dtype)))
+
+
+#: bits of the mantissa, bias of the exponent, and the integer type of a float
+LAYOUT = {"f32": (23, 127, "i32"), "f64": (52, 1023, "i64")}
+
+
+@aten("frexp.Tensor")
+def frexp(n: Node, x: Tensor) -> list[Any]:
+    """The mantissa in [0.5, 1) and the exponent, out of the bits; numbers too small for these are scaled first."""
+    kept, x = x.dtype, n.cast(x, "f64" if x.dtype == "f64" else "f32")
+    bits, bias, kind = LAYOUT[x.dtype]
+    tiny = n("less", n("abs", x), 2.0 ** (2 - bias))
+    image = n("bitcast", n("where", tiny, n("mul", x, 2.0**64), x), to=kind)
+    field = (2 * bias + 1) << bits
+    exponent = n("sub", n("shift_right", n("and", image, field), bits), bias - 1)
+    exponent = n("sub", exponent, n("mul", n.cast(tiny, kind), 64))
+    mantissa = n("bitcast", n("or", n("and", image, ~field), (bias - 1) << bits), to=x.dtype)
+    plain = n("or", n("equal", x, 0.0), n("or", n("is_inf", x), n("is_nan", x)))
+    none = n.full((), 0, kind)
+    return [n.cast(n("where", plain, x, mantissa), kept), n.cast(n("where", plain, none, exponent), "i32")]
+
+
+@aten("nextafter")
+def nextafter(n: Node, x: Tensor, y: Tensor) -> Any:
+    """The bits of a float, as an integer, count up away from 0."""
+    n.need(x.dtype in LAYOUT, f"of {x.dtype}")
+    _, _, kind = LAYOUT[x.dtype]
+    shape = n.shape
+    x, y = n.expand(x, shape), n.expand(y, shape)
+    image = n("bitcast", x, to=kind)
+    away = n("equal", n("greater", y, x), n("greater", x, 0.0))
+    one = n.full((), 1, kind)
+    next_ = n("bitcast", n("where", away, n("add", image, one), n("sub", image, one)), to=x.dtype)
+    smallest = n("bitcast", one, to=x.dtype)
+    from_zero = n("where", n("greater", y, 0.0), smallest, n("neg", smallest))
+    made = n("where", n("equal", x, 0.0), from_zero, next_)
+    made = n("where", n("equal", x, y), y, made)
+    return n("where", n("or", n("is_nan", x), n("is_nan", y)), n("add", x, y), made)
 
 
 @aten("atan2")

@@ -4,4 +4,27 @@ from __future__ import annotations
 
 
 def load() -> None:
-    from . import attention, control, conv, create, elementwise, index, linear, norm, pool, reduce, shape  # noqa: F401
+    from . import (  # noqa: F401
+        attention,
+        backward,
+        bessel,
+        complex_numbers,
+        control,
+        conv,
+        create,
+        data_sizes,
+        elementwise,
+        fft,
+        histogram,
+        index,
+        linalg,
+        linear,
+        norm,
+        order,
+        polynomials,
+        pool,
+        reduce,
+        segments,
+        shape,
+        special,
+    )

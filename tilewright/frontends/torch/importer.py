@@ -13,10 +13,27 @@ from ...ir.graph import Graph
 from ...ir.maker import Maker
 from ...ir.types import Type, from_array, type_of
 from ...runtime import noise
-from ...support.errors import CompileError, TilewrightError
+from ...support.errors import CompileError, TilewrightError, UnsupportedError
+from ...support.sizes import Size, Undecided
+from ..open_values import fixed
 from . import arrays, families
-from .node import DTYPES, FAILED, Failure, Node, NotImported, Tensor, dtype_of, place_of, report
-from .registry import find
+from .node import (
+    COMPLEX,
+    DTYPES,
+    FAILED,
+    Failure,
+    Node,
+    NotImported,
+    RunTimeNumber,
+    Tensor,
+    dtype_of,
+    place_of,
+    report,
+    touches_complex,
+)
+from .registry import find, find_on_host
+from .run_time import float_of
+from .symbols import Known, NoFormula, formula_of, holds, size_of
 
 _ON_NUMBERS = {
     f: f.__name__
@@ -24,6 +41,7 @@ _ON_NUMBERS = {
         operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg, operator.truediv,
         operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.pow, operator.and_,
         operator.or_, operator.not_, torch.sym_max, torch.sym_min, torch.sym_int, torch.sym_float, torch.sym_not,
+        torch.sym_sum, torch.sym_sqrt,
     )
 }  # fmt: skip
 
@@ -32,20 +50,28 @@ class Importer:
     """Imports a graph module: `inputs` are (name, type) of those placeholders that are arguments, `known` the arrays of
     the others. `sizes` has numbers for symbols of dimensions."""
 
-    def __init__(self, inputs: Sequence[tuple[str, Type]], known: Mapping[str, Any], sizes: Mapping[Any, int]) -> None:
+    def __init__(self, inputs: Sequence[tuple[str, Type]], known: Mapping[str, Any], sizes: Known) -> None:
         families.load()
         self.make = Maker(inputs, "torch")
         self.known, self.sizes = known, sizes
         self.values: dict[torch.fx.Node, Any] = {}
         self.failures: list[Failure] = []
-        self.draws = 0
+        #: nodes that run on the host, between native parts
+        self.on_host: list[torch.fx.Node] = []
+        self.draws = self.depth = 0
         self.arguments = {n: Tensor(v, type_of(v)) for (n, _), v in zip(inputs, self.make.inputs, strict=True)}
 
     def run(self, module: torch.fx.GraphModule) -> list[Any]:
-        """Import all nodes; what the graph returns. UnsupportedError lists all that cannot be imported."""
+        """Import all nodes; what the graph returns. UnsupportedError lists all that cannot be imported, or says
+        (`run_time`) that the program runs in parts, for some of its operators run on the host."""
         results = self.walk(module, None)
         if self.failures:
             raise report(self.failures)
+        if self.on_host:
+            names = ", ".join(sorted({self._name(n) for n in self.on_host}))
+            error = UnsupportedError(f"these operators run on the host: {names}", stage="import")
+            error.run_time = True
+            raise error
         return results
 
     def finish(self, outputs: Sequence[tuple[str, Tensor]]) -> Graph:
@@ -54,6 +80,20 @@ class Importer:
     def walk(self, module: torch.fx.GraphModule, given: Sequence[Any] | None) -> list[Any]:
         """The results of a graph; `given` are the values of its placeholders, by position, if it is part of another."""
         outer, self.values = self.values, {}
+        self.depth += 1
+        results = self._nodes(module, given)
+        self.depth -= 1
+        self.values = outer
+        return results
+
+    def values_of(self, module: torch.fx.GraphModule) -> Mapping[torch.fx.Node, Any]:
+        """Import all nodes; the values of all of them. What cannot be imported is in `failures`."""
+        self.values = {}
+        self.depth = 1
+        self._nodes(module, None)
+        return self.values
+
+    def _nodes(self, module: torch.fx.GraphModule, given: Sequence[Any] | None) -> list[Any]:
         places = iter(given or ())
         results: list[Any] = []
         for node in module.graph.nodes:
@@ -65,7 +105,6 @@ class Importer:
                 results = list(self._value(node.args[0]))
             else:
                 self.values[node] = self._call(node)
-        self.values = outer
         return results
 
     def _placeholder(self, name: str) -> Any:
@@ -81,7 +120,7 @@ class Importer:
     def _constant(self, array: Any, name: str) -> Any:
         if not isinstance(array, np.ndarray):
             return array  # a number or None
-        return Tensor(self.make.constant(array, name), from_array(array))
+        return Tensor(self.make.constant(fixed(array, name), name), from_array(array))
 
     def key(self) -> Tensor:
         """The input that is another number in every run; the graph gets it when it is first asked for."""
@@ -110,20 +149,46 @@ class Importer:
         failed = _has_failed([args, list(kwargs.values())])
         if node.target is operator.getitem:
             return FAILED if failed else args[0][args[1]]
-        if node.target in _ON_NUMBERS:
-            return FAILED if failed else node.target(*args)  # type: ignore[operator]
         name = self._name(node)
-        function = self._function(node, name)
         try:
+            if node.target in _ON_NUMBERS:
+                return FAILED if failed else self._number(node, name, args)
+            function = self._function(node, name)
+            if function is None and host_function(node) is not None:
+                return self._wait(node, nested=self.depth > 1)
             if function is None:
-                raise NotImported
+                raise NotImported("of complex tensors" if touches_complex(node) else "")
             return FAILED if failed else self._import(node, name, function, args, kwargs)
-        except NotImported as e:
-            self.failures.append(Failure(name, place_of(node), str(e)))
-            return FAILED
+        except (NotImported, NoFormula) as e:
+            return self._fail(node, name, str(e))
+        except Undecided as e:
+            return self._fail(node, name, e.message)
+        except TypeError:
+            if not _computed([args, list(kwargs.values())]):
+                raise
+            return self._fail(node, name, "of a number that is computed from sizes at run time")
         except TilewrightError as e:
             e.operator = f"{name} ({place_of(node)})" if place_of(node) else name
             raise
+
+    def _fail(self, node: torch.fx.Node, name: str, why: str) -> Any:
+        self.failures.append(Failure(name, place_of(node), why))
+        return FAILED
+
+    def _number(self, node: torch.fx.Node, name: str, args: list[Any]) -> Any:
+        """A number that the program computes: a size, or what PyTorch says of it; of floats a tensor."""
+        if not _computed(args):
+            return node.target(*args)  # type: ignore[operator]
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            return self.size(value)
+        if isinstance(value, torch.SymBool):
+            return holds(formula_of(value), self.sizes)
+        if isinstance(value, torch.SymFloat):
+            return float_of(Node(self, node, name, [Type((), "f64")]), node.target, args)
+        if value is None:
+            raise NotImported("of sizes that are not known")
+        return value
 
     @staticmethod
     def _name(node: torch.fx.Node) -> str:
@@ -135,9 +200,23 @@ class Importer:
 
     @staticmethod
     def _function(node: torch.fx.Node, name: str) -> Callable[..., Any] | None:
-        if isinstance(node.target, torch._ops.HigherOrderOperator):
-            return find(f"higher_order.{node.target.name()}")
-        return find(name.removeprefix("aten."))
+        return find(key_of(node, name))
+
+    def _wait(self, node: torch.fx.Node, nested: bool) -> Any:
+        """Stand-ins for the results of a node that runs on the host, so that the rest is looked at; FAILED where their
+        types are not known yet."""
+        if nested:
+            raise NotImported("on the host, inside of a branch or a loop")
+        if self.sizes:
+            raise NotImported("on the host, while dimensions are open")
+        self.on_host.append(node)
+        try:
+            types = self._results(node)
+        except (NotImported, NoFormula, Undecided):
+            return FAILED
+        made = [None if t is None else Tensor(self.make.input(f"{node.name}.{i}", t), t) for i, t in enumerate(types)]
+        several = isinstance(node.meta.get("val"), (list, tuple))
+        return made if several else FAILED if made[0] is None else made[0]
 
     def _import(
         self, node: torch.fx.Node, name: str, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
@@ -154,16 +233,14 @@ class Importer:
     def _type(self, value: Any) -> Type | None:
         if not isinstance(value, torch.Tensor):
             return None
-        return Type(tuple(self.size(d) for d in value.shape), dtype_of(value.dtype))
+        shape = tuple(self.size(d) for d in value.shape)
+        if value.dtype in COMPLEX:
+            return Type((*shape, 2), COMPLEX[value.dtype])
+        return Type(shape, dtype_of(value.dtype))
 
     def size(self, d: Any) -> int:
-        """A dimension as a number."""
-        if isinstance(d, int):
-            return d
-        found = d.node.expr.xreplace(self.sizes)
-        if not found.is_number:
-            raise NotImported(f"a dimension is {found}, known at run time only")
-        return int(found)
+        """A dimension as a number or a size."""
+        return d if isinstance(d, int) else size_of(formula_of(d), self.sizes)
 
     def _checked(self, n: Node, name: str, made: Any) -> Any:
         """Results of the dtype that PyTorch says; CompileError for another shape, which is a fault of the function."""
@@ -178,8 +255,27 @@ class Importer:
         return out if several else out[0]
 
 
+def _computed(x: Any) -> bool:
+    """Whether one of the arguments is a number that is known at run time only."""
+    return any(map(_computed, x)) if isinstance(x, list) else isinstance(x, Size | RunTimeNumber)
+
+
+def key_of(node: torch.fx.Node, name: str) -> str:
+    """What a node is registered as; `name` is its overload."""
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        called = next((str(a).removesuffix(".default") for a in node.args if isinstance(a, torch._ops.OpOverload)), "")
+        return f"higher_order.{node.target.name()}{f'({called})' if called else ''}"
+    return ("complex." if touches_complex(node) else "") + name.removeprefix("aten.")
+
+
+def host_function(node: torch.fx.Node) -> Callable[..., Any] | None:
+    """What computes a node on the host, None if nothing does."""
+    name = key_of(node, Importer._name(node))
+    return find_on_host(name.removeprefix("complex."))
+
+
 def _has_failed(x: Any) -> bool:
     return any(map(_has_failed, x)) if isinstance(x, list) else x is FAILED
 
 
-__all__ = ["DTYPES", "Importer"]
+__all__ = ["DTYPES", "Importer", "host_function"]

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from ...ir.types import NUMPY
-from .node import Node, Tensor
+from .node import Node, Tensor, broadcast
 from .registry import aten
 
 
@@ -56,10 +57,37 @@ def _together(n: Node, x: Tensor, indices: Sequence[Tensor | None]) -> tuple[Ten
     at = [(axis, positions(n, i)) for axis, i in enumerate(indices) if i is not None]
     axes = [axis for axis, _ in at]
     order = axes + [i for i in range(x.rank) if i not in axes]
-    shape = np.broadcast_shapes(*[i.shape for _, i in at])
+    shape = broadcast(*[i.shape for _, i in at])
     joint = n.concat([n.reshape(n.expand(n.cast(i, "i64"), shape), (*shape, 1)) for _, i in at], len(shape))
     side_by_side = axes == list(range(axes[0], axes[-1] + 1))
     return n.transpose(x, order), joint, axes[0] if side_by_side else 0, order
+
+
+def _everything(n: Node, x: Tensor, indices: Sequence[Tensor | None]) -> bool:
+    """Whether indices name all elements of x in order, such as ``x[arange(batch)[:, None], arange(seq)]``."""
+    if len(indices) != x.rank or any(i is None for i in indices):
+        return False
+    rank, last = max(i.rank for i in indices if i is not None), -1
+    for axis, (i, made) in enumerate(zip(indices, n.node.args[1], strict=True)):  # type: ignore[arg-type]
+        assert i is not None
+        wide = [rank - i.rank + k for k, d in enumerate(i.shape) if d != 1]
+        if len(wide) != 1 or wide[0] <= last or math.prod(i.shape) != x.shape[axis] or not _counts(made):
+            return False
+        last = wide[0]
+    return True
+
+
+def _counts(node: Any) -> bool:
+    """Whether a node gives 0, 1, 2 ... under some shape."""
+    while isinstance(node, torch.fx.Node):
+        name = str(node.target).removeprefix("aten.").removesuffix(".default")
+        if name == "arange.start_step":
+            return bool(node.args[0] == 0 and (len(node.args) < 3 or node.args[2] == 1))
+        plus = name == "add.Tensor" and node.args[1] == 0 and type(node.args[1]) is int and not node.kwargs
+        if not plus and name not in ("unsqueeze", "view", "clone", "alias"):
+            return False
+        node = node.args[0]
+    return False
 
 
 @aten("index.Tensor", "_unsafe_index.Tensor")
@@ -72,6 +100,8 @@ def index(n: Node, x: Tensor, indices: Sequence[Tensor | None]) -> Any:
     n.need(all(i.dtype != "i1" for i in given), "by a mask, whose result has a size of its own")
     if not math.prod(n.shape):
         return n.full(n.shape, 0, x.dtype)
+    if _everything(n, x, indices):
+        return n.reshape(x, n.shape)
     moved, joint, place, _ = _together(n, x, indices)
     made = n("gather_nd", moved, joint)
     count = joint.rank - 1  # the dimensions of the indices stand first: they go where the indexed ones were
@@ -85,8 +115,8 @@ def index_put(n: Node, x: Tensor, indices: Sequence[Tensor | None], values: Tens
     values = n.cast(values, x.dtype)
     if len(given) == 1 and given[0].dtype == "i1":  # one number wherever the mask holds
         if math.prod(values.shape) != 1:
-            n.need(given[0].rank == x.rank and not accumulate, "by a mask, with several values")
-            return masked_scatter(n, x, given[0], values)
+            n.need(not accumulate and indices[0] is given[0], "by a mask, with several values that are added")
+            return _put_rows(n, x, given[0], values)
         mask, axis = given[0], list(indices).index(given[0])
         mask = n.reshape(mask, (*mask.shape, *[1] * (x.rank - axis - mask.rank)))
         value = n.reshape(values, ())
@@ -102,6 +132,23 @@ def index_put(n: Node, x: Tensor, indices: Sequence[Tensor | None], values: Tens
     values = n.transpose(values, [*range(place, place + count), *range(place), *range(place + count, len(full))])
     made = scatter_nd(n, moved, joint, values, "add" if accumulate else "none")
     return n.transpose(made, [order.index(i) for i in range(x.rank)])
+
+
+def _put_rows(n: Node, x: Tensor, mask: Tensor, values: Tensor) -> Any:
+    """x with the rows that a mask of its first dimensions chooses replaced: by `values` in order, or all by one."""
+    if mask.rank == x.rank:
+        return masked_scatter(n, x, mask, values)
+    if 0 in x.shape:
+        return x
+    rows, rest = math.prod(mask.shape), x.shape[mask.rank :]
+    count = values.shape[0] if values.rank > len(rest) else 1
+    new = n.reshape(n.expand(values, (count, *rest)), (count, math.prod(rest)))
+    flag = n.reshape(mask, (rows,))
+    if count > 1:
+        at = n("sub", n("cumsum", n.cast(flag, "i64"), axis=0), n.cast(flag, "i64"))
+        new = n("gather", new, n("min", at, count - 1), axis=0)
+    made = n("where", n.reshape(flag, (rows, 1)), new, n.reshape(x, (rows, math.prod(rest))))
+    return n.reshape(made, x.shape)
 
 
 def scatter_nd(n: Node, x: Tensor, at: Tensor, values: Tensor, reduction: str) -> Tensor:
@@ -123,8 +170,6 @@ def scatter(n: Node, x: Tensor, dim: int, index: Tensor, src: Any = None, reduce
     if n.overload.endswith("scatter_add"):
         reduce = "sum"
     src = value if src is None else src
-    n.need(include_self, "without the elements that are there")
-    n.need(reduce in SCATTERS, f"with reduce={reduce!r}")
     n.need(x.dtype != "i1" or reduce is None, "of bools")
     if not math.prod(index.shape):
         return x
@@ -137,10 +182,51 @@ def scatter(n: Node, x: Tensor, dim: int, index: Tensor, src: Any = None, reduce
     else:
         src = n.full(index.shape, src, x.dtype)
     kept, x = x.dtype, n.cast(x, "ui8") if x.dtype == "i1" else x
-    made = n(
-        "scatter_elements", x, positions(n, index), n.cast(src, x.dtype), axis=x.axis(dim), reduction=SCATTERS[reduce]
-    )
+    made = reduced(n, x, positions(n, index), n.cast(src, x.dtype), x.axis(dim), reduce, include_self)
     return n.reshape(n.cast(made, kept), shape)
+
+
+def reduced(
+    n: Node, x: Tensor, at: Tensor, src: Tensor, axis: int, reduce: str | None, include_self: bool = True
+) -> Tensor:
+    """x with elements of `src` combined into it, at positions along an axis. Without `include_self` what is there does
+    not count where something comes."""
+    mean = reduce == "mean"
+    n.need(mean or reduce in SCATTERS, f"with reduce={reduce!r}")
+    combine = "add" if mean else SCATTERS[reduce]
+    made = x
+    if mean or not include_self:
+        ones = n.full(at.shape, 1, "i64")
+        count = n("scatter_elements", n.full(x.shape, 0, "i64"), at, ones, axis=axis, reduction="add")
+        if not include_self:
+            made = n("where", n("greater", count, 0), n.full((), neutral(x.dtype, combine), x.dtype), x)
+    made = n("scatter_elements", made, at, src, axis=axis, reduction=combine)
+    if not mean:
+        return made
+    count = n("add", count, 1) if include_self else n("max", count, 1)
+    if made.is_float:
+        quotient: Tensor = n("div", made, n.cast(count, made.dtype))
+        return quotient
+    return floor_divided(n, made, n.cast(count, made.dtype))
+
+
+def neutral(dtype: str, combine: str) -> Any:
+    """What changes nothing when it is added, multiplied, or looked at for the largest or smallest."""
+    if combine in ("add", "mul", "none"):
+        return int(combine == "mul")
+    low = combine == "max"
+    if dtype.startswith("f") or dtype == "bf16":
+        return -math.inf if low else math.inf
+    limits = np.iinfo(NUMPY[dtype])
+    return limits.min if low else limits.max
+
+
+def floor_divided(n: Node, x: Tensor, y: Tensor) -> Tensor:
+    """The integer x divided by y > 0, rounded down."""
+    quotient = n("div", x, y)
+    rest = n("sub", x, n("mul", quotient, y))
+    made: Tensor = n("sub", quotient, n.cast(n("less", rest, 0), x.dtype)) if not x.dtype.startswith("u") else quotient
+    return made
 
 
 @aten("index_add", "index_copy")
@@ -175,12 +261,16 @@ def put(n: Node, x: Tensor, index: Tensor, source: Tensor, accumulate: bool = Fa
 def index_reduce(
     n: Node, x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Any:
-    n.need(include_self and reduce in SCATTERS, f"with reduce={reduce!r}" if include_self else "without what is there")
-    n.need(x.rank and index.rank, "of a tensor without dimensions")
+    if not x.rank or not source.rank:
+        one = n.reshape(x, (1,)) if not x.rank else x
+        index, source = n.reshape(index, (math.prod(index.shape),)), n.reshape(source, (math.prod(source.shape),))
+        return n.reshape(index_reduce(n, one, 0, index, source, reduce, include_self=include_self), x.shape)
+    if not math.prod(source.shape):
+        return x
     axis = x.axis(dim)
-    at = n.reshape(positions(n, index), [index.shape[0] if i == axis else 1 for i in range(x.rank)])
+    at = n.reshape(positions(n, index), [math.prod(index.shape) if i == axis else 1 for i in range(x.rank)])
     at = n.expand(at, source.shape)
-    return n("scatter_elements", x, at, n.cast(source, x.dtype), axis=axis, reduction=SCATTERS[reduce])
+    return reduced(n, x, at, n.cast(source, x.dtype), axis, reduce, include_self)
 
 
 @aten("masked_fill.Scalar", "masked_fill.Tensor")
@@ -198,113 +288,3 @@ def masked_scatter(n: Node, x: Tensor, mask: Tensor, source: Tensor) -> Any:
     at = n("sub", n("cumsum", n.cast(mask, "i64"), axis=0), n.cast(mask, "i64"))  # how many came before
     picked = n("gather", n.reshape(n.cast(source, x.dtype), (math.prod(source.shape),)), at, axis=0)
     return n.reshape(n("where", mask, picked, n.reshape(x, (size,))), x.shape)
-
-
-# ---- order ---------------------------------------------------------------------------------------------------------
-
-
-def _ordered(n: Node, x: Tensor, axis: int, k: int, largest: bool) -> list[Tensor]:
-    """Values and places; what has no order of its own kind is compared as another type."""
-    if not x.rank:
-        return [x, n.full((), 0, "i64")]
-    if not math.prod(x.shape) or not k:
-        shape = [k if i == axis else d for i, d in enumerate(x.shape)]
-        return [n.full(shape, 0, x.dtype), n.full(shape, 0, "i64")]
-    kind = "ui8" if x.dtype == "i1" else x.dtype
-    values, places = n("top_k", n.cast(x, kind), k=k, axis=axis, largest=largest)
-    return [n.cast(values, x.dtype), places]
-
-
-@aten("topk")
-def topk(n: Node, x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> list[Tensor]:
-    return _ordered(n, x, x.axis(dim), k, largest)
-
-
-@aten("sort", "sort.stable")
-def sort(n: Node, x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> list[Tensor]:
-    axis = x.axis(dim)
-    return _ordered(n, x, axis, x.shape[axis] if x.rank else 1, descending)
-
-
-@aten("argsort", "argsort.stable")
-def argsort(n: Node, x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = False) -> Tensor:
-    return sort(n, x, dim, descending)[1]
-
-
-@aten("kthvalue")
-def kthvalue(n: Node, x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> list[Tensor]:
-    axis = x.axis(dim)
-    found = _ordered(n, x, axis, k if x.rank else 1, False)
-    return [n.reshape(n.slice(v, axis, k - 1, 1) if x.rank else v, n.shape) for v in found]
-
-
-@aten("median", "nanmedian", "median.dim", "nanmedian.dim")
-def median(n: Node, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The lower one of two in the middle; with NaN among them NaN, or the median of the others."""
-    if dim is None:
-        x = n.reshape(x, (math.prod(x.shape),))
-    n.need(math.prod(x.shape), "of nothing")
-    if not x.rank:
-        return [x, n.full((), 0, "i64")]
-    axis = x.axis(dim or 0)
-    size = x.shape[axis]
-    values, at = _ordered(n, x, axis, size, False)
-    middle = n.full([1 if i == axis else d for i, d in enumerate(x.shape)], (size - 1) // 2, "i64")
-    if x.is_float:  # NaN stands at the end
-        bad = n("reduce_sum", n.cast(n("is_nan", x), "i64"), axes=(axis,), keepdims=True)
-        numbers = n("sub", n.full(bad.shape, size, "i64"), bad)
-        if "nanmedian" in n.overload:
-            middle = n("max", n("div", n("sub", numbers, 1), 2), 0)
-        else:
-            middle = n("where", n("greater", bad, 0), numbers, middle)
-    found = [n.reshape(n("gather_elements", v, middle, axis=axis), n.shape) for v in (values, at)]
-    return found[0] if dim is None else found
-
-
-@aten("cummax", "cummin")
-def running_extreme(n: Node, x: Tensor, dim: int) -> list[Tensor]:
-    """In steps of 1, 2, 4 ...: the best of what lies so far back, or of what is known here. Of equal ones the last."""
-    if not x.rank or not math.prod(x.shape):
-        return [x, n.full(x.shape, 0, "i64")]
-    axis, kept = x.axis(dim), x.dtype
-    x = n.cast(x, "ui8") if kept == "i1" else x
-    size, step = x.shape[axis], 1
-    at = np.arange(size).reshape([-1 if i == axis else 1 for i in range(x.rank)])
-    places, values = n.constant(np.broadcast_to(at, x.shape).astype(np.int64)), x
-    while step < size:
-        old, old_places = (
-            n.concat([n.slice(v, axis, 0, step), n.slice(v, axis, 0, size - step)], axis) for v in (values, places)
-        )
-        better = n("greater" if n.overload.endswith("cummax") else "less", old, values)
-        if x.is_float:
-            better = n("or", better, n("and", n("is_nan", old), n("not", n("is_nan", values))))
-        better = n("and", better, n.constant(np.broadcast_to(at >= step, x.shape).copy()))
-        values, places = n("where", better, old, values), n("where", better, old_places, places)
-        step *= 2
-    return [n.cast(values, kept), places]
-
-
-@aten("bucketize.Tensor", "searchsorted.Tensor")
-def search(n: Node, first: Tensor, second: Tensor, *, out_int32: bool = False, right: bool = False,
-           side: str | None = None, sorter: Any = None) -> Any:  # fmt: skip
-    """How many boundaries are less than (or, from the right, not greater than) each element."""
-    x, bounds = (first, second) if "bucketize" in n.overload else (second, first)
-    if sorter is not None and 0 not in bounds.shape:
-        bounds = n("gather_elements", bounds, positions(n, sorter), axis=bounds.rank - 1)
-    n.need(bounds.dtype == x.dtype, "of two types")
-    right = right or side == "right"
-    if bounds.rank > 1:
-        bounds = n.unsqueeze(bounds, bounds.rank - 1)
-    x = n.unsqueeze(x, x.rank)
-    if x.is_float:  # NaN comes after all
-        below = n("not", n("less" if right else "less_equal", x, bounds))
-    else:
-        below = n("less_equal" if right else "less", bounds, x)
-    return n("reduce_sum", n.cast(below, n.dtype), axes=(below.rank - 1,))
-
-
-@aten("one_hot")
-def one_hot(n: Node, x: Tensor, num_classes: int = -1) -> Any:
-    n.need(num_classes >= 0, "with a number of classes that depends on the data")
-    classes = n.constant(np.arange(num_classes, dtype=NUMPY[x.dtype]))
-    return n.cast(n("equal", n.unsqueeze(x, x.rank), classes), "i64")

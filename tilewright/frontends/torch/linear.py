@@ -7,6 +7,8 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from .node import Node, Tensor
 from .reduce import vector_norm
 from .registry import aten
@@ -61,6 +63,29 @@ def cdist(n: Node, x: Tensor, y: Tensor, p: float = 2.0, compute_mode: int | Non
     if math.isinf(p):
         return n("reduce_max", apart, axes=axes)
     return n("pow", n("reduce_sum", n("pow", apart, float(p)), axes=axes), 1.0 / p)
+
+
+@aten("_pdist_forward")
+def pdist(n: Node, x: Tensor, p: float = 2.0) -> Any:
+    """Distances of every row from all later ones."""
+    if not math.prod(n.shape) or not x.shape[1]:
+        return n.full(n.shape, 0, n.dtype)
+    first, second = np.triu_indices(x.shape[0], 1)
+    rows = [n("gather", x, n.constant(v.astype(np.int64)), axis=0) for v in (first, second)]
+    return vector_norm(n, n("sub", *rows), p, [1])
+
+
+@aten("_trilinear")
+def trilinear(n: Node, x: Tensor, y: Tensor, z: Tensor, expand1: Sequence[int], expand2: Sequence[int],
+              expand3: Sequence[int], sumdim: Sequence[int], unroll_dim: int = 1) -> Any:  # fmt: skip
+    """The sum over `sumdim` of the product of three tensors, each with dimensions of size 1 inserted."""
+    if not math.prod(n.shape) or any(0 in t.shape for t in (x, y, z)):
+        return n.full(n.shape, 0, n.dtype)
+    rank = x.rank + len(expand1)
+    letters = string.ascii_lowercase[:rank]
+    names = ["".join(c for i, c in enumerate(letters) if i not in e) for e in (expand1, expand2, expand3)]
+    out = "".join(c for i, c in enumerate(letters) if i not in sumdim)
+    return n.reshape(n("einsum", x, y, z, equation=f"{','.join(names)}->{out}"), n.shape)
 
 
 @aten("dist")

@@ -15,15 +15,20 @@ from torch_mlir import ir
 from ...ir.dialect import GROUPS
 from ...ir.maker import Maker
 from ...ir.types import NUMPY, Type, Typed, is_float, type_of
+from ...ops.common import broadcast_shapes
 from ...support.errors import UnsupportedError
+from ...support.sizes import Size, Undecided, is_open
+from ..open_values import made_of_sizes
 
-#: PyTorch's element types and ours; complex numbers have none
+#: PyTorch's element types and ours
 DTYPES = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
     torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint64: "ui64", torch.uint32: "ui32",
     torch.uint16: "ui16", torch.uint8: "ui8", torch.bool: "i1",
 }  # fmt: skip
-_FRAME = re.compile(r'File "(.*?)", line (\d+), in (\w+)')
+#: complex numbers are pairs of these, in a last dimension of 2 that PyTorch's shapes do not have
+COMPLEX = {torch.complex32: "f16", torch.complex64: "f32", torch.complex128: "f64"}
+_FRAME = re.compile(r'File "(.*?)", line (\d+), in (<?\w+>?)')
 _OWN = re.compile(r"[/\\]torch[/\\]")
 
 
@@ -40,6 +45,18 @@ def dtype_of(dtype: torch.dtype) -> str:
     if dtype not in DTYPES:
         raise NotImported(f"tensors of {str(dtype).removeprefix('torch.')} are not supported")
     return DTYPES[dtype]
+
+
+def is_complex(value: Any) -> bool:
+    """Whether a value of PyTorch's metadata is a complex tensor, or a list with one."""
+    if isinstance(value, (list, tuple)):
+        return any(map(is_complex, value))
+    return isinstance(value, torch.Tensor) and value.dtype in COMPLEX
+
+
+def touches_complex(node: torch.fx.Node) -> bool:
+    """Whether an operand or a result of a node is complex."""
+    return any(is_complex(n.meta.get("val")) for n in (node, *node.all_input_nodes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +80,10 @@ class Tensor(Typed):
             return ()
         given = [axes] if isinstance(axes, int) else list(axes or range(self.rank))
         return tuple(sorted(a % self.rank for a in given))
+
+
+class RunTimeNumber(Tensor):
+    """A number that the program computes when it runs, as a tensor without dimensions."""
 
 
 def place_of(node: torch.fx.Node) -> str:
@@ -114,13 +135,17 @@ class Node:
     def shape(self) -> tuple[int, ...]:
         return self.type.dims
 
+    @property
+    def label(self) -> str:
+        """What errors call it."""
+        return self.overload
+
     # ---- emitting ----
 
     def __call__(self, operator: str, *operands: Tensor | float | None, **attributes: Any) -> Any:
         first = next((v for v in operands if isinstance(v, Tensor)), None)
         values = [
-            self.constant(np.array(v, NUMPY[first.dtype])) if isinstance(v, (int, float)) and first is not None else v
-            for v in operands
+            self.tensor(v, first.dtype) if isinstance(v, (int, float)) and first is not None else v for v in operands
         ]
         made = self.make(
             operator, *[v.ssa if isinstance(v, Tensor) else None for v in values], place=self.node.name, **attributes
@@ -128,19 +153,30 @@ class Node:
         return [Tensor(r, type_of(r)) for r in made] if isinstance(made, list) else Tensor(made, type_of(made))
 
     def constant(self, array: Any, dtype: str | None = None) -> Tensor:
-        """A tensor that is known."""
+        """A tensor that is known. Undecided if it was made of a size, which is not."""
         array = np.asarray(array, NUMPY[dtype] if dtype else None)
+        if made_of_sizes(array):
+            raise Undecided("a table of numbers that depends on sizes is not known when the model is compiled")
         value = self.make.constant(array, self.node.name)
         return Tensor(value, type_of(value))
 
     def full(self, shape: Sequence[int], number: Any, dtype: str) -> Tensor:
         """A tensor of one number."""
-        return self.expand(self.constant(np.array(number).astype(NUMPY[dtype])), shape)
+        return self.expand(self.tensor(number, dtype), shape)
+
+    def count(self, number: int, start: int = 0, step: int = 1) -> Tensor:
+        """``start + i * step`` for i below `number`, of i64; all three may be sizes."""
+        if is_open(number, start, step):
+            made: Tensor = self("arange", count=number, start=start, step=step, dtype="i64")
+            return made
+        return self.constant(start + np.arange(number, dtype=np.int64) * step)
 
     def tensor(self, x: Any, dtype: str | None = None) -> Tensor:
         """A tensor, or a number as one, of the dtype given."""
         if isinstance(x, Tensor):
             return x if dtype is None else self.cast(x, dtype)
+        if isinstance(x, Size):
+            return self.cast(self.reshape(self.count(1, x, 0), ()), dtype or self.dtype)
         return self.constant(np.array(x).astype(NUMPY[dtype or self.dtype]))
 
     def random(self, kind: str, shape: Sequence[int], dtype: str) -> Tensor:
@@ -165,6 +201,10 @@ class Node:
         """NotImported unless the condition holds."""
         if not condition:
             raise NotImported(why)
+
+    def known(self, *sizes: int) -> None:
+        """NotImported if one of these sizes is not known: what is made of them is a table of numbers."""
+        self.need(not is_open(*sizes), "of open size, for which there is a table of numbers")
 
     # ---- what many import functions need ----
 
@@ -216,6 +256,11 @@ class Node:
     def ranks(self, x: Tensor, rank: int) -> Tensor:
         """x with leading dimensions of size 1, so that there are `rank`."""
         return self.reshape(x, (1,) * (rank - x.rank) + x.shape)
+
+
+def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The shape in which shapes meet; OpError if they do not."""
+    return Type(broadcast_shapes(*map(tuple, shapes)), "f32").dims
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ def adaptive_avg_pool(n: Node, x: Tensor, output_size: Any) -> Any:
             split = n.reshape(x, (*x.shape[:axis], out, size // out, *x.shape[axis + 1 :]))
             x = n("reduce_mean", split, axes=(axis + 1,)) if size > out else x
         else:  # windows of different sizes: a table of weights
+            n.known(size, out)
             table, weights = _windows(size, out)
             x = n("resample", x, n.constant(table), n.constant(weights, x.dtype), axis=axis)
     return x
@@ -100,6 +101,7 @@ def adaptive_max_pool(n: Node, x: Tensor, output_size: Any) -> list[Any]:
         return [n.full(n.shape, 0, n.dtype), n.full(n.shape, 0, "i64")]
     n.need(math.prod(x.shape), "of nothing")
     outer, plane = x.shape[:-r], x.shape[-r:]
+    n.known(*plane)
     if {u.args[1] for u in n.node.users if u.users} <= {0}:
         for axis in range(x.rank - r, x.rank):
             table = _inside(x.shape[axis], n.shape[axis])

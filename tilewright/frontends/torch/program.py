@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import torch
+from torch._decomp import core_aten_decompositions
 from torch.export import ExportedProgram, default_decompositions, export
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.fx.experimental import _config as experimental
 
 from ...ir.graph import Graph
 from ...ir.types import Type
 from ...support.errors import TilewrightError, UnsupportedError, UsageError
+from ...support.sizes import Dim, at_most, current, open_sizes
 from . import arrays
 from .callable import Call, TorchExecutable
+from .dynamic_shapes import check_ends, enlarged, for_pytorch, hinted, places
 from .importer import Importer
-from .node import DTYPES
+from .node import COMPLEX, DTYPES
+from .symbols import Formula, Known, Open, formula_of, linear, open_dimensions, size_of, undecided
 
 #: overloads that stay whole, for there is an operator for each: PyTorch would make several of them
 WHOLE = (
@@ -49,6 +56,16 @@ def decompositions() -> Any:
     return table
 
 
+@lru_cache(maxsize=1)
+def training_decompositions() -> Any:
+    """The same for the graphs of `torch.compile`, forward and backward."""
+    table = dict(core_aten_decompositions())
+    for name in (*WHOLE, "_scaled_dot_product_flash_attention_for_cpu"):
+        packet, _, overload = name.partition(".")
+        table.pop(getattr(getattr(torch.ops.aten, packet), overload or "default"), None)
+    return table
+
+
 class Program:
     """A program of `torch.export` after decomposition."""
 
@@ -61,6 +78,9 @@ class Program:
         self.known: dict[str, Any] = {}
         self.call = Call(exported)
         self.inputs: list[str] = []
+        #: the symbols of shapes, and conditions of them that were found to hold where they cannot be proved
+        self.open: list[Open] = []
+        self.checked: set[Formula] = set()
         for spec in signature.input_specs:
             if isinstance(spec.arg, ConstantArgument):
                 self.known[spec.arg.name] = spec.arg.value
@@ -78,50 +98,193 @@ class Program:
 
     @staticmethod
     def of(source: Any, examples: Any, dynamic_shapes: Any) -> Program:
-        """A program for a module, an exported program, or a program. UnsupportedError if PyTorch cannot export it."""
+        """A program for a module, an exported program, or a program. UnsupportedError if PyTorch cannot export it, or
+        if what it exports is not right for all sizes that `dynamic_shapes` lets in."""
         if isinstance(source, Program):
             return source
-        if dynamic_shapes is not None:
-            raise UnsupportedError(
-                "programs of PyTorch with dynamic_shapes are not compiled yet",
-                stage="import",
-                hint="compile for each shape, or go through ONNX",
-            )
-        name = type(source).__name__
-        if not isinstance(source, ExportedProgram):
-            args, kwargs = _arguments(examples)
-            try:
-                source = export(source, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
-            except Exception as e:  # whatever the module's own code raises
-                why = str(e).strip().split("\n")[0]
-                raise UnsupportedError(
-                    f"PyTorch cannot export this module: {type(e).__name__}: {why}",
+        if isinstance(source, ExportedProgram):
+            if dynamic_shapes is not None:
+                raise UsageError(
+                    "the dimensions of an exported program are what they are",
                     stage="import",
-                    hint="torch.export.export(module, example_inputs, strict=False) says more",
-                ) from e
+                    hint="leave out dynamic_shapes, or give the module",
+                )
+            program = _decomposed(source, "ExportedProgram")
+            program.find_open({}, {})
+            return program
+        args, kwargs = _arguments(examples)
+        shapes, ours = for_pytorch(dynamic_shapes)
+        args, kwargs = enlarged(source, args, kwargs, shapes)
         try:
-            return Program(source.run_decompositions(decompositions()), name)
-        except TilewrightError:
-            raise
-        except Exception as e:
+            exported = export(source, args, kwargs, dynamic_shapes=shapes, strict=False)
+        except Exception as e:  # whatever the module's own code raises
+            unproved = Program._unproved(source, args, kwargs, shapes) if "Constraints violated" in str(e) else None
+            if unproved is not None:
+                return unproved
             raise UnsupportedError(
-                f"PyTorch cannot decompose this program: {type(e).__name__}: {e}", stage="import"
+                f"PyTorch cannot export this module: {type(e).__name__}: {_reason(e)}",
+                stage="import",
+                hint="torch.export.export(module, example_inputs, strict=False) says more",
             ) from e
+        program = _decomposed(exported, type(source).__name__)
+        program.find_open(ours, {})
+        program.check_ends(source, args, kwargs)
+        return program
+
+    @staticmethod
+    def _unproved(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any) -> Program | None:
+        """The program where PyTorch does not prove that it holds for all sizes, but we do; None where we do not.
+
+        Its conditions stay with it, and it does not take a size for another one than 1."""
+        try:
+            with experimental.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+                exported = export(module, args, kwargs, dynamic_shapes=hinted(shapes), strict=False)
+                program = _decomposed(exported, type(module).__name__)
+            program.find_open({}, places(module, exported, args, kwargs, shapes))
+            program.check_ends(module, args, kwargs)
+            with open_sizes(program.open_dims()):
+                left = undecided(program._guards(), program._known(), ())
+            return program if all(guard in program.checked for guard, _ in left) else None
+        except Exception:  # PyTorch's own words say what is wrong
+            return None
+
+    # ---- open dimensions ----
+
+    def find_open(self, ours: Mapping[str, Dim], said: Mapping[tuple[str, int], Dim]) -> None:
+        """Fill `open`: what the shapes of inputs leave open. `ours` are dimensions whose ranges the user gave by name,
+        `said` by place."""
+        shapes = {name: self._meta(name).shape for name in self.inputs}
+        env = self._shape_env()
+        names = {} if env is None else {
+            str(env.replace(symbol)): env.source_name_to_debug_name[source.name]
+            for symbol, sources in env.var_to_sources.items()
+            for source in sources
+            if source.name in env.source_name_to_debug_name
+        }  # fmt: skip
+        self.open = open_dimensions(shapes, self.exported.range_constraints, names, ours, said)
+
+    def open_dims(self) -> tuple[Dim, ...]:
+        """The open dimensions, which the graph has unless shapes are given."""
+        return tuple(dict.fromkeys(o.dim for o in self.open))
+
+    def check_ends(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Run the program, before it is imported, at sizes for which PyTorch does not prove that it is right."""
+        ends: list[dict[Any, int]] = []
+        ones = {o.symbol: 1 for o in self.open if o.range[0] == 1}
+        if ones:
+            ends += [self._together(o, 1) for o in self.open if o.symbol in ones] + [ones]
+        with open_sizes(self.open_dims()):
+            conditions = undecided(self._guards(), self._known(), self.open)
+        for guard, found in conditions:
+            for o in found:
+                ends += [self._together(o, n) for n in o.range if not bool(guard.subs(o.symbol, n))]
+            if found:
+                self.checked.add(guard)
+        check_ends(module, self.exported, args, kwargs, self.open, [dict(e) for e in {tuple(e.items()) for e in ends}])
+
+    def _together(self, opened: Open, number: int) -> dict[Any, int]:
+        """All symbols of a dimension as one number."""
+        return {o.symbol: number for o in self.open if o.dim == opened.dim}
+
+    def _shape_env(self) -> Any:
+        """PyTorch's record of symbols, None if there are none."""
+        for node in self.exported.graph.nodes:
+            value = node.meta.get("val")
+            for d in value.shape if isinstance(value, torch.Tensor) else (value,):
+                if isinstance(d, torch.SymInt):
+                    return d.node.shape_env
+        return None
+
+    def _guards(self) -> list[Formula]:
+        """What PyTorch took to be true while it traced."""
+        env = self._shape_env()
+        return [] if env is None else list(dict.fromkeys(env.replace(g.expr) for g in env.guards))
+
+    def _meta(self, name: str) -> torch.Tensor:
+        found: torch.Tensor = next(n for n in self.exported.graph.nodes if n.name == name).meta["val"]
+        return found
+
+    def _known(self) -> dict[Any, int]:
+        """The sizes that symbols are in this compilation."""
+        space = current()
+        if space is None:
+            return {}
+        sizes = {d.name: s for d, s in zip(space.dims, space.symbols, strict=True)}
+        return {o.symbol: o.of(sizes[o.dim.name]) for o in self.open}
+
+    def _given(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[Any, int]:
+        """The sizes that symbols are if inputs have these shapes. UsageError where they do not fit."""
+        known: dict[Any, int] = {}
+        for name, shape in shapes.items():
+            if name not in self.inputs or len(self._meta(name).shape) != len(shape):
+                raise UsageError(
+                    f"the program has no input {name!r} of {len(shape)} dimensions",
+                    stage="import",
+                    hint="its inputs are "
+                    + ", ".join(f"{n}{[str(d) for d in self._meta(n).shape]}" for n in self.inputs),
+                )
+            for d, size in zip(self._meta(name).shape, shape, strict=True):
+                told = linear(formula_of(d))
+                if told is not None:
+                    known.setdefault(told[0], (size - told[2]) // told[1])
+        if missing := [o.dim.name for o in self.open if o.symbol not in known]:
+            raise UsageError(f"the shapes do not say what {', '.join(missing)} is", stage="import")
+        for name, shape in shapes.items():
+            own = tuple(size_of(formula_of(d), known) for d in self._meta(name).shape)
+            if own != tuple(shape):
+                raise UsageError(f"input {name!r} has shape {own}, not {tuple(shape)}", stage="import")
+        for o in self.open:
+            low, high = o.range
+            if not (at_most(low, known[o.symbol]) and at_most(known[o.symbol], high)):
+                raise UsageError(f"the program was exported for {o.dim}, not for all of these sizes", stage="import")
+        return known
 
     def graph(self, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-        """The level-2 graph. UnsupportedError lists all operators that cannot be imported."""
-        if shapes:
+        """The level-2 graph, with the open dimensions of this compilation, or of inputs of these shapes.
+        UnsupportedError lists all operators that cannot be imported."""
+        if shapes and not self.open:
             raise UsageError("the shapes of a PyTorch program are those of its examples", stage="import")
-        metas = {n.name: n.meta.get("val") for n in self.exported.graph.nodes if n.op == "placeholder"}
-        inputs = [(name, _type(name, metas[name])) for name in self.inputs]
-        importer = Importer(inputs, self.known, {})
+        known = self._given(shapes) if shapes else self._known()
+        for guard, _ in undecided(self._guards(), known, ()):
+            if guard not in self.checked:
+                raise UnsupportedError(
+                    f"PyTorch's program is for sizes with {self._text(guard)} only",
+                    stage="import",
+                    hint="give ranges in which this always holds",
+                )
+        inputs = [(name, _type(name, self._meta(name), known)) for name in self.inputs]
+        importer = Importer(inputs, self.known, known)
         results = importer.run(self.exported.graph_module)
         outputs = self.call.outputs(results)
         return importer.finish(outputs)
 
+    def _text(self, formula: Formula) -> str:
+        """A condition in the names of dimensions."""
+        named = {str(o.symbol): o.dim.name if o.dim.divisor == 1 else f"({o.dim.name}//{o.dim.divisor})"
+                 for o in self.open}  # fmt: skip
+        return re.sub(r"\w+", lambda m: named.get(m[0], m[0]), str(formula))
+
     def wrap(self, executable: Any) -> TorchExecutable:
         """What the caller gets: called as the module was, on tensors."""
         return TorchExecutable(executable, self.call)
+
+
+def _decomposed(exported: ExportedProgram, name: str) -> Program:
+    try:
+        return Program(exported.run_decompositions(decompositions()), name)
+    except TilewrightError:
+        raise
+    except Exception as e:
+        raise UnsupportedError(f"PyTorch cannot decompose this program: {type(e).__name__}: {e}", stage="import") from e
+
+
+def _reason(e: Exception) -> str:
+    """What PyTorch says, without its advice on how to see more; of violated ranges all of them."""
+    lines = [line.strip() for line in str(e).strip().split("\n")]
+    if "Constraints violated" not in lines[0]:
+        return lines[0]
+    said = itertools.takewhile(lambda line: "error above occurred" not in line, lines[1:])
+    return " ".join(["the ranges do not fit:", *(line for line in said if line)])
 
 
 def _arguments(examples: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -133,16 +296,13 @@ def _arguments(examples: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(examples), {}) if isinstance(examples, (tuple, list)) else ((examples,), {})
 
 
-def _type(name: str, meta: torch.Tensor) -> Type:
+def _type(name: str, meta: torch.Tensor, known: Known) -> Type:
+    shape = tuple(size_of(formula_of(d), known) for d in meta.shape)
+    if meta.dtype in COMPLEX:
+        return Type((*shape, 2), COMPLEX[meta.dtype])
     if meta.dtype not in DTYPES:
         raise UnsupportedError(f"input {name!r} is a tensor of {meta.dtype}, which is not supported", stage="import")
-    if not all(isinstance(d, int) for d in meta.shape):
-        raise UnsupportedError(
-            f"input {name!r} has open dimensions: {tuple(meta.shape)}",
-            stage="import",
-            hint="export the program with static shapes",
-        )
-    return Type(tuple(meta.shape), DTYPES[meta.dtype])
+    return Type(shape, DTYPES[meta.dtype])
 
 
 __all__ = ["Program", "decompositions"]

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ...support.sizes import is_open, larger
+from .elementwise import log1p_of as log1p
 from .elementwise import to
 from .node import Node, Tensor, dtype_of
 from .registry import aten
@@ -80,6 +82,27 @@ def running(n: Node, x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -
     return n(n.overload.removeprefix("aten."), x, axis=x.axis(dim))
 
 
+@aten("logcumsumexp")
+def log_running_sum(n: Node, x: Tensor, dim: int) -> Any:
+    """In steps of 1, 2, 4 ...: log(e^a + e^b) of what is known here and what is known so far back."""
+    if not x.rank or not math.prod(x.shape):
+        return x
+    axis, kept = x.axis(dim), x.dtype
+    n.known(x.shape[axis])
+    made = n.cast(x, "f32") if kept in ("f16", "bf16") else x
+    size, step = x.shape[axis], 1
+    while step < size:
+        shape = [step if i == axis else d for i, d in enumerate(x.shape)]
+        none = n.full(shape, -math.inf, made.dtype)
+        before = n.concat([none, n.slice(made, axis, 0, size - step)], axis)
+        high, low = n("max", made, before), n("min", made, before)
+        known = n("where", n("equal", high, low), n.full((), 0, made.dtype), n("sub", low, high))
+        both = n("add", high, log1p(n, n("exp", known)))
+        made = n("where", n("is_inf", high), high, both)
+        step *= 2
+    return n.cast(made, kept)
+
+
 @aten("logsumexp")
 def logsumexp(n: Node, x: Tensor, dim: Any, keepdim: bool = False) -> Any:
     return folded(n, "reduce_log_sum_exp", n.cast(x, n.dtype), x.axes(dim), keepdim)
@@ -100,7 +123,10 @@ def variance(
     mean = folded(n, "reduce_mean", x, axes, True)
     centred = n("sub", x, mean)
     squares = folded(n, "reduce_sum", n("mul", centred, centred), axes, keepdim)
-    made = n("div", squares, float(max(count - correction, 0)))
+    if is_open(count):
+        made = n("div", squares, n.tensor(larger(count - int(correction), 0), x.dtype))
+    else:
+        made = n("div", squares, float(max(count - correction, 0)))
     made = n.cast(n("sqrt", made) if "std" in n.overload else made, narrow)
     return [made, n.cast(n.reshape(mean, made.shape), narrow)] if "mean" in n.overload else made
 

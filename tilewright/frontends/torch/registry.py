@@ -1,4 +1,4 @@
-"""Which function imports which overload of ATen."""
+"""Which function imports which overload of ATen, and which overloads NumPy and SciPy compute on the host."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {}
+_ON_HOST: dict[str, Callable[..., Any]] = {}
 
 
 def aten(*overloads: str) -> Callable[[Callable], Callable]:
@@ -13,18 +14,33 @@ def aten(*overloads: str) -> Callable[[Callable], Callable]:
     ``relu.default``.
 
     `n` is the `Node` being imported; arguments come as in the overload's schema: `Tensor`s, lists of them, numbers,
-    None. It returns the result, or a list of results.
+    None. It returns the result, or a list of results. An overload that has complex operands or results is looked up as
+    ``"complex.add.Tensor"``; complex tensors have one more dimension, of the real and the imaginary part.
 
         @aten("relu")
         def relu(n, x):
             return n("relu", x)
     """
+    return _registrar(_FUNCTIONS, overloads)
 
+
+def on_host(*overloads: str) -> Callable[[Callable], Callable]:
+    """Register a function ``f(*arguments)`` that computes overloads of ATen between the native parts of a program:
+    arguments as in the schema, with arrays (complex ones too) for tensors. It returns an array, or a list of them.
+
+        @on_host("linalg_matrix_exp")
+        def matrix_exp(x):
+            return scipy.linalg.expm(x)
+    """
+    return _registrar(_ON_HOST, overloads)
+
+
+def _registrar(table: dict[str, Callable[..., Any]], overloads: tuple[str, ...]) -> Callable[[Callable], Callable]:
     def register(f: Callable) -> Callable:
         for name in overloads:
-            if name in _FUNCTIONS:
-                raise TypeError(f"two import functions for {name}")
-            _FUNCTIONS[name] = f
+            if name in _FUNCTIONS or name in _ON_HOST:
+                raise TypeError(f"two functions for {name}")
+            table[name] = f
         return f
 
     return register
@@ -35,10 +51,15 @@ def find(overload: str) -> Callable[..., Any] | None:
     return _FUNCTIONS.get(overload)
 
 
+def find_on_host(overload: str) -> Callable[..., Any] | None:
+    """The function that computes an overload on the host, None if there is none."""
+    return _ON_HOST.get(overload)
+
+
 def supported() -> list[str]:
-    """All overloads that are imported.
+    """All overloads that are imported or computed on the host.
 
     >>> "add.Tensor" in supported()
     True
     """
-    return sorted(_FUNCTIONS)
+    return sorted({*_FUNCTIONS, *_ON_HOST})

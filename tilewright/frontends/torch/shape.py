@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...support.sizes import is_open
+from ..open_values import open_slice
 from .node import Node, Tensor
 from .registry import aten
 
@@ -54,27 +56,40 @@ def repeat(n: Node, x: Tensor, repeats: Sequence[int]) -> Any:
 @aten("slice.Tensor", "slice_copy.Tensor")
 def slice_(n: Node, x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
     axis = x.axis(dim)
-    first, *_ = range(x.shape[axis])[start:end:step] or (0,)
-    return n.slice(x, axis, first, n.shape[axis], step)
+    first, count = _cut(n, x.shape[axis], start, end, step)
+    return n.slice(x, axis, first, count, step)
+
+
+def _cut(n: Node, size: int, start: Any, end: Any, step: int) -> tuple[int, int]:
+    """The first place of a slice of `size` elements, and how many it has."""
+    start, end = (0 if start is None else start), (size if end is None else end)
+    if is_open(size, start, end, step):
+        return open_slice(n, start, end, step, size)[:2]
+    picked = range(size)[start:end:step]
+    return (picked.start if len(picked) else 0), len(picked)
 
 
 @aten("select.int", "select_copy.int")
 def select(n: Node, x: Tensor, dim: int, index: int) -> Tensor:
     axis = x.axis(dim)
-    return n.reshape(n.slice(x, axis, index % x.shape[axis], 1), n.shape)
+    return n.reshape(n.slice(x, axis, _place(index, x.shape[axis]), 1), n.shape)
+
+
+def _place(index: int, size: int) -> int:
+    """A place counted from the front."""
+    return index + size if index < 0 else index
 
 
 @aten("narrow", "narrow_copy")
 def narrow(n: Node, x: Tensor, dim: int, start: int, length: int) -> Tensor:
     axis = x.axis(dim)
-    return n.slice(x, axis, start % max(x.shape[axis], 1), length)
+    return n.slice(x, axis, _place(start, x.shape[axis]), length)
 
 
 @aten("select_scatter")
 def select_scatter(n: Node, x: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     axis = x.axis(dim)
-    at = index % x.shape[axis]
-    return put(n, x, n.unsqueeze(src, axis), axis, range(at, at + 1))
+    return put(n, x, n.unsqueeze(src, axis), axis, _place(index, x.shape[axis]), 1)
 
 
 @aten("slice_scatter")
@@ -82,21 +97,23 @@ def slice_scatter(
     n: Node, x: Tensor, src: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Tensor:
     axis = x.axis(dim)
-    return put(n, x, src, axis, range(x.shape[axis])[start:end:step])
+    return put(n, x, src, axis, *_cut(n, x.shape[axis], start, end, step), step)
 
 
-def put(n: Node, x: Tensor, new: Tensor, axis: int, places: range) -> Tensor:
-    """x with other elements at some places of an axis."""
-    if not places:
+def put(n: Node, x: Tensor, new: Tensor, axis: int, start: int, count: int, step: int = 1) -> Tensor:
+    """x with other elements at `count` places of an axis."""
+    if count == 0:
         return x
     new = n.cast(new, x.dtype)
     size = x.shape[axis]
-    if places.step == 1:
-        before = n.slice(x, axis, 0, places.start)
-        after = n.slice(x, axis, places.stop, size - places.stop)
+    if step == 1:
+        before = n.slice(x, axis, 0, start)
+        after = n.slice(x, axis, start + count, size - start - count)
         return n.concat([p for p in (before, new, after) if p.shape[axis]], axis)
+    n.known(size, start, count, step)
+    places = range(start, start + count * step, step)
     source, inside = np.zeros(size, np.int64), np.zeros(size, bool)
-    source[list(places)], inside[list(places)] = np.arange(len(places)), True
+    source[list(places)], inside[list(places)] = np.arange(count), True
     spread = n("gather", new, n.constant(source), axis=axis)
     mask = n.constant(inside.reshape([-1 if i == axis else 1 for i in range(x.rank)]))
     made: Tensor = n("where", mask, spread, x)
@@ -133,6 +150,7 @@ def split(n: Node, x: Tensor, _: Any = None, dim: int = 0, **__: Any) -> list[Te
 @aten("unbind.int", "unbind_copy.int")
 def unbind(n: Node, x: Tensor, dim: int = 0) -> list[Tensor]:
     axis = x.axis(dim)
+    n.known(x.shape[axis])
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     return [n.reshape(n.slice(x, axis, i, 1), shape) for i in range(x.shape[axis])]
 
@@ -140,8 +158,8 @@ def unbind(n: Node, x: Tensor, dim: int = 0) -> list[Tensor]:
 @aten("flip")
 def flip(n: Node, x: Tensor, dims: Sequence[int]) -> Tensor:
     for axis in x.axes(dims) if dims else ():
-        if size := x.shape[axis]:
-            x = n.slice(x, axis, size - 1, size, -1) if size > 1 else x
+        size = x.shape[axis]
+        x = x if size in (0, 1) else n.slice(x, axis, size - 1, size, -1)
     return x
 
 
@@ -158,6 +176,10 @@ def roll(n: Node, x: Tensor, shifts: Any, dims: Sequence[int] = ()) -> Tensor:
 def _rolled(n: Node, x: Tensor, by: int, axis: int) -> Tensor:
     size = x.shape[axis] if x.rank else 0
     by = by % size if size else 0
+    if is_open(by):  # some number below the size: elements are read where they come from
+        at = n("mod", n.count(size, size - by), n.tensor(size, "i64"))
+        made: Tensor = n("gather", x, at, axis=axis)
+        return made
     return n.concat([n.slice(x, axis, size - by, by), n.slice(x, axis, 0, size - by)], axis) if by else x
 
 
@@ -200,6 +222,7 @@ def border_pad(n: Node, x: Tensor, padding: Sequence[int]) -> Any:
 @aten("diagonal_scatter", "as_strided_scatter")
 def view_scatter(n: Node, x: Tensor, src: Tensor, *view: Any, **named: Any) -> Any:
     """Other elements where a view of x lies."""
+    n.known(*x.shape)
     size = math.prod(x.shape)
     at = torch.arange(size).reshape(x.shape)
     places = getattr(at, n.overload.removeprefix("aten.").removesuffix("_scatter"))(*view, **named).reshape(-1).numpy()
@@ -218,6 +241,7 @@ def diagonal(n: Node, x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) 
     x = n.transpose(x, [*rest, first, second])
     rows, columns = x.shape[-2:]
     count = n.shape[-1]
+    n.known(rows, columns)
     if not count:
         return n.full(n.shape, 0, x.dtype)
     at = np.arange(count) * (columns + 1) + (offset if offset >= 0 else -offset * columns)
@@ -230,6 +254,7 @@ def as_strided(
 ) -> Any:
     given = n.node.args[0].meta["val"]  # type: ignore[union-attr]
     n.need(given.is_contiguous() and not given.storage_offset(), "of a tensor whose memory is not in order")
+    n.known(*size, *stride, storage_offset or 0)
     at = np.full((), storage_offset or 0, np.int64)
     for length, step in zip(size, stride, strict=True):
         at = at[..., None] + np.arange(length) * step
@@ -243,8 +268,11 @@ def unfold(n: Node, x: Tensor, dimension: int, size: int, step: int) -> Any:
     axis = x.axis(dimension)
     if not x.rank:
         return n.reshape(x, n.shape)
-    at = np.arange(n.shape[axis])[:, None] * step + np.arange(size)
-    made = n("gather", x, n.constant(at.astype(np.int64)), axis=axis)
+    if is_open(n.shape[axis]):
+        at = n("add", n.unsqueeze(n.count(n.shape[axis], 0, step), 1), n.count(size))
+    else:
+        at = n.constant(np.arange(n.shape[axis])[:, None] * step + np.arange(size))
+    made = n("gather", x, at, axis=axis)
     order = [i for i in range(made.rank) if i != axis + 1]
     return n.transpose(made, [*order, axis + 1])
 
@@ -269,3 +297,11 @@ def repeat_interleave(n: Node, x: Tensor, repeats: int, dim: int | None = None, 
     axis = x.axis(dim or 0)
     wide = n.expand(n.unsqueeze(x, axis + 1), (*x.shape[: axis + 1], repeats, *x.shape[axis + 1 :]))
     return n.reshape(wide, n.shape)
+
+
+@aten("resize")
+def resize(n: Node, x: Tensor, size: Sequence[int], **_: Any) -> Tensor:
+    """The same elements in another shape; fewer of them."""
+    count, new = math.prod(x.shape), math.prod(n.shape)
+    n.need(new <= count, "to more elements, which PyTorch leaves as they are")
+    return n.reshape(n.slice(n.reshape(x, (count,)), 0, 0, new), n.shape)

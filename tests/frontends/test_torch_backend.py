@@ -1,0 +1,285 @@
+"""``torch.compile(backend="tilewright")``: inference and training against eager PyTorch."""
+
+import copy
+import os
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install tilewright[torch]")
+
+from torch import nn  # noqa: E402
+
+from tilewright.compat import torch_backend  # noqa: E402
+from tilewright.compat.torch_backend import Settings, backend  # noqa: E402
+from tilewright.errors import UsageError  # noqa: E402
+
+F = nn.functional
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def compiled(f, dynamic=None, **options):
+    return torch.compile(f, backend=backend, dynamic=dynamic, options={"threads": 1, **options})
+
+
+def check(f, *inputs, **options):
+    """The compiled function gives what f does, with the same strides, and writes to the same inputs."""
+    given = copy.deepcopy(inputs)
+    want, got = f(*inputs), compiled(f, **options)(*given)
+    assert len(want) == len(got)
+    for w, g in zip((*want, *inputs), (*got, *given), strict=True):
+        if isinstance(w, torch.Tensor):
+            assert w.stride() == g.stride()
+            torch.testing.assert_close(g, w, **CLOSE, equal_nan=True)
+        else:
+            assert w == g
+
+
+# ---- inference -------------------------------------------------------------------------------------------------------
+
+
+def test_results_lie_in_memory_as_pytorch_has_them():
+    x = torch.randn(4, 6)
+    check(lambda x: (x.t(), x + 1, (x + 1).t(), x[1:], (x * 2).expand(3, 4, 6), 7, None), x)
+    check(lambda x: (x * 2, x.permute(0, 2, 3, 1) + 1), torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last))
+    check(lambda x: (x * 2,), torch.randn(8, 12)[::2, ::2])
+    check(lambda x: (x * 2, x.sum()), torch.randn(0, 3))
+
+
+def test_views_share_memory():
+    def f(x):
+        y = x + 1
+        return y, y.view(-1), x[0]
+
+    x = torch.randn(2, 3)
+    y, flat, first = compiled(f)(x)
+    y[0, 0] = 5
+    assert flat[0] == 5 and first.data_ptr() == x.data_ptr()
+
+
+def test_inputs_that_are_written_to():
+    check(lambda x: (x.add_(1), x * 2), torch.randn(2, 3))
+
+
+def test_graph_breaks_and_types():
+    def f(x, i):
+        y = x.double() * 2 if x.sum() > 100 else x.half() + 1
+        return y.float(), i // 2, i > 1
+
+    check(f, torch.randn(5), torch.arange(5))
+
+
+@pytest.mark.filterwarnings("ignore:aten.igamma")
+def test_sizes_may_change():
+    def f(x):
+        return F.softmax(x @ x.t(), -1).reshape(-1) * x.shape[0]
+
+    run = compiled(f)
+    for n in (3, 5, 4, 3, 1):
+        x = torch.randn(n, 6)
+        torch.testing.assert_close(run(x), f(x), **CLOSE)
+    check(lambda x: (torch.igamma((x @ x.t()).relu() + 1, x @ x.t() + 50) * x.shape[0] + x.sum(),), torch.randn(3, 6))
+
+
+def test_random_numbers_follow_the_seed():
+    def f(x):
+        return F.dropout(x, 0.5) + torch.rand_like(x)
+
+    x = torch.randn(20, 20)
+    run = compiled(f)
+    torch.manual_seed(3)
+    first, second = run(x), run(x)
+    torch.manual_seed(3)
+    assert torch.equal(run(x), first) and not torch.equal(first, second)
+    torch._dynamo.reset()
+    run = compiled(f, random="torch")
+    torch.manual_seed(3)
+    got = run(x)
+    torch.manual_seed(3)
+    torch.testing.assert_close(got, f(x))
+
+
+def test_frozen_parameters_that_change():
+    module, x = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.BatchNorm1d(5)).eval(), torch.randn(4, 6)
+    run = compiled(module, freeze=True)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(run(x), module(x), **CLOSE)
+            module[0].weight.add_(1)
+        module[2].running_mean.fill_(2.0)
+        torch.testing.assert_close(run(x), module(x), **CLOSE)
+        module[0].weight = nn.Parameter(torch.randn(5, 6))
+        torch.testing.assert_close(run(x), module(x), **CLOSE)
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+
+class ResNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.conv2, self.norm2 = nn.Conv2d(8, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8)
+        self.around, self.pool, self.head = nn.Conv2d(8, 8, 1, 2), nn.MaxPool2d(3, 2, 1), nn.Linear(8, 5)
+
+    def forward(self, x):
+        x = self.pool(F.relu(self.norm1(self.conv1(x))))
+        x = F.relu(self.norm2(self.conv2(x)) + self.around(x))
+        return self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+class Transformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.norm, self.qkv = nn.Embedding(11, 16), nn.LayerNorm(16), nn.Linear(16, 48)
+        self.up, self.down, self.head = nn.Linear(16, 32), nn.Linear(32, 16), nn.Linear(16, 5)
+
+    def forward(self, ids):
+        x = self.words(ids)
+        q, k, v = (t.unflatten(-1, (2, 8)).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
+        x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        return self.head(x + self.down(F.gelu(self.up(x)))).flatten(0, 1)
+
+
+@pytest.mark.parametrize("make", [ResNet, Transformer])
+def test_training_is_eagers(make):
+    ours = make()
+    theirs = copy.deepcopy(ours)
+    x = torch.randn(4, 3, 12, 12) if make is ResNet else torch.randint(0, 11, (2, 6))
+    label = torch.randint(0, 5, (4 if make is ResNet else 12,))
+    run = compiled(ours, fallback=False)
+    steppers = [torch.optim.SGD(m.parameters(), 0.05, momentum=0.9) for m in (ours, theirs)]
+    for _ in range(5):
+        losses = []
+        for f, stepper in zip((run, theirs), steppers, strict=True):
+            stepper.zero_grad()
+            losses.append(F.cross_entropy(f(x), label))
+            losses[-1].backward()
+            stepper.step()
+        torch.testing.assert_close(*losses, **CLOSE)
+    for (name, a), b in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_gradients_of_windows():
+    """All in one graph: whatever has an import function of its own for its gradient."""
+    w1, w2, w3 = torch.randn(5, 3, 3, 3), torch.randn(6, 1, 3, 2), torch.randn(3, 4, 3, 3)
+
+    def f(x, w1, w2, w3):
+        made = [
+            F.max_pool2d(x, 3, 2, 1), F.max_pool2d(x, 2, ceil_mode=True), F.max_pool2d(x, 3, 1, 1, 2),
+            F.avg_pool2d(x, 3, 2, 1), F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+            F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), F.avg_pool2d(x, (2, 3), divisor_override=5),
+            F.adaptive_avg_pool2d(x, (3, 5)), F.conv2d(x, w1, stride=2, padding=1), F.conv2d(x, w1),
+            F.conv2d(x, w2, stride=(2, 3), padding=(0, 2), dilation=2, groups=3),
+            F.conv_transpose2d(x, w3, stride=2, padding=1, output_padding=1),
+        ]  # fmt: skip
+        return sum((i + 1) * (m.sin() * m).sum() for i, m in enumerate(made))
+
+    results = []
+    for run in (f, compiled(f, fallback=False)):
+        torch.manual_seed(1)
+        given = [t.clone().requires_grad_() for t in (torch.randn(2, 3, 11, 10), w1, w2, w3)]
+        run(*given).backward()
+        results.append([t.grad for t in given])
+    for want, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-3)
+
+
+def test_the_mask_of_dropout_is_the_same_backward():
+    x = torch.ones(16, 16, requires_grad=True)
+    y = compiled(lambda x: F.dropout(x, 0.5))(x)
+    y.sum().backward()
+    assert torch.equal(y.detach(), x.grad)
+
+
+# ---- what is not supported, options ----------------------------------------------------------------------------------
+
+
+def igamma(x):
+    return torch.igamma(x.relu() + 1, x.relu() + 2).t() @ x + 1
+
+
+def test_an_operator_that_pytorch_runs_is_reported_once(monkeypatch):
+    monkeypatch.setattr(torch_backend, "_reported", set())
+    x = torch.randn(3, 4)
+    with pytest.warns(UserWarning, match=r"aten.igamma .* runs in PyTorch \(.*test_torch_backend.py:\d+ in igamma\)"):
+        got = compiled(igamma)(x)
+    torch.testing.assert_close(got, igamma(x), **CLOSE)
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        compiled(lambda x: torch.igamma(x.abs(), x.abs()) + 1)(x)
+
+
+def test_it_can_be_forbidden():
+    with pytest.raises(Exception, match=r"1 operator that cannot be imported:\n  aten.igamma: 1 node"):
+        compiled(igamma, fallback=False)(torch.randn(3, 4))
+
+
+def test_complex_numbers_are_left_to_pytorch():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(lambda x: (torch.view_as_real(torch.fft.fft(x + 1)) * 2,), torch.randn(3, 4))
+
+
+def test_modes_and_options():
+    assert Settings.of("max-autotune", None).freeze and not Settings.of(None, {}).freeze
+    assert Settings.of(None, {}).options.threads == torch.get_num_threads()
+    assert Settings.of("reduce-overhead", {"threads": 3}).options.threads == 3
+    for mode, options, why in (
+        ("fast", None, "unknown mode 'fast'"),
+        (None, {"treads": 1}, "unknown option 'treads'"),
+        (None, {"inputs": {}}, "'inputs' has no meaning"),
+        (None, {"freeze": 1}, "'freeze' is True or False"),
+        (None, {"random": "numpy"}, "tilewright or torch"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            Settings.of(mode, options)
+
+
+# ---- another process -------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import torch
+from tilewright.driver import graph_cache
+made = []
+graph_cache.compile_state, inner = (lambda *a, **k: made.append(1) or inner(*a, **k)), graph_cache.compile_state
+module = torch.nn.Linear(4, 3)
+run = torch.compile(module, backend="tilewright", options={"threads": 1})
+run(torch.ones(2, 4)).sum().backward()
+print(len(made), module.weight.grad.tolist())
+"""
+
+
+def test_another_process_finds_the_graphs(tmp_path):
+    """Also the entry point: as an installed package has it."""
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    entry = re.search(r"\[project.entry-points.torch_dynamo_backends\]\n(tilewright = .*)\n", text).group(1)
+    info = tmp_path / "plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[torch_dynamo_backends]\n" + entry.replace('"', "") + "\n")
+    paths = [str(tmp_path), str(Path(torch_backend.__file__).parents[2])]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "TILEWRIGHT_CACHE": str(tmp_path / "cache"),
+    }
+    answers = [
+        subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, capture_output=True, text=True)
+        for _ in range(2)
+    ]
+    counts = [a.stdout.split()[0] for a in answers]
+    assert int(counts[0]) >= 1 and counts[1] == "0"
+    assert answers[0].stdout.split()[1:] == answers[1].stdout.split()[1:]

@@ -1,0 +1,160 @@
+"""What `torch.compile` calls in place of a graph: programs run on the memory of tensors, and PyTorch runs the rest."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..frontends.torch.fx_graph import Form, FxGraph, Result, symbols_of
+from ..runtime.executable import Executable
+
+#: programs kept for the sizes that a graph with open dimensions is called with
+MOST_SIZES = 64
+#: calls take all arguments as one list, which they empty, so that memory is given back early
+Call = Callable[[list[Any]], list[Any]]
+
+
+def boxed(call: Callable[[list[Any]], list[Any]]) -> Call:
+    """The function, marked as one that takes a list."""
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def call_of(graph: FxGraph, executable: Executable | None) -> Call:
+    """A call of the program of a graph; `executable` is None where it computes nothing."""
+    results = _results(graph.results)
+    if executable is None:
+        return boxed(lambda args: results(args, []))
+    inputs, outputs = graph.inputs, [(f.sizes, f.strides, f.dtype) for f in graph.outputs]
+    strided = [i for i, f in enumerate(graph.outputs) if f.order is None]
+    checks = [(i, f.sizes, f.strides if f.order is not None else _plain_strides(f.sizes)) for i, f in inputs]
+    draws = len(executable.arguments) > len(executable.inputs)
+    run, make = executable.run_at, torch.empty_strided
+
+    def call(args: list[Any]) -> list[Any]:
+        given = []
+        for i, sizes, strides in checks:
+            t = args[i]
+            if t.stride() != strides or t.shape != sizes:
+                t = _laid_out(t, sizes, strides)
+            given.append(t)
+        pointers = [t.data_ptr() for t in given]
+        if draws:
+            key = torch.randint(-(1 << 31), 1 << 31, (), dtype=torch.int32)
+            pointers.append(key.data_ptr())
+        made = [make(sizes, strides, dtype=dtype) for sizes, strides, dtype in outputs]
+        filled = made if not strided else [torch.empty(t.shape, dtype=t.dtype) if i in strided else t
+                                           for i, t in enumerate(made)]  # fmt: skip
+        run(pointers, [t.data_ptr() for t in filled])
+        for i in strided:
+            made[i].copy_(filled[i])
+        return results(args, made)
+
+    return boxed(call)
+
+
+def _plain_strides(sizes: Sequence[int]) -> tuple[int, ...]:
+    strides: list[int] = []
+    step = 1
+    for size in reversed(sizes):
+        strides.insert(0, step)
+        step *= max(size, 1)
+    return tuple(strides)
+
+
+def _laid_out(tensor: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+    """The tensor itself where it lies as the program expects, else a copy that does."""
+    if tuple(tensor.shape) != sizes:
+        raise RuntimeError(f"a graph made for a tensor of {sizes} was called with one of {tuple(tensor.shape)}")
+    dense = all(s == 1 or a == b for s, a, b in zip(sizes, tensor.stride(), strides, strict=True))
+    if dense or not tensor.numel():
+        return tensor
+    with torch.no_grad():
+        return torch.empty_strided(sizes, strides, dtype=tensor.dtype).copy_(tensor)
+
+
+def _results(results: Sequence[Result]) -> Callable[[list[Any], list[Any]], list[Any]]:
+    """A function from the arguments and the program's outputs to what the graph returns; it empties the arguments."""
+    if [(r.kind, r.what, r.view) for r in results] == [("output", i, None) for i in range(len(results))]:
+
+        def plain(args: list[Any], made: list[Any]) -> list[Any]:
+            args.clear()
+            return made
+
+        return plain
+
+    def collect(args: list[Any], made: list[Any]) -> list[Any]:
+        found = [
+            r.what if r.kind == "value" else _viewed((args if r.kind == "argument" else made)[r.what], r.view)
+            for r in results
+        ]
+        args.clear()
+        return found
+
+    return collect
+
+
+def _viewed(tensor: torch.Tensor, view: Form | None) -> torch.Tensor:
+    if view is None:
+        return tensor
+    return tensor.as_strided(view.sizes, view.strides, tensor.storage_offset() + view.offset)
+
+
+class BySize:
+    """A call of a graph whose symbols get their sizes from the arguments: one call for each combination of sizes, made
+    when it is first needed by `make`."""
+
+    _boxed_call = True
+
+    def __init__(self, module: torch.fx.GraphModule, make: Callable[[Mapping[Any, Any]], Call]) -> None:
+        places = symbols_of(module)
+        self._symbols, self._places, self._make = list(places), list(places.values()), make
+        self._calls: dict[tuple[Any, ...], Call] = {}
+        self._lock = threading.RLock()
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        sizes = tuple(args[i] if axis is None else args[i].shape[axis] for i, axis in self._places)
+        call = self._calls.get(sizes)
+        return (self._new(sizes) if call is None else call)(args)
+
+    def _new(self, sizes: tuple[Any, ...]) -> Call:
+        import sympy
+
+        with self._lock:
+            if sizes not in self._calls:
+                made = self._make({s: sympy.sympify(v) for s, v in zip(self._symbols, sizes, strict=True)})
+                if len(self._calls) >= MOST_SIZES:
+                    del self._calls[next(iter(self._calls))]
+                self._calls[sizes] = made
+            return self._calls[sizes]
+
+
+class Frozen:
+    """A call with tensors built in, as long as none of them is written to or replaced; from then on one that reads them
+    anew in every call, which `make` makes."""
+
+    _boxed_call = True
+
+    def __init__(self, call: Call, frozen: Mapping[int, torch.Tensor], make: Callable[[], Call]) -> None:
+        self._call, self._make = call, make
+        self._frozen: list[tuple[int, torch.Tensor, int]] | None = [(i, t, t._version) for i, t in frozen.items()]
+        self._lock = threading.Lock()
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        for i, tensor, version in self._frozen or ():
+            given = args[i]
+            if given is not tensor or given._version != version:
+                self._thaw()
+                break
+        return self._call(args)
+
+    def _thaw(self) -> None:
+        with self._lock:
+            if self._frozen is not None:
+                self._call, self._frozen = self._make(), None
+
+
+__all__ = ["BySize", "Call", "Frozen", "boxed", "call_of"]

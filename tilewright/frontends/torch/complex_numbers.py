@@ -1,0 +1,250 @@
+"""Complex tensors, which are pairs of numbers in one dimension more: arithmetic, parts, moving them about."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from . import elementwise, shape
+from .node import COMPLEX, Node, Tensor, is_complex
+from .registry import aten
+
+Pair = tuple[Any, Any]
+
+
+def parts(n: Node, position: int, x: Any, dtype: str | None = None) -> Pair:
+    """Real and imaginary part of an argument of the node, in the dtype given or that of its result."""
+    dtype = dtype or n.dtype
+    if isinstance(x, Tensor):
+        given = n.node.args[position]
+        if isinstance(given, torch.fx.Node) and is_complex(given.meta.get("val")):
+            return halves(n, n.cast(x, dtype))
+        return n.cast(x, dtype), n.tensor(0, dtype)
+    number = complex(x)
+    return n.tensor(number.real, dtype), n.tensor(number.imag, dtype)
+
+
+def halves(n: Node, x: Tensor) -> Pair:
+    last = x.rank - 1
+    re, im = (n.reshape(n.slice(x, last, i, 1), x.shape[:-1]) for i in range(2))
+    return re, im
+
+
+def joined(n: Node, re: Tensor, im: Tensor) -> Tensor:
+    """A complex tensor of the shape of the node's result."""
+    dims = n.shape[:-1]
+    return n.concat([n.unsqueeze(n.expand(n.cast(v, n.dtype), dims), len(dims)) for v in (re, im)], len(dims))
+
+
+# ---- made of real numbers, and taken apart -------------------------------------------------------------------------
+
+
+@aten("complex.complex")
+def pair(n: Node, re: Tensor, im: Tensor) -> Tensor:
+    return joined(n, re, im)
+
+
+@aten("complex.polar")
+def polar(n: Node, radius: Tensor, angle: Tensor) -> Tensor:
+    return joined(n, n("mul", radius, n("cos", angle)), n("mul", radius, n("sin", angle)))
+
+
+@aten("complex.view_as_complex", "complex.view_as_real")
+def view_as(n: Node, x: Tensor) -> Tensor:
+    return x
+
+
+@aten("complex.real", "complex.imag")
+def part(n: Node, x: Tensor) -> Tensor:
+    return halves(n, x)[n.overload == "aten.imag"]
+
+
+@aten("complex.abs", "complex.angle")
+def magnitude(n: Node, x: Tensor) -> Any:
+    re, im = halves(n, x)
+    return elementwise.hypot(n, re, im) if n.overload == "aten.abs" else elementwise.atan2(n, im, re)
+
+
+@aten("complex._to_copy", "complex.prims.convert_element_type")
+def convert(n: Node, x: Tensor, *_: Any, **__: Any) -> Any:
+    given, result = n.node.args[0], n.node.meta["val"]
+    if not isinstance(given, torch.fx.Node) or not is_complex(given.meta["val"]):
+        return joined(n, n.cast(x, n.dtype), n.tensor(0, n.dtype))
+    if result.dtype in COMPLEX:
+        return n.cast(x, n.dtype)
+    re, im = halves(n, x)
+    if result.dtype == torch.bool:
+        return n("or", n.cast(re, "i1"), n.cast(im, "i1"))
+    return elementwise.to(n, re, n.dtype)
+
+
+# ---- arithmetic ----------------------------------------------------------------------------------------------------
+
+
+@aten("complex.add.Tensor", "complex.sub.Tensor", "complex.add.Scalar", "complex.sub.Scalar")
+def add(n: Node, x: Any, y: Any, alpha: Any = 1) -> Any:
+    (a, b), (c, d) = parts(n, 0, x), parts(n, 1, y)
+    if alpha != 1:
+        c, d = product((c, d), n, alpha)
+    kind = "add" if n.overload.startswith("aten.add") else "sub"
+    return joined(n, n(kind, a, c), n(kind, b, d))
+
+
+def product(x: Pair, n: Node, factor: Any) -> Pair:
+    number = complex(factor)
+    return times(n, x, (n.tensor(number.real, n.dtype), n.tensor(number.imag, n.dtype)))
+
+
+def times(n: Node, x: Pair, y: Pair) -> Pair:
+    (a, b), (c, d) = x, y
+    return n("sub", n("mul", a, c), n("mul", b, d)), n("add", n("mul", a, d), n("mul", b, c))
+
+
+@aten("complex.mul.Tensor", "complex.mul.Scalar")
+def mul(n: Node, x: Any, y: Any) -> Any:
+    return joined(n, *times(n, parts(n, 0, x), parts(n, 1, y)))
+
+
+@aten("complex.div.Tensor", "complex.div.Scalar")
+def div(n: Node, x: Any, y: Any) -> Any:
+    """Divided by the larger part of the divisor first, so that nothing overflows on the way (Smith)."""
+    if not isinstance(y, complex) and not isinstance(y, Tensor):
+        return n("div", n.cast(x, n.dtype), n.tensor(y, n.dtype))
+    (a, b), (c, d) = parts(n, 0, x), parts(n, 1, y)
+    large = n("greater_equal", n("abs", c), n("abs", d))
+    high, low = n("where", large, c, d), n("where", large, d, c)
+    ratio = n("div", low, high)
+    below = n("add", high, n("mul", low, ratio))
+    re = n("where", large, n("add", a, n("mul", b, ratio)), n("add", n("mul", a, ratio), b))
+    im = n("where", large, n("sub", b, n("mul", a, ratio)), n("sub", n("mul", b, ratio), a))
+    return joined(n, n("div", re, below), n("div", im, below))
+
+
+@aten("complex.neg")
+def neg(n: Node, x: Tensor) -> Any:
+    return n("neg", x)
+
+
+@aten("complex._conj", "complex._conj_physical", "complex.conj_physical", "complex._neg_view")
+def conjugate(n: Node, x: Tensor) -> Any:
+    if n.overload == "aten._neg_view":
+        return n("neg", x)
+    re, im = halves(n, x)
+    return joined(n, re, n("neg", im))
+
+
+@aten("complex.resolve_conj", "complex.resolve_neg", "complex.clone", "complex.alias", "complex.detach",
+      "complex.lift_fresh_copy", "complex.contiguous")  # fmt: skip
+def same(n: Node, x: Tensor, **_: Any) -> Tensor:
+    return x
+
+
+@aten("complex.sigmoid", "complex.exp", "complex.silu")
+def function(n: Node, x: Tensor) -> Any:
+    """e^z, 1 / (1 + e^-z), z / (1 + e^-z)."""
+    re, im = halves(n, x)
+    if n.overload == "aten.exp":
+        size = n("exp", re)
+        return joined(n, n("mul", size, n("cos", im)), n("mul", size, n("sin", im)))
+    size = n("exp", n("neg", re))
+    c, d = n("add", n("mul", size, n("cos", im)), 1.0), n("neg", n("mul", size, n("sin", im)))
+    below = n("add", n("mul", c, c), n("mul", d, d))
+    inverse = n("div", c, below), n("neg", n("div", d, below))
+    return joined(n, *(inverse if n.overload == "aten.sigmoid" else times(n, (re, im), inverse)))
+
+
+@aten("complex.eq.Tensor", "complex.ne.Tensor", "complex.eq.Scalar", "complex.ne.Scalar")
+def compare(n: Node, x: Any, y: Any) -> Any:
+    dtype = next(v.dtype for v in (x, y) if isinstance(v, Tensor))
+    (a, b), (c, d) = parts(n, 0, x, dtype), parts(n, 1, y, dtype)
+    same_parts = n("and", n("equal", a, c), n("equal", b, d))
+    return n("not", same_parts) if ".ne." in n.overload else same_parts
+
+
+@aten("complex.sum.dim_IntList", "complex.sum", "complex.mean", "complex.mean.dim")
+def total(n: Node, x: Tensor, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
+    rank = x.rank - 1
+    given = [dim] if isinstance(dim, int) else list(dim or range(rank))
+    axes = tuple(sorted(a % max(rank, 1) for a in given)) if rank else ()
+    name = "reduce_mean" if "mean" in n.overload else "reduce_sum"
+    return n(name, n.cast(x, n.dtype), axes=axes, keepdims=keepdim) if axes else x
+
+
+@aten("complex.matmul", "complex.mm", "complex.bmm")
+def matmul(n: Node, x: Tensor, y: Tensor) -> Any:
+    (a, b), (c, d) = parts(n, 0, x), parts(n, 1, y)
+    if not math.prod(n.shape) or not math.prod(x.shape):
+        return n.full(n.shape, 0, n.dtype)
+    re = n("sub", n("matmul", a, c), n("matmul", b, d))
+    return joined(n, re, n("add", n("matmul", a, d), n("matmul", b, c)))
+
+
+# ---- moving --------------------------------------------------------------------------------------------------------
+
+
+def front(x: Tensor, dim: int) -> int:
+    """A dimension of a complex tensor, counted from the front."""
+    return dim % max(x.rank - 1, 1)
+
+
+@aten("complex.view", "complex.reshape", "complex._unsafe_view", "complex.squeeze.dims", "complex.squeeze.dim",
+      "complex.squeeze", "complex.unsqueeze", "complex.flatten.using_ints", "complex.view_copy")  # fmt: skip
+def reshape(n: Node, x: Tensor, *_: Any) -> Tensor:
+    return n.reshape(x, n.shape)
+
+
+@aten("complex.permute")
+def permute(n: Node, x: Tensor, dims: Sequence[int]) -> Tensor:
+    return n.transpose(x, [*(front(x, d) for d in dims), x.rank - 1])
+
+
+@aten("complex.transpose.int", "complex.t")
+def transpose(n: Node, x: Tensor, first: int = 0, second: int = 1) -> Tensor:
+    order = list(range(x.rank))
+    a, b = (front(x, d) for d in (first, second))
+    if x.rank > 2:
+        order[a], order[b] = b, a
+    return n.transpose(x, order)
+
+
+@aten("complex.expand")
+def expand(n: Node, x: Tensor, size: Sequence[int], **_: Any) -> Tensor:
+    return n.expand(n.reshape(x, (1,) * (len(n.shape) - x.rank) + x.shape), n.shape)
+
+
+@aten("complex.slice.Tensor")
+def slice_(n: Node, x: Tensor, dim: int = 0, *limits: Any) -> Any:
+    return shape.slice_(n, x, front(x, dim), *limits)
+
+
+@aten("complex.select.int")
+def select(n: Node, x: Tensor, dim: int, index: int) -> Any:
+    return shape.select(n, x, front(x, dim), index)
+
+
+@aten("complex.cat")
+def cat(n: Node, xs: Sequence[Tensor], dim: int = 0) -> Any:
+    kept = [n.cast(x, n.dtype) for x in xs if x.shape != (0, 2)]
+    return n.concat(kept, dim % (len(n.shape) - 1)) if kept else n.full(n.shape, 0, n.dtype)
+
+
+@aten("complex.flip")
+def flip(n: Node, x: Tensor, dims: Sequence[int]) -> Any:
+    return shape.flip(n, x, [front(x, d) for d in dims])
+
+
+@aten("complex.constant_pad_nd")
+def pad(n: Node, x: Tensor, pad: Sequence[int], value: float = 0) -> Any:
+    n.need(value == 0, "with another number than 0")
+    return shape.constant_pad(n, x, [0, 0, *pad], 0)
+
+
+@aten("complex.zeros", "complex.zeros_like", "complex.empty.memory_format", "complex.new_zeros",
+      "complex.full")  # fmt: skip
+def constant(n: Node, *arguments: Any, **_: Any) -> Any:
+    value = arguments[1] if n.overload == "aten.full" else 0
+    number = complex(value)
+    return joined(n, n.tensor(number.real, n.dtype), n.tensor(number.imag, n.dtype))
