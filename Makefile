@@ -3,7 +3,9 @@
 #   make test      lint and the whole test suite                 make bench   race against other runtimes
 #   make conformance   ONNX's own 2,000 tests       make mutations   500 damaged ONNX files
 #   make work      500 random chains of operators: what their kernels execute
+#   make conformance-open   the node tests of ONNX, each compiled once for a range of sizes
 #   make open-dims 300 random graphs with open dimensions against ONNX Runtime
+#   make fuzz-open 1,000 random models of NNSmith with open batch against ONNX Runtime
 #   make docs      the site of the documentation, into out/site
 #   make fuzz      3,000 random models against ONNX Runtime (which can run two thirds of them)
 # Variables: PYTHON (the interpreter that makes .venv), PYTEST_ARGS, BENCH_ARGS, FUZZ_COUNT, FUZZ_SECONDS.
@@ -21,7 +23,7 @@ TEST_CACHE := $(CURDIR)/$(VENV)/test-cache
 # the tests run in two processes: each compiles and computes with one
 TEST_ENV := TILEWRIGHT_CACHE=$(TEST_CACHE) TILEWRIGHT_JOBS=1 OMP_NUM_THREADS=1
 
-.PHONY: demo test test-models test-boards lint format docs conformance mutations fuzz work open-dims bench models wheel clean
+.PHONY: demo test test-models test-boards lint format docs conformance conformance-open mutations fuzz fuzz-open work open-dims bench models wheel clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/with-demo
@@ -56,6 +58,10 @@ test-boards: $(VENV)/with-models
 conformance: $(VENV)/with-dev
 	$(BIN)/python tests/conformance/onnx/run.py --report docs/onnx_conformance.md
 
+# ONNX's node tests with open dimensions; writes docs/onnx_open_dimensions.md
+conformance-open: $(VENV)/with-fuzz
+	$(BIN)/python tests/conformance/onnx/run_open.py --report docs/onnx_open_dimensions.md
+
 # damaged ONNX files: each must end in a clear error, or work
 mutations: $(VENV)/with-dev
 	$(BIN)/python tests/conformance/onnx/mutations.py
@@ -72,6 +78,11 @@ work: $(VENV)/with-dev
 # random graphs with open dimensions, always the same ones, against ONNX Runtime
 open-dims: $(VENV)/with-fuzz
 	$(BIN)/python tests/fuzz/open_dimensions.py --count 300
+
+# NNSmith's models with their first dimensions open, always the same ones, against ONNX Runtime
+fuzz-open: $(VENV)/with-fuzz
+	$(BIN)/python tests/fuzz/nnsmith_models.py out/fuzz --count 1000 --seconds $(FUZZ_SECONDS)
+	$(BIN)/python tests/fuzz/nnsmith_open.py out/fuzz --count 1000 --seconds $(FUZZ_SECONDS)
 
 bench: $(VENV)/with-bench
 	$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)

@@ -44,6 +44,7 @@ for _name, _place in {
     "build a kernel": "driver.kernels:build",
     "source of a kernel": "driver.kernels:source",
     "specialization": "driver.specialization",
+    "opener": "driver.background:opener",
     "explain": "report.explain:explain",
     "explain as data": "report.explain:facts",
     "explain as a page": "report.explain:page",

@@ -14,6 +14,7 @@ import typer
 from ..support.dims import Dim, open_dims
 from ..support.dtypes import NUMPY
 from ..support.errors import UsageError, printable
+from ..support.formulas import evaluate
 from . import data
 from .app import app
 from .common import check_writable, note, refuse_options, table, with_compile_options
@@ -127,6 +128,13 @@ def compile_command(
     source = sources(model)
     if not isinstance(source, str) and (output is None or output.suffix != ".tw"):
         raise UsageError("several entries make a package: -o model.tw", stage="command line")
+    if options["specialize"] == "background" and open_dims(options["inputs"]):
+        raise UsageError(
+            "--specialize background is for the process that compiles the model: a package with open dimensions has "
+            "no model that programs for single sizes could be compiled from",
+            stage="command line",
+            hint="leave it out, or compile where the model runs: tilewright run, or tilewright.compile",
+        )
     folder = output is not None and (output.is_dir() or not output.suffix) and options["stop_after"] is None
     if not folder:
         check_result(output, [source] if isinstance(source, str) else source.values(), options)
@@ -338,8 +346,9 @@ def check_source(
     if given is not None and (not options["inputs"] or ranges):
         quiet["inputs"] = {name: array.shape for name, array in given.items()}
     elif ranges:  # what random data has
+        typical = {d.name: d.typical for d in ranges}
         quiet["inputs"] = {
-            name: tuple(d.typical if isinstance(d, Dim) else d for d in shape)
+            name: tuple(d.typical if isinstance(d, Dim) else evaluate((d,), typical)[0] for d in shape)
             for name, shape in options["inputs"].items()
         }
     graph: Any = tw.compile(model, **quiet)
