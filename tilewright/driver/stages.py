@@ -151,7 +151,7 @@ def fuse_graph(state: State) -> None:
 def schedule_kernels(state: State) -> None:
     """Kernels -> loop nests: as the options say, else by the tuning database, else by the default rules."""
     if (known := current()) is not None:
-        known.near = False
+        known.numbers.near = False
     tuned = _open_tuned(state)
     while parts := _schedule_new(state, tuned):  # some are cut in two: then their parts are new
         for name, divided in parts.items():

@@ -24,7 +24,7 @@ def stands_for_size(array: np.ndarray) -> bool:
     if (known := current()) is None:
         return False
     large = np.unique(_large(array))
-    known.plain.update(large.tolist())
+    known.numbers.plain.update(large.tolist())
     if any(n >= SMALLEST and n % p == 0 for n in array.shape for p in known.divides()):
         return True
     return any(bool((large % p == 0).any()) for p in known.divides())

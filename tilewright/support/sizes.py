@@ -21,7 +21,6 @@ the same expression: ``seq == 16`` is false, and what is done then must be right
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from math import gcd as _gcd
@@ -33,14 +32,9 @@ from .errors import UsageError
 from .polynomials import Polynomial, long_division, ratio, without
 from .size_bounds import Atom as _Atom
 from .size_bounds import bounds
+from .stand_ins import SMALLEST as SMALLEST
+from .stand_ins import StandIns
 
-#: what stands for symbols, and for what is made of them by division, are primes from here on, this far apart: no model
-#: has them as dimensions, and a product of three and a few thousand still is a 64-bit number
-_FIRST, _APART = 50_021, 9_000
-#: so many are; what schedules make of sizes stands in no type, and is a number with many digits
-_SMALL = 24
-#: numbers below are never sizes
-SMALLEST = 4096
 #: numbers from here on mean "to the end" in models
 _LARGEST = 1 << 62
 _T = TypeVar("_T")
@@ -59,15 +53,10 @@ class Sizes:
         if len(set(names)) < len(names):
             raise UsageError(f"two dimensions have one name: {', '.join(names)}")
         self._atoms: dict[str, _Atom] = {}
-        self._values: dict[str, int] = {}  # atom -> its prime
-        self._spread = random.Random(1)
+        self.numbers = StandIns()
         self._of: dict[int, Size] = {}  # value -> size
         self._ranges: dict[int, tuple[int, int]] = {}  # better than what the atoms say
-        self.plain: set[int] = set()  # numbers of the model that could be taken for sizes
         self._bounds: dict[frozenset[tuple[tuple[str, ...], int]], tuple[int, int]] = {}  # of polynomials
-        #: numbers of quotients are near quotients of numbers: types have positive sizes. Loop nests have no types, but
-        #: more quotients, whose sums come too close to 0 then
-        self.near = True
         self.symbols = [self._symbol(d) for d in dims]
 
     def _symbol(self, d: Dim) -> Size:
@@ -80,43 +69,18 @@ class Sizes:
     def atom(self, atom: _Atom) -> Size:
         """The size that an atom is; the same one for the same name."""
         if atom.name not in self._atoms:
-            self._values[atom.name] = self._new_value(atom)
+            self.numbers.add(atom)
             self._atoms[atom.name] = atom
         made = self.size({(atom.name,): 1})
         assert isinstance(made, Size)
         return made
-
-    def _new_value(self, atom: _Atom) -> int:
-        """For one more atom. Spread without order, so that sums of them differ; with `near`, of what is made of sizes
-        near what it would be of their values, where that can be, so that a difference which is positive stays so."""
-        number = len(self._values)
-        if number >= _SMALL:
-            return self._spread.randrange(1 << 60, 1 << 61) | 1
-        spread = 2 * self._spread.randrange(_APART // 4)
-        near = _near(*atom.made) if atom.made is not None and self.near else None
-        if near is None or not 3 * SMALLEST <= near < 1 << 40:
-            return self._prime(_FIRST + _APART * number + spread)
-        apart = SMALLEST + spread // 4
-        below = atom.made is not None and atom.made[0] != "maxsi"
-        return self._prime((near - apart if below else near + apart) | 1)
-
-    def _prime(self, number: int) -> int:
-        """The smallest prime from an odd number on that stands for nothing yet, and divides no number of the model."""
-        taken = set(self._values.values())
-        while (
-            number in taken
-            or any(number % i == 0 for i in range(3, int(number**0.5) + 1, 2))
-            or any(x % number == 0 for x in self.plain)
-        ):
-            number += 2
-        return number
 
     def size(self, polynomial: Polynomial) -> Any:
         """The size of a polynomial of atoms; a plain int if it is constant."""
         kept = {m: c for m, c in polynomial.items() if c}
         if not kept or set(kept) == {()}:
             return kept.get((), 0)
-        value = sum(c * prod(self._values[a] for a in m) for m, c in kept.items())
+        value = sum(c * prod(self.numbers.of(a) for a in m) for m, c in kept.items())
         if -SMALLEST < value < SMALLEST:
             raise Undecided(f"the sizes of this model cannot be told apart: one is as small as {value}")
         found = self._of.get(value)
@@ -136,7 +100,7 @@ class Sizes:
             return found
         if abs(number) >= _LARGEST:
             return number
-        for name, value in list(self._values.items())[:_SMALL]:
+        for name, value in self.numbers.primes():
             if number % value == 0:
                 rest = self.decode(number // value)
                 made: int = rest * self.size({(name,): 1})
@@ -145,7 +109,7 @@ class Sizes:
 
     def divides(self) -> list[int]:
         """The primes: what is a multiple of one is taken for a size."""
-        return list(self._values.values())[:_SMALL]
+        return [prime for _, prime in self.numbers.primes()]
 
     def range(self, polynomial: Polynomial) -> tuple[int, int]:
         """The smallest and the largest value, at least as far apart as they are."""
@@ -471,15 +435,6 @@ def larger(a: Any, b: Any) -> Any:
     if type(a) is int and type(b) is int:
         return b if b > a else a
     return _extremum(a, b, max, "max")
-
-
-def _near(op: str, a: int, b: int) -> int | None:
-    """What an operation makes of the numbers that stand for sizes, and of others; None if one of them is a number."""
-    if op == "floordivsi":
-        return None if isinstance(b, Size) else int(a) // b
-    if not (isinstance(a, Size) and isinstance(b, Size)):
-        return None
-    return min(int(a), int(b)) if op == "minsi" else max(int(a), int(b))
 
 
 _space: ContextVar[Sizes | None] = ContextVar("sizes", default=None)

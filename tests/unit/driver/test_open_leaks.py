@@ -13,7 +13,7 @@ from support.open_models import BATCH, MODELS, SEQ, Writer, feeds
 
 import tilewright as tw
 from tilewright.driver.compiler import compile_state
-from tilewright.support import sizes
+from tilewright.support import stand_ins
 
 
 def last(operator: str) -> onnx.ModelProto:
@@ -83,8 +83,8 @@ def plain(text: str) -> str:
 @pytest.mark.parametrize("name", list(ALL))
 def test_other_numbers_for_symbols_make_the_same_program(name, monkeypatch):
     first = made(name)
-    monkeypatch.setattr(sizes, "_FIRST", 70_001)
-    monkeypatch.setattr(sizes, "_APART", 7_000)
+    monkeypatch.setattr(stand_ins, "_FIRST", 70_001)
+    monkeypatch.setattr(stand_ins, "_APART", 7_000)
     second = made(name)
     for a, b, what in zip(first, second, ("nests", "kernels", "program"), strict=True):
         assert a == b, what

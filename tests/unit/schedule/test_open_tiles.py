@@ -27,7 +27,7 @@ from tilewright.tensor.kernel import Kernel
 def known() -> Iterator[Sizes]:
     with sizes.open_sizes([ROWS, SEQ, WIDE8]) as found:
         assert found is not None
-        found.near = False  # as where nests are made
+        found.numbers.near = False  # as where nests are made
         yield found
 
 

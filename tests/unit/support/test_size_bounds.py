@@ -75,7 +75,7 @@ def test_numbers_of_a_model_are_not_taken_for_later_sizes(known):
     first = int(d // 2)
     with sizes.open_sizes(DIMS) as other:
         assert other is not None
-        other.plain.add(3 * first)
+        other.numbers.plain.add(3 * first)
         again = other.symbols[0] // 2
         assert 3 * first % int(again)
 

@@ -70,9 +70,8 @@ class Indices:
         args = [self.expr(a) for a in t.args]
         if t.op in ("floordivsi", "remsi"):
             limit = bounds(t.args[0], self.ranges)
-            if t.op == "remsi" or (
-                limit is not None and at_most(0, limit[0])
-            ):  # not negative: the unsigned form is cheaper
+            # not negative: the unsigned form is cheaper
+            if t.op == "remsi" or (limit is not None and at_most(0, limit[0])):
                 return self.text.elementwise("arith.divui" if t.op == "floordivsi" else "arith.remui", args, "index")
         return self.text.elementwise("arith." + t.op, args, "index")
 

@@ -254,11 +254,9 @@ def schedule(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> S
     if too_much:
         best = min(too_much, key=lambda x: x.executed.cycles if x.executed else 0.0)
         return replace(best, refused=tuple(r for r in refused if r[0] != best.rule))
-    if current() is not None and (undecided := [f"{n}: {r}" for n, r in refused if "sizes that are not known" in r]):
-        raise Undecided(
-            f"no schedule takes kernel {kernel.name} for all sizes: {'; '.join(undecided)}", stage="schedule"
-        )
     reasons = "; ".join(f"{n}: {r}" for n, r in refused)
+    if current() is not None:  # rules that would take it at any size that is known may be among them
+        raise Undecided(f"no schedule takes kernel {kernel.name} for all sizes: {reasons}", stage="schedule")
     raise CompileError(f"no schedule rule applies to kernel {kernel.name}: {reasons}", stage="schedule")
 
 
