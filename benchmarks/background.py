@@ -11,7 +11,6 @@ ahead, and the one for all sizes, by turns.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,8 +19,9 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from bench import HERE, grid, machine, write
-from open_dimensions import BATCH, LENGTH, MODELS, TOKENS, encoder, mean
+from bench import HERE, grid, machine
+from open_dimensions import INPUTS, MODELS, encoder, feeds
+from open_race import largest_error, mean, save
 
 import tilewright as tw
 
@@ -68,27 +68,25 @@ def race(runs: dict[str, Any], threads: int, turns: int, burst: float) -> dict[s
 def measure(name: str, threads: int, turns: int, burst: float, seed: int) -> dict[str, Any]:
     """A model at all sizes."""
     model = encoder(*MODELS[name], seed)
-    inputs = dict.fromkeys(("ids", "mask"), (BATCH, LENGTH))
-    alone = tw.compile(model, inputs=inputs, threads=threads, cache=False)
-    run: Any = tw.compile(model, inputs=inputs, threads=threads, cache=False, specialize="background")
+    alone = tw.compile(model, inputs=INPUTS, threads=threads, cache=False)
+    run: Any = tw.compile(model, inputs=INPUTS, threads=threads, cache=False, specialize="background")
     found: dict[str, Any] = {"model": name, "weights": run.memory.weights, "sizes": []}
     rng = np.random.default_rng(seed)
     for batch, length in SIZES:
-        feeds = {"ids": rng.integers(0, TOKENS, (batch, length)), "mask": np.ones((batch, length), np.int64)}
-        (before,) = run(feeds)
+        given = feeds(batch, length, rng)
+        before = run(given)
         end = time.perf_counter() + QUIET_S
-        quiet = calls(partial(alone, feeds), lambda end=end: time.perf_counter() > end)
-        run(feeds)
+        quiet = calls(partial(alone, given), lambda end=end: time.perf_counter() > end)
+        run(given)
         taken, begin = run.background.nbytes, time.perf_counter()
-        run(feeds)  # the third
-        meanwhile = calls(partial(run, feeds), lambda: run.background.wait(0))
+        run(given)  # the third
+        meanwhile = calls(partial(run, given), lambda: run.background.wait(0))
         ready = time.perf_counter() - begin
-        (after,) = run(feeds)
-        error = float(np.abs(after - before).max() / np.abs(before).max())
+        error = largest_error(run(given), before)
         if not error <= ALLOWED or {"batch": batch, "seq": length} not in run.background.sizes():
             raise SystemExit(f"wrong: error {error}, or no program")
-        now = tw.compile(model, inputs={n: a.shape for n, a in feeds.items()}, threads=threads, cache=False)
-        runs = {"background": partial(run, feeds), "now": partial(now, feeds), "open": partial(alone, feeds)}
+        now = tw.compile(model, inputs={n: a.shape for n, a in given.items()}, threads=threads, cache=False)
+        runs = {"background": partial(run, given), "now": partial(now, given), "open": partial(alone, given)}
         ms = race(runs, threads, turns, burst)
         one = {"batch": batch, "seq": length, "ready_s": ready, "bytes": run.background.nbytes - taken, **ms}
         found["sizes"].append({**one, "quiet": quantiles(quiet), "meanwhile": quantiles(meanwhile)})
@@ -147,9 +145,7 @@ def main(
     """Measure what programs that are made in the background gain and cost."""
     report: dict[str, Any] = {"machine": machine(), "threads": threads}
     report["models"] = [measure(m, threads, turns, burst, seed) for m in MODELS]
-    write(results / f"{name}.json", json.dumps(report, indent=1) + "\n")
-    write(results / f"{name}.md", markdown(report))
-    print(markdown(report))
+    save(report, markdown(report), results, name)
 
 
 if __name__ == "__main__":
