@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..support.sizes import at_most, gcd, highest, is_open, ordered, typical
-from .plan import _NONE, MemoryPlan, Step, Value, _Group, _live, _place, _place_tightly, _Storage
+from .offsets import place_groups
+from .plan import MemoryPlan
 from .program import ALIGN, BufferRef
+from .storage import Group, Step, Storage, Value
 
 #: a unit is at most so many times another one that is planned with it
 _WASTE = 1.125
@@ -38,15 +40,13 @@ def plan_open(
 ) -> tuple[MemoryPlan, OpenPlan]:
     """A plan for all sizes; its references to the arena have the number of a place as `index`. `align` and `tight` are
     those of `plan_memory`."""
-    storage = _Storage(values, steps, outputs, states or _NONE)
+    storage = Storage(values, steps, outputs, states)
     starts: dict[int, int] = {}  # where a place begins -> its number
     of: dict[int, int] = {}
     end = 0
     for unit, counts in _merged(_by_unit(storage.floating())).items():
         groups, counted = [g for g, _ in counts], [_counted(g, n) for g, n in counts]
-        size = _place(counted, align)
-        if tight and size > (bound := max(_live(counted, len(steps), align))):
-            size = _place_tightly(counted, align, bound, size)
+        size, _ = place_groups(counted, len(steps), align, tight)
         for g, c in zip(groups, counted, strict=True):
             of[id(g)] = starts.setdefault(end + c.offset * unit, len(starts))
         end = end + size * unit
@@ -55,10 +55,10 @@ def plan_open(
     return MemoryPlan(refs, pairs, 0, 0, frozenset(storage.swapped), (0,)), OpenPlan(tuple(starts), end)
 
 
-def _by_unit(groups: Sequence[_Group]) -> dict[int, list[tuple[_Group, int]]]:
+def _by_unit(groups: Sequence[Group]) -> dict[int, list[tuple[Group, int]]]:
     """Groups whose bytes are a number of times the same expression: ``batch*seq``, or 1 where they are known; with the
     number."""
-    found: dict[int, list[tuple[_Group, int]]] = {}
+    found: dict[int, list[tuple[Group, int]]] = {}
     for g in groups:
         if g.first is not None and g.nbytes:
             unit = g.nbytes // gcd(g.nbytes) if is_open(g.nbytes) else 1
@@ -66,7 +66,7 @@ def _by_unit(groups: Sequence[_Group]) -> dict[int, list[tuple[_Group, int]]]:
     return found
 
 
-def _merged(found: dict[int, list[tuple[_Group, int]]]) -> dict[int, list[tuple[_Group, int]]]:
+def _merged(found: dict[int, list[tuple[Group, int]]]) -> dict[int, list[tuple[Group, int]]]:
     """What has a slightly smaller unit has places for the larger one: convolutions leave ``seq``, ``seq + 1`` and, with
     padding, ``seq + 2`` rows, which would share no memory otherwise."""
     for unit in ordered(found, lambda u: u):
@@ -81,14 +81,14 @@ def _near(small: int, large: int) -> bool:
     return typical(large) <= _WASTE * typical(small) and highest(large) <= _WASTE * highest(small)
 
 
-def _counted(g: _Group, units: int) -> _Group:
+def _counted(g: Group, units: int) -> Group:
     """The same life, of so many bytes."""
-    made = _Group(units, None, 0)
+    made = Group(units, None, 0)
     made.first, made.last = g.first, g.last
     return made
 
 
-def _ref(storage: _Storage, value: int, of: Mapping[int, int]) -> BufferRef:
+def _ref(storage: Storage, value: int, of: Mapping[int, int]) -> BufferRef:
     g = storage.group(value)
     space, index = g.home or ("arena", of.get(id(g), 0))
     return BufferRef(space, index, storage.places[value][1], storage.values[value].nbytes)
