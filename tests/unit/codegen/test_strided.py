@@ -1,5 +1,7 @@
 """Lanes a few elements apart, or in reverse: whole vectors are read and shuffled, nothing outside of the lanes is."""
 
+import itertools
+
 import numpy as np
 import pytest
 from support.machines import AVX512F as MACHINE
@@ -14,26 +16,29 @@ from tilewright.schedule.text import parse_nest
 from tilewright.targets.cpu.emit import emit
 
 
-def sliced(n, start, count, step, dtype):
-    t, r = f"tensor<3x{n}x{dtype}>", f"tensor<3x{count}x{dtype}>"
-    return f"""
-func.func @main(%x: {t}) -> {r} {{
-  %0 = "tw.slice"(%x) {{starts = array<i64: 0, {start}>, sizes = array<i64: 3, {count}>, steps = array<i64: 1, {step}>}}
-    : ({t}) -> {r}
-  return %0 : {r}
-}}
-"""
+def compiled(results, **options):
+    """A model with a result for each (type of its input, operators as text that make %name of %xname, result type)."""
+    inputs = ", ".join(f'%x{i}: {t} {{tw.name = "x{i}"}}' for i, (t, _, _) in enumerate(results))
+    body = "\n".join(text.replace("%x", f"%x{i}").replace("%y", f"%y{i}") for i, (_, text, _) in enumerate(results))
+    types = ", ".join(t for _, _, t in results)
+    made = ", ".join(f"%y{i}" for i in range(len(results)))
+    text = f"func.func @main({inputs}) -> ({types}) {{\n{body}\n  return {made} : {types}\n}}\n"
+    return tw.compile(text, threads=1, **options)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "i64", "i32", "i8", "i1"])
-@pytest.mark.parametrize("step", [2, 3, 4, 5, -1, -2])
-@pytest.mark.parametrize("count", [5, 16, 23, 40])
-def test_slices(dtype, step, count):
-    n = abs(step) * (count - 1) + 1  # the last lane is the last element, or the first
-    x = (np.arange(3 * n) % 251).reshape(3, n).astype(NUMPY[dtype])
-    start = 0 if step > 0 else n - 1
-    y = tw.compile(sliced(n, start, count, step, dtype), threads=1)(x)[0]
-    assert y.tobytes() == np.ascontiguousarray(x[:, ::step]).tobytes()
+def test_slices(dtype):
+    """All in one model: each slice is a kernel."""
+    cases, results, given = list(itertools.product([2, 3, 4, 5, -1, -2], [5, 16, 23, 40])), [], []
+    for step, count in cases:
+        n = abs(step) * (count - 1) + 1  # the last lane is the last element, or the first
+        start = 0 if step > 0 else n - 1
+        t, r = f"tensor<3x{n}x{dtype}>", f"tensor<3x{count}x{dtype}>"
+        at = f"starts = array<i64: 0, {start}>, sizes = array<i64: 3, {count}>, steps = array<i64: 1, {step}>"
+        results.append((t, f'  %y = "tw.slice"(%x) {{{at}}} : ({t}) -> {r}', r))
+        given.append((np.arange(3 * n) % 251).reshape(3, n).astype(NUMPY[dtype]))
+    for (step, count), x, y in zip(cases, given, compiled(results)(*given), strict=True):
+        assert y.tobytes() == np.ascontiguousarray(x[:, ::step]).tobytes(), (step, count)
 
 
 NEST = """
@@ -80,20 +85,19 @@ func.func @main(%x: {t}) -> {r} {{
     assert "guard" not in tw.compile(text, threads=1, stop_after="schedule").text().split("def ")[-1]
 
 
-@pytest.mark.parametrize("factor", [2, 4, 3])
 @pytest.mark.parametrize("dtype", ["f32", "i8", "i64"])
-@pytest.mark.parametrize("columns", [3, 8, 17])
-def test_every_element_several_times(columns, dtype, factor):
-    t, wide, r = (f"tensor<{d}x{dtype}>" for d in (f"5x{columns}x1", f"5x{columns}x{factor}", f"5x{columns * factor}"))
-    text = f"""
-func.func @main(%x: {t}) -> {r} {{
-  %0 = "tw.expand"(%x) {{shape = array<i64: 5, {columns}, {factor}>}} : ({t}) -> {wide}
-  %1 = "tw.reshape"(%0) {{shape = array<i64: 5, {columns * factor}>}} : ({wide}) -> {r}
-  return %1 : {r}
-}}
-"""
-    x = np.arange(5 * columns).reshape(5, columns, 1).astype(NUMPY[dtype])
-    np.testing.assert_array_equal(tw.compile(text, threads=1)(x)[0], x[..., 0].repeat(factor, 1))
+def test_every_element_several_times(dtype):
+    cases, results, given = list(itertools.product([3, 8, 17], [2, 4, 3])), [], []
+    for columns, factor in cases:
+        shapes = f"5x{columns}x1", f"5x{columns}x{factor}", f"5x{columns * factor}"
+        t, wide, r = (f"tensor<{d}x{dtype}>" for d in shapes)
+        text = f"""
+  %y_wide = "tw.expand"(%x) {{shape = array<i64: 5, {columns}, {factor}>}} : ({t}) -> {wide}
+  %y = "tw.reshape"(%y_wide) {{shape = array<i64: 5, {columns * factor}>}} : ({wide}) -> {r}"""
+        results.append((t, text, r))
+        given.append(np.arange(5 * columns).reshape(5, columns, 1).astype(NUMPY[dtype]))
+    for (_, factor), x, y in zip(cases, given, compiled(results)(*given), strict=True):
+        np.testing.assert_array_equal(y, x[..., 0].repeat(factor, 1))
 
 
 @pytest.mark.parametrize("size, block", [((2, 8, 3, 11), 2), ((1, 32, 5, 8), 4), ((1, 9, 4, 6), 3)])
