@@ -20,8 +20,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 # kernels that the tests compile stay out of the user's cache
 TEST_CACHE := $(CURDIR)/$(VENV)/test-cache
-# the tests run in two processes: each compiles and computes with one
+# the tests run in a process a core, two to four of them: each compiles and computes with one thread
+TEST_WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 2 ? 2 : n > 4 ? 4 : n)))
 TEST_ENV := TILEWRIGHT_CACHE=$(TEST_CACHE) TILEWRIGHT_JOBS=1 OMP_NUM_THREADS=1
+
+# hundreds of processes of the tests import the package: its modules are compiled to bytecode once
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-models test-boards lint format docs conformance conformance-open mutations fuzz fuzz-open work open-dims bench models wheel clean
 .DEFAULT_GOAL := demo
@@ -44,7 +48,7 @@ docs: $(VENV)/with-docs
 
 test: $(VENV)/with-models lint
 	@rm -rf $(TEST_CACHE)
-	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(TEST_WORKERS) $(PYTEST_ARGS)
 
 # the large models too (3 GB of files, 8 GB of memory)
 test-models: $(VENV)/with-models

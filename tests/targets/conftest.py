@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import shutil
 from pathlib import Path
@@ -23,8 +24,9 @@ def digits_path() -> Path:
 
 @pytest.fixture(scope="session")
 def compile_digits():
-    """The digits model for one image, compiled for a target."""
+    """The digits model for one image, compiled for a target, once."""
 
+    @functools.cache
     def compile_for(target: str, **options):
         return tw.compile(DIGITS / "digits.onnx", target=target, inputs={"image": (1, 1, 8, 8)}, **options)
 
