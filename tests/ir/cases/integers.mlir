@@ -189,7 +189,7 @@ func.func @main(%arg0: tensor<2x8xui8>, %arg1: tensor<ui8>) -> tensor<2x5xi32> {
   return %8 : tensor<2x5xi32>
 }
 
-// CASE scales_that_are_not_constant_stay: integers
+// CASE scale_of_an_input: integers
 // CONSTANT w i8 8x5
 func.func @main(%x: tensor<2x8xi8>, %sx: tensor<f32>) -> tensor<2x5xi8> {
   %w = "tw.constant"() {symbol = "w"} : () -> tensor<8x5xi8>

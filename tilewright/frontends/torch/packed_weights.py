@@ -53,5 +53,5 @@ def _codes_of(n: Node, packed: Tensor, k: int, columns: int) -> np.ndarray:
     n.need(block, f"with rows of {k}")
     plain = plain.expand(k // block, columns, 2).contiguous()
     with torch.no_grad():
-        made = torch.ops.aten._weight_int4pack_mm_for_cpu(torch.eye(k), arrays.tensor(array), block, plain)  # type: ignore[arg-type]
+        made = torch.ops.aten._weight_int4pack_mm_for_cpu(torch.eye(k), arrays.tensor(np.array(array)), block, plain)
     return np.ascontiguousarray((made + 8).T.round().to(torch.uint8).numpy())

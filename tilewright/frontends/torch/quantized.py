@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...graph.rewrite import defined_by
 from ...ops.quant import limits
+from ...support.sizes import is_open
 from . import arrays
 from .node import Node, Tensor
 from .registry import aten
@@ -31,8 +33,13 @@ def decomposed(*names: str) -> Any:
 
 
 def known(n: Node, x: Any) -> np.ndarray | None:
-    """The array of a number or of a constant, None for what is computed."""
-    return n.make.graph.constant_value(x.ssa) if isinstance(x, Tensor) else np.asarray(x)
+    """The array of a number, of a constant, or of one number that is repeated; None for what is computed."""
+    if not isinstance(x, Tensor):
+        return np.asarray(x)
+    value = x.ssa
+    op = defined_by(value, "expand")
+    array = n.make.graph.constant_value(value if op is None else op.operands[0])
+    return array if array is None or op is None or is_open(*x.shape) else np.broadcast_to(array, x.shape)
 
 
 def by_pytorch(n: Node, arguments: Sequence[Any]) -> Tensor | None:
@@ -41,7 +48,7 @@ def by_pytorch(n: Node, arguments: Sequence[Any]) -> Tensor | None:
     if any(g is None and a is not None for g, a in zip(given, arguments, strict=True)):
         return None
     with torch.no_grad():
-        made = n.node.target(*[arrays.tensor(g) if isinstance(g, np.ndarray) else g for g in given])  # type: ignore[operator]
+        made = n.node.target(*[arrays.tensor(np.array(g)) if isinstance(g, np.ndarray) else g for g in given])  # type: ignore[operator]
     return n.constant(arrays.view(made))
 
 
@@ -273,6 +280,22 @@ def choose_qparams_per_token(n: Node, x: Tensor, dtype: Any) -> Any:
     scale = n.cast(scale, "f32") if x.dtype == "f16" else scale
     scale = n("div", n("clip", scale, low=1e-5), 127.0)
     return [scale, n.full(scale.shape, 0, scale.dtype)]
+
+
+@decomposed("choose_qparams_per_token_asymmetric", "_choose_qparams_per_token_asymmetric_impl")
+def choose_qparams_per_token_asymmetric(n: Node, x: Tensor, dtype: Any) -> Any:
+    low, high = limits("i8")  # whatever the dtype
+    n.need(x.dtype == "f32", f"of {x.dtype}")
+    ends = {"axes": (x.rank - 1,), "keepdims": True}
+    least, most = n("min", n("reduce_min", x, **ends), 0.0), n("max", n("reduce_max", x, **ends), 0.0)
+    scale = n("div", n("sub", most, least), float(high - low))
+    scale = n("clip", scale, low=float(np.finfo(np.float32).eps))
+    below, above = n("div", least, scale), n("div", most, scale)
+    errors = n("add", n("add", below, float(low)), n("add", above, float(high)))
+    bottom, top = (n("sub", n.tensor(float(v), "f32"), below if v == low else above) for v in (low, high))
+    zero = n("where", n("greater", errors, 0.0), bottom, top)
+    zero = n("round", n("clip", zero, low=float(low), high=float(high)))
+    return [n.cast(scale, "f64"), n.cast(zero, "i64")]
 
 
 @decomposed("convert_element_type.no_fuse")
