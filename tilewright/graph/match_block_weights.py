@@ -113,7 +113,9 @@ def coded(rw: Rewriter, value: ir.Value) -> Coded | None:
         return None
     if op.name == "tw.constant":
         array = rw.array(value) if dtype(value) in STORED else None
-        return None if array is None else Coded(sub_byte.decode(array), np.zeros(()), np.ones((), np.float32))
+        return (
+            None if array is None else Coded(sub_byte.decode(array), np.zeros((), np.float32), np.ones((), np.float32))
+        )
     if op.name == "tw.dequantize_linear":
         return _dequantized(rw, op)
     found = coded(rw, op.operands[0])
@@ -141,7 +143,7 @@ def _changed(rw: Rewriter, op: ir.Operation, found: Coded, by: ir.Value) -> Code
         return None
     array = array.reshape((1,) * (found.codes.ndim - array.ndim) + array.shape) if array.ndim else array
     if op.name == "tw.sub":
-        return Coded(found.codes, found.zero + array.astype(np.float64), found.scale) if _plain(found) else None
+        return Coded(found.codes, found.zero + array.astype(np.float32), found.scale) if _plain(found) else None
     return Coded(found.codes, found.zero, found.scale * array.astype(np.float32)) if kind in FLOATS else None
 
 
@@ -169,5 +171,5 @@ def _dequantized(rw: Rewriter, op: ir.Operation) -> Coded | None:
     if codes is None or scale is None or (z is not None and zero is None) or not _plain(codes):
         return None
     a, dims = dialect.attributes(op), codes.codes
-    zeros = np.zeros(()) if zero is None else spread(zero.astype(np.float64), dims, a["axis"], a["block"])
+    zeros = np.zeros((), np.float32) if zero is None else spread(zero.astype(np.float32), dims, a["axis"], a["block"])
     return Coded(dims, zeros, spread(scale.astype(np.float32), dims, a["axis"], a["block"]))

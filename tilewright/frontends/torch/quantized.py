@@ -39,7 +39,7 @@ def known(n: Node, x: Any) -> np.ndarray | None:
     value = x.ssa
     op = defined_by(value, "expand")
     array = n.make.graph.constant_value(value if op is None else op.operands[0])
-    return array if array is None or op is None or is_open(*x.shape) else np.broadcast_to(array, x.shape)
+    return array if array is None or op is None or is_open(*x.shape) else np.array(np.broadcast_to(array, x.shape))
 
 
 def by_pytorch(n: Node, arguments: Sequence[Any]) -> Tensor | None:
