@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper, numpy_helper
 
@@ -223,3 +224,44 @@ def test_weights_are_not_dequantized(machine):
         kept = sum(c.nbytes for c in program.constants)
         assert kept < 1.3 * (256 * 1024 // 2 + 256 * 32 * 4), level
         assert program.arena_size + program.scratch_size < 64 << 10
+
+
+@pytest.mark.parametrize("machine", ["vnni", "avx2"], indirect=True)
+@pytest.mark.parametrize("level", [0, 4])
+@pytest.mark.parametrize("columns, most", [(96, 9), (33, 300)])
+def test_open_rows(machine, level, columns, most):
+    case = Case(4, columns, 96, level=level, zero="packed")
+    weights = np.linalg.lstsq(case.x.astype(np.float64), case.expected, rcond=None)[0]  # what the rows of x tell
+    for value in (case.model.graph.input[0], case.model.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_param = "rows"
+    run = tw.compile(case.model, inputs={"x": (tw.Dim("rows", 1, most), 96)}, threads=1)
+    rng = np.random.default_rng(0)
+    for rows in (1, 3, most):
+        x = (rng.standard_normal((rows, 4)) @ case.x).astype(np.float32)
+        want = x.astype(np.float64) @ weights
+        assert abs(run(x)[0] - want).max() / abs(want).max() < (ROUNDED if level else EXACT)
+
+
+@pytest.mark.parametrize("kind, low, high", [("INT4", -8, 8), ("UINT4", 0, 16), ("INT8", -128, 128)])
+@pytest.mark.parametrize("block", [0, 16, 48])
+def test_dequantized_weights_stay_packed(machine, kind, low, high, block):
+    """A MatMul with a constant behind DequantizeLinear, with scales of columns or of blocks."""
+    rng = np.random.default_rng([block, high])
+    k, n, kind = 96, 40, getattr(onnx.TensorProto, kind)
+    w = rng.integers(low, high, (k, n))
+    s = rng.uniform(0.01, 0.1, (k // block, n) if block else n).astype(np.float32)
+    z = rng.integers(low, high, s.shape) if block != 48 else np.full(s.shape, (low + high) // 2)
+    spread = [np.repeat(a, block, 0) if block else a for a in (z, s)]
+    dequantize = helper.make_node("DequantizeLinear", ["w", "s", "z"], ["d"], axis=0 if block else 1, block_size=block)
+    arrays = [
+        numpy_helper.from_array(s, "s"),
+        *(onnx.helper.make_tensor(name, kind, a.shape, a.flatten()) for name, a in (("w", w), ("z", z))),
+    ]
+    ends = [helper.make_tensor_value_info(*v) for v in (("x", 1, [2, 3, k]), ("y", 1, [2, 3, n]))]
+    nodes = [dequantize, helper.make_node("MatMul", ["x", "d"], ["y"])]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], arrays)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    assert "tw.block_matmul" in tw.compile(model, stop_after="simplify").text()
+    x = rng.standard_normal((2, 3, k)).astype(np.float32)
+    want = x.astype(np.float64) @ ((w - spread[0]) * spread[1].astype(np.float64))
+    assert abs(tw.compile(model, threads=1)(x)[0] - want).max() / abs(want).max() < EXACT

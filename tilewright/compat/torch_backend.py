@@ -19,6 +19,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..driver.graph_cache import compile_graph
 from ..frontends.torch.fx_graph import FxGraph, hints_of, symbols_of
@@ -124,19 +125,33 @@ def _inference(
 
 
 def _constants(module: torch.fx.GraphModule, given: Sequence[Any]) -> dict[int, torch.Tensor]:
-    """Parameters and buffers among the arguments of a graph by number, but for those that the graph writes to."""
+    """Parameters and buffers among the arguments of a graph by number, but for those that the graph writes to.
+
+    The graph gets the parts of a tensor made of others (torchao's quantized weights) one by one."""
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     context = TracingContext.try_get()
     meta = None if context is None else context.fw_metadata
-    if meta is None or len(placeholders) != len(given):
+    parts = [(i, part) for i, t in enumerate(given) for part in _parts(t)]
+    if meta is None or len(placeholders) != len(parts):
         return {}
     written = set(meta.mutated_inp_runtime_indices)
+    static = {i for i, t in enumerate(given) if isinstance(t, torch.nn.Parameter)}
+    if len(parts) == len(given):  # else PyTorch's numbers may be those of parts
+        static |= set(meta.static_input_indices)
     found = {}
-    for i in set(meta.static_input_indices) | {i for i, t in enumerate(given) if isinstance(t, torch.nn.Parameter)}:
-        t = given[i]
-        if i not in written and type(t) in (torch.Tensor, torch.nn.Parameter) and not t.is_inference():
+    for i, (owner, t) in enumerate(parts):
+        plain = type(t) in (torch.Tensor, torch.nn.Parameter) and not t.is_inference()
+        if owner in static and owner not in written and plain:
             found[i] = t
-    return dict(sorted(found.items()))
+    return found
+
+
+def _parts(t: Any) -> list[Any]:
+    """The plain tensors that a tensor is made of, in PyTorch's order; anything else alone."""
+    if not is_traceable_wrapper_subclass(t):
+        return [t]
+    names, _ = t.__tensor_flatten__()
+    return [part for name in names for part in _parts(getattr(t, name))]
 
 
 class Compiler:

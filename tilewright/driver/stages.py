@@ -38,8 +38,8 @@ from .states import find_growing, find_states
 
 #: level-2 passes of the stages "simplify" and "layout", in order
 SIMPLIFY = (
-    "clip-windows,simplify,fold,cse,dce,match-softmax,match-norm,match-activation,match-gelu,simplify,match-attention,"
-    "fold-batch-norm,simplify,fold,cse,dce"
+    "match-block-weights,clip-windows,simplify,fold,cse,dce,match-softmax,match-norm,match-activation,match-gelu,"
+    "simplify,match-attention,fold-batch-norm,simplify,fold,cse,dce"
 )
 LAYOUT = "layout,transposed-conv,clip-windows,simplify,fold,cse,dce"
 

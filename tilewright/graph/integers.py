@@ -15,6 +15,7 @@ from ..ir.graph import Graph
 from ..ir.types import numpy_dtype
 from ..ops.quant import limits
 from ..support.sizes import is_open, less
+from .integers_dynamic import PATTERNS as DYNAMIC
 from .integers_exact import PATTERNS as EXACT
 from .passes import PassReport, register
 from .quantization import (
@@ -424,6 +425,7 @@ def _constant_of(rw: Rewriter, op: ir.Operation) -> np.ndarray | None:
 PATTERNS = [
     *(quantized_sum, quantized_add, quantized_mul, quantized_mean, mean_of_open_many, quantized_avg_pool),
     quantized_function,
+    *DYNAMIC,
 ]
 LEFT = [sum_of_quantized]
 

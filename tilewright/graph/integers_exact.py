@@ -65,6 +65,21 @@ def concat_of_other_scales(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("quantize_linear")
+def quantized_before(rw: Rewriter, op: ir.Operation) -> Any:
+    """quantize(reshape(x)) -> reshape(quantize(x)), so that what makes x can give 8-bit numbers; with a clip between
+    them too"""
+    value, clip = op.operands[0], defined_by(op.operands[0], "clip")
+    if clip is not None and has_one_use(value):
+        value = clip.operands[0]
+    inner = defined_by(value, "reshape", "transpose")
+    if inner is None or quantization(rw, op) is None or not has_one_use(value):
+        return None
+    before = inner.operands[0] if clip is None else rw.again(clip, [inner.operands[0]])[0]
+    made = rw.again(op, [before, *dialect.arguments(op)[1:]], axis=0)[0]
+    return rw.again(inner, [made])[0]
+
+
+@pattern("quantize_linear")
 def unchanged(rw: Rewriter, op: ir.Operation) -> Any:
     """quantize(dequantize(x)) with the same scale and zero point -> x"""
     x, result = dequantized(rw, op.operands[0]), quantization(rw, op)
@@ -211,6 +226,7 @@ PATTERNS = [
     move_bytes,
     concat_bytes,
     concat_of_other_scales,
+    quantized_before,
     unchanged,
     flip_of_flip,
     product_of_bytes,

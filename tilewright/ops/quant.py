@@ -36,7 +36,7 @@ def _check(x, scale, zero_point, axis, block):
         )
 
 
-def _spread(p, x, axis, block):
+def spread(p, x, axis, block):
     """A parameter in a shape that broadcasts to x (NumPy)."""
     if p is None or p.size == 1:
         return p if p is None else p.reshape(())
@@ -66,10 +66,10 @@ class QuantizeLinear(Operator):
     @staticmethod
     def reference(x, scale, zero_point=None, *, to, axis, block, saturate):
         dtype = np.float64 if scale.dtype == np.float64 else np.float32
-        y = x.astype(dtype) / _spread(scale, x, axis, block).astype(dtype)
+        y = x.astype(dtype) / spread(scale, x, axis, block).astype(dtype)
         y = y if to in narrow.FLOATS else np.rint(y)
         if zero_point is not None:
-            y = y + narrow.decode(_spread(zero_point, x, axis, block)).astype(dtype)
+            y = y + narrow.decode(spread(zero_point, x, axis, block)).astype(dtype)
         if to in narrow.FLOATS:
             return narrow.encode(y, to, saturate)
         y = np.clip(y, *limits(to))
@@ -108,8 +108,8 @@ class DequantizeLinear(Operator):
         dtype = np.float64 if scale.dtype == np.float64 else np.float32
         y = narrow.decode(x).astype(dtype)
         if zero_point is not None:
-            y = y - narrow.decode(_spread(zero_point, x, axis, block)).astype(dtype)
-        return (y * _spread(scale, x, axis, block).astype(dtype)).astype(scale.dtype)
+            y = y - narrow.decode(spread(zero_point, x, axis, block)).astype(dtype)
+        return (y * spread(scale, x, axis, block).astype(dtype)).astype(scale.dtype)
 
     @staticmethod
     def lower(b, x, scale, zero_point=None, *, axis, block):

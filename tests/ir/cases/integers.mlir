@@ -189,7 +189,7 @@ func.func @main(%arg0: tensor<2x8xui8>, %arg1: tensor<ui8>) -> tensor<2x5xi32> {
   return %8 : tensor<2x5xi32>
 }
 
-// CASE scales_that_are_not_constant_stay: integers
+// CASE scale_of_an_input: integers
 // CONSTANT w i8 8x5
 func.func @main(%x: tensor<2x8xi8>, %sx: tensor<f32>) -> tensor<2x5xi8> {
   %w = "tw.constant"() {symbol = "w"} : () -> tensor<8x5xi8>
@@ -202,11 +202,59 @@ func.func @main(%x: tensor<2x8xi8>, %sx: tensor<f32>) -> tensor<2x5xi8> {
 }
 // AFTER
 func.func @main(%arg0: tensor<2x8xi8>, %arg1: tensor<f32>) -> tensor<2x5xi8> {
-  %0 = "tw.constant"() {symbol = "w"} : () -> tensor<8x5xi8>
-  %1 = "tw.constant"() {value = dense<1.300000e-02> : tensor<f32>} : () -> tensor<f32>
-  %2 = "tw.dequantize_linear"(%arg0, %arg1) {operandSegmentSizes = array<i32: 1, 1, 0>} : (tensor<2x8xi8>, tensor<f32>) -> tensor<2x8xf32>
-  %3 = "tw.dequantize_linear"(%0, %1) {operandSegmentSizes = array<i32: 1, 1, 0>} : (tensor<8x5xi8>, tensor<f32>) -> tensor<8x5xf32>
-  %4 = "tw.matmul"(%2, %3) : (tensor<2x8xf32>, tensor<8x5xf32>) -> tensor<2x5xf32>
-  %5 = "tw.quantize_linear"(%4, %arg1) {operandSegmentSizes = array<i32: 1, 1, 0>, to = "i8"} : (tensor<2x5xf32>, tensor<f32>) -> tensor<2x5xi8>
-  return %5 : tensor<2x5xi8>
+  %0 = "tw.constant"() {symbol = "w.1"} : () -> tensor<8x5xi8>
+  %1 = "tw.integer_matmul"(%arg0, %0) : (tensor<2x8xi8>, tensor<8x5xi8>) -> tensor<2x5xi32>
+  %2 = "tw.constant"() {value = dense<1.300000e-02> : tensor<f32>} : () -> tensor<f32>
+  %3 = "tw.mul"(%arg1, %2) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  %4 = "tw.cast"(%1) {to = "f32"} : (tensor<2x5xi32>) -> tensor<2x5xf32>
+  %5 = "tw.mul"(%4, %3) : (tensor<2x5xf32>, tensor<f32>) -> tensor<2x5xf32>
+  %6 = "tw.quantize_linear"(%5, %arg1) {operandSegmentSizes = array<i32: 1, 1, 0>, to = "i8"} : (tensor<2x5xf32>, tensor<f32>) -> tensor<2x5xi8>
+  return %6 : tensor<2x5xi8>
+}
+
+// CASE product_of_a_computed_scale: integers
+// CONSTANT w i8 8x4
+// CONSTANT sw f32+ 4
+func.func @main(%x: tensor<2x8xui8>, %s: tensor<f32>, %z: tensor<ui8>) -> tensor<2x4xf32> {
+  %w = "tw.constant"() {symbol = "w"} : () -> tensor<8x4xi8>
+  %sw = "tw.constant"() {symbol = "sw"} : () -> tensor<4xf32>
+  %0 = "tw.dequantize_linear"(%x, %s, %z) {operandSegmentSizes = array<i32: 1, 1, 1>} : (tensor<2x8xui8>, tensor<f32>, tensor<ui8>) -> tensor<2x8xf32>
+  %1 = "tw.dequantize_linear"(%w, %sw) {axis = 1 : i64, operandSegmentSizes = array<i32: 1, 1, 0>} : (tensor<8x4xi8>, tensor<4xf32>) -> tensor<8x4xf32>
+  %2 = "tw.matmul"(%0, %1) : (tensor<2x8xf32>, tensor<8x4xf32>) -> tensor<2x4xf32>
+  return %2 : tensor<2x4xf32>
+}
+// AFTER
+func.func @main(%arg0: tensor<2x8xui8>, %arg1: tensor<f32>, %arg2: tensor<ui8>) -> tensor<2x4xf32> {
+  %0 = "tw.constant"() {symbol = "w.1"} : () -> tensor<8x4xi8>
+  %1 = "tw.flip_sign"(%arg0) : (tensor<2x8xui8>) -> tensor<2x8xi8>
+  %2 = "tw.integer_matmul"(%1, %0) : (tensor<2x8xi8>, tensor<8x4xi8>) -> tensor<2x4xi32>
+  %3 = "tw.constant"() {value = dense<[2176, 1152, 1536, 1664]> : tensor<4xi32>} : () -> tensor<4xi32>
+  %4 = "tw.add"(%2, %3) : (tensor<2x4xi32>, tensor<4xi32>) -> tensor<2x4xi32>
+  %5 = "tw.constant"() {value = dense<[17, 9, 12, 13]> : tensor<4xi32>} : () -> tensor<4xi32>
+  %6 = "tw.cast"(%arg2) {to = "i32"} : (tensor<ui8>) -> tensor<i32>
+  %7 = "tw.mul"(%6, %5) : (tensor<i32>, tensor<4xi32>) -> tensor<4xi32>
+  %8 = "tw.sub"(%4, %7) : (tensor<2x4xi32>, tensor<4xi32>) -> tensor<2x4xi32>
+  %9 = "tw.constant"() {value = dense<[1.30413377, 1.63900936, 2.73448348, 1.18946016]> : tensor<4xf32>} : () -> tensor<4xf32>
+  %10 = "tw.mul"(%arg1, %9) : (tensor<f32>, tensor<4xf32>) -> tensor<4xf32>
+  %11 = "tw.cast"(%8) {to = "f32"} : (tensor<2x4xi32>) -> tensor<2x4xf32>
+  %12 = "tw.mul"(%11, %10) : (tensor<2x4xf32>, tensor<4xf32>) -> tensor<2x4xf32>
+  return %12 : tensor<2x4xf32>
+}
+
+// CASE quantized_behind_a_reshape: integers
+func.func @main(%x: tensor<1x3x2x2xi8>) -> tensor<1x12xi8> {
+  %sx = "tw.constant"() {value = dense<0.05> : tensor<f32>} : () -> tensor<f32>
+  %sy = "tw.constant"() {value = dense<0.07> : tensor<f32>} : () -> tensor<f32>
+  %zy = "tw.constant"() {value = dense<-5> : tensor<i8>} : () -> tensor<i8>
+  %0 = "tw.dequantize_linear"(%x, %sx) {operandSegmentSizes = array<i32: 1, 1, 0>} : (tensor<1x3x2x2xi8>, tensor<f32>) -> tensor<1x3x2x2xf32>
+  %1 = "tw.add"(%0, %0) : (tensor<1x3x2x2xf32>, tensor<1x3x2x2xf32>) -> tensor<1x3x2x2xf32>
+  %2 = "tw.reshape"(%1) {shape = array<i64: 1, 12>} : (tensor<1x3x2x2xf32>) -> tensor<1x12xf32>
+  %3 = "tw.quantize_linear"(%2, %sy, %zy) {to = "i8", operandSegmentSizes = array<i32: 1, 1, 1>} : (tensor<1x12xf32>, tensor<f32>, tensor<i8>) -> tensor<1x12xi8>
+  return %3 : tensor<1x12xi8>
+}
+// AFTER
+func.func @main(%arg0: tensor<1x3x2x2xi8>) -> tensor<1x12xi8> {
+  %0 = "tw.integer_add"(%arg0, %arg0) {high = 127 : i64, low = -128 : i64, mx = 1497966 : i64, my = 1497966 : i64, offset = 0 : i64, shift = 21 : i64, to = "i8", zero = -5 : i64} : (tensor<1x3x2x2xi8>, tensor<1x3x2x2xi8>) -> tensor<1x3x2x2xi8>
+  %1 = "tw.reshape"(%0) {shape = array<i64: 1, 12>} : (tensor<1x3x2x2xi8>) -> tensor<1x12xi8>
+  return %1 : tensor<1x12xi8>
 }

@@ -46,9 +46,9 @@ WHOLE = (
 MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
 
-@lru_cache(maxsize=1)
 def decompositions() -> Any:
-    """PyTorch's table of decompositions without `WHOLE`."""
+    """PyTorch's table of decompositions without `WHOLE`; with those of operators that a package has registered since
+    (torchao)."""
     table = default_decompositions()
     for name in WHOLE:
         packet, _, overload = name.partition(".")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ....support.sizes import is_open, surely, typical
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum
 from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
@@ -78,17 +79,20 @@ class Product:
     # ---- the tile ----
 
     def tiles(self) -> list[tuple[int, int]]:
-        """(rows, vectors) of the tiles that fit the registers, rows in equal parts."""
-        found = set()
+        """(rows, vectors) of the tiles that fit the registers, rows in equal parts where it is known how many."""
+        found, rows = set(), typical(self.s.rows)
         for v in range(1, min(MAX_VECTORS, self.s.vectors) + 1):
             room = (self.machine.vector_registers - self.others) // v - self.beside
-            for most in range(1, max(min(room, self.s.rows, self.machine.aligned_rows), 1) + 1):
-                found.add((-(-self.s.rows // -(-self.s.rows // most)), v))
+            for most in range(1, max(min(room, rows, self.machine.aligned_rows), 1) + 1):
+                if not is_open(self.s.rows):
+                    found.add((-(-rows // -(-rows // most)), v))
+                elif self.s.vectors % v == 0 and (self.fits(most, v) or most == 1):
+                    found.add((most, v))  # the last rows are computed apart: that takes whole tiles in registers
         return sorted(found)
 
     def cost(self, height: int, vectors: int) -> float:
         """What one number of every column takes for all rows and columns, in multiply-adds."""
-        tiles = -(-self.s.rows // height)
+        tiles = -(-typical(self.s.rows) // height)
         each = (
             max(height * vectors, self.machine.fma.in_flight)
             + UNPACK_OPERATIONS * vectors
@@ -125,7 +129,8 @@ class Product:
 
     def over_tile(self, body: Stmt, *, whole: bool = True) -> Stmt:
         left = index(self.s.rows) - Var("mt") * self.height
-        count = index(self.height) if self.s.rows % self.height == 0 else minimum(self.height, left)
+        whole_tiles = surely(lambda: self.s.rows % self.height == 0)
+        count = index(self.height) if whole_tiles else minimum(self.height, left)
         return For("r", count, self.over_columns(body, whole=whole), "unroll")
 
     # ---- the nest ----
@@ -144,10 +149,13 @@ class Product:
 
     def tile(self, name: str, dtype: str) -> Buffer:
         """Sums of a tile: in registers where those of the block leave room."""
-        here = self.height * self.vectors
-        fits = 2 * here + (self.beside - 1) * self.vectors + self.others <= self.machine.vector_registers
-        scope = "register" if fits or name != "total" else "local"
+        scope = "register" if name != "total" or self.fits(self.height, self.vectors) else "local"
         return Buffer(name, (self.height, self.vectors * self.s.width), dtype, scope)
+
+    def fits(self, height: int, vectors: int) -> bool:
+        """Whether both sums of a tile are in registers."""
+        needed = 2 * height * vectors + (self.beside - 1) * vectors + self.others
+        return needed <= self.machine.vector_registers
 
     def packs(self) -> tuple[Pack, ...]:
         factors, blocks = (self.vectors, self.s.width), []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ....ops.block_quantized import LARGEST, NOTHING
+from ....support.sizes import typical
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var
 from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
@@ -60,5 +61,5 @@ def quantize_blocks(kernel: Kernel, machine: Machine) -> Stmt:
     )
     for name, dtype in (("most", F32), ("inverse", F32), ("total", I32)):
         body = Alloc(Buffer(name, (), dtype, "register"), body)
-    kind = "thread" if rows * blocks * parts * size >= machine.thread_work else "serial"
+    kind = "thread" if typical(rows * blocks * parts * size) >= machine.thread_work else "serial"
     return loop("rb", rows * blocks, body, kind)
