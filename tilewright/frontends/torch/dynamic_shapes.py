@@ -136,12 +136,12 @@ def places(
     }
 
 
-def _opens(d: Any) -> bool:
+def _opens(dim: Any) -> bool:
     """Whether a dimension has to stay open, and can be 2."""
-    if d is None or isinstance(d, int) or getattr(getattr(d, "type", None), "name", "") in ("AUTO", "STATIC"):
+    if dim is None or isinstance(dim, int) or getattr(getattr(dim, "type", None), "name", "") in ("AUTO", "STATIC"):
         return False
-    largest = getattr(d, "max", None)
-    return type(d).__name__ != "_DerivedDim" and not (isinstance(largest, int) and largest < 2)
+    largest = getattr(dim, "max", None)
+    return type(dim).__name__ != "_DerivedDim" and not (isinstance(largest, int) and largest < 2)
 
 
 # ---- the ends of ranges --------------------------------------------------------------------------------------------

@@ -77,7 +77,8 @@ class Trial(Importer):
 
 def random_operator(node: torch.fx.Node) -> bool:
     """Whether a node draws from PyTorch's generator of random numbers."""
-    tags = getattr(node.target, "tags", ())
+    called = node.target
+    tags = getattr(called, "tags", ())
     return torch.Tag.nondeterministic_seeded in tags
 
 
