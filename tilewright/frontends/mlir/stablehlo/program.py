@@ -1,0 +1,173 @@
+"""A StableHLO module as a program: what goes in and out, and its graph."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+from torch_mlir import ir
+
+from ....ir.context import run_passes, use
+from ....ir.graph import Graph
+from ....ir.types import Type
+from ....support.errors import ModelError, UnsupportedError, UsageError
+from ...failures import NotImported
+from .importer import Importer, name_of
+from .node import Ask
+from .values import element_of, known_tensor
+
+#: names that JAX gives results, and arguments that are numbers of the platform
+RESULT, GLOBAL = "jax.result_info", "jax.global_constant"
+#: what brings a module with open sizes to those of its arguments
+REFINE = (
+    "stablehlo-refine-arguments{{types={types}}},stablehlo-refine-shapes,func.func(stablehlo-canonicalize-dynamism)"
+)
+
+
+class Program:
+    """A module whose calls are inlined. `source` is what errors call it. `platform`: the number of ours among those
+    that the module was made for, where it asks for that."""
+
+    def __init__(self, module: ir.Module, source: str, platform: int | None = None) -> None:
+        self.module, self.source, self.platform = module, source, platform
+        run_passes(module, "builtin.module(inline)", stage="import")
+        self.functions: dict[str, ir.Block] = {}
+        for op in module.body.operations:
+            if op.operation.name == "func.func" and len(op.operation.regions[0].blocks) == 1:
+                name = ir.StringAttr(op.operation.attributes["sym_name"]).value
+                self.functions[name] = op.operation.regions[0].blocks[0]
+        if "main" not in self.functions:
+            raise ModelError(f"{source} has no function @main with one block", stage="import")
+        self.block = self.functions["main"]
+        self.main = self.block.owner
+
+    # ---- what goes in and out ----
+
+    @property
+    def given(self) -> list[int]:
+        """The positions of arguments that the caller gives."""
+        return [i for i in range(len(self.block.arguments)) if not self._is_platform(i)]
+
+    def _is_platform(self, position: int) -> bool:
+        found = self._information("arg_attrs", position, GLOBAL)
+        return self.platform is not None and found == "_platform_index"
+
+    @property
+    def open(self) -> bool:
+        """Whether sizes of arguments are open."""
+        return any(not ir.RankedTensorType(self.block.arguments[i].type).has_static_shape for i in self.given)
+
+    def inputs(self) -> list[tuple[str, Type]]:
+        """Name and type of every argument, with None for open sizes; UnsupportedError for what is no tensor."""
+        names = _unique([name_of(self.block.arguments[i]) for i in self.given], "arg")
+        return [(n, self._type(self.block.arguments[i], n)) for n, i in zip(names, self.given, strict=True)]
+
+    def outputs(self) -> list[tuple[str, Type]]:
+        """Name and type of every result."""
+        end = self.block.operations[len(self.block.operations) - 1].operation
+        found = [self._information("res_attrs", i, RESULT) for i in range(len(end.operands))]
+        return [(n, self._type(v, n)) for n, v in zip(_unique(found, "out"), end.operands, strict=True)]
+
+    def _information(self, table: str, position: int, key: str) -> str:
+        attributes = self.main.attributes
+        if table not in attributes:
+            return ""
+        found = ir.DictAttr(ir.ArrayAttr(attributes[table])[position])
+        return ir.StringAttr(found[key]).value if key in found else ""
+
+    def _type(self, value: ir.Value, name: str) -> Type:
+        if isinstance(value.type, ir.RankedTensorType):
+            tensor = ir.RankedTensorType(value.type)
+            if not tensor.has_static_shape:
+                dims = tuple(None if tensor.is_dynamic_dim(i) else d for i, d in enumerate(tensor.shape))
+                with use():
+                    fixed = ir.RankedTensorType.get([1 if d is None else d for d in dims], tensor.element_type)
+                return self._checked(fixed, name).with_shape(dims)
+        return self._checked(value.type, name)
+
+    def _checked(self, t: ir.Type, name: str) -> Type:
+        try:
+            found, is_complex = element_of(t)
+        except NotImported as e:
+            raise UnsupportedError(f"{name!r} of {self.source}: {e}", stage="import") from None
+        if is_complex:
+            raise UnsupportedError(
+                f"{name!r} of {self.source} is complex ({t}): inputs and results are real",
+                stage="import",
+                hint="give and return real and imaginary parts",
+            )
+        return found
+
+    # ---- its graph ----
+
+    def graph(self) -> Graph:
+        """The program as one graph; UnsupportedError lists what is not imported, with ``run_time`` if it can run in
+        parts."""
+        with use():
+            self.need_fixed()
+            importer = Importer(self.functions, self.inputs())
+            values = iter(importer.inputs.values())
+            arguments = [
+                known_tensor(importer.emitter, np.array(self.platform, np.int32))
+                if self._is_platform(i)
+                else next(values)
+                for i in range(len(self.block.arguments))
+            ]
+            try:
+                results = importer.walk(self.block, arguments)
+            except Ask as e:
+                importer.raise_failures()
+                error = UnsupportedError(f"{self.source} has a while loop that is not unrolled: {e}", stage="import")
+                error.run_time = True
+                raise error from None
+            return importer.graph([(n, v) for (n, _), v in zip(self.outputs(), results, strict=True)])
+
+    def need_fixed(self) -> None:
+        """UsageError with ``run_time`` if sizes are open."""
+        if self.open:
+            shown = ", ".join(f"{n}: {t}" for n, t in self.inputs() if not t.static)
+            error = UsageError(
+                f"the shapes of these inputs are not fixed: {shown}", stage="import", hint="pass inputs={name: shape}"
+            )
+            error.run_time = True
+            raise error
+
+    def fixed(self, shapes: Mapping[str, tuple[int, ...]]) -> Program:
+        """The program for these shapes of its arguments, by name; UsageError for those that do not fit."""
+        inputs = self.inputs()
+        if unknown := sorted(set(shapes) - {n for n, _ in inputs}):
+            raise UsageError(
+                f"{self.source} has no input {unknown[0]!r}",
+                stage="import",
+                hint=f"inputs: {', '.join(n for n, _ in inputs)}",
+            )
+        for name, t in inputs:
+            if name in shapes and not _fits(t, shapes[name]):
+                raise UsageError(f"input {name!r} is {t}, which is not of shape {tuple(shapes[name])}", stage="import")
+        if not self.open or any(not t.static and n not in shapes for n, t in inputs):
+            return self
+        with use():
+            text = self.module.operation.get_asm(enable_debug_info=True)
+            copy = ir.Module.parse(text)
+            sizes = dict(zip(self.given, [shapes.get(n, t.shape) for n, t in inputs], strict=True))
+            types = []
+            for i, argument in enumerate(self.block.arguments):
+                t = ir.RankedTensorType(argument.type)
+                types.append(str(ir.RankedTensorType.get(list(sizes[i]), t.element_type) if i in sizes else t))
+            run_passes(copy, f"builtin.module({REFINE.format(types=','.join(types))})", stage="import")
+            return Program(copy, self.source, self.platform)
+
+
+def _fits(t: Type, shape: tuple[int, ...]) -> bool:
+    return len(t.shape) == len(shape) and all(d is None or d == s for d, s in zip(t.shape, shape, strict=True))
+
+
+def _unique(names: list[str], prefix: str) -> list[str]:
+    """Names as they are if all of them are there once, else numbers."""
+    if all(names) and len({*names}) == len(names) and not any(re.search(r"[\x00-\x1f]", n) for n in names):
+        return names
+    return [f"{prefix}{i}" for i in range(len(names))]
+
+
+__all__ = ["Program"]
