@@ -9,6 +9,7 @@ import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
 
 import tilewright as tw  # noqa: E402
+from tilewright.support.errors import InputError, TilewrightError, UnsupportedError, UsageError  # noqa: E402
 
 f32 = np.float32
 
@@ -332,3 +333,149 @@ def shapes(x, v):
 def test_program(name):
     f, args = PROGRAMS[name]
     same(tw.compile(export(f, *args), threads=1)(*args), jax.jit(f)(*args))
+
+
+# ---- loops and branches that depend on data, sizes that are open ---------------------------------------------------
+
+
+def steps_until(x, n):
+    def step(s):
+        i, v = s
+        return i + 1, lax.while_loop(lambda t: t.max() > 1, lambda t: t / 2, v + x)
+
+    steps, y = lax.while_loop(lambda s: s[0] < n, step, (0, x))
+    z = lax.cond(x[0, 0] > 3, lambda v: lax.while_loop(lambda t: t.max() > 1, lambda t: t / 3, v), lambda v: v + y, x)
+    return steps, y, z, jnp.sort(z), lax.fori_loop(0, n, lambda i, v: v + i * x, x)
+
+
+def test_loops_that_depend_on_data(tmp_path):
+    start = np.arange(6, dtype=f32).reshape(2, 3)
+    run = tw.compile(export(steps_until, start, np.int32(4)), threads=1)
+    run.executable.save(tmp_path / "loop.tw")
+    loaded = tw.load(tmp_path / "loop.tw")
+    for x, n in ((start, 4), (start + 4, 0), (start / 9, 2)):
+        expected = jax.jit(steps_until)(x, np.int32(n))
+        same(run(x, np.int32(n)), expected)
+        same(tuple(loaded(x, np.array(n, np.int32))), expected)
+
+
+def test_long_loops_are_not_unrolled():
+    def f(x):
+        return lax.scan(lambda c, row: (c * 0.5 + row, c.sum()), jnp.zeros(3), jnp.tile(x, (900, 1)))
+
+    x = array(2, 3)
+    run = tw.compile(export(f, x), threads=1)
+    assert "Dynamic" in repr(run)
+    same(run(x), jax.jit(f)(x))
+
+
+def symbolic(f, *shapes):
+    dims = jax.export.symbolic_shape("b, 2*c")
+    scope = dict(zip("bc", dims, strict=True))
+    specs = [jax.ShapeDtypeStruct(tuple(scope.get(d, d) for d in s), np.float32) for s in shapes]
+    return jax.export.export(jax.jit(f))(*specs)
+
+
+def test_open_sizes(tmp_path):
+    def f(x, y):
+        z = jnp.concatenate([x, x * 2]) @ y
+        return jax.nn.softmax(z), x.reshape(-1), x.mean(0), x[:, :1] + x.shape[0], x[::2]
+
+    exported = symbolic(f, ("b", "c"), ("c", 3))
+    run = tw.compile(exported, threads=1)
+    run.executable.save(tmp_path / "open.tw")
+    loaded = tw.load(tmp_path / "open.tw")
+    assert [i.name for i in run.executable.inputs] == ["x", "y"]
+    for b, c in ((3, 4), (1, 2)):
+        x, y = array(b, c), array(c, 3, seed=1)
+        same(run(x, y), f(x, y))
+        same(tuple(loaded(x, y)), f(x, y))
+    with pytest.raises(UnsupportedError, match="polymorphic shapes"):
+        run(array(2, 3), array(3, 3))
+    x, y = array(2, 4), array(4, 3)
+    same(tw.compile(exported, inputs={"x": (2, 4), "y": (4, 3)}, threads=1)(x, y), f(x, y))
+    for inputs, why in (({"x": (2, 4, 1)}, "not of shape"), ({"z": (2,)}, "no input 'z'")):
+        with pytest.raises(UsageError, match=why):
+            tw.compile(exported, inputs=inputs)
+    with pytest.raises(UnsupportedError, match="ranges of sizes"):
+        tw.compile(exported, inputs={"x": (tw.Dim("b", 1, 8), 4), "y": (4, 3)})
+
+
+# ---- what goes in and out ------------------------------------------------------------------------------------------
+
+
+def test_text_and_bytes(tmp_path):
+    f, args = PROGRAMS["attention_block"]
+    exported = export(f, *args)
+    expected = [np.asarray(f(*args))]
+    path = tmp_path / "block.mlirbc"
+    path.write_bytes(exported.mlir_module_serialized)
+    for source in (exported.mlir_module(), exported.mlir_module_serialized, path):
+        run = tw.compile(source, threads=1)
+        same(run(*args), expected)
+        assert [i.name for i in run.inputs] == ["x", "wq", "wk", "wv", "wo", "scale"]
+    again = jax.export.deserialize(exported.serialize())
+    same(tw.compile(again, threads=1)(*args), expected[0])
+
+
+def test_patterns_are_found():
+    """Softmax, norms and attention, as JAX writes them, are the operators that are fast."""
+    f, args = PROGRAMS["attention_block"]
+    graph = tw.compile(export(f, *args), stop_after="layout")
+    names = [op.name for op in graph.operations()]
+    assert names.count("tw.attention") == names.count("tw.layer_norm") == 1 and "tw.exp" not in names
+
+
+def test_nested_arguments():
+    def f(p, unused, key, *, k=2.0):
+        return {"y": p["a"] * k + jax.random.normal(key, (3,)), "n": (p["b"][0] + 1,)}
+
+    key = jax.random.key(3)
+    args = {"a": array(3), "b": [np.int32(4)]}, array(2), key
+    exported = jax.export.export(jax.jit(f))(*jax.tree_util.tree_map(jnp.asarray, args[:2]), key, k=2.0)
+    run = tw.compile(exported, threads=1)
+    same(run(*args, k=3.0), f(*args, k=3.0))
+    same(
+        run({"a": jnp.ones(3), "b": [np.int32(4)]}, args[1], key, k=1),
+        f({"a": jnp.ones(3), "b": [np.int32(4)]}, args[1], key, k=1),
+    )
+    with pytest.raises(InputError, match="the arguments are"):
+        run(args[0], key)
+    with pytest.raises(InputError):
+        run({"a": array(4), "b": [np.int32(4)]}, *args[1:], k=1.0)
+
+
+def test_platforms_and_shardings():
+    x = array(3, 4)
+
+    def f(x):
+        y = lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos)
+        return lax.with_sharding_constraint(y, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+
+    exported = jax.export.export(jax.jit(f), platforms=["cuda", "cpu"])(x)
+    same(tw.compile(exported, threads=1)(x), np.sin(x))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("x",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    g = jax.jit(lambda x: lax.with_sharding_constraint(x * 2, sharding), in_shardings=sharding, donate_argnums=0)
+    exported = jax.export.export(g)(x)
+    same(tw.compile(exported, threads=1)(x), x * 2)
+    with pytest.raises(TilewrightError) as e:
+        tw.compile(exported.mlir_module_serialized)
+    assert "Shardy" in e.value.hint
+
+
+def test_what_is_refused_says_so():
+    x = array(3, 3)
+    for f, why in (
+        (jnp.linalg.cholesky, "linear algebra by LAPACK"),
+        (lambda x: jnp.fft.fft(x), "is complex"),
+        (lambda x: lax.rng_bit_generator(np.zeros(4, np.uint32), (3,))[1] + x.sum().astype(np.uint32), "rng_bit"),
+        (lambda x: lax.reduce_precision(x, 5, 2), "bits of exponent"),
+        (lambda x: x.astype(jnp.float8_e4m3fn).astype(np.float32), "f8E4M3FN"),
+    ):
+        with pytest.raises(UnsupportedError, match=why):
+            tw.compile(export(f, x))
+    with pytest.raises(UsageError, match="its shapes already"):
+        tw.compile(export(jnp.sin, x), (x,))
+    with pytest.raises(UsageError, match="indices are checked in ONNX models only"):
+        tw.compile(export(jnp.sin, x), check_indices=True)

@@ -6,7 +6,7 @@ from torch_mlir._mlir_libs import _stablehlo
 
 import tilewright as tw
 from tilewright.ir.context import parse, use
-from tilewright.support.errors import TilewrightError
+from tilewright.support.errors import ModelError, UnsupportedError
 
 
 def array(*shape, dtype=np.float32, seed=0):
@@ -243,20 +243,73 @@ def test_portable_bytes(name, tmp_path):
     check(tw.compile(data, threads=1)(*inputs), reference(*inputs))
 
 
+LOOP = function(
+    "%x: tensor<i32>, %n: tensor<i32>",
+    "(tensor<i32>, tensor<i32>)",
+    "%one = stablehlo.constant dense<1> : tensor<i32>",
+    "%0:2 = stablehlo.while(%y = %x, %k = %one) : tensor<i32>, tensor<i32>",
+    "cond {",
+    "  %1 = stablehlo.compare LT, %y, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>",
+    "  stablehlo.return %1 : tensor<i1>",
+    "} do {",
+    "  %2 = stablehlo.add %y, %y : tensor<i32>",
+    "  %3 = stablehlo.add %k, %one : tensor<i32>",
+    "  stablehlo.return %2, %3 : tensor<i32>, tensor<i32>",
+    "}",
+    "%4 = stablehlo.add %0#0, %n : tensor<i32>",
+    "return %4, %0#1 : tensor<i32>, tensor<i32>",
+)
+
+
+def test_loops_that_depend_on_data(tmp_path):
+    run = tw.compile(LOOP, threads=1)
+    run.save(tmp_path / "loop.tw")
+    for made in (run, tw.load(tmp_path / "loop.tw")):
+        for x, n, y, steps in ((3, 100, 192, 7), (200, 100, 200, 1)):
+            assert [int(v) for v in made(np.array(x, np.int32), np.array(n, np.int32))] == [y + n, steps]
+
+
 def test_what_is_not_supported_says_so():
     text = function(
-        "%x: tensor<i32>",
-        "tensor<i32>",
-        "%0 = stablehlo.while(%y = %x) : tensor<i32>",
-        "cond {",
-        "  %c = stablehlo.constant dense<10> : tensor<i32>",
-        "  %1 = stablehlo.compare LT, %y, %c : (tensor<i32>, tensor<i32>) -> tensor<i1>",
-        "  stablehlo.return %1 : tensor<i1>",
-        "} do {",
-        "  %2 = stablehlo.add %y, %y : tensor<i32>",
-        "  stablehlo.return %2 : tensor<i32>",
-        "}",
-        "return %0 : tensor<i32>",
+        "%x: tensor<4xf32>, %k: tensor<2xui64>",
+        "(tensor<4xf32>, tensor<4xui32>, tensor<4xf32>)",
+        "%0 = stablehlo.custom_call @lapack_spotrf_ffi(%x) : (tensor<4xf32>) -> tensor<4xf32>",
+        "%1, %2 = stablehlo.rng_bit_generator %k, algorithm = DEFAULT "
+        ": (tensor<2xui64>) -> (tensor<2xui64>, tensor<4xui32>)",
+        "%3 = stablehlo.custom_call @mine(%0) : (tensor<4xf32>) -> tensor<4xf32>",
+        "return %0, %2, %3 : tensor<4xf32>, tensor<4xui32>, tensor<4xf32>",
     )
-    with pytest.raises(TilewrightError, match=r"while"):
+    with pytest.raises(UnsupportedError) as e:
         tw.compile(text)
+    assert "lapack_spotrf_ffi: 1 node (line 3): linear algebra" in e.value.message  # all of them at once
+    assert "rng_bit_generator" in e.value.message and "mine" not in e.value.message
+    add = "%0 = stablehlo.add %x, %x : tensor<4xcomplex<f32>>"
+    with pytest.raises(UnsupportedError, match="'arg0' of <text> is complex"):
+        tw.compile(
+            function("%x: tensor<4xcomplex<f32>>", "tensor<4xcomplex<f32>>", add, "return %0 : tensor<4xcomplex<f32>>")
+        )
+    with pytest.raises(ModelError) as error:
+        tw.compile("func.func @main(%x: tensor<f32>) -> tensor<f32> {\n %0 = chlo.erf %x : tensor<f32> -> tensor<f32>\n"
+                   " return %0 : tensor<f32>\n}")  # fmt: skip
+    assert "jax.export" in error.value.hint
+
+
+def test_endless_programs():
+    called = "".join(
+        f"func.func private @f{i}(%x: tensor<4xf32>) -> tensor<4xf32> {{\n"
+        f" %0 = call @f{i + 1}(%x) : (tensor<4xf32>) -> tensor<4xf32>\n"
+        f" %1 = call @f{i + 1}(%0) : (tensor<4xf32>) -> tensor<4xf32>\n return %1 : tensor<4xf32>\n}}\n"
+        for i in range(40)
+    )
+    last = "%0 = stablehlo.add %x, %x : tensor<4xf32>\n return %0 : tensor<4xf32>\n}\n"
+    head = "(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
+    call = "%0 = call @f0(%x) : (tensor<4xf32>) -> tensor<4xf32>\n return %0 : tensor<4xf32>\n}\n"
+    with pytest.raises(ModelError, match="more than 100000 operators once its calls are inlined"):
+        tw.compile(f"func.func @main{head}{call}{called}func.func private @f40{head}{last}")
+    with pytest.raises(ModelError, match="@f0 of <text> calls itself"):
+        tw.compile(f"func.func @main{head}{call}func.func private @f0{head}{call}func.func private @g{head}{last}")
+    steps = 1_000_000  # known ones, which the runtime takes
+    run = tw.compile(LOOP.replace("%y = %x", "%y = %one").replace("%y, %n :", "%y, %m :").replace(
+        "add %y, %y", "add %y, %one").replace("%0:2 =", f"%m = stablehlo.constant dense<{steps}> : tensor<i32>\n%0:2 ="
+    ))  # fmt: skip
+    assert run is not None

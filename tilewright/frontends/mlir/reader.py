@@ -87,7 +87,12 @@ def _readable(source: str) -> Iterator[None]:
 
 def _module(text: str | bytes, source: str) -> ir.Module:
     text = from_bytecode(text, source) if isinstance(text, bytes) else checked(text, source)
-    module = parse(text, source)
+    try:
+        module = parse(text, source)
+    except ModelError as e:
+        if "Dialect `chlo'" in e.message:
+            e.hint = "jax.export.export(...).mlir_module() is StableHLO alone; what jax.jit(f).lower() gives is not"
+        raise
     with use():
         _entry(module, source)
     return module

@@ -14,8 +14,9 @@ from .node import Ask, Node
 from .registry import find, hlo
 from .values import Complex, Tensor
 
-#: operators of `ops/` in all steps of a loop; what is longer runs as a loop
-MAX_UNROLLED = 2048
+#: operators of `ops/` in all steps of a loop, and those of StableHLO that these are made of; what is longer runs as a
+#: loop
+MAX_UNROLLED, MAX_WALKED = 2048, 20_000
 #: calls of functions outside of the program that change nothing on one device
 IDENTITIES = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement")
 
@@ -23,7 +24,7 @@ IDENTITIES = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annot
 @hlo("while")
 def while_(n: Node, *state: Any) -> Any:
     condition, body = n.block(0), n.block(1)
-    found, start = list(state), n.count[0]
+    found, start, walked = list(state), n.count[0], n.importer.walked
     while True:
         (going,) = n.importer.walk(condition, found)
         if going is FAILED:
@@ -33,7 +34,7 @@ def while_(n: Node, *state: Any) -> Any:
         if not bool(going.array.reshape(())[()]):
             return found
         found = n.importer.walk(body, found)
-        if n.count[0] - start > MAX_UNROLLED:
+        if n.count[0] - start > MAX_UNROLLED or n.importer.walked - walked > MAX_WALKED:
             raise Ask(f"it has more than {MAX_UNROLLED} operators in all its steps")
 
 

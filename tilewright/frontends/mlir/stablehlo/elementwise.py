@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo
 
 from ....ir.types import NUMPY, is_unsigned, itemsize
+from ....ops.reduce import highest, lowest
 from ... import functions
 from .node import Emitter, Node
 from .registry import hlo
@@ -122,7 +122,24 @@ def add(n: Node, x: Tensor, y: Tensor) -> Any:
 
 @hlo("multiply", "maximum", "minimum", elementwise=True)
 def arithmetic(n: Node, x: Tensor, y: Tensor) -> Any:
+    if n.name in ("maximum", "minimum") and x.shape == y.shape:  # JAX writes max(-inf, max(x)) for softmax
+        for one, other in ((x, y), (y, x)):
+            if is_neutral(n.name, one):
+                return other
     return n((LOGIC if x.dtype == "i1" else ARITHMETIC)[n.name], x, y)
+
+
+def is_neutral(name: str | None, x: Tensor) -> bool:
+    """Whether this number, at all its places, changes nothing as an operand of an operator."""
+    if x.array is None or name is None or not x.array.size:
+        return False
+    kind = NUMPY[x.dtype]
+    if x.dtype == "i1":
+        return bool(np.all(x.array == (name in ("multiply", "minimum", "and"))))
+    neutral: Any = {
+        "add": 0, "or": 0, "multiply": 1, "maximum": lowest(kind), "minimum": highest(kind),
+    }.get(name)  # fmt: skip
+    return neutral is not None and bool(np.all(x.array == np.asarray(neutral, kind)))
 
 
 @hlo("subtract", by_parts=True, elementwise=True)
@@ -264,8 +281,3 @@ def reduce_precision(n: Node, x: Tensor) -> Any:
 @hlo("optimization_barrier")
 def optimization_barrier(n: Node, *xs: Any) -> Any:
     return list(xs)
-
-
-def is_true(value: ir.Attribute | None) -> bool:
-    """Whether a boolean attribute is there and holds."""
-    return value is not None and ir.BoolAttr(value).value

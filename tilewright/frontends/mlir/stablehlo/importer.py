@@ -12,6 +12,7 @@ from torch_mlir import ir
 from ....ir.graph import Graph, from_dense
 from ....ir.maker import Maker
 from ....ir.types import NUMPY, Type
+from ....support.budget import Counter
 from ....support.errors import CompileError, ModelError
 from ...failures import FAILED, Failure, NotImported, report
 from . import families as families
@@ -36,6 +37,9 @@ class Importer:
         self.inputs = {name: Tensor(self.emitter, t, v) for (name, t), v in zip(inputs, self.make.inputs, strict=True)}
         self.values: dict[ir.Value, Any] = {}
         self.failures: list[Failure] = []
+        #: operators that were imported, those of loops in each step
+        self.walked = 0
+        self._counter, self._depth = Counter(), 0
         self._calls: list[str] = []
         self._lifted = False
 
@@ -45,11 +49,15 @@ class Importer:
         """What a block returns for these arguments."""
         for argument, value in zip(block.arguments, given, strict=True):
             self.values[argument] = value
-        for view in block.operations:
-            op = view.operation
-            if op.name in RETURNS:
-                return [self.values[v] for v in op.operands]
-            self.step(op)
+        self._depth += 1
+        try:
+            for view in block.operations:
+                op = view.operation
+                if op.name in RETURNS:
+                    return [self.values[v] for v in op.operands]
+                self.step(op)
+        finally:
+            self._depth -= 1
         return []
 
     def lifted(self, block: ir.Block, given: Sequence[Tensor]) -> list[Any]:
@@ -86,6 +94,8 @@ class Importer:
 
     def step(self, op: ir.Operation) -> None:
         """Import one operator; failures are collected, `Ask` is not."""
+        self.walked += 1
+        self._counter.add(f"{op.name} {place_of(op)}" if self._depth <= 1 else "", self._depth <= 1)
         given = [self.values[v] for v in op.operands]
         if any(v is FAILED for v in given):
             made: list[Any] = [FAILED] * len(op.results)

@@ -105,6 +105,8 @@ class Emitter(Moves):
 class Walk(Protocol):
     """What a node asks of the importer."""
 
+    walked: int
+
     def walk(self, block: ir.Block, given: Sequence[Any]) -> list[Any]: ...
 
     def lifted(self, block: ir.Block, given: Sequence[Tensor]) -> list[Any]: ...

@@ -11,7 +11,9 @@ from torch_mlir import ir
 from ....ir.context import run_passes, use
 from ....ir.graph import Graph
 from ....ir.types import Type
+from ....support.budget import Counter
 from ....support.errors import ModelError, UnsupportedError, UsageError
+from ....support.sizes import is_open
 from ...failures import NotImported
 from .importer import Importer, name_of
 from .node import Ask
@@ -19,6 +21,8 @@ from .values import element_of, known_tensor
 
 #: names that JAX gives results, and arguments that are numbers of the platform
 RESULT, GLOBAL = "jax.result_info", "jax.global_constant"
+#: what graphs and saved programs call an argument
+NAME = "tw.name"
 #: what brings a module with open sizes to those of its arguments
 REFINE = (
     "stablehlo-refine-arguments{{types={types}}},stablehlo-refine-shapes,func.func(stablehlo-canonicalize-dynamism)"
@@ -31,16 +35,26 @@ class Program:
 
     def __init__(self, module: ir.Module, source: str, platform: int | None = None) -> None:
         self.module, self.source, self.platform = module, source, platform
+        names = _names(_functions(module), source)
+        _check_calls(_functions(module), source)
         run_passes(module, "builtin.module(inline)", stage="import")
-        self.functions: dict[str, ir.Block] = {}
-        for op in module.body.operations:
-            if op.operation.name == "func.func" and len(op.operation.regions[0].blocks) == 1:
-                name = ir.StringAttr(op.operation.attributes["sym_name"]).value
-                self.functions[name] = op.operation.regions[0].blocks[0]
-        if "main" not in self.functions:
-            raise ModelError(f"{source} has no function @main with one block", stage="import")
+        self.functions = _functions(module)
         self.block = self.functions["main"]
         self.main = self.block.owner
+        #: of the arguments of @main, "" for those that have none; the module keeps them
+        self._names = [self._information("arg_attrs", i, NAME) or n for i, n in enumerate(names)]
+        with use():
+            self._sign()
+
+    def _sign(self) -> None:
+        """Write the names of the arguments into the module."""
+        attributes, count = self.main.attributes, len(self.block.arguments)
+        kept = attributes["arg_attrs"] if "arg_attrs" in attributes else [{}] * count
+        named = []
+        for name, own in zip(self._names, kept, strict=True):
+            given = {a.name: a.attr for a in ir.DictAttr(own)} if own else {}
+            named.append(ir.DictAttr.get({**given, **({NAME: ir.StringAttr.get(name)} if name else {})}))
+        attributes["arg_attrs"] = ir.ArrayAttr.get(named)
 
     # ---- what goes in and out ----
 
@@ -60,7 +74,7 @@ class Program:
 
     def inputs(self) -> list[tuple[str, Type]]:
         """Name and type of every argument, with None for open sizes; UnsupportedError for what is no tensor."""
-        names = _unique([name_of(self.block.arguments[i]) for i in self.given], "arg")
+        names = _unique([self._names[i] for i in self.given], "arg")
         return [(n, self._type(self.block.arguments[i], n)) for n, i in zip(names, self.given, strict=True)]
 
     def outputs(self) -> list[tuple[str, Type]]:
@@ -142,6 +156,12 @@ class Program:
                 stage="import",
                 hint=f"inputs: {', '.join(n for n, _ in inputs)}",
             )
+        if is_open(*(d for shape in shapes.values() for d in shape)):
+            raise UnsupportedError(
+                "StableHLO programs are not compiled for ranges of sizes",
+                stage="import",
+                hint="leave them out: the program is compiled for the sizes that it is called with",
+            )
         for name, t in inputs:
             if name in shapes and not _fits(t, shapes[name]):
                 raise UsageError(f"input {name!r} is {t}, which is not of shape {tuple(shapes[name])}", stage="import")
@@ -157,6 +177,67 @@ class Program:
                 types.append(str(ir.RankedTensorType.get(list(sizes[i]), t.element_type) if i in sizes else t))
             run_passes(copy, f"builtin.module({REFINE.format(types=','.join(types))})", stage="import")
             return Program(copy, self.source, self.platform)
+
+
+def _functions(module: ir.Module) -> dict[str, ir.Block]:
+    """The bodies of its functions."""
+    found = {}
+    for op in module.body.operations:
+        if op.operation.name == "func.func" and len(op.operation.regions[0].blocks) == 1:
+            found[ir.StringAttr(op.operation.attributes["sym_name"]).value] = op.operation.regions[0].blocks[0]
+    return found
+
+
+def _check_calls(functions: Mapping[str, ir.Block], source: str) -> None:
+    """ModelError for functions that call themselves, or that are too large once their calls are inlined."""
+    sizes: dict[str, int] = {}
+    limit = Counter().limit
+
+    def size(name: str, above: tuple[str, ...]) -> int:
+        if name in above:
+            raise ModelError(f"function @{name} of {source} calls itself", stage="import")
+        if name not in sizes and name in functions:
+            called: list[str] = []
+            count = 0
+
+            def visit(op: ir.Operation) -> ir.WalkResult:
+                nonlocal count
+                count += 1
+                if op.name == "func.call":
+                    called.append(ir.FlatSymbolRefAttr(op.attributes["callee"]).value)
+                return ir.WalkResult.ADVANCE
+
+            functions[name].owner.walk(visit)
+            sizes[name] = count + sum(size(c, (*above, name)) for c in called)
+        found = sizes.get(name, 0)
+        if found > limit:
+            raise ModelError(
+                f"{source} has more than {limit} operators once its calls are inlined",
+                stage="import",
+                hint="allow more with the option operators (--operators)",
+            )
+        return found
+
+    for name in functions:
+        size(name, ())
+
+
+def _names(functions: Mapping[str, ir.Block], source: str) -> list[str]:
+    """The names of the arguments of @main: their own, or those that a function has for them which it is called with.
+
+    (Of programs with open sizes @main checks these, and calls another function.)"""
+    if "main" not in functions:
+        raise ModelError(f"{source} has no function @main with one block", stage="import")
+    block = functions["main"]
+    found = {a: name_of(a) for a in block.arguments}
+    for view in block.operations:
+        if view.operation.name == "func.call":
+            callee = functions.get(ir.FlatSymbolRefAttr(view.operation.attributes["callee"]).value)
+            own = [] if callee is None else callee.arguments
+            for given, argument in zip(view.operation.operands, own, strict=False):
+                if not found.get(given, "given"):
+                    found[given] = name_of(argument)
+    return [found[a] for a in block.arguments]
 
 
 def _fits(t: Type, shape: tuple[int, ...]) -> bool:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from torch_mlir import ir
 
-from ....ir.types import NUMPY
-from ....ops.reduce import highest, lowest
+from .elementwise import is_neutral
 from .node import Emitter, Node, real
 from .registry import hlo
 from .values import Tensor
@@ -45,20 +43,6 @@ def body_of(n: Node) -> Body:
     return body
 
 
-def is_neutral(name: str | None, init: Tensor) -> bool:
-    """Whether a body with this number changes nothing."""
-    if init.array is None or name is None:
-        return False
-    kind = NUMPY[init.dtype]
-    value = init.array.reshape(())[()]
-    if init.dtype == "i1":
-        return bool(value) == (name in ("multiply", "minimum", "and"))
-    neutral: Any = {
-        "add": 0, "or": 0, "multiply": 1, "maximum": lowest(kind), "minimum": highest(kind),
-    }.get(name)  # fmt: skip
-    return neutral is not None and bool(value == np.asarray(neutral, kind))
-
-
 @hlo("reduce")
 def reduce(n: Node, *operands: Tensor) -> Any:
     """Of argmax, too, whose body has two operands: values and places."""
@@ -70,7 +54,9 @@ def reduce(n: Node, *operands: Tensor) -> Any:
     name, body = simple(n.block()), body_of(n)
     own = (OF_BOOLS if xs[0].dtype == "i1" else REDUCTIONS).get(name or "")
     if count == 1 and own is not None:
-        made = [n(own, xs[0], axes=tuple(axes), keepdims=False) if axes else xs[0]]
+        # the dimensions are kept at first: patterns of softmax and of norms have them so
+        whole = n(own, xs[0], axes=tuple(axes), keepdims=True) if axes else xs[0]
+        made = [n.reshape(whole, n.shape)]
         return made if is_neutral(name, inits[0]) else body(inits, made)
     for axis in sorted(axes, reverse=True):  # in the order of the elements
         xs = folded(n, xs, axis, body)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch_mlir import ir
 
-from ....ir.graph import INLINE_ELEMENTS
 from ....ir.types import Type, Typed, from_array, is_float
 from ...failures import NotImported
 
@@ -66,11 +65,14 @@ class Tensor(Typed):
     def _constant(self) -> ir.Value:
         array = self.array
         assert array is not None
-        if array.size > INLINE_ELEMENTS and not any(array.strides):  # one number for all elements
-            number = self.n.make.constant(array[(0,) * array.ndim], "c")
-            expanded: ir.Value = self.n.make("expand", number, place=self.n.place, shape=array.shape)
-            return expanded
-        return self.n.make.constant(np.asarray(array, order="C"), self.n.place or "c")
+        kept = array[tuple(slice(None) if s else slice(0, 1) for s in array.strides)] if array.size else array
+        if kept.size == array.size:
+            return self.n.make.constant(np.asarray(array, order="C"), self.n.place or "c")
+        # repeated: the IR has it once
+        first = next((i for i, d in enumerate(kept.shape) if d > 1), kept.ndim)
+        small = self.n.make.constant(np.asarray(kept.reshape(kept.shape[first:]), order="C"), self.n.place or "c")
+        expanded: ir.Value = self.n.make("expand", small, place=self.n.place, shape=array.shape)
+        return expanded
 
     def replaced(self, axis: int, start: int, update: Tensor) -> Tensor:
         """The tensor with `update` in place of what begins at `start` along an axis."""

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from .elementwise import is_neutral
 from .node import Emitter, Node, real
-from .reduce import Body, body_of, is_neutral, simple
+from .reduce import Body, body_of, simple
 from .registry import hlo
 from .shape import padded
 from .values import Tensor
