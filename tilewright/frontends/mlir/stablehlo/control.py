@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch_mlir import ir
 
+from ....support.errors import UsageError
 from ...failures import FAILED
 from .node import Ask, Node
 from .registry import find, hlo
@@ -88,11 +89,20 @@ def custom_call(n: Node, *operands: Any) -> Any:
     if name in IDENTITIES and len(operands) == len(n.op.results):
         return list(operands)
     if name == "shape_assertion":
-        n.need(operands[0].array is not None, "of sizes that are not known")
-        n.need(bool(np.all(operands[0].array)), n.text("error_message") if n.attribute("error_message") else "it fails")
-        return []
+        return _assert_sizes(n, *operands)
     n.need(False, _WHY.get(name.partition("_")[0], "a function that is not part of the program"))
     return None
+
+
+def _assert_sizes(n: Node, holds: Tensor, *sizes: Tensor) -> list[Any]:
+    """What a program with open sizes expects of them; UsageError for others."""
+    n.need(all(v.array is not None for v in (holds, *sizes)), "of sizes that are not known")
+    if not np.all(holds.array):
+        message = n.text("error_message") if n.attribute("error_message") is not None else "a condition does not hold"
+        for i, size in enumerate(sizes):
+            message = message.replace(f"{{{i}}}", str(size.array))
+        raise UsageError(f"the program is not for these sizes: {message}", stage="import")
+    return []
 
 
 #: what calls of functions of a library are for, by the beginning of their names

@@ -12,7 +12,7 @@ from ....ir.context import run_passes, use
 from ....ir.graph import Graph
 from ....ir.types import Type
 from ....support.budget import Counter
-from ....support.errors import ModelError, UnsupportedError, UsageError
+from ....support.errors import CompileError, ModelError, UnsupportedError, UsageError
 from ....support.sizes import is_open
 from ...failures import NotImported
 from .importer import Importer, name_of
@@ -175,7 +175,13 @@ class Program:
             for i, argument in enumerate(self.block.arguments):
                 t = ir.RankedTensorType(argument.type)
                 types.append(str(ir.RankedTensorType.get(list(sizes[i]), t.element_type) if i in sizes else t))
-            run_passes(copy, f"builtin.module({REFINE.format(types=','.join(types))})", stage="import")
+            try:
+                run_passes(copy, f"builtin.module({REFINE.format(types=','.join(types))})", stage="import")
+            except CompileError as e:
+                given = ", ".join(f"{n} {tuple(sizes[i])}" for (n, _), i in zip(inputs, self.given, strict=True))
+                raise UsageError(
+                    f"{self.source} is not a program for these shapes: {given}", stage="import", hint=e.message[:500]
+                ) from None
             return Program(copy, self.source, self.platform)
 
 
