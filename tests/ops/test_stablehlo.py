@@ -190,6 +190,37 @@ CASES = {
         [array(10, 4), np.array(8, np.int32), np.array(-1, np.int32)],  # clamped to 7 and 0
         lambda x, i, j: x[7:10, 0:2],
     ),
+    "sort_by_any_comparison": (
+        function(
+            "%x: tensor<3x9xf32>, %i: tensor<3x9xi32>",
+            "(tensor<3x9xf32>, tensor<3x9xi32>)",
+            '%0:2 = "stablehlo.sort"(%x, %i) <{dimension = 1 : i64, is_stable = true}> ({',
+            "^bb0(%a: tensor<f32>, %b: tensor<f32>, %c: tensor<i32>, %d: tensor<i32>):",
+            "  %1 = stablehlo.abs %a : tensor<f32>",
+            "  %2 = stablehlo.abs %b : tensor<f32>",
+            "  %3 = stablehlo.compare GT, %1, %2 : (tensor<f32>, tensor<f32>) -> tensor<i1>",
+            "  stablehlo.return %3 : tensor<i1>",
+            "}) : (tensor<3x9xf32>, tensor<3x9xi32>) -> (tensor<3x9xf32>, tensor<3x9xi32>)",
+            "return %0#0, %0#1 : tensor<3x9xf32>, tensor<3x9xi32>",
+        ),
+        [np.round(array(3, 9)), array(3, 9, dtype=np.int32)],  # with equal ones, which keep their order
+        lambda x, i: tuple(np.take_along_axis(v, np.argsort(-abs(x), 1, kind="stable"), 1) for v in (x, i)),
+    ),
+    "scatter_of_windows": (
+        function(
+            "%x: tensor<6xf32>, %i: tensor<3x1xi32>, %u: tensor<3x2xf32>",
+            "tensor<6xf32>",
+            '%0 = "stablehlo.scatter"(%x, %i, %u) <{scatter_dimension_numbers = #stablehlo.scatter<'
+            "update_window_dims = [1], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}> ({",
+            "^bb0(%a: tensor<f32>, %b: tensor<f32>):",
+            "  %1 = stablehlo.add %a, %b : tensor<f32>",
+            "  stablehlo.return %1 : tensor<f32>",
+            "}) : (tensor<6xf32>, tensor<3x1xi32>, tensor<3x2xf32>) -> tensor<6xf32>",
+            "return %0 : tensor<6xf32>",
+        ),
+        [array(6), np.int32([[1], [5], [-1]]), array(3, 2, seed=1)],  # the last two do not fit whole: left out
+        lambda x, i, u: x + np.concatenate([[0], u[0], [0, 0, 0]]).astype(np.float32),
+    ),
     "iota_convert": (
         function(
             "%x: tensor<4x5xi32>",
