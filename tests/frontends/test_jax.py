@@ -397,6 +397,8 @@ def test_open_sizes(tmp_path):
     for c in (4, 3):  # y has 3 rows; c is even
         with pytest.raises(UsageError, match="not a program for these shapes"):
             run(array(2, c), array(3, 3))
+    with pytest.raises(UnsupportedError, match="with fixed sizes"):
+        tw.compile(symbolic(lambda x: jnp.cumsum(x, 1), ("b", "c")), inputs={"x": (2, 4)})
     x, y = array(2, 4), array(4, 3)
     same(tw.compile(exported, inputs={"x": (2, 4), "y": (4, 3)}, threads=1)(x, y), f(x, y))
     for inputs, why in (({"x": (2, 4, 1)}, "not of shape"), ({"z": (2,)}, "no input 'z'")):
@@ -448,6 +450,12 @@ def test_nested_arguments():
         run(args[0], key)
     with pytest.raises(InputError):
         run({"a": array(4), "b": [np.int32(4)]}, *args[1:], k=1.0)
+
+
+def test_entries():
+    x = array(3, 4)
+    run = tw.compile({"sine": export(jnp.sin, x), "double": export(lambda x: x * 2, x)}, threads=1)
+    same([run["sine"](x)[0], run["double"](x)[0]], [np.sin(x), x * 2])
 
 
 def test_platforms_and_shardings():

@@ -109,5 +109,6 @@ def _assert_sizes(n: Node, holds: Tensor, *sizes: Tensor) -> list[Any]:
 _WHY = {
     "lapack": "linear algebra by LAPACK is not imported: compute it outside of the program",
     "cusolver": "linear algebra of another device: export for the platform cpu",
+    "stablehlo.dynamic": "its sizes stay open: export the program with fixed sizes",
     "xla": "a call back into Python is not part of the program",
 }

@@ -77,6 +77,8 @@ class Tensor(Typed):
     def replaced(self, axis: int, start: int, update: Tensor) -> Tensor:
         """The tensor with `update` in place of what begins at `start` along an axis."""
         stop = start + update.shape[axis]
+        if self.pieces and self.axis != axis:
+            _ = self.ssa  # joined now: pieces of pieces of pieces would be too deep in a loop
         pieces = list(self.pieces) if self.axis == axis and self.pieces else [Piece(self, 0, self.shape[axis])]
         before, after, at = [], [], 0
         for p in pieces:
