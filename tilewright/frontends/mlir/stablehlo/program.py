@@ -17,16 +17,13 @@ from ....support.sizes import is_open
 from ...failures import NotImported
 from .importer import Importer, name_of
 from .node import Ask
+from .refine import refine
 from .values import element_of, known_tensor
 
 #: names that JAX gives results, and arguments that are numbers of the platform
 RESULT, GLOBAL = "jax.result_info", "jax.global_constant"
 #: what graphs and saved programs call an argument
 NAME = "tw.name"
-#: what brings a module with open sizes to those of its arguments
-REFINE = (
-    "stablehlo-refine-arguments{{types={types}}},stablehlo-refine-shapes,func.func(stablehlo-canonicalize-dynamism)"
-)
 
 
 class Program:
@@ -174,9 +171,9 @@ class Program:
             types = []
             for i, argument in enumerate(self.block.arguments):
                 t = ir.RankedTensorType(argument.type)
-                types.append(str(ir.RankedTensorType.get(list(sizes[i]), t.element_type) if i in sizes else t))
+                types.append(ir.RankedTensorType.get(list(sizes[i]), t.element_type) if i in sizes else t)
             try:
-                run_passes(copy, f"builtin.module({REFINE.format(types=','.join(types))})", stage="import")
+                refine(copy, types)
             except CompileError as e:
                 given = ", ".join(f"{n} {tuple(sizes[i])}" for (n, _), i in zip(inputs, self.given, strict=True))
                 raise UsageError(
