@@ -12,7 +12,8 @@ from ....ir.context import run_passes
 from ....ir.graph import from_dense
 from ....ir.types import type_of
 
-ARGUMENTS = "stablehlo-refine-arguments{{types={types}}}"
+#: composite operators are their decompositions here: these have to have the types of their operands
+ARGUMENTS = "func.func(stablehlo-legalize-composite-to-call),inline,stablehlo-refine-arguments{{types={types}}}"
 SHAPES = "stablehlo-refine-shapes,func.func(stablehlo-canonicalize-dynamism)"
 WINDOWS = "stablehlo.dynamic_reduce_window"
 
