@@ -6,7 +6,7 @@ from torch_mlir._mlir_libs import _stablehlo
 
 import tilewright as tw
 from tilewright.ir.context import parse, use
-from tilewright.support.errors import TilewrightError
+from tilewright.support.errors import ModelError, UnsupportedError
 
 
 def array(*shape, dtype=np.float32, seed=0):
@@ -190,6 +190,37 @@ CASES = {
         [array(10, 4), np.array(8, np.int32), np.array(-1, np.int32)],  # clamped to 7 and 0
         lambda x, i, j: x[7:10, 0:2],
     ),
+    "sort_by_any_comparison": (
+        function(
+            "%x: tensor<3x9xf32>, %i: tensor<3x9xi32>",
+            "(tensor<3x9xf32>, tensor<3x9xi32>)",
+            '%0:2 = "stablehlo.sort"(%x, %i) <{dimension = 1 : i64, is_stable = true}> ({',
+            "^bb0(%a: tensor<f32>, %b: tensor<f32>, %c: tensor<i32>, %d: tensor<i32>):",
+            "  %1 = stablehlo.abs %a : tensor<f32>",
+            "  %2 = stablehlo.abs %b : tensor<f32>",
+            "  %3 = stablehlo.compare GT, %1, %2 : (tensor<f32>, tensor<f32>) -> tensor<i1>",
+            "  stablehlo.return %3 : tensor<i1>",
+            "}) : (tensor<3x9xf32>, tensor<3x9xi32>) -> (tensor<3x9xf32>, tensor<3x9xi32>)",
+            "return %0#0, %0#1 : tensor<3x9xf32>, tensor<3x9xi32>",
+        ),
+        [np.round(array(3, 9)), array(3, 9, dtype=np.int32)],  # with equal ones, which keep their order
+        lambda x, i: tuple(np.take_along_axis(v, np.argsort(-abs(x), 1, kind="stable"), 1) for v in (x, i)),
+    ),
+    "scatter_of_windows": (
+        function(
+            "%x: tensor<6xf32>, %i: tensor<3x1xi32>, %u: tensor<3x2xf32>",
+            "tensor<6xf32>",
+            '%0 = "stablehlo.scatter"(%x, %i, %u) <{scatter_dimension_numbers = #stablehlo.scatter<'
+            "update_window_dims = [1], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}> ({",
+            "^bb0(%a: tensor<f32>, %b: tensor<f32>):",
+            "  %1 = stablehlo.add %a, %b : tensor<f32>",
+            "  stablehlo.return %1 : tensor<f32>",
+            "}) : (tensor<6xf32>, tensor<3x1xi32>, tensor<3x2xf32>) -> tensor<6xf32>",
+            "return %0 : tensor<6xf32>",
+        ),
+        [array(6), np.int32([[1], [5], [-1]]), array(3, 2, seed=1)],  # the last two do not fit whole: left out
+        lambda x, i, u: x + np.concatenate([[0], u[0], [0, 0, 0]]).astype(np.float32),
+    ),
     "iota_convert": (
         function(
             "%x: tensor<4x5xi32>",
@@ -243,20 +274,73 @@ def test_portable_bytes(name, tmp_path):
     check(tw.compile(data, threads=1)(*inputs), reference(*inputs))
 
 
+LOOP = function(
+    "%x: tensor<i32>, %n: tensor<i32>",
+    "(tensor<i32>, tensor<i32>)",
+    "%one = stablehlo.constant dense<1> : tensor<i32>",
+    "%0:2 = stablehlo.while(%y = %x, %k = %one) : tensor<i32>, tensor<i32>",
+    "cond {",
+    "  %1 = stablehlo.compare LT, %y, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>",
+    "  stablehlo.return %1 : tensor<i1>",
+    "} do {",
+    "  %2 = stablehlo.add %y, %y : tensor<i32>",
+    "  %3 = stablehlo.add %k, %one : tensor<i32>",
+    "  stablehlo.return %2, %3 : tensor<i32>, tensor<i32>",
+    "}",
+    "%4 = stablehlo.add %0#0, %n : tensor<i32>",
+    "return %4, %0#1 : tensor<i32>, tensor<i32>",
+)
+
+
+def test_loops_that_depend_on_data(tmp_path):
+    run = tw.compile(LOOP, threads=1)
+    run.save(tmp_path / "loop.tw")
+    for made in (run, tw.load(tmp_path / "loop.tw")):
+        for x, n, y, steps in ((3, 100, 192, 7), (200, 100, 200, 1)):
+            assert [int(v) for v in made(np.array(x, np.int32), np.array(n, np.int32))] == [y + n, steps]
+
+
 def test_what_is_not_supported_says_so():
     text = function(
-        "%x: tensor<i32>",
-        "tensor<i32>",
-        "%0 = stablehlo.while(%y = %x) : tensor<i32>",
-        "cond {",
-        "  %c = stablehlo.constant dense<10> : tensor<i32>",
-        "  %1 = stablehlo.compare LT, %y, %c : (tensor<i32>, tensor<i32>) -> tensor<i1>",
-        "  stablehlo.return %1 : tensor<i1>",
-        "} do {",
-        "  %2 = stablehlo.add %y, %y : tensor<i32>",
-        "  stablehlo.return %2 : tensor<i32>",
-        "}",
-        "return %0 : tensor<i32>",
+        "%x: tensor<4xf32>, %k: tensor<2xui64>",
+        "(tensor<4xf32>, tensor<4xui32>, tensor<4xf32>)",
+        "%0 = stablehlo.custom_call @lapack_spotrf_ffi(%x) : (tensor<4xf32>) -> tensor<4xf32>",
+        "%1, %2 = stablehlo.rng_bit_generator %k, algorithm = DEFAULT "
+        ": (tensor<2xui64>) -> (tensor<2xui64>, tensor<4xui32>)",
+        "%3 = stablehlo.custom_call @mine(%0) : (tensor<4xf32>) -> tensor<4xf32>",
+        "return %0, %2, %3 : tensor<4xf32>, tensor<4xui32>, tensor<4xf32>",
     )
-    with pytest.raises(TilewrightError, match=r"while"):
+    with pytest.raises(UnsupportedError) as e:
         tw.compile(text)
+    assert "lapack_spotrf_ffi: 1 node (line 3): linear algebra" in e.value.message  # all of them at once
+    assert "rng_bit_generator" in e.value.message and "mine" not in e.value.message
+    add = "%0 = stablehlo.add %x, %x : tensor<4xcomplex<f32>>"
+    with pytest.raises(UnsupportedError, match="'arg0' of <text> is complex"):
+        tw.compile(
+            function("%x: tensor<4xcomplex<f32>>", "tensor<4xcomplex<f32>>", add, "return %0 : tensor<4xcomplex<f32>>")
+        )
+    with pytest.raises(ModelError) as error:
+        tw.compile("func.func @main(%x: tensor<f32>) -> tensor<f32> {\n %0 = chlo.erf %x : tensor<f32> -> tensor<f32>\n"
+                   " return %0 : tensor<f32>\n}")  # fmt: skip
+    assert "jax.export" in error.value.hint
+
+
+def test_endless_programs():
+    called = "".join(
+        f"func.func private @f{i}(%x: tensor<4xf32>) -> tensor<4xf32> {{\n"
+        f" %0 = call @f{i + 1}(%x) : (tensor<4xf32>) -> tensor<4xf32>\n"
+        f" %1 = call @f{i + 1}(%0) : (tensor<4xf32>) -> tensor<4xf32>\n return %1 : tensor<4xf32>\n}}\n"
+        for i in range(40)
+    )
+    last = "%0 = stablehlo.add %x, %x : tensor<4xf32>\n return %0 : tensor<4xf32>\n}\n"
+    head = "(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
+    call = "%0 = call @f0(%x) : (tensor<4xf32>) -> tensor<4xf32>\n return %0 : tensor<4xf32>\n}\n"
+    with pytest.raises(ModelError, match="more than 100000 operators once its calls are inlined"):
+        tw.compile(f"func.func @main{head}{call}{called}func.func private @f40{head}{last}")
+    with pytest.raises(ModelError, match="@f0 of <text> calls itself"):
+        tw.compile(f"func.func @main{head}{call}func.func private @f0{head}{call}func.func private @g{head}{last}")
+    steps = 1_000_000  # known ones, which the runtime takes
+    run = tw.compile(LOOP.replace("%y = %x", "%y = %one").replace("%y, %n :", "%y, %m :").replace(
+        "add %y, %y", "add %y, %one").replace("%0:2 =", f"%m = stablehlo.constant dense<{steps}> : tensor<i32>\n%0:2 ="
+    ))  # fmt: skip
+    assert run is not None

@@ -220,8 +220,7 @@ def _nameless() -> IO[bytes]:
 def _kept(source: Any, front_end: protocol.FrontEnd) -> np.ndarray:
     """A source for other processes, pickled and mapped: paths, bytes and models as they are, else the graph."""
     kept = bytes(source) if isinstance(source, (bytearray, memoryview)) else source
-    by_name = isinstance(front_end, (protocol.Staging, protocol.Digesting))
-    if not by_name or isinstance(front_end, protocol.Tracing):
+    if not isinstance(front_end, protocol.Digesting) or isinstance(front_end, protocol.Tracing):
         kept = protocol.open_source(source, False).store()
     with _nameless() as file:
         try:

@@ -37,6 +37,7 @@ def compile_entries(sources: Mapping[str, Any], options: Options, compile: Calla
     for name, source in sources.items():
         own = _options_of(name, options, list(sources))
         made = compile(source, **{f.name: getattr(own, f.name) for f in dataclasses.fields(own)})
+        made = getattr(made, "executable", made)  # entries are called with arrays, not as a program of JAX is
         if not isinstance(made, Executable):
             raise UnsupportedError(
                 f"entry {name!r} leaves shapes open: {'; '.join(map(str, made.inputs))}",

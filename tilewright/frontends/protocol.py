@@ -73,8 +73,8 @@ class Digesting(Protocol):
 
 @runtime_checkable
 class Staging(Protocol):
-    """A front end whose models may decide by their data how they go on: it makes them in parts, and checks
-    indices if it is not `Tracing`."""
+    """A front end whose models may decide by their data how they go on: it makes them in parts. It checks indices if
+    it has an attribute `checks_indices` that holds."""
 
     name: str
 
@@ -165,13 +165,11 @@ def load_source(
     checks; the errors of the front end.
     """
     front_end, shapes = find(source), shapes_of(inputs)
+    if check_indices and not getattr(front_end, "checks_indices", False):
+        able = ", ".join(f.name.upper() for f in front_ends().values() if getattr(f, "checks_indices", False))
+        raise UsageError(f"indices are checked in {able} models only", stage="import", hint="leave out check_indices")
     if isinstance(front_end, Staging):
         return front_end.load(source, Wanted(shapes, lazy, check_indices)), name_of(source)
-    if check_indices:
-        able = ", ".join(
-            f.name.upper() for f in front_ends().values() if isinstance(f, Staging) and not isinstance(f, Tracing)
-        )
-        raise UsageError(f"indices are checked in {able} models only", stage="import", hint="leave out check_indices")
     from .open_graph import fixed
 
     return fixed(front_end.load(source, Wanted(shapes, lazy)), shapes), name_of(source)

@@ -1,8 +1,10 @@
-"""MLIR of other projects: StableHLO (text and portable bytes), TOSA and linalg on tensors enter at level 3; text of the
-`tw` dialect is level 2 already."""
+"""MLIR of other projects: StableHLO (text and portable bytes) becomes level 2, TOSA and linalg on tensors enter at
+level 3; text of the `tw` dialect is level 2 already."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from torch_mlir import ir
@@ -13,14 +15,15 @@ from ...ir.context import BYTECODE, parse, run_passes, use
 from ...ir.graph import INLINE_ELEMENTS, Graph, from_dense
 from ...ir.types import type_of
 from ...support.errors import ModelError, TilewrightError, UnsupportedError
-from . import stablehlo
+from .stablehlo.program import Program
 from .text import checked, from_bytecode
 
 #: passes that bring each dialect to linalg
 TO_LINALG = {
-    "stablehlo": "inline,func.func(stablehlo-legalize-to-linalg)",
     "tosa": "func.func(tosa-make-broadcastable,tosa-to-linalg-named,tosa-to-linalg,tosa-to-arith,tosa-to-tensor)",
 }
+Shapes = Mapping[str, tuple[int, ...]]
+NO_SHAPES: Shapes = {}
 #: what a level-3 function may contain besides arith and math
 ALLOWED = {
     "linalg.generic", "linalg.fill", "linalg.index", "linalg.yield", "tensor.empty", "tensor.pad", "tensor.yield",
@@ -29,57 +32,94 @@ ALLOWED = {
 }  # fmt: skip
 
 
-def load_mlir_file(path: Path) -> Graph:
+def load_mlir_file(path: Path, shapes: Shapes = NO_SHAPES) -> Graph:
     """A file of any level, with the constants beside it if `Graph.save` wrote it."""
     side = path.with_suffix(".constants")
     table = ConstantTable.load(side) if side.exists() else None
-    data = path.read_bytes()
-    text: str | bytes = data
-    if not data.startswith(BYTECODE):
-        try:
-            text = data.decode()
-        except UnicodeDecodeError as e:
-            raise ModelError(f"{path} is neither MLIR text nor bytecode: {e}", stage="parse") from None
-    graph = load_mlir(text, str(path), table)
+    graph = load_mlir(file_text(path), str(path), table, shapes)
     graph.check_symbols(str(path))
     return graph
 
 
-def load_mlir(text: str | bytes, source: str, constants: ConstantTable | None = None) -> Graph:
-    """Parse MLIR and bring it to the form the pipeline takes; ModelError or UnsupportedError says what is wrong."""
-    text = from_bytecode(text, source) if isinstance(text, bytes) else checked(text, source)
+def file_text(path: Path) -> str | bytes:
+    """What is in a file: text, or bytecode; ModelError if it is neither."""
+    data = path.read_bytes()
+    if data.startswith(BYTECODE):
+        return data
     try:
-        return _load(text, source, constants)
+        return data.decode()
+    except UnicodeDecodeError as e:
+        raise ModelError(f"{path} is neither MLIR text nor bytecode: {e}", stage="parse") from None
+
+
+def load_mlir(
+    text: str | bytes, source: str, constants: ConstantTable | None = None, shapes: Shapes = NO_SHAPES
+) -> Graph:
+    """Parse MLIR and bring it to the form the pipeline takes; ModelError or UnsupportedError says what is wrong.
+
+    `shapes`: those of inputs of StableHLO programs whose sizes are open."""
+    with _readable(source):
+        module = _module(text, source)
+        with use():
+            if (program := _program(module, source)) is not None:
+                return program.fixed(shapes).graph()
+            return _load(module, source, constants)
+
+
+def read_program(text: str | bytes, source: str) -> Program | None:
+    """MLIR as a StableHLO program, None if it is of another dialect."""
+    with _readable(source):
+        module = _module(text, source)
+        with use():
+            return _program(module, source)
+
+
+@contextmanager
+def _readable(source: str) -> Iterator[None]:
+    """Whatever is wrong with the text of others is an error of ours."""
+    try:
+        yield
     except TilewrightError:
         raise
     except Exception as e:  # valid for MLIR, but nothing that the passes above and below know
         raise ModelError(f"{source} cannot be read: {type(e).__name__}: {e}", stage="import") from e
 
 
-def _load(text: str, source: str, constants: ConstantTable | None) -> Graph:
-    module = parse(text, source)
+def _module(text: str | bytes, source: str) -> ir.Module:
+    text = from_bytecode(text, source) if isinstance(text, bytes) else checked(text, source)
+    try:
+        module = parse(text, source)
+    except ModelError as e:
+        if "Dialect `chlo'" in e.message:
+            e.hint = "jax.export.export(...).mlir_module() is StableHLO alone; what jax.jit(f).lower() gives is not"
+        raise
     with use():
-        stablehlo.prepare(module)
-        graph = Graph(module, constants or ConstantTable())
-        _entry(graph, source)
-        used = _dialects(module)
-        for name, pipeline in TO_LINALG.items():
-            if name in used:
-                run_passes(module, f"builtin.module({pipeline})", stage="import")
-        if graph.level == 3 and not any(op.operation.name == "func.call" for op in graph.block.operations):
-            run_passes(
-                module, "builtin.module(func.func(linalg-generalize-named-ops),canonicalize,cse)", stage="import"
-            )
-            _constants_out(graph)
-            bound_indices(graph)
-        _check(graph, source)
-        graph.verify("import")
-        return graph
+        _entry(module, source)
+    return module
 
 
-def _entry(graph: Graph, source: str) -> None:
+def _program(module: ir.Module, source: str) -> Program | None:
+    return Program(module, source) if "stablehlo" in _dialects(module) else None
+
+
+def _load(module: ir.Module, source: str, constants: ConstantTable | None) -> Graph:
+    graph = Graph(module, constants or ConstantTable())
+    used = _dialects(module)
+    for name, pipeline in TO_LINALG.items():
+        if name in used:
+            run_passes(module, f"builtin.module({pipeline})", stage="import")
+    if graph.level == 3 and not any(op.operation.name == "func.call" for op in graph.block.operations):
+        run_passes(module, "builtin.module(func.func(linalg-generalize-named-ops),canonicalize,cse)", stage="import")
+        _constants_out(graph)
+        bound_indices(graph)
+    _check(graph, source)
+    graph.verify("import")
+    return graph
+
+
+def _entry(module: ir.Module, source: str) -> None:
     """The entry function is called @main; a single function of another name is renamed."""
-    functions = [op for op in graph.module.body.operations if op.operation.name == "func.func"]
+    functions = [op for op in module.body.operations if op.operation.name == "func.func"]
     if not functions:
         raise ModelError(f"{source} has no function", stage="import")
     names = [ir.StringAttr(f.attributes["sym_name"]).value for f in functions]

@@ -25,6 +25,9 @@ _SKIPPED = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*')
 _BRACKETS = re.compile(r"->|[<>]=|[()\[\]{}<>]")
 _AFFINE = re.compile(r"\b(?:mod|floordiv|ceildiv)\b")
 _SIGNS = re.compile(rf"-(?:\s*-){{{MAX_SIGNS}}}")
+_MESH = re.compile(r"^\s*sdy\.mesh @.*$", re.M)
+_CONSTRAINT = re.compile(r"^(\s*%\S+ = )sdy\.sharding_constraint (%\S+) <.*> : ", re.M)
+_SHARDING = re.compile(r"(?:, )?\bsdy\.\w+ = #sdy\.\w+<")
 _READ = "from tilewright.frontends.mlir.text import serve; serve()"
 
 
@@ -52,7 +55,31 @@ def checked(text: str, source: str) -> str:
         why = f"an affine expression has more than {MAX_AFFINE_OPERATORS} operators"
     if why:
         raise ModelError(f"{source} is not read: {why}", stage="parse")
-    return text
+    return without_shardings(text)
+
+
+def without_shardings(text: str) -> str:
+    """The text without what JAX says, in a dialect of its own (Shardy), on how tensors are divided among devices: on
+    one device it changes nothing.
+
+    >>> without_shardings('  %1 = sdy.sharding_constraint %0 <@mesh, [{"x"}]> : tensor<3xf32>')
+    '  %1 = stablehlo.optimization_barrier %0 : tensor<3xf32>'
+    """
+    if "sdy." not in text:
+        return text
+    text = _MESH.sub("", text)
+    text = _CONSTRAINT.sub(r"\1stablehlo.optimization_barrier \2 : ", text)
+    kept, at = [], 0
+    for found in _SHARDING.finditer(text):
+        kept.append(text[at : found.start()])
+        at, depth = found.end(), 1
+        while depth and at < len(text):
+            if text[at] == "<" or (text[at] == ">" and text[at - 1] != "-"):
+                depth += 1 if text[at] == "<" else -1
+            at += 1
+        if not found.group().startswith(", ") and text.startswith(", ", at):
+            at += 2
+    return "".join([*kept, text[at:]])
 
 
 def from_bytecode(data: bytes, source: str) -> str:
@@ -78,7 +105,13 @@ def from_bytecode(data: bytes, source: str) -> str:
         raise ModelError(f"{source} is not valid MLIR: its bytecode ended the process that read it", stage="parse")
     text = answer[1:].decode(errors="replace")
     if answer[:1] == b"-":
-        raise ModelError(f"{source} is not valid MLIR: {text}", stage="parse")
+        error = ModelError(f"{source} is not valid MLIR: {text}", stage="parse")
+        if b"\0sdy" in data:
+            error.hint = (
+                "it has operators of Shardy (sdy), which are read in text only: give the jax.export.Exported itself, "
+                "its mlir_module(), or export with jax.config.update('jax_use_shardy_partitioner', False)"
+            )
+        raise error
     return checked(text, source)
 
 

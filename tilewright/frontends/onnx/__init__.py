@@ -26,6 +26,7 @@ class Onnx:
 
     name = "onnx"
     doc = "an .onnx file, the bytes of one, an onnx.ModelProto"
+    checks_indices = True
 
     def accepts(self, source: Any) -> bool:
         if isinstance(source, (bytes, bytearray, memoryview)):

@@ -36,8 +36,6 @@ class Torch:
                 stage="import",
                 hint="tw.compile(module, example_inputs)",
             )
-        if wanted.check_indices:
-            raise UsageError("indices are not checked in programs of PyTorch", stage="import")
         return self.trace(source, None, None).graph(wanted.shapes)
 
     def open(self, source: Any, check_indices: bool) -> Source:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .. import functions
 from .node import Node, Tensor, dtype_of
 from .registry import aten
 
@@ -53,9 +54,7 @@ def round_decimals(n: Node, x: Tensor, *, decimals: int = 0) -> Any:
 
 @aten("trunc", "fix")
 def trunc(n: Node, x: Tensor) -> Any:
-    if not x.is_float:
-        return x
-    return n("where", n("less", x, 0.0), n("ceil", x), n("floor", x))
+    return functions.trunc(n, x) if x.is_float else x
 
 
 @aten("frac")
@@ -65,25 +64,12 @@ def frac(n: Node, x: Tensor) -> Any:
 
 @aten("expm1")
 def expm1(n: Node, x: Tensor) -> Any:
-    """By tanh where e^x is close to 1: e^x - 1 = (e^x + 1) tanh(x / 2)."""
-    x = n.cast(x, n.dtype)
-    e = n("exp", x)
-    near = n("mul", n("add", e, 1.0), n("tanh", n("mul", x, 0.5)))
-    return n("where", n("less", n("abs", x), 1.0), near, n("sub", e, 1.0))
+    return functions.expm1(n, n.cast(x, n.dtype))
 
 
 @aten("log1p")
 def log1p(n: Node, x: Tensor) -> Any:
-    return log1p_of(n, n.cast(x, n.dtype))
-
-
-def log1p_of(n: Node, x: Tensor) -> Any:
-    """log(1 + x) x / ((1 + x) - 1), which mends what the sum rounds off (Kahan)."""
-    y = n("add", x, 1.0)
-    off = n("sub", y, 1.0)
-    mended = n("mul", n("log", y), n("div", x, off))
-    plain = n("or", n("equal", off, 0.0), n("is_inf", y))
-    return n("where", plain, n("where", n("is_inf", y), n("log", y), x), mended)
+    return functions.log1p(n, n.cast(x, n.dtype))
 
 
 @aten("log2", "log10")
@@ -273,31 +259,12 @@ def nextafter(n: Node, x: Tensor, y: Tensor) -> Any:
 
 @aten("atan2")
 def atan2(n: Node, y: Tensor, x: Tensor) -> Any:
-    """By the arc tangent of the smaller of both divided by the larger."""
-    y, x = n.cast(y, n.dtype), n.cast(x, n.dtype)
-    ay, ax = n("abs", y), n("abs", x)
-    steep = n("greater", ay, ax)
-    low, high = n("where", steep, ax, ay), n("where", steep, ay, ax)
-    both_infinite = n("is_inf", low)
-    one, none = (n.tensor(v, n.dtype) for v in (1, 0))
-    quotient = n("where", n("equal", high, 0.0), none, n("where", both_infinite, one, n("div", low, high)))
-    angle = n("atan", quotient)
-    angle = n("where", steep, n("add", n("neg", angle), math.pi / 2), angle)
-    negative_x = n("less", n("where", n("equal", x, 0.0), n("reciprocal", x), x), 0.0)
-    angle = n("where", negative_x, n("add", n("neg", angle), math.pi), angle)
-    negative_y = n("less", n("where", n("equal", y, 0.0), n("reciprocal", y), y), 0.0)
-    made = n("where", negative_y, n("neg", angle), angle)
-    return n("where", n("or", n("is_nan", x), n("is_nan", y)), n("add", x, y), made)
+    return functions.atan2(n, n.cast(y, n.dtype), n.cast(x, n.dtype))
 
 
 @aten("hypot")
 def hypot(n: Node, x: Tensor, y: Tensor) -> Any:
-    """The larger one times the root of 1 plus the square of the quotient: nothing overflows on the way."""
-    x, y = (n("abs", n.cast(v, n.dtype)) for v in (x, y))
-    high, low = n("max", x, y), n("min", x, y)
-    part = n("div", low, n("where", n("equal", high, 0.0), n.tensor(1, n.dtype), high))
-    made = n("mul", high, n("sqrt", n("add", n("mul", part, part), 1.0)))
-    return n("where", n("or", n("is_inf", x), n("is_inf", y)), n.tensor(math.inf, n.dtype), made)
+    return functions.hypot(n, n.cast(x, n.dtype), n.cast(y, n.dtype))
 
 
 @aten("angle")

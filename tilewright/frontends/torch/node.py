@@ -12,12 +12,15 @@ import numpy as np
 import torch
 from torch_mlir import ir
 
-from ...ir.dialect import GROUPS
 from ...ir.maker import Maker
 from ...ir.types import NUMPY, Type, Typed, is_float, type_of
 from ...ops.common import broadcast_shapes
 from ...support.errors import UnsupportedError
 from ...support.sizes import Size, Undecided, is_open
+from ..failures import FAILED as FAILED
+from ..failures import Failure, NotImported
+from ..failures import report as failures_as_error
+from ..moves import Moves
 from ..open_values import made_of_sizes
 
 #: PyTorch's element types and ours
@@ -30,14 +33,6 @@ DTYPES = {
 COMPLEX = {torch.complex32: "f16", torch.complex64: "f32", torch.complex128: "f64"}
 _FRAME = re.compile(r'File "(.*?)", line (\d+), in (<?\w+>?)')
 _OWN = re.compile(r"[/\\]torch[/\\]")
-
-
-#: stands for the results of nodes that could not be imported, so that the import goes on and finds all of them
-FAILED = object()
-
-
-class NotImported(Exception):
-    """Raised by an import function for a use of an operator that is not supported: collected, not fatal."""
 
 
 def dtype_of(dtype: torch.dtype) -> str:
@@ -111,7 +106,7 @@ class Walk(Protocol):
     def draw(self) -> int: ...
 
 
-class Node:
+class Node(Moves):
     """One node, and the means to append `tw` operators in its place: ``n("add", x, y)``. Numbers mix in as constants of
     the dtype of the first tensor."""
 
@@ -208,51 +203,6 @@ class Node:
 
     # ---- what many import functions need ----
 
-    def cast(self, x: Tensor, dtype: str) -> Tensor:
-        """x as `dtype`; x itself if it has it."""
-        made: Tensor = x if x.dtype == dtype else self("cast", x, to=dtype)
-        return made
-
-    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """x under a new shape; x itself if it has that shape."""
-        made: Tensor = x if x.shape == tuple(shape) else self("reshape", x, shape=tuple(int(d) for d in shape))
-        return made
-
-    def transpose(self, x: Tensor, permutation: Sequence[int]) -> Tensor:
-        """x with its dimensions permuted; x itself if they stay."""
-        made: Tensor = (
-            x if list(permutation) == list(range(x.rank)) else self("transpose", x, permutation=tuple(permutation))
-        )
-        return made
-
-    def expand(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """x broadcast to `shape`; x itself if it has that shape."""
-        made: Tensor = x if x.shape == tuple(shape) else self("expand", x, shape=tuple(int(d) for d in shape))
-        return made
-
-    def unsqueeze(self, x: Tensor, axis: int) -> Tensor:
-        """x with a dimension of size 1 inserted before `axis`."""
-        return self.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
-
-    def slice(self, x: Tensor, axis: int, start: int, size: int, step: int = 1) -> Tensor:
-        """`size` elements along an axis, from `start` on."""
-        if start == 0 and step == 1 and size == x.shape[axis]:
-            return x
-        starts = [start if i == axis else 0 for i in range(x.rank)]
-        sizes = [size if i == axis else d for i, d in enumerate(x.shape)]
-        steps = [step if i == axis else 1 for i in range(x.rank)]
-        made: Tensor = self("slice", x, starts=tuple(starts), sizes=tuple(sizes), steps=tuple(steps))
-        return made
-
-    def concat(self, xs: Sequence[Tensor], axis: int) -> Tensor:
-        """xs joined along `axis`; in several steps where one operator cannot hold so many different types."""
-        if len(xs) == 1:
-            return xs[0]
-        if sum(1 for _ in itertools.groupby(xs, key=lambda x: x.type)) > GROUPS:
-            return self.concat([self.concat(xs[i : i + GROUPS], axis) for i in range(0, len(xs), GROUPS)], axis)
-        made: Tensor = self("concat", *xs, axis=axis)
-        return made
-
     def ranks(self, x: Tensor, rank: int) -> Tensor:
         """x with leading dimensions of size 1, so that there are `rank`."""
         return self.reshape(x, (1,) * (rank - x.rank) + x.shape)
@@ -263,28 +213,8 @@ def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
     return Type(broadcast_shapes(*map(tuple, shapes)), "f32").dims
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A node that cannot be imported."""
-
-    operator: str
-    place: str
-    reason: str = ""
-
-
 def report(failures: Sequence[Failure]) -> UnsupportedError:
-    """All failures as one error: a line an operator and reason, with its count and its first places."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for f in failures:
-        groups.setdefault((f.operator, f.reason), []).append(f.place)
-    lines = []
-    for (operator, reason), places in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
-        where = ", ".join(dict.fromkeys(p for p in places if p)) or "no place known"
-        text = f"  {operator}: {len(places)} node{'s' * (len(places) > 1)} ({where})"
-        lines.append(text + (f": {reason}" if reason else ""))
-    return UnsupportedError(
-        f"the program uses {len(groups)} operator{'s' * (len(groups) > 1)} that cannot be imported:\n"
-        + "\n".join(lines),
-        stage="import",
-        hint="docs/torch.md lists what is imported; an operator is one function in frontends/torch/",
+    """All failures as one error."""
+    return failures_as_error(
+        failures, "docs/torch.md lists what is imported; an operator is one function in frontends/torch/"
     )

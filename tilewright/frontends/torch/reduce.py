@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...support.sizes import is_open, larger
-from .elementwise import log1p_of as log1p
+from ..functions import log1p
 from .elementwise import to
 from .node import Node, Tensor, dtype_of
 from .registry import aten

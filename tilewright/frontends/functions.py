@@ -1,0 +1,59 @@
+"""Functions of numbers that are formulas of several operators, as precise as the operators are.
+
+`n` appends operators, ``n("add", x, y)``; numbers mix in as constants of the dtype of the first tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def trunc(n: Any, x: Any) -> Any:
+    """The next integer toward zero."""
+    return n("where", n("less", x, 0.0), n("ceil", x), n("floor", x))
+
+
+def expm1(n: Any, x: Any) -> Any:
+    """By tanh where e^x is close to 1: e^x - 1 = (e^x + 1) tanh(x / 2)."""
+    e = n("exp", x)
+    near = n("mul", n("add", e, 1.0), n("tanh", n("mul", x, 0.5)))
+    return n("where", n("less", n("abs", x), 1.0), near, n("sub", e, 1.0))
+
+
+def log1p(n: Any, x: Any) -> Any:
+    """log(1 + x) x / ((1 + x) - 1), which mends what the sum rounds off (Kahan)."""
+    y = n("add", x, 1.0)
+    off = n("sub", y, 1.0)
+    mended = n("mul", n("log", y), n("div", x, off))
+    plain = n("or", n("equal", off, 0.0), n("is_inf", y))
+    return n("where", plain, n("where", n("is_inf", y), n("log", y), x), mended)
+
+
+def atan2(n: Any, y: Any, x: Any) -> Any:
+    """By the arc tangent of the smaller of both divided by the larger."""
+    ay, ax = n("abs", y), n("abs", x)
+    steep = n("greater", ay, ax)
+    low, high = n("where", steep, ax, ay), n("where", steep, ay, ax)
+    both_infinite = n("is_inf", low)
+    one, none = (n.tensor(v, x.dtype) for v in (1, 0))
+    quotient = n("where", n("equal", high, 0.0), none, n("where", both_infinite, one, n("div", low, high)))
+    angle = n("atan", quotient)
+    angle = n("where", steep, n("add", n("neg", angle), math.pi / 2), angle)
+    negative_x = n("less", n("where", n("equal", x, 0.0), n("reciprocal", x), x), 0.0)
+    angle = n("where", negative_x, n("add", n("neg", angle), math.pi), angle)
+    negative_y = n("less", n("where", n("equal", y, 0.0), n("reciprocal", y), y), 0.0)
+    made = n("where", negative_y, n("neg", angle), angle)
+    return n("where", n("or", n("is_nan", x), n("is_nan", y)), n("add", x, y), made)
+
+
+def hypot(n: Any, x: Any, y: Any) -> Any:
+    """The larger one times the root of 1 plus the square of the quotient: nothing overflows on the way."""
+    x, y = n("abs", x), n("abs", y)
+    high, low = n("max", x, y), n("min", x, y)
+    part = n("div", low, n("where", n("equal", high, 0.0), n.tensor(1, x.dtype), high))
+    made = n("mul", high, n("sqrt", n("add", n("mul", part, part), 1.0)))
+    return n("where", n("or", n("is_inf", x), n("is_inf", y)), n.tensor(math.inf, x.dtype), made)
+
+
+__all__ = ["atan2", "expm1", "hypot", "log1p", "trunc"]

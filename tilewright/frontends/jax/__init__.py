@@ -1,0 +1,51 @@
+"""The JAX front end: programs of `jax.export`, which are StableHLO; see `program` and docs/jax.md.
+
+Nothing here imports JAX before somebody hands in one of its objects.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...support.errors import UsageError
+from ..protocol import Wanted, is_a
+
+if TYPE_CHECKING:
+    from ...ir.graph import Graph
+    from ...runtime.staged import Source, StoredSource
+    from .program import JaxProgram
+
+
+class Jax:
+    """See `protocol.FrontEnd`, `Tracing` and `Staging`."""
+
+    name = "jax"
+    doc = "a jax.export.Exported"
+
+    def accepts(self, source: Any) -> bool:
+        return is_a(source, "jax.export", "Exported") or is_a(source, f"{__name__}.program", "JaxProgram")
+
+    def load(self, source: Any, wanted: Wanted) -> Graph:
+        return self.trace(source, None, None).program.fixed(wanted.shapes).graph()
+
+    def trace(self, source: Any, examples: Any, dynamic_shapes: Any) -> JaxProgram:
+        from .program import JaxProgram
+
+        if examples is not None or dynamic_shapes is not None:
+            raise UsageError(
+                "a program of jax.export has its shapes already: examples and dynamic_shapes have no meaning for it",
+                stage="import",
+                hint="jax.export.export(jax.jit(f))(*shapes) says which sizes are open",
+            )
+        return source if isinstance(source, JaxProgram) else JaxProgram(source)
+
+    def open(self, source: Any, check_indices: bool) -> Source:
+        from ..mlir.stablehlo.staging import source_of
+
+        return source_of(self.trace(source, None, None).program)
+
+    def restore(self, stored: StoredSource, check_indices: bool) -> Source:
+        raise UsageError("programs of JAX are stored as MLIR", stage="specialize")
+
+
+FRONT_END = Jax()

@@ -1,0 +1,114 @@
+"""Control flow and calls: loops whose steps are known are unrolled, branches are computed all where the choice is not
+known. What only a run can tell asks (`Ask`), and the runtime drives it (`staging`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch_mlir import ir
+
+from ....support.errors import UsageError
+from ...failures import FAILED
+from .node import Ask, Node
+from .registry import find, hlo
+from .values import Complex, Tensor
+
+#: operators of `ops/` in all steps of a loop, and those of StableHLO that these are made of; what is longer runs as a
+#: loop
+MAX_UNROLLED, MAX_WALKED = 2048, 20_000
+#: calls of functions outside of the program that change nothing on one device
+IDENTITIES = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement")
+
+
+@hlo("while")
+def while_(n: Node, *state: Any) -> Any:
+    condition, body = n.block(0), n.block(1)
+    found, start, walked = list(state), n.count[0], n.importer.walked
+    while True:
+        (going,) = n.importer.walk(condition, found)
+        if going is FAILED:
+            return [FAILED] * len(found)
+        if going.array is None:
+            raise Ask("how often it runs depends on data")
+        if not bool(going.array.reshape(())[()]):
+            return found
+        found = n.importer.walk(body, found)
+        if n.count[0] - start > MAX_UNROLLED or n.importer.walked - walked > MAX_WALKED:
+            raise Ask(f"it has more than {MAX_UNROLLED} operators in all its steps")
+
+
+@hlo("case")
+def case(n: Node, index: Tensor) -> Any:
+    blocks = [r.blocks[0] for r in n.op.regions]
+    if index.array is not None:
+        at = int(index.array.reshape(())[()])
+        return n.importer.walk(blocks[at if 0 <= at < len(blocks) else -1], [])
+    results = [n.importer.walk(b, []) for b in blocks]
+    made = results[-1]  # of every index that no branch has
+    for i in reversed(range(len(blocks) - 1)):
+        made = chosen(n, n("equal", index, i), results[i], made)
+    return made
+
+
+@hlo("if")
+def if_(n: Node, condition: Tensor) -> Any:
+    blocks = [r.blocks[0] for r in n.op.regions]
+    if condition.array is not None:
+        return n.importer.walk(blocks[0 if bool(condition.array.reshape(())[()]) else 1], [])
+    return chosen(n, condition, *[n.importer.walk(b, []) for b in blocks])
+
+
+def chosen(n: Node, condition: Tensor, yes: Sequence[Any], no: Sequence[Any]) -> list[Any]:
+    """Results of the branch that is taken; operators have no side effects, so both may be computed."""
+
+    def one(a: Any, b: Any) -> Any:
+        if a is FAILED or b is FAILED:
+            return FAILED
+        if isinstance(a, Complex):
+            return Complex(one(a.re, b.re), one(a.im, b.im))
+        return a if a is b else n("where", condition, a, b)
+
+    return [one(a, b) for a, b in zip(yes, no, strict=True)]
+
+
+@hlo("composite")
+def composite(n: Node, *operands: Any) -> Any:
+    """By the operator that there is for it, or by its decomposition."""
+    own = find(n.text("name"))
+    if own is not None and all(isinstance(v, Tensor) for v in operands):
+        return own(n, *operands)
+    name = ir.FlatSymbolRefAttr(n.attribute("decomposition")).value
+    return n.importer.call(name, operands)
+
+
+@hlo("custom_call", by_parts=True)
+def custom_call(n: Node, *operands: Any) -> Any:
+    name = n.text("call_target_name")
+    if name in IDENTITIES and len(operands) == len(n.op.results):
+        return list(operands)
+    if name == "shape_assertion":
+        return _assert_sizes(n, *operands)
+    n.need(False, _WHY.get(name.partition("_")[0], "a function that is not part of the program"))
+    return None
+
+
+def _assert_sizes(n: Node, holds: Tensor, *sizes: Tensor) -> list[Any]:
+    """What a program with open sizes expects of them; UsageError for others."""
+    n.need(all(v.array is not None for v in (holds, *sizes)), "of sizes that are not known")
+    if not np.all(holds.array):
+        message = n.text("error_message") if n.attribute("error_message") is not None else "a condition does not hold"
+        for i, size in enumerate(sizes):
+            message = message.replace(f"{{{i}}}", str(size.array))
+        raise UsageError(f"the program is not for these sizes: {message}", stage="import")
+    return []
+
+
+#: what calls of functions of a library are for, by the beginning of their names
+_WHY = {
+    "lapack": "linear algebra by LAPACK is not imported: compute it outside of the program",
+    "cusolver": "linear algebra of another device: export for the platform cpu",
+    "stablehlo.dynamic": "its sizes stay open: export the program with fixed sizes",
+    "xla": "a call back into Python is not part of the program",
+}

@@ -1,0 +1,283 @@
+"""Elementwise operators: arithmetic, functions, comparisons, logic, conversion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch_mlir._mlir_libs import _stablehlo
+
+from ....ir.types import NUMPY, is_unsigned, itemsize
+from ....ops.reduce import highest, lowest
+from ... import functions
+from .node import Emitter, Node
+from .registry import hlo
+from .values import Tensor
+
+#: StableHLO's name and ours
+FUNCTIONS = {
+    "abs": "abs", "ceil": "ceil", "cosine": "cos", "exponential": "exp", "floor": "floor", "log": "log",
+    "logistic": "sigmoid", "not": "not", "round_nearest_even": "round", "rsqrt": "rsqrt", "sign": "sign",
+    "sine": "sin", "sqrt": "sqrt", "tan": "tan", "tanh": "tanh",
+}  # fmt: skip
+#: composite operators for which there is one of ours; all others are their decomposition
+COMPOSITES = {
+    f"chlo.{name}": name for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "erf", "sinh", "tan")
+}
+#: of booleans
+LOGIC = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}
+ARITHMETIC = {"add": "add", "maximum": "max", "minimum": "min", "multiply": "mul"}
+COMPARISONS = {"EQ": "equal", "GE": "greater_equal", "GT": "greater", "LE": "less_equal", "LT": "less", "NE": "equal"}
+
+
+@hlo(*FUNCTIONS, elementwise=True)
+def function(n: Node, x: Tensor) -> Any:
+    if n.name == "abs" and is_unsigned(x.dtype):
+        return x
+    return n(FUNCTIONS[n.name], x)
+
+
+@hlo(*COMPOSITES)
+def composite_function(n: Node, x: Tensor) -> Any:
+    return n(COMPOSITES[n.text("name")], x)
+
+
+@hlo("negate", by_parts=True, elementwise=True)
+def negate(n: Node, x: Tensor) -> Any:
+    return n("sub", n.full((), 0, x.dtype), x) if is_unsigned(x.dtype) else n("neg", x)
+
+
+@hlo("exponential_minus_one", elementwise=True)
+def exponential_minus_one(n: Node, x: Tensor) -> Any:
+    return n.wide(functions.expm1, x)
+
+
+@hlo("log_plus_one", elementwise=True)
+def log_plus_one(n: Node, x: Tensor) -> Any:
+    return n.wide(functions.log1p, x)
+
+
+@hlo("atan2", elementwise=True)
+def atan2(n: Node, y: Tensor, x: Tensor) -> Any:
+    return n.wide(functions.atan2, y, x)
+
+
+@hlo("cbrt", elementwise=True)
+def cbrt(n: Node, x: Tensor) -> Any:
+    wide = n.cast(x, "f64")
+    root = n("pow", n("abs", wide), 1 / 3)
+    return n.cast(n("where", n("less", wide, 0.0), n("neg", root), root), x.dtype)
+
+
+@hlo("is_finite", elementwise=True)
+def is_finite(n: Node, x: Tensor) -> Any:
+    return n("less", n("abs", x), float("inf"))
+
+
+@hlo("round_nearest_afz", elementwise=True)
+def round_away(n: Node, x: Tensor) -> Any:
+    """Halves go away from zero."""
+    whole = functions.trunc(n, x)
+    rest = n("abs", n("sub", x, whole))
+    return n("where", n("less", rest, 0.5), whole, n("add", whole, n("sign", x)))
+
+
+@hlo("popcnt", elementwise=True)
+def popcnt(n: Node, x: Tensor) -> Any:
+    return n.cast(_ones(n, _unsigned(n, x)), x.dtype)
+
+
+@hlo("count_leading_zeros", elementwise=True)
+def count_leading_zeros(n: Node, x: Tensor) -> Any:
+    """Ones below the highest one, then what is left."""
+    bits, v, shift = 8 * itemsize(x.dtype), _unsigned(n, x), 1
+    while shift < bits:
+        v, shift = n("or", v, n("shift_right", v, shift)), shift * 2
+    return n.cast(n("sub", n.full((), bits, v.dtype), _ones(n, v)), x.dtype)
+
+
+def _ones(n: Emitter, v: Tensor) -> Tensor:
+    """How many bits are set: of neighbours, then of pairs of them, and so on."""
+    bits, width = 8 * itemsize(v.dtype), 1
+    while width < bits:
+        mask = n.full((), sum(((1 << width) - 1) << at for at in range(0, bits, 2 * width)), v.dtype)
+        v = n("add", n("and", v, mask), n("and", n("shift_right", v, width), mask))
+        width *= 2
+    return v
+
+
+def _unsigned(n: Emitter, x: Tensor) -> Tensor:
+    """The bits of integers as unsigned ones."""
+    made: Tensor = x if is_unsigned(x.dtype) else n("bitcast", x, to=f"u{x.dtype}")
+    return made
+
+
+# ---- two operands --------------------------------------------------------------------------------------------------
+
+
+@hlo("add", by_parts=True, elementwise=True)
+def add(n: Node, x: Tensor, y: Tensor) -> Any:
+    return arithmetic(n, x, y)
+
+
+@hlo("multiply", "maximum", "minimum", elementwise=True)
+def arithmetic(n: Node, x: Tensor, y: Tensor) -> Any:
+    if n.name in ("maximum", "minimum") and x.shape == y.shape:  # JAX writes max(-inf, max(x)) for softmax
+        for one, other in ((x, y), (y, x)):
+            if is_neutral(n.name, one):
+                return other
+    return n((LOGIC if x.dtype == "i1" else ARITHMETIC)[n.name], x, y)
+
+
+def is_neutral(name: str | None, x: Tensor) -> bool:
+    """Whether this number, at all its places, changes nothing as an operand of an operator."""
+    if x.array is None or name is None or not x.array.size:
+        return False
+    kind = NUMPY[x.dtype]
+    if x.dtype == "i1":
+        return bool(np.all(x.array == (name in ("multiply", "minimum", "and"))))
+    neutral: Any = {
+        "add": 0, "or": 0, "multiply": 1, "maximum": lowest(kind), "minimum": highest(kind),
+    }.get(name)  # fmt: skip
+    return neutral is not None and bool(np.all(x.array == np.asarray(neutral, kind)))
+
+
+@hlo("subtract", by_parts=True, elementwise=True)
+def subtract(n: Node, x: Tensor, y: Tensor) -> Any:
+    return n("sub", x, y)
+
+
+@hlo("divide", elementwise=True)
+def divide(n: Node, x: Tensor, y: Tensor) -> Any:
+    """Integers divided by zero give all bits set, as XLA has it."""
+    made = n("div", x, y)
+    if x.is_float or _no_zero(y):
+        return made
+    return n("where", n("equal", y, 0), n.full((), -1 if not is_unsigned(x.dtype) else _top(x.dtype), x.dtype), made)
+
+
+@hlo("remainder", elementwise=True)
+def remainder(n: Node, x: Tensor, y: Tensor) -> Any:
+    """With the sign of x; integers modulo zero stay what they are, as XLA has it."""
+    made = n("mod", x, y, fmod=True)
+    return made if x.is_float or _no_zero(y) else n("where", n("equal", y, 0), x, made)
+
+
+def _no_zero(y: Tensor) -> bool:
+    return y.array is not None and bool(np.all(y.array != 0))
+
+
+def _top(dtype: str) -> int:
+    return int(np.iinfo(NUMPY[dtype]).max)
+
+
+@hlo("power", elementwise=True)
+def power(n: Node, x: Tensor, y: Tensor) -> Any:
+    if not x.is_float:
+        known = y.array is not None and bool(np.all((y.array >= 0) & (y.array < 1 << 16)))
+        n.need(known, "of integers, with exponents that are no constants from 0 to 65535")
+    return n("pow", x, y)
+
+
+@hlo("and", "or", "xor", elementwise=True)
+def logic(n: Node, x: Tensor, y: Tensor) -> Any:
+    return n(n.name, x, y)
+
+
+@hlo("shift_left", elementwise=True)
+def shift_left(n: Node, x: Tensor, y: Tensor) -> Any:
+    return n("shift_left", x, y)
+
+
+@hlo("shift_right_logical", elementwise=True)
+def shift_right_logical(n: Node, x: Tensor, y: Tensor) -> Any:
+    made = n("shift_right", _unsigned(n, x), _unsigned(n, y))
+    return made if made.dtype == x.dtype else n("bitcast", made, to=x.dtype)
+
+
+@hlo("shift_right_arithmetic", elementwise=True)
+def shift_right_arithmetic(n: Node, x: Tensor, y: Tensor) -> Any:
+    if not is_unsigned(x.dtype):
+        return n("shift_right", x, y)
+    signed = x.dtype[1:]
+    return n("bitcast", n("shift_right", n("bitcast", x, to=signed), n("bitcast", y, to=signed)), to=x.dtype)
+
+
+@hlo("compare", elementwise=True)
+def compare(n: Node, x: Tensor, y: Tensor) -> Any:
+    direction = _stablehlo.ComparisonDirectionAttr(n.attribute("comparison_direction")).value
+    kind = n.attribute("compare_type")
+    if kind is not None and _stablehlo.ComparisonTypeAttr(kind).value == "TOTALORDER":
+        x, y = total_order(n, x), total_order(n, y)
+    if x.dtype == "i1" and direction not in ("EQ", "NE"):
+        x, y = n.cast(x, "ui8"), n.cast(y, "ui8")
+    made = n(COMPARISONS[direction], x, y)
+    return n("not", made) if direction == "NE" else made
+
+
+def total_order(n: Emitter, x: Tensor) -> Tensor:
+    """Integers in the order of the bits of floats: -NaN, -inf ... -0, 0 ... inf, NaN."""
+    kind = f"i{8 * itemsize(x.dtype)}"
+    bits, last = n("bitcast", x, to=kind), 8 * itemsize(x.dtype) - 1
+    made: Tensor = n("xor", bits, n("and", n("shift_right", bits, last), n.full((), _top(kind), kind)))
+    return made
+
+
+@hlo("select", by_parts=True, elementwise=True)
+def select(n: Node, condition: Tensor, x: Tensor, y: Tensor) -> Any:
+    if (
+        condition.array is not None
+        and condition.array.size
+        and bool(np.all(condition.array == condition.array.flat[0]))
+    ):
+        return x if condition.array.flat[0] else y
+    return n("where", condition, x, y)
+
+
+@hlo("clamp", elementwise=True)
+def clamp(n: Node, low: Tensor, x: Tensor, high: Tensor) -> Any:
+    return n("min", n("max", x, low), high)
+
+
+# ---- conversion ----------------------------------------------------------------------------------------------------
+
+
+@hlo("convert", elementwise=True)
+def convert(n: Node, x: Tensor) -> Any:
+    return converted(n, x, n.dtype)
+
+
+def converted(n: Emitter, x: Tensor, dtype: str) -> Tensor:
+    """x as `dtype`. Floats out of the range of an integer give its end, NaN 0."""
+    if not x.is_float or not (dtype[0] == "i" and dtype != "i1"):
+        made: Tensor = n.cast(x, dtype)
+        return made
+    x = n.cast(x, "f32") if x.dtype in ("f16", "bf16") else x
+    bounds = np.iinfo(NUMPY[dtype])
+    made = n.cast(x, dtype)
+    beyond = float(2 ** (bounds.bits - 1))
+    made = n("where", n("less", x, beyond), made, n.full((), bounds.max, dtype))
+    made = n("where", n("less", x, -beyond), n.full((), bounds.min, dtype), made)
+    made = n("where", n("is_nan", x), n.full((), 0, dtype), made)
+    return made
+
+
+@hlo("bitcast_convert", elementwise=True)
+def bitcast_convert(n: Node, x: Tensor) -> Any:
+    n.need(itemsize(x.dtype) == itemsize(n.dtype), f"of {x.dtype} to {n.dtype}, which is of another size")
+    return x if x.dtype == n.dtype else n("bitcast", x, to=n.dtype)
+
+
+@hlo("reduce_precision", elementwise=True)
+def reduce_precision(n: Node, x: Tensor) -> Any:
+    form = n.number("exponent_bits"), n.number("mantissa_bits")
+    own = {"f64": (11, 52), "f32": (8, 23), "bf16": (8, 7), "f16": (5, 10)}[x.dtype]
+    if form[0] >= own[0] and form[1] >= own[1]:
+        return x
+    n.need(form == (8, 7) and x.dtype == "f32", f"of {x.dtype} to {form[0]} bits of exponent and {form[1]} of mantissa")
+    return n.cast(n.cast(x, "bf16"), x.dtype)
+
+
+@hlo("optimization_barrier")
+def optimization_barrier(n: Node, *xs: Any) -> Any:
+    return list(xs)
