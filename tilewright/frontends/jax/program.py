@@ -54,10 +54,12 @@ class JaxExecutable:
 
     def __init__(self, executable: Any, exported: Exported) -> None:
         self.executable = executable
-        self._in_tree, self._out_tree = exported.in_tree, exported.out_tree
+        self._in_tree: Any = exported.in_tree
+        self._out_tree: Any = exported.out_tree
         self._kept = [(i, exported.in_avals[i]) for i in exported.module_kept_var_idx]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tree: Any
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         if tree != self._in_tree:
             raise InputError(
