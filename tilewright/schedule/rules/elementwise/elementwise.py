@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 
-from ....support.sizes import gcd
+from ....support.sizes import gcd, typical
 from ....tensor.analysis import flat
 from ....tensor.expr import linear
 from ....tensor.kernel import Kernel
@@ -247,8 +247,10 @@ def _slices_pay(s: Schedule, block: str, columns: int, over: str, column: str, m
 
 def _spread(rows: int, apart: int, machine: Machine) -> bool:
     """Whether rows so many bytes apart begin at many different places in a first-level cache."""
+    rows, apart = typical(rows), typical(apart)
     sets = machine.same_set_bytes // machine.line_bytes
-    places = {row * apart // machine.line_bytes % sets for row in range(rows)}
+    different = machine.same_set_bytes // gcd(machine.same_set_bytes, apart)  # from there on places come again
+    places = {row * apart // machine.line_bytes % sets for row in range(min(rows, different))}
     return 4 * len(places) >= min(rows, sets)
 
 
