@@ -1,4 +1,4 @@
-"""The ratios of the zoo as a picture: one point a model, sorted, on a logarithmic scale."""
+"""Ratios of many models as a picture: one point a model, sorted, on a logarithmic scale."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _y(ratio: float) -> float:
     return TOP + HEIGHT * (1 - place)
 
 
-def plot(models: dict[str, dict]) -> str:
+def plot(models: dict[str, dict], peer: str = "ONNX Runtime") -> str:
     """An SVG with a panel for each number of threads; hovering over a point names the model."""
     counts = sorted({t for m in models.values() for t in m["threads"]}, key=int)
     panel = HEIGHT + TOP + 30
@@ -24,16 +24,16 @@ def plot(models: dict[str, dict]) -> str:
         '<rect width="100%" height="100%" fill="white"/>',
     ]
     for n, threads in enumerate(counts):
-        out += [f'<g transform="translate(0 {n * panel})">', *_panel(models, threads), "</g>"]
+        out += [f'<g transform="translate(0 {n * panel})">', *_panel(models, threads, peer), "</g>"]
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
-def _panel(models: dict[str, dict], threads: str) -> list[str]:
+def _panel(models: dict[str, dict], threads: str, peer: str) -> list[str]:
     ratios = {n: m["threads"][threads].get("ratio") for n, m in models.items() if threads in m["threads"]}
     order = sorted((n for n, r in ratios.items() if r), key=lambda n: ratios[n])
     plural = "s" if threads != "1" else ""
     out = [
-        f'<text x="{LEFT}" y="14" font-weight="bold">{threads} thread{plural}: time relative to ONNX Runtime, '
+        f'<text x="{LEFT}" y="14" font-weight="bold">{threads} thread{plural}: time relative to {peer}, '
         f"{len(order)} models, less is better</text>"
     ]
     for i, (family, colour) in enumerate(COLOURS.items()):

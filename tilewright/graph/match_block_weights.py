@@ -31,9 +31,9 @@ MOST_ROWS = 32
 @register("match-block-weights")
 @dataclass(frozen=True)
 class MatchBlockWeights:
-    """Keep constant weights of 8 bits and less as they are, packed, where a product of few rows dequantizes them. With
-    more than `MOST_ROWS`, typically, they are folded to floats.
+    """Keep constant weights of 8 bits and less as they are, packed, where a product of few rows dequantizes them.
 
+    With more than `MOST_ROWS`, typically, they are folded to floats.
     The constants are `dequantize_linear`, also of blocks, or arithmetic ``(cast(codes) - zero) * scale`` on constants,
     behind reshapes and transposes. A scale of the columns behind the product becomes a part of theirs.
 
