@@ -16,14 +16,8 @@ from typing import TYPE_CHECKING, Any
 from ..support.sizes import Undecided, at_most, gcd, is_open, larger, less, smaller
 
 
-class _Found:
-    """What has been found of an expression, which never changes: see `_linear_form`, `variables` and hashes."""
-
-    __slots__ = ("_hash", "_linear", "_variables")
-
-
 @dataclass(frozen=True, slots=True)
-class Expr(_Found):
+class Expr:
     """Base of all expressions; has a `dtype`. Python operators build index arithmetic with constant folding."""
 
     if TYPE_CHECKING:
@@ -84,9 +78,6 @@ class Load(Expr):
     indices: tuple[Expr, ...]
     dtype: str
 
-    def __hash__(self) -> int:
-        return _kept(self, "_hash", lambda e: hash((e.buffer, e.indices, e.dtype)))
-
     def __str__(self) -> str:
         return f"{self.buffer}[{', '.join(map(str, self.indices))}]"
 
@@ -99,25 +90,12 @@ class Op(Expr):
     args: tuple[Expr, ...]
     dtype: str
 
-    def __hash__(self) -> int:
-        return _kept(self, "_hash", lambda e: hash((e.op, e.args, e.dtype)))
-
     def __str__(self) -> str:
         infix = _INFIX.get(self.op)
         if infix and len(self.args) == 2:
             return f"({self.args[0]} {infix} {self.args[1]})"
         inner = ", ".join(map(str, self.args))
         return f"{self.op}({inner}):{self.dtype}" if self.op in CASTS else f"{self.op}({inner})"
-
-
-def _kept(e: Expr, name: str, find: Callable[[Any], Any]) -> Any:
-    """What is kept of an expression under a name of `_Found`, found when it is first asked for."""
-    try:
-        return getattr(e, name)
-    except AttributeError:
-        found = find(e)
-        object.__setattr__(e, name, found)
-        return found
 
 
 _INFIX = {
@@ -291,11 +269,6 @@ def linear(e: Expr) -> tuple[dict[Expr, int], int]:
     >>> {str(t): c for t, c in terms.items()}, constant
     ({'i': 4, 'j': 1}, 3)
     """
-    terms, constant = _kept(e, "_linear", _linear_form)
-    return dict(terms), constant
-
-
-def _linear_form(e: Expr) -> tuple[dict[Expr, int], int]:
     terms: dict[Expr, int] = {}
     constant = _linear(e, 1, terms)
     return {t: c for t, c in terms.items() if c}, constant
@@ -570,10 +543,7 @@ def walk(e: Expr, seen: set[int] | None = None) -> Iterator[Expr]:
         if id(x) not in seen:
             seen.add(id(x))
             yield x
-            if isinstance(x, Op):  # `children`, without a call: nothing is walked more often
-                rest += x.args[::-1]
-            elif isinstance(x, Load):
-                rest += x.indices[::-1]
+            rest += children(x)[::-1]
 
 
 def loads(e: Expr) -> list[Load]:
@@ -583,12 +553,7 @@ def loads(e: Expr) -> list[Load]:
 def variables(e: Expr) -> set[str]:
     if isinstance(e, (Const, Var)):  # most are
         return {e.name} if isinstance(e, Var) else set()
-    found: frozenset[str] = _kept(e, "_variables", _variables)
-    return set(found)
-
-
-def _variables(e: Expr) -> frozenset[str]:
-    return frozenset(x.name for x in walk(e) if isinstance(x, Var))
+    return {x.name for x in walk(e) if isinstance(x, Var)}
 
 
 @dataclass(frozen=True)

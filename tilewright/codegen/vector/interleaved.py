@@ -17,7 +17,7 @@ from ...schedule.inplace import ROWS
 from ...schedule.nest import For, Stmt, Store, walk_stmts
 from ...tensor.expr import Load, Op, walk
 from ...tensor.mathlib import FUNCTIONS
-from .part import Core, Part
+from .part import Part
 
 _NAME = re.compile(r"%v\d+")
 
@@ -27,17 +27,8 @@ class InterleavedVectors(Part):
 
     takes = (For,)
 
-    def __init__(self, core: Core) -> None:
-        super().__init__(core)
-        #: for each statement that was asked for, it and whether it is independent
-        self._known: dict[int, tuple[Stmt, bool]] = {}
-
     def emit(self, s: Stmt) -> bool:
-        if not (isinstance(s, For) and s.kind == "unroll" and s.trip and s.trip > 1):
-            return False
-        if id(s) not in self._known:
-            self._known[id(s)] = s, self._independent(s.body)
-        if not self._known[id(s)][1]:
+        if not (isinstance(s, For) and s.kind == "unroll" and s.trip and s.trip > 1 and self._independent(s.body)):
             return False
         lines, parts = self.text.lines, []
         for i in range(s.trip):

@@ -47,13 +47,9 @@ class TransposedTiles(Part):
         #: for the loads of the tile at hand (by their text) one vector for each iteration of the loop `_across`
         self._columns: dict[str, list[Value]] = {}
         self._across = ""
-        #: for each statement that was asked for (it is emitted again and again within laid-out loops) it and its loads
-        self._known: dict[int, tuple[Stmt, list[Load]]] = {}
 
     def emit(self, s: Stmt) -> bool:
-        if id(s) not in self._known:
-            self._known[id(s)] = s, self._tile_loads(s) if isinstance(s, For) and s.kind == "unroll" else []
-        found = self._known[id(s)][1]
+        found = self._tile_loads(s) if isinstance(s, For) and s.kind == "unroll" else []
         if not found:
             return False
         assert isinstance(s, For)
