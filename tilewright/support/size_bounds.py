@@ -24,12 +24,31 @@ class Atom:
     made: tuple[str, int, int] | None = None
 
 
-def bounds(polynomial: Polynomial, atoms: Mapping[str, Atom]) -> tuple[int, int]:
-    """A smallest and a largest value, at least as far apart as those that there are."""
+#: polynomials whose bounds have been found
+Known = dict[frozenset[tuple[Monomial, int]], tuple[int, int]]
+
+
+def bounds(polynomial: Polynomial, atoms: Mapping[str, Atom], known: Known) -> tuple[int, int]:
+    """A smallest and a largest value, at least as far apart as those that there are.
+
+    `known` is what was found before, of the same atoms. What is put in for one quotient after the other leads to the
+    same few polynomials, in as many ways as there are orders.
+    """
+    common = gcd(*polynomial.values())
+    if common > 1:
+        low, high = bounds({m: c // common for m, c in polynomial.items()}, atoms, known)
+        return common * low, common * high
+    key = frozenset(polynomial.items())
+    if key not in known:
+        known[key] = _bounds(polynomial, atoms, known)
+    return known[key]
+
+
+def _bounds(polynomial: Polynomial, atoms: Mapping[str, Atom], known: Known) -> tuple[int, int]:
     shared = shared_factors(polynomial)
     if shared:  # a * (b - 1) is at least 0 where a*b - a seems to be less
         rest = {without(m, shared) or (): c for m, c in polynomial.items()}
-        ends = [x * y for x in bounds({shared: 1}, atoms) for y in bounds(rest, atoms)]
+        ends = [x * y for x in bounds({shared: 1}, atoms, known) for y in bounds(rest, atoms, known)]
         return min(ends), max(ends)
     low, high = _interval(polynomial, atoms)
     if sum(len(m) == 1 and atoms[m[0]].made is not None for m in polynomial) > MOST:
@@ -39,7 +58,7 @@ def bounds(polynomial: Polynomial, atoms: Mapping[str, Atom]) -> tuple[int, int]
         if atom is None or atom.made is None:
             continue
         better = _of_quotient if atom.made[0] == "floordivsi" else _of_extremum
-        least, most = better(polynomial, m, atom.made, atoms)
+        least, most = better(polynomial, m, atom.made, atoms, known)
         low, high = max(low, least), min(high, most)
     return low, high
 
@@ -56,7 +75,7 @@ def _interval(polynomial: Polynomial, atoms: Mapping[str, Atom]) -> tuple[int, i
 
 
 def _of_quotient(
-    polynomial: Polynomial, m: Monomial, made: tuple[str, int, int], atoms: Mapping[str, Atom]
+    polynomial: Polynomial, m: Monomial, made: tuple[str, int, int], atoms: Mapping[str, Atom], known: Known
 ) -> tuple[int, int]:
     """n * (a // n) is a less what is left, 0 to n - 1: with a multiple of the polynomial in which n divides."""
     _, a, n = made
@@ -66,18 +85,19 @@ def _of_quotient(
     c = polynomial[m]
     times = n // gcd(c, n)
     each = c * times // n
-    least, most = bounds(_sum(polynomial, m, times, inner, each), atoms)
+    least, most = bounds(_sum(polynomial, m, times, inner, each), atoms, known)
     left = each * (n - 1)
     return -((max(left, 0) - least) // times), (most - min(left, 0)) // times
 
 
 def _of_extremum(
-    polynomial: Polynomial, m: Monomial, made: tuple[str, int, int], atoms: Mapping[str, Atom]
+    polynomial: Polynomial, m: Monomial, made: tuple[str, int, int], atoms: Mapping[str, Atom], known: Known
 ) -> tuple[int, int]:
     """A maximum is one of two sizes, and not less than either."""
     op, *operands = made
     c = polynomial[m]
-    ends = [bounds(_sum(polynomial, m, 1, getattr(x, "polynomial", {(): int(x)}), c), atoms) for x in operands]
+    sums = [_sum(polynomial, m, 1, getattr(x, "polynomial", {(): int(x)}), c) for x in operands]
+    ends = [bounds(total, atoms, known) for total in sums]
     lows, highs = zip(*ends, strict=True)
     least_of_both = (op == "maxsi") == (c > 0)
     return (max(lows), max(highs)) if least_of_both else (min(lows), min(highs))
@@ -91,4 +111,4 @@ def _sum(polynomial: Polynomial, m: Monomial, times: int, other: Polynomial, eac
     return {k: v for k, v in total.items() if v}
 
 
-__all__ = ["Atom", "bounds"]
+__all__ = ["Atom", "Known", "bounds"]

@@ -31,7 +31,7 @@ from .dims import Dim as Dim
 from .errors import UsageError
 from .polynomials import Polynomial, long_division, ratio, without
 from .size_bounds import Atom as _Atom
-from .size_bounds import bounds
+from .size_bounds import Known, bounds
 from .stand_ins import SMALLEST as SMALLEST
 from .stand_ins import StandIns
 
@@ -56,7 +56,7 @@ class Sizes:
         self.numbers = StandIns()
         self._of: dict[int, Size] = {}  # value -> size
         self._ranges: dict[int, tuple[int, int]] = {}  # better than what the atoms say
-        self._bounds: dict[frozenset[tuple[tuple[str, ...], int]], tuple[int, int]] = {}  # of polynomials
+        self._bounds: Known = {}  # of polynomials
         self.symbols = [self._symbol(d) for d in dims]
 
     def _symbol(self, d: Dim) -> Size:
@@ -113,10 +113,7 @@ class Sizes:
 
     def range(self, polynomial: Polynomial) -> tuple[int, int]:
         """The smallest and the largest value, at least as far apart as they are."""
-        key = frozenset(polynomial.items())
-        if key not in self._bounds:
-            self._bounds[key] = bounds(polynomial, self._atoms)
-        return self._bounds[key]
+        return bounds(polynomial, self._atoms, self._bounds)
 
     def describe(self) -> str:
         """``batch 1..64, seq 1..4096``"""
