@@ -57,6 +57,7 @@ class Sizes:
         self._of: dict[int, Size] = {}  # value -> size
         self._ranges: dict[int, tuple[int, int]] = {}  # better than what the atoms say
         self._bounds: Known = {}  # of polynomials
+        self._quotients: dict[tuple[int, int], Any] = {}
         self.symbols = [self._symbol(d) for d in dims]
 
     def _symbol(self, d: Dim) -> Size:
@@ -292,7 +293,7 @@ class Size(int):
 
     # ---- comparisons: equality is that of the numbers, which is that of the expressions ----
 
-    def _less(self, other: Any, text: str, strict: bool) -> bool:
+    def _less(self, other: Any, sign: str, strict: bool) -> bool:
         difference = other - self
         low, high = difference.range if isinstance(difference, Size) else (difference,) * 2
         if low >= (1 if strict else 0):
@@ -301,19 +302,19 @@ class Size(int):
             return False
         if _typically.get():
             return bool(difference.typical >= (1 if strict else 0))
-        raise Undecided(f"whether {text} depends on sizes that are not known when the model is compiled")
+        raise Undecided(f"whether {self} {sign} {other} depends on sizes that are not known when the model is compiled")
 
     def __lt__(self, other: Any) -> Any:
-        return self._less(other, f"{self} < {other}", True) if isinstance(other, int) else self._float(other, "<")
+        return self._less(other, "<", True) if isinstance(other, int) else self._float(other, "<")
 
     def __le__(self, other: Any) -> Any:
-        return self._less(other, f"{self} <= {other}", False) if isinstance(other, int) else self._float(other, "<=")
+        return self._less(other, "<=", False) if isinstance(other, int) else self._float(other, "<=")
 
     def __gt__(self, other: Any) -> Any:
-        return not self._less(other, f"{self} > {other}", False) if isinstance(other, int) else self._float(other, ">")
+        return not self._less(other, ">", False) if isinstance(other, int) else self._float(other, ">")
 
     def __ge__(self, other: Any) -> Any:
-        return not self._less(other, f"{self} >= {other}", True) if isinstance(other, int) else self._float(other, ">=")
+        return not self._less(other, ">=", True) if isinstance(other, int) else self._float(other, ">=")
 
     def _float(self, other: Any, sign: str) -> bool:
         low, high = self.range
@@ -329,7 +330,14 @@ class Size(int):
 
 
 def _divide(a: Any, b: Any, space: Sizes) -> Any:
-    """a // b: the exact quotient of the terms that b divides, and an atom for the rest."""
+    """a // b: the exact quotient of the terms that b divides, and an atom for the rest. Found once."""
+    key = int(a), int(b)
+    if key not in space._quotients:
+        space._quotients[key] = _divided(a, b, space)
+    return space._quotients[key]
+
+
+def _divided(a: Any, b: Any, space: Sizes) -> Any:
     if not isinstance(b, Size) and b == 0:
         raise ZeroDivisionError(f"{a} // 0")
     divisor: Polynomial = b.polynomial if isinstance(b, Size) else {(): b}
