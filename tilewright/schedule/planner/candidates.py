@@ -151,7 +151,7 @@ def blocked(product: Product, counts: Sequence[int], machine: Machine) -> list[P
         step = (vectors * product.width + rows * outer) * 4
         count = next((c for c in counts if product.steps // c * step <= room), counts[-1])
         plan = Plan(tile=tile, k_blocks=count)
-        runs = run_counts((tile_loops(product, plan)[1] or [1])[0])
+        runs = run_counts(product, plan)
         found.append(replace(plan, row_runs=block_runs(runs, product, plan, machine)))
     return found
 
@@ -178,8 +178,10 @@ def block_counts(extents: Sequence[int]) -> list[int]:
     return [c for c in counts if c == 1 or (c <= MAX_BLOCKS and outer // c >= MIN_BLOCK)]
 
 
-def run_counts(extent: int) -> list[int]:
-    """The numbers of equal runs that a loop over rows divides into."""
+def run_counts(product: Product, plan: Plan) -> list[int]:
+    """The numbers of equal runs that the outermost loop over rows divides into; 1 where it may have any extent."""
+    rows = tile_loops(product, plan)[1]
+    extent = 1 if product.open_rows or not rows else rows[0]
     return [b for b in range(1, MAX_RUNS + 1) if extent % b == 0]
 
 

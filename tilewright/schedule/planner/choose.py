@@ -214,8 +214,8 @@ def _runs(plan: Plan, product: Product, together: bool, machine: Machine, ask: A
     """In how many runs the rows are taken: threads take runs of the outermost loop, and what the innermost walks over
     should stay in the cache."""
     panel = plan.tile[2] * product.width
-    rows, panels = tile_loops(product, plan)[1], -(-product.n // panel)
-    runs = run_counts(rows[0] if rows else 1) if together or panels > 1 else [1]
+    panels = -(-product.n // panel)
+    runs = run_counts(product, plan) if together or panels > 1 else [1]
     if together:
         return int(ask("row_blocks", runs, block_runs(runs, product, plan, machine)))
     by_core = machine.cores in runs and product.rows_shared(machine)
