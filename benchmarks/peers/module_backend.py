@@ -13,12 +13,12 @@ def version() -> str:
     return f"tilewright {tw.__version__} in torch.compile {torch.__version__}"
 
 
-def load(path, threads):
+def load(onnx_path, threads):
     from modules import runner
 
     from tilewright.compat.torch_backend import backend
 
     options = {"freeze": True, "threads": threads}
     return runner(
-        path, threads, lambda made: torch.compile(made.module, backend=backend, dynamic=False, options=options)
+        onnx_path, threads, lambda made: torch.compile(made.module, backend=backend, dynamic=False, options=options)
     )

@@ -7,7 +7,7 @@ def version() -> str:
     return f"torch {torch.__version__}"
 
 
-def load(path, threads):
+def load(onnx_path, threads):
     from modules import runner
 
-    return runner(path, threads, lambda made: made.module)
+    return runner(onnx_path, threads, lambda made: made.module)

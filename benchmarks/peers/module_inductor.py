@@ -16,7 +16,7 @@ def version() -> str:
     return f"torch.compile {torch.__version__}"
 
 
-def load(path, threads):
+def load(onnx_path, threads):
     from modules import runner
 
-    return runner(path, threads, lambda made: torch.compile(made.module, dynamic=False))
+    return runner(onnx_path, threads, lambda made: torch.compile(made.module, dynamic=False))

@@ -11,7 +11,10 @@ def version() -> str:
     return f"tilewright {tw.__version__}"
 
 
-def load(path, threads):
+def load(onnx_path, threads):
     from modules import runner
 
-    return runner(path, threads, lambda made: tw.compile(made.module, tuple(made.inputs.values()), threads=threads))
+    def compiled(made):
+        return tw.compile(made.module, tuple(made.inputs.values()), threads=threads)
+
+    return runner(onnx_path, threads, compiled)
