@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "conformance"), str(HERE.parents[1])]
 
 from conditioning import Truth  # noqa: E402
-from differential import Outcome, differs, feed_of, oracle  # noqa: E402
+from differential import Outcome, differs, feed_of, lost, oracle  # noqa: E402
 from isolated import run_isolated  # noqa: E402
 
 TIMEOUT, MEMORY = 90, 6 << 30
@@ -121,10 +121,6 @@ def compare(path: Path) -> Outcome:
                     return Outcome(path.name, "mismatch at fixed sizes too", f"{sizes}, {output.name}: {why}")
                 return Outcome(path.name, "mismatch", f"{sizes}, {output.name}: {why}")
     return Outcome(path.name, "equal", str(dims))
-
-
-def lost(path: Path, outcome: str, detail: str, seconds: float) -> Outcome:
-    return Outcome(path.name, outcome, detail)
 
 
 def main() -> int:

@@ -6,13 +6,13 @@ import gc
 import logging
 import os
 import threading
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
 import pytest
+from support.forking import in_child
 from support.open_models import MODELS, feeds
 
 import tilewright as tw
@@ -282,15 +282,7 @@ def test_a_forked_process_makes_its_own():
             right(run, batch)
         return there and run.background.wait(60) and sizes(run) == [2, 3]
 
-    pid = os.fork()
-    if not pid:
-        threading.Thread(target=lambda: (time.sleep(120), os._exit(99)), daemon=True).start()
-        code = 98
-        try:
-            code = 0 if work() else 1
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert in_child(work) == 0
     maker.go.set()
     assert run.background.wait(60) and sizes(run) == [2, 3]
 

@@ -2,12 +2,12 @@
 
 import os
 import threading
-import time
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support.forking import in_child
 
 import tilewright as tw
 from tilewright.codegen.llvm import assemble
@@ -18,19 +18,6 @@ from tilewright.targets.cpu.description import host
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 WEIGHT = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
-
-
-def in_child(work) -> int:
-    """The exit code of a forked process that does this: 0 if it returns True; it is ended after two minutes."""
-    pid = os.fork()
-    if not pid:
-        threading.Thread(target=lambda: (time.sleep(120), os._exit(99)), daemon=True).start()
-        code = 98
-        try:
-            code = 0 if work() else 1
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def model():
