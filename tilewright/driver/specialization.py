@@ -14,8 +14,8 @@ from ..ir.graph import Graph
 from ..program.package import Package
 from ..runtime.dynamic import DynamicExecutable
 from ..runtime.executable import Executable
+from ..runtime.parts import DynamicInfo
 from ..runtime.pool import Pool
-from ..runtime.staged import DynamicInfo
 from ..support.errors import UsageError
 from ..support.options import Options
 

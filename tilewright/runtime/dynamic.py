@@ -27,7 +27,8 @@ from ..support.numbers import size
 from . import arrays
 from .buckets import Buckets
 from .executable import Executable, Memory
-from .staged import DynamicInfo, Frame, Part, Source, Stage, Staged, StoredSource, Times
+from .parts import DynamicInfo, Frame, Part, Source, Stage, StoredSource
+from .staged import Staged, Times
 
 if TYPE_CHECKING:
     from ..support.options import Options

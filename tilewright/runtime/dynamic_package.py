@@ -26,7 +26,8 @@ from ..support.mapped_file import MappedFile
 
 if TYPE_CHECKING:
     from .dynamic import DynamicExecutable
-    from .staged import Part, Stage, Staged
+    from .parts import Part, Stage
+    from .staged import Staged
 
 
 #: what control flow and its attributes are called in files of before
@@ -115,7 +116,7 @@ class _Writer:
 
     def key(self, key: tuple[Any, ...]) -> list[Any]:
         """The key as JSON."""
-        from .staged import Const
+        from .parts import Const
 
         frozen, *entries = key
         out: list[Any] = [sorted(frozen)]
@@ -217,8 +218,8 @@ class _Reader:
         from .dynamic import DynamicExecutable
         from .lazy import LazySource
         from .opening import Opening
+        from .parts import DynamicInfo, StoredSource
         from .pool import Pool
-        from .staged import DynamicInfo, StoredSource
 
         d, pool = self.dynamic, Pool()
         threads = threads if threads is not None else get("TILEWRIGHT_THREADS")
@@ -249,7 +250,7 @@ class _Reader:
 
     def bodies(self, staged: Staged, threads: int, pool: Any) -> None:
         """Stages first, so that parts can name those that follow them; then keys, which may name constants of parts."""
-        from .staged import Body, BodyInfo, Stage
+        from .parts import Body, BodyInfo, Stage
 
         made: dict[tuple[Any, ...], Part] = {}
         for b in self.dynamic["bodies"]:
@@ -275,7 +276,7 @@ class _Reader:
 
     def part(self, data: dict[str, Any], stage: Stage, threads: int, pool: Any) -> Part:
         from .executable import Executable
-        from .staged import Action, Part, Plan
+        from .parts import Action, Part, Plan
 
         executable = None
         if (p := data["program"]) is not None:
@@ -314,7 +315,7 @@ class _Reader:
         return (frozenset(frozen), *[self.key_entry(e, made) for e in entries])
 
     def key_entry(self, e: Sequence[Any], made: Mapping[tuple[Any, ...], Part]) -> Any:
-        from .staged import Const
+        from .parts import Const
 
         if e[0] == "constant":
             return Const(self.arrays[e[1]])

@@ -11,8 +11,8 @@ from ..support.errors import PackageError
 from ..support.forks import wait_for
 from ..support.options import Options
 from .executable import Executable
+from .parts import Source, StoredSource
 from .pool import Pool
-from .staged import Source, StoredSource
 
 _importing = threading.Lock()
 wait_for(_importing)  # the locks of Python's imports stay locked in a forked process

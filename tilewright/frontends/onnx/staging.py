@@ -34,7 +34,7 @@ from ...ir.context import use
 from ...ir.graph import Graph
 from ...ir.types import from_array
 from ...runtime import noise
-from ...runtime.staged import Action, BodyInfo, Const, DynamicInfo, Entry, Plan, StoredSource, Tree
+from ...runtime.parts import Action, BodyInfo, Const, DynamicInfo, Entry, Plan, StoredSource, Tree
 from ...support import host_operators as host
 from ...support.errors import UnsupportedError
 from ...support.mapped_file import MappedFile
@@ -78,7 +78,7 @@ class Restart(Exception):
 
 
 class OnnxSource:
-    """See `runtime.staged.Source`."""
+    """See `runtime.parts.Source`."""
 
     def __init__(self, model: Model, check_indices: bool = False) -> None:
         self.model, self.check_indices = model, check_indices
