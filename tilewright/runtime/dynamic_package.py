@@ -19,10 +19,13 @@ import numpy as np
 from ..program import package as container
 from ..program.package import Package
 from ..program.program import Program, align_up
+from ..support.dims import Dim
 from ..support.dtypes import DTYPES, NUMPY
 from ..support.errors import PackageError, UsageError
 from ..support.files import replacing
 from ..support.mapped_file import MappedFile
+from .open_executable import make
+from .open_parts import Form, OpenPart, Sight, Term
 
 if TYPE_CHECKING:
     from .dynamic import DynamicExecutable
@@ -106,13 +109,22 @@ class _Writer:
         }
 
     def stage(self, stage: Stage) -> dict[str, Any]:
+        sight = self.executable.staged.sights.get(stage)
         return {
             "todo": stage.todo,
             "start": sorted(stage.start),
             "frozen": sorted(stage.frozen),
             "reads": stage.reads,
             "parts": [{"key": self.key(key), **self.part(part)} for key, part in stage.parts.items()],
+            "open": [] if sight is None else [self.open_part(p) for p in sight.parts],
         }
+
+    def open_part(self, made: OpenPart) -> dict[str, Any]:
+        """A part for all sizes."""
+        terms = [t if isinstance(t, int) else [t.dim, t.times, t.plus] for t in made.form.terms]
+        form = {"dims": [asdict(d) for d in made.form.dims], "terms": terms}
+        formulas = [[i, list(places.items())] for i, places in made.formulas.items()]
+        return {"key": self.key(made.key), "form": form, "formulas": formulas, **self.part(made.part)}
 
     def key(self, key: tuple[Any, ...]) -> list[Any]:
         """The key as JSON."""
@@ -243,6 +255,7 @@ class _Reader:
             name=d["name"],
             options=options,
         )
+        executable.staged.opens = lazy.opens
         if options.specialize == "background":
             executable.opening = Opening(inputs, executable.staged, d["name"], lazy.open)
         self.bodies(executable.staged, threads, pool)
@@ -272,10 +285,21 @@ class _Reader:
         for body, s, stage, p, data in places:
             made[body.info.id, s, p] = self.part(data, stage, threads, pool)
         for body, s, stage, p, data in places:
-            stage.parts[self.key(data["key"], made)] = made[body.info.id, s, p]
+            key = self.key(data["key"], made)
+            stage.parts[key] = made[body.info.id, s, p]
+            staged.sights.setdefault(stage, Sight()).saw(key)
+        for b in self.dynamic["bodies"]:
+            for stage, told in zip(staged.bodies[b["info"]["id"]].stages.values(), b["stages"], strict=True):
+                for data in told.get("open", ()):
+                    staged.sights.setdefault(stage, Sight()).add(self.open_part(data, stage, threads, pool))
+
+    def open_part(self, data: dict[str, Any], stage: Stage, threads: int, pool: Any) -> OpenPart:
+        dims = tuple(Dim(**d) for d in data["form"]["dims"])
+        terms = tuple(Term(*map(int, t)) if isinstance(t, list) else int(t) for t in data["form"]["terms"])
+        formulas = {int(i): {int(at): text for at, text in places} for i, places in data["formulas"]}
+        return OpenPart(self.key(data["key"], {}), Form(dims, terms), self.part(data, stage, threads, pool), formulas)
 
     def part(self, data: dict[str, Any], stage: Stage, threads: int, pool: Any) -> Part:
-        from .executable import Executable
         from .parts import Action, Part, Plan
 
         executable = None
@@ -289,7 +313,7 @@ class _Reader:
             objects = {n: self.blobs[f"{number}/{n}"] for n in p["objects"]}
             levels = self.levels[str(number)]
             package = Package(p["target"], p["description"], program, objects, shared, levels, p["report"])
-            executable = Executable(package, threads)
+            executable = make(package, threads)
         actions = tuple(
             Action(
                 BEFORE.get(a["kind"], a["kind"]),

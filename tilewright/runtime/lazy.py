@@ -41,6 +41,10 @@ class LazySource:
         """The executable for the option `inputs`, with open dimensions; PackageError if the compiler is missing."""
         return _compiler("opener")(self.store(), self.options)(inputs)
 
+    def opens(self) -> bool:
+        """Whether parts may be compiled for all sizes at once."""
+        return bool(_compiler().can_open(self.options))
+
     def store(self) -> StoredSource:
         if self._source is None:
             return self.stored

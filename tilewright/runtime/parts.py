@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -157,6 +157,14 @@ class Source(Protocol):
         """The outputs of one node by the references of its operators."""
 
 
+@runtime_checkable
+class OpenSource(Source, Protocol):
+    """A model of which parts can be compiled for all sizes at once."""
+
+    def plan_open(self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]) -> Plan:
+        """`plan`, where shapes of entries and numbers in them may be open sizes (`support/sizes.py`)."""
+
+
 class Part:
     """A stage for one combination of shapes (and values, where they matter)."""
 
@@ -165,6 +173,8 @@ class Part:
         self.constants = [Const(a) for a in plan.constants]
         self.results = plan.results
         self.seconds, self.runs = seconds, 0
+        #: the sizes that it is for, if these are all of a range
+        self.form = ""
         memory = executable.memory if executable is not None else None
         #: of its arena and code; weights are shared with other parts
         self.nbytes = memory.arena + memory.code if memory is not None else 0

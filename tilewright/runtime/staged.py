@@ -12,6 +12,7 @@ Nothing here imports MLIR: what makes new parts is a `Source`, asked for only wh
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -25,14 +26,19 @@ import numpy as np
 from ..support import host_operators as host
 from ..support.budget import limited
 from ..support.dtypes import NUMPY
-from ..support.errors import CompileError, ModelError, TilewrightError
+from ..support.errors import CompileError, ModelError, TilewrightError, UnsupportedError
 from ..support.mapped_file import MappedFile
 from ..support.mapped_file import check as check_files
+from ..support.sizes import open_sizes
 from .executable import Executable
-from .parts import Action, Body, Entry, Frame, Missing, Part, Source, Stage, plain
+from .open_parts import OpenPart, Sight, formulas_of
+from .open_parts import entries as entries_of
+from .parts import Action, Body, Entry, Frame, Missing, OpenSource, Part, Plan, Source, Stage, plain
 
 if TYPE_CHECKING:
     from .profile import Profile
+
+log = logging.getLogger("tilewright")
 
 #: held while anything is compiled: MLIR is not for several threads
 _compiling = threading.RLock()
@@ -68,6 +74,9 @@ class Staged:
         self.reserved = KEPT
         #: what a call for which a part is missing ends in; None: the part is made
         self.refuse: Callable[[Stage, Frame], TilewrightError] | None = None
+        #: whether parts are made for all sizes at once, where these change (`open_parts`)
+        self.opens: Callable[[], bool] = bool
+        self.sights: dict[Stage, Sight] = {}
         self._ahead = threading.local()
         self.bodies: dict[str, Body] = {}
         #: held while stages and parts are changed
@@ -103,15 +112,24 @@ class Staged:
             with suppress(KeyError):  # without the lock: another thread may compile, and have taken it out
                 stage.parts.move_to_end(key)
             return part
-        if self.refuse is not None and not getattr(self._ahead, "making", False):
+        ahead = getattr(self._ahead, "making", False)  # then for these sizes alone
+        if not ahead and (part := self._at_sizes(stage, key)) is not None:
+            return part
+        if self.refuse is not None and not ahead:
             raise self.refuse(stage, frame)
         with self.lock, _compiling:
-            part = stage.parts.get(stage.key(frame))
+            key = stage.key(frame)
+            part = stage.parts.get(key) or (None if ahead else self._at_sizes(stage, key))
             if part is not None:
+                return part
+            if not ahead and (part := self._open(stage, frame)) is not None:
+                self.made(self, stage, part, frame)
                 return part
             with limited(self.operators, self.deadline):
                 part = self.make(stage, frame)
-            stage.parts[stage.key(frame)] = part
+            key = stage.key(frame)
+            stage.parts[key] = part
+            self.sights.setdefault(stage, Sight()).saw(key)
             while self.full(stage):
                 key, _ = stage.parts.popitem(last=False)
                 stage.dropped[hash(key)] = None
@@ -174,6 +192,65 @@ class Staged:
         if following is stage and not plan.actions:
             raise CompileError("this part of the model does not get any further", stage="specialize", operator=body)
         return Part(plan, executable, following, time.perf_counter() - start)
+
+    def _at_sizes(self, stage: Stage, key: tuple[Any, ...]) -> Part | None:
+        """The part for all sizes of a stage, at those of this key; None if there is none."""
+        sight = self.sights.get(stage)
+        return None if sight is None else sight.part(key)
+
+    def _open(self, stage: Stage, frame: Frame) -> Part | None:
+        """A part for all sizes of a stage, at those of now; None if sizes are not what changed, or no program can serve
+        all of them."""
+        sight, source = self.sights.get(stage), self.source() if self.opens() else None
+        if sight is None or not isinstance(source, OpenSource) or not self._goes_on(stage):
+            return None
+        key, refused = stage.key(frame), False
+        for form in sight.forms(key):
+            plan: Plan | None = None
+            start = time.perf_counter()
+            try:
+                with limited(self.operators, self.deadline), open_sizes(form.dims) as known:
+                    assert known is not None
+                    entries = entries_of(stage.reads, frame, key, form.numbers(known.symbols))
+                    plan = self._plan_open(source, stage, entries)
+                    executable = None if plan.graph is None else self.build(plan.graph, stage.body.info.id)
+                    formulas = formulas_of(plan.constants)
+            except Exception as e:  # what nobody thought of is no reason for a call to fail
+                self.check()
+                why = e.message if isinstance(e, TilewrightError) else f"{type(e).__name__}: {e}"
+                log.info("%s: no program for all sizes of %s: %s", stage.body.info.id, form, why)
+                refused = True
+                if plan is not None:  # the operators do not ask for more than there is to know
+                    break
+                continue
+            following = self.stage(stage.body, plan.todo, plan.frozen) if plan.todo else None
+            part = Part(plan, executable, following, time.perf_counter() - start)
+            sight.add(OpenPart(key, form, part, formulas))
+            return sight.part(key)
+        if refused:
+            sight.refused(key)
+        return None
+
+    def _plan_open(self, source: OpenSource, stage: Stage, entries: dict[str, Entry]) -> Plan:
+        """What is made of a stage while sizes are open."""
+        self.check()
+        body = stage.body.info.id
+        plan = source.plan_open(body, stage.todo, stage.frozen, entries)
+        if more := plan.learned - stage.frozen:
+            raise UnsupportedError(f"it hangs on the values of {', '.join(more)}", operator=body)
+        if not plan.actions and (plan.todo, plan.frozen) == (stage.todo, stage.start):
+            raise CompileError("this part of the model does not get any further", stage="specialize", operator=body)
+        return plan
+
+    def _goes_on(self, stage: Stage) -> bool:
+        """Whether a model has sizes that depend on data: of others, whose sizes are those of their inputs alone,
+        programs are made for the sizes of each call (`Opening` has one for all)."""
+        if not stage.first or stage.body.info.id != "main":
+            return True
+        return any(
+            p.actions or p.following is not None or any(tree[0] == "part" for tree in p.results.values())
+            for p in stage.parts.values()
+        )
 
     def check(self) -> None:
         """ModelError if a file that constants are mapped from was overwritten: weights of two models would mix."""

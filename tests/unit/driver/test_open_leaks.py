@@ -120,5 +120,5 @@ def windows() -> onnx.ModelProto:
 
 def test_weights_of_an_open_size_are_refused_by_what_asks_for_it():
     inputs = {"x": (1, 16, 9), "w": (16, 16, tw.Dim("k", 1, 8))}
-    with pytest.raises(tw.errors.UnsupportedError, match="of k at once: whether .* depends on sizes"):
+    with pytest.raises(tw.errors.UnsupportedError, match=r"of k at once: whether .* depends on sizes"):
         tw.compile(windows(), inputs=inputs, threads=1)
