@@ -36,6 +36,15 @@ def positions() -> onnx.ModelProto:
     return w.model([value("x", ["batch", "seq", 20])], {y: ["batch", 20]})
 
 
+def floats() -> onnx.ModelProto:
+    """Every third position as a float, of a range of floats whose end is a size."""
+    w = Writer()
+    seq = w.op("Cast", w.op("Gather", w.op("Shape", "x"), w.constant(np.array(1))), to=TensorProto.FLOAT)
+    places = w.op("Range", w.number(0), seq, w.number(3))
+    y = w.op("Add", w.op("ReduceMax", "x", axes=[1]), w.op("ReduceSum", places, w.ints(0)))
+    return w.model([value("x", ["batch", "seq", 20])], {y: ["batch", 1, 20]})
+
+
 def cache() -> onnx.ModelProto:
     """A row of keys, which are the values too, behind those that are there."""
     w = Writer()
@@ -62,6 +71,7 @@ CASES = {
     "last by Gather": (lambda: last("Gather"), TEXT),
     "last by Slice": (lambda: last("Slice"), TEXT),
     "positions": (positions, TEXT),
+    "a range of floats": (floats, TEXT),
 }
 CACHE = {"x": (1, 2, 1, 16), "past": (1, 2, "past:0..50", 16)}
 CAUSAL = {n: (1, 2, "past:1..50" if n.startswith("past") else SEQ, 16) for n in ("q", "k", "v", "past_k", "past_v")}
