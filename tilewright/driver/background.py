@@ -31,7 +31,7 @@ from ..runtime.dynamic import DynamicExecutable
 from ..runtime.executable import Executable
 from ..runtime.open_executable import OpenExecutable
 from ..runtime.opening import Opening
-from ..runtime.staged import StoredSource
+from ..runtime.parts import StoredSource
 from ..support import children
 from ..support.budget import SECONDS
 from ..support.errors import CompileError, ModelError, PackageError, TilewrightError, UsageError

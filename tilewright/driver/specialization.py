@@ -14,10 +14,12 @@ from ..ir.graph import Graph
 from ..program.package import Package
 from ..runtime.dynamic import DynamicExecutable
 from ..runtime.executable import Executable
+from ..runtime.parts import DynamicInfo
 from ..runtime.pool import Pool
-from ..runtime.staged import DynamicInfo
-from ..support.errors import UsageError
+from ..support.errors import TilewrightError, UsageError
 from ..support.options import Options
+from ..targets.base import find
+from .open_program import check_open
 
 
 def compile_dynamic(source: Any, options: Options) -> DynamicExecutable:
@@ -47,11 +49,23 @@ def compile_dynamic(source: Any, options: Options) -> DynamicExecutable:
         options=options,
     )
     executable.staged.files = lambda: made.files
+    executable.staged.opens = lambda: can_open(options)
     if shapes and all(
         t.kind == "tensor" and t.shape is not None and all(isinstance(d, int) for d in t.shape) for t in inputs
     ):
         executable.specialize({t.name: t.shape for t in inputs if t.shape is not None})  # type: ignore[misc]
     return executable
+
+
+def can_open(options: Options) -> bool:
+    """Whether parts of a model may be compiled for all sizes at once; not where calls compile nothing anyway."""
+    if options.specialize == "never":
+        return False
+    try:
+        check_open(dataclasses.replace(options, buckets=None), (), find(options.target))
+    except TilewrightError:
+        return False
+    return True
 
 
 def builder(options: Options, name: str, pool: Pool | None = None) -> Callable[[Graph, str], Executable]:
@@ -90,4 +104,4 @@ def _shapes(given: Mapping[str, Any] | None, inputs: list[DynamicInfo]) -> dict[
     return shapes
 
 
-__all__ = ["builder", "compile_dynamic", "restore"]
+__all__ = ["builder", "can_open", "compile_dynamic", "restore"]

@@ -10,7 +10,7 @@ from ..ir.constants import ConstantTable
 from ..ir.context import parse, use
 from ..ir.graph import Graph
 from ..ir.types import from_array
-from ..runtime.staged import BodyInfo, DynamicInfo, Entry, Plan, StoredSource
+from ..runtime.parts import BodyInfo, DynamicInfo, Entry, Plan, StoredSource
 from ..support.errors import UsageError
 from ..support.mapped_file import MappedFile
 
@@ -37,7 +37,7 @@ def _open(graph: Graph) -> str:
 
 
 class OpenGraph:
-    """See `runtime.staged.Source`."""
+    """See `runtime.parts.Source`."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

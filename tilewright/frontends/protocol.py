@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from ..runtime.staged import Source, StoredSource
+from ..runtime.parts import Source, StoredSource
 from ..support.discovery import Registry
 from ..support.errors import ModelError, UsageError
 from ..support.formulas import derived

@@ -12,6 +12,7 @@ from torch_mlir import ir
 
 from ..ir import dialect
 from ..ir.graph import Graph
+from ..support.sizes import is_open
 from .passes import PassReport, register
 from .rewrite import Rewriter, pattern, rewrite, shape, static
 
@@ -74,6 +75,8 @@ def to_conv(rw: Rewriter, op: ir.Operation) -> Any:
     steps, dilations, groups = a["strides"], a["dilations"], a["groups"]
     spread = any(s > 1 and d > 1 for s, d in zip(steps, dilations, strict=True))
     if a["layout"] != "nhwc" or not static(x, w, op.results[0]) or spread or 0 in result:
+        return None
+    if is_open(*shape(w)[2:]):  # which weights meet where is not known
         return None
     assert x is not None and w is not None
     n, out, rank = result[0], result[1:-1], len(result) - 2

@@ -45,12 +45,17 @@ class OpenSizes:
         return len(self.dims) + len(self.starts) + number
 
     def sizes(
-        self, shapes: Sequence[Sequence[int]], names: Sequence[str], states: Sequence[tuple[str, str, int]] = ()
+        self,
+        shapes: Sequence[Sequence[int]],
+        names: Sequence[str],
+        states: Sequence[tuple[str, str, int]] = (),
+        known: Mapping[str, int] | None = None,
     ) -> dict[str, int]:
         """The dimensions of a call whose inputs have these shapes; InputError if they do not fit. `states`: of each
-        that grows its name, its dimension, and how long it is now."""
-        found: dict[str, int] = {}
-        where: dict[str, str] = {}
+        that grows its name, its dimension, and how long it is now. `known`: dimensions that need not stand in a shape.
+        """
+        found: dict[str, int] = dict(known or {})
+        where: dict[str, str] = dict.fromkeys(found, "the call")
         for state, named, n in states:
             if found.setdefault(named, n) != n:
                 raise InputError(

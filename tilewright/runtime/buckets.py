@@ -18,7 +18,7 @@ import numpy as np
 
 from ..support.errors import InputError, ModelError, UsageError
 from ..support.options import Options
-from .staged import DynamicInfo
+from .parts import DynamicInfo
 
 
 @dataclass(frozen=True)

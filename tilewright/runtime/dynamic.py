@@ -27,7 +27,9 @@ from ..support.numbers import size
 from . import arrays
 from .buckets import Buckets
 from .executable import Executable, Memory
-from .staged import DynamicInfo, Frame, Part, Source, Stage, Staged, StoredSource, Times
+from .open_parts import OpenPart
+from .parts import DynamicInfo, Frame, Part, Source, Stage, StoredSource
+from .staged import Staged, Times
 
 if TYPE_CHECKING:
     from ..support.options import Options
@@ -218,8 +220,9 @@ class DynamicExecutable:
         check_repeats(repeats)
         times = Times(repeats)
         given = self._bind(arrays.spread(inputs))
-        self._run(given)  # what is compiled for these shapes is no part of the run
-        self._run(given, times)
+        with self.staged.ahead():  # programs for these sizes are measured
+            self._run(given)  # what is compiled for these shapes is no part of the run
+            self._run(given, times)
         return joined(times.parts, self.name, self.options["target"], self.threads, repeats)
 
     # ---- arguments ----
@@ -289,6 +292,10 @@ class DynamicExecutable:
         with staged.lock:
             self.compiled += 1
         what = f"{self.name}: " if stage.body.info.id == "main" else f"{self.name} {stage.body.info.id}: "
+        if part.form:
+            made = staged.sights[stage].parts[-1]
+            log.info("%scompiled in %.2f s for all sizes of %s", what, part.seconds, describe_form(stage, made))
+            return
         shapes, kept = describe(stage, frame) or "()", f"{len(stage.parts)} kept"
         log.info("%sspecialized for %s in %.2f s (%s)", what, shapes, part.seconds, kept)
         if hash(stage.key(frame)) in stage.dropped and not self._warned:
@@ -312,10 +319,20 @@ class DynamicExecutable:
             ]
         return iter(found)
 
+    def open_parts(self) -> Iterator[tuple[Stage, OpenPart]]:
+        """All parts for all sizes that there are now, with their stage."""
+        with self.staged.lock:
+            found = [(stage, made) for stage, sight in self.staged.sights.items() for made in sight.parts]
+        return iter(found)
+
+    def _executables(self) -> list[Executable]:
+        parts = [p for _, _, p in self.parts()] + [made.part for _, made in self.open_parts()]
+        return [p.executable for p in parts if p.executable is not None]
+
     @property
     def memory(self) -> Memory:
         """Of all parts there are now; weights that parts share count once."""
-        parts = [p.executable for _, _, p in self.parts() if p.executable is not None]
+        parts = self._executables()
         weights = {address(a): a.nbytes for e in parts for a in e.package.constants}
         every = [e.memory for e in parts]
         return Memory(
@@ -339,9 +356,12 @@ class DynamicExecutable:
             calls = part.executable.package.program.calls if part.executable is not None else ()
             lines += ["", f"{stage.body.info.id}, {len(stage.todo)} nodes to do, for {describe_key(stage, key)}"]
             lines += [f"  {len(calls)} kernel calls, made in {part.seconds:.2f} s, run {part.runs} times"]
-            lines += [f"  then {a.kind} {a.name}" for a in part.actions]
-            if part.following is not None:
-                lines += [f"  then {len(part.following.todo)} nodes"]
+            lines += _then(part)
+        for stage, made in self.open_parts():
+            calls = made.part.executable.package.program.calls if made.part.executable is not None else ()
+            lines += ["", f"{stage.body.info.id}, {len(stage.todo)} nodes to do, for {describe_form(stage, made)}"]
+            lines += [f"  {len(calls)} kernel calls, made in {made.part.seconds:.2f} s, for {made.served} sizes so far"]
+            lines += _then(made.part)
         lines += self.opening.describe() if self.opening is not None else []
         return "\n".join(lines)
 
@@ -363,9 +383,8 @@ class DynamicExecutable:
         """End the threads of all parts; the executable can still be called."""
         if self.opening is not None:
             self.opening.close()
-        for _, _, part in self.parts():
-            if part.executable is not None:
-                part.executable.close()
+        for executable in self._executables():
+            executable.close()
 
     def __repr__(self) -> str:
         inputs, outputs = ("; ".join(map(str, infos)) for infos in (self.inputs, self.outputs))
@@ -374,6 +393,26 @@ class DynamicExecutable:
 
 def _static(info: DynamicInfo) -> bool:
     return info.kind == "tensor" and info.shape is not None and all(isinstance(d, int) for d in info.shape)
+
+
+def _then(part: Part) -> list[str]:
+    """What follows a part."""
+    after = [] if part.following is None else [f"  then {len(part.following.todo)} nodes"]
+    return [*(f"  then {a.kind} {a.name}" for a in part.actions), *after]
+
+
+def describe_form(stage: Stage, made: OpenPart) -> str:
+    """``ids i64[1, d0], n i64[] = [d1] with d0:1..128, d1:1..512``"""
+    terms = iter(map(made.form.text, made.form.terms))
+    said = []
+    for name, kind in zip(stage.reads, made.signature[1:], strict=True):
+        if not isinstance(kind, tuple) or kind[0] not in ("array", "value", "const"):
+            continue
+        what, dtype, shape = kind
+        dims = [next(terms) for _ in range(shape)] if what == "array" else shape
+        text = f"{name} {DTYPES.get(dtype, dtype)}[{', '.join(map(str, dims))}]"
+        said.append(text if what == "array" else f"{text} = [{', '.join(next(terms) for _ in range(prod(shape)))}]")
+    return f"{', '.join(said)} with {', '.join(map(str, made.form.dims))}"
 
 
 def describe(stage: Stage, frame: Frame) -> str:

@@ -19,14 +19,18 @@ import numpy as np
 from ..program import package as container
 from ..program.package import Package
 from ..program.program import Program, align_up
+from ..support.dims import Dim
 from ..support.dtypes import DTYPES, NUMPY
 from ..support.errors import PackageError, UsageError
 from ..support.files import replacing
 from ..support.mapped_file import MappedFile
+from .open_executable import make
+from .open_parts import Form, OpenPart, Sight, Term
 
 if TYPE_CHECKING:
     from .dynamic import DynamicExecutable
-    from .staged import Part, Stage, Staged
+    from .parts import Part, Stage
+    from .staged import Staged
 
 
 #: what control flow and its attributes are called in files of before
@@ -105,17 +109,26 @@ class _Writer:
         }
 
     def stage(self, stage: Stage) -> dict[str, Any]:
+        sight = self.executable.staged.sights.get(stage)
         return {
             "todo": stage.todo,
             "start": sorted(stage.start),
             "frozen": sorted(stage.frozen),
             "reads": stage.reads,
             "parts": [{"key": self.key(key), **self.part(part)} for key, part in stage.parts.items()],
+            "open": [] if sight is None else [self.open_part(p) for p in sight.parts],
         }
+
+    def open_part(self, made: OpenPart) -> dict[str, Any]:
+        """A part for all sizes."""
+        terms = [t if isinstance(t, int) else [t.dim, t.times, t.plus] for t in made.form.terms]
+        form = {"dims": [asdict(d) for d in made.form.dims], "terms": terms}
+        formulas = [[i, list(places.items())] for i, places in made.formulas.items()]
+        return {"key": self.key(made.key), "form": form, "formulas": formulas, **self.part(made.part)}
 
     def key(self, key: tuple[Any, ...]) -> list[Any]:
         """The key as JSON."""
-        from .staged import Const
+        from .parts import Const
 
         frozen, *entries = key
         out: list[Any] = [sorted(frozen)]
@@ -217,8 +230,8 @@ class _Reader:
         from .dynamic import DynamicExecutable
         from .lazy import LazySource
         from .opening import Opening
+        from .parts import DynamicInfo, StoredSource
         from .pool import Pool
-        from .staged import DynamicInfo, StoredSource
 
         d, pool = self.dynamic, Pool()
         threads = threads if threads is not None else get("TILEWRIGHT_THREADS")
@@ -242,6 +255,7 @@ class _Reader:
             name=d["name"],
             options=options,
         )
+        executable.staged.opens = lazy.opens
         if options.specialize == "background":
             executable.opening = Opening(inputs, executable.staged, d["name"], lazy.open)
         self.bodies(executable.staged, threads, pool)
@@ -249,7 +263,7 @@ class _Reader:
 
     def bodies(self, staged: Staged, threads: int, pool: Any) -> None:
         """Stages first, so that parts can name those that follow them; then keys, which may name constants of parts."""
-        from .staged import Body, BodyInfo, Stage
+        from .parts import Body, BodyInfo, Stage
 
         made: dict[tuple[Any, ...], Part] = {}
         for b in self.dynamic["bodies"]:
@@ -271,11 +285,22 @@ class _Reader:
         for body, s, stage, p, data in places:
             made[body.info.id, s, p] = self.part(data, stage, threads, pool)
         for body, s, stage, p, data in places:
-            stage.parts[self.key(data["key"], made)] = made[body.info.id, s, p]
+            key = self.key(data["key"], made)
+            stage.parts[key] = made[body.info.id, s, p]
+            staged.sights.setdefault(stage, Sight()).saw(key)
+        for b in self.dynamic["bodies"]:
+            for stage, told in zip(staged.bodies[b["info"]["id"]].stages.values(), b["stages"], strict=True):
+                for data in told.get("open", ()):
+                    staged.sights.setdefault(stage, Sight()).add(self.open_part(data, stage, threads, pool))
+
+    def open_part(self, data: dict[str, Any], stage: Stage, threads: int, pool: Any) -> OpenPart:
+        dims = tuple(Dim(**d) for d in data["form"]["dims"])
+        terms = tuple(Term(*map(int, t)) if isinstance(t, list) else int(t) for t in data["form"]["terms"])
+        formulas = {int(i): {int(at): text for at, text in places} for i, places in data["formulas"]}
+        return OpenPart(self.key(data["key"], {}), Form(dims, terms), self.part(data, stage, threads, pool), formulas)
 
     def part(self, data: dict[str, Any], stage: Stage, threads: int, pool: Any) -> Part:
-        from .executable import Executable
-        from .staged import Action, Part, Plan
+        from .parts import Action, Part, Plan
 
         executable = None
         if (p := data["program"]) is not None:
@@ -288,7 +313,7 @@ class _Reader:
             objects = {n: self.blobs[f"{number}/{n}"] for n in p["objects"]}
             levels = self.levels[str(number)]
             package = Package(p["target"], p["description"], program, objects, shared, levels, p["report"])
-            executable = Executable(package, threads)
+            executable = make(package, threads)
         actions = tuple(
             Action(
                 BEFORE.get(a["kind"], a["kind"]),
@@ -314,7 +339,7 @@ class _Reader:
         return (frozenset(frozen), *[self.key_entry(e, made) for e in entries])
 
     def key_entry(self, e: Sequence[Any], made: Mapping[tuple[Any, ...], Part]) -> Any:
-        from .staged import Const
+        from .parts import Const
 
         if e[0] == "constant":
             return Const(self.arrays[e[1]])

@@ -11,8 +11,8 @@ from ..support.errors import PackageError
 from ..support.forks import wait_for
 from ..support.options import Options
 from .executable import Executable
+from .parts import Source, StoredSource
 from .pool import Pool
-from .staged import Source, StoredSource
 
 _importing = threading.Lock()
 wait_for(_importing)  # the locks of Python's imports stay locked in a forked process
@@ -40,6 +40,10 @@ class LazySource:
     def open(self, inputs: dict[str, Any]) -> Any:
         """The executable for the option `inputs`, with open dimensions; PackageError if the compiler is missing."""
         return _compiler("opener")(self.store(), self.options)(inputs)
+
+    def opens(self) -> bool:
+        """Whether parts may be compiled for all sizes at once."""
+        return bool(_compiler().can_open(self.options))
 
     def store(self) -> StoredSource:
         if self._source is None:

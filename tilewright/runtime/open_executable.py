@@ -113,6 +113,10 @@ class OpenExecutable(Executable):
         background.called(shapes)
         return results
 
+    def run_with_sizes(self, sizes: Mapping[str, int], args: tuple[Any, ...]) -> list[np.ndarray]:
+        """A call where these are the sizes of dimensions, which inputs need not have."""
+        return self._judged(self._run(self._values(args), None, None, sizes))
+
     def run_all(self, args: tuple[Any, ...], out: Any = None) -> list[np.ndarray]:
         """A call that gives all `results` and judges none of them."""
         values = self._values(args)
@@ -124,9 +128,15 @@ class OpenExecutable(Executable):
         finally:
             self._give(context)
 
-    def _run(self, values: Sequence[np.ndarray], out: Any, taken: base.Context | None) -> list[np.ndarray]:
+    def _run(
+        self,
+        values: Sequence[np.ndarray],
+        out: Any,
+        taken: base.Context | None,
+        sizes: Mapping[str, int] | None = None,
+    ) -> list[np.ndarray]:
         """The results for arrays of any shapes, of the context that is taken, or of one that is for the run alone."""
-        bound = self._bound_for(tuple([v.shape for v in values]))
+        bound = self._bound_for(tuple([v.shape for v in values]), sizes)
         given = list(values)
         for i, (value, dtype) in enumerate(zip(values, bound.dtypes, strict=True)):
             # The usual case without a function call, as in `Executable._bind`; the shapes are those of `bound`.
@@ -163,14 +173,16 @@ class OpenExecutable(Executable):
             for v, t in zip(given, infos, strict=True)
         ]
 
-    def _bound_for(self, shapes: tuple[tuple[int, ...], ...]) -> Bound:
-        """What the program needs for inputs of these shapes, and states of their lengths; InputError if there is no
-        such size, or no room for what it would append."""
+    def _bound_for(self, shapes: tuple[tuple[int, ...], ...], known: Mapping[str, int] | None = None) -> Bound:
+        """What the program needs for inputs of these shapes, states of their lengths, and sizes that are `known`;
+        InputError if there is no such size, or no room for what it would append."""
         key = (*shapes, tuple([b.length for _, _, b in self._growing])) if self._growing else shapes
+        if known is not None:
+            key = (*key, tuple(known.values()))
         found = self._bound.get(key)
         if found is None:
             states = [(name, growth.before, buffer.length) for name, growth, buffer in self._growing]
-            sizes = self.sizes.sizes(shapes, [t.name for t in self.arguments], states)
+            sizes = self.sizes.sizes(shapes, [t.name for t in self.arguments], states, known or {})
             lengths = self._lengths(sizes)
             table, arena = self.sizes.table(sizes)
             infos = tuple(replace(t, shape=s) for t, s in zip(self.arguments, shapes, strict=True))

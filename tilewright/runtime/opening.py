@@ -20,7 +20,8 @@ from ..support.dims import Dim
 from ..support.errors import InputError, TilewrightError
 from .background import Shapes, shapes_of
 from .open_executable import OpenExecutable
-from .staged import DynamicInfo, Staged
+from .parts import DynamicInfo
+from .staged import Staged
 
 log = logging.getLogger("tilewright")
 

@@ -12,56 +12,36 @@ Nothing here imports MLIR: what makes new parts is a `Source`, asked for only wh
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..support import host_operators as host
 from ..support.budget import limited
 from ..support.dtypes import NUMPY
-from ..support.errors import CompileError, ModelError, TilewrightError
+from ..support.errors import CompileError, ModelError, TilewrightError, UnsupportedError
 from ..support.mapped_file import MappedFile
 from ..support.mapped_file import check as check_files
+from ..support.sizes import open_sizes
 from .executable import Executable
+from .open_parts import OpenPart, Sight, formulas_of
+from .open_parts import entries as entries_of
+from .parts import Action, Body, Entry, Frame, Missing, OpenSource, Part, Plan, Source, Stage, plain
 
 if TYPE_CHECKING:
     from .profile import Profile
 
+log = logging.getLogger("tilewright")
+
 #: held while anything is compiled: MLIR is not for several threads
 _compiling = threading.RLock()
-
-
-class Const:
-    """An array that is the same whenever its part has run; parts that use it have it built in.
-
-    Those with the same content are equal: a part made anew, or for other sizes, leads to the parts that there are.
-    """
-
-    __slots__ = ("_hash", "array")
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-        self._hash: int | None = None
-
-    def __hash__(self) -> int:
-        if self._hash is None:
-            self._hash = hash((self.array.dtype, self.array.shape, self.array.reshape(-1)[:1024].tobytes()))
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other or not isinstance(other, Const):
-            return self is other
-        a, b = self.array, other.array
-        return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
-
 
 #: parts that a stage keeps when the options give no number: these in any case,
 KEPT = 16
@@ -71,209 +51,6 @@ MOST_KEPT, KEPT_BYTES = 64, 1 << 30
 LATER = 8
 #: combinations of shapes that were dropped and are remembered, to tell when one comes again
 DROPPED = 1024
-#: what a name stands for at run time: an array, a `Const`, a list of arrays (a sequence), None (an empty optional)
-Entry = Any
-#: how a name gets its entry: ["out", i], ["in", name], ["const", i], ["none"], ["list", ...],
-#: ["part", buffer, count, axis] (the first `count` positions)
-Tree = list[Any]
-
-
-def plain(entry: Entry) -> Entry:
-    """The entry without `Const`."""
-    return entry.array if type(entry) is Const else entry
-
-
-@dataclass(frozen=True)
-class BodyInfo:
-    """A list of nodes that runs as a unit. `outputs` may be undeclared in type: ("", None)."""
-
-    id: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    nodes: int
-    types: tuple[tuple[str, tuple[int, ...] | None], ...] = ()
-
-
-@dataclass(frozen=True)
-class Action:
-    """A node that runs between native parts: `kind` is an operator of `host`, or branch, loop, scan, call, fold."""
-
-    kind: str
-    name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    bodies: tuple[str, ...] = ()
-    node: int = -1
-
-
-@dataclass
-class Plan:
-    """What a `Source` makes of a stage. `graph` is None if there is nothing to compute natively. `learned`: inputs of
-    this stage on whose values the plan depends.
-    """
-
-    graph: Any
-    feeds: tuple[str, ...]
-    results: dict[str, Tree]
-    constants: list[np.ndarray]
-    actions: tuple[Action, ...]
-    todo: tuple[int, ...]
-    frozen: frozenset[str]
-    learned: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class DynamicInfo:
-    """An input or output: `shape` has a size, a name or None for each dimension, and is None if the rank is open.
-    `kind` is "tensor", "sequence" (a list of arrays) or "optional" (None is possible).
-
-    >>> print(DynamicInfo("ids", ("batch", None, 8), "i64"))
-    ids: i64[batch, ?, 8]
-    """
-
-    name: str
-    shape: tuple[int | str | None, ...] | None
-    dtype: str
-    kind: str = "tensor"
-
-    @property
-    def numpy_dtype(self) -> np.dtype:
-        return NUMPY[self.dtype]
-
-    def __str__(self) -> str:
-        dims = "..." if self.shape is None else ", ".join("?" if d is None else str(d) for d in self.shape)
-        text = f"{self.dtype}[{dims}]"
-        return f"{self.name}: {text if self.kind == 'tensor' else f'{self.kind} of {text}'}"
-
-
-@dataclass
-class StoredSource:
-    """A `Source` of front end `kind` as data: a model without its arrays, these by name, and recipes of its bodies."""
-
-    kind: str
-    data: bytes
-    arrays: dict[str, np.ndarray]
-    bodies: list[list[str]]
-
-
-class Source(Protocol):
-    """The model, as far as new parts can be made of it."""
-
-    @property
-    def files(self) -> tuple[MappedFile, ...]:
-        """Files that its constants are mapped from."""
-
-    @property
-    def source(self) -> Any:
-        """All of it, as its front end takes it."""
-
-    def signature(self) -> tuple[list[DynamicInfo], list[DynamicInfo]]:
-        """Inputs and outputs, with their dtypes and dimensions as far as these are known."""
-
-    def recipes(self) -> list[list[str]]:
-        """How its bodies are made again, for `StoredSource.bodies`."""
-
-    def store(self) -> StoredSource:
-        """All of it as data: what a saved model keeps to specialize itself after loading."""
-
-    def body(self, body: str) -> BodyInfo: ...
-
-    def reads(self, body: str, todo: tuple[int, ...]) -> tuple[str, ...]:
-        """Names that the nodes read, and that are neither constants nor made by the nodes."""
-
-    def plan(self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]) -> Plan: ...
-
-    def evaluate(self, body: str, node: int, entries: Mapping[str, Entry]) -> dict[str, Entry]:
-        """The outputs of one node by the references of its operators."""
-
-
-class Part:
-    """A stage for one combination of shapes (and values, where they matter)."""
-
-    def __init__(self, plan: Plan, executable: Executable | None, following: Stage | None, seconds: float) -> None:
-        self.executable, self.feeds, self.actions, self.following = executable, plan.feeds, plan.actions, following
-        self.constants = [Const(a) for a in plan.constants]
-        self.results = plan.results
-        self.seconds, self.runs = seconds, 0
-        memory = executable.memory if executable is not None else None
-        #: of its arena and code; weights are shared with other parts
-        self.nbytes = memory.arena + memory.code if memory is not None else 0
-
-    def entry(self, tree: Tree, outputs: list[np.ndarray], frame: Frame) -> Entry:
-        kind = tree[0]
-        if kind == "out":
-            return outputs[tree[1]]
-        if kind == "in":
-            return frame.find(tree[1])
-        if kind == "const":
-            return self.constants[tree[1]]
-        if kind == "list":
-            return [plain(self.entry(t, outputs, frame)) for t in tree[1:]]
-        if kind == "part":
-            buffer, count = (plain(self.entry(t, outputs, frame)) for t in tree[1:3])
-            index = (slice(None),) * tree[3] + (slice(0, int(count.reshape(()))),)
-            return np.ascontiguousarray(buffer[index])
-        return None
-
-
-class Stage:
-    """Nodes of a body that are to do, and the parts made for them so far."""
-
-    def __init__(self, body: Body, todo: tuple[int, ...], frozen: frozenset[str], reads: tuple[str, ...]) -> None:
-        self.body, self.todo, self.start, self.reads = body, todo, frozen, reads
-        self.frozen = frozen
-        self.first = len(todo) == body.info.nodes
-        self.parts: OrderedDict[tuple[Any, ...], Part] = OrderedDict()
-        #: hashes of the keys whose parts were dropped, the last ones
-        self.dropped: OrderedDict[int, None] = OrderedDict()
-
-    def key(self, frame: Frame) -> tuple[Any, ...]:
-        """What a part is made for: dtype and shape of the arrays it reads, the values of those that decide shapes."""
-        found = []
-        for name in self.reads:
-            entry = frame.find(name)
-            if type(entry) is np.ndarray:
-                value = entry.tobytes() if name in self.frozen else None
-                found.append((entry.dtype, entry.shape, value))
-            elif type(entry) is list:
-                found.append(("list", *{a.dtype for a in entry}, *{a.ndim for a in entry if a is not None}))
-            else:
-                found.append(entry)
-        return (self.frozen, *found)
-
-
-class Body:
-    """A body with its stages."""
-
-    def __init__(self, info: BodyInfo) -> None:
-        self.info = info
-        self.stages: dict[tuple[Any, ...], Stage] = {}
-        self.first: Stage | None = None
-
-
-class Frame:
-    """The names of a body that is running; names that it does not define are looked up around it."""
-
-    __slots__ = ("parent", "values")
-
-    def __init__(self, values: dict[str, Entry], parent: Frame | None = None) -> None:
-        self.values, self.parent = values, parent
-
-    def find(self, name: str) -> Entry:
-        frame: Frame | None = self
-        while frame is not None:
-            if name in frame.values:
-                return frame.values[name]
-            frame = frame.parent
-        return _Missing
-
-    def find_plain(self, name: str) -> Entry:
-        return plain(self.find(name)) if name else None
-
-
-class _Missing:
-    """No such name: the source says what is wrong."""
 
 
 class Staged:
@@ -297,6 +74,9 @@ class Staged:
         self.reserved = KEPT
         #: what a call for which a part is missing ends in; None: the part is made
         self.refuse: Callable[[Stage, Frame], TilewrightError] | None = None
+        #: whether parts are made for all sizes at once, where these change (`open_parts`)
+        self.opens: Callable[[], bool] = bool
+        self.sights: dict[Stage, Sight] = {}
         self._ahead = threading.local()
         self.bodies: dict[str, Body] = {}
         #: held while stages and parts are changed
@@ -332,15 +112,24 @@ class Staged:
             with suppress(KeyError):  # without the lock: another thread may compile, and have taken it out
                 stage.parts.move_to_end(key)
             return part
-        if self.refuse is not None and not getattr(self._ahead, "making", False):
+        ahead = getattr(self._ahead, "making", False)  # then for these sizes alone
+        if not ahead and (part := self._at_sizes(stage, key)) is not None:
+            return part
+        if self.refuse is not None and not ahead:
             raise self.refuse(stage, frame)
         with self.lock, _compiling:
-            part = stage.parts.get(stage.key(frame))
+            key = stage.key(frame)
+            part = stage.parts.get(key) or (None if ahead else self._at_sizes(stage, key))
             if part is not None:
+                return part
+            if not ahead and (part := self._open(stage, frame)) is not None:
+                self.made(self, stage, part, frame)
                 return part
             with limited(self.operators, self.deadline):
                 part = self.make(stage, frame)
-            stage.parts[stage.key(frame)] = part
+            key = stage.key(frame)
+            stage.parts[key] = part
+            self.sights.setdefault(stage, Sight()).saw(key)
             while self.full(stage):
                 key, _ = stage.parts.popitem(last=False)
                 stage.dropped[hash(key)] = None
@@ -383,7 +172,7 @@ class Staged:
             if stage.key(frame) not in stage.parts:
                 self.check()
                 before = stage.frozen
-                entries = {n: e for n in stage.reads if (e := frame.find(n)) is not _Missing}
+                entries = {n: e for n in stage.reads if (e := frame.find(n)) is not Missing}
                 with limited(self.operators, self.deadline):
                     plan = self.source().plan(name, stage.todo, stage.frozen, entries)
                 if not plan.learned and not before:
@@ -393,7 +182,7 @@ class Staged:
         start = time.perf_counter()
         self.check()
         entries = {n: frame.find(n) for n in stage.reads}
-        entries = {n: e for n, e in entries.items() if e is not _Missing}
+        entries = {n: e for n, e in entries.items() if e is not Missing}
         body = stage.body.info.id
         plan = self.source().plan(body, stage.todo, stage.frozen, entries)
         stage.frozen |= plan.learned
@@ -403,6 +192,65 @@ class Staged:
         if following is stage and not plan.actions:
             raise CompileError("this part of the model does not get any further", stage="specialize", operator=body)
         return Part(plan, executable, following, time.perf_counter() - start)
+
+    def _at_sizes(self, stage: Stage, key: tuple[Any, ...]) -> Part | None:
+        """The part for all sizes of a stage, at those of this key; None if there is none."""
+        sight = self.sights.get(stage)
+        return None if sight is None else sight.part(key)
+
+    def _open(self, stage: Stage, frame: Frame) -> Part | None:
+        """A part for all sizes of a stage, at those of now; None if sizes are not what changed, or no program can serve
+        all of them."""
+        sight, source = self.sights.get(stage), self.source() if self.opens() else None
+        if sight is None or not isinstance(source, OpenSource) or not self._goes_on(stage):
+            return None
+        key, refused = stage.key(frame), False
+        for form in sight.forms(key):
+            plan: Plan | None = None
+            start = time.perf_counter()
+            try:
+                with limited(self.operators, self.deadline), open_sizes(form.dims) as known:
+                    assert known is not None
+                    entries = entries_of(stage.reads, frame, key, form.numbers(known.symbols))
+                    plan = self._plan_open(source, stage, entries)
+                    executable = None if plan.graph is None else self.build(plan.graph, stage.body.info.id)
+                    formulas = formulas_of(plan.constants)
+            except Exception as e:  # what nobody thought of is no reason for a call to fail
+                self.check()
+                why = e.message if isinstance(e, TilewrightError) else f"{type(e).__name__}: {e}"
+                log.info("%s: no program for all sizes of %s: %s", stage.body.info.id, form, why)
+                refused = True
+                if plan is not None:  # the operators do not ask for more than there is to know
+                    break
+                continue
+            following = self.stage(stage.body, plan.todo, plan.frozen) if plan.todo else None
+            part = Part(plan, executable, following, time.perf_counter() - start)
+            sight.add(OpenPart(key, form, part, formulas))
+            return sight.part(key)
+        if refused:
+            sight.refused(key)
+        return None
+
+    def _plan_open(self, source: OpenSource, stage: Stage, entries: dict[str, Entry]) -> Plan:
+        """What is made of a stage while sizes are open."""
+        self.check()
+        body = stage.body.info.id
+        plan = source.plan_open(body, stage.todo, stage.frozen, entries)
+        if more := plan.learned - stage.frozen:
+            raise UnsupportedError(f"it hangs on the values of {', '.join(more)}", operator=body)
+        if not plan.actions and (plan.todo, plan.frozen) == (stage.todo, stage.start):
+            raise CompileError("this part of the model does not get any further", stage="specialize", operator=body)
+        return plan
+
+    def _goes_on(self, stage: Stage) -> bool:
+        """Whether a model has sizes that depend on data: of others, whose sizes are those of their inputs alone,
+        programs are made for the sizes of each call (`Opening` has one for all)."""
+        if not stage.first or stage.body.info.id != "main":
+            return True
+        return any(
+            p.actions or p.following is not None or any(tree[0] == "part" for tree in p.results.values())
+            for p in stage.parts.values()
+        )
 
     def check(self) -> None:
         """ModelError if a file that constants are mapped from was overwritten: weights of two models would mix."""
@@ -439,7 +287,7 @@ class Staged:
 
     def result(self, frame: Frame, name: str, body: Body) -> Entry:
         found = frame.find_plain(name)
-        if found is _Missing:
+        if found is Missing:
             raise ModelError(f"{name!r} is returned, but nothing defines it", stage="run", operator=body.info.id)
         return found
 

@@ -257,7 +257,9 @@ def simplify_nest(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
         if trip is not None and surely(lambda: trip <= 0):
             return Seq(())
         limit = bounds(s.extent, ranges)
-        body = simplify_nest(s.body, {**ranges, **({s.var: (0, limit[1] - 1)} if limit else {})})
+        once = limit is not None and limit[1] == 1 and s.kind != "vector" and not _instruction(s)
+        body = substitute_all(s.body, {s.var: Const(0, "index")}) if once else s.body  # or not at all
+        body = simplify_nest(body, {**ranges, **({s.var: (0, limit[1] - 1)} if limit else {})})
         return Seq(()) if body == Seq(()) else replace(s, body=body)
     if isinstance(s, If):
         if isinstance(s.cond, Const):

@@ -130,7 +130,8 @@ def _target(t: Target, var: str, start: Expr, count: int, registers: set[str]) -
 
         def keep(x: Load) -> Expr:
             name = f"%load {len(held)}"
-            held[name] = Load(x.buffer, place(x.buffer, x.indices), x.dtype)
+            # loads that stand in the index of this one are held already
+            held[name] = Load(x.buffer, tuple(substitute(i, held) for i in place(x.buffer, x.indices)), x.dtype)
             return Var(name, x.dtype)
 
         return substitute(substitute(map_loads(e, keep), {var: row}), held)

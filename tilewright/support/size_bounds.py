@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import gcd
+from itertools import product
+from math import gcd, prod
 
 from .polynomials import Monomial, Polynomial, shared_factors, without
 
 #: quotients and extrema in a sum that are looked into: each of them in terms of all others
 MOST = 4
+#: factors of the terms of a sum whose ends are tried in all combinations
+MOST_FACTORS = 6
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ def _bounds(polynomial: Polynomial, atoms: Mapping[str, Atom], known: Known) -> 
         rest = {without(m, shared) or (): c for m, c in polynomial.items()}
         ends = [x * y for x in bounds({shared: 1}, atoms, known) for y in bounds(rest, atoms, known)]
         return min(ends), max(ends)
-    low, high = _interval(polynomial, atoms)
+    low, high = _corners(polynomial, atoms) or _interval(polynomial, atoms)
     if sum(len(m) == 1 and atoms[m[0]].made is not None for m in polynomial) > MOST:
         return low, high
     for m in polynomial:
@@ -72,6 +75,28 @@ def _interval(polynomial: Polynomial, atoms: Mapping[str, Atom]) -> tuple[int, i
             least, most = min(ends), max(ends)
         low, high = low + min(c * least, c * most), high + max(c * least, c * most)
     return low, high
+
+
+def _corners(polynomial: Polynomial, atoms: Mapping[str, Atom]) -> tuple[int, int] | None:
+    """The ends of a sum of products that share factors with unlike signs: 4*a*b - a - b is 2 or more where a and b are
+    1 or more, though its smallest and largest terms say less.
+
+    Linear in each factor, it is smallest and largest where all factors are. A square counts as two factors, which may
+    differ. None where terms by themselves say as much, or there are too many factors.
+    """
+    several = [m for m in polynomial if m]
+    if len({polynomial[m] > 0 for m in several}) < 2:
+        return None
+    factors = [[(a, m[:i].count(a)) for i, a in enumerate(m)] for m in polynomial]
+    names = sorted({f for m in factors for f in m})
+    if not len(names) < sum(map(len, factors)) or len(names) > MOST_FACTORS:
+        return None
+    values = [
+        sum(c * prod(at[f] for f in m) for m, c in zip(factors, polynomial.values(), strict=True))
+        for ends in product(*[(atoms[a].low, atoms[a].high) for a, _ in names])
+        for at in [dict(zip(names, ends, strict=True))]
+    ]
+    return min(values), max(values)
 
 
 def _of_quotient(

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from support.onnx_models import model, node, value
 from support.open_models import BATCH, MODELS, SEQ, Writer, feeds
 
@@ -36,6 +36,15 @@ def positions() -> onnx.ModelProto:
     return w.model([value("x", ["batch", "seq", 20])], {y: ["batch", 20]})
 
 
+def floats() -> onnx.ModelProto:
+    """Every third position as a float, of a range of floats whose end is a size."""
+    w = Writer()
+    seq = w.op("Cast", w.op("Gather", w.op("Shape", "x"), w.constant(np.array(1))), to=TensorProto.FLOAT)
+    places = w.op("Range", w.number(0), seq, w.number(3))
+    y = w.op("Add", w.op("ReduceMax", "x", axes=[1]), w.op("ReduceSum", places, w.ints(0)))
+    return w.model([value("x", ["batch", "seq", 20])], {y: ["batch", 1, 20]})
+
+
 def cache() -> onnx.ModelProto:
     """A row of keys, which are the values too, behind those that are there."""
     w = Writer()
@@ -48,19 +57,30 @@ def cache() -> onnx.ModelProto:
     )
 
 
+def causal() -> onnx.ModelProto:
+    """Attention to a past and to what comes with it: query i sees the keys up to i + past."""
+    made = helper.make_node("Attention", ["q", "k", "v", "", "past_k", "past_v"], ["y", "pk", "pv"], is_causal=1)
+    inputs = [value(n, [1, 2, "seq", 16]) for n in "qkv"] + [value(f"past_{n}", [1, 2, "past", 16]) for n in "kv"]
+    outputs = [value("y", [1, 2, "seq", 16]), *(value(f"p{n}", [1, 2, "total", 16]) for n in "kv")]
+    return model([made], inputs, outputs, opset=23)
+
+
 TEXT = {"x": (BATCH, SEQ, 20)}
 CASES = {
     **MODELS,
     "last by Gather": (lambda: last("Gather"), TEXT),
     "last by Slice": (lambda: last("Slice"), TEXT),
     "positions": (positions, TEXT),
+    "a range of floats": (floats, TEXT),
 }
 CACHE = {"x": (1, 2, 1, 16), "past": (1, 2, "past:0..50", 16)}
+CAUSAL = {n: (1, 2, "past:1..50" if n.startswith("past") else SEQ, 16) for n in ("q", "k", "v", "past_k", "past_v")}
 #: name -> (model, shapes of its inputs, states)
 ALL = {
     **{name: (*case, None) for name, case in CASES.items()},
     "cache": (cache, CACHE, None),
     "cache that stays": (cache, CACHE, {"past": "present"}),
+    "causal after a past": (causal, CAUSAL, None),
 }
 
 
@@ -99,3 +119,16 @@ def test_what_is_made_of_sizes_is_right(name):
     for batch, seq in ((1, 1), (3, 17), (16, 64)):
         given = feeds("elementwise", batch, seq)
         np.testing.assert_allclose(run(given)[0], session.run(None, given)[0], rtol=1e-5, atol=1e-5)
+
+
+def windows() -> onnx.ModelProto:
+    """A transposed convolution whose weights are an input of any size: no table of its windows is made ahead."""
+    w = Writer()
+    w.nodes.append(node("ConvTranspose", "x w", "y", strides=[2]))
+    return model(w.nodes, [value("x", [1, 16, 9]), value("w", [16, 16, "k"])], [value("y", [1, 16, "n"])])
+
+
+def test_weights_of_an_open_size_are_refused_by_what_asks_for_it():
+    inputs = {"x": (1, 16, 9), "w": (16, 16, tw.Dim("k", 1, 8))}
+    with pytest.raises(tw.errors.UnsupportedError, match=r"of k at once: whether .* depends on sizes"):
+        tw.compile(windows(), inputs=inputs, threads=1)

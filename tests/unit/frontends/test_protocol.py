@@ -135,7 +135,7 @@ FRONT_END = Lines()
 
 
 def test_saved_models_of_a_front_end_that_is_gone():
-    from tilewright.runtime.staged import StoredSource
+    from tilewright.runtime.parts import StoredSource
 
     with pytest.raises(UsageError, match="needs front end 'lines'"):
         protocol.restore(StoredSource("lines", b"", {}, []))

@@ -12,14 +12,14 @@ from support.open_nests import ROWS, SEQ, WIDE8, computes, product, rows_by_colu
 from tilewright.lang import te
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
-from tilewright.schedule.nest import For, Nest, Stmt, transform, walk_stmts
+from tilewright.schedule.nest import For, Nest, Stmt, exprs, transform, walk_stmts
 from tilewright.schedule.open_nest import nest_at
 from tilewright.schedule.open_tiles import row_by_row
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.text import parse_nest
 from tilewright.support import sizes
 from tilewright.support.sizes import Size, Sizes, Undecided, is_open
-from tilewright.tensor.expr import Buffer, Const
+from tilewright.tensor.expr import Buffer, Const, loads, variables
 from tilewright.tensor.kernel import Kernel
 
 
@@ -114,6 +114,26 @@ def test_the_example_of_the_file(known):
         x = np.random.default_rng(0).standard_normal((6, 64)).astype(np.float32)
         y = interpret_nest(replace(at, params=shortened(at, rows)), {"x": x[:rows]})["y"]
         np.testing.assert_allclose(y, x[:rows].sum(1), rtol=1e-5)
+
+
+FOUND = """
+def k(at: i64[64], x: f32[6, 64], y: out(f32[6])):
+    acc = register(f32[6])
+    for i in unroll(6):
+        s0: acc[i] = f32(0.0)
+    for k in serial(64):
+        for i in unroll(6):
+            s1: acc[i] = addf(acc[i], x[i, index_cast[index](at[k])])
+    for i in unroll(6):
+        s2: y[i] = acc[i]
+"""
+
+
+def test_what_rows_read_at_places_found_in_memory(known):
+    made = row_by_row(tile_of(FOUND, known.symbols[0]).body)
+    read = {e.buffer for s in walk_stmts(made) for x in exprs(s) for e in loads(x)}
+    assert read == {"at", "x", "acc"}
+    assert not {v for s in walk_stmts(made) for e in exprs(s) for v in variables(e) if v.startswith("%")}
 
 
 def shortened(nest: Nest, rows: int) -> tuple[Buffer, ...]:

@@ -9,11 +9,15 @@ from support.machines import RULES_AVX2, RULES_AVX512
 
 import tilewright as tw
 from tilewright import Schedule
+from tilewright.driver.kernels import BuiltKernel
 from tilewright.lang import te
 from tilewright.schedule.finish import finish
-from tilewright.schedule.nest import For, walk_stmts
+from tilewright.schedule.nest import For, exprs, stores, walk_stmts
 from tilewright.schedule.rules import schedule
+from tilewright.schedule.text import parse_nest
+from tilewright.targets.base import find
 from tilewright.targets.cpu.description import describe_x86
+from tilewright.tensor.expr import variables
 from tilewright.tensor.read import read_kernel
 
 WIDE = (*RULES_AVX512, "avx512bf16")
@@ -102,3 +106,22 @@ def test_a_tile_of_tiles_in_a_long_loop_is_understood():
     at = s.fuse("i", run)
     assert s.reverse_compute_at("s1", at)
     assert "t = local(f32[1, 39])" in str(s)
+
+
+#: a loop that runs once or not at all, over what stays in a register
+AT_MOST_ONCE = """def k(x: f32[5, 16], y: out(f32[5, 16])):
+    for o in serial(6):
+        t = register(f32[1, 16])
+        for i in serial(min(1, 5 - o)):
+            for j in vector(16, lanes=16):
+                s0: t[i, j] = exp(x[o + i, j])
+            for j in vector(16, lanes=16):
+                s1: y[o + i, j] = t[i, j]
+"""
+
+
+def test_loops_that_run_once_at_most_index_nothing():
+    nest = finish(parse_nest(AT_MOST_ONCE))
+    assert not {v for s in stores(nest.body) for e in exprs(s) for v in variables(e)} - {"o", "j"}
+    x = np.random.default_rng(0).standard_normal((5, 16)).astype(np.float32)
+    np.testing.assert_allclose(BuiltKernel(nest, find("cpu"), 1)(x), np.exp(x), rtol=1e-5)

@@ -32,6 +32,8 @@ EXPRESSIONS = {
     "both": lambda d, e: larger(d, e) - smaller(d, e),
     "three quarters": lambda d, e: 3 * (d // 4) - d,
     "a rest": lambda d, e: 5 * ((d + e) // 3) - 2 * d,
+    "products of differences": lambda d, e: (2 * d - 1) * (4 * e - 1),
+    "less than a square": lambda d, e: d * d - 3 * d * e + e,
 }
 
 
@@ -49,6 +51,13 @@ def test_differences_that_are_not_negative_are_known_to_be(known):
     d, e = known.symbols
     for size in (d - (d + 1) // 2, larger(d, 10) - d, (larger(d, 10) - d) // 2, d - smaller(d, e)):
         assert size >= 0
+
+
+def test_places_in_windows_are_positive(known):
+    d, e = known.symbols
+    rows = (2 * d - 1) * (4 * e - 1)
+    assert rows.range == (11, 27 * 35)
+    assert (rows * e - 1) // rows == e - 1  # the last of e images
 
 
 def test_what_stands_for_parts_is_positive(known):

@@ -13,7 +13,7 @@ from ..protocol import Wanted, existing, is_a, path_of
 
 if TYPE_CHECKING:
     from ...ir.graph import Graph
-    from ...runtime.staged import Source, StoredSource
+    from ...runtime.parts import Source, StoredSource
     from .operators import load as load
     from .registry import supported as supported
 

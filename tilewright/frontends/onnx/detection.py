@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...ir.types import NUMPY
+from ...support.sizes import at_most, decode, larger, smaller
 from .registry import onnx_op
 from .shape import split
 
@@ -23,8 +24,9 @@ def non_max_suppression(n, boxes, scores, most=None, overlap=None, threshold=Non
     if all(x.constant for x in (found, count)):
         return n.constant(found.known()[: int(count.known())])
     if most is not None and most.known() is not None:  # of each class: the buffer has room for all boxes
-        rows = scores.shape[0] * scores.shape[1] * max(1, min(boxes.shape[1], int(most.known().item())))
-        if rows < found.shape[0]:
+        each = larger(smaller(boxes.shape[1], decode(most.known().item())), 1)
+        rows = scores.shape[0] * scores.shape[1] * each
+        if not at_most(found.shape[0], rows):
             found = n("slice", found, starts=(0, 0), sizes=(rows, 3), steps=(1, 1))
     return [n.partial(found, count, 0)]
 

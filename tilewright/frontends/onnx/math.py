@@ -6,6 +6,7 @@ from functools import reduce
 
 from ...ir.types import is_float
 from ...support.sub_byte import NARROW
+from ..open_values import holds_sizes
 from .reader import DTYPES
 from .registry import onnx_op
 from .values import NotImported
@@ -123,7 +124,10 @@ def cast(n, x):
     to = n.required("to")
     if to not in DTYPES:
         raise NotImported(f"to element type {to}")
-    return convert(n, x, DTYPES[to])
+    made = convert(n, x, DTYPES[to])
+    if is_float(made.dtype) and x.array is not None and holds_sizes(x.array):
+        made.whole = x.array
+    return made
 
 
 @onnx_op("CastLike", since=15)

@@ -9,11 +9,14 @@ import numpy as np
 
 from ...ir.dialect import GROUPS
 from ...ir.types import broadcast_shapes
-from ...support.sizes import at_most, decode, is_open, larger
+from ...support.sizes import at_most, decode, highest, is_open, larger, lowest
 from ..open_values import fixed, open_slice
 from .reader import DTYPES
 from .registry import onnx_op
 from .values import NotImported, Value
+
+#: floats, and up to where they hold all whole numbers
+EXACT = {"f32": 1 << 24, "f64": 1 << 53}
 
 # ---- constants -----------------------------------------------------------------------------------------------------
 
@@ -42,6 +45,9 @@ def arange(n, start, limit, delta):
     step = n.known(delta, "delta")
     if step.item() == 0:
         raise n.error("delta is 0")
+    if start.dtype in EXACT and (count := _whole_count(n, start, limit, delta)) is not None:
+        whole = n("arange", count=count, dtype="i64", start=_whole(start), step=_whole(delta))
+        return n.cast(whole, start.dtype)
     if start.known() is not None or limit.known() is not None or start.dtype not in ("i32", "i64"):
         low, high = n.known(start, "start"), n.known(limit, "limit")
         ends = [decode(v.item()) for v in (low, high, step)]
@@ -53,6 +59,23 @@ def arange(n, start, limit, delta):
     span = n("sub", n.reshape(limit, ()), n.reshape(start, ()))
     count = max(-(-n.scalar(span, "limit - start") // step.item()), 0)
     return n("add", n.count(count, start.dtype, step.item()), n.reshape(start, ()))
+
+
+def _whole_count(n, start, limit, delta):
+    """How many floats there are from `start` to before `limit`, where these are whole numbers, sizes among them, that
+    their type holds exactly; None otherwise."""
+    ends = [_whole(x) for x in (start, limit, delta)]
+    if None in ends or not is_open(*ends) or any(max(highest(e), -lowest(e)) > EXACT[start.dtype] for e in ends):
+        return None
+    return _count(n, *ends)
+
+
+def _whole(x):
+    """The whole number that a float is, maybe of a size; None if it is not known, or none."""
+    if x.whole is not None:
+        return decode(x.whole.item())
+    value = None if x.known() is None else x.known().item()
+    return int(value) if value is not None and math.isfinite(value) and value == int(value) else None
 
 
 def _count(n, low, high, step):

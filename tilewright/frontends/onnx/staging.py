@@ -34,10 +34,11 @@ from ...ir.context import use
 from ...ir.graph import Graph
 from ...ir.types import from_array
 from ...runtime import noise
-from ...runtime.staged import Action, BodyInfo, Const, DynamicInfo, Entry, Plan, StoredSource, Tree
+from ...runtime.parts import Action, BodyInfo, Const, DynamicInfo, Entry, Plan, StoredSource, Tree
 from ...support import host_operators as host
 from ...support.errors import UnsupportedError
 from ...support.mapped_file import MappedFile
+from ...support.sizes import at_most
 from . import functions, partials, stored
 from .bodies import Body, declared, node_of
 from .importer import Importer, Scope, _domain, _opsets
@@ -78,7 +79,7 @@ class Restart(Exception):
 
 
 class OnnxSource:
-    """See `runtime.staged.Source`."""
+    """See `runtime.parts.Source`."""
 
     def __init__(self, model: Model, check_indices: bool = False) -> None:
         self.model, self.check_indices = model, check_indices
@@ -123,6 +124,8 @@ class OnnxSource:
                 continue
             plan.learned = learned
             return plan
+
+    plan_open = plan
 
     def evaluate(self, body: str, node: int, entries: Mapping[str, Entry]) -> dict[str, Entry]:
         found = self.bodies[body]
@@ -336,7 +339,7 @@ class PartImporter(Importer):
             return False
         size = found.buffer.shape[found.axis]
         fits = all(isinstance(r, Value) and r.shape[axis] == size for r in results)
-        if not fits or any(r.type.size > partials.MOST_ELEMENTS for r in results):
+        if not fits or not all(at_most(r.type.size, partials.MOST_ELEMENTS) for r in results):
             return False
         for name, result in zip(proto.output, results, strict=False):
             if name:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import Message
 
-from ...runtime.staged import DynamicInfo, StoredSource
+from ...runtime.parts import DynamicInfo, StoredSource
 from ...support.errors import ModelError, UnsupportedError
 from .reader import DTYPES, PACKED, Model
 

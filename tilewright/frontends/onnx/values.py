@@ -41,6 +41,8 @@ class Value(Typed):
     array: np.ndarray | None = None
     later: Callable[[], np.ndarray] | None = None
     name: str = ""
+    #: of floats that are made of integers which are known, but hold open sizes: these
+    whole: np.ndarray | None = None
 
     @property
     def constant(self) -> bool:

@@ -12,7 +12,7 @@ from ..protocol import Wanted, is_a
 
 if TYPE_CHECKING:
     from ...ir.graph import Graph
-    from ...runtime.staged import Source, StoredSource
+    from ...runtime.parts import Source, StoredSource
     from .program import Program
 
 

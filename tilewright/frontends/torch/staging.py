@@ -21,7 +21,7 @@ from torch_mlir import ir
 
 from ...ir.types import NUMPY, from_array
 from ...runtime import noise
-from ...runtime.staged import Action, BodyInfo, DynamicInfo, Entry, Plan, StoredSource, Tree, plain
+from ...runtime.parts import Action, BodyInfo, DynamicInfo, Entry, Plan, StoredSource, Tree, plain
 from ...support import host_operators as host
 from ...support.errors import CompileError, UnsupportedError, UsageError
 from . import arrays
@@ -34,7 +34,7 @@ KIND = "torch"
 
 
 class TorchSource:
-    """See `runtime.staged.Source`. UnsupportedError if SciPy is missing."""
+    """See `runtime.parts.Source`. UnsupportedError if SciPy is missing."""
 
     files = ()
 

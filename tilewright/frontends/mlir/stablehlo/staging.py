@@ -16,7 +16,7 @@ from torch_mlir import ir
 
 from ....ir.context import parse, use
 from ....ir.types import from_array
-from ....runtime.staged import Action, BodyInfo, DynamicInfo, Entry, Plan, StoredSource, Tree, plain
+from ....runtime.parts import Action, BodyInfo, DynamicInfo, Entry, Plan, StoredSource, Tree, plain
 from ....support.errors import UnsupportedError, UsageError
 from ....support.mapped_file import MappedFile
 from ...failures import FAILED, Failure
@@ -32,7 +32,7 @@ AGAIN = "again"
 
 
 class StableHloSource:
-    """What both kinds of sources share; see `runtime.staged.Source`."""
+    """What both kinds of sources share; see `runtime.parts.Source`."""
 
     def __init__(self, program: Program) -> None:
         self.program = program

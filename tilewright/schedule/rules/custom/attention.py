@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ....support.dtypes import wide
-from ....support.sizes import is_open
+from ....support.sizes import decode, is_open
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, ceildiv, minimum
 from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
@@ -69,7 +69,7 @@ def build(kernel: Kernel, machine: Machine, choose: Choose) -> Stmt:
     a = kernel.opaque.attributes
     shape = Shape(
         b, h, h // hk, sq, sk, d, dv, q, k, v, mask, kernel.opaque.results[0], float(a["scale"]), bool(a["causal"]),
-        int(a["offset"]),
+        decode(a["offset"]),
         kernel.buffer(mask).shape if mask else (), wide(kernel.buffer(q).dtype),
     )  # fmt: skip
     if 0 in kernel.buffer(shape.out).shape:

@@ -1,0 +1,255 @@
+"""What a model that runs in parts is made of: bodies of nodes, their stages, and the parts that are made for them.
+
+`staged.py` runs them; what makes new parts is a `Source`. Nothing here imports MLIR.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from ..support.dtypes import NUMPY
+from ..support.mapped_file import MappedFile
+from .executable import Executable
+
+#: what a name stands for at run time: an array, a `Const`, a list of arrays (a sequence), None (an empty optional)
+Entry = Any
+#: how a name gets its entry: ["out", i], ["in", name], ["const", i], ["none"], ["list", ...],
+#: ["part", buffer, count, axis] (the first `count` positions)
+Tree = list[Any]
+
+
+class Const:
+    """An array that is the same whenever its part has run; parts that use it have it built in.
+
+    Those with the same content are equal: a part made anew, or for other sizes, leads to the parts that there are.
+    """
+
+    __slots__ = ("_hash", "array")
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self._hash: int | None = None
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash((self.array.dtype, self.array.shape, self.array.reshape(-1)[:1024].tobytes()))
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, Const):
+            return self is other
+        a, b = self.array, other.array
+        return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
+
+
+def plain(entry: Entry) -> Entry:
+    """The entry without `Const`."""
+    return entry.array if type(entry) is Const else entry
+
+
+@dataclass(frozen=True)
+class BodyInfo:
+    """A list of nodes that runs as a unit. `outputs` may be undeclared in type: ("", None)."""
+
+    id: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: int
+    types: tuple[tuple[str, tuple[int, ...] | None], ...] = ()
+
+
+@dataclass(frozen=True)
+class Action:
+    """A node that runs between native parts: `kind` is an operator of `host`, or branch, loop, scan, call, fold."""
+
+    kind: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    bodies: tuple[str, ...] = ()
+    node: int = -1
+
+
+@dataclass
+class Plan:
+    """What a `Source` makes of a stage. `graph` is None if there is nothing to compute natively. `learned`: inputs of
+    this stage on whose values the plan depends.
+    """
+
+    graph: Any
+    feeds: tuple[str, ...]
+    results: dict[str, Tree]
+    constants: list[np.ndarray]
+    actions: tuple[Action, ...]
+    todo: tuple[int, ...]
+    frozen: frozenset[str]
+    learned: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class DynamicInfo:
+    """An input or output: `shape` has a size, a name or None for each dimension, and is None if the rank is open.
+    `kind` is "tensor", "sequence" (a list of arrays) or "optional" (None is possible).
+
+    >>> print(DynamicInfo("ids", ("batch", None, 8), "i64"))
+    ids: i64[batch, ?, 8]
+    """
+
+    name: str
+    shape: tuple[int | str | None, ...] | None
+    dtype: str
+    kind: str = "tensor"
+
+    @property
+    def numpy_dtype(self) -> np.dtype:
+        return NUMPY[self.dtype]
+
+    def __str__(self) -> str:
+        dims = "..." if self.shape is None else ", ".join("?" if d is None else str(d) for d in self.shape)
+        text = f"{self.dtype}[{dims}]"
+        return f"{self.name}: {text if self.kind == 'tensor' else f'{self.kind} of {text}'}"
+
+
+@dataclass
+class StoredSource:
+    """A `Source` of front end `kind` as data: a model without its arrays, these by name, and recipes of its bodies."""
+
+    kind: str
+    data: bytes
+    arrays: dict[str, np.ndarray]
+    bodies: list[list[str]]
+
+
+class Source(Protocol):
+    """The model, as far as new parts can be made of it."""
+
+    @property
+    def files(self) -> tuple[MappedFile, ...]:
+        """Files that its constants are mapped from."""
+
+    @property
+    def source(self) -> Any:
+        """All of it, as its front end takes it."""
+
+    def signature(self) -> tuple[list[DynamicInfo], list[DynamicInfo]]:
+        """Inputs and outputs, with their dtypes and dimensions as far as these are known."""
+
+    def recipes(self) -> list[list[str]]:
+        """How its bodies are made again, for `StoredSource.bodies`."""
+
+    def store(self) -> StoredSource:
+        """All of it as data: what a saved model keeps to specialize itself after loading."""
+
+    def body(self, body: str) -> BodyInfo: ...
+
+    def reads(self, body: str, todo: tuple[int, ...]) -> tuple[str, ...]:
+        """Names that the nodes read, and that are neither constants nor made by the nodes."""
+
+    def plan(self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]) -> Plan: ...
+
+    def evaluate(self, body: str, node: int, entries: Mapping[str, Entry]) -> dict[str, Entry]:
+        """The outputs of one node by the references of its operators."""
+
+
+@runtime_checkable
+class OpenSource(Source, Protocol):
+    """A model of which parts can be compiled for all sizes at once."""
+
+    def plan_open(self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]) -> Plan:
+        """`plan`, where shapes of entries and numbers in them may be open sizes (`support/sizes.py`)."""
+
+
+class Part:
+    """A stage for one combination of shapes (and values, where they matter)."""
+
+    def __init__(self, plan: Plan, executable: Executable | None, following: Stage | None, seconds: float) -> None:
+        self.executable, self.feeds, self.actions, self.following = executable, plan.feeds, plan.actions, following
+        self.constants = [Const(a) for a in plan.constants]
+        self.results = plan.results
+        self.seconds, self.runs = seconds, 0
+        #: the sizes that it is for, if these are all of a range
+        self.form = ""
+        memory = executable.memory if executable is not None else None
+        #: of its arena and code; weights are shared with other parts
+        self.nbytes = memory.arena + memory.code if memory is not None else 0
+
+    def entry(self, tree: Tree, outputs: list[np.ndarray], frame: Frame) -> Entry:
+        kind = tree[0]
+        if kind == "out":
+            return outputs[tree[1]]
+        if kind == "in":
+            return frame.find(tree[1])
+        if kind == "const":
+            return self.constants[tree[1]]
+        if kind == "list":
+            return [plain(self.entry(t, outputs, frame)) for t in tree[1:]]
+        if kind == "part":
+            buffer, count = (plain(self.entry(t, outputs, frame)) for t in tree[1:3])
+            index = (slice(None),) * tree[3] + (slice(0, int(count.reshape(()))),)
+            return np.ascontiguousarray(buffer[index])
+        return None
+
+
+class Stage:
+    """Nodes of a body that are to do, and the parts made for them so far."""
+
+    def __init__(self, body: Body, todo: tuple[int, ...], frozen: frozenset[str], reads: tuple[str, ...]) -> None:
+        self.body, self.todo, self.start, self.reads = body, todo, frozen, reads
+        self.frozen = frozen
+        self.first = len(todo) == body.info.nodes
+        self.parts: OrderedDict[tuple[Any, ...], Part] = OrderedDict()
+        #: hashes of the keys whose parts were dropped, the last ones
+        self.dropped: OrderedDict[int, None] = OrderedDict()
+
+    def key(self, frame: Frame) -> tuple[Any, ...]:
+        """What a part is made for: dtype and shape of the arrays it reads, the values of those that decide shapes."""
+        found = []
+        for name in self.reads:
+            entry = frame.find(name)
+            if type(entry) is np.ndarray:
+                value = entry.tobytes() if name in self.frozen else None
+                found.append((entry.dtype, entry.shape, value))
+            elif type(entry) is list:
+                found.append(("list", *{a.dtype for a in entry}, *{a.ndim for a in entry if a is not None}))
+            else:
+                found.append(entry)
+        return (self.frozen, *found)
+
+
+class Body:
+    """A body with its stages."""
+
+    def __init__(self, info: BodyInfo) -> None:
+        self.info = info
+        self.stages: dict[tuple[Any, ...], Stage] = {}
+        self.first: Stage | None = None
+
+
+class Frame:
+    """The names of a body that is running; names that it does not define are looked up around it."""
+
+    __slots__ = ("parent", "values")
+
+    def __init__(self, values: dict[str, Entry], parent: Frame | None = None) -> None:
+        self.values, self.parent = values, parent
+
+    def find(self, name: str) -> Entry:
+        frame: Frame | None = self
+        while frame is not None:
+            if name in frame.values:
+                return frame.values[name]
+            frame = frame.parent
+        return Missing
+
+    def find_plain(self, name: str) -> Entry:
+        return plain(self.find(name)) if name else None
+
+
+class Missing:
+    """No such name: the source says what is wrong."""
