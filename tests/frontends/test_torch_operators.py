@@ -195,7 +195,11 @@ def test_resizing():
         for how in ({"scale_factor": 2.0}, {"size": (8, 3)}, {"scale_factor": (0.7, 1.3)})
         for corners in ([{}] if "nearest" in mode else [{"align_corners": True}, {"align_corners": False}])
     ]
-    made.append(lambda x: F.interpolate(x, size=(3, 4), mode="bilinear", antialias=True))
+    made += [
+        lambda x, mode=mode, c=c: F.interpolate(x, size=(3, 4), mode=mode, align_corners=c, antialias=True)
+        for mode in ("bilinear", "bicubic")
+        for c in (False, True)
+    ]
     made.append(lambda x: F.interpolate(x[0], size=9, mode="linear"))
     grid = torch.rand(1, 3, 4, 2) * 2.4 - 1.2
     made += [

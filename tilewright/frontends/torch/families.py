@@ -26,6 +26,7 @@ def load() -> None:
         pool,
         quantized,
         reduce,
+        sampling_backward,
         segments,
         shape,
         special,
