@@ -41,7 +41,8 @@ WHOLE = (
     "adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d",
     "adaptive_max_pool2d", "adaptive_max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices", "glu",
     "isneginf", "isposinf", "square", "exp2", "signbit", "trunc", "frac", "one_hot", "bucketize.Tensor",
-    "searchsorted.Tensor", "cumprod", "any.dims", "all.dims", "_unsafe_index.Tensor", "repeat_interleave.self_int",
+    "searchsorted.Tensor", "cumprod", "take", "any.dims", "all.dims", "_unsafe_index.Tensor",
+    "repeat_interleave.self_int",
 )  # fmt: skip
 MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
