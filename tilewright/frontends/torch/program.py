@@ -23,6 +23,7 @@ from .callable import Call, TorchExecutable
 from .dynamic_shapes import check_ends, enlarged, for_pytorch, hinted, places
 from .importer import Importer
 from .node import COMPLEX, DTYPES
+from .number_buffers import export_with_constants
 from .symbols import Formula, Known, Open, formula_of, linear, open_dimensions, size_of, undecided
 
 #: overloads that stay whole, for there is an operator for each: PyTorch would make several of them
@@ -122,11 +123,14 @@ class Program:
             unproved = Program._unproved(source, args, kwargs, shapes) if "Constraints violated" in str(e) else None
             if unproved is not None:
                 return unproved
-            raise UnsupportedError(
-                f"PyTorch cannot export this module: {type(e).__name__}: {_reason(e)}",
-                stage="import",
-                hint="torch.export.export(module, example_inputs, strict=False) says more",
-            ) from e
+            found = export_with_constants(source, args, kwargs, shapes) if "data-dependent" in str(e) else None
+            if found is None:
+                raise UnsupportedError(
+                    f"PyTorch cannot export this module: {type(e).__name__}: {_reason(e)}",
+                    stage="import",
+                    hint="torch.export.export(module, example_inputs, strict=False) says more",
+                ) from e
+            exported = found
         program = _decomposed(exported, type(source).__name__)
         program.find_open(ours, {})
         program.check_ends(source, args, kwargs)
