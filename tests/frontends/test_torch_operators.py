@@ -385,6 +385,43 @@ def test_indices():
     )
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.nn.LSTM(4, 5, 2, bidirectional=True, batch_first=True),
+        lambda: torch.nn.LSTM(4, 6, bias=False),
+        lambda: torch.nn.LSTM(4, 5, 2, bidirectional=True, proj_size=3),
+        lambda: torch.nn.GRU(4, 5, 2, bidirectional=True),
+        lambda: torch.nn.GRU(4, 6, bias=False, batch_first=True),
+        lambda: torch.nn.RNN(4, 5, 2, nonlinearity="relu"),
+        lambda: torch.nn.RNN(4, 5, bidirectional=True),
+    ],
+)
+def test_recurrent_layers(make):
+    module, x = make().eval(), torch.randn(3, 7, 4)
+    run = tw.compile(module, (x,), threads=1)
+    tree = torch.utils._pytree
+    for g, w in zip(tree.tree_leaves(run(x)), tree.tree_leaves(module(x)), strict=True):
+        torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-5)
+
+
+def test_recurrent_layers_with_states():
+    lstm, gru = torch.nn.LSTM(4, 5).eval(), torch.nn.GRU(4, 5).eval()
+    x, h, c = torch.randn(3, 2, 4), torch.randn(1, 2, 5), torch.randn(1, 2, 5)
+
+    class Both(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.gru = lstm, gru
+
+        def forward(self, x, h, c):
+            y, (last, cell) = self.lstm(x, (h, c))
+            return y, last, cell, *self.gru(x, h)
+
+    for g, w in zip(tw.compile(Both(), (x, h, c), threads=1)(x, h, c), Both()(x, h, c), strict=True):
+        torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-5)
+
+
 def test_attention():
     q, k, v = (torch.randn(2, 4, n, 8) for n in (5, 7, 7))
     masks = torch.rand(2, 1, 5, 7) > 0.3, torch.randn(5, 7)

@@ -25,6 +25,7 @@ def load() -> None:
         polynomials,
         pool,
         quantized,
+        recurrent,
         reduce,
         sampling_backward,
         segments,

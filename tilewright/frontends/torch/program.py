@@ -43,7 +43,7 @@ WHOLE = (
     "adaptive_max_pool2d", "adaptive_max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices", "glu",
     "isneginf", "isposinf", "square", "exp2", "signbit", "trunc", "frac", "one_hot", "bucketize.Tensor",
     "searchsorted.Tensor", "cumprod", "take", "any.dims", "all.dims", "_unsafe_index.Tensor",
-    "repeat_interleave.self_int",
+    "repeat_interleave.self_int", "lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input",
 )  # fmt: skip
 MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
