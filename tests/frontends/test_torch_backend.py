@@ -196,6 +196,72 @@ def test_gradients_of_windows():
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-3)
 
 
+def check_gradients(f, *inputs):
+    results = []
+    for run in (f, compiled(f, fallback=False)):
+        given = [t.clone().requires_grad_() for t in inputs]
+        sum((i + 1) * (y.sin() * y).sum() for i, y in enumerate(run(*given))).backward()
+        results.append([t.grad for t in given])
+    for want, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-3)
+
+
+def test_gradients_of_resizing():
+    """Whole factors, others, a size that stays, filters wider than an element; one to three dimensions."""
+
+    def f(line, image, volume):
+        made = []
+        for mode in ("nearest", "nearest-exact"):
+            made += [F.interpolate(image, scale_factor=2, mode=mode), F.interpolate(image, size=(8, 4), mode=mode)]
+            made += [F.interpolate(line, scale_factor=1.7, mode=mode), F.interpolate(volume, size=(4, 4, 9), mode=mode)]
+        for corners in (False, True):
+            made += [F.interpolate(line, scale_factor=1.7, mode="linear", align_corners=corners)]
+            made += [F.interpolate(volume, size=(4, 2, 5), mode="trilinear", align_corners=corners)]
+            for mode in ("bilinear", "bicubic"):
+                made += [F.interpolate(image, size=(8, 7), mode=mode, align_corners=corners)]
+                made += [F.interpolate(image, size=(3, 9), mode=mode, align_corners=corners, antialias=True)]
+        return made
+
+    check_gradients(f, torch.randn(2, 3, 9), torch.randn(2, 3, 5, 7), torch.randn(2, 2, 3, 4, 5))
+
+
+def test_gradients_of_borders_and_adaptive_maxima():
+    def f(line, image, volume):
+        return [
+            F.pad(line, (2, 1), mode="replicate"), F.pad(image, (2, 1, 0, 3), mode="replicate"),
+            F.pad(image, (-2, 1, 0, 3), mode="replicate"), F.pad(volume, (2, 1, 0, 3, 1, 1), mode="replicate"),
+            F.adaptive_max_pool1d(line, 4), F.adaptive_max_pool2d(image, (3, 4)),
+            F.adaptive_max_pool3d(volume, (2, 3, 4)),
+        ]  # fmt: skip
+
+    check_gradients(f, torch.randn(2, 3, 9), torch.randn(2, 3, 5, 7), torch.randn(2, 2, 3, 4, 5))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_gradients_of_grids(mode):
+    def f(image, grid, volume, places):
+        made = []
+        for padding in ("zeros", "border", "reflection"):
+            for corners in (False, True):
+                made.append(F.grid_sample(image, grid, mode, padding, corners))
+                if mode != "bicubic":
+                    made.append(F.grid_sample(volume, places, mode, padding, corners))
+        return made
+
+    image, volume = torch.randn(2, 3, 5, 7), torch.randn(2, 2, 3, 4, 5)
+    check_gradients(f, image, 1.5 * torch.randn(2, 4, 6, 2), volume, 1.5 * torch.randn(2, 2, 4, 3, 3))
+
+
+def test_a_grid_that_is_no_number():
+    """PyTorch's own gradient reads outside of the image there."""
+    image, grid = torch.randn(1, 2, 5, 7, requires_grad=True), torch.randn(1, 4, 6, 2)
+    grid[0, 0, 0, 0] = torch.nan
+    compiled(lambda x, g: F.grid_sample(x, g, "bilinear", "border", False)[..., 1:, :], fallback=False)(
+        image, grid.requires_grad_()
+    ).sum().backward()
+    assert image.grad.sum().isclose(torch.tensor(2.0 * 3 * 6))
+
+
 def test_the_mask_of_dropout_is_the_same_backward():
     x = torch.ones(16, 16, requires_grad=True)
     y = compiled(lambda x: F.dropout(x, 0.5))(x)

@@ -195,7 +195,11 @@ def test_resizing():
         for how in ({"scale_factor": 2.0}, {"size": (8, 3)}, {"scale_factor": (0.7, 1.3)})
         for corners in ([{}] if "nearest" in mode else [{"align_corners": True}, {"align_corners": False}])
     ]
-    made.append(lambda x: F.interpolate(x, size=(3, 4), mode="bilinear", antialias=True))
+    made += [
+        lambda x, mode=mode, c=c: F.interpolate(x, size=(3, 4), mode=mode, align_corners=c, antialias=True)
+        for mode in ("bilinear", "bicubic")
+        for c in (False, True)
+    ]
     made.append(lambda x: F.interpolate(x[0], size=9, mode="linear"))
     grid = torch.rand(1, 3, 4, 2) * 2.4 - 1.2
     made += [
@@ -243,6 +247,8 @@ def test_norms():
             lambda x, c: F.instance_norm(x),
             lambda x, c: F.batch_norm(x, c, c, c, c),
             lambda x, c: F.batch_norm(x, None, None, training=True),
+            lambda x, c: torch.ops.aten._batch_norm_with_update_functional(x, c, c, c, c, 0.1, 1e-5)[0],
+            lambda x, c: torch.ops.aten._batch_norm_with_update_functional(x, c, c, c, c, 0.1, 1e-5)[5],
             lambda x, c: F.softmax(x, 1),
             lambda x, c: F.log_softmax(x, -1),
             lambda x, c: F.normalize(x, dim=1),
@@ -366,6 +372,7 @@ def test_indices():
             lambda x, r, c, m: x.argsort(2, descending=True),
             lambda x, r, c, m: x.kthvalue(2, 0)[0],
             lambda x, r, c, m: x.take(c),
+            lambda x, r, c, m: x.take(r[1, 1]),
             lambda x, r, c, m: torch.bucketize(x, x[0, 0].sort()[0]),
             lambda x, r, c, m: F.one_hot(c, 5),
             lambda x, r, c, m: x.masked_scatter(m, x * 2),
@@ -376,6 +383,43 @@ def test_indices():
         columns,
         mask,
     )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.nn.LSTM(4, 5, 2, bidirectional=True, batch_first=True),
+        lambda: torch.nn.LSTM(4, 6, bias=False),
+        lambda: torch.nn.LSTM(4, 5, 2, bidirectional=True, proj_size=3),
+        lambda: torch.nn.GRU(4, 5, 2, bidirectional=True),
+        lambda: torch.nn.GRU(4, 6, bias=False, batch_first=True),
+        lambda: torch.nn.RNN(4, 5, 2, nonlinearity="relu"),
+        lambda: torch.nn.RNN(4, 5, bidirectional=True),
+    ],
+)
+def test_recurrent_layers(make):
+    module, x = make().eval(), torch.randn(3, 7, 4)
+    run = tw.compile(module, (x,), threads=1)
+    tree = torch.utils._pytree
+    for g, w in zip(tree.tree_leaves(run(x)), tree.tree_leaves(module(x)), strict=True):
+        torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-5)
+
+
+def test_recurrent_layers_with_states():
+    lstm, gru = torch.nn.LSTM(4, 5).eval(), torch.nn.GRU(4, 5).eval()
+    x, h, c = torch.randn(3, 2, 4), torch.randn(1, 2, 5), torch.randn(1, 2, 5)
+
+    class Both(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.gru = lstm, gru
+
+        def forward(self, x, h, c):
+            y, (last, cell) = self.lstm(x, (h, c))
+            return y, last, cell, *self.gru(x, h)
+
+    for g, w in zip(tw.compile(Both(), (x, h, c), threads=1)(x, h, c), Both()(x, h, c), strict=True):
+        torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-5)
 
 
 def test_attention():

@@ -149,6 +149,36 @@ def test_what_cannot_be_exported():
         tw.compile(Branch(), (torch.ones(2),))
 
 
+class Padded(torch.nn.Module):
+    """As audio codecs compute their padding: by tensors, on which Python decides."""
+
+    def __init__(self, counts=False):
+        super().__init__()
+        self.register_buffer("stride", torch.tensor(3))
+        self.register_buffer("calls", torch.tensor(4))
+        self.counts = counts
+
+    def forward(self, x):
+        if self.counts:
+            self.calls += 1
+        frames = torch.ceil((x.shape[-1] - self.stride + 1) / self.stride + 1).to(torch.int64) - 1
+        missing = frames * self.stride - x.shape[-1] + self.calls
+        return torch.nn.functional.pad(x, (0, missing)) if missing > 2 else x
+
+
+def test_buffers_that_are_whole_numbers_decide_branches():
+    x = torch.randn(2, 7)
+    module = Padded()
+    run = tw.compile(module, (x,), threads=1)
+    torch.testing.assert_close(run(x), module(x))
+    assert type(module) is Padded and run(x).shape == (2, 10)
+
+
+def test_not_if_the_module_writes_to_one():
+    with pytest.raises(UnsupportedError, match="cannot export"):
+        tw.compile(Padded(counts=True), (torch.randn(2, 7),), threads=1)
+
+
 def test_examples_are_needed():
     with pytest.raises(UsageError, match="example inputs"):
         tw.compile(torch.nn.ReLU())

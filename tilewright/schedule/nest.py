@@ -328,6 +328,24 @@ def rename_loads(s: Stmt, f: Callable[[Load], Expr]) -> Stmt:
     return transform_exprs(s, lambda e: map_loads(e, f))
 
 
+def replace_loads(s: Stmt, buffer: str, f: Callable[[Load], Expr]) -> Stmt:
+    """Rewrite every Load of one buffer in a tree; statements without any stay what they are, with what is known of
+    them."""
+
+    def here(x: Stmt) -> bool:
+        if isinstance(x, Store):
+            return buffer in x._reads
+        own = [*exprs(x), *(i for _, i in x.prefetch)] if isinstance(x, For) else [*exprs(x)]
+        return any(isinstance(e, Load) and e.buffer == buffer for o in own for e in walk(o))
+
+    def replaced(x: Load) -> Expr:
+        return f(x) if x.buffer == buffer else x
+
+    out = transform(s, lambda x: map_exprs(x, lambda e: map_loads(e, replaced)) if here(x) else x)
+    assert out is not None
+    return out
+
+
 def path_to(root: Stmt, match: Callable[[Stmt], bool]) -> tuple[Stmt, ...] | None:
     """The statements from `root` down to the first one that matches, both included."""
     if match(root):

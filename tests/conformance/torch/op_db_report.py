@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from op_db_suite import SAMPLES, Result
+from op_db_table import GOOD, KNOWN
 
-_OPERATOR = re.compile(r"^  (\S+): \d+ nodes? \([^)]*\)(?:: (.*))?$", re.M)
 
-
-def reason_of(detail: str) -> str:
-    """Why an entry is refused, without what is special to it.
-
-    >>> reason_of("the program uses 1 operator that cannot be imported:\\n  aten.lgamma: 1 node (a.py:3 in f)")
-    'no import function for aten.lgamma'
-    """
-    found = _OPERATOR.findall(detail)
-    if found:
-        missing = [name for name, why in found if not why]
-        if missing:
-            return f"no import function for {', '.join(sorted(missing))}"
-        return "; ".join(sorted({f"{name} {why}" for name, why in found}))
-    if "PyTorch cannot" in detail:
-        return "PyTorch cannot export it: " + detail.split(": ", 1)[1].split("\n")[0].split(" (")[0][:120]
-    return detail.split("\n")[0][:120]
+def _how(compiled: int, all_of_them: int, native: Counter[str]) -> list[str]:
+    """Whether the results are those of compiled code."""
+    if compiled == all_of_them:
+        return ["All entries ran as compiled code."]
+    return [
+        f"{compiled} of the entries ran as compiled code: {sum(native[o] for o in GOOD)} pass,",
+        f"{native['unsupported']} are refused, {native['wrong']} wrong. The others were imported and evaluated by the",
+        "references of the operators, without compiling.",
+    ]
 
 
 def write_report(
@@ -41,12 +33,11 @@ def write_report(
     done = {r.name: r for r in compiled}
     results = [done.get(r.name, r) for r in interpreted]
     counts, native = Counter(r.outcome for r in results), Counter(r.outcome for r in compiled)
-    good = ("pass", "random", "incomparable")
-    right = sum(counts[o] for o in good)
+    right = sum(counts[o] for o in GOOD)
     by_name: dict[str, list[Result]] = {}
     for r in results:
         by_name.setdefault(operators[r.name], []).append(r)
-    whole = sum(all(r.outcome in good for r in rs) for rs in by_name.values())
+    whole = sum(all(r.outcome in GOOD for r in rs) for rs in by_name.values())
     lines = [
         "# PyTorch conformance",
         "",
@@ -66,24 +57,20 @@ def write_report(
         "Linear algebra, Fourier transforms and what has sizes or numbers of steps that depend on data run on the",
         "host, by NumPy and SciPy, between native parts.",
         "",
-        f"{len(compiled)} of the entries ran as compiled code: {sum(native[o] for o in good)} pass,",
-        f"{native['unsupported']} are refused, {native['wrong']} wrong. The others were imported and evaluated by the",
-        "references of the operators, without compiling.",
+        *_how(len(compiled), len(results), native),
         "",
         "## What does not pass, and why",
         "",
+        "What PyTorch runs here ends in an `UnsupportedError` that names the operator, or repeats what PyTorch says.",
+        "",
+        "| entries | why |",
+        "|---|---|",
     ]
     reasons: dict[str, list[str]] = {}
     for r in results:
-        if r.outcome not in good:
-            why = (
-                reason_of(r.detail)
-                if r.outcome == "unsupported"
-                else "not run by PyTorch here"
-                if r.outcome == "no reference"
-                else f"{r.outcome}: {r.detail.splitlines()[0][:120]}"
-            )
+        if r.outcome not in GOOD:
+            why = KNOWN.get(r.name, f"{r.outcome}: {' '.join(r.detail.split())[:120]}")
             reasons.setdefault(why, []).append(f"`{r.name}`")
     for why, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
-        lines.append(f"- {why}: {', '.join(names)}")
+        lines.append(f"| {', '.join(names)} | {why} |")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from op_db_report import write_report
 from op_db_suite import _ENTRIES, SAMPLES, Result, entries, run_all, select
+from op_db_table import GOOD, surprise
 
 
 def main() -> int:
@@ -52,7 +53,7 @@ def main() -> int:
         known[r.name] = r
         if arguments.json:  # what is known so far, if the run is stopped
             arguments.json.write_text(json.dumps([asdict(known[n]) for n in sorted(known)], indent=1) + "\n")
-        if arguments.verbose and r.outcome not in ("pass", "random", "incomparable"):
+        if arguments.verbose and r.outcome not in GOOD:
             print(f"{r.outcome:12} {r.name}: {' '.join(r.detail.split())[:300]}", flush=True)
 
     results = run_all(
@@ -61,7 +62,9 @@ def main() -> int:
     counts = Counter(r.outcome for r in results)
     seconds = time.monotonic() - start
     print(f"\n{len(results)} entries, up to {SAMPLES} samples each, in {seconds:.0f} s: {dict(counts.most_common())}")
-    return 1 if counts["wrong"] + counts["crash"] + counts["hang"] else 0
+    surprises = [f"{r.name} {why}" for r in results if (why := surprise(r.name, r.outcome))]
+    print("".join(f"\n{line}" for line in surprises))
+    return 1 if surprises else 0
 
 
 def _known(path: Path | None) -> dict[str, Result]:

@@ -122,7 +122,7 @@ def max_pool_backward(n: Node, dy: Tensor, x: Tensor, kernel_size: Any, stride: 
     return n.reshape(n("reduce_sum", sums, axes=axes), n.shape)
 
 
-def _spread(n: Node, dy: Tensor, axis: int, table: np.ndarray, weights: np.ndarray, size: int) -> Tensor:
+def spread(n: Node, dy: Tensor, axis: int, table: np.ndarray, weights: np.ndarray, size: int) -> Tensor:
     """The gradient of ``resample(x, table, weights, axis)`` for an x of this size."""
     out, taps = table.shape
     matrix = np.zeros((size, out))
@@ -154,7 +154,7 @@ def avg_pool_backward(n: Node, dy: Tensor, x: Tensor, kernel_size: Any, stride: 
             count = np.minimum(first + k, size + p) - first
         else:
             count = inside.sum(1)
-        dy = _spread(n, dy, axis, np.clip(table, 0, size - 1), inside / np.maximum(count, 1)[:, None], size)
+        dy = spread(n, dy, axis, np.clip(table, 0, size - 1), inside / np.maximum(count, 1)[:, None], size)
     return dy
 
 
@@ -167,7 +167,7 @@ def adaptive_avg_pool_backward(n: Node, dy: Tensor, x: Tensor) -> Any:
         low, high = np.arange(out) * size // out, -(-(np.arange(out) + 1) * size // out)
         table = low[:, None] + np.arange(int((high - low).max()))
         weights = (table < high[:, None]) / (high - low)[:, None]
-        dy = _spread(n, dy, axis, np.minimum(table, size - 1), weights, size)
+        dy = spread(n, dy, axis, np.minimum(table, size - 1), weights, size)
     return dy
 
 

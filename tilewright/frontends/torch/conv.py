@@ -71,41 +71,50 @@ def col2im(n: Node, x: Tensor, output_size: Any, kernel_size: Any, dilation: Any
 # ---- resizing ------------------------------------------------------------------------------------------------------
 
 
-def _ratios(n: Node, x: Tensor, scales: Sequence[float | None]) -> list[np.float32]:
-    """How far apart in x neighbours of the result are, as PyTorch rounds it."""
-    n.known(*x.shape[2:], *n.shape[2:])
-    given = list(scales) + [None] * (x.rank - 2 - len(scales))
+def ratios(
+    n: Node, before: Sequence[int], after: Sequence[int], positional: Sequence[Any], named: dict[str, Any]
+) -> list[np.float32]:
+    """How far apart in the input of resizing neighbours of the result are, as PyTorch rounds it; the scales that a
+    call gives count, in a list, one by one, or by name."""
+    n.known(*before, *after)
+    found = [*positional, *named.values()]
+    if len(found) == 1 and isinstance(found[0], (list, tuple)):
+        found = list(found[0])
+    given = [v for v in found if v is not None]
+    given += [None] * (len(before) - len(given))
     return [
-        np.float32(1.0 / s) if s else np.float32(before) / np.float32(after)
-        for s, before, after in zip(given, x.shape[2:], n.shape[2:], strict=True)
+        np.float32(1.0 / s) if s else np.float32(x) / np.float32(y)
+        for s, x, y in zip(given, before, after, strict=True)
     ]
+
+
+def nearest(overload: str, before: int, after: int, ratio: np.float32) -> np.ndarray:
+    """[after]: the elements that resizing to the nearest picks along a dimension."""
+    half = np.float32(0.5 if "exact" in overload else 0)
+    at = np.floor((np.arange(after, dtype=np.float32) + half) * ratio)
+    return np.clip(at, 0, before - 1).astype(np.int64)
+
+
+def repetitions(at: np.ndarray, size: int) -> int:
+    """How often each of `size` elements is repeated, one after the other; 0 if something else is picked."""
+    factor = len(at) // size
+    return factor if np.array_equal(at, np.repeat(np.arange(size), factor)) else 0
 
 
 @aten(*(f"{mode}{r}d{kind}" for mode in ("upsample_nearest", "_upsample_nearest_exact") for r in (1, 2, 3)
         for kind in ("", ".vec")))  # fmt: skip
 def upsample_nearest(n: Node, x: Tensor, output_size: Any, *scales: Any, **named: Any) -> Any:
-    half = np.float32(0.5 if "exact" in n.overload else 0)
-    for i, ratio in enumerate(_ratios(n, x, _scales(scales, named))):
+    for i, ratio in enumerate(ratios(n, x.shape[2:], n.shape[2:], scales, named)):
         size, axis = x.shape[2 + i], 2 + i
-        at = np.floor((np.arange(n.shape[axis], dtype=np.float32) + half) * ratio)
-        at = np.clip(at, 0, size - 1).astype(np.int64)
+        at = nearest(n.overload, size, n.shape[axis], ratio)
         if np.array_equal(at, np.arange(size)):
             continue
-        factor = len(at) // size
-        if np.array_equal(at, np.repeat(np.arange(size), factor)):  # plain repetition: no gather
+        if factor := repetitions(at, size):  # no gather
             wide = n.expand(n.unsqueeze(x, axis + 1), (*x.shape[: axis + 1], factor, *x.shape[axis + 1 :]))
             x = n.reshape(wide, (*x.shape[:axis], size * factor, *x.shape[axis + 1 :]))
         else:
             x = n("gather", x, n.constant(at), axis=axis)
     return x
-
-
-def _scales(positional: Sequence[Any], named: dict[str, Any]) -> list[Any]:
-    """The scales that a call gives: in a list, one by one, or by name."""
-    found = [*positional, *named.values()]
-    if len(found) == 1 and isinstance(found[0], (list, tuple)):
-        return list(found[0])
-    return [v for v in found if v is not None]
 
 
 INTERPOLATIONS = (
@@ -117,20 +126,30 @@ INTERPOLATIONS = (
 @aten(*INTERPOLATIONS, *(f"{name}.vec" for name in INTERPOLATIONS))
 def upsample(n: Node, x: Tensor, output_size: Any, align_corners: bool, *scales: Any, **named: Any) -> Any:
     n.need(x.is_float, "of integers")
-    cubic, antialias = "cubic" in n.overload, n.overload.split(".")[1].endswith("_aa")
-    for i, ratio in enumerate(_ratios(n, x, _scales(scales, named))):
-        axis, before, after = 2 + i, x.shape[2 + i], n.shape[2 + i]
-        at = np.arange(after, dtype=np.float32)
-        if align_corners:
-            ratio = np.float32(before - 1) / np.float32(after - 1) if after > 1 else np.float32(0)
-            at = at * ratio
-        else:
-            at = (at + np.float32(0.5)) * ratio - np.float32(0.5)
-        if before == after and np.array_equal(at, np.arange(before)):
-            continue
-        table, weights = _antialiased(at, ratio, before, cubic) if antialias else _neighbours(at, before, cubic)
-        x = n("resample", x, n.constant(table), n.constant(weights, x.dtype), axis=axis)
+    for i, ratio in enumerate(ratios(n, x.shape[2:], n.shape[2:], scales, named)):
+        axis = 2 + i
+        taps = interpolation(n.overload, x.shape[axis], n.shape[axis], ratio, align_corners)
+        if taps is not None:
+            x = n("resample", x, n.constant(taps[0]), n.constant(taps[1], x.dtype), axis=axis)
     return x
+
+
+def interpolation(
+    overload: str, before: int, after: int, ratio: np.float32, align_corners: bool
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """[after, taps]: the elements that each place of a dimension is made of, and their weights; None if it stays as it
+    is."""
+    at, half, antialias = np.arange(after, dtype=np.float32), np.float32(0.5), "_aa" in overload
+    if align_corners:
+        ratio = np.float32(before - 1) / np.float32(after - 1) if after > 1 else np.float32(0)
+    if align_corners and not antialias:
+        at = at * ratio
+    else:  # PyTorch's filters stand on the middle of elements, and only their distance has to do with corners
+        at = (at + half) * ratio - half
+    if before == after and np.array_equal(at, np.arange(before)):
+        return None
+    cubic = "cubic" in overload
+    return _antialiased(at, ratio, before, cubic) if antialias else _neighbours(at, before, cubic)
 
 
 def _neighbours(at: np.ndarray, size: int, cubic: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -118,6 +118,13 @@ def batch_norm_training(n: Node, x: Tensor, weight: Any, bias: Any, *rest: Any) 
     return made
 
 
+@aten("_batch_norm_with_update_functional")
+def batch_norm_with_update(n: Node, x: Tensor, *rest: Any) -> list[Any]:
+    """The same, between the statistics of this batch and the running ones what other devices keep."""
+    made = batch_norm_training(n, x, *rest[:-2], True, *rest[-2:])
+    return [*made[:3], n.full((0,), 0, "ui8"), *made[3:]]
+
+
 @aten("softmax.int", "_softmax", "log_softmax.int", "_log_softmax", "_safe_softmax")
 def softmax(n: Node, x: Tensor, dim: int, dtype: Any = None) -> Any:
     x = n.cast(x, dtype_of(dtype) if isinstance(dtype, torch.dtype) else n.dtype)

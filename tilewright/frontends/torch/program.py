@@ -23,6 +23,7 @@ from .callable import Call, TorchExecutable
 from .dynamic_shapes import check_ends, enlarged, for_pytorch, hinted, places
 from .importer import Importer
 from .node import COMPLEX, DTYPES
+from .number_buffers import export_with_constants
 from .symbols import Formula, Known, Open, formula_of, linear, open_dimensions, size_of, undecided
 
 #: overloads that stay whole, for there is an operator for each: PyTorch would make several of them
@@ -41,7 +42,8 @@ WHOLE = (
     "adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d",
     "adaptive_max_pool2d", "adaptive_max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices", "glu",
     "isneginf", "isposinf", "square", "exp2", "signbit", "trunc", "frac", "one_hot", "bucketize.Tensor",
-    "searchsorted.Tensor", "cumprod", "any.dims", "all.dims", "_unsafe_index.Tensor", "repeat_interleave.self_int",
+    "searchsorted.Tensor", "cumprod", "take", "any.dims", "all.dims", "_unsafe_index.Tensor",
+    "repeat_interleave.self_int", "lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input",
 )  # fmt: skip
 MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
@@ -121,11 +123,14 @@ class Program:
             unproved = Program._unproved(source, args, kwargs, shapes) if "Constraints violated" in str(e) else None
             if unproved is not None:
                 return unproved
-            raise UnsupportedError(
-                f"PyTorch cannot export this module: {type(e).__name__}: {_reason(e)}",
-                stage="import",
-                hint="torch.export.export(module, example_inputs, strict=False) says more",
-            ) from e
+            found = export_with_constants(source, args, kwargs, shapes) if "data-dependent" in str(e) else None
+            if found is None:
+                raise UnsupportedError(
+                    f"PyTorch cannot export this module: {type(e).__name__}: {_reason(e)}",
+                    stage="import",
+                    hint="torch.export.export(module, example_inputs, strict=False) says more",
+                ) from e
+            exported = found
         program = _decomposed(exported, type(source).__name__)
         program.find_open(ours, {})
         program.check_ends(source, args, kwargs)

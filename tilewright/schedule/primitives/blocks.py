@@ -25,7 +25,7 @@ from ..nest import (
     Store,
     exprs,
     reads,
-    rename_loads,
+    replace_loads,
     seq,
     stores,
     substitute_vars,
@@ -80,20 +80,18 @@ class BlockPrimitives(State):
 
         around = self._around(self._nest_root(block))
         for s in stores(self.body):
-            if t.buffer in reads_of(s) and not around <= set(self.loops(s.block)):
+            if t.buffer in reads(s) and not around <= set(self.loops(s.block)):
                 raise ScheduleError(
                     f"{t.buffer} is read outside loop {', '.join(around - set(self.loops(s.block)))}", stage="schedule"
                 )
 
         def read(x: Load) -> Expr:
-            if x.buffer != t.buffer:
-                return x
             value = substitute(t.value, {n: i for n, i in zip(names, x.indices, strict=True) if n is not None})
             return simplify(value, ranges)
 
         ranges = all_ranges(self.body)
         self._replace(self._nest_root(block), None)
-        self.body = rename_loads(self.body, read)
+        self.body = replace_loads(self.body, t.buffer, read)
         del self.temporaries[t.buffer]
 
     @primitive
