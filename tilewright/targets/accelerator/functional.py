@@ -111,9 +111,7 @@ class Functional:
         return window(self.memory[o.memory], o.numpy, issue[o.name] * word, counts, strides)
 
 
-def window(
-    data: np.ndarray, dtype: np.dtype, at: int, counts: Sequence[int], strides: Sequence[int]
-) -> np.ndarray:
+def window(data: np.ndarray, dtype: np.dtype, at: int, counts: Sequence[int], strides: Sequence[int]) -> np.ndarray:
     """Elements in bytes, from byte `at` on, without a copy; ValueError for what lies outside."""
     low, high = walk(counts, strides)
     if all(counts) and (at + low < 0 or at + high + dtype.itemsize > data.size):

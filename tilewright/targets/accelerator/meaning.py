@@ -107,7 +107,9 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, **options: Any) -> Traced:
         if method != "__call__" or options:
-            raise UsageError(f"the body of an instruction may not use np.{function.__name__}.{method}", stage="describe")
+            raise UsageError(
+                f"the body of an instruction may not use np.{function.__name__}.{method}", stage="describe"
+            )
         if function is np.matmul:
             return self.matmul(*inputs)
         if function.__name__ not in FUNCTIONS:
@@ -276,5 +278,3 @@ def _canonical_node(e: Expr) -> Expr:
     if e.op == "subi" and e.dtype != "index" and isinstance(e.args[1], Const):
         return Op("addi", (e.args[0], Const(-e.args[1].value, e.dtype)), e.dtype)
     return e
-
-

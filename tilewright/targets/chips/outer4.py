@@ -83,7 +83,9 @@ class Outer4(Chip):
         def on_rows(name: str, inputs: str, body: Any, cycles: Any, columns: int) -> Instruction:
             reads = [Operand(x, "scratch", "f32", ("m", "n")) for x in inputs]
             y = Operand("y", "scratch", "f32", ("m", "n"), WRITE)
-            return Instruction(name, "vector", (rows, Dim("n", columns)), (*reads, y), body, cycles, latency=lambda f: 4)
+            return Instruction(
+                name, "vector", (rows, Dim("n", columns)), (*reads, y), body, cycles, latency=lambda f: 4
+            )
 
         drain = Instruction(
             "drain",
