@@ -265,7 +265,7 @@ class Formats:
 
     def parse(self, text: str) -> ChipProgram:
         """A program from its text; UsageError with the line that is wrong."""
-        name, arguments = "", ()
+        name, arguments = "", tuple[int, ...]()
         streams: dict[str, list[Issue]] = {e: [] for e in self.engines}
         for number, line in enumerate(text.splitlines(), 1):
             line = line.partition("#")[0].strip()

@@ -14,7 +14,19 @@ from ...support.errors import UsageError
 from ...tensor.evaluate import evaluate
 from ...tensor.expr import Expr, Load
 from .binary import Formats
-from .describe import ACCUMULATE, HOST, READ, WRITE, Chip, ComputeEngine, CopyEngine, Instruction, Listing
+from .describe import (
+    ACCUMULATE,
+    HOST,
+    READ,
+    WRITE,
+    Chip,
+    ComputeEngine,
+    CopyEngine,
+    Engine,
+    Instruction,
+    Listing,
+    Operand,
+)
 from .meaning import Meaning, Reduce, meaning, parts, run_body, with_parts
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*$")
@@ -75,11 +87,9 @@ class _Check:
         placed = sorted((m.at, m.at + m.bytes, m.name) for m in spaces if m.at is not None)
         for (_, end, first), (at, _, second) in pairwise(placed):
             if at < end:
-                self.fail(
-                    f"memories {first} and {second} overlap: {second} begins at {at:#x}, {first} ends at {end:#x}"
-                )
+                self.fail(f"memories {first} and {second} overlap: one ends at {end:#x}, the other begins at {at:#x}")
 
-    def engine(self, e: object) -> None:
+    def engine(self, e: Engine) -> None:
         if isinstance(e, ComputeEngine):
             if all(i.engine != e.name for i in self.listing.instructions.values()):
                 self.fail("no instruction is of this engine", where=f"engine {e.name}")
@@ -126,20 +136,20 @@ class _Check:
                 self.fail(f"operand {o.name} is {o.dtype!r} to {o.access}", where=where)
             if unknown := [d for d in o.dims if all(d != x.name for x in i.dims)]:
                 self.fail(f"operand {o.name} has a dimension {unknown[0]!r} that the instruction has not", where=where)
-            size = o.numpy.itemsize
-            for d in o.dims:
-                size *= i.dim(d).limit
-            memory = self.listing.memories[o.memory]
-            if o.dims and size > memory.bytes:
-                tile = " x ".join(str(i.dim(d).limit) for d in o.dims)
-                self.fail(
-                    f"{o.name} can be {tile} of {o.dtype}, {size} bytes, and {o.memory} has {memory.bytes}",
-                    "lower a limit, or enlarge the memory",
-                    where,
-                )
+            self.fits(i, o, where)
             if o.dims and i.dim(o.dims[-1]).levels:
+                self.fail(f"a run of {o.name} is along {o.dims[-1]}, which may not have levels", where=where)
+
+    def fits(self, i: Instruction, o: Operand, where: str) -> None:
+        """The longest run must fit the memory, and so must the most runs."""
+        memory = self.listing.memories[o.memory]
+        for d in o.dims:
+            pitch = o.numpy.itemsize if d == o.dims[-1] else memory.word
+            if (size := i.dim(d).limit * pitch) > memory.bytes:
                 self.fail(
-                    f"the last dimension of {o.name} is a run of neighbours, and {o.dims[-1]} has levels", where=where
+                    f"{o.name} can have {i.dim(d).limit} along {d}, {size} bytes, and {o.memory} has {memory.bytes}",
+                    "lower the limit, or enlarge the memory",
+                    where,
                 )
 
     def body(self, i: Instruction, read: Meaning, where: str) -> None:

@@ -1,7 +1,7 @@
 """Runs programs of a chip bit for bit, instruction by instruction, with the bodies of the description.
 
-Instructions run one at a time, in an order in which each finds finished what it waits for. That any such order gives the
-same result is the assembler's promise; `hazards` of `check_program` looks after it.
+Instructions run one at a time, in an order in which each finds finished what it waits for. That any such order gives
+the same result is what `places.Dependences` sees to.
 """
 
 from __future__ import annotations

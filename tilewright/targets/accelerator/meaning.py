@@ -3,8 +3,8 @@
     lambda acc, x, w: acc + x.astype(np.int32) @ w.astype(np.int32)
     -> acc[m, n] + sum over k of extsi(x[m, k]) * extsi(w[k, n])
 
-The expressions are those of kernels (`tensor/expr.py`), and `Reduce` for a sum or the like along a dimension. A body may
-use the operators of Python, ``@``, ``astype``, ``sum``, ``max``, ``min``, and the functions in `FUNCTIONS`; arrays
+The expressions are those of kernels (`tensor/expr.py`), and `Reduce` for a sum or the like along a dimension. A body
+may use the operators of Python, ``@``, ``astype``, ``sum``, ``max``, ``min``, and the functions in `FUNCTIONS`; arrays
 broadcast by dimensions of size 1, made with ``keepdims=True`` or by operands that have fewer dimensions.
 """
 

@@ -28,7 +28,7 @@ def walk(counts: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
 
 
 def operand_shape(issue: Issue, o: Operand, word: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The counts of an operand's dimensions (one for each level) and their strides in bytes; the last one is its run."""
+    """The counts of an operand's dimensions (one a level) and their strides in bytes; the last one is its run."""
     assert issue.form.meaning is not None
     meaning, size = issue.form.meaning, o.numpy.itemsize
     if not o.dims:

@@ -61,7 +61,7 @@ class Outer4(Chip):
         return ComputeEngine("array"), ComputeEngine("vector")
 
     def instructions(self) -> tuple[Instruction, ...]:
-        n, rows = self.array, Dim("m", 4096, levels=2)
+        n, rows = self.array, Dim("m", 512, levels=2)
         deep = Dim("k", 1024)
 
         def product(name: str, dtype: str, body: Any) -> Instruction:
@@ -90,7 +90,7 @@ class Outer4(Chip):
         drain = Instruction(
             "drain",
             "vector",
-            dims=(rows, Dim("n", n)),
+            dims=(Dim("m", n, levels=2), Dim("n", n)),
             operands=(
                 Operand("acc", "sums", "f32", ("m", "n"), dense=True),
                 Operand("y", "scratch", "f32", ("m", "n"), WRITE),
