@@ -203,7 +203,11 @@ class Tiles:
             size: Expr = Const(1, "index")
             most = 1
             for v, c in names:
-                first, size, most = first + self.start(v) * c, size + (self.actual(v) - 1) * c, most + (self.tile(v) - 1) * c
+                first, size, most = (
+                    first + self.start(v) * c,
+                    size + (self.actual(v) - 1) * c,
+                    most + (self.tile(v) - 1) * c,
+                )
             last = d == len(terms) - 1
             axes.append(Axis(-(-most // word) * word if last else most, _sum_of(names)))
             walks.append((f"d{d}_r", size))
@@ -370,7 +374,9 @@ class Tiles:
         chunk = self.chunks(step)
         around = [v for v in step.sums if v not in chunk and self.extents[v] > 1]
         several = [v for v in chunk if self.tile(v) > chunk[v]]
-        outer: list[tuple[str, Expr]] = [(f"{v}_c", ceildiv(self.actual(v), chunk[v])) for v in several if v not in self.sums]
+        outer: list[tuple[str, Expr]] = [
+            (f"{v}_c", ceildiv(self.actual(v), chunk[v])) for v in several if v not in self.sums
+        ]
         outer += [(v, self.actual(v)) for v in around]
         outer += [(f"{v}_c", ceildiv(self.actual(v), chunk[v])) for v in several if v in self.sums]
         at: dict[str, Expr] = {v: Var(v) for v in around}
@@ -422,9 +428,7 @@ class Tiles:
             return {v} if self.extents[v] > 1 else set()
         return {v, f"{v}_c"} if self.tile(v) > chunk[v] else {v}
 
-    def value(
-        self, step: Step, e: Expr, at: Mapping[str, Expr], inner: Mapping[str, Expr], before: list[Stmt]
-    ) -> Expr:
+    def value(self, step: Step, e: Expr, at: Mapping[str, Expr], inner: Mapping[str, Expr], before: list[Stmt]) -> Expr:
         """An expression of the kernel's elements as one of what is on the chip; sums in it are computed `before`."""
         self.held: list[Buffer] = []
         made: dict[Expr, Expr] = {}
@@ -433,7 +437,10 @@ class Tiles:
             if isinstance(x, Load):
                 plain = tuple(put_in(i, {v: Var(loop) for v, loop in step.again.items()}) for i in x.indices)
                 element = next(o for o in step.operands.values() if (o.buffer, o.indices) == (x.buffer, plain))
-                moved = {**at, **{loop: at[v] for v, loop in step.again.items() if v in set().union(*map(variables, x.indices))}}
+                moved = {
+                    **at,
+                    **{loop: at[v] for v, loop in step.again.items() if v in set().union(*map(variables, x.indices))},
+                }
                 return Load(self.buffers[element.buffer].name, self.on_chip(element, moved), x.dtype)
             if not isinstance(x, Reduce):
                 return with_parts(x, tuple(visit(p, at) for p in parts(x)))
@@ -478,4 +485,3 @@ def _times(a: Expr, b: Expr) -> Expr:
     if isinstance(a, Const) and a.value == 0:
         return a
     return a * b
-

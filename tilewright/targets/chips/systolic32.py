@@ -64,7 +64,7 @@ class Systolic32(Chip):
         loaded = ("weights", "activations", "params")
         return (
             CopyEngine("load", sources=(HOST,), targets=loaded, fill=True, **bus),  # type: ignore[arg-type]
-            CopyEngine("store", sources=("outputs",), targets=(HOST,), **bus),  # type: ignore[arg-type]
+            CopyEngine("store", sources=("outputs",), targets=(HOST,), fill=True, **bus),  # type: ignore[arg-type]
         )
 
     def compute_engines(self) -> tuple[ComputeEngine, ...]:
