@@ -14,6 +14,7 @@ A tile lies on the chip as its operand wants it (`Layout`); copies bring it ther
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -88,6 +89,7 @@ class Tiles:
         self.params = {p.name: p for p in self.kernel.params}
         self.packs: dict[str, Pack] = {}
         self.spread: dict[str, tuple[str, int]] = {}  # constants that are one number -> the run that takes it
+        self.moving: dict[Element, set[str]] = {}
         self.buffers: dict[str, Buffer] = {}
         self.layouts: dict[str, Layout] = {}
         self.written = {s.output.buffer: s for s in selection.steps}
@@ -121,8 +123,10 @@ class Tiles:
 
     def depends(self, e: Element) -> set[str]:
         """The loops by which an element moves; those of single iterations do not."""
-        found = set().union(*[variables(i) for i in e.indices]) if e.indices else set()
-        return {v for v in found if self.extents.get(v, 1) > 1}
+        if e not in self.moving:
+            found = set().union(*[variables(i) for i in e.indices]) if e.indices else set()
+            self.moving[e] = {v for v in found if self.extents.get(v, 1) > 1}
+        return self.moving[e]
 
     def layout(self, step: Step, o: Operand, e: Element) -> Layout:
         host = e.buffer in self.params and e.buffer not in self.written
@@ -216,12 +220,22 @@ class Tiles:
 
     # ---- the nest ----
 
-    def build(self) -> Nest:
+    def prepare(self) -> None:
+        """Decide how tiles lie on the chip, and so what they take of its memories."""
         for step in self.s.steps:
             for o in step.instruction.operands:
                 e = step.operands.get(o.name, step.output)
                 if e.buffer not in self.layouts:
                     self.add_tile(step, o, e)
+
+    def ordered(self, plan: Plan) -> Tiles:
+        """The same tiles in another order: they lie on the chip alike."""
+        other = copy(self)
+        other.plan = plan
+        return other
+
+    def build(self) -> Nest:
+        self.prepare()
         body = self.level([v for v in self.plan.order if self.cut(v)])
         body = seq(*[self.filled(n) for n in range(len(self.s.fills))], body)
         for b in reversed(self.buffers.values()):
@@ -329,15 +343,15 @@ class Tiles:
         else:
             there, here = self.in_host(e, made.positions), self.on_chip(e, made.positions)
         value = Load(e.buffer, there, b.dtype)
-        copy = self.loops(made.walks, store(b.name, here, value, f"{b.name}_in"))
-        return [AsyncCopy(f"{b.name}_t", copy), Wait(f"{b.name}_t")]
+        body = self.loops(made.walks, store(b.name, here, value, f"{b.name}_in"))
+        return [AsyncCopy(f"{b.name}_t", body), Wait(f"{b.name}_t")]
 
     def stored(self) -> Stmt:
         last, e = self.s.steps[-1].output, self.s.stored
         made, b = self.layouts[last.buffer], self.buffers[last.buffer]
         value = Load(b.name, self.on_chip(last, made.positions), b.dtype)
-        copy = self.loops(made.walks, store(e.buffer, self.in_host(e, made.positions), value, f"{e.buffer}_out"))
-        return seq(AsyncCopy(f"{e.buffer}_t", copy), Wait(f"{e.buffer}_t"))
+        body = self.loops(made.walks, store(e.buffer, self.in_host(e, made.positions), value, f"{e.buffer}_out"))
+        return seq(AsyncCopy(f"{e.buffer}_t", body), Wait(f"{e.buffer}_t"))
 
     def filled(self, number: int) -> Stmt:
         f = self.s.fills[number]
