@@ -1,7 +1,7 @@
 """Chooses tiles: sizes along every loop, the order of tiles, one or two slots, so that engines wait little.
 
-`plans` lists what fits the memories, the best first by an estimate: what each engine has to do in all tiles, the slowest
-of them hiding the others where there are two slots. `tuned` asks the timing simulator about the first few.
+`plans` lists what fits the memories, the best first by an estimate: what each engine has to do in all tiles, the
+slowest of them hiding the others where there are two slots. `best` asks the timing simulator about the first few.
 """
 
 from __future__ import annotations

@@ -167,12 +167,12 @@ class Tiles:
         axes, walks, at = [], [], {}
         if run:
             v = run[0]
-            axes.append(Axis(-(-self.tile(v) // limit), lambda p, v=v: p[v] // limit))
+            axes.append(Axis(-(-self.tile(v) // limit), _quotient(v, limit)))
             walks += [(f"{v}_q", ceildiv(self.actual(v), limit))]
             at[v] = Var(f"{v}_q") * limit + Var(f"{v}_r")
         axes += [Axis(self.tile(v), _position(v)) for v in around]
         axes.append(Axis(prod(self.tile(v) for v in rows), lambda p: self.row(rows, p)))
-        axes.append(Axis(width, (lambda p, v=run[0]: p[v] % limit) if run else _zero))
+        axes.append(Axis(width, _remainder(run[0], limit) if run else _zero))
         walks += [(f"{v}_r", self.actual(v)) for v in (*around, *rows)]
         at |= {v: Var(f"{v}_r") for v in (*around, *rows)}
         if run:
@@ -300,7 +300,7 @@ class Tiles:
 
     def read(self) -> list[Element]:
         """What is copied to the chip, each once."""
-        found = {}
+        found: dict[str, Element] = {}
         for step in self.s.steps:
             for e in step.operands.values():
                 if e.buffer not in self.written:
@@ -479,6 +479,14 @@ class Tiles:
 
 def _position(v: str) -> Callable[[Mapping[str, Expr]], Expr]:
     return lambda p: p[v]
+
+
+def _quotient(v: str, n: int) -> Callable[[Mapping[str, Expr]], Expr]:
+    return lambda p: p[v] // n
+
+
+def _remainder(v: str, n: int) -> Callable[[Mapping[str, Expr]], Expr]:
+    return lambda p: p[v] % n
 
 
 def _zero(p: Mapping[str, Expr]) -> Expr:
