@@ -183,6 +183,9 @@ class Partitioning(Protocol):
     def schedule(self, kernel: Kernel) -> Any:
         """How it runs a kernel (`schedule.rules.Scheduled`)."""
 
+    def notes(self) -> Sequence[str]:
+        """Where kernels went, and why: a sentence each, for `Executable.explain`."""
+
 
 @runtime_checkable
 class Beside(Protocol):

@@ -42,6 +42,10 @@ class Partitioner:
         self.report = []
         return [taken for g in groups if (taken := self.claim(g, alone))]
 
+    def notes(self, chip: str, host: str) -> list[str]:
+        """A sentence for each kernel of the last model: where it runs, and why."""
+        return [f"{p.kernel.name} runs on {chip if p.on_chip else host}: {p.why}" for p in self.report]
+
     def claim(self, group: Sequence[int], alone: Callable[[Sequence[int]], Kernel]) -> Sequence[int]:
         """The longest beginning of a group that the chip runs."""
         first: Placed | None = None

@@ -68,7 +68,7 @@ def host_part(state: Any, host: Target) -> Any:
     """The state of a compilation without the chip's kernels; what is made of the others goes into the same tables."""
     own = [n for n, s in state.schedules.items() if not isinstance(s, OnChip)]
     tables = {t: {n: getattr(state, t)[n] for n in own} for t in ("kernels", "schedules", "nests")}
-    return replace(state, target=host, **tables)
+    return replace(state, target=host, description=host.describe(), **tables)
 
 
 def assemble_chip(state: Any) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...program.program import Program
     from ...tensor.kernel import Kernel
     from .binary import Formats
-    from .partition import Partitioner, Placed
+    from .partition import Partitioner
     from .stages import OnChip
     from .system import SystemRunner
 
@@ -94,6 +94,10 @@ class ChipTarget:
 
         return on_chip(self.partitioner, kernel)
 
+    def notes(self) -> list[str]:
+        """See `tilewright.targets.base.Partitioning`."""
+        return self.partitioner.notes(self.chip.name, "")
+
     def stages(self) -> Sequence[TargetStage]:
         from .stages import assemble_chip, chip_text
 
@@ -135,10 +139,9 @@ class ChipBesideHost:
 
         return beside(self.host.describe())
 
-    @property
-    def report(self) -> Sequence[Placed]:
-        """Where each kernel of the last model went, and why."""
-        return self.partitioner.report
+    def notes(self) -> list[str]:
+        """See `tilewright.targets.base.Partitioning`."""
+        return self.partitioner.notes(self.accelerator.chip.name, self.host.name)
 
     def claims(self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]) -> Any:
         return self.partitioner.claims(groups, alone)
