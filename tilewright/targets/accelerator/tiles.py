@@ -140,7 +140,7 @@ class Tiles:
             if box is not None and prod(a.size for a in box.axes) <= self.row_size(o, around, rows, run):
                 return box
             return self.in_rows(o, around, rows, run)
-        return self.in_columns(step, o, around, rows, run)
+        return self.in_columns(step, o, mine, around, rows, run)
 
     def row_size(self, o: Operand, around: Sequence[str], rows: Sequence[str], run: Sequence[str]) -> int:
         return prod(self.tile(v) for v in (*around, *rows)) * self.padded(o, run)
@@ -158,17 +158,26 @@ class Tiles:
         return Layout(tuple(axes), walks, {v: Var(n) for v, n in names.items()})
 
     def in_columns(
-        self, step: Step, o: Operand, around: Sequence[str], rows: Sequence[str], run: Sequence[str]
+        self,
+        step: Step,
+        o: Operand,
+        mine: set[str],
+        around: Sequence[str],
+        rows: Sequence[str],
+        run: Sequence[str],
     ) -> Layout:
         """As many columns as a run has beside each other: one row below the other, with as many rows as there are."""
         limit = step.instruction.dim(o.dims[-1]).limit if o.dims else 1
         word = self.word(o)
         width = -(-min(limit, self.tile(run[0]) if run else 1) // word) * word
         axes, walks, at = [], [], {}
+        # a tile that is the same for all columns is a full one
+        columns: Expr = Const(0, "index")
         if run:
             v = run[0]
+            columns = self.actual(v) if v in mine else Const(self.tile(v), "index")
             axes.append(Axis(-(-self.tile(v) // limit), _quotient(v, limit)))
-            walks += [(f"{v}_q", ceildiv(self.actual(v), limit))]
+            walks += [(f"{v}_q", ceildiv(columns, limit))]
             at[v] = Var(f"{v}_q") * limit + Var(f"{v}_r")
         axes += [Axis(self.tile(v), _position(v)) for v in around]
         axes.append(Axis(prod(self.tile(v) for v in rows), lambda p: self.row(rows, p)))
@@ -176,8 +185,8 @@ class Tiles:
         walks += [(f"{v}_r", self.actual(v)) for v in (*around, *rows)]
         at |= {v: Var(f"{v}_r") for v in (*around, *rows)}
         if run:
-            left = self.actual(run[0]) - Var(f"{run[0]}_q") * limit
-            walks.append((f"{run[0]}_r", minimum(limit, left) if self.tile(run[0]) > limit else self.actual(run[0])))
+            left = columns - Var(f"{run[0]}_q") * limit
+            walks.append((f"{run[0]}_r", minimum(limit, left) if self.tile(run[0]) > limit else columns))
         return Layout(tuple(axes), tuple(walks), at)
 
     def row(self, rows: Sequence[str], p: Mapping[str, Expr]) -> Expr:
