@@ -25,7 +25,7 @@ from .timing import Timing, simulate
 #: into how many tiles the outermost loop of rows is cut, and the others
 OUTER, INNER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128), (1, 2, 4, 8)
 #: tiles of columns or sums at most, in what an instruction takes of them: 1, 2, 4 ...
-DOUBLED = 5
+DOUBLED = 4
 #: the part that other engines add to the time of the slowest one: where they meet, somebody waits
 HIDDEN = 0.1
 
@@ -50,24 +50,25 @@ class Planned:
 
 def plans(s: Selection, listing: Listing) -> list[tuple[Plan, Estimate]]:
     """All plans that fit, the best first; CompileError if there is none."""
-    found = []
-    for tiles in sizes(s, listing):
-        cut = [v for v in s.extents if v in tiles and tiles[v] < s.extents[v]]
-        sums = [v for v in cut if v in s.steps[0].sums]
-        frame = [v for v in cut if v in s.loops]
-        for slots in (2, 1):
-            first = Tiles(s, listing, Plan(tiles, (*frame, *sums), slots))
-            first.prepare()
-            if not fits(first, listing):
-                continue
-            costs = Costs(first, listing)
-            for order in permutations(frame):
-                plan = Plan(tiles, (*order, *sums), slots)
-                found.append((plan, costs.estimate(plan)))
-            break
-    if not found:
-        raise CompileError("no tile of it fits the memories of the chip", stage="schedule", operator=s.kernel.name)
-    return sorted(found, key=lambda p: p[1].cycles)
+    for slots in (2, 1):
+        if found := [p for tiles in sizes(s, listing) for p in orders(s, listing, tiles, slots)]:
+            return sorted(found, key=lambda p: p[1].cycles)
+    raise CompileError("no tile of it fits the memories of the chip", stage="schedule", operator=s.kernel.name)
+
+
+def orders(s: Selection, listing: Listing, tiles: dict[str, int], slots: int) -> Iterator[tuple[Plan, Estimate]]:
+    """The orders of tiles of one size; none if they do not fit."""
+    cut = [v for v in s.extents if v in tiles and tiles[v] < s.extents[v]]
+    sums = [v for v in cut if v in s.steps[0].sums]
+    frame = [v for v in cut if v in s.loops]
+    first = Tiles(s, listing, Plan(tiles, (*frame, *sums), slots))
+    first.prepare()
+    if not fits(first, listing):
+        return
+    costs = Costs(first, listing)
+    for order in permutations(frame):
+        plan = Plan(tiles, (*order, *sums), slots)
+        yield plan, costs.estimate(plan)
 
 
 def planned(s: Selection, formats: Formats, plan: Plan) -> Planned:
