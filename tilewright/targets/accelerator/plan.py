@@ -19,7 +19,7 @@ from .binary import ChipProgram, Formats
 from .describe import HOST, CopyEngine, Listing
 from .emit import emit
 from .match import Element, Selection, Step
-from .tiles import Plan, Tiles
+from .tiles import Plan, Tiles, run_limit
 from .timing import Timing, simulate
 
 #: into how many tiles the outermost loop of rows is cut, and the others
@@ -103,9 +103,9 @@ def along(s: Selection, v: str) -> list[int]:
         return [1]  # some instruction does not have it: tiles are single iterations
     limits = [d.limit for d in places if not d.levels]
     if _whole(s, v):
-        return [extent]
+        return [extent] if extent <= run_limit(s, v) else []
     if limits:
-        unit = max(limits)
+        unit = max(limits) if v in s.steps[0].sums else run_limit(s, v)
         found = {extent, *(min(unit << n, extent) for n in range(DOUBLED))}
     elif places:
         outer = all(v == own[0] for step in s.steps for own in step.dims.values() if v in own)

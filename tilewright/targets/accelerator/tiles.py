@@ -115,6 +115,10 @@ class Tiles:
         """In-tile positions -> values of the kernel's loops."""
         return {v: self.start(v) + at.get(v, Const(0, "index")) for v in self.extents}
 
+    def width(self, v: str) -> int:
+        """How many iterations of a run one instruction takes at most, whichever: results lie in columns so wide."""
+        return run_limit(self.s, v)
+
     # ---- layouts ----
 
     def word(self, o: Operand) -> int:
@@ -167,7 +171,7 @@ class Tiles:
         run: Sequence[str],
     ) -> Layout:
         """As many columns as a run has beside each other: one row below the other, with as many rows as there are."""
-        limit = step.instruction.dim(o.dims[-1]).limit if o.dims else 1
+        limit = self.width(run[0]) if run else 1
         word = self.word(o)
         width = -(-min(limit, self.tile(run[0]) if run else 1) // word) * word
         axes, walks, at = [], [], {}
@@ -205,7 +209,7 @@ class Tiles:
             return None
         if any(c % word for v, c in inner.items() if self.extents[v] > 1):
             return None
-        if run and self.tile(run[0]) > (limit := step.instruction.dim(o.dims[-1]).limit) and limit % word:
+        if run and self.tile(run[0]) > self.width(run[0]) and self.width(run[0]) % word:
             return None
         axes, walks, box = [], [], []
         for d, (coefficients, constant) in enumerate(terms):
@@ -263,7 +267,7 @@ class Tiles:
         """A constant lies in memory in columns as wide as a run, one after the other, padded with zeros."""
         b = self.params[e.buffer]
         run = step.dims[o.dims[-1]]
-        limit = step.instruction.dim(o.dims[-1]).limit
+        limit = self.width(run[0]) if run else 1
         at = next((d for d, i in enumerate(e.indices) if run and i == Var(run[0])), None)
         if at is None:
             if run and not self.depends(e):  # one number for all columns
@@ -386,7 +390,7 @@ class Tiles:
         """How many iterations of each loop one instruction takes."""
         found = {}
         for d in step.instruction.dims:
-            left = d.limit
+            left = d.limit if d.levels else min(map(self.width, step.dims[d.name]), default=1)
             for v in reversed(step.dims[d.name]):
                 found[v] = min(self.tile(v), left)
                 left = max(left // found[v], 1)
@@ -484,6 +488,12 @@ class Tiles:
     @staticmethod
     def dim_of(step: Step, v: str) -> str:
         return next(d for d, loops in step.dims.items() if v in loops)
+
+
+def run_limit(s: Selection, v: str) -> int:
+    """The fewest iterations of a loop that an instruction takes as a run."""
+    limits = [d.limit for step in s.steps for d in step.instruction.dims if not d.levels and v in step.dims[d.name]]
+    return min(limits, default=1)
 
 
 def _position(v: str) -> Callable[[Mapping[str, Expr]], Expr]:
