@@ -2,7 +2,7 @@
 
 Operations come in the groups that fusion makes for the host. A group that is instructions as a whole is one kernel of
 the chip; else the longest beginning of it that is: a convolution without the float arithmetic behind it. Whether it is
-worth it the cycles say that its plan is estimated to take, against the operations that the host does in a second.
+worth it the cycles say that its program takes, against the operations that the host does in a second.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...support.sizes import Undecided
 from ...tensor.kernel import Kernel
 from .binary import Formats
 from .match import NoMatch, Selection, select
-from .plan import Estimate, Plan, Planned, planned, plans
+from .plan import Planned, best
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Partitioner:
     def __init__(self, formats: Formats, host: bool, asked: int = 1) -> None:
         self.formats, self.host, self.asked = formats, host, asked
         self.selected: dict[Kernel, Selection | str] = {}
-        self.planned: dict[Kernel, list[tuple[Plan, Estimate]] | str] = {}
+        self.planned: dict[Kernel, Planned | str] = {}
         self.report: list[Placed] = []
 
     def claims(self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]) -> list[Sequence[int]]:
@@ -66,14 +66,13 @@ class Partitioner:
         found = self.select(kernel)
         if isinstance(found, str):
             return Placed(kernel, False, found)
-        choices = self.plans(kernel)
-        if isinstance(choices, str):
-            return Placed(kernel, False, choices)
-        cycles = choices[0][1].cycles
-        here, there = cycles / self.formats.chip.clock, work(found) / self.formats.chip.host_rate
+        made = self.best(kernel, found)
+        if isinstance(made, str):
+            return Placed(kernel, False, made)
+        here, there = made.timing.cycles / self.formats.chip.clock, work(found) / self.formats.chip.host_rate
         if self.host and here > there:
-            return Placed(kernel, False, f"{here * 1e6:.0f} us on the chip, {there * 1e6:.0f} us on the host")
-        return Placed(kernel, True, f"about {cycles:.0f} cycles")
+            return Placed(kernel, False, f"{here * 1e6:.3g} us on the chip, {there * 1e6:.3g} us on the host")
+        return Placed(kernel, True, f"{made.timing.cycles} cycles")
 
     def select(self, kernel: Kernel) -> Selection | str:
         key = nameless(kernel)
@@ -88,24 +87,22 @@ class Partitioner:
                 self.selected[key] = "its sizes are not known"
         return self.selected[key]
 
-    def plans(self, kernel: Kernel) -> list[tuple[Plan, Estimate]] | str:
+    def best(self, kernel: Kernel, found: Selection) -> Planned | str:
+        """The best plan that can be emitted, or why there is none."""
         key = nameless(kernel)
         if key not in self.planned:
-            found = self.select(kernel)
-            assert isinstance(found, Selection)
             try:
-                self.planned[key] = plans(found, self.formats.listing)
+                self.planned[key] = best(found, self.formats, self.asked)
             except CompileError as e:
                 self.planned[key] = e.message
         return self.planned[key]
 
     def scheduled(self, kernel: Kernel) -> Planned:
         """A kernel that was claimed, all the way to its program."""
-        found, choices = self.select(kernel), self.plans(kernel)
-        assert isinstance(found, Selection) and not isinstance(choices, str)
-        named = replace(found, kernel=kernel)
-        made = [planned(named, self.formats, plan) for plan, _ in choices[: self.asked]]
-        return min(made, key=lambda p: p.timing.cycles)
+        made = self.planned[nameless(kernel)]
+        assert isinstance(made, Planned)
+        nest, program = replace(made.nest, name=kernel.name), replace(made.program, name=kernel.name)
+        return replace(made, nest=nest, program=program)
 
 
 def nameless(kernel: Kernel) -> Kernel:

@@ -24,6 +24,8 @@ from .timing import Timing, simulate
 
 #: into how many tiles the outermost loop of rows is cut, and the others
 OUTER, INNER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128), (1, 2, 4, 8)
+#: plans that may fail before a kernel is given up
+TRIED = 12
 #: tiles of columns or sums at most, in what an instruction takes of them: 1, 2, 4 ...
 DOUBLED = 4
 #: the part that other engines add to the time of the slowest one: where they meet, somebody waits
@@ -79,10 +81,22 @@ def planned(s: Selection, formats: Formats, plan: Plan) -> Planned:
 
 
 def best(s: Selection, formats: Formats, asked: int = 1) -> Planned:
-    """The plan that is estimated to be the fastest; of the first `asked`, the one that the simulator finds so."""
+    """The plan that is estimated to be the fastest; of the first `asked`, the one that the simulator finds so.
+
+    CompileError if no plan fits, or none of the first `TRIED` can be emitted.
+    """
     found: list[Planned] = []
-    for plan, _ in plans(s, formats.listing)[:asked]:
-        found.append(planned(s, formats, plan))
+    failed: CompileError | None = None
+    for plan, _ in plans(s, formats.listing)[: max(asked, TRIED)]:
+        try:
+            found.append(planned(s, formats, plan))
+        except CompileError as e:  # rows that do not begin at words, say: other sizes may do
+            failed = e
+        if len(found) == asked:
+            break
+    if not found:
+        assert failed is not None
+        raise failed
     return min(found, key=lambda p: p.timing.cycles)
 
 
