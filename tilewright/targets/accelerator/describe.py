@@ -72,7 +72,8 @@ class ChipMemory(Memory):
 class Engine:
     """What takes instructions from a stream of its own, one after the other.
 
-    `queue`: how many may be under way before the next one begins.
+    What one of them writes, the next ones of the same engine find: engines see to that themselves. `queue`: how many
+    may be under way before the next one begins.
     """
 
     name: str
