@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, make_dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,7 +34,7 @@ def beside(description: Any) -> Any:
     """A host's description that keeps 8-bit numbers signed, whatever its own instructions want."""
     kind = type(description)
     made = make_dataclass(kind.__name__, [], bases=(kind,), frozen=True, namespace={"activations": "i8"})
-    return made(**{f.name: getattr(description, f.name) for f in fields(description)})
+    return made.from_json(description.to_json())
 
 
 def on_chip(partitioner: Partitioner, kernel: Kernel) -> OnChip:
