@@ -170,8 +170,8 @@ def markdown(report: dict[str, Any]) -> str:
             *table(worst),
             "",
             f"Asking gains {statistics.geometric_mean(ratio) - 1:.1%} (at most {max(ratio) - 1:.0%}). Median use of "
-            f"the drawn layers: {statistics.median(x['asked']['use'] for x in random):.1%}; with fewer channels than the "
-            "array has rows or columns, the rest is idle.",
+            f"the drawn layers: {statistics.median(x['asked']['use'] for x in random):.1%}.",
+            "With fewer channels than the array has rows or columns, the rest is idle.",
             "",
         ]
     )
