@@ -1,7 +1,8 @@
 """The one MLIR context, and the only place where dialects are loaded.
 
 MLIR objects are tied to a context. Tilewright uses one context a process: modules of different compilations can then
-be compared and mixed, and the `tw` dialect is defined once.
+be compared and mixed, and the `tw` dialect is defined once. (A chip's dialect is made from its description, and another
+one for other parameters: each has a context of its own, see targets/accelerator/dialect.py.)
 """
 
 from __future__ import annotations
