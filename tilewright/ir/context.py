@@ -73,7 +73,7 @@ def parse(text: str | bytes, source: str = "<text>") -> ir.Module:
                 return _stablehlo.deserialize_portable_artifact(ctx, text)
             return ir.Module.parse(text)
         except ir.MLIRError as e:
-            diagnostics = "; ".join(f"{_place(d.location)}: {d.message}" for d in e.error_diagnostics) or str(e)
+            diagnostics = "; ".join(f"{place(d.location)}: {d.message}" for d in e.error_diagnostics) or str(e)
             raise ModelError(f"{source} is not valid MLIR: {diagnostics}", stage="parse") from None
 
 
@@ -82,7 +82,7 @@ def is_portable(data: str | bytes) -> bool:
     return isinstance(data, bytes) and data.startswith(BYTECODE) and b"StableHLO_v" in data[:64]
 
 
-def _place(location: ir.Location) -> str:
+def place(location: ir.Location) -> str:
     """``line 4, column 10`` for a place in the parsed text."""
     return re.sub(r'^loc\("-":(\d+):(\d+)\)$', r"line \1, column \2", str(location))
 

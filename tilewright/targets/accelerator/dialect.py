@@ -28,6 +28,7 @@ from typing import Any
 from torch_mlir import ir
 from torch_mlir.dialects import ext, func
 
+from ...ir.context import place
 from ...ir.dialect import from_attribute, to_attribute
 from ...support.errors import UsageError
 from .binary import ChipProgram, Form, Formats, Issue, fields_of
@@ -246,8 +247,8 @@ def _error(e: ir.MLIRError, stage: str) -> UsageError:
         return _wrong(str(e), stage=stage)
     first = e.error_diagnostics[0]
     message, _, op = first.message.partition("\n")
-    place = "" if str(first.location) == "loc(unknown)" else f"{first.location} "
-    return _wrong(message, f"{place}{op}".strip(), stage)
+    where = "" if str(first.location) == "loc(unknown)" else place(first.location)
+    return _wrong(message, ": ".join(x for x in (where, op) if x), stage)
 
 
 def _wrong(message: str, operation: str = "", stage: str = "verify") -> UsageError:
@@ -345,9 +346,9 @@ class _Reader:
     @staticmethod
     def argument(op: ir.Operation) -> int:
         """The number of the kernel's argument that a copy takes."""
-        value = op.operands[0]
-        if not isinstance(value.owner, ir.Block):
-            raise _wrong(f"{op.name} takes an argument of the function, not a value made in it")
+        value = next(iter(op.operands), None)
+        if value is None or not isinstance(value.owner, ir.Block):
+            raise _wrong(f"{op.name} takes an argument of the function first")
         return ir.BlockArgument(value).arg_number
 
     def check(self, kind: Kind, op: ir.Operation) -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 from support.chip_programs import add_relu, bordered, float_matmul, on_chip, quantized_matmul
 from torch_mlir import ir
+from torch_mlir.passmanager import PassManager
 
 from tilewright.support.errors import UsageError
 from tilewright.targets.accelerator.binary import ChipProgram, Formats, Issue, fields_of
@@ -161,6 +162,8 @@ WRONG = {
     "no token": (mma(SHAPE, "%7"), "a token that no instruction gives"),
     "fill": (load(f"{BOX}, fill = 1 : i64"), "has no attribute fill"),
     "argument": (load(BOX, "%6 : memref<100xi8>"), "takes an argument of the function"),
+    "no argument": (load(BOX, " : "), "takes an argument of the function"),
+    "argument twice": (load(BOX, "%a, %a : memref<100xi8>, memref<100xi8>"), "waits for a token that no instruction"),
 }
 BEFORE = {
     "own engine": mma(SHAPE).replace("%9", "%8"),
@@ -175,7 +178,8 @@ def test_what_the_chip_cannot_do(name):
     with pytest.raises(UsageError, match=message) as e:
         ChipDialect(SYSTOLIC).parse(module(line, BEFORE.get(name, "")))
     operation = line.partition('"')[2].partition('"')[0]
-    assert operation in e.value.operator and e.value.stage == "parse"
+    assert e.value.operator.startswith("line 4, column ") and operation in e.value.operator
+    assert e.value.stage == "parse"
 
 
 def test_the_same_without_the_mistakes():
@@ -212,6 +216,22 @@ def test_arguments_that_there_are_not():
     issue = Issue(form, fields_of(form, {"arg": 3, "run": 32}))
     with pytest.raises(UsageError, match="argument 3 of 1"):
         to_mlir(ChipProgram("k", {"load": (issue,)}, (32,)), SYSTOLIC)
+
+
+def test_what_mlir_itself_finds():
+    for line in ('%9 = "systolic32.nothing"() : () -> !systolic32.token', '%9 = "systolic32.mma"() : () -> i32'):
+        with pytest.raises(UsageError) as e:
+            ChipDialect(SYSTOLIC).parse(module(line))
+        assert "line 4, column" in e.value.operator
+
+
+def test_passes_leave_a_program_as_it_is(case):
+    """Operations do something beside giving a token: nothing may go, or become one."""
+    formats, program = case
+    found = to_mlir(program, formats)
+    with found.context:
+        PassManager.parse("builtin.module(cse,canonicalize)").run(found.operation)
+    assert from_mlir(found, formats) == program
 
 
 # ---- order -----------------------------------------------------------------------------------------------------------
