@@ -1,7 +1,8 @@
 """The one MLIR context, and the only place where dialects are loaded.
 
 MLIR objects are tied to a context. Tilewright uses one context a process: modules of different compilations can then
-be compared and mixed, and the `tw` dialect is defined once.
+be compared and mixed, and the `tw` dialect is defined once. (A chip's dialect is made from its description, and another
+one for other parameters: each has a context of its own, see targets/accelerator/dialect.py.)
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def parse(text: str | bytes, source: str = "<text>") -> ir.Module:
                 return _stablehlo.deserialize_portable_artifact(ctx, text)
             return ir.Module.parse(text)
         except ir.MLIRError as e:
-            diagnostics = "; ".join(f"{_place(d.location)}: {d.message}" for d in e.error_diagnostics) or str(e)
+            diagnostics = "; ".join(f"{place(d.location)}: {d.message}" for d in e.error_diagnostics) or str(e)
             raise ModelError(f"{source} is not valid MLIR: {diagnostics}", stage="parse") from None
 
 
@@ -81,7 +82,7 @@ def is_portable(data: str | bytes) -> bool:
     return isinstance(data, bytes) and data.startswith(BYTECODE) and b"StableHLO_v" in data[:64]
 
 
-def _place(location: ir.Location) -> str:
+def place(location: ir.Location) -> str:
     """``line 4, column 10`` for a place in the parsed text."""
     return re.sub(r'^loc\("-":(\d+):(\d+)\)$', r"line \1, column \2", str(location))
 

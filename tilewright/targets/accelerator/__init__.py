@@ -3,6 +3,7 @@
 `describe` has the words of a description, `check` judges one, `meaning` reads the NumPy bodies of instructions.
 `binary` assembles and disassembles, `places` says what waits for what, `functional` and `timing` run programs. `match`
 finds instructions for kernels, `plan` chooses tiles, `tiles` writes loop nests, `emit` turns those into programs.
+`dialect` has programs as MLIR, `order` judges their waits, `layers` says how far runs are from what the chip could do.
 """
 
 from .describe import (

@@ -1,0 +1,368 @@
+"""Layers on a chip as one HTML page that needs nothing else: totals, roofline, timeline, what each layer waits for.
+
+The numbers are those of `targets.accelerator.layers`, whose `table` prints them as text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from html import escape
+
+from .. import __version__
+from ..targets.accelerator.binary import Formats, Issue
+from ..targets.accelerator.describe import HOST, CopyEngine
+from ..targets.accelerator.layers import EngineUse, LayerRun, Totals, peak
+from ..targets.accelerator.timing import EngineTime
+from .page_parts import (
+    AXIS,
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Log,
+    ceilings,
+    circle_names,
+    document,
+    grid,
+    part,
+    section,
+    time_axis,
+)
+from .profile_text import number, percent, seconds
+
+#: boxes of all timelines of a page together, and of one engine in one layer
+BOXES, ENGINE_BOXES = 30_000, 500
+#: names beside circles
+_NAMED = 8
+_LANE, _GAP = 28, 6
+
+_STYLE = """
+table.plain { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 6px 0 12px; }
+.plain th, .plain td { text-align: right; padding: 2px 12px; border-bottom: 1px solid var(--line); font-weight: 400; }
+.plain th { color: var(--soft); } .plain th:first-child, .plain td:first-child { text-align: left; padding-left: 0; }
+.plain td.text, .plain th.text { text-align: left; }
+.chart line { stroke: var(--line); } .chart rect.tail { fill-opacity: .35; }
+"""
+
+
+def page(runs: Sequence[LayerRun], formats: Formats, title: str) -> str:
+    """The whole document; `title` is the model's name.
+
+    >>> from tilewright.targets.chips.outer4 import CHIP
+    >>> page([], Formats(CHIP()), "nothing").splitlines()[0]
+    '<!DOCTYPE html>'
+    """
+    chip = formats.chip
+    total = Totals.of(runs, formats.listing)
+    parameters = ", ".join(f"{k} {v}" for k, v in asdict(chip).items())
+    body = [
+        f"<h1>{escape(title)} on {escape(chip.name)}</h1>",
+        f"<p class='sub'>{escape(chip.doc)}; {escape(parameters)}; Tilewright {__version__}</p>",
+        _tiles(runs, total, formats),
+    ]
+    if runs:
+        body += [
+            section("Roofline", _ROOFLINE_TEXT, roofline(runs, formats)),
+            section("Timeline", _TIMELINE_TEXT, timeline(runs, formats)),
+            section("Layers", _LAYERS_TEXT, layers(runs, formats)),
+            section("Memories", _MEMORIES_TEXT, _memories(runs)),
+        ]
+    return document(f"{title} on {chip.name}", body, _STYLE + _columns(formats))
+
+
+_ROOFLINE_TEXT = (
+    "Each circle is a layer, as large as its share of the cycles, in the colour of the busiest engine. The stem above "
+    "it ends at what the engines could do with the same work and the same bytes. An operation is a multiply-add."
+)
+_TIMELINE_TEXT = (
+    "Layers one after the other, the part of the time in which each engine worked as height. A click on a layer opens "
+    "it below, with its instructions."
+)
+_LAYERS_TEXT = (
+    "Use: the work over what the array could have done. Floors: cycles that the array needs for the work at its full "
+    "size, and each copy engine for every byte of the host's memory once. A click on a heading sorts, a click on a "
+    "layer shows what its engines wait for."
+)
+_MEMORIES_TEXT = "Bytes read and written, and picojoules, of all layers."
+
+
+def _tiles(runs: Sequence[LayerRun], t: Totals, formats: Formats) -> str:
+    time = t.cycles / formats.chip.clock
+    joules = sum(t.energy.values())
+    area = formats.chip.area()
+    tiles = [
+        (f"{t.cycles:,}", "cycles", f"{len(runs)} layers"),
+        (seconds(time), f"at {formats.chip.clock / 1e6:g} MHz", ""),
+        (percent(t.utilization), "array in use", "work over what the fastest engine could have done"),
+        (percent(t.floor / t.cycles if t.cycles else 0.0), "of the floor", "the sum of the least cycles of each layer"),
+        (f"{joules / 1e6:.3g} uJ", "energy", f"{joules / max(t.work, 1):.3g} pJ for an operation"),
+        (f"{t.host / 1e6:.3g} MB", "of the host's memory", f"{t.host / max(t.cycles, 1):.3g} bytes a cycle"),
+        (f"{area:.3g} mm²" if area else "", "area, estimated", ""),
+    ]
+    cells = (
+        f"<div class='tile' title='{escape(more, quote=True)}'><b>{escape(value)}</b><span>{escape(label)}</span></div>"
+        for value, label, more in tiles
+        if value
+    )
+    return f"<div class='tiles'>{''.join(cells)}</div>"
+
+
+def _busiest(r: LayerRun) -> EngineUse:
+    return max(r.engines, key=lambda e: e.busy)
+
+
+def _legend(formats: Formats) -> str:
+    items = (f"<span><i class='f-{i % 9}'></i>{escape(e)}</span>" for i, e in enumerate(formats.engines))
+    return f"<div class='legend'>{''.join(items)}</div>"
+
+
+# ---- the roofline --------------------------------------------------------------------------------------------------
+
+
+def roofline(runs: Sequence[LayerRun], formats: Formats) -> str:
+    """Operations for a byte of the host's memory against operations a cycle, log-log."""
+    engine, most = peak(formats.listing)
+    slopes = _bandwidths(formats)
+    corner = most / slopes[-1][1]
+    shown = sorted(enumerate(runs), key=lambda x: -x[1].cycles)  # the largest first, so that small ones stay on top
+    shown = [(k, r) for k, r in shown if r.work and r.peak]
+    x = Log([*[r.intensity for _, r in shown], corner / 10, 4 * corner], LEFT, WIDTH - RIGHT)
+    y = Log([*[r.speed for _, r in shown], most / 100, 1.3 * most], HEIGHT - BOTTOM, TOP)
+    parts = [
+        *grid(x, y, "operations for a byte of the host's memory", "operations a cycle"),
+        *ceilings({engine: most}, slopes, x, y, "B/cycle"),
+    ]
+    total, labels = sum(r.cycles for r in runs), []
+    for k, r in shown:
+        cx, cy = x(r.intensity), y(r.speed)
+        radius = 3.5 + 20 * math.sqrt(r.cycles / total)
+        colour = formats.engines.index(_busiest(r).name) % 9
+        top = y(r.work / _least(r, formats))
+        tip = escape(f"{r.name}: {r.cycles:,} cycles, {percent(r.utilization)} of the array; {r.bound}")
+        parts.append(
+            f"<g data-k='{k}'><line class='stem' x1='{cx:.1f}' x2='{cx:.1f}' y1='{cy:.1f}' y2='{top:.1f}'/>"
+            f"<circle class='f-{colour}' cx='{cx:.1f}' cy='{cy:.1f}' r='{radius:.1f}'/><title>{tip}</title></g>"
+        )
+        labels.append((cx, cy, radius, r.name))
+    parts += circle_names(labels[:_NAMED])
+    head = f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img' aria-label='roofline' class='roofline'>"
+    return f"{head}{''.join(parts)}</svg>{_legend(formats)}"
+
+
+def _bandwidths(formats: Formats) -> list[tuple[str, float]]:
+    """What the engines that copy from and to the host move in a cycle: all at once, then each; the fastest first."""
+    found = [
+        e for e in formats.listing.engines.values() if isinstance(e, CopyEngine) and HOST in (*e.sources, *e.targets)
+    ]
+    names: dict[int, list[str]] = {}
+    for e in found:
+        names.setdefault(e.bytes_per_cycle, []).append(e.name)
+    each = [(" or ".join(n), float(width)) for width, n in names.items()]
+    together = [(" and ".join(e.name for e in found), float(sum(e.bytes_per_cycle for e in found)))]
+    return sorted(each + (together if len(found) > 1 else []), key=lambda s: -s[1])
+
+
+def _least(r: LayerRun, formats: Formats) -> float:
+    """Cycles for the same work and the same bytes, if nobody waited."""
+    widths = {n: e.bytes_per_cycle for n, e in formats.listing.engines.items() if isinstance(e, CopyEngine)}
+    return max(r.work / r.peak, *(r.engine(n).moved / width for n, width in widths.items()))
+
+
+# ---- the timelines -------------------------------------------------------------------------------------------------
+
+
+def timeline(runs: Sequence[LayerRun], formats: Formats) -> str:
+    """All layers in a row, engines as lanes."""
+    total = sum(r.cycles for r in runs) or 1
+    height = AXIS + len(formats.engines) * (_LANE + _GAP)
+    parts = [*time_axis(total, height, _cycles), *_lanes(formats)]
+    at = 0
+    for k, r in enumerate(runs):
+        boxes = []
+        for i, e in enumerate(r.engines):
+            top, tall = AXIS + i * (_LANE + _GAP), _LANE * e.busy / max(r.cycles, 1)
+            boxes.append(
+                f"<rect class='f-{i % 9} shade{k % 3}' width='100%' y='{top + _LANE - tall:.1f}' height='{tall:.1f}'/>"
+            )
+        tip = escape(f"{r.name}: {r.cycles:,} cycles; {r.bound}")
+        # the whole height takes clicks
+        parts.append(
+            f"<svg data-k='{k}' x='{part(at, total)}' width='{part(r.cycles, total)}' height='{height}'>"
+            f"<rect width='100%' y='{AXIS}' height='{height - AXIS}' fill-opacity='0'/>{''.join(boxes)}"
+            f"<title>{tip}</title></svg>"
+        )
+        at += r.cycles
+    buttons = "".join(f"<button type='button' data-zoom='{z}'>{z}x</button>" for z in (1, 4, 16, 64))
+    return f"<div class='zoom'>{buttons}</div>{_drawing('timeline', height, parts, formats)}{_legend(formats)}"
+
+
+def _drawing(kind: str, height: int, parts: Iterable[str], formats: Formats) -> str:
+    names = "".join(
+        f"<div style='top:{AXIS + i * (_LANE + _GAP) - 3}px'>{escape(e)}</div>" for i, e in enumerate(formats.engines)
+    )
+    return (
+        f"<div class='lanes'><div class='threads'>{names}</div><div class='scroll'><svg class='{kind}' width='100%' "
+        f"height='{height}' role='img' aria-label='{kind}'>{''.join(parts)}</svg></div></div>"
+    )
+
+
+def _lanes(formats: Formats) -> Iterable[str]:
+    for i in range(len(formats.engines)):
+        yield f"<rect class='lane' x='0' width='100%' y='{AXIS + i * (_LANE + _GAP)}' height='{_LANE}'/>"
+
+
+def _cycles(at: float) -> str:
+    return f"{at:,.0f}"
+
+
+def instructions(r: LayerRun, formats: Formats, most: int) -> str:
+    """The instructions of a layer as boxes, at most about `most` for an engine: neighbours share one where they are too
+    small to be told apart. Lighter: the result is under way, nobody works on it."""
+    total = max(r.cycles, 1)
+    height = AXIS + len(formats.engines) * (_LANE + _GAP)
+    parts = [*time_axis(total, height, _cycles), *_lanes(formats)]
+    for i, name in enumerate(formats.engines):
+        top, stream = AXIS + i * (_LANE + _GAP), r.program.streams.get(name, ())
+        for first, last, begin, left, end in boxes(r.timing.engines[name], total, most):
+            tip = escape(_said(stream, first, last, begin, left, formats))
+            shape = f"y='{top}' height='{_LANE}'"
+            tail = ""
+            if first == last and end > left:
+                tail = (
+                    f"<rect class='f-{i % 9} tail' x='{part(left, total)}' width='{part(end - left, total)}' {shape}/>"
+                )
+            parts.append(
+                f"{tail}<rect class='f-{i % 9} shade{first % 3}' x='{part(begin, total)}' "
+                f"width='{part(max(left - begin, total / 4000), total)}' {shape}><title>{tip}</title></rect>"
+            )
+    return _drawing("chart", height, parts, formats)
+
+
+def boxes(time: EngineTime, total: int, most: int) -> Iterable[tuple[int, int, int, int, int]]:
+    """(first instruction, last, when the first began, when the last left, when it was finished) of an engine's boxes.
+
+    Two neighbours share a box where one is, and the gap between them is, shorter than two `most`-ths of all cycles.
+
+    >>> time = EngineTime(began=[0, 2, 4, 90], left=[1, 3, 5, 100], finished=[1, 3, 5, 100])
+    >>> list(boxes(time, 100, 20)), len(list(boxes(time, 100, 1000)))
+    ([(0, 2, 0, 5, 5), (3, 3, 90, 100, 100)], 4)
+    """
+    least = 2 * total / most
+    box: tuple[int, int, int, int, int] | None = None
+    for n, (begin, left, end) in enumerate(zip(time.began, time.left, time.finished, strict=True)):
+        if box is not None and begin - box[3] < least and (left - begin < least or box[3] - box[2] < least):
+            box = (box[0], n, box[2], left, end)
+            continue
+        if box is not None:
+            yield box
+        box = (n, n, begin, left, end)
+    if box is not None:
+        yield box
+
+
+def _said(stream: Sequence[Issue], first: int, last: int, begin: int, left: int, formats: Formats) -> str:
+    if first == last:
+        return f"cycles {begin:,} to {left:,}\n{formats.line(stream[first])}"
+    return f"cycles {begin:,} to {left:,}: {last - first + 1} instructions, {first + 1} to {last + 1}"
+
+
+# ---- the layers ------------------------------------------------------------------------------------------------------
+
+
+def _copies(formats: Formats) -> list[str]:
+    return [n for n, e in formats.listing.engines.items() if isinstance(e, CopyEngine)]
+
+
+def _columns(formats: Formats) -> str:
+    """The widths of the table's columns; how many there are hangs on the chip."""
+    floors = " ".join(["86px"] * (1 + len(_copies(formats))))
+    last = 7 + len(_copies(formats))
+    return (
+        f".row {{ grid-template-columns: minmax(190px, 1.5fr) 96px 84px 84px {floors} 90px minmax(160px, 1fr); }}\n"
+        f".row span:nth-child(n) {{ text-align: right; }}\n"
+        f".row span:nth-child(1), .row span:nth-child({last}) {{ text-align: left; }}\n"
+    )
+
+
+def layers(runs: Sequence[LayerRun], formats: Formats) -> str:
+    """A table whose rows open."""
+    copies = _copies(formats)
+    heads = ["layer", "cycles", "share", "use", "floor: array", *(f"floor: {c}" for c in copies), "energy", "bound"]
+    head = "".join(f"<span role='columnheader' data-sort='{i}'>{escape(h)}</span>" for i, h in enumerate(heads))
+    total = sum(r.cycles for r in runs) or 1
+    most = max(min(ENGINE_BOXES, BOXES // (len(runs) * len(formats.engines))), 20)
+    rows = []
+    for k, r in enumerate(runs):
+        cells: list[tuple[str, float | str, float | None]] = [
+            (r.name, r.name, None),
+            (f"{r.cycles:,}", r.cycles, None),
+            (percent(r.cycles / total), r.cycles, r.cycles / total),
+            (percent(r.utilization), r.utilization, r.utilization),
+            *(
+                (f"{f:,}", f, None)
+                for f in ([r.engine(r.array).floor if r.array else 0] + [r.engine(c).floor for c in copies])
+            ),
+            (f"{r.energy / 1e3:,.1f} nJ", r.energy, None),
+            (r.bound, r.bound, None),
+        ]
+        spans = []
+        for text, key, bar in cells:
+            style = f" style='--bar:{100 * min(max(bar, 0.0), 1.0):.1f}%' class='bar'" if bar is not None else ""
+            spans.append(f"<span data-v='{escape(str(key), quote=True)}'{style}>{escape(text)}</span>")
+        rows.append(
+            f"<details data-k='{k}'><summary class='row'>{''.join(spans)}</summary>"
+            f"<div class='more'>{_details(r, formats, most)}</div></details>"
+        )
+    return f"<div class='table'><div class='row head'>{head}</div>{''.join(rows)}</div>"
+
+
+def _details(r: LayerRun, formats: Formats, most: int) -> str:
+    causes = list(dict.fromkeys(c for e in r.engines for c in e.stalls))
+    waits = [
+        [
+            e.name,
+            f"{e.instructions:,}",
+            f"{e.busy:,}",
+            percent(e.busy / max(r.cycles, 1)),
+            f"{e.floor:,}" if e.floor else "",
+        ]
+        + [f"{e.stalls[c]:,}" if c in e.stalls else "" for c in causes]
+        + [f"{e.moved:,}" if e.copies else "", f"{e.needed:,}" if e.copies else ""]
+        for e in r.engines
+    ]
+    heads = ["engine", "instructions", "at work", "", "floor", *(f"waits for {c}" for c in causes), "bytes", "once"]
+    facts = f"{r.work:,} operations, {number(r.speed)} a cycle of {number(r.peak)}; {r.plan}"
+    sources = ", ".join(r.sources)
+    return (
+        f"<p class='sub'>{escape(sources)}{'<br/>' if sources else ''}{escape(facts)}</p>"
+        f"{instructions(r, formats, most)}{_plain(heads, waits)}{_memories([r])}"
+    )
+
+
+def _memories(runs: Sequence[LayerRun]) -> str:
+    """Bytes and picojoules by memory."""
+    moved: dict[str, int] = {}
+    joules: dict[str, float] = {}
+    for r in runs:
+        for m, n in r.timing.moved.items():
+            moved[m] = moved.get(m, 0) + n
+        for m, e in r.timing.energy.items():
+            joules[m] = joules.get(m, 0.0) + e
+    total = sum(joules.values()) or 1.0
+    rows = [
+        [m, f"{moved[m]:,}" if m in moved else "", f"{e / 1e3:,.1f} nJ", percent(e / total)] for m, e in joules.items()
+    ]
+    return _plain(["memory", "bytes", "energy", ""], rows)
+
+
+def _plain(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(h)}</th>" for h in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(c)}</td>' for c in row)}</tr>" for row in rows)
+    return f"<table class='plain'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+__all__ = ["page"]
