@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from ...codegen.kernel_info import kernel_info
+from ...schedule.machine import Machine
 from ...schedule.nest import Nest
 from ...schedule.rules import Scheduled
 from ...schedule.schedule import Schedule
@@ -30,11 +31,11 @@ class OnChip(Scheduled):
         return self.planned.nest
 
 
-def beside(description: Any) -> Any:
+def beside(description: Machine) -> Machine:
     """A host's description that keeps 8-bit numbers signed, whatever its own instructions want."""
     kind = type(description)
-    made = make_dataclass(kind.__name__, [], bases=(kind,), frozen=True, namespace={"activations": "i8"})
-    return made.from_json(description.to_json())
+    signed: Any = make_dataclass(kind.__name__, [], bases=(kind,), frozen=True, namespace={"activations": "i8"})
+    return signed.from_json(description.to_json())
 
 
 def on_chip(partitioner: Partitioner, kernel: Kernel) -> OnChip:
