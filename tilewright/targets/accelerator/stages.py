@@ -46,10 +46,19 @@ def on_chip(partitioner: Partitioner, kernel: Kernel) -> OnChip:
     return OnChip(schedule, chip.name, (), planned=made)
 
 
+def alone() -> tuple[TargetStage, ...]:
+    """The stages of a chip without a host."""
+    return (
+        TargetStage("emit", 5, "loop nests to the chip's dialect", emit_chip, dialect_text),
+        TargetStage("assemble", 6, "the chip's programs", assemble_chip, chip_text),
+    )
+
+
 def with_chip(host: Target) -> tuple[TargetStage, ...]:
-    """The host's stages, on its own kernels; in the last one the chip's programs are assembled too."""
+    """The host's stages, on its own kernels; the chip's dialect is shown beside its level 5, and in the last stage the
+    chip's programs are assembled too."""
     *before, last = host.stages()
-    stages = [replace(s, run=_of_host(s.run, host), show=_of_host(s.show, host)) for s in before]
+    stages = [replace(s, run=_of_host(s.run, host), show=_shown(s, host)) for s in before]
 
     def run(state: Any) -> None:
         last.run(host_part(state, host))
@@ -59,6 +68,14 @@ def with_chip(host: Target) -> tuple[TargetStage, ...]:
         return last.show(host_part(state, host)) + chip_text(state)
 
     return (*stages, replace(last, doc=f"{last.doc}; the chip's programs", run=run, show=show))
+
+
+def _shown(stage: TargetStage, host: Target) -> Callable[[Any], str]:
+    def show(state: Any) -> str:
+        text = stage.show(host_part(state, host))
+        return f"{text}\n{dialect_text(state)}" if stage.level == 5 else text
+
+    return show
 
 
 def _of_host(run: Callable[[Any], Any], host: Target) -> Callable[[Any], Any]:
@@ -83,9 +100,26 @@ def assemble_chip(state: Any) -> None:
             state.infos[name] = replace(kernel_info(made.nest, scratch=0), parallel=False, inplace=())
 
 
+def programs_of(state: Any) -> list[ChipProgram]:
+    """The programs of the chip's kernels: they are made with their plans, whose time decides."""
+    made = (s.planned for s in state.schedules.values() if isinstance(s, OnChip))
+    return [p.program for p in made if p is not None]
+
+
+def emit_chip(state: Any) -> None:
+    """Verify the chip's programs as its dialect."""
+    from .dialect import ChipDialect, verify
+
+    verify(ChipDialect(state.target.formats).module(*programs_of(state)))
+
+
+def dialect_text(state: Any) -> str:
+    """The chip's kernels in its dialect."""
+    from .dialect import ChipDialect
+
+    return str(ChipDialect(state.target.formats).module(*programs_of(state)))
+
+
 def chip_text(state: Any) -> str:
-    programs: list[ChipProgram] = []
-    for made in state.schedules.values():
-        if isinstance(made, OnChip) and made.planned is not None:
-            programs.append(made.planned.program)
-    return "\n".join(map(state.target.formats.text, programs))
+    """The chip's programs as the assembler reads them."""
+    return "\n".join(map(state.target.formats.text, programs_of(state)))
