@@ -265,7 +265,9 @@ class Formats:
         return "\n".join(lines + [self.line(i) for i in program.issues()]) + "\n"
 
     def line(self, issue: Issue) -> str:
-        parts = [f"{f.name}={','.join(map(str, v))}" for f in issue.form.fields if any(v := issue.values[f.name])]
+        empty = fields_of(issue.form, {})
+        said = {f.name: issue.values[f.name] for f in issue.form.fields}
+        parts = [f"{n}={','.join(map(str, v))}" for n, v in said.items() if any(v) or v != empty[n]]
         if issue.waits:
             parts.append(f"wait({', '.join(f'{e}={n}' for e, n in issue.waits.items())})")
         return f"{issue.form.engine}: {issue.form.name} {' '.join(parts)}".rstrip()

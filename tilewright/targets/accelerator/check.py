@@ -75,10 +75,10 @@ class _Check:
         self.names("engine", [e.name for e in self.chip.engines])
         self.names("instruction", [i.name for i in self.chip.instructions()])
         self.memories()
-        for engine in self.listing.engines.values():
-            self.engine(engine)
         for i in self.listing.instructions.values():
             self.instruction(i)
+        for engine in self.listing.engines.values():
+            self.engine(engine)
         self.formats()
 
     def formats(self) -> None:

@@ -173,14 +173,13 @@ class _Selector:
 
     def longest(self, stages: tuple[Stage, ...]) -> tuple[int, Step]:
         """The longest run of the first stages that is one instruction."""
-        reasons = []
+        reasons, near = [], []  # why runs are no instruction; why those that are one cannot be done
         alone = [n for n, s in enumerate(stages) if isinstance(s.targets[0].value, Const) or movement(s)]
         for n in range(min([n for n in alone if n], default=len(stages)), 0, -1):
             value = value_of(self.kernel, stages[:n])
             if isinstance(value, str):
                 reasons.append(value)
                 continue
-            known = len(reasons)
             for m in self.meanings:
                 for found in self.found(m, value):
                     before = len(self.steps), dict(self.copies)
@@ -189,10 +188,9 @@ class _Selector:
                         return n, step
                     del self.steps[before[0] :]  # copies for an instruction that does not fit
                     self.copies = before[1]
-                    reasons.append(f"{m.instruction.name}: {step}")
-            if len(reasons) == known:
-                reasons.append(f"no instruction computes {_short(value.expr)}")
-        raise NoMatch(reasons[-1])
+                    near.append(f"{m.instruction.name}: {step}")
+            reasons.append(f"no instruction computes {_short(value.expr)}")
+        raise NoMatch(near[0] if near else reasons[-1])
 
     def found(self, m: Meaning, value: Value) -> list[Found]:
         i = m.instruction
