@@ -197,7 +197,7 @@ class _Emitter:
         names = (t.value.buffer if isinstance(t.value, Load) else "", t.buffer)
         if run >= 1 << RUN:  # longer than an instruction can say: parts of whole words
             word = lcm(*(self.listing.memories[m].word for m in memories if m in self.listing.memories))
-            part = ((1 << RUN) - 1) // word * word
+            part = _part(run, word)
             self.copy(memories, names, starts, [*walks, (run // part, part, part)], part, byte)
             done, run = run // part * part, run % part
             starts = (starts[0] + done, starts[1] + done)
@@ -377,6 +377,13 @@ class _Region:
             e.fail(f"rows of {o.name} of {self.meaning.name} do not begin at words of {o.memory}")
         if strides:
             values[f"{o.name}_stride"] = [s // word for s in strides]
+
+
+def _part(run: int, word: int) -> int:
+    """Into what a long run is cut: equal parts where there are a few, else the longest, with a rest."""
+    most = ((1 << RUN) - 1) // word * word
+    few = -(-run // most)
+    return next((run // n for n in range(few, 8 * few) if run % (n * word) == 0), most)
 
 
 def _joined(walks: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

@@ -89,15 +89,18 @@ def test_random(first):
         tried(seed)
 
 
-def test_runs_longer_than_an_instruction_can_say():
-    """65632 bytes of weights lie one after the other: two copies, of whole words."""
+@pytest.mark.parametrize(
+    ("depth", "runs"), [(2051, [(7, 9376)]), (2053, [(1, 65504), (1, 192)])], ids=["equal parts", "a rest"]
+)
+def test_runs_longer_than_an_instruction_can_say(depth, runs):
+    """More than 65535 bytes of weights lie one after the other: copies of whole words."""
     chip = Systolic32(weight_kb=256, activation_kb=256)
-    kernel, listing = chip_kernels.matmul(3, 2051, 32), Listing.of(chip)
+    kernel, listing = chip_kernels.matmul(3, depth, 32), Listing.of(chip)
     nest = Tiles(select(kernel, listing), listing, Plan(slots=1)).build()
     formats, arrays = Formats(chip), inputs(kernel)
     program = emit(nest, formats)
-    weights = [i["run"] for i in program.streams["load"] if i["route"] == 0]
-    assert weights == [65504, 128]
+    weights = [(i.values["count"][-1], i["run"]) for i in program.streams["load"] if i["route"] == 0]
+    assert weights == runs
     assert close(computed(nest, formats, program, arrays), reference(kernel, arrays))
 
 
