@@ -187,10 +187,11 @@ def _elements(wanted: Buffer, nest: Nest, name: str) -> int:
     pack = nest.packs.get(name)
     if pack is None:
         return wanted.size
-    repeats = pack.repeats or (0,) * len(wanted.shape)
-    if not len(wanted.shape) == len(repeats) == len(pack.splits):
+    shape = wanted.shape or (1,) * len(pack.splits)
+    repeats = pack.repeats or (0,) * len(shape)
+    if not len(shape) == len(repeats) == len(pack.splits):
         return -1
-    shape = tuple(n + r for n, r in zip(wanted.shape, repeats, strict=True))
+    shape = tuple(n + r for n, r in zip(shape, repeats, strict=True))
     if sorted(pack.order) != list(range(len(shape) + sum(map(len, pack.splits)))):
         return -1
     return prod(packed_shape(shape, pack.splits, pack.order))

@@ -154,7 +154,8 @@ class Pack:
     Each dimension d of the source is padded with zeros to a multiple of its `splits[d]` (innermost factors last, as for
     ``reshape``), split, and the resulting dimensions permuted by `order`:
     ``np.pad(w).reshape(k, n // 32, 32).transpose(1, 0, 2)`` is ``splits=((), (32,)), order=(1, 0, 2)``. Before that,
-    the first `repeats[d]` elements of dimension d follow it once more, round and round.
+    the first `repeats[d]` elements of dimension d follow it once more, round and round. A number without dimensions is
+    taken as one element of each that is split.
     """
 
     source: str

@@ -233,22 +233,29 @@ class Formats:
         if not data.startswith(MAGIC):
             raise UsageError("this is no program of a chip", stage="disassemble")
         line, _, body = data[len(MAGIC) :].partition(b"\n")
-        head = json.loads(line)
-        if (head["chip"], head["parameters"]) != (self.chip.name, asdict(self.chip)):
+        try:
+            head = json.loads(line)
+            chip, given, name = (head[k] for k in ("chip", "parameters", "name"))
+            counts, arguments = dict(head["streams"]), tuple(head["arguments"])
+        except (ValueError, KeyError, TypeError) as e:
+            raise UsageError("the first line of the program is damaged", stage="disassemble", hint=str(e)) from None
+        mine = json.loads(json.dumps(asdict(self.chip)))
+        if (chip, given) != (self.chip.name, mine):
             raise UsageError(
-                f"the program {head['name']} is for {head['chip']} with {head['parameters']}",
+                f"the program {name} is for {chip} with {given}",
                 stage="disassemble",
-                hint=f"this is {self.chip.name} with {asdict(self.chip)}",
+                hint=f"this is {self.chip.name} with {mine}",
             )
+        if size := sum(4 * self.words(e) * n for e, n in counts.items()) - len(body):
+            ends = "ends too early" if size > 0 else f"goes on for {-size} bytes behind its end"
+            raise UsageError(f"the program {name} {ends}", stage="disassemble")
         streams, at = {}, 0
-        for engine, count in head["streams"].items():
+        for engine, count in counts.items():
             size = 4 * self.words(engine)
             end = at + size * count
-            if end > len(body):
-                raise UsageError(f"the program {head['name']} ends too early", stage="disassemble")
             streams[engine] = tuple(self.decode(engine, body[i : i + size]) for i in range(at, end, size))
             at = end
-        return ChipProgram(head["name"], streams, tuple(head["arguments"]))
+        return ChipProgram(name, streams, arguments)
 
     # ---- text ----
 
@@ -258,7 +265,9 @@ class Formats:
         return "\n".join(lines + [self.line(i) for i in program.issues()]) + "\n"
 
     def line(self, issue: Issue) -> str:
-        parts = [f"{f.name}={','.join(map(str, v))}" for f in issue.form.fields if any(v := issue.values[f.name])]
+        empty = fields_of(issue.form, {})
+        said = {f.name: issue.values[f.name] for f in issue.form.fields}
+        parts = [f"{n}={','.join(map(str, v))}" for n, v in said.items() if any(v) or v != empty[n]]
         if issue.waits:
             parts.append(f"wait({', '.join(f'{e}={n}' for e, n in issue.waits.items())})")
         return f"{issue.form.engine}: {issue.form.name} {' '.join(parts)}".rstrip()
@@ -288,15 +297,20 @@ class Formats:
         if engine not in self.forms:
             raise UsageError(f"there is no engine {engine!r}", hint=f"engines: {', '.join(self.engines)}")
         waits = {}
-        if (found := re.search(r"wait\((.*)\)", rest)) is not None:
+        if (found := re.search(r"wait\((.*)\)$", rest)) is not None:
             waits = {k.strip(): int(v) for k, v in (p.split("=") for p in found[1].split(","))}
             rest = rest[: found.start()]
+        others = [e for e in self.engines if e != engine]
+        if unknown := [e for e in waits if e not in others]:
+            raise UsageError(f"{engine} cannot wait for {unknown[0]!r}", hint=f"it can for {', '.join(others)}")
         mnemonic, *parts = rest.split()
         form = next((f for f in self.forms[engine] if f.name == mnemonic), None)
         if form is None:
             known = ", ".join(f.name for f in self.forms[engine])
             raise UsageError(f"engine {engine} has no {mnemonic!r}", hint=f"it has {known}")
         given = {k: tuple(int(n) for n in v.split(",")) for k, _, v in (p.partition("=") for p in parts)}
+        if len(given) < len(parts):
+            raise UsageError(f"{mnemonic} has a field twice")
         if unknown := [k for k in given if k not in {f.name for f in form.fields}]:
             raise UsageError(
                 f"{mnemonic} has no field {unknown[0]!r}", hint=f"fields: {', '.join(f.name for f in form.fields)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -27,11 +28,13 @@ from .describe import (
     Listing,
     Operand,
 )
-from .meaning import Meaning, Reduce, meaning, parts, run_body, with_parts
+from .meaning import Meaning, Reduce, accumulated, meaning, parts, run_body, with_parts
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*$")
 #: words that the text of programs uses
 _TAKEN = {HOST, "copy", "wait"}
+#: words that loop nests use where memories are named
+_MEMORIES = {"register", "out", "packed", *keyword.kwlist}
 #: counts of the dimensions that bodies are tried with
 _TRIED = (3, 2, 4, 1)
 
@@ -47,7 +50,13 @@ def check(chip: Chip) -> None:
 
 class _Check:
     def __init__(self, chip: Chip) -> None:
-        self.chip, self.listing = chip, Listing.of(chip)
+        self.chip = chip
+        try:
+            self.listing = Listing.of(chip)
+        except NotImplementedError:
+            parts = ("spaces", "copy_engines", "compute_engines", "instructions")
+            missing = [p for p in parts if getattr(type(chip), p) is getattr(Chip, p)]
+            self.fail(f"{type(chip).__name__} does not say its {', '.join(missing)}", "write these methods")
 
     def fail(self, message: str, hint: str = "", where: str = "") -> NoReturn:
         raise UsageError(
@@ -66,11 +75,18 @@ class _Check:
         self.names("engine", [e.name for e in self.chip.engines])
         self.names("instruction", [i.name for i in self.chip.instructions()])
         self.memories()
-        for engine in self.listing.engines.values():
-            self.engine(engine)
         for i in self.listing.instructions.values():
             self.instruction(i)
-        Formats(self.chip)
+        for engine in self.listing.engines.values():
+            self.engine(engine)
+        self.formats()
+
+    def formats(self) -> None:
+        for forms in Formats(self.chip).forms.values():
+            for form in forms:
+                names = [f.name for f in form.fields]
+                if twice := [n for n in names if names.count(n) > 1]:
+                    self.fail(f"two fields of its encoding are called {twice[0]}", where=f"instruction {form.name}")
 
     def names(self, what: str, names: Sequence[str]) -> None:
         for n in names:
@@ -82,6 +98,8 @@ class _Check:
     def memories(self) -> None:
         spaces = list(self.listing.memories.values())
         for m in spaces:
+            if m.name in _MEMORIES:
+                self.fail(f"{m.name!r} cannot be the name of a memory", "it has a meaning in loop nests")
             if m.word < 1 or m.bytes < m.word or m.bytes % m.word:
                 self.fail(f"{m.bytes} bytes are no words of {m.word}", where=f"memory {m.name}")
         placed = sorted((m.at, m.at + m.bytes, m.name) for m in spaces if m.at is not None)
@@ -115,16 +133,29 @@ class _Check:
             self.fail(f"there is no engine {i.engine!r} that computes", f"engines: {', '.join(computing)}", where)
         named = [*(d.name for d in i.dims), *(o.name for o in i.operands), *(f.name for f in i.fields)]
         self.names("dimension, operand or field", named)
+        for d in i.dims:
+            if d.limit < 1 or d.levels < 0:
+                self.fail(f"dimension {d.name} has {d.limit} steps in {d.levels} levels", where=where)
         self.operands(i, where)
         for f in i.fields:
             if f.bits < 1 or f.dtype not in LOOP_TYPES:
                 self.fail(f"field {f.name} has {f.bits} bits of {f.dtype}", where=where)
         self.body(i, meaning(i), where)
+        self.costs(i, where)
+
+    def costs(self, i: Instruction, where: str) -> None:
         least, most = ({d.name: (1 if low else d.limit) for d in i.dims} for low in (True, False))
         for counts in (least, most):
             asked = counts | {f.name: 0 for f in i.fields}
-            if min(i.busy(asked), default=0) < 0 or sum(i.busy(asked)) < 1 or i.delay(asked) < 0:
-                self.fail(f"it takes {i.busy(asked)} cycles with {counts}", "cycles must be positive", where)
+            try:
+                busy, delay, _ = i.busy(asked), i.delay(asked), i.joules(asked)
+            except (AttributeError, TypeError) as e:
+                known = ", ".join(asked)
+                self.fail(f"its cycles, latency or energy cannot be asked: {e}", f"they are given {known}", where)
+            if not all(isinstance(n, int) for n in (*busy, delay)):
+                self.fail(f"it takes {busy} cycles and {delay} more with {counts}", "cycles are whole numbers", where)
+            if min(busy, default=0) < 0 or sum(busy) < 1 or delay < 0:
+                self.fail(f"it takes {busy} cycles and {delay} more with {counts}", "cycles must be positive", where)
 
     def operands(self, i: Instruction, where: str) -> None:
         if not i.outputs:
@@ -137,6 +168,11 @@ class _Check:
                 self.fail(f"operand {o.name} is {o.dtype!r} to {o.access}", where=where)
             if unknown := [d for d in o.dims if all(d != x.name for x in i.dims)]:
                 self.fail(f"operand {o.name} has a dimension {unknown[0]!r} that the instruction has not", where=where)
+            if len(set(o.dims)) < len(o.dims):
+                self.fail(f"operand {o.name} has a dimension twice", where=where)
+            word, size = self.listing.memories[o.memory].word, o.numpy.itemsize
+            if word % size and size % word:
+                self.fail(f"{o.name} has elements of {size} bytes, and {o.memory} words of {word}", where=where)
             self.fits(i, o, where)
             if o.dims and i.dim(o.dims[-1]).levels:
                 self.fail(f"a run of {o.name} is along {o.dims[-1]}, which may not have levels", where=where)
@@ -154,10 +190,17 @@ class _Check:
                 )
 
     def body(self, i: Instruction, read: Meaning, where: str) -> None:
-        """The body must give what was read from it: it is tried on numbers."""
+        """The body must give what was read from it: it is tried on small numbers, and on all that there are."""
+        for o in i.outputs:
+            if o.access == ACCUMULATE and accumulated(read.values[o.name], o.name) is None:
+                self.fail(f"the body does not add a sum to {o.name}", f"give it, or access={WRITE!r}", where)
+        for wide in (False, True):
+            self.tried(i, read, where, wide)
+
+    def tried(self, i: Instruction, read: Meaning, where: str, wide: bool) -> None:
         rng = np.random.default_rng(0)
         counts = {d.name: min(d.limit, _TRIED[n % len(_TRIED)]) for n, d in enumerate(i.dims)}
-        given = {o.name: _numbers(rng, o.dtype, tuple(counts[d] for d in o.dims)) for o in i.inputs}
+        given = {o.name: _numbers(rng, o.dtype, tuple(counts[d] for d in o.dims), wide) for o in i.inputs}
         fields = {f.name: int(rng.integers(max(f.range[0], 0), min(f.range[1], 7) + 1)) for f in i.fields}
         try:
             with np.errstate(all="ignore"):
@@ -175,9 +218,12 @@ class _Check:
                 self.fail(f"the body gives other numbers for {o.name} than what was read from it", where=where)
 
 
-def _numbers(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+def _numbers(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], wide: bool) -> np.ndarray:
+    own = LOOP_TYPES[dtype].numpy
+    if wide and own.kind == "i":
+        return rng.integers(np.iinfo(own).min, np.iinfo(own).max, shape, endpoint=True, dtype=own)
     numbers = rng.integers(-4, 8, shape) if dtype not in FLOATS else rng.uniform(0.5, 2.0, shape)
-    return np.asarray(numbers).astype(LOOP_TYPES[dtype].numpy)
+    return np.asarray(numbers).astype(own)
 
 
 def element(

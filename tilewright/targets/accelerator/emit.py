@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import lcm
 from typing import Any, NoReturn
 
 from ...schedule.nest import Alloc, AsyncCopy, For, Nest, Seq, Stmt, Store, Wait, walk_stmts
@@ -17,7 +18,7 @@ from ...support.dtypes import LOOP_TYPES
 from ...support.errors import CompileError
 from ...tensor.analysis import flat
 from ...tensor.expr import Const, Expr, Load, Op, Target, Var, walk
-from .binary import RUN, ChipProgram, Form, Formats, Issue, fields_of
+from .binary import COUNT, RUN, ChipProgram, Form, Formats, Issue, fields_of
 from .describe import HOST, CopyEngine, Instruction, Operand
 from .places import Dependences
 from .tiles import CHIP, DIM
@@ -192,12 +193,16 @@ class _Emitter:
         walks = _joined(walks)
         memories = (self.memory(t.value.buffer) if isinstance(t.value, Load) else None, self.memory(t.buffer))
         starts = ((source or target)(env), target(env))
-        while run >= 1 << RUN:  # longer than an instruction can say
-            part = next(n for n in range(2, run + 1) if run % n == 0)
-            run //= part
-            walks.append((part, run, run))
         byte = None if fill is None else int(fill) & 0xFF
-        self.copy(memories, (t.value.buffer if isinstance(t.value, Load) else "", t.buffer), starts, walks, run, byte)
+        names = (t.value.buffer if isinstance(t.value, Load) else "", t.buffer)
+        if run >= 1 << RUN:  # longer than an instruction can say: parts of whole words
+            word = lcm(*(self.listing.memories[m].word for m in memories if m in self.listing.memories))
+            part = _part(run, word)
+            self.copy(memories, names, starts, [*walks, (run // part, part, part)], part, byte)
+            done, run = run // part * part, run % part
+            starts = (starts[0] + done, starts[1] + done)
+        if run:
+            self.copy(memories, names, starts, walks, run, byte)
 
     def strides(self, f: Callable[[Env], int], env: Env, counts: Sequence[tuple[str, int]]) -> list[int]:
         """By how many bytes an address moves with each loop; an error if it does not move evenly."""
@@ -222,7 +227,7 @@ class _Emitter:
     ) -> None:
         source, target = memories
         engine = self.engine(source, target)
-        if len(walks) > engine.levels:
+        if len(walks) > engine.levels or any(c >= 1 << COUNT for c, _, _ in walks):
             count, a, b = walks[0]
             for n in range(count):
                 self.copy(memories, names, (starts[0] + n * a, starts[1] + n * b), walks[1:], run, fill)
@@ -310,11 +315,10 @@ class _Region:
 
     def store(self, s: Store, path: tuple[str, ...]) -> None:
         t = s.targets[0]
-        by_buffer = {b: o for o, b in self.operands.items()}
         found = [(x.buffer, x.indices) for x in walk(t.value) if isinstance(x, Load)] + [(t.buffer, t.indices)]
         for buffer, indices in found:
-            if buffer in by_buffer:
-                self.places.setdefault(by_buffer[buffer], indices)
+            for o in (o for o, b in self.operands.items() if b == buffer):
+                self.places.setdefault(o, indices)
         if t.buffer == self.operands[self.meaning.outputs[0].name]:
             self.path, self.reduction = path, s.reduction
 
@@ -373,6 +377,13 @@ class _Region:
             e.fail(f"rows of {o.name} of {self.meaning.name} do not begin at words of {o.memory}")
         if strides:
             values[f"{o.name}_stride"] = [s // word for s in strides]
+
+
+def _part(run: int, word: int) -> int:
+    """Into what a long run is cut: equal parts where there are a few, else the longest, with a rest."""
+    most = ((1 << RUN) - 1) // word * word
+    few = -(-run // most)
+    return next((run // n for n in range(few, 8 * few) if run % (n * word) == 0), most)
 
 
 def _joined(walks: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

@@ -6,7 +6,7 @@ the same result is what `places.Dependences` sees to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -29,9 +29,14 @@ def in_order(formats: Formats, program: ChipProgram) -> Iterator[Issue]:
                 done[e] += 1
                 moved = True
         if not moved:
-            stuck = {e: streams[e][n] for e, n in done.items() if n < len(streams[e])}
-            lines = "; ".join(formats.line(i) for i in stuck.values())
-            raise UsageError(f"the engines of {program.name} wait for each other: {lines}", stage="simulate")
+            raise deadlock(formats, program, done)
+
+
+def deadlock(formats: Formats, program: ChipProgram, done: Mapping[str, int]) -> UsageError:
+    """What is said of engines that wait for each other: the next instruction of each."""
+    stuck = [program.streams[e][n] for e, n in done.items() if n < len(program.streams.get(e, ()))]
+    lines = "; ".join(formats.line(i) for i in stuck)
+    return UsageError(f"the engines of {program.name} wait for each other: {lines}", stage="simulate")
 
 
 class Functional:

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import permutations
 
 from ...tensor.analysis import flat, movement
-from ...tensor.expr import Const, Expr, Load, Var, linear
+from ...tensor.expr import Const, Expr, Load, Var, linear, variables
 from ...tensor.kernel import Kernel, Stage
-from .describe import ACCUMULATE, HOST, READ, Dim, Instruction, Listing, Operand
-from .meaning import Meaning, Reduce, meaning, parts, with_parts
+from .describe import ACCUMULATE, HOST, READ, CopyEngine, Dim, Instruction, Listing, Operand
+from .meaning import Meaning, Reduce, accumulated, meaning, parts, with_parts
 from .unify import Found, Unifier, Value, put_in, value_of
 
 
@@ -143,6 +142,8 @@ class _Selector:
             return False
         if self.kernel.buffer(t.buffer).dtype not in ("i8", "i1") and t.value.value != 0:
             raise NoMatch(f"it fills {t.buffer} with {t.value}, which is not one byte again and again")
+        if not any(isinstance(e, CopyEngine) and e.fill and HOST in e.targets for e in self.listing.engines.values()):
+            raise NoMatch(f"it fills {t.buffer} with {t.value}, and no engine writes numbers to the host")
         self.fills.append(Fill(t.buffer, t.indices, s.dims, int(t.value.value) & 0xFF))
         return True
 
@@ -172,7 +173,7 @@ class _Selector:
 
     def longest(self, stages: tuple[Stage, ...]) -> tuple[int, Step]:
         """The longest run of the first stages that is one instruction."""
-        reasons = []
+        reasons, near = [], []  # why runs are no instruction; why those that are one cannot be done
         alone = [n for n, s in enumerate(stages) if isinstance(s.targets[0].value, Const) or movement(s)]
         for n in range(min([n for n in alone if n], default=len(stages)), 0, -1):
             value = value_of(self.kernel, stages[:n])
@@ -181,12 +182,15 @@ class _Selector:
                 continue
             for m in self.meanings:
                 for found in self.found(m, value):
+                    before = len(self.steps), dict(self.copies)
                     step = self.step(m, value, found, stages[:n])
                     if isinstance(step, Step):
                         return n, step
-                    reasons.append(f"{m.instruction.name}: {step}")
+                    del self.steps[before[0] :]  # copies for an instruction that does not fit
+                    self.copies = before[1]
+                    near.append(f"{m.instruction.name}: {step}")
             reasons.append(f"no instruction computes {_short(value.expr)}")
-        raise NoMatch(reasons[-1])
+        raise NoMatch(near[0] if near else reasons[-1])
 
     def found(self, m: Meaning, value: Value) -> list[Found]:
         i = m.instruction
@@ -195,7 +199,7 @@ class _Selector:
         out = i.outputs[0]
         like = m.values[out.name]
         if out.access == ACCUMULATE:
-            like_sum = _accumulated(like, out.name)
+            like_sum = accumulated(like, out.name)
             if like_sum is None or like_sum.combiner != value.combiner:
                 return []
             like = like_sum.body
@@ -226,15 +230,21 @@ class _Selector:
         output = Element(value.buffer, value.indices).renamed(names)
         extents = {(names[v].name if v in names else v): n for v, n in value.extents.items()}  # type: ignore[attr-defined]
         loops = tuple(names[v].name if v in names else v for v in value.loops)  # type: ignore[attr-defined]
-        dims = self.dimensions(i, operands, output, (*loops, *value.sums), value.sums, extents, found)
+        dims = self.dimensions(i, operands, output, (*self.in_frame(loops), *value.sums), value.sums, extents, found)
         if isinstance(dims, str):
             return dims
+        if (twice := self.lies_twice(i, operands, output, dims)) is not None:
+            return twice
         self.extents |= extents
         self.loops = self.loops or loops
         expr = with_buffers(put_in(value.expr, names), {e.buffer: operands[o].buffer for o, e in read.items()})
         again = {v: loop for loop in found.reduced.values() for v in _sums_in(expr) if extents[v] == extents[loop]}
         ran = tuple(s.name for s in stages)
         return Step(i, ran, operands, output, dims, value.sums, expr, value.combiner, again, dict(found.fields))
+
+    def in_frame(self, loops: tuple[str, ...]) -> tuple[str, ...]:
+        """Loops in the order of those of the first step, so that rows follow one another alike in all steps."""
+        return tuple(sorted(loops, key=self.loops.index)) if self.loops else loops
 
     def to_frame(self, found: Found, value: Value) -> dict[str, Expr] | str:
         """The loops of this run -> those of the first step, where it reads what a step before wrote."""
@@ -260,20 +270,23 @@ class _Selector:
     def brought(self, buffer: str, memory: str) -> str | None:
         """Add an instruction that moves a result to another memory; the name of the copy, None if there is none."""
         wrote = next(s for s in self.steps if s.output.buffer == buffer)
+        name = f"{buffer}_{memory}"
+        if name in self.copies:
+            return name
         for m in self.meanings:
             i = m.instruction
             plain = len(i.operands) == 2 and isinstance(m.values[i.outputs[0].name], Load)
             if not plain or (i.inputs[0].memory, i.outputs[0].memory) != (wrote.memory, memory):
                 continue
-            name = f"{buffer}_{memory}"
-            self.copies[name] = buffer
             output = replace(wrote.output, buffer=name)
             operands = {i.inputs[0].name: wrote.output}
+            self.copies[name] = buffer
             dims = self.dimensions(i, operands, output, self.loops, (), self.extents, Found())
             if isinstance(dims, dict):
                 expr = Load(buffer, wrote.output.indices, i.inputs[0].dtype)
                 self.steps.append(Step(i, (), operands, output, dims, (), expr))
                 return name
+            del self.copies[name]
         return None
 
     def dimensions(
@@ -296,6 +309,8 @@ class _Selector:
             if extents[loop] == 1:
                 continue
             for d in sorted(i.dims, key=lambda d: d.levels):  # runs of neighbours before what has strides
+                if found.reduced.get(d.name, loop) != loop:
+                    continue
                 if self.fits(i, d, loop, loop in sums, elements, steps, dims[d.name]):
                     dims[d.name].insert(0, loop)
                     break
@@ -305,6 +320,29 @@ class _Selector:
             if extents[loop] > i.dim(name).limit:
                 return f"{name} has at most {i.dim(name).limit}, here are {extents[loop]}"
         return {d: tuple(v) for d, v in dims.items()}
+
+    def uses(self, buffer: str) -> list[tuple[Step, Operand, Element]]:
+        """The operands that a buffer is so far."""
+        found = []
+        for s in self.steps:
+            for o in s.instruction.operands:
+                e = s.operands.get(o.name, s.output)
+                if e.buffer == buffer:
+                    found.append((s, o, e))
+        return found
+
+    def lies_twice(
+        self, i: Instruction, operands: Mapping[str, Element], output: Element, dims: Mapping[str, tuple[str, ...]]
+    ) -> str | None:
+        """A buffer has one place on the chip: why one would need another as well, None if that is so for none."""
+        seen: dict[str, tuple[object, ...]] = {}
+        for o in i.operands:
+            e = operands.get(o.name, output)
+            others = [_lying(e_, o_, s.dims) for s, o_, e_ in self.uses(e.buffer)]
+            mine = _lying(e, o, dims)
+            if any(x != mine for x in (*others, seen.setdefault(e.buffer, mine))):
+                return f"{e.buffer} is read in two ways, but lies on the chip in one"
+        return None
 
     def strides(self, e: Element) -> dict[str, int] | None:
         """Elements by which an access moves with each loop; None if it is not linear."""
@@ -335,19 +373,24 @@ class _Selector:
                     return False
             elif not step:
                 free = d.levels > 0 and not o.dense and dim != o.dims[-1]
-                if not (e.constant or free):
+                repeated = dim == o.dims[-1] and e.constant and self.kernel.buffer(e.buffer).size == 1
+                if not (free or repeated):
                     return False
-            elif dim == o.dims[-1] and step != 1 and not e.constant and e.buffer not in temporaries:
+            elif any((loop in s.dims[x.dims[-1]]) != (dim == o.dims[-1]) for s, x, _ in self.uses(e.buffer)):
+                return False
+            elif dim == o.dims[-1] and e.constant:
+                if sum(loop in variables(index) for index in e.indices) != 1 or Var(loop) not in e.indices:
+                    return False
+            elif dim == o.dims[-1] and step != 1 and e.buffer not in temporaries:
                 return False
         return True
 
 
-def _accumulated(like: Expr, name: str) -> Reduce | None:
-    """The sum that an instruction adds to its operand `name`."""
-    for a, b in permutations(parts(like), 2):
-        if isinstance(a, Load) and a.buffer == name and isinstance(b, Reduce):
-            return b
-    return None
+def _lying(e: Element, o: Operand, dims: Mapping[str, tuple[str, ...]]) -> tuple[object, ...]:
+    """What the place of an element on the chip hangs on: the memory, the indices, the loops of its rows and runs."""
+    moved = {v for index in e.indices for v in variables(index)}
+    rows = tuple(v for d in o.dims[:-1] for v in dims[d] if v in moved)
+    return (o.memory, e.indices, rows, dims[o.dims[-1]] if o.dims else ())
 
 
 def with_buffers(e: Expr, names: Mapping[str, str]) -> Expr:

@@ -42,6 +42,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
     "sqrt": ("sqrt", ""),
     "rint": ("roundeven", ""),
 }
+_MAY = f"it takes operands, then fields by name; it may use operators, @, astype, sum, max, min, {', '.join(FUNCTIONS)}"
 _COMBINE = {"sum": ("addf", "addi"), "max": ("maximumf", "maxsi"), "min": ("minimumf", "minsi")}
 
 
@@ -130,6 +131,8 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     def binary(self, op: str, *inputs: Any) -> Traced:
         """An operation, element by element; numbers take the type of the arrays."""
         arrays = [x for x in inputs if isinstance(x, Traced)]
+        if not arrays or not all(isinstance(x, (Traced, int, float, np.generic)) for x in inputs):
+            raise UsageError(f"{op} of what is no operand", stage="describe", hint="numbers are constants, not arrays")
         dtypes = {x.expr.dtype for x in arrays}  # type: ignore[attr-defined]
         if len(dtypes) != 1:
             raise UsageError(f"{op} of {' and '.join(sorted(dtypes))}", stage="describe", hint="say astype")
@@ -168,7 +171,9 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         product = Op(mul, (a.expr, b.expr), a.expr.dtype)  # type: ignore[attr-defined]
         return Traced((a.dims[0], b.dims[1]), Reduce(add, (a.dims[1],), product), self.sizes)
 
-    def _reduced(self, kind: str, axis: int | None, keepdims: bool) -> Traced:
+    def _reduced(self, kind: str, axis: int | None, keepdims: bool, out: Any = None) -> Traced:
+        if out is not None:
+            raise UsageError(f"{kind} into an array", stage="describe")
         if axis is None and self.ndim != 1:
             raise UsageError(f"{kind} of all dimensions", stage="describe", hint="say axis")
         at = (0 if axis is None else axis) % self.ndim
@@ -177,17 +182,26 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         middle = ("",) if keepdims else ()
         return Traced((*self.dims[:at], *middle, *self.dims[at + 1 :]), expr, self.sizes)
 
-    def sum(self, axis: int | None = None, keepdims: bool = False) -> Traced:
-        return self._reduced("sum", axis, keepdims)
+    def sum(self, axis: int | None = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Traced:
+        own = self.expr.dtype  # type: ignore[attr-defined]
+        if dtype is None and own not in FLOATS and own != "i64":
+            raise UsageError(f"NumPy's sum of {own} is i64", stage="describe", hint="say dtype=np.int32, or what it is")
+        added = self if dtype is None else self.astype(dtype)
+        return added._reduced("sum", axis, keepdims, out)
 
-    def max(self, axis: int | None = None, keepdims: bool = False) -> Traced:
-        return self._reduced("max", axis, keepdims)
+    def max(self, axis: int | None = None, out: Any = None, keepdims: bool = False) -> Traced:
+        return self._reduced("max", axis, keepdims, out)
 
-    def min(self, axis: int | None = None, keepdims: bool = False) -> Traced:
-        return self._reduced("min", axis, keepdims)
+    def min(self, axis: int | None = None, out: Any = None, keepdims: bool = False) -> Traced:
+        return self._reduced("min", axis, keepdims, out)
 
 
 def _constant(x: Any, dtype: str) -> Const:
+    """A number beside an array of `dtype`; UsageError where NumPy would take another type for both."""
+    own = LOOP_TYPES[dtype].numpy
+    wide = isinstance(x, np.generic) and np.result_type(x.dtype, own) != own
+    if wide or (dtype not in FLOATS and isinstance(x, float)):
+        raise UsageError(f"a number {x!r} beside {dtype}", stage="describe", hint="say astype, or give a plain number")
     value = float(x) if dtype in FLOATS else int(x)
     return Const(value, dtype)
 
@@ -208,10 +222,15 @@ class Meaning:
 def meaning(instruction: Instruction) -> Meaning:
     """Read the body of an instruction; UsageError if it uses what has no meaning here, or gives results whose dims or
     types are not those of the operands."""
-    sizes = {d.name: d.limit for d in instruction.dims}
+    sizes, where = {d.name: d.limit for d in instruction.dims}, f"instruction {instruction.name}"
     given = [Traced(o.dims, Load(o.name, tuple(map(Var, o.dims)), o.dtype), sizes) for o in instruction.inputs]
     fields = {f.name: Traced((), Var(f.name, f.dtype), sizes) for f in instruction.fields}
-    made = run_body(instruction, given, fields)
+    try:
+        made = run_body(instruction, given, fields)
+    except UsageError as e:
+        raise UsageError(e.message, stage="describe", operator=e.operator or where, hint=e.hint) from None
+    except Exception as e:  # whatever a body may do that arrays can and these cannot
+        raise UsageError(f"the body cannot be read: {e}", stage="describe", operator=where, hint=_MAY) from e
     values = {}
     for o, value in zip(instruction.outputs, made, strict=True):
         if not isinstance(value, Traced):
@@ -225,6 +244,15 @@ def meaning(instruction: Instruction) -> Meaning:
             raise _wrong(instruction, f"the body gives {dtype} for {o.name}, which is {o.dtype}")
         values[o.name] = canonical(value.expr)
     return Meaning(instruction, values)
+
+
+def accumulated(like: Expr, name: str) -> Reduce | None:
+    """The sum that an instruction adds to its operand `name`, from zeros on; None if it does another thing."""
+    if isinstance(like, Op) and like.op in ("addf", "addi"):
+        for a, b in (like.args, like.args[::-1]):
+            if isinstance(a, Load) and a.buffer == name and isinstance(b, Reduce) and b.combiner == like.op:
+                return b
+    return None
 
 
 def run_body(instruction: Instruction, arrays: list[Any], fields: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -55,7 +55,30 @@ def plans(s: Selection, listing: Listing) -> list[tuple[Plan, Estimate]]:
     for slots in (2, 1):
         if found := [p for tiles in sizes(s, listing) for p in orders(s, listing, tiles, slots)]:
             return sorted(found, key=lambda p: p[1].cycles)
-    raise CompileError("no tile of it fits the memories of the chip", stage="schedule", operator=s.kernel.name)
+    raise CompileError(
+        "no tile of it fits the memories of the chip",
+        stage="schedule",
+        operator=s.kernel.name,
+        hint=_too_much(s, listing),
+    )
+
+
+def _too_much(s: Selection, listing: Listing) -> str:
+    """What the smallest tiles take."""
+    taken = []
+    for tiles in sizes(s, listing):
+        t = Tiles(s, listing, Plan(tiles, tuple(v for v in tiles if tiles[v] < s.extents[v]), 1))
+        t.prepare()
+        taken.append(used(t, listing))
+    if not taken:
+        whole = next(v for v in s.loops if not along(s, v))
+        most = run_limit(s, whole)
+        return f"an instruction takes all of {whole} at a time, {most} at most, and here are {s.extents[whole]}"
+    least = min(taken, key=lambda t: sum(t.values()))
+    wanted = {m: (n, listing.memories[m].bytes) for m, n in least.items()}
+    return "the smallest tiles take " + " and ".join(
+        f"{n} bytes of {m}, which has {has}" for m, (n, has) in wanted.items() if n > has
+    )
 
 
 def orders(s: Selection, listing: Listing, tiles: dict[str, int], slots: int) -> Iterator[tuple[Plan, Estimate]]:
@@ -134,13 +157,18 @@ def _whole(s: Selection, v: str) -> bool:
     return any(v in step.again.values() for step in s.steps)
 
 
-def fits(t: Tiles, listing: Listing) -> bool:
-    used = dict.fromkeys(listing.memories, 0)
+def used(t: Tiles, listing: Listing) -> dict[str, int]:
+    """The bytes that tiles take of each memory."""
+    found = dict.fromkeys(listing.memories, 0)
     for b in t.buffers.values():
         memory = listing.memories[b.scope]
         size = b.size * LOOP_TYPES[b.dtype].nbytes
-        used[b.scope] += -(-size // memory.word) * memory.word
-    return all(used[m.name] <= m.bytes for m in listing.memories.values())
+        found[b.scope] += -(-size // memory.word) * memory.word
+    return found
+
+
+def fits(t: Tiles, listing: Listing) -> bool:
+    return all(n <= listing.memories[m].bytes for m, n in used(t, listing).items())
 
 
 # ---- what it costs -------------------------------------------------------------------------------------------------

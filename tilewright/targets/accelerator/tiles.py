@@ -272,8 +272,10 @@ class Tiles:
         if at is None:
             if run and not self.depends(e):  # one number for all columns
                 self.spread[e.buffer] = (run[0], limit)
-                self.packs[e.buffer] = Pack(e.buffer, ((),), (0,), (limit - 1,))
-                self.params[e.buffer] = replace(b, shape=(limit,))
+                rank = max(len(b.shape), 1)
+                repeats = (*(0,) * (rank - 1), limit - 1)
+                self.packs[e.buffer] = Pack(e.buffer, ((),) * rank, tuple(range(rank)), repeats)
+                self.params[e.buffer] = replace(b, shape=(*(1,) * (rank - 1), limit))
             return
         rest = [d for d in range(len(b.shape)) if d != at]
         splits = tuple((limit,) if d == at else () for d in range(len(b.shape)))
@@ -339,7 +341,7 @@ class Tiles:
             return indices
         if e.buffer in self.spread:
             run, limit = self.spread[e.buffer]
-            return (at[run] % limit,)
+            return (*indices[:-1], at[run] % limit)
         d = next(n for n, s in enumerate(pack.splits) if s)
         (limit,) = pack.splits[d]
         rest = (i for n, i in enumerate(indices) if n != d)
@@ -466,13 +468,19 @@ class Tiles:
                 element = next(o for o in step.operands.values() if (o.buffer, o.indices) == (x.buffer, plain))
                 moved = {
                     **at,
-                    **{loop: at[v] for v, loop in step.again.items() if v in set().union(*map(variables, x.indices))},
+                    **{
+                        loop: at[v]
+                        for v, loop in step.again.items()
+                        if v in at and any(v in variables(n) for n in x.indices)
+                    },
                 }
                 return Load(self.buffers[element.buffer].name, self.on_chip(element, moved), x.dtype)
             if not isinstance(x, Reduce):
                 return with_parts(x, tuple(visit(p, at) for p in parts(x)))
+            (v,) = x.over
+            if self.extents[v] == 1:
+                return visit(x.body, at)
             if x not in made:
-                (v,) = x.over
                 loop_ = step.again[v]
                 body = visit(x.body, {**at, v: put_in(at[loop_], {loop_: Var(v)})})
                 b = Buffer(f"r{len(self.held)}", (), x.dtype, "register")

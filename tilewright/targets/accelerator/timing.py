@@ -16,9 +16,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from math import prod
 
-from ...support.errors import UsageError
 from .binary import ChipProgram, Formats, Issue
 from .describe import HOST, CopyEngine
+from .functional import deadlock
 from .places import accesses
 
 #: the cause of a stall: too many instructions under way
@@ -110,7 +110,7 @@ def simulate(formats: Formats, program: ChipProgram) -> Timing:
                 e.step(waits, *costs.of(issue))
                 moved = True
         if not moved:
-            raise UsageError(f"the engines of {program.name} wait for each other", stage="simulate")
+            raise deadlock(formats, program, {name: e.next for name, e in engines.items()})
     cycles = max((e.time.finished[-1] for e in engines.values() if e.time.finished), default=0)
     return Timing(cycles, {n: e.time for n, e in engines.items()}, costs.moved, costs.energy)
 
