@@ -7,10 +7,10 @@ longest, in whole 32-bit words, the lowest first.
 
 - A copy: `route` (the number of the pair of memories, in the order of the engine's sources and targets), the host's
   argument `arg` and the byte `host` in it, the word `at` on the chip, the bytes of a `run`, then for each level its
-  `count`, and its stride in bytes of the host and in words of the chip. Innermost levels come last. `fill`: write `value`
-  instead of what is read. Copies between memories on the chip have `from` instead of `arg` and `host`.
-- A computation: for each dimension its count (one a level, innermost last), for each operand its word, and its strides in
-  words where it has any, `start` if it can accumulate, then the fields of the description.
+  `count`, and its stride in bytes of the host and in words of the chip. Innermost levels come last. `fill`: write
+  `value` instead of what is read. Copies between memories on the chip have `from` instead of `arg` and `host`.
+- A computation: for each dimension its count (one a level, innermost last), for each operand its word, and its strides
+  in words where it has any, `start` if it can accumulate, then the fields of the description.
 
 As text, a line an instruction: ``array: mma m=4,8,1 n=32 ... wait(load=3)``. Fields that are 0 are left out.
 """
@@ -265,7 +265,7 @@ class Formats:
 
     def parse(self, text: str) -> ChipProgram:
         """A program from its text; UsageError with the line that is wrong."""
-        name, arguments = "", ()
+        name, arguments = "", tuple[int, ...]()
         streams: dict[str, list[Issue]] = {e: [] for e in self.engines}
         for number, line in enumerate(text.splitlines(), 1):
             line = line.partition("#")[0].strip()

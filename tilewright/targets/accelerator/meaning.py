@@ -1,1 +1,280 @@
-def multiply_high(a,b): ...
+"""What an instruction means, read from its NumPy body: the body runs once on arrays that write down what is done.
+
+    lambda acc, x, w: acc + x.astype(np.int32) @ w.astype(np.int32)
+    -> acc[m, n] + sum over k of extsi(x[m, k]) * extsi(w[k, n])
+
+The expressions are those of kernels (`tensor/expr.py`), and `Reduce` for a sum or the like along a dimension. A body
+may use the operators of Python, ``@``, ``astype``, ``sum``, ``max``, ``min``, and the functions in `FUNCTIONS`; arrays
+broadcast by dimensions of size 1, made with ``keepdims=True`` or by operands that have fewer dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...support.dtypes import FLOATS, LOOP_TYPES
+from ...support.errors import UsageError
+from ...tensor.expr import Const, Expr, Load, Op, Var, children, rebuild
+from .describe import Instruction
+
+_NAMES = {t.numpy: n for n, t in LOOP_TYPES.items() if n != "index"}
+#: NumPy's functions -> operation of floats, of integers ("" where there is none)
+FUNCTIONS: dict[str, tuple[str, str]] = {
+    "add": ("addf", "addi"),
+    "subtract": ("subf", "subi"),
+    "multiply": ("mulf", "muli"),
+    "divide": ("divf", ""),
+    "true_divide": ("divf", ""),
+    "maximum": ("maximumf", "maxsi"),
+    "minimum": ("minimumf", "minsi"),
+    "negative": ("negf", ""),
+    "absolute": ("absf", "absi"),
+    "right_shift": ("", "shrsi"),
+    "left_shift": ("", "shli"),
+    "bitwise_and": ("", "andi"),
+    "bitwise_or": ("", "ori"),
+    "exp": ("exp", ""),
+    "tanh": ("tanh", ""),
+    "sqrt": ("sqrt", ""),
+    "rint": ("roundeven", ""),
+}
+_COMBINE = {"sum": ("addf", "addi"), "max": ("maximumf", "maxsi"), "min": ("minimumf", "minsi")}
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce(Expr):
+    """``body`` combined over all values of the variables, from the combiner's neutral element on."""
+
+    combiner: str
+    over: tuple[str, ...]
+    body: Expr
+
+    @property
+    def dtype(self) -> str:
+        return self.body.dtype
+
+    def __str__(self) -> str:
+        return f"{self.combiner} over {', '.join(self.over)} of {self.body}"
+
+
+def parts(e: Expr) -> tuple[Expr, ...]:
+    """The expressions of which one consists."""
+    return (e.body,) if isinstance(e, Reduce) else children(e)
+
+
+def with_parts(e: Expr, new: tuple[Expr, ...]) -> Expr:
+    return Reduce(e.combiner, e.over, new[0]) if isinstance(e, Reduce) else rebuild(e, new)
+
+
+def multiply_high(a: Any, b: Any) -> Any:
+    """The upper word of the product of i32 arrays: ``(a * b) >> 32``.
+
+    >>> multiply_high(np.int32([1 << 30]), np.int32([8]))
+    array([2], dtype=int32)
+    """
+    if isinstance(a, Traced):
+        return a.binary("mulhsi", a, b)
+    return ((np.asarray(a, np.int64) * np.asarray(b, np.int64)) >> 32).astype(np.int32)
+
+
+class Traced(np.lib.mixins.NDArrayOperatorsMixin):
+    """An array that writes down what is computed: `dims` are names of dimensions ("" for one of size 1), `expr` is an
+    element, with the dimensions as variables."""
+
+    __array_priority__ = 1000
+
+    def __init__(self, dims: tuple[str, ...], expr: Expr, sizes: Mapping[str, int]) -> None:
+        self.dims, self.expr, self.sizes = dims, expr, sizes
+
+    @property
+    def dtype(self) -> np.dtype:
+        return LOOP_TYPES[self.expr.dtype].numpy  # type: ignore[attr-defined]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.sizes[d] if d else 1 for d in self.dims)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.dims)
+
+    def __bool__(self) -> bool:
+        raise UsageError("the body of an instruction may not ask for values", stage="describe", hint="use np.where")
+
+    def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, **options: Any) -> Traced:
+        if method != "__call__" or options:
+            raise UsageError(
+                f"the body of an instruction may not use np.{function.__name__}.{method}", stage="describe"
+            )
+        if function is np.matmul:
+            return self.matmul(*inputs)
+        if function.__name__ not in FUNCTIONS:
+            raise UsageError(
+                f"the body of an instruction may not use np.{function.__name__}",
+                stage="describe",
+                hint=f"it may use {', '.join(FUNCTIONS)}",
+            )
+        return self.applied(FUNCTIONS[function.__name__], function.__name__, *inputs)
+
+    def applied(self, names: tuple[str, str], shown: str, *inputs: Any) -> Traced:
+        is_float = any(isinstance(x, Traced) and x.expr.dtype in FLOATS for x in inputs)  # type: ignore[attr-defined]
+        op = names[0] if is_float else names[1]
+        if not op:
+            raise UsageError(f"np.{shown} has no meaning for {'floats' if is_float else 'integers'}", stage="describe")
+        return self.binary(op, *inputs)
+
+    def binary(self, op: str, *inputs: Any) -> Traced:
+        """An operation, element by element; numbers take the type of the arrays."""
+        arrays = [x for x in inputs if isinstance(x, Traced)]
+        dtypes = {x.expr.dtype for x in arrays}  # type: ignore[attr-defined]
+        if len(dtypes) != 1:
+            raise UsageError(f"{op} of {' and '.join(sorted(dtypes))}", stage="describe", hint="say astype")
+        dtype = dtypes.pop()
+        rank = max(x.ndim for x in arrays)
+        padded = [("",) * (rank - x.ndim) + x.dims for x in arrays]
+        dims = []
+        for at in zip(*padded, strict=True):
+            named = {d for d in at if d}
+            if len(named) > 1:
+                raise UsageError(f"{op} of dimensions {' and '.join(sorted(named))}", stage="describe")
+            dims.append(named.pop() if named else "")
+        args = tuple(x.expr if isinstance(x, Traced) else _constant(x, dtype) for x in inputs)
+        return Traced(tuple(dims), Op(op, args, dtype), self.sizes)
+
+    def astype(self, to: Any) -> Traced:
+        old, new = self.dtype, np.dtype(to)
+        if old == new:
+            return self
+        a, b = _NAMES[old], _NAMES.get(new, str(new))
+        kinds = (a in FLOATS, b in FLOATS)
+        wider = new.itemsize > old.itemsize
+        cast = {
+            (True, True): "extf" if wider else "truncf",
+            (False, False): "extsi" if wider else "trunci",
+            (False, True): "sitofp",
+            (True, False): "fptosi",
+        }[kinds]
+        return Traced(self.dims, Op(cast, (self.expr,), b), self.sizes)
+
+    def matmul(self, a: Traced, b: Traced) -> Traced:
+        if a.ndim != 2 or b.ndim != 2 or a.dims[1] != b.dims[0]:
+            raise UsageError(f"a product of {a.dims} and {b.dims}", stage="describe", hint="(m, k) times (k, n)")
+        is_float = a.expr.dtype in FLOATS  # type: ignore[attr-defined]
+        mul, add = ("mulf", "addf") if is_float else ("muli", "addi")
+        product = Op(mul, (a.expr, b.expr), a.expr.dtype)  # type: ignore[attr-defined]
+        return Traced((a.dims[0], b.dims[1]), Reduce(add, (a.dims[1],), product), self.sizes)
+
+    def _reduced(self, kind: str, axis: int | None, keepdims: bool) -> Traced:
+        if axis is None and self.ndim != 1:
+            raise UsageError(f"{kind} of all dimensions", stage="describe", hint="say axis")
+        at = (0 if axis is None else axis) % self.ndim
+        combiner = _COMBINE[kind][0 if self.expr.dtype in FLOATS else 1]  # type: ignore[attr-defined]
+        expr = Reduce(combiner, (self.dims[at],), self.expr) if self.dims[at] else self.expr
+        middle = ("",) if keepdims else ()
+        return Traced((*self.dims[:at], *middle, *self.dims[at + 1 :]), expr, self.sizes)
+
+    def sum(self, axis: int | None = None, keepdims: bool = False) -> Traced:
+        return self._reduced("sum", axis, keepdims)
+
+    def max(self, axis: int | None = None, keepdims: bool = False) -> Traced:
+        return self._reduced("max", axis, keepdims)
+
+    def min(self, axis: int | None = None, keepdims: bool = False) -> Traced:
+        return self._reduced("min", axis, keepdims)
+
+
+def _constant(x: Any, dtype: str) -> Const:
+    value = float(x) if dtype in FLOATS else int(x)
+    return Const(value, dtype)
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What an instruction writes, by operand: an element as an expression of the operands' elements, whose indices are
+    the dimensions, and of the fields, which are variables."""
+
+    instruction: Instruction
+    values: dict[str, Expr] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        dims = {o.name: ", ".join(o.dims) for o in self.instruction.operands}
+        return "\n".join(f"{name}[{dims[name]}] = {e}" for name, e in self.values.items())
+
+
+def meaning(instruction: Instruction) -> Meaning:
+    """Read the body of an instruction; UsageError if it uses what has no meaning here, or gives results whose dims or
+    types are not those of the operands."""
+    sizes = {d.name: d.limit for d in instruction.dims}
+    given = [Traced(o.dims, Load(o.name, tuple(map(Var, o.dims)), o.dtype), sizes) for o in instruction.inputs]
+    fields = {f.name: Traced((), Var(f.name, f.dtype), sizes) for f in instruction.fields}
+    made = run_body(instruction, given, fields)
+    values = {}
+    for o, value in zip(instruction.outputs, made, strict=True):
+        if not isinstance(value, Traced):
+            raise _wrong(instruction, f"the body gives {value!r} for {o.name}")
+        dims = ("",) * (len(o.dims) - value.ndim) + value.dims
+        dtype = value.expr.dtype  # type: ignore[attr-defined]
+        if len(dims) != len(o.dims) or any(d not in ("", want) for d, want in zip(dims, o.dims, strict=True)):
+            shown = ", ".join(d or "1" for d in dims)
+            raise _wrong(instruction, f"the body gives ({shown}) for {o.name}, which is ({', '.join(o.dims)})")
+        if dtype != o.dtype:
+            raise _wrong(instruction, f"the body gives {dtype} for {o.name}, which is {o.dtype}")
+        values[o.name] = canonical(value.expr)
+    return Meaning(instruction, values)
+
+
+def run_body(instruction: Instruction, arrays: list[Any], fields: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What the body gives, as a tuple with one item for each operand that is written."""
+    made = instruction.body(*arrays, **fields)
+    made = made if isinstance(made, tuple) else (made,)
+    if len(made) != len(instruction.outputs):
+        wanted = ", ".join(o.name for o in instruction.outputs)
+        raise _wrong(instruction, f"the body gives {len(made)} results, not {len(instruction.outputs)} ({wanted})")
+    return made
+
+
+def _wrong(instruction: Instruction, message: str) -> UsageError:
+    return UsageError(message, stage="describe", operator=f"instruction {instruction.name}")
+
+
+# ---- one form for what means the same --------------------------------------------------------------------------------
+
+
+def canonical(e: Expr) -> Expr:
+    """One of several ways to write the same: quotients as products with a reciprocal, maxima that differ for NaN only,
+    differences of integers as sums.
+
+    >>> x, y = Var("x", "f32"), Var("y", "f32")
+    >>> print(canonical(Op("divf", (x, y), "f32")))
+    (x *. (1.0:f32 /. y))
+    """
+    memo: dict[int, Expr] = {}
+
+    def visit(x: Expr) -> Expr:
+        if id(x) not in memo:
+            memo[id(x)] = _canonical_node(with_parts(x, tuple(map(visit, parts(x)))))
+        return memo[id(x)]
+
+    return visit(e)
+
+
+_SAME = {"maxnumf": "maximumf", "minnumf": "minimumf"}
+
+
+def _canonical_node(e: Expr) -> Expr:
+    if isinstance(e, Reduce):
+        return Reduce(_SAME.get(e.combiner, e.combiner), e.over, e.body)
+    if not isinstance(e, Op):
+        return e
+    if e.op in _SAME:
+        return Op(_SAME[e.op], e.args, e.dtype)
+    if e.op == "divf" and not (isinstance(e.args[0], Const) and e.args[0].value == 1):
+        a, b = e.args
+        return Op("mulf", (a, Op("divf", (Const(1.0, e.dtype), b), e.dtype)), e.dtype)
+    if e.op == "subi" and e.dtype != "index" and isinstance(e.args[1], Const):
+        return Op("addi", (e.args[0], Const(-e.args[1].value, e.dtype)), e.dtype)
+    return e

@@ -61,7 +61,7 @@ class Outer4(Chip):
         return ComputeEngine("array"), ComputeEngine("vector")
 
     def instructions(self) -> tuple[Instruction, ...]:
-        n, rows = self.array, Dim("m", 4096, levels=2)
+        n, rows = self.array, Dim("m", 512, levels=2)
         deep = Dim("k", 1024)
 
         def product(name: str, dtype: str, body: Any) -> Instruction:
@@ -83,12 +83,14 @@ class Outer4(Chip):
         def on_rows(name: str, inputs: str, body: Any, cycles: Any, columns: int) -> Instruction:
             reads = [Operand(x, "scratch", "f32", ("m", "n")) for x in inputs]
             y = Operand("y", "scratch", "f32", ("m", "n"), WRITE)
-            return Instruction(name, "vector", (rows, Dim("n", columns)), (*reads, y), body, cycles, latency=lambda f: 4)
+            return Instruction(
+                name, "vector", (rows, Dim("n", columns)), (*reads, y), body, cycles, latency=lambda f: 4
+            )
 
         drain = Instruction(
             "drain",
             "vector",
-            dims=(rows, Dim("n", n)),
+            dims=(Dim("m", n, levels=2), Dim("n", n)),
             operands=(
                 Operand("acc", "sums", "f32", ("m", "n"), dense=True),
                 Operand("y", "scratch", "f32", ("m", "n"), WRITE),

@@ -26,7 +26,9 @@ def _mma(acc: Any, x: Any, w: Any) -> Any:
     return acc + x.astype(np.int32) @ w.astype(np.int32)
 
 
-def _requantize(acc: Any, bias: Any, multiplier: Any, shift: Any, *, left: Any, offset: Any, low: Any, high: Any) -> Any:
+def _requantize(
+    acc: Any, bias: Any, multiplier: Any, shift: Any, *, left: Any, offset: Any, low: Any, high: Any
+) -> Any:
     """``clip(round((acc + bias) * multiplier / 2**(33 + shift)) + zero)`` with ``offset = 2 * zero + 1``."""
     scaled = multiply_high((acc + bias) << left, multiplier) >> shift
     return np.minimum(np.maximum((scaled + offset) >> 1, low), high).astype(np.int8)

@@ -1,0 +1,148 @@
+"""How long a program of a chip takes: the cycle at which each instruction begins and ends, and what engines wait for.
+
+An engine takes its instructions in order, each when
+
+- every other engine has finished as many as the instruction waits for,
+- the one before has left the first part of the engine's pipeline,
+- at most `queue` are under way.
+
+It stays in a part for the cycles that the description gives, and until the next part is free. It is finished `latency`
+cycles after the last part, and not before the one before it. The RTL of systolic32 counts the same cycles.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from math import prod
+
+from ...support.errors import UsageError
+from .binary import ChipProgram, Formats, Issue
+from .describe import HOST, CopyEngine
+from .places import accesses
+
+#: the cause of a stall: too many instructions under way
+QUEUE = "queue"
+
+
+@dataclass
+class EngineTime:
+    """Of an engine: cycles in which it worked, cycles in which it waited, by engine (or ``queue``), instructions, and
+    when each began, worked no more, and was finished."""
+
+    busy: int = 0
+    stalls: Counter[str] = field(default_factory=Counter)
+    began: list[int] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+    finished: list[int] = field(default_factory=list)
+
+    @property
+    def instructions(self) -> int:
+        return len(self.finished)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a run takes: cycles in all, each engine's time, bytes and picojoules by memory, picojoules of computations.
+
+    `work` are the multiply-adds (or operations) done, by engine.
+    """
+
+    cycles: int
+    engines: dict[str, EngineTime]
+    moved: dict[str, int]
+    energy: dict[str, float]
+
+    def utilization(self, engine: str) -> float:
+        """The part of all cycles in which an engine worked."""
+        return self.engines[engine].busy / max(self.cycles, 1)
+
+
+class _Engine:
+    """An engine while time passes."""
+
+    def __init__(self, name: str, stream: tuple[Issue, ...], queue: int) -> None:
+        self.name, self.stream, self.queue = name, stream, queue
+        self.time = EngineTime()
+        self.next = 0
+        self.parts_left: list[int] = [0]  # when the instruction before left each part
+
+    def step(self, waits: list[tuple[int, str]], busy: tuple[int, ...], latency: int) -> None:
+        """The next instruction, which may begin at the latest of `waits`."""
+        t = self.time
+        free = self.parts_left[0]
+        if self.next >= self.queue and (earlier := t.finished[self.next - self.queue]) > free:
+            waits = [*waits, (earlier, QUEUE)]
+        begin, why = max(waits, default=(0, ""))
+        begin = max(begin, free)
+        if begin > free:
+            t.stalls[why] += begin - free
+        at, left = begin, []
+        before = self.parts_left + [0] * (len(busy) - len(self.parts_left))
+        for p, cycles in enumerate(busy):
+            end = at + cycles
+            if p + 1 < len(busy):
+                end = max(end, before[p + 1])
+            left.append(end)
+            at = end
+        t.busy += at - max(left[-2] if len(left) > 1 else begin, before[len(busy) - 1])
+        self.parts_left = left
+        t.began.append(begin)
+        t.left.append(at)
+        t.finished.append(max(at + latency, t.finished[-1] if t.finished else 0))
+        self.next += 1
+
+
+def simulate(formats: Formats, program: ChipProgram) -> Timing:
+    """The times of a program's instructions; UsageError where engines wait for each other."""
+    engines = {
+        name: _Engine(name, program.streams.get(name, ()), e.queue) for name, e in formats.listing.engines.items()
+    }
+    costs = _Costs(formats)
+    while any(e.next < len(e.stream) for e in engines.values()):
+        moved = False
+        for e in engines.values():
+            while e.next < len(e.stream):
+                issue = e.stream[e.next]
+                if any(engines[o].next < n for o, n in issue.waits.items()):
+                    break
+                waits = [(engines[o].time.finished[n - 1], o) for o, n in issue.waits.items() if n]
+                e.step(waits, *costs.of(issue))
+                moved = True
+        if not moved:
+            raise UsageError(f"the engines of {program.name} wait for each other", stage="simulate")
+    cycles = max((e.time.finished[-1] for e in engines.values() if e.time.finished), default=0)
+    return Timing(cycles, {n: e.time for n, e in engines.items()}, costs.moved, costs.energy)
+
+
+class _Costs:
+    """Cycles of instructions, and what they move."""
+
+    def __init__(self, formats: Formats) -> None:
+        self.formats = formats
+        memories = formats.listing.memories
+        self.moved: dict[str, int] = dict.fromkeys((HOST, *memories), 0)
+        self.energy: dict[str, float] = dict.fromkeys((HOST, *memories, "compute"), 0.0)
+
+    def of(self, issue: Issue) -> tuple[tuple[int, ...], int]:
+        """(cycles of the parts, latency)."""
+        memories = self.formats.listing.memories
+        for a in accesses(self.formats, issue):
+            size = min((a.high - a.low) * memories[a.memory].word, self._size(issue))
+            self.moved[a.memory] += size
+            self.energy[a.memory] += size * memories[a.memory].energy
+        if issue.form.meaning is not None:
+            self.energy["compute"] += issue.form.meaning.joules(issue.counts)
+            return issue.form.meaning.busy(issue.counts), issue.form.meaning.delay(issue.counts)
+        engine = self.formats.listing.engines[issue.form.engine]
+        assert isinstance(engine, CopyEngine)
+        runs, run = prod(issue.values["count"]), issue["run"]
+        if HOST in self.formats.routes(engine.name)[issue["route"]] and not ("fill" in issue.values and issue["fill"]):
+            self.moved[HOST] += runs * run
+            self.energy[HOST] += runs * run * engine.energy
+        return (engine.cycles(runs, run),), engine.latency
+
+    @staticmethod
+    def _size(issue: Issue) -> int:
+        """Bytes of a copy; what computations touch, they touch once in a hull of words."""
+        return 1 << 62 if issue.form.meaning is not None else prod(issue.values["count"]) * issue["run"]
