@@ -60,15 +60,17 @@ class Systolic32(Chip):
         )
 
     def copy_engines(self) -> tuple[CopyEngine, ...]:
-        bus = {"bytes_per_cycle": self.bus, "latency": self.bus_latency, "setup": 2, "energy": 20.0}
+        bus = {"bytes_per_cycle": self.bus, "setup": 0, "queue": 64, "energy": 20.0}
         loaded = ("weights", "activations", "params")
         return (
-            CopyEngine("load", sources=(HOST,), targets=loaded, fill=True, **bus),  # type: ignore[arg-type]
-            CopyEngine("store", sources=("outputs",), targets=(HOST,), **bus),  # type: ignore[arg-type]
+            CopyEngine(
+                "load", sources=(HOST,), targets=loaded, fill=True, latency=self.bus_latency + 1, **bus
+            ),  # type: ignore[arg-type]
+            CopyEngine("store", sources=("outputs",), targets=(HOST,), latency=self.bus_latency + 2, **bus),  # type: ignore[arg-type]
         )
 
     def compute_engines(self) -> tuple[ComputeEngine, ...]:
-        return ComputeEngine("array"), ComputeEngine("post")
+        return ComputeEngine("array", queue=8), ComputeEngine("post")
 
     def instructions(self) -> tuple[Instruction, ...]:
         n = self.array
@@ -84,7 +86,7 @@ class Systolic32(Chip):
             ),
             body=_mma,
             cycles=lambda f: (n, f.m),  # weights in, then rows
-            latency=lambda f: 2 * n + 2,  # through the array, and out of it
+            latency=lambda f: 2 * n + 3,  # through the array, and out of it
             energy=lambda f: 0.2 * f.m * f.n * f.k,
         )
         requantize = Instruction(
@@ -105,8 +107,8 @@ class Systolic32(Chip):
                 Field("high", 8),
             ),
             body=_requantize,
-            cycles=lambda f: f.m,
-            latency=lambda f: 8,
+            cycles=lambda f: max(f.m, 4),  # params come in beside the rows before
+            latency=lambda f: 10,
             energy=lambda f: 3.0 * f.m * f.n,
         )
         return mma, requantize
