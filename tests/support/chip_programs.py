@@ -47,16 +47,18 @@ class Writer:
 def arguments(chip: Systolic32, rng: np.random.Generator) -> list[np.ndarray]:
     """What programs read and write: arrays at the places BYTES, NUMBERS, SHIFTS, STORED."""
     n = chip.array
+    # multipliers in the first half, biases in the second; most shifts are small
+    small = np.concatenate([rng.integers(0, 5, (16, 1)), rng.integers(12, 28, (16, 1))])
     return [
         rng.integers(-128, 128, 1 << 15, np.int8),
-        rng.integers(-(2**31), 2**31, (64, n), np.int32) >> rng.integers(0, 24, (64, 1)),
-        rng.integers(0, 32, (64, n), np.int32) >> rng.integers(0, 3, (64, 1)),
-        np.zeros(1 << 14, np.int8),
+        rng.integers(-(2**31), 2**31, (32, n), np.int32) >> small,
+        rng.integers(0, 32, (32, n), np.int32) >> rng.integers(0, 4, (32, 1)),
+        np.zeros(1 << 15, np.int8),
     ]
 
 
 class RandomProgram:
-    """A program that first gives every word of the chip a value, then does `length` random things."""
+    """A program that first gives every word of the chip a value, then does `length` random things, and stores all."""
 
     def __init__(self, formats: Formats, rng: np.random.Generator, length: int) -> None:
         assert isinstance(formats.chip, Systolic32)
@@ -68,14 +70,15 @@ class RandomProgram:
         kinds = [self.load, self.fill, self.mma, self.requantize, self.store]
         for kind in rng.choice(len(kinds), length, p=[0.2, 0.05, 0.35, 0.2, 0.2]):
             kinds[kind]()
+        size = self.words["outputs"] * self.bytes["outputs"]
+        self.writer.store(count=1, run=size, host=self.arguments[STORED].nbytes - size)
         self.program = self.writer.program(self.arguments)
 
     def first_values(self) -> None:
         n, w = self.chip.array, self.writer
         for target in ("weights", "activations"):
-            half = self.words[target] * n // 2
-            w.load(target, arg=BYTES, count=1, run=half)
-            w.load(target, arg=BYTES, at=half // n, host=777, count=1, run=half)
+            parts = self.words[target] // 256
+            w.load(target, arg=BYTES, count=parts, run=256 * n, stride=256, host_stride=111)
         for part, arg in enumerate((NUMBERS, SHIFTS)):
             w.load("params", arg=arg, at=32 * part, count=32, run=4 * n, host_stride=4 * n, stride=1)
         rows = self.words["accumulators"]
@@ -179,8 +182,8 @@ class RandomProgram:
             m=counts,
             n=self.number(1, self.chip.array),
             acc=min(self.number(0, 40), self.words["accumulators"] - rows),
-            bias=int(self.rng.integers(0, 32)),
-            multiplier=int(self.rng.integers(0, 32)),
+            bias=31 - self.number(0, 31),
+            multiplier=self.number(0, 31),
             shift=int(self.rng.integers(32, 64)),
             y=self.number(0, self.words["outputs"] - rows),
             left=self.number(0, 31),
