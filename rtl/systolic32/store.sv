@@ -1,5 +1,5 @@
-// The engine `store`: from outputs to the host's memory, a piece of BUS bytes in every cycle. Finished: the last piece is
-// there, LATENCY cycles after it went out.
+// The engine `store`: from outputs, or a constant byte, to the host's memory, a piece of BUS bytes in every cycle.
+// Finished: the last piece is there, LATENCY cycles after it went out.
 module store
   import formats::*;
 #(
@@ -26,7 +26,8 @@ module store
   localparam int PIECES = N / BUS;  // of a word
   localparam int LANE = PIECES > 1 ? $clog2(PIECES) : 1;
 
-  logic valid, last, sent, sent_last;
+  logic valid, last, fill, sent, sent_last, sent_fill;
+  logic [7:0] value, sent_value;
   logic [ADDRESS-1:0] host;
   logic [LANE-1:0] lane, sent_lane;
   logic [BUS-1:0] bytes;
@@ -66,13 +67,15 @@ module store
   );
 
   always_ff @(posedge clk) begin
+    if (take) {fill, value} <= {next.fill, next.value};
+    {sent_fill, sent_value} <= {fill, value};
     sent <= valid && !reset;
     sent_last <= last;
     sent_lane <= lane;
     write <= valid && !reset ? bytes : '0;
     write_at <= host;
   end
-  assign write_data = read_data[8*BUS*sent_lane+:8*BUS];
+  assign write_data = sent_fill ? {BUS{sent_value}} : read_data[8*BUS*sent_lane+:8*BUS];
 
   logic [LATENCY-1:0] under_way;  // last pieces on their way
   assign finish = under_way[LATENCY-1];

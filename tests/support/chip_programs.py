@@ -156,6 +156,8 @@ class RandomProgram:
     def store(self) -> None:
         box = self.box("outputs", STORED)
         del box["arg"]
+        if self.rng.random() < 0.1:
+            box |= dict(fill=1, value=int(self.rng.integers(0, 256)))
         self.writer.store(**box)
 
     def mma(self) -> None:

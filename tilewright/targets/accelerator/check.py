@@ -66,8 +66,8 @@ class _Check:
         self.names("engine", [e.name for e in self.chip.engines])
         self.names("instruction", [i.name for i in self.chip.instructions()])
         self.memories()
-        for e in self.listing.engines.values():
-            self.engine(e)
+        for engine in self.listing.engines.values():
+            self.engine(engine)
         for i in self.listing.instructions.values():
             self.instruction(i)
         Formats(self.chip)

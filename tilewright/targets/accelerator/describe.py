@@ -255,7 +255,8 @@ class Chip(Machine):
 
     @property
     def memories(self) -> tuple[Memory, ...]:
-        return tuple(self.spaces())
+        """Those on the chip, and "register": what an instruction holds while it runs."""
+        return (*self.spaces(), Memory("register"))
 
     def space(self, name: str) -> ChipMemory:
         return next(m for m in self.spaces() if m.name == name)

@@ -54,6 +54,8 @@ def accesses(formats: Formats, issue: Issue) -> Iterator[Access]:
     form, memories = issue.form, formats.listing.memories
     if form.meaning is None:
         source, target = formats.routes(form.engine)[issue["route"]]
+        if target == HOST and "fill" in issue.values and issue["fill"]:
+            return
         on_chip = target if source == HOST or target != HOST else source
         low, high = walk(issue.values["count"], issue.values["stride"])
         words = -(-issue["run"] // memories[on_chip].word)

@@ -137,7 +137,9 @@ class _Costs:
         engine = self.formats.listing.engines[issue.form.engine]
         assert isinstance(engine, CopyEngine)
         runs, run = prod(issue.values["count"]), issue["run"]
-        if HOST in self.formats.routes(engine.name)[issue["route"]] and not ("fill" in issue.values and issue["fill"]):
+        source, target = self.formats.routes(engine.name)[issue["route"]]
+        filled = "fill" in issue.values and issue["fill"]
+        if target == HOST or (source == HOST and not filled):
             self.moved[HOST] += runs * run
             self.energy[HOST] += runs * run * engine.energy
         return (engine.cycles(runs, run),), engine.latency

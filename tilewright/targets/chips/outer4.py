@@ -54,7 +54,7 @@ class Outer4(Chip):
         bus = {"bytes_per_cycle": self.bus, "latency": 16, "energy": 15.0}
         return (
             CopyEngine("load", sources=(HOST,), targets=("scratch",), fill=True, **bus),  # type: ignore[arg-type]
-            CopyEngine("store", sources=("scratch",), targets=(HOST,), **bus),  # type: ignore[arg-type]
+            CopyEngine("store", sources=("scratch",), targets=(HOST,), fill=True, **bus),  # type: ignore[arg-type]
         )
 
     def compute_engines(self) -> tuple[ComputeEngine, ...]:

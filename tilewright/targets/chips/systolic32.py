@@ -60,13 +60,11 @@ class Systolic32(Chip):
         )
 
     def copy_engines(self) -> tuple[CopyEngine, ...]:
-        bus = {"bytes_per_cycle": self.bus, "setup": 0, "queue": 64, "energy": 20.0}
-        loaded = ("weights", "activations", "params")
+        bus: dict[str, Any] = {"bytes_per_cycle": self.bus, "setup": 0, "queue": 64, "fill": True, "energy": 20.0}
+        loaded, delay = ("weights", "activations", "params"), self.bus_latency
         return (
-            CopyEngine(
-                "load", sources=(HOST,), targets=loaded, fill=True, latency=self.bus_latency + 1, **bus
-            ),  # type: ignore[arg-type]
-            CopyEngine("store", sources=("outputs",), targets=(HOST,), latency=self.bus_latency + 2, **bus),  # type: ignore[arg-type]
+            CopyEngine("load", sources=(HOST,), targets=loaded, latency=delay + 1, **bus),
+            CopyEngine("store", sources=("outputs",), targets=(HOST,), latency=delay + 2, **bus),
         )
 
     def compute_engines(self) -> tuple[ComputeEngine, ...]:

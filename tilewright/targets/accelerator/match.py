@@ -1,0 +1,362 @@
+"""Finds instructions for a kernel: what is computed decides, not what an operator is called.
+
+Stages are taken in runs, the longest first; a run is one expression, and so is an instruction. Where both are the same,
+the elements that the kernel reads tell which of its loops are which dimension of the instruction:
+
+    t0[y, x, o] += p0[y*2 + r, x*32 + c] * p1[r, c, o]     acc[m, n] += x[m, k] * w[k, n]
+    -> n: o (moves acc and w, not x)    k: c (a run of x)    m: y, x (move acc and x)    r: a loop around
+
+What is not a computation is part of how data comes and goes: a stage that only moves a result says where it is stored, one
+that writes a number fills a border.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ...tensor.analysis import flat, movement
+from ...tensor.expr import Const, Expr, Load, Var, linear
+from ...tensor.kernel import Kernel, Stage
+from .describe import ACCUMULATE, HOST, READ, Dim, Instruction, Listing, Operand
+from .meaning import Meaning, Reduce, meaning, parts
+from .unify import Found, Unifier, Value, put_in, value_of
+
+
+@dataclass(frozen=True)
+class Element:
+    """An element of a kernel's buffer, the indices by loops; `constant`: the buffer is a constant, which can be packed."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+    constant: bool = False
+
+    def renamed(self, names: Mapping[str, Expr]) -> Element:
+        return Element(self.buffer, tuple(put_in(i, dict(names)) for i in self.indices), self.constant)
+
+
+@dataclass(frozen=True)
+class Step:
+    """An instruction for a run of stages. `dims`: the loops of each dimension, innermost last; `sums`: the loops of the
+    sum, which are of a dimension or around the instruction. Operands are elements of buffers: parameters, or what a step
+    before wrote. `expr` is what is written, or added up; sums in it run once more (`again`) through loops of the result.
+    """
+
+    instruction: Instruction
+    stages: tuple[str, ...]
+    operands: dict[str, Element]
+    output: Element
+    dims: dict[str, tuple[str, ...]]
+    sums: tuple[str, ...]
+    expr: Expr
+    combiner: str = ""
+    again: dict[str, str] = field(default_factory=dict)
+    fields: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def result(self) -> Operand:
+        """The operand that is written."""
+        return self.instruction.outputs[0]
+
+    @property
+    def memory(self) -> str:
+        """Where the result is."""
+        return self.result.memory
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Elements of a result that are a number."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+    loops: tuple[tuple[str, int], ...]
+    value: int
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A kernel as instructions: the steps in order, the loops of its result with all others (`extents`), where the last
+    step's result is stored, and borders that are filled."""
+
+    kernel: Kernel
+    steps: tuple[Step, ...]
+    loops: tuple[str, ...]
+    extents: dict[str, int]
+    stored: Element
+    fills: tuple[Fill, ...] = ()
+
+
+class NoMatch(Exception):
+    """Why a chip cannot do a kernel."""
+
+
+def select(kernel: Kernel, listing: Listing) -> Selection:
+    """The instructions that do a kernel; `NoMatch` says what there is no instruction for."""
+    return _Selector(kernel, listing).run()
+
+
+class _Selector:
+    def __init__(self, kernel: Kernel, listing: Listing) -> None:
+        self.kernel, self.listing = kernel, listing
+        self.meanings = [meaning(i) for i in listing.instructions.values()]
+        self.extents: dict[str, int] = {}
+        self.steps: list[Step] = []
+        self.fills: list[Fill] = []
+        self.stored: Element | None = None
+        self.loops: tuple[str, ...] = ()
+        self.copies: dict[str, str] = {}  # a result in another memory -> the result
+
+    def run(self) -> Selection:
+        if self.kernel.opaque is not None:
+            raise NoMatch(f"{self.kernel.opaque.mnemonic} has a loop nest of its own")
+        if len(self.kernel.outputs) != 1:
+            raise NoMatch("it has several results")
+        stages = list(self.kernel.stages)
+        while stages:
+            if self.fill(stages[0]) or self.moves(stages[0]):
+                stages.pop(0)
+                continue
+            taken, step = self.longest(tuple(stages))
+            self.steps.append(step)
+            del stages[:taken]
+        if not self.steps:
+            raise NoMatch("it only moves numbers")
+        last = self.steps[-1]
+        if self.stored is None:
+            self.stored = last.output
+        if self.listing.copy_engine(last.memory, HOST) is None:
+            copied = [m for m in self.listing.memories if self.listing.copy_engine(m, HOST) is not None]
+            if not any(self.brought(last.output.buffer, m) for m in copied):
+                raise NoMatch(f"nothing brings a result out of {last.memory}")
+        if self.stored.buffer not in self.kernel.outputs:
+            raise NoMatch(f"{self.stored.buffer} is no result")
+        return Selection(self.kernel, tuple(self.steps), self.loops, self.extents, self.stored, tuple(self.fills))
+
+    # ---- what is no computation ----
+
+    def fill(self, s: Stage) -> bool:
+        t = s.targets[0]
+        if not isinstance(t.value, Const) or s.reduction or t.buffer not in self.kernel.outputs:
+            return False
+        if self.kernel.buffer(t.buffer).dtype not in ("i8", "i1") and t.value.value != 0:
+            raise NoMatch(f"it fills {t.buffer} with {t.value}, which is not one byte again and again")
+        self.fills.append(Fill(t.buffer, t.indices, s.dims, int(t.value.value) & 0xFF))
+        return True
+
+    def moves(self, s: Stage) -> bool:
+        """A stage that stores the last result elsewhere."""
+        t = s.targets[0]
+        if not self.steps or not movement(s) or not isinstance(t.value, Load) or t.buffer not in self.kernel.outputs:
+            return False
+        last = self.steps[-1].output
+        if t.value.buffer != last.buffer:
+            return False
+        names = self.same_loops(t.value.indices, last.indices)
+        self.stored = Element(t.buffer, t.indices).renamed(names)
+        return True
+
+    def same_loops(self, at: tuple[Expr, ...], wrote: tuple[Expr, ...]) -> dict[str, Expr]:
+        """The loops of a stage that reads element for element -> those of the step that wrote."""
+        names: dict[str, Expr] = {}
+        for index, there in zip(at, wrote, strict=True):
+            if isinstance(index, Var) and names.get(index.name, there) == there:
+                names[index.name] = there
+            elif index != there:
+                raise NoMatch(f"a result is not read element for element ({index} where {there} was written)")
+        return names
+
+    # ---- instructions ----
+
+    def longest(self, stages: tuple[Stage, ...]) -> tuple[int, Step]:
+        """The longest run of the first stages that is one instruction."""
+        reasons = []
+        alone = [n for n, s in enumerate(stages) if isinstance(s.targets[0].value, Const) or movement(s)]
+        for n in range(min([n for n in alone if n], default=len(stages)), 0, -1):
+            value = value_of(self.kernel, stages[:n])
+            if isinstance(value, str):
+                reasons.append(value)
+                continue
+            for m in self.meanings:
+                for found in self.found(m, value):
+                    step = self.step(m, value, found, stages[:n])
+                    if isinstance(step, Step):
+                        return n, step
+                    reasons.append(f"{m.instruction.name}: {step}")
+            reasons.append(f"no instruction computes {_short(value.expr)}")
+        raise NoMatch(reasons[-1])
+
+    def found(self, m: Meaning, value: Value) -> list[Found]:
+        i = m.instruction
+        if len(i.outputs) != 1:
+            return []
+        out = i.outputs[0]
+        like = m.values[out.name]
+        if out.access == ACCUMULATE:
+            like_sum = _accumulated(like, out.name)
+            if like_sum is None or like_sum.combiner != value.combiner:
+                return []
+            like = like_sum.body
+        elif value.combiner:
+            return []
+        u = Unifier({f.name: f for f in i.fields}, out.dims, value.extents, value.loops)
+        return list(u.match(like, value.expr, Found()))
+
+    def step(self, m: Meaning, value: Value, found: Found, stages: tuple[Stage, ...]) -> Step | str:
+        """The step, or why the operands do not fit."""
+        i = m.instruction
+        names = self.to_frame(found, value)
+        if isinstance(names, str):
+            return names
+        operands: dict[str, Element] = {}
+        for o in i.operands:
+            if o.access == READ:
+                e = found.operands[o.name]
+                if not isinstance(e, Load):
+                    return f"{o.name} is the number {e}"
+                element = Element(e.buffer, e.indices, e.buffer in self.kernel.constants)
+                buffer = self.reachable(e.buffer, o.memory)
+                if buffer is None:
+                    return f"{e.buffer} cannot be brought to {o.memory}"
+                operands[o.name] = replace(element, buffer=buffer).renamed(names)
+        output = Element(value.buffer, value.indices).renamed(names)
+        extents = {(names[v].name if v in names else v): n for v, n in value.extents.items()}  # type: ignore[attr-defined]
+        loops = tuple(names[v].name if v in names else v for v in value.loops)  # type: ignore[attr-defined]
+        dims = self.dimensions(i, operands, output, (*loops, *value.sums), value.sums, extents, found)
+        if isinstance(dims, str):
+            return dims
+        self.extents |= extents
+        self.loops = self.loops or loops
+        expr = put_in(value.expr, names)
+        again = {v: loop for loop in found.reduced.values() for v in _sums_in(expr) if extents[v] == extents[loop]}
+        ran = tuple(s.name for s in stages)
+        return Step(i, ran, operands, output, dims, value.sums, expr, value.combiner, again, dict(found.fields))
+
+    def to_frame(self, found: Found, value: Value) -> dict[str, Expr] | str:
+        """The loops of this run -> those of the first step, where it reads what a step before wrote."""
+        written = {s.output.buffer: s.output for s in self.steps}
+        for e in found.operands.values():
+            if isinstance(e, Load) and e.buffer in written:
+                try:
+                    names = self.same_loops(e.indices, written[e.buffer].indices)
+                except NoMatch as why:
+                    return str(why)
+                if left := [v for v in value.loops if v not in names]:
+                    return f"loop {left[0]} is not one of the result before"
+                return {k: v for k, v in names.items() if isinstance(v, Var)}
+        return "it reads nothing of what is on the chip" if self.steps else {}
+
+    def reachable(self, buffer: str, memory: str) -> str | None:
+        """The buffer, or a copy of it, that is in a memory; None if nothing brings it there."""
+        wrote = next((s for s in self.steps if s.output.buffer == buffer), None)
+        if wrote is not None:
+            return buffer if wrote.memory == memory else self.brought(buffer, memory)
+        return None if self.listing.copy_engine(HOST, memory) is None else buffer
+
+    def brought(self, buffer: str, memory: str) -> str | None:
+        """Add an instruction that moves a result to another memory; the name of the copy, None if there is none."""
+        wrote = next(s for s in self.steps if s.output.buffer == buffer)
+        for m in self.meanings:
+            i = m.instruction
+            plain = len(i.operands) == 2 and isinstance(m.values[i.outputs[0].name], Load)
+            if not plain or (i.inputs[0].memory, i.outputs[0].memory) != (wrote.memory, memory):
+                continue
+            name = f"{buffer}_{memory}"
+            self.copies[name] = buffer
+            output = replace(wrote.output, buffer=name)
+            operands = {i.inputs[0].name: wrote.output}
+            dims = self.dimensions(i, operands, output, self.loops, (), self.extents, Found())
+            if isinstance(dims, dict):
+                expr = Load(buffer, wrote.output.indices, i.inputs[0].dtype)
+                self.steps.append(Step(i, (), operands, output, dims, (), expr))
+                return name
+        return None
+
+    def dimensions(
+        self,
+        i: Instruction,
+        operands: Mapping[str, Element],
+        output: Element,
+        loops: tuple[str, ...],
+        sums: tuple[str, ...],
+        extents: Mapping[str, int],
+        found: Found,
+    ) -> dict[str, tuple[str, ...]] | str:
+        """The loops of each dimension; a string where a loop that must be in the instruction has no place."""
+        elements = {**operands, i.outputs[0].name: output}
+        steps = {name: self.strides(e) for name, e in elements.items()}
+        if any(s is None for s in steps.values()):
+            return "an operand moves unevenly"
+        dims: dict[str, list[str]] = {d.name: [] for d in i.dims}
+        for loop in reversed(loops):
+            if extents[loop] == 1:
+                continue
+            for d in sorted(i.dims, key=lambda d: d.levels):  # runs of neighbours before what has strides
+                if self.fits(i, d, loop, loop in sums, elements, steps, dims[d.name]):
+                    dims[d.name].insert(0, loop)
+                    break
+        for d, loop in found.reduced.items():
+            if dims[d] != [loop] and extents[loop] != 1:
+                return f"{loop}, which {d} runs through, does not lie as it should"
+            if extents[loop] > i.dim(d).limit:
+                return f"{d} has at most {i.dim(d).limit}, here are {extents[loop]}"
+        return {d: tuple(v) for d, v in dims.items()}
+
+    def strides(self, e: Element) -> dict[str, int] | None:
+        """Elements by which an access moves with each loop; None if it is not linear."""
+        terms, _ = linear(flat(self.kernel.buffer(self.copies.get(e.buffer, e.buffer)), e.indices))
+        if any(not isinstance(t, Var) for t in terms):
+            return None
+        return {t.name: c for t, c in terms.items() if isinstance(t, Var)}
+
+    def fits(
+        self,
+        i: Instruction,
+        d: Dim,
+        loop: str,
+        summed: bool,
+        elements: Mapping[str, Element],
+        steps: Mapping[str, dict[str, int] | None],
+        taken: list[str],
+    ) -> bool:
+        """Whether a loop can be (one more) of a dimension."""
+        dim = d.name
+        if len(taken) >= max(d.levels, 1) or summed == (dim in i.outputs[0].dims):
+            return False
+        temporaries = {*(t.name for t in self.kernel.temporaries), *(s.output.buffer for s in self.steps), *self.copies}
+        for o in i.operands:
+            e, step = elements[o.name], (steps[o.name] or {}).get(loop, 0)
+            if dim not in o.dims:
+                if step:
+                    return False
+            elif not step:
+                free = d.levels > 0 and not o.dense and dim != o.dims[-1]
+                if not (e.constant or free):
+                    return False
+            elif dim == o.dims[-1] and step != 1 and not e.constant and e.buffer not in temporaries:
+                return False
+        return True
+
+
+def _accumulated(like: Expr, name: str) -> Reduce | None:
+    """The sum that an instruction adds to its operand `name`."""
+    for a, b in (parts_of(like), parts_of(like)[::-1]):
+        if isinstance(a, Load) and a.buffer == name and isinstance(b, Reduce):
+            return b
+    return None
+
+
+def _sums_in(e: Expr) -> set[str]:
+    """The loops of sums within an expression."""
+    own = set(e.over) if isinstance(e, Reduce) else set()
+    return own.union(*map(_sums_in, parts(e)))
+
+
+def parts_of(e: Expr) -> tuple[Expr, Expr]:
+    args = getattr(e, "args", ())
+    return (args[0], args[1]) if len(args) == 2 else (e, e)
+
+
+def _short(e: Expr) -> str:
+    text = str(e)
+    return text if len(text) <= 120 else f"{text[:117]}..."
