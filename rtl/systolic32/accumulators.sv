@@ -28,49 +28,44 @@ module accumulators #(
 );
   localparam int ADDER = $clog2(WORDS);
 
-  typedef struct packed {
-    logic valid;
-    logic [AT-1:0] at;
-    logic replace;
-    logic [COUNT-1:0] columns;
-    logic last;
-    logic after_one;  // the row before is the same one
-    logic after_two;  // the row before that one is
-  } order_t;
-
-  // order[j]: what column j reads, column j - 1 adds, column j - 2 writes
+  // step[j]: the order that column j reads for, column j - 1 adds for, column j - 2 writes for
   for (genvar s = 0; s < N + 2; s++) begin : step
-    order_t order;
+    logic valid_here, replace_here, last_here;
+    logic after_one, after_two;  // the row before is the same one; the row before that one is
+    logic [AT-1:0] row;
+    logic [COUNT-1:0] columns_here;
+
     if (s == 0) begin : g_in
-      assign order = '{
-              valid: valid,
-              at: at,
-              replace: replace,
-              columns: columns,
-              last: last,
-              after_one: step[1].order.valid && step[1].order.at == at,
-              after_two: step[2].order.valid && step[2].order.at == at
-          };
+      assign {valid_here, replace_here, last_here, row, columns_here} = {valid, replace, last, at, columns};
+      assign after_one = step[1].valid_here && step[1].row == at;
+      assign after_two = step[2].valid_here && step[2].row == at;
     end else begin : g_on
       always_ff @(posedge clk) begin
-        order <= step[s-1].order;
-        if (reset) order.valid <= 1'b0;
+        valid_here <= step[s-1].valid_here && !reset;
+        {replace_here, last_here, after_one, after_two, row, columns_here} <= {
+          step[s-1].replace_here,
+          step[s-1].last_here,
+          step[s-1].after_one,
+          step[s-1].after_two,
+          step[s-1].row,
+          step[s-1].columns_here
+        };
       end
     end
   end
-  assign finish = step[N+1].order.valid && step[N+1].order.last;
+  assign finish = step[N+1].valid_here && step[N+1].last_here;
 
   for (genvar j = 0; j < N; j++) begin : column
     logic [31:0] stored, old, sum, sum_before;
     logic used;
 
-    assign used = step[j+1].order.columns > COUNT'(j);
+    assign used = step[j+1].columns_here > COUNT'(j);
 
     always_comb begin
       old = stored;
-      if (step[j+1].order.after_two) old = sum_before;
-      if (step[j+1].order.after_one) old = sum;
-      if (step[j+1].order.replace && used) old = '0;
+      if (step[j+1].after_two) old = sum_before;
+      if (step[j+1].after_one) old = sum;
+      if (step[j+1].replace_here && used) old = '0;
     end
     always_ff @(posedge clk) begin
       sum <= old + (used ? 32'($signed(sums[SUM*j+:SUM])) : 32'b0);
@@ -82,10 +77,10 @@ module accumulators #(
         .WORDS(WORDS)
     ) for_array (
         .clk,
-        .write({4{step[j+2].order.valid}}),
-        .write_at(ADDER'(step[j+2].order.at)),
+        .write({4{step[j+2].valid_here}}),
+        .write_at(ADDER'(step[j+2].row)),
         .write_data(sum),
-        .read_at(ADDER'(step[j].order.at)),
+        .read_at(ADDER'(step[j].row)),
         .read_data(stored)
     );
     ram #(
@@ -93,8 +88,8 @@ module accumulators #(
         .WORDS(WORDS)
     ) for_post (
         .clk,
-        .write({4{step[j+2].order.valid}}),
-        .write_at(ADDER'(step[j+2].order.at)),
+        .write({4{step[j+2].valid_here}}),
+        .write_at(ADDER'(step[j+2].row)),
         .write_data(sum),
         .read_at(ADDER'(read_at)),
         .read_data(read_data[32*j+:32])

@@ -1,23 +1,26 @@
 // The engine `array`: mma. Its pipeline has two parts, weights in (N cycles) and rows (m cycles), each with its own
 // instruction. The weights of an instruction move to the multipliers when it enters the second part.
-module array
-  import formats::*;
-#(
-    parameter int N = ARRAY
+module array #(
+    parameter int N = formats::ARRAY,
+    parameter int W = formats::ARRAY_MMA_W,
+    parameter int X = formats::ARRAY_MMA_X,
+    parameter int ROW = formats::ACCUMULATORS_AT,
+    parameter int M = formats::ARRAY_MMA_M,
+    parameter int COUNT = formats::ARRAY_MMA_N
 ) (
     input  logic                           clk,
     input  logic                           reset,
-    input  array_mma_t                     next,
+    input  formats::array_mma_t                     next,
     input  logic                           go,
     output logic                           take,
     output logic                           finish,
     // weights and activations, which answer in the next cycle
-    output logic       [    ARRAY_MMA_W-1:0] weights_at,
+    output logic       [    W-1:0] weights_at,
     input  logic       [            8*N-1:0] weights,
-    output logic       [    ARRAY_MMA_X-1:0] activations_at,
+    output logic       [    X-1:0] activations_at,
     input  logic       [            8*N-1:0] activations,
     // rows of accumulators, for requantize
-    input  logic       [ACCUMULATORS_AT-1:0] read_at,
+    input  logic       [ROW-1:0] read_at,
     output logic       [           32*N-1:0] read_data
 );
   localparam int K = $clog2(N);
@@ -25,19 +28,19 @@ module array
   localparam int TO_ACCUMULATORS = N + 1;  // cycles from the address of a row of activations to column 0
 
   // ---- weights in ----
-  array_mma_t first;
+  formats::array_mma_t first;
   logic held, fresh, load, nonzero, enter, swap;
   logic [K-1:0] row_of_weights;  // stays at the last one
   logic brought;
 
   assign brought = row_of_weights == K'(N - 1);
   assign take = go && (!held || enter);
-  assign weights_at = first.w + ARRAY_MMA_W'(row_of_weights);
+  assign weights_at = first.w + W'(row_of_weights);
 
   always_ff @(posedge clk) begin
     fresh <= take;
     load <= held && fresh;
-    nonzero <= ARRAY_MMA_K'(row_of_weights) < first.k;
+    nonzero <= COUNT'(row_of_weights) < first.k;
     swap <= enter;
     if (take) first <= next;
     if (take) row_of_weights <= '0;
@@ -50,14 +53,16 @@ module array
   // ---- rows ----
   logic streaming, last_row, replace, last;
   logic [1:0] level;
-  logic [ARRAY_MMA_ACC-1:0] row;
-  logic [ARRAY_MMA_N-1:0] columns;
+  logic [ROW-1:0] row;
+  logic [X:0] stride_0, stride_1, stride_2;
+  logic [COUNT-1:0] columns;
 
-  assign last  = streaming && last_row;
+  assign {stride_0, stride_1, stride_2} = {first.x_stride_0, first.x_stride_1, first.x_stride_2};
+  assign last = streaming && last_row;
   assign enter = held && brought && (!streaming || last_row);
 
   walk #(
-      .COUNT(ARRAY_MMA_M)
+      .COUNT(M)
   ) rows (
       .clk,
       .start(enter),
@@ -67,12 +72,12 @@ module array
       .last(last_row)
   );
   pointer #(
-      .WIDTH(ARRAY_MMA_X)
+      .WIDTH(X)
   ) x (
       .clk,
       .start(enter),
       .from(first.x),
-      .strides({ARRAY_MMA_X'(first.x_stride_0), ARRAY_MMA_X'(first.x_stride_1), ARRAY_MMA_X'(first.x_stride_2)}),
+      .strides({stride_0[X-1:0], stride_1[X-1:0], stride_2[X-1:0]}),
       .step(streaming),
       .level,
       .at(activations_at),
@@ -89,8 +94,8 @@ module array
   // ---- products, and their sums ----
   logic [SUM*N-1:0] sums;
   logic out, out_replace, out_last;
-  logic [ARRAY_MMA_ACC-1:0] out_row;
-  logic [ARRAY_MMA_N-1:0] out_columns;
+  logic [ROW-1:0] out_row;
+  logic [COUNT-1:0] out_columns;
 
   grid #(
       .N  (N),
@@ -104,7 +109,7 @@ module array
       .sums
   );
   delay #(
-      .WIDTH (ARRAY_MMA_ACC + ARRAY_MMA_N + 2),
+      .WIDTH (ROW + COUNT + 2),
       .CYCLES(TO_ACCUMULATORS)
   ) through_grid (
       .clk,
@@ -117,9 +122,9 @@ module array
   accumulators #(
       .N(N),
       .SUM(SUM),
-      .WORDS(ACCUMULATORS_WORDS),
-      .AT(ARRAY_MMA_ACC),
-      .COUNT(ARRAY_MMA_N)
+      .WORDS(formats::ACCUMULATORS_WORDS),
+      .AT(ROW),
+      .COUNT(COUNT)
   ) sums_of_rows (
       .clk,
       .reset,

@@ -2,17 +2,18 @@
 //
 // A request goes out in every cycle and is answered LATENCY cycles later; where the bytes go waits as long in a delay.
 // Bytes of a constant take the same way, so that all arrive in order. Finished: the last piece is being written.
-module load
-  import formats::*;
-#(
-    parameter int N       = ARRAY,
+module load #(
+    parameter int N = formats::ARRAY,
+    parameter int BUS = formats::BUS,
+    parameter int AT = formats::LOAD_COPY_AT,
+    parameter int ROUTE = formats::LOAD_COPY_ROUTE,
     parameter int ADDRESS = 40,
     parameter int LATENCY = 32
 ) (
     input  logic                    clk,
     input  logic                    reset,
     // the next instruction, and where the argument that it names lies
-    input  load_copy_t              next,
+    input  formats::load_copy_t              next,
     input  logic                    go,
     input  logic [     ADDRESS-1:0] base,
     output logic                    take,
@@ -25,7 +26,7 @@ module load
     output logic [           N-1:0] write_weights,
     output logic [           N-1:0] write_activations,
     output logic [         4*N-1:0] write_params,
-    output logic [LOAD_COPY_AT-1:0] word,
+    output logic [AT-1:0] word,
     output logic [       8*BUS-1:0] data
 );
   localparam int NARROW = N / BUS, WIDE = 4 * N / BUS;  // pieces of a word of weights, of params
@@ -33,22 +34,24 @@ module load
 
   typedef struct packed {
     logic last;
-    logic [LOAD_COPY_ROUTE-1:0] route;
+    logic [ROUTE-1:0] route;
     logic fill;
     logic [7:0] value;
-    logic [LOAD_COPY_AT-1:0] word;
+    logic [AT-1:0] word;
     logic [LANE-1:0] lane;
     logic [BUS-1:0] bytes;
   } piece_t;
 
   logic valid, last, fill, arrived;
-  logic [LOAD_COPY_ROUTE-1:0] route;
+  logic [ROUTE-1:0] route;
   logic [7:0] value;
-  logic [LOAD_COPY_AT-1:0] to_word;
+  logic [AT-1:0] to_word;
+  logic [AT:0] stride_0, stride_1, stride_2;
   logic [LANE-1:0] lane;
   logic [BUS-1:0] to_bytes;
   piece_t here;
 
+  assign {stride_0, stride_1, stride_2} = {next.stride_0, next.stride_1, next.stride_2};
   assign take = go && (!valid || last);
   assign request = valid && !fill;
 
@@ -57,10 +60,10 @@ module load
   pieces #(
       .BUS(BUS),
       .ADDRESS(ADDRESS),
-      .AT(LOAD_COPY_AT),
+      .AT(AT),
       .LANE(LANE),
-      .COUNT(LOAD_COPY_COUNT),
-      .RUN(LOAD_COPY_RUN)
+      .COUNT(formats::LOAD_COPY_COUNT),
+      .RUN(formats::LOAD_COPY_RUN)
   ) cut (
       .clk,
       .reset,
@@ -72,12 +75,10 @@ module load
         ADDRESS'($signed(next.host_stride_2))
       }),
       .at(next.at),
-      .strides({
-        LOAD_COPY_AT'(next.stride_0), LOAD_COPY_AT'(next.stride_1), LOAD_COPY_AT'(next.stride_2)
-      }),
+      .strides({stride_0[AT-1:0], stride_1[AT-1:0], stride_2[AT-1:0]}),
       .counts({next.count_0, next.count_1, next.count_2}),
       .run(next.run),
-      .last_lane(next.route == LOAD_COPY_ROUTE'(LOAD_PARAMS) ? LANE'(WIDE - 1) : LANE'(NARROW - 1)),
+      .last_lane(next.route == ROUTE'(formats::LOAD_PARAMS) ? LANE'(WIDE - 1) : LANE'(NARROW - 1)),
       .valid,
       .last,
       .piece_host(request_at),
@@ -86,7 +87,7 @@ module load
       .piece_bytes(to_bytes)
   );
   delay #(
-      .WIDTH ($bits(piece_t)),
+      .WIDTH ($bits(here)),
       .CYCLES(LATENCY)
   ) under_way (
       .clk,
@@ -103,8 +104,8 @@ module load
   end
   assign word = here.word;
   assign data = here.fill ? {BUS{here.value}} : answer;
-  assign write_weights = here.route == LOAD_COPY_ROUTE'(LOAD_WEIGHTS) ? bytes[N-1:0] : '0;
-  assign write_activations = here.route == LOAD_COPY_ROUTE'(LOAD_ACTIVATIONS) ? bytes[N-1:0] : '0;
-  assign write_params = here.route == LOAD_COPY_ROUTE'(LOAD_PARAMS) ? bytes : '0;
+  assign write_weights = here.route == ROUTE'(formats::LOAD_WEIGHTS) ? bytes[N-1:0] : '0;
+  assign write_activations = here.route == ROUTE'(formats::LOAD_ACTIVATIONS) ? bytes[N-1:0] : '0;
+  assign write_params = here.route == ROUTE'(formats::LOAD_PARAMS) ? bytes : '0;
   assign finish = arrived && here.last;
 endmodule

@@ -3,53 +3,44 @@
 // An instruction first reads its rows of params, one in each of three cycles: bias, shift, multiplier. That happens in
 // the order in which the lanes need them, beside the last rows of the instruction before, so nothing waits as long as
 // instructions have SETUP rows. What is the same for all lanes travels beside the rows, from step to step.
-module post
-  import formats::*;
-#(
-    parameter int N = ARRAY
+module post #(
+    parameter int N = formats::ARRAY,
+    parameter int PARAM = formats::PARAMS_AT,
+    parameter int ROW = formats::ACCUMULATORS_AT,
+    parameter int Y = formats::OUTPUTS_AT,
+    parameter int COUNT = formats::POST_REQUANTIZE_N
 ) (
     input  logic                             clk,
     input  logic                             reset,
-    input  post_requantize_t                 next,
+    input  formats::post_requantize_t                 next,
     input  logic                             go,
     output logic                             take,
     output logic                             finish,
     // params and accumulators, which answer in the next cycle
-    output logic             [PARAMS_AT-1:0] params_at,
+    output logic             [PARAM-1:0] params_at,
     input  logic             [     32*N-1:0] params,
-    output logic       [ACCUMULATORS_AT-1:0] acc_at,
+    output logic       [ROW-1:0] acc_at,
     input  logic             [     32*N-1:0] acc,
     // outputs
     output logic                     [N-1:0] write,  // of which lanes
-    output logic            [OUTPUTS_AT-1:0] write_at,
+    output logic            [Y-1:0] write_at,
     output logic             [      8*N-1:0] write_data
 );
   localparam int SETUP = 4;  // cycles that an instruction takes at least
   localparam int STEPS = 9;  // from the cycle of a row's place to that of its bytes
 
   // ---- rows ----
-  typedef struct packed {
-    logic valid;
-    logic last;
-    logic [POST_REQUANTIZE_N-1:0] lanes;
-    logic [OUTPUTS_AT-1:0] y;
-    logic [4:0] left;
-    logic signed [9:0] offset;
-    logic signed [7:0] low;
-    logic signed [7:0] high;
-  } row_t;
-
-  post_requantize_t now;
+  formats::post_requantize_t now;
   logic busy, rows_left, last_row, over;
   logic [1:0] age;  // cycles since the instruction began, 3 from the fourth on
-  logic [ACCUMULATORS_AT-1:0] acc_row;
-  logic [OUTPUTS_AT-1:0] y_row;
+  logic [ROW-1:0] acc_row;
+  logic [Y-1:0] y_row;
 
   assign over = busy && age == 2'(SETUP - 1) && (!rows_left || last_row);
   assign take = go && (!busy || over);
 
   walk #(
-      .COUNT(POST_REQUANTIZE_M)
+      .COUNT(formats::POST_REQUANTIZE_M)
   ) rows (
       .clk,
       .start(take),
@@ -74,22 +65,21 @@ module post
   end
 
   for (genvar s = 0; s <= STEPS; s++) begin : step
-    row_t row;
+    logic valid, last;
+    logic [COUNT-1:0] lanes;
+    logic [Y-1:0] y;
+    logic [4:0] left;
+    logic [9:0] offset;
+    logic [7:0] low, high;
+
     if (s == 0) begin : g_in
-      assign row = '{
-              valid: rows_left,
-              last: over,
-              lanes: now.n,
-              y: y_row,
-              left: now.left,
-              offset: now.offset,
-              low: now.low,
-              high: now.high
-          };
+      assign {valid, last, y} = {rows_left, over, y_row};
+      assign {lanes, left, offset, low, high} = {now.n, now.left, now.offset, now.low, now.high};
     end else begin : g_on
       always_ff @(posedge clk) begin
-        row <= step[s-1].row;
-        if (reset) {row.valid, row.last} <= '0;
+        {valid, last} <= reset ? '0 : {step[s-1].valid, step[s-1].last};
+        {y, lanes, left} <= {step[s-1].y, step[s-1].lanes, step[s-1].left};
+        {offset, low, high} <= {step[s-1].offset, step[s-1].low, step[s-1].high};
       end
     end
   end
@@ -109,20 +99,20 @@ module post
 
   for (genvar j = 0; j < N; j++) begin : lane
     always_ff @(posedge clk) if (since[2]) next_shift[5*j+:5] <= params[32*j+:5];
-    assign write[j] = step[STEPS].row.valid && step[STEPS].row.lanes > POST_REQUANTIZE_N'(j);
+    assign write[j] = step[STEPS].valid && step[STEPS].lanes > COUNT'(j);
     requantize scale (
         .clk,
         .acc(acc[32*j+:32]),
         .bias(bias[32*j+:32]),
-        .left(step[3].row.left),
+        .left(step[3].left),
         .multiplier(multiplier[32*j+:32]),
         .shift(shift[5*j+:5]),
-        .offset(step[8].row.offset),
-        .low(step[9].row.low),
-        .high(step[9].row.high),
+        .offset(step[8].offset),
+        .low(step[9].low),
+        .high(step[9].high),
         .y(write_data[8*j+:8])
     );
   end
-  assign write_at = step[STEPS].row.y;
-  assign finish = step[STEPS].row.last;
+  assign write_at = step[STEPS].y;
+  assign finish = step[STEPS].last;
 endmodule

@@ -2,28 +2,28 @@
 // than the engine's queue are under way. An instruction that finishes in a cycle counts from the next one on.
 //
 // `done` when every engine has finished its whole stream; `cycles` are those from `run` to there.
-module sequencer
-  import formats::*;
-(
+module sequencer #(
+    parameter int COUNT = formats::COUNT_BITS
+) (
     input  logic                    clk,
     input  logic                    reset,
     input  logic                    run,
     // engines, in the order of a program's streams: load, store, array, post
     input  logic [             3:0] valid,
-    input  load_copy_t              next_load,
-    input  store_copy_t             next_store,
-    input  array_mma_t              next_array,
-    input  post_requantize_t        next_post,
+    input  formats::load_copy_t              next_load,
+    input  formats::store_copy_t             next_store,
+    input  formats::array_mma_t              next_array,
+    input  formats::post_requantize_t        next_post,
     input  logic [             3:0] take,
     input  logic [             3:0] finish,
     output logic [             3:0] go,
     // instructions of each stream, and how many are finished
-    input  logic [4*COUNT_BITS-1:0] total,
-    output logic [4*COUNT_BITS-1:0] finished,
+    input  logic [4*COUNT-1:0] total,
+    output logic [4*COUNT-1:0] finished,
     output logic                    done,
     output logic [            47:0] cycles
 );
-  logic [COUNT_BITS-1:0] loads, stores, arrays, posts;
+  logic [COUNT-1:0] loads, stores, arrays, posts;
   logic [3:0] reached;
 
   assign {posts, arrays, stores, loads} = finished;
@@ -34,15 +34,16 @@ module sequencer
   assign done = finished == total;
 
   for (genvar e = 0; e < 4; e++) begin : engine
-    localparam int QUEUE = e == 0 ? LOAD_QUEUE : e == 1 ? STORE_QUEUE : e == 2 ? ARRAY_QUEUE : POST_QUEUE;
+    localparam int QUEUE = e == 0 ? formats::LOAD_QUEUE : e == 1 ? formats::STORE_QUEUE :
+                           e == 2 ? formats::ARRAY_QUEUE : formats::POST_QUEUE;
     localparam int BITS = $clog2(QUEUE + 1);
     logic [BITS-1:0] under_way;
 
     assign go[e] = run && valid[e] && reached[e] && under_way != BITS'(QUEUE);
     always_ff @(posedge clk) begin
       under_way <= reset ? '0 : under_way + BITS'(take[e]) - BITS'(finish[e]);
-      finished[e*COUNT_BITS+:COUNT_BITS] <=
-          reset ? '0 : finished[e*COUNT_BITS+:COUNT_BITS] + COUNT_BITS'(finish[e]);
+      finished[e*COUNT+:COUNT] <=
+          reset ? '0 : finished[e*COUNT+:COUNT] + COUNT'(finish[e]);
     end
   end
 

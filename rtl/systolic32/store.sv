@@ -1,22 +1,22 @@
 // The engine `store`: from outputs, or a constant byte, to the host's memory, a piece of BUS bytes in every cycle.
 // Finished: the last piece is there, LATENCY cycles after it went out.
-module store
-  import formats::*;
-#(
-    parameter int N       = ARRAY,
+module store #(
+    parameter int N = formats::ARRAY,
+    parameter int BUS = formats::BUS,
+    parameter int AT = formats::STORE_COPY_AT,
     parameter int ADDRESS = 40,
     parameter int LATENCY = 32
 ) (
     input  logic                     clk,
     input  logic                     reset,
     // the next instruction, and where the argument that it names lies
-    input  store_copy_t              next,
+    input  formats::store_copy_t              next,
     input  logic                     go,
     input  logic [      ADDRESS-1:0] base,
     output logic                     take,
     output logic                     finish,
     // outputs, which answer in the next cycle
-    output logic [STORE_COPY_AT-1:0] read_at,
+    output logic [AT-1:0] read_at,
     input  logic [          8*N-1:0] read_data,
     // the host's memory: the bytes to write from `write_at` on
     output logic [          BUS-1:0] write,
@@ -29,18 +29,20 @@ module store
   logic valid, last, fill, sent, sent_last, sent_fill;
   logic [7:0] value, sent_value;
   logic [ADDRESS-1:0] host;
+  logic [AT:0] stride_0, stride_1, stride_2;
   logic [LANE-1:0] lane, sent_lane;
   logic [BUS-1:0] bytes;
 
+  assign {stride_0, stride_1, stride_2} = {next.stride_0, next.stride_1, next.stride_2};
   assign take = go && (!valid || last);
 
   pieces #(
       .BUS(BUS),
       .ADDRESS(ADDRESS),
-      .AT(STORE_COPY_AT),
+      .AT(AT),
       .LANE(LANE),
-      .COUNT(STORE_COPY_COUNT),
-      .RUN(STORE_COPY_RUN)
+      .COUNT(formats::STORE_COPY_COUNT),
+      .RUN(formats::STORE_COPY_RUN)
   ) cut (
       .clk,
       .reset,
@@ -52,9 +54,7 @@ module store
         ADDRESS'($signed(next.host_stride_2))
       }),
       .at(next.at),
-      .strides({
-        STORE_COPY_AT'(next.stride_0), STORE_COPY_AT'(next.stride_1), STORE_COPY_AT'(next.stride_2)
-      }),
+      .strides({stride_0[AT-1:0], stride_1[AT-1:0], stride_2[AT-1:0]}),
       .counts({next.count_0, next.count_1, next.count_2}),
       .run(next.run),
       .last_lane(LANE'(PIECES - 1)),

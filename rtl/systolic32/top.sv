@@ -8,10 +8,10 @@
 // To run a kernel: `reset` for a cycle; write the places of its arguments; feed the streams; then `run` until `done`.
 // The host's memory answers a request (BUS bytes from any byte on) BUS_LATENCY cycles later, and has what is written as
 // late.
-module top
-  import formats::*;
-#(
-    parameter int N       = ARRAY,
+module top #(
+    parameter int N = formats::ARRAY,
+    parameter int BUS = formats::BUS,
+    parameter int COUNT = formats::COUNT_BITS,
     parameter int ADDRESS = 40
 ) (
     input  logic clk,
@@ -22,18 +22,18 @@ module top
 
     // where arguments lie
     input logic set_base,
-    input logic [$clog2(ARGUMENTS)-1:0] set_argument,
+    input logic [$clog2(formats::ARGUMENTS)-1:0] set_argument,
     input logic [ADDRESS-1:0] set_address,
 
     // streams of instructions: valid and ready together hand one over
     input  logic [           3:0] stream_valid,
     output logic [           3:0] stream_ready,
-    input  logic [LOAD_WIDTH-1:0] stream_load,
-    input  logic [STORE_WIDTH-1:0] stream_store,
-    input  logic [ARRAY_WIDTH-1:0] stream_array,
-    input  logic [POST_WIDTH-1:0] stream_post,
-    input  logic [4*COUNT_BITS-1:0] total,
-    output logic [4*COUNT_BITS-1:0] finished,
+    input  logic [formats::LOAD_WIDTH-1:0] stream_load,
+    input  logic [formats::STORE_WIDTH-1:0] stream_store,
+    input  logic [formats::ARRAY_WIDTH-1:0] stream_array,
+    input  logic [formats::POST_WIDTH-1:0] stream_post,
+    input  logic [4*COUNT-1:0] total,
+    output logic [4*COUNT-1:0] finished,
 
     // the host's memory
     output logic request,
@@ -45,13 +45,13 @@ module top
 );
   // ---- streams ----
   logic [3:0] valid, go, take, finish;
-  load_copy_t next_load;
-  store_copy_t next_store;
-  array_mma_t next_array;
-  post_requantize_t next_post;
+  formats::load_copy_t next_load;
+  formats::store_copy_t next_store;
+  formats::array_mma_t next_array;
+  formats::post_requantize_t next_post;
 
   prefetch #(
-      .WIDTH(LOAD_WIDTH)
+      .WIDTH(formats::LOAD_WIDTH)
   ) of_load (
       .clk,
       .reset,
@@ -63,7 +63,7 @@ module top
       .take(take[0])
   );
   prefetch #(
-      .WIDTH(STORE_WIDTH)
+      .WIDTH(formats::STORE_WIDTH)
   ) of_store (
       .clk,
       .reset,
@@ -75,7 +75,7 @@ module top
       .take(take[1])
   );
   prefetch #(
-      .WIDTH(ARRAY_WIDTH)
+      .WIDTH(formats::ARRAY_WIDTH)
   ) of_array (
       .clk,
       .reset,
@@ -87,7 +87,7 @@ module top
       .take(take[2])
   );
   prefetch #(
-      .WIDTH(POST_WIDTH)
+      .WIDTH(formats::POST_WIDTH)
   ) of_post (
       .clk,
       .reset,
@@ -117,30 +117,30 @@ module top
   );
 
   // ---- arguments ----
-  logic [ADDRESS-1:0] bases[ARGUMENTS];
+  logic [ADDRESS-1:0] bases[formats::ARGUMENTS];
   always_ff @(posedge clk) if (set_base) bases[set_argument] <= set_address;
 
   // ---- engines and memories ----
   logic [N-1:0] write_weights, write_activations;
   logic [4*N-1:0] write_params;
-  logic [LOAD_COPY_AT-1:0] loaded_word;
+  logic [formats::LOAD_COPY_AT-1:0] loaded_word;
   logic [8*BUS-1:0] loaded;
-  logic [WEIGHTS_AT-1:0] weights_at;
+  logic [formats::WEIGHTS_AT-1:0] weights_at;
   logic [8*N-1:0] weights;
-  logic [ACTIVATIONS_AT-1:0] activations_at;
+  logic [formats::ACTIVATIONS_AT-1:0] activations_at;
   logic [8*N-1:0] activations;
-  logic [PARAMS_AT-1:0] params_at;
+  logic [formats::PARAMS_AT-1:0] params_at;
   logic [32*N-1:0] params;
-  logic [ACCUMULATORS_AT-1:0] acc_at;
+  logic [formats::ACCUMULATORS_AT-1:0] acc_at;
   logic [32*N-1:0] acc;
   logic [N-1:0] write_outputs;
-  logic [OUTPUTS_AT-1:0] outputs_at, stored_at;
+  logic [formats::OUTPUTS_AT-1:0] outputs_at, stored_at;
   logic [8*N-1:0] outputs, stored;
 
   load #(
       .N(N),
       .ADDRESS(ADDRESS),
-      .LATENCY(BUS_LATENCY)
+      .LATENCY(formats::BUS_LATENCY)
   ) load_engine (
       .clk,
       .reset,
@@ -161,7 +161,7 @@ module top
   store #(
       .N(N),
       .ADDRESS(ADDRESS),
-      .LATENCY(BUS_LATENCY)
+      .LATENCY(formats::BUS_LATENCY)
   ) store_engine (
       .clk,
       .reset,
@@ -214,29 +214,29 @@ module top
   for (genvar p = 0; p < N / BUS; p++) begin : narrow
     ram #(
         .BYTES(BUS),
-        .WORDS(WEIGHTS_WORDS)
+        .WORDS(formats::WEIGHTS_WORDS)
     ) weights_memory (
         .clk,
         .write(write_weights[p*BUS+:BUS]),
-        .write_at(loaded_word[WEIGHTS_AT-1:0]),
+        .write_at(loaded_word[formats::WEIGHTS_AT-1:0]),
         .write_data(loaded),
         .read_at(weights_at),
         .read_data(weights[8*p*BUS+:8*BUS])
     );
     ram #(
         .BYTES(BUS),
-        .WORDS(ACTIVATIONS_WORDS)
+        .WORDS(formats::ACTIVATIONS_WORDS)
     ) activations_memory (
         .clk,
         .write(write_activations[p*BUS+:BUS]),
-        .write_at(loaded_word[ACTIVATIONS_AT-1:0]),
+        .write_at(loaded_word[formats::ACTIVATIONS_AT-1:0]),
         .write_data(loaded),
         .read_at(activations_at),
         .read_data(activations[8*p*BUS+:8*BUS])
     );
     ram #(
         .BYTES(BUS),
-        .WORDS(OUTPUTS_WORDS)
+        .WORDS(formats::OUTPUTS_WORDS)
     ) outputs_memory (
         .clk,
         .write(write_outputs[p*BUS+:BUS]),
@@ -249,11 +249,11 @@ module top
   for (genvar p = 0; p < 4 * N / BUS; p++) begin : wide
     ram #(
         .BYTES(BUS),
-        .WORDS(PARAMS_WORDS)
+        .WORDS(formats::PARAMS_WORDS)
     ) params_memory (
         .clk,
         .write(write_params[p*BUS+:BUS]),
-        .write_at(loaded_word[PARAMS_AT-1:0]),
+        .write_at(loaded_word[formats::PARAMS_AT-1:0]),
         .write_data(loaded),
         .read_at(params_at),
         .read_data(params[8*p*BUS+:8*BUS])
