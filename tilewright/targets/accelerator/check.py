@@ -113,7 +113,8 @@ class _Check:
         if not isinstance(self.listing.engines.get(i.engine), ComputeEngine):
             computing = [e.name for e in self.chip.compute_engines()]
             self.fail(f"there is no engine {i.engine!r} that computes", f"engines: {', '.join(computing)}", where)
-        self.names("dimension, operand or field", [x.name for x in (*i.dims, *i.operands, *i.fields)])
+        named = [*(d.name for d in i.dims), *(o.name for o in i.operands), *(f.name for f in i.fields)]
+        self.names("dimension, operand or field", named)
         self.operands(i, where)
         for f in i.fields:
             if f.bits < 1 or f.dtype not in LOOP_TYPES:

@@ -1,8 +1,8 @@
 """Loop nests to programs: every loop around instructions and copies is run here, what is left are the instructions.
 
-A copy's loops become one instruction where they are a box with as many strides as the engine has, else several. The loops
-of an instruction (`tiles.CHIP`) become its counts, places and strides. What waits for what is found from the words that
-are touched. A nest that asks for what the chip cannot do ends in one error.
+A copy's loops become one instruction where they are a box with as many strides as the engine has, else several. The
+loops of an instruction (`tiles.CHIP`) become its counts, places and strides. What waits for what is found from the
+words they touch. A nest that asks for what the chip cannot do ends in one error.
 """
 
 from __future__ import annotations
@@ -356,7 +356,8 @@ class _Region:
         if any(steps[v] not in (0, o.numpy.itemsize) for v in run):
             e.fail(f"{o.name} of {self.meaning.name} is no run along {o.dims[-1]}")
         length = max((counts[v] for v in run), default=1) * o.numpy.itemsize
-        pitch, strides = -(-length // word) * word, []
+        pitch = -(-length // word) * word
+        strides: list[int] = []
         for dim in o.dims[-2::-1]:
             d = self.meaning.dim(dim)
             for v in [v for v in reversed(self.path) if v in self.loops and self.loops[v].dim == dim]:

@@ -6,14 +6,15 @@ the elements that the kernel reads tell which of its loops are which dimension o
     t0[y, x, o] += p0[y*2 + r, x*32 + c] * p1[r, c, o]     acc[m, n] += x[m, k] * w[k, n]
     -> n: o (moves acc and w, not x)    k: c (a run of x)    m: y, x (move acc and x)    r: a loop around
 
-What is not a computation is part of how data comes and goes: a stage that only moves a result says where it is stored, one
-that writes a number fills a border.
+What is not a computation is part of how data comes and goes: a stage that only moves a result says where it is stored,
+one that writes a number fills a border.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import permutations
 
 from ...tensor.analysis import flat, movement
 from ...tensor.expr import Const, Expr, Load, Var, linear
@@ -25,7 +26,7 @@ from .unify import Found, Unifier, Value, put_in, value_of
 
 @dataclass(frozen=True)
 class Element:
-    """An element of a kernel's buffer, the indices by loops; `constant`: the buffer is a constant, which can be packed."""
+    """An element of a kernel's buffer, the indices by loops; `constant`: the buffer is one, and can be packed."""
 
     buffer: str
     indices: tuple[Expr, ...]
@@ -38,8 +39,9 @@ class Element:
 @dataclass(frozen=True)
 class Step:
     """An instruction for a run of stages. `dims`: the loops of each dimension, innermost last; `sums`: the loops of the
-    sum, which are of a dimension or around the instruction. Operands are elements of buffers: parameters, or what a step
-    before wrote. `expr` is what is written, or added up; sums in it run once more (`again`) through loops of the result.
+    sum, which are of a dimension or around the instruction. Operands are elements of buffers: parameters, or what a
+    step before wrote. `expr` is what is written, or added up; sums in it run once more (`again`) through loops of the
+    result.
     """
 
     instruction: Instruction
@@ -295,11 +297,11 @@ class _Selector:
                 if self.fits(i, d, loop, loop in sums, elements, steps, dims[d.name]):
                     dims[d.name].insert(0, loop)
                     break
-        for d, loop in found.reduced.items():
-            if dims[d] != [loop] and extents[loop] != 1:
-                return f"{loop}, which {d} runs through, does not lie as it should"
-            if extents[loop] > i.dim(d).limit:
-                return f"{d} has at most {i.dim(d).limit}, here are {extents[loop]}"
+        for name, loop in found.reduced.items():
+            if dims[name] != [loop] and extents[loop] != 1:
+                return f"{loop}, which {name} runs through, does not lie as it should"
+            if extents[loop] > i.dim(name).limit:
+                return f"{name} has at most {i.dim(name).limit}, here are {extents[loop]}"
         return {d: tuple(v) for d, v in dims.items()}
 
     def strides(self, e: Element) -> dict[str, int] | None:
@@ -340,7 +342,7 @@ class _Selector:
 
 def _accumulated(like: Expr, name: str) -> Reduce | None:
     """The sum that an instruction adds to its operand `name`."""
-    for a, b in (parts_of(like), parts_of(like)[::-1]):
+    for a, b in permutations(parts(like), 2):
         if isinstance(a, Load) and a.buffer == name and isinstance(b, Reduce):
             return b
     return None
@@ -350,11 +352,6 @@ def _sums_in(e: Expr) -> set[str]:
     """The loops of sums within an expression."""
     own = set(e.over) if isinstance(e, Reduce) else set()
     return own.union(*map(_sums_in, parts(e)))
-
-
-def parts_of(e: Expr) -> tuple[Expr, Expr]:
-    args = getattr(e, "args", ())
-    return (args[0], args[1]) if len(args) == 2 else (e, e)
 
 
 def _short(e: Expr) -> str:

@@ -14,6 +14,7 @@ A tile lies on the chip as its operand wants it (`Layout`); copies bring it ther
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -88,6 +89,7 @@ class Tiles:
         self.params = {p.name: p for p in self.kernel.params}
         self.packs: dict[str, Pack] = {}
         self.spread: dict[str, tuple[str, int]] = {}  # constants that are one number -> the run that takes it
+        self.moving: dict[Element, set[str]] = {}
         self.buffers: dict[str, Buffer] = {}
         self.layouts: dict[str, Layout] = {}
         self.written = {s.output.buffer: s for s in selection.steps}
@@ -121,8 +123,10 @@ class Tiles:
 
     def depends(self, e: Element) -> set[str]:
         """The loops by which an element moves; those of single iterations do not."""
-        found = set().union(*[variables(i) for i in e.indices]) if e.indices else set()
-        return {v for v in found if self.extents.get(v, 1) > 1}
+        if e not in self.moving:
+            found = set().union(*[variables(i) for i in e.indices]) if e.indices else set()
+            self.moving[e] = {v for v in found if self.extents.get(v, 1) > 1}
+        return self.moving[e]
 
     def layout(self, step: Step, o: Operand, e: Element) -> Layout:
         host = e.buffer in self.params and e.buffer not in self.written
@@ -163,12 +167,12 @@ class Tiles:
         axes, walks, at = [], [], {}
         if run:
             v = run[0]
-            axes.append(Axis(-(-self.tile(v) // limit), lambda p, v=v: p[v] // limit))
+            axes.append(Axis(-(-self.tile(v) // limit), _quotient(v, limit)))
             walks += [(f"{v}_q", ceildiv(self.actual(v), limit))]
             at[v] = Var(f"{v}_q") * limit + Var(f"{v}_r")
         axes += [Axis(self.tile(v), _position(v)) for v in around]
         axes.append(Axis(prod(self.tile(v) for v in rows), lambda p: self.row(rows, p)))
-        axes.append(Axis(width, (lambda p, v=run[0]: p[v] % limit) if run else _zero))
+        axes.append(Axis(width, _remainder(run[0], limit) if run else _zero))
         walks += [(f"{v}_r", self.actual(v)) for v in (*around, *rows)]
         at |= {v: Var(f"{v}_r") for v in (*around, *rows)}
         if run:
@@ -216,12 +220,22 @@ class Tiles:
 
     # ---- the nest ----
 
-    def build(self) -> Nest:
+    def prepare(self) -> None:
+        """Decide how tiles lie on the chip, and so what they take of its memories."""
         for step in self.s.steps:
             for o in step.instruction.operands:
                 e = step.operands.get(o.name, step.output)
                 if e.buffer not in self.layouts:
                     self.add_tile(step, o, e)
+
+    def ordered(self, plan: Plan) -> Tiles:
+        """The same tiles in another order: they lie on the chip alike."""
+        other = copy(self)
+        other.plan = plan
+        return other
+
+    def build(self) -> Nest:
+        self.prepare()
         body = self.level([v for v in self.plan.order if self.cut(v)])
         body = seq(*[self.filled(n) for n in range(len(self.s.fills))], body)
         for b in reversed(self.buffers.values()):
@@ -286,7 +300,7 @@ class Tiles:
 
     def read(self) -> list[Element]:
         """What is copied to the chip, each once."""
-        found = {}
+        found: dict[str, Element] = {}
         for step in self.s.steps:
             for e in step.operands.values():
                 if e.buffer not in self.written:
@@ -329,15 +343,15 @@ class Tiles:
         else:
             there, here = self.in_host(e, made.positions), self.on_chip(e, made.positions)
         value = Load(e.buffer, there, b.dtype)
-        copy = self.loops(made.walks, store(b.name, here, value, f"{b.name}_in"))
-        return [AsyncCopy(f"{b.name}_t", copy), Wait(f"{b.name}_t")]
+        body = self.loops(made.walks, store(b.name, here, value, f"{b.name}_in"))
+        return [AsyncCopy(f"{b.name}_t", body), Wait(f"{b.name}_t")]
 
     def stored(self) -> Stmt:
         last, e = self.s.steps[-1].output, self.s.stored
         made, b = self.layouts[last.buffer], self.buffers[last.buffer]
         value = Load(b.name, self.on_chip(last, made.positions), b.dtype)
-        copy = self.loops(made.walks, store(e.buffer, self.in_host(e, made.positions), value, f"{e.buffer}_out"))
-        return seq(AsyncCopy(f"{e.buffer}_t", copy), Wait(f"{e.buffer}_t"))
+        body = self.loops(made.walks, store(e.buffer, self.in_host(e, made.positions), value, f"{e.buffer}_out"))
+        return seq(AsyncCopy(f"{e.buffer}_t", body), Wait(f"{e.buffer}_t"))
 
     def filled(self, number: int) -> Stmt:
         f = self.s.fills[number]
@@ -465,6 +479,14 @@ class Tiles:
 
 def _position(v: str) -> Callable[[Mapping[str, Expr]], Expr]:
     return lambda p: p[v]
+
+
+def _quotient(v: str, n: int) -> Callable[[Mapping[str, Expr]], Expr]:
+    return lambda p: p[v] // n
+
+
+def _remainder(v: str, n: int) -> Callable[[Mapping[str, Expr]], Expr]:
+    return lambda p: p[v] % n
 
 
 def _zero(p: Mapping[str, Expr]) -> Expr:

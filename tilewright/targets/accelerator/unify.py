@@ -28,8 +28,8 @@ class Found:
 
 @dataclass(frozen=True)
 class Unifier:
-    """`fields` are those of the instruction, `dims` the dimensions of its result; `extents` those of the kernel's loops,
-    `parallel` the loops of its result."""
+    """`fields` are those of the instruction, `dims` the dimensions of its result; `extents` those of the kernel's
+    loops, `parallel` the loops of its result."""
 
     fields: dict[str, Field]
     dims: tuple[str, ...]
@@ -57,9 +57,9 @@ class Unifier:
 
     def number(self, name: str, e: Expr, found: Found) -> Iterator[Found]:
         low, high = self.fields[name].range
-        if isinstance(e, Const) and e.dtype == self.fields[name].dtype and low <= e.value <= high:
-            if found.fields.get(name, e.value) == e.value:
-                yield replace(found, fields={**found.fields, name: e.value})
+        right = isinstance(e, Const) and e.dtype == self.fields[name].dtype and low <= e.value <= high
+        if right and found.fields.get(name, e.value) == e.value:  # type: ignore[attr-defined]
+            yield replace(found, fields={**found.fields, name: e.value})  # type: ignore[attr-defined]
 
     def operation(self, like: Op, e: Expr, found: Found) -> Iterator[Found]:
         if isinstance(e, Op) and (e.op, e.dtype) == (like.op, like.dtype) and len(e.args) == len(like.args):

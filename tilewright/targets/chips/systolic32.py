@@ -42,7 +42,7 @@ class Systolic32(Chip):
     weight_kb: int = 128
     activation_kb: int = 64
     accumulator_kb: int = 64
-    bus: int = 16
+    bus: int = 32
     bus_latency: int = 32
 
     name: ClassVar[str] = "systolic32"
