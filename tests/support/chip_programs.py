@@ -47,14 +47,13 @@ class Writer:
 def arguments(chip: Systolic32, rng: np.random.Generator) -> list[np.ndarray]:
     """What programs read and write: arrays at the places BYTES, NUMBERS, SHIFTS, STORED."""
     n = chip.array
-    # multipliers in the first half, biases in the second; most shifts are small
-    small = np.concatenate([rng.integers(0, 5, (16, 1)), rng.integers(12, 28, (16, 1))])
-    return [
-        rng.integers(-128, 128, 1 << 15, np.int8),
-        rng.integers(-(2**31), 2**31, (32, n), np.int32) >> small,
-        rng.integers(0, 32, (32, n), np.int32) >> rng.integers(0, 4, (32, 1)),
-        np.zeros(1 << 15, np.int8),
-    ]
+    numbers = rng.integers(-(2**31), 2**31, (32, n), np.int32)
+    numbers[:16] >>= rng.integers(0, 5, (16, 1), np.int32)  # multipliers
+    numbers[16:] >>= rng.integers(12, 28, (16, 1), np.int32)  # biases
+    shifts = rng.integers(0, 32, (32, n), np.int32) >> rng.integers(0, 4, (32, 1), np.int32)
+    # the first multipliers, the last biases and shifts are such as layers have
+    numbers[0], numbers[31], shifts[31] = rng.integers(1 << 30, 1 << 31, n), rng.integers(-9999, 9999, n), 7
+    return [rng.integers(-128, 128, 1 << 15, np.int8), numbers, shifts, np.zeros(1 << 15, np.int8)]
 
 
 class RandomProgram:
