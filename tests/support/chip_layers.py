@@ -81,6 +81,8 @@ _RANGES = {"bias": (-9999, 9999), "multiplier": (1 << 30, (1 << 31) - 1), "shift
 
 def layer_arguments(kernel: Kernel, nest: Nest, rng: np.random.Generator) -> list[np.ndarray]:
     """Random arrays for the parameters of a layer's nest, constants packed as it wants them."""
-    made = {p.name: rng.integers(*_RANGES.get(p.name, (-128, 128)), p.shape).astype(NUMPY[p.dtype]) for p in kernel.params}
+    made = {
+        p.name: rng.integers(*_RANGES.get(p.name, (-128, 128)), p.shape).astype(NUMPY[p.dtype]) for p in kernel.params
+    }
     made |= {name: pack_array(made[name], pack) for name, pack in nest.packs.items()}
     return [np.ascontiguousarray(made[p.name]) for p in nest.params]

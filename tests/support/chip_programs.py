@@ -1,4 +1,4 @@
-"""Random programs of systolic32: every kind of instruction with odd shapes, with the waits that an emitter would find."""
+"""Random programs of systolic32: all kinds of instructions with odd shapes, and the waits that an emitter would find."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.targets.accelerator.binary import ChipProgram, Formats, Form, Issue, fields_of
+from tilewright.targets.accelerator.binary import ChipProgram, Form, Formats, Issue, fields_of
 from tilewright.targets.accelerator.places import Dependences, walk
 from tilewright.targets.chips.systolic32 import Systolic32
 
@@ -131,7 +131,15 @@ class RandomProgram:
                 counts = self.counts(words // width)
             at, stride = self.apart(counts, width, words)
             host, host_stride = self.place(counts, run, size, signed=True, step=step)
-        return dict(arg=arg, at=first + at, stride=stride, count=counts, run=run, host=host, host_stride=host_stride)
+        return {
+            "arg": arg,
+            "at": first + at,
+            "stride": stride,
+            "count": counts,
+            "run": run,
+            "host": host,
+            "host_stride": host_stride,
+        }
 
     def apart(self, counts: Sequence[int], width: int, end: int) -> tuple[int, list[int]]:
         """As `place`, for what does not overlap."""
@@ -150,13 +158,13 @@ class RandomProgram:
     def fill(self) -> None:
         target = ("weights", "activations")[self.number(0, 1)]
         value = int(self.rng.integers(0, 256))
-        self.writer.load(target, **self.box(target, BYTES) | dict(fill=1, value=value))
+        self.writer.load(target, **self.box(target, BYTES) | {"fill": 1, "value": value})
 
     def store(self) -> None:
         box = self.box("outputs", STORED)
         del box["arg"]
         if self.rng.random() < 0.1:
-            box |= dict(fill=1, value=int(self.rng.integers(0, 256)))
+            box |= {"fill": 1, "value": int(self.rng.integers(0, 256))}
         self.writer.store(**box)
 
     def mma(self) -> None:

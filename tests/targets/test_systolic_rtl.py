@@ -55,7 +55,7 @@ def check(chip: rtl.Rtl, program: ChipProgram, given: list[np.ndarray]) -> list[
 
 def requantized(w: Writer, rows: int, n: int = N, **fields: int) -> None:
     """Sums of 20 bits to bytes, and out."""
-    given = dict(bias=31, multiplier=0, shift=63, left=2, offset=5, low=-128, high=127) | fields
+    given = {"bias": 31, "multiplier": 0, "shift": 63, "left": 2, "offset": 5, "low": -128, "high": 127} | fields
     w.requantize(m=rows, n=n, **given)
     w.store(count=rows, run=n, stride=1, host_stride=N)
 
@@ -141,7 +141,7 @@ def test_requantize_after_requantize(chip, writer, rows):
     writer.load("weights", arg=BYTES, host=1000, count=64, run=N, stride=1, host_stride=N)
     writer.mma(m=64, n=N, k=N, x_stride=1, start=1)
     for turn in range(8):
-        where = dict(acc=turn * rows % 50, y=turn * rows, bias=31 - turn, multiplier=turn, shift=63 - turn)
+        where = {"acc": turn * rows % 50, "y": turn * rows, "bias": 31 - turn, "multiplier": turn, "shift": 63 - turn}
         writer.requantize(m=rows, n=N, left=turn, offset=turn * 31 - 99, low=-100 - turn, high=100 + turn, **where)
     writer.store(count=1, run=8 * rows * N)
     given = arguments(CHIP, np.random.default_rng(4))

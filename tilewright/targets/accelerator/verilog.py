@@ -1,7 +1,7 @@
 """What RTL must know of a chip, as a SystemVerilog package: sizes, and the layout of instructions as packed structs.
 
-The package is made from the same `Formats` that the assembler encodes with, so that the two cannot disagree. It is written
-into a build folder and never kept.
+The package is made from the same `Formats` that the assembler encodes with, so that the two cannot disagree. It is
+written into a build folder and never kept.
 """
 
 from __future__ import annotations
