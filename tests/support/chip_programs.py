@@ -1,4 +1,4 @@
-"""Random programs of systolic32: all kinds of instructions with odd shapes, and the waits that an emitter would find."""
+"""Random programs of systolic32: all kinds of instructions with odd shapes, and the waits that emitters would find."""
 
 from __future__ import annotations
 
