@@ -25,11 +25,11 @@ module array #(
 );
   localparam int K = $clog2(N);
   localparam int SUM = 16 + K;
-  localparam int TO_ACCUMULATORS = N + 1;  // cycles from the address of a row of activations to column 0
+  localparam int TO_ACCUMULATORS = N + 2;  // cycles from the address of a row of activations to column 0
 
   // ---- weights in ----
   formats::array_mma_t first;
-  logic held, fresh, load, nonzero, enter, swap;
+  logic held, fresh, coming, load, nonzero, enter, entered, swap;
   logic [K-1:0] row_of_weights;  // stays at the last one
   logic brought;
 
@@ -39,9 +39,9 @@ module array #(
 
   always_ff @(posedge clk) begin
     fresh <= take;
-    load <= held && fresh;
+    {load, coming} <= {coming, held && fresh};
     nonzero <= COUNT'(row_of_weights) < first.k;
-    swap <= enter;
+    {swap, entered} <= {entered, enter};
     if (take) first <= next;
     if (take) row_of_weights <= '0;
     else if (!brought) row_of_weights <= row_of_weights + 1'b1;
@@ -93,18 +93,23 @@ module array #(
 
   // ---- products, and their sums ----
   logic [SUM*N-1:0] sums;
+  logic [8*N-1:0] x_word, w_word;  // memories are slow: what they give is kept for a cycle
   logic out, out_replace, out_last;
   logic [ROW-1:0] out_row;
   logic [COUNT-1:0] out_columns;
 
+  always_ff @(posedge clk) begin
+    x_word <= activations;
+    w_word <= nonzero ? weights : '0;
+  end
   grid #(
       .N  (N),
       .SUM(SUM)
   ) multipliers (
       .clk,
-      .x(activations),
+      .x(x_word),
       .swap,
-      .w(nonzero ? weights : '0),
+      .w(w_word),
       .load,
       .sums
   );

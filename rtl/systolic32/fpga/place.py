@@ -29,6 +29,8 @@ CELLS = {
     "MULT18X18D": "18 x 18 multipliers",
     "TRELLIS_IO": "pins",
 }
+#: the package with the most pins of each device
+PACKAGES = {"25k": "CABGA381", "45k": "CABGA554", "85k": "CABGA756"}
 #: older versions of nextpnr count halves of slices instead of tables
 OLDER = {"TRELLIS_SLICE": "slices (two tables, two flip-flops)"}
 
@@ -72,7 +74,7 @@ def place(chip: Systolic32, device: str, megahertz: float, folder: Path) -> Plac
     script = f"read_verilog -sv {' '.join(map(str, sources))}; synth_ecp5 -top fpga -json fpga.json"
     _call([yosys, "-q", "-l", "yosys.log", "-p", script], folder)
     # its own folder is all that the version from the package index can see
-    arguments = f"--{device} --package CABGA756 --json fpga.json --lpf-allow-unconstrained --freq {megahertz:g}"
+    arguments = f"--{device} --package {PACKAGES[device]} --json fpga.json --lpf-allow-unconstrained --freq {megahertz:g}"
     _call([nextpnr, *arguments.split(), "--report", "report.json", "--textcfg", "fpga.config", "-q"], folder)
     report = json.loads((folder / "report.json").read_text())
     used = {k: (v["used"], v["available"]) for k, v in report["utilization"].items()}
@@ -105,7 +107,7 @@ def page(placed: Placed) -> str:
     return f"""# systolic32 on an FPGA
 
 Written by `make rtl-fpga`: the RTL in `rtl/systolic32` with an array of {n} x {n} and a bus of {chip.bus} bytes, placed
-and routed for a Lattice ECP5 (LFE5U-{placed.device.rstrip("k")}F, CABGA756).
+and routed for a Lattice ECP5 (LFE5U-{placed.device.rstrip("k")}F, {PACKAGES[placed.device]}).
 Memories in KB: {memories}.
 
 | | used | there are | |
@@ -121,8 +123,8 @@ Made with {" and ".join(placed.versions)}.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--array", type=int, default=4, help="rows and columns of the array")
-    parser.add_argument("--device", default="45k", choices=("25k", "45k", "85k"))
-    parser.add_argument("--megahertz", type=float, default=60, help="what nextpnr aims at")
+    parser.add_argument("--device", default="45k", choices=PACKAGES)
+    parser.add_argument("--megahertz", type=float, default=90, help="what nextpnr aims at")
     parser.add_argument("--folder", type=Path, default=Path("out/rtl/fpga"))
     parser.add_argument("--report", type=Path, help="the page to write")
     given = parser.parse_args()

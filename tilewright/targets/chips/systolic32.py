@@ -84,7 +84,7 @@ class Systolic32(Chip):
             ),
             body=_mma,
             cycles=lambda f: (n, f.m),  # weights in, then rows
-            latency=lambda f: 2 * n + 3,  # through the array, and out of it
+            latency=lambda f: 2 * n + 4,  # through the array, and out of it
             energy=lambda f: 0.2 * f.m * f.n * f.k,
         )
         requantize = Instruction(
