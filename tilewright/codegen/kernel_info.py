@@ -35,7 +35,8 @@ class KernelInfo:
 
 
 def pack_array(array: np.ndarray, pack: Pack, pool: Pool | None = None) -> np.ndarray:
-    """A constant in the layout of a `Pack`, contiguous and padded with zeros; its memory is taken from `pool`.
+    """A constant in the layout of a `Pack`, contiguous and padded with zeros; its memory is taken from `pool`. A number
+    of no dimensions is one of one dimension.
 
     >>> pack_array(np.arange(6).reshape(2, 3), Pack("b", ((), (2,)), (1, 0, 2))).tolist()
     [[[0, 1], [3, 4]], [[2, 0], [5, 0]]]
@@ -43,6 +44,7 @@ def pack_array(array: np.ndarray, pack: Pack, pool: Pool | None = None) -> np.nd
     [0, 1, 2, 0, 1, 2, 0, 1]
     """
     pads, shape = [], []
+    array = array.reshape(array.shape or (1,))
     if any(pack.repeats):
         array = np.pad(array, [(0, r) for r in pack.repeats], mode="wrap")
     for n, factors in zip(array.shape, pack.splits, strict=True):

@@ -23,7 +23,7 @@ from ..schedule.split import Divided, split
 from ..support.budget import check_time
 from ..support.options import DEFAULT_TARGET, get
 from ..support.sizes import current
-from ..targets.base import SeveralDevices, Target, find
+from ..targets.base import Partitioning, SeveralDevices, Target, find
 from ..tensor.divide import apply_division, symbol_of
 from ..tensor.fold_constants import fold_constants
 from ..tensor.fuse import fuse
@@ -144,7 +144,8 @@ def lower_graph(state: State) -> None:
 def fuse_graph(state: State) -> None:
     d = state.description
     joins = partial(worth_joining, machine=d) if d.row_chains else None
-    state.graph, state.fusion = fuse(state.module, writes_once(), joins, reuses(), d.row_piece)
+    claims = state.target.claims if isinstance(state.target, Partitioning) else None
+    state.graph, state.fusion = fuse(state.module, writes_once(), joins, reuses(), d.row_piece, claims)
     state.module.verify("fuse")
 
 
@@ -175,6 +176,9 @@ def _schedule_new(state: State, tuned: Any) -> dict[str, Divided]:
     """Schedule the kernels that have no nest yet; returns those to be cut into parts instead."""
     functions = [f for f in state.module.functions() if symbol_of(f) not in {*state.nests, *state.recalled}]
     of = {symbol_of(f): f for f in functions}
+    for f in [f for f in functions if "tw.taken" in f.attributes]:
+        functions.remove(f)
+        _take(state, read_kernel(f))
     todo = _make(state, [k for f in functions if not _recall(state, k := read_kernel(f), f, tuned)])
     for number, kernel in enumerate(todo):
         state.kernel_done(number, len(todo))
@@ -192,6 +196,13 @@ def _schedule_new(state: State, tuned: Any) -> dict[str, Divided]:
             continue
         state.kernels[name], state.schedules[name], state.nests[name] = kernel, made, made.nest
     return {name: state.recalled.pop(name) for name in of if isinstance(state.recalled.get(name), Divided)}
+
+
+def _take(state: State, kernel: Kernel) -> None:
+    """Schedule a kernel of the processor beside the host."""
+    assert isinstance(state.target, Partitioning)
+    made = state.target.schedule(kernel)
+    state.kernels[kernel.name], state.schedules[kernel.name], state.nests[kernel.name] = kernel, made, made.nest
 
 
 def _stream(state: State) -> None:

@@ -9,8 +9,8 @@ What not every target can do are protocols of their own, asked with ``isinstance
 other tools), `Emulator` (running the code on a simulated machine), `StateKeeper` (programs with buffers that live
 between runs), `SeveralDevices` (programs on several devices), `Enterable` (going on from level 5), `Tunable` (kernels
 measured one by one), `Cacheable` (packages kept between processes), `Remembering` (kernels kept), `Warmable` (processes
-started ahead), `Examinable` (`tilewright doctor`), and `Measurable` of `schedule/ceilings.py`. docs/add_a_target.md
-builds a small target.
+started ahead), `Examinable` (`tilewright doctor`), `Partitioning`, `Beside` and `Configurable` (chips beside a host),
+and `Measurable` of `schedule/ceilings.py`. docs/add_a_target.md builds a small target.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ..program.program import Program
     from ..program.states import StateBuffers
     from ..program.timeline import Stamps
+    from ..tensor.kernel import Kernel
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,38 @@ class SeveralDevices(Protocol):
 
     def place_call(self, symbol: str, names: Sequence[str]) -> int:
         """The number of the device that runs this kernel, made of these nodes of the source."""
+
+
+@runtime_checkable
+class Partitioning(Protocol):
+    """A target of a host and another processor, which takes what it can do and is worth it."""
+
+    def claims(
+        self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]
+    ) -> Sequence[Sequence[int]]:
+        """What the other processor runs, of the operations grouped as they would be without it (`tensor.fuse`)."""
+
+    def schedule(self, kernel: Kernel) -> Any:
+        """How it runs a kernel (`schedule.rules.Scheduled`)."""
+
+    def notes(self) -> Sequence[str]:
+        """Where kernels went, and why: a sentence each, for `Executable.explain`."""
+
+
+@runtime_checkable
+class Beside(Protocol):
+    """A target that can stand beside a host, ``host+name``."""
+
+    def beside(self, host: Target) -> Target:
+        """The two of them as one target."""
+
+
+@runtime_checkable
+class Configurable(Protocol):
+    """A target whose design has parameters: ``name:array=16,bus=8``."""
+
+    def configured(self, parameters: Mapping[str, str]) -> Target:
+        """The target with these; UsageError for a parameter that it has not, or a value that it cannot have."""
 
 
 @runtime_checkable
@@ -314,13 +347,43 @@ def targets() -> dict[str, Target]:
 
 
 def find(name: str) -> Target:
-    """The target of that name; UsageError lists those that there are."""
+    """The target of that name; UsageError lists those that there are.
+
+    ``cpu+NAME`` is a host with another processor beside it, ``NAME:parameter=value`` one with other parameters,
+    ``FILE.py`` the chip that a file describes.
+
+    >>> find("cpu+systolic32:array=16").name
+    'cpu+systolic32:array=16'
+    """
+    host, plus, other = name.partition("+")
+    if plus:
+        second = find(other)
+        if not isinstance(second, Beside):
+            raise UsageError(f"{other} cannot stand beside {host}", hint="a chip can: `tilewright targets`")
+        return second.beside(find(host))
+    if name.partition(":")[0].endswith(".py"):
+        from .accelerator.target import from_file
+
+        return from_file(name)
+    plain, colon, given = name.partition(":")
+    if colon and plain in targets():
+        target = targets()[plain]
+        if not isinstance(target, Configurable):
+            raise UsageError(f"target {plain!r} has no parameters", hint=f"leave out :{given}")
+        return target.configured(dict(_pair(p) for p in given.split(",")))
     known = targets()
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UsageError(f"unknown target {name!r}", hint=f"{hint}targets: {', '.join(sorted(known))}")
     return known[name]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"{text!r} is no parameter of a target", hint="NAME:parameter=value,parameter=value")
+    return name.strip(), value.strip()
 
 
 def of(target: Target | str) -> Target:

@@ -10,6 +10,7 @@ Rules, by the kind of operation (`Node.kind`); every join keeps the graph of ker
   which then writes into the inside of the padded tensor.
 - **inline**: an injective operation with one reader joins its reader; into contractions and opaque kernels only if it
   merely moves data, or widens halves, and not into opaque ones that read their operands many times.
+- **taken**: what another processor claims is a kernel of its own there; nothing joins it.
 - **chain**: a depthwise convolution joins the contractions before and behind it where its rule says so (`chains`).
 
 Every kernel becomes a private ``func.func`` and @main a list of calls; equal kernels share one function.
@@ -17,7 +18,9 @@ Every kernel becomes a private ``func.func`` and @main a list of calls; equal ke
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 
 from ..ir.graph import Graph
@@ -25,10 +28,15 @@ from ..support.sizes import Undecided
 from .analysis import Analysis, Node, flat, loads_of, mixed_radix, movement, reindex, row_of, widening
 from .chains import Joiner, Joins
 from .expr import Const, Expr, Load, Var, from_linear, linear, simplify, substitute, walk
+from .kernel import Kernel
 
 #: whose kernel an operation joins first: a contraction's epilogue is free, while its other operands can still be
 #: inlined later
-_PREFERENCE = ("contraction", "opaque", "reduction", "copy", "injective")
+_PREFERENCE = ("contraction", "opaque", "reduction", "copy", "injective", "taken")
+#: of a group's nodes: the kernel that they make alone
+Alone = Callable[[Sequence[int]], Kernel]
+#: groups as they would be made here -> those nodes that run together on another processor, a tuple a kernel
+Claims = Callable[[Sequence[Sequence[int]], Alone], Sequence[Sequence[int]]]
 
 _ZERO = Const(0, "index")
 
@@ -60,7 +68,16 @@ class FusionReport:
 class Fuser:
     """Decides the groups; `outline.outline` builds the functions."""
 
-    def __init__(self, analysis: Analysis, writes_once: frozenset[str], reuses: frozenset[str], piece: int) -> None:
+    def __init__(
+        self,
+        analysis: Analysis,
+        writes_once: frozenset[str],
+        reuses: frozenset[str],
+        piece: int,
+        taken: Sequence[Sequence[int]] = (),
+    ) -> None:
+        self.taken = {n: Group(sorted(nodes), "taken", max(nodes)) for nodes in taken for n in nodes}
+        self.taken = {n: self.taken[g.nodes[0]] for n, g in self.taken.items()}
         self.a, self.nodes, self.writes_once, self.reuses = analysis, analysis.nodes, writes_once, reuses
         self.piece = piece
         self.group_of: dict[int, Group] = {}
@@ -68,6 +85,9 @@ class Fuser:
 
     def run(self) -> list[Group]:
         for node in self.nodes:
+            if node.index in self.taken:
+                self.group_of[node.index] = self.taken[node.index]
+                continue
             self.group_of[node.index] = Group([node.index], node.kind, node.index, self._own_rows(node))
             self.forward(node)
         for g in {id(g): g for g in self.group_of.values() if g.kind == "reduction"}.values():
@@ -110,6 +130,8 @@ class Fuser:
 
     def why_not_join(self, node: Node, producer: Node, g: Group) -> str | None:
         """None if `node` may join `producer`'s group, else the reason."""
+        if g.kind == "taken":
+            return "another processor computes it"
         if g.kind == "reduction":
             return self.why_not_rows(node, g)
         if node.kind == "reduction":
@@ -281,6 +303,8 @@ class Fuser:
 
     def may_inline(self, g: Group, node: Node, h: Group) -> bool:
         readers = [self.nodes[c] for c in node.consumers]
+        if h.kind == "taken":
+            return False
         if h.kind == "opaque" and self.anchor_of(h) in self.reuses:
             return False
         if h.kind in ("contraction", "opaque"):
@@ -372,19 +396,28 @@ class Fuser:
         return False
 
 
+def _alone(graph: Graph, analysis: Analysis, nodes: Sequence[int]) -> Kernel:
+    """The kernel that nodes become."""
+    from .outline import outlined
+
+    return outlined(graph, analysis, Group(sorted(nodes), "taken", max(nodes)))
+
+
 def fuse(
     graph: Graph,
     writes_once: frozenset[str] = frozenset(),
     joins: Joins | None = None,
     reuses: frozenset[str] = frozenset(),
     piece: int = 1,
+    claims: Claims | None = None,
 ) -> tuple[Graph, FusionReport]:
     """A level-3 graph whose @main only calls kernels; see the module docstring.
 
     `writes_once` names the opaque operators that elementwise operations on their result may join, `reuses` those that
     nothing is computed inside, `joins` says of a kernel around a depthwise convolution whether it shall be (None: it
     shall not). Rows of a result that go to several places go there in pieces of multiples of `piece` elements, which
-    are whole vectors.
+    are whole vectors. `claims` says what runs on another processor, in kernels of its own: their functions have the
+    attribute ``tw.taken``.
     """
     from ..ir.context import use
     from .outline import outline, outlined
@@ -393,6 +426,11 @@ def fuse(
         analysis = Analysis(graph.main)
         fuser = Fuser(analysis, writes_once, reuses, piece)
         groups = fuser.run()
+        if claims is not None:
+            alone = partial(_alone, graph, analysis)
+            taken = claims([g.nodes for g in groups], alone)
+            fuser = Fuser(analysis, writes_once, reuses, piece, taken)
+            groups = fuser.run()
         if joins is not None:
             groups = Joiner(fuser, lambda g: outlined(graph, analysis, g), joins).run()
             fuser.report.kernels = len(groups)

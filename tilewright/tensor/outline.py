@@ -17,6 +17,9 @@ from .read import read_kernel
 if TYPE_CHECKING:
     from .fuse import Group
 
+#: the kind of groups that another processor runs; their functions have the attribute ``tw.taken``
+TAKEN = "taken"
+
 
 def outline(graph: Graph, analysis: Analysis, groups: list[Group]) -> Graph:
     """A new module: ``@main`` with constants, views and calls, and the kernels it calls."""
@@ -82,7 +85,7 @@ class _Outliner:
         done.add(id(g))
         members, inputs, body, outputs = self.parts(g)
         arguments = [self.value(v, done) for v in inputs]
-        name = self.kernel(members, inputs, body, outputs, arguments)
+        name = self.kernel(members, inputs, body, outputs, arguments, g.kind == TAKEN)
         location = _fused_location([m.op.location for m in members])
         with self.point, location:
             call = func.CallOp([o.type for o in outputs], name, arguments)
@@ -161,7 +164,7 @@ class _Outliner:
 
     # ---- kernels ----
 
-    def kernel(self, members, inputs, body, outputs, arguments) -> str:
+    def kernel(self, members, inputs, body, outputs, arguments, taken=False) -> str:
         constant = [_is_constant(a) for a in arguments]
         with ir.InsertionPoint(self.module.body), ir.Location.unknown():
             function = func.FuncOp(
@@ -178,6 +181,8 @@ class _Outliner:
                 _remap(copy, local)
                 local.update(zip(op.results, copy.results, strict=True))
             func.ReturnOp([local[o] for o in outputs])
+        if taken:
+            function.attributes["tw.taken"] = ir.UnitAttr.get()
         text = function.operation.get_asm(use_local_scope=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         if digest in self.kernels:

@@ -72,7 +72,8 @@ class ChipMemory(Memory):
 class Engine:
     """What takes instructions from a stream of its own, one after the other.
 
-    `queue`: how many may be under way before the next one begins.
+    What one of them writes, the next ones of the same engine find: engines see to that themselves. `queue`: how many
+    may be under way before the next one begins.
     """
 
     name: str
@@ -219,13 +220,15 @@ class Instruction:
 class Chip(Machine):
     """A chip: inherit it, as a frozen dataclass whose fields are the design's parameters.
 
-    `name` and `doc` are what users call it, `clock` its frequency in hertz, `area` an estimate in square millimetres
-    (`explore` shows it beside cycles and energy).
+    `name` and `doc` are what users call it, `clock` is its frequency in hertz; `area`, a method, gives an estimate in
+    square millimetres, which `explore` shows beside cycles and energy.
     """
 
     name: ClassVar[str] = ""
     doc: ClassVar[str] = ""
     clock: ClassVar[float] = 1e9
+    #: multiply-adds that the host does in a second, if it must: what is slower on the chip stays there
+    host_rate: ClassVar[float] = 2e9
     #: bits of the counts that instructions wait for
     count_bits: ClassVar[int] = 20
     #: kernel arguments that an instruction can name

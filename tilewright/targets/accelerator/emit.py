@@ -352,6 +352,9 @@ class _Region:
         if not o.dims:
             return
         steps = {v: address({**zero, v: 1}) - start if c > 1 else 0 for v, c in counts.items()}
+        end = address({**zero, **{v: c - 1 for v, c in counts.items()}})
+        if end != start + sum(s * (counts[v] - 1) for v, s in steps.items()):
+            e.fail(f"{o.name} of {self.meaning.name} does not lie evenly in {o.memory}")
         run = [v for v, f in self.loops.items() if f.dim == o.dims[-1] and counts[v] > 1]
         if any(steps[v] not in (0, o.numpy.itemsize) for v in run):
             e.fail(f"{o.name} of {self.meaning.name} is no run along {o.dims[-1]}")

@@ -20,7 +20,7 @@ from ...tensor.analysis import flat, movement
 from ...tensor.expr import Const, Expr, Load, Var, linear
 from ...tensor.kernel import Kernel, Stage
 from .describe import ACCUMULATE, HOST, READ, Dim, Instruction, Listing, Operand
-from .meaning import Meaning, Reduce, meaning, parts
+from .meaning import Meaning, Reduce, meaning, parts, with_parts
 from .unify import Found, Unifier, Value, put_in, value_of
 
 
@@ -211,6 +211,7 @@ class _Selector:
         if isinstance(names, str):
             return names
         operands: dict[str, Element] = {}
+        read: dict[str, Load] = {}
         for o in i.operands:
             if o.access == READ:
                 e = found.operands[o.name]
@@ -221,6 +222,7 @@ class _Selector:
                 if buffer is None:
                     return f"{e.buffer} cannot be brought to {o.memory}"
                 operands[o.name] = replace(element, buffer=buffer).renamed(names)
+                read[o.name] = e
         output = Element(value.buffer, value.indices).renamed(names)
         extents = {(names[v].name if v in names else v): n for v, n in value.extents.items()}  # type: ignore[attr-defined]
         loops = tuple(names[v].name if v in names else v for v in value.loops)  # type: ignore[attr-defined]
@@ -229,7 +231,7 @@ class _Selector:
             return dims
         self.extents |= extents
         self.loops = self.loops or loops
-        expr = put_in(value.expr, names)
+        expr = with_buffers(put_in(value.expr, names), {e.buffer: operands[o].buffer for o, e in read.items()})
         again = {v: loop for loop in found.reduced.values() for v in _sums_in(expr) if extents[v] == extents[loop]}
         ran = tuple(s.name for s in stages)
         return Step(i, ran, operands, output, dims, value.sums, expr, value.combiner, again, dict(found.fields))
@@ -346,6 +348,13 @@ def _accumulated(like: Expr, name: str) -> Reduce | None:
         if isinstance(a, Load) and a.buffer == name and isinstance(b, Reduce):
             return b
     return None
+
+
+def with_buffers(e: Expr, names: Mapping[str, str]) -> Expr:
+    """An expression that reads copies of buffers."""
+    if isinstance(e, Load):
+        return replace(e, buffer=names.get(e.buffer, e.buffer))
+    return with_parts(e, tuple(with_buffers(p, names) for p in parts(e)))
 
 
 def _sums_in(e: Expr) -> set[str]:

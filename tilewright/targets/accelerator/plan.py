@@ -19,13 +19,15 @@ from .binary import ChipProgram, Formats
 from .describe import HOST, CopyEngine, Listing
 from .emit import emit
 from .match import Element, Selection, Step
-from .tiles import Plan, Tiles
+from .tiles import Plan, Tiles, run_limit
 from .timing import Timing, simulate
 
 #: into how many tiles the outermost loop of rows is cut, and the others
 OUTER, INNER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128), (1, 2, 4, 8)
+#: plans that may fail before a kernel is given up
+TRIED = 12
 #: tiles of columns or sums at most, in what an instruction takes of them: 1, 2, 4 ...
-DOUBLED = 5
+DOUBLED = 4
 #: the part that other engines add to the time of the slowest one: where they meet, somebody waits
 HIDDEN = 0.1
 
@@ -50,24 +52,25 @@ class Planned:
 
 def plans(s: Selection, listing: Listing) -> list[tuple[Plan, Estimate]]:
     """All plans that fit, the best first; CompileError if there is none."""
-    found = []
-    for tiles in sizes(s, listing):
-        cut = [v for v in s.extents if v in tiles and tiles[v] < s.extents[v]]
-        sums = [v for v in cut if v in s.steps[0].sums]
-        frame = [v for v in cut if v in s.loops]
-        for slots in (2, 1):
-            first = Tiles(s, listing, Plan(tiles, (*frame, *sums), slots))
-            first.prepare()
-            if not fits(first, listing):
-                continue
-            costs = Costs(first, listing)
-            for order in permutations(frame):
-                plan = Plan(tiles, (*order, *sums), slots)
-                found.append((plan, costs.estimate(plan)))
-            break
-    if not found:
-        raise CompileError("no tile of it fits the memories of the chip", stage="schedule", operator=s.kernel.name)
-    return sorted(found, key=lambda p: p[1].cycles)
+    for slots in (2, 1):
+        if found := [p for tiles in sizes(s, listing) for p in orders(s, listing, tiles, slots)]:
+            return sorted(found, key=lambda p: p[1].cycles)
+    raise CompileError("no tile of it fits the memories of the chip", stage="schedule", operator=s.kernel.name)
+
+
+def orders(s: Selection, listing: Listing, tiles: dict[str, int], slots: int) -> Iterator[tuple[Plan, Estimate]]:
+    """The orders of tiles of one size; none if they do not fit."""
+    cut = [v for v in s.extents if v in tiles and tiles[v] < s.extents[v]]
+    sums = [v for v in cut if v in s.steps[0].sums]
+    frame = [v for v in cut if v in s.loops]
+    first = Tiles(s, listing, Plan(tiles, (*frame, *sums), slots))
+    first.prepare()
+    if not fits(first, listing):
+        return
+    costs = Costs(first, listing)
+    for order in permutations(frame):
+        plan = Plan(tiles, (*order, *sums), slots)
+        yield plan, costs.estimate(plan)
 
 
 def planned(s: Selection, formats: Formats, plan: Plan) -> Planned:
@@ -78,10 +81,22 @@ def planned(s: Selection, formats: Formats, plan: Plan) -> Planned:
 
 
 def best(s: Selection, formats: Formats, asked: int = 1) -> Planned:
-    """The plan that is estimated to be the fastest; of the first `asked`, the one that the simulator finds so."""
+    """The plan that is estimated to be the fastest; of the first `asked`, the one that the simulator finds so.
+
+    CompileError if no plan fits, or none of the first `TRIED` can be emitted.
+    """
     found: list[Planned] = []
-    for plan, _ in plans(s, formats.listing)[:asked]:
-        found.append(planned(s, formats, plan))
+    failed: CompileError | None = None
+    for plan, _ in plans(s, formats.listing)[: max(asked, TRIED)]:
+        try:
+            found.append(planned(s, formats, plan))
+        except CompileError as e:  # rows that do not begin at words, say: other sizes may do
+            failed = e
+        if len(found) == asked:
+            break
+    if not found:
+        assert failed is not None
+        raise failed
     return min(found, key=lambda p: p.timing.cycles)
 
 
@@ -102,9 +117,9 @@ def along(s: Selection, v: str) -> list[int]:
         return [1]  # some instruction does not have it: tiles are single iterations
     limits = [d.limit for d in places if not d.levels]
     if _whole(s, v):
-        return [extent]
+        return [extent] if extent <= run_limit(s, v) else []
     if limits:
-        unit = max(limits)
+        unit = max(limits) if v in s.steps[0].sums else run_limit(s, v)
         found = {extent, *(min(unit << n, extent) for n in range(DOUBLED))}
     elif places:
         outer = all(v == own[0] for step in s.steps for own in step.dims.values() if v in own)

@@ -115,6 +115,10 @@ class Tiles:
         """In-tile positions -> values of the kernel's loops."""
         return {v: self.start(v) + at.get(v, Const(0, "index")) for v in self.extents}
 
+    def width(self, v: str) -> int:
+        """How many iterations of a run one instruction takes at most, whichever: results lie in columns so wide."""
+        return run_limit(self.s, v)
+
     # ---- layouts ----
 
     def word(self, o: Operand) -> int:
@@ -140,7 +144,7 @@ class Tiles:
             if box is not None and prod(a.size for a in box.axes) <= self.row_size(o, around, rows, run):
                 return box
             return self.in_rows(o, around, rows, run)
-        return self.in_columns(step, o, around, rows, run)
+        return self.in_columns(step, o, mine, around, rows, run)
 
     def row_size(self, o: Operand, around: Sequence[str], rows: Sequence[str], run: Sequence[str]) -> int:
         return prod(self.tile(v) for v in (*around, *rows)) * self.padded(o, run)
@@ -158,17 +162,26 @@ class Tiles:
         return Layout(tuple(axes), walks, {v: Var(n) for v, n in names.items()})
 
     def in_columns(
-        self, step: Step, o: Operand, around: Sequence[str], rows: Sequence[str], run: Sequence[str]
+        self,
+        step: Step,
+        o: Operand,
+        mine: set[str],
+        around: Sequence[str],
+        rows: Sequence[str],
+        run: Sequence[str],
     ) -> Layout:
         """As many columns as a run has beside each other: one row below the other, with as many rows as there are."""
-        limit = step.instruction.dim(o.dims[-1]).limit if o.dims else 1
+        limit = self.width(run[0]) if run else 1
         word = self.word(o)
         width = -(-min(limit, self.tile(run[0]) if run else 1) // word) * word
         axes, walks, at = [], [], {}
+        # a tile that is the same for all columns is a full one
+        columns: Expr = Const(0, "index")
         if run:
             v = run[0]
+            columns = self.actual(v) if v in mine else Const(self.tile(v), "index")
             axes.append(Axis(-(-self.tile(v) // limit), _quotient(v, limit)))
-            walks += [(f"{v}_q", ceildiv(self.actual(v), limit))]
+            walks += [(f"{v}_q", ceildiv(columns, limit))]
             at[v] = Var(f"{v}_q") * limit + Var(f"{v}_r")
         axes += [Axis(self.tile(v), _position(v)) for v in around]
         axes.append(Axis(prod(self.tile(v) for v in rows), lambda p: self.row(rows, p)))
@@ -176,8 +189,8 @@ class Tiles:
         walks += [(f"{v}_r", self.actual(v)) for v in (*around, *rows)]
         at |= {v: Var(f"{v}_r") for v in (*around, *rows)}
         if run:
-            left = self.actual(run[0]) - Var(f"{run[0]}_q") * limit
-            walks.append((f"{run[0]}_r", minimum(limit, left) if self.tile(run[0]) > limit else self.actual(run[0])))
+            left = columns - Var(f"{run[0]}_q") * limit
+            walks.append((f"{run[0]}_r", minimum(limit, left) if self.tile(run[0]) > limit else columns))
         return Layout(tuple(axes), tuple(walks), at)
 
     def row(self, rows: Sequence[str], p: Mapping[str, Expr]) -> Expr:
@@ -196,7 +209,7 @@ class Tiles:
             return None
         if any(c % word for v, c in inner.items() if self.extents[v] > 1):
             return None
-        if run and self.tile(run[0]) > (limit := step.instruction.dim(o.dims[-1]).limit) and limit % word:
+        if run and self.tile(run[0]) > self.width(run[0]) and self.width(run[0]) % word:
             return None
         axes, walks, box = [], [], []
         for d, (coefficients, constant) in enumerate(terms):
@@ -254,7 +267,7 @@ class Tiles:
         """A constant lies in memory in columns as wide as a run, one after the other, padded with zeros."""
         b = self.params[e.buffer]
         run = step.dims[o.dims[-1]]
-        limit = step.instruction.dim(o.dims[-1]).limit
+        limit = self.width(run[0]) if run else 1
         at = next((d for d, i in enumerate(e.indices) if run and i == Var(run[0])), None)
         if at is None:
             if run and not self.depends(e):  # one number for all columns
@@ -377,7 +390,7 @@ class Tiles:
         """How many iterations of each loop one instruction takes."""
         found = {}
         for d in step.instruction.dims:
-            left = d.limit
+            left = d.limit if d.levels else min(map(self.width, step.dims[d.name]), default=1)
             for v in reversed(step.dims[d.name]):
                 found[v] = min(self.tile(v), left)
                 left = max(left // found[v], 1)
@@ -475,6 +488,12 @@ class Tiles:
     @staticmethod
     def dim_of(step: Step, v: str) -> str:
         return next(d for d, loops in step.dims.items() if v in loops)
+
+
+def run_limit(s: Selection, v: str) -> int:
+    """The fewest iterations of a loop that an instruction takes as a run."""
+    limits = [d.limit for step in s.steps for d in step.instruction.dims if not d.levels and v in step.dims[d.name]]
+    return min(limits, default=1)
 
 
 def _position(v: str) -> Callable[[Mapping[str, Expr]], Expr]:

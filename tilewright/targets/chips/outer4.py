@@ -42,6 +42,7 @@ class Outer4(Chip):
     name: ClassVar[str] = "outer4"
     doc: ClassVar[str] = "a 4 x 4 array for float32 and bfloat16, sums stationary, with a unit for rows"
     clock: ClassVar[float] = 2e8
+    host_rate: ClassVar[float] = 5e7
 
     def spaces(self) -> tuple[ChipMemory, ...]:
         word = 4 * self.array

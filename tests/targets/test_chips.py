@@ -1,0 +1,186 @@
+"""Chips as targets: whole models on a simulated chip, alone and beside a processor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tilewright as tw
+from tilewright.support.errors import TilewrightError, UnsupportedError, UsageError
+
+DESCRIPTION = '''
+from dataclasses import dataclass
+from tilewright.targets.chips.outer4 import Outer4
+
+@dataclass(frozen=True)
+class Other(Outer4):
+    """Outer4 with another name."""
+    name = "other"
+
+CHIP = Other
+'''
+
+
+@dataclass
+class Quantized:
+    """A network of bytes as QDQ, made layer by layer."""
+
+    rng: np.random.Generator
+
+    def __post_init__(self):
+        self.nodes, self.constants = [], []
+        self.constant("zero", np.int8(0))
+
+    def constant(self, name, array):
+        self.constants.append(numpy_helper.from_array(np.asarray(array), name))
+        return name
+
+    def op(self, kind, inputs, output, **attributes):
+        self.nodes.append(helper.make_node(kind, inputs, [output], **attributes))
+        return output
+
+    def quantized(self, x, scale, output):
+        step = self.constant(f"{output}_step", np.float32(scale))
+        q = self.op("QuantizeLinear", [x, step, "zero"], f"{output}_q")
+        return self.op("DequantizeLinear", [q, step, "zero"], output)
+
+    def weights(self, name, array, scale, axis):
+        q, s = self.constant(f"{name}_q", array), self.constant(f"{name}_s", scale)
+        zero = self.constant(f"{name}_z", np.zeros(np.shape(scale), array.dtype))
+        return self.op("DequantizeLinear", [q, s, zero], name, axis=axis)
+
+    def conv(self, x, step, inputs, outputs, kernel, stride, output, relu=True):
+        """A convolution with weights, bias and scales by channel; results in steps of 0.03."""
+        w = self.rng.integers(-127, 128, (outputs, inputs, kernel, kernel)).astype(np.int8)
+        scale = (self.rng.uniform(0.9, 1.1, outputs) / (76 * np.sqrt(inputs * kernel * kernel))).astype(np.float32)
+        bias = self.rng.integers(-500, 500, outputs).astype(np.int32)
+        operands = [x, self.weights(f"{output}_w", w, scale, 0)]
+        operands.append(self.weights(f"{output}_b", bias, scale * np.float32(step), 0))
+        pads = [kernel // 2] * 4
+        y = self.op("Conv", operands, f"{output}_c", kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=pads)
+        y = self.op("Relu", [y], f"{output}_r") if relu else y
+        return self.quantized(y, 0.03, output)
+
+    def model(self, shape, result):
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, result)
+        graph = helper.make_graph(self.nodes, "network", [x], [y], self.constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+
+
+def residual_network():
+    """Two blocks with a residual, the second one with a stride, an average and a classifier."""
+    q = Quantized(np.random.default_rng(0))
+    x = q.conv(q.quantized("x", 0.02, "x0"), 0.02, 3, 16, 3, 1, "stem")
+    for block, (inputs, outputs, stride) in enumerate(((16, 16, 1), (16, 24, 2))):
+        y = q.conv(x, 0.03, inputs, outputs, 3, stride, f"a{block}")
+        y = q.conv(y, 0.03, outputs, outputs, 3, 1, f"b{block}", relu=False)
+        if stride > 1:
+            x = q.conv(x, 0.03, inputs, outputs, 1, stride, f"s{block}", relu=False)
+        x = q.quantized(q.op("Relu", [q.op("Add", [y, x], f"sum{block}")], f"relu{block}"), 0.04, f"out{block}")
+    x = q.quantized(q.op("GlobalAveragePool", [x], "mean"), 0.02, "mean_q")
+    w = q.weights("dense", q.rng.integers(-127, 128, (10, 24)).astype(np.int8), np.float32(0.003), 0)
+    q.quantized(q.op("Gemm", [q.op("Flatten", [x], "flat"), w], "logits", transB=1), 0.05, "y")
+    return q.model([1, 3, 16, 16], [1, 10])
+
+
+def small_float_network():
+    rng = np.random.default_rng(1)
+    constants = {"w": (20, 30), "b": (30,), "v": (30, 10)}
+    arrays = {k: rng.standard_normal(s).astype(np.float32) for k, s in constants.items()}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["xw"]),
+        helper.make_node("Add", ["xw", "b"], ["a"]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("MatMul", ["r", "v"], ["rv"]),
+        helper.make_node("Softmax", ["rv"], ["y"], axis=-1),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 20])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [8, 10])
+    stored = [numpy_helper.from_array(a, n) for n, a in arrays.items()]
+    graph = helper.make_graph(nodes, "dense", [x], [y], stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def on(run, chip):
+    """The kernels that run on the chip, and those that do not."""
+    lines = [line for line in str(run.explain()).splitlines() if " runs on " in line]
+    return [n for n in lines if f" runs on {chip}:" in n], [n for n in lines if f" runs on {chip}:" not in n]
+
+
+@pytest.mark.parametrize("parameters", ["", ":array=8,bus=8,weight_kb=8,activation_kb=4,accumulator_kb=8"])
+def test_integers_are_the_same_bits_as_on_the_processor(parameters):
+    model = residual_network()
+    x = np.random.default_rng(2).uniform(-2, 2, (1, 3, 16, 16)).astype(np.float32)
+    run = tw.compile(model, target=f"cpu+systolic32{parameters}", threads=1)
+    (got,), (want,) = run(x), tw.compile(model, target="cpu", threads=1)(x)
+    assert np.array_equal(got, want)
+    assert len(on(run, "systolic32")[0]) >= 6
+
+
+@pytest.mark.parametrize("target", ["outer4", "cpu+outer4", "outer4:array=8,scratch_kb=64"])
+def test_floats_on_another_chip(target, tmp_path):
+    model = small_float_network()
+    x = np.random.default_rng(3).standard_normal((8, 20)).astype(np.float32)
+    run = tw.compile(model, target=target, threads=1)
+    (got,), (want,) = run(x), tw.compile(model, threads=1)(x)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    there, elsewhere = on(run, "outer4")
+    assert len(there) == 3 and not elsewhere
+    run.save(tmp_path / "m.tw")
+    assert np.array_equal(tw.load(tmp_path / "m.tw")(x)[0], got)
+
+
+def test_a_chip_in_a_file(tmp_path):
+    path = tmp_path / "other.py"
+    path.write_text(DESCRIPTION)
+    model, x = small_float_network(), np.ones((8, 20), np.float32)
+    run = tw.compile(model, target=f"cpu+{path}", threads=1)
+    np.testing.assert_allclose(run(x)[0], tw.compile(model, threads=1)(x)[0], rtol=1e-5, atol=1e-6)
+    assert len(on(run, "other")[0]) == 3
+
+
+def test_what_the_host_does_faster_stays_there(tmp_path):
+    path = tmp_path / "slow.py"
+    path.write_text(DESCRIPTION.replace('name = "other"', 'name = "slow"\n    host_rate = 1e15'))
+    run = tw.compile(small_float_network(), target=f"cpu+{path}", threads=1)
+    there, elsewhere = on(run, "slow")
+    assert not there and all("on the host" in line for line in elsewhere)
+
+
+def test_a_chip_alone_says_what_it_cannot_do():
+    with pytest.raises(UnsupportedError, match=r"systolic32 cannot run all .*no instruction computes") as e:
+        tw.compile(small_float_network(), target="systolic32")
+    assert "cpu+systolic32" in e.value.hint
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("cpu+systolic33", "unknown target 'systolic33'"),
+        ("cpu+systolic32:sides=3", "systolic32 has no parameter 'sides'"),
+        ("cpu+systolic32:array=many", "is no number for array"),
+        ("cpu+systolic32:array", "is no parameter"),
+        ("systolic32:array=12", "are no words of 12"),
+        ("cpu:threads=3", "has no parameters"),
+        ("cpu+c", "c cannot stand beside cpu"),
+        ("nothing.py", "there is no file nothing.py"),
+    ],
+)
+def test_names_that_are_wrong(target, message):
+    with pytest.raises(TilewrightError, match=message):
+        tw.compile(small_float_network(), target=target)
+
+
+def test_files_that_describe_no_chip(tmp_path):
+    for text, message in (
+        ("CHIP = 3", "describes no chip"),
+        ("import nothing_there", "cannot be read: ModuleNotFound"),
+    ):
+        path = tmp_path / "wrong.py"
+        path.write_text(text)
+        with pytest.raises(UsageError, match=message):
+            tw.compile(small_float_network(), target=str(path))

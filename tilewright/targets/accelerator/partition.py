@@ -1,0 +1,116 @@
+"""What of a model a chip runs: what its instructions compute, where that is faster than the host.
+
+Operations come in the groups that fusion makes for the host. A group that is instructions as a whole is one kernel of
+the chip; else the longest beginning of it that is: a convolution without the float arithmetic behind it. Whether it is
+worth it the cycles say that its program takes, against the operations that the host does in a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from ...support.errors import CompileError
+from ...support.sizes import Undecided
+from ...tensor.kernel import Kernel
+from .binary import Formats
+from .match import NoMatch, Selection, select
+from .plan import Planned, best
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A kernel, whether the chip runs it, and why (not)."""
+
+    kernel: Kernel
+    on_chip: bool
+    why: str
+
+
+class Partitioner:
+    """The kernels of one chip: what is found out about one is kept for the next that is the same."""
+
+    def __init__(self, formats: Formats, host: bool, asked: int = 1) -> None:
+        self.formats, self.host, self.asked = formats, host, asked
+        self.selected: dict[Kernel, Selection | str] = {}
+        self.planned: dict[Kernel, Planned | str] = {}
+        self.report: list[Placed] = []
+
+    def claims(self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]) -> list[Sequence[int]]:
+        """The operations that the chip runs, a list for each kernel."""
+        self.report = []
+        return [taken for g in groups if (taken := self.claim(g, alone))]
+
+    def notes(self, chip: str, host: str) -> list[str]:
+        """A sentence for each kernel of the last model: where it runs, and why."""
+        return [f"{p.kernel.name} runs on {chip if p.on_chip else host}: {p.why}" for p in self.report]
+
+    def claim(self, group: Sequence[int], alone: Callable[[Sequence[int]], Kernel]) -> Sequence[int]:
+        """The longest beginning of a group that the chip runs."""
+        first: Placed | None = None
+        nodes = sorted(group)
+        for n in range(len(nodes), 0, -1):
+            kernel = alone(nodes[:n])
+            placed = self.judged(kernel)
+            if placed.on_chip:
+                self.report.append(placed)
+                return nodes[:n]
+            first = first or placed
+        assert first is not None
+        self.report.append(first)
+        return ()
+
+    def judged(self, kernel: Kernel) -> Placed:
+        """Whether the chip runs a kernel."""
+        found = self.select(kernel)
+        if isinstance(found, str):
+            return Placed(kernel, False, found)
+        made = self.best(kernel, found)
+        if isinstance(made, str):
+            return Placed(kernel, False, made)
+        here, there = made.timing.cycles / self.formats.chip.clock, work(found) / self.formats.chip.host_rate
+        if self.host and here > there:
+            return Placed(kernel, False, f"{here * 1e6:.3g} us on the chip, {there * 1e6:.3g} us on the host")
+        return Placed(kernel, True, f"{made.timing.cycles} cycles")
+
+    def select(self, kernel: Kernel) -> Selection | str:
+        key = nameless(kernel)
+        if kernel.opaque is not None:
+            return f"{kernel.opaque.mnemonic} has a loop nest of its own"
+        if key not in self.selected:
+            try:
+                self.selected[key] = select(key, self.formats.listing)
+            except NoMatch as e:
+                self.selected[key] = str(e)
+            except Undecided:
+                self.selected[key] = "its sizes are not known"
+        return self.selected[key]
+
+    def best(self, kernel: Kernel, found: Selection) -> Planned | str:
+        """The best plan that can be emitted, or why there is none."""
+        key = nameless(kernel)
+        if key not in self.planned:
+            try:
+                self.planned[key] = best(found, self.formats, self.asked)
+            except CompileError as e:
+                self.planned[key] = e.message
+        return self.planned[key]
+
+    def scheduled(self, kernel: Kernel) -> Planned:
+        """A kernel that was claimed, all the way to its program."""
+        made = self.planned[nameless(kernel)]
+        assert isinstance(made, Planned)
+        nest, program = replace(made.nest, name=kernel.name), replace(made.program, name=kernel.name)
+        return replace(made, nest=nest, program=program)
+
+
+def nameless(kernel: Kernel) -> Kernel:
+    """What two kernels have in common that compute the same."""
+    return replace(kernel, name="kernel")
+
+
+def work(s: Selection) -> float:
+    """Multiply-adds, or operations where nothing is added up."""
+    first = s.steps[0]
+    return prod(s.extents[v] for v in (*s.loops, *first.sums)) * (1 if first.sums else len(s.steps))

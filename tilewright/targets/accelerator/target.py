@@ -1,0 +1,215 @@
+"""A chip as a target: alone, or beside a host that does what it cannot.
+
+    tw.compile(model, target="systolic32")              all of it on the chip, or an error that says what is not
+    tw.compile(model, target="cpu+systolic32")          the rest on the processor
+    tw.compile(model, target="cpu+my_chip.py")          a chip that a file describes
+    tw.compile(model, target="cpu+systolic32:array=16") one with other parameters
+
+The chip is simulated. It reads and writes the host's memory, so a program has one arena; between calls of the chip's
+kernels the host runs its own, each run of them as one native function.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...support.errors import UnsupportedError, UsageError
+from ..base import Target, TargetStage
+from .describe import Chip
+
+if TYPE_CHECKING:
+    from ...program.package import Package
+    from ...program.program import Program
+    from ...tensor.kernel import Kernel
+    from .binary import Formats
+    from .partition import Partitioner
+    from .stages import OnChip
+    from .system import SystemRunner
+
+
+class ChipTarget:
+    """See `tilewright.targets.base.Target`; `given` is what follows the chip's name in that of the target."""
+
+    def __init__(self, kind: type[Chip], given: Mapping[str, Any] | None = None, name: str = "") -> None:
+        self.kind, self.given, self.host = kind, dict(given or {}), None
+        shown = ",".join(f"{k}={v}" for k, v in self.given.items())
+        self.plain = name or kind.name
+        self.name = f"{self.plain}:{shown}" if shown else self.plain
+        self.doc = f"{kind.doc} (simulated)"
+
+    @cached_property
+    def chip(self) -> Chip:
+        from .check import check
+
+        made = self.kind(**self.given)
+        check(made)
+        return made
+
+    @cached_property
+    def formats(self) -> Formats:
+        from .binary import Formats
+
+        return Formats(self.chip)
+
+    @cached_property
+    def partitioner(self) -> Partitioner:
+        from .partition import Partitioner
+
+        return Partitioner(self.formats, host=False)
+
+    def configured(self, parameters: Mapping[str, str]) -> ChipTarget:
+        """See `tilewright.targets.base.Configurable`."""
+        return ChipTarget(self.kind, parsed(self.kind, parameters), self.plain)
+
+    def beside(self, host: Target) -> ChipBesideHost:
+        """See `tilewright.targets.base.Beside`."""
+        return ChipBesideHost(self, host)
+
+    def describe(self) -> Chip:
+        return self.chip
+
+    def claims(self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]) -> Any:
+        """All of it; an UnsupportedError lists what the chip cannot do."""
+        taken = self.partitioner.claims(groups, alone)
+        left = [p for p in self.partitioner.report if not p.on_chip]
+        whole = sum(map(len, taken)) == sum(map(len, groups))
+        if left or not whole:
+            why = "; ".join(f"{p.kernel.name}: {p.why}" for p in left[:4]) or "parts of kernels are left"
+            raise UnsupportedError(
+                f"{self.name} cannot run all of the model: {why}",
+                stage="fuse",
+                hint=f"target='cpu+{self.name}' leaves that to the processor",
+            )
+        return taken
+
+    def schedule(self, kernel: Kernel) -> OnChip:
+        from .stages import on_chip
+
+        return on_chip(self.partitioner, kernel)
+
+    def notes(self) -> list[str]:
+        """See `tilewright.targets.base.Partitioning`."""
+        return self.partitioner.notes(self.chip.name, "")
+
+    def stages(self) -> Sequence[TargetStage]:
+        from .stages import assemble_chip, chip_text
+
+        return (TargetStage("assemble", 6, "loop nests to the chip's programs", assemble_chip, chip_text),)
+
+    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
+        return {s: objects[s] for s in program.symbols}
+
+    def check(self, description: dict[str, Any]) -> None:
+        """A simulated chip is everywhere."""
+
+    def load(self, package: Package, threads: int) -> SystemRunner:
+        from .system import SystemRunner
+
+        return SystemRunner(package, threads, self.formats, None)
+
+
+class ChipBesideHost:
+    """A chip and a host as one target: see `tilewright.targets.base.Partitioning`."""
+
+    def __init__(self, chip: ChipTarget, host: Target) -> None:
+        self.accelerator, self.host = chip, host
+        self.name = f"{host.name}+{chip.name}"
+        self.doc = f"{host.doc}; {chip.doc} beside it"
+
+    @property
+    def formats(self) -> Formats:
+        return self.accelerator.formats
+
+    @cached_property
+    def partitioner(self) -> Partitioner:
+        from .partition import Partitioner
+
+        return Partitioner(self.formats, host=True)
+
+    def describe(self) -> Any:
+        """The host's description, with bytes kept as the chip multiplies them."""
+        from .stages import beside
+
+        return beside(self.host.describe())
+
+    def notes(self) -> list[str]:
+        """See `tilewright.targets.base.Partitioning`."""
+        return self.partitioner.notes(self.accelerator.chip.name, self.host.name)
+
+    def claims(self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]) -> Any:
+        return self.partitioner.claims(groups, alone)
+
+    def schedule(self, kernel: Kernel) -> OnChip:
+        from .stages import on_chip
+
+        return on_chip(self.partitioner, kernel)
+
+    def stages(self) -> Sequence[TargetStage]:
+        from .stages import with_chip
+
+        return with_chip(self.host)
+
+    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
+        from .system import link
+
+        return link(program, objects, self.host, self.host.describe())
+
+    def check(self, description: dict[str, Any]) -> None:
+        self.host.check(description)
+
+    def load(self, package: Package, threads: int) -> SystemRunner:
+        from .system import SystemRunner
+
+        return SystemRunner(package, threads, self.formats, self.host)
+
+
+# ---- names ---------------------------------------------------------------------------------------------------------
+
+
+def parsed(kind: type[Chip], parameters: Mapping[str, str]) -> dict[str, Any]:
+    """Parameters from text; UsageError for one that the chip has not."""
+    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    found = {}
+    for name, text in parameters.items():
+        if name not in known:
+            raise UsageError(f"{kind.name} has no parameter {name!r}", hint=f"it has {', '.join(sorted(known))}")
+        try:
+            found[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            raise UsageError(f"{text!r} is no number for {name} of {kind.name}", hint=f"{name}=16") from None
+    return found
+
+
+def from_file(name: str) -> ChipTarget:
+    """The chip that a file describes, ``path/to/chip.py`` or ``path/to/chip.py:parameter=value``."""
+    path_text, _, given = name.partition(":")
+    path = Path(path_text)
+    if not path.is_file():
+        raise UsageError(f"there is no file {path_text}", hint="a chip's file is a Python file with `CHIP`")
+    target = ChipTarget(kind_in(path), name=path_text)
+    return target.configured(dict(p.split("=", 1) for p in given.split(","))) if given else target
+
+
+def kind_in(path: Path) -> type[Chip]:
+    """The class called ``CHIP`` in a file; UsageError if there is none."""
+    spec = importlib.util.spec_from_file_location(f"tilewright_chip_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as e:
+        raise UsageError(f"{path} cannot be read: {type(e).__name__}: {e}", stage="describe") from e
+    found = vars(module).get("CHIP")
+    if not (isinstance(found, type) and issubclass(found, Chip) and is_dataclass(found)):
+        raise UsageError(
+            f"{path} describes no chip", stage="describe", hint="CHIP = a dataclass that inherits accelerator.Chip"
+        )
+    return found
