@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,34 +22,37 @@ SOURCES = Path(__file__).resolve().parents[2] / "rtl" / "systolic32"
 MISSING = ", ".join(f"apt install {p}" for c, p in (("verilator", "verilator"), ("g++", "g++")) if not shutil.which(c))
 
 
-def write_package(chip: Systolic32, folder: Path) -> list[Path]:
-    """The package of a chip's formats, written into `folder`, and the RTL's files behind it."""
-    if chip.array % chip.bus or chip.array & (chip.array - 1) or chip.bus & (chip.bus - 1):
-        raise ValueError(f"the RTL wants powers of two and a bus not wider than a word: {chip.array}, {chip.bus}")
-    folder.mkdir(parents=True, exist_ok=True)
-    formats = folder / "formats.svh"
-    formats.write_text(package(chip))
-    return [formats, *sorted(SOURCES.glob("*.sv"))]
-
-
 def build(chip: Systolic32, folder: Path) -> Rtl:
     """The RTL of a chip, compiled into `folder`; what is there of the same sources is taken as it is."""
-    files = write_package(chip, folder)
-    text = b"".join(f.read_bytes() for f in (*files, SOURCES / "harness.cpp"))
-    library = folder / f"rtl-{hashlib.sha256(text).hexdigest()[:16]}.so"
-    if not library.exists():
-        flags = "--cc --top-module top -O3 --x-assign fast --x-initial fast --noassert -Wall -Wno-UNUSED"
-        style = "-Wno-DECLFILENAME -Wno-PINCONNECTEMPTY --output-split 40000"
-        _call(["verilator", *flags.split(), *style.split(), "--Mdir", str(folder), *map(str, files)])
-        root = Path(_call(["verilator", "--getenv", "VERILATOR_ROOT"]).strip())
-        includes = [f"-I{folder}", f"-I{root}/include", f"-I{root}/include/vltstd"]
-        made = [SOURCES / "harness.cpp", *folder.glob("Vtop*.cpp")]
-        made += [root / "include" / f"verilated{part}.cpp" for part in ("", "_threads")]
-        options = ["-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-DVM_COVERAGE=0", "-DVM_TRACE=0", "-w"]
-        partial = library.with_suffix(".partial")
-        _call(["g++", *options, *includes, *map(str, made), "-o", str(partial)])
-        partial.rename(library)
+    if chip.array % chip.bus or chip.array & (chip.array - 1) or chip.bus & (chip.bus - 1):
+        raise ValueError(f"the RTL wants powers of two and a bus not wider than a word: {chip.array}, {chip.bus}")
+    sources = [*sorted(SOURCES.glob("*.sv")), SOURCES / "harness.cpp"]
+    text = package(chip)
+    mark = hashlib.sha256(text.encode() + b"".join(f.read_bytes() for f in sources)).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    library = folder / f"rtl-{mark}.so"
+    with open(folder / "lock", "w") as lock:  # processes of one test run build it once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not library.exists():
+            with tempfile.TemporaryDirectory(dir=folder) as made:
+                _compile(text, sources, Path(made)).rename(library)
     return Rtl(chip, library)
+
+
+def _compile(formats: str, sources: Sequence[Path], folder: Path) -> Path:
+    """The shared library, made in an empty folder."""
+    (folder / "formats.svh").write_text(formats)
+    flags = "--cc --top-module top -O3 --x-assign fast --x-initial fast --noassert --output-split 40000"
+    lint = "-Wall -Wno-UNUSED -Wno-DECLFILENAME -Wno-PINCONNECTEMPTY"
+    files = [folder / "formats.svh", *(f for f in sources if f.suffix == ".sv")]
+    _call(["verilator", *flags.split(), *lint.split(), "--Mdir", str(folder), *map(str, files)])
+    root = Path(_call(["verilator", "--getenv", "VERILATOR_ROOT"]).strip())
+    includes = [f"-I{folder}", f"-I{root}/include", f"-I{root}/include/vltstd"]
+    code = [*(f for f in sources if f.suffix == ".cpp"), *folder.glob("Vtop*.cpp")]
+    code += [root / "include" / f"verilated{part}.cpp" for part in ("", "_threads")]
+    options = ["-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-DVM_COVERAGE=0", "-DVM_TRACE=0", "-w"]
+    _call(["g++", *options, *includes, *map(str, code), "-o", str(folder / "rtl.so")])
+    return folder / "rtl.so"
 
 
 def _call(command: list[str]) -> str:

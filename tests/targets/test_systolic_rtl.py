@@ -3,6 +3,7 @@ simulators, for each instruction, for random programs, and for whole layers as t
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +29,8 @@ def chip(tmp_path_factory) -> rtl.Rtl:
     """The RTL, built once for all processes of a test run."""
     if rtl.MISSING:
         pytest.skip(rtl.MISSING)
-    return rtl.build(CHIP, tmp_path_factory.getbasetemp().parent / "systolic8")
+    folder = tmp_path_factory.getbasetemp()
+    return rtl.build(CHIP, (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "systolic8")
 
 
 @pytest.fixture

@@ -29,7 +29,10 @@ def _mma(acc: Any, x: Any, w: Any) -> Any:
 def _requantize(
     acc: Any, bias: Any, multiplier: Any, shift: Any, *, left: Any, offset: Any, low: Any, high: Any
 ) -> Any:
-    """``clip(round((acc + bias) * multiplier / 2**(33 + shift)) + zero)`` with ``offset = 2 * zero + 1``."""
+    """``clip(round((acc + bias) * multiplier / 2**(33 + shift)) + zero)`` with ``offset = 2 * zero + 1``.
+
+    A shift is 0 to 31.
+    """
     scaled = multiply_high((acc + bias) << left, multiplier) >> shift
     return np.minimum(np.maximum((scaled + offset) >> 1, low), high).astype(np.int8)
 
