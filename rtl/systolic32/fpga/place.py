@@ -74,21 +74,9 @@ def place(chip: Systolic32, device: str, megahertz: float, folder: Path) -> Plac
     script = f"read_verilog -sv {' '.join(map(str, sources))}; synth_ecp5 -top fpga -json fpga.json"
     _call([yosys, "-q", "-l", "yosys.log", "-p", script], folder)
     # its own folder is all that the version from the package index can see
-    arguments = f"--{device} --package {PACKAGES[device]} --freq {megahertz:g} --lpf-allow-unconstrained"
-    _call(
-        [
-            nextpnr,
-            *arguments.split(),
-            "--json",
-            "fpga.json",
-            "--report",
-            "report.json",
-            "--textcfg",
-            "fpga.config",
-            "-q",
-        ],
-        folder,
-    )
+    arguments = f"--{device} --package {PACKAGES[device]} --freq {megahertz:g} --json fpga.json --report report.json"
+    flags = "--textcfg fpga.config --lpf-allow-unconstrained --timing-allow-fail -q"
+    _call([nextpnr, *arguments.split(), *flags.split()], folder)
     report = json.loads((folder / "report.json").read_text())
     used = {k: (v["used"], v["available"]) for k, v in report["utilization"].items()}
     clock = max((v["achieved"] for v in report["fmax"].values()), default=0.0)
