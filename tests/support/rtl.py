@@ -42,10 +42,11 @@ def build(chip: Systolic32, folder: Path) -> Rtl:
 def _compile(formats: str, sources: Sequence[Path], folder: Path) -> Path:
     """The shared library, made in an empty folder."""
     (folder / "formats.svh").write_text(formats)
-    flags = "--cc --top-module top -O3 --x-assign fast --x-initial fast --noassert --output-split 40000"
+    flags = "--cc --top-module top -O3 --x-assign fast --x-initial fast --noassert"
+    split = "--output-split 20000 --output-split-cfuncs 1000"  # of long functions, g++ takes minutes
     lint = "-Wall -Wno-UNUSED -Wno-DECLFILENAME -Wno-PINCONNECTEMPTY"
     files = [folder / "formats.svh", *(f for f in sources if f.suffix == ".sv")]
-    _call(["verilator", *flags.split(), *lint.split(), "--Mdir", str(folder), *map(str, files)])
+    _call(["verilator", *flags.split(), *split.split(), *lint.split(), "--Mdir", str(folder), *map(str, files)])
     root = Path(_call(["verilator", "--getenv", "VERILATOR_ROOT"]).strip())
     includes = [f"-I{folder}", f"-I{root}/include", f"-I{root}/include/vltstd"]
     code = [*(f for f in sources if f.suffix == ".cpp"), *folder.glob("Vtop*.cpp")]
