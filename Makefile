@@ -6,6 +6,8 @@
 #   make conformance-open   the node tests of ONNX, each compiled once for a range of sizes
 #   make open-dims 300 random graphs with open dimensions against ONNX Runtime
 #   make fuzz-open 1,000 random models of NNSmith with open batch against ONNX Runtime
+#   make rtl-test  100 random layers on the RTL of systolic32 at 32x32 (needs verilator)
+#   make rtl-fpga  that RTL at 4x4 placed and routed for an ECP5 (needs yosys)
 #   make docs      the site of the documentation, into out/site
 #   make fuzz      3,000 random models against ONNX Runtime (which can run two thirds of them)
 # Variables: PYTHON (the interpreter that makes .venv), PYTEST_ARGS, BENCH_ARGS, FUZZ_COUNT, FUZZ_SECONDS.
@@ -27,7 +29,7 @@ TEST_ENV := TILEWRIGHT_CACHE=$(TEST_CACHE) TILEWRIGHT_JOBS=1 OMP_NUM_THREADS=1
 # hundreds of processes of the tests import the package: its modules are compiled to bytecode once
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-models test-boards lint format docs conformance conformance-open mutations fuzz fuzz-open work open-dims bench models wheel clean
+.PHONY: demo test test-models test-boards lint format docs conformance conformance-open mutations fuzz fuzz-open work open-dims rtl-test rtl-fpga bench models wheel clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/with-demo
@@ -88,6 +90,14 @@ fuzz-open: $(VENV)/with-fuzz
 	$(BIN)/python tests/fuzz/nnsmith_models.py out/fuzz --count 1000 --seconds $(FUZZ_SECONDS)
 	$(BIN)/python tests/fuzz/nnsmith_open.py out/fuzz --count 1000 --seconds $(FUZZ_SECONDS)
 
+# random layers and programs on the RTL of systolic32, against the simulators
+rtl-test: $(VENV)/with-dev
+	$(BIN)/python tests/fuzz/systolic_rtl.py --array 32 --layers 100 --programs 50 --folder out/rtl
+
+# the RTL at 4x4 on an FPGA; writes docs/chips/systolic32_fpga.md
+rtl-fpga: $(VENV)/with-rtl
+	$(BIN)/python rtl/systolic32/fpga/place.py --array 4 --report docs/chips/systolic32_fpga.md
+
 bench: $(VENV)/with-bench
 	$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
 
@@ -115,7 +125,7 @@ $(VENV)/with-demo $(VENV)/with-dev $(VENV)/with-docs: $(VENV)/with-%: pyproject.
 	@$(PIP) install -e '.[$*]'
 	@touch $@
 
-$(VENV)/with-models $(VENV)/with-bench $(VENV)/with-fuzz: $(VENV)/with-%: pyproject.toml | $(VENV)/python-ok
+$(VENV)/with-models $(VENV)/with-bench $(VENV)/with-fuzz $(VENV)/with-rtl: $(VENV)/with-%: pyproject.toml | $(VENV)/python-ok
 	@echo "installing tilewright and its extras 'dev' and '$*' into $(VENV) ..."
 	@$(PIP) install -e '.[dev,$*]'
 	@touch $@

@@ -181,12 +181,12 @@ class Formats:
                 at += f.bits
         return bits.to_bytes(4 * self.words(form.engine), "little")
 
-    def _header(self, engine: str) -> list[Bits]:
+    def header(self, engine: str) -> list[Bits]:
         waits = [Bits(e, self.chip.count_bits) for e in self.engines if e != engine]
         return [Bits("opcode", self._opcode(engine)), *waits]
 
     def _numbers(self, issue: Issue) -> Iterator[tuple[Bits, tuple[int, ...]]]:
-        opcode, *waits = self._header(issue.form.engine)
+        opcode, *waits = self.header(issue.form.engine)
         yield opcode, (issue.form.opcode,)
         for w in waits:
             yield w, (issue.waits.get(w.name, 0),)
@@ -206,7 +206,7 @@ class Formats:
                 out.append(n - (1 << f.bits) if f.signed and n >> f.bits - 1 else n)
             return tuple(out)
 
-        opcode, *waits = self._header(engine)
+        opcode, *waits = self.header(engine)
         number = take(opcode)[0]
         if number >= len(self.forms[engine]):
             raise UsageError(f"engine {engine} has no instruction {number}", stage="disassemble")

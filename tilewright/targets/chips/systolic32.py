@@ -29,7 +29,10 @@ def _mma(acc: Any, x: Any, w: Any) -> Any:
 def _requantize(
     acc: Any, bias: Any, multiplier: Any, shift: Any, *, left: Any, offset: Any, low: Any, high: Any
 ) -> Any:
-    """``clip(round((acc + bias) * multiplier / 2**(33 + shift)) + zero)`` with ``offset = 2 * zero + 1``."""
+    """``clip(round((acc + bias) * multiplier / 2**(33 + shift)) + zero)`` with ``offset = 2 * zero + 1``.
+
+    A shift is 0 to 31.
+    """
     scaled = multiply_high((acc + bias) << left, multiplier) >> shift
     return np.minimum(np.maximum((scaled + offset) >> 1, low), high).astype(np.int8)
 
@@ -60,15 +63,15 @@ class Systolic32(Chip):
         )
 
     def copy_engines(self) -> tuple[CopyEngine, ...]:
-        bus = {"bytes_per_cycle": self.bus, "latency": self.bus_latency, "setup": 2, "energy": 20.0}
-        loaded = ("weights", "activations", "params")
+        bus: dict[str, Any] = {"bytes_per_cycle": self.bus, "setup": 0, "queue": 64, "fill": True, "energy": 20.0}
+        loaded, delay = ("weights", "activations", "params"), self.bus_latency
         return (
-            CopyEngine("load", sources=(HOST,), targets=loaded, fill=True, **bus),  # type: ignore[arg-type]
-            CopyEngine("store", sources=("outputs",), targets=(HOST,), fill=True, **bus),  # type: ignore[arg-type]
+            CopyEngine("load", sources=(HOST,), targets=loaded, latency=delay + 1, **bus),
+            CopyEngine("store", sources=("outputs",), targets=(HOST,), latency=delay + 2, **bus),
         )
 
     def compute_engines(self) -> tuple[ComputeEngine, ...]:
-        return ComputeEngine("array"), ComputeEngine("post")
+        return ComputeEngine("array", queue=8), ComputeEngine("post")
 
     def instructions(self) -> tuple[Instruction, ...]:
         n = self.array
@@ -84,7 +87,7 @@ class Systolic32(Chip):
             ),
             body=_mma,
             cycles=lambda f: (n, f.m),  # weights in, then rows
-            latency=lambda f: 2 * n + 2,  # through the array, and out of it
+            latency=lambda f: 2 * n + 4,  # through the array, and out of it
             energy=lambda f: 0.2 * f.m * f.n * f.k,
         )
         requantize = Instruction(
@@ -105,8 +108,8 @@ class Systolic32(Chip):
                 Field("high", 8),
             ),
             body=_requantize,
-            cycles=lambda f: f.m,
-            latency=lambda f: 8,
+            cycles=lambda f: max(f.m, 4),  # params come in beside the rows before
+            latency=lambda f: 10,
             energy=lambda f: 3.0 * f.m * f.n,
         )
         return mma, requantize
