@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tilewright import te
 from tilewright.targets.accelerator.binary import Formats
+from tilewright.targets.accelerator.layouts import Plan
 from tilewright.targets.accelerator.match import select
 from tilewright.targets.accelerator.plan import Planned, planned
-from tilewright.targets.accelerator.tiles import Plan
 from tilewright.tensor.kernel import Kernel
 
 

@@ -16,9 +16,9 @@ import numpy as np
 from .binary import ChipProgram, Formats, Issue
 from .describe import HOST, CopyEngine, Instruction, Listing
 from .functional import window
+from .layouts import Plan
 from .match import Selection
 from .plan import Planned
-from .tiles import Plan
 from .timing import QUEUE, Timing
 
 #: the part of the time from which on the engine that works is the reason, not what it waits for

@@ -18,8 +18,9 @@ from ...tensor.expr import Const, Expr, Op, Var
 from .binary import ChipProgram, Formats
 from .describe import HOST, CopyEngine, Listing
 from .emit import emit
+from .layouts import Plan, run_limit
 from .match import Element, Selection, Step
-from .tiles import Plan, Tiles, run_limit
+from .tiles import Tiles
 from .timing import Timing, simulate
 
 #: into how many tiles the outermost loop of rows is cut, and the others

@@ -17,9 +17,10 @@ from tilewright.schedule.text import parse_nest
 from tilewright.targets.accelerator.binary import Formats
 from tilewright.targets.accelerator.describe import Listing
 from tilewright.targets.accelerator.emit import emit
+from tilewright.targets.accelerator.layouts import Plan
 from tilewright.targets.accelerator.match import select
 from tilewright.targets.accelerator.plan import plans
-from tilewright.targets.accelerator.tiles import Plan, Tiles
+from tilewright.targets.accelerator.tiles import Tiles
 from tilewright.targets.accelerator.timing import simulate
 from tilewright.targets.chips.outer4 import Outer4
 from tilewright.targets.chips.systolic32 import Systolic32

@@ -1,0 +1,309 @@
+"""How tiles lie on a chip: which part of an operand is there at a time, in which order, and the loops that bring it.
+
+A tile that is read with strides is a box of the host's buffer where its rows then begin at words, else a row for each
+position of a window. All others lie in columns as wide as an instruction takes, one row below the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import TypeVar
+
+from ...schedule.nest import Pack
+from ...tensor.expr import Buffer, Const, Expr, Var, ceildiv, linear, minimum, variables
+from .describe import Listing, Operand
+from .match import Element, Selection, Step
+
+_L = TypeVar("_L", bound="Layouts")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a kernel is cut: the size of a tile along each loop (loops that are left out are taken whole), the order of
+    the loops over tiles, outer first, and how many tiles of an operand are on the chip at a time (`slots`)."""
+
+    tiles: Mapping[str, int] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
+    slots: int = 2
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{v}={n}" for v, n in self.tiles.items())
+        return f"tiles {sizes or 'whole'}; order {' '.join(self.order) or 'none'}; {self.slots} slots"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A dimension of a tile on the chip: positions `at` (of in-tile positions of loops), and how many there are."""
+
+    size: int
+    at: Callable[[Mapping[str, Expr]], Expr]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tile lies on the chip, and the loops that copy it: (name, extent, what the loop says of in-tile positions).
+
+    `box`: for a tile that is a box of the host's buffer, its first element.
+    """
+
+    axes: tuple[Axis, ...]
+    walks: tuple[tuple[str, Expr], ...]
+    positions: Mapping[str, Expr]
+    box: tuple[Expr, ...] = ()
+
+
+class Layouts:
+    """The tiles of a selection cut by a plan: their sizes, and how they lie on the chip."""
+
+    def __init__(self, selection: Selection, listing: Listing, plan: Plan) -> None:
+        self.s, self.listing, self.plan = selection, listing, plan
+        self.kernel = selection.kernel
+        self.extents = selection.extents
+        self.sums = selection.steps[0].sums
+        self.params = {p.name: p for p in self.kernel.params}
+        self.packs: dict[str, Pack] = {}
+        self.spread: dict[str, tuple[str, int]] = {}  # constants that are one number -> the run that takes it
+        self.moving: dict[Element, set[str]] = {}
+        self.buffers: dict[str, Buffer] = {}
+        self.layouts: dict[str, Layout] = {}
+        self.written = {s.output.buffer: s for s in selection.steps}
+
+    # ---- sizes ----
+
+    def tile(self, v: str) -> int:
+        return min(self.plan.tiles.get(v, self.extents[v]), self.extents[v])
+
+    def cut(self, v: str) -> bool:
+        """Whether there is a loop over tiles."""
+        return self.tile(v) < self.extents[v]
+
+    def start(self, v: str) -> Expr:
+        return Var(f"{v}_t") * self.tile(v) if self.cut(v) else Const(0, "index")
+
+    def actual(self, v: str) -> Expr:
+        """How many iterations a tile has: the last one may have fewer."""
+        t, n = self.tile(v), self.extents[v]
+        return minimum(t, n - self.start(v)) if n % t else Const(t, "index")
+
+    def whole(self, at: Mapping[str, Expr]) -> dict[str, Expr]:
+        """In-tile positions -> values of the kernel's loops."""
+        return {v: self.start(v) + at.get(v, Const(0, "index")) for v in self.extents}
+
+    def width(self, v: str) -> int:
+        """How many iterations of a run one instruction takes at most, whichever: results lie in columns so wide."""
+        return run_limit(self.s, v)
+
+    # ---- layouts ----
+
+    def word(self, o: Operand) -> int:
+        """Elements of a word of the operand's memory."""
+        return max(self.listing.memories[o.memory].word // o.numpy.itemsize, 1)
+
+    def depends(self, e: Element) -> set[str]:
+        """The loops by which an element moves; those of single iterations do not."""
+        if e not in self.moving:
+            found = set().union(*[variables(i) for i in e.indices]) if e.indices else set()
+            self.moving[e] = {v for v in found if self.extents.get(v, 1) > 1}
+        return self.moving[e]
+
+    def layout(self, step: Step, o: Operand, e: Element) -> Layout:
+        host = e.buffer in self.params and e.buffer not in self.written
+        run = step.dims[o.dims[-1]] if o.dims else ()
+        mine = self.depends(e)
+        rows = [v for d in o.dims[:-1] for v in step.dims[d] if v in mine]
+        around = [v for v in step.sums if v in mine and v not in run and v not in rows]
+        strided = any(step.instruction.dim(d).levels for d in o.dims[:-1]) and not o.dense
+        if host and strided and not e.constant:
+            box = self.box(step, o, e, run)
+            if box is not None and prod(a.size for a in box.axes) <= self.row_size(o, around, rows, run):
+                return box
+            return self.in_rows(o, around, rows, run)
+        return self.in_columns(step, o, mine, around, rows, run)
+
+    def row_size(self, o: Operand, around: Sequence[str], rows: Sequence[str], run: Sequence[str]) -> int:
+        return prod(self.tile(v) for v in (*around, *rows)) * self.padded(o, run)
+
+    def padded(self, o: Operand, run: Sequence[str]) -> int:
+        n, word = prod(self.tile(v) for v in run), self.word(o)
+        return -(-n // word) * word
+
+    def in_rows(self, o: Operand, around: Sequence[str], rows: Sequence[str], run: Sequence[str]) -> Layout:
+        """A run for each row, padded to whole words: for a convolution, its windows written out."""
+        axes = [Axis(self.tile(v), _position(v)) for v in (*around, *rows)]
+        axes.append(Axis(self.padded(o, run), _position(run[0]) if run else _zero))
+        names = {v: f"{v}_r" for v in (*around, *rows, *run)}
+        walks = tuple((n, self.actual(v)) for v, n in names.items())
+        return Layout(tuple(axes), walks, {v: Var(n) for v, n in names.items()})
+
+    def in_columns(
+        self,
+        step: Step,
+        o: Operand,
+        mine: set[str],
+        around: Sequence[str],
+        rows: Sequence[str],
+        run: Sequence[str],
+    ) -> Layout:
+        """As many columns as a run has beside each other: one row below the other, with as many rows as there are."""
+        limit = self.width(run[0]) if run else 1
+        word = self.word(o)
+        width = -(-min(limit, self.tile(run[0]) if run else 1) // word) * word
+        axes, walks, at = [], [], {}
+        # a tile that is the same for all columns is a full one
+        columns: Expr = Const(0, "index")
+        if run:
+            v = run[0]
+            columns = self.actual(v) if v in mine else Const(self.tile(v), "index")
+            axes.append(Axis(-(-self.tile(v) // limit), _quotient(v, limit)))
+            walks += [(f"{v}_q", ceildiv(columns, limit))]
+            at[v] = Var(f"{v}_q") * limit + Var(f"{v}_r")
+        axes += [Axis(self.tile(v), _position(v)) for v in around]
+        axes.append(Axis(prod(self.tile(v) for v in rows), lambda p: self.row(rows, p)))
+        axes.append(Axis(width, _remainder(run[0], limit) if run else _zero))
+        walks += [(f"{v}_r", self.actual(v)) for v in (*around, *rows)]
+        at |= {v: Var(f"{v}_r") for v in (*around, *rows)}
+        if run:
+            left = columns - Var(f"{run[0]}_q") * limit
+            walks.append((f"{run[0]}_r", minimum(limit, left) if self.tile(run[0]) > limit else columns))
+        return Layout(tuple(axes), tuple(walks), at)
+
+    def row(self, rows: Sequence[str], p: Mapping[str, Expr]) -> Expr:
+        """The number of a row among those that the tile has: a last tile has fewer, without gaps."""
+        found: Expr = Const(0, "index")
+        for v in rows:
+            found = _times(found, self.actual(v)) + p[v]
+        return found
+
+    def box(self, step: Step, o: Operand, e: Element, run: Sequence[str]) -> Layout | None:
+        """The part of the host's buffer that a tile reads, as it is there; None where rows would not begin at words."""
+        word = self.word(o)
+        terms = [linear(i) for i in e.indices]
+        inner = {t.name: c for t, c in terms[-1][0].items() if isinstance(t, Var)} if terms else {}
+        if run and inner.pop(run[0], None) != 1:
+            return None
+        if any(c % word for v, c in inner.items() if self.extents[v] > 1):
+            return None
+        if run and self.tile(run[0]) > self.width(run[0]) and self.width(run[0]) % word:
+            return None
+        axes, walks, box = [], [], []
+        for d, (coefficients, constant) in enumerate(terms):
+            names = [(t.name, c) for t, c in coefficients.items() if isinstance(t, Var)]
+            if len(names) != len(coefficients) or any(c < 0 for _, c in names):
+                return None
+            first: Expr = Const(constant, "index")
+            size: Expr = Const(1, "index")
+            most = 1
+            for v, c in names:
+                first, size, most = (
+                    first + self.start(v) * c,
+                    size + (self.actual(v) - 1) * c,
+                    most + (self.tile(v) - 1) * c,
+                )
+            last = d == len(terms) - 1
+            axes.append(Axis(-(-most // word) * word if last else most, _sum_of(names)))
+            walks.append((f"d{d}_r", size))
+            box.append(first)
+        return Layout(tuple(axes), tuple(walks), {}, tuple(box))
+
+    # ---- all of them ----
+
+    def prepare(self) -> None:
+        """Decide how tiles lie on the chip, and so what they take of its memories."""
+        for step in self.s.steps:
+            for o in step.instruction.operands:
+                e = step.operands.get(o.name, step.output)
+                if e.buffer not in self.layouts:
+                    self.add_tile(step, o, e)
+
+    def ordered(self: _L, plan: Plan) -> _L:
+        """The same tiles in another order: they lie on the chip alike."""
+        other = copy(self)
+        other.plan = plan
+        return other
+
+    def add_tile(self, step: Step, o: Operand, e: Element) -> None:
+        if e.constant and e.buffer not in self.packs:
+            self.pack(step, o, e)
+        made = self.layouts[e.buffer] = self.layout(step, o, e)
+        shape = (self.plan.slots if self.enclosing(e) else 1, *(a.size for a in made.axes))
+        self.buffers[e.buffer] = Buffer(f"{e.buffer}_s", shape, o.dtype, o.memory)
+
+    def pack(self, step: Step, o: Operand, e: Element) -> None:
+        """A constant lies in memory in columns as wide as a run, one after the other, padded with zeros."""
+        b = self.params[e.buffer]
+        run = step.dims[o.dims[-1]]
+        limit = self.width(run[0]) if run else 1
+        at = next((d for d, i in enumerate(e.indices) if run and i == Var(run[0])), None)
+        if at is None:
+            if run and not self.depends(e):  # one number for all columns
+                self.spread[e.buffer] = (run[0], limit)
+                rank = max(len(b.shape), 1)
+                repeats = (*(0,) * (rank - 1), limit - 1)
+                self.packs[e.buffer] = Pack(e.buffer, ((),) * rank, tuple(range(rank)), repeats)
+                self.params[e.buffer] = replace(b, shape=(*(1,) * (rank - 1), limit))
+            return
+        rest = [d for d in range(len(b.shape)) if d != at]
+        splits = tuple((limit,) if d == at else () for d in range(len(b.shape)))
+        order = (at, *(d + (d > at) for d in rest), at + 1)
+        self.packs[e.buffer] = Pack(e.buffer, splits, order)
+        shape = (-(-b.shape[at] // limit), *(b.shape[d] for d in rest), limit)
+        self.params[e.buffer] = replace(b, shape=shape)
+
+    def enclosing(self, e: Element) -> list[str]:
+        """The loops over tiles around the place where a tile is brought or made, outer first."""
+        order = [v for v in self.plan.order if self.cut(v)]
+        if e.buffer in self.written:
+            return [v for v in order if v not in self.sums]
+        mine = self.depends(e)
+        last = max((n for n, v in enumerate(order) if v in mine), default=-1)
+        return order[: last + 1]
+
+    def read(self) -> list[Element]:
+        """What is copied to the chip, each once."""
+        found: dict[str, Element] = {}
+        for step in self.s.steps:
+            for e in step.operands.values():
+                if e.buffer not in self.written:
+                    found.setdefault(e.buffer, e)
+        return list(found.values())
+
+
+def run_limit(s: Selection, v: str) -> int:
+    """The fewest iterations of a loop that an instruction takes as a run."""
+    limits = [d.limit for step in s.steps for d in step.instruction.dims if not d.levels and v in step.dims[d.name]]
+    return min(limits, default=1)
+
+
+def _position(v: str) -> Callable[[Mapping[str, Expr]], Expr]:
+    return lambda p: p[v]
+
+
+def _quotient(v: str, n: int) -> Callable[[Mapping[str, Expr]], Expr]:
+    return lambda p: p[v] // n
+
+
+def _remainder(v: str, n: int) -> Callable[[Mapping[str, Expr]], Expr]:
+    return lambda p: p[v] % n
+
+
+def _zero(p: Mapping[str, Expr]) -> Expr:
+    return Const(0, "index")
+
+
+def _sum_of(names: Sequence[tuple[str, int]]) -> Callable[[Mapping[str, Expr]], Expr]:
+    def at(p: Mapping[str, Expr]) -> Expr:
+        found: Expr = Const(0, "index")
+        for v, c in names:
+            found = found + p.get(v, Const(0, "index")) * c
+        return found
+
+    return at
+
+
+def _times(a: Expr, b: Expr) -> Expr:
+    if isinstance(a, Const) and a.value == 0:
+        return a
+    return a * b
