@@ -6,11 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from support.modules import load_module
+from support.quantized_digits import digits_int8
 
 import tilewright as tw
 from tilewright.ir import dialect
@@ -258,21 +257,6 @@ def test_digits_quantized(unsigned):
     compiled = tw.compile(model)
     got = np.array([compiled.run({"image": x[None]})[0][0].argmax() for x in images])
     assert np.mean(got == labels) > 0.97
-
-
-def digits_int8(unsigned=False):
-    """(test images as the model's 8-bit inputs, labels, model); calibrated on training images."""
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install tilewright[demo]")
-    folder = REPOSITORY / "examples" / "digits"
-    data = load_module("digits_data", folder / "data.py")
-    tools = load_module("quantize_tool", REPOSITORY / "benchmarks" / "quantize.py")
-    (train, _), (test, labels) = data.load()
-    calibration = [{"image": x[None]} for x in train[:200]]
-    model = tools.quantize(onnx.load(folder / "digits.onnx"), calibration, unsigned=unsigned, integers=True)
-    arrays = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
-    scale, zero = arrays["image_scale"], arrays["image_zero"]
-    info = np.iinfo(zero.dtype)
-    return np.clip(np.rint(test / scale) + zero, info.min, info.max).astype(zero.dtype), labels, model
 
 
 @pytest.mark.parametrize("kind", ["vnni", "avx512", "avxvnni", "avx2"])

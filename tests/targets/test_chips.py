@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support.quantized_digits import digits_int8
 
 import tilewright as tw
 from tilewright.support.errors import TilewrightError, UnsupportedError, UsageError
@@ -119,6 +120,15 @@ def test_integers_are_the_same_bits_as_on_the_processor(parameters):
     (got,), (want,) = run(x), tw.compile(model, target="cpu", threads=1)(x)
     assert np.array_equal(got, want)
     assert len(on(run, "systolic32")[0]) >= 6
+
+
+def test_the_digits_are_read_on_a_chip():
+    images, labels, model = digits_int8()
+    run, alone = (tw.compile(model, target=t, threads=1) for t in ("cpu+systolic32", "cpu"))
+    assert len(on(run, "systolic32")[0]) == 3
+    got = [run.run({"image": x[None]})[0][0] for x in images[:128]]
+    np.testing.assert_array_equal(got, [alone.run({"image": x[None]})[0][0] for x in images[:128]])
+    assert np.mean(np.argmax(got, 1) == labels[:128]) > 0.97
 
 
 @pytest.mark.parametrize("target", ["outer4", "cpu+outer4", "outer4:array=8,scratch_kb=64"])

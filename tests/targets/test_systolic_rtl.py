@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from support import rtl
 from support.chip_layers import layer_arguments, random_layer
+from support.quantized_digits import digits_int8
 from support.systolic_programs import BYTES, NUMBERS, SHIFTS, STORED, RandomProgram, Writer, arguments
 
+import tilewright as tw
 from tilewright.targets.accelerator.binary import ChipProgram, Formats
 from tilewright.targets.accelerator.functional import Functional
 from tilewright.targets.accelerator.match import select
@@ -165,6 +167,18 @@ def test_random_layers(chip, seed):
     found = best(select(kernel, chip.formats.listing), chip.formats)
     out = check(chip, found.program, layer_arguments(kernel, found.nest, rng))
     assert out, name
+
+
+def test_the_digits(chip):
+    """A whole network: its chip's kernels on the RTL, the rest on the processor, the bits of the processor alone."""
+    images, labels, model = digits_int8()
+    sizes = f"array={N},bus={N},weight_kb=16,activation_kb=16,accumulator_kb=8"
+    run = tw.compile(model, target=f"cpu+systolic32:{sizes}", threads=1)
+    run._runner.machine = lambda formats: chip
+    alone = tw.compile(model, target="cpu", threads=1)
+    got = [run.run({"image": x[None]})[0][0] for x in images[:64]]
+    np.testing.assert_array_equal(got, [alone.run({"image": x[None]})[0][0] for x in images[:64]])
+    assert np.mean(np.argmax(got, 1) == labels[:64]) > 0.95
 
 
 def test_what_waits_for_ever_is_said(chip, writer):

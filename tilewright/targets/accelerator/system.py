@@ -7,10 +7,10 @@ arena. The chip's kernels run in the simulator, on the same memory.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -25,6 +25,13 @@ from .timing import Timing, simulate
 if TYPE_CHECKING:
     from ...program.package import Package
     from ...program.timeline import Stamps
+
+
+class ChipMachine(Protocol):
+    """What can run programs of a chip."""
+
+    def run(self, program: ChipProgram, arguments: Sequence[np.ndarray]) -> object:
+        """Run a program on the bytes of its arguments, which change."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,8 @@ class SystemRunner:
     def __init__(self, package: Package, threads: int, formats: Formats, host: Target | None) -> None:
         self.package, self.formats, self.threads = package, formats, threads
         self.program = package.program
+        #: what runs the chip's programs: the simulator, or a machine that takes its place
+        self.machine: Callable[[Formats], ChipMachine] = Functional
         data = {s: d for s, d in package.objects.items() if d.startswith(MAGIC)}
         self.programs: dict[str, ChipProgram] = {s: formats.disassemble(d) for s, d in data.items()}
         self.parts = list(parts(self.program, set(self.programs)))
@@ -111,7 +120,7 @@ class SystemContext:
     def __init__(self, runner: SystemRunner) -> None:
         self.runner = runner
         self.arena = aligned_empty(max(runner.program.arena_size, 1))
-        self.chip = Functional(runner.formats)
+        self.chip = runner.machine(runner.formats)
         self.contexts: dict[int, Context] = {n: r.context() for n, r in runner.runners.items()}
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Stamps | None = None) -> None:
