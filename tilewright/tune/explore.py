@@ -160,6 +160,7 @@ class Answer:
     measured: Measured | None = None
     files: Mapping[str, Any] | None = None
     error: str = ""
+    hint: str | None = None
 
 
 def measure(job: Job) -> Answer:
@@ -173,7 +174,7 @@ def measure(job: Job) -> Answer:
         state, _ = compile_state(job.model, target=job.target, inputs=inputs, **how)
         found = measured(state)
     except TilewrightError as e:
-        return Answer(error=e.message)
+        return Answer(error=e.message, hint=e.hint)
     if found is None:
         return Answer(error="no kernel runs on the chip: the host is faster, or their sizes are open")
     return Answer(found, data_files(Path(job.model), state.files[1:]))
@@ -339,9 +340,11 @@ def explore(
     names = tuple(Path(m).stem for m in models)
     result = Exploration(base.plain, base.kind.doc, tuple(varied), names, tuple(d for d in found if d), interrupted)
     if not result.measured and not interrupted:
+        first = result.refused[0]
         raise UsageError(
-            f"no design can be measured; {result.refused[0].text or 'the chip'}: {result.refused[0].refused}",
+            f"no design can be measured; {first.text or 'the chip'}: {first.refused}",
             stage="explore",
+            hint=next((a.hint for a in answers.values() if a.hint), None),
         )
     return result
 

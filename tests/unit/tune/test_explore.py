@@ -206,6 +206,17 @@ def test_a_model_that_has_nothing_for_the_chip(tmp_path):
         explore("systolic32", [model], {}, jobs=1, database=tmp_path / "d")
 
 
+def test_shapes_of_dynamic_models(tmp_path, counted):
+    model, db = dense(tmp_path / "net.onnx", 32, 32, batch="batch"), tmp_path / "d"
+    with pytest.raises(UsageError, match="leaves the shape of 1 input open") as e:
+        explore("outer4", [model], {}, jobs=1, database=db)
+    assert "--shape" in e.value.hint
+    for rows in (8, 8, 16):
+        (found,) = explore("outer4", [model], {}, inputs={"x": (rows, 32)}, jobs=1, database=db).designs
+        assert found.models[0].work == rows * 32 * 32
+    assert len(counted) == 3
+
+
 def test_wrong_names(tmp_path):
     model, db = dense(tmp_path / "net.onnx", 32, 32), tmp_path / "d"
     for chip, models, varied, message in (
