@@ -12,7 +12,8 @@ from html import escape
 from .. import __version__
 from ..targets.accelerator.designs import Design, Exploration, Measured, shown
 from .explore_text import area, bottleneck, energy
-from .page_parts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Log, circle_names, document, grid, section
+from .page_parts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Log, circle_names, document, grid, plain_table, section
+from .page_style import PLAIN
 from .profile_text import percent, seconds
 
 #: colours for bottlenecks; those that are rarer share one
@@ -20,9 +21,6 @@ _COLOURS = 9
 _RADIUS = 6.0
 
 _STYLE = """
-table.plain { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 6px 0 12px; }
-.plain th, .plain td { text-align: right; padding: 2px 12px; border-bottom: 1px solid var(--line); font-weight: 400; }
-.plain th { color: var(--soft); } .plain th:first-child, .plain td:first-child { text-align: left; padding-left: 0; }
 .plain td:last-child, .plain th:last-child { text-align: left; }
 polyline { fill: none; stroke: var(--ink); stroke-width: 1.4; stroke-dasharray: 5 3; }
 circle { cursor: pointer; } .off circle { fill-opacity: .22; } .on circle { stroke: var(--ink); stroke-width: 1.5; }
@@ -57,7 +55,7 @@ def page(e: Exploration) -> str:
         body += [_tiles(e), *_charts(e), section("Designs", _TABLE_TEXT, _table(e))]
     if e.refused:
         body.append(section("Refused", "Designs that cannot be, and why.", _refused(e)))
-    return document(title, body, _STYLE + _columns(e))
+    return document(title, body, PLAIN + _STYLE + _columns(e))
 
 
 def _told(e: Exploration) -> str:
@@ -195,7 +193,7 @@ def _details(e: Exploration, d: Design) -> str:
         ]
         for name, m in zip(e.models, d.models, strict=True)
     ]  # fmt: skip
-    return _plain(heads, rows)
+    return plain_table(heads, rows)
 
 
 def _bounds(m: Measured) -> str:
@@ -204,13 +202,9 @@ def _bounds(m: Measured) -> str:
 
 
 def _refused(e: Exploration) -> str:
-    return _plain([*e.varied, "why"], [[*(shown(d.parameters[n]) for n in e.varied), d.refused] for d in e.refused])
-
-
-def _plain(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(h)}</th>" for h in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(c)}</td>' for c in row)}</tr>" for row in rows)
-    return f"<table class='plain'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return plain_table(
+        [*e.varied, "why"], [[*(shown(d.parameters[n]) for n in e.varied), d.refused] for d in e.refused]
+    )
 
 
 __all__ = ["chart", "page"]

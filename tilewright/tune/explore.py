@@ -372,8 +372,8 @@ def _measure_all(keys: Mapping[Job, str], answers: dict[Job, Answer], store: Sto
             store.keep(keys[job], job, answer)
         watch(len(answers), len(keys), f"{Path(job.model).stem} on {job.target}")
 
-    watch(len(answers), len(keys), "")
     try:
+        watch(len(answers), len(keys), "")
         if min(workers, len(todo)) <= 1:
             for job in todo:
                 take(job, measure(job))

@@ -211,9 +211,9 @@ def test_shapes_of_dynamic_models(tmp_path, counted):
     with pytest.raises(UsageError, match="leaves the shape of 1 input open") as e:
         explore("outer4", [model], {}, jobs=1, database=db)
     assert "--shape" in e.value.hint
-    for rows in (8, 8, 16):
-        (found,) = explore("outer4", [model], {}, inputs={"x": (rows, 32)}, jobs=1, database=db).designs
-        assert found.models[0].work == rows * 32 * 32
+    for batch in (8, 8, 16):
+        (found,) = explore("outer4", [model], {}, inputs={"x": (batch, 32)}, jobs=1, database=db).designs
+        assert found.models[0].work == batch * 32 * 32
     assert len(counted) == 3
 
 
