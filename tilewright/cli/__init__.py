@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..support.errors import TilewrightError
-from . import bisect, chip, compile, info, opt, profile, slow, tune  # noqa: F401 (they register their commands on `app`)
+from . import bisect, chip, compile, explore, info, opt, profile, slow, tune  # noqa: F401 (they register on `app`)
 from .app import EXIT_CODES as EXIT_CODES
 from .app import app
 from .common import begin, debug_wanted, fail

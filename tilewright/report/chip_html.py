@@ -29,9 +29,11 @@ from .page_parts import (
     document,
     grid,
     part,
+    plain_table,
     section,
     time_axis,
 )
+from .page_style import PLAIN
 from .profile_text import number, percent, seconds
 
 #: boxes of all timelines of a page together, and of one engine in one layer
@@ -41,9 +43,6 @@ _NAMED = 8
 _LANE, _GAP = 28, 6
 
 _STYLE = """
-table.plain { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 6px 0 12px; }
-.plain th, .plain td { text-align: right; padding: 2px 12px; border-bottom: 1px solid var(--line); font-weight: 400; }
-.plain th { color: var(--soft); } .plain th:first-child, .plain td:first-child { text-align: left; padding-left: 0; }
 .plain td.text, .plain th.text { text-align: left; }
 .chart line { stroke: var(--line); } .chart rect.tail { fill-opacity: .35; }
 """
@@ -71,7 +70,7 @@ def page(runs: Sequence[LayerRun], formats: Formats, title: str) -> str:
             section("Layers", _LAYERS_TEXT, layers(runs, formats)),
             section("Memories", _MEMORIES_TEXT, _memories(runs)),
         ]
-    return document(f"{title} on {chip.name}", body, _STYLE + _columns(formats))
+    return document(f"{title} on {chip.name}", body, PLAIN + _STYLE + _columns(formats))
 
 
 _ROOFLINE_TEXT = (
@@ -339,7 +338,7 @@ def _details(r: LayerRun, formats: Formats, most: int) -> str:
     sources = ", ".join(r.sources)
     return (
         f"<p class='sub'>{escape(sources)}{'<br/>' if sources else ''}{escape(facts)}</p>"
-        f"{instructions(r, formats, most)}{_plain(heads, waits)}{_memories([r])}"
+        f"{instructions(r, formats, most)}{plain_table(heads, waits)}{_memories([r])}"
     )
 
 
@@ -356,13 +355,7 @@ def _memories(runs: Sequence[LayerRun]) -> str:
     rows = [
         [m, f"{moved[m]:,}" if m in moved else "", f"{e / 1e3:,.1f} nJ", percent(e / total)] for m, e in joules.items()
     ]
-    return _plain(["memory", "bytes", "energy", ""], rows)
-
-
-def _plain(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(h)}</th>" for h in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(c)}</td>' for c in row)}</tr>" for row in rows)
-    return f"<table class='plain'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return plain_table(["memory", "bytes", "energy", ""], rows)
 
 
 __all__ = ["page"]

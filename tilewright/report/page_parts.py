@@ -31,6 +31,13 @@ def section(title: str, text: str, content: str) -> str:
     return f"<section><h2>{title}</h2><p class='sub'>{escape(text)}</p>{content}</section>"
 
 
+def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A small table of texts; its style is `page_style.PLAIN`."""
+    head = "".join(f"<th>{escape(h)}</th>" for h in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(c)}</td>' for c in row)}</tr>" for row in rows)
+    return f"<table class='plain'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
 class Log:
     """A logarithmic axis from decade to decade."""
 

@@ -66,6 +66,13 @@ footer { margin-top: 34px; border-top: 1px solid var(--line); padding-top: 10px;
 footer p { margin: 2px 0; }
 """
 
+#: of small tables, for pages that have some
+PLAIN = """
+table.plain { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 6px 0 12px; }
+.plain th, .plain td { text-align: right; padding: 2px 12px; border-bottom: 1px solid var(--line); font-weight: 400; }
+.plain th { color: var(--soft); } .plain th:first-child, .plain td:first-child { text-align: left; padding-left: 0; }
+"""
+
 SCRIPT = """
 "use strict";
 const all = s => [...document.querySelectorAll(s)];

@@ -117,11 +117,21 @@ class LayerRun:
     @property
     def bound(self) -> str:
         """An engine that has work for nearly all the time, or what the busiest one waits for most."""
+        e, cause = self._busiest
+        return _BOUND.get(cause, "{0} waits for {1}").format(e.name, cause) if cause else e.name
+
+    @property
+    def bounding(self) -> str:
+        """The engine that is the reason for `bound`: the busiest one, or the one that it waits for."""
+        e, cause = self._busiest
+        return cause if any(cause == other.name for other in self.engines) else e.name
+
+    @property
+    def _busiest(self) -> tuple[EngineUse, str]:
+        """The busiest engine, and what it waits for most if it has not enough work."""
         e = max(self.engines, key=lambda e: e.busy)
-        if e.busy >= FULL * self.cycles:
-            return e.name
-        cause = max(e.stalls, key=lambda c: e.stalls[c], default="")
-        return _BOUND.get(cause, "{0} waits for {1}").format(e.name, cause)
+        enough = e.busy >= FULL * self.cycles
+        return e, "" if enough else max(e.stalls, key=lambda c: e.stalls[c], default="")
 
 
 def work_of(s: Selection) -> int:

@@ -54,7 +54,7 @@ def test_floors_and_rates(relu):
     assert relu.floor == 64
     assert relu.utilization == 32 / 198 and relu.speed == 128 / 198 and relu.intensity == 128 / 1024
     assert relu.energy == pytest.approx(1024 * 15 + 2048 * 0.4)  # each byte twice on the host, four times on the chip
-    assert relu.bound == "load, then others"
+    assert relu.bound == "load, then others" and relu.bounding == "load"
 
 
 def test_what_is_brought_again_is_needed_once():
@@ -99,5 +99,5 @@ def test_table_and_totals(relu):
 def test_weights_that_wait_for_memory():
     """One row: every weight is loaded for one multiplication."""
     run = layer(quantized_matmul(1, 256, 1024), SYSTOLIC, {"j0": 64, "k0": 256}, ("j0",))
-    assert run.bound == "load" and run.utilization < 0.05
+    assert run.bound == run.bounding == "load" and run.utilization < 0.05
     assert run.floor == run.engine("load").floor == -(-(256 * 1024 + 256 + 3 * 1024 * 4) // 32)
