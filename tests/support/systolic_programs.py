@@ -12,6 +12,8 @@ from tilewright.targets.chips.systolic32 import Systolic32
 
 #: arguments of the programs: bytes to load, rows of bias or multiplier, rows of shifts, what is stored
 BYTES, NUMBERS, SHIFTS, STORED = range(4)
+#: the row of multipliers and of shifts with which sums are often exact halves of a result's step
+HALVES = 1
 
 
 class Writer:
@@ -51,8 +53,9 @@ def arguments(chip: Systolic32, rng: np.random.Generator) -> list[np.ndarray]:
     numbers[:16] >>= rng.integers(0, 5, (16, 1), np.int32)  # multipliers
     numbers[16:] >>= rng.integers(12, 28, (16, 1), np.int32)  # biases
     shifts = rng.integers(0, 32, (32, n), np.int32) >> rng.integers(0, 4, (32, 1), np.int32)
-    # the first multipliers, the last biases and shifts are such as layers have
+    # the first multipliers, the last biases and shifts are such as layers have; the second ones give exact halves
     numbers[0], numbers[31], shifts[31] = rng.integers(1 << 30, 1 << 31, n), rng.integers(-9999, 9999, n), 7
+    numbers[HALVES], shifts[HALVES] = rng.choice([1 << 30, 3 << 29, 5 << 28], n), rng.integers(0, 8, n)
     return [rng.integers(-128, 128, 1 << 15, np.int8), numbers, shifts, np.zeros(1 << 15, np.int8)]
 
 
@@ -192,11 +195,12 @@ class RandomProgram:
             n=self.number(1, self.chip.array),
             acc=min(self.number(0, 40), self.words["accumulators"] - rows),
             bias=31 - self.number(0, 31),
-            multiplier=self.number(0, 31),
-            shift=int(self.rng.integers(32, 64)),
+            multiplier=HALVES if (halves := self.rng.random() < 0.3) else self.number(0, 31),
+            shift=32 + HALVES if halves else int(self.rng.integers(32, 64)),
             y=self.number(0, self.words["outputs"] - rows),
             left=self.number(0, 31),
             offset=int(self.rng.integers(-512, 512)),
+            even=int(self.rng.integers(2)),
             low=low,
             high=high,
         )

@@ -252,6 +252,11 @@ class Chip(Machine):
         return 0.0
 
     @property
+    def halves(self) -> str:
+        """Both words of a product are at hand: an instruction needs no operands to see that it ends in a half."""
+        return "product"
+
+    @property
     def engines(self) -> tuple[Engine, ...]:
         """All engines, those that copy first: the order of streams in a program."""
         return (*self.copy_engines(), *self.compute_engines())

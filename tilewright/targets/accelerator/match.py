@@ -19,7 +19,7 @@ from ...tensor.analysis import flat, movement
 from ...tensor.expr import Const, Expr, Load, Var, linear, variables
 from ...tensor.kernel import Kernel, Stage
 from .describe import ACCUMULATE, HOST, READ, CopyEngine, Dim, Instruction, Listing, Operand
-from .meaning import Meaning, Reduce, accumulated, meaning, parts, with_parts
+from .meaning import Meaning, Reduce, accumulated, choices, meaning, parts, with_parts
 from .unify import Found, Unifier, Value, put_in, value_of
 
 
@@ -100,7 +100,7 @@ def select(kernel: Kernel, listing: Listing) -> Selection:
 class _Selector:
     def __init__(self, kernel: Kernel, listing: Listing) -> None:
         self.kernel, self.listing = kernel, listing
-        self.meanings = [meaning(i) for i in listing.instructions.values()]
+        self.meanings = [m for i in listing.instructions.values() for m in choices(meaning(i))]
         self.extents: dict[str, int] = {}
         self.steps: list[Step] = []
         self.fills: list[Fill] = []
@@ -206,7 +206,7 @@ class _Selector:
         elif value.combiner:
             return []
         u = Unifier({f.name: f for f in i.fields}, out.dims, value.extents, value.loops)
-        return list(u.match(like, value.expr, Found()))
+        return list(u.match(like, value.expr, Found(fields=dict(m.chosen))))
 
     def step(self, m: Meaning, value: Value, found: Found, stages: tuple[Stage, ...]) -> Step | str:
         """The step, or why the operands do not fit."""
@@ -284,7 +284,7 @@ class _Selector:
             dims = self.dimensions(i, operands, output, self.loops, (), self.extents, Found())
             if isinstance(dims, dict):
                 expr = Load(buffer, wrote.output.indices, i.inputs[0].dtype)
-                self.steps.append(Step(i, (), operands, output, dims, (), expr))
+                self.steps.append(Step(i, (), operands, output, dims, (), expr, fields=dict(m.chosen)))
                 return name
             del self.copies[name]
         return None

@@ -27,14 +27,19 @@ def _mma(acc: Any, x: Any, w: Any) -> Any:
 
 
 def _requantize(
-    acc: Any, bias: Any, multiplier: Any, shift: Any, *, left: Any, offset: Any, low: Any, high: Any
+    acc: Any, bias: Any, multiplier: Any, shift: Any, *, left: Any, offset: Any, even: Any, low: Any, high: Any
 ) -> Any:
     """``clip(round((acc + bias) * multiplier / 2**(33 + shift)) + zero)`` with ``offset = 2 * zero + 1``.
 
-    A shift is 0 to 31.
+    A shift is 0 to 31. Exact halves go up, or with `even` to the even neighbour: `scaled` is twice the quotient, so a
+    half above an even number ends in 01, and nothing was cut off below it.
     """
-    scaled = multiply_high((acc + bias) << left, multiplier) >> shift
-    return np.minimum(np.maximum((scaled + offset) >> 1, low), high).astype(np.int8)
+    value = (acc + bias) << left
+    upper = multiply_high(value, multiplier)
+    scaled = upper >> shift
+    exact = (value * multiplier == 0) & (scaled << shift == upper)
+    down = (exact & (scaled & 3 == 1)).astype(np.int32) * even
+    return np.minimum(np.maximum((scaled + offset - down) >> 1, low), high).astype(np.int8)
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,7 @@ class Systolic32(Chip):
             fields=(
                 Field("left", 5, signed=False),
                 Field("offset", 10),
+                Field("even", 1, signed=False),
                 Field("low", 8),
                 Field("high", 8),
             ),

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from support.chip_kernels import (
     add_relu,
@@ -41,7 +42,18 @@ def test_convolution():
     assert (mma, dims) == ("mma", {"m": ("j0", "k0"), "n": ("l0",), "k": ("n0",)})
     assert (post, again) == ("requantize", {"m": ("j0", "k0"), "n": ("l0",)})
     fields = select(conv(10, 12, 32, 64), SYSTOLIC).steps[1].fields
-    assert fields == {"left": 0, "offset": -9, "low": -128, "high": 127}
+    assert fields == {"left": 0, "offset": -9, "even": 0, "low": -128, "high": 127}
+
+
+@pytest.mark.parametrize("even", [False, True])
+def test_a_field_of_one_bit_is_a_choice(even):
+    """Exact halves up or to the even neighbour, as the kernel says, bit for bit."""
+    kernel = matmul(40, 9, 40, even=even)
+    assert select(kernel, SYSTOLIC).steps[1].fields["even"] == even
+    arrays = {**inputs(kernel), "p4": np.full(40, 4, np.int32)}
+    want, other = (reference(matmul(40, 9, 40, even=e), arrays) for e in (even, not even))
+    assert np.array_equal(computed(*compiled(kernel, SYSTOLIC), arrays), want)
+    assert not np.array_equal(want, other)
 
 
 @pytest.mark.parametrize("sizes", [(11, 9, 16, 8, 3, 3, 2), (9, 9, 3, 8), (7, 7, 8, 8, 1, 1), (8, 8, 4, 1, 3, 2)])

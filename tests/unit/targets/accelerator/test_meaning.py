@@ -7,7 +7,7 @@ import pytest
 from support.small_chip import ADD, MULTIPLY
 
 from tilewright.support.errors import UsageError
-from tilewright.targets.accelerator.meaning import meaning, multiply_high
+from tilewright.targets.accelerator.meaning import choices, meaning, multiply_high
 from tilewright.targets.chips.outer4 import Outer4
 from tilewright.targets.chips.systolic32 import Systolic32
 
@@ -31,6 +31,21 @@ def test_softmax():
 def test_fields_are_variables():
     text = str(meaning(Systolic32().instruction("requantize")))
     assert all(f in text for f in ("left", "offset", "low", "high", "mulhsi"))
+
+
+def test_fields_of_one_bit_are_choices():
+    up, even = choices(meaning(Systolic32().instruction("requantize")))
+    assert (up.chosen, even.chosen) == ({"even": 0}, {"even": 1})
+    assert "cmpi" not in str(up) and "subi" not in str(up)
+    assert "extui(andi(andi(cmpi.eq(" in str(even)
+    assert choices(meaning(MULTIPLY)) == [meaning(MULTIPLY)]
+
+
+def test_comparisons_are_bits():
+    assert read(lambda x, y: (x < y).astype(np.float32)) == "sum[m, n] = uitofp(cmpf.olt(x[m, n], y[m, n])):f32"
+    assert read(lambda x, y: x.astype(bool).astype(np.float32)).count("cmpf.une(x[m, n], 0.0:f32)") == 1
+    with pytest.raises(UsageError, match="gives i1 for sum"):
+        read(lambda x, y: x == y)
 
 
 def test_one_form():
