@@ -20,6 +20,7 @@ from ...tensor.expr import Const, Expr, Load, Var, linear, variables
 from ...tensor.kernel import Kernel, Stage
 from .describe import ACCUMULATE, HOST, READ, CopyEngine, Dim, Instruction, Listing, Operand
 from .meaning import Meaning, Reduce, accumulated, choices, meaning, parts, with_parts
+from .rows import with_rows
 from .unify import Found, Unifier, Value, put_in, value_of
 
 
@@ -94,7 +95,7 @@ class NoMatch(Exception):
 
 def select(kernel: Kernel, listing: Listing) -> Selection:
     """The instructions that do a kernel; `NoMatch` says what there is no instruction for."""
-    return _Selector(kernel, listing).run()
+    return _Selector(with_rows(kernel), listing).run()
 
 
 class _Selector:
