@@ -1,7 +1,7 @@
 // A lane of requantize: a 32-bit sum to a byte, in eight steps, one sum a cycle:
 //   clamp((((acc + bias) << left) * multiplier >> (32 + shift)) + offset - down) >> 1, low, high)
 // With `even`, `down` is 1 for an exact half above an even number: a shifted number that ends in 01, and nothing but
-// zeros in what was cut off of the product.
+// zeros in what was cut off of the product. Its last bit is 1 then, so that no second adder takes it away.
 // A number is given in the cycle in which its step uses it; the byte is there 7 cycles after `acc`.
 module requantize (
     input  logic               clk,
@@ -45,7 +45,7 @@ module requantize (
     shifted <= scaled >>> shift;
     half <= low_zero_2 && (scaled & ~({32{1'b1}} << shift)) == '0;
 
-    rounded <= (shifted + 32'(offset) - $signed({31'b0, down})) >>> 1;
+    rounded <= ($signed({shifted[31:1], shifted[0] && !down}) + 32'(offset)) >>> 1;
   end
   assign down = even && half && shifted[1:0] == 2'b01;
   assign y = rounded < 32'(low) ? low : rounded > 32'(high) ? high : rounded[7:0];
