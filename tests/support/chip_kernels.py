@@ -80,6 +80,29 @@ def conv(p0: i8[1, {h}, {w * c}], p1: i8[{kh}, {kw * c}, {o}], {params(o, scalar
     return te.from_nest(text, constants=["p1", "p2", "p3", "p4"])
 
 
+def depthwise(h, w, c, kh=3, kw=3, s=1, even=False):
+    """i8 convolution of [h, w, c] that leaves channels apart, requantized."""
+    oh, ow = (h - kh) // s + 1, (w - kw) // s + 1
+    product = f"muli(extsi[i32](p0[j0 * {s} + m0, k0 * {s} + n0, l0]), extsi[i32](p1[m0, n0, l0]))"
+    return te.from_nest(
+        f"""
+def depthwise(p0: i8[{h}, {w}, {c}], p1: i8[{kh}, {kw}, {c}], {params(c, False)}, p7: out(i8[{oh}, {ow}, {c}])):
+    t0 = local(i32[{oh}, {ow}, {c}])
+    for j0 in serial({oh}):
+        for k0 in serial({ow}):
+            for l0 in serial({c}):
+                for m0 in serial({kh}):
+                    for n0 in serial({kw}):
+                        s0: t0[j0, k0, l0] = reduce(addi(t0[j0, k0, l0], {product}), init=i32(0), over=(m0, n0))
+    for j1 in serial({oh}):
+        for k1 in serial({ow}):
+            for l1 in serial({c}):
+                s1: p7[j1, k1, l1] = {requantized("t0[j1, k1, l1]", "l1", even)}
+""",
+        constants=["p1", "p2", "p3", "p4"],
+    )
+
+
 def matmul(m, k, n, scalar=False, even=False):
     """i8[m, k] @ i8[k, n], requantized."""
     product = "muli(extsi[i32](p0[i0, n0]), extsi[i32](p1[n0, l0]))"

@@ -1,4 +1,4 @@
-"""Random quantized layers as kernels: products and convolutions of bytes, brought back to bytes."""
+"""Random quantized layers as kernels: products and convolutions of bytes (depthwise too), brought back to bytes."""
 
 from __future__ import annotations
 
@@ -77,6 +77,33 @@ init=i32(0), over=(m, n))
     )
 
 
+def depthwise(
+    h: int, w: int, c: int, kernel: int, stride: int, offset: int = -9, low: int = -128, even: bool = False
+) -> Kernel:
+    """A convolution of x[h, w, c] that leaves channels apart, requantized."""
+    oh, ow = (h - kernel) // stride + 1, (w - kernel) // stride + 1
+    x = f"extsi[i32](x[j * {stride} + m, k * {stride} + n, l])"
+    product = f"muli({x}, extsi[i32](w[m, n, l]))"
+    return te.from_nest(
+        f"""
+def depthwise(x: i8[{h}, {w}, {c}], w: i8[{kernel}, {kernel}, {c}], {_NUMBERS.format(o=c)}, \
+y: out(i8[{oh}, {ow}, {c}])):
+    sums = local(i32[{oh}, {ow}, {c}])
+    for j in serial({oh}):
+        for k in serial({ow}):
+            for l in serial({c}):
+                for m in serial({kernel}):
+                    for n in serial({kernel}):
+                        s0: sums[j, k, l] = reduce(addi(sums[j, k, l], {product}), init=i32(0), over=(m, n))
+    for j1 in serial({oh}):
+        for k1 in serial({ow}):
+            for l1 in serial({c}):
+                s1: y[j1, k1, l1] = {_stored("j1, k1", offset, low, even)}
+""",
+        constants=["w", "bias", "multiplier", "shift"],
+    )
+
+
 def random_layer(rng: np.random.Generator, largest: int = 48) -> tuple[str, Kernel]:
     """A layer with channels up to `largest`, and what it is."""
 
@@ -90,6 +117,8 @@ def random_layer(rng: np.random.Generator, largest: int = 48) -> tuple[str, Kern
         return f"product {m} x {k} x {o}", product(m, k, o, offset, low, even)
     kernel, stride, c = int(rng.choice([1, 2, 3, 5])), number(1, 2), number(1, largest // 2)
     h, w = number(kernel, 16), number(kernel, 16)
+    if rng.random() < 0.3:
+        return f"depthwise {h} x {w} x {o}, {kernel} by {stride}", depthwise(h, w, o, kernel, stride, offset, low, even)
     return f"conv {h} x {w} x {c} -> {o}, {kernel} by {stride}", conv(h, w, c, o, kernel, stride, offset, low, even)
 
 

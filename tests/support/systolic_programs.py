@@ -38,6 +38,9 @@ class Writer:
     def mma(self, **fields: Sequence[int] | int) -> None:
         self.add(self.formats.form("mma"), **fields)
 
+    def depthwise(self, **fields: Sequence[int] | int) -> None:
+        self.add(self.formats.form("depthwise"), **fields)
+
     def requantize(self, **fields: Sequence[int] | int) -> None:
         self.add(self.formats.form("requantize"), **fields)
 
@@ -69,8 +72,8 @@ class RandomProgram:
         self.bytes = {m.name: m.word for m in self.chip.spaces()}
         self.arguments = arguments(self.chip, rng)
         self.first_values()
-        kinds = [self.load, self.fill, self.mma, self.requantize, self.store]
-        for kind in rng.choice(len(kinds), length, p=[0.2, 0.05, 0.35, 0.2, 0.2]):
+        kinds = [self.load, self.fill, self.mma, self.depthwise, self.requantize, self.store]
+        for kind in rng.choice(len(kinds), length, p=[0.2, 0.05, 0.25, 0.1, 0.2, 0.2]):
             kinds[kind]()
         size = self.words["outputs"] * self.bytes["outputs"]
         self.writer.store(count=1, run=size, host=self.arguments[STORED].nbytes - size)
@@ -170,21 +173,26 @@ class RandomProgram:
             box |= {"fill": 1, "value": int(self.rng.integers(0, 256))}
         self.writer.store(**box)
 
+    def rows(self) -> dict[str, Sequence[int] | int]:
+        """Rows of activations for the array, and sums to which they go."""
+        n, counts = self.chip.array, self.counts(min(150, self.words["accumulators"]))
+        x, x_stride = self.place(counts, 1, self.words["activations"], signed=True)
+        return {
+            "m": counts,
+            "n": n if self.rng.random() < 0.5 else self.number(1, n),
+            "acc": min(self.number(0, 40), self.words["accumulators"] - int(np.prod(counts))),
+            "x": x,
+            "x_stride": x_stride,
+            "start": int(self.rng.random() < 0.3),
+        }
+
     def mma(self) -> None:
         n = self.chip.array
-        counts = self.counts(min(150, self.words["accumulators"]))
-        rows = int(np.prod(counts))
-        x, x_stride = self.place(counts, 1, self.words["activations"], signed=True)
-        self.writer.mma(
-            m=counts,
-            n=n if self.rng.random() < 0.5 else self.number(1, n),
-            k=(k := n if self.rng.random() < 0.5 else self.number(1, n)),
-            acc=min(self.number(0, 40), self.words["accumulators"] - rows),
-            x=x,
-            x_stride=x_stride,
-            w=int(self.rng.integers(0, self.words["weights"] - k + 1)),
-            start=int(self.rng.random() < 0.3),
-        )
+        k = n if self.rng.random() < 0.5 else self.number(1, n)
+        self.writer.mma(**self.rows(), k=k, w=int(self.rng.integers(0, self.words["weights"] - k + 1)))
+
+    def depthwise(self) -> None:
+        self.writer.depthwise(**self.rows(), w=int(self.rng.integers(0, self.words["weights"])))
 
     def requantize(self) -> None:
         counts = self.counts(100)

@@ -101,6 +101,21 @@ def test_rows_that_follow_each_other_into_one_sum(chip, writer):
     check(chip, writer.program(given), given)
 
 
+def test_a_weight_for_each_channel(chip, writer):
+    """Depthwise behind and before mma: one row of weights, on the diagonal."""
+    writer.load("activations", arg=BYTES, count=64, run=N, stride=1, host_stride=N)
+    writer.load("weights", arg=BYTES, host=1000, count=64, run=N, stride=1, host_stride=N)
+    writer.depthwise(m=(4, 2, 3), n=N, x=9, x_stride=(9, 3, 1), w=5, start=1)
+    for turn in range(3):
+        writer.mma(m=24, n=N, k=5, x=turn, x_stride=1, w=8 * turn)
+        writer.depthwise(m=24, n=N - turn, x=30 + turn, x_stride=1, w=40 + turn)
+        writer.depthwise(m=2, n=N, x=turn, x_stride=1, w=63, acc=7)
+    requantized(writer, 24)
+    given = arguments(CHIP, np.random.default_rng(6))
+    out = check(chip, writer.program(given), given)[STORED]
+    assert len(np.unique(out)) > 10
+
+
 def test_rows_of_nested_loops(chip, writer):
     """A window of an image: rows are taken with three strides, some of them negative or zero."""
     writer.load("activations", arg=BYTES, count=200, run=N, stride=1, host_stride=N)

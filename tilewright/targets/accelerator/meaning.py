@@ -284,11 +284,13 @@ def _chosen(e: Expr, values: Mapping[str, int]) -> Expr:
 
 
 def accumulated(like: Expr, name: str) -> Reduce | None:
-    """The sum that an instruction adds to its operand `name`, from zeros on; None if it does another thing."""
+    """What an instruction adds to its operand `name`, from zeros on: a sum, or one thing each time (a sum over
+    nothing); None if it does another thing."""
     if isinstance(like, Op) and like.op in ("addf", "addi"):
         for a, b in (like.args, like.args[::-1]):
-            if isinstance(a, Load) and a.buffer == name and isinstance(b, Reduce) and b.combiner == like.op:
-                return b
+            if isinstance(a, Load) and a.buffer == name:
+                summed = isinstance(b, Reduce) and b.combiner == like.op
+                return b if summed else Reduce(like.op, (), b)  # type: ignore[return-value]
     return None
 
 

@@ -2,10 +2,11 @@
 
 Weights wait in the array while rows of activations stream through; sums of 32 bits gather in accumulators, from where
 `requantize` brings them back to bytes (bias, scale, ReLU and ReLU6 by the limits). The array holds the weights of two
-instructions, so that those of the next one arrive while rows still stream.
+instructions, so that those of the next one arrive while rows still stream. `depthwise` uses the array's diagonal only:
+each channel has a weight of its own.
 
     host --load--> weights, activations, params      outputs --store--> host
-    weights, activations --mma--> accumulators --requantize (with params)--> outputs
+    weights, activations --mma, depthwise--> accumulators --requantize (with params)--> outputs
 
 The RTL in rtl/ runs the same programs in the same number of cycles.
 """
@@ -24,6 +25,10 @@ from ..accelerator.meaning import multiply_high
 
 def _mma(acc: Any, x: Any, w: Any) -> Any:
     return acc + x.astype(np.int32) @ w.astype(np.int32)
+
+
+def _depthwise(acc: Any, x: Any, w: Any) -> Any:
+    return acc + x.astype(np.int32) * w.astype(np.int32)
 
 
 def _requantize(
@@ -95,6 +100,20 @@ class Systolic32(Chip):
             latency=lambda f: 2 * n + 4,  # through the array, and out of it
             energy=lambda f: 0.2 * f.m * f.n * f.k,
         )
+        depthwise = Instruction(
+            "depthwise",
+            "array",
+            dims=(rows, Dim("n", n)),
+            operands=(
+                Operand("acc", "accumulators", "i32", ("m", "n"), ACCUMULATE, dense=True),
+                Operand("x", "activations", "i8", ("m", "n")),
+                Operand("w", "weights", "i8", ("n",)),
+            ),
+            body=_depthwise,
+            cycles=lambda f: (n, f.m),  # as mma: a row of weights goes to the diagonal in as many cycles
+            latency=lambda f: 2 * n + 4,
+            energy=lambda f: 0.2 * f.m * f.n,
+        )
         requantize = Instruction(
             "requantize",
             "post",
@@ -118,7 +137,7 @@ class Systolic32(Chip):
             latency=lambda f: 10,
             energy=lambda f: 3.0 * f.m * f.n,
         )
-        return mma, requantize
+        return mma, depthwise, requantize
 
     def area(self) -> float:
         """Rough numbers of a 16 nm process: 600 um2 a multiplier with its registers, 0.9 mm2 a megabyte."""

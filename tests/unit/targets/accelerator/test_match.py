@@ -10,6 +10,7 @@ from support.chip_kernels import (
     compiled,
     computed,
     conv,
+    depthwise,
     float_matmul,
     inputs,
     matmul,
@@ -65,6 +66,14 @@ def test_one_channel_lies_as_the_sums_do():
     """Of requantize, pixels could be neighbours; the sums before it are rows."""
     (_, dims), (_, again) = steps(matmul(50, 4, 1), SYSTOLIC)
     assert dims["m"] == again["m"] == ("i0",) and dims["n"] == again["n"] == ()
+
+
+@pytest.mark.parametrize(("channels", "instruction"), [(64, "depthwise"), (40, "depthwise"), (1, "mma")])
+def test_channels_apart(channels, instruction):
+    """Both instructions of the array can do it, one of them channel by channel; the faster one is taken."""
+    first, last = select(depthwise(9, 9, channels, s=2), SYSTOLIC).steps
+    assert (first.instruction.name, last.instruction.name) == (instruction, "requantize")
+    assert first.sums == ("m0", "n0") and first.dims["m"] == ("j0", "k0")
 
 
 def test_borders():

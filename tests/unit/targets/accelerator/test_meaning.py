@@ -7,7 +7,7 @@ import pytest
 from support.small_chip import ADD, MULTIPLY
 
 from tilewright.support.errors import UsageError
-from tilewright.targets.accelerator.meaning import choices, meaning, multiply_high
+from tilewright.targets.accelerator.meaning import accumulated, choices, meaning, multiply_high
 from tilewright.targets.chips.outer4 import Outer4
 from tilewright.targets.chips.systolic32 import Systolic32
 
@@ -20,6 +20,12 @@ def test_sum_of_products():
     assert str(meaning(MULTIPLY)) == (
         "acc[m, n] = (acc[m, n] + addi over k of (extsi(x[m, k]):i32 * extsi(w[k, n]):i32))"
     )
+
+
+def test_an_instruction_may_add_one_thing_each_time():
+    each = meaning(Systolic32().instruction("depthwise")).values["acc"]
+    assert str(accumulated(each, "acc")) == "addi over  of (extsi(x[m, n]):i32 * extsi(w[n]):i32)"
+    assert accumulated(each, "x") is None
 
 
 def test_softmax():
