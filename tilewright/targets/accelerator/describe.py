@@ -147,7 +147,8 @@ class Operand:
 
 @dataclass(frozen=True)
 class Field:
-    """A number in the instruction that its body takes: `bits` wide, with a sign or without."""
+    """A number in the instruction that its body takes: `bits` wide, with a sign or without. One bit without a sign is a
+    choice: kernels are matched with what the body does for 0, and for 1."""
 
     name: str
     bits: int

@@ -269,16 +269,17 @@ def choices(m: Meaning) -> list[Meaning]:
 
 
 def _chosen(e: Expr, values: Mapping[str, int]) -> Expr:
-    """An expression for these values of fields, without what is multiplied by 0."""
+    """An expression for these values of fields, without what they turn off."""
     if isinstance(e, Var) and e.name in values:
         return Const(values[e.name], e.dtype)
     e = with_parts(e, tuple(_chosen(p, values) for p in parts(e)))
     if not isinstance(e, Op) or len(e.args) != 2 or e.dtype in FLOATS:
         return e
     for a, b in (e.args, e.args[::-1]):
-        if isinstance(b, Const) and e.op == "muli" and b.value in (0, 1):
-            return a if b.value else b
-        if isinstance(b, Const) and b.value == 0 and (e.op == "addi" or (e.op == "subi" and b is e.args[1])):
+        number = b.value if isinstance(b, Const) else None
+        if e.op == "muli" and number in (0, 1):
+            return a if number else b
+        if number == 0 and (e.op in ("addi", "ori") or (e.op in ("subi", "shli", "shrsi") and b is e.args[1])):
             return a
     return e
 

@@ -7,6 +7,7 @@ import pytest
 from support.small_chip import ADD, MULTIPLY
 
 from tilewright.support.errors import UsageError
+from tilewright.targets.accelerator.describe import WRITE, Dim, Field, Instruction, Operand
 from tilewright.targets.accelerator.meaning import accumulated, choices, meaning, multiply_high
 from tilewright.targets.chips.outer4 import Outer4
 from tilewright.targets.chips.systolic32 import Systolic32
@@ -45,6 +46,23 @@ def test_fields_of_one_bit_are_choices():
     assert "cmpi" not in str(up) and "subi" not in str(up)
     assert "extui(andi(andi(cmpi.eq(" in str(even)
     assert choices(meaning(MULTIPLY)) == [meaning(MULTIPLY)]
+
+
+@pytest.mark.parametrize(
+    ("body", "off", "on"),
+    [
+        (lambda a, *, bit: a << bit, "a[m]", "shli(a[m], 1:i32)"),
+        (lambda a, *, bit: (a + a * bit) >> bit, "a[m]", "shrsi((a[m] + a[m]), 1:i32)"),
+        (lambda a, *, bit: a | bit, "a[m]", "ori(a[m], 1:i32)"),
+        (lambda a, *, bit: bit - a, "subi(0:i32, a[m])", "subi(1:i32, a[m])"),
+        (lambda a, *, bit: bit << a, "shli(0:i32, a[m])", "shli(1:i32, a[m])"),
+    ],
+)
+def test_what_a_bit_turns_off_is_not_there(body, off, on):
+    operands = (Operand("a", "x", "i32", ("m",)), Operand("b", "x", "i32", ("m",), WRITE))
+    bit = (Field("bit", 1, signed=False),)
+    i = Instruction("i", "unit", (Dim("m", 4),), operands, body, lambda f: f.m, bit)
+    assert [str(c.values["b"]) for c in choices(meaning(i))] == [off, on]
 
 
 def test_comparisons_are_bits():
