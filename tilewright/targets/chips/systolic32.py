@@ -84,40 +84,40 @@ class Systolic32(Chip):
         return ComputeEngine("array", queue=8), ComputeEngine("post")
 
     def instructions(self) -> tuple[Instruction, ...]:
+        rows = Dim("m", min(512, (self.accumulator_kb << 10) // (4 * self.array)), levels=3)
+        return *self._products(rows), self._to_bytes(rows)
+
+    def _products(self, rows: Dim) -> tuple[Instruction, Instruction]:
         n = self.array
-        rows = Dim("m", min(512, (self.accumulator_kb << 10) // (4 * n)), levels=3)
-        mma = Instruction(
-            "mma",
-            "array",
-            dims=(rows, Dim("n", n), Dim("k", n)),
-            operands=(
-                Operand("acc", "accumulators", "i32", ("m", "n"), ACCUMULATE, dense=True),
-                Operand("x", "activations", "i8", ("m", "k")),
-                Operand("w", "weights", "i8", ("k", "n")),
-            ),
-            body=_mma,
-            cycles=lambda f: (n, f.m),  # weights in, then rows
-            latency=lambda f: 2 * n + 4,  # through the array, and out of it
-            energy=lambda f: 0.2 * f.m * f.n * f.k,
+
+        def product(
+            name: str, dims: tuple[Dim, ...], x: str, w: tuple[str, ...], body: Any, energy: Any
+        ) -> Instruction:
+            return Instruction(
+                name,
+                "array",
+                dims=(rows, *dims),
+                operands=(
+                    Operand("acc", "accumulators", "i32", ("m", "n"), ACCUMULATE, dense=True),
+                    Operand("x", "activations", "i8", ("m", x)),
+                    Operand("w", "weights", "i8", w),
+                ),
+                body=body,
+                cycles=lambda f: (n, f.m),  # weights in (one row, to the diagonal, takes as long), then rows
+                latency=lambda f: 2 * n + 4,  # through the array, and out of it
+                energy=energy,
+            )
+
+        return (
+            product("mma", (Dim("n", n), Dim("k", n)), "k", ("k", "n"), _mma, lambda f: 0.2 * f.m * f.n * f.k),
+            product("depthwise", (Dim("n", n),), "n", ("n",), _depthwise, lambda f: 0.2 * f.m * f.n),
         )
-        depthwise = Instruction(
-            "depthwise",
-            "array",
-            dims=(rows, Dim("n", n)),
-            operands=(
-                Operand("acc", "accumulators", "i32", ("m", "n"), ACCUMULATE, dense=True),
-                Operand("x", "activations", "i8", ("m", "n")),
-                Operand("w", "weights", "i8", ("n",)),
-            ),
-            body=_depthwise,
-            cycles=lambda f: (n, f.m),  # as mma: a row of weights goes to the diagonal in as many cycles
-            latency=lambda f: 2 * n + 4,
-            energy=lambda f: 0.2 * f.m * f.n,
-        )
-        requantize = Instruction(
+
+    def _to_bytes(self, rows: Dim) -> Instruction:
+        return Instruction(
             "requantize",
             "post",
-            dims=(rows, Dim("n", n)),
+            dims=(rows, Dim("n", self.array)),
             operands=(
                 Operand("acc", "accumulators", "i32", ("m", "n"), dense=True),
                 Operand("bias", "params", "i32", ("n",)),
@@ -137,7 +137,6 @@ class Systolic32(Chip):
             latency=lambda f: 10,
             energy=lambda f: 3.0 * f.m * f.n,
         )
-        return mma, depthwise, requantize
 
     def area(self) -> float:
         """Rough numbers of a 16 nm process: 600 um2 a multiplier with its registers, 0.9 mm2 a megabyte."""
