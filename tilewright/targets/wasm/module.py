@@ -68,7 +68,7 @@ def link(package: Package, threads: bool) -> Module:
     objects = {f"kernel{i}.o": data for i, data in enumerate(package.objects.values())}
     objects["program.o"] = assemble(program_llvm(package.program, threads), description)
     if any(name.encode() in data for name in BUILTINS for data in objects.values()):
-        objects["builtins.o"] = assemble(builtins_llvm(), description)
+        objects["builtins.o"] = assemble(half_llvm(), description)
     own = align_up(STACK + sum(map(len, objects.values())), PAGE) + PAGE  # an object is larger than its constants
     most = memory_bytes(package, own, MOST_THREADS if threads else 1)
     if most > MOST - PAGE:
@@ -89,6 +89,14 @@ def link(package: Package, threads: bool) -> Module:
         if done.returncode:
             raise _failure(done.stderr)
         return Module((folder / "model.wasm").read_bytes(), own // PAGE, most // PAGE)
+
+
+def half_llvm() -> str:
+    """LLVM's support functions for f16, which it passes here as the lower bits of an integer."""
+    functions = [f"define {text}" for text in builtins_llvm().split("define ") if "bfloat" not in text][1:]
+    text = "".join(functions).replace("bitcast half %x to i16", "trunc i32 %x to i16")
+    text = text.replace("bitcast i16 %signed to half", "zext i16 %signed to i32")
+    return re.sub(r"\bhalf\b", "i32", text)
 
 
 def memory_bytes(package: Package, own: int, threads: int) -> int:
@@ -113,6 +121,6 @@ def _failure(words: str) -> CompileError:
         return CompileError(
             f"the kernels call functions that neither WebAssembly nor JavaScript has: {', '.join(missing)}",
             stage="package",
-            hint="run the operators that need them outside of the model",
+            hint="operators of f64 may need them: compute these in f32, or outside of the model",
         )
     return CompileError(f"the linker failed: {words.strip()[:1500]}", stage="package")

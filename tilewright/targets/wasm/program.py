@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from ...program.barriers import barriers, is_parallel
 from ...program.program import ALIGN, COPY, BufferRef, Call, Program, align_up
-from ...support.errors import UnsupportedError
 
 #: polls of a barrier before a thread sleeps
 _SPINS = 2000
@@ -37,20 +36,8 @@ def barrier_count(program: Program) -> int:
     return sum(barriers(program.calls)) + 1
 
 
-def check(program: Program) -> None:
-    """UnsupportedError for a program that has what this target has not."""
-    for what, there in (("states", program.states), ("open dimensions", program.open), ("devices", program.devices)):
-        if there:
-            raise UnsupportedError(
-                f"a model with {what} cannot be compiled to WebAssembly",
-                stage="package",
-                hint="compile it with known sizes and without states",
-            )
-
-
 def program_llvm(program: Program, threads: bool) -> str:
     """The LLVM IR of the function, for several threads or for one."""
-    check(program)
     body = _Body(program)
     waits = barriers(program.calls)
     for number, (call, wait) in enumerate(zip(program.calls, waits, strict=True)):

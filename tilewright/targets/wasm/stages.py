@@ -9,6 +9,7 @@ from ...codegen.llvm import stages
 from ...codegen.vector.emitter import emit
 from ...codegen.vector.part import VectorMachine
 from ...schedule.machine import lanes
+from ...support.errors import UnsupportedError
 from ..instructions import known_dot_products
 
 
@@ -18,6 +19,12 @@ def emit_kernels(state: Any) -> None:
     vectors = VectorMachine(lanes(d), dot_products=known_dot_products(), chains=d.chains, load_shuffles=d.access.load)
     for name, nest in state.nests.items():
         made = emit(nest, vectors)
+        if "bf16" in made.text:
+            raise UnsupportedError(
+                f"kernel {name} computes with bf16, which LLVM has not for WebAssembly",
+                stage="emit",
+                hint="compile the model in f32, or in f16",
+            )
         state.emitted[name], state.infos[name] = made.text, kernel_info(nest, made.scratch, made.refused)
 
 
