@@ -103,6 +103,8 @@ function checked(tensor, array) {
   const count = tensor.shape.reduce((a, b) => a * b, 1);
   const wanted = `${kind.name} of ${count} elements (${tensor.dtype}[${tensor.shape.join(", ")}])`;
   if (!(array instanceof kind)) throw new TypeError(`input ${tensor.name} wants a ${wanted}`);
-  if (array.length !== count) throw new TypeError(`input ${tensor.name} has ${array.length} elements, it wants a ${wanted}`);
+  if (array.length !== count) {
+    throw new TypeError(`input ${tensor.name} has ${array.length} elements, it wants a ${wanted}`);
+  }
   return array;
 }
