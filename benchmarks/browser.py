@@ -177,9 +177,9 @@ def write(rows: list[dict], options: argparse.Namespace) -> None:
         "",
         f"{processor()}, {data['date']}; Node {version}{ort}. Milliseconds of a run, batch 1, f32; made by "
         "`benchmarks/browser.py`. Times are those of the processor on one thread, medians (of two threads: the "
-        "shortest on the clock). *128-bit*: native code without longer vectors; *native*: with all the processor has. Ratios: "
-        "WebAssembly over the other. Error: the largest of an output, relative to its largest value, against PyTorch "
-        "(digits: against native code).",
+        "shortest on the clock). *128-bit*: native code without longer vectors; *native*: with all the processor has. "
+        "Ratios: WebAssembly over the other. Error: the largest of an output, relative to its largest value, against "
+        "PyTorch (digits: against native code).",
         "",
     ]
     columns = ["WebAssembly", "128-bit", "ratio", "native", "ratio", "ORT Web", "ratio"]
