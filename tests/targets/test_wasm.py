@@ -209,7 +209,7 @@ def test_package_is_saved_and_run(here, compile_digits, digits_cases, tmp_path):
 
 # ---- the site ------------------------------------------------------------------------------------------------------
 
-RUNNER = {"runner.js", "runner.d.ts", "tensors.js", "wasm.js", "worker.js"}
+RUNNER = {"runner.js", "runner.d.ts", "backends.js", "tensors.js", "wasm.js", "worker.js"}
 PAGE = {"index.html", "page.js", "style.css", "serve.py"}
 ALWAYS = {"model.json", "model.wasm", "weights.bin", "README.md", "memory.txt", "memory.svg"}
 

@@ -6,14 +6,10 @@
 //
 // The types are in runner.d.ts. What runs the model is a backend; the best one that is there is taken.
 
+import { backends } from "./backends.js";
 import { arrayOf } from "./tensors.js";
-import { wasm, wasmThreads } from "./wasm.js";
 
-export { arrayOf };
-
-/** The backends, the best first. Each has a `name`, `missing(manifest)`, which says why it cannot run a model here (""
- * if it can), and `open(manifest, files, options)`, which gives a session: `threads`, `run(arrays)`, `close()`. */
-export const backends = [wasmThreads, wasm];
+export { arrayOf, backends };
 
 const FORMAT = 1;
 /** Files beside a page or a script, by `fetch`. */
