@@ -157,9 +157,10 @@ class ChipBesideHost:
         return with_chip(self.host)
 
     def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
-        from .system import link
+        from ..beside.parts import link
+        from .system import on_chip
 
-        return link(program, objects, self.host, self.host.describe())
+        return link(program, objects, on_chip(objects), self.host, self.host.describe())
 
     def check(self, description: dict[str, Any]) -> None:
         self.host.check(description)
