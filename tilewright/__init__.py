@@ -42,6 +42,7 @@ for _name, _place in {
     "operators that write once": "schedule.rules:writes_once",
     "operators that reuse": "schedule.rules:reuses",
     "target": "targets.base:of",
+    "loops as an instruction": "targets.accelerator.tensorize:tensorized",
     "chip of a file": "targets.accelerator.target:from_file",
     "build a kernel": "driver.kernels:build",
     "source of a kernel": "driver.kernels:source",

@@ -208,7 +208,7 @@ def _schedule_new(state: State, tuned: Any) -> dict[str, Divided]:
 def _take(state: State, kernel: Kernel) -> None:
     """Schedule a kernel of the processor beside the host."""
     assert isinstance(state.target, Partitioning)
-    made = state.target.schedule(kernel)
+    made = state.target.schedule(kernel, state.given.trace(kernel.name) if state.given else None)
     state.kernels[kernel.name], state.schedules[kernel.name], state.nests[kernel.name] = kernel, made, made.nest
 
 

@@ -181,8 +181,9 @@ class Partitioning(Protocol):
     ) -> Sequence[Sequence[int]]:
         """What the other processor runs, of the operations grouped as they would be without it (`tensor.fuse`)."""
 
-    def schedule(self, kernel: Kernel) -> Any:
-        """How it runs a kernel (`schedule.rules.Scheduled`)."""
+    def schedule(self, kernel: Kernel, trace: str | None) -> Any:
+        """How it runs a kernel (`schedule.rules.Scheduled`): as a trace of the option ``schedules`` says, if there is
+        one."""
 
     def notes(self) -> Sequence[str]:
         """Where kernels went, and why: a sentence each, for `Executable.explain`."""

@@ -97,6 +97,24 @@ def select(kernel: Kernel, listing: Listing) -> Selection:
     return _Selector(kernel, listing).run()
 
 
+def matches(m: Meaning, value: Value) -> list[Found]:
+    """The ways in which an instruction computes a value."""
+    i = m.instruction
+    if len(i.outputs) != 1:
+        return []
+    out = i.outputs[0]
+    like = m.values[out.name]
+    if out.access == ACCUMULATE:
+        like_sum = accumulated(like, out.name)
+        if like_sum is None or like_sum.combiner != value.combiner:
+            return []
+        like = like_sum.body
+    elif value.combiner:
+        return []
+    u = Unifier({f.name: f for f in i.fields}, out.dims, value.extents, value.loops)
+    return list(u.match(like, value.expr, Found()))
+
+
 class _Selector:
     def __init__(self, kernel: Kernel, listing: Listing) -> None:
         self.kernel, self.listing = kernel, listing
@@ -181,7 +199,7 @@ class _Selector:
                 reasons.append(value)
                 continue
             for m in self.meanings:
-                for found in self.found(m, value):
+                for found in matches(m, value):
                     before = len(self.steps), dict(self.copies)
                     step = self.step(m, value, found, stages[:n])
                     if isinstance(step, Step):
@@ -191,22 +209,6 @@ class _Selector:
                     near.append(f"{m.instruction.name}: {step}")
             reasons.append(f"no instruction computes {_short(value.expr)}")
         raise NoMatch(near[0] if near else reasons[-1])
-
-    def found(self, m: Meaning, value: Value) -> list[Found]:
-        i = m.instruction
-        if len(i.outputs) != 1:
-            return []
-        out = i.outputs[0]
-        like = m.values[out.name]
-        if out.access == ACCUMULATE:
-            like_sum = accumulated(like, out.name)
-            if like_sum is None or like_sum.combiner != value.combiner:
-                return []
-            like = like_sum.body
-        elif value.combiner:
-            return []
-        u = Unifier({f.name: f for f in i.fields}, out.dims, value.extents, value.loops)
-        return list(u.match(like, value.expr, Found()))
 
     def step(self, m: Meaning, value: Value, found: Found, stages: tuple[Stage, ...]) -> Step | str:
         """The step, or why the operands do not fit."""

@@ -10,10 +10,13 @@ from ...codegen.kernel_info import kernel_info
 from ...schedule.machine import Machine
 from ...schedule.nest import Nest
 from ...schedule.schedule import Schedule
+from ...schedule.trace import replay
+from ...support.errors import TilewrightError
 from ...tensor.kernel import Kernel
 from ..base import Target, TargetStage
 from ..beside.stages import Taken, with_other
 from .binary import ChipProgram
+from .by_hand import planned
 from .partition import Partitioner
 from .plan import Planned
 
@@ -37,10 +40,15 @@ def beside(description: Machine) -> Machine:
     return signed.from_json(description.to_json())
 
 
-def on_chip(partitioner: Partitioner, kernel: Kernel) -> OnChip:
-    made = partitioner.scheduled(kernel)
+def on_chip(partitioner: Partitioner, kernel: Kernel, trace: str | None) -> OnChip:
+    """A kernel as it was planned, or as a trace says."""
     chip = partitioner.formats.chip
     schedule = Schedule(kernel, chip)
+    try:
+        made = partitioner.scheduled(kernel) if trace is None else planned(replay(schedule, trace))
+    except TilewrightError as e:
+        e.operator = f"kernel {kernel.name}"
+        raise
     schedule.plan = f"{made.plan}; {made.timing.cycles} cycles"
     return OnChip(schedule, chip.name, (), planned=made)
 

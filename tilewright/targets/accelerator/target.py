@@ -89,10 +89,10 @@ class ChipTarget:
             )
         return taken
 
-    def schedule(self, kernel: Kernel) -> OnChip:
+    def schedule(self, kernel: Kernel, trace: str | None) -> OnChip:
         from .stages import on_chip
 
-        return on_chip(self.partitioner, kernel)
+        return on_chip(self.partitioner, kernel, trace)
 
     def notes(self) -> list[str]:
         """See `tilewright.targets.base.Partitioning`."""
@@ -146,10 +146,10 @@ class ChipBesideHost:
     def claims(self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]) -> Any:
         return self.partitioner.claims(groups, alone)
 
-    def schedule(self, kernel: Kernel) -> OnChip:
+    def schedule(self, kernel: Kernel, trace: str | None) -> OnChip:
         from .stages import on_chip
 
-        return on_chip(self.partitioner, kernel)
+        return on_chip(self.partitioner, kernel, trace)
 
     def stages(self) -> Sequence[TargetStage]:
         from .stages import with_chip

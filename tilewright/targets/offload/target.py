@@ -59,7 +59,13 @@ class OffloadBesideHost:
             f"{self.offload.name} takes nothing of the model"
         ]
 
-    def schedule(self, kernel: Kernel) -> Offloaded:
+    def schedule(self, kernel: Kernel, trace: str | None) -> Offloaded:
+        if trace is not None:
+            raise UsageError(
+                f"{kernel.name} has no schedule: {self.offload.name} computes it",
+                stage="schedule",
+                hint="leave it out of `schedules`",
+            )
         from ...schedule.schedule import Schedule
         from .stages import Offloaded
 
