@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, save
 
 import tilewright as tw
+from tilewright.driver.chip_layers import chip_layers
 from tilewright.support.errors import UnsupportedError, UsageError
 from tilewright.targets import base
 from tilewright.targets.offload.operation import Operation
@@ -262,6 +263,15 @@ def test_names():
     for name, message in {"cpu": "a target 'cpu' already", "a+b": "'a\\+b' is no name", "": "'' is no name"}.items():
         with pytest.raises(UsageError, match=message):
             tw.offload(name, products, by_reference)
+
+
+def test_no_chip_is_simulated(tmp_path):
+    tw.offload("mine", products, by_reference)
+    save(layers(), tmp_path / "model.onnx")
+    with pytest.raises(UsageError, match=r"'cpu\+mine' has no chip"):
+        chip_layers(tmp_path / "model.onnx", "cpu+mine")
+    with pytest.raises(UsageError, match="mine computes it"):
+        tw.compile(layers(), target="cpu+mine", schedules={"matmul": 's.split("i0", 2)'})
 
 
 def test_open_sizes_are_refused_as_for_chips():

@@ -16,7 +16,7 @@ from .primitives.cuts import CutPrimitives
 from .primitives.dots import DotPrimitives
 from .primitives.extremes import ExtremePrimitives
 from .primitives.loops import LoopPrimitives
-from .primitives.memory import packed_shape
+from .primitives.memory import MemoryPrimitives, packed_shape
 from .primitives.multi_buffer import MultiBufferPrimitives
 from .primitives.reductions import ReductionPrimitives
 from .primitives.rounds import RoundPrimitives
@@ -36,6 +36,7 @@ class Schedule(
     ExtremePrimitives,
     TensorPrimitives,
     MultiBufferPrimitives,
+    MemoryPrimitives,
     RoundPrimitives,
     SplitDimensionPrimitives,
     StaggerPrimitives,

@@ -6,12 +6,11 @@ from dataclasses import replace
 from functools import partial
 
 from ...tensor.expr import Expr, Var
-from ..nest import stores, transform, walk_stmts, writes
-from .memory import MemoryPrimitives
-from .state import ScheduleError, primitive, redirect, touches
+from ..nest import transform, walk_stmts
+from .state import ScheduleError, State, home, primitive, redirect
 
 
-class MultiBufferPrimitives(MemoryPrimitives):
+class MultiBufferPrimitives(State):
     """Turns."""
 
     @primitive
@@ -19,7 +18,7 @@ class MultiBufferPrimitives(MemoryPrimitives):
         """Let iterations of loop `var` take turns with `count` copies of a temporary: who still reads that of one
         iteration does not hold up who writes that of the next. (`pipeline` also lets copies run ahead.)
 
-        Refused unless the temporary is used inside the loop only, and each iteration writes all of it before it reads.
+        Refused unless the temporary lives inside the loop: nothing of it goes from one iteration to the next.
 
         >>> from tilewright import Schedule, te
         >>> s = Schedule(te.from_nest('''
@@ -43,13 +42,9 @@ class MultiBufferPrimitives(MemoryPrimitives):
             raise ScheduleError(f"{count} copies of {buffer} are no turns", stage="schedule")
         if b is None:
             raise ScheduleError(f"{buffer} is no temporary", stage="schedule")
-        inside = list(walk_stmts(f.body))
-        users = [s for s in stores(self.body) if touches(s, buffer)]
-        if not users or not all(any(s is x for x in inside) for s in users):
-            raise ScheduleError(f"{buffer} is used outside {var}", stage="schedule")
-        if any(var in s.reduction and buffer in writes(s) for s in users):
-            raise ScheduleError(f"{buffer} goes from one iteration of {var} to the next", stage="schedule")
-        self._filled(buffer, self._around(f) | {var})
+        root = home(self.body, buffer)  # a buffer that lives inside a loop is another one in each iteration
+        if not any(root is s for s in walk_stmts(f.body)):
+            raise ScheduleError(f"{buffer} does not live inside {var}", stage="schedule")
 
         def turn(i: tuple[Expr, ...]) -> tuple[Expr, ...]:
             return (Var(var) % count, *i)

@@ -87,7 +87,7 @@ def _noted(
             return f"{o.name} is the number {e}"
         b = buffers[e.buffer]
         if (b.scope, b.dtype) != (o.memory, o.dtype):
-            return f"{o.name} is {b.dtype} in {o.memory} ({o.dtype}), and {b.name} is {b.dtype} in {b.scope}"
+            return f"{o.name} is {o.dtype} in {o.memory}, and {b.name} is {b.dtype} in {b.scope}"
         position = simplify(flat(b, e.indices), {v: (0, n - 1) for v, n in stage.dims})
         terms, _ = linear(position)
         if any(not isinstance(x, Var) and variables(x) & set(stage.extents) for x in terms):
