@@ -265,6 +265,21 @@ def test_names():
             tw.offload(name, products, by_reference)
 
 
+def test_a_file(tmp_path):
+    file = tmp_path / "mine.py"
+    body = "import numpy as np\nimport tilewright as tw\n"
+    file.write_text(body + 'CHIP = tw.offload("mine", lambda op: True, lambda op: lambda x, y: np.copyto(y, x + 1))')
+    run = tw.compile(ONE, target=f"cpu+{file}")
+    assert run(np.zeros(4, np.float32))[0].tolist() == [1, 1, 1, 1] and run._package.target == "cpu+mine"
+    with pytest.raises(UsageError, match=r"mine in .* has no parameters"):
+        base.find(f"cpu+{file}:size=1")
+    with pytest.raises(UsageError, match=r"mine\.py is no target alone"):
+        base.find(str(file))
+    file.write_text(body)
+    with pytest.raises(UsageError, match="describes no chip"):
+        base.find(f"cpu+{file}")
+
+
 def test_no_chip_is_simulated(tmp_path):
     tw.offload("mine", products, by_reference)
     save(layers(), tmp_path / "model.onnx")

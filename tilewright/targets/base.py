@@ -388,7 +388,10 @@ def find(name: str) -> Target:
             raise UsageError(f"{other} cannot stand beside {host}", hint="a chip can: `tilewright targets`")
         return second.beside(find(host))
     if name.partition(":")[0].endswith(".py"):
-        return providers.ask("chip of a file")(name)
+        found = providers.ask("chip of a file")(name)
+        if not isinstance(found, Target):
+            raise _not_alone(name)
+        return found
     plain, colon, given = name.partition(":")
     if colon and plain in targets():
         target = targets()[plain]
@@ -396,7 +399,7 @@ def find(name: str) -> Target:
             raise UsageError(f"target {plain!r} has no parameters", hint=f"leave out :{given}")
         return target.configured(dict(_pair(p) for p in given.split(",")))
     if name in _BESIDE:
-        raise UsageError(f"{name} is no target alone", hint=f"beside a host it is one: cpu+{name}")
+        raise _not_alone(name)
     if name not in targets():
         raise _unknown(name, targets())
     return targets()[name]
@@ -405,9 +408,15 @@ def find(name: str) -> Target:
 def _beside(name: str) -> Any:
     """What a name behind a plus stands for."""
     plain = name.partition(":")[0]
-    if name not in _BESIDE and plain not in targets() and not plain.endswith(".py"):
+    if plain.endswith(".py"):
+        return providers.ask("chip of a file")(name)
+    if name not in _BESIDE and plain not in targets():
         raise _unknown(name, [*targets(), *_BESIDE], "what tw.offload makes is known once that has run; ")
     return _BESIDE[name] if name in _BESIDE else find(name)
+
+
+def _not_alone(name: str) -> UsageError:
+    return UsageError(f"{name} is no target alone", hint=f"beside a host it is one: cpu+{name}")
 
 
 def _unknown(name: str, known: Iterable[str], hint: str = "") -> UsageError:
