@@ -17,6 +17,7 @@ from ..base import Target, TargetStage
 from ..beside.stages import Taken, with_other
 from .binary import ChipProgram
 from .by_hand import planned
+from .describe import Chip
 from .partition import Partitioner
 from .plan import Planned
 
@@ -34,10 +35,12 @@ class OnChip(Taken):
 
 
 def beside(description: Machine) -> Machine:
-    """A host's description that keeps 8-bit numbers signed, whatever its own instructions want."""
+    """A host's description that keeps 8-bit numbers signed and finds exact halves as chips do, whatever its own
+    instructions want."""
     kind = type(description)
-    signed: Any = make_dataclass(kind.__name__, [], bases=(kind,), frozen=True, namespace={"activations": "i8"})
-    return signed.from_json(description.to_json())
+    said = {"activations": Chip.activations, "halves": Chip.halves}
+    changed: Any = make_dataclass(kind.__name__, [], bases=(kind,), frozen=True, namespace=said)
+    return changed.from_json(description.to_json())
 
 
 def on_chip(partitioner: Partitioner, kernel: Kernel, trace: str | None) -> OnChip:

@@ -12,7 +12,7 @@ from ...tensor.expr import Buffer, Const, Expr, Load, Target, Var, bounds, linea
 from ...tensor.kernel import Kernel, Stage
 from .describe import Dim, Instruction, Operand
 from .match import matches
-from .meaning import meaning
+from .meaning import choices, meaning
 from .tiles import CHIP, DIM
 from .unify import Found, value_of
 
@@ -38,7 +38,7 @@ def tensorized(i: Instruction, loop: For, buffers: Mapping[str, Buffer], ranges:
     if isinstance(value, str):
         return value
     reasons = []
-    for found in matches(meaning(i), value):
+    for found in (f for m in choices(meaning(i)) for f in matches(m, value)):
         noted = _noted(i, found, t, stage, buffers, ranges)
         if isinstance(noted, dict):
             said = " ".join([i.name, *(f"{k}={v}" for k, v in {**_names(i, found, t), **found.fields}.items())])
