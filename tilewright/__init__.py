@@ -31,6 +31,7 @@ _PLACES = {
     "Options": "support.options",
     "TilewrightError": "support.errors",
     "set_seed": "runtime.noise",
+    "offload": "targets.offload.api",
 }
 #: modules that are names of their own: ``tw.te.compute(...)``, and ``tw.tune(...)``, which can be called
 _MODULES = {"errors": "support.errors", "te": "lang.te", "tune": "tune"}
@@ -41,6 +42,8 @@ for _name, _place in {
     "operators that write once": "schedule.rules:writes_once",
     "operators that reuse": "schedule.rules:reuses",
     "target": "targets.base:of",
+    "loops as an instruction": "targets.accelerator.tensorize:tensorized",
+    "chip of a file": "targets.accelerator.target:from_file",
     "build a kernel": "driver.kernels:build",
     "source of a kernel": "driver.kernels:source",
     "specialization": "driver.specialization",
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
     from .support import errors as errors
     from .support.errors import TilewrightError as TilewrightError
     from .support.options import Options as Options
+    from .targets.offload.api import offload as offload
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
 Every ```python block of a page runs, in order, in one namespace and one new folder. Every ```console block runs its
 lines ``$ tilewright ...`` in that folder. A ```mlir, ```text or ```c block that follows a ```python block must be what
 that block printed, and the other lines of a ```console block what the commands printed. Blocks of other kinds are only
-read.
+read. A picture (.svg) that a page makes is the one that lies beside it.
 
 After a change that is meant: ``TILEWRIGHT_UPDATE_GOLDEN=1 pytest tests/unit/test_docs.py`` corrects the pages.
 
@@ -27,7 +27,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 #: pages without code that runs
 OTHERS = [REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "CHANGELOG.md"]
 UPDATE = bool(os.environ.get("TILEWRIGHT_UPDATE_GOLDEN"))
@@ -54,9 +54,14 @@ def test_page(page, tmp_path):
     assert done.returncode == 0, done.stderr
     new = json.loads(done.stdout.rpartition("\n")[2])
     old = page.read_text(encoding="utf-8")
+    pictures = {page.parent / p.name: p for p in (tmp_path / "work").glob("*.svg")}
     if UPDATE:
         page.write_text(new, encoding="utf-8")
+        for shown, made in pictures.items():
+            shown.write_bytes(made.read_bytes())
     else:
+        for shown, made in pictures.items():
+            assert shown.read_bytes() == made.read_bytes(), f"{shown.name} has changed"
         assert new == old, "the page shows something else; TILEWRIGHT_UPDATE_GOLDEN=1 corrects it"
 
 

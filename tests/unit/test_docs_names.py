@@ -14,7 +14,7 @@ from tilewright.cli import app
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "tilewright"
-PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").glob("*.md"))]
+PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").rglob("*.md"))]
 #: names in pages that say how something would be added
 INVENTED = {"tilewright/graph/double.py", "tests/ir/cases/double.mlir"}
 #: folders that pages name and that are no part of the repository
@@ -128,11 +128,12 @@ def test_words_of_the_glossary_are_in_the_code():
 
 
 def test_every_page_is_in_the_index_and_on_the_site():
-    pages = {page.name for page in (REPOSITORY / "docs").glob("*.md")}
-    index = (REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"\]\((\w+\.md)\)", index)) == pages - {"index.md"}
+    docs = REPOSITORY / "docs"
+    pages = {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")}
+    index = (docs / "index.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\]\(((?:chips/)?\w+\.md)\)", index)) == pages - {"index.md"}
     nav = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:\n")[1]
-    assert set(re.findall(r"- (\w+\.md)$", nav, re.M)) == pages | {"CONTRIBUTING.md", "CHANGELOG.md"}
+    assert set(re.findall(r"- ((?:chips/)?\w+\.md)$", nav, re.M)) == pages | {"CONTRIBUTING.md", "CHANGELOG.md"}
 
 
 def test_results_that_are_listed_are_there():

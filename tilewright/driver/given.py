@@ -21,6 +21,7 @@ from ..schedule.schedule import Schedule
 from ..schedule.trace import replay
 from ..support.errors import ModelError, TilewrightError, UsageError
 from ..targets.base import Target
+from ..targets.beside.stages import Taken
 from ..tensor.expr import Buffer
 from ..tensor.kernel import Kernel
 from ..tensor.read import read_kernel
@@ -58,15 +59,22 @@ class Given:
     def _key(self, kernel: str) -> str | None:
         return max((n for n in self.traces if kernel.startswith(n)), key=len, default=None)
 
-    def schedule(self, kernel: Kernel) -> Scheduled | None:
-        """The kernel with its trace applied, None if none was given. UsageError or ScheduleError, with the kernel and
-        the step, if that is not possible. It is not judged against other schedules, and the kernel is never cut."""
-        key = self._key(kernel.name)
+    def trace(self, kernel: str) -> str | None:
+        """The trace that is given for a kernel, None if there is none."""
+        key = self._key(kernel)
         if key is None:
             return None
         self.used.add(key)
+        return self.traces[key]
+
+    def schedule(self, kernel: Kernel) -> Scheduled | None:
+        """The kernel with its trace applied, None if none was given. UsageError or ScheduleError, with the kernel and
+        the step, if that is not possible. It is not judged against other schedules, and the kernel is never cut."""
+        trace = self.trace(kernel.name)
+        if trace is None:
+            return None
         try:
-            made = replay(_fresh(kernel, self.target, self.machine), self.traces[key])
+            made = replay(_fresh(kernel, self.target, self.machine), trace)
         except TilewrightError as e:
             e.operator = f"kernel {kernel.name}"
             raise
@@ -95,11 +103,12 @@ def _fresh(kernel: Kernel, target: Target, machine: Any) -> Schedule:
 
 
 def traces(state: State) -> dict[str, str]:
-    """The trace of every kernel that primitives alone have scheduled, by kernel; what ``schedules`` takes."""
+    """The trace of every kernel that primitives alone have scheduled, by kernel; what ``schedules`` takes. What another
+    processor planned by itself has none."""
     return {
         name: str(made.schedule.trace)
         for name, made in state.schedules.items()
-        if made.schedule.trace or made.schedule.body is made.schedule.start
+        if made.schedule.trace or (made.schedule.body is made.schedule.start and not isinstance(made, Taken))
     }
 
 

@@ -23,7 +23,7 @@ from ..schedule.split import Divided, split
 from ..support.budget import check_time
 from ..support.options import DEFAULT_TARGET, get
 from ..support.sizes import current
-from ..targets.base import Partitioning, SeveralDevices, Target, find
+from ..targets.base import Annotating, Partitioning, SeveralDevices, Target, find
 from ..tensor.divide import apply_division, symbol_of
 from ..tensor.fold_constants import fold_constants
 from ..tensor.fuse import fuse
@@ -135,10 +135,17 @@ def _open_tuned(state: State) -> Any:
 
 def lower_graph(state: State) -> None:
     if state.module.level == 2:
-        state.graph = _step(state, "lower", lambda: lower(state.module, direct_operators()))
+        whole = partial(_processor, state) if isinstance(state.target, Annotating) else lambda op: ""
+        state.graph = _step(state, "lower", lambda: lower(state.module, direct_operators(), whole))
         _step(state, "fold-constants", lambda: fold_constants(state.module))
         _step(state, "share-padding", lambda: share_padding(state.module))
     state.module.verify("lower")
+
+
+def _processor(state: State, op: Any) -> str:
+    """Who computes an operator of level 2 whole."""
+    assert isinstance(state.target, Annotating)
+    return state.target.annotate(op)
 
 
 def fuse_graph(state: State) -> None:
@@ -201,7 +208,7 @@ def _schedule_new(state: State, tuned: Any) -> dict[str, Divided]:
 def _take(state: State, kernel: Kernel) -> None:
     """Schedule a kernel of the processor beside the host."""
     assert isinstance(state.target, Partitioning)
-    made = state.target.schedule(kernel)
+    made = state.target.schedule(kernel, state.given.trace(kernel.name) if state.given else None)
     state.kernels[kernel.name], state.schedules[kernel.name], state.nests[kernel.name] = kernel, made, made.nest
 
 

@@ -36,7 +36,7 @@ from torch_mlir.dialects import ext
 
 from ..support.errors import CompileError, OpError
 from ..support.sizes import Undecided, decode, too_large
-from .types import Type, type_of
+from .types import Type, signless, type_of
 
 
 class Tw(ext.Dialect, name="tw"):  # type: ignore[call-arg, misc]
@@ -327,7 +327,19 @@ def verify(root: ir.Operation, *, stage: str = "verify") -> None:
         raise errors[0]
 
 
+#: the attribute of an operator of level 3 that a processor beside the host computes as it is
+WHOLE = "tw.processor"
 _INTERNAL = {"operandSegmentSizes", "resultSegmentSizes"}
+
+
+def _level2_types(op: ir.Operation) -> list[Type | None]:
+    """The types of the operands; of an operator that is kept whole at level 3, with the dtypes of level 2."""
+    types = [None if v is None else type_of(v) for v in arguments(op)]
+    known = op.operation.attributes
+    if WHOLE not in known or "tw.dtypes" not in known:
+        return types
+    kept = iter(ir.StringAttr(a).value for a in ir.ArrayAttr(known["tw.dtypes"]))
+    return [None if t is None else t.with_dtype(next(kept)) for t in types]
 
 
 def _verify_op(op: ir.Operation, *, stage: str) -> ir.WalkResult:
@@ -344,7 +356,9 @@ def _verify_op(op: ir.Operation, *, stage: str) -> ir.WalkResult:
     if missing:
         raise CompileError(f"tw.{name} needs attribute {', '.join(missing)}", stage=stage, operator=where)
     try:
-        expected = infer(cls, [None if v is None else type_of(v) for v in arguments(op)], attrs)
+        expected = infer(cls, _level2_types(op), attrs)
+        if WHOLE in op.operation.attributes:
+            expected = [t.with_dtype(signless(t.dtype)) for t in expected]
     except (OpError, ValueError) as e:
         raise CompileError(f"tw.{name}: {e}", stage=stage, operator=where) from None
     actual = [type_of(r) for r in op.operation.results]

@@ -17,8 +17,10 @@ from .primitives.dots import DotPrimitives
 from .primitives.extremes import ExtremePrimitives
 from .primitives.loops import LoopPrimitives
 from .primitives.memory import MemoryPrimitives, packed_shape
+from .primitives.multi_buffer import MultiBufferPrimitives
 from .primitives.reductions import ReductionPrimitives
 from .primitives.rounds import RoundPrimitives
+from .primitives.split_dimension import SplitDimensionPrimitives
 from .primitives.stagger import StaggerPrimitives
 from .primitives.state import ScheduleError, primitive, stage_nest
 from .primitives.tensors import TensorPrimitives
@@ -33,8 +35,10 @@ class Schedule(
     DotPrimitives,
     ExtremePrimitives,
     TensorPrimitives,
+    MultiBufferPrimitives,
     MemoryPrimitives,
     RoundPrimitives,
+    SplitDimensionPrimitives,
     StaggerPrimitives,
     Buildable,
 ):

@@ -9,19 +9,20 @@ What not every target can do are protocols of their own, asked with ``isinstance
 other tools), `Emulator` (running the code on a simulated machine), `StateKeeper` (programs with buffers that live
 between runs), `SeveralDevices` (programs on several devices), `Enterable` (going on from level 5), `Tunable` (kernels
 measured one by one), `Cacheable` (packages kept between processes), `Remembering` (kernels kept), `Warmable` (processes
-started ahead), `Examinable` (`tilewright doctor`), `Partitioning`, `Beside` and `Configurable` (chips beside a host),
-and `Measurable` of `schedule/ceilings.py`. docs/add_a_target.md builds a small target.
+started ahead), `Examinable` (`tilewright doctor`), `Partitioning`, `Annotating`, `Beside` and `Configurable` (what
+stands beside a host), and `Measurable` of `schedule/ceilings.py`. docs/add_a_target.md builds a small target.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from ..schedule.machine import Machine
+from ..support import providers
 from ..support.discovery import Registry
 from ..support.errors import UsageError
 
@@ -180,16 +181,29 @@ class Partitioning(Protocol):
     ) -> Sequence[Sequence[int]]:
         """What the other processor runs, of the operations grouped as they would be without it (`tensor.fuse`)."""
 
-    def schedule(self, kernel: Kernel) -> Any:
-        """How it runs a kernel (`schedule.rules.Scheduled`)."""
+    def schedule(self, kernel: Kernel, trace: str | None) -> Any:
+        """How it runs a kernel (`schedule.rules.Scheduled`): as a trace of the option ``schedules`` says, if there is
+        one."""
 
     def notes(self) -> Sequence[str]:
         """Where kernels went, and why: a sentence each, for `Executable.explain`."""
 
 
 @runtime_checkable
+class Annotating(Protocol):
+    """A `Partitioning` target that takes operators of level 2 as they are, before they are lowered."""
+
+    def annotate(self, operation: Any) -> str:
+        """The name of the processor that computes an operation (`torch_mlir.ir.Operation`) whole; "" if it is lowered.
+        It is a group of its own when `claims` is asked, and its kernel's `opaque` has the name."""
+
+
+@runtime_checkable
 class Beside(Protocol):
-    """A target that can stand beside a host, ``host+name``."""
+    """A target that can stand beside a host, ``host+name``, or something that can do nothing else (`add_beside`)."""
+
+    @property
+    def name(self) -> str: ...
 
     def beside(self, host: Target) -> Target:
         """The two of them as one target."""
@@ -337,6 +351,18 @@ def register(target: Target) -> None:
     _TARGETS.add(target)
 
 
+#: what stands beside a host only, by name
+_BESIDE: dict[str, Beside] = {}
+
+
+def add_beside(processor: Beside) -> None:
+    """Let ``host+name`` find something that is no target alone, in place of what had its name. UsageError if a target
+    has it."""
+    if processor.name in targets():
+        raise UsageError(f"there is a target {processor.name!r} already", hint="choose another name")
+    _BESIDE[processor.name] = processor
+
+
 def targets() -> dict[str, Target]:
     """All targets by name.
 
@@ -357,26 +383,46 @@ def find(name: str) -> Target:
     """
     host, plus, other = name.partition("+")
     if plus:
-        second = find(other)
+        second = _beside(other)
         if not isinstance(second, Beside):
             raise UsageError(f"{other} cannot stand beside {host}", hint="a chip can: `tilewright targets`")
         return second.beside(find(host))
     if name.partition(":")[0].endswith(".py"):
-        from .accelerator.target import from_file
-
-        return from_file(name)
+        found = providers.ask("chip of a file")(name)
+        if not isinstance(found, Target):
+            raise _not_alone(name)
+        return found
     plain, colon, given = name.partition(":")
     if colon and plain in targets():
         target = targets()[plain]
         if not isinstance(target, Configurable):
             raise UsageError(f"target {plain!r} has no parameters", hint=f"leave out :{given}")
         return target.configured(dict(_pair(p) for p in given.split(",")))
-    known = targets()
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UsageError(f"unknown target {name!r}", hint=f"{hint}targets: {', '.join(sorted(known))}")
-    return known[name]
+    if name in _BESIDE:
+        raise _not_alone(name)
+    if name not in targets():
+        raise _unknown(name, targets())
+    return targets()[name]
+
+
+def _beside(name: str) -> Any:
+    """What a name behind a plus stands for."""
+    plain = name.partition(":")[0]
+    if plain.endswith(".py"):
+        return providers.ask("chip of a file")(name)
+    if name not in _BESIDE and plain not in targets():
+        raise _unknown(name, [*targets(), *_BESIDE], "what tw.offload makes is known once that has run; ")
+    return _BESIDE[name] if name in _BESIDE else find(name)
+
+
+def _not_alone(name: str) -> UsageError:
+    return UsageError(f"{name} is no target alone", hint=f"beside a host it is one: cpu+{name}")
+
+
+def _unknown(name: str, known: Iterable[str], hint: str = "") -> UsageError:
+    near = difflib.get_close_matches(name, known := sorted(known), 1)
+    hint += f"did you mean {near[0]!r}? " if near else ""
+    return UsageError(f"unknown target {name!r}", hint=f"{hint}targets: {', '.join(known)}")
 
 
 def _pair(text: str) -> tuple[str, str]:

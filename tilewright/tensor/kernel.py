@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from .expr import Buffer, Target, loads
@@ -40,7 +40,7 @@ class Opaque:
     """A `tw` operator that has a loop nest of its own: operands are buffers (None: absent), results are buffers.
 
     `dtypes` are the operands' dtypes at level 2, where integers may be unsigned (``ui8``), which those of buffers never
-    are.
+    are. `processor` is who computes it if that was settled before; then `made` are the results' dtypes at level 2.
     """
 
     mnemonic: str
@@ -48,6 +48,8 @@ class Opaque:
     operands: tuple[str | None, ...]
     results: tuple[str, ...]
     dtypes: tuple[str | None, ...]
+    processor: str = field(default="", repr=False)  # no part of what tuned kernels are known by
+    made: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)

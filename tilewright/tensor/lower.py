@@ -3,12 +3,14 @@
     %1 = "tw.relu"(%0) : (tensor<4xf32>) -> tensor<4xf32>
     ->  %1 = linalg.generic ... { arith.maximumf } ... -> tensor<4xf32>
 
-Operators of kind "opaque" stay as they are if the target has a loop nest for them, and are decomposed otherwise.
+Operators of kind "opaque" stay as they are if the target has a loop nest for them, and are decomposed otherwise. So do
+operators that a processor beside the host computes whole, with its name as ``tw.processor``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 from torch_mlir import ir
@@ -21,15 +23,22 @@ from ..ir.graph import Graph, from_dense
 from ..ir.types import Type, type_of
 from ..support.errors import CompileError, OpError, TilewrightError, UnsupportedError
 from ..support.sub_byte import NARROW
+from .analysis import FREE, VIEWS
+
+#: an operator of level 2 -> the processor that computes it whole, "" if it is lowered
+Whole = Callable[[ir.Operation], str]
 
 
-def lower(graph: Graph, direct: frozenset[str] = frozenset()) -> Graph:
-    """A level-3 graph with the same constants; `direct` names the opaque operators that keep their form.
+def lower(graph: Graph, direct: frozenset[str] = frozenset(), whole: Whole = lambda op: "") -> Graph:
+    """A level-3 graph with the same constants; `direct` names the opaque operators that keep their form, `whole` says
+    of any operator who computes it as it is.
 
     Raises UnsupportedError that lists every operator without a lowering.
     """
     with use():
-        _check(graph, direct)
+        operators = (op for op in graph.operations() if dialect.mnemonic(op) not in (None, "constant"))
+        processors = {op: name for op in operators if (name := whole(op))}
+        _check(graph, direct, processors)
         module = ir.Module.create()
         inputs, outputs = graph.inputs(), graph.outputs()
         with ir.InsertionPoint(module.body):
@@ -48,6 +57,8 @@ def lower(graph: Graph, direct: frozenset[str] = frozenset()) -> Graph:
             for op in graph.operations():
                 if op.name == "func.return":
                     func.ReturnOp([values[v].value for v in op.operands])
+                elif op in processors:
+                    values.update(zip(op.results, _whole(op, values, processors[op]), strict=True))
                 else:
                     values.update(zip(op.results, _lower_op(graph, op, values, direct), strict=True))
     return result
@@ -62,12 +73,12 @@ def _attributes(signature: list[tuple[str, Type]]) -> ir.Attribute:
     )
 
 
-def _check(graph: Graph, direct: frozenset[str]) -> None:
+def _check(graph: Graph, direct: frozenset[str], processors: dict[ir.Operation, str]) -> None:
     """All operators that cannot be lowered, at once."""
     missing: Counter[str] = Counter()
     for op in graph.operations():
         name = dialect.mnemonic(op)
-        if name is None or name == "constant":
+        if name is None or name == "constant" or op in processors:
             continue
         cls = dialect.OPERATORS[name]
         if not hasattr(cls, "lower") and name not in direct and not hasattr(cls, "decompose"):
@@ -123,6 +134,29 @@ def _keep(
     if any(d.startswith("ui") for d in dtypes):
         new[0].owner.attributes["tw.dtypes"] = ir.ArrayAttr.get([ir.StringAttr.get(d) for d in dtypes])
     return [Tensor(v, t) for v, t in zip(new, types, strict=True)]
+
+
+def _whole(op: ir.Operation, values: dict[ir.Value, Tensor], processor: str) -> list[Tensor]:
+    """The operator itself, for a processor that takes it as it is: its operands are buffers as a whole."""
+    cls, attrs = dialect.OPERATORS[op.name[3:]], dialect.attributes(op)
+    with op.location:
+        operands = [None if v is None else _in_memory(values[v]) for v in dialect.arguments(op)]
+    types = [type_of(r) for r in op.results]
+    made = _keep(cls, operands, attrs, types, op)
+    kept = made[0].value.owner.attributes
+    kept[dialect.WHOLE] = ir.StringAttr.get(processor)
+    if any(t.dtype.startswith("ui") for t in types):
+        kept["tw.result_dtypes"] = ir.ArrayAttr.get([ir.StringAttr.get(t.dtype) for t in types])
+    return made
+
+
+def _in_memory(x: Tensor) -> Tensor:
+    """A tensor, or a copy of what is only a part of another one, or a number everywhere."""
+    v = x.value
+    while not isinstance(v.owner, ir.Block) and v.owner.name in VIEWS:
+        v = v.owner.operands[0]
+    part = not isinstance(v.owner, ir.Block) and v.owner.name in {*FREE, "tensor.extract_slice"}
+    return Builder("copy").elementwise(lambda e: e, x) if part else x
 
 
 def _signless(t: Type) -> Type:

@@ -311,9 +311,8 @@ class Reader:
                 self.names[v] = b.name
             operands.append(self.names[v])
         results = tuple(self.temporary(r).name for r in op.results)
-        self.opaque = Opaque(
-            dialect.mnemonic(op) or "", dialect.attributes(op), tuple(operands), results, _level2_dtypes(op)
-        )
+        about = dialect.mnemonic(op) or "", dialect.attributes(op), tuple(operands), results, _level2_dtypes(op)
+        self.opaque = Opaque(*about, *_processor(op))
 
     def op_linalg_generic(self, op: ir.Operation) -> None:
         maps = [ir.AffineMapAttr(m).value for m in ir.ArrayAttr(op.attributes["indexing_maps"])]
@@ -395,6 +394,17 @@ def _level2_dtypes(op: ir.Operation) -> tuple[str | None, ...]:
 
     kept = iter([ir.StringAttr(a).value for a in op.attributes["tw.dtypes"]] if "tw.dtypes" in op.attributes else [])
     return tuple(None if v is None else next(kept, type_of(v).dtype) for v in dialect.arguments(op))
+
+
+def _processor(op: ir.Operation) -> tuple[str, tuple[str, ...]]:
+    """Who computes an operator as it is, and the results' dtypes at level 2; ("", ()) for the others."""
+    from ..ir import dialect
+
+    if dialect.WHOLE not in op.attributes:
+        return "", ()
+    kept = iter(op.attributes.get("tw.result_dtypes", ()))
+    made = [type_of(r).dtype if (a := next(kept, None)) is None else ir.StringAttr(a).value for r in op.results]
+    return ir.StringAttr(op.attributes[dialect.WHOLE]).value, tuple(made)
 
 
 def _index_op(e: Op) -> Expr:

@@ -22,12 +22,14 @@ def dense(tmp_path):
 
 
 def test_layers_and_their_page(dense, tmp_path, capsys):
-    page = tmp_path / "page.html"
-    assert main(["chip", dense, "--target", "cpu+outer4", "--placed", "--html", str(page)]) == 0
+    page, picture = tmp_path / "page.html", tmp_path / "picture.svg"
+    files = ["--html", str(page), "--svg", str(picture)]
+    assert main(["chip", dense, "--target", "cpu+outer4", "--placed", *files]) == 0
     shown = capsys.readouterr().out
     assert "matmul_relu" in shown and "1,536" in shown  # 8 x 16 x 12 multiply-adds
     assert "runs on outer4" in shown
     assert "<svg" in page.read_text(encoding="utf-8")
+    assert picture.read_text(encoding="utf-8").startswith("<svg")
 
 
 def test_levels_of_a_chip(dense, capsys):

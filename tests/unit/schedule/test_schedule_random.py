@@ -116,6 +116,7 @@ PRIMITIVES = [
     "cache_read", "cache_write", "rfactor", "decompose_reduction", "decompose_reduction", "pipeline", "pipeline",
     "partial_sums", "partial_sums", "reindex", "pack", "set_scope", "set_order", "tensorize", "flatten",
     "repeat", "one_pass", "one_pass", "cut", "cut", "pad", "stagger", "stagger",
+    "split_dimension", "multi_buffer", "multi_buffer",
 ]  # fmt: skip
 
 
@@ -192,6 +193,11 @@ def random_step(s: Schedule, rng: random.Random) -> tuple[str, tuple]:
         buffer = rng.choice([*s.temporaries, *buffers])
         dimension = rng.randrange(max(len(s.buffer(buffer).shape), 1))
         return name, (buffer, dimension) if name == "flatten" else (buffer, dimension, loop)
+    if name == "split_dimension":
+        buffer = rng.choice([*s.temporaries, *buffers])
+        return name, (buffer, rng.randrange(max(len(s.buffer(buffer).shape), 1)), rng.choice([0, 2, 3, 4]))
+    if name == "multi_buffer":
+        return name, (rng.choice([*s.temporaries, *buffers]), loop, rng.choice([1, 2, 3]))
     if name == "pack":
         buffer = rng.choice(buffers)
         splits = tuple(rng.choice([(), (2,), (4,), (2, 2)]) for _ in s.buffer(buffer).shape)

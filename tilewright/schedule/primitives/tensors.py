@@ -1,11 +1,14 @@
 """The primitive for instructions that do the work of several loops.
 
 An instruction is described by a loop nest that means the same. A machine lists those that it has in
-`dot_products`; `meaning` makes the nest of one."""
+`dot_products`; `meaning` makes the nest of one. A machine with other instructions compares loops with them itself
+(`Tensorizing`)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
 
 from ...tensor.analysis import flat
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, linear, simplify, variables
@@ -15,7 +18,20 @@ from ..region import all_ranges
 from ..text import parse_nest
 from .state import ScheduleError, State, primitive
 
+Ranges = Mapping[str, tuple[int, int]]
 _COMMUTE = ("addi", "muli", "addf", "mulf")
+
+
+@runtime_checkable
+class Tensorizing(Protocol):
+    """A machine whose instructions work on its own memories: a chip."""
+
+    @property
+    def instruction_names(self) -> Sequence[str]: ...
+
+    def tensorized(self, loop: For, instruction: str, buffers: Mapping[str, Buffer], ranges: Ranges) -> For | str:
+        """The loop and those in it with notes that say what they are, or why they are no such instruction. `ranges` are
+        those of all loop variables."""
 
 
 class TensorPrimitives(State):
@@ -27,7 +43,9 @@ class TensorPrimitives(State):
 
         Refused unless the loops are those of the instruction's own nest (`meaning`): as many iterations, the same
         operations, and operands whose elements lie in memory as the instruction takes them. An operand that has a step
-        in every lane must be a packed constant, which may be read to the end of its tile.
+        in every lane must be a packed constant, which may be read to the end of its tile. An instruction of a chip takes
+        as many iterations along each dimension as there are, up to its limits, from buffers in its own memories; steps
+        that come later must leave these loops as they are.
 
         >>> from tilewright import Schedule, te
         >>> from tilewright.targets.cpu.description import CpuDescription
@@ -50,13 +68,22 @@ class TensorPrimitives(State):
                 for n in vector(16, lanes=16):
                     for k_i in unroll(4, notes={'dot': 'vnni512_us'}):
         """  # noqa: E501 (a nest as it is printed)
-        known = {d.name: d for d in self.machine().dot_products}
-        if instruction not in known:
+        machine = self.machine()
+        known = {d.name: d for d in machine.dot_products}
+        other = machine.instruction_names if isinstance(machine, Tensorizing) else ()
+        if instruction not in known and instruction not in other:
             raise ScheduleError(
                 f"the target has no instruction {instruction!r}",
                 stage="schedule",
-                hint=f"instructions: {', '.join(known) or 'none'}",
+                hint=f"instructions: {', '.join((*known, *other)) or 'none'}",
             )
+        if isinstance(machine, Tensorizing) and instruction in other:
+            old = self.loop(var)
+            made = machine.tensorized(old, instruction, {**self.params, **self.temporaries}, all_ranges(self.body))
+            if isinstance(made, str):
+                raise ScheduleError(f"{var} is no {instruction}: {made}", stage="schedule")
+            self._replace(old, made)
+            return
         f, nest = self.loop(var), meaning(known[instruction])
         buffers = {**self.params, **self.temporaries}
         match = _Match(buffers, all_ranges(self.body), {p.name: p for p in nest.params}, nest.outputs)

@@ -35,12 +35,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ...schedule.machine import Machine, Memory
+from ...support import providers
 from ...support.dtypes import LOOP_TYPES
+
+if TYPE_CHECKING:
+    from ...schedule.nest import For
+    from ...tensor.expr import Buffer
 
 #: the memory of the machine that the chip belongs to, where the arguments of kernels lie
 HOST = "host"
@@ -266,6 +271,17 @@ class Chip(Machine):
     def memories(self) -> tuple[Memory, ...]:
         """Those on the chip, and "register": what an instruction holds while it runs."""
         return (*self.spaces(), Memory("register"))
+
+    @property
+    def instruction_names(self) -> tuple[str, ...]:
+        """See `schedule.primitives.tensors.Tensorizing`, as for `tensorized`."""
+        return tuple(i.name for i in self.instructions())
+
+    def tensorized(
+        self, loop: For, instruction: str, buffers: Mapping[str, Buffer], ranges: Mapping[str, tuple[int, int]]
+    ) -> For | str:
+        made: For | str = providers.ask("loops as an instruction")(self.instruction(instruction), loop, buffers, ranges)
+        return made
 
     def space(self, name: str) -> ChipMemory:
         return next(m for m in self.spaces() if m.name == name)

@@ -13,7 +13,7 @@ from itertools import groupby
 from math import lcm
 from typing import Any, NoReturn
 
-from ...schedule.nest import Alloc, AsyncCopy, For, Nest, Seq, Stmt, Store, Wait, walk_stmts
+from ...schedule.nest import Alloc, AsyncCopy, For, If, Nest, Seq, Stmt, Store, Wait, walk_stmts
 from ...support.dtypes import LOOP_TYPES
 from ...support.errors import CompileError
 from ...tensor.analysis import flat
@@ -24,7 +24,8 @@ from .places import Dependences
 from .tiles import CHIP, DIM
 
 Env = dict[str, int]
-_PYTHON = {"addi": "+", "muli": "*", "floordivsi": "//", "remsi": "%", "subi": "-"}
+_PYTHON = {"addi": "+", "muli": "*", "floordivsi": "//", "remsi": "%", "subi": "-", "andi": "and", "ori": "or"}
+_COMPARED = {"slt": "<", "sle": "<=", "sgt": ">", "sge": ">=", "eq": "==", "ne": "!="}
 
 
 def emit(nest: Nest, formats: Formats) -> ChipProgram:
@@ -97,6 +98,8 @@ class _Emitter:
             return f"v[{e.name!r}]"
         if isinstance(e, Op) and e.op in _PYTHON:
             return f"({self.python(e.args[0])} {_PYTHON[e.op]} {self.python(e.args[1])})"
+        if isinstance(e, Op) and e.op.startswith("cmpi.") and e.op[5:] in _COMPARED:
+            return f"({self.python(e.args[0])} {_COMPARED[e.op[5:]]} {self.python(e.args[1])})"
         if isinstance(e, Op) and e.op in ("minsi", "maxsi"):
             return f"{e.op[:3]}({self.python(e.args[0])}, {self.python(e.args[1])})"
         self.fail(f"{e} is no index that a chip's program can have")
@@ -119,8 +122,14 @@ class _Emitter:
                 self.stmt(x, env)
         elif isinstance(s, Alloc):
             self.stmt(s.body, env)
-        elif isinstance(s, AsyncCopy):
+        elif isinstance(s, If):
+            chosen = s.then if self.compile(s.cond)(env) else s.otherwise
+            if chosen is not None:
+                self.stmt(chosen, env)
+        elif isinstance(s, AsyncCopy) and not isinstance(s.body, If):
             self.copies(s.body, env)
+        elif isinstance(s, AsyncCopy):
+            self.stmt(s.body, env)
         elif isinstance(s, For):
             self.loop(s, env)
         elif not isinstance(s, Wait):
@@ -129,7 +138,7 @@ class _Emitter:
     def loop(self, s: For, env: Env) -> None:
         if (said := s.note(CHIP)) is not None:
             self.instruction(s, said, env)
-        elif self.fills(s):
+        elif self.plain(s):
             self.copies(s, env)
         else:
             for n in range(self.compile(s.extent)(env)):
@@ -138,11 +147,11 @@ class _Emitter:
             env.pop(s.var, None)
 
     @staticmethod
-    def fills(s: Stmt) -> bool:
-        """Loops around nothing but a number that is stored."""
-        while isinstance(s, For):
+    def plain(s: Stmt) -> bool:
+        """Loops around nothing but an element, or a number, that is stored."""
+        while isinstance(s, For) and s.note(CHIP) is None:
             s = s.body
-        return isinstance(s, Store) and isinstance(s.targets[0].value, Const)
+        return isinstance(s, Store) and isinstance(s.targets[0].value, (Const, Load))
 
     # ---- copies ----
 
@@ -304,6 +313,8 @@ class _Region:
             dim = s.note(DIM)
             if dim is not None:
                 self.loops[s.var] = _Loop(s.var, dim, self.e.compile(s.extent))
+            elif s.trip != 1:
+                self.e.fail(f"loop {s.var} of {self.meaning.name} is none of its dimensions", "tensorize last")
             self.read(s.body, (*path, s.var))
         elif isinstance(s, Seq):
             for x in s.stmts:
@@ -347,6 +358,8 @@ class _Region:
 
     def operand(self, o: Operand, zero: Env, counts: Mapping[str, int], values: dict[str, Any]) -> None:
         """Where an operand lies, and its strides."""
+        if o.name not in self.places:
+            self.e.fail(f"{o.name} of {self.meaning.name} is not {self.operands[o.name]}", "tensorize last")
         e, indices = self.e, self.places[o.name]
         address = e.address(self.operands[o.name], indices)
         start, word = address(zero), e.listing.memories[o.memory].word

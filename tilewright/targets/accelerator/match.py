@@ -100,6 +100,24 @@ def select(kernel: Kernel, listing: Listing) -> Selection:
     return _Selector(with_rows(kernel), listing).run()
 
 
+def matches(m: Meaning, value: Value) -> list[Found]:
+    """The ways in which an instruction computes a value."""
+    i = m.instruction
+    if len(i.outputs) != 1:
+        return []
+    out = i.outputs[0]
+    like = m.values[out.name]
+    if out.access == ACCUMULATE:
+        like_sum = accumulated(like, out.name)
+        if like_sum is None or like_sum.combiner != value.combiner:
+            return []
+        like = like_sum.body
+    elif value.combiner:
+        return []
+    u = Unifier({f.name: f for f in i.fields}, out.dims, value.extents, value.loops)
+    return list(u.match(like, value.expr, Found(fields=dict(m.chosen))))
+
+
 class _Selector:
     def __init__(self, kernel: Kernel, listing: Listing) -> None:
         self.kernel, self.listing = kernel, listing
@@ -185,7 +203,7 @@ class _Selector:
                 continue
             fitting = []
             for m in self.meanings:
-                for found in self.found(m, value):
+                for found in matches(m, value):
                     other = self.copied()
                     step = other.step(m, value, found, stages[:n])
                     if isinstance(step, Step):
@@ -210,22 +228,6 @@ class _Selector:
         i = step.instruction
         counts = {d.name: min(prod(self.extents[v] for v in step.dims[d.name]), d.limit) for d in i.dims}
         return prod(counts.values()) / max(*i.busy(counts | step.fields), 1)
-
-    def found(self, m: Meaning, value: Value) -> list[Found]:
-        i = m.instruction
-        if len(i.outputs) != 1:
-            return []
-        out = i.outputs[0]
-        like = m.values[out.name]
-        if out.access == ACCUMULATE:
-            like_sum = accumulated(like, out.name)
-            if like_sum is None or like_sum.combiner != value.combiner:
-                return []
-            like = like_sum.body
-        elif value.combiner:
-            return []
-        u = Unifier({f.name: f for f in i.fields}, out.dims, value.extents, value.loops)
-        return list(u.match(like, value.expr, Found(fields=dict(m.chosen))))
 
     def step(self, m: Meaning, value: Value, found: Found, stages: tuple[Stage, ...]) -> Step | str:
         """The step, or why the operands do not fit."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, make_dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,18 +9,21 @@ from typing import Any
 from ...codegen.kernel_info import kernel_info
 from ...schedule.machine import Machine
 from ...schedule.nest import Nest
-from ...schedule.rules import Scheduled
 from ...schedule.schedule import Schedule
+from ...schedule.trace import replay
+from ...support.errors import TilewrightError
 from ...tensor.kernel import Kernel
 from ..base import Target, TargetStage
+from ..beside.stages import Taken, with_other
 from .binary import ChipProgram
+from .by_hand import planned
 from .describe import Chip
 from .partition import Partitioner
 from .plan import Planned
 
 
 @dataclass(frozen=True)
-class OnChip(Scheduled):
+class OnChip(Taken):
     """A kernel of a chip: its plan, nest, program and time."""
 
     planned: Planned | None = None
@@ -41,10 +43,15 @@ def beside(description: Machine) -> Machine:
     return changed.from_json(description.to_json())
 
 
-def on_chip(partitioner: Partitioner, kernel: Kernel) -> OnChip:
-    made = partitioner.scheduled(kernel)
+def on_chip(partitioner: Partitioner, kernel: Kernel, trace: str | None) -> OnChip:
+    """A kernel as it was planned, or as a trace says."""
     chip = partitioner.formats.chip
     schedule = Schedule(kernel, chip)
+    try:
+        made = partitioner.scheduled(kernel) if trace is None else planned(replay(schedule, trace))
+    except TilewrightError as e:
+        e.operator = f"kernel {kernel.name}"
+        raise
     schedule.plan = f"{made.plan}; {made.timing.cycles} cycles"
     return OnChip(schedule, chip.name, (), planned=made)
 
@@ -60,36 +67,7 @@ def alone() -> tuple[TargetStage, ...]:
 def with_chip(host: Target) -> tuple[TargetStage, ...]:
     """The host's stages, on its own kernels; the chip's dialect is shown beside its level 5, and in the last stage the
     chip's programs are assembled too."""
-    *before, last = host.stages()
-    stages = [replace(s, run=_of_host(s.run, host), show=_shown(s, host)) for s in before]
-
-    def run(state: Any) -> None:
-        last.run(host_part(state, host))
-        assemble_chip(state)
-
-    def show(state: Any) -> str:
-        return last.show(host_part(state, host)) + chip_text(state)
-
-    return (*stages, replace(last, doc=f"{last.doc}; the chip's programs", run=run, show=show))
-
-
-def _shown(stage: TargetStage, host: Target) -> Callable[[Any], str]:
-    def show(state: Any) -> str:
-        text = stage.show(host_part(state, host))
-        return f"{text}\n{dialect_text(state)}" if stage.level == 5 else text
-
-    return show
-
-
-def _of_host(run: Callable[[Any], Any], host: Target) -> Callable[[Any], Any]:
-    return lambda state: run(host_part(state, host))
-
-
-def host_part(state: Any, host: Target) -> Any:
-    """The state of a compilation without the chip's kernels; what is made of the others goes into the same tables."""
-    own = [n for n, s in state.schedules.items() if not isinstance(s, OnChip)]
-    tables = {t: {n: getattr(state, t)[n] for n in own} for t in ("kernels", "schedules", "nests")}
-    return replace(state, target=host, description=host.describe(), **tables)
+    return with_other(host, assemble_chip, "the chip's programs", {5: dialect_text, 6: chip_text})
 
 
 def assemble_chip(state: Any) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...support.errors import UnsupportedError, UsageError
-from ..base import Target, TargetStage
+from ..base import Beside, Target, TargetStage
 from .describe import Chip
 
 if TYPE_CHECKING:
@@ -89,10 +89,10 @@ class ChipTarget:
             )
         return taken
 
-    def schedule(self, kernel: Kernel) -> OnChip:
+    def schedule(self, kernel: Kernel, trace: str | None) -> OnChip:
         from .stages import on_chip
 
-        return on_chip(self.partitioner, kernel)
+        return on_chip(self.partitioner, kernel, trace)
 
     def notes(self) -> list[str]:
         """See `tilewright.targets.base.Partitioning`."""
@@ -146,10 +146,10 @@ class ChipBesideHost:
     def claims(self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]) -> Any:
         return self.partitioner.claims(groups, alone)
 
-    def schedule(self, kernel: Kernel) -> OnChip:
+    def schedule(self, kernel: Kernel, trace: str | None) -> OnChip:
         from .stages import on_chip
 
-        return on_chip(self.partitioner, kernel)
+        return on_chip(self.partitioner, kernel, trace)
 
     def stages(self) -> Sequence[TargetStage]:
         from .stages import with_chip
@@ -157,9 +157,10 @@ class ChipBesideHost:
         return with_chip(self.host)
 
     def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
-        from .system import link
+        from ..beside.parts import link
+        from .system import on_chip
 
-        return link(program, objects, self.host, self.host.describe())
+        return link(program, objects, on_chip(objects), self.host, self.host.describe())
 
     def check(self, description: dict[str, Any]) -> None:
         self.host.check(description)
@@ -187,18 +188,29 @@ def parsed(kind: type[Chip], parameters: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def from_file(name: str) -> ChipTarget:
-    """The chip that a file describes, ``path/to/chip.py`` or ``path/to/chip.py:parameter=value``."""
+def from_file(name: str) -> Any:
+    """The chip that a file describes, ``path/to/chip.py`` or ``path/to/chip.py:parameter=value``; or what else its
+    ``CHIP`` is that can stand beside a host (`tw.offload` gives such)."""
     path_text, _, given = name.partition(":")
     path = Path(path_text)
     if not path.is_file():
         raise UsageError(f"there is no file {path_text}", hint="a chip's file is a Python file with `CHIP`")
-    target = ChipTarget(kind_in(path), name=path_text)
+    found = chip_in(path)
+    if isinstance(found, Beside):
+        if given:
+            raise UsageError(f"{found.name} in {path_text} has no parameters", hint=f"leave out :{given}")
+        return found
+    target = ChipTarget(kind_of(found, path), name=path_text)
     return target.configured(dict(p.split("=", 1) for p in given.split(","))) if given else target
 
 
 def kind_in(path: Path) -> type[Chip]:
     """The class called ``CHIP`` in a file; UsageError if there is none."""
+    return kind_of(chip_in(path), path)
+
+
+def chip_in(path: Path) -> Any:
+    """What is called ``CHIP`` in a file, None if nothing is; UsageError if the file cannot be run."""
     spec = importlib.util.spec_from_file_location(f"tilewright_chip_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -207,7 +219,11 @@ def kind_in(path: Path) -> type[Chip]:
         spec.loader.exec_module(module)
     except Exception as e:
         raise UsageError(f"{path} cannot be read: {type(e).__name__}: {e}", stage="describe") from e
-    found = vars(module).get("CHIP")
+    return vars(module).get("CHIP")
+
+
+def kind_of(found: Any, path: Path) -> type[Chip]:
+    """What is called ``CHIP`` in a file, if it is a chip's class."""
     if not (isinstance(found, type) and issubclass(found, Chip) and is_dataclass(found)):
         raise UsageError(
             f"{path} describes no chip", stage="describe", hint="CHIP = a dataclass that inherits accelerator.Chip"

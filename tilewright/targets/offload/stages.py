@@ -1,0 +1,32 @@
+"""Kernels that functions of a program compute, in the pipeline: without a loop nest; an object says what they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...codegen.kernel_info import KernelInfo
+from ..beside.stages import Taken
+from .operation import Places
+
+
+@dataclass(frozen=True)
+class Offloaded(Taken):
+    """A kernel that is one operation, which a function of the program computes."""
+
+    places: Places | None = None
+
+
+def _places(state: Any) -> dict[str, Places]:
+    made = {n: s.places for n, s in state.schedules.items() if isinstance(s, Offloaded)}
+    return {n: p for n, p in made.items() if p is not None}
+
+
+def assemble(state: Any) -> None:
+    for name, places in _places(state).items():
+        state.objects[name] = places.to_bytes()
+        state.infos[name] = KernelInfo(parallel=False)
+
+
+def text(state: Any) -> str:
+    return "".join(f"{name}: {p.operation}\n" for name, p in _places(state).items())
