@@ -21,6 +21,7 @@ from .primitives.reductions import ReductionPrimitives
 from .primitives.rounds import RoundPrimitives
 from .primitives.stagger import StaggerPrimitives
 from .primitives.state import ScheduleError, primitive, stage_nest
+from .primitives.swizzle import SwizzlePrimitives
 from .primitives.tensors import TensorPrimitives
 from .trace import replay
 
@@ -34,6 +35,7 @@ class Schedule(
     ExtremePrimitives,
     TensorPrimitives,
     MemoryPrimitives,
+    SwizzlePrimitives,
     RoundPrimitives,
     StaggerPrimitives,
     Buildable,

@@ -1,18 +1,21 @@
 """The primitive for instructions that do the work of several loops.
 
 An instruction is described by a loop nest that means the same. A machine lists those that it has in
-`dot_products`; `meaning` makes the nest of one."""
+`dot_products`; `meaning` makes the nest of one. Those that several units run together, on matrices of which each holds
+a part, are its `warp_products` and `warp_loads` (`schedule/warp.py`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from ...support.errors import CompileError
 from ...tensor.analysis import flat
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, linear, simplify, variables
-from ..machine import DotProduct
+from ..machine import DotProduct, WarpLoad, WarpProduct
 from ..nest import For, Nest, Stmt, Store
 from ..region import all_ranges
 from ..text import parse_nest
+from ..warp import NOTE, read_copy, read_product
 from .state import ScheduleError, State, primitive
 
 _COMMUTE = ("addi", "muli", "addf", "mulf")
@@ -27,7 +30,8 @@ class TensorPrimitives(State):
 
         Refused unless the loops are those of the instruction's own nest (`meaning`): as many iterations, the same
         operations, and operands whose elements lie in memory as the instruction takes them. An operand that has a step
-        in every lane must be a packed constant, which may be read to the end of its tile.
+        in every lane must be a packed constant, which may be read to the end of its tile. An instruction that several
+        units run together takes blocks of matrices, and leaves the loops as they are, with a note.
 
         >>> from tilewright import Schedule, te
         >>> from tilewright.targets.cpu.description import CpuDescription
@@ -50,21 +54,38 @@ class TensorPrimitives(State):
                 for n in vector(16, lanes=16):
                     for k_i in unroll(4, notes={'dot': 'vnni512_us'}):
         """  # noqa: E501 (a nest as it is printed)
-        known = {d.name: d for d in self.machine().dot_products}
-        if instruction not in known:
+        machine, buffers = self.machine(), {**self.params, **self.temporaries}
+        together: dict[str, WarpProduct | WarpLoad] = {p.name: p for p in machine.warp_products}
+        together |= {p.name: p for p in machine.warp_loads}
+        known = {d.name: d for d in machine.dot_products}
+        if instruction not in (*known, *together):
             raise ScheduleError(
                 f"the target has no instruction {instruction!r}",
                 stage="schedule",
-                hint=f"instructions: {', '.join(known) or 'none'}",
+                hint=f"instructions: {', '.join((*known, *together)) or 'none'}",
             )
+        if instruction in together:
+            self._run_together(self.loop(var), together[instruction], buffers)
+            return
         f, nest = self.loop(var), meaning(known[instruction])
-        buffers = {**self.params, **self.temporaries}
         match = _Match(buffers, all_ranges(self.body), {p.name: p for p in nest.params}, nest.outputs)
         new = match.statement(f, nest.body)
         for name in match.spread:
             if name not in self.packs:
                 raise ScheduleError(f"{name} is not packed", stage="schedule", hint="pack it: s.pack(...)")
         self._replace(f, new)
+
+    def _run_together(self, f: For, instruction: WarpProduct | WarpLoad, buffers: dict[str, Buffer]) -> None:
+        """An instruction of several units: its loops stay as they are, the innermost one has a note."""
+        try:
+            if isinstance(instruction, WarpProduct):
+                innermost = read_product(f, instruction, buffers).k
+            else:
+                found = read_copy(f, instruction, buffers)
+                innermost = found.column if found.row is f else found.row
+        except CompileError as e:
+            raise ScheduleError(e.message, stage="schedule") from None
+        self._replace(innermost, replace(innermost, notes=((NOTE, instruction.name),)))
 
 
 def meaning(dot: DotProduct) -> Nest:

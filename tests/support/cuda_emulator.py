@@ -1,0 +1,260 @@
+"""Kernels for NVIDIA GPUs on this processor: their LLVM IR, with its intrinsics as functions of `cuda_emulator.c`.
+
+`run` gives the results, or raises EmulationError for what a GPU would do silently: races, accesses out of bounds or not
+aligned, reads of what nobody wrote, copies that are not waited for, barriers that not all threads come to.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.codegen.llvm.assemble import initialize_llvm
+from tilewright.codegen.llvm.builtins import builtins_llvm
+from tilewright.codegen.nvptx.emitter import Emitted
+from tilewright.schedule.nest import Nest
+from tilewright.tensor.evaluate import NUMPY
+
+SOURCE = Path(__file__).with_name("cuda_emulator.c")
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+#: between arrays, so that what is a little out of bounds of one is out of bounds of all
+GAP, ALIGN = 4096, 256
+GLOBAL, SHARED = 1, 3
+_SIZES = {"half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8, "i1": 1}
+_ACCESS = re.compile(
+    r"^\s*(?:%\S+ = )?(load|store) (<\d+ x \w+>|\w+)(?: (?:<[^>]*>|\S+))?, "
+    r"ptr addrspace\(([13])\) (.+?), align (\d+)"
+)
+_ARRAY = re.compile(
+    r"^@([\w.$]+) = internal (?:unnamed_addr )?addrspace\(3\) global \[(\d+) x (\w+)\] undef, align \d+$", re.M
+)
+_CALL = re.compile(r"@llvm\.nvvm\.([\w.]+)\(")
+_REGISTERS = {f"{a}.{d}": i + 3 * (a == "ctaid") for a in ("tid", "ctaid") for i, d in enumerate("xyz")}
+_FOUR = "{i32, i32, i32, i32}"
+
+
+class EmulationError(Exception):
+    """What a kernel did that it must not do; `line` is the one of the LLVM IR."""
+
+    def __init__(self, message: str, line: str) -> None:
+        super().__init__(f"{message}, at `{line}`" if line else message)
+        self.line = line
+
+
+@lru_cache(maxsize=1)
+def library() -> ctypes.CDLL:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "emulator.so"
+        command = ["cc", "-O2", "-std=c11", "-shared", "-fPIC", "-o", str(path), str(SOURCE)]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        found = ctypes.CDLL(str(path))
+    found.emu_run.restype = ctypes.c_char_p
+    return found
+
+
+def run(
+    nest: Nest, emitted: Emitted, arrays: dict[str, np.ndarray], *, text: str | None = None, backwards: bool = False
+) -> dict[str, np.ndarray]:
+    """The results of a kernel by name; `text` is LLVM IR to run instead (the optimized one, or one with a mistake)."""
+    lib, source = library(), text or emitted.text
+    places = _Places()
+    for p in nest.params:
+        n = max(p.size, 1) * NUMPY[p.dtype].itemsize
+        places.add(p.name, n, GLOBAL, arrays.get(p.name))
+    for name, count, kind in _ARRAY.findall(source):
+        places.add(name, int(count) * _bytes(kind), SHARED, None)
+    host, sites = host_ir(source, nest.name, len(nest.params), places.addresses)
+    engine = _compiled(host)
+    for i, (name, (base, size, space, written)) in enumerate(places.all.items()):
+        assert lib.emu_memory(name.encode(), ctypes.c_void_p(base), ctypes.c_int64(size), space, written), i
+    pointers = (ctypes.c_void_p * len(nest.params))(*(places.all[p.name][0] for p in nest.params))
+    sizes = [(ctypes.c_int * 3)(*s) for s in (emitted.launch.grid, emitted.launch.block)]
+    entry = ctypes.c_void_p(engine.get_function_address("emu_entry"))
+    message = lib.emu_run(entry, pointers, *sizes, int(backwards)).decode()
+    if message:
+        site = lib.emu_failed_site()
+        raise EmulationError(message, sites[site] if 0 <= site < len(sites) else "")
+    return {n: places.read(n, nest.buffers()[n]) for n in nest.outputs}
+
+
+class _Places:
+    """Memory for arrays, with gaps between."""
+
+    def __init__(self) -> None:
+        self.all: dict[str, tuple[int, int, int, int]] = {}
+        self.kept: list[np.ndarray] = []
+        self.addresses: dict[str, int] = {}
+
+    def add(self, name: str, size: int, space: int, value: np.ndarray | None) -> None:
+        memory = np.full(size + 2 * GAP + ALIGN, 0xFF, np.uint8)
+        base = -(-(memory.ctypes.data + GAP) // ALIGN) * ALIGN
+        start = base - memory.ctypes.data
+        if value is not None:
+            memory[start : start + size] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        self.kept.append(memory)
+        self.all[name] = (base, size, space, int(value is not None))
+        self.addresses[name] = base
+
+    def read(self, name: str, b) -> np.ndarray:
+        base, size, _, _ = self.all[name]
+        data = (ctypes.c_uint8 * size).from_address(base)
+        return np.frombuffer(bytes(data), NUMPY[b.dtype])[: b.size].reshape(b.shape)
+
+
+def host_ir(text: str, kernel: str, params: int, addresses: dict[str, int]) -> tuple[str, list[str]]:
+    """LLVM IR of a kernel for this processor, and the line of each number that accesses give as their place."""
+    lines, sites, used = [], [], set()
+    for line in text.splitlines():
+        if line.startswith(("target ", "source_filename", "attributes ", "declare ", "!", ";")):
+            if line.startswith("declare ") and "llvm.nvvm." not in line:
+                lines.append(re.sub(r" #\d+", "", line))
+            continue
+        if (found := _ARRAY.match(line)) is not None:
+            at = f"inttoptr (i64 {addresses[found[1]]} to ptr)"
+            lines.append(f"@{found[1]} = private alias i8, ptr {at}")
+            continue
+        access = _ACCESS.match(line)
+        if access is not None:
+            kind, type_, space, where, align = access.groups()
+            where = where.replace("addrspace(3)", "").replace("addrspace(1)", "")
+            lines.append(
+                f"  call void @emu_{kind}(ptr {where}, i32 {_bytes(type_)}, i32 {align}, i32 {space}, i32 {len(sites)})"
+            )
+            sites.append(line.strip())
+        if (call := _CALL.search(line)) is not None:
+            used.add(call[1])
+            if not call[1].startswith("read."):
+                lines.append(f"  call void @emu_site(i32 {len(sites)})")
+                sites.append(line.strip())
+            line = line.replace("@llvm.nvvm.", "@emu.")
+        lines.append(_plain(line))
+    arguments = [
+        f"  %a{i} = getelementptr ptr, ptr %args, i64 {i}\n  %p{i} = load ptr, ptr %a{i}" for i in range(params)
+    ]
+    call = ", ".join(f"ptr %p{i}" for i in range(params))
+    lines += ["define void @emu_entry(ptr %args) {", *arguments, f"  call void @{kernel}({call})", "  ret void", "}"]
+    return "\n".join([*lines, _HEAD, *(_definition(n) for n in sorted(used)), builtins_llvm()]), sites
+
+
+def _plain(line: str) -> str:
+    """Without address spaces, calling conventions and references to attributes and metadata."""
+    line = re.sub(r" addrspace\([13]\)", "", line).replace("ptx_kernel ", "")
+    line = re.sub(r', ![\w.]+ !\d+| #\d+(?= |$)|"nvvm\.\w+"="[^"]*"', "", line)
+    return line.replace(" captures(none)", "")
+
+
+def _bytes(kind: str) -> int:
+    found = re.fullmatch(r"<(\d+) x (\w+)>", kind)
+    if found:
+        return int(found[1]) * _bytes(found[2])
+    return _SIZES[kind] if kind in _SIZES else int(kind[1:]) // 8
+
+
+_HEAD = """
+declare void @emu_load(ptr, i32, i32, i32, i32)
+declare void @emu_store(ptr, i32, i32, i32, i32)
+declare void @emu_site(i32)
+declare i32 @emu_register(i32)
+declare void @emu_barrier()
+declare void @emu_warp_barrier()
+declare void @emu_copy(ptr, ptr, i32)
+declare void @emu_commit()
+declare void @emu_wait(i32)
+declare void @emu_ldmatrix(ptr, i32, i32, ptr)
+declare void @emu_mma(i32, ptr, ptr)
+"""
+_DP4A = """define i32 @emu.{name}(i32 %a, i32 %b, i32 %c) {{
+  %x = bitcast i32 %a to <4 x i8>
+  %y = bitcast i32 %b to <4 x i8>
+  %wx = {x} <4 x i8> %x to <4 x i32>
+  %wy = {y} <4 x i8> %y to <4 x i32>
+  %p = mul <4 x i32> %wx, %wy
+  %s = call i32 @llvm.vector.reduce.add.v4i32(<4 x i32> %p)
+  %r = add i32 %s, %c
+  ret i32 %r
+}}
+"""
+
+
+def _definition(name: str) -> str:
+    """The function that an intrinsic is here."""
+    if name.startswith("read.ptx.sreg."):
+        which = _REGISTERS[name.removeprefix("read.ptx.sreg.")]
+        return f"define i32 @emu.{name}() {{\n  %r = call i32 @emu_register(i32 {which})\n  ret i32 %r\n}}"
+    if name.startswith("barrier."):
+        return f"define void @emu.{name}(i32 %n) {{\n  call void @emu_barrier()\n  ret void\n}}"
+    if name == "bar.warp.sync":
+        return f"define void @emu.{name}(i32 %n) {{\n  call void @emu_warp_barrier()\n  ret void\n}}"
+    if name.startswith("cp.async.c") and name.endswith("group"):
+        return f"define void @emu.{name}() {{\n  call void @emu_commit()\n  ret void\n}}"
+    if name == "cp.async.wait.group":
+        return f"define void @emu.{name}(i32 %n) {{\n  call void @emu_wait(i32 %n)\n  ret void\n}}"
+    if name.startswith("cp.async."):
+        size = name.rpartition(".")[2]
+        call = f"call void @emu_copy(ptr %to, ptr %from, i32 {size})"
+        return f"define void @emu.{name}(ptr %to, ptr %from) {{\n  {call}\n  ret void\n}}"
+    if name.startswith("idp4a."):
+        x, y = ("sext" if s == "s" else "zext" for s in name.split(".")[1:])
+        return _DP4A.format(name=name, x=x, y=y)
+    if name.startswith("ldmatrix."):
+        return _ldmatrix(name)
+    assert name.startswith("mma.m16n8"), name
+    return _mma(name)
+
+
+def _ldmatrix(name: str) -> str:
+    count = int(re.search(r"\.x(\d)\.", name)[1])  # type: ignore[index]
+    kind = "{" + ", ".join(["i32"] * count) + "}"
+    lines = [f"define {kind} @emu.{name}(ptr %p) {{", "  %m = alloca [4 x i32]"]
+    lines.append(f"  call void @emu_ldmatrix(ptr %p, i32 {count}, i32 {int('.trans.' in name)}, ptr %m)")
+    return "\n".join([*lines, *_result(kind, "i32", count), "}"])
+
+
+def _mma(name: str) -> str:
+    kind = next(i for i, k in enumerate(("bf16", "f32.f32", "s8")) if name.endswith(k))
+    factor, sums = ("<2 x half>" if kind == 1 else "i32"), ("i32" if kind == 2 else "float")
+    types = [factor] * 6 + [sums] * 4
+    lines = [
+        f"define {{{', '.join([sums] * 4)}}} @emu.{name}({', '.join(f'{t} %x{i}' for i, t in enumerate(types))}) {{"
+    ]
+    lines += ["  %m = alloca [4 x i32]", "  %w = alloca [10 x i32]"]
+    for i, t in enumerate(types):
+        lines += [f"  %w{i} = getelementptr i32, ptr %w, i64 {i}", f"  store {t} %x{i}, ptr %w{i}"]
+    lines.append(f"  call void @emu_mma(i32 {kind}, ptr %w, ptr %m)")
+    return "\n".join([*lines, *_result("{" + ", ".join([sums] * 4) + "}", sums, 4), "}"])
+
+
+def _result(kind: str, part: str, count: int) -> list[str]:
+    lines, last = [], "poison"
+    for i in range(count):
+        lines += [f"  %q{i} = getelementptr i32, ptr %m, i64 {i}", f"  %v{i} = load {part}, ptr %q{i}"]
+        lines.append(f"  %r{i} = insertvalue {kind} {last}, {part} %v{i}, {i}")
+        last = f"%r{i}"
+    return [*lines, f"  ret {kind} {last}"]
+
+
+def _compiled(text: str):
+    from llvmlite import binding as llvm
+
+    initialize_llvm(llvm.get_default_triple())
+    for name in re.findall(r"declare \S+ @(emu_\w+)\(", _HEAD):
+        llvm.add_symbol(name, ctypes.cast(getattr(library(), name), ctypes.c_void_p).value)
+    module = llvm.parse_assembly(text, context=llvm.create_context())
+    module.verify()
+    target = llvm.Target.from_default_triple()
+    features = llvm.get_host_cpu_features().flatten()
+    maker = target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, opt=1, jit=True)
+    module.triple, module.data_layout = llvm.get_default_triple(), str(maker.target_data)
+    builder = llvm.create_pass_builder(maker, llvm.create_pipeline_tuning_options(speed_level=1))
+    builder.getModulePassManager().run(module, builder)
+    engine = llvm.create_mcjit_compiler(module, maker)
+    engine.finalize_object()
+    return engine

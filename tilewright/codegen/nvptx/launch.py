@@ -1,0 +1,70 @@
+"""How many units a nest is launched on, and which unit a thread is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...schedule.concurrent import Units
+from ...schedule.machine import Machine
+from ...schedule.nest import For, Nest, walk_stmts
+from ...support.errors import CompileError
+
+#: threads that run one instruction together
+WARP = 32
+#: axes -> the special register that has the number of a unit
+_REGISTERS = {f"grid.{d}": f"ctaid.{d}" for d in "xyz"} | {f"block.{d}": f"tid.{d}" for d in "xyz"}
+#: threads of a block as lanes of warps
+_WARPS, _LANES = "warp", "lane"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Blocks of a grid and threads of a block, along x, y and z."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+
+    @property
+    def threads(self) -> int:
+        x, y, z = self.block
+        return x * y * z
+
+
+class UnitsOfNest:
+    """The axes of a nest: `kinds`, outer ones first, with the units of each."""
+
+    def __init__(self, nest: Nest, machine: Machine) -> None:
+        self.units = Units.of(nest.body, machine)
+        self.kinds = list(self.units.kinds)
+        self.count = dict.fromkeys(self.kinds, 1)
+        for s in walk_stmts(nest.body):
+            if isinstance(s, For) and s.bound:
+                self.count[s.kind] = max(self.count[s.kind], s.trip or 0)
+        if unknown := [k for k in self.kinds if k not in (*_REGISTERS, _WARPS, _LANES)]:
+            raise CompileError(
+                f"a loop on axis {unknown[0]} is none of a GPU's", stage="emit", operator=nest.name,
+                hint=f"bind loops to {', '.join((*_REGISTERS, _WARPS, _LANES))}",
+            )  # fmt: skip
+        self.warps = any(k in (_WARPS, _LANES) for k in self.kinds)
+        if self.warps:  # a warp has all its lanes, bound or not
+            self.kinds += [] if _LANES in self.kinds else [_LANES]
+            self.count[_LANES] = WARP
+            axis = next(a for a in machine.axes if a.name == _LANES)
+            self.units.axes.setdefault(_LANES, axis)
+
+    @property
+    def launch(self) -> Launch:
+        grid, block = (tuple(self.count.get(f"{a}.{d}", 1) for d in "xyz") for a in ("grid", "block"))
+        if self.warps:
+            block = (self.count.get(_WARPS, 1) * WARP, 1, 1)
+        return Launch(grid, block)  # type: ignore[arg-type]
+
+    def register(self, kind: str) -> str:
+        """The special register of a unit's number; warps and lanes are made of that of threads."""
+        return _REGISTERS.get(kind, "tid.x")
+
+    def is_warp(self, kind: str) -> bool:
+        return kind == _WARPS
+
+    def is_lane(self, kind: str) -> bool:
+        return kind == _LANES
