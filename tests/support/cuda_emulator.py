@@ -72,13 +72,15 @@ def run(
     for name, count, kind in _ARRAY.findall(source):
         places.add(name, int(count) * _bytes(kind), SHARED, None)
     host, sites = host_ir(source, nest.name, len(nest.params), places.addresses)
-    engine = _compiled(host)
+    context, engine = _compiled(host)
     for i, (name, (base, size, space, written)) in enumerate(places.all.items()):
         assert lib.emu_memory(name.encode(), ctypes.c_void_p(base), ctypes.c_int64(size), space, written), i
     pointers = (ctypes.c_void_p * len(nest.params))(*(places.all[p.name][0] for p in nest.params))
     sizes = [(ctypes.c_int * 3)(*s) for s in (emitted.launch.grid, emitted.launch.block)]
     entry = ctypes.c_void_p(engine.get_function_address("emu_entry"))
     message = lib.emu_run(entry, pointers, *sizes, int(backwards)).decode()
+    engine.close()  # before its context
+    del context
     if message:
         site = lib.emu_failed_site()
         raise EmulationError(message, sites[site] if 0 <= site < len(sites) else "")
@@ -247,7 +249,8 @@ def _compiled(text: str):
     initialize_llvm(llvm.get_default_triple())
     for name in re.findall(r"declare \S+ @(emu_\w+)\(", _HEAD):
         llvm.add_symbol(name, ctypes.cast(getattr(library(), name), ctypes.c_void_p).value)
-    module = llvm.parse_assembly(text, context=llvm.create_context())
+    context = llvm.create_context()
+    module = llvm.parse_assembly(text, context=context)
     module.verify()
     target = llvm.Target.from_default_triple()
     features = llvm.get_host_cpu_features().flatten()
@@ -257,4 +260,9 @@ def _compiled(text: str):
     builder.getModulePassManager().run(module, builder)
     engine = llvm.create_mcjit_compiler(module, maker)
     engine.finalize_object()
-    return engine
+    return context, engine
+
+
+def conflicts() -> int:
+    """How often ``ldmatrix`` had to read once more in the last run, because rows lay in the same banks."""
+    return int(library().emu_conflicts())

@@ -91,9 +91,9 @@ def register_tiles(
     return s
 
 
-def async_stages(m: int, n: int, k: int, machine: Machine = SM_80) -> Schedule:
+def async_stages(m: int, n: int, k: int, machine: Machine = SM_80, *, tile: int = 64, depth: int = 16) -> Schedule:
     """The same with three tiles of each factor, of which two are under way."""
-    return register_tiles(m, n, k, machine, stages=3)
+    return register_tiles(m, n, k, machine, stages=3, tile=tile, depth=depth)
 
 
 def tensor_cores(

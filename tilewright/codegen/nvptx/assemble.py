@@ -14,7 +14,7 @@ from .emitter import Emitted
 #: what a kernel may declare; more is given when it is launched
 STATIC_SHARED_BYTES = 48 << 10
 _SHARED = re.compile(r"^(@[\w.]+) = internal addrspace\(3\) global (\[\d+ x \w+\]) undef, align (\d+)\n", re.M)
-_DYNAMIC = "@tilewright.shared"
+_DYNAMIC = "@tilewright_shared"
 
 
 def shared_at_launch(emitted: Emitted) -> int:
@@ -57,8 +57,8 @@ def with_dynamic_shared(text: str) -> str:
 
     >>> text = "@k.a = internal addrspace(3) global [3 x float] undef, align 16\\n; @k.a"
     >>> print(with_dynamic_shared(text))
-    @tilewright.shared = external addrspace(3) global [0 x i8], align 1024
-    ; getelementptr (i8, ptr addrspace(3) @tilewright.shared, i32 0)
+    @tilewright_shared = external addrspace(3) global [0 x i8], align 1024
+    ; getelementptr (i8, ptr addrspace(3) @tilewright_shared, i32 0)
     """
     sizes = {storage(d): n for d, n in BYTES.items()}
     offset, places = 0, {}
