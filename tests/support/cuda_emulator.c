@@ -14,7 +14,7 @@ enum { GLOBAL = 1, SHARED = 3 };
 /* of a byte; who read it: several of one warp, of several warps, of several blocks */
 enum { WRITTEN = 1, COPYING = 2, SEVERAL = 4, WARPS = 8, BLOCKS = 16 };
 enum { READY, AT_BARRIER, IN_WARP, DONE };
-enum { MOST_REGIONS = 64, MOST_THREADS = 1024, LANES = 32, STACK = 96 << 10 };
+enum { MOST_REGIONS = 64, MOST_THREADS = 1024, LANES = 32, STACK = 1 << 20 };
 
 typedef struct {
     int32_t writer, reader;

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,8 +21,10 @@ import pytest
 from tilewright.codegen.llvm.assemble import initialize_llvm
 from tilewright.codegen.llvm.builtins import builtins_llvm
 from tilewright.codegen.nvptx.emitter import Emitted
+from tilewright.codegen.nvptx.launch import Launch
 from tilewright.schedule.nest import Nest
 from tilewright.tensor.evaluate import NUMPY
+from tilewright.tensor.expr import Buffer
 
 SOURCE = Path(__file__).with_name("cuda_emulator.c")
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -64,19 +67,31 @@ def run(
     nest: Nest, emitted: Emitted, arrays: dict[str, np.ndarray], *, text: str | None = None, backwards: bool = False
 ) -> dict[str, np.ndarray]:
     """The results of a kernel by name; `text` is LLVM IR to run instead (the optimized one, or one with a mistake)."""
-    lib, source = library(), text or emitted.text
-    places = _Places()
+    places = Places()
     for p in nest.params:
-        n = max(p.size, 1) * NUMPY[p.dtype].itemsize
-        places.add(p.name, n, GLOBAL, arrays.get(p.name))
-    for name, count, kind in _ARRAY.findall(source):
-        places.add(name, int(count) * _bytes(kind), SHARED, None)
-    host, sites = host_ir(source, nest.name, len(nest.params), places.addresses)
+        places.add(p.name, p.size * NUMPY[p.dtype].itemsize, arrays.get(p.name))
+    launch(text or emitted.text, emitted.launch, nest.name, places, [p.name for p in nest.params], backwards)
+    return {n: places.read(n, nest.buffers()[n]) for n in nest.outputs}
+
+
+def launch(
+    text: str, on: Launch, kernel: str, places: Places, args: Sequence[str | int], backwards: bool = False
+) -> None:
+    """Run a kernel on the places of these names, or on addresses in one of them."""
+    lib = library()
+    regions = [(n, *found, GLOBAL) for n, found in places.all.items()]
+    shared = Places()
+    for name, count, kind in _ARRAY.findall(text):
+        shared.add(name, int(count) * _bytes(kind), None)
+        regions.append((name, *shared.all[name][:2], 0, SHARED))
+    addresses = {n: base for n, (base, *_) in shared.all.items()}
+    host, sites = host_ir(text, kernel, len(args), addresses)
     context, engine = _compiled(host)
-    for i, (name, (base, size, space, written)) in enumerate(places.all.items()):
-        assert lib.emu_memory(name.encode(), ctypes.c_void_p(base), ctypes.c_int64(size), space, written), i
-    pointers = (ctypes.c_void_p * len(nest.params))(*(places.all[p.name][0] for p in nest.params))
-    sizes = [(ctypes.c_int * 3)(*s) for s in (emitted.launch.grid, emitted.launch.block)]
+    for name, base, size, written, space in regions:
+        assert lib.emu_memory(name.encode(), ctypes.c_void_p(base), ctypes.c_int64(size), space, written), name
+    found = [places.all[a][0] if isinstance(a, str) else a for a in args]
+    pointers = (ctypes.c_void_p * len(found))(*found)
+    sizes = [(ctypes.c_int * 3)(*s) for s in (on.grid, on.block)]
     entry = ctypes.c_void_p(engine.get_function_address("emu_entry"))
     message = lib.emu_run(entry, pointers, *sizes, int(backwards)).decode()
     engine.close()  # before its context
@@ -84,31 +99,30 @@ def run(
     if message:
         site = lib.emu_failed_site()
         raise EmulationError(message, sites[site] if 0 <= site < len(sites) else "")
-    return {n: places.read(n, nest.buffers()[n]) for n in nest.outputs}
 
 
-class _Places:
-    """Memory for arrays, with gaps between."""
+class Places:
+    """Memory for arrays, with gaps between: address, bytes, and whether it has been written, by name."""
 
     def __init__(self) -> None:
-        self.all: dict[str, tuple[int, int, int, int]] = {}
+        self.all: dict[str, tuple[int, int, int]] = {}
         self.kept: list[np.ndarray] = []
-        self.addresses: dict[str, int] = {}
 
-    def add(self, name: str, size: int, space: int, value: np.ndarray | None) -> None:
+    def add(self, name: str, size: int, value: np.ndarray | None) -> int:
+        """Memory of so many bytes that holds an array, or what nobody wrote; its address."""
         memory = np.full(size + 2 * GAP + ALIGN, 0xFF, np.uint8)
         base = -(-(memory.ctypes.data + GAP) // ALIGN) * ALIGN
         start = base - memory.ctypes.data
         if value is not None:
             memory[start : start + size] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
         self.kept.append(memory)
-        self.all[name] = (base, size, space, int(value is not None))
-        self.addresses[name] = base
+        self.all[name] = (base, size, int(value is not None))
+        return base
 
-    def read(self, name: str, b) -> np.ndarray:
-        base, size, _, _ = self.all[name]
+    def read(self, name: str, b: Buffer) -> np.ndarray:
+        base, size, _ = self.all[name]
         data = (ctypes.c_uint8 * size).from_address(base)
-        return np.frombuffer(bytes(data), NUMPY[b.dtype])[: b.size].reshape(b.shape)
+        return np.frombuffer(bytes(data), NUMPY[b.dtype]).reshape(b.shape)
 
 
 def host_ir(text: str, kernel: str, params: int, addresses: dict[str, int]) -> tuple[str, list[str]]:

@@ -15,7 +15,7 @@ import pytest
 
 @dataclass(frozen=True)
 class Taken:
-    """Registers of a thread, bytes that they were spilled to, of stack, and of shared memory that the kernel declares."""
+    """Registers of a thread; bytes that were spilled, of its stack, and of shared memory that the kernel declares."""
 
     registers: int
     spilled: int

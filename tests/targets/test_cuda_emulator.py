@@ -276,7 +276,7 @@ def test_half_a_warp_comes_to_an_instruction():
     text = (
         "\n".join(lines)
         .replace(f", %{label} ]\n", ", %all ]\n")
-        .replace(f"zeroinitializer, %all ]", f"zeroinitializer, %{label} ]")
+        .replace("zeroinitializer, %all ]", f"zeroinitializer, %{label} ]")
     )
     assert "do not come to the same instruction" in wrong(nest, emitted, factors(), text)
 

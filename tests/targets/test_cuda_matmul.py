@@ -18,13 +18,14 @@ from tilewright.schedule.schedule import Schedule, ScheduleError
 from tilewright.schedule.text import parse_nest
 from tilewright.targets.cuda.description import MACHINES, SM_80
 
+CORES = {"tile": (32, 32), "warps": (1, 2), "depth": 16}
 #: sizes and tiles of a step, what its text must have, its registers at most, its shared memory
 CASES = {
     "naive": ((32, 48, 40), {}, "fma.rn.f32", 40, 0),
     "shared_tiles": ((32, 48, 32), {}, "bar.sync", 48, 2048),
     "register_tiles": ((64, 32, 16), {"tile": 32, "depth": 8}, "ld.shared.v4", 80, 2048),
     "async_stages": ((32, 32, 24), {"tile": 32, "depth": 8}, "cp.async.cg.shared.global", 80, 6144),
-    "tensor_cores": ((64, 32, 48), {"tile": (32, 32), "warps": (1, 2), "depth": 16}, "mma.sync.aligned.m16n8k16", 80, 6144),
+    "tensor_cores": ((64, 32, 48), CORES, "mma.sync.aligned.m16n8k16", 80, 6144),
 }  # fmt: skip
 
 
@@ -129,7 +130,7 @@ def k(a: bf16[16, 32], b: bf16[32, 8], c: out(f32[16, 8])):
         for j in serial(8):
             for k in serial(32):
                 s0: c[i, j] = reduce(addf(c[i, j], mulf(extf[f32](a[i, k]), extf[f32](b[k, j]))), init=f32(0.0), over=(k,))
-"""
+"""  # noqa: E501 (a nest as it is printed)
 
 
 def refused(loop: str, instruction: str = "mma_bf16", **scopes: str) -> str:

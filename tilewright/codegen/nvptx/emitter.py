@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from ...schedule.concurrent import is_plain
 from ...schedule.inplace import inplace_pairs
@@ -53,6 +54,12 @@ class Emitted:
     text: str
     launch: Launch
     shared: dict[str, int]
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """The inverse of `dataclasses.asdict`."""
+        launch = Launch(*(tuple(data["launch"][n]) for n in ("grid", "block")))  # type: ignore[arg-type]
+        return cls(data["text"], launch, data["shared"])
 
 
 def emit(nest: Nest, machine: Machine) -> Emitted:
@@ -110,6 +117,10 @@ class Emitter:
         number = self.text.call(f"llvm.nvvm.read.ptx.sreg.{self.units.register(kind)}", "i32", [], pure=True)
         if self.units.is_warp(kind):
             return self.text.op(f"udiv i32 {number}, {WARP}")
+        if self.units.is_thread(kind):
+            block = self.text.call("llvm.nvvm.read.ptx.sreg.ctaid.x", "i32", [], pure=True)
+            first = self.text.op(f"mul nsw i32 {block}, {WARP}")
+            return self.text.op(f"add nsw i32 {first}, {number}")
         return self.text.op(f"urem i32 {number}, {WARP}") if self.units.is_lane(kind) else number
 
     # ---- who runs what
@@ -155,7 +166,8 @@ class Emitter:
     def bound(self, s: For) -> None:
         self.inside[s.kind] = s.var
         with self.at.bind(s.var, self.names[s.kind]):
-            if s.trip is not None and s.trip < self.units.count[s.kind]:
+            more = self.units.is_thread(s.kind) or s.trip != self.units.count[s.kind]
+            if more and s.trip is not None:
                 with self.text.where(self.text.op(f"icmp slt i32 {self.names[s.kind]}, {s.trip}"), "within"):
                     self.stmt(s.body)
             else:

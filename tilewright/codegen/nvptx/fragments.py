@@ -272,7 +272,7 @@ class Fragments:
         count, part = role.registers * len(group), Var(LANE) // _ROWS % (role.registers * len(group))
         # which 8 x 8 block a lane's address is of: in the order of registers
         inner, outer = part % 2, part // 2
-        start = {v: Const(group[0][v], "index") for v in (deep, flat)}
+        start: dict[str, Expr] = {v: Const(group[0][v], "index") for v in (deep, flat)}
         if role.which == "x":
             start = {deep: outer * half + start[deep], flat: inner * _ROWS + start[flat]}
         else:

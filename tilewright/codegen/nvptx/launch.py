@@ -1,4 +1,7 @@
-"""How many units a nest is launched on, and which unit a thread is."""
+"""How many units a nest is launched on, and which unit a thread is.
+
+Nests that are scheduled for a processor bind loops to ``thread``: here each iteration is one of a GPU's.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from dataclasses import dataclass
 
 from ...schedule.concurrent import Units
 from ...schedule.machine import Machine
-from ...schedule.nest import For, Nest, walk_stmts
+from ...schedule.nest import THREAD, For, Nest, walk_stmts
 from ...support.errors import CompileError
 
 #: threads that run one instruction together
@@ -40,10 +43,11 @@ class UnitsOfNest:
         for s in walk_stmts(nest.body):
             if isinstance(s, For) and s.bound:
                 self.count[s.kind] = max(self.count[s.kind], s.trip or 0)
-        if unknown := [k for k in self.kinds if k not in (*_REGISTERS, _WARPS, _LANES)]:
+        known = (*_REGISTERS, _WARPS, _LANES, THREAD)
+        if unknown := [k for k in self.kinds if k not in known]:
             raise CompileError(
                 f"a loop on axis {unknown[0]} is none of a GPU's", stage="emit", operator=nest.name,
-                hint=f"bind loops to {', '.join((*_REGISTERS, _WARPS, _LANES))}",
+                hint=f"bind loops to {', '.join(known)}",
             )  # fmt: skip
         self.warps = any(k in (_WARPS, _LANES) for k in self.kinds)
         if self.warps:  # a warp has all its lanes, bound or not
@@ -55,6 +59,8 @@ class UnitsOfNest:
     @property
     def launch(self) -> Launch:
         grid, block = (tuple(self.count.get(f"{a}.{d}", 1) for d in "xyz") for a in ("grid", "block"))
+        if THREAD in self.count:  # one thread an iteration, as many blocks as that needs
+            return Launch((-(-self.count[THREAD] // WARP), 1, 1), (WARP, 1, 1))
         if self.warps:
             block = (self.count.get(_WARPS, 1) * WARP, 1, 1)
         return Launch(grid, block)  # type: ignore[arg-type]
@@ -62,6 +68,10 @@ class UnitsOfNest:
     def register(self, kind: str) -> str:
         """The special register of a unit's number; warps and lanes are made of that of threads."""
         return _REGISTERS.get(kind, "tid.x")
+
+    def is_thread(self, kind: str) -> bool:
+        """Whether units are threads of all blocks."""
+        return kind == THREAD
 
     def is_warp(self, kind: str) -> bool:
         return kind == _WARPS
