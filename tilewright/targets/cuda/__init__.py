@@ -61,6 +61,12 @@ class CudaTarget:
 
         CudaDescription.from_json(description)
 
+    def tuning(self) -> Any:
+        """See `tilewright.targets.base.Tuning`."""
+        from . import tuning
+
+        return tuning
+
     def load(self, package: Package, threads: int) -> CudaRunner:
         from .device import CudaRunner
 
