@@ -49,19 +49,72 @@ def agrees(text: str, tolerance: float = 1e-7, seed: int = 0) -> str:
     return emitted.text
 
 
-FUNCTIONS = ["exp", "tanh", "erf", "sin", "log1p", "sigmoid", "rsqrt", "sqrt", "floor", "roundeven", "absf", "negf"]
+#: operations of one float, of a positive one, and of two
+FLOATS = [
+    "exp",
+    "exp2",
+    "expm1",
+    "tanh",
+    "erf",
+    "sin",
+    "cos",
+    "atan",
+    "sinh",
+    "asinh",
+    "cbrt",
+    "sigmoid",
+    "floor",
+    "ceil",
+]
+FLOATS += ["trunc", "round", "roundeven", "absf", "negf"]
+POSITIVE = ["sqrt", "rsqrt", "log", "log2", "log1p"]
+PAIRS = ["addf", "subf", "mulf", "divf", "remf", "maximumf", "minimumf", "maxnumf", "minnumf", "copysign", "atan2"]
+#: of integers; those behind the second bar want a divisor that is not zero, behind the third a small shift
+INTEGERS = "addi subi muli andi ori xori maxsi minsi maxui minui | absi ctlz cttz ctpop | divsi divui remsi remui "
+INTEGERS += "floordivsi ceildivsi ceildivui | shli shrsi shrui"
+_F64 = {"sqrt", "rsqrt", "floor", "ceil", "trunc", "round", "roundeven", "absf", "negf", *PAIRS} - {"atan2"}
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_functions(function):
-    argument = "absf(x[i * 32 + j])" if function in ("rsqrt", "sqrt", "log1p") else "x[i * 32 + j]"
-    text = f"""
-def k(x: f32[128], y: out(f32[128])):
-    for i in grid.x(4):
-        for j in block.x(32):
-            s0: y[i * 32 + j] = {function}({argument})
-"""
-    agrees(text, 1e-6)
+def each(dtype: str, values: list[str], result: str = "") -> str:
+    """A nest with one result for each of some expressions of ``a[j]`` and ``b[j]``."""
+    lines = [f"        s{i}: y[{i}, j] = {v}" for i, v in enumerate(values)]
+    head = f"def k(a: {dtype}[32], b: {dtype}[32], y: out({result or dtype}[{len(values)}, 32])):"
+    return "\n".join([head, "    for j in block.x(32):", *lines])
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("f32", 2e-6), ("f16", 2e-3), ("bf16", 1.6e-2), ("f64", 1e-12)])
+def test_operations_on_floats(dtype, tolerance):
+    values = [f"{f}(a[j])" for f in FLOATS] + [f"{f}(absf(a[j]))" for f in POSITIVE]
+    values += [f"{f}(a[j], b[j])" for f in PAIRS] + ["fma(a[j], b[j], a[j])"]
+    known = [v for v in values if dtype != "f64" or v.split("(")[0] in _F64]
+    agrees(each(dtype, known), tolerance)
+    tests = [f"{f}(a[j])" for f in ("isnan", "isinf", "isfinite")]
+    tests += [f"cmpf.{p}(a[j], b[j])" for p in ("oeq", "ogt", "ole", "une", "ult", "ord")]
+    agrees(each(dtype, tests, "i1"))
+
+
+@pytest.mark.parametrize("dtype", ["i8", "i32", "i64"])
+def test_operations_on_integers(dtype):
+    two, one, divide, shift = (part.split() for part in INTEGERS.split("|"))
+    values = [f"{f}(a[j], b[j])" for f in two] + [f"{f}(a[j])" for f in one]
+    values += [f"{f}(a[j], ori(b[j], {dtype}(1)))" for f in divide]
+    values += [f"{f}(a[j], andi(b[j], {dtype}(7)))" for f in shift]
+    agrees(each(dtype, values))
+    agrees(each(dtype, [f"cmpi.{p}(a[j], b[j])" for p in ("eq", "ne", "slt", "sge", "ult", "uge")], "i1"))
+
+
+CASTS = [
+    ("f32", "extf[f32](truncf[f16](a[j]))"), ("f32", "extf[f32](truncf[bf16](a[j]))"), ("i8", "trunci[i8](a[j])"),
+    ("i32", "fptosi[i32](mulf(a[j], f32(1e10)))"), ("i8", "fptoui[i8](mulf(a[j], f32(100.0)))"),
+    ("f16", "uitofp[f16](a[j])"), ("f64", "sitofp[f64](a[j])"), ("i64", "extui[i64](a[j])"),
+    ("i32", "bitcast[i32](a[j])"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("result, value", CASTS)
+def test_casts(result, value):
+    source = "i32" if any(c in value for c in ("trunci", "itofp", "extui")) else "f32"
+    agrees(each(source, [value], result))
 
 
 @pytest.mark.parametrize("dtype, lanes", [("f32", 4), ("f16", 8), ("bf16", 8), ("i8", 16)])
@@ -313,8 +366,8 @@ def k(x: f32[16, 8], y: out(f32[16, 8])):
 """)
     assert "no product uses it" in message and "tensorize" in message
     message = refused("""
-def k(x: f32[8], e: i32[8], y: out(f32[8])):
+def k(x: f64[8], y: out(f64[8])):
     for i in block.x(8):
-        s0: y[i] = fpowi(x[i], e[i])
+        s0: y[i] = exp(x[i])
 """, UnsupportedError)  # fmt: skip
-    assert "no operation fpowi of f32" in message
+    assert "no operation exp of f64" in message

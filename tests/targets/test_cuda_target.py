@@ -3,6 +3,7 @@ where there is no GPU."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,9 @@ from support.cuda_emulator import needs_compiler
 from support.ptxas import assembled
 
 import tilewright as tw
+from tilewright.codegen.llvm.pool import compile_each
+from tilewright.lang import te
+from tilewright.schedule.schedule import Schedule
 from tilewright.support.errors import PackageError, UsageError
 from tilewright.targets import base
 from tilewright.targets.cuda import driver, stages
@@ -25,14 +29,14 @@ DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.o
 @pytest.fixture(scope="module")
 def digits():
     """The digits model compiled for sm_80, and what was emitted of its kernels."""
-    emitted, original = {}, stages.launched
+    emitted, original = {}, stages.emit
     patch = pytest.MonkeyPatch()
 
-    def recorded(made, llvm):
-        emitted[made.text.split("ptx_kernel void @")[1].split("(")[0]] = made
-        return original(made, llvm)
+    def recorded(nest, machine):
+        emitted[nest.name] = original(nest, machine)
+        return emitted[nest.name]
 
-    patch.setattr(stages, "launched", recorded)
+    patch.setattr(stages, "emit", recorded)
     made = tw.compile(DIGITS, target="cuda", inputs={"image": (1, 1, 8, 8)}, cache=False)
     patch.undo()
     return made, emitted
@@ -45,13 +49,11 @@ def test_a_model_runs_over_the_driver(digits):
     context = CudaRunner(made.package, Driver(functions)).context()
     rng = np.random.default_rng(0)
     cpu = tw.compile(DIGITS, inputs={"image": (1, 1, 8, 8)})
-    for _ in range(2):  # memory that the first run left changes nothing
-        x = rng.random((1, 1, 8, 8), np.float32)
-        y = np.empty((1, 10), np.float32)
-        context.run([x.ctypes.data], [y.ctypes.data])
-        want = cpu(x)
-        assert np.allclose(y, want if isinstance(want, np.ndarray) else want[0], atol=1e-6)
-    assert len(functions.launches) == 2 * len(made.package.program.calls)
+    x, y = rng.random((1, 1, 8, 8), np.float32), np.empty((1, 10), np.float32)
+    context.run([x.ctypes.data], [y.ctypes.data])
+    want = cpu(x)
+    assert np.allclose(y, want if isinstance(want, np.ndarray) else want[0], atol=1e-6)
+    assert len(functions.launches) == len(made.package.program.calls)
     context.close()
     assert not functions.places.all
 
@@ -90,3 +92,19 @@ def test_the_gpu_is_named():
             base.find(name)
     for machine in MACHINES.values():
         assert CudaDescription.from_json(machine.to_json()) == machine
+
+
+def test_what_llvm_cannot_take_is_an_error_and_not_the_end(digits):
+    name, emitted = next(iter(digits[1].items()))
+    broken = replace(emitted, text=emitted.text.replace("ret void", "ret i32 7"))
+    done = compile_each([stages.job(name, broken)], MACHINES["sm_80"].llvm, workers=1)
+    assert "LLVM does not accept the kernel" in done[name]
+
+
+def test_a_schedule_shows_its_ptx():
+    text = "def k(x: f32[64], y: out(f32[64])):\n    for i in serial(64):\n        s0: y[i] = negf(x[i])"
+    s = Schedule(te.from_nest(text), "cuda")
+    s.bind("i", "block.x")
+    assert "neg.f32" in s.source("ptx") and "ptx_kernel void @k" in s.source("ll")
+    with pytest.raises(UsageError, match="has no form 'mlir'"):
+        s.source("mlir")

@@ -164,6 +164,19 @@ def _upper_word(x: Expressions, args: list[Value], dtype: str) -> Value:
     return Value(op(f"trunc i64 {upper} to i32"), dtype)
 
 
+def _unsigned_up(x: Expressions, args: list[Value], dtype: str) -> Value:
+    """Unsigned division rounded up."""
+    op, kind, (a, b) = x.text.op, llvm_type(dtype), args
+    quotient, rest = op(f"udiv {kind} {a.ssa}, {b.ssa}"), op(f"urem {kind} {a.ssa}, {b.ssa}")
+    one = op(f"zext i1 {op(f'icmp ne {kind} {rest}, 0')} to {kind}")
+    return Value(op(f"add {kind} {quotient}, {one}"), dtype)
+
+
+def _reciprocal_root(x: Expressions, args: list[Value], dtype: str) -> Value:
+    root = x.intrinsic("sqrt", args, dtype)
+    return Value(x.text.op(f"fdiv {llvm_type(dtype)} {literal(1.0, dtype)}, {root.ssa}"), dtype)
+
+
 #: operations of several instructions
 _COMPOSED: dict[str, Callable[[Expressions, list[Value], str], Value]] = {
     "isnan": _is("nan"),
@@ -174,7 +187,9 @@ _COMPOSED: dict[str, Callable[[Expressions, list[Value], str], Value]] = {
     "absi": _zeros("abs"),
     "floordivsi": _rounded(False),
     "ceildivsi": _rounded(True),
+    "ceildivui": _unsigned_up,
     "mulhsi": _upper_word,
+    "rsqrt": _reciprocal_root,
 }
 
 

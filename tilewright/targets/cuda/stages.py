@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-from ...codegen.kernel_info import kernel_info
+from ...codegen.kernel_info import call_names, kernel_info
 from ...codegen.llvm.machine import LlvmMachine
+from ...codegen.llvm.pool import Job, compile_many
 from ...codegen.nvptx.assemble import ptx, shared_at_launch
 from ...codegen.nvptx.emitter import Emitted, emit
 from ...support.errors import UsageError
@@ -25,6 +27,10 @@ class Launched:
     block: tuple[int, int, int]
     shared: int
 
+    def to_json(self) -> dict[str, Any]:
+        """All but the PTX."""
+        return {"grid": self.grid, "block": self.block, "shared": self.shared}
+
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self)).encode()
 
@@ -34,10 +40,19 @@ class Launched:
         return cls(found["ptx"], tuple(found["grid"]), tuple(found["block"]), found["shared"])
 
 
-def launched(emitted: Emitted, llvm: LlvmMachine) -> Launched:
-    """The code of a kernel for a GPU."""
+def job(name: str, emitted: Emitted, nodes: tuple[str, ...] = ()) -> Job:
+    """The work of a process that makes PTX of a kernel."""
+    return Job(name, json.dumps(asdict(emitted)), nodes, f"{__name__}:make")
+
+
+def make(text: str, machine: LlvmMachine) -> tuple[Launched, bytes, dict[str, Any]]:
+    """What such a process does; see `codegen.llvm.pool.Job`."""
+    start = time.perf_counter()
+    emitted = Emitted.from_json(json.loads(text))
     launch = emitted.launch
-    return Launched(ptx(emitted, llvm), launch.grid, launch.block, shared_at_launch(emitted))
+    made = Launched(ptx(emitted, machine), launch.grid, launch.block, shared_at_launch(emitted))
+    data = made.to_bytes()
+    return made, data, {"llvm_seconds": time.perf_counter() - start, "bytes": len(data)}
 
 
 def emit_kernels(state: Any) -> None:
@@ -57,9 +72,14 @@ def emitted_text(state: Any) -> str:
 
 
 def assemble_kernels(state: Any) -> None:
-    """LLVM IR -> PTX."""
-    for name, data in state.objects.items():
-        state.objects[name] = launched(Emitted.from_json(json.loads(data)), state.description.llvm).to_bytes()
+    """LLVM IR -> PTX, in processes that LLVM may end."""
+    names = call_names(state.module)
+    jobs = [job(k, Emitted.from_json(json.loads(data)), names.get(k, ())) for k, data in state.objects.items()]
+    workers = state.options.job_count
+    for done in compile_many(jobs, state.description.llvm, workers=workers, progress=state.kernel_done):
+        state.objects[done.symbol] = done.data
+        state.stats[done.symbol] = {k: v for k, v in done.stats.items() if k.endswith("seconds")}
+    state.names = names
 
 
 def ptx_text(state: Any) -> str:

@@ -8,28 +8,30 @@ from importlib import metadata
 
 from ... import __version__
 from ...codegen.kernel_info import kernel_info
-from ...codegen.nvptx.assemble import ptx
+from ...codegen.llvm.pool import Compiled, compile_each
 from ...codegen.nvptx.emitter import emit
 from ...schedule.nest import Nest
-from ...support.errors import TilewrightError
+from ...support.errors import CompileError, TilewrightError
 from ..base import Built
 from .description import CudaDescription
-from .stages import launched
+from .stages import Launched, job
 
 
 def build(
     nests: Mapping[str, Nest], description: CudaDescription, *, workers: int | None, timeout: float
 ) -> dict[str, Built | str]:
-    """Objects of finished nests by symbol, or the reason why there is none."""
+    """Objects of finished nests by symbol, or the reason why there is none; LLVM runs in the pool's processes."""
     results: dict[str, Built | str] = {}
+    jobs, infos = [], {}
     for symbol, nest in nests.items():
         try:
-            made = launched(emit(replace(nest, name=symbol), description), description.llvm)
-            info = replace(kernel_info(nest, 0), parallel=False, pieces=False)
-            results[symbol] = Built(made.to_bytes(), info)
+            jobs.append(job(symbol, emit(replace(nest, name=symbol), description)))
+            infos[symbol] = replace(kernel_info(nest, 0), parallel=False, pieces=False)
         except TilewrightError as e:
             results[symbol] = e.message
-    return results
+    for symbol, made in compile_each(jobs, description.llvm, workers=workers, timeout=timeout).items():
+        results[symbol] = Built(made.data, infos[symbol]) if isinstance(made, Compiled) else made
+    return {symbol: results[symbol] for symbol in nests}
 
 
 def measured_on(description: CudaDescription) -> tuple[str, str]:
@@ -47,4 +49,7 @@ def _ll(nest: Nest, description: CudaDescription) -> str:
 
 
 def _ptx(nest: Nest, description: CudaDescription) -> str:
-    return ptx(emit(nest, description), description.llvm)
+    (made,) = compile_each([job(nest.name, emit(nest, description))], description.llvm, workers=1).values()
+    if isinstance(made, str):
+        raise CompileError(f"kernel {nest.name} cannot be compiled: {made}", stage="assemble")
+    return Launched.from_bytes(made.data).ptx
