@@ -13,12 +13,12 @@
 enum { GLOBAL = 1, SHARED = 3 };
 /* of a byte; who read it: several of one warp, of several warps, of several blocks */
 enum { WRITTEN = 1, COPYING = 2, SEVERAL = 4, WARPS = 8, BLOCKS = 16 };
-enum { READY, AT_BARRIER, IN_WARP, DONE };
-enum { MOST_REGIONS = 64, MOST_THREADS = 1024, LANES = 32, STACK = 1 << 20 };
+enum { READY, AT_BARRIER, IN_WARP, IN_GROUP, DONE };
+enum { MOST_REGIONS = 64, MOST_THREADS = 1024, LANES = 32, GROUP = 128, STACK = 1 << 20 };
 
 typedef struct {
     int32_t writer, reader;
-    uint32_t write_time, read_time;
+    uint32_t write_time, read_time, write_tick;
     uint8_t flags;
 } Shadow;
 
@@ -42,6 +42,12 @@ typedef struct {
     char *stack;
     int state, site, operation, count, groups;
     uint32_t words[16], result[4];
+    /* of a product of a group: sums and results, descriptors; whether it runs, and when a fence was last */
+    const float *sums;
+    float *group_result;
+    uint64_t factors[2];
+    int products, committed;
+    uint32_t fence_tick;
     const unsigned char *address;
     Copy *copies;
 } Thread;
@@ -51,6 +57,8 @@ static int region_count;
 static Thread threads[MOST_THREADS];
 static int grid[3], block[3], at_block[3], thread_count, current, site;
 /* time goes on when threads meet; when those of the block, and of each warp, met last */
+static uint32_t tick; /* goes on with every write and fence */
+static unsigned char *shared_start;
 static uint32_t now, block_met, warp_met[MOST_THREADS / LANES];
 static ucontext_t scheduler;
 static char message[512];
@@ -198,6 +206,7 @@ static void note_write(Region *r, int64_t from, int size)
             fail_at(r, i, "writes", ", which others read without a barrier between");
         s->writer = unit_of(current);
         s->write_time = now;
+        s->write_tick = ++tick;
         s->flags |= WRITTEN;
     }
 }
@@ -241,6 +250,8 @@ int emu_register(int which)
 
 void emu_barrier(void)
 {
+    if (threads[current].products)
+        fail("a product of a group of warps is not waited for");
     threads[current].site = site;
     leave(AT_BARRIER);
 }
@@ -276,6 +287,7 @@ void emu_wait(int left)
             s->flags = (uint8_t)((s->flags & ~COPYING) | WRITTEN);
             s->writer = unit_of(current);
             s->write_time = now;
+            s->write_tick = ++tick;
         }
         *c = done->next;
         free(done);
@@ -344,6 +356,27 @@ static void load_matrices(int first)
         }
 }
 
+/* ---- products of groups of four warps, on matrices in shared memory ---- */
+
+void emu_proxy_fence(void) { threads[current].fence_tick = ++tick; }
+
+void emu_group_commit(void) { threads[current].committed = 1; }
+
+void emu_group_wait(int left)
+{
+    if (left == 0 && threads[current].committed)
+        threads[current].products = threads[current].committed = 0;
+}
+
+void emu_group_product(int half, int columns, uint64_t x, uint64_t w, const float *sums, float *result)
+{
+    Thread *t = &threads[current];
+    t->site = site, t->operation = half, t->count = columns;
+    t->factors[0] = x, t->factors[1] = w, t->sums = sums, t->group_result = result;
+    t->products = 1, t->committed = 0;
+    leave(IN_GROUP);
+}
+
 static double number(uint32_t word, int part, int kind)
 {
     if (kind == MMA_S8)
@@ -395,6 +428,58 @@ static void multiply(int first)
         }
 }
 
+/* an element of a matrix whose rows of 128 bytes are swizzled, as its descriptor says */
+static double element(uint64_t descriptor, int row, int column, int kind)
+{
+    uint64_t start = (descriptor & 0x3FFF) << 4, step = (descriptor >> 32 & 0x3FFF) << 4;
+    if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0)
+        fail("a descriptor of a matrix that is not swizzled in rows of 128 bytes");
+    uint64_t at = start + (uint64_t)(row / 8) * step + (uint64_t)(row % 8) * 128 + 2 * (uint64_t)column;
+    unsigned char *p = shared_start + (at ^ (at >> 7 & 7) << 4);
+    Region *r = touched(p, 2, 2, SHARED, "reads");
+    note_read(r, p - r->base, 2);
+    Shadow *s = &r->shadow[p - r->base];
+    Thread *writer = &threads[(s->writer - 1) % thread_count];
+    if (s->write_tick > writer->fence_tick)
+        fail_at(r, p - r->base, "reads", ", which was written without a fence for this way of reading");
+    uint16_t bits;
+    memcpy(&bits, p, 2);
+    return number(bits, 0, kind);
+}
+
+static void multiply_group(int first)
+{
+    static double x[64][16], w[256][16];
+    int n = threads[first].count, kind = threads[first].operation ? MMA_F16 : MMA_BF16;
+    current = first, site = threads[first].site;
+    for (int k = 0; k < 16; k++) {
+        for (int i = 0; i < 64; i++)
+            x[i][k] = element(threads[first].factors[0], i, k, kind);
+        for (int i = 0; i < n; i++)
+            w[i][k] = element(threads[first].factors[1], i, k, kind);
+    }
+    for (int i = 0; i < GROUP; i++)
+        for (int j = 0; j < n / 2; j++) {
+            int row = 16 * (i / LANES) + 8 * (j % 4 / 2) + i % LANES / 4, column = 8 * (j / 4) + 2 * (i % 4) + j % 2;
+            double sum = threads[first + i].sums[j];
+            for (int k = 0; k < 16; k++)
+                sum += x[row][k] * w[column][k];
+            threads[first + i].group_result[j] = (float)sum;
+        }
+}
+
+/* the same for a group of four warps */
+static int group_step(int first)
+{
+    for (int i = first; i < first + GROUP; i++)
+        if (i >= thread_count || threads[i].state != IN_GROUP || threads[i].site != threads[first].site)
+            return 0;
+    multiply_group(first);
+    for (int i = first; i < first + GROUP; i++)
+        threads[i].state = READY;
+    return 1;
+}
+
 /* ---- running ---- */
 
 int emu_memory(const char *name, void *base, int64_t size, int space, int written)
@@ -413,6 +498,8 @@ int emu_memory(const char *name, void *base, int64_t size, int space, int writte
 static void begin(void)
 {
     entry(arguments);
+    if (threads[current].products)
+        fail("a product of a group of warps is not waited for");
     if (threads[current].copies != NULL)
         fail("copies that a thread began are never waited for");
     leave(DONE);
@@ -492,7 +579,7 @@ static void run_block(int backwards)
         t->context.uc_stack.ss_sp = t->stack;
         t->context.uc_stack.ss_size = STACK;
         t->context.uc_link = &scheduler;
-        t->state = READY, t->groups = 0, t->copies = NULL;
+        t->state = READY, t->groups = 0, t->copies = NULL, t->products = 0, t->fence_tick = 0;
         makecontext(&t->context, begin, 0);
     }
     for (;;) {
@@ -511,11 +598,19 @@ static void run_block(int backwards)
             for (int j = i; j < i + LANES && j < thread_count; j++)
                 ready &= threads[j].state != READY;
             went_on |= ready && warp_step(i);
+            if (ready && i % GROUP == 0)
+                went_on |= group_step(i);
             if (message[0])
                 return;
         }
-        if (!went_on && (!meet() || message[0]))
-            return;
+        if (went_on || meet())
+            continue;
+        for (int i = 0; i < thread_count && !message[0]; i++)
+            if (threads[i].state != DONE) {
+                failed_site = threads[i].site;
+                snprintf(message, sizeof message, "%s waits for others that do not come", name_of(unit_of(i)));
+            }
+        return;
     }
 }
 
@@ -537,6 +632,9 @@ const char *emu_run(void (*kernel)(void *), void *args, const int *blocks, const
     region_count = 0;
     return message;
 }
+
+/* where shared memory begins: an address in a descriptor is one from here on */
+void emu_shared(void *start) { shared_start = start; }
 
 int emu_failed_site(void) { return failed_site; }
 

@@ -31,6 +31,8 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a 
 #: between arrays, so that what is a little out of bounds of one is out of bounds of all
 GAP, ALIGN = 4096, 256
 GLOBAL, SHARED = 1, 3
+#: shared memory, which begins at a multiple of this: its part of an address is what a descriptor has
+SHARED_BYTES = 1 << 18
 _SIZES = {"half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8, "i1": 1}
 _ACCESS = re.compile(
     r"^\s*(?:%\S+ = )?(load|store) (<\d+ x \w+>|\w+)(?: (?:<[^>]*>|\S+))?, "
@@ -38,6 +40,11 @@ _ACCESS = re.compile(
 )
 _ARRAY = re.compile(
     r"^@([\w.$]+) = internal (?:unnamed_addr )?addrspace\(3\) global \[(\d+) x (\w+)\] undef, align \d+$", re.M
+)
+_GROUP = re.compile(
+    r"^(?P<before>.*?call \{[^}]*\}) asm sideeffect "
+    r".*wgmma\.mma_async\.sync\.aligned\.m64n(?P<n>\d+)k16\.f32\.(?P<dtype>\w+)"
+    r'.*"(?P<args>\(i64 .*\))'
 )
 _CALL = re.compile(r"@llvm\.nvvm\.([\w.]+)\(")
 _REGISTERS = {f"{a}.{d}": i + 3 * (a == "ctaid") for a in ("tid", "ctaid") for i, d in enumerate("xyz")}
@@ -80,11 +87,15 @@ def launch(
     """Run a kernel on the places of these names, or on addresses in one of them."""
     lib = library()
     regions = [(n, *found, GLOBAL) for n, found in places.all.items()]
-    shared = Places()
+    slab = np.empty(2 * SHARED_BYTES, np.uint8)
+    start = at = -(-slab.ctypes.data // SHARED_BYTES) * SHARED_BYTES
+    lib.emu_shared(ctypes.c_void_p(start))
+    addresses = {}
     for name, count, kind in _ARRAY.findall(text):
-        shared.add(name, int(count) * _bytes(kind), None)
-        regions.append((name, *shared.all[name][:2], 0, SHARED))
-    addresses = {n: base for n, (base, *_) in shared.all.items()}
+        addresses[name], size = at, int(count) * _bytes(kind)
+        regions.append((name, at, size, 0, SHARED))
+        at = -(-(at + size + GAP) // 1024) * 1024
+    assert at <= start + SHARED_BYTES, "the arrays of a block with gaps between are too large for the emulator"
     host, sites = host_ir(text, kernel, len(args), addresses)
     context, engine = _compiled(host)
     for name, base, size, written, space in regions:
@@ -145,7 +156,15 @@ def host_ir(text: str, kernel: str, params: int, addresses: dict[str, int]) -> t
                 f"  call void @emu_{kind}(ptr {where}, i32 {_bytes(type_)}, i32 {align}, i32 {space}, i32 {len(sites)})"
             )
             sites.append(line.strip())
-        if (call := _CALL.search(line)) is not None:
+        if (group := _GROUP.search(line)) is not None:
+            name = f"wgmma.{group['n']}.{group['dtype']}"
+            used.add(name)
+            lines.append(f"  call void @emu_site(i32 {len(sites)})")
+            sites.append(line.strip())
+            line = f"{group['before']} @emu.{name}{group['args']}"
+        elif "fence.proxy.async" in line:
+            line = "  call void @emu_proxy_fence()"
+        elif (call := _CALL.search(line)) is not None:
             used.add(call[1])
             if not call[1].startswith("read."):
                 lines.append(f"  call void @emu_site(i32 {len(sites)})")
@@ -186,6 +205,10 @@ declare void @emu_commit()
 declare void @emu_wait(i32)
 declare void @emu_ldmatrix(ptr, i32, i32, ptr)
 declare void @emu_mma(i32, ptr, ptr)
+declare void @emu_proxy_fence()
+declare void @emu_group_commit()
+declare void @emu_group_wait(i32)
+declare void @emu_group_product(i32, i32, i64, i64, ptr, ptr)
 """
 _DP4A = """define i32 @emu.{name}(i32 %a, i32 %b, i32 %c) {{
   %x = bitcast i32 %a to <4 x i8>
@@ -205,6 +228,8 @@ def _definition(name: str) -> str:
     if name.startswith("read.ptx.sreg."):
         which = _REGISTERS[name.removeprefix("read.ptx.sreg.")]
         return f"define i32 @emu.{name}() {{\n  %r = call i32 @emu_register(i32 {which})\n  ret i32 %r\n}}"
+    if name.startswith("wgmma."):
+        return _group(name)
     if name.startswith("barrier."):
         return f"define void @emu.{name}(i32 %n) {{\n  call void @emu_barrier()\n  ret void\n}}"
     if name == "bar.warp.sync":
@@ -232,6 +257,28 @@ def _ldmatrix(name: str) -> str:
     lines = [f"define {kind} @emu.{name}(ptr %p) {{", "  %m = alloca [4 x i32]"]
     lines.append(f"  call void @emu_ldmatrix(ptr %p, i32 {count}, i32 {int('.trans.' in name)}, ptr %m)")
     return "\n".join([*lines, *_result(kind, "i32", count), "}"])
+
+
+def _group(name: str) -> str:
+    """Products of groups of warps, and what orders them."""
+    if name == "wgmma.fence.sync.aligned":
+        return f"define void @emu.{name}() {{\n  ret void\n}}"
+    if name == "wgmma.commit_group.sync.aligned":
+        return f"define void @emu.{name}() {{\n  call void @emu_group_commit()\n  ret void\n}}"
+    if name == "wgmma.wait_group.sync.aligned":
+        body = "  %m = trunc i64 %n to i32\n  call void @emu_group_wait(i32 %m)\n  ret void"
+        return f"define void @emu.{name}(i64 %n) {{\n{body}\n}}"
+    _, columns, dtype = name.split(".")
+    count = int(columns) // 2
+    kind = f"{{{', '.join(['float'] * count)}}}"
+    params = ", ".join(f"float %x{i}" for i in range(count))
+    lines = [f"define {kind} @emu.{name}(i64 %a, i64 %b, {params}) {{"]
+    lines += [f"  %m = alloca [{count} x float]", f"  %w = alloca [{count} x float]"]
+    for i in range(count):
+        lines += [f"  %w{i} = getelementptr float, ptr %w, i64 {i}", f"  store float %x{i}, ptr %w{i}"]
+    half = int(dtype == "f16")
+    lines.append(f"  call void @emu_group_product(i32 {half}, i32 {columns}, i64 %a, i64 %b, ptr %w, ptr %m)")
+    return "\n".join([*lines, *_result(kind, "float", count), "}"])
 
 
 def _mma(name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tilewright.lang import te
 from tilewright.schedule.machine import Machine
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.cuda.description import SM_80
+from tilewright.targets.cuda.description import SM_80, SM_90A
 
 F32 = """
 def matmul(a: f32[{m}, {k}], b: f32[{k}, {n}], c: out(f32[{m}, {n}])):
@@ -134,6 +134,37 @@ def tensor_cores(
     if swizzled:
         s.swizzle("a_c", 8, max(64 // depth, 1))
         s.swizzle("b_c", 8, max(64 // tile[1], 1))
+    return s
+
+
+def warp_groups(
+    m: int, n: int, k: int, machine: Machine = SM_90A, *, columns: int = 64, stages: int = 2, groups: int = 1
+) -> Schedule:
+    """Four warps multiply 64 rows by `columns` in one instruction, which reads both factors from shared memory; rows of
+    b are the columns of the product."""
+    text = half("bf16").format(m=m, n=n, k=k).replace("b[k, j]", "b[j, k]")
+    s = Schedule(te.from_nest(text.replace(f"b: bf16[{k}, {n}]", f"b: bf16[{n}, {k}]")), machine)
+    s.cache_write("s0", scope="sums")
+    i, rows = s.split("i", 64 * groups)
+    team, mi = s.split(rows, 64)
+    j, ni = s.split("j", columns)
+    step, inner = s.split("k", 64)
+    ks, ki = s.split(inner, 16)
+    s.reorder(i, j, step, team, ks, mi, ni, ki)
+    last = s.reverse_compute_at("s0_w", j)
+    copies = [s.cache_read("s0", f, step, scope="shared", asynchronous=True) for f in ("a", "b")]
+    s.barrier(copies[1], "block")
+    s.barrier("s0", "block")
+    copies += s.pipeline(step, *copies, stages=stages)
+    bind(s, {i: "grid.y", j: "grid.x"})
+    s.tensorize(mi, f"wgmma_bf16_n{columns}")
+    s.unroll(ks)
+    for block in copies:
+        spread(s, block, 8, {"group": groups, "member": 128})
+    y, _ = s.split(last[0], 64)
+    bind(s, {y: "group", team: "group"})
+    s.swizzle("a_c", 8)
+    s.swizzle("b_c", 8)
     return s
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from support.cuda_emulator import needs_compiler, run
-from support.cuda_matmul import STEPS
+from support.cuda_emulator import EmulationError, needs_compiler, run
+from support.cuda_matmul import STEPS, warp_groups
 from support.ptxas import assembled
 
 from tilewright.codegen.nvptx.assemble import ptx
@@ -16,7 +16,8 @@ from tilewright.lang import te
 from tilewright.schedule.finish import finish
 from tilewright.schedule.schedule import Schedule, ScheduleError
 from tilewright.schedule.text import parse_nest
-from tilewright.targets.cuda.description import MACHINES, SM_80
+from tilewright.support.errors import CompileError
+from tilewright.targets.cuda.description import MACHINES, SM_80, SM_90A
 
 CORES = {"tile": (32, 32), "warps": (1, 2), "depth": 16}
 #: sizes and tiles of a step, what its text must have, its registers at most, its shared memory
@@ -74,6 +75,59 @@ def test_tensor_cores_read_their_operands_with_ldmatrix(nests):
     text = ptx(emit(nests("tensor_cores"), SM_80), SM_80.llvm)
     assert "ldmatrix.sync.aligned.m8n8.x4.shared.b16" in text and "ldmatrix.sync.aligned.m8n8.x4.trans" in text
     assert text.count("st.global.v2") == 8  # two neighbouring sums at once
+
+
+# ---- groups of four warps --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def grouped():
+    """The finished nest of a product by groups of warps."""
+    return finish(warp_groups(128, 64, 128, groups=2).nest())
+
+
+def pair_of_factors() -> tuple[dict[str, np.ndarray], np.ndarray]:
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((128, 128), (64, 128)))
+    return {"a": a, "b": b}, a.astype(np.float64) @ b.astype(np.float64).T
+
+
+@needs_compiler
+def test_groups_of_warps_read_their_factors_from_shared_memory(grouped, tmp_path):
+    emitted = emit(grouped, SM_90A)
+    arrays, want = pair_of_factors()
+    for backwards in (False, True):
+        found = run(grouped, emitted, arrays, backwards=backwards)["c"]
+        assert np.abs(found - want).max() <= 1e-5 * np.abs(want).max()
+    text = ptx(emitted, SM_90A.llvm)
+    assert text.count("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16") == 4
+    taken = assembled(text, "sm_90a", tmp_path)
+    assert taken.spilled == 0 and taken.registers <= 96
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "line, why",
+    [
+        ('call void asm sideeffect "fence.proxy.async', "written without a fence"),
+        ("call void @llvm.nvvm.wgmma.wait_group", "a product of a group of warps is not waited for"),
+        ("call void @llvm.nvvm.wgmma.commit_group", "a product of a group of warps is not waited for"),
+    ],
+)
+def test_what_a_product_of_groups_needs_around_it(grouped, line, why):
+    emitted = emit(grouped, SM_90A)
+    text = "\n".join(x for x in emitted.text.splitlines() if not x.strip().startswith(line))
+    with pytest.raises(EmulationError, match=why):
+        run(grouped, emitted, pair_of_factors()[0], text=text)
+
+
+def test_a_factor_that_lies_otherwise_is_refused(grouped):
+    for old, new in ((" % 8) * 8 +", " % 4) * 8 +"), ("xori(", "addi(")):
+        read = next(line for line in str(grouped).splitlines() if " s0: " in line)
+        text = str(grouped).replace(read, read.replace(old, new))
+        with pytest.raises(CompileError, match="do not lie as the instruction takes them") as e:
+            emit(parse_nest(text, SM_90A), SM_90A)
+        assert "s.swizzle" in e.value.hint
 
 
 # ---- one block of each instruction -----------------------------------------------------------------------------------

@@ -248,8 +248,9 @@ class WarpProduct:
     """An instruction that the units of an axis run together, on matrices of which each unit holds a part:
     ``acc[m, n] += sum of x[m, k] * w[k, n]`` in f32 or i32.
 
-    Factors are `dtype`. All three are buffers in `memory`, which the units share, and have `rows` x `columns`, `rows` x
-    `depth` and `depth` x `columns` elements, or multiples of that, of which one instruction takes one block.
+    Factors are `dtype`. The sums are a buffer in `memory`, the factors in `operands`, which the units share; they have
+    `rows` x `columns`, `rows` x `depth` and `depth` x `columns` elements, or multiples of that, of which one
+    instruction takes one block.
     """
 
     name: str
@@ -259,6 +260,7 @@ class WarpProduct:
     columns: int = 8
     depth: int = 16
     memory: str = "fragment"
+    operands: str = "fragment"
     rate: Rate = Rate(32, 1 / 8)
 
     @property

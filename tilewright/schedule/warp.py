@@ -88,7 +88,14 @@ def read_product(s: Stmt, product: WarpProduct, buffers: Mapping[str, Buffer]) -
     m, n = rows[0], columns[0]
     if k.trip != product.depth:
         raise _refuse(product.name, f"the sum has {k.trip} steps, not {product.depth}")
-    blocks = [_block(product.name, product.memory, buffers, *o) for o in ((acc, m, n), (x, m, k), (w, k, n))]
+    blocks = [_block(product.name, product.memory, buffers, acc, m, n)]
+    for load, row, column in ((x, m, k), (w, k, n)):
+        if product.operands == product.memory:
+            blocks.append(_block(product.name, product.memory, buffers, load, row, column))
+        elif buffers[load.buffer].scope != product.operands:
+            raise _refuse(product.name, f"{load.buffer} is in {buffers[load.buffer].scope}, not in {product.operands}")
+        else:  # in memory, in a layout that the code generator knows
+            blocks.append(Block(load))
     for load, dtype in ((acc, product.sums), (x, product.dtype), (w, product.dtype)):
         if buffers[load.buffer].dtype != dtype:
             raise _refuse(product.name, f"{load.buffer} is {buffers[load.buffer].dtype}, not {dtype}")

@@ -13,6 +13,8 @@ from .emitter import Emitted
 
 #: what a kernel may declare; more is given when it is launched
 STATIC_SHARED_BYTES = 48 << 10
+#: what no array in shared memory needs more of
+_ALIGN_BYTES = 1024
 _SHARED = re.compile(r"^(@[\w.]+) = internal addrspace\(3\) global (\[\d+ x \w+\]) undef, align (\d+)\n", re.M)
 _DYNAMIC = "@tilewright_shared"
 
@@ -21,7 +23,7 @@ def shared_at_launch(emitted: Emitted) -> int:
     """Bytes of shared memory that a launch must give, 0 if the kernel declares all of it."""
     total = 0
     for size in emitted.shared.values():
-        total = -(-total // 128) * 128 + size
+        total = -(-total // _ALIGN_BYTES) * _ALIGN_BYTES + size
     return total if total > STATIC_SHARED_BYTES else 0
 
 

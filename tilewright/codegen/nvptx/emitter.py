@@ -79,7 +79,7 @@ class Emitter:
                 why = "open sizes" if is_open(b.size) else f"an array of {b.size} elements"
                 raise UnsupportedError(f"kernels for NVIDIA GPUs have no {why}", stage="emit", operator=nest.name)
         self.text = Builder()
-        self.at = Indices(self.text, {**all_ranges(self.nest.body), LANE: (0, WARP - 1)})
+        self.at = Indices(self.text, {**all_ranges(self.nest.body), LANE: (0, self.units.lanes - 1)})
         self.memory = Memory(self.text, self.at, self.buffers, nest.name)
         self.expressions = Expressions(self.text, self.at, self.memory, nest.name)
         self.expr = self.at.expr = self.expressions.expr
@@ -102,7 +102,7 @@ class Emitter:
             how = "" if p.name in alone else " noalias"
             params.append(f"{GLOBAL}{how} align {PARAMETER_ALIGN_BYTES} %p{i}")
         self.names = {k: self.unit(k) for k in self.units.kinds}
-        if self.units.warps:
+        if self.units.lane:
             self.at.names[LANE] = next(self.names[k] for k in self.units.kinds if self.units.is_lane(k))
         self.stmt(self.nest.body)
         launch = self.units.launch
@@ -115,13 +115,13 @@ class Emitter:
     def unit(self, kind: str) -> str:
         """The number of the thread's unit on an axis."""
         number = self.text.call(f"llvm.nvvm.read.ptx.sreg.{self.units.register(kind)}", "i32", [], pure=True)
-        if self.units.is_warp(kind):
-            return self.text.op(f"udiv i32 {number}, {WARP}")
+        if self.units.is_team(kind):
+            return self.text.op(f"udiv i32 {number}, {self.units.lanes}")
         if self.units.is_thread(kind):
             block = self.text.call("llvm.nvvm.read.ptx.sreg.ctaid.x", "i32", [], pure=True)
             first = self.text.op(f"mul nsw i32 {block}, {WARP}")
             return self.text.op(f"add nsw i32 {first}, {number}")
-        return self.text.op(f"urem i32 {number}, {WARP}") if self.units.is_lane(kind) else number
+        return self.text.op(f"urem i32 {number}, {self.units.lanes}") if self.units.is_lane(kind) else number
 
     # ---- who runs what
 
@@ -175,9 +175,10 @@ class Emitter:
         del self.inside[s.kind]
 
     def barrier(self, s: Barrier) -> None:
-        if self.units.is_warp(s.scope):
+        if s.scope == "warp":
             self.text.call("llvm.nvvm.bar.warp.sync", "void", ["i32 -1"])
         else:
+            self.fragments.groups.before_barrier()
             self.text.call("llvm.nvvm.barrier.cta.sync.aligned.all", "void", ["i32 0"])
 
     # ---- statements
@@ -239,7 +240,7 @@ class Emitter:
         elif b.scope in ("register", "local"):
             self.memory.begin_own(b)
         else:
-            self.memory.begin_shared(b, self.nest.name)
+            self.memory.begin_shared(b, self.nest.name, self.fragments.groups.align(b.name))
             self.shared[b.name] = b.size * BYTES[b.dtype]
 
     def store(self, s: Store) -> None:

@@ -3,7 +3,7 @@
 A buffer of such a matrix is cut into blocks, those that one product takes. Of each a lane holds a few registers. With
 g = lane / 4, t = lane % 4, and `per` numbers in 4 bytes:
 
-    sums    16 x 8      register j: row 8 * (j / 2) + g, column 2 * t + j % 2
+    sums    16 x 8      register j: row 8 * (j / 2) + g, column 2 * t + j % 2; the next 8 columns in the next registers
     x       16 x depth  register r: row 8 * (r % 2) + g, places depth / 2 * (r / 2) + per * t, and those behind it
     w       depth x 8   register r: places depth / 2 * r + per * t and those behind it, column g
 
@@ -23,6 +23,7 @@ from ...schedule.warp import COPY_LOOPS, PRODUCT_LOOPS, CopyLoops, ProductLoops,
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Var, linear, variables
 from .builder import BYTES, llvm_type
+from .groups import Groups
 from .memory import OWN, Lanes
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 LANE = "%lane"
 _PAIR = "%pair"
 _GROUP, _PLACE = Var(LANE) // 4, Var(LANE) % 4
+#: rows of sums of a warp; of a group of warps each has the next ones
+_WARP_ROWS = Var(LANE) // 32 * 16 + Var(LANE) % 32 // 4
 #: the block of a matrix that `ldmatrix` takes
 _ROWS = 8
 
@@ -58,22 +61,25 @@ class Role:
     @property
     def registers(self) -> int:
         """Registers of 4 bytes that a lane has of a block."""
-        return {"acc": 4, "x": 4, "w": 2}[self.which]
+        p = self.product
+        return {"acc": p.columns // 8 * 4, "x": 4, "w": 2}[self.which]
 
     def first(self, run: int) -> tuple[int, int]:
         """Row and column of the first element of a run of `per`, for the first lane."""
         half = self.product.depth // 2
         if self.which == "acc":
-            return _ROWS * run, 0
+            return _ROWS * (run % 2), _ROWS * (run // 2)
         return (_ROWS * (run % 2), half * (run // 2)) if self.which == "x" else (half * run, 0)
 
     @property
     def runs(self) -> int:
-        return 2 if self.which == "acc" else self.registers
+        return self.registers // 2 if self.which == "acc" else self.registers
 
     def of_lane(self) -> tuple[Expr, Expr]:
         """What a lane adds to row and column."""
         deep = _PLACE * self.per
+        if self.which == "acc":
+            return _WARP_ROWS, deep
         return (deep, _GROUP) if self.which == "w" else (_GROUP, deep)
 
     def along(self) -> int:
@@ -91,13 +97,18 @@ class Fragments:
         self.loads = {p.name: p for p in machine.warp_loads}
         self.names = {b.name for b in core.buffers.values() if b.scope in {p.memory for p in self.products.values()}}
         self.roles: dict[str, Role] = {}
+        self.groups = Groups(self)
         for s in walk_stmts(nest.body) if self.names else ():
             product = self.products.get(noted(s) or "")
             if product is not None and _depth(s) == PRODUCT_LOOPS:
                 self._roles(read_product(s, product, core.buffers))
 
     def _roles(self, loops: ProductLoops) -> None:
+        if loops.product.operands != loops.product.memory:
+            self.groups.reads(loops)
         for which, block in (("acc", loops.acc), ("x", loops.x), ("w", loops.w)):
+            if block.load.buffer not in self.names:
+                continue
             role = Role(loops.product, which, block.turned)
             if self.roles.setdefault(block.load.buffer, role) != role:
                 raise self.refuse(f"{block.load.buffer} is held in different ways by the products that use it")
@@ -165,7 +176,7 @@ class Fragments:
         row, column = known[-2:][::-1] if role.turned else known[-2:]
         place = []
         for e, mine in zip((row, column), role.of_lane(), strict=True):
-            terms, constant = linear(e + mine * -1)
+            terms, constant = linear(self.at.known(e + mine * -1))
             if any(terms.values()):
                 raise self.refuse(
                     f"it is not known which lane holds {b.name}[{', '.join(map(str, indices))}]",
@@ -185,7 +196,7 @@ class Fragments:
         """Of the first lane's element in a block: its register, and which part of that."""
         half, per = role.product.depth // 2, role.per
         if role.which == "acc":
-            return 2 * (row // _ROWS) + column, 0
+            return 4 * (column // _ROWS) + 2 * (row // _ROWS) + column % _ROWS, 0
         if role.which == "x":
             return row // _ROWS + 2 * (column // half), column % half % per
         return row // half, row % half % per
@@ -216,13 +227,16 @@ class Fragments:
     def product(self, loops: ProductLoops) -> None:
         """One instruction."""
         p, words = loops.product, {}
+        if p.operands != p.memory:
+            self.groups.product(loops)
+            return
         half = p.dtype == "f16"
         with ExitStack() as stack:
             for f in (loops.m, loops.n, loops.k):
                 stack.enter_context(self.at.bind(f.var, 0))
             for which, block in (("x", loops.x), ("w", loops.w), ("acc", loops.acc)):
                 kind = llvm_type(p.sums) if which == "acc" else "<2 x half>" if half else "i32"
-                words[which] = [(kind, where) for where in self._words(block.load)]
+                words[which] = [(kind, where) for where in self.words(block.load)]
         args = [f"{k} {self.text.result(f'load {k}, {w}, align 4')}" for x in ("x", "w", "acc") for k, w in words[x]]
         sums = llvm_type(p.sums)
         kinds = {"f16": "f32.f32", "bf16": "bf16", "i8": "s8"}[p.dtype]
@@ -232,7 +246,7 @@ class Fragments:
             part = self.text.op(f"extractvalue {{{', '.join([sums] * 4)}}} {result}, {i}")
             self.text.line(f"store {sums} {part}, {where}, align 4")
 
-    def _words(self, x: Load) -> list[str]:
+    def words(self, x: Load) -> list[str]:
         """The registers of a block, in order."""
         b, role = self.core.buffers[x.buffer], self.role(x.buffer)
         known = [self.at.known(i) for i in x.indices]
@@ -290,7 +304,7 @@ class Fragments:
             with ExitStack() as stack:
                 for var, n in starts.items():
                     stack.enter_context(self.at.bind(var, n))
-                words += self._words(loops.target.load)
+                words += self.words(loops.target.load)
         for i, word in enumerate(words):
             self.text.line(f"store i32 {self.text.op(f'extractvalue {kind} {result}, {i}')}, {word}, align 4")
 

@@ -16,8 +16,9 @@ from ...support.errors import CompileError
 WARP = 32
 #: axes -> the special register that has the number of a unit
 _REGISTERS = {f"grid.{d}": f"ctaid.{d}" for d in "xyz"} | {f"block.{d}": f"tid.{d}" for d in "xyz"}
-#: threads of a block as lanes of warps
-_WARPS, _LANES = "warp", "lane"
+#: threads of a block as units of teams that run instructions together: the axis of a team's units -> that of teams, and
+#: units of a team
+_TEAMS = {"lane": ("warp", WARP), "member": ("group", 4 * WARP)}
 
 
 @dataclass(frozen=True)
@@ -43,26 +44,28 @@ class UnitsOfNest:
         for s in walk_stmts(nest.body):
             if isinstance(s, For) and s.bound:
                 self.count[s.kind] = max(self.count[s.kind], s.trip or 0)
-        known = (*_REGISTERS, _WARPS, _LANES, THREAD)
+        teams = [x for unit, (team, _) in _TEAMS.items() for x in (team, unit)]
+        known = (*_REGISTERS, *teams, THREAD)
         if unknown := [k for k in self.kinds if k not in known]:
             raise CompileError(
                 f"a loop on axis {unknown[0]} is none of a GPU's", stage="emit", operator=nest.name,
                 hint=f"bind loops to {', '.join(known)}",
             )  # fmt: skip
-        self.warps = any(k in (_WARPS, _LANES) for k in self.kinds)
-        if self.warps:  # a warp has all its lanes, bound or not
-            self.kinds += [] if _LANES in self.kinds else [_LANES]
-            self.count[_LANES] = WARP
-            axis = next(a for a in machine.axes if a.name == _LANES)
-            self.units.axes.setdefault(_LANES, axis)
+        self.lane = next((u for u, (team, _) in _TEAMS.items() if {u, team} & set(self.kinds)), "")
+        self.team, self.lanes = _TEAMS.get(self.lane, ("", WARP))
+        if self.lane:  # a team has all its units, bound or not
+            self.kinds += [] if self.lane in self.kinds else [self.lane]
+            self.count[self.lane] = self.lanes
+            axis = next(a for a in machine.axes if a.name == self.lane)
+            self.units.axes.setdefault(self.lane, axis)
 
     @property
     def launch(self) -> Launch:
         grid, block = (tuple(self.count.get(f"{a}.{d}", 1) for d in "xyz") for a in ("grid", "block"))
         if THREAD in self.count:  # one thread an iteration, as many blocks as that needs
             return Launch((-(-self.count[THREAD] // WARP), 1, 1), (WARP, 1, 1))
-        if self.warps:
-            block = (self.count.get(_WARPS, 1) * WARP, 1, 1)
+        if self.lane:
+            block = (self.count.get(self.team, 1) * self.lanes, 1, 1)
         return Launch(grid, block)  # type: ignore[arg-type]
 
     def register(self, kind: str) -> str:
@@ -73,8 +76,10 @@ class UnitsOfNest:
         """Whether units are threads of all blocks."""
         return kind == THREAD
 
-    def is_warp(self, kind: str) -> bool:
-        return kind == _WARPS
+    def is_team(self, kind: str) -> bool:
+        """Whether units are teams: warps, or groups of four."""
+        return bool(self.lane) and kind == self.team
 
     def is_lane(self, kind: str) -> bool:
-        return kind == _LANES
+        """Whether units are those of a team."""
+        return bool(self.lane) and kind == self.lane

@@ -47,11 +47,11 @@ class Memory:
         name = self.text.stack(storage(b.dtype), max(b.size, 1), ACCESS_BYTES)
         self.pointers[b.name] = (name, OWN)
 
-    def begin_shared(self, b: Buffer, kernel: str) -> None:
+    def begin_shared(self, b: Buffer, kernel: str, align: int = ALIGN_BYTES) -> None:
         """An array that the threads of a block share: what it holds at first is undefined."""
         name = f"@{kernel}.{b.name}"
         if not any(g.startswith(f"{name} =") for g in self.text.globals_):
-            array = f"[{max(b.size, 1)} x {storage(b.dtype)}] undef, align {ALIGN_BYTES}"
+            array = f"[{max(b.size, 1)} x {storage(b.dtype)}] undef, align {align}"
             self.text.globals_.append(f"{name} = internal addrspace(3) global {array}")
         self.pointers[b.name] = (name, SHARED)
 

@@ -24,13 +24,21 @@ _MMA = (
     WarpProduct("mma_bf16", "bf16"),
     WarpProduct("mma_s8", "i8", sums="i32", depth=32),
 )
+#: of four warps together, on factors in shared memory
+_WGMMA = tuple(
+    WarpProduct(f"wgmma_{dtype}_n{n}", dtype, rows=64, columns=n, memory="sums", operands="shared")
+    for dtype in ("f16", "bf16")
+    for n in (64, 128, 256)
+)
+_GROUPS = ("sm_90a",)
 
 
 @dataclass(frozen=True)
 class CudaDescription(Machine):
     """A GPU as schedules see it. Numbers are those of NVIDIA's documents; nothing was measured.
 
-    Threads of a block are units of ``block.x``, ``.y``, ``.z``, or lanes of warps: a nest uses one of both.
+    Threads of a block are units of ``block.x``, ``.y``, ``.z``, or lanes of warps, or members of groups of four warps
+    (sm_90a): a nest uses one of these.
     """
 
     sm: str = "sm_80"
@@ -55,11 +63,16 @@ class CudaDescription(Machine):
 
     @property
     def axes(self) -> tuple[Axis, ...]:
+        groups = (
+            Axis("group", _BLOCK // (4 * _WARP), inside="grid", barriers=("block",)),
+            Axis("member", 4 * _WARP, inside="group", barriers=("block",)),
+        )
         return (
             Axis("grid", _GRID, dims=("x", "y", "z")),
             Axis("block", _BLOCK, inside="grid", barriers=("block",), dims=("x", "y", "z")),
             Axis("warp", _BLOCK // _WARP, inside="grid", barriers=("block",)),
             Axis("lane", _WARP, inside="warp", barriers=("block", "warp")),
+            *(groups if self.sm in _GROUPS else ()),
             Axis("lanes", kind="vector"),
         )
 
@@ -68,8 +81,9 @@ class CudaDescription(Machine):
         return (
             Memory("register"),
             Memory("local"),
-            Memory("shared", self.shared_bytes, shared_by=("block", "warp", "lane"), align=128),
+            Memory("shared", self.shared_bytes, shared_by=("block", "warp", "lane", "group", "member"), align=128),
             Memory("fragment", shared_by=("lane",)),
+            *((Memory("sums", shared_by=("member",)),) if self.sm in _GROUPS else ()),
         )
 
     @property
@@ -78,7 +92,7 @@ class CudaDescription(Machine):
 
     @property
     def warp_products(self) -> tuple[WarpProduct, ...]:
-        return _MMA
+        return (*_MMA, *(_WGMMA if self.sm in _GROUPS else ()))
 
     @property
     def warp_loads(self) -> tuple[WarpLoad, ...]:
