@@ -8,10 +8,11 @@ from support.cuda_emulator import needs_compiler, run
 from support.ptxas import assembled
 
 from tilewright.codegen.nvptx.assemble import optimized, ptx, shared_at_launch
+from tilewright.codegen.nvptx.copies import waits
 from tilewright.codegen.nvptx.emitter import emit
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
-from tilewright.schedule.nest import Nest
+from tilewright.schedule.nest import Nest, Wait, walk_stmts
 from tilewright.schedule.text import parse_nest
 from tilewright.support.errors import CompileError, UnsupportedError
 from tilewright.targets.cuda.description import MACHINES, SM_80
@@ -320,6 +321,41 @@ def k(x: bf16[4, 128], y: out(f32[4, 128])):
     assert np.allclose(found, interpret_nest(nest, arrays, SM_80)["y"], 1e-6)
     taken = assembled(ptx(emitted, MACHINES[sm].llvm), sm, tmp_path)
     assert (taken.spilled, taken.stack, taken.shared) == (0, 0, 512)
+
+
+def test_waits_count_the_groups_of_all_tokens():
+    """A thread's groups end in the order in which they began: a wait for one token leaves what began after it."""
+    nest = parsed("""
+def k(x: f32[6, 32], y: out(f32[6, 32])):
+    s = shared(f32[3, 32])
+    t = shared(f32[3, 32])
+    for p in serial(2):
+        with async_copy(a):
+            for j in block.x(32):
+                c0: s[p, j] = x[p, j]
+        with async_copy(b):
+            for j in block.x(32):
+                c1: t[p, j] = x[p, j]
+    for i in serial(6):
+        with async_copy(a):
+            if i + 2 < 6:
+                for j in block.x(32):
+                    c2: s[(i + 2) % 3, j] = x[i + 2, j]
+        wait(a, pending=2)
+        with async_copy(b):
+            if i + 2 < 6:
+                for j in block.x(32):
+                    c3: t[(i + 2) % 3, j] = x[i + 2, j]
+        wait(b, pending=2)
+        barrier(block)
+        for j in block.x(32):
+            c4: y[i, j] = addf(s[i % 3, 31 - j], t[i % 3, j])
+        barrier(block)
+""")
+    found = waits(nest.body)
+    assert [found[id(s)] for s in walk_stmts(nest.body) if isinstance(s, Wait)] == [4, 4]
+    x = arrays_for(nest)["x"]
+    assert np.array_equal(run(nest, emit(nest, SM_80), {"x": x})["y"], x[:, ::-1] + x)
 
 
 # ---- what is refused ----
