@@ -378,6 +378,12 @@ def k(x: f32[8], y: out(f32[8])):
 """)
     assert "which of them is used is not known: o" in message and "unroll the loops" in message
     message = refused("""
+def k(x: f32[2048], y: out(f32[2048])):
+    for i in block.x(2048):
+        s0: y[i] = x[i]
+""")
+    assert "block has 1024 units, the loops on it have 2048 iterations" in message
+    message = refused("""
 def k(x: bf16[8], y: out(bf16[8])):
     t = shared(bf16[8])
     with async_copy(c):

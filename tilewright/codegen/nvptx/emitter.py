@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from ...schedule.concurrent import is_plain
+from ...schedule.concurrent import is_plain, verify
 from ...schedule.inplace import inplace_pairs
 from ...schedule.machine import Machine
 from ...schedule.nest import (
@@ -74,6 +74,9 @@ class Emitter:
         self.nest = own_parts(nest, self.units)
         self.buffers = self.nest.buffers()
         self.params = {p.name for p in nest.params}
+        own = {n: b for n, b in nest.buffers().items() if n not in self.params}
+        if reason := verify(nest.body, own, machine):
+            raise self.error(f"a GPU cannot run this nest: {reason}")
         for b in self.buffers.values():
             if is_open(b.size) or b.size * max(BYTES[b.dtype], 1) >= 1 << 32 or b.size >= 1 << 31:
                 why = "open sizes" if is_open(b.size) else f"an array of {b.size} elements"
@@ -166,9 +169,9 @@ class Emitter:
     def bound(self, s: For) -> None:
         self.inside[s.kind] = s.var
         with self.at.bind(s.var, self.names[s.kind]):
-            more = self.units.is_thread(s.kind) or s.trip != self.units.count[s.kind]
-            if more and s.trip is not None:
-                with self.text.where(self.text.op(f"icmp slt i32 {self.names[s.kind]}, {s.trip}"), "within"):
+            if self.units.is_thread(s.kind) or s.trip != self.units.count[s.kind]:
+                extent = self.at.index(s.extent)
+                with self.text.where(self.text.op(f"icmp slt i32 {self.names[s.kind]}, {extent}"), "within"):
                     self.stmt(s.body)
             else:
                 self.stmt(s.body)

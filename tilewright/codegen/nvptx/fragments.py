@@ -24,6 +24,7 @@ from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Var, linear, variables
 from .builder import BYTES, llvm_type
 from .groups import Groups
+from .launch import WARP
 from .memory import OWN, Lanes
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ _GROUP, _PLACE = Var(LANE) // 4, Var(LANE) % 4
 _WARP_ROWS = Var(LANE) // 32 * 16 + Var(LANE) % 32 // 4
 #: the block of a matrix that `ldmatrix` takes
 _ROWS = 8
+#: how many rows of sums a warp has
+_ROWS_OF_WARP = 16
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,12 @@ class Fragments:
                 self._roles(read_product(s, product, core.buffers))
 
     def _roles(self, loops: ProductLoops) -> None:
+        units = self.core.units
+        if not units.lane or units.lanes != loops.product.rows // _ROWS_OF_WARP * WARP:
+            raise self.refuse(
+                f"{loops.product.name} is run by {loops.product.rows // _ROWS_OF_WARP * WARP} threads together",
+                hint="bind loops around it to warp, or to group if four warps run it",
+            )
         if loops.product.operands != loops.product.memory:
             self.groups.reads(loops)
         for which, block in (("acc", loops.acc), ("x", loops.x), ("w", loops.w)):
