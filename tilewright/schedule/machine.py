@@ -244,6 +244,43 @@ class TileProduct:
 
 
 @dataclass(frozen=True)
+class WarpProduct:
+    """An instruction that the units of an axis run together, on matrices of which each unit holds a part:
+    ``acc[m, n] += sum of x[m, k] * w[k, n]`` in f32 or i32.
+
+    Factors are `dtype`. The sums are a buffer in `memory`, the factors in `operands`, which the units share; they have
+    `rows` x `columns`, `rows` x `depth` and `depth` x `columns` elements, or multiples of that, of which one
+    instruction takes one block.
+    """
+
+    name: str
+    dtype: str
+    sums: str = "f32"
+    rows: int = 16
+    columns: int = 8
+    depth: int = 16
+    memory: str = "fragment"
+    operands: str = "fragment"
+    rate: Rate = Rate(32, 1 / 8)
+
+    @property
+    def extends(self) -> str:
+        """What makes a summand's type of a factor's."""
+        return "extf" if self.sums == "f32" else "extsi"
+
+
+@dataclass(frozen=True)
+class WarpLoad:
+    """An instruction with which the units of an axis bring blocks of 8 rows of `row_bytes` from memory `source` to
+    `memory`, where each then holds a part."""
+
+    name: str
+    source: str = "shared"
+    memory: str = "fragment"
+    row_bytes: int = 16
+
+
+@dataclass(frozen=True)
 class Axis:
     """Units of a machine that run at the same time, to which loops can be bound (``for i in name(64)``).
 
@@ -378,6 +415,16 @@ class Machine:
     @property
     def tiles(self) -> tuple[TileProduct, ...]:
         """The instructions on registers that hold matrices."""
+        return ()
+
+    @property
+    def warp_products(self) -> tuple[WarpProduct, ...]:
+        """The instructions on matrices that several units hold in parts."""
+        return ()
+
+    @property
+    def warp_loads(self) -> tuple[WarpLoad, ...]:
+        """Those that bring such matrices from memory."""
         return ()
 
     # ---- caches

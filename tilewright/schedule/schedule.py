@@ -23,6 +23,7 @@ from .primitives.rounds import RoundPrimitives
 from .primitives.split_dimension import SplitDimensionPrimitives
 from .primitives.stagger import StaggerPrimitives
 from .primitives.state import ScheduleError, primitive, stage_nest
+from .primitives.swizzle import SwizzlePrimitives
 from .primitives.tensors import TensorPrimitives
 from .trace import replay
 
@@ -37,6 +38,7 @@ class Schedule(
     TensorPrimitives,
     MultiBufferPrimitives,
     MemoryPrimitives,
+    SwizzlePrimitives,
     RoundPrimitives,
     SplitDimensionPrimitives,
     StaggerPrimitives,

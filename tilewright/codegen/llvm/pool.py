@@ -31,7 +31,7 @@ from ...support.files import own_folder, replacing
 from ...support.options import get
 from .cache import KernelCache
 from .machine import LlvmMachine, to_message
-from .worker import compile_kernel, receive, repro_text, send
+from .worker import compile_text, receive, repro_text, send
 
 STAGE = "assemble"
 _REPROS_KEPT = 100
@@ -172,10 +172,10 @@ class _Failure:
 
 def _compile_here(job: Job, machine: LlvmMachine) -> Compiled | _Failure:
     try:
-        data, stats = compile_kernel(job.symbol, job.mlir_text, machine)
+        data, stats, made = compile_text(job.symbol, job.mlir_text, machine, job.maker)
     except TilewrightError as e:
         return _Failure(e.message)
-    return Compiled(job.symbol, data, stats)
+    return Compiled(job.symbol, data, stats, made=made)
 
 
 def _error(job: Job, machine: LlvmMachine, failure: _Failure) -> CompileError:
@@ -211,7 +211,7 @@ def _save_repro(job: Job, machine: LlvmMachine) -> str | None:
         if not own_folder(folder, folder.parent):
             return None
         with replacing(path) as f:
-            f.write(repro_text(job.symbol, job.mlir_text, machine).encode())
+            f.write(repro_text(job.symbol, job.mlir_text, machine, job.maker).encode())
         for old in sorted(folder.glob("*.mlir"), key=lambda p: p.stat().st_mtime)[:-_REPROS_KEPT]:
             old.unlink(missing_ok=True)
     except OSError:

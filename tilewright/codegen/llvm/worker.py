@@ -81,19 +81,24 @@ def resident_bytes() -> int:
         return 0
 
 
+def compile_text(symbol: str, text: str, machine: LlvmMachine, maker: str) -> tuple[bytes, dict[str, Any], Any]:
+    """One kernel in the way of a job (`pool.Job`): its object, `stats`, and what its maker made, as JSON."""
+    if maker:
+        made, data, stats = named(maker)(text, machine)
+        return data, stats, made.to_json()
+    data, stats = compile_kernel(symbol, text, machine)
+    return data, stats, None
+
+
 def _answer(head: dict[str, Any], text: str) -> tuple[dict[str, Any], bytes]:
-    machine = from_message(head["machine"])
-    if head["maker"]:
-        made, data, stats = named(head["maker"])(text, machine)
-        return {"ok": True, "stats": stats, "made": made.to_json()}, data
-    data, stats = compile_kernel(head["symbol"], text, machine)
-    return {"ok": True, "stats": stats}, data
+    data, stats, made = compile_text(head["symbol"], text, from_message(head["machine"]), head["maker"])
+    return {"ok": True, "stats": stats, **({"made": made} if head["maker"] else {})}, data
 
 
-def repro_text(symbol: str, mlir_text: str, machine: LlvmMachine) -> str:
+def repro_text(symbol: str, mlir_text: str, machine: LlvmMachine, maker: str = "") -> str:
     """The content of a reproducer: one comment line that says how to compile it, then the kernel."""
-    head = json.dumps({"symbol": symbol, "machine": to_message(machine)})
-    return f"{REPRO_PREFIX}{head}\n{mlir_text}"
+    head = {"symbol": symbol, "machine": to_message(machine), **({"maker": maker} if maker else {})}
+    return f"{REPRO_PREFIX}{json.dumps(head)}\n{mlir_text}"
 
 
 def run_repro(path: str) -> int:
@@ -105,11 +110,12 @@ def run_repro(path: str) -> int:
         return 2
     head = json.loads(first[len(REPRO_PREFIX) :])
     try:
-        data, stats = compile_kernel(head["symbol"], text, from_message(head["machine"]))
+        data, stats, _ = compile_text(head["symbol"], text, from_message(head["machine"]), head.get("maker", ""))
     except TilewrightError as e:
         print(e, file=sys.stderr)
         return e.exit_code
-    print(f"{head['symbol']} compiles: {len(data)} bytes, {stats['mlir_seconds'] + stats['llvm_seconds']:.3f} s")
+    seconds = sum(v for k, v in stats.items() if k.endswith("seconds"))
+    print(f"{head['symbol']} compiles: {len(data)} bytes, {seconds:.3f} s")
     return 0
 
 

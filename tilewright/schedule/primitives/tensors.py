@@ -1,8 +1,9 @@
 """The primitive for instructions that do the work of several loops.
 
 An instruction is described by a loop nest that means the same. A machine lists those that it has in
-`dot_products`; `meaning` makes the nest of one. A machine with other instructions compares loops with them itself
-(`Tensorizing`)."""
+`dot_products`; `meaning` makes the nest of one. Those that several units run together, on matrices of which each holds
+a part, are its `warp_products` and `warp_loads` (`schedule/warp.py`). A machine with other instructions compares loops
+with them itself (`Tensorizing`)."""
 
 from __future__ import annotations
 
@@ -10,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
+from ...support.errors import CompileError
 from ...tensor.analysis import flat
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, linear, simplify, variables
-from ..machine import DotProduct
+from ..machine import DotProduct, WarpLoad, WarpProduct
 from ..nest import For, Nest, Stmt, Store
 from ..region import all_ranges
 from ..text import parse_nest
+from ..warp import NOTE, read_copy, read_product
 from .state import ScheduleError, State, primitive
 
 Ranges = Mapping[str, tuple[int, int]]
@@ -45,7 +48,8 @@ class TensorPrimitives(State):
         operations, and operands whose elements lie in memory as the instruction takes them. An operand that has a step
         in every lane must be a packed constant, which may be read to the end of its tile. An instruction of a chip takes
         as many iterations along each dimension as there are, up to its limits, from buffers in its own memories; steps
-        that come later must leave these loops as they are.
+        that come later must leave these loops as they are. An instruction that several units run together takes blocks
+        of matrices, and leaves the loops as they are, with a note.
 
         >>> from tilewright import Schedule, te
         >>> from tilewright.targets.cpu.description import CpuDescription
@@ -68,30 +72,46 @@ class TensorPrimitives(State):
                 for n in vector(16, lanes=16):
                     for k_i in unroll(4, notes={'dot': 'vnni512_us'}):
         """  # noqa: E501 (a nest as it is printed)
-        machine = self.machine()
+        machine, buffers = self.machine(), {**self.params, **self.temporaries}
+        together: dict[str, WarpProduct | WarpLoad] = {p.name: p for p in machine.warp_products}
+        together |= {p.name: p for p in machine.warp_loads}
         known = {d.name: d for d in machine.dot_products}
         other = machine.instruction_names if isinstance(machine, Tensorizing) else ()
-        if instruction not in known and instruction not in other:
+        if instruction not in (*known, *together, *other):
             raise ScheduleError(
                 f"the target has no instruction {instruction!r}",
                 stage="schedule",
-                hint=f"instructions: {', '.join((*known, *other)) or 'none'}",
+                hint=f"instructions: {', '.join((*known, *together, *other)) or 'none'}",
             )
+        if instruction in together:
+            self._run_together(self.loop(var), together[instruction], buffers)
+            return
         if isinstance(machine, Tensorizing) and instruction in other:
             old = self.loop(var)
-            made = machine.tensorized(old, instruction, {**self.params, **self.temporaries}, all_ranges(self.body))
+            made = machine.tensorized(old, instruction, buffers, all_ranges(self.body))
             if isinstance(made, str):
                 raise ScheduleError(f"{var} is no {instruction}: {made}", stage="schedule")
             self._replace(old, made)
             return
         f, nest = self.loop(var), meaning(known[instruction])
-        buffers = {**self.params, **self.temporaries}
         match = _Match(buffers, all_ranges(self.body), {p.name: p for p in nest.params}, nest.outputs)
         new = match.statement(f, nest.body)
         for name in match.spread:
             if name not in self.packs:
                 raise ScheduleError(f"{name} is not packed", stage="schedule", hint="pack it: s.pack(...)")
         self._replace(f, new)
+
+    def _run_together(self, f: For, instruction: WarpProduct | WarpLoad, buffers: dict[str, Buffer]) -> None:
+        """An instruction of several units: its loops stay as they are, the innermost one has a note."""
+        try:
+            if isinstance(instruction, WarpProduct):
+                innermost = read_product(f, instruction, buffers).k
+            else:
+                found = read_copy(f, instruction, buffers)
+                innermost = found.column if found.row is f else found.row
+        except CompileError as e:
+            raise ScheduleError(e.message, stage="schedule") from None
+        self._replace(innermost, replace(innermost, notes=((NOTE, instruction.name),)))
 
 
 def meaning(dot: DotProduct) -> Nest:

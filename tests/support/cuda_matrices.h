@@ -1,0 +1,187 @@
+/* Instructions that lanes run together, on matrices that they hold in parts or that lie in shared memory: a part of
+   cuda_emulator.c, which has threads, memory and its shadow. */
+/* instructions of a warp: each lane leaves its operands, the scheduler does the work when all have come */
+enum { LDMATRIX, LDMATRIX_TRANSPOSED, MMA_BF16, MMA_F16, MMA_S8, WARP_BARRIER };
+
+void emu_ldmatrix(const unsigned char *p, int count, int transposed, uint32_t *result)
+{
+    Thread *t = &threads[current];
+    t->site = site, t->address = p, t->count = count;
+    t->operation = transposed ? LDMATRIX_TRANSPOSED : LDMATRIX;
+    leave(IN_WARP);
+    memcpy(result, t->result, sizeof t->result);
+}
+
+void emu_mma(int kind, const uint32_t *words, uint32_t *result)
+{
+    Thread *t = &threads[current];
+    t->site = site, t->operation = MMA_BF16 + kind;
+    memcpy(t->words, words, 10 * sizeof *words);
+    leave(IN_WARP);
+    memcpy(result, t->result, sizeof t->result);
+}
+
+void emu_warp_barrier(void)
+{
+    threads[current].site = site, threads[current].operation = WARP_BARRIER;
+    leave(IN_WARP);
+}
+
+/* a group of 8 lanes reads 8 rows of 16 bytes at once if these lie in different 16ths of 128 bytes */
+static void count_conflicts(int first)
+{
+    int rows[8] = {0}, most = 0;
+    for (int i = 0; i < 8; i++) {
+        int place = (int)((uintptr_t)threads[first + i].address / 16 % 8);
+        most = ++rows[place] > most ? rows[place] : most;
+    }
+    conflicts += most - 1;
+}
+
+static void load_matrices(int first)
+{
+    Thread *lane = &threads[first];
+    for (int m = 0; m < lane->count; m++)
+        count_conflicts(first + 8 * m);
+    for (int i = 0; i < 8 * lane->count; i++) {
+        current = first + i;
+        site = threads[current].site;
+        Region *r = touched(threads[current].address, 16, 16, SHARED, "reads");
+        note_read(r, threads[current].address - r->base, 16);
+    }
+    for (int i = 0; i < LANES; i++)
+        for (int m = 0; m < lane->count; m++) {
+            uint16_t half[2];
+            for (int e = 0; e < 2; e++) {
+                int row = i / 4, column = 2 * (i % 4) + e;
+                if (lane->operation == LDMATRIX_TRANSPOSED)
+                    row = column, column = i / 4;
+                memcpy(&half[e], threads[first + 8 * m + row].address + 2 * column, 2);
+            }
+            lane[i].result[m] = half[0] | (uint32_t)half[1] << 16;
+        }
+}
+
+/* ---- products of groups of four warps, on matrices in shared memory ---- */
+
+void emu_proxy_fence(void) { threads[current].fence_tick = ++tick; }
+
+void emu_group_commit(void) { threads[current].committed = 1; }
+
+void emu_group_wait(int left)
+{
+    if (left == 0 && threads[current].committed)
+        threads[current].products = threads[current].committed = 0;
+}
+
+void emu_group_product(int half, int columns, uint64_t x, uint64_t w, const float *sums, float *result)
+{
+    Thread *t = &threads[current];
+    t->site = site, t->operation = half, t->count = columns;
+    t->factors[0] = x, t->factors[1] = w, t->sums = sums, t->group_result = result;
+    t->products = 1, t->committed = 0;
+    leave(IN_GROUP);
+}
+
+static double number(uint32_t word, int part, int kind)
+{
+    if (kind == MMA_S8)
+        return (int8_t)(word >> 8 * part);
+    uint16_t bits = (uint16_t)(word >> 16 * part);
+    if (kind == MMA_BF16) {
+        uint32_t wide = (uint32_t)bits << 16;
+        float f;
+        memcpy(&f, &wide, 4);
+        return f;
+    }
+    int exponent = bits >> 10 & 31;
+    double value = (bits & 1023) / 1024.0, scale = exponent ? 1.0 : 2.0;
+    value = exponent == 31 ? (bits & 1023 ? 0.0 / 0.0 : 1.0 / 0.0) : value + (exponent != 0);
+    for (int i = exponent; i < 15 && exponent != 31; i++)
+        scale /= 2;
+    for (int i = 15; i < exponent && exponent != 31; i++)
+        scale *= 2;
+    return (bits >> 15 ? -1 : 1) * value * scale;
+}
+
+static void multiply(int first)
+{
+    int kind = threads[first].operation, per = kind == MMA_S8 ? 4 : 2, depth = 8 * per;
+    static double x[16][32], w[32][8];
+    for (int i = 0; i < LANES; i++) {
+        int g = i / 4, t = i % 4;
+        for (int e = 0; e < per; e++) {
+            for (int r = 0; r < 4; r++)
+                x[8 * (r % 2) + g][depth / 2 * (r / 2) + per * t + e] = number(threads[first + i].words[r], e, kind);
+            for (int r = 0; r < 2; r++)
+                w[depth / 2 * r + per * t + e][g] = number(threads[first + i].words[4 + r], e, kind);
+        }
+    }
+    for (int i = 0; i < LANES; i++)
+        for (int j = 0; j < 4; j++) {
+            double sum = 0;
+            uint32_t *word = &threads[first + i].words[6 + j];
+            float f;
+            memcpy(&f, word, 4);
+            sum = kind == MMA_S8 ? (double)(int32_t)*word : f;
+            for (int k = 0; k < depth; k++)
+                sum += x[8 * (j / 2) + i / 4][k] * w[k][2 * (i % 4) + j % 2];
+            f = (float)sum;
+            if (kind == MMA_S8)
+                threads[first + i].result[j] = (uint32_t)(int32_t)sum;
+            else
+                memcpy(&threads[first + i].result[j], &f, 4);
+        }
+}
+
+/* an element of a matrix whose rows of 128 bytes are swizzled, as its descriptor says */
+static double element(uint64_t descriptor, int row, int column, int kind)
+{
+    uint64_t start = (descriptor & 0x3FFF) << 4, step = (descriptor >> 32 & 0x3FFF) << 4;
+    if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0)
+        fail("a descriptor of a matrix that is not swizzled in rows of 128 bytes");
+    uint64_t at = start + (uint64_t)(row / 8) * step + (uint64_t)(row % 8) * 128 + 2 * (uint64_t)column;
+    unsigned char *p = shared_start + (at ^ (at >> 7 & 7) << 4);
+    Region *r = touched(p, 2, 2, SHARED, "reads");
+    note_read(r, p - r->base, 2);
+    Shadow *s = &r->shadow[p - r->base];
+    Thread *writer = &threads[(s->writer - 1) % thread_count];
+    if (s->write_tick > writer->fence_tick)
+        fail_at(r, p - r->base, "reads", ", which was written without a fence for this way of reading");
+    uint16_t bits;
+    memcpy(&bits, p, 2);
+    return number(bits, 0, kind);
+}
+
+static void multiply_group(int first)
+{
+    static double x[64][16], w[256][16];
+    int n = threads[first].count, kind = threads[first].operation ? MMA_F16 : MMA_BF16;
+    current = first, site = threads[first].site;
+    for (int k = 0; k < 16; k++) {
+        for (int i = 0; i < 64; i++)
+            x[i][k] = element(threads[first].factors[0], i, k, kind);
+        for (int i = 0; i < n; i++)
+            w[i][k] = element(threads[first].factors[1], i, k, kind);
+    }
+    for (int i = 0; i < GROUP; i++)
+        for (int j = 0; j < n / 2; j++) {
+            int row = 16 * (i / LANES) + 8 * (j % 4 / 2) + i % LANES / 4, column = 8 * (j / 4) + 2 * (i % 4) + j % 2;
+            double sum = threads[first + i].sums[j];
+            for (int k = 0; k < 16; k++)
+                sum += x[row][k] * w[column][k];
+            threads[first + i].group_result[j] = (float)sum;
+        }
+}
+
+/* the same for a group of four warps */
+static int group_step(int first)
+{
+    for (int i = first; i < first + GROUP; i++)
+        if (i >= thread_count || threads[i].state != IN_GROUP || threads[i].site != threads[first].site)
+            return 0;
+    multiply_group(first);
+    for (int i = first; i < first + GROUP; i++)
+        threads[i].state = READY;
+    return 1;
+}

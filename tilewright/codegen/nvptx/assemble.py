@@ -1,0 +1,76 @@
+"""Level 5 -> 6: the LLVM IR of a kernel to PTX, which the driver or ``ptxas`` translates for a GPU."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ...support.errors import CompileError
+from ..llvm.assemble import STAGE, target_machine
+from ..llvm.machine import LlvmMachine
+from .builder import BYTES, storage
+from .emitter import Emitted
+
+#: what a kernel may declare; more is given when it is launched
+STATIC_SHARED_BYTES = 48 << 10
+#: what no array in shared memory needs more of
+_ALIGN_BYTES = 1024
+_SHARED = re.compile(r"^(@[\w.]+) = internal addrspace\(3\) global (\[\d+ x \w+\]) undef, align (\d+)\n", re.M)
+_DYNAMIC = "@tilewright_shared"
+
+
+def shared_at_launch(emitted: Emitted) -> int:
+    """Bytes of shared memory that a launch must give, 0 if the kernel declares all of it."""
+    total = 0
+    for size in emitted.shared.values():
+        total = -(-total // _ALIGN_BYTES) * _ALIGN_BYTES + size
+    return total if total > STATIC_SHARED_BYTES else 0
+
+
+def optimized(emitted: Emitted, machine: LlvmMachine) -> tuple[Any, Any]:
+    """LLVM's module after optimization, and what makes code of it."""
+    from llvmlite import binding as llvm
+
+    maker = target_machine(machine)
+    text = emitted.text if not shared_at_launch(emitted) else with_dynamic_shared(emitted.text)
+    try:
+        module = llvm.parse_assembly(text, context=llvm.create_context())
+        module.triple, module.data_layout = machine.triple, str(maker.target_data)
+        module.verify()
+    except RuntimeError as e:
+        raise CompileError(f"LLVM does not accept the kernel: {str(e).strip()}", stage=STAGE) from None
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    # what is to be unrolled or vectorized is so already
+    options.loop_vectorization = options.slp_vectorization = False
+    options.loop_interleaving = options.loop_unrolling = False
+    builder = llvm.create_pass_builder(maker, options)
+    builder.getModulePassManager().run(module, builder)
+    return module, maker
+
+
+def ptx(emitted: Emitted, machine: LlvmMachine) -> str:
+    """The PTX of a kernel for a GPU; CompileError if LLVM does not accept it."""
+    module, maker = optimized(emitted, machine)
+    return str(maker.emit_assembly(module))
+
+
+def with_dynamic_shared(text: str) -> str:
+    """The arrays in shared memory as parts of one whose size is given at launch.
+
+    >>> text = "@k.a = internal addrspace(3) global [3 x float] undef, align 16\\n; @k.a"
+    >>> print(with_dynamic_shared(text))
+    @tilewright_shared = external addrspace(3) global [0 x i8], align 1024
+    ; getelementptr (i8, ptr addrspace(3) @tilewright_shared, i32 0)
+    """
+    sizes = {storage(d): n for d, n in BYTES.items()}
+    offset, places = 0, {}
+    for name, kind, align in _SHARED.findall(text):
+        count, element = kind[1:-1].split(" x ")
+        offset = -(-offset // int(align)) * int(align)
+        places[name] = offset
+        offset += int(count) * sizes[element]
+    text = _SHARED.sub("", text)
+    for name, at in places.items():
+        place = f"getelementptr (i8, ptr addrspace(3) {_DYNAMIC}, i32 {at})"
+        text = re.sub(rf"{re.escape(name)}(?![\w.])", place, text)
+    return f"{_DYNAMIC} = external addrspace(3) global [0 x i8], align 1024\n{text}"

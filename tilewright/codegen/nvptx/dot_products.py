@@ -1,0 +1,56 @@
+"""Products of four bytes added to an i32 (``dp4a``): loops with the note ``dot`` (`schedule.primitives.tensors`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...schedule.machine import DotProduct
+from ...schedule.nest import For, Store
+from ...support.errors import CompileError
+from ...tensor.expr import Load, Op
+from .builder import Value
+from .memory import Lanes, Memory
+
+
+class ByteProducts:
+    """`known` are the machine's instructions by name."""
+
+    def __init__(self, memory: Memory, known: Mapping[str, DotProduct]) -> None:
+        self.memory, self.text, self.known = memory, memory.text, known
+
+    def takes(self, s: For) -> bool:
+        return s.note("dot") is not None
+
+    def emit(self, s: For) -> None:
+        dot, store = self.known.get(s.note("dot")), s.body
+        if dot is None or not isinstance(store, Store) or len(store.targets) != 1 or s.trip != dot.depth:
+            raise self.refuse(s, f"it is no {s.note('dot')}")
+        (t,) = store.targets
+        if not isinstance(t.value, Op) or len(t.value.args) != 2:
+            raise self.refuse(s, "it adds no product")
+        acc, product = t.value.args
+        if not isinstance(acc, Load):
+            acc, product = product, acc
+        if not isinstance(acc, Load) or not isinstance(product, Op) or product.op != "muli":
+            raise self.refuse(s, "it adds no product")
+        factors = [e for e in product.args if isinstance(e, Op) and e.op in ("extsi", "extui")]
+        signs, loads = [e.op[3] for e in factors], [x for e in factors if isinstance(x := e.args[0], Load)]
+        if len(loads) != 2:
+            raise self.refuse(s, "its factors are no bytes from memory")
+        words = [self.word(s, load) for load in loads]
+        with self.memory.at_lane(Lanes(s.var, 1), 0):
+            before = self.memory.load(acc)
+            args = [f"i32 {words[0]}", f"i32 {words[1]}", before.typed]
+            name = f"llvm.nvvm.idp4a.{signs[0]}.{signs[1]}"
+            self.memory.store(t, Value(self.text.call(name, "i32", args, pure=True), "i32"))
+
+    def word(self, s: For, x: Load) -> str:
+        """Four neighbouring bytes."""
+        b, lanes = self.memory.buffers[x.buffer], Lanes(s.var, s.trip or 0)
+        if self.memory.run(b, x.indices, lanes) != 4 or b.scope == "register":
+            raise self.refuse(s, f"the bytes of {b.name} do not lie side by side at a multiple of four")
+        with self.memory.at_lane(lanes, 0):
+            return self.text.result(f"load i32, {self.memory.address(b, x.indices)}, align 4")
+
+    def refuse(self, s: For, why: str) -> CompileError:
+        return CompileError(f"loop {s.var} is no product of bytes: {why}", stage="emit", operator=self.memory.operator)

@@ -1,0 +1,196 @@
+"""Scalar expressions to LLVM IR: machine operations as they are, functions as the polynomials of `tensor.mathlib`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...support.errors import UnsupportedError
+from ...tensor.expr import CASTS, Const, Expr, Load, Op, Var
+from ...tensor.mathlib import expand
+from .builder import Builder, Value, literal, llvm_type
+from .indices import Indices
+from .memory import Memory
+
+_BINARY = {"addf": "fadd", "subf": "fsub", "mulf": "fmul", "divf": "fdiv", "remf": "frem"}
+_BINARY |= {"addi": "add", "subi": "sub", "muli": "mul", "divsi": "sdiv", "divui": "udiv", "remsi": "srem"}
+_BINARY |= {"remui": "urem", "andi": "and", "ori": "or", "xori": "xor", "shli": "shl", "shrsi": "ashr", "shrui": "lshr"}
+_INTRINSICS = {
+    "absf": "fabs", "fma": "fma", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc",
+    "round": "round", "roundeven": "roundeven", "copysign": "copysign", "maximumf": "maximum", "minimumf": "minimum",
+    "maxnumf": "maxnum", "minnumf": "minnum", "maxsi": "smax", "minsi": "smin", "maxui": "umax", "minui": "umin",
+    "ctpop": "ctpop",
+}  # fmt: skip
+_CASTS = {"extf": "fpext", "truncf": "fptrunc", "extsi": "sext", "extui": "zext", "trunci": "trunc"}
+_CASTS |= {"sitofp": "sitofp", "uitofp": "uitofp", "bitcast": "bitcast"}
+
+
+class Expressions:
+    """`operator` is the kernel's name, for messages."""
+
+    def __init__(self, text: Builder, at: Indices, memory: Memory, operator: str) -> None:
+        self.text, self.at, self.memory, self.operator = text, at, memory, operator
+
+    def expr(self, e: Expr) -> Value:
+        return self._expr(e, {})
+
+    def _expr(self, e: Expr, memo: dict[int, Value]) -> Value:
+        found = memo.get(id(e))
+        if found is None:
+            found = memo[id(e)] = self._emit(e, memo)
+        return found
+
+    def _emit(self, e: Expr, memo: dict[int, Value]) -> Value:
+        if isinstance(e, Const):
+            return Value(literal(e.value, e.dtype), e.dtype)
+        if isinstance(e, Load):
+            return self.memory.load(e)
+        if isinstance(e, _Emitted):
+            return e.value
+        if isinstance(e, Var):
+            return Value(self.at.index(e), e.dtype)
+        assert isinstance(e, Op)
+        if e.dtype == "index" and not e.op.startswith("index_cast") and e.op != "select":
+            return Value(self.at.index(e), "index")
+        if e.op == "guard":
+            return self.guard(e)
+        args = [self._expr(a, memo) for a in e.args]
+        expanded = expand(e.op, tuple(_Emitted(f"%{i}", a.dtype, a) for i, a in enumerate(args)), e.dtype)
+        return self._expr(expanded, {}) if expanded is not None else self.machine(e, args)
+
+    def machine(self, e: Op, args: list[Value]) -> Value:
+        """One operation on emitted operands."""
+        text, kind = self.text, llvm_type(e.dtype)
+        name, _, predicate = e.op.partition(".")
+        if name in ("cmpi", "cmpf"):
+            return Value(
+                text.op(f"{'icmp' if name == 'cmpi' else 'fcmp'} {predicate} {args[0].typed}, {args[1].ssa}"), "i1"
+            )
+        if name in ("select", "seldom"):
+            return Value(text.op(f"select i1 {args[0].ssa}, {args[1].typed}, {args[2].typed}"), e.dtype)
+        if name in _BINARY:
+            return Value(text.op(f"{_BINARY[name]} {kind} {args[0].ssa}, {args[1].ssa}"), e.dtype)
+        if name == "negf":
+            return Value(text.op(f"fneg {kind} {args[0].ssa}"), e.dtype)
+        if name in _INTRINSICS:
+            return self.intrinsic(_INTRINSICS[name], args, e.dtype)
+        if name in CASTS:
+            return self.cast(name, args[0], e.dtype)
+        if name in _COMPOSED:
+            return _COMPOSED[name](self, args, e.dtype)
+        raise UnsupportedError(
+            f"the code generator for NVIDIA GPUs has no operation {e.op} of {e.dtype}",
+            stage="emit", operator=self.operator,
+        )  # fmt: skip
+
+    def intrinsic(self, name: str, args: list[Value], dtype: str, extra: tuple[str, ...] = ()) -> Value:
+        """One of LLVM's own functions, named after its type."""
+        suffix = f"f{dtype[1:]}" if dtype in ("f16", "f32", "f64") else dtype
+        function = f"llvm.{name}.{suffix}"
+        return Value(self.text.call(function, llvm_type(dtype), [*(a.typed for a in args), *extra], pure=True), dtype)
+
+    def cast(self, name: str, x: Value, dtype: str) -> Value:
+        """A conversion. A float that does not fit an integer saturates."""
+        kind, text = llvm_type(dtype), self.text
+        if name in ("fptosi", "fptoui"):
+            source = f"f{x.dtype[1:]}" if x.dtype in ("f16", "f32", "f64") else x.dtype
+            return Value(text.call(f"llvm.{name}.sat.{kind}.{source}", kind, [x.typed], pure=True), dtype)
+        if name.startswith("index_cast"):
+            wide, narrow = ("zext" if name.endswith("ui") else "sext"), "trunc"
+            bits = [32 if d == "index" else int(d[1:]) for d in (x.dtype, dtype)]
+            if bits[0] == bits[1]:
+                return Value(x.ssa, dtype)
+            return Value(text.op(f"{wide if bits[1] > bits[0] else narrow} {x.typed} to {kind}"), dtype)
+        if name == "extf" and x.dtype == "bf16" and dtype == "f64":  # what has no instruction of its own
+            x = Value(text.op(f"fpext {x.typed} to float"), "f32")
+        return Value(text.op(f"{_CASTS[name]} {x.typed} to {kind}"), dtype)
+
+    def guard(self, e: Op) -> Value:
+        """guard(c, x, y): x where c holds, else y; x's loads happen only where c holds."""
+        cond, other, text = self.expr(e.args[0]), self.expr(e.args[2]), self.text
+        before = text.label
+        with text.where(cond.ssa, "guarded"), self.memory.one_lane():
+            x = self.expr(e.args[1])
+            inside = text.label
+        phi = f"phi {llvm_type(e.dtype)} [ {x.ssa}, %{inside} ], [ {other.ssa}, %{before} ]"
+        return Value(text.result(phi), e.dtype)
+
+
+class _Emitted(Var):
+    """An emitted value that stands in an expansion."""
+
+    __slots__ = ("value",)
+    value: Value
+
+    def __init__(self, name: str, dtype: str, value: Value) -> None:
+        super().__init__(name, dtype)
+        object.__setattr__(self, "value", value)
+
+
+def _is(kind: str) -> Callable[[Expressions, list[Value], str], Value]:
+    """isnan and the like, by comparisons."""
+
+    def test(x: Expressions, args: list[Value], dtype: str) -> Value:
+        (a,) = args
+        if kind == "nan":
+            return Value(x.text.op(f"fcmp uno {a.typed}, {a.ssa}"), "i1")
+        size, infinity = x.intrinsic("fabs", [a], a.dtype), literal(float("inf"), a.dtype)
+        return Value(x.text.op(f"fcmp {'oeq' if kind == 'inf' else 'one'} {size.typed}, {infinity}"), "i1")
+
+    return test
+
+
+def _zeros(name: str) -> Callable[[Expressions, list[Value], str], Value]:
+    return lambda x, args, dtype: x.intrinsic(name, args, dtype, ("i1 false",))
+
+
+def _rounded(up: bool) -> Callable[[Expressions, list[Value], str], Value]:
+    """Signed division rounded down or up: one less, or more, where the remainder has the other, or the same, sign."""
+
+    def divide(x: Expressions, args: list[Value], dtype: str) -> Value:
+        op, kind, (a, b) = x.text.op, llvm_type(dtype), args
+        quotient, rest = op(f"sdiv {kind} {a.ssa}, {b.ssa}"), op(f"srem {kind} {a.ssa}, {b.ssa}")
+        signs = op(f"icmp {'sge' if up else 'slt'} {kind} {op(f'xor {kind} {rest}, {b.ssa}')}, 0")
+        off = op(f"and i1 {op(f'icmp ne {kind} {rest}, 0')}, {signs}")
+        one = op(f"zext i1 {off} to {kind}")
+        return Value(op(f"{'add' if up else 'sub'} {kind} {quotient}, {one}"), dtype)
+
+    return divide
+
+
+def _upper_word(x: Expressions, args: list[Value], dtype: str) -> Value:
+    op = x.text.op
+    a, b = (op(f"sext i32 {v.ssa} to i64") for v in args)
+    upper = op(f"lshr i64 {op(f'mul nsw i64 {a}, {b}')}, 32")
+    return Value(op(f"trunc i64 {upper} to i32"), dtype)
+
+
+def _unsigned_up(x: Expressions, args: list[Value], dtype: str) -> Value:
+    """Unsigned division rounded up."""
+    op, kind, (a, b) = x.text.op, llvm_type(dtype), args
+    quotient, rest = op(f"udiv {kind} {a.ssa}, {b.ssa}"), op(f"urem {kind} {a.ssa}, {b.ssa}")
+    one = op(f"zext i1 {op(f'icmp ne {kind} {rest}, 0')} to {kind}")
+    return Value(op(f"add {kind} {quotient}, {one}"), dtype)
+
+
+def _reciprocal_root(x: Expressions, args: list[Value], dtype: str) -> Value:
+    root = x.intrinsic("sqrt", args, dtype)
+    return Value(x.text.op(f"fdiv {llvm_type(dtype)} {literal(1.0, dtype)}, {root.ssa}"), dtype)
+
+
+#: operations of several instructions
+_COMPOSED: dict[str, Callable[[Expressions, list[Value], str], Value]] = {
+    "isnan": _is("nan"),
+    "isinf": _is("inf"),
+    "isfinite": _is("finite"),
+    "ctlz": _zeros("ctlz"),
+    "cttz": _zeros("cttz"),
+    "absi": _zeros("abs"),
+    "floordivsi": _rounded(False),
+    "ceildivsi": _rounded(True),
+    "ceildivui": _unsigned_up,
+    "mulhsi": _upper_word,
+    "rsqrt": _reciprocal_root,
+}
+
+
+__all__ = ["Expressions"]

@@ -1,0 +1,128 @@
+"""Index expressions in 32 bits, and where elements lie: what varies apart from what is constant, so that neighbours
+share an address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ...support.errors import CompileError
+from ...tensor.analysis import flat
+from ...tensor.expr import Buffer, Const, Expr, Op, Var, bounds, from_linear, linear, simplify, substitute, variables
+from .builder import Builder, Value
+
+_OPERATIONS = {"addi": "add", "subi": "sub", "muli": "mul", "andi": "and", "ori": "or", "xori": "xor", "shli": "shl"}
+_OPERATIONS |= {"shrsi": "ashr", "shrui": "lshr", "divsi": "sdiv", "divui": "udiv", "remui": "urem"}
+_EXTREMES = {"minsi": "slt", "maxsi": "sgt", "minui": "ult", "maxui": "ugt"}
+
+
+class Indices:
+    """`ranges` has the smallest and the largest value of each variable; `values` what a loop variable is: a number in
+    unrolled code, or an expression of others; `names` the values that variables have in the code."""
+
+    #: emits what stands in an index and is none itself; given when there is an emitter of expressions
+    expr: Callable[[Expr], Value]
+
+    def __init__(self, text: Builder, ranges: dict[str, tuple[int, int]]) -> None:
+        self.text, self.ranges = text, ranges
+        self.values: dict[str, Expr] = {}
+        self.names: dict[str, str] = {}
+
+    @contextmanager
+    def bind(self, var: str, value: Expr | int | str) -> Iterator[None]:
+        """Inside: a variable is a number, an expression, or a value of the code."""
+        if isinstance(value, str):
+            self.names[var] = value
+            yield
+            del self.names[var]
+        else:
+            self.values[var] = Const(value, "index") if isinstance(value, int) else value
+            yield
+            del self.values[var]
+
+    def known(self, e: Expr) -> Expr:
+        """The expression with what is known of its variables put in."""
+        while mine := {v: x for v, x in self.values.items() if v in variables(e)}:  # values have variables too
+            e = substitute(e, mine)
+        return simplify(e, self.ranges)
+
+    def index(self, e: Expr) -> str:
+        """An index as a value of 32 bits."""
+        return self._emit(self.known(e))
+
+    def place(self, b: Buffer, indices: tuple[Expr, ...]) -> tuple[Expr, int]:
+        """The flat place of an element: what varies, and a constant."""
+        terms, constant = linear(self.known(flat(b, indices)))
+        return from_linear(terms, 0, self.ranges), constant
+
+    def step(self, b: Buffer, indices: tuple[Expr, ...], var: str) -> int | None:
+        """How far an element moves when a variable advances; None if that varies."""
+        terms = linear(self.known(flat(b, indices)))[0]
+        if any(t != Var(var) and var in variables(t) for t in terms):
+            return None
+        return terms.get(Var(var), 0)
+
+    def multiple(self, e: Expr, n: int) -> bool:
+        """Whether an index is a multiple of n."""
+        terms, constant = linear(e)
+        return constant % n == 0 and all(c % n == 0 or self._even(t, c, n) for t, c in terms.items())
+
+    def _even(self, t: Expr, c: int, n: int) -> bool:
+        """Whether c times a remainder, or a sum of terms, is a multiple of n."""
+        if isinstance(t, Op) and t.op == "remsi" and isinstance(t.args[1], Const):
+            return (t.args[1].value * c) % n == 0 and self.multiple(t.args[0] * c, n)
+        return False
+
+    # ---- as text
+
+    def _emit(self, e: Expr) -> str:
+        if isinstance(e, Const):
+            return str(e.value)
+        if isinstance(e, Var):
+            if e.name not in self.names:
+                raise CompileError(f"loop variable {e.name} is not in scope", stage="emit")
+            return self.names[e.name]
+        if not isinstance(e, Op) or e.dtype != "index":
+            return self.expr(e).ssa
+        terms, constant = linear(e)
+        if terms != {e: 1}:
+            return self._sum(terms, constant)
+        return self._operation(e)
+
+    def _sum(self, terms: dict[Expr, int], constant: int) -> str:
+        total = ""
+        for t, c in terms.items():
+            part = self._emit(t)
+            if c != 1:
+                part = self.text.op(f"mul nsw i32 {part}, {c}")
+            total = self.text.op(f"add nsw i32 {total}, {part}") if total else part
+        if constant and total:
+            total = self.text.op(f"add nsw i32 {total}, {constant}")
+        return total or str(constant)
+
+    def _operation(self, e: Op) -> str:
+        if e.op.startswith("index_cast"):
+            return self.expr(e).ssa
+        if len(e.args) != 2 or e.op == "select":
+            return self.expr(e).ssa
+        a, b = (self._emit(x) for x in e.args)
+        if e.op in ("floordivsi", "remsi"):
+            limit = bounds(e.args[0], self.ranges)
+            positive = e.op == "remsi" or (limit is not None and limit[0] >= 0)
+            if positive and isinstance(e.args[1], Const):
+                return self.text.op(f"{'udiv' if e.op == 'floordivsi' else 'urem'} i32 {a}, {b}")
+            return self._floor_division(a, b) if e.op == "floordivsi" else self.text.op(f"srem i32 {a}, {b}")
+        if e.op in _EXTREMES:
+            first = self.text.op(f"icmp {_EXTREMES[e.op]} i32 {a}, {b}")
+            return self.text.op(f"select i1 {first}, i32 {a}, i32 {b}")
+        if e.op not in _OPERATIONS:
+            raise CompileError(f"an index has operation {e.op}", stage="emit")
+        return self.text.op(f"{_OPERATIONS[e.op]} i32 {a}, {b}")
+
+    def _floor_division(self, a: str, b: str) -> str:
+        """Rounded down: one less where the remainder has another sign than the divisor."""
+        op = self.text.op
+        quotient, rest = op(f"sdiv i32 {a}, {b}"), op(f"srem i32 {a}, {b}")
+        signs = op(f"icmp slt i32 {op(f'xor i32 {rest}, {b}')}, 0")
+        below = op(f"and i1 {op(f'icmp ne i32 {rest}, 0')}, {signs}")
+        return op(f"sub i32 {quotient}, {op(f'zext i1 {below} to i32')}")

@@ -1,0 +1,85 @@
+"""How many units a nest is launched on, and which unit a thread is.
+
+Nests that are scheduled for a processor bind loops to ``thread``: here each iteration is one of a GPU's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...schedule.concurrent import Units
+from ...schedule.machine import Machine
+from ...schedule.nest import THREAD, For, Nest, walk_stmts
+from ...support.errors import CompileError
+
+#: threads that run one instruction together
+WARP = 32
+#: axes -> the special register that has the number of a unit
+_REGISTERS = {f"grid.{d}": f"ctaid.{d}" for d in "xyz"} | {f"block.{d}": f"tid.{d}" for d in "xyz"}
+#: threads of a block as units of teams that run instructions together: the axis of a team's units -> that of teams, and
+#: units of a team
+_TEAMS = {"lane": ("warp", WARP), "member": ("group", 4 * WARP)}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Blocks of a grid and threads of a block, along x, y and z."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+
+    @property
+    def threads(self) -> int:
+        x, y, z = self.block
+        return x * y * z
+
+
+class UnitsOfNest:
+    """The axes of a nest: `kinds`, outer ones first, with the units of each."""
+
+    def __init__(self, nest: Nest, machine: Machine) -> None:
+        self.units = Units.of(nest.body, machine)
+        self.kinds = list(self.units.kinds)
+        self.count = dict.fromkeys(self.kinds, 1)
+        for s in walk_stmts(nest.body):
+            if isinstance(s, For) and s.bound:
+                self.count[s.kind] = max(self.count[s.kind], s.trip or 0)
+        teams = [x for unit, (team, _) in _TEAMS.items() for x in (team, unit)]
+        known = (*_REGISTERS, *teams, THREAD)
+        if unknown := [k for k in self.kinds if k not in known]:
+            raise CompileError(
+                f"a loop on axis {unknown[0]} is none of a GPU's", stage="emit", operator=nest.name,
+                hint=f"bind loops to {', '.join(known)}",
+            )  # fmt: skip
+        self.lane = next((u for u, (team, _) in _TEAMS.items() if {u, team} & set(self.kinds)), "")
+        self.team, self.lanes = _TEAMS.get(self.lane, ("", WARP))
+        if self.lane:  # a team has all its units, bound or not
+            self.kinds += [] if self.lane in self.kinds else [self.lane]
+            self.count[self.lane] = self.lanes
+            axis = next(a for a in machine.axes if a.name == self.lane)
+            self.units.axes.setdefault(self.lane, axis)
+
+    @property
+    def launch(self) -> Launch:
+        grid, block = (tuple(self.count.get(f"{a}.{d}", 1) for d in "xyz") for a in ("grid", "block"))
+        if THREAD in self.count:  # one thread an iteration, as many blocks as that needs
+            return Launch((-(-self.count[THREAD] // WARP), 1, 1), (WARP, 1, 1))
+        if self.lane:
+            block = (self.count.get(self.team, 1) * self.lanes, 1, 1)
+        return Launch(grid, block)  # type: ignore[arg-type]
+
+    def register(self, kind: str) -> str:
+        """The special register of a unit's number; warps and lanes are made of that of threads."""
+        return _REGISTERS.get(kind, "tid.x")
+
+    def is_thread(self, kind: str) -> bool:
+        """Whether units are threads of all blocks."""
+        return kind == THREAD
+
+    def is_team(self, kind: str) -> bool:
+        """Whether units are teams: warps, or groups of four."""
+        return bool(self.lane) and kind == self.team
+
+    def is_lane(self, kind: str) -> bool:
+        """Whether units are those of a team."""
+        return bool(self.lane) and kind == self.lane

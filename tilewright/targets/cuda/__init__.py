@@ -1,0 +1,76 @@
+"""NVIDIA GPUs: kernels in PTX, launched through the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...support.errors import UsageError
+from ..base import TargetStage
+
+if TYPE_CHECKING:
+    from ...program.package import Package
+    from ...program.program import Program
+    from .description import CudaDescription
+    from .device import CudaRunner
+
+#: the GPU that code is made for where none is named: its code runs on all later ones too
+DEFAULT = "sm_80"
+
+
+class CudaTarget:
+    """See `tilewright.targets.base.Target`."""
+
+    doc = "NVIDIA GPUs through PTX; cuda:sm=sm_90a names another one than sm_80"
+
+    def __init__(self, sm: str = DEFAULT) -> None:
+        self.sm = sm
+        self.name = "cuda" if sm == DEFAULT else f"cuda:sm={sm}"
+
+    def configured(self, parameters: Mapping[str, str]) -> CudaTarget:
+        """See `tilewright.targets.base.Configurable`."""
+        from .description import MACHINES
+
+        if unknown := set(parameters) - {"sm"}:
+            raise UsageError(f"cuda has no parameter {sorted(unknown)[0]!r}", hint="parameters: sm")
+        sm = parameters.get("sm", DEFAULT)
+        if sm not in MACHINES:
+            raise UsageError(f"there is no GPU {sm!r}", hint=f"sm is one of {', '.join(MACHINES)}")
+        return CudaTarget(sm)
+
+    def describe(self) -> CudaDescription:
+        from .description import MACHINES
+
+        return MACHINES[self.sm]
+
+    def stages(self) -> Sequence[TargetStage]:
+        from . import stages
+
+        return (
+            TargetStage("emit", 5, "loop nests to LLVM IR", stages.emit_kernels, stages.emitted_text),
+            TargetStage("assemble", 6, "LLVM IR to PTX", stages.assemble_kernels, stages.ptx_text),
+        )
+
+    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
+        """The kernels that are called; the driver makes a GPU's code of their PTX when they are loaded."""
+        return {s: objects[s] for s in program.symbols if s in objects}
+
+    def check(self, description: dict[str, Any]) -> None:
+        """Whether there is a GPU is asked when code is to run: it can be made where there is none."""
+        from .description import CudaDescription
+
+        CudaDescription.from_json(description)
+
+    def tuning(self) -> Any:
+        """See `tilewright.targets.base.Tuning`."""
+        from . import tuning
+
+        return tuning
+
+    def load(self, package: Package, threads: int) -> CudaRunner:
+        from .device import CudaRunner
+
+        return CudaRunner(package)
+
+
+TARGET = CudaTarget()

@@ -1,0 +1,120 @@
+"""Machine records of NVIDIA GPUs: axes, memories, and the instructions that warps run together."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from ...codegen.llvm.machine import LlvmRecord
+from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate, WarpLoad, WarpProduct
+from ...support.errors import PackageError
+
+#: of a grid in x; y and z have 65535, which the driver checks at launch
+_GRID = (1 << 31) - 1
+_BLOCK = 1024
+#: versions of PTX that know a GPU
+_PTX = {"sm_80": "ptx80", "sm_90a": "ptx80", "sm_100": "ptx86"}
+_WARP = 32
+_DP4A = tuple(
+    DotProduct(f"dp4a_{x}{w}", 0, 4, (x, w), 8, 1, Rate(4, 1))
+    for x, w in (("s", "s"), ("u", "s"), ("s", "u"), ("u", "u"))
+)
+_MMA = (
+    WarpProduct("mma_f16", "f16"),
+    WarpProduct("mma_bf16", "bf16"),
+    WarpProduct("mma_s8", "i8", sums="i32", depth=32),
+)
+#: of four warps together, on factors in shared memory
+_WGMMA = tuple(
+    WarpProduct(f"wgmma_{dtype}_n{n}", dtype, rows=64, columns=n, memory="sums", operands="shared")
+    for dtype in ("f16", "bf16")
+    for n in (64, 128, 256)
+)
+_GROUPS = ("sm_90a",)
+
+
+@dataclass(frozen=True)
+class CudaDescription(Machine):
+    """A GPU as schedules see it. Numbers are those of NVIDIA's documents; nothing was measured.
+
+    Threads of a block are units of ``block.x``, ``.y``, ``.z``, or lanes of warps, or members of groups of four warps
+    (sm_90a): a nest uses one of these.
+    """
+
+    sm: str = "sm_80"
+    shared_bytes: int = 163 << 10
+    multiprocessors: int = 108
+    registers: int = 65536
+    l2_bytes: int = 40 << 20
+
+    @property
+    def vector_bytes(self) -> int:
+        """The longest access of a thread."""
+        return 16
+
+    @property
+    def vector_registers(self) -> int:
+        """What a thread may have at most."""
+        return 255
+
+    @property
+    def line_bytes(self) -> int:
+        return 128
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        groups = (
+            Axis("group", _BLOCK // (4 * _WARP), inside="grid", barriers=("block",)),
+            Axis("member", 4 * _WARP, inside="group", barriers=("block",)),
+        )
+        return (
+            Axis("grid", _GRID, dims=("x", "y", "z")),
+            Axis("block", _BLOCK, inside="grid", barriers=("block",), dims=("x", "y", "z")),
+            Axis("warp", _BLOCK // _WARP, inside="grid", barriers=("block",)),
+            Axis("lane", _WARP, inside="warp", barriers=("block", "warp")),
+            *(groups if self.sm in _GROUPS else ()),
+            Axis("lanes", kind="vector"),
+        )
+
+    @property
+    def memories(self) -> tuple[Memory, ...]:
+        return (
+            Memory("register"),
+            Memory("local"),
+            Memory("shared", self.shared_bytes, shared_by=("block", "warp", "lane", "group", "member"), align=128),
+            Memory("fragment", shared_by=("lane",)),
+            *((Memory("sums", shared_by=("member",)),) if self.sm in _GROUPS else ()),
+        )
+
+    @property
+    def dot_products(self) -> tuple[DotProduct, ...]:
+        return _DP4A
+
+    @property
+    def warp_products(self) -> tuple[WarpProduct, ...]:
+        return (*_MMA, *(_WGMMA if self.sm in _GROUPS else ()))
+
+    @property
+    def warp_loads(self) -> tuple[WarpLoad, ...]:
+        return (WarpLoad("ldmatrix"),)
+
+    @property
+    def llvm(self) -> LlvmRecord:
+        """What LLVM is told of it."""
+        return LlvmRecord("nvptx64-nvidia-cuda", self.sm, (_PTX[self.sm],))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        try:
+            return cls(**data)
+        except TypeError:
+            raise PackageError("the package describes no GPU that this version knows", stage="load") from None
+
+
+SM_80 = CudaDescription()
+SM_90A = CudaDescription("sm_90a", shared_bytes=227 << 10, multiprocessors=132, l2_bytes=50 << 20)
+SM_100 = CudaDescription("sm_100", shared_bytes=227 << 10, multiprocessors=148, l2_bytes=126 << 20)
+MACHINES = {m.sm: m for m in (SM_80, SM_90A, SM_100)}
