@@ -11,15 +11,20 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
+
+from ...support.dtypes import HALVES, NUMPY
 from ...support.errors import CompileError, UnsupportedError
 from ...support.sizes import Size, at_most, current, typical
-from ...tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Var, children, const_value, linear, substitute
+from ...tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Var, children, linear, substitute
+from ...tensor.mathlib import expand
 from .dialect import AND, ATOM, PRODUCT, SUM, TEST, Dialect
 from .formulas import c_formula, dim_names
 
 #: a longer piece of text gets a name of its own
 LONG = 88
 
+FLOATS = ("f32", "f64")
 _FLOAT_INFIX = {"addf": ("+", SUM), "subf": ("-", SUM), "mulf": ("*", PRODUCT), "divf": ("/", PRODUCT)}
 _MIXED = ("one", "ueq", "ord", "uno")  # more than one comparison
 _CMPF = {"oeq": "{a} == {b}", "ogt": "{a} > {b}", "oge": "{a} >= {b}", "olt": "{a} < {b}", "ole": "{a} <= {b}"}
@@ -43,6 +48,9 @@ class ExprWriter:
         self.terms: dict[Expr, str] = {}  # quotients and remainders of loop variables that have a name
         self.values: dict[str, Expr] = {}  # loop variables of unrolled loops
         self.slots: dict[str, dict[int, str]] = {}  # register buffers: flat index -> variable
+        self.written: frozenset[str] = frozenset()  # parameters that are results
+        self.units: dict[str, str] = {}  # variables of loops whose iterations are units -> axes
+        self.own: dict[str, dict[str, int]] = {}  # register buffers -> elements from one unit to the next, by axis
         self.helpers: set[str] = set()
         self.needs_math = False
         self.count = 0
@@ -104,12 +112,14 @@ class ExprWriter:
         return self.dialect.choice.format(test=test, yes=yes, no=no)
 
     def cast(self, dtype: str, atom: str) -> str:
-        return self.dialect.cast(self.type(dtype), atom)
+        own = self.dialect.conversions.get(dtype)
+        return own.format(value=atom) if own else self.dialect.cast(self.type(dtype), atom)
 
     def unsigned(self, dtype: str, atom: str) -> str:
         """The same bits without a sign."""
         self.type(dtype)
-        return self.dialect.cast(self.dialect.unsigned[dtype], atom)
+        own = self.dialect.conversions.get(f"u{dtype}")
+        return own.format(value=atom) if own else self.dialect.cast(self.dialect.unsigned[dtype], atom)
 
     # ---- expressions ----
 
@@ -174,6 +184,9 @@ class ExprWriter:
         if e.dtype == "index":
             return str(int(e.value)), ATOM if e.value >= 0 else SUM
         self.type(e.dtype)
+        if e.dtype in HALVES:
+            bits = int(np.asarray(e.value, NUMPY[e.dtype]).view(np.uint16))
+            return self.literal(str(bits), "ui32"), ATOM
         return self.integer_constant(int(e.value), e.dtype)
 
     def size(self, size: Size) -> tuple[str, int]:
@@ -221,16 +234,22 @@ class ExprWriter:
             flat = flat + self.bound(i) * s
         if buffer.scope == "register":
             return self.slot(buffer, flat)
-        return f"{self.names[name]}[{self.index(flat)[0]}]"
+        at = self.index(flat)[0]
+        if buffer.scope == "param" and buffer.dtype in self.dialect.packed:
+            return self.dialect.packed[buffer.dtype].load(self.names[name], at, name in self.written)
+        return f"{self.names[name]}[{at}]"
 
     def slot(self, buffer: Buffer, flat: Expr) -> str:
-        at = const_value(flat)
-        if at is None:
-            terms, constant = linear(flat)
-            if terms:
-                message = f"register buffer {buffer.name} is indexed by {flat}, which is not unrolled"
-                raise CompileError(message, stage="emit", operator=self.operator)
-            at = constant
+        """The variable of an element. What loops of units add to its index is left out: each unit has its own."""
+        terms, at = linear(flat)
+        own = {self.units[t.name]: c for t, c in terms.items() if isinstance(t, Var) and t.name in self.units}
+        if len(own) < len(terms) or self.own.setdefault(buffer.name, own) != own:
+            what = "not unrolled" if len(own) < len(terms) else "another unit's elsewhere"
+            raise CompileError(
+                f"register buffer {buffer.name} is indexed by {flat}, which is {what}",
+                stage="emit",
+                operator=self.operator,
+            )
         name = f"{self.names[buffer.name]}_{at}"
         return self.slots[buffer.name].setdefault(at, f"{name}_" if name in self.dims.values() else name)
 
@@ -319,12 +338,14 @@ class ExprWriter:
             return f"{self.expr(e.args[0], level)} {sign} {self.expr(e.args[1], level + 1)}", level
         if name == "negf":
             return f"-{self.expr(e.args[0], ATOM)}", SUM
-        if name in self.dialect.math:
+        if {operand, e.dtype} & set(HALVES) and name not in ("extf", "truncf", "bitcast"):
+            raise self.unsupported(f"operation {name} on {e.dtype if e.dtype in HALVES else operand}")
+        if name in self.dialect.math and (e.dtype != "f64" or name not in self.dialect.single):
             self.needs_math = True
             args = ", ".join(self.expr(a) for a in e.args)
             return f"{self.dialect.math[name]}{self.dialect.suffix.get(e.dtype, '')}({args})", ATOM
-        if name in ("maximumf", "minimumf", "maxnumf", "minnumf", "rsqrt", "sigmoid"):
-            return f"{self.helper(f'{name}_{e.dtype}')}({', '.join(self.expr(a) for a in e.args)})", ATOM
+        if e.dtype in FLOATS and f"{name}_{e.dtype}" in self.dialect.helpers:
+            return self.function(name, e)
         if name in ("isnan", "isinf", "isfinite"):
             return f"{self.helper(f'{name}_{operand}')}({self.expr(e.args[0])})", ATOM
         if name == "bitcast":
@@ -336,6 +357,14 @@ class ExprWriter:
         if not e.dtype.startswith("i"):
             raise self.unsupported(f"operation {name}")
         return self.integer(name, e)
+
+    def function(self, name: str, e: Op) -> tuple[str, int]:
+        """A call of a helper that is an operation on floats; powers with constant exponents may be products."""
+        short = expand(name, e.args, e.dtype) if name == "powf" and isinstance(e.args[1], Const) else None
+        if short is not None:
+            self.count_uses(short)
+            return self.expr(short, ATOM), ATOM
+        return f"{self.helper(f'{name}_{e.dtype}')}({', '.join(self.expr(a) for a in e.args)})", ATOM
 
     def simple(self, e: Expr) -> str:
         """An operand that will be written more than once, or beside a comparison: a name or a constant."""
@@ -360,11 +389,19 @@ class ExprWriter:
         if (operand, e.dtype) in (("i32", "f32"), ("i64", "f64")):
             bits = self.unsigned(operand, self.expr(e.args[0], ATOM))
             return f"{self.helper(f'bits_{e.dtype}')}({bits})", ATOM
+        if (operand in HALVES and e.dtype == "i16") or (operand == "i16" and e.dtype in HALVES):
+            return self.cast(e.dtype, self.expr(e.args[0], ATOM)), ATOM
         raise self.unsupported(f"bitcast from {operand} to {e.dtype}")
 
     def converted(self, name: str, x: str, source: str, to: str) -> str:
         if to == "i1" and name in ("trunci", "fptoui"):
             return self.dialect.lowest.format(value=x) if name == "trunci" else f"({x} >= 1)"
+        if name in ("extf", "truncf") and {source, to} & set(HALVES):
+            if source == "f64" or to == "f64":
+                x, source = (self.cast("f32", x), "f32") if source == "f64" else (x, source)
+                inner = self.converted(name, x, source, "f32") if to == "f64" else ""
+                return self.cast("f64", inner) if to == "f64" else self.converted(name, x, source, to)
+            return f"{self.helper(f'{name}_{source}_{to}')}({x})"
         if name in ("fptosi", "fptoui"):
             text = f"{self.helper(f'{name}_{source}_{to}')}({x})"
             return text if name == "fptosi" else self.cast(to, text)
