@@ -17,9 +17,9 @@ AND, TEST, SUM, PRODUCT, ATOM = range(5)
 
 @dataclass(frozen=True)
 class Packed:
-    """Elements of `bits` bits that share words of 32, because a dialect has no smaller ones in memory: how a value comes
-    out of a word (``{word}``, moved by ``{shift}``), and its bits (of ``{value}``). Units write their parts of a word by
-    atomic operations.
+    """Elements of `bits` bits that share words of 32, because a dialect has no smaller ones in memory: how a value
+    comes out of a word (``{word}``, moved by ``{shift}``), and its bits (of ``{value}``). Units write their parts of a
+    word by atomic operations.
 
     >>> Packed(8, "extractBits(i32({word} >> {shift}), 0u, 8u)", "u32({value}) & 255u").load("x", "i", False)
     'extractBits(i32(x[(i) >> 2u] >> ((u32(i) & 3u) * 8u)), 0u, 8u)'
@@ -90,6 +90,8 @@ class Dialect:
     spread: str = "({type})(-{value})"
     lowest: str = "(int)({value} & 1)"
     differ: str = "({a} ^ {b})"
+    #: whether compilers may take it that a number is one: then helpers look at bits
+    not_a_number: bool = False
     #: operations -> functions of floats, or formats of their arguments; `suffix` follows a name
     math: Mapping[str, str] = field(default_factory=dict)
     suffix: Mapping[str, str] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from ...tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Var, children, 
 from ...tensor.mathlib import expand
 from .dialect import AND, ATOM, PRODUCT, SUM, TEST, Dialect
 from .formulas import c_formula, dim_names
+from .rounding import rounded
 
 #: a longer piece of text gets a name of its own
 LONG = 88
@@ -56,6 +57,7 @@ class ExprWriter:
         self.count = 0
         self.memo: list[dict[int, tuple[Expr, str]]] = [{}]
         self.uses: dict[int, int] = {}
+        self.kept: list[Expr] = []
         known = current()
         self.dims = dim_names(known.dims if known else ())  # open dimensions -> names in the text
         self.sizes: set[str] = set()  # those that the text has
@@ -139,6 +141,12 @@ class ExprWriter:
         if self.uses[id(e)] == 1:
             for c in children(e):
                 self.count_uses(c)
+
+    def keep(self, e: Expr) -> Expr:
+        """An expression that is written in place of another one. What is known of expressions goes by their ids."""
+        self.kept.append(e)
+        self.count_uses(e)
+        return e
 
     def expr(self, e: Expr, least: int = AND) -> str:
         for scope in reversed(self.memo):
@@ -323,10 +331,16 @@ class ExprWriter:
         name, _, predicate = e.op.partition(".")
         operand = e.args[0].dtype if e.args else e.dtype  # type: ignore[attr-defined]
         self.type(e.dtype), self.type(operand)
+        if {operand, e.dtype} & set(HALVES) and name not in CASTS and name != "select":
+            return self.expr(self.keep(in_f32(e)), ATOM), ATOM
         if name == "cmpf":
             if predicate in ("false", "true"):
                 return self.dialect.truth[1 + (predicate == "true")], ATOM
             a, b = (self.simple(x) for x in e.args)
+            if e.args[0] == e.args[1]:  # whether it is a number
+                predicate = {"une": "uno", "oeq": "ord"}.get(predicate, predicate)
+            if predicate in ("ord", "uno") and self.dialect.not_a_number:
+                return self.unordered(predicate, operand, a, b), ATOM
             text = _CMPF[predicate].format(a=a, b=b)
             return (f"({text})", ATOM) if predicate in _MIXED else (text, TEST)
         if name == "cmpi":
@@ -338,8 +352,6 @@ class ExprWriter:
             return f"{self.expr(e.args[0], level)} {sign} {self.expr(e.args[1], level + 1)}", level
         if name == "negf":
             return f"-{self.expr(e.args[0], ATOM)}", SUM
-        if {operand, e.dtype} & set(HALVES) and name not in ("extf", "truncf", "bitcast"):
-            raise self.unsupported(f"operation {name} on {e.dtype if e.dtype in HALVES else operand}")
         if name in self.dialect.math and (e.dtype != "f64" or name not in self.dialect.single):
             self.needs_math = True
             args = ", ".join(self.expr(a) for a in e.args)
@@ -358,12 +370,16 @@ class ExprWriter:
             raise self.unsupported(f"operation {name}")
         return self.integer(name, e)
 
+    def unordered(self, predicate: str, dtype: str, a: str, b: str) -> str:
+        """Whether one of two numbers is not one, by a helper that looks at bits."""
+        tests = [f"{self.helper(f'isnan_{dtype}')}({x})" for x in dict.fromkeys((a, b))]
+        return f"{'!' if predicate == 'ord' else ''}({' || '.join(tests)})"
+
     def function(self, name: str, e: Op) -> tuple[str, int]:
         """A call of a helper that is an operation on floats; powers with constant exponents may be products."""
         short = expand(name, e.args, e.dtype) if name == "powf" and isinstance(e.args[1], Const) else None
         if short is not None:
-            self.count_uses(short)
-            return self.expr(short, ATOM), ATOM
+            return self.expr(self.keep(rounded(short)), ATOM), ATOM
         return f"{self.helper(f'{name}_{e.dtype}')}({', '.join(self.expr(a) for a in e.args)})", ATOM
 
     def simple(self, e: Expr) -> str:
@@ -396,12 +412,8 @@ class ExprWriter:
     def converted(self, name: str, x: str, source: str, to: str) -> str:
         if to == "i1" and name in ("trunci", "fptoui"):
             return self.dialect.lowest.format(value=x) if name == "trunci" else f"({x} >= 1)"
-        if name in ("extf", "truncf") and {source, to} & set(HALVES):
-            if source == "f64" or to == "f64":
-                x, source = (self.cast("f32", x), "f32") if source == "f64" else (x, source)
-                inner = self.converted(name, x, source, "f32") if to == "f64" else ""
-                return self.cast("f64", inner) if to == "f64" else self.converted(name, x, source, to)
-            return f"{self.helper(f'{name}_{source}_{to}')}({x})"
+        if {source, to} & set(HALVES):
+            return self.half(name, x, source, to)
         if name in ("fptosi", "fptoui"):
             text = f"{self.helper(f'{name}_{source}_{to}')}({x})"
             return text if name == "fptosi" else self.cast(to, text)
@@ -410,11 +422,24 @@ class ExprWriter:
         bits = name in ("uitofp", "index_castui") or (name == "extui" and source != "i1")
         return self.cast(to, self.unsigned(source, x) if bits else x)
 
+    def half(self, name: str, x: str, source: str, to: str) -> str:
+        """A conversion from or to a number of 16 bits, by way of f32."""
+        if source in HALVES:
+            x = f"{self.helper(f'extf_{source}_f32')}({x})"
+            if to in HALVES:
+                return f"{self.helper(f'truncf_f32_{to}')}({x})"
+            return x if to == "f32" else self.converted(name, x, "f32", to)
+        if source != "f32":
+            x = self.cast("f32", x) if source == "f64" else self.converted(name, x, source, "f32")
+        return f"{self.helper(f'truncf_f32_{to}')}({x})"
+
     def integer(self, name: str, e: Op) -> tuple[str, int]:
         d = e.dtype
         if name == "andi" and d == "i1":
             return " && ".join(self.expr(a, AND if a is e.args[0] else TEST) for a in e.args), AND
         args = [self.expr(a, ATOM) for a in e.args]
+        if name == "xori" and d == "i1":
+            return self.dialect.differ.format(a=args[0], b=args[1]), ATOM
         if name in ("andi", "ori", "xori"):
             return f"({args[0]} {_BITWISE[name]} {args[1]})", ATOM
         if d == "i1":
@@ -449,6 +474,18 @@ class ExprWriter:
         if signs[name] == "^":
             return self.dialect.differ.format(a=args[0], b=args[1])
         return f"({args[0]} {signs[name]} {args[1]})"
+
+
+def in_f32(e: Op) -> Expr:
+    """An operation on numbers of 16 bits, computed in f32 and rounded once.
+
+    >>> print(in_f32(Op("mulf", (Var("x", "f16"), Var("y", "f16")), "f16")))
+    truncf((extf(x):f32 *. extf(y):f32)):f16
+    """
+    args = tuple(Op("extf", (a,), "f32") if a.dtype in HALVES else a for a in e.args)  # type: ignore[attr-defined]
+    if e.dtype not in HALVES:
+        return Op(e.op, args, e.dtype)
+    return Op("truncf", (Op(e.op, args, "f32"),), e.dtype)
 
 
 def _narrow(e: Op) -> bool:

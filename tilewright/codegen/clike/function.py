@@ -10,8 +10,8 @@ from .dialect import Dialect
 
 @dataclass(frozen=True)
 class Launch:
-    """On how many units a kernel runs: units of a block, and blocks (x, y, z). Of a kernel whose loops share their iterations
-    out (`thread`) any number is right."""
+    """On how many units a kernel runs: units of a block, and blocks (x, y, z). Of a kernel whose loops share their
+    iterations out (`thread`) any number is right."""
 
     block: tuple[int, int, int] = (1, 1, 1)
     grid: tuple[int, int, int] = (1, 1, 1)

@@ -38,7 +38,7 @@ from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, walk
 from .dialect import PRODUCT, Dialect
 from .expressions import ExprWriter
 from .function import Function, Launch
-from .launch import may_skip, launch_of
+from .launch import launch_of, may_skip
 
 #: scratch memory, and the arrays in it, begin where any type of C can
 SCRATCH_ALIGN_BYTES = 8

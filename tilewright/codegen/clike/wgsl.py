@@ -4,8 +4,9 @@ It computes in f32 and in integers of 32 bits. Smaller numbers share words in me
 everywhere.
 
 A block of a grid is a workgroup, its units are invocations. Iterations of a loop over threads are shared out among all
-invocations, for any number of workgroups; what stands outside of it is done by the first one. An implementation may take it that there are no infinities and no NaN, and may round as WGSL's own rules allow. No two
-parameters may be the same buffer if one of them is written.
+invocations, for any number of workgroups; what stands outside of it is done by the first one. An implementation may
+take it that there are no infinities and no NaN, and may round as WGSL's own rules allow. No two parameters may be the
+same buffer if one of them is written.
 """
 
 from __future__ import annotations
@@ -83,10 +84,14 @@ fn tw_i8(x: i32) -> i32 { return extractBits(x, 0u, 8u); }
 fn tw_i16(x: i32) -> i32 { return extractBits(x, 0u, 16u); }
 """
 _F64 = """\
-fn tw_negative_f64(x: f64) -> bool { return x < 0lf || 1lf / x < 0lf; }
-fn tw_isnan_f64(x: f64) -> bool { return x != x; }
-fn tw_isinf_f64(x: f64) -> bool { return x == x && abs(x) > 1.7976931348623157e308lf; }
-fn tw_isfinite_f64(x: f64) -> bool { return abs(x) <= 1.7976931348623157e308lf; }
+fn tw_bits_f64(bits: u64) -> f64 { return bitcast<f64>(bits); }
+fn tw_float_bits_f64(x: f64) -> u64 { return bitcast<u64>(x); }
+fn tw_high_f64(x: f64) -> u32 { return u32(bitcast<u64>(x) >> 32u); }
+fn tw_low_f64(x: f64) -> u32 { return u32(bitcast<u64>(x) & u64(4294967295)); }
+fn tw_negative_f64(x: f64) -> bool { return (tw_high_f64(x) & 0x80000000u) != 0u; }
+fn tw_isfinite_f64(x: f64) -> bool { return (tw_high_f64(x) & 0x7ff00000u) != 0x7ff00000u; }
+fn tw_isinf_f64(x: f64) -> bool { return (tw_high_f64(x) & 0x7fffffffu) == 0x7ff00000u && tw_low_f64(x) == 0u; }
+fn tw_isnan_f64(x: f64) -> bool { return !tw_isfinite_f64(x) && !tw_isinf_f64(x); }
 """
 _INTEGERS = """\
 fn tw_max_{n}(a: {i}, b: {i}) -> {i} {{ return max(a, b); }}
@@ -106,11 +111,13 @@ fn tw_remsi_{n}(a: {i}, b: {i}) -> {i} {{
 }}
 fn tw_floordivsi_{n}(a: {i}, b: {i}) -> {i} {{
     let q = tw_divsi_{n}(a, b);
-    return select(q, q - {i}(1), b != {i}(0) && b != {i}(-1) && tw_remsi_{n}(a, b) != {i}(0) && (a < {i}(0)) != (b < {i}(0)));
+    let apart = tw_remsi_{n}(a, b) != {i}(0) && (a < {i}(0)) != (b < {i}(0));
+    return select(q, q - {i}(1), b != {i}(0) && b != {i}(-1) && apart);
 }}
 fn tw_ceildivsi_{n}(a: {i}, b: {i}) -> {i} {{
     let q = tw_divsi_{n}(a, b);
-    return select(q, q + {i}(1), b != {i}(0) && b != {i}(-1) && tw_remsi_{n}(a, b) != {i}(0) && (a < {i}(0)) == (b < {i}(0)));
+    let apart = tw_remsi_{n}(a, b) != {i}(0) && (a < {i}(0)) == (b < {i}(0));
+    return select(q, q + {i}(1), b != {i}(0) && b != {i}(-1) && apart);
 }}
 fn tw_divui_{n}(a: {u}, b: {u}) -> {u} {{ if (b == {u}(0)) {{ return {u}(0); }} return a / b; }}
 fn tw_remui_{n}(a: {u}, b: {u}) -> {u} {{ if (b == {u}(0)) {{ return a; }} return a % b; }}
@@ -202,7 +209,7 @@ _TYPES |= {"i8": "i32", "i16": "i32", "f16": "u32", "bf16": "u32"}
 _UNSIGNED = {"i32": "u32", "index": "u32", "i1": "u32", "i8": "u32", "i16": "u32"}
 _CONVERSIONS_OF = {"i8": "extractBits(i32({value}), 0u, 8u)", "i16": "extractBits(i32({value}), 0u, 16u)"}
 _CONVERSIONS_OF |= {"ui8": "(u32({value}) & 255u)", "ui16": "(u32({value}) & 65535u)"}
-_CONVERSIONS_OF |= {d: "(u32({value}) & 65535u)" for d in ("f16", "bf16")}
+_CONVERSIONS_OF |= dict.fromkeys(("f16", "bf16"), "(u32({value}) & 65535u)")
 
 _CORE = Dialect(
     "WGSL",
@@ -221,6 +228,7 @@ _CORE = Dialect(
     spread="(-{type}({value}))",
     lowest="(({value} & 1) != 0)",
     differ="({a} != {b})",
+    not_a_number=True,
     math={**{n: n for n in _SAME.split()}, "absf": "abs", "roundeven": "round", "powf": "pow"},
     helpers=_helpers(("f32",), (8, 16, 32)),
     constant="let {name}: {type} = {value};",

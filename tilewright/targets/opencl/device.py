@@ -117,7 +117,7 @@ class ClDevice:
         for step, kernel in recorded.steps:
             if isinstance(step, Dispatch):
                 block, grid = step.kernel.launch.block, step.kernel.launch.grid
-                whole = [b * g for b, g in zip(block, grid, strict=True)]
+                whole = tuple(b * g for b, g in zip(block, grid, strict=True))
                 self.cl.enqueue_nd_range_kernel(self.queue, kernel, whole, block)
             else:
                 a, b = step.source, step.target
