@@ -174,7 +174,7 @@ class ExprWriter:
             text = self.element(e.buffer, e.indices)
             return (f"({text} != 0)" if e.dtype == "i1" else text), ATOM
         assert isinstance(e, Op)
-        if e.op == "guard":
+        if e.op in ("guard", "seldom"):
             return self.guard(e), ATOM
         if e.dtype == "index":
             return self.index_op(e)
@@ -262,7 +262,7 @@ class ExprWriter:
         return self.slots[buffer.name].setdefault(at, f"{name}_" if name in self.dims.values() else name)
 
     def guard(self, e: Op) -> str:
-        """guard(c, x, y): x where c holds, else y; what x reads is read only where c holds."""
+        """guard(c, x, y), seldom(c, x, y): x where c holds, else y; x is computed only where c holds."""
         cond = self.expr(e.args[0])
         if self.dialect.lazy and isinstance(e.args[1], Load) and isinstance(e.args[2], (Const, Load)):
             return self.choice(cond, self.expr(e.args[1]), self.expr(e.args[2]))
@@ -339,7 +339,7 @@ class ExprWriter:
             a, b = (self.simple(x) for x in e.args)
             if e.args[0] == e.args[1]:  # whether it is a number
                 predicate = {"une": "uno", "oeq": "ord"}.get(predicate, predicate)
-            if predicate in ("ord", "uno") and self.dialect.not_a_number:
+            if self.dialect.not_a_number and (predicate[0] == "u" or predicate == "ord"):
                 return self.unordered(predicate, operand, a, b), ATOM
             text = _CMPF[predicate].format(a=a, b=b)
             return (f"({text})", ATOM) if predicate in _MIXED else (text, TEST)
@@ -371,8 +371,11 @@ class ExprWriter:
         return self.integer(name, e)
 
     def unordered(self, predicate: str, dtype: str, a: str, b: str) -> str:
-        """Whether one of two numbers is not one, by a helper that looks at bits."""
+        """A comparison that says something of what is no number, by a helper that looks at bits."""
         tests = [f"{self.helper(f'isnan_{dtype}')}({x})" for x in dict.fromkeys((a, b))]
+        if predicate not in ("ord", "uno"):
+            ordered = "{a} != {b}" if predicate == "une" else _CMPF[f"o{predicate[1:]}"]
+            tests.insert(0, ordered.format(a=a, b=b))
         return f"{'!' if predicate == 'ord' else ''}({' || '.join(tests)})"
 
     def function(self, name: str, e: Op) -> tuple[str, int]:
