@@ -49,8 +49,7 @@ def same(made, inputs, target, rtol=1e-5):
 
 def test_a_perceptron_with_softmax(target):
     made = model(
-        "(float[5, 64] x) => (float[5, 10] y) { a = MatMul(x, w) b = Add(a, c) d = Gelu(b) y = Softmax<axis=1>(d) }"
-        .replace("Gelu", "Tanh"),
+        "(float[5, 64] x) => (float[5, 10] y) { a = MatMul(x, w) b = Add(a, c) d = Tanh(b) y = Softmax<axis=1>(d) }",
         w=drawn(0, 64, 10), c=drawn(1, 10),
     )  # fmt: skip
     same(made, [drawn(2, 5, 64)], target)
@@ -95,8 +94,7 @@ def test_numbers_of_all_kinds(target):
 
 def test_parts_of_results_that_are_written_in_place(target):
     made = model(
-        "(float[3, 7] x) => (float[3, 15] y) { a = Exp(x) b = Relu(x) c = Sqrt(b) y = Concat<axis=1>(a, b, one) }"
-        .replace("c = Sqrt(b)", ""),
+        "(float[3, 7] x) => (float[3, 15] y) { a = Exp(x) b = Relu(x) y = Concat<axis=1>(a, b, one) }",
         one=np.ones((3, 1), "f4"),
     )  # fmt: skip
     same(made, [drawn(6, 3, 7)], target)
