@@ -32,6 +32,7 @@ from functools import lru_cache
 
 from ...codegen.llvm.assemble import assemble
 from ...codegen.llvm.builtins import BUILTINS, builtins_llvm
+from ...program.barriers import barriers, is_parallel
 from ...program.program import COPY, BufferRef, Call, Program
 from ...program.timeline import CALL, JOB_BEGIN, JOB_END, PER_CALL, RUN_BEGIN, RUN_END, row_bytes
 from .description import CpuDescription
@@ -56,8 +57,6 @@ SLOT_BYTES = 128
 MAIN = "tw.main"
 #: the object with the entry from Python, which is the same for all programs
 ENTRY = "tw.entry"
-#: copies of fewer bytes are not worth dividing
-_PARALLEL_COPY = 64 << 10
 #: polls of a barrier before a thread offers its core to others, and its wait counts as a long one
 _SPINS = 4000
 
@@ -69,36 +68,6 @@ def field_offset(name: str) -> int:
 
 def state_bytes(threads: int) -> int:
     return SLOTS + SLOT_BYTES * threads
-
-
-def is_parallel(call: Call) -> bool:
-    """Whether all threads run a call; small copies are left to thread 0."""
-    if call.symbol == COPY:
-        return call.parallel and call.args[0].nbytes >= _PARALLEL_COPY
-    return call.parallel
-
-
-def barriers(calls: Sequence[Call]) -> list[bool]:
-    """For every call, whether all threads must have finished the calls before it.
-
-    They must if it reads what was written since the last barrier, or writes what was read or written since; not among
-    calls that thread 0 runs alone, which are in order anyway.
-    """
-    needed = []
-    since: list[tuple[BufferRef, bool, bool]] = []  # buffer, written, by all threads
-    for call in calls:
-        parallel = is_parallel(call)
-        accesses = [(ref, written) for ref, written in call.accesses() if ref.nbytes]
-        conflict = any(
-            (written or before_written) and (parallel or before_parallel) and ref.overlaps(before)
-            for ref, written in accesses
-            for before, before_written, before_parallel in since
-        )
-        needed.append(conflict)
-        if conflict:
-            since.clear()
-        since.extend((ref, written, parallel) for ref, written in accesses)
-    return needed
 
 
 def program_llvm(program: Program, description: CpuDescription, timed: bool = False) -> str:

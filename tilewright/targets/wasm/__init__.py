@@ -1,0 +1,78 @@
+"""WebAssembly: a model as files of a web page, which run in any browser and in Node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..base import TargetStage
+
+if TYPE_CHECKING:
+    from ...program.package import Package
+    from ...program.program import Program
+    from .description import WasmDescription
+    from .run_here import WasmRunner
+
+
+class WasmTarget:
+    """See `tilewright.targets.base.Target`. `relaxed`: for browsers with relaxed vectors."""
+
+    #: name of a setting -> (choices, what it does); the first choice is the default
+    settings: Mapping[str, tuple[tuple[str, ...], str]] = {
+        "threads": (("yes", "no"), "a second module that runs on several threads, where a page may"),
+        "page": (("yes", "no"), "an example page beside the model and its runner"),
+    }
+
+    def __init__(self, relaxed: bool = False) -> None:
+        self.relaxed = relaxed
+        self.name = "wasm:relaxed=yes" if relaxed else "wasm"
+        self.doc = "WebAssembly with 128-bit vectors, for browsers; -o site/ writes a static site"
+
+    def configured(self, parameters: Mapping[str, str]) -> WasmTarget:
+        """See `tilewright.targets.base.Configurable`: ``relaxed=yes``, multiply-adds by relaxed vectors."""
+        from ...support.errors import UsageError
+
+        for name, value in parameters.items():
+            if name != "relaxed" or value not in ("yes", "no"):
+                raise UsageError(f"target wasm has no parameter {name}={value}", hint="wasm:relaxed=yes")
+        return WasmTarget(parameters.get("relaxed") == "yes")
+
+    def describe(self) -> WasmDescription:
+        from .description import described
+
+        return described(self.relaxed)
+
+    def stages(self) -> Sequence[TargetStage]:
+        from ...codegen.llvm.stages import emitted_text, sizes_text
+        from . import stages
+
+        return (
+            TargetStage("emit", 5, "loop nests to MLIR: scf, memref, vectors", stages.emit_kernels, emitted_text),
+            TargetStage("assemble", 6, "MLIR to LLVM to object code", stages.assemble_kernels, sizes_text),
+        )
+
+    def enter(self, state: Any, path: Any) -> None:
+        """Continue from what was dumped after `emit`."""
+        from ...codegen.llvm.stages import enter
+
+        enter(state, path)
+
+    def link(self, program: Program, objects: dict[str, bytes], description: WasmDescription) -> dict[str, bytes]:
+        """The kernels that are called; running and exporting link them."""
+        return {s: objects[s] for s in program.symbols}
+
+    def check(self, description: dict[str, Any]) -> None:
+        """A package may be loaded anywhere: to look at it, to export it, to run it in Node."""
+
+    def load(self, package: Package, threads: int) -> WasmRunner:
+        from .run_here import WasmRunner
+
+        return WasmRunner(package, threads)
+
+    def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
+        from .files import site
+
+        return site(package, settings)
+
+
+TARGET = WasmTarget()

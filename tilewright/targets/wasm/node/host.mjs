@@ -1,0 +1,73 @@
+// Runs the model of a folder in Node for a program that writes inputs to it and reads outputs from it:
+//
+//   node host.mjs FOLDER BACKEND THREADS
+//
+// Standard input: the bytes of all inputs of a run, one after the other. Standard output: one byte when the model is
+// loaded, then for each run the milliseconds (f64) and the bytes of all outputs.
+
+import fs from "node:fs";
+import path from "node:path";
+import { pathToFileURL } from "node:url";
+
+import { Worker } from "./worker.mjs";
+
+class LocalFiles {
+  constructor(folder) {
+    this.folder = folder;
+  }
+
+  async bytes(name) {
+    return new Uint8Array(fs.readFileSync(path.join(this.folder, name)));
+  }
+
+  async stream(name, take) {
+    const file = fs.openSync(path.join(this.folder, name));
+    const chunk = new Uint8Array(1 << 22);
+    for (let offset = 0, size; (size = fs.readSync(file, chunk)); offset += size) take(chunk.subarray(0, size), offset);
+    fs.closeSync(file);
+  }
+}
+
+/** Read all of `bytes` from standard input; false where it ends. */
+function read(bytes) {
+  for (let at = 0; at < bytes.length; ) {
+    const size = fs.readSync(0, bytes, at, bytes.length - at);
+    if (!size) return false;
+    at += size;
+  }
+  return true;
+}
+
+function write(bytes) {
+  for (let at = 0; at < bytes.length; ) at += fs.writeSync(1, bytes, at, bytes.length - at);
+}
+
+const bytesOf = (array) => new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
+
+async function serve(folder, backend, threads) {
+  const { load, arrayOf } = await import(pathToFileURL(path.join(folder, "runner.js")));
+  const model = await load("", { files: new LocalFiles(folder), backend, threads });
+  write(new Uint8Array(1));
+  for (;;) {
+    const inputs = {};
+    for (const tensor of model.inputs) {
+      const bytes = new Uint8Array(tensor.bytes);
+      if (!read(bytes)) return model.close();
+      const kind = arrayOf(tensor);
+      inputs[tensor.name] = new kind(bytes.buffer, 0, tensor.bytes / kind.BYTES_PER_ELEMENT);
+    }
+    const { outputs, milliseconds } = await model.run(inputs);
+    write(bytesOf(Float64Array.of(milliseconds)));
+    for (const tensor of model.outputs) write(bytesOf(outputs[tensor.name]));
+  }
+}
+
+globalThis.Worker = Worker;
+const [folder, backend, threads] = process.argv.slice(2);
+try {
+  await serve(folder, backend, Number(threads));
+  process.exit(0);
+} catch (error) {
+  console.error(String(error));
+  process.exit(1);
+}

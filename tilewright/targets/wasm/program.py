@@ -1,0 +1,169 @@
+"""The program of a model in LLVM IR: one function that calls the kernels in order, which all threads run together.
+
+    run(thread, threads, passed, count, weights, arena, arrays)
+
+`weights` begins with the first weight (`weight_offsets`), `arena` is followed by the scratch memory of one thread after
+the other (`memory`), `arrays` is a table of the addresses of inputs and outputs. `count` is a word in memory where
+arrivals at barriers are counted, never set back: `passed` is what it was when the run began.
+
+A module for one thread has the same function, in which nobody waits.
+"""
+
+from __future__ import annotations
+
+from ...program.barriers import barriers, is_parallel
+from ...program.program import ALIGN, COPY, BufferRef, Call, Program, align_up
+
+#: polls of a barrier before a thread sleeps
+_SPINS = 2000
+
+
+def weight_offsets(program: Program) -> list[int]:
+    """Where each weight begins, and then where all of them end."""
+    offsets = [0]
+    for t in program.constants:
+        offsets.append(align_up(offsets[-1] + t.nbytes))
+    return offsets
+
+
+def scratch_stride(program: Program) -> int:
+    """Bytes from the scratch memory of one thread to that of the next; it begins behind the arena."""
+    return align_up(program.scratch_size, 2 * ALIGN)
+
+
+def barrier_count(program: Program) -> int:
+    """Barriers of a run; all threads meet at its end too, where the outputs are complete."""
+    return sum(barriers(program.calls)) + 1
+
+
+def program_llvm(program: Program, threads: bool) -> str:
+    """The LLVM IR of the function, for several threads or for one."""
+    body = _Body(program)
+    waits = barriers(program.calls)
+    for number, (call, wait) in enumerate(zip(program.calls, waits, strict=True)):
+        if wait and threads:
+            body.barrier()
+        body.call(call, number, threads)
+    if threads:
+        body.barrier()
+    arities = {c.symbol: len(c.args) for c in program.calls if c.symbol != COPY}
+    kernels = [f"declare void @{s}({'ptr, ' * (n + 1)}i64, i64) nounwind" for s, n in arities.items()]
+    head = (
+        "define void @run(i32 %thread, i32 %threads, i32 %passed, ptr %count, ptr %weights, ptr %arena, ptr %arrays) "
+        "nounwind {\n  %first = icmp eq i32 %thread, 0\n  %tid = zext i32 %thread to i64\n"
+        "  %n = zext i32 %threads to i64"
+    )
+    own = [
+        f"  %own = mul i64 %tid, {scratch_stride(program)}",
+        f"  %behind = getelementptr i8, ptr %arena, i64 {align_up(program.arena_size)}",
+        "  %scratch = getelementptr i8, ptr %behind, i64 %own",
+    ]
+    parts = (*kernels, _COPY, _BARRIER if threads else "", head, *own, *body.lines, "  ret void\n}\n")
+    return "\n".join(parts)
+
+
+class _Body:
+    """The text of the function as it is written."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.lines = program, list[str]()
+        self.values = self.passed = 0
+        self.offsets = weight_offsets(program)
+
+    def add(self, line: str) -> None:
+        self.lines.append("  " + line)
+
+    def value(self, text: str) -> str:
+        self.values += 1
+        self.add(f"%v{self.values} = {text}")
+        return f"%v{self.values}"
+
+    def barrier(self) -> None:
+        self.passed += 1
+        before = self.value(f"mul i32 %threads, {self.passed}")
+        target = self.value(f"add i32 %passed, {before}")
+        self.add(f"call void @barrier(ptr %count, i32 {target})")
+
+    def pointer(self, ref: BufferRef) -> str:
+        if ref.space in ("input", "output"):
+            place = ref.index + (len(self.program.inputs) if ref.space == "output" else 0)
+            slot = self.value(f"getelementptr ptr, ptr %arrays, i32 {place}")
+            base, offset = self.value(f"load ptr, ptr {slot}"), ref.offset
+        elif ref.space == "constant":
+            base, offset = "%weights", self.offsets[ref.index] + ref.offset
+        else:
+            base, offset = "%arena", ref.offset
+        return base if offset == 0 else self.value(f"getelementptr i8, ptr {base}, i64 {offset}")
+
+    def call(self, call: Call, number: int, threads: bool) -> None:
+        """All threads run a call that divides its work, the first alone any other."""
+        alone = threads and not is_parallel(call)
+        if alone:
+            self.add(f"br i1 %first, label %alone{number}, label %after{number}")
+            self.lines.append(f"alone{number}:")
+        team = "i64 0, i64 1" if alone or not threads else "i64 %tid, i64 %n"
+        pointers = [self.pointer(ref) for ref in call.args]
+        if call.symbol == COPY:
+            self.add(f"call void @copy(ptr {pointers[1]}, ptr {pointers[0]}, i64 {call.args[0].nbytes}, {team})")
+        else:
+            args = "".join(f"ptr {p}, " for p in (*pointers, "%scratch"))
+            self.add(f"call void @{call.symbol}({args}{team})")
+        if alone:
+            self.add(f"br label %after{number}")
+            self.lines.append(f"after{number}:")
+
+
+_COPY = """\
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+declare i64 @llvm.umin.i64(i64, i64)
+
+; One thread's share of a copy, in whole lines of 64 bytes.
+define internal void @copy(ptr %to, ptr %from, i64 %size, i64 %tid, i64 %n) nounwind {
+  %up = add i64 %n, 63
+  %padded = add i64 %size, %up
+  %share = udiv i64 %padded, %n
+  %chunk = and i64 %share, -64
+  %whole = add i64 %chunk, 64
+  %start = mul i64 %whole, %tid
+  %begin = call i64 @llvm.umin.i64(i64 %start, i64 %size)
+  %next = add i64 %begin, %whole
+  %end = call i64 @llvm.umin.i64(i64 %next, i64 %size)
+  %bytes = sub i64 %end, %begin
+  %d = getelementptr i8, ptr %to, i64 %begin
+  %s = getelementptr i8, ptr %from, i64 %begin
+  call void @llvm.memcpy.p0.p0.i64(ptr %d, ptr %s, i64 %bytes, i1 false)
+  ret void
+}
+"""
+
+_BARRIER = f"""\
+declare i32 @llvm.wasm.memory.atomic.wait32(ptr, i32, i64)
+declare i32 @llvm.wasm.memory.atomic.notify(ptr, i32)
+
+; Count this arrival and wait until `target` are there: poll, then sleep. The last one wakes the others. Whoever looks
+; too early sees another number than the one it goes to sleep on, and does not sleep.
+define internal void @barrier(ptr %count, i32 %target) nounwind noinline {{
+  %before = atomicrmw add ptr %count, i32 1 acq_rel, align 4
+  %mine = add i32 %before, 1
+  %last = icmp eq i32 %mine, %target
+  br i1 %last, label %wake, label %poll
+wake:
+  %woken = call i32 @llvm.wasm.memory.atomic.notify(ptr %count, i32 -1)
+  ret void
+poll:
+  %i = phi i32 [ 0, %0 ], [ %i1, %again ], [ %i1, %sleep ]
+  %now = load atomic i32, ptr %count acquire, align 4
+  %ahead = sub i32 %now, %target                ; the count goes round
+  %there = icmp sge i32 %ahead, 0
+  br i1 %there, label %done, label %again
+again:
+  %i1 = add i32 %i, 1
+  %long = icmp ugt i32 %i1, {_SPINS}
+  br i1 %long, label %sleep, label %poll
+sleep:
+  %slept = call i32 @llvm.wasm.memory.atomic.wait32(ptr %count, i32 %now, i64 -1)
+  br label %poll
+done:
+  ret void
+}}
+"""

@@ -1,0 +1,85 @@
+/** Loads and runs the model of a site: see README.md. */
+
+export type ElementType =
+  | "f64" | "f32" | "f16" | "bf16"
+  | "i64" | "i32" | "i16" | "i8" | "i1"
+  | "ui64" | "ui32" | "ui16" | "ui8";
+
+export type Elements =
+  | Float64Array | Float32Array
+  | BigInt64Array | Int32Array | Int16Array | Int8Array
+  | BigUint64Array | Uint32Array | Uint16Array | Uint8Array;
+
+/** An input or output: f16 and bf16 come as their bits in a Uint16Array, i1 (false, true) as 0 and 1 in a Uint8Array. */
+export interface Tensor {
+  readonly name: string;
+  readonly dtype: ElementType;
+  readonly shape: readonly number[];
+  readonly bytes: number;
+}
+
+/** Where the files of the model are read. */
+export interface Files {
+  bytes(name: string): Promise<Uint8Array>;
+  /** Call `take` with one piece of the file after the other, and where it lies in the file. */
+  stream(name: string, take: (chunk: Uint8Array, offset: number) => void): Promise<void>;
+}
+
+export interface LoadOptions {
+  /** Bytes of weights that are there, and of all of them. */
+  onProgress?(done: number, total: number): void;
+  /** The name of a backend; without it the best one that works here is taken. */
+  backend?: string;
+  /** Threads at most; without it as many as the machine has cores. */
+  threads?: number;
+  /** Where the files are read, if not beside the page. */
+  files?: Files;
+}
+
+export interface Result {
+  outputs: Record<string, Elements>;
+  /** From the inputs to the outputs, copies included. */
+  milliseconds: number;
+}
+
+/** What a backend has opened for one model. */
+export interface Session {
+  readonly threads: number;
+  run(arrays: readonly Elements[]): Promise<Elements[]>;
+  close(): void;
+}
+
+export interface Backend {
+  readonly name: string;
+  /** Why it cannot run the model here, "" if it can. */
+  missing(manifest: unknown): string;
+  open(manifest: unknown, files: Files, options: LoadOptions): Promise<Session>;
+}
+
+export class Model {
+  readonly name: string;
+  readonly inputs: readonly Tensor[];
+  readonly outputs: readonly Tensor[];
+  readonly backend: string;
+  readonly threads: number;
+  /** Run once; the inputs are arrays by name. A TypeError says what is wrong with one. Calls run one after the other. */
+  run(inputs: Record<string, Elements>): Promise<Result>;
+  /** End its threads and give back its memory. */
+  close(): void;
+}
+
+/** The backends, the best first. */
+export const backends: Backend[];
+
+/** Load the model whose files are at `base`; an Error says what is missing. */
+export function load(base?: string | URL, options?: LoadOptions): Promise<Model>;
+
+/** The kind of array that has the elements of a tensor. */
+export function arrayOf(tensor: Tensor): { new (length: number): Elements; readonly BYTES_PER_ELEMENT: number };
+
+/** Files by `fetch`. */
+export class WebFiles implements Files {
+  constructor(base: string | URL);
+  bytes(name: string): Promise<Uint8Array>;
+  stream(name: string, take: (chunk: Uint8Array, offset: number) => void): Promise<void>;
+}

@@ -1,0 +1,108 @@
+// Runs a model in a page, a worker or Node:
+//
+//   import { load } from "./runner.js";
+//   const model = await load("./", { onProgress: (done, total) => console.log(done / total) });
+//   const { outputs, milliseconds } = await model.run({ image: new Float32Array(64) });
+//
+// The types are in runner.d.ts. What runs the model is a backend; the best one that is there is taken.
+
+import { arrayOf } from "./tensors.js";
+import { wasm, wasmThreads } from "./wasm.js";
+
+export { arrayOf };
+
+/** The backends, the best first. Each has a `name`, `missing(manifest)`, which says why it cannot run a model here (""
+ * if it can), and `open(manifest, files, options)`, which gives a session: `threads`, `run(arrays)`, `close()`. */
+export const backends = [wasmThreads, wasm];
+
+const FORMAT = 1;
+/** Files beside a page or a script, by `fetch`. */
+export class WebFiles {
+  constructor(base) {
+    this.base = new URL(base, globalThis.document?.baseURI ?? globalThis.location?.href);
+  }
+
+  async response(name) {
+    const response = await fetch(new URL(name, this.base));
+    if (!response.ok) throw new Error(`cannot read ${name}: ${response.status} ${response.statusText}`);
+    return response;
+  }
+
+  async bytes(name) {
+    return new Uint8Array(await (await this.response(name)).arrayBuffer());
+  }
+
+  /** Call `take(chunk, offset)` with one piece of the file after the other. */
+  async stream(name, take) {
+    const reader = (await this.response(name)).body.getReader();
+    for (let offset = 0; ; ) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      take(value, offset);
+      offset += value.length;
+    }
+  }
+}
+
+/** Load the model of a site; `base` is where its files are. */
+export async function load(base = "./", options = {}) {
+  const files = options.files ?? new WebFiles(base);
+  const manifest = JSON.parse(new TextDecoder().decode(await files.bytes("model.json")));
+  if (manifest.format !== FORMAT) {
+    throw new Error(`model.json has format ${manifest.format}, this runner reads ${FORMAT}: export the model again`);
+  }
+  const backend = choose(manifest, options.backend);
+  return new Model(manifest, backend.name, await backend.open(manifest, files, options));
+}
+
+/** The best backend for a model here, or the one of that name. */
+function choose(manifest, name) {
+  const wanted = backends.filter((b) => name === undefined || b.name === name);
+  if (!wanted.length) throw new Error(`no backend ${name}: there are ${backends.map((b) => b.name).join(", ")}`);
+  const found = wanted.find((b) => !b.missing(manifest));
+  if (!found) throw new Error(wanted.map((b) => `${b.name}: ${b.missing(manifest)}`).join("; "));
+  return found;
+}
+
+/** A model in memory; `inputs` and `outputs` say what it takes and gives, `backend` what runs it. */
+export class Model {
+  constructor(manifest, backend, session) {
+    this.name = manifest.name;
+    this.inputs = manifest.inputs;
+    this.outputs = manifest.outputs;
+    this.backend = backend;
+    this.threads = session.threads;
+    this.session = session;
+    this.last = Promise.resolve();
+  }
+
+  /** Run once; the inputs are arrays by name. Calls run one after the other. */
+  run(inputs) {
+    const arrays = this.inputs.map((tensor) => checked(tensor, inputs[tensor.name]));
+    const unknown = Object.keys(inputs).filter((name) => !this.inputs.some((t) => t.name === name));
+    if (unknown.length) throw new TypeError(`the model has no input ${unknown.join(", ")}`);
+    this.last = this.last.catch(() => {}).then(() => this.timed(arrays));
+    return this.last;
+  }
+
+  async timed(arrays) {
+    const begin = performance.now();
+    const results = await this.session.run(arrays);
+    const milliseconds = performance.now() - begin;
+    return { outputs: Object.fromEntries(this.outputs.map((t, i) => [t.name, results[i]])), milliseconds };
+  }
+
+  /** End its threads and give back its memory. */
+  close() {
+    this.session.close();
+  }
+}
+
+function checked(tensor, array) {
+  const kind = arrayOf(tensor);
+  const count = tensor.shape.reduce((a, b) => a * b, 1);
+  const wanted = `${kind.name} of ${count} elements (${tensor.dtype}[${tensor.shape.join(", ")}])`;
+  if (!(array instanceof kind)) throw new TypeError(`input ${tensor.name} wants a ${wanted}`);
+  if (array.length !== count) throw new TypeError(`input ${tensor.name} has ${array.length} elements, it wants a ${wanted}`);
+  return array;
+}
