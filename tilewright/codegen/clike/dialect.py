@@ -49,6 +49,26 @@ class Packed:
 
 
 @dataclass(frozen=True)
+class LowWords(Packed):
+    """Elements of 64 bits of which a dialect computes with the low 32: it reads those, and writes the sign behind them.
+
+    >>> LowWords(64, "", "").load("x", "i", False)
+    'i32(x[u32(i) * 2u])'
+    """
+
+    def load(self, name: str, at: str, written: bool) -> str:
+        place = f"{name}[u32({at}) * 2u]"
+        return f"i32(atomicLoad(&{place}))" if written else f"i32({place})"
+
+    def store(self, name: str, at: str, value: str) -> list[str]:
+        place = f"u32({at}) * 2u"
+        return [
+            f"atomicStore(&{name}[{place}], u32({value}));",
+            f"atomicStore(&{name}[{place} + 1u], select(0u, 4294967295u, ({value}) < 0));",
+        ]
+
+
+@dataclass(frozen=True)
 class Dialect:
     """A dialect of C. Mappings with element types (`support.dtypes.LOOP_TYPES`) as keys lack those that it has not.
 

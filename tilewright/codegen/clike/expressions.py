@@ -18,7 +18,7 @@ from ...support.errors import CompileError, UnsupportedError
 from ...support.sizes import Size, at_most, current, typical
 from ...tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Var, children, linear, substitute
 from ...tensor.mathlib import expand
-from .dialect import AND, ATOM, PRODUCT, SUM, TEST, Dialect
+from .dialect import AND, ATOM, PRODUCT, SUM, TEST, Dialect, LowWords
 from .formulas import c_formula, dim_names
 from .rounding import rounded
 
@@ -174,6 +174,8 @@ class ExprWriter:
             text = self.element(e.buffer, e.indices)
             return (f"({text} != 0)" if e.dtype == "i1" else text), ATOM
         assert isinstance(e, Op)
+        if (known := number(e)) is not None:
+            return self.constant(known)
         if e.op in ("guard", "seldom"):
             return self.guard(e), ATOM
         if e.dtype == "index":
@@ -216,6 +218,10 @@ class ExprWriter:
         bits = int(dtype[1:])
         value &= (1 << bits) - 1
         value -= (value >> bits - 1) << bits
+        if isinstance(self.dialect.packed.get(dtype), LowWords) and not -(1 << 31) <= value < 1 << 31:
+            raise self.unsupported(f"the number {value}")
+        if value == -(1 << 31) and dtype in self.dialect.packed and dtype in self.dialect.smallest:
+            return self.dialect.smallest[dtype], ATOM
         if value == -(1 << bits - 1) and dtype in self.dialect.smallest:
             return self.dialect.smallest[dtype], ATOM
         return self.literal(str(value), dtype), ATOM if value >= 0 else SUM
@@ -477,6 +483,21 @@ class ExprWriter:
         if signs[name] == "^":
             return self.dialect.differ.format(a=args[0], b=args[1])
         return f"({args[0]} {signs[name]} {args[1]})"
+
+
+def number(e: Expr) -> Const | None:
+    """The number that a conversion of one is; None for other expressions, and for sizes that are not known.
+
+    >>> print(number(Op("sitofp", (Op("index_cast", (Const(2, "index"),), "i64"),), "f32")))
+    2.0:f32
+    """
+    if isinstance(e, Const):
+        return None if isinstance(e.value, Size) else e
+    if not isinstance(e, Op) or e.op not in ("index_cast", "extsi", "sitofp") or (x := number(e.args[0])) is None:
+        return None
+    if x.dtype == "i1" or (e.op == "sitofp" and e.dtype not in FLOATS):
+        return None
+    return Const(float(x.value) if e.op == "sitofp" else int(x.value), e.dtype)
 
 
 def in_f32(e: Op) -> Expr:

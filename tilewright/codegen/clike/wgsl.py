@@ -1,7 +1,8 @@
 """WGSL, the language of WebGPU: a text has one kernel, whose parameters are storage buffers.
 
 It computes in f32 and in integers of 32 bits. Smaller numbers share words in memory; halves are computed in f32, as
-everywhere.
+everywhere. Of integers of 64 bits the low half counts: numbers that do not fit 32 bits are refused where they are known
+(constants here, inputs by who runs the text).
 
 A block of a grid is a workgroup, its units are invocations. Iterations of a loop over threads are shared out among all
 invocations, for any number of workgroups; what stands outside of it is done by the first one. An implementation may
@@ -14,7 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from .dialect import Dialect, Packed
+from .dialect import Dialect, LowWords, Packed
 from .functions import with_functions
 from .helpers import Helper
 from .launch import SHARING_BLOCK
@@ -29,10 +30,10 @@ _BUILTINS = (
 # all bits out. WGSL has other rules for most of these. {t} is the type of a float, {i} and {u} those of an integer with
 # and without sign, {d} and {n} their names here, {bits} the width of the integer, {low} and {high} its ends.
 _FLOATS = """\
-fn tw_maximumf_{d}(a: {t}, b: {t}) -> {t} {{ return select(b, a, a > b || tw_isnan_{d}(a)); }}
-fn tw_minimumf_{d}(a: {t}, b: {t}) -> {t} {{ return select(b, a, a < b || tw_isnan_{d}(a)); }}
-fn tw_maxnumf_{d}(a: {t}, b: {t}) -> {t} {{ return select(b, a, a > b || tw_isnan_{d}(b)); }}
-fn tw_minnumf_{d}(a: {t}, b: {t}) -> {t} {{ return select(b, a, a < b || tw_isnan_{d}(b)); }}
+fn tw_maximumf_{d}(a: {t}, b: {t}) -> {t} {{ return select(b, a, (a > b) | tw_isnan_{d}(a)); }}
+fn tw_minimumf_{d}(a: {t}, b: {t}) -> {t} {{ return select(b, a, (a < b) | tw_isnan_{d}(a)); }}
+fn tw_maxnumf_{d}(a: {t}, b: {t}) -> {t} {{ return select(b, a, (a > b) | tw_isnan_{d}(b)); }}
+fn tw_minnumf_{d}(a: {t}, b: {t}) -> {t} {{ return select(b, a, (a < b) | tw_isnan_{d}(b)); }}
 fn tw_rsqrt_{d}(x: {t}) -> {t} {{ return {t}(1) / sqrt(x); }}
 fn tw_copysign_{d}(x: {t}, y: {t}) -> {t} {{ return select(abs(x), -abs(x), tw_negative_{d}(y)); }}
 fn tw_round_{d}(x: {t}) -> {t} {{
@@ -147,22 +148,22 @@ fn tw_fptoui_{d}_{n}(x: {t}) -> {u} {{
 """
 
 
-def _integer(bits: int) -> dict[str, str]:
-    """The fields of an integer; 8 and 16 bits are computed in 32."""
+def _integer(bits: int, name: str = "") -> dict[str, str]:
+    """The fields of an integer; 8 and 16 bits are computed in 32. `name` is another one than that of the width."""
     i, u = ("i64", "u64") if bits == 64 else ("i32", "u32")
     ends = {"low": f"{i}({-(1 << bits - 1)})", "high": f"{i}({(1 << bits - 1) - 1})", "top": f"{u}({(1 << bits) - 1})"}
     if bits == 64:  # no literal is that large
         ends = {"low": "(i64(1) << 63u)", "high": "~(i64(1) << 63u)", "top": "~u64(0)"}
     floats = {"small": f"-{2.0 ** (bits - 1):.1f}", "large": f"{2.0 ** (bits - 1):.1f}", "most": f"{2.0**bits:.1f}"}
-    return {"n": f"i{bits}", "i": i, "u": u, "bits": str(bits), "last": f"{bits - 1}u", **ends, **floats}
+    return {"n": name or f"i{bits}", "i": i, "u": u, "bits": str(bits), "last": f"{bits - 1}u", **ends, **floats}
 
 
-def _helpers(floats: tuple[str, ...], widths: tuple[int, ...]) -> dict[str, Helper]:
+def _helpers(floats: tuple[str, ...], integers: list[dict[str, str]]) -> dict[str, Helper]:
     """The functions for these types by name."""
     text = _F32 + (_F64 if "f64" in floats else "")
     text += "".join(_FLOATS.format(d=d, t=d) for d in floats)
-    text += "".join(_INTEGERS.format(**_integer(b)) for b in widths)
-    text += "".join(_CONVERSIONS.format(d=d, t=d, **_integer(b)) for d in floats for b in widths)
+    text += "".join(_INTEGERS.format(**i) for i in integers)
+    text += "".join(_CONVERSIONS.format(d=d, t=d, **i) for d in floats for i in integers)
     texts = [f"fn tw_{t}" for t in text.split("fn tw_")[1:]]
     calls = [list(dict.fromkeys(re.findall(r"\btw_(\w+)\(", t))) for t in texts]
     return _closed({name: Helper(t, needs=tuple(needs)) for t, (name, *needs) in zip(texts, calls, strict=True)})
@@ -181,7 +182,8 @@ _SAME = """
 exp exp2 log log2 sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh sqrt floor ceil trunc fma
 """
 _OTHERS = """
-abs bitcast inverseSqrt max min pow round sign select extractBits atomicLoad atomicAnd atomicOr workgroupBarrier atomic
+abs bitcast inverseSqrt max min pow round sign select extractBits atomic atomicLoad atomicStore atomicAnd atomicOr
+workgroupBarrier
 """
 _KEYWORDS = """
 alias array atan2 bool break case const const_assert continue continuing default diagnostic discard else enable f16 f32
@@ -204,24 +206,26 @@ _PACKED = {
     "f16": Packed(16, "(({word} >> {shift}) & 65535u)", "{value}"),
     "bf16": Packed(16, "(({word} >> {shift}) & 65535u)", "{value}"),
 }
+#: where there are no numbers of 64 bits
+_NARROW = {"i64": LowWords(64, "", "")}
 _TYPES = {"f32": "f32", "i32": "i32", "index": "i32", "i1": "u32"}
-_TYPES |= {"i8": "i32", "i16": "i32", "f16": "u32", "bf16": "u32"}
-_UNSIGNED = {"i32": "u32", "index": "u32", "i1": "u32", "i8": "u32", "i16": "u32"}
+_TYPES |= {"i8": "i32", "i16": "i32", "i64": "i32", "f16": "u32", "bf16": "u32"}
+_UNSIGNED = {"i32": "u32", "index": "u32", "i1": "u32", "i8": "u32", "i16": "u32", "i64": "u32"}
 _CONVERSIONS_OF = {"i8": "extractBits(i32({value}), 0u, 8u)", "i16": "extractBits(i32({value}), 0u, 16u)"}
 _CONVERSIONS_OF |= {"ui8": "(u32({value}) & 255u)", "ui16": "(u32({value}) & 65535u)"}
 _CONVERSIONS_OF |= dict.fromkeys(("f16", "bf16"), "(u32({value}) & 65535u)")
 
 _CORE = Dialect(
     "WGSL",
-    hint="it has neither 64-bit numbers nor pointers nor scratch memory; compile with precision='f32'",
+    hint="it has no f64, integers up to 32 bits, and neither pointers nor scratch memory; compile with precision='f32'",
     types=_TYPES,
     unsigned=_UNSIGNED,
-    parameters=("f32", "i32", *_PACKED),
-    packed=_PACKED,
+    parameters=("f32", "i32", *_PACKED, *_NARROW),
+    packed=_PACKED | _NARROW,
     conversions=_CONVERSIONS_OF,
     truth=("bool", "false", "true"),
-    literals={"f32": "{}f", "ui32": "{}u"},
-    smallest={"i32": "i32(-2147483648)"},
+    literals={"f32": "{}f", "ui32": "{}u", **dict.fromkeys(("i8", "i16", "i32", "i64"), "{}i")},
+    smallest={"i32": "i32(-2147483648)", "i64": "i32(-2147483648)"},
     casts="{type}({value})",
     choice="select({no}, {yes}, {test})",
     lazy=False,
@@ -230,7 +234,7 @@ _CORE = Dialect(
     differ="({a} != {b})",
     not_a_number=True,
     math={**{n: n for n in _SAME.split()}, "absf": "abs", "roundeven": "round", "powf": "pow"},
-    helpers=_helpers(("f32",), (8, 16, 32)),
+    helpers=_helpers(("f32",), [_integer(8), _integer(16), _integer(32), _integer(32, "i64")]),
     constant="let {name}: {type} = {value};",
     variable="var {name}: {type};",
     together=1,
@@ -262,12 +266,13 @@ WGSL_64 = with_functions(
         hint="it has neither pointers nor scratch memory",
         types={**_TYPES, "f64": "f64", "i64": "i64"},
         unsigned={**_UNSIGNED, "i64": "u64"},
-        parameters=(*_CORE.parameters, "f64", "i64"),
+        parameters=(*_CORE.parameters, "f64"),
+        packed=_PACKED,
         literals={**_CORE.literals, "f64": "{}lf", "i64": "{}li", "ui64": "{}lu"},
         smallest={**_CORE.smallest, "i64": "(i64(1) << 63u)"},
-        helpers=_helpers(("f32", "f64"), (8, 16, 32, 64)),
+        helpers=_helpers(("f32", "f64"), [_integer(b) for b in (8, 16, 32, 64)]),
         single=frozenset(_SAME.split()) - {"sqrt", "floor", "ceil", "trunc", "fma"} | {"powf"},
-        stack_bytes=1 << 16,
+        stack_bytes=1 << 14,  # drivers take minutes over larger ones
     ),
     _HEAD,
 )

@@ -13,8 +13,8 @@ class GpuDescription(Machine):
 
     `block_units`: units of a block, at most; `grid_side`: blocks along an axis of the grid; `shared_bytes`: of the
     memory that the units of a block share; `warp`: units that run in lockstep (1 where that is not known);
-    `vector_registers`: numbers that a unit keeps in registers. `cores` is how many parts kernels have whose iterations
-    are shared out. `arena_align`: what a part of a buffer begins at a multiple of.
+    `vector_registers`: sums that a unit keeps in registers (drivers take long over large kernels). `cores` is how many
+    parts kernels have whose iterations are shared out. `arena_align`: what a part of a buffer begins at a multiple of.
     """
 
     block_units: int = 256
@@ -22,7 +22,7 @@ class GpuDescription(Machine):
     shared_bytes: int = 16 << 10
     warp: int = 1
     vector_bytes: int = 4
-    vector_registers: int = 64
+    vector_registers: int = 16
     l1_bytes: int = 16 << 10
     l2_bytes: int = 256 << 10
     cores: int = 1024

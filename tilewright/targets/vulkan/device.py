@@ -11,6 +11,7 @@ import numpy as np
 
 from ...support.errors import PackageError, TilewrightError, UsageError
 from ..base import Check
+from ..gpu.bindings import bindable
 from ..gpu.device import Dispatch, Move, Part, Step
 from ..gpu.kernels import GpuKernel
 
@@ -26,6 +27,8 @@ _LIMITS = (
 )
 #: bytes that sizes and offsets of copies are multiples of
 WORD = 4
+#: bytes of the smallest buffer
+SMALLEST = 16
 
 
 def adapters() -> list[Any]:
@@ -81,11 +84,12 @@ class WgpuDevice:
         )
         self.align = max(self.limits["min-storage-buffer-offset-alignment"], WORD)
         self.pipelines: dict[str, Any] = {}
+        self.layouts: dict[int, Any] = {}
 
     # ---- memory
 
     def allocate(self, nbytes: int) -> Any:
-        size = max(-(-nbytes // WORD) * WORD, 16)
+        size = max(_words(nbytes), SMALLEST)
         if size > min(self.limits["max-buffer-size"], self.limits["max-storage-buffer-binding-size"]):
             raise TilewrightError(
                 f"{self.name} has no buffers of {size:,} bytes",
@@ -113,8 +117,9 @@ class WgpuDevice:
         if kernel.text not in self.pipelines:
             try:
                 module = self.own.create_shader_module(code=kernel.text)
+                layout = self.own.create_pipeline_layout(bind_group_layouts=[self.layout(len(kernel.writes))])
                 self.pipelines[kernel.text] = self.own.create_compute_pipeline(
-                    layout="auto", compute={"module": module, "entry_point": kernel.name}
+                    layout=layout, compute={"module": module, "entry_point": kernel.name}
                 )
             except self.wgpu.GPUError as e:
                 raise PackageError(
@@ -124,26 +129,26 @@ class WgpuDevice:
                 ) from None
         return self.pipelines[kernel.text]
 
+    def layout(self, count: int) -> Any:
+        """So many storage buffers: the same for all kernels, whatever they use of them."""
+        if count not in self.layouts:
+            visible, kind = self.wgpu.ShaderStage.COMPUTE, {"type": "storage"}
+            entries = [{"binding": i, "visibility": visible, "buffer": kind} for i in range(count)]
+            self.layouts[count] = self.own.create_bind_group_layout(entries=entries)
+        return self.layouts[count]
+
     def record(self, steps: Sequence[Step]) -> tuple[Bound | Move, ...]:
         return tuple(self.bound(s) if isinstance(s, Dispatch) else s for s in steps)
 
     def bound(self, step: Dispatch) -> Bound:
-        parts, before, after = [], [], []
-        for i, part in enumerate(step.arguments):
-            if part.offset % self.align or any(_overlap(part, p) for p in step.arguments[:i]):
-                own = Part(self.allocate(part.nbytes), 0, part.nbytes)
-                before.append(Move(part, own))
-                if step.kernel.writes[i]:
-                    after.append(Move(own, part))
-                part = own
-            parts.append(part)
+        made = bindable(step, self.align, self.allocate)
         pipeline = self.pipeline(step.kernel)
         entries = [
-            {"binding": i, "resource": {"buffer": p.buffer, "offset": p.offset, "size": _words(p.nbytes)}}
-            for i, p in enumerate(parts)
+            {"binding": i, "resource": {"buffer": p.buffer, "offset": p.offset, "size": _bound(p)}}
+            for i, p in enumerate(made.call.arguments)
         ]
-        group = self.own.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
-        return Bound(pipeline, group, step.kernel.launch.grid, tuple(before), tuple(after))
+        group = self.own.create_bind_group(layout=self.layout(len(entries)), entries=entries)
+        return Bound(pipeline, group, step.kernel.launch.grid, made.before, made.after)
 
     def run(self, recorded: tuple[Bound | Move, ...]) -> None:
         encoder = self.own.create_command_encoder()
@@ -177,5 +182,6 @@ def _words(nbytes: int) -> int:
     return max(-(-nbytes // WORD) * WORD, WORD)
 
 
-def _overlap(a: Part, b: Part) -> bool:
-    return a.buffer is b.buffer and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
+def _bound(part: Part) -> int:
+    """The bytes that are bound: room for an element at least."""
+    return min(max(_words(part.nbytes), SMALLEST), part.buffer.size - part.offset)

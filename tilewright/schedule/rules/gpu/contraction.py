@@ -13,18 +13,18 @@ convolution is a product of its windows, which are gathered on the way into shar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ....tensor.analysis import flat, reindex
-from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, loads, map_loads, substitute, variables
+from ....tensor.analysis import flat
+from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, loads, substitute, variables
 from ....tensor.kernel import Kernel, Stage
 from ...decisions import Decisions
 from ...machine import Machine
 from ...nest import Alloc, Barrier, For, Stmt, Store, seq, store, stores
 from ...schedule import Schedule
 from ..common import coefficient, inline_producers
+from .elements import after_stages, applied
 from .units import BLOCK, all_of, axis, digits, guarded, has_blocks, on, only_if, shared, within
 
 NAME = "block_contraction"
@@ -63,7 +63,8 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
 
 @dataclass(frozen=True)
 class Product:
-    """A sum of products: its store, the two factors, the groups of its loops, and the stages after it."""
+    """A sum of products: its store, the two factors, the groups of its loops, the stages after it, and what is written
+    around a padded result."""
 
     sum: Store
     factors: tuple[Expr, Expr]
@@ -72,6 +73,7 @@ class Product:
     columns: tuple[tuple[str, int], ...]
     depth: tuple[tuple[str, int], ...]
     after: tuple[Stage, ...]
+    borders: tuple[Store, ...] = ()
 
     def size(self, group: str) -> int:
         return prod(n for _, n in getattr(self, group))
@@ -94,11 +96,12 @@ def read(s: Schedule) -> Product | str:
     free = [d for d in dims if d[0] not in total.reduction]
     rows, columns = (tuple(d for d in free if d[0] in used[i] and d[0] not in used[1 - i]) for i in (0, 1))
     batch = tuple(d for d in free if d not in rows and d not in columns)
-    after = _after(s, total, blocks[1:])
+    borders = tuple(b for b in blocks[1:] if not b.loads and b.targets[0].buffer in s.kernel.outputs)
+    after = after_stages(s, total, [b for b in blocks[1:] if b not in borders])
     if isinstance(after, str):
         return after
     depth = tuple(d for d in dims if d[0] in total.reduction)
-    return Product(total, factors, batch, rows, columns, depth, after)
+    return Product(total, factors, batch, rows, columns, depth, after, borders)
 
 
 def _factors(t: Target) -> tuple[Expr, Expr] | None:
@@ -110,23 +113,6 @@ def _factors(t: Target) -> tuple[Expr, Expr] | None:
     if sum(own) != 1 or not isinstance(product, Op) or product.op != _SUMS[value.op]:
         return None
     return product.args[0], product.args[1]
-
-
-def _after(s: Schedule, total: Store, blocks: Sequence[Store]) -> tuple[Stage, ...] | str:
-    """The stages after a sum, each over the elements of what it reads of it."""
-    made = {total.targets[0].buffer: s.buffer(total.targets[0].buffer)}
-    found = []
-    for b in blocks:
-        stage = Stage(b.block, tuple((v, s.extent_or_zero(v)) for v in s.loops(b.block)), b.targets)
-        sources = sorted(stage.reads & set(made))
-        if len(sources) != 1:
-            return f"stage {b.block} does not read one result"
-        over = reindex(stage, made[sources[0]])
-        if over is None:
-            return f"stage {b.block} does not read {sources[0]} element for element"
-        made[stage.buffer] = s.buffer(stage.buffer)
-        found.append(over)
-    return tuple(found)
 
 
 # ---- tiles ---------------------------------------------------------------------------------------------------------
@@ -241,7 +227,19 @@ class Writer:
             ("grid.z", "batch", p.size("batch")),
         ):
             body = on(axis_name, var, n, body)
-        return body
+        return seq(body, *(self.border(b, i) for i, b in enumerate(p.borders)))
+
+    def border(self, b: Store, number: int) -> Stmt:
+        """What is written around a padded result, an element a unit."""
+        dims = [(v, self.s.extent_or_zero(v)) for v in self.s.loops(b.block)]
+        whole, units = prod(n for _, n in dims), self.t.units
+        tile, unit = f"border_{number}", f"border_unit_{number}"
+        at = Var(tile) * units + Var(unit)
+        values = digits(at, dims)
+        t = b.targets[0]
+        put = store(t.buffer, tuple(substitute(i, values) for i in t.indices), substitute(t.value, values), b.block)
+        inner = on("block.x", unit, units, only_if(within(at, whole, units), put))
+        return on("grid.x", tile, -(-whole // units), inner)
 
     def unit(self, name: str, *body: Stmt) -> For:
         return on("block.x", name, self.t.units, *body)
@@ -324,22 +322,5 @@ class Writer:
         writes: list[Stmt] = []
         if target.buffer in self.s.kernel.outputs:
             writes.append(store(target.buffer, at[target.buffer], made, p.sum.block))
-        for stage in p.after:
-            writes += self.applied(stage, known, at)
+        writes += applied(self.s, p.after, known, at)
         return self.unit("u1", self.own(only_if(inside, seq(*writes)), "r1", "c1"))
-
-    def applied(self, stage: Stage, known: dict[str, Expr], at: dict[str, tuple[Expr, ...]]) -> list[Stmt]:
-        """What a stage after the sum writes of one element; its values stay known."""
-        source = next(b for b in stage.reads if b in known)
-        names = iter(v for v, _ in stage.dims)
-        shape = self.s.buffer(source).shape
-        values = {next(names): i for i, n in zip(at[source], shape, strict=True) if n != 1}
-
-        def read(x: Load) -> Expr:
-            return known[x.buffer] if x.buffer == source else x
-
-        t = stage.targets[0]
-        value = map_loads(substitute(t.value, values), read)
-        at[t.buffer] = tuple(substitute(i, values) for i in t.indices)
-        known[t.buffer] = value
-        return [store(t.buffer, at[t.buffer], value, stage.name)] if t.buffer in self.s.kernel.outputs else []
