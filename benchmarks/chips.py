@@ -2,9 +2,11 @@
 
     python benchmarks/chips.py                                     # systolic32
     python benchmarks/chips.py --target systolic32:array=16 --name chips_16
+    python benchmarks/chips.py --part networks                     # the rest of the page stays as it is
 
 The layers are a product of 512 x 512 x 512, the convolutions of ResNet-18 at 224 x 224, and some drawn at random, for
-which nothing was chosen. Cycles are simulated: they are the same on every machine.
+which nothing was chosen. The network is MobileNetV2 at 224 x 224, quantized, beside a host. Cycles are simulated: they
+are the same on every machine.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass
+from enum import Enum
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,14 +24,20 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from bench import HERE, grid, machine, write
+from quantized_networks import mobilenet_v2
 
 from tilewright import te
+from tilewright.driver.compiler import compile_state
+from tilewright.schedule.work import work_of as operations
 from tilewright.targets.accelerator.binary import Formats
+from tilewright.targets.accelerator.layers import peak as highest
 from tilewright.targets.accelerator.match import Selection, select
 from tilewright.targets.accelerator.partition import work
 from tilewright.targets.accelerator.plan import Planned, best
+from tilewright.targets.accelerator.stages import OnChip
 from tilewright.targets.base import find
 from tilewright.tensor.kernel import Kernel
+from tilewright.tune.explore import measured
 
 #: (image, channels, results, window, stride) of ResNet-18's convolutions, each once
 RESNET18 = (
@@ -132,6 +142,73 @@ def measure(layer: Layer, formats: Formats, asked: int) -> dict[str, Any]:
     return found
 
 
+# ---- networks --------------------------------------------------------------------------------------------------------
+
+
+def network(name: str, model: Any, target: str) -> dict[str, Any]:
+    """A model on a host with the chip: its kernels on the chip as they are planned, what is left to the host, sums."""
+    how: dict[str, Any] = {"threads": 1, "cache": False, "stop_after": "schedule"}
+    state, _ = compile_state(model, target=f"cpu+{target}", **how)
+    formats = state.target.formats
+    calls = Counter(op.attributes["callee"].value for op in state.module.operations() if op.name == "func.call")
+    chip, host = [], []
+    for kernel, times in calls.items():
+        made = state.schedules[kernel]
+        if isinstance(made, OnChip):
+            chip.append({"calls": times, **on_chip(state.kernels[kernel], made.planned, formats)})
+        else:
+            seconds = operations(state.kernels[kernel], made.schedule.nest()).operations / 2 / formats.chip.host_rate
+            host.append({"calls": times, "kernel": kernel.rpartition("_")[0], "seconds": seconds})
+    return {"network": name, "chip": chip, "host": host, "whole": asdict(measured(state))}
+
+
+def on_chip(kernel: Kernel, planned: Planned, formats: Formats) -> dict[str, Any]:
+    """A kernel of a network: what it does, its cycles, its use of the whole array."""
+    s = select(kernel, formats.listing)
+    first = s.steps[0]
+    rows, columns = (prod(s.extents[v] for v in first.dims[d]) for d in ("m", "n"))
+    terms = prod(s.extents[v] for v in first.sums)
+    return {
+        "instruction": first.instruction.name,
+        "shape": f"{rows} x {terms} x {columns}",
+        "cycles": planned.timing.cycles,
+        "use": work(s) / (highest(formats.listing)[1] * planned.timing.cycles),
+        "slowest": max(planned.timing.engines, key=lambda e: planned.timing.engines[e].busy),
+    }
+
+
+def networks(found: list[dict[str, Any]]) -> list[str]:
+    lines = []
+    for x in found:
+        calls = Counter[tuple[str, ...]]()
+        for k in x["chip"]:
+            row = f"{k['instruction']} {k['shape']}", f"{k['cycles']:,}", f"{k['use']:.1%}", k["slowest"]
+            calls[row] += k["calls"]
+        rows = [["instruction, rows x terms x columns", "cycles of a call", "use of the array", "busiest", "calls"]]
+        rows += [[*row, str(n)] for row, n in calls.items()]
+        kinds: dict[str, tuple[int, float]] = {}
+        for k in x["host"]:
+            n, seconds = kinds.get(k["kernel"], (0, 0.0))
+            kinds[k["kernel"]] = n + k["calls"], seconds + k["calls"] * k["seconds"]
+        left = [["left to the host", "calls", "ms"]]
+        left += [[k, str(n), f"{1e3 * s:.3f}"] for k, (n, s) in sorted(kinds.items(), key=lambda k: -k[1][1])]
+        lines += [f"## {x['network']}", "", total(x["whole"]), "", *grid(rows), "", *grid(left), ""]
+    return lines
+
+
+def total(w: dict[str, Any]) -> str:
+    """A network in two sentences."""
+    on_chip = 1e3 * (w["seconds"] - w["host"])
+    return (
+        f"{w['calls']} calls of kernels on the chip: {w['cycles']:,} cycles, {on_chip:.3f} ms, {w['work'] / 1e6:,.0f} "
+        f"million multiply-adds, {w['use']:.1%} of what the array could do. {w['left']} calls on the host: "
+        f"{1e3 * w['host']:.3f} ms, if it does as many multiply-adds in a second as the description says."
+    )
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
 def table(layers: list[dict[str, Any]]) -> list[str]:
     rows = [["layer", "array's floor", "planned", "use", "array works", "asked", "use", "slowest copy engine"]]
     for x in layers:
@@ -173,8 +250,17 @@ def markdown(report: dict[str, Any]) -> str:
             f"the drawn layers: {statistics.median(x['asked']['use'] for x in random):.1%}.",
             "With fewer channels than the array has rows or columns, the rest is idle.",
             "",
+            *networks(report["networks"]),
         ]
     )
+
+
+class Part(str, Enum):
+    """What is measured; the other part is taken from the result files."""
+
+    all = "all"
+    layers = "layers"
+    networks = "networks"
 
 
 def main(
@@ -182,20 +268,27 @@ def main(
     asked: Annotated[int, typer.Option(help="Plans that the simulator is asked about.")] = 8,
     count: Annotated[int, typer.Option(help="Layers drawn at random.")] = 20,
     seed: Annotated[int, typer.Option(help="Of the layers drawn at random.")] = 1,
+    part: Annotated[Part, typer.Option(help="What is measured; the rest is kept.")] = Part.all,
     name: Annotated[str, typer.Option(help="Name of the result files.")] = "chips",
     results: Annotated[Path, typer.Option(help="Folder of the result files.")] = HERE / "results",
 ) -> None:
-    """Plan layers for a chip and count their cycles."""
+    """Plan layers and networks for a chip and count their cycles."""
     formats = find(target).formats  # type: ignore[attr-defined]
-    report: dict[str, Any] = {"machine": machine(), "target": target, "asked": asked, "layers": [], "drawn": []}
-    for where, layers in (
-        ("layers", [product(512, 512, 512), *(convolution(*x) for x in RESNET18)]),
-        ("drawn", drawn(count, seed)),
-    ):
-        for layer in layers:
-            report[where].append(measure(layer, formats, asked))
-            x = report[where][-1]
-            print(f"{layer.name}: {x['planned']['use']:.1%}, asked {x['asked']['use']:.1%}", flush=True)
+    report: dict[str, Any] = {"machine": machine(), "target": target, "asked": asked}
+    if part is not Part.all:
+        report = json.loads((results / f"{name}.json").read_text())
+    if part is not Part.networks:
+        report |= {"layers": [], "drawn": []}
+        for where, layers in (
+            ("layers", [product(512, 512, 512), *(convolution(*x) for x in RESNET18)]),
+            ("drawn", drawn(count, seed)),
+        ):
+            for layer in layers:
+                report[where].append(measure(layer, formats, asked))
+                x = report[where][-1]
+                print(f"{layer.name}: {x['planned']['use']:.1%}, asked {x['asked']['use']:.1%}", flush=True)
+    if part is not Part.layers:
+        report["networks"] = [network("MobileNetV2 at 224 x 224, quantized", mobilenet_v2(224), report["target"])]
     write(results / f"{name}.json", json.dumps(report, indent=1) + "\n")
     write(results / f"{name}.md", markdown(report))
 

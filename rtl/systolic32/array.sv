@@ -1,5 +1,6 @@
-// The engine `array`: mma. Its pipeline has two parts, weights in (N cycles) and rows (m cycles), each with its own
-// instruction. The weights of an instruction move to the multipliers when it enters the second part.
+// The engine `array`: mma and depthwise. Its pipeline has two parts, weights in (N cycles) and rows (m cycles), each with
+// its own instruction. The weights of an instruction move to the multipliers when it enters the second part. Those of a
+// depthwise are one row, of which every row of multipliers takes the byte on the diagonal, and zeros.
 module array #(
     parameter int N = formats::ARRAY,
     parameter int W = formats::ARRAY_MMA_W,
@@ -29,20 +30,35 @@ module array #(
 
   // ---- weights in ----
   formats::array_mma_t first;
+  formats::array_depthwise_t each;  // the next instruction, read as a depthwise
   logic held, fresh, coming, load, nonzero, enter, entered, swap;
-  logic [K-1:0] row_of_weights;  // stays at the last one
+  logic for_diagonal, diagonal, on_diagonal;  // a depthwise comes, is held, has given the row of weights that comes
+  logic [K-1:0] row_of_weights, row_that_comes;  // stays at the last one
   logic brought;
 
+  assign each = next;
+  assign for_diagonal = next.opcode == 1'(formats::ARRAY_DEPTHWISE);
   assign brought = row_of_weights == K'(N - 1);
   assign take = go && (!held || enter);
-  assign weights_at = first.w + W'(row_of_weights);
+  assign weights_at = first.w + (diagonal ? '0 : W'(row_of_weights));
 
   always_ff @(posedge clk) begin
     fresh <= take;
     {load, coming} <= {coming, held && fresh};
     nonzero <= COUNT'(row_of_weights) < first.k;
+    {on_diagonal, row_that_comes} <= {diagonal, row_of_weights};
     {swap, entered} <= {entered, enter};
-    if (take) first <= next;
+    if (take) begin
+      first <= next;
+      diagonal <= for_diagonal;
+      if (for_diagonal) begin
+        {first.m_0, first.m_1, first.m_2, first.n, first.k} <= {each.m_0, each.m_1, each.m_2, each.n, each.n};
+        {first.acc, first.x, first.w, first.start} <= {each.acc, each.x, each.w, each.start};
+        {first.x_stride_0, first.x_stride_1, first.x_stride_2} <= {
+          each.x_stride_0, each.x_stride_1, each.x_stride_2
+        };
+      end
+    end
     if (take) row_of_weights <= '0;
     else if (!brought) row_of_weights <= row_of_weights + 1'b1;
     if (reset) held <= 1'b0;
@@ -98,9 +114,10 @@ module array #(
   logic [ROW-1:0] out_row;
   logic [COUNT-1:0] out_columns;
 
-  always_ff @(posedge clk) begin
-    x_word <= activations;
-    w_word <= nonzero ? weights : '0;
+  always_ff @(posedge clk) x_word <= activations;
+  for (genvar j = 0; j < N; j++) begin : weight
+    always_ff @(posedge clk)
+      w_word[8*j+:8] <= nonzero && (!on_diagonal || row_that_comes == K'(j)) ? weights[8*j+:8] : '0;
   end
   grid #(
       .N  (N),

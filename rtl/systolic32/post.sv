@@ -70,16 +70,19 @@ module post #(
     logic [Y-1:0] y;
     logic [4:0] left;
     logic [9:0] offset;
+    logic even;
     logic [7:0] low, high;
 
     if (s == 0) begin : g_in
       assign {valid, last, y} = {rows_left, over, y_row};
-      assign {lanes, left, offset, low, high} = {now.n, now.left, now.offset, now.low, now.high};
+      assign {lanes, left, low, high} = {now.n, now.left, now.low, now.high};
+      assign {offset, even} = {now.offset, now.even};
     end else begin : g_on
       always_ff @(posedge clk) begin
         {valid, last} <= reset ? '0 : {step[s-1].valid, step[s-1].last};
         {y, lanes, left} <= {step[s-1].y, step[s-1].lanes, step[s-1].left};
-        {offset, low, high} <= {step[s-1].offset, step[s-1].low, step[s-1].high};
+        {low, high} <= {step[s-1].low, step[s-1].high};
+        {offset, even} <= {step[s-1].offset, step[s-1].even};
       end
     end
   end
@@ -108,6 +111,7 @@ module post #(
         .multiplier(multiplier[32*j+:32]),
         .shift(shift[5*j+:5]),
         .offset(step[8].offset),
+        .even(step[8].even),
         .low(step[9].low),
         .high(step[9].high),
         .y(write_data[8*j+:8])

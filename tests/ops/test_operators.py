@@ -44,6 +44,7 @@ POINT_CONV = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
 BYTES = i(2, 4, 6, 5, low=-128, high=128, dtype=np.int8)
 SUMS = i(2, 4, 6, low=-99999, high=99999, dtype=np.int32)
 MULTIPLIERS = i(4, low=1 << 30, high=(1 << 31) - 1, dtype=np.int32)
+HALVING = np.int32([1 << 30, 3 << 29, 5 << 28, 0x7FFFFFFF])  # many products end in exact halves
 NARROW_TO = {"to": "i8", "zero": 3, "low": -100, "high": 120, "axis": 1}
 ADD_TO = {"to": "i8", "zero": -3, "low": -100, "high": 120}
 C4 = [f(4, low=0.5), f(4), f(4), f(4, low=0.5)]
@@ -269,6 +270,7 @@ SAMPLES: dict[str, list[tuple[list, dict]]] = {
         ([SUMS, i(4, low=-999, high=999, dtype=np.int32), MULTIPLIERS, i(4, high=9, dtype=np.int32)], NARROW_TO),
         ([SUMS, np.int32(5), np.int32(1 << 30), np.int32(2), np.int32(1), np.int32(16), np.int32(5)], NARROW_TO),
         ([SUMS, np.int32(5), np.int32(1 << 30), np.int32(9)], {**NARROW_TO, "left": 6, "to": "ui8", "low": 0}),
+        ([SUMS % 401 - 200, np.int32(5), HALVING, np.int32([0, 1, 2, 3])], {**NARROW_TO, "left": 1, "even": True}),
     ],
     "integer_add": [
         ([BYTES, BYTES[:, :1]], {"mx": 900001, "my": -700001, "offset": 12345, "shift": 20, **ADD_TO}),

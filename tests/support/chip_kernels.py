@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from support.chip_layers import twice
 from tilewright import Schedule
 from tilewright.codegen.kernel_info import pack_array
 from tilewright.lang import te
@@ -18,10 +19,11 @@ from tilewright.targets.accelerator.tiles import Tiles
 from tilewright.tensor.evaluate import NUMPY
 
 
-def requantized(total: str, at: str) -> str:
-    """Sums to bytes: bias p2, multiplier p3 and shift p4, then zero point -5."""
-    scaled = f"shrsi(mulhsi(addi({total}, p2[{at}]), p3[{at}]), p4[{at}])"
-    return f"trunci[i8](minsi(maxsi(shrsi(addi({scaled}, i32(-9)), i32(1)), i32(-128)), i32(127)))"
+def requantized(total: str, at: str, even: bool = False) -> str:
+    """Sums to bytes: bias p2, multiplier p3 and shift p4, then zero point -5. Exact halves go up, or to the even
+    neighbour."""
+    doubled = twice(f"addi({total}, p2[{at}])", f"p3[{at}]", f"p4[{at}]", -9, even)
+    return f"trunci[i8](minsi(maxsi(shrsi({doubled}, i32(1)), i32(-128)), i32(127)))"
 
 
 def params(channels: int, scalar: bool) -> str:
@@ -30,11 +32,11 @@ def params(channels: int, scalar: bool) -> str:
     return f"p2: i32[{channels}], p3: i32{shape}, p4: i32{shape}"
 
 
-def conv(h, w, c, o, kh=3, kw=3, s=1, pad=0, scalar=False):
+def conv(h, w, c, o, kh=3, kw=3, s=1, pad=0, scalar=False, even=False):
     """i8 convolution of [1, h, w * c] (borders are there already) to [1, oh + 2 pad, ow + 2 pad, o], with a border of
     -5 around what it computes."""
     oh, ow = (h - kh) // s + 1, (w - kw) // s + 1
-    at = requantized("t0[0, j1, k1, l1]", "l1")
+    at = requantized("t0[0, j1, k1, l1]", "l1", even)
     if scalar:
         at = at.replace("p3[l1]", "p3[()]").replace("p4[l1]", "p4[()]")
     out = "p7" if not pad else "t1"
@@ -78,10 +80,33 @@ def conv(p0: i8[1, {h}, {w * c}], p1: i8[{kh}, {kw * c}, {o}], {params(o, scalar
     return te.from_nest(text, constants=["p1", "p2", "p3", "p4"])
 
 
-def matmul(m, k, n, scalar=False):
+def depthwise(h, w, c, kh=3, kw=3, s=1, even=False):
+    """i8 convolution of [h, w, c] that leaves channels apart, requantized."""
+    oh, ow = (h - kh) // s + 1, (w - kw) // s + 1
+    product = f"muli(extsi[i32](p0[j0 * {s} + m0, k0 * {s} + n0, l0]), extsi[i32](p1[m0, n0, l0]))"
+    return te.from_nest(
+        f"""
+def depthwise(p0: i8[{h}, {w}, {c}], p1: i8[{kh}, {kw}, {c}], {params(c, False)}, p7: out(i8[{oh}, {ow}, {c}])):
+    t0 = local(i32[{oh}, {ow}, {c}])
+    for j0 in serial({oh}):
+        for k0 in serial({ow}):
+            for l0 in serial({c}):
+                for m0 in serial({kh}):
+                    for n0 in serial({kw}):
+                        s0: t0[j0, k0, l0] = reduce(addi(t0[j0, k0, l0], {product}), init=i32(0), over=(m0, n0))
+    for j1 in serial({oh}):
+        for k1 in serial({ow}):
+            for l1 in serial({c}):
+                s1: p7[j1, k1, l1] = {requantized("t0[j1, k1, l1]", "l1", even)}
+""",
+        constants=["p1", "p2", "p3", "p4"],
+    )
+
+
+def matmul(m, k, n, scalar=False, even=False):
     """i8[m, k] @ i8[k, n], requantized."""
     product = "muli(extsi[i32](p0[i0, n0]), extsi[i32](p1[n0, l0]))"
-    at = requantized("t0[i1, l1]", "l1")
+    at = requantized("t0[i1, l1]", "l1", even)
     if scalar:
         at = at.replace("p3[l1]", "p3[()]").replace("p4[l1]", "p4[()]")
     return te.from_nest(
@@ -163,7 +188,8 @@ def add_relu(p0: f32[{m}, {n}], p1: f32{shape}, p7: out(f32[{m}, {n}])):
 
 
 def inputs(kernel, seed=0):
-    """Arguments of a kernel: whole range of bytes, multipliers below one, shifts that keep some of the result."""
+    """Arguments of a kernel: whole range of bytes, multipliers below one, shifts that keep some of the result. Every
+    other multiplier has zeros at its end, so that there are exact halves."""
     rng, made = np.random.default_rng(seed), {}
     ranges = {"p2": (-9999, 9999), "p3": (1 << 30, (1 << 31) - 1), "p4": (3, 9)}
     for p in kernel.params:
@@ -173,6 +199,8 @@ def inputs(kernel, seed=0):
             made[p.name] = np.asarray(rng.standard_normal(p.shape)).astype(NUMPY[p.dtype])
         else:
             made[p.name] = np.asarray(rng.integers(*ranges.get(p.name, (-128, 128)), p.shape)).astype(NUMPY[p.dtype])
+    if "p3" in made:
+        made["p3"].reshape(-1)[::2] &= -1 << 29
     return made
 
 

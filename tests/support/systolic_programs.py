@@ -12,6 +12,8 @@ from tilewright.targets.chips.systolic32 import Systolic32
 
 #: arguments of the programs: bytes to load, rows of bias or multiplier, rows of shifts, what is stored
 BYTES, NUMBERS, SHIFTS, STORED = range(4)
+#: the row of multipliers and of shifts with which sums are often exact halves of a result's step
+HALVES = 1
 
 
 class Writer:
@@ -36,6 +38,9 @@ class Writer:
     def mma(self, **fields: Sequence[int] | int) -> None:
         self.add(self.formats.form("mma"), **fields)
 
+    def depthwise(self, **fields: Sequence[int] | int) -> None:
+        self.add(self.formats.form("depthwise"), **fields)
+
     def requantize(self, **fields: Sequence[int] | int) -> None:
         self.add(self.formats.form("requantize"), **fields)
 
@@ -51,8 +56,9 @@ def arguments(chip: Systolic32, rng: np.random.Generator) -> list[np.ndarray]:
     numbers[:16] >>= rng.integers(0, 5, (16, 1), np.int32)  # multipliers
     numbers[16:] >>= rng.integers(12, 28, (16, 1), np.int32)  # biases
     shifts = rng.integers(0, 32, (32, n), np.int32) >> rng.integers(0, 4, (32, 1), np.int32)
-    # the first multipliers, the last biases and shifts are such as layers have
+    # the first multipliers, the last biases and shifts are such as layers have; the second ones give exact halves
     numbers[0], numbers[31], shifts[31] = rng.integers(1 << 30, 1 << 31, n), rng.integers(-9999, 9999, n), 7
+    numbers[HALVES], shifts[HALVES] = rng.choice([1 << 30, 3 << 29, 5 << 28], n), rng.integers(0, 8, n)
     return [rng.integers(-128, 128, 1 << 15, np.int8), numbers, shifts, np.zeros(1 << 15, np.int8)]
 
 
@@ -66,8 +72,8 @@ class RandomProgram:
         self.bytes = {m.name: m.word for m in self.chip.spaces()}
         self.arguments = arguments(self.chip, rng)
         self.first_values()
-        kinds = [self.load, self.fill, self.mma, self.requantize, self.store]
-        for kind in rng.choice(len(kinds), length, p=[0.2, 0.05, 0.35, 0.2, 0.2]):
+        kinds = [self.load, self.fill, self.mma, self.depthwise, self.requantize, self.store]
+        for kind in rng.choice(len(kinds), length, p=[0.2, 0.05, 0.25, 0.1, 0.2, 0.2]):
             kinds[kind]()
         size = self.words["outputs"] * self.bytes["outputs"]
         self.writer.store(count=1, run=size, host=self.arguments[STORED].nbytes - size)
@@ -167,21 +173,26 @@ class RandomProgram:
             box |= {"fill": 1, "value": int(self.rng.integers(0, 256))}
         self.writer.store(**box)
 
+    def rows(self) -> dict[str, Sequence[int] | int]:
+        """Rows of activations for the array, and sums to which they go."""
+        n, counts = self.chip.array, self.counts(min(150, self.words["accumulators"]))
+        x, x_stride = self.place(counts, 1, self.words["activations"], signed=True)
+        return {
+            "m": counts,
+            "n": n if self.rng.random() < 0.5 else self.number(1, n),
+            "acc": min(self.number(0, 40), self.words["accumulators"] - int(np.prod(counts))),
+            "x": x,
+            "x_stride": x_stride,
+            "start": int(self.rng.random() < 0.3),
+        }
+
     def mma(self) -> None:
         n = self.chip.array
-        counts = self.counts(min(150, self.words["accumulators"]))
-        rows = int(np.prod(counts))
-        x, x_stride = self.place(counts, 1, self.words["activations"], signed=True)
-        self.writer.mma(
-            m=counts,
-            n=n if self.rng.random() < 0.5 else self.number(1, n),
-            k=(k := n if self.rng.random() < 0.5 else self.number(1, n)),
-            acc=min(self.number(0, 40), self.words["accumulators"] - rows),
-            x=x,
-            x_stride=x_stride,
-            w=int(self.rng.integers(0, self.words["weights"] - k + 1)),
-            start=int(self.rng.random() < 0.3),
-        )
+        k = n if self.rng.random() < 0.5 else self.number(1, n)
+        self.writer.mma(**self.rows(), k=k, w=int(self.rng.integers(0, self.words["weights"] - k + 1)))
+
+    def depthwise(self) -> None:
+        self.writer.depthwise(**self.rows(), w=int(self.rng.integers(0, self.words["weights"])))
 
     def requantize(self) -> None:
         counts = self.counts(100)
@@ -192,11 +203,12 @@ class RandomProgram:
             n=self.number(1, self.chip.array),
             acc=min(self.number(0, 40), self.words["accumulators"] - rows),
             bias=31 - self.number(0, 31),
-            multiplier=self.number(0, 31),
-            shift=int(self.rng.integers(32, 64)),
+            multiplier=HALVES if (halves := self.rng.random() < 0.3) else self.number(0, 31),
+            shift=32 + HALVES if halves else int(self.rng.integers(32, 64)),
             y=self.number(0, self.words["outputs"] - rows),
             left=self.number(0, 31),
             offset=int(self.rng.integers(-512, 512)),
+            even=int(self.rng.integers(2)),
             low=low,
             high=high,
         )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from support.quantized_digits import digits_int8
+from support.modules import load_module
+from support.quantized_digits import REPOSITORY, digits_int8
 
 import tilewright as tw
 from tilewright.support.errors import TilewrightError, UnsupportedError, UsageError
@@ -25,67 +24,25 @@ CHIP = Other
 '''
 
 
-@dataclass
-class Quantized:
-    """A network of bytes as QDQ, made layer by layer."""
-
-    rng: np.random.Generator
-
-    def __post_init__(self):
-        self.nodes, self.constants = [], []
-        self.constant("zero", np.int8(0))
-
-    def constant(self, name, array):
-        self.constants.append(numpy_helper.from_array(np.asarray(array), name))
-        return name
-
-    def op(self, kind, inputs, output, **attributes):
-        self.nodes.append(helper.make_node(kind, inputs, [output], **attributes))
-        return output
-
-    def quantized(self, x, scale, output):
-        step = self.constant(f"{output}_step", np.float32(scale))
-        q = self.op("QuantizeLinear", [x, step, "zero"], f"{output}_q")
-        return self.op("DequantizeLinear", [q, step, "zero"], output)
-
-    def weights(self, name, array, scale, axis):
-        q, s = self.constant(f"{name}_q", array), self.constant(f"{name}_s", scale)
-        zero = self.constant(f"{name}_z", np.zeros(np.shape(scale), array.dtype))
-        return self.op("DequantizeLinear", [q, s, zero], name, axis=axis)
-
-    def conv(self, x, step, inputs, outputs, kernel, stride, output, relu=True):
-        """A convolution with weights, bias and scales by channel; results in steps of 0.03."""
-        w = self.rng.integers(-127, 128, (outputs, inputs, kernel, kernel)).astype(np.int8)
-        scale = (self.rng.uniform(0.9, 1.1, outputs) / (76 * np.sqrt(inputs * kernel * kernel))).astype(np.float32)
-        bias = self.rng.integers(-500, 500, outputs).astype(np.int32)
-        operands = [x, self.weights(f"{output}_w", w, scale, 0)]
-        operands.append(self.weights(f"{output}_b", bias, scale * np.float32(step), 0))
-        pads = [kernel // 2] * 4
-        y = self.op("Conv", operands, f"{output}_c", kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=pads)
-        y = self.op("Relu", [y], f"{output}_r") if relu else y
-        return self.quantized(y, 0.03, output)
-
-    def model(self, shape, result):
-        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
-        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, result)
-        graph = helper.make_graph(self.nodes, "network", [x], [y], self.constants)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+NETWORKS = load_module("quantized_networks", REPOSITORY / "benchmarks" / "quantized_networks.py")
 
 
-def residual_network():
+def residual_network(powers=False):
     """Two blocks with a residual, the second one with a stride, an average and a classifier."""
-    q = Quantized(np.random.default_rng(0))
-    x = q.conv(q.quantized("x", 0.02, "x0"), 0.02, 3, 16, 3, 1, "stem")
-    for block, (inputs, outputs, stride) in enumerate(((16, 16, 1), (16, 24, 2))):
-        y = q.conv(x, 0.03, inputs, outputs, 3, stride, f"a{block}")
-        y = q.conv(y, 0.03, outputs, outputs, 3, 1, f"b{block}", relu=False)
+    network = NETWORKS.Network(powers=powers)
+    x = network.conv(network.image(16), 16)
+    for outputs, stride in ((16, 1), (24, 2)):
+        y = network.conv(network.conv(x, outputs, 3, stride), outputs, limit="")
         if stride > 1:
-            x = q.conv(x, 0.03, inputs, outputs, 1, stride, f"s{block}", relu=False)
-        x = q.quantized(q.op("Relu", [q.op("Add", [y, x], f"sum{block}")], f"relu{block}"), 0.04, f"out{block}")
-    x = q.quantized(q.op("GlobalAveragePool", [x], "mean"), 0.02, "mean_q")
-    w = q.weights("dense", q.rng.integers(-127, 128, (10, 24)).astype(np.int8), np.float32(0.003), 0)
-    q.quantized(q.op("Gemm", [q.op("Flatten", [x], "flat"), w], "logits", transB=1), 0.05, "y")
-    return q.model([1, 3, 16, 16], [1, 10])
+            x = network.conv(x, outputs, 1, stride, limit="")
+        x = network.add(y, x, "relu")
+    return network.model(network.dense(network.mean(x), 10), (1, 10))
+
+
+def small_mobilenet(powers=False):
+    """MobileNetV2 with four blocks, two of them with a residual."""
+    blocks = ((1, 8, 1, 1), (4, 16, 2, 2), (4, 24, 2, 1), (4, 24, 1, 1))
+    return NETWORKS.mobilenet_v2(32, blocks, first=16, last=64, classes=10, powers=powers)
 
 
 def small_float_network():
@@ -112,14 +69,31 @@ def on(run, chip):
     return [n for n in lines if f" runs on {chip}:" in n], [n for n in lines if f" runs on {chip}:" not in n]
 
 
-@pytest.mark.parametrize("parameters", ["", ":array=8,bus=8,weight_kb=8,activation_kb=4,accumulator_kb=8"])
-def test_integers_are_the_same_bits_as_on_the_processor(parameters):
-    model = residual_network()
-    x = np.random.default_rng(2).uniform(-2, 2, (1, 3, 16, 16)).astype(np.float32)
+SMALL = ":array=8,bus=8,weight_kb=8,activation_kb=4,accumulator_kb=8"
+
+
+@pytest.mark.parametrize(
+    ("make", "size", "powers", "parameters", "kernels"),
+    [
+        (residual_network, 16, False, "", 6),
+        (residual_network, 16, True, "", 6),
+        (residual_network, 16, False, SMALL, 6),
+        (small_mobilenet, 32, False, "", 13),
+        (small_mobilenet, 32, True, "", 13),
+    ],
+    ids=["residuals", "residuals, powers of two", "residuals, 8 x 8", "mobilenet", "mobilenet, powers of two"],
+)
+def test_integers_are_the_same_bits_as_on_the_processor(make, size, powers, parameters, kernels):
+    """With powers of two many sums are exact halves of a step, which go to the even neighbour on the chip too."""
+    model = make(powers)
+    x = np.random.default_rng(2).uniform(-2, 2, (1, 3, size, size)).astype(np.float32)
     run = tw.compile(model, target=f"cpu+systolic32{parameters}", threads=1)
     (got,), (want,) = run(x), tw.compile(model, target="cpu", threads=1)(x)
-    assert np.array_equal(got, want)
-    assert len(on(run, "systolic32")[0]) >= 6
+    np.testing.assert_array_equal(got, want)
+    assert len(np.unique(got)) > 3
+    assert len(on(run, "systolic32")[0]) >= kernels
+    even = [i["even"] for p in run._runner.programs.values() for i in p.streams["post"]]
+    assert any(even) == powers
 
 
 def test_the_digits_are_read_on_a_chip():

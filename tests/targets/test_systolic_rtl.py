@@ -11,7 +11,7 @@ import pytest
 from support import rtl
 from support.chip_layers import layer_arguments, random_layer
 from support.quantized_digits import digits_int8
-from support.systolic_programs import BYTES, NUMBERS, SHIFTS, STORED, RandomProgram, Writer, arguments
+from support.systolic_programs import BYTES, HALVES, NUMBERS, SHIFTS, STORED, RandomProgram, Writer, arguments
 
 import tilewright as tw
 from tilewright.targets.accelerator.binary import ChipProgram, Formats
@@ -101,6 +101,21 @@ def test_rows_that_follow_each_other_into_one_sum(chip, writer):
     check(chip, writer.program(given), given)
 
 
+def test_a_weight_for_each_channel(chip, writer):
+    """Depthwise behind and before mma: one row of weights, on the diagonal."""
+    writer.load("activations", arg=BYTES, count=64, run=N, stride=1, host_stride=N)
+    writer.load("weights", arg=BYTES, host=1000, count=64, run=N, stride=1, host_stride=N)
+    writer.depthwise(m=(4, 2, 3), n=N, x=9, x_stride=(9, 3, 1), w=5, start=1)
+    for turn in range(3):
+        writer.mma(m=24, n=N, k=5, x=turn, x_stride=1, w=8 * turn)
+        writer.depthwise(m=24, n=N - turn, x=30 + turn, x_stride=1, w=40 + turn)
+        writer.depthwise(m=2, n=N, x=turn, x_stride=1, w=63, acc=7)
+    requantized(writer, 24)
+    given = arguments(CHIP, np.random.default_rng(6))
+    out = check(chip, writer.program(given), given)[STORED]
+    assert len(np.unique(out)) > 10
+
+
 def test_rows_of_nested_loops(chip, writer):
     """A window of an image: rows are taken with three strides, some of them negative or zero."""
     writer.load("activations", arg=BYTES, count=200, run=N, stride=1, host_stride=N)
@@ -150,6 +165,29 @@ def test_requantize_after_requantize(chip, writer, rows):
     writer.store(count=1, run=8 * rows * N)
     given = arguments(CHIP, np.random.default_rng(4))
     check(chip, writer.program(given), given)
+
+
+def test_exact_halves(chip, writer):
+    """With `even` they go to the even neighbour, with other sums beside them; without, they go up."""
+    writer.load("activations", arg=BYTES, count=200, run=N, stride=1, host_stride=N)
+    writer.load("weights", arg=BYTES, host=1000, count=N, run=N, stride=1, host_stride=N)
+    writer.mma(m=200, n=N, k=N, x_stride=1, start=1)
+    halves = {"bias": HALVES, "multiplier": HALVES, "shift": 32 + HALVES, "low": -128, "high": 127}
+    writer.load("params", fill=1, value=0, at=HALVES, count=1, run=4 * N)
+    writer.load("params", arg=NUMBERS, host=4 * N * HALVES, at=20, count=1, run=4 * N)
+    for even in (0, 1):
+        writer.requantize(m=200, n=N, y=200 * even, offset=1, even=even, **halves | {"multiplier": 20})
+    writer.store(count=400, run=N, stride=1, host_stride=N)
+    given = arguments(CHIP, np.random.default_rng(5))
+    given[BYTES][1000 : 1000 + N * N] = np.eye(N, dtype=np.int8).reshape(-1)
+    out = check(chip, writer.program(given), given)[STORED][: 400 * N].reshape(2, 200, N).astype(float)
+    bytes_, factor = (
+        given[BYTES][: 200 * N].reshape(200, N),
+        given[NUMBERS][HALVES] / 2.0 ** (33 + given[SHIFTS][HALVES]),
+    )
+    np.testing.assert_array_equal(out[0], np.floor(bytes_ * factor + 0.5))
+    np.testing.assert_array_equal(out[1], np.rint(bytes_ * factor))
+    assert (out[0] != out[1]).any()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -54,7 +54,8 @@ class Integers:
     """Run quantized models (QDQ, and what QLinearConv, MatMulInteger and the like became) in integers.
 
     ``activations`` is the form in which 8-bit tensors inside the model are kept: the one whose products the target's
-    instructions take. Inputs and outputs of the model keep theirs.
+    instructions take. Inputs and outputs of the model keep theirs. ``halves`` is where a `requantize` finds exact
+    halves: with "operands" of its own, where one can come up, or in both words of the "product".
 
         %1 = "tw.dequantize_linear"(%x, %sx, %zx) : (tensor<1x8xi8>, ...) -> tensor<1x8xf32>
         %2 = "tw.dequantize_linear"(%w, %sw) : (tensor<8x4xi8>, ...) -> tensor<8x4xf32>
@@ -65,11 +66,13 @@ class Integers:
     """
 
     activations: Literal["i8", "ui8"] = "i8"
+    halves: Literal["operands", "product"] = "operands"
 
     def run(self, graph: Graph) -> PassReport:
         exact = [*_kept_as(self.activations), *EXACT]
         report: PassReport = {}
-        for patterns in (exact, [*exact, *PATTERNS], LEFT):
+        more = [halves_in_product] if self.halves == "product" else []
+        for patterns in (exact, [*exact, *PATTERNS], [*LEFT, *more]):
             for name, count in rewrite(graph, patterns).items():
                 report[name] = report.get(name, 0) + count
         return report
@@ -117,6 +120,13 @@ def _kept_as(wanted: str) -> list[Any]:
         return rw.create("add", new, rw.constant(total.astype(np.int32).reshape(-1, *along), "offset"))
 
     return [one_signedness, requantized_in_one, multiplied_in_one]
+
+
+@pattern("requantize")
+def halves_in_product(rw: Rewriter, op: ir.Operation) -> Any:
+    """requantize(x, bias, multiplier, shift, odd, half, exponent) -> requantize(x, bias, multiplier, shift) {even}"""
+    x, bias, multiplier, shift, odd = dialect.arguments(op)[:5]
+    return None if odd is None else rw.again(op, [x, bias, multiplier, shift], even=True)[0]
 
 
 def _flipped_zero(rw: Rewriter, scale: ir.Value, zero: ir.Value | None, to: str) -> ir.Value:

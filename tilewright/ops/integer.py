@@ -183,6 +183,7 @@ class Requantize(Operator):
     which rounds halves up. An exact half can only come up for a multiplier with many zeros at its end (scales that
     divide to a power of two, mostly); then, and only then, `odd` and `half` are there, which detect it in wrapping i32
     arithmetic: with r the result, ``(x + bias) * odd + half == r << exponent`` where ``odd * 2**t == multiplier``.
+    With `even` it is detected without them, for any multiplier, from both words of the product.
     """
 
     @staticmethod
@@ -201,7 +202,10 @@ class Requantize(Operator):
         high: int,
         left: int = 0,
         axis: int = 1,
+        even: bool = False,
     ):
+        if even and odd is not None:
+            raise OpError("finds exact halves with even, or with odd, half and exponent, not with both")
         if x.dtype != "i32" or to not in BYTES:
             raise OpError(f"turns i32 into {' or '.join(BYTES)}, not {x} into {to}")
         smallest, largest = limits(to)
@@ -217,7 +221,9 @@ class Requantize(Operator):
         return x.with_dtype(to)
 
     @staticmethod
-    def reference(x, bias, multiplier, shift, odd=None, half=None, exponent=None, *, to, zero, low, high, left, axis):
+    def reference(
+        x, bias, multiplier, shift, odd=None, half=None, exponent=None, *, to, zero, low, high, left, axis, even
+    ):
         def spread(p):
             return p.astype(np.int64).reshape(
                 [-1 if i == axis % x.ndim else 1 for i in range(x.ndim)] if p.ndim else ()
@@ -231,14 +237,21 @@ class Requantize(Operator):
         return np.clip(rounded + zero, low, high).astype(NUMPY[to])
 
     @staticmethod
-    def lower(b, x, bias, multiplier, shift, odd=None, half=None, exponent=None, *, to, zero, low, high, left, axis):
+    def lower(
+        b, x, bias, multiplier, shift, odd=None, half=None, exponent=None, *, to, zero, low, high, left, axis, even
+    ):
         ties = odd is not None
 
         def body(v, offset, factor, count, *more):
             v = v + offset
             v = v.shift_left(left) if left else v
-            h = b.shift_right_by(b.multiply_high(v, factor), count)
-            if not ties:
+            upper = b.multiply_high(v, factor)
+            h = b.shift_right_by(upper, count)
+            if even:
+                exact = (v * factor).eq(0) & b.shift_left_by(h, count).eq(upper)
+                down = b.cast(exact & (h & 3).eq(1), "i32")  # a half above an even number
+                h = (h + (2 * zero + 1) - down).shift_right(1)
+            elif not ties:
                 h = (h + (2 * zero + 1)).shift_right(1)
             else:
                 h = (h + 1).shift_right(1)

@@ -470,6 +470,11 @@ class Machine:
         return "i8"
 
     @property
+    def halves(self) -> str:
+        """Where exact halves are found when sums become bytes ("operands", "product"): see `ops.integer.Requantize`."""
+        return "operands"
+
+    @property
     def row_piece(self) -> int:
         """Rows of a result that go to several places (`tensor/fuse.py`) go there in pieces of multiples of so many
         elements, which are whole vectors."""

@@ -104,6 +104,30 @@ func.func @main(%arg0: tensor<2x8xi8>) -> tensor<2x5xi8> {
   return %7 : tensor<2x5xi8>
 }
 
+// CASE halves_in_product: integers{halves=product}
+// CONSTANT w i8 8x5
+func.func @main(%x: tensor<2x8xi8>) -> tensor<2x5xi8> {
+  %sx = "tw.constant"() {value = dense<0.03125> : tensor<f32>} : () -> tensor<f32>
+  %w = "tw.constant"() {symbol = "w"} : () -> tensor<8x5xi8>
+  %sw = "tw.constant"() {value = dense<[0.0625, 0.0625, 0.01, 0.125, 0.03125]> : tensor<5xf32>} : () -> tensor<5xf32>
+  %sy = "tw.constant"() {value = dense<0.25> : tensor<f32>} : () -> tensor<f32>
+  %0 = "tw.dequantize_linear"(%x, %sx) {operandSegmentSizes = array<i32: 1, 1, 0>} : (tensor<2x8xi8>, tensor<f32>) -> tensor<2x8xf32>
+  %1 = "tw.dequantize_linear"(%w, %sw) {axis = 1 : i64, operandSegmentSizes = array<i32: 1, 1, 0>} : (tensor<8x5xi8>, tensor<5xf32>) -> tensor<8x5xf32>
+  %2 = "tw.matmul"(%0, %1) : (tensor<2x8xf32>, tensor<8x5xf32>) -> tensor<2x5xf32>
+  %3 = "tw.quantize_linear"(%2, %sy) {to = "i8", operandSegmentSizes = array<i32: 1, 1, 0>} : (tensor<2x5xf32>, tensor<f32>) -> tensor<2x5xi8>
+  return %3 : tensor<2x5xi8>
+}
+// AFTER
+func.func @main(%arg0: tensor<2x8xi8>) -> tensor<2x5xi8> {
+  %0 = "tw.constant"() {symbol = "w.1"} : () -> tensor<8x5xi8>
+  %1 = "tw.integer_matmul"(%arg0, %0) : (tensor<2x8xi8>, tensor<8x5xi8>) -> tensor<2x5xi32>
+  %2 = "tw.constant"() {value = dense<0> : tensor<i32>} : () -> tensor<i32>
+  %3 = "tw.constant"() {value = dense<[1073741824, 1073741824, 1374389504, 1073741824, 1073741824]> : tensor<5xi32>} : () -> tensor<5xi32>
+  %4 = "tw.constant"() {value = dense<[4, 4, 7, 3, 5]> : tensor<5xi32>} : () -> tensor<5xi32>
+  %5 = "tw.requantize"(%1, %2, %3, %4) {even = true, high = 127 : i64, low = -128 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0>, to = "i8"} : (tensor<2x5xi32>, tensor<i32>, tensor<5xi32>, tensor<5xi32>) -> tensor<2x5xi8>
+  return %5 : tensor<2x5xi8>
+}
+
 // CASE moves_and_pools: integers
 func.func @main(%x: tensor<1x4x6x6xi8>) -> tensor<1x36xi8> {
   %s = "tw.constant"() {value = dense<0.05> : tensor<f32>} : () -> tensor<f32>

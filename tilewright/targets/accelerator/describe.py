@@ -147,7 +147,8 @@ class Operand:
 
 @dataclass(frozen=True)
 class Field:
-    """A number in the instruction that its body takes: `bits` wide, with a sign or without."""
+    """A number in the instruction that its body takes: `bits` wide, with a sign or without. One bit without a sign is a
+    choice: kernels are matched with what the body does for 0, and for 1."""
 
     name: str
     bits: int
@@ -250,6 +251,11 @@ class Chip(Machine):
     def area(self) -> float:
         """Square millimetres, estimated; 0 if nobody said."""
         return 0.0
+
+    @property
+    def halves(self) -> str:
+        """Both words of a product are at hand: an instruction needs no operands to see that it ends in a half."""
+        return "product"
 
     @property
     def engines(self) -> tuple[Engine, ...]:

@@ -55,7 +55,7 @@ def kinds(formats: Formats) -> dict[str, Kind]:
 
     >>> from tilewright.targets.chips.systolic32 import CHIP
     >>> [k.partition(".")[2] for k in kinds(Formats(CHIP()))]
-    ['copy_load', 'fill_load', 'copy_store', 'fill_store', 'mma', 'requantize']
+    ['copy_load', 'fill_load', 'copy_store', 'fill_store', 'mma', 'depthwise', 'requantize']
     """
     found: list[Kind] = []
     for name, forms in formats.forms.items():

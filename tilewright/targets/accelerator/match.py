@@ -13,13 +13,16 @@ one that writes a number fills a border.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from ...tensor.analysis import flat, movement
 from ...tensor.expr import Const, Expr, Load, Var, linear, variables
 from ...tensor.kernel import Kernel, Stage
 from .describe import ACCUMULATE, HOST, READ, CopyEngine, Dim, Instruction, Listing, Operand
-from .meaning import Meaning, Reduce, accumulated, meaning, parts, with_parts
+from .meaning import Meaning, Reduce, accumulated, choices, meaning, parts, with_parts
+from .rows import with_rows
 from .unify import Found, Unifier, Value, put_in, value_of
 
 
@@ -94,13 +97,13 @@ class NoMatch(Exception):
 
 def select(kernel: Kernel, listing: Listing) -> Selection:
     """The instructions that do a kernel; `NoMatch` says what there is no instruction for."""
-    return _Selector(kernel, listing).run()
+    return _Selector(with_rows(kernel), listing).run()
 
 
 class _Selector:
     def __init__(self, kernel: Kernel, listing: Listing) -> None:
         self.kernel, self.listing = kernel, listing
-        self.meanings = [meaning(i) for i in listing.instructions.values()]
+        self.meanings = [m for i in listing.instructions.values() for m in choices(meaning(i))]
         self.extents: dict[str, int] = {}
         self.steps: list[Step] = []
         self.fills: list[Fill] = []
@@ -172,7 +175,7 @@ class _Selector:
     # ---- instructions ----
 
     def longest(self, stages: tuple[Stage, ...]) -> tuple[int, Step]:
-        """The longest run of the first stages that is one instruction."""
+        """The longest run of the first stages that is one instruction; of several, the one that does it fastest."""
         reasons, near = [], []  # why runs are no instruction; why those that are one cannot be done
         alone = [n for n, s in enumerate(stages) if isinstance(s.targets[0].value, Const) or movement(s)]
         for n in range(min([n for n in alone if n], default=len(stages)), 0, -1):
@@ -180,17 +183,33 @@ class _Selector:
             if isinstance(value, str):
                 reasons.append(value)
                 continue
+            fitting = []
             for m in self.meanings:
                 for found in self.found(m, value):
-                    before = len(self.steps), dict(self.copies)
-                    step = self.step(m, value, found, stages[:n])
+                    other = self.copied()
+                    step = other.step(m, value, found, stages[:n])
                     if isinstance(step, Step):
-                        return n, step
-                    del self.steps[before[0] :]  # copies for an instruction that does not fit
-                    self.copies = before[1]
-                    near.append(f"{m.instruction.name}: {step}")
+                        fitting.append((other, step))
+                    else:
+                        near.append(f"{m.instruction.name}: {step}")
+            if fitting:
+                best, step = max(fitting, key=lambda f: f[0].rate(f[1]))
+                vars(self).update(vars(best))
+                return n, step
             reasons.append(f"no instruction computes {_short(value.expr)}")
         raise NoMatch(near[0] if near else reasons[-1])
+
+    def copied(self) -> _Selector:
+        """One to try an instruction with, as that may add copies."""
+        other = copy(self)
+        other.steps, other.copies, other.extents = list(self.steps), dict(self.copies), dict(self.extents)
+        return other
+
+    def rate(self, step: Step) -> float:
+        """How much of a step its instruction does in a cycle."""
+        i = step.instruction
+        counts = {d.name: min(prod(self.extents[v] for v in step.dims[d.name]), d.limit) for d in i.dims}
+        return prod(counts.values()) / max(*i.busy(counts | step.fields), 1)
 
     def found(self, m: Meaning, value: Value) -> list[Found]:
         i = m.instruction
@@ -206,7 +225,7 @@ class _Selector:
         elif value.combiner:
             return []
         u = Unifier({f.name: f for f in i.fields}, out.dims, value.extents, value.loops)
-        return list(u.match(like, value.expr, Found()))
+        return list(u.match(like, value.expr, Found(fields=dict(m.chosen))))
 
     def step(self, m: Meaning, value: Value, found: Found, stages: tuple[Stage, ...]) -> Step | str:
         """The step, or why the operands do not fit."""
@@ -284,7 +303,7 @@ class _Selector:
             dims = self.dimensions(i, operands, output, self.loops, (), self.extents, Found())
             if isinstance(dims, dict):
                 expr = Load(buffer, wrote.output.indices, i.inputs[0].dtype)
-                self.steps.append(Step(i, (), operands, output, dims, (), expr))
+                self.steps.append(Step(i, (), operands, output, dims, (), expr, fields=dict(m.chosen)))
                 return name
             del self.copies[name]
         return None

@@ -11,7 +11,8 @@ broadcast by dimensions of size 1, made with ``keepdims=True`` or by operands th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,12 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
     "tanh": ("tanh", ""),
     "sqrt": ("sqrt", ""),
     "rint": ("roundeven", ""),
+    "equal": ("cmpf.oeq", "cmpi.eq"),
+    "not_equal": ("cmpf.une", "cmpi.ne"),
+    "less": ("cmpf.olt", "cmpi.slt"),
+    "less_equal": ("cmpf.ole", "cmpi.sle"),
+    "greater": ("cmpf.ogt", "cmpi.sgt"),
+    "greater_equal": ("cmpf.oge", "cmpi.sge"),
 }
 _MAY = f"it takes operands, then fields by name; it may use operators, @, astype, sum, max, min, {', '.join(FUNCTIONS)}"
 _COMBINE = {"sum": ("addf", "addi"), "max": ("maximumf", "maxsi"), "min": ("minimumf", "minsi")}
@@ -104,7 +111,9 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         return len(self.dims)
 
     def __bool__(self) -> bool:
-        raise UsageError("the body of an instruction may not ask for values", stage="describe", hint="use np.where")
+        raise UsageError(
+            "the body of an instruction may not ask for values", stage="describe", hint="compare, and go on with astype"
+        )
 
     def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, **options: Any) -> Traced:
         if method != "__call__" or options:
@@ -146,21 +155,23 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
                 raise UsageError(f"{op} of dimensions {' and '.join(sorted(named))}", stage="describe")
             dims.append(named.pop() if named else "")
         args = tuple(x.expr if isinstance(x, Traced) else _constant(x, dtype) for x in inputs)
-        return Traced(tuple(dims), Op(op, args, dtype), self.sizes)
+        return Traced(tuple(dims), Op(op, args, "i1" if op.startswith("cmp") else dtype), self.sizes)
 
     def astype(self, to: Any) -> Traced:
         old, new = self.dtype, np.dtype(to)
         if old == new:
             return self
         a, b = _NAMES[old], _NAMES.get(new, str(new))
-        kinds = (a in FLOATS, b in FLOATS)
-        wider = new.itemsize > old.itemsize
+        if b == "i1":
+            return self != old.type(0)
+        bits = a == "i1"  # true is 1, not -1
+        wider = bits or new.itemsize > old.itemsize
         cast = {
             (True, True): "extf" if wider else "truncf",
-            (False, False): "extsi" if wider else "trunci",
-            (False, True): "sitofp",
+            (False, False): "extui" if bits else "extsi" if wider else "trunci",
+            (False, True): "uitofp" if bits else "sitofp",
             (True, False): "fptosi",
-        }[kinds]
+        }[a in FLOATS, b in FLOATS]
         return Traced(self.dims, Op(cast, (self.expr,), b), self.sizes)
 
     def matmul(self, a: Traced, b: Traced) -> Traced:
@@ -209,10 +220,11 @@ def _constant(x: Any, dtype: str) -> Const:
 @dataclass(frozen=True)
 class Meaning:
     """What an instruction writes, by operand: an element as an expression of the operands' elements, whose indices are
-    the dimensions, and of the fields, which are variables."""
+    the dimensions, and of the fields, which are variables unless they are `chosen`."""
 
     instruction: Instruction
     values: dict[str, Expr] = field(default_factory=dict)
+    chosen: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         dims = {o.name: ", ".join(o.dims) for o in self.instruction.operands}
@@ -246,12 +258,40 @@ def meaning(instruction: Instruction) -> Meaning:
     return Meaning(instruction, values)
 
 
+def choices(m: Meaning) -> list[Meaning]:
+    """What an instruction means with each choice of its fields of one bit: what they turn off is not there."""
+    bits = [f.name for f in m.instruction.fields if (f.bits, f.signed) == (1, False)]
+    made = []
+    for values in product((0, 1), repeat=len(bits)):
+        chosen = dict(zip(bits, values, strict=True))
+        made.append(replace(m, values={o: canonical(_chosen(e, chosen)) for o, e in m.values.items()}, chosen=chosen))
+    return made
+
+
+def _chosen(e: Expr, values: Mapping[str, int]) -> Expr:
+    """An expression for these values of fields, without what they turn off."""
+    if isinstance(e, Var) and e.name in values:
+        return Const(values[e.name], e.dtype)
+    e = with_parts(e, tuple(_chosen(p, values) for p in parts(e)))
+    if not isinstance(e, Op) or len(e.args) != 2 or e.dtype in FLOATS:
+        return e
+    for a, b in (e.args, e.args[::-1]):
+        number = b.value if isinstance(b, Const) else None
+        if e.op == "muli" and number in (0, 1):
+            return a if number else b
+        if number == 0 and (e.op in ("addi", "ori") or (e.op in ("subi", "shli", "shrsi") and b is e.args[1])):
+            return a
+    return e
+
+
 def accumulated(like: Expr, name: str) -> Reduce | None:
-    """The sum that an instruction adds to its operand `name`, from zeros on; None if it does another thing."""
+    """What an instruction adds to its operand `name`, from zeros on: a sum, or one thing each time (a sum over
+    nothing); None if it does another thing."""
     if isinstance(like, Op) and like.op in ("addf", "addi"):
         for a, b in (like.args, like.args[::-1]):
-            if isinstance(a, Load) and a.buffer == name and isinstance(b, Reduce) and b.combiner == like.op:
-                return b
+            if isinstance(a, Load) and a.buffer == name:
+                summed = isinstance(b, Reduce) and b.combiner == like.op
+                return b if summed else Reduce(like.op, (), b)  # type: ignore[return-value]
     return None
 
 

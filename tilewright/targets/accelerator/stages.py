@@ -15,6 +15,7 @@ from ...schedule.schedule import Schedule
 from ...tensor.kernel import Kernel
 from ..base import Target, TargetStage
 from .binary import ChipProgram
+from .describe import Chip
 from .partition import Partitioner
 from .plan import Planned
 
@@ -32,10 +33,12 @@ class OnChip(Scheduled):
 
 
 def beside(description: Machine) -> Machine:
-    """A host's description that keeps 8-bit numbers signed, whatever its own instructions want."""
+    """A host's description that keeps 8-bit numbers signed and finds exact halves as chips do, whatever its own
+    instructions want."""
     kind = type(description)
-    signed: Any = make_dataclass(kind.__name__, [], bases=(kind,), frozen=True, namespace={"activations": "i8"})
-    return signed.from_json(description.to_json())
+    said = {"activations": Chip.activations, "halves": Chip.halves}
+    changed: Any = make_dataclass(kind.__name__, [], bases=(kind,), frozen=True, namespace=said)
+    return changed.from_json(description.to_json())
 
 
 def on_chip(partitioner: Partitioner, kernel: Kernel) -> OnChip:

@@ -20,6 +20,7 @@ def package(chip: Chip, name: str = "formats") -> str:
     - ``WEIGHTS_WORDS``, ``WEIGHTS_BYTES``, ``WEIGHTS_AT``: words of a memory, bytes of a word, bits of an address
     - ``LOAD_QUEUE``, ``LOAD_WIDTH``: of each engine, how many instructions may be under way, bits of one
     - ``LOAD_WEIGHTS``: the number of a copy engine's route, named by the memory on the chip
+    - ``ARRAY_MMA``: the number of an instruction among those of its engine
     - ``LOAD_COPY_AT``: the bits of a field of an instruction
     - ``load_copy_t``, ``array_mma_t``: the instructions; a field of several parts has a member for each, the innermost
       level last (``count_2``), and counts to wait for are ``wait_ENGINE``
@@ -41,6 +42,7 @@ def _lines(formats: Formats) -> Iterator[str]:
                 on_chip = [m for m in route if m in formats.listing.memories]
                 sizes["_".join([engine.name, *on_chip])] = number
     for form in (f for forms in formats.forms.values() for f in forms):
+        sizes[f"{form.engine}_{form.name}"] = form.opcode
         sizes |= {f"{form.engine}_{form.name}_{f.name}": f.bits for f in form.fields}
     for key, value in sizes.items():
         yield f"localparam int {key.upper()} = {value};"

@@ -2,10 +2,11 @@
 
 Weights wait in the array while rows of activations stream through; sums of 32 bits gather in accumulators, from where
 `requantize` brings them back to bytes (bias, scale, ReLU and ReLU6 by the limits). The array holds the weights of two
-instructions, so that those of the next one arrive while rows still stream.
+instructions, so that those of the next one arrive while rows still stream. `depthwise` uses the array's diagonal only:
+each channel has a weight of its own.
 
     host --load--> weights, activations, params      outputs --store--> host
-    weights, activations --mma--> accumulators --requantize (with params)--> outputs
+    weights, activations --mma, depthwise--> accumulators --requantize (with params)--> outputs
 
 The RTL in rtl/ runs the same programs in the same number of cycles.
 """
@@ -26,15 +27,24 @@ def _mma(acc: Any, x: Any, w: Any) -> Any:
     return acc + x.astype(np.int32) @ w.astype(np.int32)
 
 
+def _depthwise(acc: Any, x: Any, w: Any) -> Any:
+    return acc + x.astype(np.int32) * w.astype(np.int32)
+
+
 def _requantize(
-    acc: Any, bias: Any, multiplier: Any, shift: Any, *, left: Any, offset: Any, low: Any, high: Any
+    acc: Any, bias: Any, multiplier: Any, shift: Any, *, left: Any, offset: Any, even: Any, low: Any, high: Any
 ) -> Any:
     """``clip(round((acc + bias) * multiplier / 2**(33 + shift)) + zero)`` with ``offset = 2 * zero + 1``.
 
-    A shift is 0 to 31.
+    A shift is 0 to 31. Exact halves go up, or with `even` to the even neighbour: `scaled` is twice the quotient, so a
+    half above an even number ends in 01, and nothing was cut off below it.
     """
-    scaled = multiply_high((acc + bias) << left, multiplier) >> shift
-    return np.minimum(np.maximum((scaled + offset) >> 1, low), high).astype(np.int8)
+    value = (acc + bias) << left
+    upper = multiply_high(value, multiplier)
+    scaled = upper >> shift
+    exact = (value * multiplier == 0) & (scaled << shift == upper)
+    down = (exact & (scaled & 3 == 1)).astype(np.int32) * even
+    return np.minimum(np.maximum((scaled + offset - down) >> 1, low), high).astype(np.int8)
 
 
 @dataclass(frozen=True)
@@ -74,26 +84,40 @@ class Systolic32(Chip):
         return ComputeEngine("array", queue=8), ComputeEngine("post")
 
     def instructions(self) -> tuple[Instruction, ...]:
+        rows = Dim("m", min(512, (self.accumulator_kb << 10) // (4 * self.array)), levels=3)
+        return *self._products(rows), self._to_bytes(rows)
+
+    def _products(self, rows: Dim) -> tuple[Instruction, Instruction]:
         n = self.array
-        rows = Dim("m", min(512, (self.accumulator_kb << 10) // (4 * n)), levels=3)
-        mma = Instruction(
-            "mma",
-            "array",
-            dims=(rows, Dim("n", n), Dim("k", n)),
-            operands=(
-                Operand("acc", "accumulators", "i32", ("m", "n"), ACCUMULATE, dense=True),
-                Operand("x", "activations", "i8", ("m", "k")),
-                Operand("w", "weights", "i8", ("k", "n")),
-            ),
-            body=_mma,
-            cycles=lambda f: (n, f.m),  # weights in, then rows
-            latency=lambda f: 2 * n + 4,  # through the array, and out of it
-            energy=lambda f: 0.2 * f.m * f.n * f.k,
+
+        def product(
+            name: str, dims: tuple[Dim, ...], x: str, w: tuple[str, ...], body: Any, energy: Any
+        ) -> Instruction:
+            return Instruction(
+                name,
+                "array",
+                dims=(rows, *dims),
+                operands=(
+                    Operand("acc", "accumulators", "i32", ("m", "n"), ACCUMULATE, dense=True),
+                    Operand("x", "activations", "i8", ("m", x)),
+                    Operand("w", "weights", "i8", w),
+                ),
+                body=body,
+                cycles=lambda f: (n, f.m),  # weights in (one row, to the diagonal, takes as long), then rows
+                latency=lambda f: 2 * n + 4,  # through the array, and out of it
+                energy=energy,
+            )
+
+        return (
+            product("mma", (Dim("n", n), Dim("k", n)), "k", ("k", "n"), _mma, lambda f: 0.2 * f.m * f.n * f.k),
+            product("depthwise", (Dim("n", n),), "n", ("n",), _depthwise, lambda f: 0.2 * f.m * f.n),
         )
-        requantize = Instruction(
+
+    def _to_bytes(self, rows: Dim) -> Instruction:
+        return Instruction(
             "requantize",
             "post",
-            dims=(rows, Dim("n", n)),
+            dims=(rows, Dim("n", self.array)),
             operands=(
                 Operand("acc", "accumulators", "i32", ("m", "n"), dense=True),
                 Operand("bias", "params", "i32", ("n",)),
@@ -104,6 +128,7 @@ class Systolic32(Chip):
             fields=(
                 Field("left", 5, signed=False),
                 Field("offset", 10),
+                Field("even", 1, signed=False),
                 Field("low", 8),
                 Field("high", 8),
             ),
@@ -112,7 +137,6 @@ class Systolic32(Chip):
             latency=lambda f: 10,
             energy=lambda f: 3.0 * f.m * f.n,
         )
-        return mma, requantize
 
     def area(self) -> float:
         """Rough numbers of a 16 nm process: 600 um2 a multiplier with its registers, 0.9 mm2 a megabyte."""

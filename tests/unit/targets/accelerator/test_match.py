@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from support.chip_kernels import (
     add_relu,
@@ -9,6 +10,7 @@ from support.chip_kernels import (
     compiled,
     computed,
     conv,
+    depthwise,
     float_matmul,
     inputs,
     matmul,
@@ -41,7 +43,18 @@ def test_convolution():
     assert (mma, dims) == ("mma", {"m": ("j0", "k0"), "n": ("l0",), "k": ("n0",)})
     assert (post, again) == ("requantize", {"m": ("j0", "k0"), "n": ("l0",)})
     fields = select(conv(10, 12, 32, 64), SYSTOLIC).steps[1].fields
-    assert fields == {"left": 0, "offset": -9, "low": -128, "high": 127}
+    assert fields == {"left": 0, "offset": -9, "even": 0, "low": -128, "high": 127}
+
+
+@pytest.mark.parametrize("even", [False, True])
+def test_a_field_of_one_bit_is_a_choice(even):
+    """Exact halves up or to the even neighbour, as the kernel says, bit for bit."""
+    kernel = matmul(40, 9, 40, even=even)
+    assert select(kernel, SYSTOLIC).steps[1].fields["even"] == even
+    arrays = {**inputs(kernel), "p4": np.full(40, 4, np.int32)}
+    want, other = (reference(matmul(40, 9, 40, even=e), arrays) for e in (even, not even))
+    assert np.array_equal(computed(*compiled(kernel, SYSTOLIC), arrays), want)
+    assert not np.array_equal(want, other)
 
 
 @pytest.mark.parametrize("sizes", [(11, 9, 16, 8, 3, 3, 2), (9, 9, 3, 8), (7, 7, 8, 8, 1, 1), (8, 8, 4, 1, 3, 2)])
@@ -53,6 +66,14 @@ def test_one_channel_lies_as_the_sums_do():
     """Of requantize, pixels could be neighbours; the sums before it are rows."""
     (_, dims), (_, again) = steps(matmul(50, 4, 1), SYSTOLIC)
     assert dims["m"] == again["m"] == ("i0",) and dims["n"] == again["n"] == ()
+
+
+@pytest.mark.parametrize(("channels", "instruction"), [(64, "depthwise"), (40, "depthwise"), (1, "mma")])
+def test_channels_apart(channels, instruction):
+    """Both instructions of the array can do it, one of them channel by channel; the faster one is taken."""
+    first, last = select(depthwise(9, 9, channels, s=2), SYSTOLIC).steps
+    assert (first.instruction.name, last.instruction.name) == (instruction, "requantize")
+    assert first.sums == ("m0", "n0") and first.dims["m"] == ("j0", "k0")
 
 
 def test_borders():

@@ -7,7 +7,8 @@ import pytest
 from support.small_chip import ADD, MULTIPLY
 
 from tilewright.support.errors import UsageError
-from tilewright.targets.accelerator.meaning import meaning, multiply_high
+from tilewright.targets.accelerator.describe import WRITE, Dim, Field, Instruction, Operand
+from tilewright.targets.accelerator.meaning import accumulated, choices, meaning, multiply_high
 from tilewright.targets.chips.outer4 import Outer4
 from tilewright.targets.chips.systolic32 import Systolic32
 
@@ -22,6 +23,12 @@ def test_sum_of_products():
     )
 
 
+def test_an_instruction_may_add_one_thing_each_time():
+    each = meaning(Systolic32().instruction("depthwise")).values["acc"]
+    assert str(accumulated(each, "acc")) == "addi over  of (extsi(x[m, n]):i32 * extsi(w[n]):i32)"
+    assert accumulated(each, "x") is None
+
+
 def test_softmax():
     text = str(meaning(Outer4().instruction("softmax")))
     high = "maximumf over n of x[m, n]"
@@ -31,6 +38,38 @@ def test_softmax():
 def test_fields_are_variables():
     text = str(meaning(Systolic32().instruction("requantize")))
     assert all(f in text for f in ("left", "offset", "low", "high", "mulhsi"))
+
+
+def test_fields_of_one_bit_are_choices():
+    up, even = choices(meaning(Systolic32().instruction("requantize")))
+    assert (up.chosen, even.chosen) == ({"even": 0}, {"even": 1})
+    assert "cmpi" not in str(up) and "subi" not in str(up)
+    assert "extui(andi(andi(cmpi.eq(" in str(even)
+    assert choices(meaning(MULTIPLY)) == [meaning(MULTIPLY)]
+
+
+@pytest.mark.parametrize(
+    ("body", "off", "on"),
+    [
+        (lambda a, *, bit: a << bit, "a[m]", "shli(a[m], 1:i32)"),
+        (lambda a, *, bit: (a + a * bit) >> bit, "a[m]", "shrsi((a[m] + a[m]), 1:i32)"),
+        (lambda a, *, bit: a | bit, "a[m]", "ori(a[m], 1:i32)"),
+        (lambda a, *, bit: bit - a, "subi(0:i32, a[m])", "subi(1:i32, a[m])"),
+        (lambda a, *, bit: bit << a, "shli(0:i32, a[m])", "shli(1:i32, a[m])"),
+    ],
+)
+def test_what_a_bit_turns_off_is_not_there(body, off, on):
+    operands = (Operand("a", "x", "i32", ("m",)), Operand("b", "x", "i32", ("m",), WRITE))
+    bit = (Field("bit", 1, signed=False),)
+    i = Instruction("i", "unit", (Dim("m", 4),), operands, body, lambda f: f.m, bit)
+    assert [str(c.values["b"]) for c in choices(meaning(i))] == [off, on]
+
+
+def test_comparisons_are_bits():
+    assert read(lambda x, y: (x < y).astype(np.float32)) == "sum[m, n] = uitofp(cmpf.olt(x[m, n], y[m, n])):f32"
+    assert read(lambda x, y: x.astype(bool).astype(np.float32)).count("cmpf.une(x[m, n], 0.0:f32)") == 1
+    with pytest.raises(UsageError, match="gives i1 for sum"):
+        read(lambda x, y: x == y)
 
 
 def test_one_form():

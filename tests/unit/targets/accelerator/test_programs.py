@@ -33,18 +33,20 @@ def drawn(seed):
     """(kernel, sizes, chip) of a case."""
     rng = random.Random(seed)
     kind = rng.choice(
-        ["conv", "conv", "conv", "matmul", "matmul", "softmax", "add_relu", "float_matmul", "float_matmul"]
+        ["conv", "conv", "depthwise", "matmul", "matmul", "softmax", "add_relu", "float_matmul", "float_matmul"]
     )
-    if kind in ("conv", "matmul"):
+    if kind in ("conv", "depthwise", "matmul"):
         chip = Systolic32(array=rng.choice([4, 8, 32]))
-        n, scalar = chip.array, rng.random() < 0.2
+        n, scalar, even = chip.array, rng.random() < 0.2, rng.random() < 0.5
         if kind == "matmul":
             rows, depth = rng.choice([1, rng.randint(1, 60)]), rng.choice([1, n, 3 * n, rng.randint(1, 100)])
-            return kind, (rows, depth, rng.choice([1, n, 2 * n, rng.randint(1, 80)]), scalar), chip
+            return kind, (rows, depth, rng.choice([1, n, 2 * n, rng.randint(1, 80)]), scalar, even), chip
         kh, kw = rng.choice([1, 2, 3, 5]), rng.choice([1, 2, 3, 5])
         h, w = rng.randint(kh, 9), rng.randint(kw, 9)
+        if kind == "depthwise":
+            return kind, (h, w, rng.choice([1, n, n + 3, rng.randint(1, 70)]), kh, kw, rng.choice([1, 2]), even), chip
         c, o = rng.choice([1, 3, 4, n, n + 3, rng.randint(1, 40)]), rng.choice([1, 3, n, n + 5, rng.randint(1, 50)])
-        return kind, (h, w, c, o, kh, kw, rng.choice([1, 1, 2, 3]), rng.choice([0, 0, 1, 2]), scalar), chip
+        return kind, (h, w, c, o, kh, kw, rng.choice([1, 1, 2, 3]), rng.choice([0, 0, 1, 2]), scalar, even), chip
     m, n = rng.randint(1, 30), rng.randint(1, 50)
     if kind == "float_matmul":
         return (
