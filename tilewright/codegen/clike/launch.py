@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...schedule.nest import THREAD, Barrier, For, Nest, Stmt, walk_stmts
+from ...schedule.nest import THREAD, Barrier, For, Nest, walk_stmts
 from .function import Launch
 
 #: units of a block, and the most blocks, of kernels whose loops share their iterations out
@@ -31,6 +31,8 @@ def _trips(s: For) -> int:
     return s.trip if s.trip is not None else SHARING_BLOCK * SHARING_GRID
 
 
-def may_skip(s: Stmt) -> bool:
-    """Whether some units of a block may leave a statement out: there is no barrier in it."""
-    return not any(isinstance(x, Barrier) for x in walk_stmts(s))
+def may_skip(s: For) -> bool:
+    """Whether some units of the loop's axis may leave it out: there is no barrier in it at which they all meet. (Blocks
+    of a grid do not meet at those of their units.)"""
+    axis = s.kind.partition(".")[0]
+    return not any(isinstance(x, Barrier) and x.scope == axis for x in walk_stmts(s.body))
