@@ -174,6 +174,17 @@ def mobilenet_v2() -> Model:
 
 
 @model("edge")
+def bert_two_layers() -> Model:
+    """Two layers of BERT's base size, with a small vocabulary: what one would fetch for a page."""
+    from transformers import BertConfig, BertModel
+
+    ids = token_ids(128, 4096)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+    inner = BertModel(BertConfig(num_hidden_layers=2, vocab_size=4096), add_pooling_layer=True)
+    return hf(inner, inputs, ["last_hidden_state", "pooler_output"])
+
+
+@model("edge")
 def kws_dscnn() -> Model:
     """Depthwise-separable keyword spotter: 49x10 features, 64 channels, four blocks, 12 classes."""
 

@@ -181,6 +181,16 @@ def test_functions(here, element, operators):
     run.close()
 
 
+def test_large_arrays(here):
+    """More than fits a pipe, there and back."""
+    made = model([node("Relu", "x", "y")], [value("x", (3, 250_001))], [value("y", (3, 250_001))])
+    x = np.random.default_rng(6).standard_normal((3, 250_001)).astype(np.float32)
+    run = tw.compile(made, target="wasm", threads=2)
+    for sign in (1, -1):
+        np.testing.assert_array_equal(run(sign * x)[0], np.maximum(sign * x, 0))
+    run.close()
+
+
 def test_relaxed_vectors(here, compile_digits, digits_cases):
     images, expected, _ = digits_cases
     executable = compile_digits("wasm:relaxed=yes")
@@ -199,7 +209,7 @@ def test_package_is_saved_and_run(here, compile_digits, digits_cases, tmp_path):
 
 # ---- the site ------------------------------------------------------------------------------------------------------
 
-RUNNER = {"runner.js", "runner.d.ts", "tensors.js", "wasm.js", "worker.js"}
+RUNNER = {"runner.js", "runner.d.ts", "backends.js", "tensors.js", "wasm.js", "worker.js"}
 PAGE = {"index.html", "page.js", "style.css", "serve.py"}
 ALWAYS = {"model.json", "model.wasm", "weights.bin", "README.md", "memory.txt", "memory.svg"}
 
@@ -241,6 +251,7 @@ const model = await load("", { files, onProgress: (done, total) => seen.push([do
 const first = await model.run({ image: new Float32Array(64).fill(0.5) });
 const both = await Promise.all([1, 2].map((x) => model.run({ image: new Float32Array(64).fill(x) })));
 const again = await model.run({ image: new Float32Array(64).fill(1) });
+model.close();
 const errors = [
   await wrong(() => model.run({ image: new Float32Array(63) })),
   await wrong(() => model.run({ image: new Float64Array(64) })),
@@ -248,6 +259,7 @@ const errors = [
   await wrong(() => load("", { files, backend: "gpu" })),
   await wrong(() => load("", { files, backend: "wasm-threads" })),
   await wrong(() => load("", { files: { ...files, stream: async () => {} } })),
+  await wrong(() => model.run({ image: new Float32Array(64) })),
 ];
 console.log(JSON.stringify({
   backend: model.backend, threads: model.threads, backends: backends.map((b) => b.name), progress: seen.at(-1),
@@ -270,13 +282,14 @@ def test_runner_in_a_script(here, compile_digits, tmp_path):
     assert (told["backend"], told["threads"], told["progress"]) == ("wasm", 1, [size, size])
     assert told["backends"] == ["wasm-threads", "wasm"] and told["calls"] == 1 + -(-size // 1000)
     assert abs(told["sum"] - 1) < 1e-5 and told["same"] and told["time"] > 0
-    length, kind, other, unknown, workers, short = told["errors"]
+    length, kind, other, unknown, workers, short, closed = told["errors"]
     assert length == "TypeError: input image has 63 elements, it wants a Float32Array of 64 elements (f32[1, 1, 8, 8])"
     assert kind == "TypeError: input image wants a Float32Array of 64 elements (f32[1, 1, 8, 8])"
     assert other == "TypeError: the model has no input other"
     assert unknown == "Error: no backend gpu: there are wasm-threads, wasm"
     assert workers == "Error: wasm-threads: there are no workers"
     assert short == f"Error: weights.bin has 0 bytes instead of {size}"
+    assert closed == "Error: the model is closed"
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------------

@@ -118,6 +118,7 @@ def compile_command(
       tilewright compile model.onnx --stop-after simplify            print level 2
       tilewright compile model.onnx -o m.tw --dump levels/ --time    one file of IR a stage
       tilewright compile model.onnx --target c -o out/               source files (see `tilewright targets`)
+      tilewright compile model.onnx --target wasm -o site/           a static site
     """
     import tilewright as tw
 

@@ -186,6 +186,7 @@ ABILITIES = {
     "cpu": {"Enterable", "Tunable", "Cacheable", "Remembering", "Warmable", "Examinable", "Measurable"},
     "c": {"Exporter"},
     "cortex-m4": {"Enterable", "Exporter", "Emulator"},
+    "wasm": {"Enterable", "Exporter"},
 }
 
 

@@ -3,7 +3,7 @@
 model.json           inputs and outputs, sizes, and which modules there are (`manifest`)
 model.wasm           for one thread; model.threads.wasm for several
 weights.bin          the weights, as they lie in memory
-runner.js            loads and runs the model: with tensors.js, wasm.js, worker.js, and its types in runner.d.ts
+runner.js            loads and runs the model, with the scripts beside it (`RUNNER`); its types are in runner.d.ts
 index.html           an example page: with page.js and style.css
 serve.py, README.md  how to look at it, and how to put it into a page of one's own
 """
@@ -29,7 +29,7 @@ FORMAT = 1
 ALONE, THREADS = "wasm", "wasm-threads"
 MODULES = {ALONE: "model.wasm", THREADS: "model.threads.wasm"}
 SITE = Path(__file__).with_name("site")
-RUNNER = ("runner.js", "runner.d.ts", "tensors.js", "wasm.js", "webgpu.js", "worker.js")
+RUNNER = ("runner.js", "runner.d.ts", "backends.js", "tensors.js", "wasm.js", "worker.js")
 #: of the example page; a Python file of a site is none of this package
 PAGE = {"index.html": "index.html", "page.js": "page.js", "style.css": "style.css", "serve.py": "serve.py.txt"}
 

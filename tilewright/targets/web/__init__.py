@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..base import TargetStage
+from ..elsewhere import Elsewhere
 from ..gpu.describe import GpuDescription
 
 if TYPE_CHECKING:
@@ -42,9 +43,7 @@ class WebTarget:
         """A package may be loaded anywhere: to look at it, to export it."""
 
     def load(self, package: Package, threads: int) -> Any:
-        from ..mcu import Elsewhere
-
-        return Elsewhere(self.name)
+        return Elsewhere(self.name, "export it with Executable.export; target='vulkan' runs such kernels here")
 
     def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
         return self.join({self.name: package}, settings)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,9 @@ from ..wasm import files as wasm
 
 #: what WebGPU aligns bindings to, and copies
 ALIGN, WORD = 256, 4
+SITE = Path(__file__).with_name("site")
+#: what is other than in a site of wasm alone
+RUNNER = ("backends.js", "webgpu.js")
 #: arguments of a kernel that every browser binds
 MOST_ARGUMENTS = 8
 
@@ -37,6 +41,7 @@ def site(package: Package, fallback: Package | None, settings: Mapping[str, str]
         "program": "webgpu.json",
         "weights": {"file": "webgpu.bin", "bytes": len(weights)},
     }
+    made.update((name, (SITE / name).read_bytes()) for name in RUNNER)
     made["model.json"] = (json.dumps(manifest, indent=1) + "\n").encode()
     made["webgpu.json"] = (json.dumps(program(package)) + "\n").encode()
     made["webgpu.bin"] = weights

@@ -28,37 +28,44 @@ class LocalFiles {
   }
 }
 
+const chunks = process.stdin[Symbol.asyncIterator]();
+let left = new Uint8Array(0);
+
 /** Read all of `bytes` from standard input; false where it ends. */
-function read(bytes) {
+async function read(bytes) {
   for (let at = 0; at < bytes.length; ) {
-    const size = fs.readSync(0, bytes, at, bytes.length - at);
-    if (!size) return false;
-    at += size;
+    if (!left.length) {
+      const { done, value } = await chunks.next();
+      if (done) return false;
+      left = value;
+    }
+    const part = left.subarray(0, bytes.length - at);
+    bytes.set(part, at);
+    left = left.subarray(part.length);
+    at += part.length;
   }
   return true;
 }
 
-function write(bytes) {
-  for (let at = 0; at < bytes.length; ) at += fs.writeSync(1, bytes, at, bytes.length - at);
-}
+const write = (bytes) => new Promise((done) => process.stdout.write(bytes, done));
 
 const bytesOf = (array) => new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
 
 async function serve(folder, backend, threads) {
   const { load, arrayOf } = await import(pathToFileURL(path.join(folder, "runner.js")));
   const model = await load("", { files: new LocalFiles(folder), backend, threads });
-  write(new Uint8Array(1));
+  await write(new Uint8Array(1));
   for (;;) {
     const inputs = {};
     for (const tensor of model.inputs) {
       const bytes = new Uint8Array(tensor.bytes);
-      if (!read(bytes)) return model.close();
+      if (!(await read(bytes))) return model.close();
       const kind = arrayOf(tensor);
       inputs[tensor.name] = new kind(bytes.buffer, 0, tensor.bytes / kind.BYTES_PER_ELEMENT);
     }
     const { outputs, milliseconds } = await model.run(inputs);
-    write(bytesOf(Float64Array.of(milliseconds)));
-    for (const tensor of model.outputs) write(bytesOf(outputs[tensor.name]));
+    await write(bytesOf(Float64Array.of(milliseconds)));
+    for (const tensor of model.outputs) await write(bytesOf(outputs[tensor.name]));
   }
 }
 

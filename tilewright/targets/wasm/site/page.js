@@ -68,7 +68,8 @@ class Canvas {
     let last = null;
     const place = (e) => {
       const box = this.canvas.getBoundingClientRect();
-      return [((e.clientX - box.left) / box.width) * this.canvas.width, ((e.clientY - box.top) / box.height) * this.canvas.height];
+      const scale = this.canvas.width / box.width;
+      return [(e.clientX - box.left) * scale, (e.clientY - box.top) * scale];
     };
     this.canvas.onpointerdown = (e) => {
       this.canvas.setPointerCapture(e.pointerId);

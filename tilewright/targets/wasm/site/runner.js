@@ -6,15 +6,10 @@
 //
 // The types are in runner.d.ts. What runs the model is a backend; the best one that is there is taken.
 
+import { backends } from "./backends.js";
 import { arrayOf } from "./tensors.js";
-import { wasm, wasmThreads } from "./wasm.js";
-import { webgpu } from "./webgpu.js";
 
-export { arrayOf };
-
-/** The backends, the best first. Each has a `name`, `missing(manifest)`, which says why it cannot run a model here (""
- * if it can; perhaps a promise), and `open(manifest, files, options)`, which gives a session: `threads`, `run(arrays)`, `close()`. */
-export const backends = [webgpu, wasmThreads, wasm];
+export { arrayOf, backends };
 
 const FORMAT = 1;
 /** Files beside a page or a script, by `fetch`. */
@@ -108,6 +103,8 @@ function checked(tensor, array) {
   const count = tensor.shape.reduce((a, b) => a * b, 1);
   const wanted = `${kind.name} of ${count} elements (${tensor.dtype}[${tensor.shape.join(", ")}])`;
   if (!(array instanceof kind)) throw new TypeError(`input ${tensor.name} wants a ${wanted}`);
-  if (array.length !== count) throw new TypeError(`input ${tensor.name} has ${array.length} elements, it wants a ${wanted}`);
+  if (array.length !== count) {
+    throw new TypeError(`input ${tensor.name} has ${array.length} elements, it wants a ${wanted}`);
+  }
   return array;
 }

@@ -107,6 +107,7 @@ class Session {
 
   async run(arrays) {
     const { manifest, memory, places } = this;
+    if (!memory) throw new Error("the model is closed");
     arrays.forEach((array, i) => view(array.constructor, memory, places.arrays[i], array.length).set(array));
     await this.compute();
     return manifest.outputs.map((tensor, i) => {
@@ -149,12 +150,14 @@ class Team extends Session {
       );
       worker.postMessage({ ...common, thread, top: places.stacks + (thread + 1) * stack });
     }
-    await Promise.all(ready);
+    await Promise.all(ready).catch((error) => {
+      this.close();
+      throw error;
+    });
   }
 
   compute() {
     return new Promise((resolve, reject) => {
-      if (!this.workers.length) throw new Error("the model is closed");
       for (const worker of this.workers) {
         worker.onmessage = ({ data }) => (data.error ? reject(this.failed(data.error)) : resolve());
         worker.onerror = (event) => reject(this.failed(event.message));
