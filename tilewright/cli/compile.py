@@ -123,6 +123,7 @@ def compile_command(
     import tilewright as tw
 
     from ..support.numbers import size
+    from ..targets.base import Joining, find
 
     if output is None and options["stop_after"] is None:
         raise UsageError("where should the package go?", stage="command line", hint="add -o model.tw")
@@ -145,7 +146,10 @@ def compile_command(
     start = time.perf_counter()
     result: Any = tw.compile(source, **options)
     if folder and output is not None:
-        written = result.export(output, **settings)
+        target = find(options["target"])
+        joined = target.joined if isinstance(target, Joining) else ()
+        others = [tw.compile(source, **{**options, "target": name}) for name in joined]
+        written = result.export(output, beside=others, **settings) if others else result.export(output, **settings)
         note(f"{output}: {', '.join(p.name for p in written)}, compiled in {time.perf_counter() - start:.2f} s")
         return
     if options["stop_after"] is not None or output is None:

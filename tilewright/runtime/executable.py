@@ -400,14 +400,16 @@ class Executable:
         """Write the compiled model to one file that `tilewright.load` reads; UsageError if that is not possible."""
         self._package.save(path)
 
-    def export(self, folder: str | os.PathLike[str], **settings: str) -> list[Path]:
+    def export(
+        self, folder: str | os.PathLike[str], *, beside: Sequence[Executable] = (), **settings: str
+    ) -> list[Path]:
         """Write the model as files for other tools (source code, a library), and the plan of its memory.
 
-        Only for targets that make such files; `settings` are theirs. Returns the paths. UsageError says what is not
-        possible.
+        Only for targets that make such files; `settings` are theirs. `beside`: the same model compiled for targets
+        whose files belong to these (for ``web``: ``wasm``). Returns the paths. UsageError says what is not possible.
         """
         self._unchecked("exported")
-        return export(self._target, self._package, Path(folder), settings)
+        return export(self._target, self._package, Path(folder), settings, [e.package for e in beside])
 
     def emulate(self, *args: Any) -> base.Emulated:
         """Run once on a simulated machine of the target's kind: outputs, instructions, sizes. Arguments as for a

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,15 @@ def check_settings(target: Any, settings: Mapping[str, str]) -> None:
             raise UsageError(f"setting {name!r} cannot be {value!r}", hint=f"choose from {', '.join(choices)}")
 
 
-def export(target: Any, package: Package, folder: Path, settings: Mapping[str, str]) -> list[Path]:
-    """See `Executable.export`."""
+def export(
+    target: Any, package: Package, folder: Path, settings: Mapping[str, str], others: Sequence[Package] = ()
+) -> list[Path]:
+    """See `Executable.export`; `others`: packages of targets that this one joins (`targets.base.Joining`)."""
     check_settings(target, settings)
-    files = target.export(package, settings)
+    if isinstance(target, base.Joining):
+        files = target.join({p.target: p for p in (package, *others)}, settings)
+    else:
+        files = target.export(package, settings)
     files["memory.txt"] = table(package.program).encode()
     files["memory.svg"] = picture(package.program).encode()
     written = []

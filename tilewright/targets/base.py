@@ -6,11 +6,12 @@ a family of machines. The module is imported to list targets, so it must import 
 methods.
 
 What not every target can do are protocols of their own, asked with ``isinstance``: `Exporter` (the package as files for
-other tools), `Emulator` (running the code on a simulated machine), `StateKeeper` (programs with buffers that live
-between runs), `SeveralDevices` (programs on several devices), `Enterable` (going on from level 5), `Tunable` (kernels
-measured one by one), `Cacheable` (packages kept between processes), `Remembering` (kernels kept), `Warmable` (processes
-started ahead), `Examinable` (`tilewright doctor`), `Partitioning`, `Annotating`, `Beside` and `Configurable` (what
-stands beside a host), and `Measurable` of `schedule/ceilings.py`. docs/add_a_target.md builds a small target.
+other tools), `Joining` (such files of several targets), `Emulator` (running the code on a simulated machine),
+`StateKeeper` (programs with buffers that live between runs), `SeveralDevices` (programs on several devices),
+`Enterable` (going on from level 5), `Tunable` (kernels measured one by one), `Cacheable` (packages kept between
+processes), `Remembering` (kernels kept), `Warmable` (processes started ahead), `Examinable` (`tilewright doctor`),
+`Partitioning`, `Annotating`, `Beside` and `Configurable` (what stands beside a host), and `Measurable` of
+`schedule/ceilings.py`. docs/add_a_target.md builds a small target.
 """
 
 from __future__ import annotations
@@ -227,6 +228,17 @@ class Exporter(Protocol):
 
     def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
         """The files by name."""
+
+
+@runtime_checkable
+class Joining(Protocol):
+    """An `Exporter` whose files may hold what other targets make of the same model."""
+
+    #: the names of those targets
+    joined: Sequence[str]
+
+    def join(self, packages: Mapping[str, Package], settings: Mapping[str, str]) -> dict[str, bytes]:
+        """The files by name, of packages by target; those of `joined` may be missing."""
 
 
 @dataclass(frozen=True)

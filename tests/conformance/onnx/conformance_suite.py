@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import warnings
@@ -91,7 +92,7 @@ def check(case: Any) -> None:
     import tilewright.compat.onnx_backend as backend
 
     model = case.model if case.model is not None else onnx.load(Path(case.model_dir) / "model.onnx")
-    prepared = backend.prepare(model)
+    prepared = backend.prepare(model, target=os.environ.get("TILEWRIGHT_CONFORMANCE_TARGET", "cpu"))
     for inputs, expected in data_sets(case, model):
         outputs = list(flatten(prepared.run(inputs)))  # flat: the suite's comparison of lists fails on 0-d arrays
         wanted = list(flatten(expected))

@@ -40,6 +40,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, help="only every Nth test")
     parser.add_argument("--report", type=Path, help="write the summary page here")
     parser.add_argument("--json", type=Path, help="write all results here")
+    parser.add_argument("--target", default="cpu", help="what to compile for (default: cpu)")
     parser.add_argument("--cache", type=Path, help="kernel cache (default: a new, empty one)")
     parser.add_argument("-v", "--verbose", action="store_true", help="show every test that does not pass")
     arguments = parser.parse_args()
@@ -49,6 +50,7 @@ def main() -> int:
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TILEWRIGHT_CACHE"] = str(arguments.cache or folder)
+        os.environ["TILEWRIGHT_CONFORMANCE_TARGET"] = arguments.target
         os.environ.setdefault("TILEWRIGHT_COMPILE", "inprocess")
         os.environ.setdefault("TILEWRIGHT_THREADS", "1")
         results = run_all(todo, workers=arguments.jobs, progress=_progress(len(todo), arguments.verbose))

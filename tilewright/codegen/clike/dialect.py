@@ -16,6 +16,59 @@ AND, TEST, SUM, PRODUCT, ATOM = range(5)
 
 
 @dataclass(frozen=True)
+class Packed:
+    """Elements of `bits` bits that share words of 32, because a dialect has no smaller ones in memory: how a value
+    comes out of a word (``{word}``, moved by ``{shift}``), and its bits (of ``{value}``). Units write their parts of a
+    word by atomic operations.
+
+    >>> Packed(8, "extractBits(i32({word} >> {shift}), 0u, 8u)", "u32({value}) & 255u").load("x", "i", False)
+    'extractBits(i32(x[(i) >> 2u] >> ((u32(i) & 3u) * 8u)), 0u, 8u)'
+    """
+
+    bits: int
+    value: str
+    stored: str
+
+    def _place(self, at: str) -> tuple[str, str]:
+        several = 32 // self.bits
+        return f"({at}) >> {several.bit_length() - 1}u", f"((u32({at}) & {several - 1}u) * {self.bits}u)"
+
+    def load(self, name: str, at: str, written: bool) -> str:
+        word, shift = self._place(at)
+        text = f"atomicLoad(&{name}[{word}])" if written else f"{name}[{word}]"
+        return self.value.format(word=text, shift=shift)
+
+    def store(self, name: str, at: str, value: str) -> list[str]:
+        """The lines that change one element: its bits are cleared, then set."""
+        word, shift = self._place(at)
+        mask = f"{(1 << self.bits) - 1}u"
+        return [
+            f"atomicAnd(&{name}[{word}], ~({mask} << {shift}));",
+            f"atomicOr(&{name}[{word}], ({self.stored.format(value=value)}) << {shift});",
+        ]
+
+
+@dataclass(frozen=True)
+class LowWords(Packed):
+    """Elements of 64 bits of which a dialect computes with the low 32: it reads those, and writes the sign behind them.
+
+    >>> LowWords(64, "", "").load("x", "i", False)
+    'i32(x[u32(i) * 2u])'
+    """
+
+    def load(self, name: str, at: str, written: bool) -> str:
+        place = f"{name}[u32({at}) * 2u]"
+        return f"i32(atomicLoad(&{place}))" if written else f"i32({place})"
+
+    def store(self, name: str, at: str, value: str) -> list[str]:
+        place = f"u32({at}) * 2u"
+        return [
+            f"atomicStore(&{name}[{place}], u32({value}));",
+            f"atomicStore(&{name}[{place} + 1u], select(0u, 4294967295u, ({value}) < 0));",
+        ]
+
+
+@dataclass(frozen=True)
 class Dialect:
     """A dialect of C. Mappings with element types (`support.dtypes.LOOP_TYPES`) as keys lack those that it has not.
 
@@ -43,7 +96,12 @@ class Dialect:
     #: the smallest number of a type, where it has no literal of its own
     smallest: Mapping[str, str] = field(default_factory=dict)
 
+    #: element types of parameters that share words in memory
+    packed: Mapping[str, Packed] = field(default_factory=dict)
+
     # ---- expressions
+    #: casts to types, where they are another text than `casts`; "u" and the type: to the same bits without sign
+    conversions: Mapping[str, str] = field(default_factory=dict)
     casts: str = "({type}){value}"
     choice: str = "({test} ? {yes} : {no})"
     #: whether a choice evaluates only what it chooses
@@ -52,9 +110,13 @@ class Dialect:
     spread: str = "({type})(-{value})"
     lowest: str = "(int)({value} & 1)"
     differ: str = "({a} ^ {b})"
+    #: whether compilers may take it that a number is one: then helpers look at bits
+    not_a_number: bool = False
     #: operations -> functions of floats, or formats of their arguments; `suffix` follows a name
     math: Mapping[str, str] = field(default_factory=dict)
     suffix: Mapping[str, str] = field(default_factory=dict)
+    #: those of `math` that numbers of 64 bits lack
+    single: frozenset[str] = frozenset()
     #: functions that the printer writes in front of kernels
     helpers: Mapping[str, Helper] = field(default_factory=dict)
 
@@ -76,13 +138,22 @@ class Dialect:
     #: loops bound to an axis: the number of the unit, and of units among which iterations are shared out; "" where unit
     #: i runs iteration i. Axes without an entry are loops.
     axes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    #: barriers by scope
+    barriers: Mapping[str, str] = field(default_factory=dict)
+    #: memories that units share, by scope: arrays in them are declared in front of all else in a kernel, or where
+    #: `shared_outside` says so in front of the kernel
+    shared: Mapping[str, str] = field(default_factory=dict)
+    shared_outside: bool = False
 
     # ---- functions
     #: whether parameters are pointers, of which two may be the same
     pointers: bool = True
-    #: with `params` one behind the other, separated by `between`; each has `const`, `restrict` or `access`
+    #: with `params` one behind the other, separated by `between`, each with `const`, `restrict` or `access`; `block` is
+    #: how many units a block has ("8, 8, 1"), `shared` the arrays that stand outside
     entry: str = "KERNEL void {name}({params})"
     parameter: str = "{const}{type} *{restrict}{name}"
+    #: the first line of a kernel for each parameter
+    begin: str = ""
     between: str = ", "
     scratch: str = "unsigned char *scratch"
     #: a parameter with the size of an open dimension; "" where sizes are constants

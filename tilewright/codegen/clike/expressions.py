@@ -11,15 +11,21 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
+
+from ...support.dtypes import HALVES, NUMPY
 from ...support.errors import CompileError, UnsupportedError
 from ...support.sizes import Size, at_most, current, typical
-from ...tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Var, children, const_value, linear, substitute
-from .dialect import AND, ATOM, PRODUCT, SUM, TEST, Dialect
+from ...tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Var, children, linear, substitute
+from ...tensor.mathlib import expand
+from .dialect import AND, ATOM, PRODUCT, SUM, TEST, Dialect, LowWords
 from .formulas import c_formula, dim_names
+from .rounding import rounded
 
 #: a longer piece of text gets a name of its own
 LONG = 88
 
+FLOATS = ("f32", "f64")
 _FLOAT_INFIX = {"addf": ("+", SUM), "subf": ("-", SUM), "mulf": ("*", PRODUCT), "divf": ("/", PRODUCT)}
 _MIXED = ("one", "ueq", "ord", "uno")  # more than one comparison
 _CMPF = {"oeq": "{a} == {b}", "ogt": "{a} > {b}", "oge": "{a} >= {b}", "olt": "{a} < {b}", "ole": "{a} <= {b}"}
@@ -43,11 +49,15 @@ class ExprWriter:
         self.terms: dict[Expr, str] = {}  # quotients and remainders of loop variables that have a name
         self.values: dict[str, Expr] = {}  # loop variables of unrolled loops
         self.slots: dict[str, dict[int, str]] = {}  # register buffers: flat index -> variable
+        self.written: frozenset[str] = frozenset()  # parameters that are results
+        self.units: dict[str, str] = {}  # variables of loops whose iterations are units -> axes
+        self.own: dict[str, dict[str, int]] = {}  # register buffers -> elements from one unit to the next, by axis
         self.helpers: set[str] = set()
         self.needs_math = False
         self.count = 0
         self.memo: list[dict[int, tuple[Expr, str]]] = [{}]
         self.uses: dict[int, int] = {}
+        self.kept: list[Expr] = []
         known = current()
         self.dims = dim_names(known.dims if known else ())  # open dimensions -> names in the text
         self.sizes: set[str] = set()  # those that the text has
@@ -104,12 +114,14 @@ class ExprWriter:
         return self.dialect.choice.format(test=test, yes=yes, no=no)
 
     def cast(self, dtype: str, atom: str) -> str:
-        return self.dialect.cast(self.type(dtype), atom)
+        own = self.dialect.conversions.get(dtype)
+        return own.format(value=atom) if own else self.dialect.cast(self.type(dtype), atom)
 
     def unsigned(self, dtype: str, atom: str) -> str:
         """The same bits without a sign."""
         self.type(dtype)
-        return self.dialect.cast(self.dialect.unsigned[dtype], atom)
+        own = self.dialect.conversions.get(f"u{dtype}")
+        return own.format(value=atom) if own else self.dialect.cast(self.dialect.unsigned[dtype], atom)
 
     # ---- expressions ----
 
@@ -129,6 +141,12 @@ class ExprWriter:
         if self.uses[id(e)] == 1:
             for c in children(e):
                 self.count_uses(c)
+
+    def keep(self, e: Expr) -> Expr:
+        """An expression that is written in place of another one. What is known of expressions goes by their ids."""
+        self.kept.append(e)
+        self.count_uses(e)
+        return e
 
     def expr(self, e: Expr, least: int = AND) -> str:
         for scope in reversed(self.memo):
@@ -156,7 +174,9 @@ class ExprWriter:
             text = self.element(e.buffer, e.indices)
             return (f"({text} != 0)" if e.dtype == "i1" else text), ATOM
         assert isinstance(e, Op)
-        if e.op == "guard":
+        if (known := number(e)) is not None:
+            return self.constant(known)
+        if e.op in ("guard", "seldom"):
             return self.guard(e), ATOM
         if e.dtype == "index":
             return self.index_op(e)
@@ -174,6 +194,9 @@ class ExprWriter:
         if e.dtype == "index":
             return str(int(e.value)), ATOM if e.value >= 0 else SUM
         self.type(e.dtype)
+        if e.dtype in HALVES:
+            bits = int(np.asarray(e.value, NUMPY[e.dtype]).view(np.uint16))
+            return self.literal(str(bits), "ui32"), ATOM
         return self.integer_constant(int(e.value), e.dtype)
 
     def size(self, size: Size) -> tuple[str, int]:
@@ -195,6 +218,10 @@ class ExprWriter:
         bits = int(dtype[1:])
         value &= (1 << bits) - 1
         value -= (value >> bits - 1) << bits
+        if isinstance(self.dialect.packed.get(dtype), LowWords) and not -(1 << 31) <= value < 1 << 31:
+            raise self.unsupported(f"the number {value}")
+        if value == -(1 << 31) and dtype in self.dialect.packed and dtype in self.dialect.smallest:
+            return self.dialect.smallest[dtype], ATOM
         if value == -(1 << bits - 1) and dtype in self.dialect.smallest:
             return self.dialect.smallest[dtype], ATOM
         return self.literal(str(value), dtype), ATOM if value >= 0 else SUM
@@ -221,21 +248,27 @@ class ExprWriter:
             flat = flat + self.bound(i) * s
         if buffer.scope == "register":
             return self.slot(buffer, flat)
-        return f"{self.names[name]}[{self.index(flat)[0]}]"
+        at = self.index(flat)[0]
+        if buffer.scope == "param" and buffer.dtype in self.dialect.packed:
+            return self.dialect.packed[buffer.dtype].load(self.names[name], at, name in self.written)
+        return f"{self.names[name]}[{at}]"
 
     def slot(self, buffer: Buffer, flat: Expr) -> str:
-        at = const_value(flat)
-        if at is None:
-            terms, constant = linear(flat)
-            if terms:
-                message = f"register buffer {buffer.name} is indexed by {flat}, which is not unrolled"
-                raise CompileError(message, stage="emit", operator=self.operator)
-            at = constant
+        """The variable of an element. What loops of units add to its index is left out: each unit has its own."""
+        terms, at = linear(flat)
+        own = {self.units[t.name]: c for t, c in terms.items() if isinstance(t, Var) and t.name in self.units}
+        if len(own) < len(terms) or self.own.setdefault(buffer.name, own) != own:
+            what = "not unrolled" if len(own) < len(terms) else "another unit's elsewhere"
+            raise CompileError(
+                f"register buffer {buffer.name} is indexed by {flat}, which is {what}",
+                stage="emit",
+                operator=self.operator,
+            )
         name = f"{self.names[buffer.name]}_{at}"
         return self.slots[buffer.name].setdefault(at, f"{name}_" if name in self.dims.values() else name)
 
     def guard(self, e: Op) -> str:
-        """guard(c, x, y): x where c holds, else y; what x reads is read only where c holds."""
+        """guard(c, x, y), seldom(c, x, y): x where c holds, else y; x is computed only where c holds."""
         cond = self.expr(e.args[0])
         if self.dialect.lazy and isinstance(e.args[1], Load) and isinstance(e.args[2], (Const, Load)):
             return self.choice(cond, self.expr(e.args[1]), self.expr(e.args[2]))
@@ -304,10 +337,16 @@ class ExprWriter:
         name, _, predicate = e.op.partition(".")
         operand = e.args[0].dtype if e.args else e.dtype  # type: ignore[attr-defined]
         self.type(e.dtype), self.type(operand)
+        if {operand, e.dtype} & set(HALVES) and name not in CASTS and name != "select":
+            return self.expr(self.keep(in_f32(e)), ATOM), ATOM
         if name == "cmpf":
             if predicate in ("false", "true"):
                 return self.dialect.truth[1 + (predicate == "true")], ATOM
             a, b = (self.simple(x) for x in e.args)
+            if e.args[0] == e.args[1]:  # whether it is a number
+                predicate = {"une": "uno", "oeq": "ord"}.get(predicate, predicate)
+            if self.dialect.not_a_number and (predicate[0] == "u" or predicate == "ord"):
+                return self.unordered(predicate, operand, a, b), ATOM
             text = _CMPF[predicate].format(a=a, b=b)
             return (f"({text})", ATOM) if predicate in _MIXED else (text, TEST)
         if name == "cmpi":
@@ -319,12 +358,12 @@ class ExprWriter:
             return f"{self.expr(e.args[0], level)} {sign} {self.expr(e.args[1], level + 1)}", level
         if name == "negf":
             return f"-{self.expr(e.args[0], ATOM)}", SUM
-        if name in self.dialect.math:
+        if name in self.dialect.math and (e.dtype != "f64" or name not in self.dialect.single):
             self.needs_math = True
             args = ", ".join(self.expr(a) for a in e.args)
             return f"{self.dialect.math[name]}{self.dialect.suffix.get(e.dtype, '')}({args})", ATOM
-        if name in ("maximumf", "minimumf", "maxnumf", "minnumf", "rsqrt", "sigmoid"):
-            return f"{self.helper(f'{name}_{e.dtype}')}({', '.join(self.expr(a) for a in e.args)})", ATOM
+        if e.dtype in FLOATS and f"{name}_{e.dtype}" in self.dialect.helpers:
+            return self.function(name, e)
         if name in ("isnan", "isinf", "isfinite"):
             return f"{self.helper(f'{name}_{operand}')}({self.expr(e.args[0])})", ATOM
         if name == "bitcast":
@@ -336,6 +375,21 @@ class ExprWriter:
         if not e.dtype.startswith("i"):
             raise self.unsupported(f"operation {name}")
         return self.integer(name, e)
+
+    def unordered(self, predicate: str, dtype: str, a: str, b: str) -> str:
+        """A comparison that says something of what is no number, by a helper that looks at bits."""
+        tests = [f"{self.helper(f'isnan_{dtype}')}({x})" for x in dict.fromkeys((a, b))]
+        if predicate not in ("ord", "uno"):
+            ordered = "{a} != {b}" if predicate == "une" else _CMPF[f"o{predicate[1:]}"]
+            tests.insert(0, ordered.format(a=a, b=b))
+        return f"{'!' if predicate == 'ord' else ''}({' || '.join(tests)})"
+
+    def function(self, name: str, e: Op) -> tuple[str, int]:
+        """A call of a helper that is an operation on floats; powers with constant exponents may be products."""
+        short = expand(name, e.args, e.dtype) if name == "powf" and isinstance(e.args[1], Const) else None
+        if short is not None:
+            return self.expr(self.keep(rounded(short)), ATOM), ATOM
+        return f"{self.helper(f'{name}_{e.dtype}')}({', '.join(self.expr(a) for a in e.args)})", ATOM
 
     def simple(self, e: Expr) -> str:
         """An operand that will be written more than once, or beside a comparison: a name or a constant."""
@@ -360,11 +414,15 @@ class ExprWriter:
         if (operand, e.dtype) in (("i32", "f32"), ("i64", "f64")):
             bits = self.unsigned(operand, self.expr(e.args[0], ATOM))
             return f"{self.helper(f'bits_{e.dtype}')}({bits})", ATOM
+        if (operand in HALVES and e.dtype == "i16") or (operand == "i16" and e.dtype in HALVES):
+            return self.cast(e.dtype, self.expr(e.args[0], ATOM)), ATOM
         raise self.unsupported(f"bitcast from {operand} to {e.dtype}")
 
     def converted(self, name: str, x: str, source: str, to: str) -> str:
         if to == "i1" and name in ("trunci", "fptoui"):
             return self.dialect.lowest.format(value=x) if name == "trunci" else f"({x} >= 1)"
+        if {source, to} & set(HALVES):
+            return self.half(name, x, source, to)
         if name in ("fptosi", "fptoui"):
             text = f"{self.helper(f'{name}_{source}_{to}')}({x})"
             return text if name == "fptosi" else self.cast(to, text)
@@ -373,11 +431,24 @@ class ExprWriter:
         bits = name in ("uitofp", "index_castui") or (name == "extui" and source != "i1")
         return self.cast(to, self.unsigned(source, x) if bits else x)
 
+    def half(self, name: str, x: str, source: str, to: str) -> str:
+        """A conversion from or to a number of 16 bits, by way of f32."""
+        if source in HALVES:
+            x = f"{self.helper(f'extf_{source}_f32')}({x})"
+            if to in HALVES:
+                return f"{self.helper(f'truncf_f32_{to}')}({x})"
+            return x if to == "f32" else self.converted(name, x, "f32", to)
+        if source != "f32":
+            x = self.cast("f32", x) if source == "f64" else self.converted(name, x, source, "f32")
+        return f"{self.helper(f'truncf_f32_{to}')}({x})"
+
     def integer(self, name: str, e: Op) -> tuple[str, int]:
         d = e.dtype
         if name == "andi" and d == "i1":
             return " && ".join(self.expr(a, AND if a is e.args[0] else TEST) for a in e.args), AND
         args = [self.expr(a, ATOM) for a in e.args]
+        if name == "xori" and d == "i1":
+            return self.dialect.differ.format(a=args[0], b=args[1]), ATOM
         if name in ("andi", "ori", "xori"):
             return f"({args[0]} {_BITWISE[name]} {args[1]})", ATOM
         if d == "i1":
@@ -412,6 +483,33 @@ class ExprWriter:
         if signs[name] == "^":
             return self.dialect.differ.format(a=args[0], b=args[1])
         return f"({args[0]} {signs[name]} {args[1]})"
+
+
+def number(e: Expr) -> Const | None:
+    """The number that a conversion of one is; None for other expressions, and for sizes that are not known.
+
+    >>> print(number(Op("sitofp", (Op("index_cast", (Const(2, "index"),), "i64"),), "f32")))
+    2.0:f32
+    """
+    if isinstance(e, Const):
+        return None if isinstance(e.value, Size) else e
+    if not isinstance(e, Op) or e.op not in ("index_cast", "extsi", "sitofp") or (x := number(e.args[0])) is None:
+        return None
+    if x.dtype == "i1" or (e.op == "sitofp" and e.dtype not in FLOATS):
+        return None
+    return Const(float(x.value) if e.op == "sitofp" else int(x.value), e.dtype)
+
+
+def in_f32(e: Op) -> Expr:
+    """An operation on numbers of 16 bits, computed in f32 and rounded once.
+
+    >>> print(in_f32(Op("mulf", (Var("x", "f16"), Var("y", "f16")), "f16")))
+    truncf((extf(x):f32 *. extf(y):f32)):f16
+    """
+    args = tuple(Op("extf", (a,), "f32") if a.dtype in HALVES else a for a in e.args)  # type: ignore[attr-defined]
+    if e.dtype not in HALVES:
+        return Op(e.op, args, e.dtype)
+    return Op("truncf", (Op(e.op, args, "f32"),), e.dtype)
 
 
 def _narrow(e: Op) -> bool:

@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from .dialect import Dialect
 
 
 @dataclass(frozen=True)
+class Launch:
+    """On how many units a kernel runs: units of a block, and blocks (x, y, z). Of a kernel whose loops share their
+    iterations out (`thread`) any number is right."""
+
+    block: tuple[int, int, int] = (1, 1, 1)
+    grid: tuple[int, int, int] = (1, 1, 1)
+
+    def extent(self, axis: str) -> int:
+        """Of ``block.x`` and the like: how many units there are."""
+        name, _, dim = axis.partition(".")
+        return (self.block if name == "block" else self.grid)["xyz".index(dim)]
+
+    @property
+    def units(self) -> int:
+        """Of all blocks together."""
+        return prod(self.block) * prod(self.grid)
+
+
+@dataclass(frozen=True)
 class Function:
     """A kernel: parameters (name, type of an element, whether it is written), body, and what it needs: bytes of scratch
-    memory (for each unit, where it runs on several), helpers, C's mathematical functions, sizes of open dimensions."""
+    memory (for each unit, where it runs on several), helpers, C's mathematical functions, sizes of open dimensions,
+    units to run on, declarations of memory that units share."""
 
     name: str
     params: tuple[tuple[str, str, bool], ...]
@@ -19,20 +40,30 @@ class Function:
     helpers: tuple[str, ...]
     needs_math: bool
     sizes: tuple[str, ...] = ()
+    launch: Launch = Launch()
+    shared: tuple[str, ...] = ()
 
     def text(self, dialect: Dialect, prefix: str = "", aliased: bool = False) -> str:
         """The definition; with `aliased` the parameters may overlap."""
-        d, params = dialect, []
+        d, params, begin = dialect, [], []
         for i, (name, kind, written) in enumerate(self.params):
             how = {"const": "" if written else "const ", "access": "read_write" if written else "read"}
             how |= {"restrict": "" if aliased else "restrict "}
             params.append(d.parameter.format(type=kind, name=name, number=i, **how))
+            begin += [f"    {d.begin.format(type=kind, name=name, **how)}"] if d.begin else []
         params += [d.size.format(name=name) for name in self.sizes]
         lines = self.body.split("\n")
         if self.scratch:
             params.append(d.scratch)
             lines[:0] = [f"    {d.own_scratch.format(bytes=self.scratch)}"] if d.own_scratch else []
-        head = d.entry.format(params=d.between.join(params) or "void", name=f"{prefix}{self.name}")
+        outside = "".join(f"{line}\n" for line in self.shared) if d.shared_outside else ""
+        lines[:0] = begin + ([] if d.shared_outside else [f"    {line}" for line in self.shared])
+        head = d.entry.format(
+            params=d.between.join(params) or "void",
+            name=f"{prefix}{self.name}",
+            block=", ".join(map(str, self.launch.block)),
+            shared=outside,
+        )
         body = "\n".join(map(wrapped, lines))
         return "\n".join(map(wrapped, head.split("\n"))) + f"\n{{\n{body}\n}}\n"
 

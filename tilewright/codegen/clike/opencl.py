@@ -1,8 +1,8 @@
-"""OpenCL C 1.2, kernels for any work size: iterations of a loop over threads are shared out among all work-items.
+"""OpenCL C 1.2. A block of a grid is a work-group, its units are work-items.
 
-No target of the package compiles it yet: the table is the ground for one. Work sizes have one dimension, and scratch
-memory is that of all work-items, `Function.scratch` bytes for each. What stands outside of the parallel loop is done by
-the first one.
+Iterations of a loop over threads are shared out among all work-items, of any number. Scratch memory is that of all
+work-items, `Function.scratch` bytes for each. Arrays are parts of larger ones: each comes with the byte that it
+begins at.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from .c99 import C_TYPES, KEYWORDS, MATH, UNSIGNED
 from .dialect import Dialect
-from .helpers import HELPERS
+from .helpers import HELPERS, Helper
 
 #: what C99 and its headers call otherwise
 _WORDS = {f"int{n}_t": t for n, t in ((8, "char"), (16, "short"), (32, "int"), (64, "long"))}
@@ -29,20 +29,49 @@ def _reworded(text: str) -> str:
 _OWN = "bool uchar ushort uint ulong half kernel global local constant private barrier"
 _VECTORS = [f"{t}{n}" for t in ("char", "short", "int", "long", "float", "double") for n in (2, 3, 4, 8, 16)]
 
+_AXES = {f"grid.{d}": (f"get_group_id({i})", "") for i, d in enumerate("xyz")}
+_AXES |= {f"block.{d}": (f"get_local_id({i})", "") for i, d in enumerate("xyz")}
+
+_HALVES = {
+    "extf_f16_f32": "float tw_extf_f16_f32(ushort x)\n{\n    return vload_half(0, (const half *)&x);\n}\n",
+    "truncf_f32_f16": """ushort tw_truncf_f32_f16(float x)
+{
+    ushort bits;
+    vstore_half_rte(x, 0, (half *)&bits);
+    return bits;
+}
+""",
+    "extf_bf16_f32": "float tw_extf_bf16_f32(ushort x)\n{\n    return as_float((uint)x << 16);\n}\n",
+    "truncf_f32_bf16": """ushort tw_truncf_f32_bf16(float x)
+{
+    const uint bits = as_uint(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return (ushort)(bits >> 16 | 64u);
+    return (ushort)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+""",
+}
+
 OPENCL = Dialect(
     "OpenCL C",
-    types={n: _reworded(c) for n, c in C_TYPES.items()},
+    types={**{n: _reworded(c) for n, c in C_TYPES.items()}, "f16": "ushort", "bf16": "ushort"},
     unsigned={n: _reworded(c) for n, c in UNSIGNED.items()},
-    parameters=tuple(C_TYPES),
+    parameters=(*C_TYPES, "f16", "bf16"),
     literals={"f32": "{}f", "f64": "{}", "i64": "{}l", "ui32": "{}u", "ui64": "{}ul"},
     smallest={"i32": "INT_MIN", "i64": "LONG_MIN"},
     math=MATH,
-    helpers={n: replace(h, text=_reworded(h.text)) for n, h in HELPERS.items()},
+    helpers={
+        **{n: replace(h, text=_reworded(h.text)) for n, h in HELPERS.items()},
+        **{n: Helper(f"static inline {text}") for n, text in _HALVES.items()},
+    },
     arena="__global {type} *const {name} = (__global {type} *)({place});",
     pragmas={"vector": "#pragma unroll"},
-    axes={"thread": ("get_global_id(0)", "get_global_size(0)")},
-    entry="__kernel void {name}({params})",
-    parameter="__global {const}{type} *{restrict}{name}",
+    axes={"thread": ("get_global_id(0)", "get_global_size(0)"), **_AXES},
+    barriers={"block": "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"},
+    shared={"shared": "__local {type} {name}[{size}];"},
+    entry="__kernel __attribute__((reqd_work_group_size({block}))) void {name}({params})",
+    parameter="__global {const}{type} *{restrict}{name}, ulong {name}_at",
+    begin="{name} = (__global {const}{type} *)((__global const uchar *){name} + {name}_at);",
     scratch="__global uchar *scratch",
     own_scratch="scratch += get_global_id(0) * {bytes};",
     heads={"double": "#pragma OPENCL EXTENSION cl_khr_fp64 : enable"},

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from contextlib import nullcontext
 
+from ...schedule.concurrent import is_plain
 from ...schedule.inplace import COPIES
 from ...schedule.nest import (
     THREAD,
@@ -25,6 +26,7 @@ from ...schedule.nest import (
     Seq,
     Stmt,
     Store,
+    Wait,
     exprs,
     walk_stmts,
     writes,
@@ -32,10 +34,11 @@ from ...schedule.nest import (
 from ...support.dtypes import LOOP_TYPES
 from ...support.errors import CompileError
 from ...support.sizes import Size, highest, larger
-from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, walk
+from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, walk
 from .dialect import PRODUCT, Dialect
 from .expressions import ExprWriter
-from .function import Function
+from .function import Function, Launch
+from .launch import launch_of, may_skip
 
 #: scratch memory, and the arrays in it, begin where any type of C can
 SCRATCH_ALIGN_BYTES = 8
@@ -49,11 +52,15 @@ def emit(nest: Nest, dialect: Dialect, constants: frozenset[str] = frozenset()) 
 class Emitter(ExprWriter):
     def __init__(self, nest: Nest, dialect: Dialect, constants: frozenset[str]) -> None:
         super().__init__(nest.buffers(), nest.name, dialect)
-        self.nest = nest
+        self.nest, self.written = nest, frozenset(nest.outputs)
         self.spread = bool(dialect.axes)  # whether what is printed runs on every unit
         self.scratch = self.scratch_peak = 0
-        self.braces = True
+        self.braces, self.alone = True, False  # whether what comes needs a block of its own, or has one
         self.copied: str | None = None  # the input that the loop at hand copies
+        self.within: tuple[str, ...] = ()  # axes of the loops around
+        self.used = {s.kind for s in walk_stmts(nest.body) if isinstance(s, For) and s.kind in dialect.axes}
+        self.launch = launch_of(nest) if dialect.axes else Launch()
+        self.shared: list[str] = []  # declarations of arrays that units share
         taken = {*dialect.reserved, *self.dims.values()}
         for i, p in enumerate(nest.params):
             kind = "out" if p.name in nest.outputs else "weights" if p.name in constants else "in"
@@ -92,7 +99,9 @@ class Emitter(ExprWriter):
                 raise self.unsupported(f"an array of {highest(p.size)} elements")
             if p.dtype not in self.dialect.parameters:
                 raise self.unsupported(f"an array of dtype {p.dtype}")
-            params.append((self.names[p.name], self.type(p.dtype), p.name in self.nest.outputs))
+            written = p.name in self.nest.outputs
+            kind = self.type(p.dtype) if p.dtype not in self.dialect.packed else "atomic<u32>" if written else "u32"
+            params.append((self.names[p.name], kind, written))
         read = {x.buffer for s in walk_stmts(self.nest.body) for e in exprs(s) for x in walk(e) if isinstance(x, Load)}
         for p in self.nest.params:
             if p.name not in read and p.name not in self.nest.outputs:
@@ -110,6 +119,8 @@ class Emitter(ExprWriter):
             tuple(sorted(self.helpers)),
             self.needs_math,
             tuple(n for n in self.dims.values() if n in self.sizes),
+            self.launch,
+            tuple(self.shared),
         )
 
     # ---- statements ----
@@ -118,8 +129,12 @@ class Emitter(ExprWriter):
         if isinstance(s, Alloc):
             self.alloc(s)
             return
-        self.braces = True
-        if self.spread and not isinstance(s, Seq) and not any(self.shared_out(x) for x in walk_stmts(s)):
+        self.alone, self.braces = not self.braces, True
+        if isinstance(s, Barrier):
+            self.barrier(s)
+        elif isinstance(s, Wait):
+            pass  # copies are done when they are begun
+        elif self.spread and not isinstance(s, Seq) and is_plain(s):
             self.unshared(s)
         elif isinstance(s, Seq):
             for x in s.stmts:
@@ -131,24 +146,33 @@ class Emitter(ExprWriter):
         elif isinstance(s, If):
             self.condition(s)
         elif isinstance(s, AsyncCopy):
-            self.stmt(s.body)  # done when it is begun: a wait finds nothing to do
-        elif isinstance(s, Barrier):
+            self.stmt(s.body)
+
+    def barrier(self, s: Barrier) -> None:
+        if s.scope not in self.dialect.barriers:
             raise self.unsupported(f"barrier({s.scope})")
+        self.line(self.dialect.barriers[s.scope])
 
     def shared_out(self, s: Stmt) -> bool:
         """Whether it is a loop whose iterations are shared out among units."""
         return isinstance(s, For) and s.kind in self.dialect.axes
 
     def unshared(self, s: Stmt) -> None:
-        """A statement beside loops that are shared out: the first unit alone writes parameters."""
+        """A statement beside loops of units: the first one of them writes what they share, each of them its own."""
+        shared, params = self.written_in(s, "shared"), writes(s) & {p.name for p in self.nest.params}
+        inner = {k for k in self.used if k.partition(".")[0] == "block"}
+        first = (self.used if params else inner if shared else set()) - set(self.within)
         self.spread = False
-        if writes(s) & {p.name for p in self.nest.params}:
-            first = " && ".join(sorted({f"{unit} == 0" for unit, _ in self.dialect.axes.values()}))
-            with self.block(f"if ({first}) {{"):
+        if first or ((params or shared) and not self.used):
+            axes = first or {next(iter(self.dialect.axes))}
+            with self.block(f"if ({' && '.join(sorted(f'{self.dialect.axes[k][0]} == 0' for k in axes))}) {{"):
                 self.stmt(s)
         else:
             self.stmt(s)
         self.spread = True
+
+    def written_in(self, s: Stmt, scope: str) -> bool:
+        return any(n in self.buffers and self.buffers[n].scope == scope for n in writes(s))
 
     def loop(self, s: For) -> None:
         source = s.note(COPIES) if self.dialect.pointers else None
@@ -171,23 +195,49 @@ class Emitter(ExprWriter):
             return
         name, d = self.loop_names[s.var], self.dialect
         first, step = "0", d.step.format(name=name)
-        outside, self.spread = self.spread, self.spread and not self.shared_out(s)
         if s.bound and s.kind != THREAD and not self.shared_out(s):
             raise self.unsupported(f"a loop on axis {s.kind}")
+        around, self.within = self.within, (*self.within, s.kind) if self.shared_out(s) else self.within
+        outside, self.spread = self.spread, self.spread and set(self.within) != self.used
         if self.shared_out(s):
             unit, count = d.axes[s.kind]
+            if not count:
+                self.on_unit(s, unit)
+                self.within, self.spread = around, outside
+                return
             first, step = self.cast("index", unit), f"{name} += {self.cast('index', count)}"
         limit = self.statement_expr(s.extent)
         self.loops[s.var] = name
         if s.kind in d.pragmas:
             self.line(d.pragmas[s.kind])
         with self.block(d.loop.format(type=self.type("index"), name=name, first=first, limit=limit, step=step)):
-            terms = self.name_terms(s)
-            self.whole(s.body)
-        self.spread = outside
+            self.iteration(s)
+        self.within, self.spread = around, outside
+
+    def iteration(self, s: For) -> None:
+        """The body of a loop whose variable has been declared."""
+        terms = self.name_terms(s)
+        self.whole(s.body)
         del self.loops[s.var]
         for t in terms:
             del self.terms[t]
+
+    def on_unit(self, s: For, unit: str) -> None:
+        """A loop each of whose iterations is one unit's: there is no loop, only units that have nothing to do."""
+        name = self.loop_names[s.var]
+        short = s.trip != self.launch.extent(s.kind)
+        if short and not may_skip(s):
+            raise CompileError(
+                f"loop {s.var} has fewer iterations than {s.kind} has units, and a barrier in it",
+                stage="emit",
+                operator=self.operator,
+            )
+        with nullcontext() if self.alone else self.block("{"):
+            self.define(self.type("index"), name, self.cast("index", unit))
+            self.loops[s.var], self.units[s.var] = name, s.kind
+            with self.block(f"if ({name} < {s.trip}) {{") if short else nullcontext():
+                self.iteration(s)
+            del self.units[s.var]
 
     def name_terms(self, s: For) -> list[Expr]:
         """Quotients and remainders of a loop variable (of fused loops) get a name at the head of its loop."""
@@ -245,11 +295,15 @@ class Emitter(ExprWriter):
     def alloc(self, s: Alloc) -> None:
         b = s.buffer
         name, kind = self.names[b.name], self.type(b.dtype)
-        own = self.block("{") if self.braces else nullcontext()
+        own = self.block("{") if self.braces and b.scope not in self.dialect.shared else nullcontext()
         offset = self.scratch
         with own:
             if b.scope == "register":
                 self.registers(s, kind)
+            elif b.scope in self.dialect.shared:
+                text = self.dialect.shared[b.scope]
+                self.shared.append(text.format(type=kind, name=name, size=max(highest(b.size), 1)))
+                self.stmt(s.body)
             elif self._small(b) or b.scope != "local":
                 if b.scope not in self.dialect.arrays:
                     raise self.unsupported(f"an array in memory {b.scope!r}")
@@ -290,11 +344,24 @@ class Emitter(ExprWriter):
                 name = self.fresh()
                 self.define(self.local_type(v.dtype), name, text)  # type: ignore[attr-defined]
                 text = name
-            texts.append((self.element(t.buffer, t.indices), text, v))
-        for where, text, v in texts:
-            self.line(self.assignment(where, text, v))
+            texts.append((t, text, v))
+        for t, text, v in texts:
+            self.assign(t, text, v)
         self.memo.pop()
         self.uses = {}
+
+    def assign(self, t: Target, text: str, value: Expr) -> None:
+        """Write a value that has a text to its element."""
+        buffer = self.buffers[t.buffer]
+        if buffer.scope != "param" or buffer.dtype not in self.dialect.packed:
+            self.line(self.assignment(self.element(t.buffer, t.indices), text, value))
+            return
+        flat: Expr = Const(0, "index")
+        for i, stride in zip(t.indices, buffer.strides, strict=True):
+            flat = flat + self.bound(i) * stride
+        bits = self.cast("i1", f"({text})") if buffer.dtype == "i1" else text
+        for line in self.dialect.packed[buffer.dtype].store(self.names[t.buffer], self.index(flat)[0], bits):
+            self.line(line)
 
     def assignment(self, where: str, text: str, value: Expr) -> str:
         if value.dtype == "i1":  # type: ignore[attr-defined]

@@ -1,80 +1,190 @@
-"""WGSL, the language of WebGPU: f32 and 32-bit integers; a text has one kernel, whose parameters are storage buffers.
+"""WGSL, the language of WebGPU: a text has one kernel, whose parameters are storage buffers.
 
-No target of the package compiles it yet: the table is the ground for one. Iterations of a loop over threads are shared
-out among all invocations, for any number of workgroups; what stands outside of it is done by the first one. An
-implementation may take it that there are no infinities and no NaN, and may round as WGSL's own rules allow. No two
-parameters may be the same buffer if one of them is written.
+It computes in f32 and in integers of 32 bits. Smaller numbers share words in memory; halves are computed in f32, as
+everywhere. Of integers of 64 bits the low half counts: numbers that do not fit 32 bits are refused where they are known
+(constants here, inputs by who runs the text).
+
+A block of a grid is a workgroup, its units are invocations. Iterations of a loop over threads are shared out among all
+invocations, for any number of workgroups; what stands outside of it is done by the first one. An implementation may
+take it that there are no infinities and no NaN, and may round as WGSL's own rules allow. No two parameters may be the
+same buffer if one of them is written.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from .dialect import Dialect
+from .dialect import Dialect, LowWords, Packed
+from .functions import with_functions
 from .helpers import Helper
+from .launch import SHARING_BLOCK
 
-WORKGROUP = 64
-_BUILTINS = "@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>"
+_BUILTINS = (
+    "@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,\n"
+    "    @builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_id) own: vec3<u32>"
+)
 
 # maximumf: NaN wins; maxnumf: a number wins over NaN. fptosi: cut towards zero, limited to the range, NaN to 0.
 # Division by zero gives 0 (and all remains), the smallest number divided by -1 itself; shifts by the width or more move
-# all bits out. WGSL has other rules for most of these.
-_HELPERS = """\
+# all bits out. WGSL has other rules for most of these. {t} is the type of a float, {i} and {u} those of an integer with
+# and without sign, {d} and {n} their names here, {bits} the width of the integer, {low} and {high} its ends.
+_FLOATS = """\
+fn tw_maximumf_{d}(a: {t}, b: {t}) -> {t} {{ return select(b, a, (a > b) | tw_isnan_{d}(a)); }}
+fn tw_minimumf_{d}(a: {t}, b: {t}) -> {t} {{ return select(b, a, (a < b) | tw_isnan_{d}(a)); }}
+fn tw_maxnumf_{d}(a: {t}, b: {t}) -> {t} {{ return select(b, a, (a > b) | tw_isnan_{d}(b)); }}
+fn tw_minnumf_{d}(a: {t}, b: {t}) -> {t} {{ return select(b, a, (a < b) | tw_isnan_{d}(b)); }}
+fn tw_rsqrt_{d}(x: {t}) -> {t} {{ return {t}(1) / sqrt(x); }}
+fn tw_copysign_{d}(x: {t}, y: {t}) -> {t} {{ return select(abs(x), -abs(x), tw_negative_{d}(y)); }}
+fn tw_round_{d}(x: {t}) -> {t} {{
+    let whole = trunc(x);
+    return select(whole, whole + sign(x), abs(x - whole) >= {t}(0.5));
+}}
+fn tw_remf_{d}(a: {t}, b: {t}) -> {t} {{
+    var rest = abs(a);
+    let by = abs(b);
+    if (!(rest < {t}(3.0e38)) || !(by > {t}(0))) {{ return {t}(tw_bits_f32(0x7fc00000u)); }}
+    while (rest >= by) {{
+        var step = by;
+        while (step <= rest * {t}(0.5)) {{ step = step + step; }}
+        rest = rest - step;
+    }}
+    return select(rest, -rest, tw_negative_{d}(a));
+}}
+"""
+_F32 = """\
 fn tw_bits_f32(bits: u32) -> f32 { return bitcast<f32>(bits); }
 fn tw_float_bits_f32(x: f32) -> u32 { return bitcast<u32>(x); }
+fn tw_negative_f32(x: f32) -> bool { return (bitcast<u32>(x) & 0x80000000u) != 0u; }
 fn tw_isnan_f32(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }
 fn tw_isinf_f32(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) == 0x7f800000u; }
 fn tw_isfinite_f32(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) < 0x7f800000u; }
-fn tw_maximumf_f32(a: f32, b: f32) -> f32 { return select(b, a, a > b || tw_isnan_f32(a)); }
-fn tw_minimumf_f32(a: f32, b: f32) -> f32 { return select(b, a, a < b || tw_isnan_f32(a)); }
-fn tw_maxnumf_f32(a: f32, b: f32) -> f32 { return select(b, a, a > b || tw_isnan_f32(b)); }
-fn tw_minnumf_f32(a: f32, b: f32) -> f32 { return select(b, a, a < b || tw_isnan_f32(b)); }
-fn tw_rsqrt_f32(x: f32) -> f32 { return inverseSqrt(x); }
-fn tw_sigmoid_f32(x: f32) -> f32 { return 1.0f / (1.0f + exp(-x)); }
-fn tw_fptosi_f32_i32(x: f32) -> i32 {
-    if (!(x > -2147483648.0f)) { return select(i32(-2147483648), 0, tw_isnan_f32(x)); }
-    if (x < 2147483648.0f) { return i32(x); }
-    return 2147483647;
+fn tw_extf_f16_f32(x: u32) -> f32 {
+    let rest = x & 0x7fffu;
+    let sign = (x & 0x8000u) << 16u;
+    if (rest >= 0x7c00u) { return bitcast<f32>(sign | 0x7f800000u | (rest & 0x3ffu) << 13u); }
+    let small = f32(rest) * 5.9604644775390625e-8f;
+    return bitcast<f32>(sign | select((rest << 13u) + 0x38000000u, bitcast<u32>(small), rest < 0x400u));
 }
-fn tw_fptoui_f32_i32(x: f32) -> u32 {
-    if (!(x > 0.0f)) { return 0u; }
-    if (x < 4294967296.0f) { return u32(x); }
-    return 4294967295u;
+fn tw_truncf_f32_f16(x: f32) -> u32 {
+    let bits = bitcast<u32>(x);
+    let rest = bits & 0x7fffffffu;
+    let sign = (bits >> 16u) & 0x8000u;
+    if (rest > 0x7f800000u) { return sign | 0x7e00u; }
+    if (rest >= 0x477ff000u) { return sign | 0x7c00u; }
+    if (rest < 0x38800000u) { return sign | u32(round(abs(x) * 16777216.0f)); }
+    return sign | ((rest + 0xfffu + ((rest >> 13u) & 1u)) >> 13u) - 0x1c000u;
 }
-fn tw_max_i32(a: i32, b: i32) -> i32 { return max(a, b); }
-fn tw_min_i32(a: i32, b: i32) -> i32 { return min(a, b); }
-fn tw_maxui_i32(a: u32, b: u32) -> u32 { return max(a, b); }
-fn tw_minui_i32(a: u32, b: u32) -> u32 { return min(a, b); }
-fn tw_absi_i32(a: i32) -> i32 { return abs(a); }
-fn tw_divsi_i32(a: i32, b: i32) -> i32 { if (b == 0) { return 0; } return a / b; }
-fn tw_remsi_i32(a: i32, b: i32) -> i32 { if (b == 0) { return a; } return a % b; }
-fn tw_floordivsi_i32(a: i32, b: i32) -> i32 {
-    let q = tw_divsi_i32(a, b);
-    return select(q, q - 1, b != 0 && b != -1 && a % b != 0 && (a < 0) != (b < 0));
+fn tw_extf_bf16_f32(x: u32) -> f32 { return bitcast<f32>(x << 16u); }
+fn tw_truncf_f32_bf16(x: f32) -> u32 {
+    let bits = bitcast<u32>(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) { return (bits >> 16u) | 64u; }
+    return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
 }
-fn tw_ceildivsi_i32(a: i32, b: i32) -> i32 {
-    let q = tw_divsi_i32(a, b);
-    return select(q, q + 1, b != 0 && b != -1 && a % b != 0 && (a < 0) == (b < 0));
-}
-fn tw_divui_i32(a: u32, b: u32) -> u32 { if (b == 0u) { return 0u; } return a / b; }
-fn tw_remui_i32(a: u32, b: u32) -> u32 { if (b == 0u) { return a; } return a % b; }
-fn tw_ceildivui_i32(a: u32, b: u32) -> u32 { if (b == 0u) { return 0u; } return a / b + select(0u, 1u, a % b != 0u); }
-fn tw_shli_i32(a: i32, b: i32) -> i32 { return select(0, a << (u32(b) & 31u), u32(b) < 32u); }
-fn tw_shrsi_i32(a: i32, b: i32) -> i32 { return a >> min(u32(b), 31u); }
-fn tw_shrui_i32(a: u32, b: u32) -> u32 { return select(0u, a >> (b & 31u), b < 32u); }
+fn tw_i8(x: i32) -> i32 { return extractBits(x, 0u, 8u); }
+fn tw_i16(x: i32) -> i32 { return extractBits(x, 0u, 16u); }
+"""
+_F64 = """\
+fn tw_bits_f64(bits: u64) -> f64 { return bitcast<f64>(bits); }
+fn tw_float_bits_f64(x: f64) -> u64 { return bitcast<u64>(x); }
+fn tw_high_f64(x: f64) -> u32 { return u32(bitcast<u64>(x) >> 32u); }
+fn tw_low_f64(x: f64) -> u32 { return u32(bitcast<u64>(x) & u64(4294967295)); }
+fn tw_negative_f64(x: f64) -> bool { return (tw_high_f64(x) & 0x80000000u) != 0u; }
+fn tw_isfinite_f64(x: f64) -> bool { return (tw_high_f64(x) & 0x7ff00000u) != 0x7ff00000u; }
+fn tw_isinf_f64(x: f64) -> bool { return (tw_high_f64(x) & 0x7fffffffu) == 0x7ff00000u && tw_low_f64(x) == 0u; }
+fn tw_isnan_f64(x: f64) -> bool { return !tw_isfinite_f64(x) && !tw_isinf_f64(x); }
+"""
+_INTEGERS = """\
+fn tw_max_{n}(a: {i}, b: {i}) -> {i} {{ return max(a, b); }}
+fn tw_min_{n}(a: {i}, b: {i}) -> {i} {{ return min(a, b); }}
+fn tw_maxui_{n}(a: {u}, b: {u}) -> {u} {{ return max(a, b); }}
+fn tw_minui_{n}(a: {u}, b: {u}) -> {u} {{ return min(a, b); }}
+fn tw_absi_{n}(a: {i}) -> {i} {{ return select(a, {i}(0) - a, a < {i}(0) && a != {low}); }}
+fn tw_divsi_{n}(a: {i}, b: {i}) -> {i} {{
+    if (b == {i}(0)) {{ return {i}(0); }}
+    if (b == {i}(-1)) {{ return select({i}(0) - a, a, a == {low}); }}
+    return a / b;
+}}
+fn tw_remsi_{n}(a: {i}, b: {i}) -> {i} {{
+    if (b == {i}(0)) {{ return a; }}
+    if (b == {i}(-1)) {{ return {i}(0); }}
+    return a % b;
+}}
+fn tw_floordivsi_{n}(a: {i}, b: {i}) -> {i} {{
+    let q = tw_divsi_{n}(a, b);
+    let apart = tw_remsi_{n}(a, b) != {i}(0) && (a < {i}(0)) != (b < {i}(0));
+    return select(q, q - {i}(1), b != {i}(0) && b != {i}(-1) && apart);
+}}
+fn tw_ceildivsi_{n}(a: {i}, b: {i}) -> {i} {{
+    let q = tw_divsi_{n}(a, b);
+    let apart = tw_remsi_{n}(a, b) != {i}(0) && (a < {i}(0)) == (b < {i}(0));
+    return select(q, q + {i}(1), b != {i}(0) && b != {i}(-1) && apart);
+}}
+fn tw_divui_{n}(a: {u}, b: {u}) -> {u} {{ if (b == {u}(0)) {{ return {u}(0); }} return a / b; }}
+fn tw_remui_{n}(a: {u}, b: {u}) -> {u} {{ if (b == {u}(0)) {{ return a; }} return a % b; }}
+fn tw_ceildivui_{n}(a: {u}, b: {u}) -> {u} {{
+    if (b == {u}(0)) {{ return {u}(0); }}
+    return a / b + select({u}(0), {u}(1), a % b != {u}(0));
+}}
+fn tw_shli_{n}(a: {i}, b: {i}) -> {i} {{
+    return select({i}(0), a << (u32(b) & {last}), b >= {i}(0) && b < {i}({bits}));
+}}
+fn tw_shrsi_{n}(a: {i}, b: {i}) -> {i} {{
+    return a >> select({last}, u32(b) & {last}, b >= {i}(0) && b < {i}({bits}));
+}}
+fn tw_shrui_{n}(a: {u}, b: {u}) -> {u} {{ return select({u}(0), a >> (u32(b) & {last}), b < {u}({bits})); }}
+"""
+_CONVERSIONS = """\
+fn tw_fptosi_{d}_{n}(x: {t}) -> {i} {{
+    if (!(x > {t}({small}))) {{ return select({low}, {i}(0), tw_isnan_{d}(x)); }}
+    if (x < {t}({large})) {{ return {i}(x); }}
+    return {high};
+}}
+fn tw_fptoui_{d}_{n}(x: {t}) -> {u} {{
+    if (!(x > {t}(0))) {{ return {u}(0); }}
+    if (x < {t}({most})) {{ return {u}(x); }}
+    return {top};
+}}
 """
 
 
-def _helpers() -> dict[str, Helper]:
-    texts = [f"fn tw_{t}" for t in _HELPERS.split("fn tw_")[1:]]
-    calls = [re.findall(r"\btw_(\w+)\(", t) for t in texts]
-    return {name: Helper(t, needs=tuple(needs)) for t, (name, *needs) in zip(texts, calls, strict=True)}
+def _integer(bits: int, name: str = "") -> dict[str, str]:
+    """The fields of an integer; 8 and 16 bits are computed in 32. `name` is another one than that of the width."""
+    i, u = ("i64", "u64") if bits == 64 else ("i32", "u32")
+    ends = {"low": f"{i}({-(1 << bits - 1)})", "high": f"{i}({(1 << bits - 1) - 1})", "top": f"{u}({(1 << bits) - 1})"}
+    if bits == 64:  # no literal is that large
+        ends = {"low": "(i64(1) << 63u)", "high": "~(i64(1) << 63u)", "top": "~u64(0)"}
+    floats = {"small": f"-{2.0 ** (bits - 1):.1f}", "large": f"{2.0 ** (bits - 1):.1f}", "most": f"{2.0**bits:.1f}"}
+    return {"n": name or f"i{bits}", "i": i, "u": u, "bits": str(bits), "last": f"{bits - 1}u", **ends, **floats}
+
+
+def _helpers(floats: tuple[str, ...], integers: list[dict[str, str]]) -> dict[str, Helper]:
+    """The functions for these types by name."""
+    text = _F32 + (_F64 if "f64" in floats else "")
+    text += "".join(_FLOATS.format(d=d, t=d) for d in floats)
+    text += "".join(_INTEGERS.format(**i) for i in integers)
+    text += "".join(_CONVERSIONS.format(d=d, t=d, **i) for d in floats for i in integers)
+    texts = [f"fn tw_{t}" for t in text.split("fn tw_")[1:]]
+    calls = [list(dict.fromkeys(re.findall(r"\btw_(\w+)\(", t))) for t in texts]
+    return _closed({name: Helper(t, needs=tuple(needs)) for t, (name, *needs) in zip(texts, calls, strict=True)})
+
+
+def _closed(helpers: dict[str, Helper]) -> dict[str, Helper]:
+    """With all that each needs, directly or not."""
+
+    def needs(name: str) -> set[str]:
+        return {name}.union(*(needs(n) for n in helpers[name].needs))
+
+    return {n: replace(h, needs=tuple(sorted(needs(n) - {n}))) for n, h in helpers.items()}
 
 
 _SAME = """
 exp exp2 log log2 sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh sqrt floor ceil trunc fma
 """
-_OTHERS = "abs bitcast inverseSqrt max min pow round"
+_OTHERS = """
+abs bitcast inverseSqrt max min pow round sign select extractBits atomic atomicLoad atomicStore atomicAnd atomicOr
+workgroupBarrier
+"""
 _KEYWORDS = """
 alias array atan2 bool break case const const_assert continue continuing default diagnostic discard else enable f16 f32
 false fn for i32 if let loop mat2x2 override ptr requires return sampler struct switch true u32 var vec2 vec3 vec4 while
@@ -84,26 +194,47 @@ _KEYWORDS += """
 as asm auto binding_array class common constant do enum export extern external filter final from get global goto group
 handle import in inline interface layout local match mod module move namespace new null of operator out package pass
 precise private pub public readonly ref register restrict self set shared sizeof smooth static std super target template
-this throw try type typename union unless using varying virtual void volatile where with yield id groups main
+this throw try type typename union unless using varying virtual void volatile where with yield id groups group own main
 """
 
-WGSL = Dialect(
+_AXES = {f"grid.{d}": (f"group.{d}", "") for d in "xyz"} | {f"block.{d}": (f"own.{d}", "") for d in "xyz"}
+
+_PACKED = {
+    "i1": Packed(8, "(({word} >> {shift}) & 1u)", "{value}"),
+    "i8": Packed(8, "extractBits(i32({word} >> {shift}), 0u, 8u)", "u32({value}) & 255u"),
+    "i16": Packed(16, "extractBits(i32({word} >> {shift}), 0u, 16u)", "u32({value}) & 65535u"),
+    "f16": Packed(16, "(({word} >> {shift}) & 65535u)", "{value}"),
+    "bf16": Packed(16, "(({word} >> {shift}) & 65535u)", "{value}"),
+}
+#: where there are no numbers of 64 bits
+_NARROW = {"i64": LowWords(64, "", "")}
+_TYPES = {"f32": "f32", "i32": "i32", "index": "i32", "i1": "u32"}
+_TYPES |= {"i8": "i32", "i16": "i32", "i64": "i32", "f16": "u32", "bf16": "u32"}
+_UNSIGNED = {"i32": "u32", "index": "u32", "i1": "u32", "i8": "u32", "i16": "u32", "i64": "u32"}
+_CONVERSIONS_OF = {"i8": "extractBits(i32({value}), 0u, 8u)", "i16": "extractBits(i32({value}), 0u, 16u)"}
+_CONVERSIONS_OF |= {"ui8": "(u32({value}) & 255u)", "ui16": "(u32({value}) & 65535u)"}
+_CONVERSIONS_OF |= dict.fromkeys(("f16", "bf16"), "(u32({value}) & 65535u)")
+
+_CORE = Dialect(
     "WGSL",
-    hint="it has f32 and 32-bit integers, and neither pointers nor scratch memory; compile with precision='f32'",
-    types={"f32": "f32", "i32": "i32", "index": "i32", "i1": "u32"},
-    unsigned={"i32": "u32", "index": "u32", "i1": "u32"},
-    parameters=("f32", "i32"),
+    hint="it has no f64, integers up to 32 bits, and neither pointers nor scratch memory; compile with precision='f32'",
+    types=_TYPES,
+    unsigned=_UNSIGNED,
+    parameters=("f32", "i32", *_PACKED, *_NARROW),
+    packed=_PACKED | _NARROW,
+    conversions=_CONVERSIONS_OF,
     truth=("bool", "false", "true"),
-    literals={"f32": "{}f", "ui32": "{}u"},
-    smallest={"i32": "i32(-2147483648)"},
+    literals={"f32": "{}f", "ui32": "{}u", **dict.fromkeys(("i8", "i16", "i32", "i64"), "{}i")},
+    smallest={"i32": "i32(-2147483648)", "i64": "i32(-2147483648)"},
     casts="{type}({value})",
     choice="select({no}, {yes}, {test})",
     lazy=False,
     spread="(-{type}({value}))",
     lowest="(({value} & 1) != 0)",
     differ="({a} != {b})",
+    not_a_number=True,
     math={**{n: n for n in _SAME.split()}, "absf": "abs", "roundeven": "round", "powf": "pow"},
-    helpers=_helpers(),
+    helpers=_helpers(("f32",), [_integer(8), _integer(16), _integer(32), _integer(32, "i64")]),
     constant="let {name}: {type} = {value};",
     variable="var {name}: {type};",
     together=1,
@@ -114,11 +245,34 @@ WGSL = Dialect(
     stack_bytes=4096,
     arena="",
     pointers=False,
-    axes={"thread": ("id.x", f"groups.x * {WORKGROUP}u")},
-    entry=f"{{params}}\n@compute @workgroup_size({WORKGROUP})\nfn {{name}}({_BUILTINS})",
-    parameter="@group(0) @binding({number}) var<storage, {access}> {name}: array<{type}>;",
+    axes={"thread": ("id.x", f"groups.x * {SHARING_BLOCK}u"), **_AXES},
+    barriers={"block": "workgroupBarrier();"},
+    shared={"shared": "var<workgroup> {name}: array<{type}, {size}>;"},
+    shared_outside=True,
+    entry=f"{{params}}\n{{shared}}@compute @workgroup_size({{block}})\nfn {{name}}({_BUILTINS})",
+    parameter="@group(0) @binding({number}) var<storage, read_write> {name}: array<{type}>;",
     between="\n",
-    reserved=frozenset(
-        (*_KEYWORDS.split(), *_SAME.split(), *("abs", "bitcast", "inverseSqrt", "max", "min", "pow", "round"))
+    reserved=frozenset((*_KEYWORDS.split(), *_SAME.split(), *_OTHERS.split())),
+)
+_HEAD = "fn {name}({params}) -> {type} {{"
+
+#: what browsers have
+WGSL = with_functions(_CORE, _HEAD)
+#: with numbers of 64 bits, as wgpu has them where the device does
+WGSL_64 = with_functions(
+    replace(
+        _CORE,
+        name="WGSL with 64-bit numbers",
+        hint="it has neither pointers nor scratch memory",
+        types={**_TYPES, "f64": "f64", "i64": "i64"},
+        unsigned={**_UNSIGNED, "i64": "u64"},
+        parameters=(*_CORE.parameters, "f64"),
+        packed=_PACKED,
+        literals={**_CORE.literals, "f64": "{}lf", "i64": "{}li", "ui64": "{}lu"},
+        smallest={**_CORE.smallest, "i64": "(i64(1) << 63u)"},
+        helpers=_helpers(("f32", "f64"), [_integer(b) for b in (8, 16, 32, 64)]),
+        single=frozenset(_SAME.split()) - {"sqrt", "floor", "ceil", "trunc", "fma"} | {"powf"},
+        stack_bytes=1 << 14,  # drivers take minutes over larger ones
     ),
+    _HEAD,
 )

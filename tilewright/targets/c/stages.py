@@ -16,7 +16,7 @@ from .packed import pack_function
 
 def emit_kernels(state: Any) -> None:
     """Nests -> C functions, with what the program needs to know of each kernel."""
-    if not state.kernels:
+    if state.nests and not state.kernels:
         raise UsageError("this target continues from the levels before scheduling only", stage="emit")
     for name, nest in state.nests.items():
         function = emit(nest, C99, state.kernels[name].constants)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..base import Emulated, TargetStage
+from ..elsewhere import Elsewhere
 from .machines import MACHINES, McuDescription
 
 if TYPE_CHECKING:
@@ -50,7 +51,10 @@ class McuTarget:
         """A package may be loaded anywhere: to look at it, to export it, to emulate it."""
 
     def load(self, package: Package, threads: int) -> Elsewhere:
-        return Elsewhere(self.name)
+        return Elsewhere(
+            self.name,
+            "simulate it: --emulate, or Executable.emulate; or export it for a board with Executable.export",
+        )
 
     def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
         from .library import files
@@ -61,27 +65,6 @@ class McuTarget:
         from .emulate import emulate
 
         return emulate(package, self.machine, runs)
-
-
-class Elsewhere:
-    """The runner of code that cannot run in this process."""
-
-    seconds_per_tick = 1.0
-    threads = 1
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def context(self) -> Any:
-        from ...support.errors import UsageError
-
-        raise UsageError(
-            f"code for {self.name} does not run in this process",
-            stage="run",
-            hint="simulate it: --emulate, or Executable.emulate; or export it for a board with Executable.export",
-        )
-
-    timed = context
 
 
 TARGETS = [McuTarget(m) for m in MACHINES]

@@ -42,7 +42,12 @@ def site(package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
     files = {MODULES[name]: module.data for name, module in modules.items()}
     files["model.json"] = (json.dumps(manifest(package, modules), indent=1) + "\n").encode()
     files["weights.bin"] = b"".join(weights(package))
-    files.update((name, (SITE / name).read_bytes()) for name in RUNNER)
+    return files | around(package, settings)
+
+
+def around(package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
+    """What is the same for all backends: the runner, the page, README.md."""
+    files = {name: (SITE / name).read_bytes() for name in RUNNER}
     if settings.get("page", "yes") == "yes":
         files.update((name, (SITE / source).read_bytes()) for name, source in PAGE.items())
     files["README.md"] = readme(package).encode()
@@ -52,7 +57,7 @@ def site(package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
 def manifest(package: Package, modules: Mapping[str, Module]) -> dict[str, Any]:
     """What the runner must know of a model, as JSON data."""
     p = package.program
-    relaxed = WasmDescription.from_json(package.description).relaxed
+    relaxed = bool(modules) and WasmDescription.from_json(package.description).relaxed
     backends: dict[str, Any] = {
         name: {"module": MODULES[name], "pages": m.pages, "mostPages": m.most_pages, "stack": STACK, "relaxed": relaxed}
         for name, m in modules.items()

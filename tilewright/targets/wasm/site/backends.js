@@ -1,7 +1,7 @@
 // What can run a model, the best first.
 //
-// Each has a `name`, `missing(manifest)`, which says why it cannot run a model here ("" if it can), and
-// `open(manifest, files, options)`, which gives a session: `threads`, `run(arrays)`, `close()`.
+// Each has a `name`, `missing(manifest)`, which says why it cannot run a model here ("" if it can;
+// perhaps a promise), and `open(manifest, files, options)`, which gives a session: `threads`, `run(arrays)`, `close()`.
 
 import { wasm, wasmThreads } from "./wasm.js";
 

@@ -52,7 +52,7 @@ export interface Session {
 export interface Backend {
   readonly name: string;
   /** Why it cannot run the model here, "" if it can. */
-  missing(manifest: unknown): string;
+  missing(manifest: unknown): string | Promise<string>;
   open(manifest: unknown, files: Files, options: LoadOptions): Promise<Session>;
 }
 

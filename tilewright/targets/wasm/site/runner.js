@@ -47,17 +47,21 @@ export async function load(base = "./", options = {}) {
   if (manifest.format !== FORMAT) {
     throw new Error(`model.json has format ${manifest.format}, this runner reads ${FORMAT}: export the model again`);
   }
-  const backend = choose(manifest, options.backend);
+  const backend = await choose(manifest, options.backend);
   return new Model(manifest, backend.name, await backend.open(manifest, files, options));
 }
 
 /** The best backend for a model here, or the one of that name. */
-function choose(manifest, name) {
+async function choose(manifest, name) {
   const wanted = backends.filter((b) => name === undefined || b.name === name);
   if (!wanted.length) throw new Error(`no backend ${name}: there are ${backends.map((b) => b.name).join(", ")}`);
-  const found = wanted.find((b) => !b.missing(manifest));
-  if (!found) throw new Error(wanted.map((b) => `${b.name}: ${b.missing(manifest)}`).join("; "));
-  return found;
+  const reasons = [];
+  for (const backend of wanted) {
+    const missing = await backend.missing(manifest);
+    if (!missing) return backend;
+    reasons.push(`${backend.name}: ${missing}`);
+  }
+  throw new Error(reasons.join("; "));
 }
 
 /** A model in memory; `inputs` and `outputs` say what it takes and gives, `backend` what runs it. */

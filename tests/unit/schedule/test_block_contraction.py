@@ -1,0 +1,99 @@
+"""Contractions for grids of blocks: random products and convolutions, against NumPy, race-free, with any tile."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from tilewright import te
+from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.finish import finish
+from tilewright.schedule.interpret import interpret_nest
+from tilewright.schedule.machine import Machine
+from tilewright.schedule.rules import schedule
+from tilewright.schedule.rules.gpu import contraction
+from tilewright.targets.gpu.describe import GpuDescription
+
+GPU = GpuDescription()
+
+PRODUCT = """
+def f(a: {t}[{b}, {m}, {k}], b: {t}[{b}, {k}, {n}], z: {t}[{n}], y: out({t}[{b}, {n}, {m}])):
+    c = local({t}[{b}, {m}, {n}])
+    for h in serial({b}):
+        for i in serial({m}):
+            for j in serial({n}):
+                for k in serial({k}):
+                    s0: c[h, i, j] = reduce(add{s}(c[h, i, j], mul{s}(a[h, i, k], b[h, k, j])), init={t}({zero}), over=(k,))
+    for h1 in serial({b}):
+        for j1 in serial({n}):
+            for i1 in serial({m}):
+                s1: y[h1, j1, i1] = add{s}(c[h1, i1, j1], z[j1])
+"""  # noqa: E501
+
+CONVOLUTION = """
+def f(x: f32[2, {ci}, {s}, {s}], w: f32[{co}, {ci}, 3, 3], y: out(f32[2, {co}, {o}, {o}])):
+    for b in serial(2):
+        for c in serial({co}):
+            for i in serial({o}):
+                for j in serial({o}):
+                    for d in serial({ci}):
+                        for p in serial(3):
+                            for q in serial(3):
+                                s0: y[b, c, i, j] = reduce(addf(y[b, c, i, j], mulf(x[b, d, i * {stride} + p, j * {stride} + q], w[c, d, p, q])), init=f32(0.0), over=(d, p, q))
+"""  # noqa: E501
+
+
+def checked(text: str, decisions=None):
+    """A kernel's finished nest by the rule, which must be free of races."""
+    made = contraction.apply(te.from_nest(text), GPU, decisions)
+    assert not isinstance(made, str), made
+    nest = finish(made.nest())
+    assert illegal(nest.body, nest.buffers(), lambda: GPU) is None
+    return made, nest
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_products(seed, monkeypatch):
+    monkeypatch.setattr(contraction, "SMALL", 1)
+    draw = random.Random(seed)
+    t = draw.choice(["f32", "f32", "i32"])
+    b, m, n, k = draw.randint(1, 2), draw.randint(2, 18), draw.randint(2, 20), draw.randint(3, 12)
+    text = PRODUCT.format(t=t, s=t[0], b=b, m=m, n=n, k=k, zero="0.0" if t == "f32" else "0")
+    made, nest = checked(text)
+    numbers = np.random.default_rng(seed)
+    kind = np.dtype("f4" if t == "f32" else "i4")
+    a, w, z = (numbers.integers(-8, 8, s).astype(kind) for s in ((b, m, k), (b, k, n), (n,)))
+    want = (a @ w).transpose(0, 2, 1) + z[:, None]
+    assert (interpret_nest(nest, {"a": a, "b": w, "z": z}, GPU)["y"] == want).all()
+    other = draw.choice([t for t in made.decisions["tile"].candidates if t[0] // t[2] * t[1] // t[3] <= 32])
+    nest = checked(text, {"tile": other})[1]
+    assert (interpret_nest(nest, {"a": a, "b": w, "z": z}, GPU)["y"] == want).all(), other
+
+
+@pytest.mark.parametrize(("ci", "co", "s", "stride"), [(3, 5, 6, 1), (5, 17, 6, 2)])
+def test_convolutions_gather_their_windows(ci, co, s, stride, monkeypatch):
+    monkeypatch.setattr(contraction, "SMALL", 1)
+    o = (s - 3) // stride + 1
+    _, nest = checked(CONVOLUTION.format(ci=ci, co=co, s=s, o=o, stride=stride))
+    numbers = np.random.default_rng(1)
+    x, w = numbers.integers(-4, 5, (2, ci, s, s)).astype("f4"), numbers.integers(-4, 5, (co, ci, 3, 3)).astype("f4")
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[:, :, ::stride, ::stride]
+    want = np.einsum("bdijpq,cdpq->bcij", windows, w)
+    assert (interpret_nest(nest, {"x": x, "w": w}, GPU)["y"] == want).all()
+
+
+def test_processors_and_other_kernels_are_left_to_other_rules():
+    text = PRODUCT.format(t="f32", s="f", b=1, m=32, n=32, k=32, zero="0.0")
+    assert contraction.apply(te.from_nest(text), Machine()) == "the machine has no grid of blocks"
+    small = te.from_nest(PRODUCT.format(t="f32", s="f", b=1, m=4, n=4, k=4, zero="0.0"))
+    assert contraction.apply(small, GPU) == "one of its factors is a vector, or it is small"
+    assert schedule(te.from_nest(text), GPU).rule == "block_contraction"
+
+
+def test_tiles_fit_the_machine():
+    made, _ = checked(PRODUCT.format(t="f32", s="f", b=1, m=512, n=512, k=64, zero="0.0"))
+    for rows, columns, a, b, depth in made.decisions["tile"].candidates:
+        assert rows // a * (columns // b) <= GPU.block_units
+        assert 4 * depth * (rows + columns) <= GPU.shared_bytes and a * b <= GPU.vector_registers

@@ -1,0 +1,38 @@
+"""On how many units a kernel in a dialect with axes runs."""
+
+from __future__ import annotations
+
+from ...schedule.nest import THREAD, Barrier, For, Nest, walk_stmts
+from .function import Launch
+
+#: units of a block, and the most blocks, of kernels whose loops share their iterations out
+SHARING_BLOCK, SHARING_GRID = 64, 4096
+
+
+def launch_of(nest: Nest) -> Launch:
+    """As many units on each axis as the longest loop on it has iterations.
+
+    >>> from tilewright.schedule.text import parse_nest
+    >>> launch_of(parse_nest("def f(p0: f32[200], p1: out(f32[200])):\\n  for i in thread(200):\\n    p1[i] = p0[i]"))
+    Launch(block=(64, 1, 1), grid=(4, 1, 1))
+    """
+    most: dict[str, int] = {}
+    for s in walk_stmts(nest.body):
+        if isinstance(s, For) and s.bound:
+            most[s.kind] = max(most.get(s.kind, 1), _trips(s))
+    if THREAD in most:
+        return Launch((SHARING_BLOCK, 1, 1), (min(-(-most[THREAD] // SHARING_BLOCK), SHARING_GRID), 1, 1))
+    block, grid = (tuple(most.get(f"{name}.{d}", 1) for d in "xyz") for name in ("block", "grid"))
+    return Launch(block, grid)  # type: ignore[arg-type]
+
+
+def _trips(s: For) -> int:
+    """The iterations of a loop, or what is known to be more."""
+    return s.trip if s.trip is not None else SHARING_BLOCK * SHARING_GRID
+
+
+def may_skip(s: For) -> bool:
+    """Whether some units of the loop's axis may leave it out: there is no barrier in it at which they all meet. (Blocks
+    of a grid do not meet at those of their units.)"""
+    axis = s.kind.partition(".")[0]
+    return not any(isinstance(x, Barrier) and x.scope == axis for x in walk_stmts(s.body))

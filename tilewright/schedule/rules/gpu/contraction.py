@@ -1,0 +1,326 @@
+"""Contractions and convolutions as products of matrices (implicit GEMM): each block computes a tile of the result.
+
+The loops of a sum of products fall into four groups: those that only the first factor uses (rows), only the second
+(columns), both (batch), and those of the sum (depth). Each group is one index, whatever loops it is made of, so that a
+convolution is a product of its windows, which are gathered on the way into shared memory, with its weights.
+
+    for each tile, on a block:
+        for each step of the depth:
+            units bring a piece of both factors to shared memory
+            each unit multiplies its rows with its columns, in registers
+        each unit writes its tile, with what is computed of it element for element
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from ....tensor.analysis import flat
+from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, loads, substitute, variables
+from ....tensor.kernel import Kernel, Stage
+from ...decisions import Decisions
+from ...machine import Machine
+from ...nest import Alloc, Barrier, For, Stmt, Store, seq, store, stores
+from ...schedule import Schedule
+from ..common import coefficient, inline_producers
+from .elements import after_stages, applied
+from .units import BLOCK, all_of, axis, digits, guarded, has_blocks, on, only_if, shared, within
+
+NAME = "block_contraction"
+PRIORITY = 5
+#: rows and columns that a unit computes, rows and columns of a block, and steps of the sum at a time: what is tried
+UNIT_TILES = (8, 4, 2, 1)
+BLOCK_TILES = (128, 64, 32, 16)
+DEPTHS = (32, 16, 8)
+#: a product of fewer multiply-adds is not worth shared memory
+SMALL = 1 << 12
+#: sums of products -> what adds, what multiplies
+_SUMS = {"addf": "mulf", "addi": "muli"}
+
+
+def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
+    if not has_blocks(machine):
+        return "the machine has no grid of blocks"
+    if kernel.opaque:
+        return "an operator with a loop nest of its own"
+    s = Schedule(kernel, machine, decisions=decisions)
+    inline_producers(s)
+    found = read(s)
+    if isinstance(found, str):
+        return found
+    tile = choose(s, found, machine)
+    if isinstance(tile, str):
+        return tile
+    s.body = Writer(s, found, tile).nest()
+    s.temporaries.clear()
+    s.plan = str(tile)
+    return s
+
+
+# ---- what is computed ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Product:
+    """A sum of products: its store, the two factors, the groups of its loops, the stages after it, and what is written
+    around a padded result."""
+
+    sum: Store
+    factors: tuple[Expr, Expr]
+    batch: tuple[tuple[str, int], ...]
+    rows: tuple[tuple[str, int], ...]
+    columns: tuple[tuple[str, int], ...]
+    depth: tuple[tuple[str, int], ...]
+    after: tuple[Stage, ...]
+    borders: tuple[Store, ...] = ()
+
+    def size(self, group: str) -> int:
+        return prod(n for _, n in getattr(self, group))
+
+
+def read(s: Schedule) -> Product | str:
+    """The sum of products of a kernel whose producers have been inlined, or why it has none."""
+    blocks = stores(s.body)
+    sums = [b for b in blocks if b.reduction]
+    if len(sums) != 1 or blocks[0] is not sums[0]:
+        return "it is not one sum with element-wise stages after it"
+    total = sums[0]
+    dims = tuple((v, s.extent_or_zero(v)) for v in s.loops(total.block))
+    if len(total.targets) != 1 or any(n == 0 for _, n in dims):
+        return "its sum has several results, or extents that vary"
+    factors = _factors(total.targets[0])
+    if factors is None:
+        return "it is no sum of products"
+    used = [variables(f) for f in factors]
+    free = [d for d in dims if d[0] not in total.reduction]
+    rows, columns = (tuple(d for d in free if d[0] in used[i] and d[0] not in used[1 - i]) for i in (0, 1))
+    batch = tuple(d for d in free if d not in rows and d not in columns)
+    borders = tuple(b for b in blocks[1:] if not b.loads and b.targets[0].buffer in s.kernel.outputs)
+    after = after_stages(s, total, [b for b in blocks[1:] if b not in borders])
+    if isinstance(after, str):
+        return after
+    depth = tuple(d for d in dims if d[0] in total.reduction)
+    return Product(total, factors, batch, rows, columns, depth, after, borders)
+
+
+def _factors(t: Target) -> tuple[Expr, Expr] | None:
+    value = t.value
+    if not isinstance(value, Op) or value.op not in _SUMS or not isinstance(t.init, Const) or t.init.value != 0:
+        return None
+    own = [isinstance(a, Load) and a.buffer == t.buffer for a in value.args]
+    product = value.args[1] if own[0] else value.args[0]
+    if sum(own) != 1 or not isinstance(product, Op) or product.op != _SUMS[value.op]:
+        return None
+    return product.args[0], product.args[1]
+
+
+# ---- tiles ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows and columns of a block and of a unit, and steps of the sum that are in shared memory at a time."""
+
+    rows: int
+    columns: int
+    unit_rows: int
+    unit_columns: int
+    depth: int
+
+    @property
+    def units(self) -> int:
+        return self.rows // self.unit_rows * (self.columns // self.unit_columns)
+
+    def __str__(self) -> str:
+        return (
+            f"tiles of {self.rows} x {self.columns} on {self.units} units, {self.unit_rows} x {self.unit_columns} "
+            f"each, {self.depth} steps of the sum in shared memory"
+        )
+
+
+def choose(s: Schedule, p: Product, machine: Machine) -> Tile | str:
+    """The tile; what a tuner may change is asked of the schedule."""
+    rows, columns, depth = p.size("rows"), p.size("columns"), p.size("depth")
+    if rows < 2 or columns < 2 or rows * columns * depth < SMALL:
+        return "one of its factors is a vector, or it is small"
+    block, memory = axis(machine, BLOCK), shared(machine)
+    assert block is not None and memory is not None
+    fits = [
+        t
+        for t in _tiles(rows, columns, depth)
+        if t.units <= (block.limit or 1)
+        and t.unit_rows * t.unit_columns <= machine.vector_registers
+        and 4 * t.depth * (t.rows + t.columns) <= memory.bytes
+    ]
+    if not fits:
+        return "no tile fits the machine"
+    best = min(fits, key=lambda t: cost(t, p, machine))
+    chosen = s.sample_choice("tile", [_numbers(t) for t in fits], _numbers(best))
+    return Tile(*chosen)
+
+
+def _numbers(t: Tile) -> tuple[int, ...]:
+    return (t.rows, t.columns, t.unit_rows, t.unit_columns, t.depth)
+
+
+def _tiles(rows: int, columns: int, depth: int) -> list[Tile]:
+    def sizes(n: int) -> list[int]:
+        return [b for b in BLOCK_TILES if b < 2 * n] or [BLOCK_TILES[-1]]
+
+    return [
+        Tile(m, n, a, b, d)
+        for m in sizes(rows)
+        for n in sizes(columns)
+        for a in UNIT_TILES
+        for b in UNIT_TILES
+        for d in DEPTHS
+        if d < 2 * depth or d == DEPTHS[-1]
+    ]
+
+
+def cost(t: Tile, p: Product, machine: Machine) -> float:
+    """What a tile is worth, in loads from shared and from far memory a multiply-add, the whole result together.
+
+    A unit loads its rows and columns for each step of the sum; a block brings its piece of the factors. Blocks that are
+    too few for the machine, and what is computed beyond the result, count as time.
+    """
+    rows, columns, depth = p.size("rows"), p.size("columns"), p.size("depth")
+    tiles = -(-rows // t.rows) * -(-columns // t.columns) * p.size("batch")
+    steps = -(-depth // t.depth) * t.depth
+    work = tiles * t.rows * t.columns * steps
+    near = 1 / t.unit_rows + 1 / t.unit_columns
+    far = 4 * (1 / t.rows + 1 / t.columns)
+    around = 16 / t.depth / (t.unit_rows * t.unit_columns)  # barriers and indices of a step
+    idle = max(machine.cores / 8 / tiles, 1.0) * max(32 / t.units, 1.0)
+    return work * (1 + near + far + around) * idle
+
+
+# ---- the nest ------------------------------------------------------------------------------------------------------
+
+
+class Writer:
+    """Writes the nest of a product with a tile."""
+
+    def __init__(self, s: Schedule, p: Product, t: Tile) -> None:
+        self.s, self.p, self.t = s, p, t
+        b, r, c, k = (Var(n) for n in ("batch", "row_tile", "column_tile", "step"))
+        self.batch, self.row, self.column, self.step = b, r, c, k
+        dtype = s.buffer(p.sum.targets[0].buffer).dtype
+        self.zero = Const(0.0 if dtype.startswith("f") else 0, dtype)
+        self.sums = Buffer("sums", (t.units, t.unit_rows, t.unit_columns), dtype, "register")
+        self.pieces = (
+            Buffer("piece_a", (t.depth, t.rows), dtype, "shared"),
+            Buffer("piece_b", (t.depth, t.columns), dtype, "shared"),
+        )
+
+    def nest(self) -> Stmt:
+        p, t = self.p, self.t
+        steps = -(-p.size("depth") // t.depth)
+        a, b = self.pieces
+        step = on("serial", "step", steps, *self.bring(), Barrier(BLOCK), self.multiply(), Barrier(BLOCK))
+        inner = seq(self.begin(), step, self.write())
+        body: Stmt = Alloc(a, Alloc(b, Alloc(self.sums, inner)))
+        for axis_name, var, n in (
+            ("grid.x", "column_tile", -(-p.size("columns") // t.columns)),
+            ("grid.y", "row_tile", -(-p.size("rows") // t.rows)),
+            ("grid.z", "batch", p.size("batch")),
+        ):
+            body = on(axis_name, var, n, body)
+        return seq(body, *(self.border(b, i) for i, b in enumerate(p.borders)))
+
+    def border(self, b: Store, number: int) -> Stmt:
+        """What is written around a padded result, an element a unit."""
+        dims = [(v, self.s.extent_or_zero(v)) for v in self.s.loops(b.block)]
+        whole, units = prod(n for _, n in dims), self.t.units
+        tile, unit = f"border_{number}", f"border_unit_{number}"
+        at = Var(tile) * units + Var(unit)
+        values = digits(at, dims)
+        t = b.targets[0]
+        put = store(t.buffer, tuple(substitute(i, values) for i in t.indices), substitute(t.value, values), b.block)
+        inner = on("block.x", unit, units, only_if(within(at, whole, units), put))
+        return on("grid.x", tile, -(-whole // units), inner)
+
+    def unit(self, name: str, *body: Stmt) -> For:
+        return on("block.x", name, self.t.units, *body)
+
+    # ---- steps
+
+    def begin(self) -> Stmt:
+        at = (Var("u0"), Var("r0"), Var("c0"))
+        body = store("sums", at, self.zero, "begin")
+        return self.unit("u0", self.own(body, "r0", "c0"))
+
+    def own(self, body: Stmt, row: str, column: str) -> Stmt:
+        """For each element of a unit's tile."""
+        return on("unroll", row, self.t.unit_rows, on("unroll", column, self.t.unit_columns, body))
+
+    def bring(self) -> list[Stmt]:
+        return [self.piece(i) for i in (0, 1)]
+
+    def piece(self, which: int) -> Stmt:
+        """Units bring a piece of a factor: those beside each other what lies beside each other, where that is so."""
+        p, t = self.p, self.t
+        group, tile, base = (p.rows, t.rows, self.row) if which == 0 else (p.columns, t.columns, self.column)
+        name = "ab"[which]
+        u, e = Var(f"u_{name}"), Var(f"e_{name}")
+        place = e * t.units + u
+        deep = self.along_depth(which)
+        k, i = (place % t.depth, place // t.depth) if deep else (place // tile, place % tile)
+        position, depth = base * tile + i, self.step * t.depth + k
+        value = self.factor(which, position, depth)
+        inside = all_of([within(position, prod(n for _, n in group), tile), within(depth, p.size("depth"), t.depth)])
+        put = store(f"piece_{name}", (k, i), guarded(inside, value, self.zero), f"bring_{name}")
+        count = t.depth * tile
+        body = only_if(within(place, count, t.units), put)
+        return self.unit(u.name, on("serial", e.name, -(-count // t.units), body))
+
+    def along_depth(self, which: int) -> bool:
+        """Whether a factor's neighbours in memory are neighbours in the sum, not among its rows or columns."""
+        p = self.p
+        group = p.rows if which == 0 else p.columns
+        for x in loads(p.factors[which]):
+            where = flat(self.s.buffer(x.buffer), x.indices)
+            if p.depth and coefficient(where, p.depth[-1][0]) == 1:
+                return True
+            if group and coefficient(where, group[-1][0]) == 1:
+                return False
+        return False
+
+    def factor(self, which: int, position: Expr, depth: Expr) -> Expr:
+        p = self.p
+        values = digits(self.batch, p.batch) | digits(depth, p.depth)
+        values |= digits(position, p.rows if which == 0 else p.columns)
+        return substitute(p.factors[which], values)
+
+    def multiply(self) -> Stmt:
+        t, p = self.t, self.p
+        value = p.sum.targets[0].value
+        assert isinstance(value, Op)
+        across = t.columns // t.unit_columns
+        u, k, r, c = (Var(n) for n in ("u", "k", "r", "c"))
+        # neighbours among the units take neighbouring columns: they read other banks of the memory
+        a = Load("piece_a", (k, u // across * t.unit_rows + r), self.zero.dtype)
+        b = Load("piece_b", (k, u % across + c * across), self.zero.dtype)
+        old = Load("sums", (u, r, c), self.zero.dtype)
+        product = Op(_SUMS[value.op], (a, b), self.zero.dtype)
+        body = store("sums", (u, r, c), Op(value.op, (old, product), self.zero.dtype), "multiply")
+        return self.unit("u", on("serial", "k", t.depth, self.own(body, "r", "c")))
+
+    def write(self) -> Stmt:
+        t, p = self.t, self.p
+        across = t.columns // t.unit_columns
+        u, r, c = (Var(n) for n in ("u1", "r1", "c1"))
+        row = self.row * t.rows + u // across * t.unit_rows + r
+        column = self.column * t.columns + u % across + c * across
+        values = digits(self.batch, p.batch) | digits(row, p.rows) | digits(column, p.columns)
+        inside = all_of([within(row, p.size("rows"), t.rows), within(column, p.size("columns"), t.columns)])
+        target = p.sum.targets[0]
+        made = Load("sums", (u, r, c), self.zero.dtype)
+        known: dict[str, Expr] = {target.buffer: made}
+        at = {target.buffer: tuple(substitute(i, values) for i in target.indices)}
+        writes: list[Stmt] = []
+        if target.buffer in self.s.kernel.outputs:
+            writes.append(store(target.buffer, at[target.buffer], made, p.sum.block))
+        writes += applied(self.s, p.after, known, at)
+        return self.unit("u1", self.own(only_if(inside, seq(*writes)), "r1", "c1"))

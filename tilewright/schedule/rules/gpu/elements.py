@@ -1,0 +1,127 @@
+"""Reductions of which each unit computes one element: pooling, depthwise convolutions, products with vectors, sums with
+many results. Loops stay loops, so that kernels are small."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from ....tensor.analysis import reindex
+from ....tensor.expr import Buffer, Const, Expr, Load, Target, Var, map_loads, substitute
+from ....tensor.kernel import Kernel, Stage
+from ...decisions import Decisions
+from ...machine import Machine
+from ...nest import Alloc, Stmt, Store, seq, store, stores
+from ...schedule import Schedule
+from ..common import inline_producers
+from .units import digits, has_blocks, on
+
+NAME = "unit_elements"
+PRIORITY = 6
+#: fewer results than this leave most units without work
+FEW = 64
+
+
+def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
+    if not has_blocks(machine):
+        return "the machine has no grid of blocks"
+    if kernel.opaque:
+        return "an operator with a loop nest of its own"
+    s = Schedule(kernel, machine, decisions=decisions)
+    inline_producers(s)
+    blocks = stores(s.body)
+    sums = [b for b in blocks if b.reduction]
+    if len(sums) != 1 or blocks[0] is not sums[0]:
+        return "it is not one reduction with element-wise stages after it"
+    total = sums[0]
+    dims = [(v, s.extent_or_zero(v)) for v in s.loops(total.block)]
+    free = [d for d in dims if d[0] not in total.reduction]
+    if any(n == 0 for _, n in dims):
+        return "its extents vary"
+    if prod(n for _, n in free) < FEW:
+        return "it has few results"
+    rest = [b for b in blocks[1:] if b.loads or b.targets[0].buffer not in kernel.outputs]
+    after = after_stages(s, total, rest)
+    if isinstance(after, str):
+        return after
+    borders = [b for b in blocks[1:] if b not in rest]
+    s.body = seq(_elements(s, total, dims, after), *(_border(s, b, i) for i, b in enumerate(borders)))
+    s.temporaries.clear()
+    return s
+
+
+def after_stages(s: Schedule, total: Store, blocks: Sequence[Store]) -> tuple[Stage, ...] | str:
+    """The stages after a reduction, each over the elements of what it reads of it; or why they are none such."""
+    made = {t.buffer: s.buffer(t.buffer) for t in total.targets}
+    found = []
+    for b in blocks:
+        stage = Stage(b.block, tuple((v, s.extent_or_zero(v)) for v in s.loops(b.block)), b.targets)
+        sources = sorted(stage.reads & set(made))
+        if len(sources) != 1:
+            return f"stage {b.block} does not read one result"
+        over = reindex(stage, made[sources[0]])
+        if over is None:
+            return f"stage {b.block} does not read {sources[0]} element for element"
+        made[stage.buffer] = s.buffer(stage.buffer)
+        found.append(over)
+    return tuple(found)
+
+
+def applied(
+    s: Schedule, stages: Sequence[Stage], known: dict[str, Expr], at: dict[str, tuple[Expr, ...]]
+) -> list[Store]:
+    """What the stages after a reduction write of one element, whose values are `known` and stand `at` these places."""
+    writes: list[Store] = []
+    for stage in stages:
+        source = next(b for b in stage.reads if b in known)
+        names = iter(v for v, _ in stage.dims)
+        shape = s.buffer(source).shape
+        values = {next(names): i for i, n in zip(at[source], shape, strict=True) if n != 1}
+
+        def read(x: Load, source: str = source) -> Expr:
+            return known[x.buffer] if x.buffer == source else x
+
+        t = stage.targets[0]
+        known[t.buffer] = map_loads(substitute(t.value, values), read)
+        at[t.buffer] = tuple(substitute(i, values) for i in t.indices)
+        if t.buffer in s.kernel.outputs:
+            writes.append(store(t.buffer, at[t.buffer], known[t.buffer], stage.name))
+    return writes
+
+
+def _elements(s: Schedule, total: Store, dims: list[tuple[str, int]], after: Sequence[Stage]) -> Stmt:
+    free = [d for d in dims if d[0] not in total.reduction]
+    element = Var("element")
+    values = digits(element, free)
+    zero = (Const(0, "index"),)
+    kept = {t.buffer: Buffer(f"{t.buffer}_e", (1,), s.buffer(t.buffer).dtype, "register") for t in total.targets}
+
+    def own(e: Expr) -> Expr:
+        def read(x: Load) -> Expr:
+            return Load(kept[x.buffer].name, zero, x.dtype) if x.buffer in kept else x
+
+        return map_loads(substitute(e, dict(values)), read)
+
+    first = tuple(Target(kept[t.buffer].name, zero, own(t.init or t.value)) for t in total.targets)
+    step = tuple(Target(kept[t.buffer].name, zero, own(t.value)) for t in total.targets)
+    update: Stmt = Store(step, total.block)
+    for v, n in reversed([d for d in dims if d[0] in total.reduction]):
+        update = on("serial", v, n, update)
+    known: dict[str, Expr] = {b: Load(x.name, zero, x.dtype) for b, x in kept.items()}
+    at = {t.buffer: tuple(substitute(i, dict(values)) for i in t.indices) for t in total.targets}
+    results = [store(b, at[b], known[b], f"{total.block}_{b}") for b in kept if b in s.kernel.outputs]
+    body: Stmt = seq(Store(first, f"{total.block}_0"), update, *results, *applied(s, after, known, at))
+    for b in kept.values():
+        body = Alloc(b, body)
+    return on("thread", "element", prod(n for _, n in free), body)
+
+
+def _border(s: Schedule, b: Store, number: int) -> Stmt:
+    """What is written around a padded result."""
+    dims = [(v, s.extent_or_zero(v)) for v in s.loops(b.block)]
+    values = digits(Var(f"border_{number}"), dims)
+    t = b.targets[0]
+    place = tuple(substitute(i, dict(values)) for i in t.indices)
+    put = replace(b, targets=(Target(t.buffer, place, substitute(t.value, dict(values))),))
+    return on("thread", f"border_{number}", prod(n for _, n in dims), put)

@@ -1,0 +1,71 @@
+"""Steps that rules for grids of blocks share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ....tensor.expr import Const, Expr, Op
+from ...machine import Axis, Machine, Memory
+from ...nest import For, If, Stmt, loop, seq
+
+#: the axes that rules bind loops to
+GRID, BLOCK = "grid", "block"
+
+
+def axis(machine: Machine, name: str) -> Axis | None:
+    return next((a for a in machine.axes if a.name == name), None)
+
+
+def shared(machine: Machine) -> Memory | None:
+    """The memory that units of a block share."""
+    return next((m for m in machine.memories if m.shared_by == (BLOCK,)), None)
+
+
+def has_blocks(machine: Machine) -> bool:
+    """Whether it runs a grid of blocks with a memory of their own."""
+    return all(axis(machine, n) is not None for n in (GRID, BLOCK)) and shared(machine) is not None
+
+
+def digits(position: Expr, dims: Sequence[tuple[str, int]]) -> dict[str, Expr]:
+    """The loop variables of `dims` at a position in all of them, the last one fastest.
+
+    >>> from tilewright.tensor.expr import Var
+    >>> {v: str(e) for v, e in digits(Var("p"), [("i", 4), ("j", 8)]).items()}
+    {'i': '(p // 8)', 'j': '(p % 8)'}
+    """
+    found: dict[str, Expr] = {}
+    below = prod(n for _, n in dims)
+    for i, (v, n) in enumerate(dims):
+        below //= n
+        whole = position if i == 0 else position % (n * below)
+        found[v] = (whole // below if below > 1 else whole) if n > 1 else Const(0, "index")
+    return found
+
+
+def within(position: Expr, size: int, tile: int) -> Expr | None:
+    """The condition that a position of a tile lies in `size`; None if all do."""
+    return None if size % tile == 0 else Op("cmpi.slt", (position, Const(size, "index")), "i1")
+
+
+def all_of(conditions: Sequence[Expr | None]) -> Expr | None:
+    """The conjunction of those that are conditions."""
+    found: Expr | None = None
+    for c in conditions:
+        if c is not None:
+            found = c if found is None else Op("andi", (found, c), "i1")
+    return found
+
+
+def guarded(condition: Expr | None, value: Expr, otherwise: Const) -> Expr:
+    """The value where the condition holds; what it reads is read only there."""
+    return value if condition is None else Op("guard", (condition, value, otherwise), otherwise.dtype)
+
+
+def only_if(condition: Expr | None, s: Stmt) -> Stmt:
+    return s if condition is None else If(condition, s)
+
+
+def on(kind: str, var: str, extent: int, *body: Stmt) -> For:
+    """A loop of a kind or on an axis."""
+    return loop(var, extent, seq(*body), kind)

@@ -1,0 +1,22 @@
+"""Code that cannot run in this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..support.errors import UsageError
+
+
+class Elsewhere:
+    """The runner of such code: asked to run, it says what to do instead."""
+
+    seconds_per_tick = 1.0
+    threads = 1
+
+    def __init__(self, name: str, hint: str) -> None:
+        self.name, self.hint = name, hint
+
+    def context(self) -> Any:
+        raise UsageError(f"code for {self.name} does not run in this process", stage="run", hint=self.hint)
+
+    timed = context

@@ -1,0 +1,38 @@
+"""Arguments as WebGPU binds them: at aligned places, and none over another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .device import Dispatch, Move, Part
+
+
+@dataclass(frozen=True)
+class Bindable:
+    """A call whose arguments can all be bound, and the copies around it."""
+
+    call: Dispatch
+    before: tuple[Move, ...] = ()
+    after: tuple[Move, ...] = ()
+
+
+def bindable(step: Dispatch, align: int, allocate: Callable[[int], Any]) -> Bindable:
+    """The call with arguments of their own in place of those that begin elsewhere than at multiples of `align` bytes (a
+    part of a concatenation) or are given twice; these are copied there before it, and back if it writes them."""
+    parts: list[Part] = []
+    before, after = [], []
+    for i, part in enumerate(step.arguments):
+        if part.offset % align or any(_overlap(part, p) for p in step.arguments[:i]):
+            own = Part(allocate(part.nbytes), 0, part.nbytes)
+            before.append(Move(part, own))
+            if step.kernel.writes[i]:
+                after.append(Move(own, part))
+            part = own
+        parts.append(part)
+    return Bindable(replace(step, arguments=tuple(parts)), tuple(before), tuple(after))
+
+
+def _overlap(a: Part, b: Part) -> bool:
+    return a.buffer == b.buffer and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes

@@ -1,0 +1,42 @@
+"""What schedules may assume of a GPU: blocks of units that share a memory, in a grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...schedule.machine import Axis, Machine, Memory
+
+
+@dataclass(frozen=True)
+class GpuDescription(Machine):
+    """A GPU of which only that is known which every implementation of Vulkan, WebGPU and OpenCL has.
+
+    `block_units`: units of a block, at most; `grid_side`: blocks along an axis of the grid; `shared_bytes`: of the
+    memory that the units of a block share; `warp`: units that run in lockstep (1 where that is not known);
+    `vector_registers`: sums that a unit keeps in registers (drivers take long over large kernels). `cores` is how many
+    parts kernels have whose iterations are shared out. `arena_align`: what a part of a buffer begins at a multiple of.
+    """
+
+    block_units: int = 256
+    grid_side: int = 65535
+    shared_bytes: int = 16 << 10
+    warp: int = 1
+    vector_bytes: int = 4
+    vector_registers: int = 16
+    l1_bytes: int = 16 << 10
+    l2_bytes: int = 256 << 10
+    cores: int = 1024
+    thread_work: int = 64
+    arena_align: int = 256
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (
+            Axis("grid", 1 << 31, dims=("x", "y", "z")),
+            Axis("block", self.block_units, inside="grid", barriers=("block",), dims=("x", "y", "z")),
+            Axis("thread"),
+        )
+
+    @property
+    def memories(self) -> tuple[Memory, ...]:
+        return Memory("register"), Memory("local"), Memory("shared", self.shared_bytes, shared_by=("block",))
