@@ -12,7 +12,10 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
 
 
 class LlvmMachine(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from ...schedule.concurrent import is_plain, verify
 from ...schedule.inplace import inplace_pairs
@@ -42,6 +42,9 @@ from .indices import Indices
 from .launch import WARP, Launch, UnitsOfNest
 from .memory import GLOBAL, Lanes, Memory
 from .own_parts import own_parts
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
 
 #: what parameters begin at a multiple of
 PARAMETER_ALIGN_BYTES = 16

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from ...codegen.llvm.machine import LlvmRecord
 from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate, WarpLoad, WarpProduct
 from ...support.errors import PackageError
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
 
 #: of a grid in x; y and z have 65535, which the driver checks at launch
 _GRID = (1 << 31) - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from ...codegen.kernel_info import call_names, kernel_info
 from ...codegen.llvm.machine import LlvmMachine
@@ -13,6 +13,9 @@ from ...codegen.llvm.pool import Job, compile_many
 from ...codegen.nvptx.assemble import ptx, shared_at_launch
 from ...codegen.nvptx.emitter import Emitted, emit
 from ...support.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
 
 ALONE = "all of its work is done by one thread: no loop is bound to grid, block, warp or lane"
 

@@ -19,7 +19,7 @@ def axis(machine: Machine, name: str) -> Axis | None:
 
 def shared(machine: Machine) -> Memory | None:
     """The memory that units of a block share."""
-    return next((m for m in machine.memories if m.shared_by == (BLOCK,)), None)
+    return next((m for m in machine.memories if BLOCK in m.shared_by and GRID not in m.shared_by), None)
 
 
 def has_blocks(machine: Machine) -> bool:
