@@ -22,6 +22,7 @@ class WebTarget:
     doc = "WebGPU, for browsers, with WebAssembly where there is none; -o site/ writes a static site"
     #: name of a setting -> (choices, what it does); the first choice is the default
     settings: Mapping[str, tuple[tuple[str, ...], str]] = {
+        "fallback": (("wasm", "no"), "WebAssembly beside WebGPU, for browsers without it (needs wasm-ld)"),
         "page": (("yes", "no"), "an example page beside the model and its runner"),
     }
     #: see `tilewright.targets.base.Joining`
