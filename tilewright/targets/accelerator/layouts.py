@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import TypeVar
 
 from ...schedule.nest import Pack
-from ...tensor.expr import Buffer, Const, Expr, Var, ceildiv, linear, minimum, variables
+from ...tensor.expr import Buffer, Const, Expr, Op, Var, ceildiv, linear, minimum, variables
 from .describe import Listing, Operand
 from .match import Element, Selection, Step
 
@@ -54,6 +55,11 @@ class Layout:
     positions: Mapping[str, Expr]
     box: tuple[Expr, ...] = ()
 
+    @cached_property
+    def full(self) -> tuple[int, ...]:
+        """The extents of the walks for the first tile, which is full."""
+        return tuple(in_full_tile(n) for _, n in self.walks)
+
 
 class Layouts:
     """The tiles of a selection cut by a plan: their sizes, and how they lie on the chip."""
@@ -66,10 +72,17 @@ class Layouts:
         self.params = {p.name: p for p in self.kernel.params}
         self.packs: dict[str, Pack] = {}
         self.spread: dict[str, tuple[str, int]] = {}  # constants that are one number -> the run that takes it
-        self.moving: dict[Element, set[str]] = {}
+        self.moving: dict[tuple[str, int], set[str]] = {}  # by elements, which the selection has
         self.buffers: dict[str, Buffer] = {}
         self.layouts: dict[str, Layout] = {}
         self.written = {s.output.buffer: s for s in selection.steps}
+        self.users: dict[str, tuple[Step, Operand, Element]] = {}  # what lies on the chip, and who uses it first
+        for step in selection.steps:
+            for o in step.instruction.operands:
+                e = step.operands.get(o.name, step.output)
+                self.users.setdefault(e.buffer, (step, o, e))
+        self.asks: dict[str, tuple[str, ...]] = {}  # the loops whose tiles a layout hangs on
+        self.made: dict[tuple[object, ...], Layout] = {}  # layouts for sizes of tiles; other plans use them too
 
     # ---- sizes ----
 
@@ -104,10 +117,11 @@ class Layouts:
 
     def depends(self, e: Element) -> set[str]:
         """The loops by which an element moves; those of single iterations do not."""
-        if e not in self.moving:
+        key = (e.buffer, id(e))
+        if key not in self.moving:
             found = set().union(*[variables(i) for i in e.indices]) if e.indices else set()
-            self.moving[e] = {v for v in found if self.extents.get(v, 1) > 1}
-        return self.moving[e]
+            self.moving[key] = {v for v in found if self.extents.get(v, 1) > 1}
+        return self.moving[key]
 
     def layout(self, step: Step, o: Operand, e: Element) -> Layout:
         host = e.buffer in self.params and e.buffer not in self.written
@@ -212,22 +226,25 @@ class Layouts:
 
     def prepare(self) -> None:
         """Decide how tiles lie on the chip, and so what they take of its memories."""
-        for step in self.s.steps:
-            for o in step.instruction.operands:
-                e = step.operands.get(o.name, step.output)
-                if e.buffer not in self.layouts:
-                    self.add_tile(step, o, e)
+        for step, o, e in self.users.values():
+            self.add_tile(step, o, e)
 
-    def ordered(self: _L, plan: Plan) -> _L:
-        """The same tiles in another order: they lie on the chip alike."""
+    def planned(self: _L, plan: Plan) -> _L:
+        """The same kernel cut by another plan: what does not hang on the plan is shared."""
         other = copy(self)
-        other.plan = plan
+        other.plan, other.buffers, other.layouts = plan, {}, {}
         return other
 
     def add_tile(self, step: Step, o: Operand, e: Element) -> None:
-        if e.constant and e.buffer not in self.packs:
-            self.pack(step, o, e)
-        made = self.layouts[e.buffer] = self.layout(step, o, e)
+        if e.buffer not in self.asks:
+            if e.constant:
+                self.pack(step, o, e)
+            run = step.dims[o.dims[-1]] if o.dims else ()
+            self.asks[e.buffer] = tuple(v for v in self.extents if v in self.depends(e) or v in run)
+        key = (e.buffer, *(self.tile(v) for v in self.asks[e.buffer]))
+        if key not in self.made:
+            self.made[key] = self.layout(step, o, e)
+        made = self.layouts[e.buffer] = self.made[key]
         shape = (self.plan.slots if self.enclosing(e) else 1, *(a.size for a in made.axes))
         self.buffers[e.buffer] = Buffer(f"{e.buffer}_s", shape, o.dtype, o.memory)
 
@@ -275,6 +292,19 @@ def run_limit(s: Selection, v: str) -> int:
     """The fewest iterations of a loop that an instruction takes as a run."""
     limits = [d.limit for step in s.steps for d in step.instruction.dims if not d.levels and v in step.dims[d.name]]
     return min(limits, default=1)
+
+
+def in_full_tile(e: Expr) -> int:
+    """An extent in the first tile, which is full."""
+    if isinstance(e, Const):
+        return int(e.value)
+    if isinstance(e, Var):
+        return 0
+    assert isinstance(e, Op)
+    a, b = map(in_full_tile, e.args)
+    if e.op == "floordivsi":
+        return a // b
+    return {"addi": a + b, "muli": a * b, "minsi": min(a, b), "maxsi": max(a, b)}[e.op]
 
 
 def _position(v: str) -> Callable[[Mapping[str, Expr]], Expr]:
