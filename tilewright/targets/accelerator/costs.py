@@ -36,6 +36,7 @@ class Costs:
         self.tiles = Tiles(s, listing, Plan())
         self.tiles.prepare()
         buffers = self.tiles.buffers
+        self.memories = {name: b.scope for name, b in buffers.items()}
         self.read: list[tuple[Element, set[str], CopyEngine]] = []
         for e in self.tiles.read():
             engine = listing.copy_engine(HOST, buffers[e.buffer].scope)
@@ -76,23 +77,25 @@ class TileCosts:
         for (step, cycles), n in zip(self.steps, runs, strict=True):
             work[step.instruction.engine] += cycles * n
         turns = [0.0]
+        results = tuple(v for v in plan.order if v not in self.sums)
         for e, mine, engine, cycles in self.brought:
-            n = self.around(plan.order, mine)
+            n = self.around(plan.order if e.buffer in c.users[0] else results, mine)
             work[engine] += cycles * n
             first += cycles
             for (step, used), times, users in zip(self.steps, runs, c.users, strict=True):
                 if n > 1 and e.buffer in users:
                     late = c.delay[engine] + c.latencies[step.instruction.name]
-                    turns.append(n * (cycles + late) + used * times)
+                    turns.append((n * (cycles + late) + used * times) / plan.slots_in(c.memories[e.buffer]))
         engine, out = self.out
         work[engine] += out * frame
         for (a, used), (b, more), n in zip(self.steps, self.steps[1:], runs, strict=False):
             late = c.latencies[a.instruction.name] + c.latencies[b.instruction.name]
-            turns.append(used * n + frame * (more + late))
-        slowest = max(*work.values(), max(turns) / plan.slots)
+            turns.append((used * n + frame * (more + late)) / plan.slots_in(a.memory))
+        slowest = max(*work.values(), *turns)
         total = slowest + first + out + sum(c.delay.values())
         rest = sum(work.values()) - slowest
-        return Estimate(total + rest * (1.0 if plan.slots == 1 else HIDDEN), work)
+        alone = max(plan.slots, *plan.depth.values(), 1) == 1
+        return Estimate(total + rest * (1.0 if alone else HIDDEN), work)
 
     def around(self, order: tuple[str, ...], mine: set[str]) -> int:
         """How often a tile is brought: once for all loops up to the last by which it moves."""

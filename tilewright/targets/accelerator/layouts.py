@@ -23,16 +23,31 @@ _L = TypeVar("_L", bound="Layouts")
 
 @dataclass(frozen=True)
 class Plan:
-    """How a kernel is cut: the size of a tile along each loop (loops that are left out are taken whole), the order of
-    the loops over tiles, outer first, and how many tiles of an operand are on the chip at a time (`slots`)."""
+    """How a kernel is cut.
+
+    `tiles`: the size of a tile along each loop (loops that are left out are taken whole). `order`: the loops over
+    tiles, outer first; it says what stays on the chip. With the loops of sums innermost results stay; one further out
+    lets an operand stay instead, and the sums of all tiles inside wait. `slots`: how many tiles of an operand are on
+    the chip at a time, by `depth` in some memories. `first`: operands (buffers) that are brought before others.
+
+    >>> print(Plan({"i": 32}, ("i",), depth={"weights": 3}, first=("w",)))
+    tiles i=32; order i; 2 slots, 3 in weights; first w
+    """
 
     tiles: Mapping[str, int] = field(default_factory=dict)
     order: tuple[str, ...] = ()
     slots: int = 2
+    depth: Mapping[str, int] = field(default_factory=dict)
+    first: tuple[str, ...] = ()
+
+    def slots_in(self, memory: str) -> int:
+        return self.depth.get(memory, self.slots)
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{v}={n}" for v, n in self.tiles.items())
-        return f"tiles {sizes or 'whole'}; order {' '.join(self.order) or 'none'}; {self.slots} slots"
+        slots = ", ".join([f"{self.slots} slots", *(f"{n} in {m}" for m, n in self.depth.items())])
+        parts = [f"tiles {sizes or 'whole'}", f"order {' '.join(self.order) or 'none'}", slots]
+        return "; ".join(parts + [f"first {' '.join(self.first)}"] * bool(self.first))
 
 
 @dataclass(frozen=True)
@@ -76,6 +91,8 @@ class Layouts:
         self.buffers: dict[str, Buffer] = {}
         self.layouts: dict[str, Layout] = {}
         self.written = {s.output.buffer: s for s in selection.steps}
+        self.summed_up = selection.steps[0].output.buffer
+        self.added = {e.buffer for e in selection.steps[0].operands.values()}
         self.users: dict[str, tuple[Step, Operand, Element]] = {}  # what lies on the chip, and who uses it first
         for step in selection.steps:
             for o in step.instruction.operands:
@@ -245,7 +262,8 @@ class Layouts:
         if key not in self.made:
             self.made[key] = self.layout(step, o, e)
         made = self.layouts[e.buffer] = self.made[key]
-        shape = (self.plan.slots if self.enclosing(e) else 1, *(a.size for a in made.axes))
+        slots = self.plan.slots_in(o.memory) if self.enclosing(e) else 1
+        shape = (slots, *(self.times(v) for v in self.waiting(e)), *(a.size for a in made.axes))
         self.buffers[e.buffer] = Buffer(f"{e.buffer}_s", shape, o.dtype, o.memory)
 
     def pack(self, step: Step, o: Operand, e: Element) -> None:
@@ -269,23 +287,40 @@ class Layouts:
         shape = (-(-b.shape[at] // limit), *(b.shape[d] for d in rest), limit)
         self.params[e.buffer] = replace(b, shape=shape)
 
+    def times(self, v: str) -> int:
+        """How many tiles there are along a loop."""
+        return -(-self.extents[v] // self.tile(v))
+
     def enclosing(self, e: Element) -> list[str]:
         """The loops over tiles around the place where a tile is brought or made, outer first."""
         order = [v for v in self.plan.order if self.cut(v)]
+        first = next((n for n, v in enumerate(order) if v in self.sums), len(order))
+        if e.buffer == self.summed_up:
+            return order[:first]
+        if e.buffer not in self.added:
+            order = [v for v in order if v not in self.sums]
         if e.buffer in self.written:
-            return [v for v in order if v not in self.sums]
+            return order
         mine = self.depends(e)
         last = max((n for n, v in enumerate(order) if v in mine), default=-1)
         return order[: last + 1]
 
+    def waiting(self, e: Element) -> list[str]:
+        """The loops over tiles inside a loop of sums: the sums of all their tiles are on the chip."""
+        if e.buffer != self.summed_up:
+            return []
+        order = [v for v in self.plan.order if self.cut(v)]
+        return [v for v in order if v not in self.sums and v not in self.enclosing(e)]
+
     def read(self) -> list[Element]:
-        """What is copied to the chip, each once."""
+        """What is copied to the chip, each once, in the order in which it is brought."""
         found: dict[str, Element] = {}
         for step in self.s.steps:
             for e in step.operands.values():
                 if e.buffer not in self.written:
                     found.setdefault(e.buffer, e)
-        return list(found.values())
+        early = [found[b] for b in self.plan.first if b in found]
+        return early + [e for b, e in found.items() if b not in self.plan.first]
 
 
 def run_limit(s: Selection, v: str) -> int:

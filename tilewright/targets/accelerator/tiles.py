@@ -8,7 +8,9 @@ A nest does what the kernel does (the interpreter runs it), and says in notes wh
         for i in serial(32, notes={'chip': 'mma acc=acc_s x=x_s w=w_s', 'dim': 'm'}):
             for o in serial(32, notes={'dim': 'n'}): ...
 
-A tile lies on the chip as its operand wants it (`layouts.Layout`); copies bring it there.
+With a loop of sums further out than one of the result, the sums of all tiles of the latter wait on the chip, and what
+comes after them is in loops of its own. A tile lies on the chip as its operand wants it (`layouts.Layout`); copies
+bring it there.
 """
 
 from __future__ import annotations
@@ -55,34 +57,48 @@ class Tiles(Layouts):
 
     def level(self, order: list[str], outside: tuple[str, ...] = ()) -> Stmt:
         """The loops over tiles from here on, with what happens at each level."""
-        here = [c for e in self.read() if tuple(self.enclosing(e)) == outside for c in self.brought(e)]
+        here = self.copies(outside, self.read())
         if order and order[0] not in self.sums:
             v = order[0]
-            inside = self.level(order[1:], (*outside, v))
-            return seq(*here, self.over_tiles(v, inside))
-        first, *others = self.s.steps
-        return seq(*here, self.summed(order, outside, first), *map(self.computed, others), self.stored())
+            return seq(*here, self.over_tiles(v, self.level(order[1:], (*outside, v))))
+        held = [v for v in order if v not in self.sums]
+        first = self.s.steps[0]
+        return seq(*here, self.summed(order, outside, first), self.finished(held, outside))
 
     def summed(self, order: list[str], outside: tuple[str, ...], step: Step) -> Stmt:
+        """The first instruction, in the loops of sums and those inside them."""
         if not order:
             return self.computed(step)
         inside = (*outside, order[0])
-        here = [c for e in self.read() if tuple(self.enclosing(e)) == inside for c in self.brought(e)]
+        here = self.copies(inside, [e for e in self.read() if e.buffer in self.added])
         return self.over_tiles(order[0], seq(*here, self.summed(order[1:], inside, step)))
 
+    def finished(self, held: list[str], outside: tuple[str, ...]) -> Stmt:
+        """The other instructions, for all tiles whose sums are there."""
+        if not held:
+            return seq(*map(self.computed, self.s.steps[1:]), self.stored())
+        inside = (*outside, held[0])
+        here = self.copies(inside, [e for e in self.read() if e.buffer not in self.added])
+        return self.over_tiles(held[0], seq(*here, self.finished(held[1:], inside)))
+
+    def copies(self, outside: tuple[str, ...], read: Sequence[Element]) -> list[Stmt]:
+        """What is brought inside of just these loops over tiles."""
+        return [c for e in read if tuple(self.enclosing(e)) == outside for c in self.brought(e)]
+
     def over_tiles(self, v: str, body: Stmt) -> Stmt:
-        return loop(f"{v}_t", -(-self.extents[v] // self.tile(v)), body)
+        return loop(f"{v}_t", self.times(v), body)
 
     def slot(self, e: Element) -> Expr:
         """Tiles take turns with the slots of their buffer."""
         b = self.buffers[e.buffer]
         count: Expr = Const(0, "index")
         for v in self.enclosing(e):
-            count = count * -(-self.extents[v] // self.tile(v)) + Var(f"{v}_t")
+            count = count * self.times(v) + Var(f"{v}_t")
         return count % b.shape[0]
 
     def on_chip(self, e: Element, at: Mapping[str, Expr]) -> tuple[Expr, ...]:
-        return (self.slot(e), *(a.at(at) for a in self.layouts[e.buffer].axes))
+        held = (Var(f"{v}_t") for v in self.waiting(e))
+        return (self.slot(e), *held, *(a.at(at) for a in self.layouts[e.buffer].axes))
 
     def in_host(self, e: Element, at: Mapping[str, Expr]) -> tuple[Expr, ...]:
         """The element in the parameter, packed or not."""
@@ -134,7 +150,7 @@ class Tiles(Layouts):
         return body
 
     def simple(self, e: Expr) -> Expr:
-        ranges = {f"{v}_t": (0, -(-n // self.tile(v)) - 1) for v, n in self.extents.items()}
+        ranges = {f"{v}_t": (0, self.times(v) - 1) for v in self.extents}
         return simplify(e, ranges)
 
     # ---- instructions ----
