@@ -187,6 +187,24 @@ class Partitioning(Protocol):
         """Where kernels went, and why: a sentence each, for `Executable.explain`."""
 
 
+#: a kernel -> the decisions of its tuned plan, and what these led to; None if it was not tuned
+KnownPlan = Callable[["Kernel"], "tuple[Mapping[str, Any], str] | None"]
+
+
+@runtime_checkable
+class PlanTaker(Protocol):
+    """A target with a processor whose kernels run as planned, and are tuned by a simulator of it."""
+
+    #: the machine beside which it stands, None if it stands alone
+    host: Target | None
+
+    def tuned_on(self) -> tuple[str, str, str]:
+        """What a plan's time depends on: the processor's name, its design, and the versions of what makes programs."""
+
+    def take_plans(self, known: KnownPlan | None) -> None:
+        """Where plans come from, for the next compilation."""
+
+
 @runtime_checkable
 class Beside(Protocol):
     """A target that can stand beside a host, ``host+name``."""

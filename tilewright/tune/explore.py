@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import json
 import multiprocessing
 import re
@@ -34,6 +33,7 @@ from ..support.errors import CompileError, TilewrightError, UsageError
 from ..support.mapped_file import map_file
 from ..support.options import get
 from ..targets.accelerator.designs import Design, Exploration, Measured, Value
+from ..targets.accelerator.identity import digest_of
 from ..targets.accelerator.target import ChipTarget
 from ..targets.base import find
 from .measure_design import Answer, Job, forget, measure
@@ -205,12 +205,6 @@ def _key(chip: ChipTarget, host: Any, job: Job, chip_digest: str, model_digest: 
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _digest_of(kind: type) -> str:
-    """A digest of the files that describe a chip: its own, and those of what it inherits."""
-    files = {inspect.getsourcefile(k) for k in kind.__mro__ if k.__module__ != "builtins"}
-    return hashlib.sha256(b"\0".join(Path(f).read_bytes() for f in sorted(f for f in files if f))).hexdigest()
-
-
 def _digest(model: str) -> str:
     """UsageError if the file cannot be read."""
     try:
@@ -253,7 +247,7 @@ def explore(
     base = chip_named(chip, varied)
     store = Store(database)
     host = find(HOST_TARGET).describe().to_json()
-    chip_digest, digests = _digest_of(base.kind), {m: _digest(m) for m in models}
+    chip_digest, digests = digest_of(base.kind), {m: _digest(m) for m in models}
     shapes = tuple((name, tuple(shape)) for name, shape in (inputs or {}).items())
     designs = [design(base, point) for point in points(varied)]
     keys: dict[Job, str] = {}

@@ -15,15 +15,17 @@ from ...schedule.schedule import Schedule
 from ...tensor.kernel import Kernel
 from ..base import Target, TargetStage
 from .binary import ChipProgram
-from .partition import Partitioner
+from .partition import Partitioner, nameless
 from .plan import Planned
 
 
 @dataclass(frozen=True)
 class OnChip(Scheduled):
-    """A kernel of a chip: its plan, nest, program and time."""
+    """A kernel of a chip: its plan, nest, program and time; `tuned`: why a tuned plan is not used, None if there is
+    none, nothing if it is."""
 
     planned: Planned | None = None
+    tuned: str | None = None
 
     @cached_property
     def nest(self) -> Nest:  # type: ignore[override]
@@ -43,7 +45,7 @@ def on_chip(partitioner: Partitioner, kernel: Kernel) -> OnChip:
     chip = partitioner.formats.chip
     schedule = Schedule(kernel, chip)
     schedule.plan = f"{made.plan}; {made.timing.cycles} cycles"
-    return OnChip(schedule, chip.name, (), planned=made)
+    return OnChip(schedule, chip.name, (), planned=made, tuned=partitioner.tuned.get(nameless(kernel)))
 
 
 def alone() -> tuple[TargetStage, ...]:
