@@ -4,6 +4,7 @@
     order              the loops over tiles, by number, outer first: what stays on the chip while others come and go
     slots_MEMORY       how many tiles of an operand are in a memory at a time
     first              the operand that is brought before others, by its number; -1 leaves them as they are read
+    joined             how many loops of sums are joined with the run of the sum
 
 Numbers stand for names, so that equal kernels have equal decisions whatever their loops are called.
 """
@@ -18,7 +19,7 @@ from typing import Any
 
 from .costs import Costs, Estimate
 from .describe import Listing
-from .layouts import Plan
+from .layouts import Plan, joinable, run_of_sums
 from .match import Selection
 from .plan import along, fits
 
@@ -64,6 +65,7 @@ class Choices:
         self.loops = [*s.loops, *s.steps[0].sums]
         self.operands = [e.buffer for e in self.costs.tiles.read()]
         self.memories = [m for m in listing.memories if m in self.costs.memories.values()]
+        self.joinable = joinable(s)
         self.default = self.of(plan)
         self.candidates: dict[str, tuple[Any, ...]] = {}
         for n, v in enumerate(self.loops):
@@ -71,6 +73,7 @@ class Choices:
         self.candidates["order"] = tuple(dict.fromkeys([self.default["order"], *self.orders()]))
         self.candidates |= {f"slots_{m}": SLOTS for m in self.memories}
         self.candidates["first"] = (-1, *range(len(self.operands)))
+        self.candidates["joined"] = tuple(range(len(self.joinable) + 1))
 
     def orders(self) -> list[tuple[int, ...]]:
         """Of the loops that can be cut."""
@@ -88,7 +91,8 @@ class Choices:
         tiles = {f"tile{n}": plan.tiles.get(v, self.s.extents[v]) for n, v in enumerate(self.loops)}
         order = tuple(self.loops.index(v) for v in (*plan.order, *(v for v in self.loops if v not in plan.order)))
         slots = {f"slots_{m}": plan.slots_in(m) for m in self.memories}
-        return {**tiles, "order": order, **slots, "first": self.operands.index(plan.first[0]) if plan.first else -1}
+        first = self.operands.index(plan.first[0]) if plan.first else -1
+        return {**tiles, "order": order, **slots, "first": first, "joined": len(plan.joined)}
 
     def chosen(self, decisions: Mapping[str, Any]) -> Chosen | None:
         """The plan of some decisions; those left out, or not among the candidates, are the default's. None if its tiles
@@ -113,16 +117,19 @@ class Choices:
     def plan(self, taken: Mapping[str, Any]) -> Plan:
         """A plan without what has no effect: loops that are not cut, slots of tiles that stay."""
         tiles = {v: min(taken[f"tile{n}"], self.s.extents[v]) for n, v in enumerate(self.loops)}
+        joined = self.joinable[len(self.joinable) - taken["joined"] :]
+        if joined:
+            tiles |= {v: self.s.extents[v] for v in (*joined[1:], *run_of_sums(self.s))}
         order = [self.loops[n] for n in taken["order"]]
         order += [v for v in self.loops if v not in order]
         cut = tuple(v for v in order if tiles[v] < self.s.extents[v])
-        bare = self.costs.tiles.planned(Plan(tiles, cut))
+        bare = self.costs.tiles.planned(Plan(tiles, cut, joined=joined))
         moving = {o.memory for _, o, e in bare.users.values() if bare.enclosing(e)}
         depth = {m: taken[f"slots_{m}"] for m in self.memories if m in moving}
         slots = max(depth.values(), key=lambda n: (list(depth.values()).count(n), n)) if depth else 2
         depth = {m: n for m, n in depth.items() if n != slots}
         first = (self.operands[taken["first"]],) if taken["first"] > 0 else ()
-        return Plan(tiles, cut, slots, depth, first)
+        return Plan(tiles, cut, slots, depth, first, joined)
 
 
 def sizes(s: Selection, v: str) -> list[int]:

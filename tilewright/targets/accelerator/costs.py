@@ -62,7 +62,9 @@ class TileCosts:
         self.times = {v: -(-n // t.tile(v)) for v, n in t.extents.items()}
 
         def copied(engine: CopyEngine, buffer: str, whole: bool) -> float:
-            return _copied(engine, t.layouts[buffer], LOOP_TYPES[t.buffers[buffer].dtype].nbytes, whole)
+            b = t.buffers[buffer]
+            word = costs.listing.memories[b.scope].word
+            return _copied(engine, t.layouts[buffer], LOOP_TYPES[b.dtype].nbytes, whole, word)
 
         self.brought = [(e, mine, engine.name, copied(engine, e.buffer, e.constant)) for e, mine, engine in costs.read]
         self.steps = [(step, step_cycles(t, step)) for step in costs.s.steps]
@@ -103,11 +105,15 @@ class TileCosts:
         return prod(self.times[v] for v in order[: last + 1])
 
 
-def _copied(engine: CopyEngine, layout: Layout, size: int, whole: bool) -> float:
+def _copied(engine: CopyEngine, layout: Layout, size: int, whole: bool, word: int) -> float:
     """Cycles of one tile's copy; a constant (`whole`) lies in the order in which it is read."""
     extents = layout.full
     if whole:
         return engine.cycles(1, prod(extents) * size)
+    if layout.joined:  # each part of a run begins at the word before (`emit.Emitter.painted`)
+        runs, parts = prod(extents[: -1 - layout.joined]), prod(extents[-1 - layout.joined : -1])
+        part = extents[-1] * size
+        return sum(engine.cycles(runs, n * part % word + part) for n in range(parts))
     return engine.cycles(prod(extents[:-1]), (extents[-1] if extents else 1) * size)
 
 
@@ -122,5 +128,7 @@ def step_cycles(t: Tiles, step: Step) -> float:
     chunk = t.chunks(step)
     counts = {d.name: prod(chunk[v] for v in step.dims[d.name]) for d in step.instruction.dims}
     busy = max(step.instruction.busy(counts | {f.name: 0 for f in step.instruction.fields}))
-    around = prod(t.tile(v) for v in step.sums if v not in chunk)
-    return busy * around * prod(t.tile(v) / c for v, c in chunk.items())
+    around = prod(t.tile(v) for v in t.around(step))
+    runs = {v for d in step.instruction.dims if not d.levels for v in step.dims[d.name]}
+    times = (-(-t.run_tile(v) // c) if v in runs else t.run_tile(v) / c for v, c in chunk.items())
+    return busy * around * prod(times)

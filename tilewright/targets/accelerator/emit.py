@@ -8,7 +8,7 @@ words they touch. A nest that asks for what the chip cannot do ends in one error
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, product
 from math import lcm
 from typing import Any, NoReturn
 
@@ -195,7 +195,37 @@ class Emitter:
             done, run = run // part * part, run % part
             starts = (starts[0] + done, starts[1] + done)
         if run:
-            self.copy(memories, names, starts, walks, run, byte)
+            self.row_by_row(memories, names, starts, walks, run, byte)
+
+    def row_by_row(
+        self,
+        memories: tuple[str | None, str],
+        names: tuple[str, str],
+        starts: tuple[int, int],
+        walks: Sequence[tuple[int, int, int]],
+        run: int,
+        fill: int | None,
+    ) -> None:
+        """Rows that follow one another and do not all begin at words. The last one comes first, and each from its word
+        on: what is too much before it, the rows before it cover."""
+        source, target = memories
+        memory = self.listing.memories.get(target)
+        odd = [w for w in walks if memory is not None and w[2] % memory.word]
+        if memory is None or not odd or source != HOST:
+            self.copy(memories, names, starts, walks, run, fill)
+            return
+        length = run
+        for count, _, b in reversed(odd):
+            if b != length:
+                self.fail(f"rows of {names[1]} do not begin at words of {target} ({memory.word} bytes), and have gaps")
+            length *= count
+        even = [w for w in walks if w not in odd]
+        for place in reversed(list(product(*(range(count) for count, _, _ in odd)))):
+            there, here = (s + sum(n * w[1 + i] for n, w in zip(place, odd, strict=True)) for i, s in enumerate(starts))
+            more = here % memory.word
+            if starts[1] % memory.word or there < more:
+                self.fail(f"{names[0]} has nothing before a row that begins within a word of {target}")
+            self.copy(memories, names, (there - more, here - more), even, run + more, fill)
 
     def strides(self, f: Callable[[Env], int], env: Env, counts: Sequence[tuple[str, int]]) -> list[int]:
         """By how many bytes an address moves with each loop; an error if it does not move evenly."""

@@ -29,9 +29,10 @@ class Plan:
     tiles, outer first; it says what stays on the chip. With the loops of sums innermost results stay; one further out
     lets an operand stay instead, and the sums of all tiles inside wait. `slots`: how many tiles of an operand are on
     the chip at a time, by `depth` in some memories. `first`: operands (buffers) that are brought before others.
+    `joined`: loops of sums that are one run with the run of the sum, as taps of a window with few channels.
 
-    >>> print(Plan({"i": 32}, ("i",), depth={"weights": 3}, first=("w",)))
-    tiles i=32; order i; 2 slots, 3 in weights; first w
+    >>> print(Plan({"i": 32}, ("i",), depth={"weights": 3}, first=("w",), joined=("r",)))
+    tiles i=32; order i; 2 slots, 3 in weights; first w; joined r
     """
 
     tiles: Mapping[str, int] = field(default_factory=dict)
@@ -39,6 +40,7 @@ class Plan:
     slots: int = 2
     depth: Mapping[str, int] = field(default_factory=dict)
     first: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
 
     def slots_in(self, memory: str) -> int:
         return self.depth.get(memory, self.slots)
@@ -47,7 +49,8 @@ class Plan:
         sizes = ", ".join(f"{v}={n}" for v, n in self.tiles.items())
         slots = ", ".join([f"{self.slots} slots", *(f"{n} in {m}" for m, n in self.depth.items())])
         parts = [f"tiles {sizes or 'whole'}", f"order {' '.join(self.order) or 'none'}", slots]
-        return "; ".join(parts + [f"first {' '.join(self.first)}"] * bool(self.first))
+        more = (("first", self.first), ("joined", self.joined))
+        return "; ".join([*parts, *(f"{name} {' '.join(names)}" for name, names in more if names)])
 
 
 @dataclass(frozen=True)
@@ -62,13 +65,15 @@ class Axis:
 class Layout:
     """How a tile lies on the chip, and the loops that copy it: (name, extent, what the loop says of in-tile positions).
 
-    `box`: for a tile that is a box of the host's buffer, its first element.
+    `box`: for a tile that is a box of the host's buffer, its first element. `joined`: how many loops before the last
+    one go through one run with it.
     """
 
     axes: tuple[Axis, ...]
     walks: tuple[tuple[str, Expr], ...]
     positions: Mapping[str, Expr]
     box: tuple[Expr, ...] = ()
+    joined: int = 0
 
     @cached_property
     def full(self) -> tuple[int, ...]:
@@ -126,6 +131,35 @@ class Layouts:
         """How many iterations of a run one instruction takes at most, whichever: results lie in columns so wide."""
         return run_limit(self.s, v)
 
+    # ---- loops that are one run ----
+
+    def loops_of(self, step: Step, d: str) -> tuple[str, ...]:
+        """The loops of a dimension, with those that are joined with its run."""
+        own = step.dims[d]
+        return (*self.plan.joined, *own) if self.plan.joined and own == run_of_sums(self.s) else own
+
+    def run_tile(self, v: str) -> int:
+        """The size of a tile along a loop with those that are joined with it."""
+        return self.tile(v) * prod(self.tile(j) for j in self.joined_with(v))
+
+    def run_actual(self, v: str) -> Expr:
+        """How many iterations a tile has along these."""
+        found = self.actual(v)
+        for j in self.joined_with(v):
+            found = self.actual(j) * found
+        return found
+
+    def joined_with(self, v: str) -> tuple[str, ...]:
+        return self.plan.joined if (v,) == run_of_sums(self.s) else ()
+
+    def parted(self, v: str, at: Expr) -> dict[str, Expr]:
+        """A position in a run as positions of the loops that are joined in it."""
+        found: dict[str, Expr] = {}
+        for name in reversed((*self.joined_with(v), v)):
+            found[name] = at if name == (*self.joined_with(v), v)[0] else at % self.tile(name)
+            at = at // self.tile(name)
+        return found
+
     # ---- layouts ----
 
     def word(self, o: Operand) -> int:
@@ -142,13 +176,13 @@ class Layouts:
 
     def layout(self, step: Step, o: Operand, e: Element) -> Layout:
         host = e.buffer in self.params and e.buffer not in self.written
-        run = step.dims[o.dims[-1]] if o.dims else ()
+        run = self.loops_of(step, o.dims[-1]) if o.dims else ()
         mine = self.depends(e)
-        rows = [v for d in o.dims[:-1] for v in step.dims[d] if v in mine]
+        rows = [v for d in o.dims[:-1] for v in self.loops_of(step, d) if v in mine]
         around = [v for v in step.sums if v in mine and v not in run and v not in rows]
         strided = any(step.instruction.dim(d).levels for d in o.dims[:-1]) and not o.dense
         if host and strided and not e.constant:
-            box = self.box(step, o, e, run)
+            box = self.box(step, o, e, run) if len(run) < 2 else None
             if box is not None and prod(a.size for a in box.axes) <= self.row_size(o, around, rows, run):
                 return box
             return self.in_rows(o, around, rows, run)
@@ -164,10 +198,21 @@ class Layouts:
     def in_rows(self, o: Operand, around: Sequence[str], rows: Sequence[str], run: Sequence[str]) -> Layout:
         """A run for each row, padded to whole words: for a convolution, its windows written out."""
         axes = [Axis(self.tile(v), _position(v)) for v in (*around, *rows)]
-        axes.append(Axis(self.padded(o, run), _position(run[0]) if run else _zero))
+        axes.append(Axis(self.padded(o, run), self.in_run(run)))
         names = {v: f"{v}_r" for v in (*around, *rows, *run)}
         walks = tuple((n, self.actual(v)) for v, n in names.items())
-        return Layout(tuple(axes), walks, {v: Var(n) for v, n in names.items()})
+        return Layout(tuple(axes), walks, {v: Var(n) for v, n in names.items()}, joined=max(len(run) - 1, 0))
+
+    def in_run(self, run: Sequence[str]) -> Callable[[Mapping[str, Expr]], Expr]:
+        """The position in a run of one loop or of several; all but the first of these are whole."""
+
+        def at(p: Mapping[str, Expr]) -> Expr:
+            found: Expr = p[run[0]] if run else Const(0, "index")
+            for v in run[1:]:
+                found = found * self.tile(v) + p[v]
+            return found
+
+        return at
 
     def in_columns(
         self,
@@ -258,7 +303,7 @@ class Layouts:
                 self.pack(step, o, e)
             run = step.dims[o.dims[-1]] if o.dims else ()
             self.asks[e.buffer] = tuple(v for v in self.extents if v in self.depends(e) or v in run)
-        key = (e.buffer, *(self.tile(v) for v in self.asks[e.buffer]))
+        key = (e.buffer, self.plan.joined, *(self.tile(v) for v in self.asks[e.buffer]))
         if key not in self.made:
             self.made[key] = self.layout(step, o, e)
         made = self.layouts[e.buffer] = self.made[key]
@@ -327,6 +372,38 @@ def run_limit(s: Selection, v: str) -> int:
     """The fewest iterations of a loop that an instruction takes as a run."""
     limits = [d.limit for step in s.steps for d in step.instruction.dims if not d.levels and v in step.dims[d.name]]
     return min(limits, default=1)
+
+
+def run_of_sums(s: Selection) -> tuple[str, ...]:
+    """The loop of sums that the first instruction takes as a run."""
+    step = s.steps[0]
+    for d in step.instruction.dims:
+        own = step.dims[d.name]
+        if not d.levels and len(own) == 1 and own[0] in step.sums:
+            return own
+    return ()
+
+
+def joinable(s: Selection) -> tuple[str, ...]:
+    """The loops of sums around the first instruction that can be joined with its run, outer first: the operand that
+    has the run alone gets a row for each result, in the others these loops are rows."""
+    step, run = s.steps[0], run_of_sums(s)
+    placed = {v for own in step.dims.values() for v in own}
+    around = [v for v in step.sums if v not in placed and s.extents[v] > 1]
+    if not run or not around:
+        return ()
+    for o in step.instruction.operands:
+        e = step.operands.get(o.name)
+        if e is None:
+            continue
+        moves = set().union(*map(variables, e.indices)) if e.indices else set()
+        inside = any(step.dims[d] == run for d in o.dims)
+        if any((v in moves) != inside for v in around):
+            return ()
+        strided = any(step.instruction.dim(d).levels for d in o.dims[:-1]) and not o.dense
+        if inside and step.dims[o.dims[-1]] == run and (e.constant or not strided):
+            return ()
+    return tuple(around)
 
 
 def in_full_tile(e: Expr) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations, product
-from math import ceil
+from math import ceil, prod
 
 from ...schedule.nest import Nest
 from ...support.dtypes import LOOP_TYPES
@@ -18,7 +18,7 @@ from .binary import ChipProgram, Formats
 from .costs import Costs, Estimate
 from .describe import Listing
 from .emit import emit
-from .layouts import Plan, run_limit
+from .layouts import Plan, joinable, run_limit, run_of_sums
 from .match import Selection
 from .tiles import Tiles
 from .timing import Timing, simulate
@@ -46,6 +46,8 @@ def plans(s: Selection, listing: Listing) -> list[tuple[Plan, Estimate]]:
     costs = Costs(s, listing)
     for slots in (2, 1):
         if found := [p for tiles in sizes(s, listing) for p in orders(costs, tiles, slots)]:
+            for joined in joins(s):
+                found += [p for tiles in grouped(s, joined) for p in orders(costs, tiles, slots, joined)]
             return sorted(found, key=lambda p: p[1].cycles)
     raise CompileError(
         "no tile of it fits the memories of the chip",
@@ -73,19 +75,21 @@ def _too_much(s: Selection, listing: Listing) -> str:
     )
 
 
-def orders(costs: Costs, tiles: dict[str, int], slots: int) -> Iterator[tuple[Plan, Estimate]]:
+def orders(
+    costs: Costs, tiles: dict[str, int], slots: int, joined: tuple[str, ...] = ()
+) -> Iterator[tuple[Plan, Estimate]]:
     """The orders of tiles of one size; none if they do not fit."""
     s = costs.s
     cut = [v for v in s.extents if v in tiles and tiles[v] < s.extents[v]]
     sums = [v for v in cut if v in s.steps[0].sums]
     frame = [v for v in cut if v in s.loops]
-    first = costs.tiles.planned(Plan(tiles, (*frame, *sums), slots))
+    first = costs.tiles.planned(Plan(tiles, (*frame, *sums), slots, joined=joined))
     first.prepare()
     if not fits(first, costs.listing):
         return
     of_tile = costs.of_tile(first)
     for order in permutations(frame):
-        plan = Plan(tiles, (*order, *sums), slots)
+        plan = Plan(tiles, (*order, *sums), slots, joined=joined)
         yield plan, of_tile.estimate(plan)
 
 
@@ -123,6 +127,31 @@ def sizes(s: Selection, listing: Listing) -> Iterator[dict[str, int]]:
     """Sizes of tiles along the loops of a kernel."""
     loops = [*s.loops, *s.steps[0].sums]
     yield from (dict(zip(loops, chosen, strict=True)) for chosen in product(*[along(s, v) for v in loops]))
+
+
+def joins(s: Selection) -> list[tuple[str, ...]]:
+    """Loops of sums that may be joined with the run: the innermost, the two innermost ..."""
+    found = joinable(s)
+    return [found[-n:] for n in range(1, len(found) + 1)]
+
+
+def grouped(s: Selection, joined: tuple[str, ...]) -> Iterator[dict[str, int]]:
+    """Sizes of tiles with joined loops: as many of the first as need fewer instructions, the others whole."""
+    (run,) = run_of_sums(s)
+    whole = {v: s.extents[v] for v in (*joined[1:], run)}
+    part, limit, extent = prod(whole.values()), run_limit(s, run), s.extents[joined[0]]
+    plain = extent * prod(whole[v] for v in joined[1:]) * ceil(s.extents[run] / limit)
+    groups = [n for n in range(1, extent + 1) if _instructions(n, extent, part, limit) < plain]
+    others = [v for v in (*s.loops, *s.steps[0].sums) if v not in whole and v != joined[0]]
+    for chosen in product(*[along(s, v) for v in others]):
+        for n in groups:
+            yield dict(zip(others, chosen, strict=True)) | {joined[0]: n} | whole
+
+
+def _instructions(group: int, extent: int, part: int, limit: int) -> int:
+    """How many instructions a sum takes, in groups of parts."""
+    full, rest = divmod(extent, group)
+    return full * ceil(group * part / limit) + ceil(rest * part / limit)
 
 
 def along(s: Selection, v: str) -> list[int]:

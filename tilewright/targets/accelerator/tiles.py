@@ -161,26 +161,31 @@ class Tiles(Layouts):
         for d in step.instruction.dims:
             left = d.limit if d.levels else min(map(self.width, step.dims[d.name]), default=1)
             for v in reversed(step.dims[d.name]):
-                found[v] = min(self.tile(v), left)
+                found[v] = min(self.run_tile(v), left)
                 left = max(left // found[v], 1)
         return found
 
+    def around(self, step: Step) -> list[str]:
+        """The loops of sums around an instruction."""
+        inside = {*self.chunks(step), *self.plan.joined}
+        return [v for v in step.sums if v not in inside and self.extents[v] > 1]
+
     def computed(self, step: Step) -> Stmt:
         """Loops around an instruction, and those that it is."""
-        chunk = self.chunks(step)
-        around = [v for v in step.sums if v not in chunk and self.extents[v] > 1]
-        several = [v for v in chunk if self.tile(v) > chunk[v]]
+        chunk, around = self.chunks(step), self.around(step)
+        several = [v for v in chunk if self.run_tile(v) > chunk[v]]
         outer: list[tuple[str, Expr]] = [
-            (f"{v}_c", ceildiv(self.actual(v), chunk[v])) for v in several if v not in self.sums
+            (f"{v}_c", ceildiv(self.run_actual(v), chunk[v])) for v in several if v not in self.sums
         ]
         outer += [(v, self.actual(v)) for v in around]
-        outer += [(f"{v}_c", ceildiv(self.actual(v), chunk[v])) for v in several if v in self.sums]
+        outer += [(f"{v}_c", ceildiv(self.run_actual(v), chunk[v])) for v in several if v in self.sums]
         at: dict[str, Expr] = {v: Var(v) for v in around}
         inner: dict[str, Expr] = {}
         for v, c in chunk.items():
             cut = v in several
-            at[v] = Var(f"{v}_c") * c + Var(v) if cut else Var(v)
-            inner[v] = minimum(c, self.actual(v) - Var(f"{v}_c") * c) if cut else self.actual(v)
+            place = Var(f"{v}_c") * c + Var(v) if cut else Var(v)
+            at |= self.parted(v, place) if self.joined_with(v) else {v: place}
+            inner[v] = minimum(c, self.run_actual(v) - Var(f"{v}_c") * c) if cut else self.run_actual(v)
         return self.loops(outer, self.instruction(step, at, inner))
 
     def instruction(self, step: Step, at: dict[str, Expr], inner: dict[str, Expr]) -> Stmt:
@@ -221,8 +226,8 @@ class Tiles(Layouts):
         """The loops within a tile that a loop of the kernel became."""
         chunk = self.chunks(step)
         if v not in chunk:
-            return {v} if self.extents[v] > 1 else set()
-        return {v, f"{v}_c"} if self.tile(v) > chunk[v] else {v}
+            return {v} if v in self.around(step) else set()
+        return {v, f"{v}_c"} if self.run_tile(v) > chunk[v] else {v}
 
     def value(self, step: Step, e: Expr, at: Mapping[str, Expr], inner: Mapping[str, Expr], before: list[Stmt]) -> Expr:
         """An expression of the kernel's elements as one of what is on the chip; sums in it are computed `before`."""
