@@ -20,6 +20,7 @@ from ..driver.tuned import machine_beside
 from ..driver.tuning_database import Database, Result
 from ..support.errors import UsageError
 from ..support.options import Options
+from ..targets.accelerator.layers import LayerRun, work_of
 from ..targets.base import find
 from ..tensor.divide import symbol_of
 from ..tensor.read import read_kernel
@@ -97,9 +98,10 @@ class PlanTuner(Tuner):
             target.name, self.formats.chip.clock, machine_beside(target), self.formats.chip, options.job_count
         )
         super().__init__(tasks, options, model, database, seed, watch, meter)
-        for entry, space in zip(self.report.tasks, self.searches, strict=True):
-            assert isinstance(space.space, PlanSpace)
-            entry.cycles = self.default_cycles(space.space)
+        for entry, task, progress in zip(self.report.tasks, self.tasks, self.progress, strict=True):
+            run = self.untuned(task)
+            entry.cycles = run.cycles
+            progress.weight *= 1 - run.floor / run.cycles  # no plan is below its floors
 
     def search(self, task: Task, seed: int) -> PlanSearch:
         found = self.partitioner.select(task.kernel)
@@ -107,9 +109,9 @@ class PlanTuner(Tuner):
         space = PlanSpace(task.kernel, self.formats.chip, found, self.formats.listing, made.plan)
         return PlanSearch(space, self.model, seed, hints=space.estimated())
 
-    def default_cycles(self, space: PlanSpace) -> int:
-        made = self.partitioner.best(space.kernel, space.selection)
-        return int(made.timing.cycles)
+    def untuned(self, task: Task) -> LayerRun:
+        found = self.partitioner.select(task.kernel)
+        return LayerRun.of("", (), self.partitioner.best(task.kernel, found), self.formats, work_of(found))
 
     def subject(self, i: int) -> Any:
         return self.tasks[i].kernel

@@ -108,7 +108,7 @@ class TileCosts:
 def _copied(engine: CopyEngine, layout: Layout, size: int, whole: bool, word: int) -> float:
     """Cycles of one tile's copy; a constant (`whole`) lies in the order in which it is read."""
     extents = layout.full
-    if whole:
+    if whole and extents and extents[-1] * size % word == 0:  # narrower columns are copied row by row
         return engine.cycles(1, prod(extents) * size)
     if layout.joined:  # each part of a run begins at the word before (`emit.Emitter.painted`)
         runs, parts = prod(extents[: -1 - layout.joined]), prod(extents[-1 - layout.joined : -1])
