@@ -197,9 +197,9 @@ def markdown(report: dict[str, Any]) -> str:
     return "\n".join(
         [
             f"{report['target']}, cycles by its timing simulator, as planned and after {report['trials']} trials of "
-            "the tuner for each layer. Floors: what the array takes with all of its multipliers at work; what it takes as "
-            "they are filled, where channels and columns are left over and weights come in for few rows; and what the "
-            "bus takes to bring every byte once. No plan is below the last two.",
+            "the tuner for each layer. Floors: what the array takes with all of its multipliers at work; what it takes "
+            "as they are filled, where channels and columns are left over and weights come in for few rows; and what "
+            "the bus takes to bring every byte once. No plan is below the last two.",
             "",
             "## Layers",
             "",
