@@ -187,10 +187,6 @@ class Partitioning(Protocol):
         """Where kernels went, and why: a sentence each, for `Executable.explain`."""
 
 
-#: a kernel -> the decisions of its tuned plan, and what these led to; None if it was not tuned
-KnownPlan = Callable[["Kernel"], "tuple[Mapping[str, Any], str] | None"]
-
-
 @runtime_checkable
 class PlanTaker(Protocol):
     """A target with a processor whose kernels run as planned, and are tuned by a simulator of it."""
@@ -201,8 +197,9 @@ class PlanTaker(Protocol):
     def tuned_on(self) -> tuple[str, str, str]:
         """What a plan's time depends on: the processor's name, its design, and the versions of what makes programs."""
 
-    def take_plans(self, known: KnownPlan | None) -> None:
-        """Where plans come from, for the next compilation."""
+    def take_plans(self, known: Callable[[Kernel], tuple[Mapping[str, Any], str] | None] | None) -> None:
+        """Where plans come from in the next compilation: the decisions of a kernel's plan, and the plan that they led
+        to; None for one that was not tuned."""
 
 
 @runtime_checkable

@@ -25,7 +25,7 @@ from ..targets.accelerator.order import check_order
 from ..targets.accelerator.plan import Planned, planned
 from ..targets.base import find
 from ..tensor.kernel import Kernel
-from .measure import Outcome
+from .measure import NoRunners, Outcome
 
 #: the targets and selections of this process
 _targets: dict[str, Any] = {}
@@ -100,13 +100,22 @@ class PlanMeter:
         self.target, self.clock, self.machine, self.description = target, clock, machine, description
         self.workers = workers
         self.pool: ProcessPoolExecutor | None = None
+        self.ended = False
+
+    def begin(self) -> None:
+        """Measure again, after `close`."""
+        self.ended = False
 
     def close(self) -> None:
+        """Batches that are being measured end with the plan that they are at."""
+        self.ended = True
         pool, self.pool = self.pool, None
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def ask(self, function: Any, *arguments: Any) -> Any:
+        if self.ended:
+            raise NoRunners("the search has ended", stage="tune")
         if self.workers == 1:
             return function(self.target, *arguments)
         if self.pool is None:

@@ -113,6 +113,10 @@ class PlanTuner(Tuner):
         found = self.partitioner.select(task.kernel)
         return LayerRun.of("", (), self.partitioner.best(task.kernel, found), self.formats, work_of(found))
 
+    def run(self, trials: int | None, deadline: float | None = None) -> TuneReport:
+        self.meter.begin()
+        return super().run(trials, deadline)
+
     def subject(self, i: int) -> Any:
         return self.tasks[i].kernel
 
@@ -129,6 +133,7 @@ class PlanTuner(Tuner):
 
     def check(self) -> None:
         """Run what was found beside the default plans on random data, and take back what is not right."""
+        self.meter.begin()
         winners: list[Any] = self.incumbents
         for i, candidate in enumerate(winners):
             default: Any = self.searches[i].space.default

@@ -7,19 +7,22 @@ worth it the cycles say that its program takes, against the operations that the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from ...support.errors import CompileError
 from ...support.sizes import Undecided
 from ...tensor.kernel import Kernel
-from ..base import KnownPlan
 from .binary import Formats
 from .choices import Choices
 from .layouts import Plan
 from .match import NoMatch, Selection, select
 from .plan import Planned, best, planned
+
+#: a kernel -> the decisions of its tuned plan, and the plan that they led to; None if it was not tuned
+KnownPlan = Callable[[Kernel], tuple[Mapping[str, Any], str] | None]
 
 
 @dataclass(frozen=True)

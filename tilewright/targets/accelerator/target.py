@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...support.errors import UnsupportedError, UsageError
-from ..base import KnownPlan, Target, TargetStage
+from ..base import Target, TargetStage
 from .describe import Chip
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...program.program import Program
     from ...tensor.kernel import Kernel
     from .binary import Formats
-    from .partition import Partitioner
+    from .partition import KnownPlan, Partitioner
     from .stages import OnChip
     from .system import SystemRunner
 
