@@ -79,15 +79,19 @@ class TileCosts:
         for (step, cycles), n in zip(self.steps, runs, strict=True):
             work[step.instruction.engine] += cycles * n
         turns = [0.0]
+        brought: list[tuple[Element, int, float, str]] = []
         results = tuple(v for v in plan.order if v not in self.sums)
         for e, mine, engine, cycles in self.brought:
             n = self.around(plan.order if e.buffer in c.users[0] else results, mine)
             work[engine] += cycles * n
             first += cycles
-            for (step, used), times, users in zip(self.steps, runs, c.users, strict=True):
-                if n > 1 and e.buffer in users:
-                    late = c.delay[engine] + c.latencies[step.instruction.name]
-                    turns.append((n * (cycles + late) + used * times) / plan.slots_in(c.memories[e.buffer]))
+            brought.append((e, n, cycles, engine))
+        for (step, used), times, users in zip(self.steps, runs, c.users, strict=True):
+            moving = [x for x in brought if x[0].buffer in users and x[1] > 1]
+            if moving:
+                late = max(n * (c.delay[g] + c.latencies[step.instruction.name]) for _, n, _, g in moving)
+                slots = min(plan.slots_in(c.memories[e.buffer]) for e, _, _, _ in moving)
+                turns.append((sum(n * m for _, n, m, _ in moving) + late + used * times) / slots)
         engine, out = self.out
         work[engine] += out * frame
         for (a, used), (b, more), n in zip(self.steps, self.steps[1:], runs, strict=False):
