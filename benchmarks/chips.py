@@ -1,4 +1,4 @@
-"""How well layers use a chip's array, by its timing simulator: as planned, and after asking the simulator.
+"""How well layers use a chip's array, by its timing simulator: as planned, and tuned.
 
     python benchmarks/chips.py                                     # systolic32
     python benchmarks/chips.py --target systolic32:array=16 --name chips_16
@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from math import prod
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import numpy as np
@@ -28,16 +29,25 @@ from quantized_networks import mobilenet_v2
 
 from tilewright import te
 from tilewright.driver.compiler import compile_state
+from tilewright.driver.kernel_key import kernel_key
+from tilewright.driver.tuning_database import Database
 from tilewright.schedule.work import work_of as operations
+from tilewright.support.options import Options
 from tilewright.targets.accelerator.binary import Formats
+from tilewright.targets.accelerator.costs import step_cycles
+from tilewright.targets.accelerator.layers import LayerRun, work_of
 from tilewright.targets.accelerator.layers import peak as highest
+from tilewright.targets.accelerator.layouts import Plan
 from tilewright.targets.accelerator.match import Selection, select
-from tilewright.targets.accelerator.partition import work
-from tilewright.targets.accelerator.plan import Planned, best
+from tilewright.targets.accelerator.plan import Planned, joins, planned
 from tilewright.targets.accelerator.stages import OnChip
+from tilewright.targets.accelerator.tiles import Tiles
 from tilewright.targets.base import find
 from tilewright.tensor.kernel import Kernel
+from tilewright.tune.chip_space import CorrectedEstimate
+from tilewright.tune.chip_tuner import PlanTuner
 from tilewright.tune.explore import measured
+from tilewright.tune.tasks import Task
 
 #: (image, channels, results, window, stride) of ResNet-18's convolutions, each once
 RESNET18 = (
@@ -115,31 +125,55 @@ def drawn(count: int, seed: int) -> list[Layer]:
     return layers
 
 
-def peak(formats: Formats, s: Selection) -> float:
-    """Multiply-adds that the array does in a cycle at best."""
-    i = s.steps[0].instruction
-    limits = {d.name: d.limit for d in i.dims}
-    return prod(limits.values()) / max(i.busy(limits | {f.name: 0 for f in i.fields}))
+def padded(s: Selection, formats: Formats) -> int:
+    """Cycles that the array needs however the layer is cut: instructions are not full where channels or columns are
+    left over, and take their weights in whatever number of rows they have."""
+    plans = (Plan(), *(Plan(joined=j) for j in joins(s)))
+    return min(round(step_cycles(Tiles(s, formats.listing, p), s.steps[0])) for p in plans)
 
 
-def measure(layer: Layer, formats: Formats, asked: int) -> dict[str, Any]:
-    """A layer as planned, and by the best of `asked` plans."""
+def said(p: Planned, formats: Formats, work: int) -> dict[str, Any]:
+    """What is kept of a planned layer."""
+    run = LayerRun.of("", (), p, formats, work)
+    return {
+        "cycles": run.cycles,
+        "use": run.utilization,
+        "engines": {e.name: e.busy for e in run.engines},
+        "floors": {e.name: e.floor for e in run.engines if e.floor},
+        "bound": run.bound,
+        "plan": str(p.plan),
+    }
+
+
+def measure(layer: Layer, target: Any, trials: int) -> dict[str, Any]:
+    """A layer as planned, and as tuned."""
+    formats = target.formats
     s = select(layer.kernel, formats.listing)
-    floor = work(s) / peak(formats, s)
-    found: dict[str, Any] = {"layer": layer.name, "window": layer.window, "floor": floor}
-    for name, many in (("planned", 1), ("asked", asked)):
-        begin = time.perf_counter()
-        p: Planned = best(s, formats, many)
-        array = s.steps[0].instruction.engine
-        found[name] = {
-            "cycles": p.timing.cycles,
-            "use": floor / p.timing.cycles,
-            "array": p.timing.utilization(array),
-            "engines": {n: e.busy for n, e in p.timing.engines.items()},
-            "plan": str(p.plan),
-            "seconds": time.perf_counter() - begin,
-        }
-    return found
+    work = work_of(s)
+    options = Options.of(target=target.name, threads=1)
+    with TemporaryDirectory() as folder:
+        begin = time.process_time()
+        task = Task(layer.kernel, kernel_key(layer.kernel), None, 1, 1.0)
+        tuner = PlanTuner([task], target, options, CorrectedEstimate(), Database(Path(folder) / "tuned.sqlite"))
+        tuner.run(trials)
+        tuner.check()
+        seconds = time.process_time() - begin
+    best: Any = tuner.incumbents[0]
+    default: Any = tuner.searches[0].space.default
+    return {
+        "layer": layer.name,
+        "window": layer.window,
+        "padded": padded(s, formats),
+        "planned": said(planned(s, formats, default.plan), formats, work),
+        "tuned": said(planned(s, formats, best.plan), formats, work),
+        "trials": tuner.report.tasks[0].trials,
+        "seconds": seconds,
+    }
+
+
+def floor(x: dict[str, Any]) -> int:
+    """The least cycles of a layer that are known: of the array as it is filled, or of a copy engine."""
+    return max(x["padded"], *(n for e, n in x["tuned"]["floors"].items() if e in ("load", "store")))
 
 
 # ---- networks --------------------------------------------------------------------------------------------------------
@@ -172,7 +206,7 @@ def on_chip(kernel: Kernel, planned: Planned, formats: Formats) -> dict[str, Any
         "instruction": first.instruction.name,
         "shape": f"{rows} x {terms} x {columns}",
         "cycles": planned.timing.cycles,
-        "use": work(s) / (highest(formats.listing)[1] * planned.timing.cycles),
+        "use": work_of(s) / (highest(formats.listing)[1] * planned.timing.cycles),
         "slowest": max(planned.timing.engines, key=lambda e: planned.timing.engines[e].busy),
     }
 
@@ -210,20 +244,21 @@ def total(w: dict[str, Any]) -> str:
 
 
 def table(layers: list[dict[str, Any]]) -> list[str]:
-    rows = [["layer", "array's floor", "planned", "use", "array works", "asked", "use", "slowest copy engine"]]
+    rows = [["layer", "floor: array", "filled", "load", "planned", "use", "tuned", "use", "over the floor", "bound"]]
     for x in layers:
-        a, b = x["planned"], x["asked"]
-        copies = max(b["engines"][e] for e in ("load", "store"))
+        a, b = x["planned"], x["tuned"]
         rows.append(
             [
                 x["layer"],
-                f"{x['floor']:,.0f}",
+                f"{b['floors']['array']:,}",
+                f"{x['padded']:,}",
+                f"{b['floors']['load']:,}",
                 f"{a['cycles']:,}",
                 f"{a['use']:.1%}",
-                f"{a['array']:.1%}",
                 f"{b['cycles']:,}",
                 f"{b['use']:.1%}",
-                f"{copies:,}",
+                f"{b['cycles'] / floor(x) - 1:.1%}",
+                b["bound"],
             ]
         )
     return grid(rows)
@@ -231,12 +266,18 @@ def table(layers: list[dict[str, Any]]) -> list[str]:
 
 def markdown(report: dict[str, Any]) -> str:
     named, random = report["layers"], report["drawn"]
-    ratio = [x["planned"]["cycles"] / x["asked"]["cycles"] for x in (*named, *random)]
-    worst = sorted(random, key=lambda x: x["asked"]["use"])
+    every = [*named, *random]
+    ratio = [x["planned"]["cycles"] / x["tuned"]["cycles"] for x in every]
+    over = [x["tuned"]["cycles"] / floor(x) for x in every]
+    worst = sorted(random, key=lambda x: x["tuned"]["use"])
+    use = {k: statistics.median(x[k]["use"] for x in random) for k in ("planned", "tuned")}
+    seconds = sum(x["seconds"] for x in every)
     return "\n".join(
         [
-            f"{report['target']}, cycles by its timing simulator. The floor is what the array takes with all of its "
-            f"multipliers at work; asked: the best of {report['asked']} plans by the simulator.",
+            f"{report['target']}, cycles by its timing simulator, as planned and after {report['trials']} trials of "
+            "the tuner for each layer. Floors: what the array takes with all of its multipliers at work; what it takes "
+            "as they are filled, where channels and columns are left over and weights come in for few rows; and what "
+            "the bus takes to bring every byte once. No plan is below the last two.",
             "",
             "## Layers",
             "",
@@ -246,9 +287,10 @@ def markdown(report: dict[str, Any]) -> str:
             "",
             *table(worst),
             "",
-            f"Asking gains {statistics.geometric_mean(ratio) - 1:.1%} (at most {max(ratio) - 1:.0%}). Median use of "
-            f"the drawn layers: {statistics.median(x['asked']['use'] for x in random):.1%}.",
-            "With fewer channels than the array has rows or columns, the rest is idle.",
+            f"Tuning gains {statistics.geometric_mean(ratio) - 1:.1%} (at most {max(ratio) - 1:.0%}). Tuned layers are "
+            f"{statistics.geometric_mean(over) - 1:.1%} over their floors, at most {max(over) - 1:.0%}. Median use of "
+            f"the drawn layers: {use['planned']:.1%} planned, {use['tuned']:.1%} tuned. Tuning took {seconds:.0f} s of "
+            "one processor in all.",
             "",
             *networks(report["networks"]),
         ]
@@ -265,28 +307,28 @@ class Part(str, Enum):
 
 def main(
     target: Annotated[str, typer.Option(help="The chip.")] = "systolic32",
-    asked: Annotated[int, typer.Option(help="Plans that the simulator is asked about.")] = 8,
+    trials: Annotated[int, typer.Option(help="Plans that the tuner tries for each layer.")] = 32,
     count: Annotated[int, typer.Option(help="Layers drawn at random.")] = 20,
     seed: Annotated[int, typer.Option(help="Of the layers drawn at random.")] = 1,
     part: Annotated[Part, typer.Option(help="What is measured; the rest is kept.")] = Part.all,
     name: Annotated[str, typer.Option(help="Name of the result files.")] = "chips",
     results: Annotated[Path, typer.Option(help="Folder of the result files.")] = HERE / "results",
 ) -> None:
-    """Plan layers and networks for a chip and count their cycles."""
-    formats = find(target).formats  # type: ignore[attr-defined]
-    report: dict[str, Any] = {"machine": machine(), "target": target, "asked": asked}
+    """Plan and tune layers for a chip, plan networks, and count their cycles."""
+    chip = find(target)
+    report: dict[str, Any] = {"machine": machine(), "target": target, "trials": trials}
     if part is not Part.all:
         report = json.loads((results / f"{name}.json").read_text())
     if part is not Part.networks:
-        report |= {"layers": [], "drawn": []}
+        report |= {"layers": [], "drawn": [], "trials": trials}
         for where, layers in (
             ("layers", [product(512, 512, 512), *(convolution(*x) for x in RESNET18)]),
             ("drawn", drawn(count, seed)),
         ):
             for layer in layers:
-                report[where].append(measure(layer, formats, asked))
+                report[where].append(measure(layer, chip, trials))
                 x = report[where][-1]
-                print(f"{layer.name}: {x['planned']['use']:.1%}, asked {x['asked']['use']:.1%}", flush=True)
+                print(f"{layer.name}: {x['planned']['use']:.1%}, tuned {x['tuned']['use']:.1%}", flush=True)
     if part is not Part.layers:
         report["networks"] = [network("MobileNetV2 at 224 x 224, quantized", mobilenet_v2(224), report["target"])]
     write(results / f"{name}.json", json.dumps(report, indent=1) + "\n")

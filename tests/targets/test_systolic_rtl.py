@@ -9,15 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support import rtl
-from support.chip_layers import layer_arguments, random_layer
+from support.chip_layers import conv, layer_arguments, product, random_layer
 from support.quantized_digits import digits_int8
 from support.systolic_programs import BYTES, HALVES, NUMBERS, SHIFTS, STORED, RandomProgram, Writer, arguments
 
 import tilewright as tw
 from tilewright.targets.accelerator.binary import ChipProgram, Formats
 from tilewright.targets.accelerator.functional import Functional
+from tilewright.targets.accelerator.layouts import Plan
 from tilewright.targets.accelerator.match import select
-from tilewright.targets.accelerator.plan import best
+from tilewright.targets.accelerator.plan import best, planned, plans
 from tilewright.targets.accelerator.timing import simulate
 from tilewright.targets.accelerator.verilog import package
 from tilewright.targets.chips.systolic32 import Systolic32
@@ -205,6 +206,25 @@ def test_random_layers(chip, seed):
     found = best(select(kernel, chip.formats.listing), chip.formats)
     out = check(chip, found.program, layer_arguments(kernel, found.nest, rng))
     assert out, name
+
+
+def test_rows_between_words(chip):
+    """Taps of a window joined with few channels: rows that begin within words, the last one first."""
+    rng = np.random.default_rng(5)
+    kernel = conv(12, 9, 3, 20, 3, 1)
+    s = select(kernel, chip.formats.listing)
+    plan = next(p for p, _ in plans(s, chip.formats.listing) if p.joined)
+    found = planned(s, chip.formats, plan)
+    check(chip, found.program, layer_arguments(kernel, found.nest, rng))
+
+
+def test_sums_that_wait(chip):
+    """Weights stay while rows come and go: the sums of all rows wait in the accumulators."""
+    rng = np.random.default_rng(6)
+    kernel = product(40, 24, 20)
+    s = select(kernel, chip.formats.listing)
+    found = planned(s, chip.formats, Plan({"i": 16, "l": 8, "n": 8}, ("l", "n", "i"), depth={"weights": 3}))
+    check(chip, found.program, layer_arguments(kernel, found.nest, rng))
 
 
 def test_the_digits(chip):

@@ -60,22 +60,28 @@ def tune_command(
     """Search faster schedules for the kernels of a model.
 
     Every measurement is kept in the tuning database at once: stop with Ctrl-C at any time, run again to continue, and
-    compile the model as always to use what was found. Results hold for this machine and this number of threads.
+    compile the model as always to use what was found. Results hold for this machine and this number of threads; those
+    of a chip, whose simulator measures, for its description.
 
     \b
       tilewright tune model.onnx --minutes 15 --threads 2
       tilewright tune model.onnx --trials 500
       tilewright tune decoder.onnx --state past_key=present_key --trials 500
       tilewright tune model.onnx --trials 500 --runners board:7070
+      tilewright tune model.onnx --trials 500 --target cpu+systolic32
       tilewright db list
     """
     from ..driver.tuning_database import Database
+    from ..targets.base import PlanTaker, find
     from ..tune.pretrained import load
     from ..tune.tuner import tune
 
     set_debug(debug)
-    guide = load(target) if pretrained else None
-    note(f"cost model: {_guided_by(guide, pretrained, target)}")
+    if isinstance(find(target), PlanTaker):
+        note("plans are timed by the chip's simulator: results hold for its description, on any machine")
+    else:
+        guide = load(target) if pretrained else None
+        note(f"cost model: {_guided_by(guide, pretrained, target)}")
     inputs, states = parsed("inputs", shape), parsed("states", state)
     with _display() as watch:
         report = tune(
@@ -93,18 +99,7 @@ def tune_command(
             key=_key(key_file),
             pretrained=pretrained,
         )
-    rows = [
-        (
-            t.label,
-            t.calls,
-            f"{t.seconds * 1e3:.3f}",
-            t.trials,
-            t.space,
-            t.problem or (f"{1 / t.ratio:.2f}" if t.ratio < 1 else "-"),
-        )
-        for t in report.tasks
-    ]
-    table(("kernel", "calls", "ms", "trials", "space", "speedup"), rows)
+    table(*_outcome(report))
     for way in report.ways:
         note(str(way))
     failed = ", ".join(f"{n} {s}" for s, n in sorted(report.outcomes.items()) if s != "ok")
@@ -121,6 +116,25 @@ def tune_command(
     if report.interrupted:
         note("interrupted: what was measured is kept, run the command again to continue")
         raise typer.Exit(130)
+
+
+def _outcome(report: TuneReport) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """Headings and rows: a line a kernel."""
+    simulated = any(t.cycles for t in report.tasks)
+    rows: list[tuple[Any, ...]] = []
+    for t in report.tasks:
+        times = (f"{t.cycles:,}", f"{round(t.cycles * t.ratio):,}") if simulated else (f"{t.seconds * 1e3:.3f}",)
+        gain = t.problem or (f"{1 / t.ratio:.2f}" if t.ratio < 1 else "-")
+        rows.append((t.label, t.calls, *times, t.trials, _short(t.space), gain))
+    return ("kernel", "calls", *(("cycles", "tuned") if simulated else ("ms",)), "trials", "space", "speedup"), rows
+
+
+def _short(count: int) -> str:
+    """
+    >>> _short(96), _short(12345678901)
+    ('96', '1.2e+10')
+    """
+    return str(count) if count < 10**6 else f"{count:.1e}"
 
 
 def _guided_by(guide: Pretrained | None, wanted: bool, target: str) -> str:

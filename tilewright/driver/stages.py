@@ -23,7 +23,7 @@ from ..schedule.split import Divided, split
 from ..support.budget import check_time
 from ..support.options import DEFAULT_TARGET, get
 from ..support.sizes import current
-from ..targets.base import Annotating, Partitioning, SeveralDevices, Target, find
+from ..targets.base import Annotating, Partitioning, PlanTaker, SeveralDevices, Target, find
 from ..tensor.divide import apply_division, symbol_of
 from ..tensor.fold_constants import fold_constants
 from ..tensor.fuse import fuse
@@ -152,6 +152,9 @@ def fuse_graph(state: State) -> None:
     d = state.description
     joins = partial(worth_joining, machine=d) if d.row_chains else None
     claims = state.target.claims if isinstance(state.target, Partitioning) else None
+    if isinstance(state.target, PlanTaker):
+        tuned = _open_tuned(state)
+        state.target.take_plans(tuned.plan if tuned is not None else None)
     state.graph, state.fusion = fuse(state.module, writes_once(), joins, reuses(), d.row_piece, claims)
     state.module.verify("fuse")
 
@@ -209,6 +212,8 @@ def _take(state: State, kernel: Kernel) -> None:
     """Schedule a kernel of the processor beside the host."""
     assert isinstance(state.target, Partitioning)
     made = state.target.schedule(kernel, state.given.trace(kernel.name) if state.given else None)
+    if state.tuned is not None and made.tuned is not None:
+        state.tuned.taken(kernel, made.tuned)
     state.kernels[kernel.name], state.schedules[kernel.name], state.nests[kernel.name] = kernel, made, made.nest
 
 

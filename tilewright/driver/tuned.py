@@ -6,13 +6,14 @@ from __future__ import annotations
 import logging
 import sqlite3
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..graph.choose_winograd import WAYS, Layer
 from ..schedule.machine import Machine as Description
 from ..schedule.rules import Scheduled, schedule
 from ..support.errors import TilewrightError
 from ..support.options import get
-from ..targets.base import Target, Tunable
+from ..targets.base import PlanTaker, Target, Tunable
 from ..tensor.kernel import Kernel
 from .kernel_key import Key, kernel_key, layer_key, nest_digest
 from .tuning_database import Database, Machine, Result
@@ -31,6 +32,8 @@ class Tuned:
     """
 
     machine: Machine | None
+    #: the processor beside the host, if the target has one whose kernels are planned
+    beside: Machine | None = None
     database: Database | None = None
     problem: str = ""
     used: dict[str, Result] = field(default_factory=dict)
@@ -40,10 +43,14 @@ class Tuned:
     @staticmethod
     def open(target: Target, description: Description, threads: int) -> Tuned:
         path = get("TILEWRIGHT_DB")
-        if not isinstance(target, Tunable) or not path.is_file():
+        beside = machine_beside(target) if isinstance(target, PlanTaker) else None
+        host = target.host if isinstance(target, PlanTaker) else target
+        if not (isinstance(host, Tunable) or beside) or not path.is_file():
             return Tuned(None)
-        features, toolchain = target.tuning().measured_on(description)
-        return Tuned(Machine(target.name, features, threads, toolchain), Database(path, read_only=True))
+        machine = None
+        if isinstance(host, Tunable):
+            machine = Machine(host.name, *_times(host, description, threads))
+        return Tuned(machine, beside, Database(path, read_only=True))
 
     def close(self) -> None:
         if self.database is not None:
@@ -51,14 +58,27 @@ class Tuned:
 
     def knows(self, kernel: Kernel) -> bool:
         """Whether the database has a result for a kernel (that may turn out not to mean the same any more)."""
-        return self._result(kernel_key(kernel)) is not None
+        return self._result(kernel_key(kernel), self.machine) is not None
+
+    def plan(self, kernel: Kernel) -> tuple[dict[str, Any], str] | None:
+        """The decisions of a tuned plan for the processor beside the host, and the plan that they led to."""
+        result = self._result(kernel_key(kernel), self.beside)
+        return (result.decisions, result.digest) if result is not None else None
+
+    def taken(self, kernel: Kernel, why: str) -> None:
+        """That processor runs a kernel whose plan is known here, as tuned, or not: `why`."""
+        result = self._result(kernel_key(kernel), self.beside)
+        if result is not None and not why:
+            self.used[kernel.name] = result
+        elif result is not None:
+            self._leave(kernel.name, why)
 
     def schedule(self, kernel: Kernel, description: Description) -> Scheduled:
         """The schedule of a kernel, tuned if possible.
 
         A result counts only if its decisions lead to the very nest that was measured: another version of the rules may
         mean something else by them."""
-        result = self._result(kernel_key(kernel))
+        result = self._result(kernel_key(kernel), self.machine)
         if result is not None:
             try:
                 made = schedule(kernel, description, result.decisions)
@@ -73,7 +93,7 @@ class Tuned:
     def way(self, layer: Layer) -> str | None:
         """How a convolution is to be computed (see the pass `winograd`), None if nothing better than the estimate was
         found."""
-        result = self._result(layer_key(layer))
+        result = self._result(layer_key(layer), self.machine)
         way = result.decisions.get("way") if result is not None else None
         if result is None:
             return None
@@ -92,18 +112,29 @@ class Tuned:
         """What `explain` tells of the database: that it could not be read, and which results were not used."""
         return [self.problem] * bool(self.problem) + [_note(what, why) for what, why in self.unused.items()]
 
-    def _result(self, key: Key) -> Result | None:
-        if self.database is None or self.machine is None:
+    def _result(self, key: Key, machine: Machine | None) -> Result | None:
+        if self.database is None or machine is None:
             return None
         try:
-            return self.database.result(key.kernel, self.machine)
+            return self.database.result(key.kernel, machine)
         except (TilewrightError, sqlite3.Error, ValueError, TypeError) as e:
             self.problem, self.database = f"the tuning database was not used: {e}".split("\n")[0], None
             return None
+
+
+def _times(host: Tunable, description: Description, threads: int) -> tuple[str, int, str]:
+    features, toolchain = host.tuning().measured_on(description)
+    return features, threads, toolchain
+
+
+def machine_beside(target: PlanTaker) -> Machine:
+    """What plans of the processor beside a host are valid for; it has no threads."""
+    name, design, version = target.tuned_on()
+    return Machine(name, design, 1, version)
 
 
 def _note(what: str, why: str) -> str:
     return f"the tuned result of {what} was not used: {why}; tune it again"
 
 
-__all__ = ["Tuned"]
+__all__ = ["Tuned", "machine_beside"]

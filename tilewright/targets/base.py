@@ -200,6 +200,21 @@ class Annotating(Protocol):
 
 
 @runtime_checkable
+class PlanTaker(Protocol):
+    """A target with a processor whose kernels run as planned, and are tuned by a simulator of it."""
+
+    #: the machine beside which it stands, None if it stands alone
+    host: Target | None
+
+    def tuned_on(self) -> tuple[str, str, str]:
+        """What a plan's time depends on: the processor's name, its design, and the versions of what makes programs."""
+
+    def take_plans(self, known: Callable[[Kernel], tuple[Mapping[str, Any], str] | None] | None) -> None:
+        """Where plans come from in the next compilation: the decisions of a kernel's plan, and the plan that they led
+        to; None for one that was not tuned."""
+
+
+@runtime_checkable
 class Beside(Protocol):
     """A target that can stand beside a host, ``host+name``, or something that can do nothing else (`add_beside`)."""
 

@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import json
 import multiprocessing
 import re
 import signal
 import sqlite3
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -34,9 +32,11 @@ from ..support.digests import source_digest
 from ..support.errors import CompileError, TilewrightError, UsageError
 from ..support.mapped_file import map_file
 from ..support.options import get
-from ..targets.accelerator.designs import ON_HOST, Design, Exploration, Measured, Value
+from ..targets.accelerator.designs import Design, Exploration, Measured, Value
+from ..targets.accelerator.identity import digest_of
 from ..targets.accelerator.target import ChipTarget
 from ..targets.base import find
+from .measure_design import Answer, Job, forget, measure
 
 #: more points than this are a mistake
 MOST = 10_000
@@ -141,75 +141,7 @@ def design(chip: ChipTarget, point: Mapping[str, Value]) -> tuple[ChipTarget, De
         return at, Design(point, refused=f"{type(e).__name__}: {e}")
 
 
-# ---- one measurement -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Job:
-    """A model on a design: what a worker needs to know."""
-
-    target: str
-    model: str
-    shapes: tuple[tuple[str, tuple[Any, ...]], ...] = ()
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came out: numbers with the model's data files as they were, or an error's text."""
-
-    measured: Measured | None = None
-    files: Mapping[str, Any] | None = None
-    error: str = ""
-    hint: str | None = None
-
-
-def measure(job: Job) -> Answer:
-    """Compiles a model for a chip as far as the chip's programs, and adds up what the simulator says of each call."""
-    from ..driver.compiler import compile_state
-    from ..driver.package_cache import data_files
-
-    try:
-        inputs = dict(job.shapes) or None
-        how: dict[str, Any] = {"threads": 1, "cache": False, "stop_after": "schedule"}
-        state, _ = compile_state(job.model, target=job.target, inputs=inputs, **how)
-        found = measured(state)
-    except TilewrightError as e:
-        return Answer(error=e.message, hint=e.hint)
-    if found is None:
-        return Answer(error="no kernel runs on the chip: the host is faster, or their sizes are open")
-    return Answer(found, data_files(Path(job.model), state.files[1:]))
-
-
-def measured(state: Any) -> Measured | None:
-    """The numbers of a compilation for a chip beside a host; None if nothing runs on the chip."""
-    from ..schedule import work as operations
-    from ..targets.accelerator.layers import LayerRun, peak, work_of
-    from ..targets.accelerator.stages import OnChip
-
-    target, formats = state.target, state.target.formats
-    clock = formats.chip.clock
-    calls = Counter(op.attributes["callee"].value for op in state.graph.operations() if op.name == "func.call")
-    bounds: Counter[str] = Counter()
-    cycles = work = on_chip = left = 0
-    energy = host = 0.0
-    for name, times in calls.items():
-        made, kernel = state.schedules[name], state.kernels[name]
-        if not isinstance(made, OnChip):
-            # a multiply-add counts as two operations
-            host += times * operations.work_of(kernel, made.schedule.nest()).operations / 2 / formats.chip.host_rate
-            left += times
-            continue
-        assert made.planned is not None
-        run = LayerRun.of(name, (), made.planned, formats, work_of(target.partitioner.select(kernel)))
-        cycles, work, energy = cycles + times * run.cycles, work + times * run.work, energy + times * run.energy
-        on_chip += times
-        bounds[run.bounding] += times * run.cycles
-    if not on_chip:
-        return None
-    parts = {name: n / clock for name, n in bounds.items()} | ({ON_HOST: host} if host else {})
-    most_first = dict(sorted(parts.items(), key=lambda p: -p[1]))
-    use = work / (peak(formats.listing)[1] * cycles)
-    return Measured(cycles / clock + host, cycles, host, energy, work, use, on_chip, left, most_first)
+# ---- processes -------------------------------------------------------------------------------------------------------
 
 
 def _begin_worker() -> None:
@@ -273,12 +205,6 @@ def _key(chip: ChipTarget, host: Any, job: Job, chip_digest: str, model_digest: 
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _digest_of(kind: type) -> str:
-    """A digest of the files that describe a chip: its own, and those of what it inherits."""
-    files = {inspect.getsourcefile(k) for k in kind.__mro__ if k.__module__ != "builtins"}
-    return hashlib.sha256(b"\0".join(Path(f).read_bytes() for f in sorted(f for f in files if f))).hexdigest()
-
-
 def _digest(model: str) -> str:
     """UsageError if the file cannot be read."""
     try:
@@ -321,7 +247,7 @@ def explore(
     base = chip_named(chip, varied)
     store = Store(database)
     host = find(HOST_TARGET).describe().to_json()
-    chip_digest, digests = _digest_of(base.kind), {m: _digest(m) for m in models}
+    chip_digest, digests = digest_of(base.kind), {m: _digest(m) for m in models}
     shapes = tuple((name, tuple(shape)) for name, shape in (inputs or {}).items())
     designs = [design(base, point) for point in points(varied)]
     keys: dict[Job, str] = {}
@@ -381,6 +307,8 @@ def _measure_all(keys: Mapping[Job, str], answers: dict[Job, Answer], store: Sto
             _in_processes(todo, workers, take)
     except KeyboardInterrupt:
         return True
+    finally:
+        forget()
     return False
 
 

@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -24,19 +23,18 @@ from ..schedule.trace import format_trace
 from ..support.dims import open_dims
 from ..support.errors import CheckError, TilewrightError, UnsupportedError, UsageError
 from ..support.options import DEFAULT_TARGET, Options
-from ..targets.base import find
+from ..targets.base import PlanTaker, find
 from .cost import CostModel
 from .measure import Died, Meter, NoRunners, Outcome, machine_of
-from .pretrained import Pretrained, load
+from .pretrained import load
 from .quiet import alone, doubt, least_seconds, warning
-from .runner import Subject
 from .search import Search
 from .space import Candidate, Space
 from .tasks import Progress, Task, extract_tasks, next_task
+from .tune_report import TaskReport, TuneReport
 
 if TYPE_CHECKING:
-    from .algorithm_choice import WayReport
-    from .recheck import Recheck
+    from .chip_measure import PlanMeter
     from .remote_runners import Fleet
 
 log = logging.getLogger("tilewright")
@@ -48,66 +46,6 @@ MARGIN = 0.98
 TURNS, ALONE = 3, 0.6
 #: what comes before: ways to compute convolutions, in so much of the time, or as that part of the trials
 WAYS = 0.2
-
-
-@dataclass
-class TaskReport:
-    """What tuning did for one kernel; `ratio` is its time over the default's, 1.0 if nothing better was found."""
-
-    label: str
-    calls: int
-    seconds: float
-    space: int
-    trials: int = 0
-    ratio: float = 1.0
-    decisions: dict[str, Any] = field(default_factory=dict)
-    problem: str = ""
-    #: the model's layers that it computes
-    layers: tuple[str, ...] = ()
-
-    @property
-    def saved(self) -> float:
-        """Seconds of one run of the model that the result saves."""
-        return self.seconds * (1.0 - self.ratio)
-
-
-@dataclass
-class TuneReport:
-    """The outcome of `tune`: one entry a kernel, trials made now, and how they ended (status -> count).
-
-    `ways` has the convolutions that are computed another way than estimated, `doing` what is at work before there are
-    tasks, `guide` the pretrained cost model in use, None if there is none."""
-
-    tasks: list[TaskReport]
-    trials: int = 0
-    seconds: float = 0.0
-    outcomes: Counter = field(default_factory=Counter)
-    interrupted: bool = False
-    #: what else was running on this machine when the search began, in words
-    noise: str = ""
-    recheck: Recheck | None = None
-    ways: list[WayReport] = field(default_factory=list)
-    doing: str = ""
-    guide: Pretrained | None = None
-
-    @property
-    def before(self) -> float:
-        return sum(t.seconds for t in self.tasks)
-
-    @property
-    def speedup(self) -> float:
-        """How much faster all kernels together are than with default schedules, by their measured shares."""
-        after = self.before - sum(t.saved for t in self.tasks)
-        return self.before / after if after > 0 else 1.0
-
-    def __str__(self) -> str:
-        bad = ", ".join(f"{n} {s}" for s, n in sorted(self.outcomes.items()) if s != "ok")
-        head = f"{self.trials} trials in {self.seconds:.0f} s{f' ({bad})' if bad else ''}"
-        lines = [f"{head}, kernels {self.speedup:.2f}x", *(f"  {w}" for w in self.ways)]
-        for t in self.tasks:
-            note = t.problem or (f"{1 / t.ratio:.2f}x" if t.ratio < 1 else "default")
-            lines.append(f"  {t.seconds * 1e3:9.3f} ms  {t.trials:5} of {t.space:6}  {note:8}  {t.label}")
-        return "\n".join(lines)
 
 
 Watch = Callable[
@@ -163,6 +101,8 @@ def tune(
     given = {"trials": trials, "minutes": minutes, "inputs": inputs, "database": database, "runners": runners}
     given["states"] = states
     given |= {"key": key, "verify": verify, "pretrained": pretrained, "seed": seed, "watch": watch}
+    if isinstance(find(target), PlanTaker):
+        return _tune_chip(source, threads, target, **given)
     if runners:  # they measure, not this machine
         return _tune(source, threads, target, **given)
     with alone(lambda what: log.warning("%s", what)):
@@ -213,6 +153,28 @@ def _tune(
             if task.kernel.name in report.recheck.withdrawn:
                 t.ratio, t.decisions = 1.0, {}
     return report
+
+
+def _tune_chip(
+    source: Any, threads: int | None, target: str, *, trials: int | None, minutes: float | None, inputs: Any,
+    states: Mapping[str, str] | None, database: Database | None, runners: Sequence[str], seed: int,
+    watch: Watch | None, verify: bool, **_: Any,
+) -> TuneReport:  # fmt: skip
+    """`tune` for a chip: whatever else this machine does, simulated cycles are the same."""
+    from .chip_tuner import tune_chip
+
+    if runners:
+        raise UsageError(
+            "a chip is simulated, and runners measure on machines of their own",
+            stage="tune",
+            hint="leave out runners; TILEWRIGHT_JOBS says how many processes simulate",
+        )
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    options = Options.of(target=target, threads=threads, inputs=inputs, states=states)
+    kept = database or Database()
+    return tune_chip(
+        source, options, trials=trials, deadline=deadline, database=kept, seed=seed, watch=watch, verify=verify
+    )
 
 
 def _ways(
@@ -285,16 +247,14 @@ class Tuner:
         database: Database,
         seed: int = 0,
         watch: Watch | None = None,
-        meter: Meter | Fleet | None = None,
+        meter: Meter | Fleet | PlanMeter | None = None,
     ) -> None:
         self.options, self.model, self.database, self.watch = options, model, database, watch
         self.target = find(options.target)
-        self.meter = meter or Meter(self.target, options.thread_count, jobs=options.job_count)
+        self.meter: Any = meter or Meter(self.target, options.thread_count, jobs=options.job_count)
         self.machine = self.meter.machine
         self.tasks = list(tasks)
-        self.searches = [
-            Search(Space(t.kernel, self.meter.description), model, seed + i) for i, t in enumerate(self.tasks)
-        ]
+        self.searches = [self.search(t, seed + i) for i, t in enumerate(self.tasks)]
         self.numbers = [database.task(t.key, t.label, self.machine) for t in self.tasks]
         self.progress = [
             Progress(t.seconds or 1.0, s.space.count()) for t, s in zip(self.tasks, self.searches, strict=True)
@@ -308,6 +268,9 @@ class Tuner:
         self.others: list[tuple[tuple[float, ...], float]] = []
         for i in range(len(self.tasks)):
             self._resume(i)
+
+    def search(self, task: Task, seed: int) -> Search:
+        return Search(Space(task.kernel, self.meter.description), self.model, seed)
 
     def _resume(self, i: int) -> None:
         """Take up what the database has of a task, and the nearest kernels' results as first candidates."""
@@ -394,7 +357,8 @@ class Tuner:
         except TilewrightError as e:
             return e
 
-    def subject(self, i: int) -> Subject:
+    def subject(self, i: int) -> Any:
+        """What the meter measures."""
         return self.tasks[i].subject(self.target.name, self.options.thread_count)
 
     def _learn(self, i: int, outcomes: list[Outcome] | TilewrightError) -> None:

@@ -6,11 +6,11 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper, save
+from support.chip_models import dense
 
 from tilewright.cli import main
+from tilewright.driver.chip_layers import chip_layers
 from tilewright.report.explore_html import page
 from tilewright.report.explore_text import headings, rows, summary
 from tilewright.support.errors import UsageError
@@ -31,20 +31,6 @@ class Other(Outer4):
 
 CHIP = Other
 """
-
-
-def dense(path, inputs, outputs, count=1, batch=8):
-    """Layers of a product and a ReLU, the same one several times: one kernel that is called `count` times."""
-    w = np.random.default_rng(0).standard_normal((inputs, outputs)).astype(np.float32)
-    nodes, x = [], "x"
-    for n in range(count):
-        nodes += [helper.make_node("MatMul", [x, "w"], [f"m{n}"]), helper.make_node("Relu", [f"m{n}"], [f"y{n}"])]
-        x = f"y{n}"
-    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, inputs])
-    result = helper.make_tensor_value_info(x, TensorProto.FLOAT, [batch, outputs])
-    graph = helper.make_graph(nodes, "dense", [given], [result], [numpy_helper.from_array(w, "w")])
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
-    return str(path)
 
 
 @pytest.fixture
@@ -151,6 +137,18 @@ def test_calls_count_each(tmp_path):
     three = explore("outer4", [dense(tmp_path / "b.onnx", 32, 32, 3)], {}, jobs=1, database=tmp_path / "d")
     (a,), (b,) = one.designs[0].models, three.designs[0].models
     assert (b.cycles, b.work, b.calls) == (3 * a.cycles, 3 * a.work, 3) and b.energy == pytest.approx(3 * a.energy)
+
+
+def test_what_is_measured_is_what_compilation_makes(tmp_path):
+    """A model is lowered once for all designs, and nothing of the host is compiled: the numbers are the same."""
+    model = dense(tmp_path / "net.onnx", 48, 32, 1)
+    found = explore("outer4", [model], vary(["array=4,8"]), jobs=1, database=tmp_path / "d")
+    for design in found.designs:
+        made = chip_layers(model, f"cpu+outer4:array={design.parameters['array']}")
+        (measured,) = design.models
+        assert measured.cycles == sum(r.cycles for r in made.runs)
+        assert measured.work == sum(r.work for r in made.runs)
+        assert measured.energy == pytest.approx(sum(r.energy for r in made.runs))
 
 
 def test_several_processes(tmp_path):

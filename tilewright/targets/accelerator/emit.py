@@ -8,8 +8,7 @@ words they touch. A nest that asks for what the chip cannot do ends in one error
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, product
 from math import lcm
 from typing import Any, NoReturn
 
@@ -17,30 +16,23 @@ from ...schedule.nest import Alloc, AsyncCopy, For, If, Nest, Seq, Stmt, Store, 
 from ...support.dtypes import LOOP_TYPES
 from ...support.errors import CompileError
 from ...tensor.analysis import flat
-from ...tensor.expr import Const, Expr, Load, Op, Target, Var, walk
+from ...tensor.expr import Const, Expr, Load, Op, Target, Var
 from .binary import COUNT, RUN, ChipProgram, Form, Formats, Issue, fields_of
-from .describe import HOST, CopyEngine, Instruction, Operand
-from .places import Dependences
-from .tiles import CHIP, DIM
+from .blocks import Block, Env, is_block
+from .describe import HOST, CopyEngine
+from .places import Dependences, Touched
+from .tiles import CHIP
 
-Env = dict[str, int]
 _PYTHON = {"addi": "+", "muli": "*", "floordivsi": "//", "remsi": "%", "subi": "-", "andi": "and", "ori": "or"}
 _COMPARED = {"slt": "<", "sle": "<=", "sgt": ">", "sge": ">=", "eq": "==", "ne": "!="}
 
 
 def emit(nest: Nest, formats: Formats) -> ChipProgram:
     """The program of a nest; CompileError for what the chip cannot do, or where its memories are too small."""
-    return _Emitter(nest, formats).run()
+    return Emitter(nest, formats).run()
 
 
-@dataclass(frozen=True)
-class _Loop:
-    var: str
-    dim: str
-    extent: Callable[[Env], int]
-
-
-class _Emitter:
+class Emitter:
     def __init__(self, nest: Nest, formats: Formats) -> None:
         self.nest, self.formats, self.listing = nest, formats, formats.listing
         self.arguments = {p.name: n for n, p in enumerate(nest.params)}
@@ -136,8 +128,9 @@ class _Emitter:
             self.fail(f"a {type(s).__name__} outside of copies and instructions", "let an instruction do it")
 
     def loop(self, s: For, env: Env) -> None:
-        if (said := s.note(CHIP)) is not None:
-            self.instruction(s, said, env)
+        if (block := self.block(s)) is not None:
+            for issue, touched in block.issues(env):
+                self.place(issue, touched)
         elif self.plain(s):
             self.copies(s, env)
         else:
@@ -211,7 +204,37 @@ class _Emitter:
             done, run = run // part * part, run % part
             starts = (starts[0] + done, starts[1] + done)
         if run:
-            self.copy(memories, names, starts, walks, run, byte)
+            self.row_by_row(memories, names, starts, walks, run, byte)
+
+    def row_by_row(
+        self,
+        memories: tuple[str | None, str],
+        names: tuple[str, str],
+        starts: tuple[int, int],
+        walks: Sequence[tuple[int, int, int]],
+        run: int,
+        fill: int | None,
+    ) -> None:
+        """Rows that follow one another and do not all begin at words. The last one comes first, and each from its word
+        on: what is too much before it, the rows before it cover."""
+        source, target = memories
+        memory = self.listing.memories.get(target)
+        odd = [w for w in walks if memory is not None and w[2] % memory.word]
+        if memory is None or not odd or source != HOST:
+            self.copy(memories, names, starts, walks, run, fill)
+            return
+        length = run
+        for count, _, b in reversed(odd):
+            if b != length:
+                self.fail(f"rows of {names[1]} do not begin at words of {target} ({memory.word} bytes), and have gaps")
+            length *= count
+        even = [w for w in walks if w not in odd]
+        for place in reversed(list(product(*(range(count) for count, _, _ in odd)))):
+            there, here = (s + sum(n * w[1 + i] for n, w in zip(place, odd, strict=True)) for i, s in enumerate(starts))
+            more = here % memory.word
+            if starts[1] % memory.word or there < more:
+                self.fail(f"{names[0]} has nothing before a row that begins within a word of {target}")
+            self.copy(memories, names, (there - more, here - more), even, run + more, fill)
 
     def strides(self, f: Callable[[Env], int], env: Env, counts: Sequence[tuple[str, int]]) -> list[int]:
         """By how many bytes an address moves with each loop; an error if it does not move evenly."""
@@ -276,120 +299,22 @@ class _Emitter:
 
     def issue(self, form: Form, values: Mapping[str, Any]) -> None:
         made = Issue(form, fields_of(form, values))
-        self.streams[form.engine].append(replace(made, waits=self.dependences.waits(made)))
+        self.place(made, self.dependences.touched(made))
+
+    def place(self, issue: Issue, touched: Touched) -> None:
+        """The next instruction of its stream, with what it waits for."""
+        waits = self.dependences.wait(touched)
+        self.streams[issue.form.engine].append(Issue(issue.form, issue.values, waits) if waits else issue)
 
     # ---- instructions ----
 
-    def instruction(self, s: For, said: str, env: Env) -> None:
+    def block(self, s: For) -> Block | None:
+        """The instructions that a loop is, or is around; None if it is around copies too."""
         key = (CHIP, id(s))
         if key not in self.compiled:
-            self.compiled[key] = (_Region(self, s, said), s)
-        region: _Region = self.compiled[key][0]
-        region.emit(env)
-
-
-class _Region:
-    """The loops of an instruction, read once: emitted again and again with other values of the loops around."""
-
-    def __init__(self, emitter: _Emitter, s: For, said: str) -> None:
-        self.e = emitter
-        name, *pairs = said.split()
-        given = dict(p.split("=") for p in pairs)
-        known = emitter.listing.instructions
-        if name not in known:
-            emitter.fail(f"the chip has no instruction {name!r}", f"instructions: {', '.join(known)}")
-        self.meaning: Instruction = known[name]
-        self.form = emitter.formats.form(name)
-        self.operands = {o.name: given.pop(o.name) for o in self.meaning.operands}
-        self.fields = {k: int(v) for k, v in given.items()}
-        self.loops: dict[str, _Loop] = {}
-        self.places: dict[str, tuple[Expr, ...]] = {}
-        self.reduction: tuple[str, ...] = ()
-        self.read(s, ())
-
-    def read(self, s: Stmt, path: tuple[str, ...]) -> None:
-        """Collect loops and the places of operands."""
-        if isinstance(s, For):
-            dim = s.note(DIM)
-            if dim is not None:
-                self.loops[s.var] = _Loop(s.var, dim, self.e.compile(s.extent))
-            elif s.trip != 1:
-                self.e.fail(f"loop {s.var} of {self.meaning.name} is none of its dimensions", "tensorize last")
-            self.read(s.body, (*path, s.var))
-        elif isinstance(s, Seq):
-            for x in s.stmts:
-                self.read(x, path)
-        elif isinstance(s, Alloc):
-            self.read(s.body, path)
-        elif isinstance(s, Store):
-            self.store(s, path)
-
-    def store(self, s: Store, path: tuple[str, ...]) -> None:
-        t = s.targets[0]
-        found = [(x.buffer, x.indices) for x in walk(t.value) if isinstance(x, Load)] + [(t.buffer, t.indices)]
-        for buffer, indices in found:
-            for o in (o for o, b in self.operands.items() if b == buffer):
-                self.places.setdefault(o, indices)
-        if t.buffer == self.operands[self.meaning.outputs[0].name]:
-            self.path, self.reduction = path, s.reduction
-
-    def emit(self, env: Env) -> None:
-        e = self.e
-        zero = {**env, **dict.fromkeys(self.loops, 0)}
-        for v in self.path:
-            zero.setdefault(v, 0)
-        counts = {v: f.extent(zero) for v, f in self.loops.items()}
-        if min(counts.values(), default=1) <= 0:
-            return
-        values: dict[str, Any] = dict(self.fields)
-        for d in self.meaning.dims:
-            own = [counts[v] for v in self.path if v in self.loops and self.loops[v].dim == d.name]
-            total = 1
-            for c in own:
-                total *= c
-            if total > d.limit:
-                e.fail(f"{self.meaning.name} takes {d.limit} along {d.name}, not {total}", "cut the loops")
-            values[d.name] = own if d.levels else [total]
-        for o in self.meaning.operands:
-            self.operand(o, zero, counts, values)
-        if self.meaning.accumulates:
-            values["start"] = int(all(not zero[v] for v in self.reduction))
-        e.issue(self.form, values)
-
-    def operand(self, o: Operand, zero: Env, counts: Mapping[str, int], values: dict[str, Any]) -> None:
-        """Where an operand lies, and its strides."""
-        if o.name not in self.places:
-            self.e.fail(f"{o.name} of {self.meaning.name} is not {self.operands[o.name]}", "tensorize last")
-        e, indices = self.e, self.places[o.name]
-        address = e.address(self.operands[o.name], indices)
-        start, word = address(zero), e.listing.memories[o.memory].word
-        if start % word:
-            e.fail(f"{o.name} of {self.meaning.name} does not begin at a word of {o.memory}")
-        values[o.name] = start // word
-        if not o.dims:
-            return
-        steps = {v: address({**zero, v: 1}) - start if c > 1 else 0 for v, c in counts.items()}
-        end = address({**zero, **{v: c - 1 for v, c in counts.items()}})
-        if end != start + sum(s * (counts[v] - 1) for v, s in steps.items()):
-            e.fail(f"{o.name} of {self.meaning.name} does not lie evenly in {o.memory}")
-        run = [v for v, f in self.loops.items() if f.dim == o.dims[-1] and counts[v] > 1]
-        if any(steps[v] not in (0, o.numpy.itemsize) for v in run):
-            e.fail(f"{o.name} of {self.meaning.name} is no run along {o.dims[-1]}")
-        length = max((counts[v] for v in run), default=1) * o.numpy.itemsize
-        pitch = -(-length // word) * word
-        strides: list[int] = []
-        for dim in o.dims[-2::-1]:
-            d = self.meaning.dim(dim)
-            for v in [v for v in reversed(self.path) if v in self.loops and self.loops[v].dim == dim]:
-                if d.levels and not o.dense:
-                    strides.insert(0, steps[v])
-                elif counts[v] > 1 and steps[v] != pitch:
-                    e.fail(f"rows of {o.name} of {self.meaning.name} do not follow one another")
-                pitch *= counts[v]
-        if any(s % word for s in strides):
-            e.fail(f"rows of {o.name} of {self.meaning.name} do not begin at words of {o.memory}")
-        if strides:
-            values[f"{o.name}_stride"] = [s // word for s in strides]
+            self.compiled[key] = (Block(self, s) if is_block(s) else None, s)
+        found: Block | None = self.compiled[key][0]
+        return found
 
 
 def _part(run: int, word: int) -> int:

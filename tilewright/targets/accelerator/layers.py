@@ -160,11 +160,14 @@ def _main(program: ChipProgram) -> Instruction | None:
     """The instruction that does most of a program's work."""
     done: dict[str, float] = {}
     found: dict[str, Instruction] = {}
+    alike: dict[int, float] = {}  # many instructions share their numbers
     for issue in program.issues():
         i = issue.form.meaning
         if i is not None:
+            if (key := id(issue.values)) not in alike:
+                alike[key] = prod(issue.counts[d.name] for d in i.dims)
             found[i.name] = i
-            done[i.name] = done.get(i.name, 0) + prod(issue.counts[d.name] for d in i.dims)
+            done[i.name] = done.get(i.name, 0) + alike[key]
     return found[max(done, key=lambda n: done[n])] if done else None
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import TypeVar
 
 from ...schedule.nest import Pack
-from ...tensor.expr import Buffer, Const, Expr, Var, ceildiv, linear, minimum, variables
+from ...tensor.expr import Buffer, Const, Expr, Op, Var, ceildiv, linear, minimum, variables
 from .describe import Listing, Operand
 from .match import Element, Selection, Step
 
@@ -22,16 +23,34 @@ _L = TypeVar("_L", bound="Layouts")
 
 @dataclass(frozen=True)
 class Plan:
-    """How a kernel is cut: the size of a tile along each loop (loops that are left out are taken whole), the order of
-    the loops over tiles, outer first, and how many tiles of an operand are on the chip at a time (`slots`)."""
+    """How a kernel is cut.
+
+    `tiles`: the size of a tile along each loop (loops that are left out are taken whole). `order`: the loops over
+    tiles, outer first; it says what stays on the chip. With the loops of sums innermost results stay; one further out
+    lets an operand stay instead, and the sums of all tiles inside wait. `slots`: how many tiles of an operand are on
+    the chip at a time, by `depth` in some memories. `first`: operands (buffers) that are brought before others.
+    `joined`: loops of sums that are one run with the run of the sum, as taps of a window with few channels.
+
+    >>> print(Plan({"i": 32}, ("i",), depth={"weights": 3}, first=("w",), joined=("r",)))
+    tiles i=32; order i; 2 slots, 3 in weights; first w; joined r
+    """
 
     tiles: Mapping[str, int] = field(default_factory=dict)
     order: tuple[str, ...] = ()
     slots: int = 2
+    depth: Mapping[str, int] = field(default_factory=dict)
+    first: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
+
+    def slots_in(self, memory: str) -> int:
+        return self.depth.get(memory, self.slots)
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{v}={n}" for v, n in self.tiles.items())
-        return f"tiles {sizes or 'whole'}; order {' '.join(self.order) or 'none'}; {self.slots} slots"
+        slots = ", ".join([f"{self.slots} slots", *(f"{n} in {m}" for m, n in self.depth.items())])
+        parts = [f"tiles {sizes or 'whole'}", f"order {' '.join(self.order) or 'none'}", slots]
+        more = (("first", self.first), ("joined", self.joined))
+        return "; ".join([*parts, *(f"{name} {' '.join(names)}" for name, names in more if names)])
 
 
 @dataclass(frozen=True)
@@ -46,13 +65,20 @@ class Axis:
 class Layout:
     """How a tile lies on the chip, and the loops that copy it: (name, extent, what the loop says of in-tile positions).
 
-    `box`: for a tile that is a box of the host's buffer, its first element.
+    `box`: for a tile that is a box of the host's buffer, its first element. `joined`: how many loops before the last
+    one go through one run with it.
     """
 
     axes: tuple[Axis, ...]
     walks: tuple[tuple[str, Expr], ...]
     positions: Mapping[str, Expr]
     box: tuple[Expr, ...] = ()
+    joined: int = 0
+
+    @cached_property
+    def full(self) -> tuple[int, ...]:
+        """The extents of the walks for the first tile, which is full."""
+        return tuple(in_full_tile(n) for _, n in self.walks)
 
 
 class Layouts:
@@ -66,10 +92,19 @@ class Layouts:
         self.params = {p.name: p for p in self.kernel.params}
         self.packs: dict[str, Pack] = {}
         self.spread: dict[str, tuple[str, int]] = {}  # constants that are one number -> the run that takes it
-        self.moving: dict[Element, set[str]] = {}
+        self.moving: dict[tuple[str, int], set[str]] = {}  # by elements, which the selection has
         self.buffers: dict[str, Buffer] = {}
         self.layouts: dict[str, Layout] = {}
         self.written = {s.output.buffer: s for s in selection.steps}
+        self.summed_up = selection.steps[0].output.buffer
+        self.added = {e.buffer for e in selection.steps[0].operands.values()}
+        self.users: dict[str, tuple[Step, Operand, Element]] = {}  # what lies on the chip, and who uses it first
+        for step in selection.steps:
+            for o in step.instruction.operands:
+                e = step.operands.get(o.name, step.output)
+                self.users.setdefault(e.buffer, (step, o, e))
+        self.asks: dict[str, tuple[str, ...]] = {}  # the loops whose tiles a layout hangs on
+        self.made: dict[tuple[object, ...], Layout] = {}  # layouts for sizes of tiles; other plans use them too
 
     # ---- sizes ----
 
@@ -96,6 +131,35 @@ class Layouts:
         """How many iterations of a run one instruction takes at most, whichever: results lie in columns so wide."""
         return run_limit(self.s, v)
 
+    # ---- loops that are one run ----
+
+    def loops_of(self, step: Step, d: str) -> tuple[str, ...]:
+        """The loops of a dimension, with those that are joined with its run."""
+        own = step.dims[d]
+        return (*self.plan.joined, *own) if self.plan.joined and own == run_of_sums(self.s) else own
+
+    def run_tile(self, v: str) -> int:
+        """The size of a tile along a loop with those that are joined with it."""
+        return self.tile(v) * prod(self.tile(j) for j in self.joined_with(v))
+
+    def run_actual(self, v: str) -> Expr:
+        """How many iterations a tile has along these."""
+        found = self.actual(v)
+        for j in self.joined_with(v):
+            found = self.actual(j) * found
+        return found
+
+    def joined_with(self, v: str) -> tuple[str, ...]:
+        return self.plan.joined if (v,) == run_of_sums(self.s) else ()
+
+    def parted(self, v: str, at: Expr) -> dict[str, Expr]:
+        """A position in a run as positions of the loops that are joined in it."""
+        found: dict[str, Expr] = {}
+        for name in reversed((*self.joined_with(v), v)):
+            found[name] = at if name == (*self.joined_with(v), v)[0] else at % self.tile(name)
+            at = at // self.tile(name)
+        return found
+
     # ---- layouts ----
 
     def word(self, o: Operand) -> int:
@@ -104,20 +168,21 @@ class Layouts:
 
     def depends(self, e: Element) -> set[str]:
         """The loops by which an element moves; those of single iterations do not."""
-        if e not in self.moving:
+        key = (e.buffer, id(e))
+        if key not in self.moving:
             found = set().union(*[variables(i) for i in e.indices]) if e.indices else set()
-            self.moving[e] = {v for v in found if self.extents.get(v, 1) > 1}
-        return self.moving[e]
+            self.moving[key] = {v for v in found if self.extents.get(v, 1) > 1}
+        return self.moving[key]
 
     def layout(self, step: Step, o: Operand, e: Element) -> Layout:
         host = e.buffer in self.params and e.buffer not in self.written
-        run = step.dims[o.dims[-1]] if o.dims else ()
+        run = self.loops_of(step, o.dims[-1]) if o.dims else ()
         mine = self.depends(e)
-        rows = [v for d in o.dims[:-1] for v in step.dims[d] if v in mine]
+        rows = [v for d in o.dims[:-1] for v in self.loops_of(step, d) if v in mine]
         around = [v for v in step.sums if v in mine and v not in run and v not in rows]
         strided = any(step.instruction.dim(d).levels for d in o.dims[:-1]) and not o.dense
         if host and strided and not e.constant:
-            box = self.box(step, o, e, run)
+            box = self.box(step, o, e, run) if len(run) < 2 else None
             if box is not None and prod(a.size for a in box.axes) <= self.row_size(o, around, rows, run):
                 return box
             return self.in_rows(o, around, rows, run)
@@ -133,10 +198,21 @@ class Layouts:
     def in_rows(self, o: Operand, around: Sequence[str], rows: Sequence[str], run: Sequence[str]) -> Layout:
         """A run for each row, padded to whole words: for a convolution, its windows written out."""
         axes = [Axis(self.tile(v), _position(v)) for v in (*around, *rows)]
-        axes.append(Axis(self.padded(o, run), _position(run[0]) if run else _zero))
+        axes.append(Axis(self.padded(o, run), self.in_run(run)))
         names = {v: f"{v}_r" for v in (*around, *rows, *run)}
         walks = tuple((n, self.actual(v)) for v, n in names.items())
-        return Layout(tuple(axes), walks, {v: Var(n) for v, n in names.items()})
+        return Layout(tuple(axes), walks, {v: Var(n) for v, n in names.items()}, joined=max(len(run) - 1, 0))
+
+    def in_run(self, run: Sequence[str]) -> Callable[[Mapping[str, Expr]], Expr]:
+        """The position in a run of one loop or of several; all but the first of these are whole."""
+
+        def at(p: Mapping[str, Expr]) -> Expr:
+            found: Expr = p[run[0]] if run else Const(0, "index")
+            for v in run[1:]:
+                found = found * self.tile(v) + p[v]
+            return found
+
+        return at
 
     def in_columns(
         self,
@@ -212,23 +288,27 @@ class Layouts:
 
     def prepare(self) -> None:
         """Decide how tiles lie on the chip, and so what they take of its memories."""
-        for step in self.s.steps:
-            for o in step.instruction.operands:
-                e = step.operands.get(o.name, step.output)
-                if e.buffer not in self.layouts:
-                    self.add_tile(step, o, e)
+        for step, o, e in self.users.values():
+            self.add_tile(step, o, e)
 
-    def ordered(self: _L, plan: Plan) -> _L:
-        """The same tiles in another order: they lie on the chip alike."""
+    def planned(self: _L, plan: Plan) -> _L:
+        """The same kernel cut by another plan: what does not hang on the plan is shared."""
         other = copy(self)
-        other.plan = plan
+        other.plan, other.buffers, other.layouts = plan, {}, {}
         return other
 
     def add_tile(self, step: Step, o: Operand, e: Element) -> None:
-        if e.constant and e.buffer not in self.packs:
-            self.pack(step, o, e)
-        made = self.layouts[e.buffer] = self.layout(step, o, e)
-        shape = (self.plan.slots if self.enclosing(e) else 1, *(a.size for a in made.axes))
+        if e.buffer not in self.asks:
+            if e.constant:
+                self.pack(step, o, e)
+            run = step.dims[o.dims[-1]] if o.dims else ()
+            self.asks[e.buffer] = tuple(v for v in self.extents if v in self.depends(e) or v in run)
+        key = (e.buffer, self.plan.joined, *(self.tile(v) for v in self.asks[e.buffer]))
+        if key not in self.made:
+            self.made[key] = self.layout(step, o, e)
+        made = self.layouts[e.buffer] = self.made[key]
+        slots = self.plan.slots_in(o.memory) if self.enclosing(e) else 1
+        shape = (slots, *(self.times(v) for v in self.waiting(e)), *(a.size for a in made.axes))
         self.buffers[e.buffer] = Buffer(f"{e.buffer}_s", shape, o.dtype, o.memory)
 
     def pack(self, step: Step, o: Operand, e: Element) -> None:
@@ -252,29 +332,91 @@ class Layouts:
         shape = (-(-b.shape[at] // limit), *(b.shape[d] for d in rest), limit)
         self.params[e.buffer] = replace(b, shape=shape)
 
+    def times(self, v: str) -> int:
+        """How many tiles there are along a loop."""
+        return -(-self.extents[v] // self.tile(v))
+
     def enclosing(self, e: Element) -> list[str]:
         """The loops over tiles around the place where a tile is brought or made, outer first."""
         order = [v for v in self.plan.order if self.cut(v)]
+        first = next((n for n, v in enumerate(order) if v in self.sums), len(order))
+        if e.buffer == self.summed_up:
+            return order[:first]
+        if e.buffer not in self.added:
+            order = [v for v in order if v not in self.sums]
         if e.buffer in self.written:
-            return [v for v in order if v not in self.sums]
+            return order
         mine = self.depends(e)
         last = max((n for n, v in enumerate(order) if v in mine), default=-1)
         return order[: last + 1]
 
+    def waiting(self, e: Element) -> list[str]:
+        """The loops over tiles inside a loop of sums: the sums of all their tiles are on the chip."""
+        if e.buffer != self.summed_up:
+            return []
+        order = [v for v in self.plan.order if self.cut(v)]
+        return [v for v in order if v not in self.sums and v not in self.enclosing(e)]
+
     def read(self) -> list[Element]:
-        """What is copied to the chip, each once."""
+        """What is copied to the chip, each once, in the order in which it is brought."""
         found: dict[str, Element] = {}
         for step in self.s.steps:
             for e in step.operands.values():
                 if e.buffer not in self.written:
                     found.setdefault(e.buffer, e)
-        return list(found.values())
+        early = [found[b] for b in self.plan.first if b in found]
+        return early + [e for b, e in found.items() if b not in self.plan.first]
 
 
 def run_limit(s: Selection, v: str) -> int:
     """The fewest iterations of a loop that an instruction takes as a run."""
     limits = [d.limit for step in s.steps for d in step.instruction.dims if not d.levels and v in step.dims[d.name]]
     return min(limits, default=1)
+
+
+def run_of_sums(s: Selection) -> tuple[str, ...]:
+    """The loop of sums that the first instruction takes as a run."""
+    step = s.steps[0]
+    for d in step.instruction.dims:
+        own = step.dims[d.name]
+        if not d.levels and len(own) == 1 and own[0] in step.sums:
+            return own
+    return ()
+
+
+def joinable(s: Selection) -> tuple[str, ...]:
+    """The loops of sums around the first instruction that can be joined with its run, outer first: the operand that
+    has the run alone gets a row for each result, in the others these loops are rows."""
+    step, run = s.steps[0], run_of_sums(s)
+    placed = {v for own in step.dims.values() for v in own}
+    around = [v for v in step.sums if v not in placed and s.extents[v] > 1]
+    if not run or not around:
+        return ()
+    for o in step.instruction.operands:
+        e = step.operands.get(o.name)
+        if e is None:
+            continue
+        moves = set().union(*map(variables, e.indices)) if e.indices else set()
+        inside = any(step.dims[d] == run for d in o.dims)
+        if any((v in moves) != inside for v in around):
+            return ()
+        strided = any(step.instruction.dim(d).levels for d in o.dims[:-1]) and not o.dense
+        if inside and step.dims[o.dims[-1]] == run and (e.constant or not strided):
+            return ()
+    return tuple(around)
+
+
+def in_full_tile(e: Expr) -> int:
+    """An extent in the first tile, which is full."""
+    if isinstance(e, Const):
+        return int(e.value)
+    if isinstance(e, Var):
+        return 0
+    assert isinstance(e, Op)
+    a, b = map(in_full_tile, e.args)
+    if e.op == "floordivsi":
+        return a // b
+    return {"addi": a + b, "muli": a * b, "minsi": min(a, b), "maxsi": max(a, b)}[e.op]
 
 
 def _position(v: str) -> Callable[[Mapping[str, Expr]], Expr]:

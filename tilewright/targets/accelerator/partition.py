@@ -7,16 +7,22 @@ worth it the cycles say that its program takes, against the operations that the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from ...support.errors import CompileError
 from ...support.sizes import Undecided
 from ...tensor.kernel import Kernel
 from .binary import Formats
+from .choices import Choices
+from .layouts import Plan
 from .match import NoMatch, Selection, select
-from .plan import Planned, best
+from .plan import Planned, best, planned
+
+#: a kernel -> the decisions of its tuned plan, and the plan that they led to; None if it was not tuned
+KnownPlan = Callable[[Kernel], tuple[Mapping[str, Any], str] | None]
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,12 @@ class Partitioner:
         self.selected: dict[Kernel, Selection | str] = {}
         self.planned: dict[Kernel, Planned | str] = {}
         self.report: list[Placed] = []
+        self.known: KnownPlan | None = None
+        self.tuned: dict[Kernel, str] = {}  # kernels of which a tuned plan is known -> why it is not used, if it is not
+
+    def take_plans(self, known: KnownPlan | None) -> None:
+        """Ask `known` for plans from now on."""
+        self.known, self.planned, self.tuned = known, {}, {}
 
     def claims(self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]) -> list[Sequence[int]]:
         """The operations that the chip runs, a list for each kernel."""
@@ -72,7 +84,8 @@ class Partitioner:
         here, there = made.timing.cycles / self.formats.chip.clock, work(found) / self.formats.chip.host_rate
         if self.host and here > there:
             return Placed(kernel, False, f"{here * 1e6:.3g} us on the chip, {there * 1e6:.3g} us on the host")
-        return Placed(kernel, True, f"{made.timing.cycles} cycles")
+        tuned = ", tuned" if self.tuned.get(nameless(kernel)) == "" else ""
+        return Placed(kernel, True, f"{made.timing.cycles} cycles{tuned}")
 
     def select(self, kernel: Kernel) -> Selection | str:
         key = nameless(kernel)
@@ -92,10 +105,27 @@ class Partitioner:
         key = nameless(kernel)
         if key not in self.planned:
             try:
-                self.planned[key] = best(found, self.formats, self.asked)
+                self.planned[key] = self.as_tuned(kernel, found) or best(found, self.formats, self.asked)
             except CompileError as e:
                 self.planned[key] = e.message
         return self.planned[key]
+
+    def as_tuned(self, kernel: Kernel, found: Selection) -> Planned | None:
+        """A kernel by the plan that the tuner found; None if there is none, or it means something else now."""
+        result = self.known(kernel) if self.known is not None else None
+        if result is None:
+            return None
+        decisions, digest = result
+        key = nameless(kernel)
+        try:
+            chosen = Choices(found, self.formats.listing, Plan()).chosen(decisions)
+            if chosen is not None and str(chosen.plan) == digest:
+                self.tuned[key] = ""
+                return planned(found, self.formats, chosen.plan)
+            self.tuned[key] = "its decisions lead to another plan now than the one that was measured"
+        except CompileError as e:
+            self.tuned[key] = f"its plan is refused: {e.message}"
+        return None
 
     def scheduled(self, kernel: Kernel) -> Planned:
         """A kernel that was claimed, all the way to its program."""

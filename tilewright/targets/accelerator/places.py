@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .binary import Formats, Issue
-from .describe import ACCUMULATE, HOST, READ, Operand
+from .describe import ACCUMULATE, HOST, READ, WRITE, Operand
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,17 @@ def accesses(formats: Formats, issue: Issue) -> Iterator[Access]:
             yield Access(o.memory, first, end, False)
 
 
+@dataclass(frozen=True)
+class Touched:
+    """What an instruction of engine `me` touches, as parts of the tables of `Dependences`: the numbers of instructions
+    of other engines that it needs, with the engine, and where its own number goes; each with the engines' latest
+    numbers in that table."""
+
+    me: int
+    needs: tuple[tuple[int, np.ndarray, list[int]], ...]
+    marks: tuple[tuple[np.ndarray, list[int]], ...]
+
+
 class Dependences:
     """Finds the counts that instructions wait for, given one after the other in the order of the program.
 
@@ -87,25 +98,65 @@ class Dependences:
     def __init__(self, formats: Formats) -> None:
         self.formats, self.engines = formats, formats.engines
         shape = {m.name: (len(self.engines), m.words) for m in formats.listing.memories.values()}
-        self.wrote = {name: np.zeros(s, np.int64) for name, s in shape.items()}
-        self.read = {name: np.zeros(s, np.int64) for name, s in shape.items()}
+        #: by memory: the last instruction of each engine at each word, and at any
+        self.wrote = {name: (np.zeros(s, np.int64), [0] * s[0]) for name, s in shape.items()}
+        self.read = {name: (np.zeros(s, np.int64), [0] * s[0]) for name, s in shape.items()}
         self.issued = [0] * len(self.engines)
-        self.known = np.zeros((len(self.engines), len(self.engines)), np.int64)  # what an engine has waited for
+        self.known = [[0] * len(self.engines) for _ in self.engines]  # what an engine has waited for
+        self.writers: dict[str, set[int]] = {name: set() for name in shape}
+        self.readers: dict[str, set[int]] = {name: set() for name in shape}
+        for n, engine in enumerate(self.engines):
+            for memory, written in _can_touch(formats, engine):
+                if memory in shape:
+                    (self.writers if written else self.readers)[memory].add(n)
 
     def waits(self, issue: Issue) -> dict[str, int]:
         """What the next instruction waits for; it counts as issued from now on."""
+        return self.wait(self.touched(issue))
+
+    def touched(self, issue: Issue) -> Touched:
         me = self.engines.index(issue.form.engine)
-        touched = list(accesses(self.formats, issue))
-        need = np.zeros(len(self.engines), np.int64)
-        for a in touched:
-            np.maximum(need, self.wrote[a.memory][:, a.low : a.high].max(axis=1, initial=0), out=need)
-            if a.written:
-                np.maximum(need, self.read[a.memory][:, a.low : a.high].max(axis=1, initial=0), out=need)
-        self.issued[me] += 1
-        for a in touched:
-            table = self.wrote if a.written else self.read
-            table[a.memory][me, a.low : a.high] = self.issued[me]
-        need[me] = 0
-        new = need > self.known[me]
-        np.maximum(self.known[me], need, out=self.known[me])
-        return {self.engines[i]: int(need[i]) for i in np.flatnonzero(new)}
+        needs: dict[tuple[object, ...], tuple[int, np.ndarray, list[int]]] = {}
+        marks = []
+        for a in set(accesses(self.formats, issue)):
+            if a.high <= a.low:
+                continue
+            for table, engines in [(self.wrote, self.writers)] + [(self.read, self.readers)] * a.written:
+                numbers, latest = table[a.memory]
+                for e in engines[a.memory] - {me}:
+                    needs[e, table is self.wrote, a] = (e, numbers[e, a.low : a.high], latest)
+            numbers, latest = (self.wrote if a.written else self.read)[a.memory]
+            marks.append((numbers[me, a.low : a.high], latest))
+        return Touched(me, tuple(needs.values()), tuple(marks))
+
+    def wait(self, t: Touched) -> dict[str, int]:
+        """`waits` of an instruction that touches this."""
+        need: dict[int, int] = {}
+        known = self.known[t.me]
+        for e, numbers, latest in t.needs:
+            if latest[e] > known[e] and (n := int(numbers.max())) > need.get(e, 0):
+                need[e] = n
+        number = self.issued[t.me] = self.issued[t.me] + 1
+        for numbers, latest in t.marks:
+            numbers.fill(number)
+            latest[t.me] = number
+        found = {}
+        for e in sorted(need):
+            if need[e] > known[e]:
+                known[e] = found[self.engines[e]] = need[e]
+        return found
+
+
+def _can_touch(formats: Formats, engine: str) -> Iterator[tuple[str, bool]]:
+    """The memories that an engine's instructions may touch, and whether they write there."""
+    for form in formats.forms[engine]:
+        if form.meaning is None:
+            for source, target in formats.routes(engine):
+                yield source, False
+                yield target, True
+            continue
+        for o in form.meaning.operands:
+            if o.access != READ:
+                yield o.memory, True
+            if o.access != WRITE:
+                yield o.memory, False

@@ -14,12 +14,12 @@ from math import ceil, prod
 from ...schedule.nest import Nest
 from ...support.dtypes import LOOP_TYPES
 from ...support.errors import CompileError
-from ...tensor.expr import Const, Expr, Op, Var
 from .binary import ChipProgram, Formats
-from .describe import HOST, CopyEngine, Listing
+from .costs import Costs, Estimate
+from .describe import Listing
 from .emit import emit
-from .layouts import Plan, run_limit
-from .match import Element, Selection, Step
+from .layouts import Plan, joinable, run_limit, run_of_sums
+from .match import Selection
 from .tiles import Tiles
 from .timing import Timing, simulate
 
@@ -29,16 +29,6 @@ OUTER, INNER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128), (1, 2, 4, 8)
 TRIED = 12
 #: tiles of columns or sums at most, in what an instruction takes of them: 1, 2, 4 ...
 DOUBLED = 4
-#: the part that other engines add to the time of the slowest one: where they meet, somebody waits
-HIDDEN = 0.1
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Cycles that a plan is expected to take, and those that each engine works."""
-
-    cycles: float
-    engines: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -53,8 +43,11 @@ class Planned:
 
 def plans(s: Selection, listing: Listing) -> list[tuple[Plan, Estimate]]:
     """All plans that fit, the best first; CompileError if there is none."""
+    costs = Costs(s, listing)
     for slots in (2, 1):
-        if found := [p for tiles in sizes(s, listing) for p in orders(s, listing, tiles, slots)]:
+        if found := [p for tiles in sizes(s, listing) for p in orders(costs, tiles, slots)]:
+            for joined in joins(s):
+                found += [p for tiles in grouped(s, joined) for p in orders(costs, tiles, slots, joined)]
             return sorted(found, key=lambda p: p[1].cycles)
     raise CompileError(
         "no tile of it fits the memories of the chip",
@@ -82,19 +75,22 @@ def _too_much(s: Selection, listing: Listing) -> str:
     )
 
 
-def orders(s: Selection, listing: Listing, tiles: dict[str, int], slots: int) -> Iterator[tuple[Plan, Estimate]]:
+def orders(
+    costs: Costs, tiles: dict[str, int], slots: int, joined: tuple[str, ...] = ()
+) -> Iterator[tuple[Plan, Estimate]]:
     """The orders of tiles of one size; none if they do not fit."""
+    s = costs.s
     cut = [v for v in s.extents if v in tiles and tiles[v] < s.extents[v]]
     sums = [v for v in cut if v in s.steps[0].sums]
     frame = [v for v in cut if v in s.loops]
-    first = Tiles(s, listing, Plan(tiles, (*frame, *sums), slots))
+    first = costs.tiles.planned(Plan(tiles, (*frame, *sums), slots, joined=joined))
     first.prepare()
-    if not fits(first, listing):
+    if not fits(first, costs.listing):
         return
-    costs = Costs(first, listing)
+    of_tile = costs.of_tile(first)
     for order in permutations(frame):
-        plan = Plan(tiles, (*order, *sums), slots)
-        yield plan, costs.estimate(plan)
+        plan = Plan(tiles, (*order, *sums), slots, joined=joined)
+        yield plan, of_tile.estimate(plan)
 
 
 def planned(s: Selection, formats: Formats, plan: Plan) -> Planned:
@@ -131,6 +127,31 @@ def sizes(s: Selection, listing: Listing) -> Iterator[dict[str, int]]:
     """Sizes of tiles along the loops of a kernel."""
     loops = [*s.loops, *s.steps[0].sums]
     yield from (dict(zip(loops, chosen, strict=True)) for chosen in product(*[along(s, v) for v in loops]))
+
+
+def joins(s: Selection) -> list[tuple[str, ...]]:
+    """Loops of sums that may be joined with the run: the innermost, the two innermost ..."""
+    found = joinable(s)
+    return [found[-n:] for n in range(1, len(found) + 1)]
+
+
+def grouped(s: Selection, joined: tuple[str, ...]) -> Iterator[dict[str, int]]:
+    """Sizes of tiles with joined loops: as many of the first as need fewer instructions, the others whole."""
+    (run,) = run_of_sums(s)
+    whole = {v: s.extents[v] for v in (*joined[1:], run)}
+    part, limit, extent = prod(whole.values()), run_limit(s, run), s.extents[joined[0]]
+    plain = extent * prod(whole[v] for v in joined[1:]) * ceil(s.extents[run] / limit)
+    groups = [n for n in range(1, extent + 1) if _instructions(n, extent, part, limit) < plain]
+    others = [v for v in (*s.loops, *s.steps[0].sums) if v not in whole and v != joined[0]]
+    for chosen in product(*[along(s, v) for v in others]):
+        for n in groups:
+            yield dict(zip(others, chosen, strict=True)) | {joined[0]: n} | whole
+
+
+def _instructions(group: int, extent: int, part: int, limit: int) -> int:
+    """How many instructions a sum takes, in groups of parts."""
+    full, rest = divmod(extent, group)
+    return full * ceil(group * part / limit) + ceil(rest * part / limit)
 
 
 def along(s: Selection, v: str) -> list[int]:
@@ -170,93 +191,3 @@ def used(t: Tiles, listing: Listing) -> dict[str, int]:
 
 def fits(t: Tiles, listing: Listing) -> bool:
     return all(n <= listing.memories[m].bytes for m, n in used(t, listing).items())
-
-
-# ---- what it costs -------------------------------------------------------------------------------------------------
-
-
-class Costs:
-    """What engines do for one tile; how often they do it hangs on the order of tiles."""
-
-    def __init__(self, t: Tiles, listing: Listing) -> None:
-        self.t, self.engines = t, listing.engines
-        self.times = {v: -(-n // t.tile(v)) for v, n in t.extents.items()}
-        self.brought: list[tuple[Element, set[str], str, float]] = []
-        for e in t.read():
-            engine = listing.copy_engine(HOST, t.buffers[e.buffer].scope)
-            assert engine is not None
-            self.brought.append((e, t.depends(e), engine.name, self.copied(engine, e.buffer, e.constant)))
-        self.steps = [(step, step_cycles(t, step)) for step in t.s.steps]
-        last = t.s.steps[-1].output.buffer
-        engine = listing.copy_engine(t.buffers[last].scope, HOST)
-        assert engine is not None
-        self.out = (engine.name, self.copied(engine, last, False))
-        self.delay = {n: e.latency for n, e in listing.engines.items() if isinstance(e, CopyEngine)}
-        full = {s.instruction.name: {d.name: d.limit for d in s.instruction.dims} for s in t.s.steps}
-        zero = {s.instruction.name: {f.name: 0 for f in s.instruction.fields} for s in t.s.steps}
-        self.latencies = {
-            s.instruction.name: s.instruction.delay(full[s.instruction.name] | zero[s.instruction.name])
-            for s in t.s.steps
-        }
-
-    def copied(self, engine: CopyEngine, buffer: str, whole: bool) -> float:
-        """Cycles of one tile's copy; a constant lies in the order in which it is read."""
-        size = LOOP_TYPES[self.t.buffers[buffer].dtype].nbytes
-        extents = [in_full_tile(n) for _, n in self.t.layouts[buffer].walks]
-        if whole:
-            return engine.cycles(1, prod(extents) * size)
-        return engine.cycles(prod(extents[:-1]), (extents[-1] if extents else 1) * size)
-
-    def estimate(self, plan: Plan) -> Estimate:
-        """The slowest engine, or two that take turns with the slots of what one makes and the other takes."""
-        work, first = dict.fromkeys(self.engines, 0.0), 0.0
-        frame = prod(self.times[v] for v in plan.order if v not in self.t.sums)
-        runs = [frame if step.sums == () else prod(self.times[v] for v in plan.order) for step, _ in self.steps]
-        for (step, cycles), n in zip(self.steps, runs, strict=True):
-            work[step.instruction.engine] += cycles * n
-        turns = [0.0]
-        for e, mine, engine, cycles in self.brought:
-            n = self.around(plan.order, mine)
-            work[engine] += cycles * n
-            first += cycles
-            for (step, used), times in zip(self.steps, runs, strict=True):
-                if n > 1 and any(x.buffer == e.buffer for x in step.operands.values()):
-                    turns.append(
-                        n * (cycles + self.delay[engine] + self.latencies[step.instruction.name]) + used * times
-                    )
-        engine, out = self.out
-        work[engine] += out * frame
-        for (a, used), (b, more), n in zip(self.steps, self.steps[1:], runs, strict=False):
-            late = self.latencies[a.instruction.name] + self.latencies[b.instruction.name]
-            turns.append(used * n + frame * (more + late))
-        slowest = max(*work.values(), max(turns) / plan.slots)
-        total = slowest + first + out + sum(self.delay.values())
-        rest = sum(work.values()) - slowest
-        return Estimate(total + rest * (1.0 if plan.slots == 1 else HIDDEN), work)
-
-    def around(self, order: tuple[str, ...], mine: set[str]) -> int:
-        """How often a tile is brought: once for all loops up to the last by which it moves."""
-        last = max((n for n, v in enumerate(order) if v in mine), default=-1)
-        return prod(self.times[v] for v in order[: last + 1])
-
-
-def in_full_tile(e: Expr) -> int:
-    """An extent in the first tile, which is full."""
-    if isinstance(e, Const):
-        return int(e.value)
-    if isinstance(e, Var):
-        return 0
-    assert isinstance(e, Op)
-    a, b = map(in_full_tile, e.args)
-    if e.op == "floordivsi":
-        return a // b
-    return {"addi": a + b, "muli": a * b, "minsi": min(a, b), "maxsi": max(a, b)}[e.op]
-
-
-def step_cycles(t: Tiles, step: Step) -> float:
-    """Cycles of an instruction's engine for one tile."""
-    chunk = t.chunks(step)
-    counts = {d.name: prod(chunk[v] for v in step.dims[d.name]) for d in step.instruction.dims}
-    busy = max(step.instruction.busy(counts | {f.name: 0 for f in step.instruction.fields}))
-    around = prod(t.tile(v) for v in step.sums if v not in chunk)
-    return busy * around * prod(t.tile(v) / c for v, c in chunk.items())

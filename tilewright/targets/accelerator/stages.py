@@ -18,7 +18,7 @@ from ..beside.stages import Taken, with_other
 from .binary import ChipProgram
 from .by_hand import planned
 from .describe import Chip
-from .partition import Partitioner
+from .partition import Partitioner, nameless
 from .plan import Planned
 
 
@@ -53,7 +53,7 @@ def on_chip(partitioner: Partitioner, kernel: Kernel, trace: str | None) -> OnCh
         e.operator = f"kernel {kernel.name}"
         raise
     schedule.plan = f"{made.plan}; {made.timing.cycles} cycles"
-    return OnChip(schedule, chip.name, (), planned=made)
+    return OnChip(schedule, chip.name, (), planned=made, tuned=partitioner.tuned.get(nameless(kernel)))
 
 
 def alone() -> tuple[TargetStage, ...]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...program.program import Program
     from ...tensor.kernel import Kernel
     from .binary import Formats
-    from .partition import Partitioner
+    from .partition import KnownPlan, Partitioner
     from .stages import OnChip
     from .system import SystemRunner
 
@@ -74,6 +74,16 @@ class ChipTarget:
 
     def describe(self) -> Chip:
         return self.chip
+
+    def tuned_on(self) -> tuple[str, str, str]:
+        """See `tilewright.targets.base.PlanTaker`."""
+        from .identity import design_of, version
+
+        return self.kind.name, design_of(self.chip), version()
+
+    def take_plans(self, known: KnownPlan | None) -> None:
+        """See `tilewright.targets.base.PlanTaker`."""
+        self.partitioner.take_plans(known)
 
     def claims(self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]) -> Any:
         """All of it; an UnsupportedError lists what the chip cannot do."""
@@ -142,6 +152,14 @@ class ChipBesideHost:
     def notes(self) -> list[str]:
         """See `tilewright.targets.base.Partitioning`."""
         return self.partitioner.notes(self.accelerator.chip.name, self.host.name)
+
+    def tuned_on(self) -> tuple[str, str, str]:
+        """See `tilewright.targets.base.PlanTaker`."""
+        return self.accelerator.tuned_on()
+
+    def take_plans(self, known: KnownPlan | None) -> None:
+        """See `tilewright.targets.base.PlanTaker`."""
+        self.partitioner.take_plans(known)
 
     def claims(self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]) -> Any:
         return self.partitioner.claims(groups, alone)

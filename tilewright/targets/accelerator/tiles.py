@@ -8,7 +8,9 @@ A nest does what the kernel does (the interpreter runs it), and says in notes wh
         for i in serial(32, notes={'chip': 'mma acc=acc_s x=x_s w=w_s', 'dim': 'm'}):
             for o in serial(32, notes={'dim': 'n'}): ...
 
-A tile lies on the chip as its operand wants it (`layouts.Layout`); copies bring it there.
+With a loop of sums further out than one of the result, the sums of all tiles of the latter wait on the chip, and what
+comes after them is in loops of its own. A tile lies on the chip as its operand wants it (`layouts.Layout`); copies
+bring it there.
 """
 
 from __future__ import annotations
@@ -55,34 +57,48 @@ class Tiles(Layouts):
 
     def level(self, order: list[str], outside: tuple[str, ...] = ()) -> Stmt:
         """The loops over tiles from here on, with what happens at each level."""
-        here = [c for e in self.read() if tuple(self.enclosing(e)) == outside for c in self.brought(e)]
+        here = self.copies(outside, self.read())
         if order and order[0] not in self.sums:
             v = order[0]
-            inside = self.level(order[1:], (*outside, v))
-            return seq(*here, self.over_tiles(v, inside))
-        first, *others = self.s.steps
-        return seq(*here, self.summed(order, outside, first), *map(self.computed, others), self.stored())
+            return seq(*here, self.over_tiles(v, self.level(order[1:], (*outside, v))))
+        held = [v for v in order if v not in self.sums]
+        first = self.s.steps[0]
+        return seq(*here, self.summed(order, outside, first), self.finished(held, outside))
 
     def summed(self, order: list[str], outside: tuple[str, ...], step: Step) -> Stmt:
+        """The first instruction, in the loops of sums and those inside them."""
         if not order:
             return self.computed(step)
         inside = (*outside, order[0])
-        here = [c for e in self.read() if tuple(self.enclosing(e)) == inside for c in self.brought(e)]
+        here = self.copies(inside, [e for e in self.read() if e.buffer in self.added])
         return self.over_tiles(order[0], seq(*here, self.summed(order[1:], inside, step)))
 
+    def finished(self, held: list[str], outside: tuple[str, ...]) -> Stmt:
+        """The other instructions, for all tiles whose sums are there."""
+        if not held:
+            return seq(*map(self.computed, self.s.steps[1:]), self.stored())
+        inside = (*outside, held[0])
+        here = self.copies(inside, [e for e in self.read() if e.buffer not in self.added])
+        return self.over_tiles(held[0], seq(*here, self.finished(held[1:], inside)))
+
+    def copies(self, outside: tuple[str, ...], read: Sequence[Element]) -> list[Stmt]:
+        """What is brought inside of just these loops over tiles."""
+        return [c for e in read if tuple(self.enclosing(e)) == outside for c in self.brought(e)]
+
     def over_tiles(self, v: str, body: Stmt) -> Stmt:
-        return loop(f"{v}_t", -(-self.extents[v] // self.tile(v)), body)
+        return loop(f"{v}_t", self.times(v), body)
 
     def slot(self, e: Element) -> Expr:
         """Tiles take turns with the slots of their buffer."""
         b = self.buffers[e.buffer]
         count: Expr = Const(0, "index")
         for v in self.enclosing(e):
-            count = count * -(-self.extents[v] // self.tile(v)) + Var(f"{v}_t")
+            count = count * self.times(v) + Var(f"{v}_t")
         return count % b.shape[0]
 
     def on_chip(self, e: Element, at: Mapping[str, Expr]) -> tuple[Expr, ...]:
-        return (self.slot(e), *(a.at(at) for a in self.layouts[e.buffer].axes))
+        held = (Var(f"{v}_t") for v in self.waiting(e))
+        return (self.slot(e), *held, *(a.at(at) for a in self.layouts[e.buffer].axes))
 
     def in_host(self, e: Element, at: Mapping[str, Expr]) -> tuple[Expr, ...]:
         """The element in the parameter, packed or not."""
@@ -134,7 +150,7 @@ class Tiles(Layouts):
         return body
 
     def simple(self, e: Expr) -> Expr:
-        ranges = {f"{v}_t": (0, -(-n // self.tile(v)) - 1) for v, n in self.extents.items()}
+        ranges = {f"{v}_t": (0, self.times(v) - 1) for v in self.extents}
         return simplify(e, ranges)
 
     # ---- instructions ----
@@ -145,26 +161,31 @@ class Tiles(Layouts):
         for d in step.instruction.dims:
             left = d.limit if d.levels else min(map(self.width, step.dims[d.name]), default=1)
             for v in reversed(step.dims[d.name]):
-                found[v] = min(self.tile(v), left)
+                found[v] = min(self.run_tile(v), left)
                 left = max(left // found[v], 1)
         return found
 
+    def around(self, step: Step) -> list[str]:
+        """The loops of sums around an instruction."""
+        inside = {*self.chunks(step), *self.plan.joined}
+        return [v for v in step.sums if v not in inside and self.extents[v] > 1]
+
     def computed(self, step: Step) -> Stmt:
         """Loops around an instruction, and those that it is."""
-        chunk = self.chunks(step)
-        around = [v for v in step.sums if v not in chunk and self.extents[v] > 1]
-        several = [v for v in chunk if self.tile(v) > chunk[v]]
+        chunk, around = self.chunks(step), self.around(step)
+        several = [v for v in chunk if self.run_tile(v) > chunk[v]]
         outer: list[tuple[str, Expr]] = [
-            (f"{v}_c", ceildiv(self.actual(v), chunk[v])) for v in several if v not in self.sums
+            (f"{v}_c", ceildiv(self.run_actual(v), chunk[v])) for v in several if v not in self.sums
         ]
         outer += [(v, self.actual(v)) for v in around]
-        outer += [(f"{v}_c", ceildiv(self.actual(v), chunk[v])) for v in several if v in self.sums]
+        outer += [(f"{v}_c", ceildiv(self.run_actual(v), chunk[v])) for v in several if v in self.sums]
         at: dict[str, Expr] = {v: Var(v) for v in around}
         inner: dict[str, Expr] = {}
         for v, c in chunk.items():
             cut = v in several
-            at[v] = Var(f"{v}_c") * c + Var(v) if cut else Var(v)
-            inner[v] = minimum(c, self.actual(v) - Var(f"{v}_c") * c) if cut else self.actual(v)
+            place = Var(f"{v}_c") * c + Var(v) if cut else Var(v)
+            at |= self.parted(v, place) if self.joined_with(v) else {v: place}
+            inner[v] = minimum(c, self.run_actual(v) - Var(f"{v}_c") * c) if cut else self.run_actual(v)
         return self.loops(outer, self.instruction(step, at, inner))
 
     def instruction(self, step: Step, at: dict[str, Expr], inner: dict[str, Expr]) -> Stmt:
@@ -205,8 +226,8 @@ class Tiles(Layouts):
         """The loops within a tile that a loop of the kernel became."""
         chunk = self.chunks(step)
         if v not in chunk:
-            return {v} if self.extents[v] > 1 else set()
-        return {v, f"{v}_c"} if self.tile(v) > chunk[v] else {v}
+            return {v} if v in self.around(step) else set()
+        return {v, f"{v}_c"} if self.run_tile(v) > chunk[v] else {v}
 
     def value(self, step: Step, e: Expr, at: Mapping[str, Expr], inner: Mapping[str, Expr], before: list[Stmt]) -> Expr:
         """An expression of the kernel's elements as one of what is on the chip; sums in it are computed `before`."""

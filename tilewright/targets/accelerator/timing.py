@@ -112,37 +112,57 @@ def simulate(formats: Formats, program: ChipProgram) -> Timing:
         if not moved:
             raise deadlock(formats, program, {name: e.next for name, e in engines.items()})
     cycles = max((e.time.finished[-1] for e in engines.values() if e.time.finished), default=0)
-    return Timing(cycles, {n: e.time for n, e in engines.items()}, costs.moved, costs.energy)
+    return Timing(cycles, {n: e.time for n, e in engines.items()}, *costs.totals())
 
 
 class _Costs:
-    """Cycles of instructions, and what they move."""
+    """Cycles of instructions, and what they move; equal instructions share their numbers, and are looked at once."""
 
     def __init__(self, formats: Formats) -> None:
         self.formats = formats
-        memories = formats.listing.memories
-        self.moved: dict[str, int] = dict.fromkeys((HOST, *memories), 0)
-        self.energy: dict[str, float] = dict.fromkeys((HOST, *memories, "compute"), 0.0)
+        self.known: dict[int, tuple[tuple[int, ...], int]] = {}
+        self.times: Counter[int] = Counter()
+        self.first: dict[int, Issue] = {}
 
     def of(self, issue: Issue) -> tuple[tuple[int, ...], int]:
         """(cycles of the parts, latency)."""
-        memories = self.formats.listing.memories
-        for a in accesses(self.formats, issue):
-            size = min((a.high - a.low) * memories[a.memory].word, self._size(issue))
-            self.moved[a.memory] += size
-            self.energy[a.memory] += size * memories[a.memory].energy
+        key = id(issue.values)
+        self.times[key] += 1
+        if key not in self.known:
+            self.first[key] = issue
+            self.known[key] = self.cycles(issue)
+        return self.known[key]
+
+    def cycles(self, issue: Issue) -> tuple[tuple[int, ...], int]:
         if issue.form.meaning is not None:
-            self.energy["compute"] += issue.form.meaning.joules(issue.counts)
             return issue.form.meaning.busy(issue.counts), issue.form.meaning.delay(issue.counts)
         engine = self.formats.listing.engines[issue.form.engine]
         assert isinstance(engine, CopyEngine)
-        runs, run = prod(issue.values["count"]), issue["run"]
-        source, target = self.formats.routes(engine.name)[issue["route"]]
-        filled = "fill" in issue.values and issue["fill"]
-        if target == HOST or (source == HOST and not filled):
-            self.moved[HOST] += runs * run
-            self.energy[HOST] += runs * run * engine.energy
-        return (engine.cycles(runs, run),), engine.latency
+        return (engine.cycles(prod(issue.values["count"]), issue["run"]),), engine.latency
+
+    def totals(self) -> tuple[dict[str, int], dict[str, float]]:
+        """(bytes moved, picojoules) by memory, of all that was asked about."""
+        memories = self.formats.listing.memories
+        moved: dict[str, int] = dict.fromkeys((HOST, *memories), 0)
+        energy: dict[str, float] = dict.fromkeys((HOST, *memories, "compute"), 0.0)
+        for key, issue in self.first.items():
+            times = self.times[key]
+            for a in accesses(self.formats, issue):
+                size = times * min((a.high - a.low) * memories[a.memory].word, self._size(issue))
+                moved[a.memory] += size
+                energy[a.memory] += size * memories[a.memory].energy
+            if issue.form.meaning is not None:
+                energy["compute"] += times * issue.form.meaning.joules(issue.counts)
+                continue
+            engine = self.formats.listing.engines[issue.form.engine]
+            assert isinstance(engine, CopyEngine)
+            source, target = self.formats.routes(engine.name)[issue["route"]]
+            filled = "fill" in issue.values and issue["fill"]
+            if target == HOST or (source == HOST and not filled):
+                size = times * self._size(issue)
+                moved[HOST] += size
+                energy[HOST] += size * engine.energy
+        return moved, energy
 
     @staticmethod
     def _size(issue: Issue) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...tensor.expr import Const, Expr, Load, Op, Var, substitute
+from ...tensor.expr import Const, Expr, Load, Op, Var, substitute, walk
 from ...tensor.kernel import Kernel, Stage
 from .describe import Field
 from .meaning import Reduce, canonical, parts, with_parts
@@ -159,6 +159,8 @@ class _Inliner:
         """What a stage adds up (or writes), and the combiner of its sum."""
         t = s.targets[0]
         if not s.reduction:
+            if any(isinstance(x, Load) and x.buffer == t.buffer for x in walk(t.value)):
+                raise _NotOne(f"stage {s.name} goes on from what it wrote, without a loop")
             return self.loaded(t.value), ""
         if isinstance(t.value, Op) and len(t.value.args) == 2:
             own = [isinstance(a, Load) and a.buffer == t.buffer for a in t.value.args]

@@ -12,7 +12,10 @@ from ..base import Target, TargetStage
 
 @dataclass(frozen=True)
 class Taken(Scheduled):
-    """A kernel that the other processor runs."""
+    """A kernel that the other processor runs; `tuned`: why a tuned plan is not used, None if there is none, nothing if
+    it is."""
+
+    tuned: str | None = None
 
 
 def with_other(

@@ -19,8 +19,9 @@ from tilewright.schedule.text import parse_nest
 from tilewright.support.errors import CompileError, InputError, UsageError
 from tilewright.targets.accelerator.binary import Formats
 from tilewright.targets.accelerator.by_hand import by_hand
+from tilewright.targets.accelerator.layouts import Plan
 from tilewright.targets.accelerator.match import select
-from tilewright.targets.accelerator.plan import best
+from tilewright.targets.accelerator.plan import planned
 from tilewright.targets.accelerator.target import ChipTarget
 from tilewright.targets.base import register
 from tilewright.targets.chips.outer4 import Outer4
@@ -101,17 +102,17 @@ def test_tiles_that_do_not_divide(sizes, order):
     right(stationary(kernel, ORDERS[order]), kernel)
 
 
-def test_the_planners_program_can_be_written_by_hand():
+def test_the_program_of_a_plan_can_be_written_by_hand():
     """The same instructions for the array and behind it, and no more cycles."""
     kernel, chip = chip_kernels.matmul(64, 96, 64), Systolic32()
-    planned = best(select(kernel, Formats(chip).listing), Formats(chip))
-    assert planned.plan.order == ("n0",)
+    plan = Plan({"n0": 32}, ("n0",))
+    made_of_plan = planned(select(kernel, Formats(chip).listing), Formats(chip), plan)
     s, n = Schedule(kernel, chip), chip.array
     s.pack("p1", ((), (n,)), (1, 0, 2))
     for p in factors(kernel):
         s.pack(p, ((n,),), (0, 1))
     stored = s.cache_write("s1", scope="outputs")
-    (o, o1), (k, k1) = s.split("l0", n), s.split("n0", planned.plan.tiles["n0"])
+    (o, o1), (k, k1) = s.split("l0", n), s.split("n0", plan.tiles["n0"])
     s.reorder(k, o, "i0", o1, k1)
     s.set_scope("t0", "accumulators")
     for b in ("t0", "p7_c"):
@@ -128,14 +129,14 @@ def test_the_planners_program_can_be_written_by_hand():
     s.tensorize("i0", "mma")
     s.tensorize("i1", "requantize")
     made, arrays = by_hand(s), list(inputs(kernel).values())
-    assert np.array_equal(made(*arrays), replace(made, program=planned.program, nest=planned.nest)(*arrays))
+    assert np.array_equal(made(*arrays), replace(made, program=made_of_plan.program, nest=made_of_plan.nest)(*arrays))
 
     def work(program):
         """Instructions without what they wait for, which copies in another order change."""
         return {e: [i.values for i in program.streams[e]] for e in ("array", "store")}
 
-    assert work(made.program) == work(planned.program)
-    assert made.cycles <= planned.timing.cycles
+    assert work(made.program) == work(made_of_plan.program)
+    assert made.cycles <= made_of_plan.timing.cycles
 
 
 def test_copies_that_run_ahead_have_conditions():

@@ -1,0 +1,135 @@
+"""Measures a model on a design of a chip: its layers' programs by the timing simulator, the rest by what the host would
+have to do.
+
+What does not hang on the design is done once for a model: reading it, passes on its graph, and lowering. The host's
+kernels are not compiled at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ..support.errors import TilewrightError
+from ..targets.accelerator.designs import ON_HOST, Measured
+from ..targets.base import find
+
+#: models that are kept lowered
+_KEPT = 4
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model on a design: what a worker needs to know."""
+
+    target: str
+    model: str
+    shapes: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came out: numbers with the model's data files as they were, or an error's text."""
+
+    measured: Measured | None = None
+    files: Mapping[str, Any] | None = None
+    error: str = ""
+    hint: str | None = None
+
+
+def measure(job: Job) -> Answer:
+    """Adds up what the simulator says of each call of a kernel on the chip; until `forget`, the model's file may not
+    change."""
+    from ..driver.package_cache import data_files
+
+    try:
+        state = lowered(job.model, job.shapes, job.target.partition(":")[0])
+        found = measured(state, job.target)
+    except TilewrightError as e:
+        return Answer(error=e.message, hint=e.hint)
+    if found is None:
+        return Answer(error="no kernel runs on the chip: the host is faster, or their sizes are open")
+    return Answer(found, data_files(Path(job.model), state.files[1:]))
+
+
+@lru_cache(_KEPT)
+def lowered(model: str, shapes: tuple[tuple[str, tuple[Any, ...]], ...], target: str) -> Any:
+    """A compilation as far as level 3, which is the same for all designs of a chip (`target`, without parameters)."""
+    from ..driver.compiler import compile_state
+
+    how: dict[str, Any] = {"threads": 1, "cache": False, "tuned": False, "stop_after": "lower"}
+    state, _ = compile_state(model, target=target, inputs=dict(shapes) or None, **how)
+    return state
+
+
+def forget() -> None:
+    """Models may have changed."""
+    lowered.cache_clear()
+
+
+def measured(state: Any, name: str) -> Measured | None:
+    """The numbers of a lowered model on the target `name`, a chip beside a host; None if nothing runs on the chip."""
+    from ..driver.stages import fuse_graph
+    from ..driver.state import State
+    from ..tensor.divide import symbol_of
+    from ..tensor.read import read_kernel
+
+    target: Any = find(name)
+    own = State(state.options, target, target.describe(), name=state.name, graph=state.module.clone())
+    fuse_graph(own)
+    total = _Sum(target)
+    calls = Counter(op.attributes["callee"].value for op in own.module.operations() if op.name == "func.call")
+    for function in own.module.functions():
+        times = calls[symbol_of(function)]
+        if "tw.taken" in function.attributes:
+            total.on_chip(read_kernel(function), times)
+        elif times:
+            total.on_host(read_kernel(function), times, own.description)
+    return total.result()
+
+
+class _Sum:
+    """The numbers of calls, one kernel after the other."""
+
+    def __init__(self, target: Any) -> None:
+        self.target, self.formats = target, target.formats
+        self.bounds: Counter[str] = Counter()
+        self.cycles = self.work = self.calls = self.left = 0
+        self.energy = self.host = 0.0
+
+    def on_chip(self, kernel: Any, times: int) -> None:
+        from ..targets.accelerator.layers import LayerRun, work_of
+
+        partitioner = self.target.partitioner
+        work = work_of(partitioner.select(kernel))
+        run = LayerRun.of(kernel.name, (), partitioner.scheduled(kernel), self.formats, work)
+        self.cycles += times * run.cycles
+        self.work += times * run.work
+        self.energy += times * run.energy
+        self.calls += times
+        self.bounds[run.bounding] += times * run.cycles
+
+    def on_host(self, kernel: Any, times: int, description: Any) -> None:
+        from ..schedule import work
+        from ..schedule.rules import schedule
+
+        nest = None if kernel.opaque is None else schedule(kernel, description).schedule.nest()
+        # a multiply-add counts as two operations
+        self.host += times * work.work_of(kernel, nest).operations / 2 / self.formats.chip.host_rate
+        self.left += times
+
+    def result(self) -> Measured | None:
+        from ..targets.accelerator.layers import peak
+
+        if not self.calls:
+            return None
+        clock = self.formats.chip.clock
+        parts = {name: n / clock for name, n in self.bounds.items()} | ({ON_HOST: self.host} if self.host else {})
+        most_first = dict(sorted(parts.items(), key=lambda p: -p[1]))
+        use = self.work / (peak(self.formats.listing)[1] * self.cycles)
+        seconds = self.cycles / clock + self.host
+        return Measured(seconds, self.cycles, self.host, self.energy, self.work, use, self.calls, self.left, most_first)
