@@ -46,7 +46,7 @@ from tilewright.targets.base import find
 from tilewright.tensor.kernel import Kernel
 from tilewright.tune.chip_space import CorrectedEstimate
 from tilewright.tune.chip_tuner import PlanTuner
-from tilewright.tune.explore import measured
+from tilewright.tune.measure_design import measured
 from tilewright.tune.tasks import Task
 
 #: (image, channels, results, window, stride) of ResNet-18's convolutions, each once
@@ -181,8 +181,9 @@ def floor(x: dict[str, Any]) -> int:
 
 def network(name: str, model: Any, target: str) -> dict[str, Any]:
     """A model on a host with the chip: its kernels on the chip as they are planned, what is left to the host, sums."""
-    how: dict[str, Any] = {"threads": 1, "cache": False, "stop_after": "schedule"}
-    state, _ = compile_state(model, target=f"cpu+{target}", **how)
+    how: dict[str, Any] = {"target": f"cpu+{target}", "threads": 1, "cache": False, "tuned": False}
+    state, _ = compile_state(model, stop_after="schedule", **how)
+    lowered, _ = compile_state(model, stop_after="lower", **how)
     formats = state.target.formats
     calls = Counter(op.attributes["callee"].value for op in state.module.operations() if op.name == "func.call")
     chip, host = [], []
@@ -193,7 +194,7 @@ def network(name: str, model: Any, target: str) -> dict[str, Any]:
         else:
             seconds = operations(state.kernels[kernel], made.schedule.nest()).operations / 2 / formats.chip.host_rate
             host.append({"calls": times, "kernel": kernel.rpartition("_")[0], "seconds": seconds})
-    return {"network": name, "chip": chip, "host": host, "whole": asdict(measured(state))}
+    return {"network": name, "chip": chip, "host": host, "whole": asdict(measured(lowered, f"cpu+{target}"))}
 
 
 def on_chip(kernel: Kernel, planned: Planned, formats: Formats) -> dict[str, Any]:
