@@ -12,6 +12,7 @@ from tilewright.schedule.concurrent import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.machine import Machine
+from tilewright.schedule.nest import For, walk_stmts
 from tilewright.schedule.rules import schedule
 from tilewright.schedule.rules.gpu import contraction
 from tilewright.targets.gpu.describe import GpuDescription
@@ -97,3 +98,42 @@ def test_tiles_fit_the_machine():
     for rows, columns, a, b, depth in made.decisions["tile"].candidates:
         assert rows // a * (columns // b) <= GPU.block_units
         assert 4 * depth * (rows + columns) <= GPU.shared_bytes and a * b <= GPU.vector_registers
+
+
+PADDED = """
+def f(a: f32[{m}, {k}], b: f32[{k}, {n}], y: out(f32[{h}, {w}])):
+    c = local(f32[{m}, {n}])
+    for i in serial({m}):
+        for j in serial({n}):
+            for k in serial({k}):
+                s0: c[i, j] = reduce(addf(c[i, j], mulf(a[i, k], b[k, j])), init=f32(0.0), over=(k,))
+    for i1 in serial({m}):
+        for j1 in serial({n}):
+            s1: y[i1 + {p}, j1 + {p}] = negf(c[i1, j1])
+    for i2 in serial({p}):
+        for j2 in serial({w}):
+            s2: y[i2, j2] = f32(0.0)
+    for i3 in serial({p}):
+        for j3 in serial({w}):
+            s3: y[i3 + {m} + {p}, j3] = f32(0.0)
+    for i4 in serial({m}):
+        for j4 in serial({p}):
+            s4: y[i4 + {p}, j4] = f32(0.0)
+    for i5 in serial({m}):
+        for j5 in serial({p}):
+            s5: y[i5 + {p}, j5 + {n} + {p}] = f32(0.0)
+"""
+
+
+@pytest.mark.parametrize(("m", "n", "k", "p"), [(9, 18, 5, 1), (3, 5, 4, 9)])
+def test_borders_are_shared_out_among_the_tiles(m, n, k, p, monkeypatch):
+    """A border larger than the result needs no blocks of its own: none leaves the barriers of the tiles out."""
+    monkeypatch.setattr(contraction, "SMALL", 1)
+    made = contraction.apply(te.from_nest(PADDED.format(m=m, n=n, k=k, p=p, h=m + 2 * p, w=n + 2 * p)), GPU)
+    assert not isinstance(made, str), made
+    nest = finish(made.nest())  # the interpreter finds races; that there are none cannot be shown of borders
+    numbers = np.random.default_rng(2)
+    a, b = numbers.integers(-4, 5, (m, k)).astype("f4"), numbers.integers(-4, 5, (k, n)).astype("f4")
+    assert (interpret_nest(nest, {"a": a, "b": b}, GPU)["y"] == np.pad(-(a @ b), p)).all()
+    grids = [s for s in walk_stmts(nest.body) if isinstance(s, For) and s.kind.startswith("grid")]
+    assert len({s.kind for s in grids}) == len(grids)

@@ -8,7 +8,7 @@ convolution is a product of its windows, which are gathered on the way into shar
         for each step of the depth:
             units bring a piece of both factors to shared memory
             each unit multiplies its rows with its columns, in registers
-        each unit writes its tile, with what is computed of it element for element
+        each unit writes its tile, with what is computed of it element for element, and its part of a border around it
 """
 
 from __future__ import annotations
@@ -219,27 +219,34 @@ class Writer:
         steps = -(-p.size("depth") // t.depth)
         a, b = self.pieces
         step = on("serial", "step", steps, *self.bring(), Barrier(BLOCK), self.multiply(), Barrier(BLOCK))
-        inner = seq(self.begin(), step, self.write())
+        inner = seq(self.begin(), step, self.write(), *(self.border(b, i) for i, b in enumerate(p.borders)))
         body: Stmt = Alloc(a, Alloc(b, Alloc(self.sums, inner)))
-        for axis_name, var, n in (
+        for axis_name, var, n in self.grid():
+            body = on(axis_name, var, n, body)
+        return body
+
+    def grid(self) -> tuple[tuple[str, str, int], ...]:
+        """Axis, loop variable and tiles along it, the innermost first."""
+        p, t = self.p, self.t
+        return (
             ("grid.x", "column_tile", -(-p.size("columns") // t.columns)),
             ("grid.y", "row_tile", -(-p.size("rows") // t.rows)),
             ("grid.z", "batch", p.size("batch")),
-        ):
-            body = on(axis_name, var, n, body)
-        return seq(body, *(self.border(b, i) for i, b in enumerate(p.borders)))
+        )
 
     def border(self, b: Store, number: int) -> Stmt:
-        """What is written around a padded result, an element a unit."""
+        """What is written around a padded result, shared out among the units of all tiles: it has no blocks of its own,
+        so that none has to leave the tiles, and the barriers in them, out."""
         dims = [(v, self.s.extent_or_zero(v)) for v in self.s.loops(b.block)]
-        whole, units = prod(n for _, n in dims), self.t.units
-        tile, unit = f"border_{number}", f"border_unit_{number}"
-        at = Var(tile) * units + Var(unit)
+        (_, _, across), (_, _, down), (_, _, deep) = self.grid()
+        whole, units = prod(n for _, n in dims), across * down * deep * self.t.units
+        turn, unit = f"border_{number}", f"border_unit_{number}"
+        tile = (self.batch * down + self.row) * across + self.column
+        at = Var(turn) * units + tile * self.t.units + Var(unit)
         values = digits(at, dims)
         t = b.targets[0]
         put = store(t.buffer, tuple(substitute(i, values) for i in t.indices), substitute(t.value, values), b.block)
-        inner = on("block.x", unit, units, only_if(within(at, whole, units), put))
-        return on("grid.x", tile, -(-whole // units), inner)
+        return self.unit(unit, on("serial", turn, -(-whole // units), only_if(within(at, whole, units), put)))
 
     def unit(self, name: str, *body: Stmt) -> For:
         return on("block.x", name, self.t.units, *body)
