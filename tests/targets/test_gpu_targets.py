@@ -70,6 +70,16 @@ def test_a_convolution_with_pool_and_norm(target):
     same(made, [drawn(3, 2, 3, 17, 15)], target)
 
 
+def test_convolutions_whose_results_are_padded_for_the_next(target):
+    """Tiles that reach beyond the rows of a result, which has a border: nothing of them may be written to it."""
+    made = model(
+        """(float[1, 64, 10, 10] x) => (float[1, 8, 10, 10] y) {
+            a = Conv(x, w, b) c = Relu(a) y = Conv<pads=[1, 1, 1, 1]>(c, v) }""",
+        w=drawn(0, 256, 64, 1, 1), b=drawn(1, 256) + 4, v=drawn(2, 8, 256, 3, 3),
+    )  # fmt: skip
+    same(made, [drawn(3, 1, 64, 10, 10)], target)
+
+
 def test_attention(target):
     made = model(
         """(float[2, 4, 19, 16] q, float[2, 4, 16, 19] k, float[2, 4, 19, 16] v) => (float[2, 4, 19, 16] y) {
