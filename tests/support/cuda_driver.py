@@ -21,6 +21,7 @@ class EmulatedDriver:
         self.places = Places()
         self.names: list[str] = []
         self.launches: list[str] = []
+        self.allocated = 0
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("cu") and name == object.__getattribute__(self, "failing"):
@@ -51,7 +52,8 @@ class EmulatedDriver:
         return 0
 
     def cuMemAlloc_v2(self, address, size) -> int:
-        name = f"memory {len(self.places.all)}"
+        self.allocated += 1
+        name = f"memory {self.allocated}"
         address._obj.value = self.places.add(name, size.value, np.zeros(size.value, np.uint8))
         return 0
 

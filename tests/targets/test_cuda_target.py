@@ -22,7 +22,7 @@ from tilewright.support.errors import CompileError, PackageError, UsageError
 from tilewright.targets import base
 from tilewright.targets.cuda import driver, stages
 from tilewright.targets.cuda.description import MACHINES, CudaDescription
-from tilewright.targets.cuda.device import CudaRunner
+from tilewright.targets.cuda.device import runner
 from tilewright.targets.cuda.driver import Driver
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
@@ -50,7 +50,7 @@ def digits():
 def test_a_model_runs_over_the_driver(digits):
     made, emitted = digits
     functions = EmulatedDriver(emitted)
-    context = CudaRunner(made.package, Driver(functions)).context()
+    context = runner(made.package, lambda: Driver(functions)).context()
     rng = np.random.default_rng(0)
     cpu = tw.compile(DIGITS, inputs={"image": (1, 1, 8, 8)})
     x, y = rng.random((1, 1, 8, 8), np.float32), np.empty((1, 10), np.float32)
@@ -58,7 +58,7 @@ def test_a_model_runs_over_the_driver(digits):
     want = cpu(x)
     assert np.allclose(y, want if isinstance(want, np.ndarray) else want[0], atol=1e-6)
     assert len(functions.launches) == len(made.package.program.calls)
-    context.close()
+    del context
     assert not functions.places.all
 
 
@@ -99,7 +99,7 @@ def test_kernels_of_all_kinds_run_on_threads(name):
     want = want if isinstance(want, np.ndarray) else want[0]
     made, emitted = compiled(source)
     found = np.empty_like(want)
-    context = CudaRunner(made.package, Driver(EmulatedDriver(emitted))).context()
+    context = runner(made.package, lambda: Driver(EmulatedDriver(emitted))).context()
     context.run([a.ctypes.data for a in arrays], [found.ctypes.data])
     assert np.allclose(found, want, 1e-5, 1e-5)
 
@@ -121,10 +121,10 @@ def test_without_a_driver_a_run_is_one_clear_error(digits, monkeypatch):
 def test_code_for_another_gpu_and_a_driver_that_fails(digits):
     made, emitted = digits
     with pytest.raises(PackageError, match="the code is for sm_80, the GPU is sm_75"):
-        CudaRunner(made.package, Driver(EmulatedDriver(emitted, (7, 5)))).context()
-    CudaRunner(made.package, Driver(EmulatedDriver(emitted, (9, 0)))).context()
+        runner(made.package, lambda: Driver(EmulatedDriver(emitted, (7, 5)))).context()
+    runner(made.package, lambda: Driver(EmulatedDriver(emitted, (9, 0)))).context()
     with pytest.raises(PackageError, match="driver failed in cuMemAlloc_v2: out of memory"):
-        CudaRunner(made.package, Driver(EmulatedDriver(emitted, failing="cuMemAlloc_v2"))).context()
+        runner(made.package, lambda: Driver(EmulatedDriver(emitted, failing="cuMemAlloc_v2"))).context()
 
 
 def test_one_thread_that_does_all_the_work_is_told(digits):

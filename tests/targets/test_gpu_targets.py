@@ -139,5 +139,5 @@ def test_without_a_driver_there_is_one_clear_error(name, module, monkeypatch):
     device = sys.modules[f"tilewright.targets.{name}.device"]
     device.device.cache_clear()
     with pytest.raises(UsageError, match=f"the target {name} needs {module}, which is not installed") as e:
-        tw.compile(made, target=name)
+        tw.compile(made, target=name)(drawn(9, 4))
     assert f"pip install 'tilewright[{name}]'" in str(e.value)

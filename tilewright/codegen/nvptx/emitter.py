@@ -52,8 +52,9 @@ PARAMETER_ALIGN_BYTES = 16
 
 @dataclass(frozen=True)
 class Emitted:
-    """The LLVM IR of a kernel, how it is launched, and the shared memory that a block takes: bytes by name."""
+    """A kernel's name and LLVM IR, how it is launched, and the shared memory that a block takes: bytes by name."""
 
+    name: str
     text: str
     launch: Launch
     shared: dict[str, int]
@@ -62,7 +63,7 @@ class Emitted:
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The inverse of `dataclasses.asdict`."""
         launch = Launch(*(tuple(data["launch"][n]) for n in ("grid", "block")))  # type: ignore[arg-type]
-        return cls(data["text"], launch, data["shared"])
+        return cls(data["name"], data["text"], launch, data["shared"])
 
 
 def emit(nest: Nest, machine: Machine) -> Emitted:
@@ -116,7 +117,7 @@ class Emitter:
         head = f'define ptx_kernel void @{self.nest.name}({", ".join(params)}) "nvvm.maxntid"="{x},{y},{z}" {{'
         body = ["entry:", *self.text.entry, *self.text.lines, "  ret void"]
         top = [*self.text.declared.values(), *self.text.globals_]
-        return Emitted("\n".join([*top, head, *body, "}", ""]), launch, self.shared)
+        return Emitted(self.nest.name, "\n".join([*top, head, *body, "}", ""]), launch, self.shared)
 
     def unit(self, kind: str) -> str:
         """The number of the thread's unit on an axis."""

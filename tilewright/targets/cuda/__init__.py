@@ -11,8 +11,8 @@ from ..base import TargetStage
 if TYPE_CHECKING:
     from ...program.package import Package
     from ...program.program import Program
+    from ..gpu.runner import GpuRunner
     from .description import CudaDescription
-    from .device import CudaRunner
 
 #: the GPU that code is made for where none is named: its code runs on all later ones too
 DEFAULT = "sm_80"
@@ -53,7 +53,7 @@ class CudaTarget:
 
     def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
         """The kernels that are called; the driver makes a GPU's code of their PTX when they are loaded."""
-        return {s: objects[s] for s in program.symbols if s in objects}
+        return {s: objects[s] for s in program.symbols}
 
     def check(self, description: dict[str, Any]) -> None:
         """Whether there is a GPU is asked when code is to run: it can be made where there is none."""
@@ -67,10 +67,10 @@ class CudaTarget:
 
         return tuning
 
-    def load(self, package: Package, threads: int) -> CudaRunner:
-        from .device import CudaRunner
+    def load(self, package: Package, threads: int) -> GpuRunner:
+        from .device import runner
 
-        return CudaRunner(package)
+        return runner(package)
 
 
 TARGET = CudaTarget()

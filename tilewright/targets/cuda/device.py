@@ -1,94 +1,96 @@
-"""Running a package on a GPU: its constants and its arena in the GPU's memory, one launch a call of a kernel.
-
-Inputs are copied there and outputs back in every run.
-"""
+"""NVIDIA's GPU as a device (`targets.gpu.device.Device`): launches through the driver, one a call of a kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...program.package import Package
-from ...program.program import COPY, BufferRef
-from ...support.errors import PackageError, UsageError
-from ..base import not_at_once
+from ...support.errors import PackageError
+from ..gpu.device import Dispatch, Part, Step
+from ..gpu.runner import GpuRunner
 from .driver import Driver
 from .stages import Launched
 
 
-class CudaRunner:
+def runner(package: Package, driver: Callable[[], Driver] = Driver) -> GpuRunner:
     """A package; the driver is asked for when it first runs, so that code can be made where there is no GPU."""
 
-    seconds_per_tick = 1e-9
-    threads = 1
+    def device() -> CudaDevice:
+        found = driver()
+        check(str(package.description["sm"]), *found.capability())
+        return CudaDevice(found)
 
-    def __init__(self, package: Package, driver: Driver | None = None) -> None:
-        self.package, self.driver = package, driver
-
-    def context(self) -> CudaContext:
-        if self.driver is None:
-            self.driver = Driver()
-        wanted = str(self.package.description["sm"])
-        major, minor = self.driver.capability()
-        number = int("".join(c for c in wanted if c.isdigit()))
-        exact = wanted.endswith("a")
-        if (number != 10 * major + minor) if exact else (number > 10 * major + minor):
-            raise PackageError(
-                f"the code is for {wanted}, the GPU is sm_{major}{minor}", stage="load", hint="compile it for this GPU"
-            )
-        return CudaContext(self.package, self.driver)
-
-    def timed(self) -> CudaRunner:
-        raise UsageError("kernels on a GPU have no time stamps", stage="run", hint="use NVIDIA's profiler")
+    return GpuRunner(package, device, Launched.from_bytes)
 
 
-class CudaContext:
-    """Memory for one run at a time."""
+def check(wanted: str, major: int, minor: int) -> None:
+    """PackageError if a GPU of this generation cannot run the code."""
+    number = int("".join(c for c in wanted if c.isdigit()))
+    own = 10 * major + minor
+    if number != own if wanted.endswith("a") else number > own:
+        raise PackageError(
+            f"the code is for {wanted}, the GPU is sm_{major}{minor}", stage="load", hint="compile it for this GPU"
+        )
 
-    enter = staticmethod(not_at_once)
 
-    def __init__(self, package: Package, driver: Driver) -> None:
-        self.program, self.driver = package.program, driver
-        self.kernels = {}
-        for name, data in package.objects.items():
-            kernel = Launched.from_bytes(data)
-            self.kernels[name] = kernel, driver.load(kernel.ptx, name, kernel.shared)
-        p = self.program
-        self.spaces: dict[str, list[int]] = {
-            "input": [driver.allocate(t.nbytes) for t in p.inputs],
-            "output": [driver.allocate(t.nbytes) for t in p.outputs],
-            "constant": [driver.allocate(t.nbytes) for t in p.constants],
-            "arena": [driver.allocate(p.arena_size)],
-        }
-        for address, array in zip(self.spaces["constant"], package.constants, strict=True):
-            driver.to_device(address, array.ctypes.data, array.nbytes)
+class Memory:
+    """Bytes of the GPU, which go when nobody has them any more."""
 
-    def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Any = None) -> None:
-        driver, p = self.driver, self.program
-        driver.enter()
-        for to, source, t in zip(self.spaces["input"], inputs, p.inputs, strict=True):
-            driver.to_device(to, source, t.nbytes)
-        for call in p.calls:
-            args = [self.place(ref) for ref in call.args]
-            if call.symbol == COPY:
-                driver.copy(args[1], args[0], call.args[0].nbytes)
-            else:
-                kernel, function = self.kernels[call.symbol]
-                driver.launch(function, kernel.grid, kernel.block, kernel.shared, args)
-        driver.wait()
-        for to, source, t in zip(outputs, self.spaces["output"], p.outputs, strict=True):
-            driver.to_host(to, source, t.nbytes)
+    def __init__(self, driver: Driver, nbytes: int) -> None:
+        self.address = driver.allocate(nbytes)
+        weakref.finalize(self, _free, driver, self.address).atexit = False  # the driver goes first
 
-    def place(self, ref: BufferRef) -> int:
-        return self.spaces[ref.space][ref.index] + ref.offset
 
-    def judge(self) -> None:
-        pass
+def _free(driver: Driver, address: int) -> None:
+    driver.enter()
+    driver.free(address)
 
-    def close(self) -> None:
-        """Give the memory back; the context cannot be used any more."""
+
+class CudaDevice:
+    """See the file. The driver's context is made that of whichever thread calls."""
+
+    name = "NVIDIA's GPU"
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.functions: dict[str, Any] = {}
+
+    def allocate(self, nbytes: int) -> Memory:
         self.driver.enter()
-        for addresses in self.spaces.values():
-            for address in addresses:
-                self.driver.free(address)
-        self.spaces = {}
+        return Memory(self.driver, nbytes)
+
+    def write(self, buffer: Memory, data: np.ndarray) -> None:
+        self.driver.enter()
+        self.driver.to_device(buffer.address, data.ctypes.data, data.nbytes)
+
+    def read(self, buffer: Memory, out: np.ndarray) -> None:
+        self.driver.enter()
+        self.driver.wait()
+        self.driver.to_host(out.ctypes.data, buffer.address, out.nbytes)
+
+    def record(self, steps: Sequence[Step]) -> list[tuple[Step, Any]]:
+        self.driver.enter()
+        return [(s, self.function(s.kernel) if isinstance(s, Dispatch) else None) for s in steps]
+
+    def function(self, kernel: Launched) -> Any:
+        """The driver's code of a kernel."""
+        if kernel.ptx not in self.functions:
+            self.functions[kernel.ptx] = self.driver.load(kernel.ptx, kernel.name, kernel.shared)
+        return self.functions[kernel.ptx]
+
+    def run(self, recorded: list[tuple[Step, Any]]) -> None:
+        self.driver.enter()
+        for step, function in recorded:
+            if isinstance(step, Dispatch):
+                k = step.kernel
+                self.driver.launch(function, k.grid, k.block, k.shared, [_place(p) for p in step.arguments])
+            else:
+                self.driver.copy(_place(step.target), _place(step.source), step.source.nbytes)
+
+
+def _place(part: Part) -> int:
+    return int(part.buffer.address) + part.offset

@@ -22,13 +22,19 @@ ALONE = "all of its work is done by one thread: no loop is bound to grid, block,
 
 @dataclass(frozen=True)
 class Launched:
-    """A kernel as a package has it: PTX, blocks, threads of a block, bytes of shared memory beside those that the PTX
-    declares."""
+    """A kernel as a package has it: its name in the PTX, blocks, threads of a block, and bytes of shared memory beside
+    those that the PTX declares."""
 
+    name: str
     ptx: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared: int
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Local memory is the driver's."""
+        return 0
 
     def to_json(self) -> dict[str, Any]:
         """All but the PTX."""
@@ -40,7 +46,7 @@ class Launched:
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         found = json.loads(data)
-        return cls(found["ptx"], tuple(found["grid"]), tuple(found["block"]), found["shared"])
+        return cls(found["name"], found["ptx"], tuple(found["grid"]), tuple(found["block"]), found["shared"])
 
 
 def job(name: str, emitted: Emitted, nodes: tuple[str, ...] = ()) -> Job:
@@ -53,14 +59,14 @@ def make(text: str, machine: LlvmMachine) -> tuple[Launched, bytes, dict[str, An
     start = time.perf_counter()
     emitted = Emitted.from_json(json.loads(text))
     launch = emitted.launch
-    made = Launched(ptx(emitted, machine), launch.grid, launch.block, shared_at_launch(emitted))
+    made = Launched(emitted.name, ptx(emitted, machine), launch.grid, launch.block, shared_at_launch(emitted))
     data = made.to_bytes()
     return made, data, {"llvm_seconds": time.perf_counter() - start, "bytes": len(data)}
 
 
 def emit_kernels(state: Any) -> None:
     """Nests -> LLVM IR, with what the program needs to know of each kernel."""
-    if not state.kernels:
+    if state.nests and not state.kernels:
         raise UsageError("this target continues from the levels before scheduling only", stage="emit")
     for name, nest in state.nests.items():
         made = emit(nest, state.description)

@@ -8,7 +8,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .kernels import GpuKernel
+
+class Kernel(Protocol):
+    """A kernel as its device knows it."""
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Scratch memory of all units, whose buffer is one more argument; 0 for none."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class Part:
 class Dispatch:
     """A call of a kernel: its arguments in order, and the buffer with scratch memory if it needs any."""
 
-    kernel: GpuKernel
+    kernel: Any
     arguments: tuple[Part, ...]
     scratch: Any = None
 
@@ -41,12 +47,12 @@ Step = Dispatch | Move
 
 
 class Device(Protocol):
-    """One device of one driver. Errors of the driver become a `DeviceError`."""
+    """One device of one driver. What the driver says where it fails is a `TilewrightError`."""
 
     name: str
 
     def allocate(self, nbytes: int) -> Any:
-        """A buffer of at least so many bytes."""
+        """A buffer of at least so many bytes; its memory goes when nobody has it any more."""
 
     def write(self, buffer: Any, data: np.ndarray) -> None:
         """Copy the bytes of a contiguous array to the beginning of a buffer."""

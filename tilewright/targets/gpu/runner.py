@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from ...program.program import COPY, BufferRef
 from ...support.errors import UsageError
 from ..base import not_at_once
-from .device import Device, Dispatch, Move, Part, Step
+from .device import Device, Dispatch, Kernel, Move, Part, Step
 from .kernels import GpuKernel
 
 if TYPE_CHECKING:
@@ -20,26 +21,40 @@ if TYPE_CHECKING:
 
 
 class GpuRunner:
-    """A package's kernels and constants on a device (`tilewright.targets.base.Runner`)."""
+    """A package's kernels and constants on a device (`tilewright.targets.base.Runner`).
+
+    The device is asked for when the program first runs: code can be made where there is none. `unpack` makes a kernel
+    of an object of the package.
+    """
 
     seconds_per_tick = 1e-9
     threads = 1
 
-    def __init__(self, package: Package, device: Device) -> None:
-        self.program, self.device = package.program, device
-        self.kernels = {s: GpuKernel.unpack(package.objects[s]) for s in package.program.symbols}
-        self.constants = [device.allocate(c.nbytes) for c in package.constants]
-        for buffer, c in zip(self.constants, package.constants, strict=True):
-            if c.nbytes:
-                device.write(buffer, _bytes(c.ctypes.data, c.nbytes))
+    def __init__(
+        self,
+        package: Package,
+        find: Callable[[], Device],
+        unpack: Callable[[bytes], Kernel] = GpuKernel.unpack,
+    ) -> None:
+        self.package, self.program, self.find = package, package.program, find
+        self.kernels = {s: unpack(package.objects[s]) for s in package.program.symbols}
+        self.constants: list[Any] = []
+        self.device: Device | None = None
+        self.beginning = threading.Lock()
 
     def context(self) -> GpuContext:
-        return GpuContext(self)
+        with self.beginning:
+            if self.device is None:
+                device = self.find()
+                self.constants = [device.allocate(c.nbytes) for c in self.package.constants]
+                for buffer, c in zip(self.constants, self.package.constants, strict=True):
+                    if c.nbytes:
+                        device.write(buffer, _bytes(c.ctypes.data, c.nbytes))
+                self.device = device
+        return GpuContext(self, self.device)
 
     def timed(self) -> GpuRunner:
-        raise UsageError(
-            f"kernels on {self.device.name} are not timed", stage="run", hint="use the profiler of the driver"
-        )
+        raise UsageError("kernels on a GPU are not timed", stage="run", hint="use the profiler of its driver")
 
 
 class GpuContext:
@@ -47,18 +62,18 @@ class GpuContext:
 
     enter = staticmethod(not_at_once)
 
-    def __init__(self, runner: GpuRunner) -> None:
-        self.device, program = runner.device, runner.program
+    def __init__(self, runner: GpuRunner, device: Device) -> None:
+        self.device, program = device, runner.program
         self.program = program
         self.spaces = {
-            "input": [self.device.allocate(t.nbytes) for t in program.inputs],
-            "output": [self.device.allocate(t.nbytes) for t in program.outputs],
+            "input": [device.allocate(t.nbytes) for t in program.inputs],
+            "output": [device.allocate(t.nbytes) for t in program.outputs],
             "constant": runner.constants,
-            "arena": [self.device.allocate(program.arena_size)],
+            "arena": [device.allocate(program.arena_size)],
         }
         scratch = max((k.scratch_bytes for k in runner.kernels.values()), default=0)
-        self.scratch = self.device.allocate(scratch) if scratch else None
-        self.recorded = self.device.record(list(self.steps(runner)))
+        self.scratch = device.allocate(scratch) if scratch else None
+        self.recorded = device.record(list(self.steps(runner)))
 
     def steps(self, runner: GpuRunner) -> Sequence[Step]:
         made: list[Step] = []
@@ -68,7 +83,7 @@ class GpuContext:
                 made.append(Move(*parts))
                 continue
             kernel = runner.kernels[call.symbol]
-            made.append(Dispatch(kernel, parts, self.scratch if kernel.scratch else None))
+            made.append(Dispatch(kernel, parts, self.scratch if kernel.scratch_bytes else None))
         return made
 
     def part(self, ref: BufferRef) -> Part:

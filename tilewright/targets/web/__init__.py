@@ -3,19 +3,18 @@ wasm beside them, for browsers that have no WebGPU."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..base import TargetStage
 from ..elsewhere import Elsewhere
-from ..gpu.describe import GpuDescription
+from ..gpu.target import TextTarget
 
 if TYPE_CHECKING:
+    from ...codegen.clike.dialect import Dialect
     from ...program.package import Package
-    from ...program.program import Program
 
 
-class WebTarget:
+class WebTarget(TextTarget):
     """See `tilewright.targets.base.Target`."""
 
     name = "web"
@@ -28,20 +27,10 @@ class WebTarget:
     #: see `tilewright.targets.base.Joining`
     joined = ("wasm",)
 
-    def describe(self) -> GpuDescription:
-        return GpuDescription()
-
-    def stages(self) -> Sequence[TargetStage]:
+    def dialect(self) -> Dialect:
         from ...codegen.clike.wgsl import WGSL
-        from ..gpu.stages import stages
 
-        return stages(WGSL)
-
-    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
-        return {s: objects[s] for s in program.symbols}
-
-    def check(self, description: dict[str, Any]) -> None:
-        """A package may be loaded anywhere: to look at it, to export it."""
+        return WGSL
 
     def load(self, package: Package, threads: int) -> Any:
         return Elsewhere(self.name, "export it with Executable.export; target='vulkan' runs such kernels here")

@@ -1,0 +1,36 @@
+"""What is the same for targets whose kernels are texts in a dialect of C."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..base import TargetStage
+from .describe import GpuDescription
+
+if TYPE_CHECKING:
+    from ...codegen.clike.dialect import Dialect
+    from ...program.program import Program
+
+
+class TextTarget:
+    """See `tilewright.targets.base.Target`; `dialect` and how packages are loaded are left to each."""
+
+    def dialect(self) -> Dialect:
+        """What kernels are printed in."""
+        raise NotImplementedError
+
+    def describe(self) -> GpuDescription:
+        return GpuDescription()
+
+    def stages(self) -> Sequence[TargetStage]:
+        from .stages import stages
+
+        return stages(self.dialect())
+
+    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
+        """The kernels that are called; drivers compile them when they are first run."""
+        return {s: objects[s] for s in program.symbols}
+
+    def check(self, description: dict[str, Any]) -> None:
+        """What a device lacks is said when kernels are loaded there."""
