@@ -287,8 +287,8 @@ class Axis:
     `limit`: how many units there are at most; iteration i runs on unit i. None: iterations are shared out among as many
     units as there are, and it is not known which of them run on one unit. `inside`: the axis whose units each have
     these. `barriers`: the names of those at which these units wait for each other. `dims` ("x", "y"): loops are bound
-    to ``name.x`` and ``name.y``, which have `limit` units together. `kind`: what a loop becomes, where it is no loop of
-    units of their own ("vector").
+    to ``name.x`` and ``name.y``, which have `limit` units together, and `side` at most each (0: that is all). `kind`:
+    what a loop becomes, where it is no loop of units of their own ("vector").
 
     >>> Axis("grid", 1 << 16, dims=("x", "y")).names
     ('grid.x', 'grid.y')
@@ -300,6 +300,7 @@ class Axis:
     barriers: tuple[str, ...] = ()
     dims: tuple[str, ...] = ()
     kind: str = ""
+    side: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:

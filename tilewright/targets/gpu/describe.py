@@ -32,7 +32,7 @@ class GpuDescription(Machine):
     @property
     def axes(self) -> tuple[Axis, ...]:
         return (
-            Axis("grid", 1 << 31, dims=("x", "y", "z")),
+            Axis("grid", 1 << 31, dims=("x", "y", "z"), side=self.grid_side),
             Axis("block", self.block_units, inside="grid", barriers=("block",), dims=("x", "y", "z")),
             Axis("thread"),
         )

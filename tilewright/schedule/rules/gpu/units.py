@@ -38,8 +38,8 @@ def digits(position: Expr, dims: Sequence[tuple[str, int]]) -> dict[str, Expr]:
     below = prod(n for _, n in dims)
     for i, (v, n) in enumerate(dims):
         below //= n
-        whole = position if i == 0 else position % (n * below)
-        found[v] = (whole // below if below > 1 else whole) if n > 1 else Const(0, "index")
+        upper = position // below if below > 1 else position  # divided first: then digits add up to the position again
+        found[v] = (upper if i == 0 else upper % n) if n > 1 else Const(0, "index")
     return found
 
 
