@@ -18,7 +18,7 @@ from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, loads, rebuild, 
 from ...nest import Alloc, Barrier, For, Stmt, loop, seq, store
 from .row_team import Keep, Team
 from .row_values import AT, ROW, Rows, Sum, Write
-from .units import all_of, on, only_if, within
+from .units import all_of, block_number, blocks_on_grid, on, only_if, within
 
 _ZERO = Const(0, "index")
 _LANE = Var("lane_of_vector")
@@ -43,9 +43,7 @@ class RowWriter:
         self.params = {p.name for p in rows.kernel.params}
         self.loops = 0
         self.y: Expr = Var("row") if team.rows > 1 else _ZERO
-        block: Expr = Var("rows_x") if team.grid[0] > 1 else _ZERO
-        block = Var("rows_y") * team.grid[0] + block if team.grid[1] > 1 else block
-        self.row = block * team.rows + self.y
+        self.row = block_number(team.grid, "rows") * team.rows + self.y
         whole = team.grid[0] * team.grid[1] * team.rows
         self.inside = None if whole == rows.count else within(self.row, rows.count, whole)
         self.buffers: list[Buffer] = []
@@ -61,9 +59,7 @@ class RowWriter:
             body = on(t.row_axis, "row", t.rows, body)
         for b in reversed(self.buffers):
             body = Alloc(b, body)
-        for axis_name, var, n in (("grid.x", "rows_x", t.grid[0]), ("grid.y", "rows_y", t.grid[1])):
-            body = on(axis_name, var, n, body) if n > 1 else body
-        return body
+        return blocks_on_grid(t.grid, "rows", body)
 
     # ---- memory
 

@@ -14,7 +14,7 @@ from ....tensor.expr import Expr, Load, walk
 from ...machine import Machine, lanes
 from ...schedule import Schedule
 from .row_values import AT, ROW, Rows
-from .units import BLOCK, GRID, axis, shared
+from .units import BLOCK, GRID, axis, grid_of, shared
 
 #: of how many parts of a sum a unit makes one in a step of the tree: what is tried
 FANS = (4, 2, 8)
@@ -216,7 +216,7 @@ def _teams(rows: Rows, needs: Reads, machine: Machine, along: bool) -> list[Team
     found = []
     for units in _powers(min(block.limit or 1, -(-rows.longest // vector))):
         for together in _powers(min((block.limit or 1) // units, rows.count)):
-            team = Team(together, units, _grid(-(-rows.count // together), machine), along, vector=vector)
+            team = Team(together, units, grid_of(-(-rows.count // together), machine), along, vector=vector)
             team = replace(team, warps=_warps(machine, team))
             held = sum(team.steps(k.size) for k in needs.keeps)
             fits = ["registers"] if needs.keeps and held <= machine.vector_registers else []
@@ -247,13 +247,6 @@ def _powers(limit: int) -> list[int]:
     ([1], [1, 2, 4, 8], [1, 2, 4, 8])
     """
     return [1 << i for i in range((max(limit, 1) - 1).bit_length() + 1)]
-
-
-def _grid(blocks: int, machine: Machine) -> tuple[int, int]:
-    """Blocks along x and y: along one dimension where that is long enough."""
-    found = axis(machine, GRID)
-    side = found.side if found is not None and found.side else blocks
-    return (blocks, 1) if blocks <= side else (side, -(-blocks // side))
 
 
 def _bytes(dtype: str) -> int:
