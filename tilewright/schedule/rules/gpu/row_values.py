@@ -224,7 +224,7 @@ class Rows:
         ones: dict[str, Expr] = {v: _ZERO for v, n in s.dims if n == 1}
         for p in places:
             order = mixed_radix(substitute(p, ones), extents, self.count)
-            if order is not None:
+            if order is not None and not any(v in s.reduction for v, _ in order):
                 return [(v, extents[v]) for v, _ in order]
         found: list[tuple[str, int]] = []
         for v, n in extents.items() if not places else ():  # it needs no sum: its outer loops may be the rows
