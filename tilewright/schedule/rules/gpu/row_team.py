@@ -151,28 +151,25 @@ class _Uses:
 
 
 def runs_along(rows: Rows) -> bool:
-    """Whether neighbours along a row are neighbours in memory, rather than rows are."""
+    """Whether neighbours along a row are neighbours in memory, rather than rows are: in most of what is touched."""
     votes = 0
-    for x, size in _far(rows):
+    for x in _far(rows):
         try:
             here, next_at, next_row = (_position(rows, x, r, a) for r, a in ((0, 0), (0, 1), (1, 0)))
         except KeyError:  # it hangs on what is in memory
             continue
+        size = rows.buffer(x.buffer).size
         votes += size * ((next_at - here == 1) - (rows.count > 1 and next_row - here == 1))
     return votes >= 0
 
 
-def _far(rows: Rows) -> list[tuple[Load, int]]:
-    """The elements that positions of a row touch in far memory, with the length of the row."""
-    found: list[tuple[Load, int]] = []
-    values = [(n.value, n.size) for n in rows.nodes.values()] + [(s.value, s.size) for s in rows.sums.values()]
-    for w in rows.writes:
-        values.append((w.value, w.size))
-        found += [(Load(w.target.buffer, w.target.indices, ""), w.size)] if w.size > 1 else []
-    for e, size in values:
+def _far(rows: Rows) -> list[Load]:
+    """The elements that positions of a row touch in far memory."""
+    found = [Load(w.target.buffer, w.target.indices, "") for w in rows.writes if w.size > 1]
+    for e in (x.value for x in (*rows.nodes.values(), *rows.sums.values(), *rows.writes)):
         own = [x for x in walk(e) if isinstance(x, Load) and x.buffer not in rows.nodes and x.buffer not in rows.sums]
-        found += [(x, size) for x in own if rows.along(x)]
-    return found
+        found += [x for x in own if rows.along(x)]
+    return list({str(x): x for x in found}.values())
 
 
 def _position(rows: Rows, x: Load, row: int, at: int) -> int:
