@@ -166,7 +166,8 @@ def runs_along(rows: Rows) -> bool:
 def _far(rows: Rows) -> list[Load]:
     """The elements that positions of a row touch in far memory."""
     found = [Load(w.target.buffer, w.target.indices, "") for w in rows.writes if w.size > 1]
-    for e in (x.value for x in (*rows.nodes.values(), *rows.sums.values(), *rows.writes)):
+    values = [x.value for x in rows.nodes.values()] + [x.value for x in rows.sums.values()]
+    for e in (*values, *(w.value for w in rows.writes)):
         own = [x for x in walk(e) if isinstance(x, Load) and x.buffer not in rows.nodes and x.buffer not in rows.sums]
         found += [x for x in own if rows.along(x)]
     return list({str(x): x for x in found}.values())
