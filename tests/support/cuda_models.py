@@ -1,8 +1,8 @@
 """Whole models for NVIDIA GPUs without one: each kernel in the emulator and through NVIDIA's assembler.
 
-`CheckedDevice` runs a package's program as the runtime does, with this processor's own kernels. Where a kernel is called
-first, the emulator runs some blocks of its grid (all of a small one) on the same arguments, and what these wrote is
-compared. So every kernel is tried on the numbers of the model, at its full size.
+`CheckedDevice` runs a package's program as the runtime does, with this processor's own kernels. Where a kernel is
+called first, the emulator runs some blocks of its grid (all of a small one) on the same arguments, and what these wrote
+is compared. So every kernel is tried on the numbers of the model, at its full size.
 """
 
 from __future__ import annotations
