@@ -4,7 +4,8 @@ A kernel's own work is what its stages say, each element once. A schedule may do
 it is needed (a fused producer), works without vectors, gathers what lies in a row somewhere else, or keeps more to
 itself than a cache holds. Each of these is counted here; `Executed.reasons` says which of them go too far.
 
-Lanes of a vector that are masked off, and sums that several accumulators hold, are no second computation of anything;
+Lanes of a vector that are masked off, what an instruction of several units computes beyond a result, and sums that
+several accumulators hold, are no second computation of anything;
 an operator with a loop nest of its own (attention, Winograd's method) is what its nest does.
 """
 
@@ -19,7 +20,8 @@ from ..tensor.expr import CASTS, COMBINERS, Const, Expr, Load, Op, Var, bounds, 
 from ..tensor.expr import children as operands
 from ..tensor.kernel import Kernel, Stage
 from .machine import Machine, OperationCycles, lanes
-from .nest import Alloc, For, If, Nest, Stmt, Store, children
+from .nest import Alloc, For, If, Nest, Stmt, Store, children, reads, writes
+from .warp import NOTE
 from .work import Ranges, extent_variables, operations, operations_of
 
 #: more than this many times its own work is too much
@@ -99,7 +101,7 @@ def executed(nest: Nest, kernel: Kernel, machine: Machine | None = None) -> Exec
         own = own_operations(kernel)
         own_stored = float(sum(_trips(s) * len(s.targets) for s in kernel.stages))
     return Executed(
-        count.operations,
+        count.operations + min(count.together, own),
         own,
         count.stored,
         own_stored,
@@ -164,6 +166,10 @@ class _Count:
         self.buffers, self.machine = nest.buffers(), machine
         #: private arrays that no stage of the kernel asks for: they hold parts of sums
         self.parts = {n for n, b in self.buffers.items() if b.scope in ("register", "local")} - results
+        held = {w.memory for w in machine.warp_products} if machine is not None else set()
+        #: arrays of which each of several units has a part, and what these do together with them
+        self.held = {n for n, b in self.buffers.items() if b.scope in held}
+        self.together = 0.0
         self.operations = self.stored = self.bytes = self.cycles = self.scalar = self.gathered = 0.0
         self.known: dict[int, _Cost] = {}
 
@@ -191,7 +197,10 @@ class _Count:
         cost = self.known.get(id(s))
         if cost is None:
             cost = self.known[id(s)] = self.cost(s, around)
-        self.operations += times * cost.operations
+        if any(f.note(NOTE) is not None for f in around):
+            self.together += times * cost.operations
+        else:
+            self.operations += times * cost.operations
         self.stored += times * cost.stored
         self.bytes += times * cost.bytes
         cycles = times * cost.cycles / cost.lanes
@@ -202,6 +211,7 @@ class _Count:
     def cost(self, s: Store, around: tuple[For, ...]) -> _Cost:
         vector = next((f for f in reversed(around) if f.kind == "vector"), None)
         instruction = any(f.note("dot") is not None or f.note("tiles") is not None for f in around)
+        instruction = instruction or not self.held.isdisjoint({*writes(s), *reads(s)})
         wide = vector.lanes if vector is not None else 1
         used = min(wide, vector.trip or wide) if vector is not None else 1
         loads = [x for x in dict.fromkeys(s.loads) if self.buffers[x.buffer].scope != "register"]

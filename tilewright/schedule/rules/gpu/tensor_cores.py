@@ -1,0 +1,237 @@
+"""Contractions and convolutions on tensor cores: warps multiply pieces of both factors that lie in shared memory.
+
+What is taken, and the groups of loops, are those of `contraction`; the factors have to be numbers that an instruction
+of a warp multiplies (`machine.WarpProduct`): products in f32 stay where they are. `warp_tiles` writes the nest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....support.dtypes import LOOP_TYPES
+from ....tensor.analysis import flat
+from ....tensor.expr import Expr, Load, Op, linear, loads
+from ....tensor.kernel import Kernel
+from ...decisions import Decisions
+from ...machine import Machine, WarpProduct
+from ...schedule import Schedule
+from ..common import coefficient, inline_producers
+from .contraction import SMALL, Product, Tile, grid, read
+from .units import LANE, WARP, axis, fits_axis, has_blocks, shared
+
+NAME = "tensor_cores"
+PRIORITY = 4
+#: what is tried: rows and columns of a warp, warps of a block along both, steps of the sum in instructions, tiles that
+#: are in shared memory at once
+ROWS, COLUMNS = (64, 32, 16), (64, 32, 16, 8)
+WARPS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2))
+DEPTHS, STAGES = (1, 2, 4), (1, 2, 3, 4)
+#: bytes that a unit copies at once; the fewest that may be on their way while it goes on
+COPY_BYTES, LEAST_BYTES = 16, 4
+#: warps that keep one block's part of the machine busy
+BUSY = 4
+
+
+def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
+    from .warp_tiles import WarpWriter
+
+    if not has_blocks(machine) or not machine.warp_products or not machine.warp_loads:
+        return "the machine has no instructions of warps"
+    if kernel.opaque:
+        return "an operator with a loop nest of its own"
+    s = Schedule(kernel, machine, decisions=decisions)
+    inline_producers(s)
+    found = read(s)
+    if isinstance(found, str):
+        return found
+    product = instruction(s, found, machine)
+    if isinstance(product, str):
+        return product
+    if min(found.size("rows"), found.size("columns")) < 2 or _multiplications(found) < SMALL:
+        return "one of its factors is a vector, or it is small"
+    sides = side(s, found, product, 0), side(s, found, product, 1)
+    tile = choose(s, found, product, sides, machine)
+    if isinstance(tile, str):
+        return tile
+    s.body = WarpWriter(s, found, tile, product, sides, machine.warp_loads[0]).nest()
+    s.temporaries.clear()
+    s.plan = str(tile)
+    return s
+
+
+# ---- what is multiplied ----------------------------------------------------------------------------------------------
+
+
+def instruction(s: Schedule, p: Product, machine: Machine) -> WarpProduct | str:
+    """The instruction that multiplies the factors of a product, or why there is none."""
+    total = s.buffer(p.sum.targets[0].buffer).dtype
+    for w in machine.warp_products:
+        own = w.operands == w.memory and w.sums == total
+        if own and all(isinstance(f, Op) and f.op == w.extends and f.args[0].dtype == w.dtype for f in p.factors):
+            return w
+    return "no instruction of a warp multiplies its factors"
+
+
+@dataclass(frozen=True)
+class Side:
+    """A factor: what is brought of it, and its loops beside those of the sum. `deep`: neighbours in memory are
+    neighbours in the sum. So many elements as `run` says lie side by side, at a multiple of their bytes; `plain`: they
+    are brought as they lie."""
+
+    value: Expr
+    group: tuple[tuple[str, int], ...]
+    deep: bool
+    run: int
+    plain: bool
+
+
+def side(s: Schedule, p: Product, product: WarpProduct, which: int) -> Side:
+    f = p.factors[which]
+    assert isinstance(f, Op)
+    value, group = f.args[0], p.rows if which == 0 else p.columns
+    size = LOOP_TYPES[product.dtype].nbytes
+    deep = size == 1 or _deep(s, value, group, p.depth)  # single bytes cannot be turned on the way to a warp
+    inner = innermost(p.depth if deep else group)
+    run = COPY_BYTES // size
+    for x in loads(value):
+        run = min(run, _run(s, x, inner, run))
+    return Side(value, group, deep, run, isinstance(value, Load))
+
+
+def _deep(s: Schedule, value: Expr, group: tuple[tuple[str, int], ...], depth: tuple[tuple[str, int], ...]) -> bool:
+    for x in loads(value):
+        where = flat(s.buffer(x.buffer), x.indices)
+        if coefficient(where, innermost(depth)[0]) == 1:
+            return True
+        if coefficient(where, innermost(group)[0]) == 1:
+            return False
+    return False
+
+
+def innermost(group: tuple[tuple[str, int], ...]) -> tuple[str, int]:
+    """The last loop of a group that has more than one iteration."""
+    return next((d for d in reversed(group) if d[1] > 1), group[-1])
+
+
+def _run(s: Schedule, x: Load, inner: tuple[str, int], most: int) -> int:
+    """How many neighbours along a loop lie side by side, at a multiple of their bytes."""
+    var, extent = inner
+    where = flat(s.buffer(x.buffer), x.indices)
+    step = coefficient(where, var)
+    if step == 0:
+        return most
+    if step != 1:
+        return 1
+    terms, constant = linear(where)
+    others = [c for t, c in terms.items() if str(t) != var]
+    run = most
+    while run > 1 and any(n % run for n in (extent, constant, *others)):
+        run //= 2
+    return run
+
+
+# ---- tiles -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WarpTile(Tile):
+    """A tile whose units are warps: `unit_rows` and `unit_columns` are those of a warp. `stages`: pieces of each factor
+    in shared memory, all but one of them on their way."""
+
+    stages: int
+    lanes: int
+
+    @property
+    def warps(self) -> int:
+        return self.rows // self.unit_rows * (self.columns // self.unit_columns)
+
+    @property
+    def units(self) -> int:
+        return self.lanes * self.warps
+
+    def bytes(self, size: int) -> int:
+        """Of shared memory, for elements of so many bytes."""
+        return self.stages * self.depth * (self.rows + self.columns) * size
+
+    def __str__(self) -> str:
+        return (
+            f"tiles of {self.rows} x {self.columns} on {self.warps} warps, {self.unit_rows} x {self.unit_columns} "
+            f"each, {self.depth} steps of the sum in shared memory, {self.stages} at once"
+        )
+
+
+def choose(s: Schedule, p: Product, w: WarpProduct, sides: tuple[Side, Side], machine: Machine) -> WarpTile | str:
+    """The tile; what a tuner may change is asked of the schedule."""
+    memory, warps, lanes = shared(machine), axis(machine, WARP), axis(machine, LANE)
+    assert memory is not None and warps is not None and lanes is not None and lanes.limit is not None
+    size = LOOP_TYPES[w.dtype].nbytes
+    fits = [
+        t
+        for t in _tiles(p, w, sides, lanes.limit)
+        if t.warps <= (warps.limit or 1)
+        and _registers(t, w) <= machine.vector_registers * 3 // 4
+        and t.bytes(size) <= memory.bytes
+        and all(fits_axis(machine, a, n) for a, n in grid(p, t))
+    ]
+    if not fits:
+        return "no tile fits the machine"
+    best = min(fits, key=lambda t: cost(t, p, machine, t.bytes(size) / memory.bytes))
+    m, n, a, b, d, k = s.sample_choice("tile", [_numbers(t) for t in fits], _numbers(best))
+    return WarpTile(m, n, a, b, d, k, best.lanes)
+
+
+def _numbers(t: WarpTile) -> tuple[int, ...]:
+    return (t.rows, t.columns, t.unit_rows, t.unit_columns, t.depth, t.stages)
+
+
+def _registers(t: WarpTile, w: WarpProduct) -> int:
+    """Of a lane: sums, and a step of both factors."""
+    return t.unit_rows * t.unit_columns // t.lanes + (t.unit_rows // w.rows) * 4 + (t.unit_columns // w.columns) * 2
+
+
+def _multiplications(p: Product) -> int:
+    return p.size("rows") * p.size("columns") * p.size("depth")
+
+
+def _tiles(p: Product, w: WarpProduct, sides: tuple[Side, Side], lanes: int) -> list[WarpTile]:
+    size = LOOP_TYPES[w.dtype].nbytes
+    rows, columns, depth = p.size("rows"), p.size("columns"), p.size("depth")
+    copied = all(x.plain and x.run * size >= LEAST_BYTES for x in sides)
+    found = []
+    for a, b in WARPS:
+        for m in ROWS:
+            for n in COLUMNS:
+                if (a * m >= 2 * rows and a * m > w.rows) or (b * n >= 2 * columns and b * n > COLUMNS[-1]):
+                    continue
+                # a row of a piece has to be one that is read at once
+                if not sides[1].deep and b * n * size < COPY_BYTES:
+                    continue
+                for d in (k * w.depth for k in DEPTHS):
+                    if d >= 2 * depth and d > w.depth:
+                        continue
+                    ahead = STAGES[1:] if copied and depth % d == 0 and depth // d > 1 else STAGES[:1]
+                    found += [WarpTile(a * m, b * n, m, n, d, k, lanes) for k in ahead if k <= depth // d + 1]
+    return found
+
+
+def cost(t: WarpTile, p: Product, machine: Machine, share: float) -> float:
+    """What a tile is worth, in multiply-adds of the busiest part of the machine.
+
+    Each number that a warp reads from shared memory costs so many multiply-adds, one from far memory more, and a step
+    of the sum costs a barrier. A part of the machine works on several tiles at once if these leave it the memory
+    (`share` is what one takes) and the warps.
+    """
+    tiles = -(-p.size("rows") // t.rows) * -(-p.size("columns") // t.columns) * p.size("batch")
+    steps = -(-p.size("depth") // t.depth)
+    near = 16 * (1 / t.unit_rows + 1 / t.unit_columns)
+    far = 40 * (1 / t.rows + 1 / t.columns)
+    wait = (1 << 17) if t.stages == 1 else (1 << 17) / t.stages
+    parts = max(machine.cores // 8, 1)
+    turns = -(-tiles // parts)
+    at_once = min(turns, max(int(1 / share), 1))
+    alone = max(BUSY / (t.warps * at_once), 1.0)
+    work = t.rows * t.columns * t.depth * (1 + near + far) * alone
+    return turns * (steps + t.stages - 1) * (work + wait / at_once)
+
+
+__all__ = ["NAME", "PRIORITY", "Side", "WarpTile", "apply", "choose", "cost", "instruction", "side"]
