@@ -83,8 +83,8 @@ def run(
 def run_some(
     nest: Nest, emitted: Emitted, arrays: dict[str, np.ndarray], blocks: Sequence[int]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """What some blocks of the grid make of a kernel's results, and which elements they wrote, by name; blocks are counted
-    along x first."""
+    """What some blocks of the grid make of a kernel's results, and which elements they wrote, by name. Blocks are
+    counted along x first."""
     places = _places(nest, arrays)
     marks = {n: np.zeros(places.all[n][1], np.uint8) for n in nest.outputs}
     names = [p.name for p in nest.params]

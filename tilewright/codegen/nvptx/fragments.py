@@ -21,7 +21,7 @@ from ...schedule.machine import Machine, WarpProduct
 from ...schedule.nest import For, If, Nest, Seq, Stmt, Store, walk_stmts
 from ...schedule.warp import COPY_LOOPS, PRODUCT_LOOPS, CopyLoops, ProductLoops, noted, read_copy, read_product
 from ...support.errors import CompileError
-from ...tensor.expr import Buffer, Const, Expr, Load, Var, linear, variables
+from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, linear, variables
 from .builder import BYTES, llvm_type
 from .groups import Groups
 from .launch import WARP
@@ -219,6 +219,8 @@ class Fragments:
             if not isinstance(e, Const):
                 raise self.refuse(f"it is not known which part of {b.name} is used: {e}", hint="unroll the loop")
             number = number * n + e.value
+        if not (0 <= row < blocks[0] and 0 <= column < blocks[1]):
+            raise self.refuse(f"a part of {b.name} is used that it has not: {', '.join(map(str, known))}")
         return (number * blocks[0] + row) * blocks[1] + column
 
     # ---- statements
@@ -346,8 +348,11 @@ class Fragments:
         if None in chosen or len(loops) != 2 or chosen[0] is chosen[1]:
             raise self.refuse(f"block {body[0].block} does not run over rows and columns of {used.buffer}")
         row, column = (f for f in chosen if f is not None)
-        if row.trip is None or column.trip is None or row.trip % role.shape[0] or column.trip % role.shape[1]:
-            raise self.refuse(f"block {body[0].block} does not run over whole blocks of {used.buffer}")
+        if row.trip is None or column.trip is None:
+            raise self.refuse(f"block {body[0].block} runs over a part of {used.buffer} that varies")
+        for f, n in ((row, role.shape[0]), (column, role.shape[1])):
+            if (f.trip or 0) % n:  # of the last block a part
+                conditions = [*conditions, Op("cmpi.slt", (Var(f.var), f.extent), "i1")]
         for values in self._runs(role, row, column):
             with ExitStack() as stack:
                 for var, e in values.items():

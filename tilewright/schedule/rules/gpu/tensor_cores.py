@@ -17,7 +17,7 @@ from ...machine import Machine, WarpProduct
 from ...schedule import Schedule
 from ..common import coefficient, inline_producers
 from .contraction import SMALL, Product, Tile, grid, read
-from .units import LANE, WARP, axis, fits_axis, has_blocks, shared
+from .units import BLOCK, LANE, WARP, axis, fits_axis, has_blocks, shared
 
 NAME = "tensor_cores"
 PRIORITY = 4
@@ -28,8 +28,11 @@ WARPS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2))
 DEPTHS, STAGES = (1, 2, 4), (1, 2, 3, 4)
 #: bytes that a unit copies at once; the fewest that may be on their way while it goes on
 COPY_BYTES, LEAST_BYTES = 16, 4
-#: warps that keep one block's part of the machine busy
+#: warps that keep a multiprocessor busy
 BUSY = 4
+#: what is worth so many multiply-adds of a multiprocessor: a number from shared memory, one from far memory, the time
+#: until a copy from there has come, a barrier
+NEAR, FAR, LATENCY, STEP = 16, 40, 600 << 10, 40 << 10
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
@@ -175,7 +178,7 @@ def choose(s: Schedule, p: Product, w: WarpProduct, sides: tuple[Side, Side], ma
     ]
     if not fits:
         return "no tile fits the machine"
-    best = min(fits, key=lambda t: cost(t, p, machine, t.bytes(size) / memory.bytes))
+    best = min(fits, key=lambda t: cost(t, p, w, machine))
     m, n, a, b, d, k = s.sample_choice("tile", [_numbers(t) for t in fits], _numbers(best))
     return WarpTile(m, n, a, b, d, k, best.lanes)
 
@@ -214,24 +217,32 @@ def _tiles(p: Product, w: WarpProduct, sides: tuple[Side, Side], lanes: int) -> 
     return found
 
 
-def cost(t: WarpTile, p: Product, machine: Machine, share: float) -> float:
-    """What a tile is worth, in multiply-adds of the busiest part of the machine.
+def cost(t: WarpTile, p: Product, w: WarpProduct, machine: Machine) -> float:
+    """What a tile is worth, in multiply-adds of a multiprocessor's tensor cores.
 
-    Each number that a warp reads from shared memory costs so many multiply-adds, one from far memory more, and a step
-    of the sum costs a barrier. A part of the machine works on several tiles at once if these leave it the memory
-    (`share` is what one takes) and the warps.
+    Each number that a warp reads from shared memory is worth so many, one from far memory more; a step of the sum costs
+    a barrier, and what its copies take longer than the steps that they are ahead. A multiprocessor works on several
+    tiles at once if these leave it the memory and the registers; with few warps it is idle.
     """
     tiles = -(-p.size("rows") // t.rows) * -(-p.size("columns") // t.columns) * p.size("batch")
     steps = -(-p.size("depth") // t.depth)
-    near = 16 * (1 / t.unit_rows + 1 / t.unit_columns)
-    far = 40 * (1 / t.rows + 1 / t.columns)
-    wait = (1 << 17) if t.stages == 1 else (1 << 17) / t.stages
-    parts = max(machine.cores // 8, 1)
-    turns = -(-tiles // parts)
-    at_once = min(turns, max(int(1 / share), 1))
-    alone = max(BUSY / (t.warps * at_once), 1.0)
-    work = t.rows * t.columns * t.depth * (1 + near + far) * alone
-    return turns * (steps + t.stages - 1) * (work + wait / at_once)
+    turns = -(-tiles // max(machine.cores // 8, 1))
+    at_once = min(turns, max(int(1 / _share(t, w, machine)), 1))
+    near = NEAR * (1 / t.unit_rows + 1 / t.unit_columns)
+    far = FAR * (1 / t.rows + 1 / t.columns)
+    least = t.rows * t.columns * t.depth * max(BUSY / (t.warps * at_once), 1.0)
+    work = least * (1 + near + far)
+    wait = max(LATENCY / at_once - (t.stages - 1) * least, 0.0) + STEP / at_once
+    return turns * ((steps + t.stages - 1) * (work + wait))
+
+
+def _share(t: WarpTile, w: WarpProduct, machine: Machine) -> float:
+    """The part of a multiprocessor's shared memory or registers that a tile takes. The largest block has a quarter of
+    the registers that a unit may have."""
+    memory, block = shared(machine), axis(machine, BLOCK)
+    assert memory is not None and block is not None and block.limit is not None
+    registers = t.units * (_registers(t, w) + 40) / (block.limit * machine.vector_registers // 4)
+    return max(t.bytes(LOOP_TYPES[w.dtype].nbytes) / memory.bytes, registers)
 
 
 __all__ = ["NAME", "PRIORITY", "Side", "WarpTile", "apply", "choose", "cost", "instruction", "side"]

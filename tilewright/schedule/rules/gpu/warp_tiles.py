@@ -45,7 +45,7 @@ class WarpWriter(Writer):
     ) -> None:
         super().__init__(s, p, t)
         self.w, self.sides, self.load = w, sides, load
-        self.sums = Buffer(s.fresh("sums"), (t.unit_rows, t.unit_columns), w.sums, w.memory)
+        self.sums = Buffer(s.fresh("sums"), (t.warps, t.unit_rows, t.unit_columns), w.sums, w.memory)
         self.vector = COPY_BYTES // LOOP_TYPES[w.dtype].nbytes
         shapes = [(t.depth, n)[:: -1 if x.deep else 1] for x, n in zip(sides, (t.rows, t.columns), strict=True)]
         a, b = (
@@ -145,7 +145,7 @@ class WarpWriter(Writer):
     # ---- multiplying
 
     def begin(self) -> Stmt:
-        put = store(self.sums.name, (Var("r0"), Var("c0")), self.zero, self.s.fresh("begin"))
+        put = store(self.sums.name, (Var("w0"), Var("r0"), Var("c0")), self.zero, self.s.fresh("begin"))
         rows = on("serial", "r0", self.t.unit_rows, on("serial", "c0", self.t.unit_columns, put))
         return on(WARP, "w0", self.t.warps, rows)
 
@@ -157,7 +157,10 @@ class WarpWriter(Writer):
         team, part = Var("w"), Var("part")
         loads = [self.fragment(i, f, slot, team, part) for i, f in enumerate((x, y))]
         multiply = on(
-            "unroll", "mt", t.unit_rows // w.rows, on("unroll", "nt", t.unit_columns // w.columns, self.product(x, y))
+            "unroll",
+            "mt",
+            t.unit_rows // w.rows,
+            on("unroll", "nt", t.unit_columns // w.columns, self.product(team, x, y)),
         )
         return on(WARP, "w", t.warps, Alloc(x, Alloc(y, on("unroll", "part", t.depth // w.depth, *loads, multiply))))
 
@@ -178,16 +181,17 @@ class WarpWriter(Writer):
         inner = replace(on("serial", order[1].name, into.shape[1], put), notes=((NOTE, self.load.name),))
         return on("serial", order[0].name, into.shape[0], inner)
 
-    def product(self, x: Buffer, y: Buffer) -> Stmt:
+    def product(self, team: Expr, x: Buffer, y: Buffer) -> Stmt:
         """One instruction."""
         w = self.w
         m, n, k = Var("mi"), Var("ni"), Var("ki")
         row, column = Var("mt") * w.rows + m, Var("nt") * w.columns + n
-        factors = [Op(w.extends, (Load(b.name, at, w.dtype),), w.sums) for b, at in ((x, (row, k)), (y, (k, column)))]
+        factors = [Op(w.extends, (Load(b.name, i, w.dtype),), w.sums) for b, i in ((x, (row, k)), (y, (k, column)))]
         add, multiply = ("addf", "mulf") if w.sums == "f32" else ("addi", "muli")
-        old = Load(self.sums.name, (row, column), w.sums)
+        at = (team, row, column)
+        old = Load(self.sums.name, at, w.sums)
         value = Op(add, (old, Op(multiply, tuple(factors), w.sums)), w.sums)
-        put = store(self.sums.name, (row, column), value, self.s.fresh("multiply"))
+        put = store(self.sums.name, at, value, self.s.fresh("multiply"))
         inner = replace(on("serial", "ki", w.depth, put), notes=((NOTE, w.name),))
         return on("serial", "mi", w.rows, on("serial", "ni", w.columns, inner))
 
@@ -204,7 +208,7 @@ class WarpWriter(Writer):
         values = digits(self.batch, p.batch) | digits(row, p.rows) | self.runs(column, p.columns, pair, c % 2)
         edges = within(row, p.size("rows"), t.rows), within(column, p.size("columns") // pair, t.columns // pair)
         target = p.sum.targets[0]
-        made = Load(self.sums.name, (r, c), self.w.sums)
+        made = Load(self.sums.name, (team, r, c), self.w.sums)
         known: dict[str, Expr] = {target.buffer: made}
         at = {target.buffer: tuple(substitute(i, values) for i in target.indices)}
         writes: list[Store] = []
