@@ -12,6 +12,7 @@ from support.cuda_emulator import conflicts, needs_compiler, run
 from support.ptxas import assembled
 
 from tilewright import te
+from tilewright.codegen.kernel_info import pack_array
 from tilewright.codegen.nvptx.assemble import ptx
 from tilewright.codegen.nvptx.emitter import emit
 from tilewright.schedule.concurrent import illegal
@@ -138,6 +139,21 @@ def test_drawn_products_are_right_with_drawn_tiles(seed):
     nest = finish(made.nest())
     arrays = arrays_for(nest, seed)
     case.right(arrays, run(nest, emit(nest, SM_80), arrays, backwards=seed % 2 == 1))
+
+
+@needs_compiler
+def test_rows_of_a_constant_are_filled_up_for_copies():
+    """A row of 37 numbers of 16 bits begins nowhere: as a constant it gets zeros behind it."""
+    case = Case(24, 37, 128)
+    made = tensor_cores.apply(te.from_nest(case.text(), constants=["b"]), SM_80)
+    nest = finish(made.nest())
+    assert nest.packs["b"].splits == ((), (), (8,))
+    arrays = arrays_for(nest, 5)
+    plain = np.random.default_rng(5).standard_normal((1, 128, 37)).astype(NUMPY["bf16"])
+    emitted = emit(nest, SM_80)
+    assert "cp.async.cg.shared.global.16" in emitted.text
+    found = run(nest, emitted, {**arrays, "b": pack_array(plain, nest.packs["b"])})
+    case.right({**arrays, "b": plain}, found)
 
 
 @needs_compiler

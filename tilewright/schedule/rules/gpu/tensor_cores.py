@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from ....support.dtypes import LOOP_TYPES
 from ....tensor.analysis import flat
-from ....tensor.expr import Expr, Load, Op, linear, loads
+from ....tensor.expr import Expr, Load, Op, Var, from_linear, linear, loads, simplify
 from ....tensor.kernel import Kernel
 from ...decisions import Decisions
 from ...machine import Machine, WarpProduct
+from ...region import all_ranges
 from ...schedule import Schedule
 from ..common import coefficient, inline_producers
 from .contraction import SMALL, Product, Tile, grid, read
@@ -50,6 +51,9 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     product = instruction(s, found, machine)
     if isinstance(product, str):
         return product
+    if padded(s, found, product):
+        found = read(s)
+        assert isinstance(found, Product)
     if min(found.size("rows"), found.size("columns")) < 2 or _multiplications(found) < SMALL:
         return "one of its factors is a vector, or it is small"
     sides = side(s, found, product, 0), side(s, found, product, 1)
@@ -79,13 +83,30 @@ def instruction(s: Schedule, p: Product, machine: Machine) -> WarpProduct | str:
 class Side:
     """A factor: what is brought of it, and its loops beside those of the sum. `deep`: neighbours in memory are
     neighbours in the sum. So many elements as `run` says lie side by side, at a multiple of their bytes; `plain`: they
-    are brought as they lie."""
+    are brought as they lie. `padded`: behind the last of them are zeros, up to a whole run."""
 
     value: Expr
     group: tuple[tuple[str, int], ...]
     deep: bool
     run: int
     plain: bool
+    padded: bool = False
+
+
+def padded(s: Schedule, p: Product, product: WarpProduct) -> bool:
+    """Whether rows of a constant factor have been filled up, so that each begins where copies can."""
+    most, done = COPY_BYTES // LOOP_TYPES[product.dtype].nbytes, False
+    for f, group in zip(p.factors, (p.rows, p.columns), strict=True):
+        assert isinstance(f, Op)
+        x = f.args[0]
+        if not isinstance(x, Load) or x.buffer not in s.kernel.constants or x.buffer in s.packs:
+            continue
+        alone = sum(n > 1 for _, n in group) == 1 and x.indices[-1] == Var(innermost(group)[0])
+        if alone and s.buffer(x.buffer).shape[-1] % most:
+            dims = len(x.indices)
+            s.pack(x.buffer, (*((),) * (dims - 1), (most,)), tuple(range(dims + 1)))
+            done = True
+    return done
 
 
 def side(s: Schedule, p: Product, product: WarpProduct, which: int) -> Side:
@@ -94,16 +115,17 @@ def side(s: Schedule, p: Product, product: WarpProduct, which: int) -> Side:
     value, group = f.args[0], p.rows if which == 0 else p.columns
     size = LOOP_TYPES[product.dtype].nbytes
     deep = size == 1 or _deep(s, value, group, p.depth)  # single bytes cannot be turned on the way to a warp
-    inner = innermost(p.depth if deep else group)
+    filled = isinstance(value, Load) and value.buffer in s.packs and not deep
+    var, extent = innermost(p.depth if deep else group)
     run = COPY_BYTES // size
     for x in loads(value):
-        run = min(run, _run(s, x, inner, run))
-    return Side(value, group, deep, run, isinstance(value, Load))
+        run = min(run, _run(_place(s, x), var, 0 if filled else extent, run))
+    return Side(value, group, deep, run, isinstance(value, Load), filled)
 
 
 def _deep(s: Schedule, value: Expr, group: tuple[tuple[str, int], ...], depth: tuple[tuple[str, int], ...]) -> bool:
     for x in loads(value):
-        where = flat(s.buffer(x.buffer), x.indices)
+        where = _place(s, x)
         if coefficient(where, innermost(depth)[0]) == 1:
             return True
         if coefficient(where, innermost(group)[0]) == 1:
@@ -116,17 +138,22 @@ def innermost(group: tuple[tuple[str, int], ...]) -> tuple[str, int]:
     return next((d for d in reversed(group) if d[1] > 1), group[-1])
 
 
-def _run(s: Schedule, x: Load, inner: tuple[str, int], most: int) -> int:
+def _place(s: Schedule, x: Load) -> Expr:
+    """The flat index of a load; what a layout has split in it is joined."""
+    ranges = all_ranges(s.body)
+    terms, constant = linear(flat(s.buffer(x.buffer), [simplify(i, ranges) for i in x.indices]))
+    return from_linear(terms, constant, ranges)
+
+
+def _run(where: Expr, var: str, extent: int, most: int) -> int:
     """How many neighbours along a loop lie side by side, at a multiple of their bytes."""
-    var, extent = inner
-    where = flat(s.buffer(x.buffer), x.indices)
     step = coefficient(where, var)
     if step == 0:
         return most
     if step != 1:
         return 1
     terms, constant = linear(where)
-    others = [c for t, c in terms.items() if str(t) != var]
+    others = [c for t, c in terms.items() if t != Var(var)]
     run = most
     while run > 1 and any(n % run for n in (extent, constant, *others)):
         run //= 2

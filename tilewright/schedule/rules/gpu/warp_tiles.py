@@ -127,11 +127,11 @@ class WarpWriter(Writer):
         return substitute(side.value, values)
 
     def runs(self, number: Expr, dims: Sequence[tuple[str, int]], run: int, v: Expr) -> dict[str, Expr]:
-        """The loop variables at element `v` of a run of elements; the innermost loop has whole runs."""
+        """The loop variables at element `v` of a run; the innermost loop has whole runs, or is the only one."""
         if run == 1:
             return digits(number, dims)
         inner = innermost(tuple(dims))[0]
-        found = digits(number, [(d, n // run if d == inner else n) for d, n in dims])
+        found = digits(number, [(d, -(-n // run) if d == inner else n) for d, n in dims])
         return {**found, inner: found[inner] * run + v}
 
     def place(self, which: int, slot: Expr, row: Expr, piece: Expr, rest: Expr) -> tuple[Expr, ...]:
@@ -224,7 +224,7 @@ def _within(position: Expr, group: Sequence[tuple[str, int]], tile: int, run: in
     size = 1
     for _, n in group:
         size *= n
-    size //= run
+    size = -(-size // run)
     return position if size % tile == 0 else Op("minsi", (position, Const(size - 1, "index")), "index")
 
 
