@@ -20,7 +20,7 @@ from ..tensor.expr import CASTS, COMBINERS, Const, Expr, Load, Op, Var, bounds, 
 from ..tensor.expr import children as operands
 from ..tensor.kernel import Kernel, Stage
 from .machine import Machine, OperationCycles, lanes
-from .nest import Alloc, For, If, Nest, Stmt, Store, children, reads, writes
+from .nest import Alloc, For, If, Nest, Stmt, Store, children
 from .warp import NOTE
 from .work import Ranges, extent_variables, operations, operations_of
 
@@ -166,10 +166,9 @@ class _Count:
         self.buffers, self.machine = nest.buffers(), machine
         #: private arrays that no stage of the kernel asks for: they hold parts of sums
         self.parts = {n for n, b in self.buffers.items() if b.scope in ("register", "local")} - results
-        held = {w.memory for w in machine.warp_products} if machine is not None else set()
-        #: arrays of which each of several units has a part, and what these do together with them
-        self.held = {n for n, b in self.buffers.items() if b.scope in held}
-        self.together = 0.0
+        #: whether the machine's threads have vectors, and are not lanes of something larger themselves
+        self.vectors = machine is None or (lanes(machine) > 1 and not any(a.inside for a in machine.axes))
+        self.together = 0.0  # operations of instructions that several units run together
         self.operations = self.stored = self.bytes = self.cycles = self.scalar = self.gathered = 0.0
         self.known: dict[int, _Cost] = {}
 
@@ -211,7 +210,6 @@ class _Count:
     def cost(self, s: Store, around: tuple[For, ...]) -> _Cost:
         vector = next((f for f in reversed(around) if f.kind == "vector"), None)
         instruction = any(f.note("dot") is not None or f.note("tiles") is not None for f in around)
-        instruction = instruction or not self.held.isdisjoint({*writes(s), *reads(s)})
         wide = vector.lanes if vector is not None else 1
         used = min(wide, vector.trip or wide) if vector is not None else 1
         loads = [x for x in dict.fromkeys(s.loads) if self.buffers[x.buffer].scope != "register"]
@@ -226,7 +224,7 @@ class _Count:
             NUMPY[self.buffers[n].dtype].itemsize for n in (*(x.buffer for x in loads), *(t.buffer for t in written))
         )
         needless = ""
-        if not instruction and (gathers if vector is not None else self.machine is None or lanes(self.machine) > 1):
+        if not instruction and (gathers if vector is not None else self.vectors):
             row = self.row(s, around, 2 if vector is None else max(wide // 2, 2))
             needless = ("scalar" if vector is None else "gathered") if row else ""
         operations = 0.0 if _combines(s, self.parts) else _hoisted(s, around)
