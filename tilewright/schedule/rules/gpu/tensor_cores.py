@@ -7,6 +7,7 @@ of a warp multiplies (`machine.WarpProduct`): products in f32 stay where they ar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from ....support.dtypes import LOOP_TYPES
 from ....tensor.analysis import flat
@@ -29,8 +30,8 @@ WARPS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2))
 DEPTHS, STAGES = (1, 2, 4), (1, 2, 3, 4)
 #: bytes that a unit copies at once; the fewest that may be on their way while it goes on
 COPY_BYTES, LEAST_BYTES = 16, 4
-#: warps that keep a multiprocessor busy
-BUSY = 4
+#: warps that keep a multiprocessor busy; registers of a unit beside its matrices
+BUSY, OTHER_REGISTERS = 4, 40
 #: what is worth so many multiply-adds of a multiprocessor: a number from shared memory, one from far memory, the time
 #: until a copy from there has come, a barrier
 NEAR, FAR, LATENCY, STEP = 16, 40, 600 << 10, 40 << 10
@@ -179,6 +180,10 @@ class WarpTile(Tile):
     def units(self) -> int:
         return self.lanes * self.warps
 
+    def tiles(self, p: Product) -> int:
+        """How many a result has."""
+        return prod(n for _, n in grid(p, self))
+
     def bytes(self, size: int) -> int:
         """Of shared memory, for elements of so many bytes."""
         return self.stages * self.depth * (self.rows + self.columns) * size
@@ -192,20 +197,20 @@ class WarpTile(Tile):
 
 def choose(s: Schedule, p: Product, w: WarpProduct, sides: tuple[Side, Side], machine: Machine) -> WarpTile | str:
     """The tile; what a tuner may change is asked of the schedule."""
-    memory, warps, lanes = shared(machine), axis(machine, WARP), axis(machine, LANE)
-    assert memory is not None and warps is not None and lanes is not None and lanes.limit is not None
+    warps, lanes = axis(machine, WARP), axis(machine, LANE)
+    assert warps is not None and lanes is not None and lanes.limit is not None
     size = LOOP_TYPES[w.dtype].nbytes
     fits = [
         t
         for t in _tiles(p, w, sides, lanes.limit)
         if t.warps <= (warps.limit or 1)
         and _registers(t, w) <= machine.vector_registers * 3 // 4
-        and t.bytes(size) <= memory.bytes
+        and share(t, _registers(t, w), size, machine) <= 1
         and all(fits_axis(machine, a, n) for a, n in grid(p, t))
     ]
     if not fits:
         return "no tile fits the machine"
-    best = min(fits, key=lambda t: cost(t, p, w, machine))
+    best = min(fits, key=lambda t: (cost(t, p, w, machine), -t.stages))
     m, n, a, b, d, k = s.sample_choice("tile", [_numbers(t) for t in fits], _numbers(best))
     return WarpTile(m, n, a, b, d, k, best.lanes)
 
@@ -251,25 +256,24 @@ def cost(t: WarpTile, p: Product, w: WarpProduct, machine: Machine) -> float:
     a barrier, and what its copies take longer than the steps that they are ahead. A multiprocessor works on several
     tiles at once if these leave it the memory and the registers; with few warps it is idle.
     """
-    tiles = -(-p.size("rows") // t.rows) * -(-p.size("columns") // t.columns) * p.size("batch")
     steps = -(-p.size("depth") // t.depth)
-    turns = -(-tiles // max(machine.cores // 8, 1))
-    at_once = min(turns, max(int(1 / _share(t, w, machine)), 1))
+    turns = -(-t.tiles(p) // max(machine.cores // 8, 1))
+    at_once = min(turns, max(int(1 / share(t, _registers(t, w), LOOP_TYPES[w.dtype].nbytes, machine)), 1))
     near = NEAR * (1 / t.unit_rows + 1 / t.unit_columns)
     far = FAR * (1 / t.rows + 1 / t.columns)
     least = t.rows * t.columns * t.depth * max(BUSY / (t.warps * at_once), 1.0)
     work = least * (1 + near + far)
     wait = max(LATENCY / at_once - (t.stages - 1) * least, 0.0) + STEP / at_once
-    return turns * ((steps + t.stages - 1) * (work + wait))
+    return turns * (steps * (work + wait) + LATENCY / at_once)
 
 
-def _share(t: WarpTile, w: WarpProduct, machine: Machine) -> float:
-    """The part of a multiprocessor's shared memory or registers that a tile takes. The largest block has a quarter of
-    the registers that a unit may have."""
+def share(t: WarpTile, registers: int, size: int, machine: Machine) -> float:
+    """The part of a multiprocessor's shared memory or registers that a tile takes: a unit has so many for matrices, and
+    some for all else. The largest block has a quarter of the registers that a unit may have."""
     memory, block = shared(machine), axis(machine, BLOCK)
     assert memory is not None and block is not None and block.limit is not None
-    registers = t.units * (_registers(t, w) + 40) / (block.limit * machine.vector_registers // 4)
-    return max(t.bytes(LOOP_TYPES[w.dtype].nbytes) / memory.bytes, registers)
+    all_of_it = block.limit * machine.vector_registers // 4
+    return max(t.bytes(size) / memory.bytes, t.units * (registers + OTHER_REGISTERS) / all_of_it)
 
 
 __all__ = ["NAME", "PRIORITY", "Side", "WarpTile", "apply", "choose", "cost", "instruction", "side"]

@@ -39,6 +39,8 @@ class WarpWriter(Writer):
     """Writes the nest of a product with a tile of warps."""
 
     t: WarpTile
+    #: the axes of those that run an instruction together, and of each of these
+    team_axis, unit_axis = WARP, LANE
 
     def __init__(
         self, s: Schedule, p: Product, t: WarpTile, w: WarpProduct, sides: tuple[Side, Side], load: WarpLoad
@@ -85,8 +87,8 @@ class WarpWriter(Writer):
         """All units: the lanes of the warps."""
         team, lane = f"{name}_warp", f"{name}_lane"
         number = Var(team) * self.t.lanes + Var(lane)
-        inner = on(LANE, lane, self.t.lanes, substitute_vars(seq(*body), {name: number}))
-        return on(WARP, team, self.t.warps, inner)
+        inner = on(self.unit_axis, lane, self.t.lanes, substitute_vars(seq(*body), {name: number}))
+        return on(self.team_axis, team, self.t.warps, inner)
 
     # ---- bringing
 
@@ -147,7 +149,7 @@ class WarpWriter(Writer):
     def begin(self) -> Stmt:
         put = store(self.sums.name, (Var("w0"), Var("r0"), Var("c0")), self.zero, self.s.fresh("begin"))
         rows = on("serial", "r0", self.t.unit_rows, on("serial", "c0", self.t.unit_columns, put))
-        return on(WARP, "w0", self.t.warps, rows)
+        return on(self.team_axis, "w0", self.t.warps, rows)
 
     def products(self, slot: Expr) -> Stmt:
         """What warps do with a piece of both factors."""
@@ -216,7 +218,9 @@ class WarpWriter(Writer):
             writes.append(store(target.buffer, at[target.buffer], made, p.sum.block))
         writes += applied(self.s, p.after, known, at)
         body = only_if(all_of(edges), seq(*writes))
-        return on(WARP, "w1", t.warps, on("serial", "r1", t.unit_rows, on("serial", "c1", t.unit_columns, body)))
+        return on(
+            self.team_axis, "w1", t.warps, on("serial", "r1", t.unit_rows, on("serial", "c1", t.unit_columns, body))
+        )
 
 
 def _within(position: Expr, group: Sequence[tuple[str, int]], tile: int, run: int = 1) -> Expr:
