@@ -183,7 +183,7 @@ class EmulatedDriver:
     cuMemcpyDtoH_v2 = cuMemcpyHtoD_v2
 
     def cuMemcpyHtoDAsync_v2(self, to, source, size, stream) -> int:
-        return self.in_stream(lambda: self.cuMemcpyHtoD_v2(to, source, size))
+        return self.in_stream(lambda: ctypes.memmove(to.value, source.value, size.value))
 
     cuMemcpyDtoHAsync_v2 = cuMemcpyDtoDAsync_v2 = cuMemcpyHtoDAsync_v2
 

@@ -4,8 +4,8 @@
     write   one value to all of memory                        copy   one buffer to another
 
 They are loop nests, emitted as those of models are. Each is run with more and more work until it takes long enough to
-be measured; the fastest counts. In every pass over its memory a block has another part of it than in the one before, far
-from that one: compilers would see that one pass is enough, and caches would have what the neighbours had.
+be measured; the fastest counts. In every pass over memory a block has another part of it than in the one before, far
+from that: else compilers would see that one pass is enough, and caches would have what the neighbours had.
 """
 
 from __future__ import annotations

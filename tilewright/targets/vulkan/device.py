@@ -117,9 +117,12 @@ class WgpuDevice:
 
     def write(self, buffer: Any, data: np.ndarray) -> None:
         with self.doing(f"writing {data.nbytes:,} bytes to it"):
-            if data.nbytes % WORD:
-                data = np.concatenate([data.view(np.uint8).reshape(-1), np.zeros(-data.nbytes % WORD, np.uint8)])
-            self.own.queue.write_buffer(buffer, 0, data)
+            self.upload(buffer, data)
+
+    def upload(self, buffer: Any, data: np.ndarray) -> None:
+        if data.nbytes % WORD:
+            data = np.concatenate([data.view(np.uint8).reshape(-1), np.zeros(-data.nbytes % WORD, np.uint8)])
+        self.own.queue.write_buffer(buffer, 0, data)
 
     def read(self, buffer: Any, out: np.ndarray) -> None:
         with self.doing(f"reading {out.nbytes:,} bytes from it"):
@@ -218,7 +221,7 @@ class WgpuDevice:
     def begin(self, recorded: Recorded, inputs: Sequence[np.ndarray], stamps: Clock | None) -> None:
         """Upload the inputs and submit the commands of a run."""
         for part, array in zip(recorded.run.inputs, inputs, strict=True):
-            self.write(part.buffer, array)
+            self.upload(part.buffer, array)
         encoder = self.own.create_command_encoder()
         for number, step in enumerate(recorded.steps):
             if stamps is not None:
