@@ -9,13 +9,15 @@ from support.cuda_emulator import needs_compiler
 from support.onnx_models import model, node, value
 
 import tilewright as tw
+from tilewright.codegen.nvptx.emitter import emit
 from tilewright.program.timeline import Stamps, Timeline
 from tilewright.support.errors import PackageError, TilewrightError, UsageError
 from tilewright.targets import base
 from tilewright.targets.cuda import device as module
-from tilewright.targets.cuda import driver, stages
+from tilewright.targets.cuda import driver, stages, tuning
 from tilewright.targets.cuda.device import CudaDevice, runner
 from tilewright.targets.cuda.driver import Driver, names
+from tilewright.targets.gpu import ceilings
 
 pytestmark = needs_compiler
 
@@ -73,6 +75,25 @@ def test_every_call_has_a_time(small):
         assert (line.seconds() > 0).all() and line.seconds().sum() <= line.total
     del context
     assert not functions.events and not functions.graphs
+
+
+def test_ceilings_are_measured(monkeypatch):
+    """The kernels are those of the target, by its own way to PTX; the emulator says what they take."""
+    small = {"_SIZES": (1 << 13, 1 << 14), "_CHAINS": (2,), "_PEAK_BLOCKS": 2, "_STEPS": (4,), "_PASSES": (1, 2)}
+    for name, number in (small | {"_RUNS": 1, "_BLOCKS": (2, 8)}).items():
+        monkeypatch.setattr(ceilings, name, number)
+    functions = EmulatedDriver({})
+    functions.kernels = emitted = {}
+
+    def recorded(nest, machine):
+        emitted[nest.name] = emit(nest, machine)
+        return emitted[nest.name]
+
+    monkeypatch.setattr(tuning, "emit", recorded)
+    target = base.find("cuda")
+    found = ceilings.measure(target.built, target.describe(), CudaDevice(Driver(functions)), "a GPU")
+    assert found.compute["f32"] > 0 and [v.capacity for v in found.levels] == [1 << 13, None]
+    assert {"peak", "read", "write", "copy"} == set(functions.launches)
 
 
 def test_states_stay_on_the_gpu():
