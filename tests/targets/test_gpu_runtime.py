@@ -97,6 +97,7 @@ KEPT = """(float[1, 4] x, float[5, 4] past, float[1, 4] last)
     => (float[1, 4] y, float[5, 4] present, float[1, 4] next) {
     rest = Slice(past, one, end, zero) present = Concat<axis=0>(rest, x)
     a = ReduceMax(present, zero) y = Sub(a, last) next = Neg(x) }"""
+FEW = ("Neg", "Abs")
 STATES = {"past": "present", "last": "next"}
 
 
@@ -154,6 +155,17 @@ def test_entries_share_states(target):
     assert run["read"](np.full(4, 2, "f4"))[0].tolist() == [6] * 4
     run.reset()
     assert run["read"](np.full(4, 2, "f4"))[0].tolist() == [0] * 4
+
+
+def test_entries_share_constants(target):
+    w = drawn(0, 16, 16)
+    first, second = (model(f"(float[4, 16] x) => (float[4, 16] y) {{ a = MatMul(x, w) y = {o}(a) }}", w=w) for o in FEW)
+    run = tw.compile({"first": first, "second": second}, target=target)
+    x = drawn(1, 4, 16)
+    for entry, function in zip(run.entries.values(), (np.negative, np.abs), strict=True):
+        np.testing.assert_allclose(entry(x)[0], function(x @ w), rtol=1e-4, atol=1e-5)
+    (one,), (two,) = (e._runner.constants for e in run.entries.values())
+    assert one is two
 
 
 def test_after_a_run_that_failed_states_have_to_be_set(target, monkeypatch):

@@ -13,6 +13,7 @@ from ...program.program import COPY, BufferRef
 from ...program.states import StateBuffers
 from ...program.timeline import CALL, JOB_BEGIN, JOB_END, PER_CALL, RUN_BEGIN, RUN_END
 from ..base import not_at_once
+from .constants import Uploaded, uploaded
 from .device import Device, Dispatch, Kernel, Move, Part, Run, Step, Times
 from .kernels import GpuKernel
 from .states import DeviceState
@@ -43,7 +44,7 @@ class GpuRunner:
         self.package, self.program, self.find = package, package.program, find
         self.states = StateBuffers(package.program.states) if states is None else states
         self.kernels = {s: unpack(package.objects[s]) for s in package.program.symbols}
-        self.constants: list[Any] = []
+        self.constants: list[Uploaded] = []
         self.device: Device | None = None
         self.beginning = threading.Lock()
 
@@ -52,10 +53,7 @@ class GpuRunner:
         with self.beginning:
             if self.device is None:
                 device = self.find()
-                self.constants = [device.allocate(c.nbytes) for c in self.package.constants]
-                for buffer, c in zip(self.constants, self.package.constants, strict=True):
-                    if c.nbytes:
-                        device.write(buffer, _bytes(c.ctypes.data, c.nbytes))
+                self.constants = [uploaded(device, c) for c in self.package.constants]
                 self.device = device
         return self.device
 
@@ -86,7 +84,7 @@ class GpuContext:
         self.spaces = {
             "input": [device.allocate(t.nbytes) for t in program.inputs],
             "output": [device.allocate(t.nbytes) for t in program.outputs],
-            "constant": runner.constants,
+            "constant": [c.buffer for c in runner.constants],
             "arena": [device.allocate(program.arena_size)],
         }
         scratch = max((k.scratch_bytes for k in runner.kernels.values()), default=0)
