@@ -55,10 +55,7 @@ test: $(VENV)/with-models lint
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(TEST_WORKERS) $(PYTEST_ARGS)
 
 # the large models too (3 GB of files, 8 GB of memory)
-test-bench-gpu: $(VENV)/with-bench
-	$(BIN)/python benchmarks/gpu.py $(BENCH_ARGS)
-
-models: $(VENV)/with-models
+test-models: $(VENV)/with-models
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m "big or not big" tests/models $(PYTEST_ARGS)
 
 # models on the simulated boards of QEMU (minutes; needs qemu and lld)
