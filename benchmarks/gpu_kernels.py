@@ -5,7 +5,8 @@
 Products of matrices in bf16 against `torch.matmul` (cuBLAS), attention against `scaled_dot_product_attention` (the
 implementation that PyTorch chooses: FlashAttention for these), and what a decoder does for one token, whose yardstick
 is the memory: products of a row with weights, and attention of one query to a cache. Times are those of the GPU's
-clock, of the kernels alone, medians; those of both sides in turns.
+clock, of the kernels alone, medians; those of both sides in turns. Results that differ by more than bf16 explains are
+no results.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from tilewright.targets.base import find
 #: generations whose code is not for later ones, by compute capability
 OWN = {(9, 0): "sm_90a", (10, 0): "sm_100"}
 TURNS, RUNS = 5, 20
+#: of the largest value: both sides round to 8 bits, and sum in their own order
+TOLERANCE = 0.02
+#: a side: its result, and a function that gives seconds of some runs
+Side = tuple[np.ndarray, Callable[[], list[float]]]
 
 
 @dataclass(frozen=True)
@@ -83,15 +88,19 @@ def inputs(case: Case) -> list[np.ndarray]:
     return [random.standard_normal(s, np.float32).astype(ml_dtypes.bfloat16) for s in case.shapes]
 
 
-# ---- the two sides, each a function that gives seconds of a run ----
+# ---- the two sides ----
 
 
-def ours(case: Case, target: str) -> Callable[[], list[float]]:
+def ours(case: Case, target: str) -> Side:
     executable, given = tw.compile(case.text, target=target), inputs(case)
-    return lambda: [float(line.seconds().sum()) for line in executable.timelines(given, runs=RUNS)]
+
+    def times() -> list[float]:
+        return [float(line.seconds().sum()) for line in executable.timelines(given, runs=RUNS)]
+
+    return executable(*given)[0].astype(np.float32), times
 
 
-def theirs(case: Case, device: str = "cuda") -> Callable[[], list[float]]:
+def theirs(case: Case, device: str = "cuda") -> Side:
     import torch
 
     given = [torch.from_numpy(a.astype(np.float32)).to(device, torch.bfloat16) for a in inputs(case)]
@@ -109,7 +118,7 @@ def theirs(case: Case, device: str = "cuda") -> Callable[[], list[float]]:
         torch.cuda.synchronize()
         return [begin.elapsed_time(end) / 1e3 for begin, end in events]
 
-    return times
+    return function(*given).float().cpu().numpy(), times
 
 
 def _clocked(run: Callable[[], object]) -> float:
@@ -127,13 +136,16 @@ def cuda_target() -> str:
 
 def measure(case: Case, target: str, device: str, memory: float) -> dict:
     """One row: medians, operations a second, the part of the peer's speed or of the memory's."""
-    row = {"name": case.name, "bound": case.bound}
+    row: dict = {"name": case.name, "bound": case.bound}
     try:
-        sides = {"ours": ours(case, target), "torch": theirs(case, device)}
-        times: dict[str, list[float]] = {name: [] for name in sides}
+        (got, mine), (want, other) = ours(case, target), theirs(case, device)
+        row["error"] = float(np.abs(got - want).max() / np.abs(want).max())
+        if not row["error"] < TOLERANCE:
+            return row | {"failed": f"the results differ by {row['error']:.1e} of the largest"}
+        times: dict[str, list[float]] = {"ours": [], "torch": []}
         for _ in range(TURNS):
-            for name, side in sides.items():
-                times[name] += side()
+            times["ours"] += mine()
+            times["torch"] += other()
     except (TilewrightError, ImportError, RuntimeError) as error:
         return row | {"failed": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
     seconds = {name: statistics.median(found) for name, found in times.items()}

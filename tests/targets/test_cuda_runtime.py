@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.cuda_driver import EmulatedDriver
-from support.cuda_emulator import needs_compiler
+from support.cuda_emulator import Places, launch, needs_compiler
 from support.onnx_models import model, node, value
+from support.ptxas import assembled
 
 import tilewright as tw
+from tilewright.codegen.nvptx.assemble import ptx
 from tilewright.codegen.nvptx.emitter import emit
 from tilewright.program.timeline import Stamps, Timeline
+from tilewright.schedule.parse import parse_nest
+from tilewright.support.dtypes import NUMPY
 from tilewright.support.errors import PackageError, TilewrightError, UsageError
 from tilewright.targets import base
+from tilewright.targets.cuda import ceilings as products
 from tilewright.targets.cuda import device as module
 from tilewright.targets.cuda import driver, stages, tuning
 from tilewright.targets.cuda.device import CudaDevice, runner
@@ -82,6 +90,7 @@ def test_ceilings_are_measured(monkeypatch):
     small = {"_SIZES": (1 << 13, 1 << 14), "_CHAINS": (2,), "_PEAK_BLOCKS": 2, "_STEPS": (4,), "_PASSES": (1, 2)}
     for name, number in (small | {"_RUNS": 1, "_BLOCKS": (2, 8)}).items():
         monkeypatch.setattr(ceilings, name, number)
+    monkeypatch.setattr(products, "_STEPS", (2,))
     functions = EmulatedDriver({})
     functions.kernels = emitted = {}
 
@@ -91,9 +100,31 @@ def test_ceilings_are_measured(monkeypatch):
 
     monkeypatch.setattr(tuning, "emit", recorded)
     target = base.find("cuda")
-    found = ceilings.measure(target.built, target.describe(), CudaDevice(Driver(functions)), "a GPU")
-    assert found.compute["f32"] > 0 and [v.capacity for v in found.levels] == [1 << 13, None]
-    assert {"peak", "read", "write", "copy"} == set(functions.launches)
+    bench = ceilings.Bench(target.built, target.describe(), CudaDevice(Driver(functions)))
+    found = products.measure(bench, replace(target.describe(), multiprocessors=1), "a GPU")
+    assert set(found.compute) == {"f32", "bf16", "f16"} and all(v > 0 for v in found.compute.values())
+    assert [v.capacity for v in found.levels] == [1 << 13, None]
+    assert set(functions.launches) == {"peak", "read", "write", "copy", "warps"}
+
+
+@pytest.mark.parametrize(("sm", "text"), [("sm_80", products.WARPS), ("sm_90a", products.GROUPS)])
+def test_tensor_cores_of_the_ceilings_compute(sm, text, tmp_path):
+    """What is measured are products: as the reference, in PTX that is accepted and keeps its sums in registers."""
+    machine = base.find(f"cuda:sm={sm}").describe()
+    assert text in products.texts(machine)
+    nest = parse_nest(text.format(t="bf16", b=2, steps=3).strip(), machine)
+    emitted, random = emit(nest, machine), np.random.default_rng(0)
+    x, z, y = (np.zeros(p.shape, NUMPY[p.dtype]) for p in nest.params)
+    x[...], z[...] = random.standard_normal(x.shape), random.standard_normal(z.shape)
+    places = Places()
+    at = [places.add(n, a.nbytes, a.reshape(-1).view(np.uint8)) for n, a in zip("xzy", (x, z, y), strict=True)]
+    launch(emitted.text, emitted.launch, emitted.name, places, at)
+    ctypes.memmove(y.ctypes.data, at[2], y.nbytes)
+    a, b = x.astype(np.float32), z.astype(np.float32)
+    want = 3 * (np.tile(a @ b, 4) if text == products.WARPS else a @ b.T)
+    assert np.abs(y - want).max() < 1e-4 * np.abs(want).max()
+    taken = assembled(ptx(emitted, machine.llvm), sm, tmp_path)
+    assert not taken.spilled and not taken.stack
 
 
 def test_states_stay_on_the_gpu():

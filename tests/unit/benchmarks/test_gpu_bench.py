@@ -18,7 +18,7 @@ def load(name, monkeypatch):
 
 
 def result(ms, error=1e-6):
-    return {"min_ms": ms, "error": error, "load_s": 1.0, "first_run_s": 0.5}
+    return {"min_ms": ms, "runs": 3, "error": error, "load_s": 1.0, "first_run_s": 0.5}
 
 
 def test_report(monkeypatch):
@@ -32,6 +32,7 @@ def test_report(monkeypatch):
         "b": {"gpu_cuda": result(1.0, 0.5), "gpu_torch": {"failed": "no"}, "gpu_torch_compile": {"failed": "no"}},
         "c": {"gpu_cuda": {"failed": "TilewrightError: no room\nhint"}},
     }
+    results["c"] |= {"gpu_torch": {"failed": "no"}, "gpu_torch_compile": {"failed": "never"}}
     report = {
         "machine": gpu.bench.machine(),
         "devices": {"cuda": "a GPU"},
@@ -44,6 +45,7 @@ def test_report(monkeypatch):
     assert "| a | 1 | 3 | 2 | 0.50 | 1.0 + 0.5 | 1e-06 |" in text
     assert "| b | 1 | – | – | – | 1.0 + 0.5 | 5e-01 WRONG |" in text
     assert "| c | failed: TilewrightError: no room | – | – | – | – | – |" in text
+    assert text.count("- PyTorch: no\n") == 1 and "- torch.compile: never" in text
     assert "| matmul | 2 | 1 | 5 | 7 | peer | 0.50 |" in text and "failed: UnsupportedError: no" in text
     assert "There is no such device here: no driver. With one this measures" in text
     del report["devices"]["cuda"]
@@ -70,4 +72,7 @@ def test_kernels_are_measured_in_turns(monkeypatch):
     for case in (cases[0], cases[2]):
         row = kernels.measure(case, "cpu", "cpu", 1e9)
         assert row["part"] > 0 and row["ours_us"] > 0 and row["gflops"] > 0
+    assert row["error"] < 0.01
+    monkeypatch.setattr(kernels, "TOLERANCE", 0.0)
+    assert "the results differ by" in kernels.measure(cases[0], "cpu", "cpu", 1e9)["failed"]
     assert "no such target" in kernels.measure(cases[0], "no such target", "cpu", 1e9)["failed"]

@@ -94,6 +94,12 @@ class CudaTarget(OnDevice):
 
         return DEVICES
 
+    def measure_ceilings(self, threads: int) -> Any:
+        """See `tilewright.schedule.ceilings.Measurable`."""
+        from .ceilings import measure
+
+        return measure(self.bench(), self.describe(), self.machine_name())
+
     def checks(self) -> Mapping[str, Callable[[], Check]]:
         """See `tilewright.targets.base.Examinable`."""
         return {"CUDA": lambda: self.known_devices().check("CUDA")}

@@ -40,17 +40,16 @@ _FAR = 0.618
 _RUNS, _ENOUGH_NS = 8, 2e8
 
 
-def measure(built: Callable[[Nest], Any], machine: Machine, device: Device, name: str) -> Ceilings:
-    """Measure a device, for which `built` makes kernels of nests for this machine; it takes seconds."""
-    bench = _Bench(built, machine, device)
-    peak = max(_rate(bench.peak(chains)) for chains in _CHAINS)
-    most = 1 << (min(_SIZES[-1], device.largest // 2).bit_length() - 1)
+def measure(bench: Bench, name: str) -> Ceilings:
+    """Measure a device; it takes seconds."""
+    peak = max(rate(bench.peak(chains)) for chains in _CHAINS)
+    most = 1 << (min(_SIZES[-1], bench.device.largest // 2).bit_length() - 1)
     sizes = [*(s for s in _SIZES[:-1] if s < most), most]
     levels = tuple(bench.level(size, None if size == most else size) for size in sizes)
     return Ceilings(name, 1, {"f32": peak}, levels)
 
 
-def _rate(tried: Iterator[tuple[float, float]]) -> float:
+def rate(tried: Iterator[tuple[float, float]]) -> float:
     """The best of work a second, over work and nanoseconds of kernels with more and more of it."""
     best = 0.0
     for work, taken in tried:
@@ -60,7 +59,9 @@ def _rate(tried: Iterator[tuple[float, float]]) -> float:
     return best
 
 
-class _Bench:
+class Bench:
+    """A device, for which `built` makes kernels of nests for this machine."""
+
     def __init__(self, built: Callable[[Nest], Any], machine: Machine, device: Device) -> None:
         self.built, self.machine, self.device = built, machine, device
 
@@ -92,7 +93,7 @@ class _Bench:
         """Bytes a second of a kernel in few blocks and in many."""
         each = size // (2 if text == _COPY else 1) // _F32
         for blocks in sorted({min(b, each // _UNITS) for b in _BLOCKS}):
-            yield _rate(self.passes(text, size, each, blocks))
+            yield rate(self.passes(text, size, each, blocks))
 
     def passes(self, text: str, size: int, each: int, blocks: int) -> Iterator[tuple[float, float]]:
         """Bytes and time of passes over memory: `each` elements of a buffer, shared out among so many blocks."""

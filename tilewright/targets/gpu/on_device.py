@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ...program.package import Package
     from ...program.states import StateBuffers
     from ...schedule.nest import Nest
+    from .ceilings import Bench
     from .device import Device
     from .opened import Devices
     from .runner import GpuRunner
@@ -67,7 +68,13 @@ class OnDevice:
         """See `tilewright.schedule.ceilings.Measurable`."""
         from .ceilings import measure
 
-        return measure(self.built, self.describe(), self.opened(), self.machine_name())
+        return measure(self.bench(), self.machine_name())
+
+    def bench(self) -> Bench:
+        """What the ceilings of the device are measured with."""
+        from .ceilings import Bench
+
+        return Bench(self.built, self.describe(), self.opened())
 
 
 def device_parameter(target: str, parameters: Mapping[str, str], others: Sequence[str] = ()) -> str:
