@@ -82,11 +82,16 @@ def kernels(scale: int, timeout: float) -> dict:
 # ---- the report ----
 
 
+def ms(result: dict) -> str:
+    """Milliseconds, in three digits."""
+    return f"{result['min_ms']:.3g}" if result["min_ms"] < 1000 else f"{result['min_ms']:,.0f}"
+
+
 def row(model: str, target: str, results: dict) -> list[str]:
     """Latency of ours and the peers, the ratio to the last peer, time of loading, error."""
     mine = results.get(f"gpu_{target}", {"failed": "not run"})
     peers = [results.get(p, {"failed": ""}) for p in PEERS[target]]
-    cells = ["–" if "failed" in p else f"{p['min_ms']:.4g}" for p in peers]
+    cells = ["–" if "failed" in p else ms(p) for p in peers]
     if "failed" in mine:
         reason = mine["failed"].splitlines()[0]
         return [model, f"failed: {reason}", *cells, "–", "–", "–"]
@@ -95,7 +100,7 @@ def row(model: str, target: str, results: dict) -> list[str]:
     wrong = " WRONG" if mine["error"] > 1e-4 else ""
     return [
         model,
-        f"{mine['min_ms']:.4g}{times}",
+        f"{ms(mine)}{times}",
         *cells,
         ratio,
         f"{mine['load_s']:.1f} + {mine['first_run_s']:.1f}",
@@ -127,12 +132,13 @@ def kernel_lines(found: dict) -> list[str]:
 
 def markdown(report: dict) -> str:
     facts = report["machine"]
+    busy = f"Other programs ran meanwhile (load {facts['load_average'][0]}): the times say little."
     out = [
         "# Models on GPUs",
         "",
         f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gb']} GB, {facts['system']},",
-        f"Python {facts['python']}, {facts['date']}, load {facts['load_average'][0]}.",
-        "Made by `make bench-gpu` (`benchmarks/gpu.py`).",
+        f"Python {facts['python']}, {facts['date']}. Made by `make bench-gpu` (`benchmarks/gpu.py`).",
+        *([busy] if facts["load_average"][0] > facts["cores"] else []),
         "",
         "Milliseconds of a run, batch 1, f32, from arrays of the host to arrays of the host: the shortest. *Loading*:",
         "seconds of compiling with an empty cache, and of the first run, in which the driver compiles the kernels.",

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 from support.cuda_driver import EmulatedDriver
 from support.cuda_emulator import Places, launch, needs_compiler
 from support.onnx_models import model, node, value
@@ -140,6 +141,21 @@ def test_states_stay_on_the_gpu():
     assert made(x)[0].tolist() == [5, 11, 11, 11]
     made.reset()
     assert made(x)[0].tolist() == [1] * 4
+
+
+def test_a_cache_is_written_in_place():
+    """The kernel touches the row that is named, and nothing copies the others."""
+    nodes = [node("ScatterND", "past at x", "present"), node("ReduceSum", "present", "y", keepdims=0)]
+    inputs = [value("x", (1, 4)), value("at", (1, 1), TensorProto.INT64), value("past", (6, 4))]
+    made, emitted = compiled(
+        model(nodes, inputs, [value("y", ()), value("present", (6, 4))], {}), states={"past": "present"}
+    )
+    assert not made.package.program.states[0].swapped
+    made._runner.find = lambda: CudaDevice(Driver(EmulatedDriver(emitted)))
+    for i in range(3):
+        (y,) = made(np.full((1, 4), i + 1, np.float32), np.array([[2 * i]]))
+        assert y == 2 * (i + 1) * (i + 2)
+    assert made.states["past"][:, 0].tolist() == [1, 0, 2, 0, 3, 0]
 
 
 @pytest.mark.parametrize(
