@@ -168,6 +168,39 @@ def warp_groups(
     return s
 
 
+def bulk_groups(
+    m: int, n: int, k: int, machine: Machine = SM_90A, *, columns: int = 64, stages: int = 3, groups: int = 2,
+    specialized: bool = True,
+) -> Schedule:  # fmt: skip
+    """The same with copies by the engine of the GPU, begun by a group of warps that does nothing else (`specialized`),
+    or by one thread."""
+    text = half("bf16").format(m=m, n=n, k=k).replace("b[k, j]", "b[j, k]")
+    s = Schedule(te.from_nest(text.replace(f"b: bf16[{k}, {n}]", f"b: bf16[{n}, {k}]")), machine)
+    s.cache_write("s0", scope="sums")
+    i, rows = s.split("i", 64 * groups)
+    team, mi = s.split(rows, 64)
+    j, ni = s.split("j", columns)
+    step, inner = s.split("k", 64)
+    ks, ki = s.split(inner, 16)
+    s.reorder(i, j, step, team, ks, mi, ni, ki)
+    last = s.reverse_compute_at("s0_w", j)
+    copies = [s.cache_read("s0", f, step, scope="shared") for f in ("a", "b")]
+    for block in copies:
+        s.bulk(block)
+    s.barrier(copies[1], "block")
+    s.pipeline(step, *copies, stages=stages)
+    bind(s, {i: "grid.y", j: "grid.x"})
+    s.tensorize(mi, f"wgmma_bf16_n{columns}")
+    s.unroll(ks)
+    y, _ = s.split(last[0], 64)
+    bind(s, {y: "group", team: "group"})
+    s.swizzle("a_c", 8)
+    s.swizzle("b_c", 8)
+    if specialized:
+        s.specialize(step)
+    return s
+
+
 def bind(s: Schedule, axes: dict[str, str]) -> None:
     for loop, axis in axes.items():
         s.bind(loop, axis)

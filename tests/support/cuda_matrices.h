@@ -134,8 +134,9 @@ static void multiply(int first)
         }
 }
 
-/* an element of a matrix whose rows of 128 bytes are swizzled, as its descriptor says */
-static double element(uint64_t descriptor, int row, int column, int kind)
+/* an element of a matrix whose rows of 128 bytes are swizzled, as its descriptor says; one warp of the group that begins
+   with a thread reads it, or all (-1) */
+static double element(uint64_t descriptor, int row, int column, int kind, int first, int warp)
 {
     uint64_t start = (descriptor & 0x3FFF) << 4, step = (descriptor >> 32 & 0x3FFF) << 4;
     if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0)
@@ -143,10 +144,13 @@ static double element(uint64_t descriptor, int row, int column, int kind)
     uint64_t at = start + (uint64_t)(row / 8) * step + (uint64_t)(row % 8) * 128 + 2 * (uint64_t)column;
     unsigned char *p = shared_start + (at ^ (at >> 7 & 7) << 4);
     Region *r = touched(p, 2, 2, SHARED, "reads");
-    note_read(r, p - r->base, 2);
+    for (int i = 0; i < GROUP / LANES; i++)
+        if (warp < 0 || warp == i) {
+            current = first + i * LANES;
+            note_read(r, p - r->base, 2);
+        }
     Shadow *s = &r->shadow[p - r->base];
-    Thread *writer = &threads[(s->writer - 1) % thread_count];
-    if (s->write_tick > writer->fence_tick)
+    if (s->writer > 0 && s->write_tick > threads[(s->writer - 1) % thread_count].fence_tick)
         fail_at(r, p - r->base, "reads", ", which was written without a fence for this way of reading");
     uint16_t bits;
     memcpy(&bits, p, 2);
@@ -160,9 +164,9 @@ static void multiply_group(int first)
     current = first, site = threads[first].site;
     for (int k = 0; k < 16; k++) {
         for (int i = 0; i < 64; i++)
-            x[i][k] = element(threads[first].factors[0], i, k, kind);
+            x[i][k] = element(threads[first].factors[0], i, k, kind, first, i / 16);
         for (int i = 0; i < n; i++)
-            w[i][k] = element(threads[first].factors[1], i, k, kind);
+            w[i][k] = element(threads[first].factors[1], i, k, kind, first, -1);
     }
     for (int i = 0; i < GROUP; i++)
         for (int j = 0; j < n / 2; j++) {

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...schedule.machine import Machine, WarpProduct
-from ...schedule.nest import For, Nest, Stmt, Store, walk_stmts
+from ...schedule.nest import For, If, Nest, Stmt, Store, walk_stmts
 from ...schedule.warp import COPY_LOOPS, PRODUCT_LOOPS, CopyLoops, ProductLoops, noted, read_copy, read_product
 from ...support.errors import CompileError
-from ...tensor.expr import Buffer, Const, Expr, Load, Var, linear, variables
+from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, from_linear, linear, variables
 from .builder import BYTES, llvm_type
 from .groups import Groups
 from .launch import WARP
@@ -134,7 +134,7 @@ class Fragments:
         """Whether the lanes of a warp run loops together."""
         if (name := noted(s)) is not None:
             return _depth(s) <= (PRODUCT_LOOPS if name in self.products else COPY_LOOPS)
-        used = self._held(s)
+        used = self._held(s) if isinstance(s, (For, Store)) else []
         return bool(used) and (isinstance(s, Store) or self._selects(s, used))
 
     def within(self, s: Stmt) -> bool:
@@ -142,9 +142,9 @@ class Fragments:
         return bool(self.names) and any(self._held(x) for x in walk_stmts(s) if isinstance(x, Store))
 
     def _held(self, s: Stmt) -> list[Load]:
-        """The parts of matrices that the statement in perfectly nested loops uses."""
-        while isinstance(s, For):
-            s = s.body
+        """The parts of matrices that the statement in perfectly nested loops, and conditions in these, uses."""
+        while isinstance(s, For) or (isinstance(s, If) and s.otherwise is None):
+            s = s.body if isinstance(s, For) else s.then
         if not isinstance(s, Store):
             return []
         own = [Load(t.buffer, t.indices, "") for t in s.targets]
@@ -332,12 +332,17 @@ class Fragments:
     # ---- elements
 
     def elements(self, s: Stmt) -> None:
-        """Loops around a statement on elements: a lane runs those iterations whose elements it holds."""
+        """Loops around a statement on elements: a lane runs those iterations whose elements it holds. Conditions may
+        stand around the statement."""
         loops: list[For] = []
+        conditions: list[Expr] = []
         body = s
-        while isinstance(body, For):
-            loops.append(body)
-            body = body.body
+        while isinstance(body, (For, If)):
+            if isinstance(body, For):
+                loops.append(body)
+            else:
+                conditions += conjuncts(body.cond)
+            body = body.body if isinstance(body, For) else body.then
         assert isinstance(body, Store)
         used = self._held(s)[0]
         role = self.role(used.buffer)
@@ -349,7 +354,7 @@ class Fragments:
         if row.trip is None or column.trip is None or row.trip % role.shape[0] or column.trip % role.shape[1]:
             raise self.refuse(f"block {body.block} does not run over whole blocks of {used.buffer}")
         for values in self._runs(role, row, column):
-            self._run(body, role, values)
+            self._run(body, role, values, conditions)
 
     def _runs(self, role: Role, row: For, column: For) -> Iterator[dict[str, Expr]]:
         """What loop variables are for each run of elements that a lane holds side by side."""
@@ -362,11 +367,43 @@ class Fragments:
                     place[role.along()] = place[role.along()] + Var(_PAIR)
                     yield {row.var: place[0], column.var: place[1]}
 
-    def _run(self, s: Store, role: Role, values: dict[str, Expr]) -> None:
+    def _run(self, s: Store, role: Role, values: dict[str, Expr], conditions: list[Expr]) -> None:
+        lanes = Lanes(_PAIR, role.per)
         with ExitStack() as stack:
             for var, e in values.items():
                 stack.enter_context(self.at.bind(var, e))
-            self.core.vector(s, Lanes(_PAIR, role.per))
+            if not conditions:
+                self.core.vector(s, lanes)
+                return
+            alike = all(self._alike(c, role.per) for c in conditions)
+            for i in range(1 if alike else role.per):
+                with self.memory.at_lane(lanes, i):
+                    held = [self.core.expr(c).ssa for c in conditions]
+                cond = held[0]
+                for c in held[1:]:
+                    cond = self.text.op(f"and i1 {cond}, {c}")
+                with self.text.where(cond):
+                    if alike:
+                        self.core.vector(s, lanes)
+                    else:
+                        with self.memory.at_lane(lanes, i):
+                            self.core.store(s)
+
+    def _alike(self, cond: Expr, per: int) -> bool:
+        """Whether a condition holds for all elements of a run, or for none."""
+        if not (isinstance(cond, Op) and cond.op == "cmpi.slt" and isinstance(cond.args[1], Const)):
+            return False
+        terms, constant = linear(self.at.known(cond.args[0]))
+        steps = terms.pop(Var(_PAIR), 0)
+        rest = from_linear(terms, constant)
+        if _PAIR in variables(rest):
+            return False
+        return steps == 0 or (steps == 1 and cond.args[1].value % per == 0 and self.at.multiple(rest, per))
+
+
+def conjuncts(e: Expr) -> list[Expr]:
+    """The conditions that hold together where a condition does."""
+    return [c for a in e.args for c in conjuncts(a)] if isinstance(e, Op) and e.op == "andi" else [e]
 
 
 def _depth(s: Stmt) -> int:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...codegen.llvm.machine import LlvmRecord
-from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate, WarpLoad, WarpProduct
+from ...schedule.machine import Axis, BulkCopy, DotProduct, Machine, Memory, Rate, WarpLoad, WarpProduct
 from ...support.errors import PackageError
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ _WGMMA = tuple(
     for n in (64, 128, 256)
 )
 _GROUPS = ("sm_90a",)
+#: of boxes of arrays, by the engine that NVIDIA calls the tensor memory accelerator
+_TENSOR_COPY = BulkCopy("tensor")
+_BULK = ("sm_90a", "sm_100")
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,10 @@ class CudaDescription(Machine):
     @property
     def warp_loads(self) -> tuple[WarpLoad, ...]:
         return (WarpLoad("ldmatrix"),)
+
+    @property
+    def bulk(self) -> BulkCopy | None:
+        return _TENSOR_COPY if self.sm in _BULK else None
 
     @property
     def llvm(self) -> LlvmRecord:
