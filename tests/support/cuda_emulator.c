@@ -14,7 +14,7 @@ enum { GLOBAL = 1, SHARED = 3 };
 /* of a byte; who read it: several of one warp, of several warps, of several blocks */
 enum { WRITTEN = 1, COPYING = 2, SEVERAL = 4, WARPS = 8, BLOCKS = 16 };
 enum { READY, AT_BARRIER, AT_MBARRIER, IN_WARP, IN_GROUP, DONE };
-enum { MOST_REGIONS = 64, MOST_THREADS = 1024, LANES = 32, GROUP = 128, STACK = 1 << 20 };
+enum { MOST_REGIONS = 64, MOST_THREADS = 1024, LANES = 32, GROUP = 128, STACK = 1 << 20, MOST_FLYING = 64 };
 /* whose actions a thread may know to be over: those of warps, and of copies that count at one mbarrier */
 enum { LANE_WARPS = MOST_THREADS / LANES, MOST_BARRIERS = 64, COLUMNS = LANE_WARPS + MOST_BARRIERS };
 
@@ -42,16 +42,23 @@ typedef struct Copy {
     int size, group;
 } Copy;
 
+/* a product of a group of warps that is not waited for: descriptors, columns, and how many groups were closed before */
+typedef struct {
+    uint64_t factors[2];
+    int columns, group;
+} Flying;
+
 typedef struct {
     ucontext_t context;
     char *stack;
     int state, site, operation, count, groups;
     uint32_t words[16], result[4];
-    /* of a product of a group: sums and results, descriptors; whether it runs, and when a fence was last */
+    /* of a product of a group: sums and results, descriptors; those that run, and when a fence was last */
     const float *sums;
     float *group_result;
     uint64_t factors[2];
-    int products, committed;
+    Flying products[MOST_FLYING];
+    int flying, commits;
     struct Mbarrier *waits;
     int parity;
     uint32_t fence_tick;
@@ -280,7 +287,7 @@ int emu_register(int which)
 
 void emu_barrier(void)
 {
-    if (threads[current].products)
+    if (threads[current].flying)
         fail("a product of a group of warps is not waited for");
     threads[current].site = site;
     leave(AT_BARRIER);
@@ -347,7 +354,7 @@ int emu_memory(const char *name, void *base, int64_t size, int space, int writte
 static void begin(void)
 {
     entry(arguments);
-    if (threads[current].products)
+    if (threads[current].flying)
         fail("a product of a group of warps is not waited for");
     if (threads[current].copies != NULL)
         fail("copies that a thread began are never waited for");
@@ -438,7 +445,7 @@ static void run_block(int backwards)
         t->context.uc_stack.ss_sp = t->stack;
         t->context.uc_stack.ss_size = STACK;
         t->context.uc_link = &scheduler;
-        t->state = READY, t->groups = 0, t->copies = NULL, t->products = 0, t->fence_tick = 0;
+        t->state = READY, t->groups = 0, t->copies = NULL, t->flying = t->commits = 0, t->fence_tick = 0;
         makecontext(&t->context, begin, 0);
     }
     for (;;) {
