@@ -99,8 +99,10 @@ def async_stages(m: int, n: int, k: int, machine: Machine = SM_80, *, tile: int 
 def tensor_cores(
     m: int, n: int, k: int, machine: Machine = SM_80, *, dtype: str = "bf16", stages: int = 3,
     tile: tuple[int, int] = (64, 64), warps: tuple[int, int] = (2, 2), depth: int = 32, swizzled: bool = True,
+    bulk: bool = False,
 ) -> Schedule:  # fmt: skip
-    """Warps multiply blocks of 16 x 8 x 16; a block has `tile` results, its warps equal parts."""
+    """Warps multiply blocks of 16 x 8 x 16; a block has `tile` results, its warps equal parts. With `bulk` an engine of
+    the GPU copies, and one more warp begins that."""
     s = Schedule(te.from_nest(half(dtype).format(m=m, n=n, k=k)), machine)
     s.cache_write("s0", scope="fragment")
     part = tile[0] // warps[0], tile[1] // warps[1]
@@ -116,7 +118,11 @@ def tensor_cores(
     last = s.reverse_compute_at("s0_w", j)
     copies = [s.cache_read("s0", f, step, scope="shared", asynchronous=True) for f in ("a", "b")]
     s.barrier(copies[1], "block")
-    s.barrier("s0", "block")
+    if bulk:
+        for block in copies:
+            s.bulk(block)
+    else:
+        s.barrier("s0", "block")
     held = [s.cache_read("s0", f, ks, scope="fragment") for f in ("a_c", "b_c")]
     copies += s.pipeline(step, *copies, stages=stages)
     warp = s.fuse(y, x)
@@ -126,7 +132,7 @@ def tensor_cores(
     s.tensorize(mi, f"mma_{dtype}")
     s.unroll(mt)
     s.unroll(nt)
-    for block in copies:
+    for block in () if bulk else copies:
         spread(s, block, 8, {"warp": warps[0] * warps[1], "lane": 32})
     (y2, r), (x2, c) = s.split(last[0], part[0]), s.split(last[1], part[1])
     s.reorder(y2, x2, r, c)
@@ -134,6 +140,8 @@ def tensor_cores(
     if swizzled:
         s.swizzle("a_c", 8, max(64 // depth, 1))
         s.swizzle("b_c", 8, max(64 // tile[1], 1))
+    if bulk:
+        s.specialize(step)
     return s
 
 

@@ -68,9 +68,9 @@ void emu_proxy_fence(void) { threads[current].fence_tick = ++tick; }
 
 void emu_group_commit(void) { threads[current].commits++; }
 
-static void read_factors(const Flying *f);
+static void read_factors(const Flying *f, uint32_t until);
 
-/* products read their factors until they are waited for: who overwrites them before that is found here */
+/* products read their factors until they are waited for */
 void emu_group_wait(int left)
 {
     Thread *t = &threads[current];
@@ -79,7 +79,7 @@ void emu_group_wait(int left)
         if (t->products[i].group >= t->commits - left)
             t->products[kept++] = t->products[i];
         else if (current % LANES == 0)
-            read_factors(&t->products[i]);
+            read_factors(&t->products[i], now);
     }
     t->flying = kept;
 }
@@ -93,6 +93,8 @@ void emu_group_product(int half, int columns, uint64_t x, uint64_t w, const floa
         fail("too many products of a group of warps are not waited for");
     t->products[t->flying++] = (Flying){{x, w}, columns, t->commits};
     leave(IN_GROUP);
+    if (current % LANES == 0)
+        read_factors(&t->products[t->flying - 1], UINT32_MAX);
 }
 
 static double number(uint32_t word, int part, int kind)
@@ -156,8 +158,8 @@ static unsigned char *element_at(uint64_t descriptor, int row, int column)
     return shared_start + (at ^ (at >> 7 & 7) << 4);
 }
 
-/* a warp reads what a product takes of the factors: 16 rows of the first one, all of the other */
-static void read_factors(const Flying *f)
+/* a warp reads what a product takes of the factors, 16 rows of the first one and all of the other, up to some time */
+static void read_factors(const Flying *f, uint32_t until)
 {
     int first = current / LANES % (GROUP / LANES) * 16;
     for (int k = 0; k < 16; k++)
@@ -165,6 +167,8 @@ static void read_factors(const Flying *f)
             unsigned char *p = i < 16 ? element_at(f->factors[0], first + i, k) : element_at(f->factors[1], i - 16, k);
             Region *r = touched(p, 2, 2, SHARED, "reads");
             note_read(r, p - r->base, 2);
+            for (int64_t at = p - r->base; at < p - r->base + 2; at++)
+                r->reads[at * LANE_WARPS + current / LANES] = until;
         }
 }
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from ...schedule.bulk import PRODUCER, Box, read_copies, read_producer
+from ...schedule.bulk import PRODUCER, Box, Produced, read_copies, read_producer
 from ...schedule.machine import Machine
 from ...schedule.nest import THREAD, AsyncCopy, For, Nest, Wait, walk_stmts
 from ...support.errors import CompileError
@@ -218,16 +218,32 @@ class Bulk:
             for c in found.copies:
                 self.group(c)
             self.wait_for(_DONE, turn + Var(s.var))
-        others = text.op(f"xor i1 {producer}, true")
-        with text.where(others, "consumers"), text.counted(at.index(s.extent)) as number, at.bind(s.var, number):
-            core.consuming = True
+        with text.where(text.op(f"xor i1 {producer}, true"), "consumers"):
+            self.consume(s, found, turn)
+
+    def consume(self, s: For, found: Produced, turn: Expr) -> None:
+        """What the other teams do. If that is products of groups of warps alone, those of an iteration run on while the
+        next copies are waited for; their factors are free when the products after them have begun."""
+        core, groups, number = self.core, self.core.fragments.groups, turn + Var(s.var)
+        behind = int(all(map(groups.only, found.rest)))
+        with self.text.counted(self.at.index(s.extent)) as i, self.at.bind(s.var, i):
+            core.consuming, groups.left = True, behind
             for x in found.rest:
                 core.stmt(x)
-            core.consuming = False
-            text.line(_FENCE)
-            text.call("llvm.nvvm.bar.warp.sync", "void", ["i32 -1"])
-            with text.where(text.op(f"icmp eq i32 {text.op(f'urem i32 {lane}, {WARP}')}, 0"), "arrives"):
-                text.call(_ARRIVE, "i64", [self.barrier(_DONE, turn + Var(s.var)), "i32 1"])
+            core.consuming, groups.left = False, 0
+            with self.text.where(self.text.op(f"icmp sge i32 {i}, {behind}"), "behind") if behind else nullcontext():
+                self.arrive(number - behind)
+        if behind:
+            groups.wait()
+            self.arrive(turn + s.extent - 1)
+
+    def arrive(self, number: Expr) -> None:
+        """Say that an iteration is done: one lane of each warp does."""
+        self.text.line(_FENCE)
+        self.text.call("llvm.nvvm.bar.warp.sync", "void", ["i32 -1"])
+        lane = self.text.op(f"urem i32 {self.core.names[self.core.units.lane]}, {WARP}")
+        with self.text.where(self.text.op(f"icmp eq i32 {lane}, 0"), "arrives"):
+            self.text.call(_ARRIVE, "i64", [self.barrier(_DONE, number), "i32 1"])
 
 
 __all__ = ["Bulk", "TensorMap"]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...schedule.nest import Stmt
+from ...schedule.nest import For, Seq, Stmt, Wait, children
 from ...schedule.warp import ProductLoops, noted
 from ...tensor.analysis import flat
 from ...tensor.evaluate import evaluate
@@ -43,6 +43,7 @@ class Groups:
         self.owner = owner
         self.read: set[str] = set()
         self.joined = False  # whether instructions come that are waited for together
+        self.left = 0  # how many runs of them go on
 
     def reads(self, loops: ProductLoops) -> None:
         self.read |= {loops.x.load.buffer, loops.w.load.buffer}
@@ -77,7 +78,17 @@ class Groups:
     def end(self) -> None:
         if not self.joined:
             self.owner.text.call("llvm.nvvm.wgmma.commit_group.sync.aligned", "void", [])
-            self.owner.text.call("llvm.nvvm.wgmma.wait_group.sync.aligned", "void", ["i64 0"])
+            self.wait()
+
+    def wait(self) -> None:
+        self.owner.text.call("llvm.nvvm.wgmma.wait_group.sync.aligned", "void", [f"i64 {self.left}"])
+
+    def only(self, s: Stmt) -> bool:
+        """Whether a statement is nothing else than such instructions, and waits for copies."""
+        product = self.owner.products.get(noted(s) or "")
+        if product is not None and self.owner.takes(s):
+            return product.operands != product.memory
+        return isinstance(s, Wait) or (isinstance(s, (For, Seq)) and all(map(self.only, children(s))))
 
     def product(self, loops: ProductLoops) -> None:
         """One instruction, and the wait for it unless others come."""
