@@ -59,8 +59,14 @@ def check(path: Path, target: str, precision: str, known: dict[str, Checked]) ->
     }
 
 
-def taken(run: dict, what: str) -> list[int]:
-    return [t[what] for k in run["kernels"] for t in (k["taken"] or {}).values()]
+def values(kernel: dict, what: str) -> list[int]:
+    """What a kernel takes of something on each GPU."""
+    return [t[what] for t in (kernel["taken"] or {}).values()]
+
+
+def most(kernels: list[dict], what: str) -> int:
+    """Of the kernel that takes most."""
+    return max(n for k in kernels for n in values(k, what))
 
 
 def failures(runs: list[dict]) -> list[str]:
@@ -69,6 +75,7 @@ def failures(runs: list[dict]) -> list[str]:
     for r in runs:
         name = f"{r['model']}, {r['precision']}, {r['target']}"
         found += [f"{name}: {k['name']}: {k['failed']}" for k in r["kernels"] if k["failed"]]
+        found += [f"{name}: {k['name']} spills registers" for k in r["kernels"] if any(values(k, "spilled"))]
         if r["precision"] == "f32" and not r["outputs"] <= OUTPUTS:
             found.append(f"{name}: outputs differ by {r['outputs']:.1e}")
     return found
@@ -76,37 +83,26 @@ def failures(runs: list[dict]) -> list[str]:
 
 def markdown(report: dict) -> str:
     runs, facts = report["runs"], report["machine"]
-    rows = [
-        [
-            "model",
-            "precision",
-            "GPU",
-            "kernels",
-            "right",
-            "blocks run",
-            "worst error",
-            "outputs",
-            "registers",
-            "spilled",
-        ]
-    ]
+    heading = ["model", "precision", "GPU", "kernels", "right", "blocks run", "worst error", "outputs"]
+    rows = [[*heading, "registers", "spilled", "shared memory"]]
     for r in runs:
         kernels = r["kernels"]
         right = sum(not k["failed"] for k in kernels)
         error = max(k["error"] for k in kernels)
         row = [r["model"], r["precision"], "+".join(ALSO[r["target"]]), str(len(kernels)), str(right)]
         row += [str(sum(k["blocks"] for k in kernels)), f"{error:.1e}", f"{r['outputs']:.1e}"]
-        rows.append([*row, str(max(taken(r, "registers"))), f"{sum(taken(r, 'spilled'))} B"])
+        row += [str(most(kernels, "registers")), f"{most(kernels, 'spilled')} B"]
+        rows.append([*row, f"{max(most(kernels, 'shared'), *(k['shared'] for k in kernels)) / 1024:.0f} KB"])
     rules = Counter((r["precision"], k["rule"]) for r in runs for k in r["kernels"])
     by_rule = [["rule", *report["precisions"]]]
     for rule in sorted({k for _, k in rules}):
         by_rule.append([rule, *(str(rules[p, rule]) for p in report["precisions"])])
-    local = [
-        [k["name"], r["model"], r["precision"], f"{max(t['stack'] for t in k['taken'].values())} B"]
+    local = {
+        (k["name"], r["model"], r["precision"], f"{max(values(k, 'stack'))} B")
         for r in runs
         for k in r["kernels"]
-        if any(t["stack"] for t in k["taken"].values())
-    ]
+        if any(values(k, "stack"))
+    }
     allowed = ", ".join(f"{n} {x:.1e}" for n, x in ALLOWED.items())
     lines = [
         "# Kernels for NVIDIA GPUs in the emulator and the assembler",
@@ -116,7 +112,7 @@ def markdown(report: dict) -> str:
         "Each kernel of a model runs on the model's own numbers at its full size, some blocks of its grid, beside the "
         "processor's kernel. Errors are relative to the largest value of a result and count as right up to "
         f"{allowed}; integers have to be the same. `outputs`: the whole model by the processor's kernels, beside "
-        "PyTorch in f32. Registers are those of the kernel that takes most.",
+        "PyTorch in f32. Registers and shared memory are those of the kernel that takes most.",
         "",
         *grid(rows),
         "",
@@ -128,9 +124,9 @@ def markdown(report: dict) -> str:
         "",
         "## Memory of single threads",
         "",
-        "Arrays that a thread keeps beside its registers (`stack`), in kernels that rules of processors made:",
+        "Arrays that a thread keeps beside its registers (`stack`), which lie in local memory:",
         "",
-        *grid([["kernel", "model", "precision", "a thread"], *sorted(map(list, {tuple(x) for x in local}))]),
+        *grid([["kernel", "model", "precision", "a thread"], *map(list, sorted(local))]),
     ]
     return "\n".join(lines) + "\n"
 
@@ -177,7 +173,7 @@ def main(
         report["runs"].append({"model": model, "precision": precision, "target": target, **run})
         wrong = sum(bool(k["failed"]) for k in run["kernels"])
         print(f"{model} {precision} {target}: {len(run['kernels'])} kernels, {wrong} wrong, {run['seconds']:.0f} s")
-        write(file, json.dumps(report, indent=1) + "\n")
+        write(file, json.dumps(report) + "\n")
         write(file.with_suffix(".md"), markdown(report))
     found = failures(report["runs"])
     print("\n".join(found))

@@ -8,7 +8,7 @@ is compared. So every kernel is tried on the numbers of the model, at its full s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import prod
 from pathlib import Path
@@ -48,6 +48,7 @@ class Checked:
     name: str
     rule: str
     launch: Launch
+    shared: int  # bytes of shared memory that a launch gives
     blocks: int = 0
     error: float = 0.0
     failed: str = ""
@@ -146,11 +147,12 @@ class CheckedDevice:
         nest, emitted = state.nests[name], self.emitted(name)
         key = sha256(emitted.text.replace(name, "").encode()).hexdigest()
         if key not in self.model.known:
-            found = Checked(name, state.schedules[name].rule, emitted.launch)
+            given = Launched.from_bytes(self.model.package.objects[name]).shared
+            found = Checked(name, state.schedules[name].rule, emitted.launch, given)
             self.model.known[key] = found
             compare(found, nest, emitted, inputs, want)
         known = self.model.known[key]
-        return Checked(name, known.rule, known.launch, known.blocks, known.error, known.failed)
+        return replace(known, name=name)
 
     def emitted(self, name: str) -> Emitted:
         launched = Launched.from_bytes(self.model.package.objects[name])

@@ -19,9 +19,9 @@ from ...schedule import Schedule
 from ...warp import NOTE
 from ..common import inline_producers
 from .contraction import Product, grid, read
-from .tensor_cores import COPY_BYTES, LATENCY, OTHER_REGISTERS, STEP, Side, WarpTile, share, side
+from .tensor_cores import LATENCY, OTHER_REGISTERS, STEP, share, side
 from .units import GROUP, MEMBER, axis, fits_axis, has_blocks, on
-from .warp_tiles import WarpWriter
+from .warp_tiles import COPY_BYTES, WarpTile, WarpWriter
 
 NAME = "group_tensor_cores"
 PRIORITY = 3
@@ -174,4 +174,4 @@ class GroupWriter(WarpWriter):
         return on(self.team_axis, "w", t.warps, every)
 
 
-__all__ = ["NAME", "PRIORITY", "GroupWriter", "Side", "apply", "choose", "cost", "instructions", "turned"]
+__all__ = ["NAME", "PRIORITY", "GroupWriter", "apply", "choose", "cost", "instructions", "turned"]

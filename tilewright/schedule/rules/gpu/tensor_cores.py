@@ -6,9 +6,6 @@ of a warp multiplies (`machine.WarpProduct`): products in f32 stay where they ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
-
 from ....support.dtypes import LOOP_TYPES
 from ....tensor.analysis import flat
 from ....tensor.expr import Expr, Load, Op, Var, from_linear, linear, loads, simplify
@@ -18,8 +15,9 @@ from ...machine import Machine, WarpProduct
 from ...region import all_ranges
 from ...schedule import Schedule
 from ..common import coefficient, inline_producers
-from .contraction import SMALL, Product, Tile, grid, read
+from .contraction import SMALL, Product, grid, read
 from .units import BLOCK, LANE, WARP, axis, fits_axis, has_blocks, shared
+from .warp_tiles import COPY_BYTES, Side, WarpTile, WarpWriter, innermost
 
 NAME = "tensor_cores"
 PRIORITY = 4
@@ -28,8 +26,8 @@ PRIORITY = 4
 ROWS, COLUMNS = (64, 32, 16), (64, 32, 16, 8)
 WARPS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2))
 DEPTHS, STAGES = (1, 2, 4), (1, 2, 3, 4)
-#: bytes that a unit copies at once; the fewest that may be on their way while it goes on
-COPY_BYTES, LEAST_BYTES = 16, 4
+#: the fewest bytes that a unit may copy while it goes on
+LEAST_BYTES = 4
 #: warps that keep a multiprocessor busy; registers of a unit beside its matrices
 BUSY, OTHER_REGISTERS = 4, 40
 #: what is worth so many multiply-adds of a multiprocessor: a number from shared memory, one from far memory, the time
@@ -38,8 +36,6 @@ NEAR, FAR, LATENCY, STEP = 16, 40, 600 << 10, 40 << 10
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    from .warp_tiles import WarpWriter
-
     if not has_blocks(machine) or not machine.warp_products or not machine.warp_loads:
         return "the machine has no instructions of warps"
     if kernel.opaque:
@@ -80,20 +76,6 @@ def instruction(s: Schedule, p: Product, machine: Machine) -> WarpProduct | str:
     return "no instruction of a warp multiplies its factors"
 
 
-@dataclass(frozen=True)
-class Side:
-    """A factor: what is brought of it, and its loops beside those of the sum. `deep`: neighbours in memory are
-    neighbours in the sum. So many elements as `run` says lie side by side, at a multiple of their bytes; `plain`: they
-    are brought as they lie. `padded`: behind the last of them are zeros, up to a whole run."""
-
-    value: Expr
-    group: tuple[tuple[str, int], ...]
-    deep: bool
-    run: int
-    plain: bool
-    padded: bool = False
-
-
 def padded(s: Schedule, p: Product, product: WarpProduct) -> bool:
     """Whether rows of a constant factor have been filled up, so that each begins where copies can."""
     most, done = COPY_BYTES // LOOP_TYPES[product.dtype].nbytes, False
@@ -121,7 +103,7 @@ def side(s: Schedule, p: Product, product: WarpProduct, which: int) -> Side:
     run = COPY_BYTES // size
     for x in loads(value):
         run = min(run, _run(_place(s, x), var, 0 if filled else extent, run))
-    return Side(value, group, deep, run, isinstance(value, Load), filled)
+    return Side(value, group, deep, run, isinstance(value, Load))
 
 
 def _deep(s: Schedule, value: Expr, group: tuple[tuple[str, int], ...], depth: tuple[tuple[str, int], ...]) -> bool:
@@ -132,11 +114,6 @@ def _deep(s: Schedule, value: Expr, group: tuple[tuple[str, int], ...], depth: t
         if coefficient(where, innermost(group)[0]) == 1:
             return False
     return False
-
-
-def innermost(group: tuple[tuple[str, int], ...]) -> tuple[str, int]:
-    """The last loop of a group that has more than one iteration."""
-    return next((d for d in reversed(group) if d[1] > 1), group[-1])
 
 
 def _place(s: Schedule, x: Load) -> Expr:
@@ -162,37 +139,6 @@ def _run(where: Expr, var: str, extent: int, most: int) -> int:
 
 
 # ---- tiles -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class WarpTile(Tile):
-    """A tile whose units are warps: `unit_rows` and `unit_columns` are those of a warp. `stages`: pieces of each factor
-    in shared memory, all but one of them on their way."""
-
-    stages: int
-    lanes: int
-
-    @property
-    def warps(self) -> int:
-        return self.rows // self.unit_rows * (self.columns // self.unit_columns)
-
-    @property
-    def units(self) -> int:
-        return self.lanes * self.warps
-
-    def tiles(self, p: Product) -> int:
-        """How many a result has."""
-        return prod(n for _, n in grid(p, self))
-
-    def bytes(self, size: int) -> int:
-        """Of shared memory, for elements of so many bytes."""
-        return self.stages * self.depth * (self.rows + self.columns) * size
-
-    def __str__(self) -> str:
-        return (
-            f"tiles of {self.rows} x {self.columns} on {self.warps} warps, {self.unit_rows} x {self.unit_columns} "
-            f"each, {self.depth} steps of the sum in shared memory, {self.stages} at once"
-        )
 
 
 def choose(s: Schedule, p: Product, w: WarpProduct, sides: tuple[Side, Side], machine: Machine) -> WarpTile | str:
@@ -236,7 +182,7 @@ def _tiles(p: Product, w: WarpProduct, sides: tuple[Side, Side], lanes: int) -> 
     for a, b in WARPS:
         for m in ROWS:
             for n in COLUMNS:
-                if (a * m >= 2 * rows and a * m > w.rows) or (b * n >= 2 * columns and b * n > COLUMNS[-1]):
+                if (a * m >= 2 * rows and a * m > w.rows) or (b * n >= 2 * columns and b * n > w.columns):
                     continue
                 # a row of a piece has to be one that is read at once
                 if not sides[1].deep and b * n * size < COPY_BYTES:
@@ -276,4 +222,4 @@ def share(t: WarpTile, registers: int, size: int, machine: Machine) -> float:
     return max(t.bytes(size) / memory.bytes, t.units * (registers + OTHER_REGISTERS) / all_of_it)
 
 
-__all__ = ["NAME", "PRIORITY", "Side", "WarpTile", "apply", "choose", "cost", "instruction", "side"]
+__all__ = ["NAME", "PRIORITY", "apply", "choose", "cost", "instruction", "padded", "share", "side"]

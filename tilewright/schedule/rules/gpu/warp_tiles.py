@@ -16,7 +16,8 @@ used, one piece after the other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import prod
 
 from ....support.dtypes import LOOP_TYPES
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, substitute
@@ -24,15 +25,65 @@ from ...machine import WarpLoad, WarpProduct
 from ...nest import Alloc, AsyncCopy, Barrier, For, If, Stmt, Store, Wait, seq, store, substitute_vars
 from ...schedule import Schedule
 from ...warp import NOTE
-from .contraction import Product, Writer, grid
+from .contraction import Product, Tile, Writer, grid
 from .elements import applied
-from .tensor_cores import COPY_BYTES, Side, WarpTile, innermost
 from .units import BLOCK, LANE, WARP, all_of, digits, on, only_if, within
 
+#: bytes that a unit copies at once
+COPY_BYTES = 16
 #: bytes that a memory in banks gives at once
 _BANKS_BYTES = 128
 #: loops of so many iterations are written out
 _UNROLL = 16
+
+
+@dataclass(frozen=True)
+class Side:
+    """A factor: what is brought of it, and its loops beside those of the sum. `deep`: neighbours in memory are
+    neighbours in the sum. So many elements as `run` says lie side by side, at a multiple of their bytes; zeros may fill
+    the last run. `plain`: they are brought as they lie."""
+
+    value: Expr
+    group: tuple[tuple[str, int], ...]
+    deep: bool
+    run: int
+    plain: bool
+
+
+def innermost(group: tuple[tuple[str, int], ...]) -> tuple[str, int]:
+    """The last loop of a group that has more than one iteration."""
+    return next((d for d in reversed(group) if d[1] > 1), group[-1])
+
+
+@dataclass(frozen=True)
+class WarpTile(Tile):
+    """A tile whose units are warps: `unit_rows` and `unit_columns` are those of a warp. `stages`: pieces of each factor
+    in shared memory, all but one of them on their way."""
+
+    stages: int
+    lanes: int
+
+    @property
+    def warps(self) -> int:
+        return self.rows // self.unit_rows * (self.columns // self.unit_columns)
+
+    @property
+    def units(self) -> int:
+        return self.lanes * self.warps
+
+    def tiles(self, p: Product) -> int:
+        """How many a result has."""
+        return prod(n for _, n in grid(p, self))
+
+    def bytes(self, size: int) -> int:
+        """Of shared memory, for elements of so many bytes."""
+        return self.stages * self.depth * (self.rows + self.columns) * size
+
+    def __str__(self) -> str:
+        return (
+            f"tiles of {self.rows} x {self.columns} on {self.warps} warps, {self.unit_rows} x {self.unit_columns} "
+            f"each, {self.depth} steps of the sum in shared memory, {self.stages} at once"
+        )
 
 
 class WarpWriter(Writer):
@@ -225,10 +276,7 @@ class WarpWriter(Writer):
 
 def _within(position: Expr, group: Sequence[tuple[str, int]], tile: int, run: int = 1) -> Expr:
     """A position among those that a group of loops has, counted in runs; those beyond are the last one."""
-    size = 1
-    for _, n in group:
-        size *= n
-    size = -(-size // run)
+    size = -(-prod(n for _, n in group) // run)
     return position if size % tile == 0 else Op("minsi", (position, Const(size - 1, "index")), "index")
 
 
@@ -237,4 +285,4 @@ def _moved(where: tuple[Expr, ...], v: Var) -> tuple[Expr, ...]:
     return tuple(substitute(i, {v.name: Var(f"{v.name}_0")}) for i in where)
 
 
-__all__ = ["WarpWriter"]
+__all__ = ["COPY_BYTES", "Side", "WarpTile", "WarpWriter", "innermost"]
