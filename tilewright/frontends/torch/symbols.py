@@ -22,7 +22,7 @@ Formula = Any
 #: what a symbol is when the program is imported: a size, or a number
 Known = Mapping[sympy.Symbol, int]
 #: upper ends from here on are none
-_ENDLESS = 1 << 40
+ENDLESS = 1 << 40
 
 _ARITHMETIC: dict[type, Callable[..., Any]] = {
     sympy.Add: lambda *xs: sum(xs),
@@ -191,7 +191,7 @@ def _name(said: str, otherwise: str, taken: set[str]) -> str:
 
 def _dim(name: str, bounds: Any, factor: int, more: int, where: str) -> Dim:
     upper = None if bounds is None else bounds.upper
-    if upper is None or not upper.is_Integer or int(upper) >= _ENDLESS:
+    if upper is None or not upper.is_Integer or int(upper) >= ENDLESS:
         raise UsageError(
             f"dimension {name} ({where}) has no largest size",
             stage="import",
