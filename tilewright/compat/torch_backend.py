@@ -31,8 +31,9 @@ from ..frontends.torch.program import training_decompositions
 from ..runtime.executable import Executable
 from ..support.errors import UnsupportedError, UsageError
 from ..support.options import Options
+from ..support.sizes import current
 from .torch_calls import BySize, Call, Frozen, boxed, call_of
-from .torch_open import MOST_CALLS, OpenPrograms, reason
+from .torch_open import MOST_CALLS, NotImported, OpenPrograms
 
 #: what the modes of `torch.compile` mean here
 MODES: dict[str, dict[str, Any]] = {
@@ -192,26 +193,27 @@ class Compiler:
         with unset_fake_temporarily():
             made, walk = graph.graph()
         if walk.failures:
-            raise report(walk.failures)
+            raise NotImported(walk.failures) if current() is not None else report(walk.failures)
         return graph, None if made is None else compile_graph(made, self.settings.options)
 
-    def _judge_open(self, error: Exception) -> None:
-        """Report that a graph is compiled for each combination of sizes, each operator once; an UnsupportedError if it
-        may not be."""
-        what, why = reason(error)
+    def _judge_open(self, failures: Sequence[Failure], error: Exception | None) -> None:
+        """Report operators for which there is no program for all sizes, each once; UnsupportedError if that may not
+        be."""
+        lines = [f"{f.operator}{f' ({f.place})' if f.place else ''}: {f.reason}" for f in failures]
         if not self.settings.fallback:
             raise UnsupportedError(
-                f"{what} cannot be compiled for all sizes at once: {why}",
+                f"the graph cannot be compiled for all sizes at once: {'; '.join(lines)}",
                 stage="compile",
-                hint="torch.compile(dynamic=False), or options={'fallback': True}: a program for each size",
+                hint="torch.compile(dynamic=False), or options={'fallback': True}: programs for the sizes of calls",
             ) from error
-        if (key := f"{what} of all sizes: {why}") not in _reported:
-            _reported.add(key)
-            warnings.warn(
-                f"{what} cannot be compiled for all sizes at once, so tilewright makes a program for each combination "
-                f"of sizes: {why}; options={{'fallback': False}} makes this an error",
-                stacklevel=2,
-            )
+        for f, line in zip(failures, lines, strict=True):
+            if (key := f"{f.operator} of all sizes") not in _reported:
+                _reported.add(key)
+                warnings.warn(
+                    f"tilewright has no program for all sizes at once, and makes one for the sizes of each call, "
+                    f"because of {line}; options={{'fallback': False}} makes this an error",
+                    stacklevel=2,
+                )
 
     def _judge(self, failures: Sequence[Failure]) -> None:
         """Report operators that PyTorch runs, each once; UnsupportedError if they may not."""

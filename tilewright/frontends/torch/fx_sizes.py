@@ -3,6 +3,7 @@ between which sizes they lie."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils._sympy.functions import Mod, PythonMod
 
 from ...support.errors import UnsupportedError
 from ...support.sizes import Dim, is_open
@@ -20,6 +20,8 @@ from .symbols import ENDLESS, NoFormula, holds, size_of
 TIMES, AT_LEAST = 16, 1024
 #: from the begin of a range on, so many sizes are asked for one that a graph can be called with
 _TRIED = 64
+#: so many have to fit for a number to be taken as one that divides all
+_SEVERAL = 4
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -141,13 +143,24 @@ class Range:
 def ranges_of(module: torch.fx.GraphModule) -> dict[Any, Range]:
     """The symbols that a graph computes with, by name; UnsupportedError if one of them is no integer.
 
-    Conditions under which the graph is called say more than PyTorch's ranges: ``(s - 1)//2 != 0`` that s is not 2."""
+    Conditions under which the graph is called say more than PyTorch's ranges: ``(s - 1)//2 != 0`` that s is not 2,
+    ``s == 4*(s//4)`` that 4 divides it, which is taken from what fits at the begin of the range."""
     needed = {s for d in _computed(module) for s in _symbols(d) if not _unbacked(s)} or set(symbols_of(module))
     env = _environment(module)
-    if env is None:
-        return {}
-    guards = list(dict.fromkeys(env.replace(g.expr) for g in env.guards))
+    guards = _guards(env)
     return {s: _range(s, env, [g for g in guards if g.free_symbols == {s}]) for s in sorted(needed, key=str)}
+
+
+def facts_of(module: torch.fx.GraphModule) -> dict[Any, int]:
+    """Formulas of symbols that are a number whenever the graph is called."""
+    guards = [g for g in _guards(_environment(module)) if isinstance(g, sympy.Eq)]
+    sides = [*((g.lhs, g.rhs) for g in guards), *((g.rhs, g.lhs) for g in guards)]
+    return {formula: int(number) for formula, number in sides if number.is_Integer and not formula.is_number}
+
+
+def _guards(env: Any) -> list[Any]:
+    """The conditions under which a graph is called."""
+    return [] if env is None else list(dict.fromkeys(env.replace(g.expr) for g in env.guards))
 
 
 def _computed(module: torch.fx.GraphModule) -> Iterator[Any]:
@@ -166,20 +179,17 @@ def _range(symbol: Any, env: Any, guards: Sequence[Any]) -> Range:
     bounds = env.bound_sympy(symbol)
     low = max(int(bounds.lower), 0) if bounds.lower.is_Integer else 0
     high = int(bounds.upper) if bounds.upper.is_Integer and int(bounds.upper) < ENDLESS else None
-    divisor = 1
-    for guard in guards:
-        if isinstance(guard, sympy.Eq) and isinstance(guard.lhs, (Mod, PythonMod)) and guard.rhs == 0:
-            what, by = guard.lhs.args
-            if what == symbol and by.is_Integer:
-                divisor = max(divisor, int(by))
-    tried = range(low + -low % divisor, low + _TRIED * divisor, divisor)
-    low = next((n for n in tried if _may_be(symbol, n, guards)), low)
-    return Range(low, high, divisor)
+    fitting = [n for n in range(low, low + _TRIED) if _may_be(symbol, n, guards)]
+    divisor = math.gcd(*fitting) if len(fitting) >= _SEVERAL else 1
+    return Range(fitting[0] if fitting else low, high, max(divisor, 1))
 
 
 def _may_be(symbol: Any, number: int, guards: Sequence[Any]) -> bool:
     """Whether no condition rules out that a symbol is this number."""
-    return not any(g.xreplace({symbol: sympy.Integer(number)}) == sympy.false for g in guards)
+    try:
+        return not any(g.xreplace({symbol: sympy.Integer(number)}) == sympy.false for g in guards)
+    except ArithmeticError:  # it divides by 0
+        return False
 
 
-__all__ = ["Range", "hints_of", "number_of", "numbers_at", "ranges_of", "symbols_of"]
+__all__ = ["Range", "facts_of", "hints_of", "number_of", "numbers_at", "ranges_of", "symbols_of"]
