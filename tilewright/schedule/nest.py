@@ -267,6 +267,8 @@ def transform(s: Stmt, f: Callable[[Stmt], Stmt | None]) -> Stmt | None:
         if new[0] is None and (len(new) == 1 or new[1] is None):
             return None
         return f(If(s.cond, new[0] or Seq(()), new[1] if len(new) > 1 else None))
+    if isinstance(s, AsyncCopy):  # a group that copies nothing is one too: waits count it
+        return f(with_children(s, (new[0] or Seq(()),)))
     if any(n is None for n in new):
         return None
     return f(with_children(s, tuple(new)))  # type: ignore[arg-type]

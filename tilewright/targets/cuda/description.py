@@ -67,6 +67,11 @@ class CudaDescription(Machine):
         return 128
 
     @property
+    def cores(self) -> int:
+        """Parts that kernels have: eight for each multiprocessor."""
+        return 8 * self.multiprocessors
+
+    @property
     def axes(self) -> tuple[Axis, ...]:
         groups = (
             Axis("group", _BLOCK // (4 * _WARP), inside="grid", barriers=("block",)),

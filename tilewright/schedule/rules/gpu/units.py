@@ -10,7 +10,7 @@ from ...machine import Axis, Machine, Memory
 from ...nest import For, If, Stmt, loop, seq
 
 #: the axes that rules bind loops to
-GRID, BLOCK = "grid", "block"
+GRID, BLOCK, WARP, LANE, GROUP, MEMBER = "grid", "block", "warp", "lane", "group", "member"
 
 
 def axis(machine: Machine, name: str) -> Axis | None:
