@@ -90,11 +90,8 @@ class WgpuDevice:
 
     def allocate(self, nbytes: int) -> Any:
         size = max(_words(nbytes), SMALLEST)
-        if size > min(self.limits["max-buffer-size"], self.limits["max-storage-buffer-binding-size"]):
-            raise TilewrightError(
-                f"{self.name} has no buffers of {size:,} bytes",
-                hint=f"it binds up to {self.limits['max-storage-buffer-binding-size']:,} at once",
-            )
+        if size > (most := self.limits["max-buffer-size"]):
+            raise TilewrightError(f"{self.name} has no buffers of {size:,} bytes", hint=f"it has them up to {most:,}")
         use = self.wgpu.BufferUsage
         try:
             return self.own.create_buffer(size=size, usage=use.STORAGE | use.COPY_SRC | use.COPY_DST)
@@ -117,7 +114,7 @@ class WgpuDevice:
         if kernel.text not in self.pipelines:
             try:
                 module = self.own.create_shader_module(code=kernel.text)
-                layout = self.own.create_pipeline_layout(bind_group_layouts=[self.layout(len(kernel.writes))])
+                layout = self.own.create_pipeline_layout(bind_group_layouts=[self.layout(kernel.bindings)])
                 self.pipelines[kernel.text] = self.own.create_compute_pipeline(
                     layout=layout, compute={"module": module, "entry_point": kernel.name}
                 )
@@ -143,9 +140,15 @@ class WgpuDevice:
     def bound(self, step: Dispatch) -> Bound:
         made = bindable(step, self.align, self.allocate)
         pipeline = self.pipeline(step.kernel)
+        parts = [*made.call.arguments, *(Part(step.scratch, *p) for p in step.kernel.scratch_parts)]
+        most = self.limits["max-storage-buffer-binding-size"]
+        if large := [p.nbytes for p in parts if p.nbytes > most]:
+            raise PackageError(
+                f"{step.kernel.name} writes {large[0]:,} bytes; {self.name} binds up to {most:,} at once", stage="load"
+            )
         entries = [
             {"binding": i, "resource": {"buffer": p.buffer, "offset": p.offset, "size": _bound(p)}}
-            for i, p in enumerate(made.call.arguments)
+            for i, p in enumerate(parts)
         ]
         group = self.own.create_bind_group(layout=self.layout(len(entries)), entries=entries)
         return Bound(pipeline, group, step.kernel.launch.grid, made.before, made.after)

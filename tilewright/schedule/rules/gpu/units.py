@@ -17,6 +17,12 @@ def axis(machine: Machine, name: str) -> Axis | None:
     return next((a for a in machine.axes if a.name == name), None)
 
 
+def fits_axis(machine: Machine, name: str, count: int) -> bool:
+    """Whether an axis of a grid (``grid.x``) has so many units."""
+    found = axis(machine, name.partition(".")[0])
+    return found is not None and (found.side(name) is None or count <= (found.side(name) or 0))
+
+
 def shared(machine: Machine) -> Memory | None:
     """The memory that units of a block share."""
     return next((m for m in machine.memories if BLOCK in m.shared_by and GRID not in m.shared_by), None)
@@ -75,7 +81,7 @@ def grid_of(blocks: int, machine: Machine) -> tuple[int, int]:
     """So many blocks along x and y of the grid: along x alone where that is long enough. There may be more than asked
     for, which have nothing to do."""
     found = axis(machine, GRID)
-    side = found.side if found is not None and found.side else blocks
+    side = (found.side(f"{GRID}.x") if found is not None else None) or blocks
     return (blocks, 1) if blocks <= side else (side, -(-blocks // side))
 
 
