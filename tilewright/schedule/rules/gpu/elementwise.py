@@ -13,12 +13,10 @@ from ...machine import Machine, lanes
 from ...nest import For, Stmt, Store, seq, stores
 from ...schedule import Schedule
 from ..common import inline_producers, merge_loops, store_stride
-from .units import BLOCK, axis, block_number, blocks_on_grid, digits, grid_of, has_blocks, on, only_if, within
+from .units import block_sizes, digits, has_blocks, spread_out
 
 NAME = "block_elementwise"
 PRIORITY = 9
-#: a block has this part of the units that it may have: several fit a processor
-PART = 4
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
@@ -37,9 +35,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     sizes = {b: [s.extent_or_zero(v) for v in order] for b, order in orders.items()}
     if any(n == 0 for found in sizes.values() for n in found):
         return "its extents vary"
-    limit = axis(machine, BLOCK).limit or 1  # type: ignore[union-attr]
-    candidates = [1 << i for i in range(5, limit.bit_length())] or [limit]
-    units = s.sample_choice("units", candidates, max(limit // PART, candidates[0]))
+    units = s.sample_choice("units", *block_sizes(machine))
     wide = lanes(machine)
     vector = s.sample_choice("vector", (wide, 1), wide) if wide > 1 else 1
     parts = []
@@ -66,19 +62,16 @@ def _elements(b: Store, dims: list[tuple[str, int]], units: int, vector: int, nu
     if not dims or dims[-1][1] % vector:
         vector = 1
     inner = [*dims[:-1], (dims[-1][0], dims[-1][1] // vector)] if dims else []
-    whole = prod(n for _, n in inner)
-    grid = grid_of(-(-whole // units), machine)
-    unit, lane, name = Var(f"unit_{number}"), Var(f"lane_{number}"), f"elements_{number}"
-    at = block_number(grid, name) * units + unit
-    values: dict[str, Expr] = dict(digits(at, inner))
-    if vector > 1:
-        values[dims[-1][0]] = values[dims[-1][0]] * vector + lane
-    targets = tuple(
-        Target(t.buffer, tuple(substitute(i, values) for i in t.indices), substitute(t.value, values))
-        for t in b.targets
-    )
-    body: Stmt = replace(b, targets=targets)
-    if vector > 1:
-        body = For(lane.name, Const(vector, "index"), body, "vector", vector)
-    body = only_if(within(at, whole, grid[0] * grid[1] * units), body)
-    return blocks_on_grid(grid, name, on("block.x", unit.name, units, body))
+    lane = Var(f"lane_{number}")
+
+    def each(at: Expr) -> Stmt:
+        values: dict[str, Expr] = dict(digits(at, inner))
+        if vector > 1:
+            values[dims[-1][0]] = values[dims[-1][0]] * vector + lane
+        places = [tuple(substitute(i, values) for i in t.indices) for t in b.targets]
+        made = [substitute(t.value, values) for t in b.targets]
+        found = zip(b.targets, places, made, strict=True)
+        body = replace(b, targets=tuple(Target(t.buffer, place, value) for t, place, value in found))
+        return body if vector == 1 else For(lane.name, Const(vector, "index"), body, "vector", vector)
+
+    return spread_out(prod(n for _, n in inner), units, f"elements_{number}", machine, each)
