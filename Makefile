@@ -4,6 +4,7 @@
 #   make conformance   ONNX's own 2,000 tests       make mutations   500 damaged ONNX files
 #   make work      500 random chains of operators: what their kernels execute
 #   make conformance-open   the node tests of ONNX, each compiled once for a range of sizes
+#   make conformance-opencl, conformance-vulkan   the node tests on a device
 #   make open-dims 300 random graphs with open dimensions against ONNX Runtime
 #   make fuzz-open 1,000 random models of NNSmith with open batch against ONNX Runtime
 #   make rtl-test  100 random layers on the RTL of systolic32 at 32x32 (needs verilator)
@@ -29,7 +30,7 @@ TEST_ENV := TILEWRIGHT_CACHE=$(TEST_CACHE) TILEWRIGHT_JOBS=1 OMP_NUM_THREADS=1
 # hundreds of processes of the tests import the package: its modules are compiled to bytecode once
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-models test-boards lint format docs conformance conformance-open mutations fuzz fuzz-open work open-dims rtl-test rtl-fpga bench models wheel clean
+.PHONY: demo test test-models test-boards lint format docs conformance conformance-open conformance-opencl conformance-vulkan mutations fuzz fuzz-open work open-dims rtl-test rtl-fpga bench models wheel clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/with-demo
@@ -63,6 +64,10 @@ test-boards: $(VENV)/with-models
 # ONNX's own tests, all of them, with an empty kernel cache; writes docs/onnx_conformance.md
 conformance: $(VENV)/with-dev
 	$(BIN)/python tests/conformance/onnx/run.py --report docs/onnx_conformance.md
+
+# the same tests of operators on a device of OpenCL or Vulkan (its driver must be there: see docs/gpu.md)
+conformance-opencl conformance-vulkan: conformance-%: $(VENV)/with-dev
+	$(BIN)/python tests/conformance/onnx/run.py --kinds node --target $* --report docs/onnx_$*.md
 
 # ONNX's node tests with open dimensions; writes docs/onnx_open_dimensions.md
 conformance-open: $(VENV)/with-fuzz

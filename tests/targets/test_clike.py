@@ -14,6 +14,7 @@ from support.gpus import device_of
 
 from tilewright.codegen.clike.c99 import C99
 from tilewright.codegen.clike.opencl import OPENCL
+from tilewright.codegen.clike.pieces import Pieces
 from tilewright.codegen.clike.printer import emit
 from tilewright.codegen.clike.wgsl import WGSL, WGSL_64
 from tilewright.schedule.finish import finish
@@ -120,6 +121,25 @@ def test_kernels_are_shared_out_among_units(gpu, text, blocks):
     run(gpu, nest, list(arrays.values()), blocks)
     for name in nest.outputs:
         np.testing.assert_allclose(arrays[name], want[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "i64", "i8"])
+def test_parameters_that_are_larger_than_a_device_binds(dtype):
+    """They are bound in pieces, here of 256 bytes, and read by a function that knows which."""
+    device = device_of("vulkan")
+    text = f"""def f(p0: {dtype}[70, 9], p1: i32[9], p2: out({dtype}[9, 70])):
+      for i in thread(9):
+        for j in serial(70):
+          p2[i, j] = p0[j, index_cast[index](p1[i])]"""
+    nest, dialect = parse_nest(text), replace(WGSL_64, pieces=Pieces(256))
+    numbers = np.random.default_rng(0).integers(-100, 100, (70, 9)).astype(NUMPY[dtype])
+    order = np.arange(9, dtype="i4")[::-1].copy()
+    found = np.zeros((9, 70), numbers.dtype)
+    run((dialect, device), nest, [numbers, order, found])
+    assert (found == numbers[:, order].T).all()
+    made = kernel(emit(nest, dialect), dialect)
+    assert made.pieces == (-(-numbers.nbytes // 256), 1, 1) and len(made.writes) == sum(made.pieces)
+    assert "in0_at(" not in kernel(emit(nest, WGSL_64), WGSL_64).text
 
 
 def test_each_work_item_has_scratch_of_its_own():

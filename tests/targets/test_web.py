@@ -57,7 +57,8 @@ def test_the_steps_of_a_site_mean_the_model(site, digits_cases):
             steps.append(Move(*map(part, step["copy"])))
             continue
         k = program["kernels"][step["kernel"]]
-        own = GpuKernel(k["entry"], k["text"], Launch(grid=tuple(k["grid"])), (True,) * k["arguments"])
+        n = k["arguments"]
+        own = GpuKernel(k["entry"], k["text"], Launch(grid=tuple(k["grid"])), (True,) * n, pieces=(1,) * n)
         steps.append(Dispatch(own, tuple(map(part, step["arguments"]))))
     images, probabilities, _ = digits_cases
     device.write(buffers["input"][0], images[:1].copy().view(np.uint8).reshape(-1))

@@ -142,6 +142,8 @@ def _chain(body: Stmt, units: Units) -> str | None:
         total = prod(most.get(m, 1) for m in a.names)
         if a.limit is not None and total > a.limit:
             return f"{a.name} has {a.limit} units, the loops on it have {total} iterations"
+        if (side := a.side(n)) is not None and most.get(n, 1) > side:
+            return f"{n} has {side} units, a loop on it has {most[n]} iterations"
     return None
 
 

@@ -287,11 +287,12 @@ class Axis:
     `limit`: how many units there are at most; iteration i runs on unit i. None: iterations are shared out among as many
     units as there are, and it is not known which of them run on one unit. `inside`: the axis whose units each have
     these. `barriers`: the names of those at which these units wait for each other. `dims` ("x", "y"): loops are bound
-    to ``name.x`` and ``name.y``, which have `limit` units together. `kind`: what a loop becomes, where it is no loop of
-    units of their own ("vector").
+    to ``name.x`` and ``name.y``, which have `limit` units together, and each of them at most that of `sides`. `kind`:
+    what a loop becomes, where it is no loop of units of their own ("vector").
 
-    >>> Axis("grid", 1 << 16, dims=("x", "y")).names
-    ('grid.x', 'grid.y')
+    >>> grid = Axis("grid", 1 << 20, dims=("x", "y"), sides=(1 << 16, 1 << 10))
+    >>> grid.names, grid.side("grid.y")
+    (('grid.x', 'grid.y'), 1024)
     """
 
     name: str
@@ -299,7 +300,12 @@ class Axis:
     inside: str = ""
     barriers: tuple[str, ...] = ()
     dims: tuple[str, ...] = ()
+    sides: tuple[int, ...] = ()
     kind: str = ""
+
+    def side(self, name: str) -> int | None:
+        """The units along ``name.x`` at most; None if all of `limit` may be along it."""
+        return self.sides[self.names.index(name)] if self.sides else self.limit
 
     @property
     def names(self) -> tuple[str, ...]:

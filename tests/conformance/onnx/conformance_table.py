@@ -38,9 +38,14 @@ NOT_COMPARABLE: dict[str, tuple[str, float | None]] = {
 }
 
 
-def reason_of(name: str) -> str | None:
+#: of targets other than cpu, beside those
+KNOWN_ON: dict[str, dict[str, str]] = {}
+
+
+def reason_of(name: str, target: str = "cpu") -> str | None:
     """Why a test is expected to be refused, None if it is expected to pass."""
-    return next((reason for pattern, reason in KNOWN_FAILURES.items() if fnmatchcase(name, pattern)), None)
+    table = KNOWN_FAILURES | KNOWN_ON.get(target, {})
+    return next((reason for pattern, reason in table.items() if fnmatchcase(name, pattern)), None)
 
 
 def not_comparable(name: str) -> tuple[str, float | None] | None:

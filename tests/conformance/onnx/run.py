@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -15,19 +16,19 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from conformance_report import write_report  # noqa: E402
+from conformance_report import How, write_report  # noqa: E402
 from conformance_suite import KINDS, Result, cases, run_all, sample, select  # noqa: E402
 from conformance_table import not_comparable, reason_of  # noqa: E402
 
 
-def unexpected(result: Result) -> bool:
+def unexpected(result: Result, target: str) -> bool:
     """Whether a result is none that the table of known failures allows."""
-    return result.outcome != expected(result.name)
+    return result.outcome != expected(result.name, target)
 
 
-def expected(name: str) -> str:
+def expected(name: str, target: str = "cpu") -> str:
     """The outcome that the tables of known failures state."""
-    if reason_of(name) is not None:
+    if reason_of(name, target) is not None:
         return "unsupported"
     return "pass" if not_comparable(name) is None else "incomparable"
 
@@ -60,15 +61,21 @@ def main() -> int:
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")
     if arguments.report:
-        write_report(results, seconds, arguments.jobs, arguments.report)
-    bad = [r for r in results if unexpected(r)]
+        how = How(seconds, arguments.jobs, arguments.target, device_of(arguments.target))
+        write_report(results, how, arguments.report)
+    bad = [r for r in results if unexpected(r, arguments.target)]
     for r in bad:
-        print(f"{r.outcome:11} {r.name}: {' '.join(r.detail.split())[:160]}" + _expectation(r))
+        print(f"{r.outcome:11} {r.name}: {' '.join(r.detail.split())[:160]}" + _expectation(r, arguments.target))
     return bool(bad)
 
 
-def _expectation(result: Result) -> str:
-    reason = reason_of(result.name)
+def device_of(target: str) -> str:
+    """The device that a target's code runs on; nothing for the processor."""
+    return "" if target == "cpu" else importlib.import_module(f"tilewright.targets.{target}.device").device().name
+
+
+def _expectation(result: Result, target: str) -> str:
+    reason = reason_of(result.name, target)
     return "" if reason is None else f" (listed as a known failure: {reason})"
 
 

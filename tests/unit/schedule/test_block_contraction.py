@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -137,3 +139,27 @@ def test_borders_are_shared_out_among_the_tiles(m, n, k, p, monkeypatch):
     assert (interpret_nest(nest, {"a": a, "b": b}, GPU)["y"] == np.pad(-(a @ b), p)).all()
     grids = [s for s in walk_stmts(nest.body) if isinstance(s, For) and s.kind.startswith("grid")]
     assert len({s.kind for s in grids}) == len(grids)
+
+
+def test_buffers_and_blocks_of_a_kernel_keep_their_names(monkeypatch):
+    monkeypatch.setattr(contraction, "SMALL", 1)
+    text = PRODUCT.format(t="i32", s="i", b=1, m=3, n=4, k=5, zero="0")
+    for own, name in (("a", "sums"), ("b", "piece_a"), ("z", "piece_b"), ("s0", "begin"), ("s1", "multiply")):
+        text = re.sub(rf"\b{own}\b", name, text)
+    _, nest = checked(text)
+    a, w, z = (np.random.default_rng(0).integers(-8, 8, s).astype("i4") for s in ((1, 3, 5), (1, 5, 4), (4,)))
+    want = (a @ w).transpose(0, 2, 1) + z[:, None]
+    assert (interpret_nest(nest, {"sums": a, "piece_a": w, "piece_b": z}, GPU)["y"] == want).all()
+
+
+def test_no_more_blocks_along_an_axis_than_the_machine_has(monkeypatch):
+    monkeypatch.setattr(contraction, "SMALL", 1)
+    text = PRODUCT.format(t="i32", s="i", b=9, m=40, n=40, k=5, zero="0")
+    few = replace(GPU, grid_side=8)
+    assert contraction.apply(te.from_nest(text), few) == "no tile fits the machine"
+    few = replace(GPU, grid_side=9)
+    made = contraction.apply(te.from_nest(text), few)
+    assert illegal(made.body, made.nest().buffers(), lambda: few) is None
+    assert illegal(made.body, made.nest().buffers(), lambda: replace(GPU, grid_side=8)) == (
+        "grid.z has 8 units, a loop on it has 9 iterations"
+    )

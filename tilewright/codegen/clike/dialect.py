@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .helpers import Helper
+from .pieces import Pieces, element
 
 #: how tightly an operator binds; everything else is written in parentheses
 AND, TEST, SUM, PRODUCT, ATOM = range(5)
@@ -33,9 +34,10 @@ class Packed:
         several = 32 // self.bits
         return f"({at}) >> {several.bit_length() - 1}u", f"((u32({at}) & {several - 1}u) * {self.bits}u)"
 
-    def load(self, name: str, at: str, written: bool) -> str:
+    def load(self, name: str, at: str, written: bool, whole: bool = True) -> str:
+        """An element's value; what is read only may be bound in pieces instead of as a `whole`."""
         word, shift = self._place(at)
-        text = f"atomicLoad(&{name}[{word}])" if written else f"{name}[{word}]"
+        text = f"atomicLoad(&{name}[{word}])" if written else element(name, word, whole)
         return self.value.format(word=text, shift=shift)
 
     def store(self, name: str, at: str, value: str) -> list[str]:
@@ -56,9 +58,9 @@ class LowWords(Packed):
     'i32(x[u32(i) * 2u])'
     """
 
-    def load(self, name: str, at: str, written: bool) -> str:
-        place = f"{name}[u32({at}) * 2u]"
-        return f"i32(atomicLoad(&{place}))" if written else f"i32({place})"
+    def load(self, name: str, at: str, written: bool, whole: bool = True) -> str:
+        place = f"u32({at}) * 2u"
+        return f"i32(atomicLoad(&{name}[{place}]))" if written else f"i32({element(name, place, whole)})"
 
     def store(self, name: str, at: str, value: str) -> list[str]:
         place = f"u32({at}) * 2u"
@@ -152,6 +154,8 @@ class Dialect:
     #: how many units a block has ("8, 8, 1"), `shared` the arrays that stand outside
     entry: str = "KERNEL void {name}({params})"
     parameter: str = "{const}{type} *{restrict}{name}"
+    #: how parameters that are read are bound; None: as a whole, however large
+    pieces: Pieces | None = None
     #: the first line of a kernel for each parameter
     begin: str = ""
     between: str = ", "

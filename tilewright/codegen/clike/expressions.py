@@ -20,6 +20,7 @@ from ...tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Var, children, 
 from ...tensor.mathlib import expand
 from .dialect import AND, ATOM, PRODUCT, SUM, TEST, Dialect, LowWords
 from .formulas import c_formula, dim_names
+from .pieces import element
 from .rounding import rounded
 
 #: a longer piece of text gets a name of its own
@@ -59,6 +60,7 @@ class ExprWriter:
         self.uses: dict[int, int] = {}
         self.kept: list[Expr] = []
         known = current()
+        self.pieces: dict[str, int] = {}  # parameters that are bound in several -> how many
         self.dims = dim_names(known.dims if known else ())  # open dimensions -> names in the text
         self.sizes: set[str] = set()  # those that the text has
         self.quotients: dict[str, str] = {}  # what is made of them by division -> names in the text
@@ -250,8 +252,9 @@ class ExprWriter:
             return self.slot(buffer, flat)
         at = self.index(flat)[0]
         if buffer.scope == "param" and buffer.dtype in self.dialect.packed:
-            return self.dialect.packed[buffer.dtype].load(self.names[name], at, name in self.written)
-        return f"{self.names[name]}[{at}]"
+            packed = self.dialect.packed[buffer.dtype]
+            return packed.load(self.names[name], at, name in self.written, name not in self.pieces)
+        return element(self.names[name], at, name not in self.pieces)
 
     def slot(self, buffer: Buffer, flat: Expr) -> str:
         """The variable of an element. What loops of units add to its index is left out: each unit has its own."""

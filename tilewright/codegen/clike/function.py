@@ -31,7 +31,8 @@ class Launch:
 class Function:
     """A kernel: parameters (name, type of an element, whether it is written), body, and what it needs: bytes of scratch
     memory (for each unit, where it runs on several), helpers, C's mathematical functions, sizes of open dimensions,
-    units to run on, declarations of memory that units share."""
+    units to run on, declarations in front of it or of its lines (memory that units share, functions). Each argument is
+    bound as so many parameters as `pieces` says, one behind the other."""
 
     name: str
     params: tuple[tuple[str, str, bool], ...]
@@ -42,6 +43,7 @@ class Function:
     sizes: tuple[str, ...] = ()
     launch: Launch = Launch()
     shared: tuple[str, ...] = ()
+    pieces: tuple[int, ...] = ()
 
     def text(self, dialect: Dialect, prefix: str = "", aliased: bool = False) -> str:
         """The definition; with `aliased` the parameters may overlap."""

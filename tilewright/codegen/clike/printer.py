@@ -93,19 +93,18 @@ class Emitter(ExprWriter):
         return b.size * (4 if b.dtype == "index" else LOOP_TYPES[b.dtype].nbytes)
 
     def run(self) -> Function:
-        params = []
+        params: list[tuple[str, str, bool]] = []
         for p in self.nest.params:
             if highest(p.size) >= 1 << 31:
                 raise self.unsupported(f"an array of {highest(p.size)} elements")
             if p.dtype not in self.dialect.parameters:
                 raise self.unsupported(f"an array of dtype {p.dtype}")
-            written = p.name in self.nest.outputs
-            kind = self.type(p.dtype) if p.dtype not in self.dialect.packed else "atomic<u32>" if written else "u32"
-            params.append((self.names[p.name], kind, written))
+            params += self.bound_as(p)
         read = {x.buffer for s in walk_stmts(self.nest.body) for e in exprs(s) for x in walk(e) if isinstance(x, Load)}
         for p in self.nest.params:
             if p.name not in read and p.name not in self.nest.outputs:
-                self.line(self.dialect.unused.format(name=self.names[p.name]))
+                for name, _, _ in self.bound_as(p):
+                    self.line(self.dialect.unused.format(name=name))
         at = len(self.lines)
         self.whole(self.nest.body)
         constant, kind = self.dialect.constant, self.dialect.types["index"]
@@ -121,7 +120,21 @@ class Emitter(ExprWriter):
             tuple(n for n in self.dims.values() if n in self.sizes),
             self.launch,
             tuple(self.shared),
+            tuple(self.pieces.get(p.name, 1) for p in self.nest.params),
         )
+
+    def bound_as(self, p: Buffer) -> list[tuple[str, str, bool]]:
+        """Name, type and whether it is written of what a parameter is bound as: itself, or its pieces."""
+        name, written, pieces = self.names[p.name], p.name in self.nest.outputs, self.dialect.pieces
+        packed = p.dtype in self.dialect.packed
+        kind = self.type(p.dtype) if not packed else "atomic<u32>" if written else "u32"
+        count = pieces.count(highest(self.nbytes(p))) if pieces is not None and not written else 1
+        if count == 1 or pieces is None:
+            return [(name, kind, written)]
+        if p.name not in self.pieces:
+            self.pieces[p.name] = count
+            self.shared.append(pieces.reader(name, kind, 4 if packed else self.nbytes(p) // p.size, count))
+        return [(f"{name}_{n}", kind, False) for n in range(count)]
 
     # ---- statements ----
 

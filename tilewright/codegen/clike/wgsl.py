@@ -19,6 +19,7 @@ from .dialect import Dialect, LowWords, Packed
 from .functions import with_functions
 from .helpers import Helper
 from .launch import SHARING_BLOCK
+from .pieces import Pieces
 
 _BUILTINS = (
     "@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,\n"
@@ -241,6 +242,7 @@ _CORE = Dialect(
     loop="for (var {name}: {type} = {first}; {name} < {limit}; {step}) {{",
     step="{name}++",
     unused="_ = &{name};",
+    pieces=Pieces(1 << 27),  # what every device binds at once
     arrays={"local": "var {name}: array<{type}, {size}>;"},
     stack_bytes=4096,
     arena="",

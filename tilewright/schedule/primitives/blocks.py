@@ -296,7 +296,7 @@ class BlockPrimitives(State):
         for i, base, extent in zip(index or store.targets[0].indices, bases, extents, strict=True):
             if not isinstance(i, Var):
                 continue
-            fresh = self._fresh(f"{i.name}_a")
+            fresh = self.fresh(f"{i.name}_a")
             while fresh in [v for v, _ in loops]:
                 fresh += "a"
             single = const_value(extent) == 1

@@ -80,9 +80,9 @@ class CutPrimitives(State):
         """New names, none of them `taken`."""
         found: dict[str, str] = {}
         for old in names:
-            name = self._fresh(f"{old}_2")
+            name = self.fresh(f"{old}_2")
             while name in taken:
-                name = self._fresh(f"{name}_2")
+                name = self.fresh(f"{name}_2")
             taken.add(name)
             found[old] = name
         return found

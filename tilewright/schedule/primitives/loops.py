@@ -48,7 +48,7 @@ class LoopPrimitives(State):
         f = self.loop(var)
         if f.kind == "vector":
             raise ScheduleError(f"{var} is vectorized already", stage="schedule", hint="split it before")
-        outer, inner = self._fresh(f"{var}_o"), self._fresh(f"{var}_i")
+        outer, inner = self.fresh(f"{var}_o"), self.fresh(f"{var}_i")
         trip = f.trip
         rest: Expr = f.extent - Var(outer) * factor
         extent = Const(factor, "index") if trip is not None and trip % factor == 0 else minimum(factor, rest)
@@ -85,7 +85,7 @@ class LoopPrimitives(State):
             raise ScheduleError(f"{inner} has no constant extent, or {outer} no iterations", stage="schedule")
         if "vector" in (a.kind, b.kind):
             raise ScheduleError(f"{outer} or {inner} is vectorized already", stage="schedule")
-        name = self._fresh(f"{outer}_{inner}" if len(outer) + len(inner) < 24 else "f")
+        name = self.fresh(f"{outer}_{inner}" if len(outer) + len(inner) < 24 else "f")
         values = {outer: Var(name) // b.trip, inner: Var(name) % b.trip}
         body = rename_reduction(rename_reduction(substitute_vars(b.body, values), outer, (name,)), inner, (name,))
         self._replace(a, For(name, _times(a.extent, b.trip), body, a.kind, notes=a.notes))

@@ -99,7 +99,7 @@ class MemoryPrimitives(State):
         self._unconditional(at, buffer)
         bases, sizes, extents = self._reach(source, accesses, at) if var is not None else _whole(source)
         permute = _order(order, source)
-        name = self._fresh(f"{buffer}_c")
+        name = self.fresh(f"{buffer}_c")
         self.temporaries[name] = Buffer(name, permute(tuple(sizes)), source.dtype, self._scope(scope))
         ranges = all_ranges(self.body)
 
@@ -110,12 +110,12 @@ class MemoryPrimitives(State):
         single = [n == 1 for n in sizes]
         own: Index = tuple(Const(0, "index") if one else Var(v) for (v, _), one in zip(dims, single, strict=True))
         place = tuple(simplify(base + o, ranges) for base, o in zip(bases, own, strict=True))
-        copy_name = self._fresh(f"{block}_{buffer}")
+        copy_name = self.fresh(f"{block}_{buffer}")
         copy: Stmt = Store((Target(name, permute(own), Load(buffer, place, source.dtype)),), copy_name)
         for (v, extent), one in reversed(list(zip(dims, single, strict=True))):
             copy = copy if one else For(v, extent, copy)
         if asynchronous:
-            token = self._fresh(f"{name}_t")
+            token = self.fresh(f"{name}_t")
             copy = Seq((AsyncCopy(token, copy), Wait(token)))
 
         def read(x: Load) -> Expr:
@@ -189,7 +189,7 @@ class MemoryPrimitives(State):
         self._only_writer(store)
         self._covers(store, self.loops(block), t)
         permute = _order(order, real)
-        name = self._fresh(f"{t.buffer}_c")
+        name = self.fresh(f"{t.buffer}_c")
         self.temporaries[name] = Buffer(name, permute(real.shape), real.dtype, self._scope(scope))
         root = self._nest_root(block)
         if any(isinstance(s, For) and not any(x is s for x in walk_stmts(root)) for s in self._path(block)):
@@ -199,7 +199,7 @@ class MemoryPrimitives(State):
         dims = [(f"{'mnpqrstu'[d % 8]}{d // 8 or ''}_{name}", n) for d, n in enumerate(real.shape)]
         index = tuple(Var(v) if n != 1 else Const(0, "index") for v, n in dims)
         copy = Stage(
-            self._fresh(f"{block}_w"),
+            self.fresh(f"{block}_w"),
             tuple(d for d in dims if d[1] != 1),
             (Target(t.buffer, index, Load(name, permute(index), real.dtype)),),
         )
@@ -244,7 +244,7 @@ class MemoryPrimitives(State):
             raise ScheduleError(f"{var} is no serial loop with a constant extent", stage="schedule")
         roots, buffers = self._ahead(f, blocks)
         ahead = min(stages - 1, f.trip)
-        here, start = Var(var), Var(self._fresh(f"{var}_p")) if ahead > 1 else Const(0, "index")
+        here, start = Var(var), Var(self.fresh(f"{var}_p")) if ahead > 1 else Const(0, "index")
 
         def turn(s: Stmt, at: Expr) -> Stmt:
             """The statement with the buffers' copies number `at`."""
@@ -308,12 +308,12 @@ class MemoryPrimitives(State):
 
     def _renamed(self, s: Stmt) -> Stmt:
         """A copy of a statement with loops and blocks of its own."""
-        loops = {f.var: self._fresh(f"{f.var}_p") for f in walk_stmts(s) if isinstance(f, For)}
+        loops = {f.var: self.fresh(f"{f.var}_p") for f in walk_stmts(s) if isinstance(f, For)}
 
         def visit(x: Stmt) -> Stmt:
             if isinstance(x, For):
                 return replace(x, var=loops[x.var])
-            return replace(x, block=self._fresh(f"{x.block}_p")) if isinstance(x, Store) else x
+            return replace(x, block=self.fresh(f"{x.block}_p")) if isinstance(x, Store) else x
 
         s = substitute_vars(s, {old: Var(new) for old, new in loops.items()})
         for old, new in loops.items():

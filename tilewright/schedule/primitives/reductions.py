@@ -82,7 +82,7 @@ class ReductionPrimitives(State):
         tile = self._tile_between(store, chain, path[path.index(chain[0]) : -1])
         sizes = [self._first_extent(f, set(store.reduction) - set(inner)) for f in chain[-len(inner) :]]
         dtype = self.buffer(t.buffer).dtype
-        name, name_of_combine = self._fresh(f"{t.buffer}_r"), self._fresh(f"{block}_r")
+        name, name_of_combine = self.fresh(f"{t.buffer}_r"), self.fresh(f"{block}_r")
         self.temporaries[name] = Buffer(name, (*tile.values(), *map(highest, sizes)), dtype, "local")
         own = (*map(Var, tile), *map(Var, inner))
         partial = Target(name, own, Op(op, (Load(name, own, dtype), value), dtype), neutral(op, dtype))
@@ -93,7 +93,7 @@ class ReductionPrimitives(State):
         loops = [s for s in path[path.index(chain[0]) : -1] if isinstance(s, For)]
         for f in reversed(loops):
             update = replace(f, body=update)
-        fresh: dict[str, Expr] = {v: Var(self._fresh(f"{v}_r")) for v in (*tile, *inner)}
+        fresh: dict[str, Expr] = {v: Var(self.fresh(f"{v}_r")) for v in (*tile, *inner)}
         place = tuple(substitute(i, fresh) for i in own)
         where = tuple(substitute(i, fresh) for i in t.indices)
         total = Op(op, (Load(t.buffer, where, dtype), Load(name, place, dtype)), dtype)
@@ -165,7 +165,7 @@ class ReductionPrimitives(State):
         inner = self._loops_of_part(at, store)
         bases, sizes, extents = self._part(at, t, inner)
         dtype, ranges = self.buffer(t.buffer).dtype, all_ranges(self.body)
-        name, name_of_sum = self._fresh(f"{t.buffer}_p"), self._fresh(f"{block}_p")
+        name, name_of_sum = self.fresh(f"{t.buffer}_p"), self.fresh(f"{block}_p")
         self.temporaries[name] = Buffer(name, tuple(sizes), dtype, scope)
         op, value = combiner
         own = tuple(simplify(i - base, ranges) for i, base in zip(t.indices, bases, strict=True))
@@ -270,9 +270,9 @@ class ReductionPrimitives(State):
         if inside:
             self._alone_in(inside[0], store, path)
         start: dict[str, Expr] = {f.var: Const(0, "index") for f in inside if f.var in store.reduction}
-        own = {f.var: self._fresh(f"{f.var}_n") for f in inside if f.var not in store.reduction}
+        own = {f.var: self.fresh(f"{f.var}_n") for f in inside if f.var not in store.reduction}
         values = {**start, **{old: Var(new) for old, new in own.items()}}
-        name = self._fresh(f"{block}_init")
+        name = self.fresh(f"{block}_init")
         targets = tuple(
             Target(t.buffer, tuple(substitute(i, values) for i in t.indices), substitute(t.init, values))
             for t in store.targets

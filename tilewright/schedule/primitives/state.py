@@ -229,7 +229,8 @@ class State:
 
         self.body = visit(self.body) or Seq(())
 
-    def _fresh(self, base: str) -> str:
+    def fresh(self, base: str) -> str:
+        """`base`, with a number if a loop, buffer, block or token has that name."""
         taken = set(self.loops()) | set(self.params) | set(self.temporaries) | {s.block for s in stores(self.body)}
         taken |= {s.token for s in walk_stmts(self.body) if isinstance(s, AsyncCopy)}
         name, n = base, 1

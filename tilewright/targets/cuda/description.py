@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...codegen.llvm.machine import LlvmRecord
@@ -12,8 +13,8 @@ from ...support.errors import PackageError
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
 
-#: of a grid in x; y and z have 65535, which the driver checks at launch
-_GRID = (1 << 31) - 1
+#: blocks along x, y and z
+_GRID = ((1 << 31) - 1, 65535, 65535)
 _BLOCK = 1024
 #: versions of PTX that know a GPU
 _PTX = {"sm_80": "ptx80", "sm_90a": "ptx80", "sm_100": "ptx86"}
@@ -71,7 +72,7 @@ class CudaDescription(Machine):
             Axis("member", 4 * _WARP, inside="group", barriers=("block",)),
         )
         return (
-            Axis("grid", _GRID, dims=("x", "y", "z")),
+            Axis("grid", prod(_GRID), dims=("x", "y", "z"), sides=_GRID),
             Axis("block", _BLOCK, inside="grid", barriers=("block",), dims=("x", "y", "z")),
             Axis("warp", _BLOCK // _WARP, inside="grid", barriers=("block",)),
             Axis("lane", _WARP, inside="warp", barriers=("block", "warp")),

@@ -1,4 +1,4 @@
-"""Arguments as WebGPU binds them: at aligned places, and none over another."""
+"""Arguments as WebGPU binds them: at aligned places, none over another, large ones in pieces."""
 
 from __future__ import annotations
 
@@ -23,15 +23,24 @@ def bindable(step: Dispatch, align: int, allocate: Callable[[int], Any]) -> Bind
     part of a concatenation) or are given twice; these are copied there before it, and back if it writes them."""
     parts: list[Part] = []
     before, after = [], []
+    kernel = step.kernel
     for i, part in enumerate(step.arguments):
         if part.offset % align or any(_overlap(part, p) for p in step.arguments[:i]):
             own = Part(allocate(part.nbytes), 0, part.nbytes)
             before.append(Move(part, own))
-            if step.kernel.writes[i]:
+            if kernel.writes[len(parts)]:
                 after.append(Move(own, part))
             part = own
-        parts.append(part)
+        parts += pieces(part, kernel.pieces[i], kernel.piece_bytes)
     return Bindable(replace(step, arguments=tuple(parts)), tuple(before), tuple(after))
+
+
+def pieces(part: Part, count: int, nbytes: int) -> list[Part]:
+    """A part as so many, one behind the other, of so many bytes each but for the last one."""
+    if count == 1:
+        return [part]
+    sizes = [nbytes] * (count - 1) + [part.nbytes - nbytes * (count - 1)]
+    return [Part(part.buffer, part.offset + n * nbytes, size) for n, size in enumerate(sizes)]
 
 
 def _overlap(a: Part, b: Part) -> bool:

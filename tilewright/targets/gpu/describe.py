@@ -12,15 +12,14 @@ class GpuDescription(Machine):
     """A GPU of which only that is known which every implementation of Vulkan, WebGPU and OpenCL has.
 
     `block_units`: units of a block, at most; `grid_side`: blocks along an axis of the grid; `shared_bytes`: of the
-    memory that the units of a block share; `warp`: units that run in lockstep (1 where that is not known);
-    `vector_registers`: sums that a unit keeps in registers (drivers take long over large kernels). `cores` is how many
-    parts kernels have whose iterations are shared out. `arena_align`: what a part of a buffer begins at a multiple of.
+    memory that the units of a block share; `vector_registers`: sums that a unit keeps in registers (drivers take long
+    over large kernels). `cores` is how many parts kernels have whose iterations are shared out. `arena_align`: what a
+    part of a buffer begins at a multiple of.
     """
 
     block_units: int = 256
     grid_side: int = 65535
     shared_bytes: int = 16 << 10
-    warp: int = 1
     vector_bytes: int = 4
     vector_registers: int = 16
     l1_bytes: int = 16 << 10
@@ -32,7 +31,7 @@ class GpuDescription(Machine):
     @property
     def axes(self) -> tuple[Axis, ...]:
         return (
-            Axis("grid", 1 << 31, dims=("x", "y", "z")),
+            Axis("grid", self.grid_side**3, dims=("x", "y", "z"), sides=(self.grid_side,) * 3),
             Axis("block", self.block_units, inside="grid", barriers=("block",), dims=("x", "y", "z")),
             Axis("thread"),
         )

@@ -8,19 +8,22 @@ from dataclasses import asdict, dataclass
 from ...codegen.clike.dialect import Dialect
 from ...codegen.clike.function import Function, Launch
 
-_HEAD = b"tilewright kernel 1\n"
+_HEAD = b"tilewright kernel 2\n"
 
 
 @dataclass(frozen=True)
 class GpuKernel:
     """The entry `name` of `text`, units to start, which parameters it writes, and bytes of scratch memory of a unit,
-    whose buffer is one more parameter."""
+    whose buffer is one more parameter. Argument i is bound as so many parameters as `pieces` says, of `piece_bytes`
+    each but for the last one."""
 
     name: str
     text: str
     launch: Launch
     writes: tuple[bool, ...]
     scratch: int = 0
+    pieces: tuple[int, ...] = ()
+    piece_bytes: int = 0
 
     @property
     def scratch_bytes(self) -> int:
@@ -37,10 +40,13 @@ class GpuKernel:
             raise ValueError("not a kernel of a GPU")
         told = json.loads(data[len(_HEAD) :])
         launch = Launch(tuple(told["launch"]["block"]), tuple(told["launch"]["grid"]))
-        return GpuKernel(told["name"], told["text"], launch, tuple(told["writes"]), told["scratch"])
+        writes, pieces = tuple(told["writes"]), tuple(told["pieces"])
+        return GpuKernel(told["name"], told["text"], launch, writes, told["scratch"], pieces, told["piece_bytes"])
 
 
 def kernel(f: Function, dialect: Dialect) -> GpuKernel:
     """A printed kernel, with all that its text needs in front of it."""
     text = dialect.file([f.text(dialect)], f.helpers)
-    return GpuKernel(f.name, text, f.launch, tuple(w for _, _, w in f.params), int(f.scratch))
+    writes = tuple(w for _, _, w in f.params)
+    piece_bytes = dialect.pieces.bytes if dialect.pieces is not None else 0
+    return GpuKernel(f.name, text, f.launch, writes, int(f.scratch), f.pieces, piece_bytes)

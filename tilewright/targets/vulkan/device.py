@@ -90,11 +90,8 @@ class WgpuDevice:
 
     def allocate(self, nbytes: int) -> Any:
         size = max(_words(nbytes), SMALLEST)
-        if size > min(self.limits["max-buffer-size"], self.limits["max-storage-buffer-binding-size"]):
-            raise TilewrightError(
-                f"{self.name} has no buffers of {size:,} bytes",
-                hint=f"it binds up to {self.limits['max-storage-buffer-binding-size']:,} at once",
-            )
+        if size > (most := self.limits["max-buffer-size"]):
+            raise TilewrightError(f"{self.name} has no buffers of {size:,} bytes", hint=f"it has them up to {most:,}")
         use = self.wgpu.BufferUsage
         try:
             return self.own.create_buffer(size=size, usage=use.STORAGE | use.COPY_SRC | use.COPY_DST)
@@ -143,6 +140,11 @@ class WgpuDevice:
     def bound(self, step: Dispatch) -> Bound:
         made = bindable(step, self.align, self.allocate)
         pipeline = self.pipeline(step.kernel)
+        most = self.limits["max-storage-buffer-binding-size"]
+        if large := [p.nbytes for p in made.call.arguments if p.nbytes > most]:
+            raise PackageError(
+                f"{step.kernel.name} writes {large[0]:,} bytes; {self.name} binds up to {most:,} at once", stage="load"
+            )
         entries = [
             {"binding": i, "resource": {"buffer": p.buffer, "offset": p.offset, "size": _bound(p)}}
             for i, p in enumerate(made.call.arguments)

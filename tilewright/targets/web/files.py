@@ -71,9 +71,10 @@ def program(package: Package) -> dict[str, Any]:
             steps.append(_copy(Move(*parts)))
             continue
         kernel = kernels[call.symbol]
-        if len(parts) > MOST_ARGUMENTS:
+        if len(kernel.writes) > MOST_ARGUMENTS:
             raise UnsupportedError(
-                f"kernel {call.symbol} has {len(parts)} arguments; browsers bind {MOST_ARGUMENTS}", stage="package"
+                f"kernel {call.symbol} has {len(kernel.writes)} arguments; browsers bind {MOST_ARGUMENTS}",
+                stage="package",
             )
         made = bindable(Dispatch(kernel, parts), ALIGN, own)
         run = {"kernel": call.symbol, "arguments": [_place(a) for a in made.call.arguments]}

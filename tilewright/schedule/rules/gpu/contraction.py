@@ -25,7 +25,7 @@ from ...nest import Alloc, Barrier, For, Stmt, Store, seq, store, stores
 from ...schedule import Schedule
 from ..common import coefficient, inline_producers
 from .elements import after_stages, applied
-from .units import BLOCK, all_of, axis, digits, guarded, has_blocks, on, only_if, shared, within
+from .units import BLOCK, all_of, axis, digits, fits_axis, guarded, has_blocks, on, only_if, shared, within
 
 NAME = "block_contraction"
 PRIORITY = 5
@@ -152,12 +152,22 @@ def choose(s: Schedule, p: Product, machine: Machine) -> Tile | str:
         if t.units <= (block.limit or 1)
         and t.unit_rows * t.unit_columns <= machine.vector_registers
         and 4 * t.depth * (t.rows + t.columns) <= memory.bytes
+        and all(fits_axis(machine, a, n) for a, n in grid(p, t))
     ]
     if not fits:
         return "no tile fits the machine"
     best = min(fits, key=lambda t: cost(t, p, machine))
     chosen = s.sample_choice("tile", [_numbers(t) for t in fits], _numbers(best))
     return Tile(*chosen)
+
+
+def grid(p: Product, t: Tile) -> tuple[tuple[str, int], ...]:
+    """The axes of the grid and the tiles along each: of columns, of rows, of the batch."""
+    return (
+        ("grid.x", -(-p.size("columns") // t.columns)),
+        ("grid.y", -(-p.size("rows") // t.rows)),
+        ("grid.z", p.size("batch")),
+    )
 
 
 def _numbers(t: Tile) -> tuple[int, ...]:
@@ -208,10 +218,10 @@ class Writer:
         self.batch, self.row, self.column, self.step = b, r, c, k
         dtype = s.buffer(p.sum.targets[0].buffer).dtype
         self.zero = Const(0.0 if dtype.startswith("f") else 0, dtype)
-        self.sums = Buffer("sums", (t.units, t.unit_rows, t.unit_columns), dtype, "register")
+        self.sums = Buffer(s.fresh("sums"), (t.units, t.unit_rows, t.unit_columns), dtype, "register")
         self.pieces = (
-            Buffer("piece_a", (t.depth, t.rows), dtype, "shared"),
-            Buffer("piece_b", (t.depth, t.columns), dtype, "shared"),
+            Buffer(s.fresh("piece_a"), (t.depth, t.rows), dtype, "shared"),
+            Buffer(s.fresh("piece_b"), (t.depth, t.columns), dtype, "shared"),
         )
 
     def nest(self) -> Stmt:
@@ -221,24 +231,15 @@ class Writer:
         step = on("serial", "step", steps, *self.bring(), Barrier(BLOCK), self.multiply(), Barrier(BLOCK))
         inner = seq(self.begin(), step, self.write(), *(self.border(b, i) for i, b in enumerate(p.borders)))
         body: Stmt = Alloc(a, Alloc(b, Alloc(self.sums, inner)))
-        for axis_name, var, n in self.grid():
-            body = on(axis_name, var, n, body)
+        for (axis_name, n), var in zip(grid(p, t), (self.column, self.row, self.batch), strict=True):
+            body = on(axis_name, var.name, n, body)
         return body
-
-    def grid(self) -> tuple[tuple[str, str, int], ...]:
-        """Axis, loop variable and tiles along it, the innermost first."""
-        p, t = self.p, self.t
-        return (
-            ("grid.x", "column_tile", -(-p.size("columns") // t.columns)),
-            ("grid.y", "row_tile", -(-p.size("rows") // t.rows)),
-            ("grid.z", "batch", p.size("batch")),
-        )
 
     def border(self, b: Store, number: int) -> Stmt:
         """What is written around a padded result, shared out among the units of all tiles: it has no blocks of its own,
         so that none has to leave the tiles, and the barriers in them, out."""
         dims = [(v, self.s.extent_or_zero(v)) for v in self.s.loops(b.block)]
-        (_, _, across), (_, _, down), (_, _, deep) = self.grid()
+        (_, across), (_, down), (_, deep) = grid(self.p, self.t)
         whole, units = prod(n for _, n in dims), across * down * deep * self.t.units
         turn, unit = f"border_{number}", f"border_unit_{number}"
         tile = (self.batch * down + self.row) * across + self.column
@@ -255,7 +256,7 @@ class Writer:
 
     def begin(self) -> Stmt:
         at = (Var("u0"), Var("r0"), Var("c0"))
-        body = store("sums", at, self.zero, "begin")
+        body = store(self.sums.name, at, self.zero, self.s.fresh("begin"))
         return self.unit("u0", self.own(body, "r0", "c0"))
 
     def own(self, body: Stmt, row: str, column: str) -> Stmt:
@@ -277,7 +278,7 @@ class Writer:
         position, depth = base * tile + i, self.step * t.depth + k
         value = self.factor(which, position, depth)
         inside = all_of([within(position, prod(n for _, n in group), tile), within(depth, p.size("depth"), t.depth)])
-        put = store(f"piece_{name}", (k, i), guarded(inside, value, self.zero), f"bring_{name}")
+        put = store(self.pieces[which].name, (k, i), guarded(inside, value, self.zero), self.s.fresh(f"bring_{name}"))
         count = t.depth * tile
         body = only_if(within(place, count, t.units), put)
         return self.unit(u.name, on("serial", e.name, -(-count // t.units), body))
@@ -307,11 +308,11 @@ class Writer:
         across = t.columns // t.unit_columns
         u, k, r, c = (Var(n) for n in ("u", "k", "r", "c"))
         # neighbours among the units take neighbouring columns: they read other banks of the memory
-        a = Load("piece_a", (k, u // across * t.unit_rows + r), self.zero.dtype)
-        b = Load("piece_b", (k, u % across + c * across), self.zero.dtype)
-        old = Load("sums", (u, r, c), self.zero.dtype)
+        a = Load(self.pieces[0].name, (k, u // across * t.unit_rows + r), self.zero.dtype)
+        b = Load(self.pieces[1].name, (k, u % across + c * across), self.zero.dtype)
+        old = Load(self.sums.name, (u, r, c), self.zero.dtype)
         product = Op(_SUMS[value.op], (a, b), self.zero.dtype)
-        body = store("sums", (u, r, c), Op(value.op, (old, product), self.zero.dtype), "multiply")
+        body = store(self.sums.name, (u, r, c), Op(value.op, (old, product), self.zero.dtype), self.s.fresh("multiply"))
         return self.unit("u", on("serial", "k", t.depth, self.own(body, "r", "c")))
 
     def write(self) -> Stmt:
@@ -323,7 +324,7 @@ class Writer:
         values = digits(self.batch, p.batch) | digits(row, p.rows) | digits(column, p.columns)
         inside = all_of([within(row, p.size("rows"), t.rows), within(column, p.size("columns"), t.columns)])
         target = p.sum.targets[0]
-        made = Load("sums", (u, r, c), self.zero.dtype)
+        made = Load(self.sums.name, (u, r, c), self.zero.dtype)
         known: dict[str, Expr] = {target.buffer: made}
         at = {target.buffer: tuple(substitute(i, values) for i in target.indices)}
         writes: list[Stmt] = []

@@ -95,7 +95,9 @@ def _elements(s: Schedule, total: Store, dims: list[tuple[str, int]], after: Seq
     element = Var("element")
     values = digits(element, free)
     zero = (Const(0, "index"),)
-    kept = {t.buffer: Buffer(f"{t.buffer}_e", (1,), s.buffer(t.buffer).dtype, "register") for t in total.targets}
+    kept = {
+        t.buffer: Buffer(s.fresh(f"{t.buffer}_e"), (1,), s.buffer(t.buffer).dtype, "register") for t in total.targets
+    }
 
     def own(e: Expr) -> Expr:
         def read(x: Load) -> Expr:

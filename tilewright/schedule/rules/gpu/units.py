@@ -17,6 +17,12 @@ def axis(machine: Machine, name: str) -> Axis | None:
     return next((a for a in machine.axes if a.name == name), None)
 
 
+def fits_axis(machine: Machine, name: str, count: int) -> bool:
+    """Whether an axis of a grid (``grid.x``) has so many units."""
+    found = axis(machine, name.partition(".")[0])
+    return found is not None and (found.side(name) is None or count <= (found.side(name) or 0))
+
+
 def shared(machine: Machine) -> Memory | None:
     """The memory that units of a block share."""
     return next((m for m in machine.memories if BLOCK in m.shared_by and GRID not in m.shared_by), None)
