@@ -342,6 +342,8 @@ static int warp_step(int first)
         load_matrices(first);
     else if (threads[first].operation == WARP_BARRIER)
         warp_met[first / LANES] = ++now;
+    else if (threads[first].operation == SHUFFLE)
+        shuffle(first);
     else
         multiply(first);
     for (int i = first; i < last; i++)

@@ -200,6 +200,7 @@ declare void @emu_site(i32)
 declare i32 @emu_register(i32)
 declare void @emu_barrier()
 declare void @emu_warp_barrier()
+declare float @emu_shuffle(float, i32)
 declare void @emu_copy(ptr, ptr, i32)
 declare void @emu_commit()
 declare void @emu_wait(i32)
@@ -234,6 +235,9 @@ def _definition(name: str) -> str:
         return f"define void @emu.{name}(i32 %n) {{\n  call void @emu_barrier()\n  ret void\n}}"
     if name == "bar.warp.sync":
         return f"define void @emu.{name}(i32 %n) {{\n  call void @emu_warp_barrier()\n  ret void\n}}"
+    if name == "shfl.sync.bfly.f32":
+        call = "%r = call float @emu_shuffle(float %x, i32 %bits)"
+        return f"define float @emu.{name}(i32 %mask, float %x, i32 %bits, i32 %c) {{\n  {call}\n  ret float %r\n}}"
     if name.startswith("cp.async.c") and name.endswith("group"):
         return f"define void @emu.{name}() {{\n  call void @emu_commit()\n  ret void\n}}"
     if name == "cp.async.wait.group":

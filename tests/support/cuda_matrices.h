@@ -1,7 +1,7 @@
 /* Instructions that lanes run together, on matrices that they hold in parts or that lie in shared memory: a part of
    cuda_emulator.c, which has threads, memory and its shadow. */
 /* instructions of a warp: each lane leaves its operands, the scheduler does the work when all have come */
-enum { LDMATRIX, LDMATRIX_TRANSPOSED, MMA_BF16, MMA_F16, MMA_S8, WARP_BARRIER };
+enum { LDMATRIX, LDMATRIX_TRANSPOSED, MMA_BF16, MMA_F16, MMA_S8, WARP_BARRIER, SHUFFLE };
 
 void emu_ldmatrix(const unsigned char *p, int count, int transposed, uint32_t *result)
 {
@@ -25,6 +25,23 @@ void emu_warp_barrier(void)
 {
     threads[current].site = site, threads[current].operation = WARP_BARRIER;
     leave(IN_WARP);
+}
+
+/* the number of the lane whose own number differs in these bits */
+float emu_shuffle(float x, int bits)
+{
+    Thread *t = &threads[current];
+    t->site = site, t->operation = SHUFFLE, t->count = bits;
+    memcpy(t->words, &x, sizeof x);
+    leave(IN_WARP);
+    memcpy(&x, t->result, sizeof x);
+    return x;
+}
+
+static void shuffle(int first)
+{
+    for (int i = 0; i < LANES; i++)
+        threads[first + i].result[0] = threads[first + (i ^ threads[first + i].count)].words[0];
 }
 
 /* a group of 8 lanes reads 8 rows of 16 bytes at once if these lie in different 16ths of 128 bytes */

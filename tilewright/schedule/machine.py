@@ -281,6 +281,15 @@ class WarpLoad:
 
 
 @dataclass(frozen=True)
+class WarpFold:
+    """How units that hold matrices of sums in parts, in `memory`, come to the sum or the largest number of each row:
+    ``r[m] = r[m] + x[m, n]``, or the larger one, for all n. All units that hold parts of a row then have its r."""
+
+    name: str
+    memory: str = "fragment"
+
+
+@dataclass(frozen=True)
 class Axis:
     """Units of a machine that run at the same time, to which loops can be bound (``for i in name(64)``).
 
@@ -431,6 +440,11 @@ class Machine:
     @property
     def warp_loads(self) -> tuple[WarpLoad, ...]:
         """Those that bring such matrices from memory."""
+        return ()
+
+    @property
+    def warp_folds(self) -> tuple[WarpFold, ...]:
+        """How rows of such matrices are summed up."""
         return ()
 
     # ---- caches

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...schedule.machine import Machine, WarpProduct
-from ...schedule.nest import For, Nest, Stmt, Store, walk_stmts
-from ...schedule.warp import COPY_LOOPS, PRODUCT_LOOPS, CopyLoops, ProductLoops, noted, read_copy, read_product
+from ...schedule.nest import For, If, Nest, Stmt, Store, walk_stmts
+from ...schedule.warp import COPY_LOOPS, PRODUCT_LOOPS, CopyLoops, ProductLoops, noted, read_copy, read_fold, read_product
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Var, linear, variables
 from .builder import BYTES, llvm_type
+from .fragment_rows import Rows
 from .groups import Groups
 from .launch import WARP
 from .memory import OWN, Lanes
@@ -98,9 +99,11 @@ class Fragments:
         self.text, self.at, self.memory = core.text, core.at, core.memory
         self.products = {p.name: p for p in machine.warp_products}
         self.loads = {p.name: p for p in machine.warp_loads}
+        self.folds = {f.name: f for f in machine.warp_folds}
         self.names = {b.name for b in core.buffers.values() if b.scope in {p.memory for p in self.products.values()}}
         self.roles: dict[str, Role] = {}
         self.groups = Groups(self)
+        self.rows = Rows(self)
         for s in walk_stmts(nest.body) if self.names else ():
             product = self.products.get(noted(s) or "")
             if product is not None and _depth(s) == PRODUCT_LOOPS:
@@ -135,26 +138,28 @@ class Fragments:
         if (name := noted(s)) is not None:
             return _depth(s) <= (PRODUCT_LOOPS if name in self.products else COPY_LOOPS)
         used = self._held(s)
-        return bool(used) and (isinstance(s, Store) or self._selects(s, used))
+        return bool(used) and (isinstance(s, Store) or (isinstance(s, For) and self._selects(s, used)))
 
     def within(self, s: Stmt) -> bool:
         """Whether there are such loops in a statement."""
         return bool(self.names) and any(self._held(x) for x in walk_stmts(s) if isinstance(x, Store))
 
     def _held(self, s: Stmt) -> list[Load]:
-        """The parts of matrices that the statement in perfectly nested loops uses."""
-        while isinstance(s, For):
-            s = s.body
+        """The parts of matrices that the statement in perfectly nested loops, or a condition in them, uses."""
+        while isinstance(s, For) or (isinstance(s, If) and s.otherwise is None):
+            s = s.body if isinstance(s, For) else s.then
         if not isinstance(s, Store):
             return []
         own = [Load(t.buffer, t.indices, "") for t in s.targets]
         return [x for x in (*own, *s.loads) if x.buffer in self.names]
 
-    def _selects(self, s: Stmt, used: list[Load]) -> bool:
-        assert isinstance(s, For)
+    def _selects(self, s: For, used: list[Load]) -> bool:
         return s.kind != "unroll" and any(s.var in variables(i) for x in used for i in x.indices[-2:])
 
     def begin(self, b: Buffer) -> None:
+        if len(b.shape) == 1:
+            self.rows.begin(b)
+            return
         role = self.role(b.name)
         blocks = self._blocks(b, role)
         count = blocks[0] * blocks[1] * max(b.size // (b.shape[-1] * b.shape[-2]), 1)
@@ -230,6 +235,8 @@ class Fragments:
             self.product(read_product(s, self.products[name], self.core.buffers))
         elif name in self.loads:
             self.load(read_copy(s, self.loads[name], self.core.buffers))
+        elif name in self.folds:
+            self.rows.fold(read_fold(s, self.folds[name], self.core.buffers))
         else:
             raise self.refuse(f"the machine has no instruction {name!r} of several lanes")
 
@@ -334,12 +341,17 @@ class Fragments:
     def elements(self, s: Stmt) -> None:
         """Loops around a statement on elements: a lane runs those iterations whose elements it holds."""
         loops: list[For] = []
-        body = s
-        while isinstance(body, For):
-            loops.append(body)
-            body = body.body
-        assert isinstance(body, Store)
-        used = self._held(s)[0]
+        body, conditions = s, []
+        while not isinstance(body, Store):
+            if isinstance(body, For):
+                loops.append(body)
+            assert isinstance(body, (For, If))
+            conditions += [body.cond] if isinstance(body, If) else []
+            body = body.body if isinstance(body, For) else body.then
+        used = next((x for x in self._held(s) if len(x.indices) > 1), None)
+        if used is None:
+            self.rows.each(loops, conditions, body)
+            return
         role = self.role(used.buffer)
         indices = used.indices[-2:][::-1] if role.turned else used.indices[-2:]
         chosen = [next((f for f in loops if linear(i)[0].get(Var(f.var)) == 1), None) for i in indices]
@@ -348,8 +360,10 @@ class Fragments:
         row, column = (f for f in chosen if f is not None)
         if row.trip is None or column.trip is None or row.trip % role.shape[0] or column.trip % role.shape[1]:
             raise self.refuse(f"block {body.block} does not run over whole blocks of {used.buffer}")
+        if any((column, row)[role.along() == 0].var in variables(c) for c in conditions):
+            raise self.refuse(f"block {body.block} has a condition that is another for neighbours in {used.buffer}")
         for values in self._runs(role, row, column):
-            self._run(body, role, values)
+            self._run(body, role, values, conditions)
 
     def _runs(self, role: Role, row: For, column: For) -> Iterator[dict[str, Expr]]:
         """What loop variables are for each run of elements that a lane holds side by side."""
@@ -362,10 +376,12 @@ class Fragments:
                     place[role.along()] = place[role.along()] + Var(_PAIR)
                     yield {row.var: place[0], column.var: place[1]}
 
-    def _run(self, s: Store, role: Role, values: dict[str, Expr]) -> None:
+    def _run(self, s: Store, role: Role, values: dict[str, Expr], conditions: list[Expr]) -> None:
         with ExitStack() as stack:
             for var, e in values.items():
                 stack.enter_context(self.at.bind(var, e))
+            for c in conditions:
+                stack.enter_context(self.text.where(self.core.expr(c).ssa))
             self.core.vector(s, Lanes(_PAIR, role.per))
 
 

@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...codegen.llvm.machine import LlvmRecord
-from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate, WarpLoad, WarpProduct
+from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate, WarpFold, WarpLoad, WarpProduct
 from ...support.errors import PackageError
 
 if TYPE_CHECKING:
@@ -101,6 +101,10 @@ class CudaDescription(Machine):
     @property
     def warp_loads(self) -> tuple[WarpLoad, ...]:
         return (WarpLoad("ldmatrix"),)
+
+    @property
+    def warp_folds(self) -> tuple[WarpFold, ...]:
+        return (WarpFold("fold"), *((WarpFold("fold_sums", "sums"),) if self.sm in _GROUPS else ()))
 
     @property
     def llvm(self) -> LlvmRecord:

@@ -21,7 +21,7 @@ from ...machine import Machine
 from ...nest import Barrier, For, Stmt, seq, store
 from .attention_operands import LOWEST, Operands, add, exp_of, folded, inverse, larger, mul, own, unrolled
 from .attention_operands import within_buffers  # fmt: skip
-from .attention_tiles import EXPONENTIAL, FAR, FEW_SUMS, MEETING
+from .attention_tiles import AT_ONCE, EXPONENTIAL, FAR, FEW_SUMS, MEETING
 from .units import BLOCK, all_of, axis, on, only_if, shared, within
 
 F32 = "f32"
@@ -99,8 +99,7 @@ def cost(t: Share, o: Operands, machine: Machine) -> float:
     each = t.keys * parts * (t.rows + FAR) + t.rows * t.keys * (t.team + EXPONENTIAL) + t.rows * t.width * t.lanes
     each += 2 * MEETING
     last = t.rows * (t.teams + t.width * t.lanes + -(-s.width // t.units) * t.teams + 3 * MEETING)
-    idle = max(machine.cores / 8 / blocks, 1.0)
-    return blocks * t.units * (steps * each + last) * idle
+    return max(blocks * t.units, machine.cores, AT_ONCE) * (steps * each + last)
 
 
 class Shared:

@@ -34,6 +34,8 @@ ROWS, KEYS, UNIT_ROWS, ACROSS, PIECES = (64, 32, 16, 8), (64, 32, 16), (8, 4, 2,
 FEW_SUMS = 16
 #: what an access of far memory, a barrier, and the exponential of a number cost in multiply-adds
 FAR, MEETING, EXPONENTIAL = 4, 16, 12
+#: units that run at the same time on a machine with a grid, at least: fewer leave some of it idle
+AT_ONCE = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,7 @@ def cost(t: Tile, o: Operands, machine: Machine) -> float:
     each = depth * (r * c + r + c) + t.keys * (r * e + r + e) + FAR * brought / t.units
     each += r * (t.across + EXPONENTIAL * (c + 1) + e)
     each += MEETING * (2 * (depth // t.depth) + 2 * (t.keys // t.values))
-    idle = max(machine.cores / 8 / blocks, 1.0) * max(32 / t.units, 1.0)
-    return blocks * t.units * steps * each * idle
+    return max(blocks * t.units, machine.cores, AT_ONCE) * steps * each * max(32 / t.units, 1.0)
 
 
 def numbers(t: Tile) -> tuple[int, ...]:
