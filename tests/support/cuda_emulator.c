@@ -46,6 +46,8 @@ typedef struct {
     const float *sums;
     float *group_result;
     uint64_t factors[2];
+    const uint32_t *held; /* the thread's part of the first factor, where it is in registers */
+    int turned;           /* whether rows of the second factor go along its columns */
     int products, committed;
     uint32_t fence_tick;
     const unsigned char *address;

@@ -91,12 +91,13 @@ void emu_group_wait(int left)
         threads[current].products = threads[current].committed = 0;
 }
 
-void emu_group_product(int half, int columns, uint64_t x, uint64_t w, const float *sums, float *result)
+void emu_group_product(int half, int columns, int turned, uint64_t x, const uint32_t *held, uint64_t w, const float *sums,
+                       float *result)
 {
     Thread *t = &threads[current];
     t->site = site, t->operation = half, t->count = columns;
     t->factors[0] = x, t->factors[1] = w, t->sums = sums, t->group_result = result;
-    t->products = 1, t->committed = 0;
+    t->products = 1, t->committed = 0, t->held = held, t->turned = turned;
     leave(IN_GROUP);
 }
 
@@ -151,13 +152,17 @@ static void multiply(int first)
         }
 }
 
-/* an element of a matrix whose rows of 128 bytes are swizzled, as its descriptor says */
-static double element(uint64_t descriptor, int row, int column, int kind)
+/* an element of a matrix whose rows of 128 bytes are swizzled, as its descriptor says: place `deep` of a line. Rows go
+   along the lines of 64 places; or, `turned`, 64 lines beside each other are a row */
+static double element(uint64_t descriptor, int line, int deep, int turned, int kind)
 {
     uint64_t start = (descriptor & 0x3FFF) << 4, step = (descriptor >> 32 & 0x3FFF) << 4;
+    uint64_t lines = (descriptor >> 16 & 0x3FFF) << 4;
+    int row = turned ? deep : line, column = turned ? line % 64 : deep;
     if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0)
         fail("a descriptor of a matrix that is not swizzled in rows of 128 bytes");
     uint64_t at = start + (uint64_t)(row / 8) * step + (uint64_t)(row % 8) * 128 + 2 * (uint64_t)column;
+    at += turned ? (uint64_t)(line / 64) * lines : 0;
     unsigned char *p = shared_start + (at ^ (at >> 7 & 7) << 4);
     Region *r = touched(p, 2, 2, SHARED, "reads");
     note_read(r, p - r->base, 2);
@@ -176,11 +181,16 @@ static void multiply_group(int first)
     int n = threads[first].count, kind = threads[first].operation ? MMA_F16 : MMA_BF16;
     current = first, site = threads[first].site;
     for (int k = 0; k < 16; k++) {
-        for (int i = 0; i < 64; i++)
-            x[i][k] = element(threads[first].factors[0], i, k, kind);
+        for (int i = 0; i < 64 && threads[first].held == NULL; i++)
+            x[i][k] = element(threads[first].factors[0], i, k, 0, kind);
         for (int i = 0; i < n; i++)
-            w[i][k] = element(threads[first].factors[1], i, k, kind);
+            w[i][k] = element(threads[first].factors[1], i, k, threads[first].turned, kind);
     }
+    for (int i = 0; i < GROUP && threads[first].held != NULL; i++)
+        for (int j = 0; j < 8; j++) {
+            int row = 16 * (i / LANES) + i % LANES / 4 + 8 * (j / 2 % 2), column = 8 * (j / 4) + 2 * (i % 4) + j % 2;
+            x[row][column] = number(threads[first + i].held[j / 2], j % 2, kind);
+        }
     for (int i = 0; i < GROUP; i++)
         for (int j = 0; j < n / 2; j++) {
             int row = 16 * (i / LANES) + 8 * (j % 4 / 2) + i % LANES / 4, column = 8 * (j / 4) + 2 * (i % 4) + j % 2;

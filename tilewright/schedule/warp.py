@@ -1,8 +1,9 @@
 """Instructions that several units run together (`machine.WarpProduct`, `WarpLoad`, `WarpFold`): what loops
 they are.
 
-Loops with a note ``warp`` on the innermost one stand for an instruction; `read_product`, `read_copy` and `read_fold` say
-what it works on, or raise CompileError because they are something else. The primitive `tensorize` and code generators ask.
+Loops with a note ``warp`` on the innermost one stand for an instruction; `read_product`, `read_copy` and `read_fold`
+say what it works on, or raise CompileError because they are something else. The primitive `tensorize` and code
+generators ask.
 
     for m in serial(16): for n in serial(8):
         for k in serial(16, notes={'warp': 'mma_bf16'}): acc[m, n] += extf(x[m, k]) * extf(w[k, n])
@@ -103,11 +104,11 @@ def read_product(s: Stmt, product: WarpProduct, buffers: Mapping[str, Buffer]) -
     if k.trip != product.depth:
         raise _refuse(product.name, f"the sum has {k.trip} steps, not {product.depth}")
     blocks = [_block(product.name, product.memory, buffers, acc, m, n)]
-    for load, row, column in ((x, m, k), (w, k, n)):
-        if product.operands == product.memory:
+    for load, row, column, memory in ((x, m, k, product.first or product.operands), (w, k, n, product.operands)):
+        if memory == product.memory:
             blocks.append(_block(product.name, product.memory, buffers, load, row, column))
-        elif buffers[load.buffer].scope != product.operands:
-            raise _refuse(product.name, f"{load.buffer} is in {buffers[load.buffer].scope}, not in {product.operands}")
+        elif buffers[load.buffer].scope != memory:
+            raise _refuse(product.name, f"{load.buffer} is in {buffers[load.buffer].scope}, not in {memory}")
         else:  # in memory, in a layout that the code generator knows
             blocks.append(Block(load))
     for load, dtype in ((acc, product.sums), (x, product.dtype), (w, product.dtype)):

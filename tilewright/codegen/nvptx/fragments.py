@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING
 
 from ...schedule.machine import Machine, WarpProduct
 from ...schedule.nest import For, If, Nest, Stmt, Store, walk_stmts
-from ...schedule.warp import COPY_LOOPS, PRODUCT_LOOPS, CopyLoops, ProductLoops, noted, read_copy, read_fold, read_product
+from ...schedule.warp import (
+    COPY_LOOPS,
+    PRODUCT_LOOPS,
+    CopyLoops,
+    ProductLoops,
+    noted,
+    read_copy,
+    read_fold,
+    read_product,
+)
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Var, linear, variables
 from .builder import BYTES, llvm_type
@@ -35,7 +44,7 @@ if TYPE_CHECKING:
 LANE = "%lane"
 _PAIR = "%pair"
 _GROUP, _PLACE = Var(LANE) // 4, Var(LANE) % 4
-#: rows of sums of a warp; of a group of warps each has the next ones
+#: rows of sums, and of first factors, of a warp; of a group of warps each has the next ones
 _WARP_ROWS = Var(LANE) // 32 * 16 + Var(LANE) % 32 // 4
 #: the block of a matrix that `ldmatrix` takes
 _ROWS = 8
@@ -84,7 +93,7 @@ class Role:
         deep = _PLACE * self.per
         if self.which == "acc":
             return _WARP_ROWS, deep
-        return (deep, _GROUP) if self.which == "w" else (_GROUP, deep)
+        return (deep, _GROUP) if self.which == "w" else (_WARP_ROWS, deep)
 
     def along(self) -> int:
         """The dimension of a run: 1 for columns."""

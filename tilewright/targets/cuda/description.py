@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,8 @@ _WGMMA = tuple(
     for dtype in ("f16", "bf16")
     for n in (64, 128, 256)
 )
+#: the same with a first factor that the threads hold as they hold sums
+_WGMMA += tuple(replace(p, name=f"{p.name}_held", first="sums") for p in _WGMMA)
 _GROUPS = ("sm_90a",)
 
 

@@ -80,7 +80,7 @@ def build(kernel: Kernel, machine: Machine, choose: Choose) -> Stmt:
     if 0 in kernel.buffer(shape.out).shape:
         return seq()
     reader = Reader(kernel)
-    if sq * 2 <= lanes(machine, shape.dtype):
+    if shape.queries * 2 <= lanes(machine, shape.dtype):
         return _few_queries(shape, reader, machine)
     from . import bf16_attention, tile_attention
 

@@ -1,7 +1,9 @@
 """Attention with an online softmax, by blocks of units: no scores leave a block.
 
-Many queries go by tiles (`attention_tiles`): a block takes a tile of them and goes along the keys. Few queries have their
-keys shared out among the units of a block (`attention_keys`).
+Many queries go by tiles: a block takes a tile of them and goes along the keys, on numbers of single units
+(`attention_tiles`), or, where the machine has such instructions, on matrices that warps (`attention_warps`) or groups
+of warps (`attention_groups`) hold in parts. Few queries have their keys shared out among the units of a block
+(`attention_keys`).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from ...nest import Stmt, seq
 from ...schedule import Schedule
 from ..custom.attention import Reader, Shape, shape_of
 from ..custom.opaque import joined
-from . import attention_keys, attention_tiles, attention_warps
+from . import attention_groups, attention_keys, attention_tiles, attention_warps
 from .attention_operands import Operands
 from .units import fits_axis, has_blocks
 
@@ -44,17 +46,25 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     made = _nest(shape, Reader(kernel), machine, asking)
     if isinstance(made, str):
         return made
-    for nest in made[0]:
-        body = joined(kernel, nest)
-        if isinstance(body, str):
-            return body
-        if attention_warps.plain_copies(body, {b.name: b for b in (*kernel.params, *kernel.temporaries)}):
-            break
+    nests, words = made
+    body = _first_plain(kernel, nests)
+    if isinstance(body, str):
+        return body
     s = Schedule(kernel, machine, body=body, decisions=decisions)
     s.decisions.update(asking.decisions)
     s.temporaries.clear()
-    s.plan = made[1]
+    s.plan = words
     return s
+
+
+def _first_plain(kernel: Kernel, nests: list[Stmt]) -> Stmt | str:
+    """The first nest whose copies are plain ones, with the other stages of the kernel in it; or why they cannot be."""
+    buffers = {b.name: b for b in (*kernel.params, *kernel.temporaries)}
+    for nest in nests:
+        body = joined(kernel, nest)
+        if isinstance(body, str) or attention_warps.plain_copies(body, buffers):
+            return body
+    raise AssertionError("the last nest has no asynchronous copies")
 
 
 def _nest(shape: Shape, read: Reader, machine: Machine, s: Schedule) -> tuple[list[Stmt], str] | str:
@@ -69,11 +79,11 @@ def _nest(shape: Shape, read: Reader, machine: Machine, s: Schedule) -> tuple[li
         share = attention_keys.Share(*s.sample_choice("share", [t.numbers for t in found], best.numbers))
         return [attention_keys.Shared(together, share, machine).nest()], str(share)
     o = together if shape.queries < attention_tiles.ROWS[-1] else Operands(shape, read, together=False)
-    warps = attention_warps.plans(o, machine)
-    if warps and s.sample_choice("matrices", (True, False), True):
-        plan = attention_warps.Plan(*s.sample_choice("warps", [astuple(w) for w in warps], astuple(warps[0])))
-        writers = [attention_warps.Writer(o, plan, machine, asynchronous=a) for a in (True, False)]
-        return [w.nest() for w in writers], str(plan)
+    groups, warps = attention_groups.plans(o, machine), attention_warps.plans(o, machine)
+    forms = [*(["groups"] if groups else []), *(["warps"] if warps else []), "units"]
+    form = s.sample_choice("form", forms, forms[0])
+    if form != "units":
+        return _matrices(form, groups if form == "groups" else warps, o, machine, s)
     tiles = attention_tiles.tiles(shape, o.rows, machine)
     if not tiles:
         return "no tile fits the machine"
@@ -81,3 +91,18 @@ def _nest(shape: Shape, read: Reader, machine: Machine, s: Schedule) -> tuple[li
     numbers = s.sample_choice("tile", [attention_tiles.numbers(t) for t in tiles], attention_tiles.numbers(fastest))
     tile = attention_tiles.Tile(*numbers)
     return [attention_tiles.Tiled(o, tile, machine).nest()], str(tile)
+
+
+def _matrices(
+    form: str, plans: list[attention_warps.Plan], o: Operands, machine: Machine, s: Schedule
+) -> tuple[list[Stmt], str]:
+    """The nests on matrices that warps, or groups of them, hold in parts."""
+    plan = attention_warps.Plan(*s.sample_choice("matrices", [astuple(p) for p in plans], astuple(plans[0])))
+    own = attention_warps.instructions(o, machine)
+    writer = attention_warps.Writer
+    if form == "groups":
+        own, writer = attention_groups.instructions(o, plan.keys, machine), attention_groups.GroupWriter
+    assert own is not None
+    nests = [writer(o, plan, own, machine, asynchronous=a).nest() for a in (True, False)]
+    words = f"{plan.teams} {form} of {own.scores.rows} queries each by {plan.keys} keys, on matrices held in parts"
+    return nests, words

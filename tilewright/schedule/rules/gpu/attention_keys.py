@@ -19,8 +19,19 @@ from ....support.dtypes import LOOP_TYPES
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum
 from ...machine import Machine
 from ...nest import Barrier, For, Stmt, seq, store
-from .attention_operands import LOWEST, Operands, add, exp_of, folded, inverse, larger, mul, own, unrolled
-from .attention_operands import within_buffers  # fmt: skip
+from .attention_operands import (
+    LOWEST,
+    Operands,
+    add,
+    exp_of,
+    folded,
+    inverse,
+    larger,
+    mul,
+    own,
+    unrolled,
+    within_buffers,  # fmt: skip
+)
 from .attention_tiles import AT_ONCE, EXPONENTIAL, FAR, FEW_SUMS, MEETING
 from .units import BLOCK, all_of, axis, on, only_if, shared, within
 
@@ -31,8 +42,8 @@ UNITS, TEAMS, ROWS, KEYS = (256, 128, 64), (4, 8, 16, 32, 64), (8, 4, 2, 1), (8,
 
 @dataclass(frozen=True)
 class Share:
-    """Units of a block and of a team, queries of a block, keys of a team in a step; then neighbours that a unit reads at
-    once, and how often to have all of a key and all of a value."""
+    """Units of a block and of a team, queries of a block, keys of a team in a step; then neighbours that a unit reads
+    at once, and how often to have all of a key and all of a value."""
 
     units: int
     team: int
@@ -242,6 +253,7 @@ class Shared:
 
     def finish(self) -> list[Stmt]:
         t = self.t
+
         def tell(u: Expr) -> Stmt:
             return self.rows(store("told", (Var("r") * t.units + u,), self.mine("top", u, "r"), "tell_top"))
 
@@ -277,7 +289,9 @@ class Shared:
         """The results of a query."""
         t, s, zero = self.t, self.s, self.s.number(0.0)
         column, row, r = Var("n") * t.units + u, self.first + Var("r"), (u, Var("r"))
-        total = on("serial", "g", t.teams, folded("total", r, add, Load("told_total", (Var("g") * t.team,), F32), "add_total"))
+        total = on(
+            "serial", "g", t.teams, folded("total", r, add, Load("told_total", (Var("g") * t.team,), F32), "add_total")
+        )
         value = Load("told", (Var("g") * t.columns + column,), F32)
         inside = all_of([within(column, s.width, t.units), within(row, self.o.rows, t.rows)])
         result = mul(self.mine("dot", u, "r"), inverse(self.mine("total", u, "r")))

@@ -1,4 +1,4 @@
-"""What attention reads and writes, by rows: a row is a query of a head, and rows of heads that share keys can lie in one
+"""What attention reads and writes, by rows: a row is a query of a head. Rows of heads that share keys can lie in one
 range."""
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from ..custom.attention import Reader, Shape
 from ..custom.nests import add, index, mul
 from .units import all_of, on, within
 
+#: loops over the grid
+BATCH, HEAD = Var("batch"), Var("head")
 #: the largest score so far begins here and not at -inf: differences of two of these are numbers
 LOWEST = -3.4028234663852886e38
 
@@ -24,8 +26,8 @@ class Operands:
     s: Shape
     read: Reader
     together: bool
-    b: Expr = Var("batch")
-    head: Expr = Var("head")
+    b: Expr = BATCH
+    head: Expr = HEAD
 
     @property
     def rows(self) -> int:

@@ -23,8 +23,19 @@ from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var
 from ...machine import Machine
 from ...nest import Barrier, For, Stmt, seq, store
 from ..custom.attention import Shape
-from .attention_operands import LOWEST, Operands, exp_of, folded, inverse, larger, own, unrolled, within_buffers
-from .attention_operands import add, mul  # fmt: skip
+from .attention_operands import (  # fmt: skip
+    LOWEST,
+    Operands,
+    add,
+    exp_of,
+    folded,
+    inverse,
+    larger,
+    mul,
+    own,
+    unrolled,
+    within_buffers,
+)
 from .units import BLOCK, all_of, axis, guarded, on, only_if, shared, within
 
 F32 = "f32"
@@ -88,8 +99,8 @@ class Tile:
     def __str__(self) -> str:
         return (
             f"tiles of {self.rows} queries by {self.keys} keys on {self.units} units, {self.unit_rows} x "
-            f"{self.unit_keys} scores and {self.unit_rows} x {self.unit_columns} results each, {self.depth} steps of the "
-            f"depth and values of {self.values} keys in shared memory"
+            f"{self.unit_keys} scores and {self.unit_rows} x {self.unit_columns} results each, {self.depth} steps of "
+            f"the depth and values of {self.values} keys in shared memory"
         )
 
 

@@ -22,79 +22,88 @@ from dataclasses import dataclass
 from ....support.dtypes import LOOP_TYPES
 from ....tensor.analysis import flat
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, linear, minimum, simplify
-from ...machine import Machine, WarpFold, WarpLoad, WarpProduct, find_axis
+from ...machine import Machine, WarpLoad, WarpProduct, find_axis
 from ...nest import Alloc, AsyncCopy, Barrier, For, Stmt, Store, Wait, seq, store, walk_stmts
 from ...region import all_ranges
 from ...warp import NOTE
-from ..custom.attention import Shape
 from .attention_operands import LOWEST, Operands, add, exp_of, folded, inverse, mul, unrolled, within_buffers
 from .units import BLOCK, on, only_if, shared, within
 
 F32 = "f32"
 #: what is tried: warps of a block, and keys of a tile
-WARPS, KEYS = (4, 8, 2), (64, 32, 128)
+WARPS, KEYS = (4, 8, 2, 1), (64, 32, 128)
 #: rows beside each other in banks of a memory: a row's pieces change places with the row
 _BANK_BYTES = 128
 
 
 @dataclass(frozen=True)
 class Instructions:
-    """Those of a machine for factors of a dtype; the axes of teams and of their units, with the units of a team."""
+    """Those of a machine for factors of a dtype: the products for scores and for results, and what loads factors and
+    folds rows by name. The axes of teams and of their units, with the units of a team."""
 
-    product: WarpProduct
-    load: WarpLoad
-    fold: WarpFold
+    scores: WarpProduct
+    results: WarpProduct
+    load: str
+    fold: str
     team: str
     unit: str
     lanes: int
 
 
-def instructions(dtype: str, machine: Machine) -> Instructions | None:
+def together(scores: WarpProduct, results: WarpProduct, load: WarpLoad | None, machine: Machine) -> Instructions | None:
+    """The instructions with the axes of their memory; None if rows of that are not folded."""
+    fold = next((x for x in machine.warp_folds if x.memory == scores.memory), None)
+    memory = next((m for m in machine.memories if m.name == scores.memory), None)
+    unit = find_axis(machine, memory.shared_by[0]) if memory is not None and memory.shared_by else None
+    if fold is None or unit is None or not unit.inside or not unit.limit:
+        return None
+    return Instructions(scores, results, load.name if load else "", fold.name, unit.inside, unit.name, unit.limit)
+
+
+def factors_dtype(o: Operands) -> str | None:
+    """The one of queries, keys and values."""
+    found = {o.read.kernel.buffer(b).dtype for b in (o.s.q, o.s.k, o.s.v)}
+    return found.pop() if len(found) == 1 else None
+
+
+def instructions(o: Operands, machine: Machine) -> Instructions | None:
     """What there is for products whose operands all are held in parts."""
     for p in machine.warp_products:
         load = next((x for x in machine.warp_loads if x.memory == p.memory), None)
-        fold = next((x for x in machine.warp_folds if x.memory == p.memory), None)
-        memory = next((m for m in machine.memories if m.name == p.memory), None)
-        if p.dtype != dtype or p.operands != p.memory or None in (load, fold, memory):
-            continue
-        assert load is not None and fold is not None and memory is not None
-        unit = find_axis(machine, memory.shared_by[0])
-        if unit is not None and unit.inside and unit.limit:
-            return Instructions(p, load, fold, unit.inside, unit.name, unit.limit)
+        if p.dtype == factors_dtype(o) and p.operands == p.memory and not p.first and load is not None:
+            return together(p, p, load, machine)
     return None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Warps of a block and keys of a tile."""
+    """Teams of a block (warps, or groups of them) and keys of a tile."""
 
-    warps: int
+    teams: int
     keys: int
-
-    def __str__(self) -> str:
-        return f"{self.warps} warps of 16 queries each by {self.keys} keys, on matrices that their lanes hold in parts"
 
 
 def plans(o: Operands, machine: Machine) -> list[Plan]:
     """Those that fit the machine, the best first; none if sizes or numbers are not those of its instructions."""
-    s, memory = o.s, shared(machine)
-    dtypes = {o.read.kernel.buffer(b).dtype for b in (s.q, s.k, s.v)}
-    found = instructions(dtypes.pop(), machine) if len(dtypes) == 1 else None
-    if found is None or memory is None:
+    s, found = o.s, instructions(o, machine)
+    if found is None or s.depth % found.scores.depth or s.width % found.scores.depth:
         return []
-    p, nbytes = found.product, LOOP_TYPES[found.product.dtype].nbytes
-    if s.depth % p.depth or s.width % p.depth or o.rows <= p.rows // 2:
-        return []
-    made = []
-    for warps in WARPS:
-        for keys in KEYS:
-            # of a row: queries, scores and weights, results; a lane's part of 16 rows is an element in two columns
-            held = (s.depth // 2 + keys + keys // 2 + s.width) // 2
-            room = nbytes * (warps * p.rows * s.depth + 2 * keys * (s.depth + s.width))
-            whole = all(keys * n // _LANES % (warps * found.lanes) == 0 for n in (s.depth, s.width))
-            if held * 4 <= machine.vector_registers * 3 and room <= memory.bytes and whole and keys < 2 * s.keys:
-                made.append(Plan(warps, keys))
-    return sorted(made, key=lambda x: (x.warps * p.rows >= 2 * o.rows, WARPS.index(x.warps), KEYS.index(x.keys)))
+    tried = [Plan(w, k) for w in WARPS for k in KEYS]
+    return [p for p in tried if fits(p, o, found, s.depth, machine)]
+
+
+def fits(plan: Plan, o: Operands, own: Instructions, held_depth: int, machine: Machine) -> bool:
+    """Whether tiles are shared out evenly and have room, in registers with `held_depth` of the queries. A lane has of
+    every row an element in 32 columns, of two beside each other in one register where they have 16 bits."""
+    s, memory, p = o.s, shared(machine), own.scores
+    assert memory is not None
+    held = (held_depth // 2 + plan.keys + plan.keys // 2 + s.width) // 2
+    rows = plan.teams * p.rows
+    room = LOOP_TYPES[p.dtype].nbytes * (rows * s.depth + 2 * plan.keys * (s.depth + s.width))
+    places = (plan.keys * s.depth, plan.keys * s.width, rows * s.depth)
+    whole = all(n % (_LANES * plan.teams * own.lanes) == 0 for n in places)
+    useful = rows < 2 * o.rows and plan.keys < 2 * s.keys
+    return held * 4 <= machine.vector_registers * 3 and room <= memory.bytes and whole and useful
 
 
 #: numbers of 16 bits in what a lane copies at once
@@ -113,23 +122,23 @@ class Brought:
         self.turns = min(pieces & -pieces, bank)
         self.every = bank // self.turns
 
-    def place(self, stage: Expr, row: Expr, column: Expr) -> tuple[Expr, ...]:
+    def place(self, stage: Expr, row: Expr, piece: Expr, x: Expr) -> tuple[Expr, ...]:
+        """Of number x in a piece of a row."""
         if self.turns == 1:
-            return stage, row, column
+            return stage, row, piece * _LANES + x
         turn = row // self.every % self.turns if self.every > 1 else row % self.turns
-        piece = Op("xori", (column // _LANES, turn), "index")
-        return stage, row, piece * _LANES + column % _LANES
+        return stage, row, Op("xori", (piece, turn), "index") * _LANES + x
 
     def at(self, stage: Expr, row: Expr, column: Expr) -> Load:
-        return Load(self.name, self.place(stage, row, column), self.buffer.dtype)
+        return Load(self.name, self.place(stage, row, column // _LANES, column % _LANES), self.buffer.dtype)
 
     def copy(self, stage: Expr, source: Callable[[Expr, Expr], Expr]) -> Stmt:
         """Loops of all lanes over a tile."""
         w, of = self.w, f"_{self.name}"
-        units = w.plan.warps * w.own.lanes
-        place = (Var(f"n{of}") * units + w.warp * w.own.lanes + Var(f"u{of}")) * _LANES
-        row, column = place // self.columns, place % self.columns + Var(f"x{of}")
-        put = store(self.name, self.place(stage, row, column), source(row, column), f"bring{of}")
+        units, pieces = w.plan.teams * w.own.lanes, self.columns // _LANES
+        place = Var(f"n{of}") * units + w.team * w.own.lanes + Var(f"u{of}")
+        row, piece, x = place // pieces, place % pieces, Var(f"x{of}")
+        put = store(self.name, self.place(stage, row, piece, x), source(row, piece * _LANES + x), f"bring{of}")
         body = on("serial", f"n{of}", self.rows * self.columns // (units * _LANES), on("vector", f"x{of}", _LANES, put))
         return on(w.own.unit, f"u{of}", w.own.lanes, body)
 
@@ -146,24 +155,27 @@ class Brought:
 class Writer:
     """Writes the nest. If not `asynchronous`, copies are ordinary ones."""
 
-    def __init__(self, o: Operands, plan: Plan, machine: Machine, *, asynchronous: bool = True) -> None:
-        memory, dtype = shared(machine), o.read.kernel.buffer(o.s.q).dtype
-        found = instructions(dtype, machine)
-        assert memory is not None and found is not None
-        self.o, self.s, self.plan, self.own, self.asynchronous = o, o.s, plan, found, asynchronous
-        self.p, self.dtype = found.product, dtype
-        self.rows = plan.warps * self.p.rows
-        self.warp, self.first, self.step = Var("w"), Var("tile") * self.rows, Var("step")
+    tile = Brought
+
+    def __init__(
+        self, o: Operands, plan: Plan, own: Instructions, machine: Machine, *, asynchronous: bool = True
+    ) -> None:
+        memory = shared(machine)
+        assert memory is not None
+        self.o, self.s, self.plan, self.own, self.asynchronous = o, o.s, plan, own, asynchronous
+        self.p, self.dtype = own.scores, own.scores.dtype
+        self.rows = plan.teams * self.p.rows
+        self.team, self.first, self.step = Var("w"), Var("tile") * self.rows, Var("step")
         self.steps = -(-o.s.keys // plan.keys)
-        self.queries = Brought("queries", dtype, memory.name, self.rows, o.s.depth, 1, self)
-        self.keys = Brought("keys", dtype, memory.name, plan.keys, o.s.depth, 2, self)
-        self.values = Brought("values", dtype, memory.name, plan.keys, o.s.width, 2, self)
+        self.queries = self.tile("queries", self.dtype, memory.name, self.rows, o.s.depth, 1, self)
+        self.keys = self.tile("keys", self.dtype, memory.name, plan.keys, o.s.depth, 2, self)
+        self.values = self.tile("values", self.dtype, memory.name, plan.keys, o.s.width, 2, self)
         self.reached = o.reached(self.step * plan.keys, self.first, self.rows)
 
     def nest(self) -> Stmt:
         s, p, zero = self.s, self.p, Const(0, "index")
         held = [
-            Buffer("q", (p.rows, s.depth), self.dtype, p.memory),
+            *self.held_queries(),
             Buffer("scores", (p.rows, self.plan.keys), F32, p.memory),
             Buffer("weights", (p.rows, self.plan.keys), self.dtype, p.memory),
             Buffer("results", (p.rows, s.width), F32, p.memory),
@@ -190,7 +202,7 @@ class Writer:
             step,
             *self.finish(),
         )
-        inner = on(self.own.team, "w", self.plan.warps, within_buffers(held, body))
+        inner = on(self.own.team, "w", self.plan.teams, within_buffers(held, body))
         brought = [x.buffer for x in (self.queries, self.keys, self.values)]
         return self.o.grid("tile", -(-self.o.rows // self.rows), within_buffers(brought, inner))
 
@@ -233,7 +245,7 @@ class Writer:
     def fold(self, target: str, source: str, operation: str, block: str) -> Stmt:
         i, j = Var("i"), Var("j")
         value = Op(operation, (Load(target, (i,), F32), Load(source, (i, j), F32)), F32)
-        inner = self.noted("j", self.plan.keys, store(target, (i,), value, block), self.own.fold.name)
+        inner = self.noted("j", self.plan.keys, store(target, (i,), value, block), self.own.fold)
         return on("serial", "i", self.p.rows, inner)
 
     def noted(self, var: str, extent: int, body: Stmt, name: str) -> For:
@@ -243,11 +255,12 @@ class Writer:
         """Bring a matrix from shared memory to the parts of the lanes."""
         a, b = Var("a"), Var("b")
         put = store(name, (a, b), value(a, b), f"load_{name}")
-        return on("serial", "a", rows, self.noted("b", columns, put, self.own.load.name))
+        return on("serial", "a", rows, self.noted("b", columns, put, self.own.load))
 
-    def multiply(self, target: str, x: Load, w: Callable[[Expr, Expr], Load], column: Expr, block: str) -> Stmt:
+    def multiply(
+        self, p: WarpProduct, target: str, x: Load, w: Callable[[Expr, Expr], Load], column: Expr, block: str
+    ) -> Stmt:
         """``target[m, column + n] += x[m, k] * w[k, n]``, one instruction; `x` is read at row m and depth k."""
-        p = self.p
         m, n, k = Var("m"), Var("n"), Var("k")
         factors = [Op(p.extends, (f,), p.sums) for f in (x, w(k, n))]
         put = folded(target, (m, column + n), add, mul(*factors), block)
@@ -255,15 +268,21 @@ class Writer:
 
     # ---- steps
 
+    def held_queries(self) -> list[Buffer]:
+        """What a team keeps of the queries."""
+        return [Buffer("q", (self.p.rows, self.s.depth), self.dtype, self.p.memory)]
+
+    def load_queries(self) -> Stmt | None:
+        parts, a, b = Var("d") * self.p.depth, Var("a"), Var("b")
+        value = self.queries.at(Const(0, "index"), self.team * self.p.rows + a, parts + b)
+        put = store("q", (a, parts + b), value, "load_q")
+        load = on("serial", "a", self.p.rows, self.noted("b", self.p.depth, put, self.own.load))
+        return unrolled([("d", self.s.depth // self.p.depth)], load)
+
     def begin(self) -> Stmt:
-        zero, nothing = Const(0.0, F32), Const(0, "index")
-        rows = self.warp * self.p.rows
-        parts = Var("d") * self.p.depth
-        a, b = Var("a"), Var("b")
-        put = store("q", (a, parts + b), self.queries.at(nothing, rows + a, parts + b), "load_q")
-        load = on("serial", "a", self.p.rows, self.noted("b", self.p.depth, put, self.own.load.name))
+        zero = Const(0.0, F32)
         return seq(
-            unrolled([("d", self.s.depth // self.p.depth)], load),
+            self.load_queries(),
             self.each_row("top", lambda i: Const(LOWEST, F32), "begin_top"),
             self.each_row("total", lambda i: zero, "begin_total"),
             self.each(self.s.width, "results", lambda i, j: zero, "begin"),
@@ -278,18 +297,20 @@ class Writer:
         x = Load("q", (Var("m"), d + Var("k")), self.dtype)
         one = Var("e") * p.columns
         product = self.multiply(
-            "scores", x, lambda k, n: Load("key_part", (one + n, k), self.dtype), c + one, "multiply"
+            p, "scores", x, lambda k, n: Load("key_part", (one + n, k), self.dtype), c + one, "multiply"
         )
         inner = Alloc(part, seq(load, unrolled([("e", wide // p.columns)], product)))
-        clear = self.each(self.plan.keys, "scores", lambda i, j: Const(0.0, F32), "clear")
-        return [clear, unrolled([("d", self.s.depth // p.depth), ("c", self.plan.keys // wide)], inner)]
+        return [self.clear(), unrolled([("d", self.s.depth // p.depth), ("c", self.plan.keys // wide)], inner)]
+
+    def clear(self) -> Stmt:
+        return self.each(self.plan.keys, "scores", lambda i, j: Const(0.0, F32), "clear")
 
     def wide(self, columns: int) -> int:
         """Columns of a second factor that come at once: two blocks where there are two."""
         return 2 * self.p.columns if columns % (2 * self.p.columns) == 0 else self.p.columns
 
     def grown(self) -> list[Stmt]:
-        o, s, rows = self.o, self.s, self.first + self.warp * self.p.rows
+        o, s, rows = self.o, self.s, self.first + self.team * self.p.rows
 
         def score(i: Expr, j: Expr) -> Expr:
             scaled = mul(Load("scores", (i, j), F32), s.number(s.scale))
@@ -298,7 +319,12 @@ class Writer:
         def of(name: str, i: Expr) -> Load:
             return Load(name, (i,), F32)
 
-        scores, results = (lambda i, j, n=n: Load(n, (i, j), F32) for n in ("scores", "results"))
+        def scores(i: Expr, j: Expr) -> Load:
+            return Load("scores", (i, j), F32)
+
+        def results(i: Expr, j: Expr) -> Load:
+            return Load("results", (i, j), F32)
+
         return [
             self.each(self.plan.keys, "scores", score, "score"),
             self.each_row("best", lambda i: of("top", i), "best"),
@@ -322,13 +348,15 @@ class Writer:
         load = self.loaded("value_part", lambda a, b: self.values.at(stage, d + a, c + b), p.depth, wide)
         x = Load("weights", (Var("m"), d + Var("k")), self.dtype)
         one = Var("e") * p.columns
-        product = self.multiply("results", x, lambda k, n: Load("value_part", (k, one + n), self.dtype), c + one, "sum")
+        product = self.multiply(
+            p, "results", x, lambda k, n: Load("value_part", (k, one + n), self.dtype), c + one, "sum"
+        )
         inner = Alloc(part, seq(load, unrolled([("e", wide // p.columns)], product)))
         return [unrolled([("d", self.plan.keys // p.depth), ("c", self.s.width // wide)], inner)]
 
     def finish(self) -> list[Stmt]:
         i, j = Var("i"), Var("j")
-        row = self.first + self.warp * self.p.rows + i
+        row = self.first + self.team * self.p.rows + i
         value = mul(Load("results", (i, j), F32), Load("total", (i,), F32))
         put = only_if(within(row, self.o.rows, self.rows), self.o.write(row, j, value))
         return [
@@ -352,4 +380,4 @@ def plain_copies(body: Stmt, buffers: dict[str, Buffer]) -> bool:
     return True
 
 
-__all__ = ["Plan", "Shape", "Writer", "instructions", "plain_copies", "plans"]
+__all__ = ["Brought", "Instructions", "Plan", "Writer", "plain_copies", "plans"]
