@@ -114,7 +114,10 @@ class Emitter:
         self.stmt(self.nest.body)
         launch = self.units.launch
         x, y, z = launch.block
-        head = f'define ptx_kernel void @{self.nest.name}({", ".join(params)}) "nvvm.maxntid"="{x},{y},{z}" {{'
+        how = f'"nvvm.maxntid"="{x},{y},{z}"'
+        if self.fragments.names:  # without this the assembler spills registers for the sake of more blocks
+            how += ' "nvvm.minctasm"="1"'
+        head = f"define ptx_kernel void @{self.nest.name}({', '.join(params)}) {how} {{"
         body = ["entry:", *self.text.entry, *self.text.lines, "  ret void"]
         top = [*self.text.declared.values(), *self.text.globals_]
         return Emitted(self.nest.name, "\n".join([*top, head, *body, "}", ""]), launch, self.shared)
