@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from support.cuda_emulator import Places, launch
+from support.cuda_tensor_maps import encode, told
 from tilewright.codegen.nvptx.emitter import Emitted
 from tilewright.codegen.nvptx.launch import Launch
 
@@ -67,6 +68,9 @@ class EmulatedDriver:
 
     cuMemcpyDtoH_v2 = cuMemcpyDtoD_v2 = cuMemcpyHtoD_v2
 
+    def cuTensorMapEncodeTiled(self, found, dtype, rank, address, *rest) -> int:
+        return encode(found, dtype, rank, address, *rest)
+
     def cuModuleLoadData(self, module, ptx) -> int:
         assert b".visible .entry" in ptx.value
         return 0
@@ -82,6 +86,6 @@ class EmulatedDriver:
     def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, shared, stream, params, extra) -> int:
         name = self.names[function.value - 1]
         self.launches.append(name)
-        args = [ctypes.c_uint64.from_address(p).value for p in params]
+        args = told(params, self.kernels[name])
         launch(self.kernels[name].text, Launch((gx, gy, gz), (bx, by, bz)), name, self.places, args)
         return 0

@@ -67,13 +67,14 @@ class Rows:
             raise self.owner.refuse(f"loop {f.var} does not run over whole blocks of {self.together} rows")
         return [self.first + (i + j) for i in range(0, f.trip, self.together) for j in (0, _APART)]
 
-    def each(self, loops: list[For], conditions: list[Expr], s: Store) -> None:
-        """A statement on numbers of rows alone."""
+    def each(self, loops: list[For], conditions: list[Expr], body: list[Store]) -> None:
+        """Statements on numbers of rows alone."""
         if len(loops) != 1 or conditions:
-            raise self.owner.refuse(f"block {s.block} is no single loop over rows")
+            raise self.owner.refuse(f"block {body[0].block} is no single loop over rows")
         for row in self.own(loops[0]):
             with self.owner.at.bind(loops[0].var, row):
-                self.owner.core.store(s)
+                for s in body:
+                    self.owner.core.store(s)
 
     def fold(self, loops: FoldLoops) -> None:
         owner, text = self.owner, self.owner.text

@@ -14,6 +14,7 @@ from ..gpu.device import Dispatch, Part, Step
 from ..gpu.runner import GpuRunner
 from .driver import Driver
 from .stages import Launched
+from .tensor_maps import TensorMaps
 
 
 def runner(package: Package, driver: Callable[[], Driver] = Driver) -> GpuRunner:
@@ -58,6 +59,7 @@ class CudaDevice:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.functions: dict[str, Any] = {}
+        self.maps = TensorMaps(driver)
 
     def allocate(self, nbytes: int) -> Memory:
         self.driver.enter()
@@ -87,7 +89,9 @@ class CudaDevice:
         for step, function in recorded:
             if isinstance(step, Dispatch):
                 k = step.kernel
-                self.driver.launch(function, k.grid, k.block, k.shared, [_place(p) for p in step.arguments])
+                arguments = [_place(p) for p in step.arguments]
+                maps = self.maps.of(k, arguments)
+                self.driver.launch(function, k.grid, k.block, k.shared, [*arguments, *maps])
             else:
                 self.driver.copy(_place(step.target), _place(step.source), step.source.nbytes)
 
