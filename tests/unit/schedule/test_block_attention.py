@@ -89,7 +89,7 @@ def test_matrices_that_lanes_hold_are_free_of_races(machine, form):
     nest, decisions = made(case, machine)
     assert decisions["form"].chosen == form
     text = str(nest)
-    assert ("'warp': 'fold" in text) and ("with async_copy(keys_come)" in text)
+    assert "'warp': 'fold" in text and f"with {'async' if form == 'warps' else 'bulk'}_copy(keys_come)" in text
     broken = parse_nest(text.replace("wait(keys_come, pending=1)", "wait(keys_come, pending=2)"), machine)
     assert "while copy keys_come" in (illegal(broken.body, broken.buffers(), lambda: machine) or "")
 

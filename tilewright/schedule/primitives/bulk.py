@@ -50,7 +50,7 @@ class BulkPrimitives(State):
         around = path_to(self.body, lambda s: isinstance(s, AsyncCopy) and any(x.block == block for x in stores(s)))
         if around is None:
             root = self._nest_root(block)
-            token = self._fresh(f"{self.store(block).targets[0].buffer}_t")
+            token = self.fresh(f"{self.store(block).targets[0].buffer}_t")
             self._replace(root, seq(AsyncCopy(token, root, bulk=True), Wait(token)))
             return
         copy = around[-1]

@@ -47,7 +47,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if isinstance(made, str):
         return made
     nests, words = made
-    body = _first_plain(kernel, nests)
+    body = _first_that_copies(kernel, nests, machine)
     if isinstance(body, str):
         return body
     s = Schedule(kernel, machine, body=body, decisions=decisions)
@@ -57,19 +57,20 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     return s
 
 
-def _first_plain(kernel: Kernel, nests: list[Stmt]) -> Stmt | str:
-    """The first nest whose copies are plain ones, with the other stages of the kernel in it; or why they cannot be."""
+def _first_that_copies(kernel: Kernel, nests: list[Stmt], machine: Machine) -> Stmt | str:
+    """The first nest whose copies can be what they are, with the other stages of the kernel in it; or why these cannot
+    be."""
     buffers = {b.name: b for b in (*kernel.params, *kernel.temporaries)}
     for nest in nests:
         body = joined(kernel, nest)
-        if isinstance(body, str) or attention_warps.plain_copies(body, buffers):
+        if isinstance(body, str) or attention_warps.can_copy(body, buffers, machine):
             return body
     raise AssertionError("the last nest has no asynchronous copies")
 
 
 def _nest(shape: Shape, read: Reader, machine: Machine, s: Schedule) -> tuple[list[Stmt], str] | str:
-    """The loop nest, and in words what it does; or why there is none. If its copies are asynchronous, then also the one
-    where they are not."""
+    """The loop nest, and in words what it does; or why there is none. Where it has copies, several: by an engine of the
+    machine, asynchronous ones, ordinary ones."""
     together = Operands(shape, read, together=True)
     if s.sample_choice("share_keys", (True, False), together.rows <= FEW_ROWS):
         found = attention_keys.shares(together, machine)
@@ -103,6 +104,7 @@ def _matrices(
     if form == "groups":
         own, writer = attention_groups.instructions(o, plan.keys, machine), attention_groups.GroupWriter
     assert own is not None
-    nests = [writer(o, plan, own, machine, asynchronous=a).nest() for a in (True, False)]
+    ways = [*(["bulk"] if form == "groups" and machine.bulk is not None else []), "async", "plain"]
+    nests = [writer(o, plan, own, machine, way).nest() for way in ways]
     words = f"{plan.teams} {form} of {own.scores.rows} queries each by {plan.keys} keys, on matrices held in parts"
     return nests, words

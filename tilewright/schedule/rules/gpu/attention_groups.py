@@ -7,12 +7,14 @@ numbers go along the columns of the result.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var
 from ...machine import Machine, WarpProduct
-from ...nest import Stmt
+from ...nest import Stmt, seq, store
 from .attention_operands import Operands, unrolled
 from .attention_warps import Brought, Instructions, Plan, Writer, factors_dtype, fits, together
-from .units import shared
+from .units import on, shared
 
 #: what is tried: groups of a block, and keys of a tile
 GROUPS, KEYS = (2, 1), (128, 64)
@@ -31,6 +33,16 @@ class Panels(Brought):
         pieces = _ROW // _PIECE
         turned = Op("xori", (piece % pieces, row % pieces), "index")
         return stage, piece // pieces, row, turned * _PIECE + x
+
+    def boxes(self, stage: Expr, source: Callable[[Expr, Expr], Expr]) -> Stmt:
+        copied = []
+        for panel in range(self.columns // _ROW):
+            row, x = Var("row"), Var("x")
+            turned = Op("xori", (x // _PIECE, row % (_ROW // _PIECE)), "index") * _PIECE + x % _PIECE
+            place = (stage, Const(panel, "index"), row, turned)
+            put = store(self.name, place, source(row, x + panel * _ROW), f"bring_{self.name}_{panel}")
+            copied.append(on("serial", "row", self.rows, on("serial", "x", _ROW, put)))
+        return seq(*copied)
 
 
 def instructions(o: Operands, keys: int, machine: Machine) -> Instructions | None:
@@ -78,7 +90,7 @@ class GroupWriter(Writer):
     def scores(self) -> list[Stmt]:
         p, stage, zero = self.p, self.step % 2, Const(0, "index")
         d, c = Var("d") * p.depth, Var("c") * p.columns
-        x = self.queries.at(zero, self.team * p.rows + Var("m"), d + Var("k"))
+        x = self.queries.at(zero, self.mine(Var("m")), d + Var("k"))
         product = self.multiply(p, "scores", x, lambda k, n: self.keys.at(stage, c + n, d + k), c, "multiply")
         loops = [("c", self.plan.keys // p.columns), ("d", self.s.depth // p.depth)]
         return [self.clear(), unrolled(loops, product)]
@@ -86,7 +98,7 @@ class GroupWriter(Writer):
     def weighted(self) -> list[Stmt]:
         p, stage = self.own.results, self.step % 2
         d, c = Var("d") * p.depth, Var("c") * p.columns
-        x = Load("weights", (Var("m"), d + Var("k")), self.dtype)
+        x = Load("weights", (self.mine(Var("m")), d + Var("k")), self.dtype)
         product = self.multiply(p, "results", x, lambda k, n: self.values.at(stage, d + k, c + n), c, "sum")
         return [unrolled([("c", self.s.width // p.columns), ("d", self.plan.keys // p.depth)], product)]
 

@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from ....support.dtypes import LOOP_TYPES
 from ....tensor.analysis import flat
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, linear, minimum, simplify
+from ...bulk import no_boxes
 from ...machine import Machine, WarpLoad, WarpProduct, find_axis
 from ...nest import Alloc, AsyncCopy, Barrier, For, Stmt, Store, Wait, seq, store, walk_stmts
 from ...region import all_ranges
 from ...warp import NOTE
 from .attention_operands import LOWEST, Operands, add, exp_of, folded, inverse, mul, unrolled, within_buffers
-from .units import BLOCK, on, only_if, shared, within
+from .units import BLOCK, guarded, on, only_if, shared, within
 
 F32 = "f32"
 #: what is tried: warps of a block, and keys of a tile
@@ -140,29 +141,33 @@ class Brought:
         row, piece, x = place // pieces, place % pieces, Var(f"x{of}")
         put = store(self.name, self.place(stage, row, piece, x), source(row, piece * _LANES + x), f"bring{of}")
         body = on("serial", f"n{of}", self.rows * self.columns // (units * _LANES), on("vector", f"x{of}", _LANES, put))
-        return on(w.own.unit, f"u{of}", w.own.lanes, body)
+        return w.teams(on(w.own.unit, f"u{of}", w.own.lanes, body))
+
+    def boxes(self, stage: Expr, source: Callable[[Expr, Expr], Expr]) -> Stmt:
+        """The same as boxes that an engine of the machine copies."""
+        raise NotImplementedError
 
     def begin(self, stage: Expr, source: Callable[[Expr, Expr], Expr], condition: Expr | None = None) -> Stmt:
         """Begin to bring a tile, if a condition holds; `ready` waits."""
-        copied = only_if(condition, self.copy(stage, source))
-        return AsyncCopy(f"{self.name}_come", copied) if self.w.asynchronous else copied
+        boxes = self.w.way == "bulk"
+        copied = only_if(condition, self.boxes(stage, source) if boxes else self.copy(stage, source))
+        return copied if self.w.way == "plain" else AsyncCopy(f"{self.name}_come", copied, bulk=boxes)
 
     def ready(self, later: int) -> Stmt | None:
         """Wait for all tiles but those that were begun `later`."""
-        return Wait(f"{self.name}_come", later) if self.w.asynchronous else None
+        return None if self.w.way == "plain" else Wait(f"{self.name}_come", later)
 
 
 class Writer:
-    """Writes the nest. If not `asynchronous`, copies are ordinary ones."""
+    """Writes the nest. The `way` of copies: by an engine of the machine ("bulk"), by units and asynchronous ("async"),
+    or ordinary ones ("plain")."""
 
     tile = Brought
 
-    def __init__(
-        self, o: Operands, plan: Plan, own: Instructions, machine: Machine, *, asynchronous: bool = True
-    ) -> None:
+    def __init__(self, o: Operands, plan: Plan, own: Instructions, machine: Machine, way: str) -> None:
         memory = shared(machine)
         assert memory is not None
-        self.o, self.s, self.plan, self.own, self.asynchronous = o, o.s, plan, own, asynchronous
+        self.o, self.s, self.plan, self.own, self.way = o, o.s, plan, own, way
         self.p, self.dtype = own.scores, own.scores.dtype
         self.rows = plan.teams * self.p.rows
         self.team, self.first, self.step = Var("w"), Var("tile") * self.rows, Var("step")
@@ -176,50 +181,49 @@ class Writer:
         s, p, zero = self.s, self.p, Const(0, "index")
         held = [
             *self.held_queries(),
-            Buffer("scores", (p.rows, self.plan.keys), F32, p.memory),
-            Buffer("weights", (p.rows, self.plan.keys), self.dtype, p.memory),
-            Buffer("results", (p.rows, s.width), F32, p.memory),
-            *(Buffer(n, (p.rows,), F32, p.memory) for n in ("top", "total", "best", "shrink")),
+            Buffer("scores", (self.rows, self.plan.keys), F32, p.memory),
+            Buffer("weights", (self.rows, self.plan.keys), self.dtype, p.memory),
+            Buffer("results", (self.rows, s.width), F32, p.memory),
+            *(Buffer(n, (self.rows,), F32, p.memory) for n in ("top", "total", "best", "shrink")),
         ]
-        computed = seq(*self.scores(), *self.grown(), *self.weighted())
+        computed = self.teams(only_if(self.reached, seq(*self.scores(), *self.grown(), *self.weighted())))
         follows = Op("cmpi.slt", (self.step, Const(self.steps - 1, "index")), "i1")
-        step = on(
-            "serial",
-            "step",
-            self.steps,
-            self.bring(self.step + 1, follows),
-            seq(self.keys.ready(1), self.values.ready(1)),
-            Barrier(BLOCK),
-            only_if(self.reached, computed),
-            Barrier(BLOCK),
-        )
+        came = Barrier(BLOCK) if self.way != "bulk" else None  # all units wait for bulk copies themselves
+        arrived = seq(self.keys.ready(1), self.values.ready(1), came)
+        following = self.bring(self.step + 1, follows)
+        step = on("serial", "step", self.steps, Barrier(BLOCK), following, arrived, computed)
         body = seq(
             self.queries.begin(zero, self.query),
             self.bring(zero, None),
             self.queries.ready(0),
-            Barrier(BLOCK),
-            self.begin(),
+            came,
+            self.teams(self.begin()),
             step,
-            *self.finish(),
+            self.teams(seq(*self.finish())),
         )
-        inner = on(self.own.team, "w", self.plan.teams, within_buffers(held, body))
         brought = [x.buffer for x in (self.queries, self.keys, self.values)]
-        return self.o.grid("tile", -(-self.o.rows // self.rows), within_buffers(brought, inner))
+        return self.o.grid("tile", -(-self.o.rows // self.rows), within_buffers([*brought, *held], body))
+
+    def teams(self, body: Stmt) -> Stmt:
+        """What each team does."""
+        return on(self.own.team, "w", self.plan.teams, body)
+
+    def mine(self, i: Expr) -> Expr:
+        """A team's i-th row among those of all teams."""
+        return self.team * self.p.rows + i
 
     # ---- bringing
 
     def query(self, row: Expr, d: Expr) -> Expr:
-        row = self.first + row
-        return self.raw(self.o.query(minimum(row, self.o.rows - 1) if self.o.rows % self.rows else row, d))
+        return self.there(self.o.query, self.first + row, d, self.o.rows, self.rows)
 
     def bring(self, step: Expr, condition: Expr | None) -> Stmt:
-        """Begin to bring a tile of keys and values. Those beyond the last one are that one again."""
+        """Begin to bring a tile of keys and values."""
         stage = step % 2
 
         def row(of: Callable[[Expr, Expr], Expr]) -> Callable[[Expr, Expr], Expr]:
             def read(j: Expr, d: Expr) -> Expr:
-                key = step * self.plan.keys + j
-                return self.raw(of(minimum(key, self.s.keys - 1) if self.s.keys % self.plan.keys else key, d))
+                return self.there(of, step * self.plan.keys + j, d, self.s.keys, self.plan.keys)
 
             return read
 
@@ -227,23 +231,29 @@ class Writer:
             self.keys.begin(stage, row(self.o.key), condition), self.values.begin(stage, row(self.o.value), condition)
         )
 
-    def raw(self, x: Expr) -> Expr:
-        """What is read, before it is made an f32."""
+    def there(self, of: Callable[[Expr, Expr], Expr], row: Expr, d: Expr, rows: int, tile: int) -> Expr:
+        """What is read of a row, before it is made an f32; beyond the last one zero in boxes, else that one again."""
+        inside = within(row, rows, tile)
+        clamped = inside is not None and self.way != "bulk"
+        x = of(minimum(row, rows - 1) if clamped else row, d)
         assert isinstance(x, Op) and x.op == "extf"
-        return x.args[0]
+        zero = Const(0.0, self.dtype)
+        return x.args[0] if inside is None or clamped else guarded(inside, x.args[0], zero)
 
     # ---- loops
 
     def each(self, columns: int, target: str, value: Callable[[Expr, Expr], Expr], block: str) -> Stmt:
         """A statement on all of the warp's rows and so many columns."""
         i, j = Var("i"), Var("j")
-        return on("serial", "i", self.p.rows, on("serial", "j", columns, store(target, (i, j), value(i, j), block)))
+        return on(
+            "serial", "i", self.p.rows, on("serial", "j", columns, store(target, (self.mine(i), j), value(i, j), block))
+        )
 
     def each_row(self, target: str, value: Callable[[Expr], Expr], block: str) -> Stmt:
-        return on("serial", "i", self.p.rows, store(target, (Var("i"),), value(Var("i")), block))
+        return on("serial", "i", self.p.rows, store(target, (self.mine(Var("i")),), value(Var("i")), block))
 
     def fold(self, target: str, source: str, operation: str, block: str) -> Stmt:
-        i, j = Var("i"), Var("j")
+        i, j = self.mine(Var("i")), Var("j")
         value = Op(operation, (Load(target, (i,), F32), Load(source, (i, j), F32)), F32)
         inner = self.noted("j", self.plan.keys, store(target, (i,), value, block), self.own.fold)
         return on("serial", "i", self.p.rows, inner)
@@ -263,19 +273,19 @@ class Writer:
         """``target[m, column + n] += x[m, k] * w[k, n]``, one instruction; `x` is read at row m and depth k."""
         m, n, k = Var("m"), Var("n"), Var("k")
         factors = [Op(p.extends, (f,), p.sums) for f in (x, w(k, n))]
-        put = folded(target, (m, column + n), add, mul(*factors), block)
+        put = folded(target, (self.mine(m), column + n), add, mul(*factors), block)
         return on("serial", "m", p.rows, on("serial", "n", p.columns, self.noted("k", p.depth, put, p.name)))
 
     # ---- steps
 
     def held_queries(self) -> list[Buffer]:
         """What a team keeps of the queries."""
-        return [Buffer("q", (self.p.rows, self.s.depth), self.dtype, self.p.memory)]
+        return [Buffer("q", (self.rows, self.s.depth), self.dtype, self.p.memory)]
 
     def load_queries(self) -> Stmt | None:
         parts, a, b = Var("d") * self.p.depth, Var("a"), Var("b")
-        value = self.queries.at(Const(0, "index"), self.team * self.p.rows + a, parts + b)
-        put = store("q", (a, parts + b), value, "load_q")
+        value = self.queries.at(Const(0, "index"), self.mine(a), parts + b)
+        put = store("q", (self.mine(a), parts + b), value, "load_q")
         load = on("serial", "a", self.p.rows, self.noted("b", self.p.depth, put, self.own.load))
         return unrolled([("d", self.s.depth // self.p.depth)], load)
 
@@ -294,7 +304,7 @@ class Writer:
         d, c = Var("d") * p.depth, Var("c") * wide
         part = Buffer("key_part", (wide, p.depth), self.dtype, p.memory)
         load = self.loaded("key_part", lambda a, b: self.keys.at(stage, c + a, d + b), wide, p.depth)
-        x = Load("q", (Var("m"), d + Var("k")), self.dtype)
+        x = Load("q", (self.mine(Var("m")), d + Var("k")), self.dtype)
         one = Var("e") * p.columns
         product = self.multiply(
             p, "scores", x, lambda k, n: Load("key_part", (one + n, k), self.dtype), c + one, "multiply"
@@ -310,20 +320,24 @@ class Writer:
         return 2 * self.p.columns if columns % (2 * self.p.columns) == 0 else self.p.columns
 
     def grown(self) -> list[Stmt]:
-        o, s, rows = self.o, self.s, self.first + self.team * self.p.rows
+        o, s = self.o, self.s
 
         def score(i: Expr, j: Expr) -> Expr:
-            scaled = mul(Load("scores", (i, j), F32), s.number(s.scale))
-            return o.score(scaled, rows + i, self.step * self.plan.keys + j, (self.rows, self.plan.keys))
+            return o.score(
+                mul(scores(i, j), s.number(s.scale)),
+                self.first + self.mine(i),
+                self.step * self.plan.keys + j,
+                (self.rows, self.plan.keys),
+            )
 
         def of(name: str, i: Expr) -> Load:
-            return Load(name, (i,), F32)
+            return Load(name, (self.mine(i),), F32)
 
         def scores(i: Expr, j: Expr) -> Load:
-            return Load("scores", (i, j), F32)
+            return Load("scores", (self.mine(i), j), F32)
 
         def results(i: Expr, j: Expr) -> Load:
-            return Load("results", (i, j), F32)
+            return Load("results", (self.mine(i), j), F32)
 
         return [
             self.each(self.plan.keys, "scores", score, "score"),
@@ -346,7 +360,7 @@ class Writer:
         d, c = Var("d") * p.depth, Var("c") * wide
         part = Buffer("value_part", (p.depth, wide), self.dtype, p.memory)
         load = self.loaded("value_part", lambda a, b: self.values.at(stage, d + a, c + b), p.depth, wide)
-        x = Load("weights", (Var("m"), d + Var("k")), self.dtype)
+        x = Load("weights", (self.mine(Var("m")), d + Var("k")), self.dtype)
         one = Var("e") * p.columns
         product = self.multiply(
             p, "results", x, lambda k, n: Load("value_part", (k, one + n), self.dtype), c + one, "sum"
@@ -356,19 +370,23 @@ class Writer:
 
     def finish(self) -> list[Stmt]:
         i, j = Var("i"), Var("j")
-        row = self.first + self.team * self.p.rows + i
-        value = mul(Load("results", (i, j), F32), Load("total", (i,), F32))
+        row = self.first + self.mine(i)
+        value = mul(Load("results", (self.mine(i), j), F32), Load("total", (self.mine(i),), F32))
         put = only_if(within(row, self.o.rows, self.rows), self.o.write(row, j, value))
         return [
-            self.each_row("total", lambda i: inverse(Load("total", (i,), F32)), "inverse"),
+            self.each_row("total", lambda i: inverse(Load("total", (self.mine(i),), F32)), "inverse"),
             on("serial", "i", self.p.rows, on("serial", "j", self.s.width, put)),
         ]
 
 
-def plain_copies(body: Stmt, buffers: dict[str, Buffer]) -> bool:
-    """Whether all that is copied asynchronously lies side by side, in pieces at multiples of their size."""
+def can_copy(body: Stmt, buffers: dict[str, Buffer], machine: Machine) -> bool:
+    """Whether an engine can copy all that it should, and all else that is copied asynchronously lies side by side, in
+    pieces at multiples of their size."""
     ranges = all_ranges(body)
+    buffers = {**buffers, **{x.buffer.name: x.buffer for x in walk_stmts(body) if isinstance(x, Alloc)}}
     for copy in (x for x in walk_stmts(body) if isinstance(x, AsyncCopy)):
+        if copy.bulk and no_boxes(copy, body, buffers, machine):
+            return False
         for f in (x for x in walk_stmts(copy) if isinstance(x, For) and x.kind == "vector"):
             assert isinstance(f.body, Store)
             value = f.body.targets[0].value
@@ -380,4 +398,4 @@ def plain_copies(body: Stmt, buffers: dict[str, Buffer]) -> bool:
     return True
 
 
-__all__ = ["Brought", "Instructions", "Plan", "Writer", "plain_copies", "plans"]
+__all__ = ["Brought", "Instructions", "Plan", "Writer", "can_copy", "plans"]
