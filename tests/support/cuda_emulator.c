@@ -72,7 +72,7 @@ typedef struct {
 static Region regions[MOST_REGIONS];
 static int region_count;
 static Thread threads[MOST_THREADS];
-static int grid[3], block[3], at_block[3], thread_count, current, site;
+static int grid[3], block[3], at_block[3], thread_count, warps, current, site;
 /* time goes on when threads meet; when those of the block, and of each warp, met last */
 static uint32_t tick; /* goes on with every write and fence */
 static unsigned char *shared_start;
@@ -207,7 +207,7 @@ static void note_read(Region *r, int64_t from, int size)
         s->reader = me;
         s->read_time = now;
         if (r->reads != NULL)
-            r->reads[i * LANE_WARPS + current / LANES] = now;
+            r->reads[i * warps + current / LANES] = now;
     }
 }
 
@@ -218,8 +218,8 @@ static int being_read(const Region *r, int64_t at)
     int32_t me = unit_of(current);
     if (s->reader == 0)
         return 0;
-    for (int w = 0; r->reads != NULL && w * LANES < thread_count; w++) {
-        uint32_t when = r->reads[at * LANE_WARPS + w];
+    for (int w = 0; r->reads != NULL && w < warps; w++) {
+        uint32_t when = r->reads[at * warps + w];
         if (w != current / LANES && when != 0 && when >= known[current][w])
             return 1;
     }
@@ -439,7 +439,7 @@ static void run_block(int backwards)
         if (regions[i].space == SHARED) {
             memset(regions[i].base, 0xFF, (size_t)regions[i].size);
             memset(regions[i].shadow, 0, (size_t)regions[i].size * sizeof(Shadow));
-            memset(regions[i].reads, 0, (size_t)regions[i].size * LANE_WARPS * sizeof(uint32_t));
+            memset(regions[i].reads, 0, (size_t)regions[i].size * (size_t)warps * sizeof(uint32_t));
         }
     forget_bulk();
     for (int i = 0; i < thread_count; i++) {
@@ -503,7 +503,7 @@ const char *emu_run(void (*kernel)(void *), void *args, const int *blocks, const
     entry = kernel, arguments = args, message[0] = 0, failed_site = -1, conflicts = 0;
     memcpy(grid, blocks, sizeof grid);
     memcpy(block, size, sizeof block);
-    thread_count = block[0] * block[1] * block[2];
+    thread_count = block[0] * block[1] * block[2], warps = (thread_count + LANES - 1) / LANES;
     int count = grid[0] * grid[1] * grid[2];
     for (int b = 0; b < count && !message[0]; b++) {
         int i = backwards ? count - 1 - b : b;

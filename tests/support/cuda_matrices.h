@@ -192,7 +192,7 @@ static void read_factors(const Flying *f, uint32_t until)
             Region *r = touched(p, 2, 2, SHARED, "reads");
             note_read(r, p - r->base, 2);
             for (int64_t at = p - r->base; at < p - r->base + 2; at++)
-                r->reads[at * LANE_WARPS + current / LANES] = until;
+                r->reads[at * warps + current / LANES] = until;
         }
 }
 

@@ -125,6 +125,30 @@ def test_a_ring_goes_on_from_round_to_round():
         emit(parse_nest(ROUNDS.strip().removesuffix("wait(full)").rstrip(), SM_90A), SM_90A)
 
 
+def test_who_begins_copies_is_one_more_team():
+    text = ROUNDS.strip().replace("for i in serial(10):", "for i in serial(10, notes={'producer': True}):")
+    text = text.replace("s2: y[o, i, l] = t[i % 3, 31 - l]", "s2: r[l] = t[i % 3, 31 - l]").replace(
+        "    t =", "    r = register(f32[32])\n    t =", 1
+    )
+    nest = parse_nest(text.replace("            for l in lane(32):", "            for l in block.x(32):"), SM_90A)
+    with pytest.raises(CompileError, match="no loop is bound to teams") as e:
+        emit(nest, SM_90A)
+    assert e.value.hint == "bind loops to warp or group"
+    nest = parse_nest(text.replace("for l in lane(32)", "for l in warp(32)"), SM_90A)
+    with pytest.raises(CompileError, match="there is no warp left that could begin copies"):
+        emit(nest, SM_90A)
+
+
+def test_barriers_need_room_too():
+    text = ROUNDS.strip().replace(
+        "f32[3, 32])\n", f"f32[3, 32])\n    u = shared(i8[{SM_90A.shared_bytes - 3 * 128}])\n", 1
+    )
+    assert "u = shared" in text
+    nest = parse_nest(text, SM_90A)
+    with pytest.raises(CompileError, match="the barriers of bulk copies need 232472 bytes; the machine has 232448"):
+        emit(nest, SM_90A)
+
+
 # ---- a matrix product ------------------------------------------------------------------------------------------------
 
 

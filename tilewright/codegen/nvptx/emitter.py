@@ -128,6 +128,7 @@ class Emitter:
             self.at.names[LANE] = next(self.names[k] for k in self.units.kinds if self.units.is_lane(k))
         self.bulk.begin()
         self.stmt(self.nest.body)
+        self.bulk.check(self.shared)
         launch = self.units.launch
         x, y, z = launch.block
         how = f'"nvvm.maxntid"="{x},{y},{z}"'
