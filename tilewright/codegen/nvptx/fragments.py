@@ -112,7 +112,7 @@ class Fragments:
         self.names = {b.name for b in core.buffers.values() if b.scope in {p.memory for p in self.products.values()}}
         self.roles: dict[str, Role] = {}
         self.groups = Groups(self)
-        self.rows = Rows(self)
+        self.rows = Rows(core.expressions, core.units.lanes, self.refuse)
         for s in walk_stmts(nest.body) if self.names else ():
             product = self.products.get(noted(s) or "")
             if product is not None and _depth(s) == PRODUCT_LOOPS:
