@@ -24,12 +24,12 @@ from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.text import format_nest, parse_nest
-from tilewright.support.errors import CompileError, PackageError
+from tilewright.support.errors import CompileError, TilewrightError
 from tilewright.targets.cuda.description import SM_80, SM_90A, SM_100
 from tilewright.targets.cuda.device import CudaDevice
 from tilewright.targets.cuda.driver import Driver
 from tilewright.targets.cuda.stages import Launched
-from tilewright.targets.gpu.device import Dispatch, Part
+from tilewright.targets.gpu.device import Dispatch, Part, Run
 from tilewright.tensor.evaluate import NUMPY
 
 #: rows of a box are brought, and written in reverse
@@ -257,7 +257,7 @@ def test_tensor_maps_are_encoded_for_the_addresses_of_a_call():
         buffer = device.allocate(size)
         device.write(buffer, arrays.get(p.name, np.zeros(p.shape, np.float32)).reshape(-1).view(np.uint8))
         parts.append(Part(buffer, 0, size))
-    device.run(device.record([Dispatch(kernel, tuple(parts))]))
+    device.run(device.record(Run((Dispatch(kernel, tuple(parts)),))), (), ())
     found = np.empty((100, 44), np.float32)
     device.read(parts[2].buffer, found.reshape(-1).view(np.uint8))
     want = arrays["a"].astype(np.float64) @ arrays["b"].astype(np.float64).T
@@ -269,8 +269,9 @@ def test_a_map_that_the_driver_does_not_take():
     _, emitted, _ = product()
     kernel = replace(launched(emitted), maps=(replace(emitted.maps[0], sides=(512, 64)),))
     device = CudaDevice(Driver(EmulatedDriver({"matmul": emitted}, (9, 0))))
-    with pytest.raises(PackageError, match="NVIDIA's driver failed in cuTensorMapEncodeTiled"):
-        device.maps.of(kernel, [4096, 8192])
+    step = Dispatch(kernel, tuple(Part(device.allocate(1 << 16), 0, 1 << 16) for _ in range(2)))
+    with pytest.raises(TilewrightError, match="failed while loading kernels: cuTensorMapEncodeTiled"):
+        device.record(Run((step,)))
 
 
 # ---- mistakes --------------------------------------------------------------------------------------------------------
