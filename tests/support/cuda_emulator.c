@@ -45,10 +45,11 @@ typedef struct Copy {
     int size, group;
 } Copy;
 
-/* a product of a group of warps that is not waited for: descriptors, columns, and how many groups were closed before */
+/* a product of a group of warps that is not waited for: descriptors, columns, how many groups were closed before, whether
+   rows of the second factor go along its columns, and whether the first factor is in registers */
 typedef struct {
     uint64_t factors[2];
-    int columns, group;
+    int columns, group, turned, held;
 } Flying;
 
 typedef struct {
@@ -60,6 +61,8 @@ typedef struct {
     const float *sums;
     float *group_result;
     uint64_t factors[2];
+    const uint32_t *held; /* the thread's part of the first factor, where it is in registers */
+    int turned;           /* whether rows of the second factor go along its columns */
     Flying products[MOST_FLYING];
     int flying, commits;
     struct Mbarrier *waits;
@@ -392,7 +395,9 @@ static int warp_step(int first)
             learn(known[first], known[i]);
         for (int i = first + 1; i < last; i++)
             learn(known[i], known[first]);
-    } else
+    } else if (threads[first].operation == SHUFFLE)
+        shuffle(first);
+    else
         multiply(first);
     for (int i = first; i < last; i++)
         threads[i].state = READY;

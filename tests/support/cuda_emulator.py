@@ -45,7 +45,7 @@ _ARRAY = re.compile(
 _GROUP = re.compile(
     r"^(?P<before>.*?call \{[^}]*\}) asm sideeffect "
     r".*wgmma\.mma_async\.sync\.aligned\.m64n(?P<n>\d+)k16\.f32\.(?P<dtype>\w+)"
-    r'.*"(?P<args>\(i64 .*\))'
+    r'.*p, 1, 1, (?:0, )?(?P<turned>[01]); \}", "[^"]*"(?P<args>\(i(?P<first>32|64) .*\))'
 )
 _CALL = re.compile(r"@llvm\.nvvm\.([\w.]+)\(")
 _REGISTERS = {f"{a}.{d}": i + 3 * (a == "ctaid") for a in ("tid", "ctaid") for i, d in enumerate("xyz")}
@@ -192,7 +192,8 @@ def host_ir(text: str, kernel: str, params: int, addresses: dict[str, int]) -> t
             )
             sites.append(line.strip())
         if (group := _GROUP.search(line)) is not None:
-            name = f"wgmma.{group['n']}.{group['dtype']}"
+            held = "held" if group["first"] == "32" else "shared"
+            name = f"wgmma.{group['n']}.{group['dtype']}.{held}.{group['turned']}"
             used.add(name)
             lines.append(f"  call void @emu_site(i32 {len(sites)})")
             sites.append(line.strip())
@@ -236,6 +237,7 @@ declare void @emu_site(i32)
 declare i32 @emu_register(i32)
 declare void @emu_barrier()
 declare void @emu_warp_barrier()
+declare float @emu_shuffle(float, i32)
 declare void @emu_copy(ptr, ptr, i32)
 declare void @emu_commit()
 declare void @emu_wait(i32)
@@ -244,7 +246,7 @@ declare void @emu_mma(i32, ptr, ptr)
 declare void @emu_proxy_fence()
 declare void @emu_group_commit()
 declare void @emu_group_wait(i32)
-declare void @emu_group_product(i32, i32, i64, i64, ptr, ptr)
+declare void @emu_group_product(i32, i32, i32, i64, ptr, i64, ptr, ptr)
 declare void @emu_mbarrier_init(ptr, i32)
 declare void @emu_mbarrier_arrive(ptr, i32)
 declare i32 @emu_mbarrier_wait(ptr, i32)
@@ -278,6 +280,9 @@ def _definition(name: str) -> str:
         return f"define void @emu.{name}(i32 %n) {{\n  call void @emu_barrier()\n  ret void\n}}"
     if name == "bar.warp.sync":
         return f"define void @emu.{name}(i32 %n) {{\n  call void @emu_warp_barrier()\n  ret void\n}}"
+    if name == "shfl.sync.bfly.f32":
+        call = "%r = call float @emu_shuffle(float %x, i32 %bits)"
+        return f"define float @emu.{name}(i32 %mask, float %x, i32 %bits, i32 %c) {{\n  {call}\n  ret float %r\n}}"
     if name.startswith("cp.async.c") and name.endswith("group"):
         return f"define void @emu.{name}() {{\n  call void @emu_commit()\n  ret void\n}}"
     if name == "cp.async.wait.group":
@@ -339,16 +344,22 @@ def _group(name: str) -> str:
     if name == "wgmma.wait_group.sync.aligned":
         body = "  %m = trunc i64 %n to i32\n  call void @emu_group_wait(i32 %m)\n  ret void"
         return f"define void @emu.{name}(i64 %n) {{\n{body}\n}}"
-    _, columns, dtype = name.split(".")
+    _, columns, dtype, first, turned = name.split(".")
     count = int(columns) // 2
     kind = f"{{{', '.join(['float'] * count)}}}"
     params = ", ".join(f"float %x{i}" for i in range(count))
-    lines = [f"define {kind} @emu.{name}(i64 %a, i64 %b, {params}) {{"]
+    given = "i64 %a" if first == "shared" else ", ".join(f"i32 %h{i}" for i in range(4))
+    lines = [f"define {kind} @emu.{name}({given}, i64 %b, {params}) {{", "  %h = alloca [4 x i32]"]
+    for i in range(4 if first == "held" else 0):
+        lines += [f"  %ph{i} = getelementptr i32, ptr %h, i64 {i}", f"  store i32 %h{i}, ptr %ph{i}"]
     lines += [f"  %m = alloca [{count} x float]", f"  %w = alloca [{count} x float]"]
     for i in range(count):
         lines += [f"  %w{i} = getelementptr float, ptr %w, i64 {i}", f"  store float %x{i}, ptr %w{i}"]
     half = int(dtype == "f16")
-    lines.append(f"  call void @emu_group_product(i32 {half}, i32 {columns}, i64 %a, i64 %b, ptr %w, ptr %m)")
+    x = "i64 %a, ptr null" if first == "shared" else "i64 0, ptr %h"
+    lines.append(
+        f"  call void @emu_group_product(i32 {half}, i32 {columns}, i32 {turned}, {x}, i64 %b, ptr %w, ptr %m)"
+    )
     return "\n".join([*lines, *_result(kind, "float", count), "}"])
 
 

@@ -139,6 +139,16 @@ def test_who_begins_copies_is_one_more_team():
         emit(nest, SM_90A)
 
 
+def test_barriers_need_room_too():
+    text = ROUNDS.strip().replace(
+        "f32[3, 32])\n", f"f32[3, 32])\n    u = shared(i8[{SM_90A.shared_bytes - 3 * 128}])\n", 1
+    )
+    assert "u = shared" in text
+    nest = parse_nest(text, SM_90A)
+    with pytest.raises(CompileError, match="the barriers of bulk copies need 232472 bytes; the machine has 232448"):
+        emit(nest, SM_90A)
+
+
 # ---- a matrix product ------------------------------------------------------------------------------------------------
 
 

@@ -256,7 +256,7 @@ def races(body: Stmt, buffers: Buffers, machine: Machine) -> str | None:
 class _Place:
     """Where a walk is: what loop variables are, the ranges of those that stay variables, which of them all units have
     in common there, who runs it (a number of the unit; None: all units do), in which loop of the axis, and whether
-    under a condition."""
+    under a condition; `known` are the conditions that indices alone decide."""
 
     values: dict[str, Expr] = field(default_factory=dict)
     ranges: Ranges = field(default_factory=dict)
@@ -265,6 +265,7 @@ class _Place:
     loop: str = ""
     plain: bool = False
     branch: bool = False
+    known: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -343,9 +344,11 @@ class _Phases:
             self.pending[s.token] = groups[max(len(groups) - s.pending, 0) :]
         elif isinstance(s, If):
             holds = simplify_value(substitute(s.cond, at.values), at.ranges)
+            mine = () if isinstance(holds, Const) or any(isinstance(x, Load) for x in walk(holds)) else (holds,)
             for c, taken in zip(children(s), (True, False), strict=False):
                 if not isinstance(holds, Const) or bool(holds.value) == taken:
-                    self.walk(c, replace(at, branch=at.branch or not isinstance(holds, Const)))
+                    known = at.known + mine if taken else at.known
+                    self.walk(c, replace(at, branch=at.branch or not isinstance(holds, Const), known=known))
         else:
             begun = len(self.now)
             for c in children(s):
@@ -472,7 +475,7 @@ class _Phases:
         for n, a in enumerate(accesses):
             owner = Var("%all") if a.at.owner is None else a.at.owner
             ranges = {**a.at.ranges, "%all": (0, self.count - 1)}
-            names = sorted({v for e in (*a.index, owner) for v in variables(e)} | set(common))
+            names = sorted({v for e in (*a.index, owner, *a.at.known) for v in variables(e)} | set(common))
             total = prod(ranges[v][1] + 1 for v in names)
             if sum(o.size for o in owners) + total > _ENUMERATE or any(
                 isinstance(x, Load) for i in a.index for x in walk(i)
@@ -481,9 +484,10 @@ class _Phases:
             grid = np.meshgrid(*[np.arange(ranges[v][1] + 1) for v in names], indexing="ij")
             env = {v: g.reshape(-1) for v, g in zip(names, grid, strict=True)}
             *own, by = (np.broadcast_to(evaluate(e, env), total) for e in (*map(Var, common), *a.index, owner))
-            rows.append(np.stack(own) if own else np.zeros((1, total), np.int64))
-            owners.append(by)
-            which.append(np.full(total, n))
+            runs = np.broadcast_to(np.all([evaluate(c, env) for c in a.at.known], axis=0), total)
+            rows.append((np.stack(own) if own else np.zeros((1, total), np.int64))[:, runs])
+            owners.append(by[runs])
+            which.append(np.full(int(runs.sum()), n))
         return numbered(np.concatenate(rows, axis=1)), np.concatenate(owners), np.concatenate(which)
 
 

@@ -69,6 +69,7 @@ class Bulk:
         self.core, self.nest, self.text, self.at = core, nest, core.text, core.at
         self.rings = Rings.of(nest.body, nest.name)
         self.memory = machine.bulk.memory if machine.bulk else ""
+        self.bytes = next((m.bytes for m in machine.memories if m.name == self.memory), 0)
         self.boxes: dict[int, list[Box]] = {}
         self.maps: list[TensorMap] = []
         self.aligned: dict[str, int] = {}
@@ -132,6 +133,16 @@ class Bulk:
             self.text.call("llvm.nvvm.fence.mbarrier_init.release.cluster", "void", [])
             self.text.call("llvm.nvvm.fence.proxy.async.shared_cta", "void", [])
         self.core.block_barrier()
+
+    def check(self, shared: dict[str, int]) -> None:
+        """CompileError if buffers leave no room for the barriers."""
+        needed = sum(shared.values())
+        if self.rings.size and needed > self.bytes:
+            raise self.refuse(
+                f"buffers in {self.memory} and the barriers of bulk copies need {needed} bytes; the machine has "
+                f"{self.bytes}",
+                hint="fewer stages, or smaller tiles",
+            )
 
     @property
     def teams(self) -> int:

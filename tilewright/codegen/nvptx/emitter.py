@@ -128,9 +128,13 @@ class Emitter:
             self.at.names[LANE] = next(self.names[k] for k in self.units.kinds if self.units.is_lane(k))
         self.bulk.begin()
         self.stmt(self.nest.body)
+        self.bulk.check(self.shared)
         launch = self.units.launch
         x, y, z = launch.block
-        head = f'define ptx_kernel void @{self.nest.name}({", ".join(params)}) "nvvm.maxntid"="{x},{y},{z}" {{'
+        how = f'"nvvm.maxntid"="{x},{y},{z}"'
+        if self.fragments.names:  # without this the assembler spills registers for the sake of more blocks
+            how += ' "nvvm.minctasm"="1"'
+        head = f"define ptx_kernel void @{self.nest.name}({', '.join(params)}) {how} {{"
         body = ["entry:", *self.text.entry, *self.text.lines, "  ret void"]
         top = [*self.text.declared.values(), *self.text.globals_]
         text = "\n".join([*top, head, *body, "}", ""])
