@@ -13,6 +13,8 @@
 enum { GLOBAL = 1, SHARED = 3 };
 /* of a byte; who read it: several of one warp, of several warps, of several blocks */
 enum { WRITTEN = 1, COPYING = 2, SEVERAL = 4, WARPS = 8, BLOCKS = 16 };
+/* what memory is at first */
+enum { BY_NOBODY, BEFORE, ONLY_READ };
 enum { READY, AT_BARRIER, AT_MBARRIER, IN_WARP, IN_GROUP, DONE };
 enum { MOST_REGIONS = 64, MOST_THREADS = 1024, LANES = 32, GROUP = 128, STACK = 1 << 20, MOST_FLYING = 64 };
 /* whose actions a thread may know to be over: those of warps, and of copies that count at one mbarrier */
@@ -29,7 +31,8 @@ typedef struct {
     unsigned char *base;
     int64_t size;
     int space;
-    Shadow *shadow;
+    Shadow *shadow; /* none of memory that is only read */
+    unsigned char *marks; /* of each byte, whether the kernel wrote it; none if nobody asks */
     uint32_t *reads; /* of shared memory: when each warp read a byte last, 0 for never */
 } Region;
 
@@ -182,7 +185,7 @@ static void race(Region *r, int64_t at, const char *what, const char *did, int32
 static void note_read(Region *r, int64_t from, int size)
 {
     int32_t me = unit_of(current);
-    for (int64_t i = from; i < from + size; i++) {
+    for (int64_t i = from; r->shadow != NULL && i < from + size; i++) {
         Shadow *s = &r->shadow[i];
         if (s->flags & COPYING)
             fail_at(r, i, "reads", ", whose copy has not been waited for");
@@ -233,6 +236,8 @@ static int being_read(const Region *r, int64_t at)
 
 static void note_write(Region *r, int64_t from, int size)
 {
+    if (r->shadow == NULL)
+        fail_at(r, from, "writes", ", which is only read");
     for (int64_t i = from; i < from + size; i++) {
         Shadow *s = &r->shadow[i];
         if (s->flags & COPYING)
@@ -337,16 +342,17 @@ void emu_wait(int left)
 
 /* ---- running ---- */
 
-int emu_memory(const char *name, void *base, int64_t size, int space, int written)
+/* memory; `written`: by nobody, before the kernel runs, or then and never again */
+int emu_memory(const char *name, void *base, int64_t size, int space, int written, unsigned char *marks)
 {
     if (region_count == MOST_REGIONS)
         return 0;
     Region *r = &regions[region_count++];
     snprintf(r->name, sizeof r->name, "%s", name);
-    r->base = base, r->size = size, r->space = space;
-    r->shadow = calloc((size_t)size + 1, sizeof *r->shadow);
+    r->base = base, r->size = size, r->space = space, r->marks = marks;
+    r->shadow = written == ONLY_READ ? NULL : calloc((size_t)size + 1, sizeof *r->shadow);
     r->reads = space == SHARED ? calloc((size_t)size + 1, LANE_WARPS * sizeof *r->reads) : NULL;
-    for (int64_t i = 0; written && i < size; i++)
+    for (int64_t i = 0; written == BEFORE && i < size; i++)
         r->shadow[i].flags = WRITTEN;
     return 1;
 }
@@ -493,22 +499,27 @@ static void run_block(int backwards)
     }
 }
 
-const char *emu_run(void (*kernel)(void *), void *args, const int *blocks, const int *size, int backwards)
+/* all blocks, or `some` of them, so many as `count` says */
+const char *emu_run(void (*kernel)(void *), void *args, const int *blocks, const int *size, int backwards, const int *some,
+                    int count)
 {
     entry = kernel, arguments = args, message[0] = 0, failed_site = -1, conflicts = 0;
     memcpy(grid, blocks, sizeof grid);
     memcpy(block, size, sizeof block);
     thread_count = block[0] * block[1] * block[2], warps = (thread_count + LANES - 1) / LANES;
-    int count = grid[0] * grid[1] * grid[2];
+    count = some == NULL ? grid[0] * grid[1] * grid[2] : count;
     for (int b = 0; b < count && !message[0]; b++) {
-        int i = backwards ? count - 1 - b : b;
+        int n = backwards ? count - 1 - b : b, i = some == NULL ? n : some[n];
         at_block[0] = i % grid[0], at_block[1] = i / grid[0] % grid[1], at_block[2] = i / grid[0] / grid[1];
         memset(known, 0, sizeof known);
         met();
         run_block(backwards);
     }
-    for (int i = 0; i < region_count; i++)
+    for (int i = 0; i < region_count; i++) {
+        for (int64_t j = 0; regions[i].marks != NULL && j < regions[i].size; j++)
+            regions[i].marks[j] = regions[i].shadow[j].writer != 0;
         free(regions[i].shadow), free(regions[i].reads);
+    }
     forget_bulk();
     region_count = 0;
     return message;

@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -75,19 +75,47 @@ def run(
     nest: Nest, emitted: Emitted, arrays: dict[str, np.ndarray], *, text: str | None = None, backwards: bool = False
 ) -> dict[str, np.ndarray]:
     """The results of a kernel by name; `text` is LLVM IR to run instead (the optimized one, or one with a mistake)."""
-    places = Places()
-    for p in nest.params:
-        places.add(p.name, p.size * NUMPY[p.dtype].itemsize, arrays.get(p.name))
-    maps = [map_of(m, places.all[nest.params[m.parameter].name][0]) for m in emitted.maps]
-    args = [*(p.name for p in nest.params), *maps]
-    launch(text or emitted.text, emitted.launch, nest.name, places, args, backwards)
+    places = _places(nest, arrays)
+    launch(text or emitted.text, emitted.launch, nest.name, places, _arguments(nest, emitted, places), backwards)
     return {n: places.read(n, nest.buffers()[n]) for n in nest.outputs}
 
 
+def run_some(
+    nest: Nest, emitted: Emitted, arrays: dict[str, np.ndarray], blocks: Sequence[int]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """What some blocks of the grid make of a kernel's results, and which elements they wrote, by name. Blocks are
+    counted along x first."""
+    places = _places(nest, arrays)
+    marks = {n: np.zeros(places.all[n][1], np.uint8) for n in nest.outputs}
+    args = _arguments(nest, emitted, places)
+    launch(emitted.text, emitted.launch, nest.name, places, args, blocks=blocks, marks=marks)
+    found = {}
+    for n in nest.outputs:
+        value = places.read(n, nest.buffers()[n])
+        found[n] = value, marks[n].reshape(value.size, -1)[:, 0].reshape(value.shape).astype(bool)
+    return found
+
+
+def _places(nest: Nest, arrays: dict[str, np.ndarray]) -> Places:
+    places = Places()
+    for p in nest.params:
+        read = p.name not in nest.outputs
+        places.add(p.name, p.size * NUMPY[p.dtype].itemsize, arrays.get(p.name), only_read=read)
+    return places
+
+
+def _arguments(nest: Nest, emitted: Emitted, places: Places) -> list[str | int | np.ndarray]:
+    """Names of parameters, and the tensor maps behind them."""
+    maps = [map_of(m, places.all[nest.params[m.parameter].name][0]) for m in emitted.maps]
+    return [*(p.name for p in nest.params), *maps]
+
+
 def launch(
-    text: str, on: Launch, kernel: str, places: Places, args: Sequence[str | int | np.ndarray], backwards: bool = False
-) -> None:
-    """Run a kernel on the places of these names, or on addresses in one of them; behind those come tensor maps."""
+    text: str, on: Launch, kernel: str, places: Places, args: Sequence[str | int | np.ndarray], backwards: bool = False,
+    blocks: Sequence[int] | None = None, marks: Mapping[str, np.ndarray] | None = None,
+) -> None:  # fmt: skip
+    """Run a kernel on the places of these names, or on addresses in one of them, behind which come tensor maps; `marks`
+    get what bytes it wrote."""
     lib = library()
     regions = [(n, *found, GLOBAL) for n, found in places.all.items()]
     slab = np.empty(2 * SHARED_BYTES, np.uint8)
@@ -102,12 +130,15 @@ def launch(
     host, sites = host_ir(text, kernel, len(args), addresses)
     context, engine = _compiled(host)
     for name, base, size, written, space in regions:
-        assert lib.emu_memory(name.encode(), ctypes.c_void_p(base), ctypes.c_int64(size), space, written), name
+        mark = ctypes.c_void_p(marks[name].ctypes.data) if marks and name in marks else None
+        where = (name.encode(), ctypes.c_void_p(base), ctypes.c_int64(size))
+        assert lib.emu_memory(*where, space, written, mark), name
     found = [places.all[a][0] if isinstance(a, str) else a if isinstance(a, int) else a.ctypes.data for a in args]
     pointers = (ctypes.c_void_p * len(found))(*found)
     sizes = [(ctypes.c_int * 3)(*s) for s in (on.grid, on.block)]
+    some = None if blocks is None else (ctypes.c_int * len(blocks))(*blocks)
     entry = ctypes.c_void_p(engine.get_function_address("emu_entry"))
-    message = lib.emu_run(entry, pointers, *sizes, int(backwards)).decode()
+    message = lib.emu_run(entry, pointers, *sizes, int(backwards), some, len(blocks or ())).decode()
     engine.close()  # before its context
     del context
     if message:
@@ -116,13 +147,13 @@ def launch(
 
 
 class Places:
-    """Memory for arrays, with gaps between: address, bytes, and whether it has been written, by name."""
+    """Memory for arrays, with gaps between: address, bytes, and what it is at first, by name."""
 
     def __init__(self) -> None:
         self.all: dict[str, tuple[int, int, int]] = {}
         self.kept: list[np.ndarray] = []
 
-    def add(self, name: str, size: int, value: np.ndarray | None) -> int:
+    def add(self, name: str, size: int, value: np.ndarray | None, *, only_read: bool = False) -> int:
         """Memory of so many bytes that holds an array, or what nobody wrote; its address."""
         memory = np.full(size + 2 * GAP + ALIGN, 0xFF, np.uint8)
         base = -(-(memory.ctypes.data + GAP) // ALIGN) * ALIGN
@@ -130,7 +161,7 @@ class Places:
         if value is not None:
             memory[start : start + size] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
         self.kept.append(memory)
-        self.all[name] = (base, size, int(value is not None))
+        self.all[name] = (base, size, 0 if value is None else 2 if only_read else 1)
         return base
 
     def read(self, name: str, b: Buffer) -> np.ndarray:

@@ -77,12 +77,15 @@ class RegionCosts:
 @dataclass(frozen=True)
 class SumTile:
     """The results of a sum of products that are one tile of registers: at most so many `vectors` of `lanes` f32 in so
-    many `rows`; and how many vectors of sums hide the latency of an addition (`in_flight`)."""
+    many `rows`, and no fewer than `least_rows`; how many vectors of sums hide the latency of an addition (`in_flight`);
+    and into how many `slices` a sum is taken."""
 
     lanes: int
     vectors: int
     rows: int
     in_flight: int
+    least_rows: int = 1
+    slices: int = 8
 
 
 def given(costs: T | None, name: str, option: str) -> T:

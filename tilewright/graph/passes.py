@@ -214,7 +214,7 @@ def convert(text: str, kind: Any, option: str) -> Any:
     """Option text -> a value of type `kind`; UsageError names `option` if it does not fit.
 
     Known: int, float, bool, str, ``Literal``, ``X | None`` (text ``none``), ``tuple[X, ...]`` (``1x2x3`` or ``1:2:3``),
-    ``dict[str, X]`` and records (``a:1x2;b:3``).
+    ``dict[str, X]`` and records (``a:1x2;b:3``; what has a default may be left out).
 
     >>> convert("ids:1x128;mask:1x128", dict[str, tuple[int, ...]], "shapes")
     {'ids': (1, 128), 'mask': (1, 128)}
@@ -243,7 +243,8 @@ def _convert(text: str, kind: Any) -> Any:
     if dataclasses.is_dataclass(kind):
         named = _convert(text, dict[str, str])
         kinds = typing.get_type_hints(kind)
-        if named.keys() != kinds.keys():
+        needed = {f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING}
+        if not needed <= named.keys() <= kinds.keys():
             raise ValueError
         return kind(**{k: _convert(v, kinds[k]) for k, v in named.items()})  # type: ignore[operator]
     if kind is bool:
@@ -336,7 +337,8 @@ def pass_text(p: Pass) -> str:
 def _plain(value: Any) -> str:
     """An option's value as `convert` reads it."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        every = {f.name: (getattr(value, f.name), f.default) for f in dataclasses.fields(value)}
+        value = {k: v for k, (v, default) in every.items() if v != default}
     if isinstance(value, dict):
         return ";".join(f"{k}:{_plain(v)}" for k, v in value.items())
     return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)

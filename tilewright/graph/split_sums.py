@@ -25,8 +25,9 @@ NUMBERS, FEW, SLICE = 1 << 18, 4, 1 << 17
 #: fewer multiply-adds are not worth a second kernel, nor are slices shorter than DEPTH; both decide in which order
 #: numbers are added, and so hold for all machines
 WORK, DEPTH = 1 << 15, 128
-#: a sum is taken in about so many slices, and in four times as many at most where its length has no better divisor
-SLICES, MOST = 8, 4
+#: a sum is taken in about as many slices as a tile says, and in so many times as many at most where its length has no
+#: better divisor
+MOST = 4
 
 
 @register("split-sums")
@@ -37,9 +38,9 @@ class SplitSums:
     A kernel divides its results among threads, and sums each from front to back. A product of 4 x 8192 and 8192 x 32
     has results for one tile of registers, and so for one thread. The number of slices follows from sizes and from
     `tile`, what a thread's registers hold, so results are the same with any number of threads. It divides the length of
-    the sum; where no number near `SLICES` does, the sum stays as it is. Where results are few vectors, there are more
-    slices, some of which are summed beside each other (`schedule/planner`): one vector's additions would wait for each
-    other. What comes after the sum joins the sum over slices.
+    the sum; where no number near `tile.slices` does, the sum stays as it is. Where results are few vectors, there are
+    more slices, some of which are summed beside each other (`schedule/planner`): one vector's additions would wait for
+    each other. What comes after the sum joins the sum over slices.
 
         %0 = "tw.matmul"(%x, %w) : (tensor<4x8192xf32>, tensor<8192x32xf32>) -> tensor<4x32xf32>
     ->  %p = "tw.einsum"(reshape of %x to 4x8x1024, reshape of %w to 8x1024x32) {equation = "msk,skn->smn"}
@@ -64,6 +65,11 @@ class SplitSums:
             """conv(x, w, b) -> add(reduce_sum(reshape(conv(x, w of a group for each slice))), b)"""
             return sliced_conv(rw, op, tile)
 
+        @pattern(*REDUCTIONS)
+        def split_reduction(rw: Rewriter, op: ir.Operation) -> Any:
+            """reduce(x) -> reduce(reduce(reshape(x)))"""
+            return sliced_reduction(rw, op, tile)
+
         return rewrite(graph, [split_matmul, split_conv, split_reduction])
 
 
@@ -86,11 +92,11 @@ def slices(tile: SumTile, rows: int, columns: int, depth: int, window: int = 1) 
     (8, None, None, None)
     """
     vectors = rows * -(-columns // tile.lanes)
-    if columns < tile.lanes // 2 or rows > tile.rows or vectors > tile.vectors:
+    if columns < tile.lanes // 2 or not tile.least_rows <= rows <= tile.rows or vectors > tile.vectors:
         return None
     if rows * columns * depth * window < WORK:
         return None
-    wanted = SLICES if vectors <= tile.vectors // 2 else SLICES // 2
+    wanted = tile.slices if vectors <= tile.vectors // 2 else tile.slices // 2
     beside = max(tile.in_flight // vectors, 1)
     return divisor(depth, wanted * beside, max(DEPTH // window, tile.lanes))
 
@@ -135,9 +141,8 @@ def sliced_conv(rw: Rewriter, op: ir.Operation, tile: SumTile) -> Any:
     return total if bias is None else rw.create("add", total, bias)
 
 
-@pattern(*REDUCTIONS)
-def split_reduction(rw: Rewriter, op: ir.Operation) -> Any:
-    """reduce(x) -> reduce(reduce(reshape(x)))"""
+def sliced_reduction(rw: Rewriter, op: ir.Operation, tile: SumTile) -> Any:
+    """The reduction of slices that takes the place of one with few results; None where it stays."""
     (x,) = op.operands
     if not static(x) or type_of(x).dtype != "f32":
         return None
@@ -147,7 +152,7 @@ def split_reduction(rw: Rewriter, op: ir.Operation) -> Any:
     # where the last dimension stays, vectors of results are summed, and slices do not pay (measured)
     if numbers < NUMBERS or prod(result) > FEW or not axes or axes[-1] != len(sizes) - 1:
         return None
-    chosen = _axis(sizes, axes, max(SLICES // prod(result), numbers // prod(result) // SLICE))
+    chosen = _axis(sizes, axes, max(tile.slices // prod(result), numbers // prod(result) // SLICE))
     if chosen is None or not _can_slice(x):
         return None
     axis, count = chosen

@@ -4,7 +4,8 @@ A kernel's own work is what its stages say, each element once. A schedule may do
 it is needed (a fused producer), works without vectors, gathers what lies in a row somewhere else, or keeps more to
 itself than a cache holds. Each of these is counted here; `Executed.reasons` says which of them go too far.
 
-Lanes of a vector that are masked off, and sums that several accumulators hold, are no second computation of anything;
+Lanes of a vector that are masked off, what an instruction of several units computes beyond a result, and sums that
+several accumulators hold, are no second computation of anything;
 an operator with a loop nest of its own (attention, Winograd's method) is what its nest does.
 """
 
@@ -19,7 +20,8 @@ from ..tensor.expr import CASTS, COMBINERS, Const, Expr, Load, Op, Var, bounds, 
 from ..tensor.expr import children as operands
 from ..tensor.kernel import Kernel, Stage
 from .machine import Machine, OperationCycles, lanes
-from .nest import Alloc, For, If, Nest, Stmt, Store, children
+from .nest import THREAD, Alloc, For, If, Nest, Stmt, Store, children
+from .warp import NOTE
 from .work import Ranges, extent_variables, operations, operations_of
 
 #: more than this many times its own work is too much
@@ -99,7 +101,7 @@ def executed(nest: Nest, kernel: Kernel, machine: Machine | None = None) -> Exec
         own = own_operations(kernel)
         own_stored = float(sum(_trips(s) * len(s.targets) for s in kernel.stages))
     return Executed(
-        count.operations,
+        count.operations + min(count.together, own),
         own,
         count.stored,
         own_stored,
@@ -162,8 +164,12 @@ class _Count:
 
     def __init__(self, nest: Nest, machine: Machine | None, results: frozenset[str] = frozenset()) -> None:
         self.buffers, self.machine = nest.buffers(), machine
-        #: private arrays that no stage of the kernel asks for: they hold parts of sums
+        #: private arrays that no stage of the kernel asks for: they hold parts of sums; and those that units share
         self.parts = {n for n, b in self.buffers.items() if b.scope in ("register", "local")} - results
+        self.shared = {n for n, b in self.buffers.items() if b.scope not in ("param", "register", "local")} - results
+        #: whether the machine's threads have vectors, and are not lanes of something larger themselves
+        self.vectors = machine is None or (lanes(machine) > 1 and not any(a.inside for a in machine.axes))
+        self.together = 0.0  # operations of instructions that several units run together
         self.operations = self.stored = self.bytes = self.cycles = self.scalar = self.gathered = 0.0
         self.known: dict[int, _Cost] = {}
 
@@ -191,7 +197,10 @@ class _Count:
         cost = self.known.get(id(s))
         if cost is None:
             cost = self.known[id(s)] = self.cost(s, around)
-        self.operations += times * cost.operations
+        if any(f.note(NOTE) is not None for f in around):
+            self.together += times * cost.operations
+        else:
+            self.operations += times * cost.operations
         self.stored += times * cost.stored
         self.bytes += times * cost.bytes
         cycles = times * cost.cycles / cost.lanes
@@ -216,10 +225,13 @@ class _Count:
             NUMPY[self.buffers[n].dtype].itemsize for n in (*(x.buffer for x in loads), *(t.buffer for t in written))
         )
         needless = ""
-        if not instruction and (gathers if vector is not None else self.machine is None or lanes(self.machine) > 1):
+        spread = any(f.bound and f.kind != THREAD for f in around)  # units of a machine beside each other are its lanes
+        could = gathers if vector is not None else self.vectors
+        if could and not instruction and not spread:
             row = self.row(s, around, 2 if vector is None else max(wide // 2, 2))
             needless = ("scalar" if vector is None else "gathered") if row else ""
-        operations = 0.0 if _combines(s, self.parts) else _hoisted(s, around)
+        combines = _combines(s, self.parts) or all(_adds_up(t.value, self.shared) for t in s.targets)
+        operations = 0.0 if combines else _hoisted(s, around)
         return _Cost(operations, len(s.targets), moved, cycles, max(used, 1), needless)
 
     def row(self, s: Store, around: tuple[For, ...], least: int) -> bool:
@@ -282,6 +294,14 @@ def _combines(s: Store, parts: set[str]) -> bool:
         if not all(isinstance(x, Load) and x.buffer in parts for x in others):
             return False
     return True
+
+
+def _adds_up(e: Expr, parts: set[str]) -> bool:
+    """Whether a value is made of elements of one of these arrays by one combiner: units add up what they share."""
+    ops = {x.op for x in walk(e) if isinstance(x, Op) and x.dtype != "index"}
+    loads = {x.buffer for x in walk(e) if isinstance(x, Load)}
+    values = all(isinstance(x, (Op, Load)) or x.dtype == "index" for x in walk(e))
+    return values and len(ops) == 1 and ops <= COMBINERS.keys() and len(loads) == 1 and loads <= parts
 
 
 def _hoisted(s: Store, around: tuple[For, ...]) -> float:

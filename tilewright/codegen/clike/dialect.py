@@ -162,8 +162,13 @@ class Dialect:
     scratch: str = "unsigned char *scratch"
     #: a parameter with the size of an open dimension; "" where sizes are constants
     size: str = ""
-    #: the first line of a kernel with scratch memory, where units of axes each have their own
+    #: the first line of a kernel with scratch memory, where units of axes each have their own `bytes`
     own_scratch: str = ""
+    #: a dialect whose memory has a type: an array for each type in place of `scratch`, and the first line of a kernel
+    #: for each, after that with the number of the unit, of `block` units in a block
+    typed_scratch: str = ""
+    own_typed_scratch: str = ""
+    unit: str = ""
     #: words -> lines in front of a text that has the word
     heads: Mapping[str, str] = field(default_factory=dict)
     reserved: frozenset[str] = frozenset()

@@ -61,6 +61,7 @@ class ExprWriter:
         self.kept: list[Expr] = []
         known = current()
         self.pieces: dict[str, int] = {}  # parameters that are bound in several -> how many
+        self.placed: dict[str, str] = {}  # parts of typed scratch memory -> where they begin
         self.dims = dim_names(known.dims if known else ())  # open dimensions -> names in the text
         self.sizes: set[str] = set()  # those that the text has
         self.quotients: dict[str, str] = {}  # what is made of them by division -> names in the text
@@ -254,6 +255,8 @@ class ExprWriter:
         if buffer.scope == "param" and buffer.dtype in self.dialect.packed:
             packed = self.dialect.packed[buffer.dtype]
             return packed.load(self.names[name], at, name in self.written, name not in self.pieces)
+        if name in self.placed:
+            return f"{self.names[name]}[{self.placed[name]} + {at}]"
         return element(self.names[name], at, name not in self.pieces)
 
     def slot(self, buffer: Buffer, flat: Expr) -> str:

@@ -32,7 +32,8 @@ class Function:
     """A kernel: parameters (name, type of an element, whether it is written), body, and what it needs: bytes of scratch
     memory (for each unit, where it runs on several), helpers, C's mathematical functions, sizes of open dimensions,
     units to run on, declarations in front of it or of its lines (memory that units share, functions). Each argument is
-    bound as so many parameters as `pieces` says, one behind the other."""
+    bound as so many parameters as `pieces` says, one behind the other. `arrays` is scratch memory where it has types:
+    name, type, and elements of a unit."""
 
     name: str
     params: tuple[tuple[str, str, bool], ...]
@@ -44,6 +45,7 @@ class Function:
     launch: Launch = Launch()
     shared: tuple[str, ...] = ()
     pieces: tuple[int, ...] = ()
+    arrays: tuple[tuple[str, str, int], ...] = ()
 
     def text(self, dialect: Dialect, prefix: str = "", aliased: bool = False) -> str:
         """The definition; with `aliased` the parameters may overlap."""
@@ -58,6 +60,11 @@ class Function:
         if self.scratch:
             params.append(d.scratch)
             lines[:0] = [f"    {d.own_scratch.format(bytes=self.scratch)}"] if d.own_scratch else []
+        for i, (name, kind, _) in enumerate(self.arrays, len(self.params)):
+            params.append(d.typed_scratch.format(name=name, type=kind, number=i))
+        if self.arrays:
+            own = [d.own_typed_scratch.format(name=name, size=size) for name, _, size in self.arrays]
+            lines[:0] = [f"    {line}" for line in (d.unit.format(block=prod(self.launch.block)), *own)]
         outside = "".join(f"{line}\n" for line in self.shared) if d.shared_outside else ""
         lines[:0] = begin + ([] if d.shared_outside else [f"    {line}" for line in self.shared])
         head = d.entry.format(

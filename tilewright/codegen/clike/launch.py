@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...schedule.nest import THREAD, Barrier, For, Nest, walk_stmts
 from .function import Launch
 
 #: units of a block, and the most blocks, of kernels whose loops share their iterations out
 SHARING_BLOCK, SHARING_GRID = 64, 4096
+#: scratch memory of all units of a kernel, as far as there may be fewer units
+SCRATCH_BYTES = 64 << 20
 
 
 def launch_of(nest: Nest) -> Launch:
@@ -24,6 +28,13 @@ def launch_of(nest: Nest) -> Launch:
         return Launch((SHARING_BLOCK, 1, 1), (min(-(-most[THREAD] // SHARING_BLOCK), SHARING_GRID), 1, 1))
     block, grid = (tuple(most.get(f"{name}.{d}", 1) for d in "xyz") for name in ("block", "grid"))
     return Launch(block, grid)  # type: ignore[arg-type]
+
+
+def limited(launch: Launch, nest: Nest, nbytes: int) -> Launch:
+    """As many units as have room for scratch memory, of `nbytes` for each: of kernels that share iterations out."""
+    if not nbytes or not any(isinstance(s, For) and s.kind == THREAD for s in walk_stmts(nest.body)):
+        return launch
+    return replace(launch, grid=(max(min(launch.grid[0], SCRATCH_BYTES // (nbytes * SHARING_BLOCK)), 1), 1, 1))
 
 
 def _trips(s: For) -> int:

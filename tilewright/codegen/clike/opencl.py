@@ -73,7 +73,8 @@ OPENCL = Dialect(
     parameter="__global {const}{type} *{restrict}{name}, ulong {name}_at",
     begin="{name} = (__global {const}{type} *)((__global const uchar *){name} + {name}_at);",
     scratch="__global uchar *scratch",
-    own_scratch="scratch += get_global_id(0) * {bytes};",
+    own_scratch="scratch += ((get_global_id(2) * get_global_size(1) + get_global_id(1)) * get_global_size(0) + "
+    "get_global_id(0)) * {bytes};",
     heads={"double": "#pragma OPENCL EXTENSION cl_khr_fp64 : enable"},
     reserved=frozenset((*KEYWORDS, *_OWN.split(), *_VECTORS, *(f"u{v}" for v in _VECTORS), *MATH.values())),
 )

@@ -38,7 +38,7 @@ from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, walk
 from .dialect import PRODUCT, Dialect
 from .expressions import ExprWriter
 from .function import Function, Launch
-from .launch import launch_of, may_skip
+from .launch import launch_of, limited, may_skip
 
 #: scratch memory, and the arrays in it, begin where any type of C can
 SCRATCH_ALIGN_BYTES = 8
@@ -55,6 +55,7 @@ class Emitter(ExprWriter):
         self.nest, self.written = nest, frozenset(nest.outputs)
         self.spread = bool(dialect.axes)  # whether what is printed runs on every unit
         self.scratch = self.scratch_peak = 0
+        self.arrays: dict[str, tuple[int, int]] = {}  # typed scratch memory, by type: elements in use, and at most
         self.braces, self.alone = True, False  # whether what comes needs a block of its own, or has one
         self.copied: str | None = None  # the input that the loop at hand copies
         self.within: tuple[str, ...] = ()  # axes of the loops around
@@ -87,7 +88,11 @@ class Emitter(ExprWriter):
         return name
 
     def _small(self, b: Buffer) -> bool:
-        return b.scope == "register" or highest(self.nbytes(b)) <= self.dialect.stack_bytes
+        return b.scope == "register" or highest(self.own_bytes(b)) <= self.dialect.stack_bytes
+
+    def own_bytes(self, b: Buffer) -> int:
+        """Of an array that is no parameter: no two of its elements share a word."""
+        return b.size * max(LOOP_TYPES[b.dtype].nbytes, 4) if b.dtype in self.dialect.packed else self.nbytes(b)
 
     def nbytes(self, b: Buffer) -> int:
         return b.size * (4 if b.dtype == "index" else LOOP_TYPES[b.dtype].nbytes)
@@ -110,6 +115,8 @@ class Emitter(ExprWriter):
         constant, kind = self.dialect.constant, self.dialect.types["index"]
         quotients = self.quotients.items()
         self.lines[at:at] = ["    " + constant.format(type=kind, name=n, value=text) for text, n in quotients]
+        arrays = tuple((f"scratch_{kind}", kind, most) for kind, (_, most) in self.arrays.items())
+        own = int(highest(self.scratch_peak)) + sum(8 * n for _, _, n in arrays)
         return Function(
             self.nest.name,
             tuple(params),
@@ -118,9 +125,10 @@ class Emitter(ExprWriter):
             tuple(sorted(self.helpers)),
             self.needs_math,
             tuple(n for n in self.dims.values() if n in self.sizes),
-            self.launch,
+            limited(self.launch, self.nest, own) if self.dialect.axes else self.launch,
             tuple(self.shared),
             tuple(self.pieces.get(p.name, 1) for p in self.nest.params),
+            arrays,
         )
 
     def bound_as(self, p: Buffer) -> list[tuple[str, str, bool]]:
@@ -322,6 +330,8 @@ class Emitter(ExprWriter):
                     raise self.unsupported(f"an array in memory {b.scope!r}")
                 self.line(self.dialect.arrays[b.scope].format(type=kind, name=name, size=max(highest(b.size), 1)))
                 self.stmt(s.body)
+            elif self.dialect.typed_scratch:
+                self.place(s, kind)
             else:
                 if not self.dialect.arena:
                     raise self.unsupported(f"a local array of {self.nbytes(b)} bytes")
@@ -332,6 +342,16 @@ class Emitter(ExprWriter):
                 self.stmt(s.body)
         if self.reuse:
             self.scratch = offset
+
+    def place(self, s: Alloc, kind: str) -> None:
+        """A local array as a part of the unit's own scratch memory for numbers of this type."""
+        b, array = s.buffer, f"scratch_{kind}"
+        begin, most = self.arrays.get(kind, (0, 0))
+        end = begin + int(highest(b.size))
+        self.arrays[kind] = end, max(most, end)
+        self.names[b.name], self.placed[b.name] = array, f"{array}_at + {begin}" if begin else f"{array}_at"
+        self.stmt(s.body)
+        self.arrays[kind] = begin, self.arrays[kind][1]
 
     def registers(self, s: Alloc, kind: str) -> None:
         """Local variables, declared once it is known which elements are used."""

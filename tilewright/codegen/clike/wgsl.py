@@ -23,7 +23,8 @@ from .pieces import Pieces
 
 _BUILTINS = (
     "@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,\n"
-    "    @builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_id) own: vec3<u32>"
+    "    @builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_id) own: vec3<u32>,\n"
+    "    @builtin(local_invocation_index) lane: u32"
 )
 
 # maximumf: NaN wins; maxnumf: a number wins over NaN. fptosi: cut towards zero, limited to the range, NaN to 0.
@@ -195,7 +196,8 @@ _KEYWORDS += """
 as asm auto binding_array class common constant do enum export extern external filter final from get global goto group
 handle import in inline interface layout local match mod module move namespace new null of operator out package pass
 precise private pub public readonly ref register restrict self set shared sizeof smooth static std super target template
-this throw try type typename union unless using varying virtual void volatile where with yield id groups group own main
+this throw try type typename union unless using varying virtual void volatile where with yield id
+groups group own lane unit main
 """
 
 _AXES = {f"grid.{d}": (f"group.{d}", "") for d in "xyz"} | {f"block.{d}": (f"own.{d}", "") for d in "xyz"}
@@ -218,7 +220,7 @@ _CONVERSIONS_OF |= dict.fromkeys(("f16", "bf16"), "(u32({value}) & 65535u)")
 
 _CORE = Dialect(
     "WGSL",
-    hint="it has no f64, integers up to 32 bits, and neither pointers nor scratch memory; compile with precision='f32'",
+    hint="it has no f64, integers up to 32 bits, and no pointers; compile with precision='f32'",
     types=_TYPES,
     unsigned=_UNSIGNED,
     parameters=("f32", "i32", *_PACKED, *_NARROW),
@@ -244,8 +246,11 @@ _CORE = Dialect(
     unused="_ = &{name};",
     pieces=Pieces(1 << 27),  # what every device binds at once
     arrays={"local": "var {name}: array<{type}, {size}>;"},
-    stack_bytes=4096,
+    stack_bytes=4096,  # drivers take minutes over larger ones
     arena="",
+    typed_scratch="@group(0) @binding({number}) var<storage, read_write> {name}: array<{type}>;",
+    own_typed_scratch="let {name}_at: i32 = unit * {size};",
+    unit="let unit: i32 = i32(((group.z * groups.y + group.y) * groups.x + group.x) * {block}u + lane);",
     pointers=False,
     axes={"thread": ("id.x", f"groups.x * {SHARING_BLOCK}u"), **_AXES},
     barriers={"block": "workgroupBarrier();"},
@@ -265,7 +270,7 @@ WGSL_64 = with_functions(
     replace(
         _CORE,
         name="WGSL with 64-bit numbers",
-        hint="it has neither pointers nor scratch memory",
+        hint="it has no pointers, and no functions of f64",
         types={**_TYPES, "f64": "f64", "i64": "i64"},
         unsigned={**_UNSIGNED, "i64": "u64"},
         parameters=(*_CORE.parameters, "f64"),
@@ -274,7 +279,6 @@ WGSL_64 = with_functions(
         smallest={**_CORE.smallest, "i64": "(i64(1) << 63u)"},
         helpers=_helpers(("f32", "f64"), [_integer(b) for b in (8, 16, 32, 64)]),
         single=frozenset(_SAME.split()) - {"sqrt", "floor", "ceil", "trunc", "fma"} | {"powf"},
-        stack_bytes=1 << 14,  # drivers take minutes over larger ones
     ),
     _HEAD,
 )

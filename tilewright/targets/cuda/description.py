@@ -7,6 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...codegen.llvm.machine import LlvmRecord
+from ...graph.machine_costs import SumTile
 from ...schedule.machine import Axis, BulkCopy, DotProduct, Machine, Memory, Rate, WarpLoad, WarpProduct
 from ...support.errors import PackageError
 
@@ -69,6 +70,11 @@ class CudaDescription(Machine):
         return 128
 
     @property
+    def cores(self) -> int:
+        """Parts that kernels have: eight for each multiprocessor."""
+        return 8 * self.multiprocessors
+
+    @property
     def axes(self) -> tuple[Axis, ...]:
         groups = (
             Axis("group", _BLOCK // (4 * _WARP), inside="grid", barriers=("block",)),
@@ -82,6 +88,11 @@ class CudaDescription(Machine):
             *(groups if self.sm in _GROUPS else ()),
             Axis("lanes", kind="vector"),
         )
+
+    @property
+    def split_sums(self) -> SumTile | None:
+        """Products with results for a few blocks, in slices: there is no barrier for all blocks within a kernel."""
+        return SumTile(lanes=32, vectors=4 * _BLOCK // 32, rows=128, in_flight=1, least_rows=2, slices=16)
 
     @property
     def memories(self) -> tuple[Memory, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...graph.machine_costs import SumTile
 from ...schedule.machine import Axis, Machine, Memory
 
 
@@ -35,6 +36,11 @@ class GpuDescription(Machine):
             Axis("block", self.block_units, inside="grid", barriers=("block",), dims=("x", "y", "z")),
             Axis("thread"),
         )
+
+    @property
+    def split_sums(self) -> SumTile | None:
+        """Products with results for a few blocks, in slices: there is no barrier for all blocks within a kernel."""
+        return SumTile(lanes=16, vectors=4 * self.block_units // 16, rows=64, in_flight=1, least_rows=2, slices=16)
 
     @property
     def memories(self) -> tuple[Memory, ...]:

@@ -7,28 +7,44 @@ from dataclasses import asdict, dataclass
 
 from ...codegen.clike.dialect import Dialect
 from ...codegen.clike.function import Function, Launch
+from ...program.program import align_up
 
+#: what parameters begin at multiples of
+SCRATCH_ALIGN_BYTES = 256
+#: of a number of typed scratch memory
+_BYTES = {"f32": 4, "i32": 4, "u32": 4, "f64": 8, "i64": 8}
 _HEAD = b"tilewright kernel 2\n"
 
 
 @dataclass(frozen=True)
 class GpuKernel:
-    """The entry `name` of `text`, units to start, which parameters it writes, and bytes of scratch memory of a unit,
-    whose buffer is one more parameter. Argument i is bound as so many parameters as `pieces` says, of `piece_bytes`
+    """The entry `name` of `text`, units to start, which parameters it writes, and bytes of scratch memory of a unit:
+    one more parameter for each number. Argument i is bound as so many parameters as `pieces` says, of `piece_bytes`
     each but for the last one."""
 
     name: str
     text: str
     launch: Launch
     writes: tuple[bool, ...]
-    scratch: int = 0
+    scratch: tuple[int, ...] = ()
     pieces: tuple[int, ...] = ()
     piece_bytes: int = 0
 
     @property
     def scratch_bytes(self) -> int:
         """Of all units."""
-        return self.scratch * self.launch.units
+        return sum(n for _, n in self.scratch_parts)
+
+    @property
+    def scratch_parts(self) -> tuple[tuple[int, int], ...]:
+        """Where each parameter's scratch memory begins in one buffer, and its bytes."""
+        sizes = [align_up(n * self.launch.units, SCRATCH_ALIGN_BYTES) for n in self.scratch]
+        return tuple((sum(sizes[:i]), n) for i, n in enumerate(sizes))
+
+    @property
+    def bindings(self) -> int:
+        """All parameters."""
+        return len(self.writes) + len(self.scratch)
 
     def pack(self) -> bytes:
         return _HEAD + json.dumps(asdict(self)).encode()
@@ -41,7 +57,8 @@ class GpuKernel:
         told = json.loads(data[len(_HEAD) :])
         launch = Launch(tuple(told["launch"]["block"]), tuple(told["launch"]["grid"]))
         writes, pieces = tuple(told["writes"]), tuple(told["pieces"])
-        return GpuKernel(told["name"], told["text"], launch, writes, told["scratch"], pieces, told["piece_bytes"])
+        scratch = tuple(told["scratch"])
+        return GpuKernel(told["name"], told["text"], launch, writes, scratch, pieces, told["piece_bytes"])
 
 
 def kernel(f: Function, dialect: Dialect) -> GpuKernel:
@@ -49,4 +66,5 @@ def kernel(f: Function, dialect: Dialect) -> GpuKernel:
     text = dialect.file([f.text(dialect)], f.helpers)
     writes = tuple(w for _, _, w in f.params)
     piece_bytes = dialect.pieces.bytes if dialect.pieces is not None else 0
-    return GpuKernel(f.name, text, f.launch, writes, int(f.scratch), f.pieces, piece_bytes)
+    scratch = (int(f.scratch),) if f.scratch else tuple(size * _BYTES[kind] for _, kind, size in f.arrays)
+    return GpuKernel(f.name, text, f.launch, writes, scratch, f.pieces, piece_bytes)

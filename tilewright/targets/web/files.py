@@ -57,6 +57,7 @@ def program(package: Package) -> dict[str, Any]:
         "output": [t.nbytes for t in p.outputs],
         "constant": [c.nbytes for c in package.constants],
         "arena": [p.arena_size],
+        "scratch": [max((k.scratch_bytes for k in kernels.values()), default=0)],
         "own": [],
     }
 
@@ -71,19 +72,20 @@ def program(package: Package) -> dict[str, Any]:
             steps.append(_copy(Move(*parts)))
             continue
         kernel = kernels[call.symbol]
-        if len(kernel.writes) > MOST_ARGUMENTS:
+        if kernel.bindings > MOST_ARGUMENTS:
             raise UnsupportedError(
-                f"kernel {call.symbol} has {len(kernel.writes)} arguments; browsers bind {MOST_ARGUMENTS}",
+                f"kernel {call.symbol} has {kernel.bindings} arguments; browsers bind {MOST_ARGUMENTS}",
                 stage="package",
             )
         made = bindable(Dispatch(kernel, parts), ALIGN, own)
-        run = {"kernel": call.symbol, "arguments": [_place(a) for a in made.call.arguments]}
+        scratch = [Part(("scratch", 0), *p) for p in kernel.scratch_parts]
+        run = {"kernel": call.symbol, "arguments": [_place(a) for a in (*made.call.arguments, *scratch)]}
         steps += [*map(_copy, made.before), run, *map(_copy, made.after)]
     return {
         "buffers": {space: [max(align_up(n, WORD), 16) for n in those] for space, those in sizes.items()},
         "constants": _offsets(package),
         "kernels": {
-            s: {"text": k.text, "entry": k.name, "grid": list(k.launch.grid), "arguments": len(k.writes)}
+            s: {"text": k.text, "entry": k.name, "grid": list(k.launch.grid), "arguments": k.bindings}
             for s, k in kernels.items()
         },
         "steps": steps,

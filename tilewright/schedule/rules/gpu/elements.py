@@ -18,7 +18,7 @@ from ..common import inline_producers
 from .units import digits, has_blocks, on
 
 NAME = "unit_elements"
-PRIORITY = 6
+PRIORITY = 7
 #: fewer results than this leave most units without work
 FEW = 64
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ....tensor.expr import Const, Expr, Op
+from ....tensor.expr import Const, Expr, Op, Var
 from ...machine import Axis, Machine, Memory
 from ...nest import For, If, Stmt, loop, seq
 
 #: the axes that rules bind loops to
-GRID, BLOCK = "grid", "block"
+GRID, BLOCK, WARP, LANE, GROUP, MEMBER = "grid", "block", "warp", "lane", "group", "member"
 
 
 def axis(machine: Machine, name: str) -> Axis | None:
@@ -44,8 +44,8 @@ def digits(position: Expr, dims: Sequence[tuple[str, int]]) -> dict[str, Expr]:
     below = prod(n for _, n in dims)
     for i, (v, n) in enumerate(dims):
         below //= n
-        whole = position if i == 0 else position % (n * below)
-        found[v] = (whole // below if below > 1 else whole) if n > 1 else Const(0, "index")
+        upper = position // below if below > 1 else position  # divided first: then digits add up to the position again
+        found[v] = (upper if i == 0 else upper % n) if n > 1 else Const(0, "index")
     return found
 
 
@@ -75,3 +75,24 @@ def only_if(condition: Expr | None, s: Stmt) -> Stmt:
 def on(kind: str, var: str, extent: int, *body: Stmt) -> For:
     """A loop of a kind or on an axis."""
     return loop(var, extent, seq(*body), kind)
+
+
+def grid_of(blocks: int, machine: Machine) -> tuple[int, int]:
+    """So many blocks along x and y of the grid: along x alone where that is long enough. There may be more than asked
+    for, which have nothing to do."""
+    found = axis(machine, GRID)
+    side = (found.side(found.names[0]) if found is not None else None) or blocks
+    return (blocks, 1) if blocks <= side else (side, -(-blocks // side))
+
+
+def blocks_on_grid(grid: tuple[int, int], name: str, body: Stmt) -> Stmt:
+    """Loops ``name_x`` and ``name_y`` over the blocks of a grid; one along which there is one block is left out."""
+    for d, n in zip("xy", grid, strict=True):
+        body = on(f"grid.{d}", f"{name}_{d}", n, body) if n > 1 else body
+    return body
+
+
+def block_number(grid: tuple[int, int], name: str) -> Expr:
+    """The number of a block in the loops of `blocks_on_grid`."""
+    x: Expr = Var(f"{name}_x") if grid[0] > 1 else Const(0, "index")
+    return Var(f"{name}_y") * grid[0] + x if grid[1] > 1 else x

@@ -1,0 +1,257 @@
+"""The nest of a kernel's rows on the units of blocks, or of warps.
+
+    for each few rows, on a block:
+        for each level:
+            each unit takes every so many of a row's positions: it adds up sums, computes what is kept, writes results
+            sums are combined in shared memory by a tree, whose last step every unit that reads them does for itself
+
+A row that is kept lies in the registers of its units, or in shared memory; a unit reads only what it wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, loads, rebuild, transform
+from ...nest import Alloc, Barrier, For, Stmt, loop, seq, store
+from .row_team import Keep, Team
+from .row_values import AT, ROW, Rows, Sum, Write
+from .units import all_of, block_number, blocks_on_grid, on, only_if, within
+
+_ZERO = Const(0, "index")
+_LANE = Var("lane_of_vector")
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where a unit is: its number, its step, the position along the row, and what is kept of it by now, by text."""
+
+    unit: Expr
+    step: Expr
+    at: Expr
+    kept: dict[str, Load]
+
+
+class RowWriter:
+    """Writes the nest of rows with a team of units."""
+
+    def __init__(self, rows: Rows, keeps: Sequence[Keep], team: Team) -> None:
+        self.rows, self.team = rows, team
+        self.keeps = list(keeps) if team.keep != "again" else []
+        self.params = {p.name for p in rows.kernel.params}
+        self.loops = 0
+        self.y: Expr = Var("row") if team.rows > 1 else _ZERO
+        self.row = block_number(team.grid, "rows") * team.rows + self.y
+        whole = team.grid[0] * team.grid[1] * team.rows
+        self.inside = None if whole == rows.count else within(self.row, rows.count, whole)
+        self.buffers: list[Buffer] = []
+        self.sums: dict[str, Buffer] = {}  # sums of units
+        self.parts: dict[str, tuple[Buffer, int]] = {}  # the same in shared memory, and how many are left to combine
+        self.numbers: dict[str, Buffer] = {}  # what is one number a row, in registers of each unit
+        self.held = {(str(k.leaf), k.size): self.hold(k) for k in self.keeps}
+
+    def nest(self) -> Stmt:
+        t = self.team
+        body = seq(*(self.level(i) for i in range(self.rows.levels)))
+        if t.rows > 1:
+            body = on(t.row_axis, "row", t.rows, body)
+        for b in reversed(self.buffers):
+            body = Alloc(b, body)
+        return blocks_on_grid(t.grid, "rows", body)
+
+    # ---- memory
+
+    def new(self, name: str, shape: tuple[int, ...], dtype: str, scope: str) -> Buffer:
+        self.buffers.append(Buffer(name, shape, dtype, scope))
+        return self.buffers[-1]
+
+    def own(self, name: str, dtype: str) -> Buffer:
+        """A register of each unit."""
+        return self.new(name, (self.team.rows, self.team.units), dtype, "register")
+
+    def hold(self, k: Keep) -> Buffer:
+        """Where a value of each position is kept."""
+        t = self.team
+        if t.keep == "registers":
+            return self.new(f"{k.name}_row", (t.rows, t.units, t.steps(k.size)), k.leaf.dtype, "register")
+        return self.new(f"{k.name}_row", (t.rows, k.size), k.leaf.dtype, "shared")
+
+    # ---- levels
+
+    def level(self, number: int) -> Stmt:
+        roots = self.rows.roots(number)
+        single = [x for x in roots if isinstance(x, Write) and x.size == 1]
+        roots = [x for x in roots if x not in single]
+        sums = [x for x in roots if isinstance(x, Sum)]
+        x = self.unit()
+        work: list[Stmt] = [self.begin(s, x) for s in sums]
+        if roots:
+            work += self.once(roots, x)
+            for n in sorted({r.size for r in roots}, reverse=True):
+                work += self.along([r for r in roots if r.size == n], x)
+        if self.team.units > 1:
+            work += [self.put(s, x) for s in sums]
+        steps: list[Stmt] = [self.on_units(x, self.team.units, seq(*work))] if work else []
+        if self.team.units > 1 and sums:
+            steps += self.tree(sums)
+        if single:  # the first unit of a row does so
+            steps.append(only_if(self.inside, seq(*(self.write(w) for w in single))))
+        return seq(*steps)
+
+    def unit(self) -> Expr:
+        """The variable of a new loop over the units of a row."""
+        self.loops += 1
+        return Var(f"unit_{self.loops}") if self.team.units > 1 else _ZERO
+
+    def on_units(self, x: Expr, count: int, body: Stmt) -> Stmt:
+        return on(self.team.unit_axis, x.name, count, body) if isinstance(x, Var) else body
+
+    def begin(self, s: Sum, x: Expr) -> Stmt:
+        self.sums[s.buffer] = made = self.own(f"{s.buffer}_u", s.dtype)
+        return store(made.name, (self.y, x), s.start, f"{s.stage.name}_0")
+
+    def put(self, s: Sum, x: Expr) -> Stmt:
+        t = self.team
+        part = self.new(f"{s.buffer}_part", (t.rows, t.units), s.dtype, "shared")
+        self.parts[s.buffer] = part, t.units
+        mine = Load(self.sums[s.buffer].name, (self.y, x), s.dtype)
+        return store(part.name, (self.y, x), mine, f"{s.stage.name}_part")
+
+    def tree(self, sums: Sequence[Sum]) -> list[Stmt]:
+        """Combine what units have added up, until a unit can take in what is left."""
+        steps: list[Stmt] = [Barrier(self.team.barrier)]
+        left = self.team.units
+        while left > 2 * self.team.fan:
+            left //= self.team.fan
+            x, level = self.unit(), []
+            for s in sums:
+                part = self.parts[s.buffer][0].name
+                read = [Load(part, (self.y, x + i * left), s.dtype) for i in range(self.team.fan)]
+                level.append(store(part, (self.y, x), _combined(s, read), f"{s.stage.name}_tree_{left}"))
+            steps += [self.on_units(x, left, seq(*level)), Barrier(self.team.barrier)]
+        for s in sums:
+            self.parts[s.buffer] = self.parts[s.buffer][0], left
+        return steps
+
+    # ---- along a row
+
+    def along(self, roots: Sequence[Sum | Write], x: Expr) -> list[Stmt]:
+        """The part of a row that is a unit's: whole steps of all units, and what is left."""
+        t, size = self.team, roots[0].size
+        full, rest = divmod(-(-size // t.vector), t.units)
+        laid_out = t.keep == "registers" and any(k.size == size for k in self.keeps)
+        steps: list[Stmt] = []
+        if full:
+            step = Var(f"step_{self.loops}_{size}")
+            body = self.element(roots, step, x, self.inside)
+            steps.append(loop(step.name, full, body, "unroll" if laid_out else "serial"))
+        if rest:
+            cond = all_of([self.inside, within(x, rest, t.units)])
+            steps.append(self.element(roots, Const(full, "index"), x, cond))
+        return steps
+
+    def element(self, roots: Sequence[Sum | Write], step: Expr, x: Expr, cond: Expr | None) -> Stmt:
+        """What a unit does at one position, or at neighbours, if the condition holds. Registers that live on are set in
+        any case: a driver (PoCL 3.1) mixes up those that are not."""
+        t, size, level = self.team, roots[0].size, roots[0].level
+        lane, vector = (_LANE, t.vector) if size > 1 and t.vector > 1 else (_ZERO, 1)
+        at = (step * t.units + x) * vector + lane
+        spot = Spot(x, step * vector + lane, at, {})
+        first: list[Stmt] = []
+        made: list[Stmt] = []
+        for k in self.keeps:
+            if k.size != size or k.level > level:
+                continue
+            held = self.held[str(k.leaf), k.size]
+            place = (self.y, x, spot.step) if held.scope == "register" else (self.y, at)
+            if k.level == level and cond is not None and held.scope == "register":
+                first.append(store(held.name, place, _zero(k.leaf.dtype), f"keep_{held.name}_0"))
+            if k.level == level:
+                made.append(store(held.name, place, self.value(k.value, spot), f"keep_{held.name}"))
+            spot.kept[str(k.leaf)] = Load(held.name, place, k.leaf.dtype)
+        made += [self.add(r, spot) if isinstance(r, Sum) else self.write(r, spot) for r in roots]
+        return seq(*(_vector(m, vector) for m in first), only_if(cond, seq(*(_vector(m, vector) for m in made))))
+
+    def add(self, s: Sum, spot: Spot) -> Stmt:
+        mine = Load(self.sums[s.buffer].name, (self.y, spot.unit), s.dtype)
+        added = Op(s.combiner, (mine, self.value(s.value, spot)), s.dtype)
+        return store(mine.buffer, mine.indices, added, s.stage.name)
+
+    def write(self, w: Write, spot: Spot | None = None) -> Stmt:
+        place = tuple(self.value(i, spot) for i in w.target.indices)
+        return store(w.target.buffer, place, self.value(w.value, spot), w.name)
+
+    # ---- numbers of a row
+
+    def once(self, roots: Sequence[Sum | Write], x: Expr) -> list[Stmt]:
+        """Registers for what is one number a row and is read along it from this level on."""
+        made: list[Stmt] = []
+        values = [r.value for r in roots] + [k.value for k in self.keeps if k.level == roots[0].level]
+        seen: set[str] = set()
+        while values:
+            for text, (leaf, always) in self.rows.leaves(values.pop()).items():
+                node = self.rows.nodes.get(leaf.buffer)
+                if text in seen or not always or (node is None and leaf.buffer not in self.rows.sums):
+                    continue
+                seen.add(text)
+                if node is not None and self.rows.along(leaf):
+                    values += [] if any(text == t for t, _ in self.held) else [node.value]
+                elif text not in self.numbers:
+                    number = self.own(f"{leaf.buffer.replace('%', '_')}_n", leaf.dtype)
+                    value = self.value(leaf)
+                    set_it: Stmt = store(number.name, (self.y, x), value, f"once_{number.name}")
+                    if self.inside is not None and any(y.buffer in self.params for y in loads(value)):
+                        made.append(store(number.name, (self.y, x), _zero(leaf.dtype), f"once_{number.name}_0"))
+                        set_it = only_if(self.inside, set_it)
+                    made.append(set_it)
+                    self.numbers[text] = number
+        return made
+
+    def total(self, s: Sum) -> Expr:
+        """A sum, of what the tree has left of it."""
+        if s.buffer in self.parts:
+            part, left = self.parts[s.buffer]
+            found = _combined(s, [Load(part.name, (self.y, Const(i, "index")), s.dtype) for i in range(left)])
+        else:
+            found = Load(self.sums[s.buffer].name, (self.y, _ZERO), s.dtype)
+        return found if s.init is None else Op(s.combiner, (self.value(s.init), found), s.dtype)
+
+    def value(self, e: Expr, spot: Spot | None = None) -> Expr:
+        """A value of the row, or where a unit is: there it has what is kept, and numbers of the row, at hand."""
+        known = {ROW.name: self.row} | ({AT.name: spot.at} if spot is not None else {})
+
+        def visit(x: Expr, args: tuple[Expr, ...]) -> Expr:
+            if isinstance(x, Var):
+                return known.get(x.name, x)
+            if not isinstance(x, Load):
+                return rebuild(x, args)
+            text = str(x)
+            if spot is not None and text in spot.kept:
+                return spot.kept[text]
+            if spot is not None and text in self.numbers:
+                return Load(self.numbers[text].name, (self.y, spot.unit), x.dtype)
+            if x.buffer in self.rows.sums:
+                return self.total(self.rows.sums[x.buffer])
+            if x.buffer in self.rows.nodes:
+                return transform(self.rows.nodes[x.buffer].value, visit, memo)
+            return rebuild(x, args)
+
+        memo: dict[int, Expr] = {}
+        return transform(e, visit, memo)
+
+
+def _combined(s: Sum, parts: Sequence[Expr]) -> Expr:
+    return reduce(lambda a, b: Op(s.combiner, (a, b), s.dtype), parts)
+
+
+def _zero(dtype: str) -> Const:
+    return Const(0.0 if "f" in dtype else 0, dtype)
+
+
+def _vector(s: Stmt, lanes: int) -> Stmt:
+    return s if lanes == 1 else For(_LANE.name, Const(lanes, "index"), s, "vector", lanes)
+
+
+__all__ = ["RowWriter"]

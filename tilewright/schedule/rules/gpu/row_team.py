@@ -1,0 +1,293 @@
+"""How many units take a row, how many rows a block takes, and where a row is kept between the levels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import log
+
+import numpy as np
+
+from ....support.dtypes import LOOP_TYPES
+from ....tensor.analysis import flat
+from ....tensor.evaluate import evaluate
+from ....tensor.expr import Expr, Load, walk
+from ...machine import Machine, lanes
+from ...schedule import Schedule
+from .row_values import AT, ROW, Rows
+from .units import BLOCK, GRID, axis, grid_of, shared
+
+#: of how many parts of a sum a unit makes one in a step of the tree: what is tried
+FANS = (4, 2, 8)
+#: what a barrier takes, one of the lanes of a warp, and an access of far memory, in operations of a unit
+BARRIER, WARP_BARRIER, FAR = 8, 2, 16
+#: blocks of fewer units than this part of the largest leave processors idle, which hold a number of blocks
+SMALL_BLOCK = 8
+
+
+@dataclass(frozen=True)
+class Keep:
+    """A value of each position of a row that is needed at several levels: a parameter's element, or an elementwise
+    stage's; `level`: where it is read or computed."""
+
+    name: str
+    leaf: Load
+    value: Expr
+    size: int
+    level: int
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What is kept, and how often far memory is touched for a position: with that, and without."""
+
+    keeps: tuple[Keep, ...]
+    once: int
+    again: int
+
+    @property
+    def size(self) -> int:
+        return max((k.size for k in self.keeps), default=0)
+
+
+@dataclass(frozen=True)
+class Team:
+    """`units` of each of the `rows` of a block; `grid`: blocks along x and y. `vector` neighbours are a unit's. Units
+    that are neighbours of each other take neighbours of a row (`along`), or else rows side by side.
+
+    `keep`: "registers", "shared", or "again" for rows that are read at each level.
+    """
+
+    rows: int
+    units: int
+    grid: tuple[int, int]
+    along: bool
+    keep: str = "again"
+    fan: int = FANS[0]
+    vector: int = 1
+    warps: tuple[str, str, str] | None = None  # axes of warps and their lanes, and the lanes' own barrier
+
+    @property
+    def row_axis(self) -> str:
+        return self.warps[0] if self.warps else "block.y" if self.along else "block.x"
+
+    @property
+    def unit_axis(self) -> str:
+        return self.warps[1] if self.warps else "block.x" if self.along else "block.y"
+
+    @property
+    def barrier(self) -> str:
+        return self.warps[2] if self.warps else BLOCK
+
+    def steps(self, size: int) -> int:
+        """Positions of a row that a unit takes."""
+        return -(-size // (self.units * self.vector)) * self.vector
+
+    def __str__(self) -> str:
+        kept = {"again": "read at each level", "shared": "kept in shared memory", "registers": "kept in registers"}
+        who = f"a row on {self.units} {'lanes of a warp' if self.warps else 'units'}"
+        return f"{who}, {self.rows} in a block, {kept[self.keep]}"
+
+
+# ---- what is needed ------------------------------------------------------------------------------------------------
+
+
+def reads(rows: Rows) -> Reads:
+    """What of a row is worth keeping: what several levels need, and what is costly or needs no sum."""
+    with_keeps, without = _Uses(rows), _Uses(rows)
+    with_keeps.follow(keep=True)
+    without.follow(keep=False)
+    keeps = sorted(with_keeps.keeps, key=lambda k: k.level)  # a value may be made of others of its level
+    return Reads(tuple(keeps), with_keeps.far(), without.far())
+
+
+class _Uses:
+    """At which levels values along a row are needed."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.levels: dict[tuple[str, int], set[int]] = {}
+        self.leaf: dict[tuple[str, int], Load] = {}
+        self.always: set[tuple[str, int]] = set()
+        self.keeps: list[Keep] = []
+
+    def note(self, e: Expr, size: int, levels: set[int], always: bool) -> None:
+        for text, (leaf, plain) in self.rows.leaves(e).items():
+            if self.rows.along(leaf):
+                key = text, size
+                self.leaf[key] = leaf
+                self.levels.setdefault(key, set()).update(levels)
+                self.always |= {key} if plain and always else set()
+
+    def follow(self, keep: bool) -> None:
+        """From results and sums to what they are made of."""
+        rows = self.rows
+        for level in range(rows.levels):
+            for r in rows.roots(level):
+                if r.size > 1:
+                    self.note(r.value, r.size, {level}, True)
+        for name, node in reversed(rows.nodes.items()):  # those of which others are made come first in it
+            for key in [k for k, x in self.leaf.items() if x.buffer == name]:
+                worth = not node.sums or rows.costly(node.value)
+                kept = keep and worth and self.kept(key, node.value)
+                first = {min(self.levels[key])}
+                self.note(node.value, node.size, first if kept else self.levels[key], key in self.always)
+        for key, x in self.leaf.items() if keep else ():
+            if x.buffer not in rows.nodes:
+                self.kept(key, x)
+
+    def kept(self, key: tuple[str, int], value: Expr) -> bool:
+        if len(self.levels[key]) < 2 or key not in self.always:
+            return False
+        name = self.leaf[key].buffer.partition("%")[0] + (f"_{len(self.keeps)}" if self.keeps else "")
+        self.keeps.insert(0, Keep(name, self.leaf[key], value, key[1], min(self.levels[key])))
+        return True
+
+    def far(self) -> int:
+        """Elements of far memory that are touched for a position."""
+        kept = {(str(k.leaf), k.size) for k in self.keeps}
+        params = [k for k, x in self.leaf.items() if x.buffer not in self.rows.nodes]
+        writes = sum(w.size > 1 for w in self.rows.writes)
+        return writes + sum(1 if k in kept else len(self.levels[k]) for k in params)
+
+
+def runs_along(rows: Rows) -> bool:
+    """Whether neighbours along a row are neighbours in memory, rather than rows are: in most of what is touched."""
+    votes = 0
+    for x in _far(rows):
+        try:
+            here, next_at, next_row = (_position(rows, x, r, a) for r, a in ((0, 0), (0, 1), (1, 0)))
+        except KeyError:  # it hangs on what is in memory
+            continue
+        size = rows.buffer(x.buffer).size
+        votes += size * ((next_at - here == 1) - (rows.count > 1 and next_row - here == 1))
+    return votes >= 0
+
+
+def _far(rows: Rows) -> list[Load]:
+    """The elements that positions of a row touch in far memory."""
+    found = [Load(w.target.buffer, w.target.indices, "") for w in rows.writes if w.size > 1]
+    values = [x.value for x in rows.nodes.values()] + [x.value for x in rows.sums.values()]
+    for e in (*values, *(w.value for w in rows.writes)):
+        own = [x for x in walk(e) if isinstance(x, Load) and x.buffer not in rows.nodes and x.buffer not in rows.sums]
+        found += [x for x in own if rows.along(x)]
+    return list({str(x): x for x in found}.values())
+
+
+def _position(rows: Rows, x: Load, row: int, at: int) -> int:
+    place = flat(rows.buffer(x.buffer), x.indices)
+    if any(isinstance(y, Load) for y in walk(place)):
+        raise KeyError(x.buffer)
+    return int(evaluate(place, {ROW.name: np.asarray(row), AT.name: np.asarray(at)}))
+
+
+# ---- choosing ------------------------------------------------------------------------------------------------------
+
+
+def choose(s: Schedule, rows: Rows, needs: Reads, machine: Machine) -> Team | str:
+    """The team; what a tuner may change is asked of the schedule."""
+    along = runs_along(rows)
+    teams = _teams(rows, needs, machine, along)
+    if not teams:
+        return "no team of units fits the machine"
+    best = min(teams, key=lambda t: cost(t, rows, needs, machine))
+    alone = best.units == 1 and len(rows.sums) == 1
+    if alone and not s.given:
+        return "a unit takes a row as well by itself"
+    numbers = list(dict.fromkeys((t.rows, t.units) for t in teams))
+    chosen = s.sample_choice("team", numbers, (best.rows, best.units))
+    fits = [t for t in teams if (t.rows, t.units) == chosen]
+    team = min(fits, key=lambda t: cost(t, rows, needs, machine))
+    keep = s.sample_choice("keep", [t.keep for t in fits], team.keep)
+    team = next(t for t in fits if t.keep == keep)
+    if team.units > FANS[0]:
+        team = replace(team, fan=s.sample_choice("fan", FANS, FANS[0]))
+    if team.warps is not None and not s.sample_choice("warps", (True, False), True):
+        team = replace(team, warps=None)
+    return team
+
+
+def _teams(rows: Rows, needs: Reads, machine: Machine, along: bool) -> list[Team]:
+    """All that fit the machine."""
+    block, memory = axis(machine, BLOCK), shared(machine)
+    assert block is not None and memory is not None
+    vector = _vector(rows, machine) if along else 1
+    found = []
+    for units in _powers(min(block.limit or 1, -(-rows.longest // vector))):
+        for together in _powers(min((block.limit or 1) // units, rows.count)):
+            team = Team(together, units, grid_of(-(-rows.count // together), machine), along, vector=vector)
+            team = replace(team, warps=_warps(machine, team))
+            held = sum(team.steps(k.size) for k in needs.keeps)
+            fits = ["registers"] if needs.keeps and held <= machine.vector_registers else []
+            fits += ["shared"] if needs.keeps else []
+            teams = [replace(team, keep=keep) for keep in (*fits, "again")]
+            found += [t for t in teams if shared_bytes(t, rows, needs) <= memory.bytes]
+    return found
+
+
+def shared_bytes(t: Team, rows: Rows, needs: Reads) -> int:
+    """What a block takes of shared memory."""
+    parts = t.rows * t.units * sum(_bytes(s.dtype) for s in rows.sums.values()) if t.units > 1 else 0
+    kept = sum(k.size * _bytes(k.leaf.dtype) for k in needs.keeps) if t.keep == "shared" else 0
+    return parts + t.rows * kept
+
+
+def _vector(rows: Rows, machine: Machine) -> int:
+    """Neighbours that a unit takes at once: as many as its longest access has, if all rows are made of those."""
+    wide = lanes(machine)
+    sizes = rows.sizes - {1}
+    return wide if sizes and all(n % wide == 0 for n in sizes) else 1
+
+
+def _powers(limit: int) -> list[int]:
+    """Powers of two up to the first that is no less than a limit.
+
+    >>> _powers(1), _powers(5), _powers(8)
+    ([1], [1, 2, 4, 8], [1, 2, 4, 8])
+    """
+    return [1 << i for i in range((max(limit, 1) - 1).bit_length() + 1)]
+
+
+def _bytes(dtype: str) -> int:
+    return LOOP_TYPES[dtype].nbytes
+
+
+def cost(t: Team, rows: Rows, needs: Reads, machine: Machine) -> float:
+    """The time of a team, in operations of a unit: of all of them, so many at a time, and of one after all.
+
+    Neighbours that share no line of memory bring one each. What is kept in shared memory is touched there at each
+    level; registers and shared memory that are full leave room for fewer units.
+    """
+    block, memory = axis(machine, BLOCK), shared(machine)
+    assert block is not None and memory is not None
+    line, limit = machine.line_bytes / 4, block.limit or 1
+    beside = (t.units if t.along else t.rows) * t.vector
+    far = FAR * max(line / beside, 1.0) * (needs.again if t.keep == "again" else needs.once)
+    near = rows.levels * len(needs.keeps) if t.keep == "shared" else 0
+    held = sum(t.steps(k.size) for k in needs.keeps) if t.keep == "registers" else 0
+    barriers = (1 + log(t.units, t.fan)) * len({s.level for s in rows.sums.values()}) if t.units > 1 else 0.0
+    one = t.steps(rows.longest) * (rows.levels + far + near) + (WARP_BARRIER if t.warps else BARRIER) * barriers
+    resident = t.rows * t.units * memory.bytes / max(shared_bytes(t, rows, needs), 1)
+    crowded = (1 + (held / machine.vector_registers) ** 2 / 4) * max(limit / resident, 1.0)
+    everyone = t.grid[0] * t.grid[1] * max(t.rows * t.units, limit / SMALL_BLOCK)
+    return one * crowded * everyone / at_once(machine) + one
+
+
+def at_once(machine: Machine) -> int:
+    """Units that work at the same time, as far as the record says."""
+    block = axis(machine, BLOCK)
+    return max(machine.cores, (block.limit if block is not None else None) or 1)
+
+
+def _warps(machine: Machine, t: Team) -> tuple[str, str, str] | None:
+    """The axes of warps and of their lanes, and the barrier of lanes alone, where a row's units are just those."""
+    for inner in machine.axes:
+        outer = axis(machine, inner.inside)
+        if outer is None or outer.inside != GRID or inner.kind:
+            continue
+        own = [b for b in inner.barriers if b not in outer.barriers]
+        if own and t.along and inner.limit == t.units and t.rows <= (outer.limit or 1):
+            return outer.name, inner.name, own[0]
+    return None
+
+
+__all__ = ["Keep", "Reads", "Team", "choose", "cost", "reads", "runs_along"]
