@@ -5,6 +5,7 @@
 #   make work      500 random chains of operators: what their kernels execute
 #   make conformance-open   the node tests of ONNX, each compiled once for a range of sizes
 #   make conformance-opencl, conformance-vulkan   the node tests on a device
+#   make bench-gpu the models on every GPU that has a driver, kernels beside cuBLAS and FlashAttention on NVIDIA's
 #   make open-dims 300 random graphs with open dimensions against ONNX Runtime
 #   make fuzz-open 1,000 random models of NNSmith with open batch against ONNX Runtime
 #   make rtl-test  100 random layers on the RTL of systolic32 at 32x32 (needs verilator)
@@ -30,7 +31,7 @@ TEST_ENV := TILEWRIGHT_CACHE=$(TEST_CACHE) TILEWRIGHT_JOBS=1 OMP_NUM_THREADS=1
 # hundreds of processes of the tests import the package: its modules are compiled to bytecode once
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-models test-boards lint format docs conformance conformance-open conformance-opencl conformance-vulkan mutations fuzz fuzz-open work open-dims rtl-test rtl-fpga bench models wheel clean
+.PHONY: demo test test-models test-boards lint format docs conformance conformance-open conformance-opencl conformance-vulkan mutations fuzz fuzz-open work open-dims rtl-test rtl-fpga bench bench-gpu models wheel clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/with-demo
@@ -105,6 +106,9 @@ rtl-fpga: $(VENV)/with-rtl
 
 bench: $(VENV)/with-bench
 	$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
+
+bench-gpu: $(VENV)/with-bench
+	$(BIN)/python benchmarks/gpu.py $(BENCH_ARGS)
 
 models: $(VENV)/with-models
 	$(BIN)/python benchmarks/models.py

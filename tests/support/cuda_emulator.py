@@ -11,13 +11,14 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from support.cuda_tensor_maps import map_of
 from tilewright.codegen.llvm.assemble import initialize_llvm
 from tilewright.codegen.llvm.builtins import builtins_llvm
 from tilewright.codegen.nvptx.emitter import Emitted
@@ -74,17 +75,48 @@ def run(
     nest: Nest, emitted: Emitted, arrays: dict[str, np.ndarray], *, text: str | None = None, backwards: bool = False
 ) -> dict[str, np.ndarray]:
     """The results of a kernel by name; `text` is LLVM IR to run instead (the optimized one, or one with a mistake)."""
-    places = Places()
-    for p in nest.params:
-        places.add(p.name, p.size * NUMPY[p.dtype].itemsize, arrays.get(p.name))
-    launch(text or emitted.text, emitted.launch, nest.name, places, [p.name for p in nest.params], backwards)
+    places = _places(nest, arrays)
+    launch(text or emitted.text, emitted.launch, nest.name, places, _arguments(nest, emitted, places), backwards)
     return {n: places.read(n, nest.buffers()[n]) for n in nest.outputs}
 
 
+def run_some(
+    nest: Nest, emitted: Emitted, arrays: dict[str, np.ndarray], blocks: Sequence[int]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """What some blocks of the grid make of a kernel's results, and which elements they wrote, by name. Blocks are
+    counted along x first."""
+    places = _places(nest, arrays)
+    marks = {n: np.zeros(places.all[n][1], np.uint8) for n in nest.outputs}
+    launch(
+        emitted.text, emitted.launch, nest.name, places, _arguments(nest, emitted, places), blocks=blocks, marks=marks
+    )
+    found = {}
+    for n in nest.outputs:
+        value = places.read(n, nest.buffers()[n])
+        found[n] = value, marks[n].reshape(value.size, -1)[:, 0].reshape(value.shape).astype(bool)
+    return found
+
+
+def _arguments(nest: Nest, emitted: Emitted, places: Places) -> list[str | np.ndarray]:
+    """Of a launch: the parameters' names, and the tensor maps behind them."""
+    maps = [map_of(m, places.all[nest.params[m.parameter].name][0]) for m in emitted.maps]
+    return [*(p.name for p in nest.params), *maps]
+
+
+def _places(nest: Nest, arrays: dict[str, np.ndarray]) -> Places:
+    places = Places()
+    for p in nest.params:
+        read = p.name not in nest.outputs
+        places.add(p.name, p.size * NUMPY[p.dtype].itemsize, arrays.get(p.name), only_read=read)
+    return places
+
+
 def launch(
-    text: str, on: Launch, kernel: str, places: Places, args: Sequence[str | int], backwards: bool = False
-) -> None:
-    """Run a kernel on the places of these names, or on addresses in one of them."""
+    text: str, on: Launch, kernel: str, places: Places, args: Sequence[str | int | np.ndarray], backwards: bool = False,
+    blocks: Sequence[int] | None = None, marks: Mapping[str, np.ndarray] | None = None,
+) -> None:  # fmt: skip
+    """Run a kernel on the places of these names, or on addresses in one of them; behind those come tensor maps. `marks`
+    get what bytes it wrote."""
     lib = library()
     regions = [(n, *found, GLOBAL) for n, found in places.all.items()]
     slab = np.empty(2 * SHARED_BYTES, np.uint8)
@@ -99,12 +131,15 @@ def launch(
     host, sites = host_ir(text, kernel, len(args), addresses)
     context, engine = _compiled(host)
     for name, base, size, written, space in regions:
-        assert lib.emu_memory(name.encode(), ctypes.c_void_p(base), ctypes.c_int64(size), space, written), name
-    found = [places.all[a][0] if isinstance(a, str) else a for a in args]
+        mark = ctypes.c_void_p(marks[name].ctypes.data) if marks and name in marks else None
+        where = (name.encode(), ctypes.c_void_p(base), ctypes.c_int64(size))
+        assert lib.emu_memory(*where, space, written, mark), name
+    found = [places.all[a][0] if isinstance(a, str) else a if isinstance(a, int) else a.ctypes.data for a in args]
     pointers = (ctypes.c_void_p * len(found))(*found)
     sizes = [(ctypes.c_int * 3)(*s) for s in (on.grid, on.block)]
+    some = None if blocks is None else (ctypes.c_int * len(blocks))(*blocks)
     entry = ctypes.c_void_p(engine.get_function_address("emu_entry"))
-    message = lib.emu_run(entry, pointers, *sizes, int(backwards)).decode()
+    message = lib.emu_run(entry, pointers, *sizes, int(backwards), some, len(blocks or ())).decode()
     engine.close()  # before its context
     del context
     if message:
@@ -113,13 +148,13 @@ def launch(
 
 
 class Places:
-    """Memory for arrays, with gaps between: address, bytes, and whether it has been written, by name."""
+    """Memory for arrays, with gaps between: address, bytes, and what it is at first, by name."""
 
     def __init__(self) -> None:
         self.all: dict[str, tuple[int, int, int]] = {}
         self.kept: list[np.ndarray] = []
 
-    def add(self, name: str, size: int, value: np.ndarray | None) -> int:
+    def add(self, name: str, size: int, value: np.ndarray | None, *, only_read: bool = False) -> int:
         """Memory of so many bytes that holds an array, or what nobody wrote; its address."""
         memory = np.full(size + 2 * GAP + ALIGN, 0xFF, np.uint8)
         base = -(-(memory.ctypes.data + GAP) // ALIGN) * ALIGN
@@ -127,7 +162,7 @@ class Places:
         if value is not None:
             memory[start : start + size] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
         self.kept.append(memory)
-        self.all[name] = (base, size, int(value is not None))
+        self.all[name] = (base, size, 0 if value is None else 2 if only_read else 1)
         return base
 
     def read(self, name: str, b: Buffer) -> np.ndarray:
@@ -181,7 +216,8 @@ def host_ir(text: str, kernel: str, params: int, addresses: dict[str, int]) -> t
 
 def _plain(line: str) -> str:
     """Without address spaces, calling conventions and references to attributes and metadata."""
-    line = re.sub(r" addrspace\([13]\)", "", line).replace("ptx_kernel ", "")
+    line = re.sub(r" addrspace\([137]\)", "", line).replace("ptx_kernel ", "").replace("addrspacecast", "bitcast")
+    line = re.sub(r'byval\(\[128 x i8\]\) |"nvvm.grid_constant" ', "", line)
     line = re.sub(r', ![\w.]+ !\d+| #\d+(?= |$)|"nvvm\.\w+"="[^"]*"', "", line)
     return line.replace(" captures(none)", "")
 
@@ -209,6 +245,10 @@ declare void @emu_proxy_fence()
 declare void @emu_group_commit()
 declare void @emu_group_wait(i32)
 declare void @emu_group_product(i32, i32, i64, i64, ptr, ptr)
+declare void @emu_mbarrier_init(ptr, i32)
+declare void @emu_mbarrier_arrive(ptr, i32)
+declare i32 @emu_mbarrier_wait(ptr, i32)
+declare void @emu_bulk(ptr, ptr, ptr, i32, ptr)
 """
 _DP4A = """define i32 @emu.{name}(i32 %a, i32 %b, i32 %c) {{
   %x = bitcast i32 %a to <4 x i8>
@@ -230,6 +270,10 @@ def _definition(name: str) -> str:
         return f"define i32 @emu.{name}() {{\n  %r = call i32 @emu_register(i32 {which})\n  ret i32 %r\n}}"
     if name.startswith("wgmma."):
         return _group(name)
+    if name.startswith(("mbarrier.", "fence.mbarrier_init")):
+        return _mbarrier(name)
+    if name.startswith("cp.async.bulk.tensor."):
+        return _bulk(name)
     if name.startswith("barrier."):
         return f"define void @emu.{name}(i32 %n) {{\n  call void @emu_barrier()\n  ret void\n}}"
     if name == "bar.warp.sync":
@@ -249,6 +293,33 @@ def _definition(name: str) -> str:
         return _ldmatrix(name)
     assert name.startswith("mma.m16n8"), name
     return _mma(name)
+
+
+def _mbarrier(name: str) -> str:
+    """A barrier in shared memory."""
+    if name.startswith("fence."):
+        return f"define void @emu.{name}() {{\n  ret void\n}}"
+    if name == "mbarrier.init.shared":
+        body = "  call void @emu_mbarrier_init(ptr %p, i32 %n)\n  ret void"
+        return f"define void @emu.{name}(ptr %p, i32 %n) {{\n{body}\n}}"
+    if ".try.wait.parity." in name:
+        body = "  %r = call i32 @emu_mbarrier_wait(ptr %p, i32 %n)\n  %o = icmp ne i32 %r, 0\n  ret i1 %o"
+        return f"define i1 @emu.{name}(ptr %p, i32 %n) {{\n{body}\n}}"
+    assert ".arrive." in name, name
+    bytes_ = "%n" if ".expect.tx." in name else "0"  # else it is one arrival
+    body = f"  call void @emu_mbarrier_arrive(ptr %p, i32 {bytes_})\n  ret i64 0"
+    return f"define i64 @emu.{name}(ptr %p, i32 %n) {{\n{body}\n}}"
+
+
+def _bulk(name: str) -> str:
+    rank = int(name[-2])
+    params = ", ".join(f"i32 %x{i}" for i in range(rank))
+    lines = [f"define void @emu.{name}(ptr %to, ptr %p, ptr %map, {params}, i16 %m, i64 %h, i1 %a, i1 %b, i32 %g) {{"]
+    lines.append(f"  %w = alloca [{rank} x i32]")
+    for i in range(rank):
+        lines += [f"  %w{i} = getelementptr i32, ptr %w, i64 {i}", f"  store i32 %x{i}, ptr %w{i}"]
+    lines.append(f"  call void @emu_bulk(ptr %to, ptr %p, ptr %map, i32 {rank}, ptr %w)")
+    return "\n".join([*lines, "  ret void", "}"])
 
 
 def _ldmatrix(name: str) -> str:

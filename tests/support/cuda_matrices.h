@@ -66,12 +66,22 @@ static void load_matrices(int first)
 
 void emu_proxy_fence(void) { threads[current].fence_tick = ++tick; }
 
-void emu_group_commit(void) { threads[current].committed = 1; }
+void emu_group_commit(void) { threads[current].commits++; }
 
+static void read_factors(const Flying *f, uint32_t until);
+
+/* products read their factors until they are waited for */
 void emu_group_wait(int left)
 {
-    if (left == 0 && threads[current].committed)
-        threads[current].products = threads[current].committed = 0;
+    Thread *t = &threads[current];
+    int kept = 0;
+    for (int i = 0; i < t->flying; i++) {
+        if (t->products[i].group >= t->commits - left)
+            t->products[kept++] = t->products[i];
+        else if (current % LANES == 0)
+            read_factors(&t->products[i], now);
+    }
+    t->flying = kept;
 }
 
 void emu_group_product(int half, int columns, uint64_t x, uint64_t w, const float *sums, float *result)
@@ -79,8 +89,12 @@ void emu_group_product(int half, int columns, uint64_t x, uint64_t w, const floa
     Thread *t = &threads[current];
     t->site = site, t->operation = half, t->count = columns;
     t->factors[0] = x, t->factors[1] = w, t->sums = sums, t->group_result = result;
-    t->products = 1, t->committed = 0;
+    if (t->flying == MOST_FLYING)
+        fail("too many products of a group of warps are not waited for");
+    t->products[t->flying++] = (Flying){{x, w}, columns, t->commits};
     leave(IN_GROUP);
+    if (current % LANES == 0)
+        read_factors(&t->products[t->flying - 1], UINT32_MAX);
 }
 
 static double number(uint32_t word, int part, int kind)
@@ -134,19 +148,42 @@ static void multiply(int first)
         }
 }
 
-/* an element of a matrix whose rows of 128 bytes are swizzled, as its descriptor says */
-static double element(uint64_t descriptor, int row, int column, int kind)
+/* where an element of a matrix lies whose rows of 128 bytes are swizzled, as its descriptor says */
+static unsigned char *element_at(uint64_t descriptor, int row, int column)
 {
     uint64_t start = (descriptor & 0x3FFF) << 4, step = (descriptor >> 32 & 0x3FFF) << 4;
     if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0)
         fail("a descriptor of a matrix that is not swizzled in rows of 128 bytes");
     uint64_t at = start + (uint64_t)(row / 8) * step + (uint64_t)(row % 8) * 128 + 2 * (uint64_t)column;
-    unsigned char *p = shared_start + (at ^ (at >> 7 & 7) << 4);
+    return shared_start + (at ^ (at >> 7 & 7) << 4);
+}
+
+/* a warp reads what a product takes of the factors, 16 rows of the first one and all of the other, up to some time */
+static void read_factors(const Flying *f, uint32_t until)
+{
+    int first = current / LANES % (GROUP / LANES) * 16;
+    for (int k = 0; k < 16; k++)
+        for (int i = 0; i < 16 + f->columns; i++) {
+            unsigned char *p = i < 16 ? element_at(f->factors[0], first + i, k) : element_at(f->factors[1], i - 16, k);
+            Region *r = touched(p, 2, 2, SHARED, "reads");
+            note_read(r, p - r->base, 2);
+            for (int64_t at = p - r->base; at < p - r->base + 2; at++)
+                r->reads[at * warps + current / LANES] = until;
+        }
+}
+
+/* an element; one warp of the group that begins with a thread reads it, or all (-1) */
+static double element(uint64_t descriptor, int row, int column, int kind, int first, int warp)
+{
+    unsigned char *p = element_at(descriptor, row, column);
     Region *r = touched(p, 2, 2, SHARED, "reads");
-    note_read(r, p - r->base, 2);
+    for (int i = 0; i < GROUP / LANES; i++)
+        if (warp < 0 || warp == i) {
+            current = first + i * LANES;
+            note_read(r, p - r->base, 2);
+        }
     Shadow *s = &r->shadow[p - r->base];
-    Thread *writer = &threads[(s->writer - 1) % thread_count];
-    if (s->write_tick > writer->fence_tick)
+    if (s->writer > 0 && s->write_tick > threads[(s->writer - 1) % thread_count].fence_tick)
         fail_at(r, p - r->base, "reads", ", which was written without a fence for this way of reading");
     uint16_t bits;
     memcpy(&bits, p, 2);
@@ -160,9 +197,9 @@ static void multiply_group(int first)
     current = first, site = threads[first].site;
     for (int k = 0; k < 16; k++) {
         for (int i = 0; i < 64; i++)
-            x[i][k] = element(threads[first].factors[0], i, k, kind);
+            x[i][k] = element(threads[first].factors[0], i, k, kind, first, i / 16);
         for (int i = 0; i < n; i++)
-            w[i][k] = element(threads[first].factors[1], i, k, kind);
+            w[i][k] = element(threads[first].factors[1], i, k, kind, first, -1);
     }
     for (int i = 0; i < GROUP; i++)
         for (int j = 0; j < n / 2; j++) {

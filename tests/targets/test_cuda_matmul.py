@@ -59,6 +59,17 @@ def test_a_step_computes_the_product(name, nests):
     assert np.abs(found - want).max() <= 1e-5 * np.abs(want).max()
 
 
+@needs_compiler
+def test_a_pipeline_is_as_deep_as_its_loop_is_long():
+    """All copies begin before the loop: the groups in it have none, and waits count them all the same."""
+    nest = finish(STEPS["register_tiles"](32, 32, 16, stages=3, tile=32, depth=8).nest())
+    assert parse_nest(str(nest), SM_80) == nest
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((32, 16), (16, 32)))
+    found = run(nest, emit(nest, SM_80), {"a": a, "b": b})["c"]
+    assert np.abs(found - a @ b).max() <= 1e-5
+
+
 @pytest.mark.parametrize("sm", MACHINES)
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_fits_the_registers(name, sm, nests, tmp_path):
@@ -180,7 +191,7 @@ def test_an_instruction_of_a_warp_wants_loops_on_warps():
     words = {"add": "addf", "mul": "mulf", "ext": "extf", "y": "f32", "zero": 0.0}
     text = BLOCK.strip().format(x="f16", k=16, name="f16", rows="16, 8", place="q, j", **words)
     with pytest.raises(CompileError, match="mma_f16 is run by 32 threads together") as e:
-        emit(parse_nest(text.replace("warp(1)", "grid.x(1)"), SM_80), SM_80)
+        emit(parse_nest(text.replace("warp(1)", "block.x(1)"), SM_80), SM_80)
     assert "bind loops around it to warp" in e.value.hint
 
 

@@ -18,7 +18,7 @@ from tilewright.codegen.llvm import worker
 from tilewright.codegen.llvm.pool import compile_each, compile_many
 from tilewright.lang import te
 from tilewright.schedule.schedule import Schedule
-from tilewright.support.errors import CompileError, PackageError, UsageError
+from tilewright.support.errors import CompileError, PackageError, TilewrightError, UsageError
 from tilewright.targets import base
 from tilewright.targets.cuda import driver, stages
 from tilewright.targets.cuda.description import MACHINES, CudaDescription
@@ -123,8 +123,9 @@ def test_code_for_another_gpu_and_a_driver_that_fails(digits):
     with pytest.raises(PackageError, match="the code is for sm_80, the GPU is sm_75"):
         runner(made.package, lambda: Driver(EmulatedDriver(emitted, (7, 5)))).context()
     runner(made.package, lambda: Driver(EmulatedDriver(emitted, (9, 0)))).context()
-    with pytest.raises(PackageError, match="driver failed in cuMemAlloc_v2: out of memory"):
+    with pytest.raises(TilewrightError, match=r"GPU \(CUDA\) ran out of memory while allocating .* bytes") as e:
         runner(made.package, lambda: Driver(EmulatedDriver(emitted, failing="cuMemAlloc_v2"))).context()
+    assert "cuMemAlloc_v2: out of memory" in e.value.message and "smaller batch" in e.value.hint
 
 
 def test_one_thread_that_does_all_the_work_is_told():

@@ -137,7 +137,7 @@ def test_without_a_driver_there_is_one_clear_error(name, module, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     __import__(f"tilewright.targets.{name}.device")
     device = sys.modules[f"tilewright.targets.{name}.device"]
-    device.device.cache_clear()
+    device.DEVICES.forget()
     with pytest.raises(UsageError, match=f"the target {name} needs {module}, which is not installed") as e:
         tw.compile(made, target=name)(drawn(9, 4))
     assert f"pip install 'tilewright[{name}]'" in str(e.value)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Annotated
 
 import typer
 
+from ..support.errors import TilewrightError
 from .app import app
 from .common import Debug, note, set_debug, table
 
@@ -15,12 +17,18 @@ from .common import Debug, note, set_debug, table
 def targets(debug: Debug = False) -> None:
     """List the targets that --target can name.
 
-    Targets are the folders of tilewright/targets, and those that other installed packages bring.
+    Targets are the folders of tilewright/targets, and those that other installed packages bring. Below those that run
+    on a device stand the devices of this machine.
     """
     from ..targets import base
 
     set_debug(debug)
-    rows = [(name, target.doc) for name, target in sorted(base.targets().items())]
+    rows = []
+    for name, target in sorted(base.targets().items()):
+        rows.append((name, target.doc))
+        if isinstance(target, base.Placed):
+            with contextlib.suppress(TilewrightError):  # `doctor` says why there is none
+                rows += [(f"{name}:device={i}", d) for i, d in enumerate(target.device_list())]
     table(("target", "what it is"), rows)
 
 

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
 from ..support.aligned import address, aligned_empty
 from .program import StateInfo, TensorInfo
+
+
+class Elsewhere(Protocol):
+    """Where the value of a state is while its programs run, if that is not the host's memory."""
+
+    def fetch(self, array: np.ndarray) -> None:
+        """Bring the value to the host's array, which has it from now on; nothing if it has it already."""
+
+    def replaced(self) -> None:
+        """The host's array has another value now."""
 
 
 class StateBuffer:
@@ -25,6 +36,7 @@ class StateBuffer:
         self.length = 0
         self._buffers = [_zeros(tensor)]
         self._cell = np.array([address(self._buffers[0])] * 2, np.int64)
+        self.elsewhere: Elsewhere | None = None
 
     def double(self) -> None:
         """Have a second buffer, for a program that cannot write in place."""
@@ -35,19 +47,32 @@ class StateBuffer:
     @property
     def value(self) -> np.ndarray:
         """The buffer that has the value now, of a state that grows the part that is filled."""
-        whole = next(b for b in self._buffers if address(b) == self._cell[0])
-        return whole if self.axis is None else whole[(slice(None),) * self.axis + (slice(self.length),)]
+        if self.elsewhere is not None:
+            self.elsewhere.fetch(self.array)
+        return self._filled()
+
+    @property
+    def array(self) -> np.ndarray:
+        """The whole buffer on the host that has the value, or had it last."""
+        return next(b for b in self._buffers if address(b) == self._cell[0])
+
+    def _filled(self) -> np.ndarray:
+        return self.array if self.axis is None else self.array[(slice(None),) * self.axis + (slice(self.length),)]
 
     def assign(self, value: np.ndarray) -> None:
         """Copy a value, of a state that grows one of any length that there is room for."""
         if self.axis is not None:
             self.length = value.shape[self.axis]
-        self.value[...] = value
+        self._filled()[...] = value
+        if self.elsewhere is not None:
+            self.elsewhere.replaced()
 
     def clear(self) -> None:
         """Zeros, or nothing, as it was at first."""
-        self.value[...] = 0
+        self._filled()[...] = 0
         self.length = 0
+        if self.elsewhere is not None:
+            self.elsewhere.replaced()
 
     @property
     def cell_address(self) -> int:

@@ -142,8 +142,8 @@ def ceiling_lines(profile: Profile) -> list[str]:
     """The ceilings, and a warning where a kernel is above them."""
     c = profile.ceilings
     assert c is not None
-    compute = ", ".join(f"{name} {value / 1e9:.0f} G/s" for name, value in c.compute.items())
-    memory = ", ".join(f"{v.name} {v.read / 1e9:.0f} read {v.copy / 1e9:.0f} copy" for v in c.levels)
+    compute = ", ".join(f"{name} {number(value / 1e9)} G/s" for name, value in c.compute.items())
+    memory = ", ".join(f"{v.name} {number(v.read / 1e9)} read {number(v.copy / 1e9)} copy" for v in c.levels)
     lines = [f"ceilings of this machine: {compute}; GB/s: {memory}"]
     if not c.quiet:
         lines.append("the ceilings were measured while other programs ran, and are measured again the next time")

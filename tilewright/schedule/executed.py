@@ -4,7 +4,8 @@ A kernel's own work is what its stages say, each element once. A schedule may do
 it is needed (a fused producer), works without vectors, gathers what lies in a row somewhere else, or keeps more to
 itself than a cache holds. Each of these is counted here; `Executed.reasons` says which of them go too far.
 
-Lanes of a vector that are masked off, and sums that several accumulators hold, are no second computation of anything;
+Lanes of a vector that are masked off, what an instruction of several units computes beyond a result, and sums that
+several accumulators hold, are no second computation of anything;
 an operator with a loop nest of its own (attention, Winograd's method) is what its nest does.
 """
 
@@ -20,6 +21,7 @@ from ..tensor.expr import children as operands
 from ..tensor.kernel import Kernel, Stage
 from .machine import Machine, OperationCycles, lanes
 from .nest import THREAD, Alloc, For, If, Nest, Stmt, Store, children
+from .warp import NOTE
 from .work import Ranges, extent_variables, operations, operations_of
 
 #: more than this many times its own work is too much
@@ -99,7 +101,7 @@ def executed(nest: Nest, kernel: Kernel, machine: Machine | None = None) -> Exec
         own = own_operations(kernel)
         own_stored = float(sum(_trips(s) * len(s.targets) for s in kernel.stages))
     return Executed(
-        count.operations,
+        count.operations + min(count.together, own),
         own,
         count.stored,
         own_stored,
@@ -165,6 +167,9 @@ class _Count:
         #: private arrays that no stage of the kernel asks for: they hold parts of sums; and those that units share
         self.parts = {n for n, b in self.buffers.items() if b.scope in ("register", "local")} - results
         self.shared = {n for n, b in self.buffers.items() if b.scope not in ("param", "register", "local")} - results
+        #: whether the machine's threads have vectors, and are not lanes of something larger themselves
+        self.vectors = machine is None or (lanes(machine) > 1 and not any(a.inside for a in machine.axes))
+        self.together = 0.0  # operations of instructions that several units run together
         self.operations = self.stored = self.bytes = self.cycles = self.scalar = self.gathered = 0.0
         self.known: dict[int, _Cost] = {}
 
@@ -192,7 +197,10 @@ class _Count:
         cost = self.known.get(id(s))
         if cost is None:
             cost = self.known[id(s)] = self.cost(s, around)
-        self.operations += times * cost.operations
+        if any(f.note(NOTE) is not None for f in around):
+            self.together += times * cost.operations
+        else:
+            self.operations += times * cost.operations
         self.stored += times * cost.stored
         self.bytes += times * cost.bytes
         cycles = times * cost.cycles / cost.lanes
@@ -218,7 +226,7 @@ class _Count:
         )
         needless = ""
         spread = any(f.bound and f.kind != THREAD for f in around)  # units of a machine beside each other are its lanes
-        could = gathers if vector is not None else self.machine is None or lanes(self.machine) > 1
+        could = gathers if vector is not None else self.vectors
         if could and not instruction and not spread:
             row = self.row(s, around, 2 if vector is None else max(wide // 2, 2))
             needless = ("scalar" if vector is None else "gathered") if row else ""

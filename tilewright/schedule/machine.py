@@ -281,6 +281,26 @@ class WarpLoad:
 
 
 @dataclass(frozen=True)
+class BulkCopy:
+    """A copy of a box of a parameter to `memory` by an engine of its own: one unit begins it, and all that share the
+    memory wait until its bytes are there.
+
+    A box has up to `dims` dimensions of up to `side` elements, which lie in memory one after the other, from a multiple
+    of `align` bytes on. The innermost dimension takes a multiple of `unit` bytes, and so does a step along each other
+    one of the parameter. Rows of one of `swizzles` bytes may be swizzled by pieces of `unit` bytes: piece p of the
+    line of 128 bytes with number r lies at ``p xor r``. Elements beyond the parameter are zero.
+    """
+
+    name: str
+    memory: str = "shared"
+    dims: int = 5
+    side: int = 256
+    unit: int = 16
+    align: int = 128
+    swizzles: tuple[int, ...] = (128, 64, 32)
+
+
+@dataclass(frozen=True)
 class Axis:
     """Units of a machine that run at the same time, to which loops can be bound (``for i in name(64)``).
 
@@ -432,6 +452,11 @@ class Machine:
     def warp_loads(self) -> tuple[WarpLoad, ...]:
         """Those that bring such matrices from memory."""
         return ()
+
+    @property
+    def bulk(self) -> BulkCopy | None:
+        """The engine that copies boxes."""
+        return None
 
     # ---- caches
 

@@ -133,10 +133,14 @@ class AsyncCopy(Stmt):
 
     Each time it runs is a group of its own, an empty one too. Until a `Wait` for `token`, what is copied must not
     change, and nobody may touch where it goes.
+
+    With `bulk` an engine of the machine does it (`machine.BulkCopy`): one unit begins it for all that share the memory,
+    all of them wait, and what is copied may be zero beyond a parameter (``guard``). The body may be under a condition.
     """
 
     token: str
     body: Stmt
+    bulk: bool = False
 
 
 @dataclass(frozen=True)
@@ -267,6 +271,8 @@ def transform(s: Stmt, f: Callable[[Stmt], Stmt | None]) -> Stmt | None:
         if new[0] is None and (len(new) == 1 or new[1] is None):
             return None
         return f(If(s.cond, new[0] or Seq(()), new[1] if len(new) > 1 else None))
+    if isinstance(s, AsyncCopy):  # a group that copies nothing is one too: waits count it
+        return f(with_children(s, (new[0] or Seq(()),)))
     if any(n is None for n in new):
         return None
     return f(with_children(s, tuple(new)))  # type: ignore[arg-type]

@@ -10,8 +10,8 @@ other tools), `Joining` (such files of several targets), `Emulator` (running the
 `StateKeeper` (programs with buffers that live between runs), `SeveralDevices` (programs on several devices),
 `Enterable` (going on from level 5), `Tunable` (kernels measured one by one), `Cacheable` (packages kept between
 processes), `Remembering` (kernels kept), `Warmable` (processes started ahead), `Examinable` (`tilewright doctor`),
-`Partitioning`, `Annotating`, `Beside` and `Configurable` (what stands beside a host), and `Measurable` of
-`schedule/ceilings.py`. docs/add_a_target.md builds a small target.
+`Partitioning`, `Annotating`, `Beside` and `Configurable` (what stands beside a host), `Placed` (one of several devices
+of this machine), and `Measurable` of `schedule/ceilings.py`. docs/add_a_target.md builds a small target.
 """
 
 from __future__ import annotations
@@ -231,6 +231,14 @@ class Configurable(Protocol):
 
     def configured(self, parameters: Mapping[str, str]) -> Target:
         """The target with these; UsageError for a parameter that it has not, or a value that it cannot have."""
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """A target that runs on a device of this machine, of which there may be several: ``name:device=1``."""
+
+    def device_list(self) -> Sequence[str]:
+        """What the devices are called, by number; a TilewrightError if there is no driver or no device."""
 
 
 @runtime_checkable

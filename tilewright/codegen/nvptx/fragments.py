@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...schedule.machine import Machine, WarpProduct
-from ...schedule.nest import For, Nest, Stmt, Store, walk_stmts
+from ...schedule.nest import For, If, Nest, Seq, Stmt, Store, walk_stmts
 from ...schedule.warp import COPY_LOOPS, PRODUCT_LOOPS, CopyLoops, ProductLoops, noted, read_copy, read_product
 from ...support.errors import CompileError
-from ...tensor.expr import Buffer, Const, Expr, Load, Var, linear, variables
+from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, linear, variables
 from .builder import BYTES, llvm_type
 from .groups import Groups
 from .launch import WARP
@@ -142,13 +142,14 @@ class Fragments:
         return bool(self.names) and any(self._held(x) for x in walk_stmts(s) if isinstance(x, Store))
 
     def _held(self, s: Stmt) -> list[Load]:
-        """The parts of matrices that the statement in perfectly nested loops uses."""
+        """The parts of matrices that the statements in perfectly nested loops use."""
         while isinstance(s, For):
             s = s.body
-        if not isinstance(s, Store):
-            return []
-        own = [Load(t.buffer, t.indices, "") for t in s.targets]
-        return [x for x in (*own, *s.loads) if x.buffer in self.names]
+        found: list[Load] = []
+        for b in _statements(s)[1]:
+            found += [Load(t.buffer, t.indices, "") for t in b.targets]
+            found += b.loads
+        return [x for x in found if x.buffer in self.names]
 
     def _selects(self, s: Stmt, used: list[Load]) -> bool:
         assert isinstance(s, For)
@@ -218,6 +219,8 @@ class Fragments:
             if not isinstance(e, Const):
                 raise self.refuse(f"it is not known which part of {b.name} is used: {e}", hint="unroll the loop")
             number = number * n + e.value
+        if not (0 <= row < blocks[0] and 0 <= column < blocks[1]):
+            raise self.refuse(f"a part of {b.name} is used that it has not: {', '.join(map(str, known))}")
         return (number * blocks[0] + row) * blocks[1] + column
 
     # ---- statements
@@ -332,24 +335,29 @@ class Fragments:
     # ---- elements
 
     def elements(self, s: Stmt) -> None:
-        """Loops around a statement on elements: a lane runs those iterations whose elements it holds."""
+        """Loops around statements on elements: a lane runs those iterations whose elements it holds."""
         loops: list[For] = []
-        body = s
-        while isinstance(body, For):
-            loops.append(body)
-            body = body.body
-        assert isinstance(body, Store)
+        while isinstance(s, For):
+            loops.append(s)
+            s = s.body
+        conditions, body = _statements(s)
         used = self._held(s)[0]
         role = self.role(used.buffer)
         indices = used.indices[-2:][::-1] if role.turned else used.indices[-2:]
         chosen = [next((f for f in loops if linear(i)[0].get(Var(f.var)) == 1), None) for i in indices]
         if None in chosen or len(loops) != 2 or chosen[0] is chosen[1]:
-            raise self.refuse(f"block {body.block} does not run over rows and columns of {used.buffer}")
+            raise self.refuse(f"block {body[0].block} does not run over rows and columns of {used.buffer}")
         row, column = (f for f in chosen if f is not None)
-        if row.trip is None or column.trip is None or row.trip % role.shape[0] or column.trip % role.shape[1]:
-            raise self.refuse(f"block {body.block} does not run over whole blocks of {used.buffer}")
+        if row.trip is None or column.trip is None:
+            raise self.refuse(f"block {body[0].block} runs over a part of {used.buffer} that varies")
+        for f, n in ((row, role.shape[0]), (column, role.shape[1])):
+            if (f.trip or 0) % n:  # of the last block a part
+                conditions = [*conditions, Op("cmpi.slt", (Var(f.var), f.extent), "i1")]
         for values in self._runs(role, row, column):
-            self._run(body, role, values)
+            with ExitStack() as stack:
+                for var, e in values.items():
+                    stack.enter_context(self.at.bind(var, e))
+                self._run(conditions, body, Lanes(_PAIR, role.per))
 
     def _runs(self, role: Role, row: For, column: For) -> Iterator[dict[str, Expr]]:
         """What loop variables are for each run of elements that a lane holds side by side."""
@@ -362,11 +370,42 @@ class Fragments:
                     place[role.along()] = place[role.along()] + Var(_PAIR)
                     yield {row.var: place[0], column.var: place[1]}
 
-    def _run(self, s: Store, role: Role, values: dict[str, Expr]) -> None:
-        with ExitStack() as stack:
-            for var, e in values.items():
-                stack.enter_context(self.at.bind(var, e))
-            self.core.vector(s, Lanes(_PAIR, role.per))
+    def _run(self, conditions: list[Expr], body: list[Store], lanes: Lanes) -> None:
+        """Elements that lie side by side in a lane: together, if the same condition holds for all."""
+        if not conditions:
+            for b in body:
+                self.core.vector(b, lanes)
+            return
+        holds = []
+        for i in range(lanes.count):
+            with self.memory.at_lane(lanes, i):
+                holds.append(self._all(conditions))
+        if len(set(holds)) == 1:
+            with self.text.where(holds[0], "inside"):
+                for b in body:
+                    self.core.vector(b, Lanes(lanes.var, lanes.count))
+            return
+        for i, cond in enumerate(holds):
+            with self.text.where(cond, "inside"), self.memory.at_lane(lanes, i):
+                for b in body:
+                    self.core.store(b)
+
+    def _all(self, conditions: list[Expr]) -> str:
+        first, *others = (self.core.expr(c).ssa for c in conditions)
+        for c in others:
+            first = self.text.op(f"and i1 {first}, {c}")
+        return first
+
+
+def _statements(s: Stmt) -> tuple[list[Expr], list[Store]]:
+    """What runs one after the other, under which conditions; nothing if it is something else."""
+    conditions = []
+    while isinstance(s, If) and s.otherwise is None:
+        conditions.append(s.cond)
+        s = s.then
+    found = s.stmts if isinstance(s, Seq) else (s,)
+    stores = [x for x in found if isinstance(x, Store)]
+    return (conditions, stores) if len(stores) == len(found) else ([], [])
 
 
 def _depth(s: Stmt) -> int:

@@ -11,13 +11,15 @@ before the barrier at which the others wait.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...schedule.warp import ProductLoops
+from ...schedule.nest import For, Seq, Stmt, Wait, children
+from ...schedule.warp import ProductLoops, noted
 from ...tensor.analysis import flat
 from ...tensor.evaluate import evaluate
 from ...tensor.expr import Load, variables
@@ -40,6 +42,8 @@ class Groups:
     def __init__(self, owner: Fragments) -> None:
         self.owner = owner
         self.read: set[str] = set()
+        self.joined = False  # whether instructions come that are waited for together
+        self.left = 0  # how many runs of them go on
 
     def reads(self, loops: ProductLoops) -> None:
         self.read |= {loops.x.load.buffer, loops.w.load.buffer}
@@ -49,11 +53,45 @@ class Groups:
         return _REPEATS_BYTES if buffer in self.read else ALIGN_BYTES
 
     def before_barrier(self) -> None:
-        if self.read:
+        if (self.read | set(self.owner.core.bulk.aligned)) & self.owner.core.plainly:
             self.owner.text.line('call void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"()')
 
+    @contextmanager
+    def run_of(self, s: Stmt) -> Iterator[None]:
+        """Inside: instructions of a loop that is laid out; if it has nothing else in it, they are waited for at its
+        end."""
+        product = self.owner.products.get(noted(s) or "")
+        together = product is not None and product.operands != product.memory and self.owner.takes(s)
+        if not together or self.joined:
+            yield
+            return
+        self.begin()
+        self.joined = True
+        yield
+        self.joined = False
+        self.end()
+
+    def begin(self) -> None:
+        if not self.joined:
+            self.owner.text.call("llvm.nvvm.wgmma.fence.sync.aligned", "void", [])
+
+    def end(self) -> None:
+        if not self.joined:
+            self.owner.text.call("llvm.nvvm.wgmma.commit_group.sync.aligned", "void", [])
+            self.wait()
+
+    def wait(self) -> None:
+        self.owner.text.call("llvm.nvvm.wgmma.wait_group.sync.aligned", "void", [f"i64 {self.left}"])
+
+    def only(self, s: Stmt) -> bool:
+        """Whether a statement is nothing else than such instructions, and waits for copies."""
+        product = self.owner.products.get(noted(s) or "")
+        if product is not None and self.owner.takes(s):
+            return product.operands != product.memory
+        return isinstance(s, Wait) or (isinstance(s, (For, Seq)) and all(map(self.only, children(s))))
+
     def product(self, loops: ProductLoops) -> None:
-        """One instruction, and the wait for it."""
+        """One instruction, and the wait for it unless others come."""
         text, p = self.owner.text, loops.product
         factors = [self.descriptor(load, f.var, loops.k.var, f.trip or 0, p.depth) for load, f in (
             (loops.x.load, loops.m), (loops.w.load, loops.n))]  # fmt: skip
@@ -69,10 +107,9 @@ class Groups:
         code = f"{{ .reg .pred p; setp.ne.b32 p, 1, 0; {name} {{{outputs}}}, ${count}, ${count + 1}, p, 1, 1, 0, 0; }}"
         constraints = ",".join(["=f"] * count + ["l", "l"] + [str(i) for i in range(count)])
         args = ", ".join([*(f"i64 {d}" for d in factors), *(f"float {s}" for s in sums)])
-        text.call("llvm.nvvm.wgmma.fence.sync.aligned", "void", [])
+        self.begin()
         result = text.result(f'call {kinds} asm sideeffect "{code}", "{constraints}"({args})')
-        text.call("llvm.nvvm.wgmma.commit_group.sync.aligned", "void", [])
-        text.call("llvm.nvvm.wgmma.wait_group.sync.aligned", "void", ["i64 0"])
+        self.end()
         for i, where in enumerate(places):
             part = text.op(f"extractvalue {kinds} {result}, {i}")
             text.line(f"store float {part}, {where}, align 4")

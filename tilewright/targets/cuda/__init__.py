@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...support.errors import UsageError
-from ..base import TargetStage
+from ..base import Check, TargetStage
+from ..gpu.on_device import OnDevice, device_parameter
 
 if TYPE_CHECKING:
     from ...program.package import Package
     from ...program.program import Program
+    from ...program.states import StateBuffers
+    from ...schedule.nest import Nest
+    from ..gpu.opened import Devices
     from ..gpu.runner import GpuRunner
     from .description import CudaDescription
+    from .stages import Launched
 
 #: the GPU that code is made for where none is named: its code runs on all later ones too
 DEFAULT = "sm_80"
 
 
-class CudaTarget:
+class CudaTarget(OnDevice):
     """See `tilewright.targets.base.Target`."""
 
     doc = "NVIDIA GPUs through PTX; cuda:sm=sm_90a names another one than sm_80"
 
-    def __init__(self, sm: str = DEFAULT) -> None:
-        self.sm = sm
-        self.name = "cuda" if sm == DEFAULT else f"cuda:sm={sm}"
+    def __init__(self, sm: str = DEFAULT, device: str = "") -> None:
+        self.sm, self.device = sm, device
+        parameters = [f"sm={sm}"] * (sm != DEFAULT) + [f"device={device}"] * bool(device)
+        self.name = f"cuda:{','.join(parameters)}" if parameters else "cuda"
 
     def configured(self, parameters: Mapping[str, str]) -> CudaTarget:
         """See `tilewright.targets.base.Configurable`."""
         from .description import MACHINES
 
-        if unknown := set(parameters) - {"sm"}:
-            raise UsageError(f"cuda has no parameter {sorted(unknown)[0]!r}", hint="parameters: sm")
+        device = device_parameter("cuda", parameters, ("sm",))
         sm = parameters.get("sm", DEFAULT)
         if sm not in MACHINES:
             raise UsageError(f"there is no GPU {sm!r}", hint=f"sm is one of {', '.join(MACHINES)}")
-        return CudaTarget(sm)
+        return CudaTarget(sm, device)
 
     def describe(self) -> CudaDescription:
         from .description import MACHINES
@@ -61,6 +66,12 @@ class CudaTarget:
 
         CudaDescription.from_json(description)
 
+    def built(self, nest: Nest) -> Launched:
+        """A kernel as devices take it, of a finished nest."""
+        from .tuning import launched
+
+        return launched(nest, self.describe())
+
     def tuning(self) -> Any:
         """See `tilewright.targets.base.Tuning`."""
         from . import tuning
@@ -70,7 +81,28 @@ class CudaTarget:
     def load(self, package: Package, threads: int) -> GpuRunner:
         from .device import runner
 
-        return runner(package)
+        return runner(package, which=self.device)
+
+    def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> GpuRunner:
+        """See `tilewright.targets.base.StateKeeper`."""
+        from .device import runner
+
+        return runner(package, states=states, which=self.device)
+
+    def known_devices(self) -> Devices[Any, Any]:
+        from .device import DEVICES
+
+        return DEVICES
+
+    def measure_ceilings(self, threads: int) -> Any:
+        """See `tilewright.schedule.ceilings.Measurable`."""
+        from .ceilings import measure
+
+        return measure(self.bench(), self.describe(), self.machine_name())
+
+    def checks(self) -> Mapping[str, Callable[[], Check]]:
+        """See `tilewright.targets.base.Examinable`."""
+        return {"CUDA": lambda: self.known_devices().check("CUDA")}
 
 
 TARGET = CudaTarget()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...codegen.llvm.machine import LlvmRecord
 from ...graph.machine_costs import SumTile
-from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate, WarpLoad, WarpProduct
+from ...schedule.machine import Axis, BulkCopy, DotProduct, Machine, Memory, Rate, WarpLoad, WarpProduct
 from ...support.errors import PackageError
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ _WGMMA = tuple(
     for n in (64, 128, 256)
 )
 _GROUPS = ("sm_90a",)
+#: of boxes of arrays, by the engine that NVIDIA calls the tensor memory accelerator
+_TENSOR_COPY = BulkCopy("tensor")
+_BULK = ("sm_90a", "sm_100")
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,11 @@ class CudaDescription(Machine):
     @property
     def line_bytes(self) -> int:
         return 128
+
+    @property
+    def cores(self) -> int:
+        """Parts that kernels have: eight for each multiprocessor."""
+        return 8 * self.multiprocessors
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -107,6 +115,10 @@ class CudaDescription(Machine):
     @property
     def warp_loads(self) -> tuple[WarpLoad, ...]:
         return (WarpLoad("ldmatrix"),)
+
+    @property
+    def bulk(self) -> BulkCopy | None:
+        return _TENSOR_COPY if self.sm in _BULK else None
 
     @property
     def llvm(self) -> LlvmRecord:

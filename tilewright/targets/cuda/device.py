@@ -1,30 +1,57 @@
-"""NVIDIA's GPU as a device (`targets.gpu.device.Device`): launches through the driver, one a call of a kernel."""
+"""NVIDIA's GPU as a device (`targets.gpu.device.Device`): a run is a CUDA graph, from the upload of its inputs to its
+outputs in memory of the host."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ...program.package import Package
+from ...program.states import StateBuffers
 from ...support.errors import PackageError
-from ..gpu.device import Dispatch, Part, Step
+from ..gpu.device import Dispatch, Part, Run, Step, Times
+from ..gpu.failure import Kind, failure
+from ..gpu.opened import Devices
 from ..gpu.runner import GpuRunner
-from .driver import Driver
+from .driver import Driver, DriverFailed, names
 from .stages import Launched
+from .tensor_maps import TensorMaps
+
+#: CUDA_ERROR_OUT_OF_MEMORY
+_MEMORY = 2
+#: after these the driver answers every call of the process with the same, the context is gone: deinitialized, illegal
+#: address, launch timeout, assert, hardware stack error, illegal instruction, misaligned address, invalid address
+#: space, invalid pc, launch failed; ECC and NVLink
+_LOST = frozenset({4, 214, 220, 700, 702, 710, *range(714, 720)})
+_GONE = (
+    "start the process anew: NVIDIA's driver gives up the GPU of a process after such an error; if one model loses it "
+    "every time, please report it"
+)
+#: bytes at whose multiples parts of pinned memory begin
+_PINNED_ALIGN = 256
 
 
-def runner(package: Package, driver: Callable[[], Driver] = Driver) -> GpuRunner:
+def runner(
+    package: Package,
+    driver: Callable[[], Driver] | None = None,
+    states: StateBuffers | None = None,
+    which: str = "",
+) -> GpuRunner:
     """A package; the driver is asked for when it first runs, so that code can be made where there is no GPU."""
 
     def device() -> CudaDevice:
-        found = driver()
-        check(str(package.description["sm"]), *found.capability())
-        return CudaDevice(found)
+        found = CudaDevice(driver()) if driver is not None else DEVICES.open(which)
+        check(str(package.description["sm"]), *found.driver.capability())
+        return found
 
-    return GpuRunner(package, device, Launched.from_bytes)
+    return GpuRunner(package, device, Launched.from_bytes, states)
 
 
 def check(wanted: str, major: int, minor: int) -> None:
@@ -42,39 +69,130 @@ class Memory:
 
     def __init__(self, driver: Driver, nbytes: int) -> None:
         self.address = driver.allocate(nbytes)
-        weakref.finalize(self, _free, driver, self.address).atexit = False  # the driver goes first
+        _free_with(self, driver, driver.free, self.address)
 
 
-def _free(driver: Driver, address: int) -> None:
-    driver.enter()
-    driver.free(address)
+def _free_with(owner: Any, driver: Driver, free: Callable[[Any], None], what: Any) -> None:
+    weakref.finalize(owner, _free, driver, free, what).atexit = False  # the driver goes first
+
+
+def _free(driver: Driver, free: Callable[[Any], None], what: Any) -> None:
+    with contextlib.suppress(DriverFailed):  # a GPU that was lost has freed all
+        driver.enter()
+        free(what)
+
+
+@dataclass(eq=False)
+class Recorded:
+    """A run as a graph, and the addresses of its inputs and outputs in pinned memory of the host. `stamps` are the
+    events of the graph that has some, `timed`: its begin, that of the first step, the end of every step, its end."""
+
+    run: Run
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    graph: Any = None
+    timed: Any = None
+    stamps: list[Any] = field(default_factory=list)
 
 
 class CudaDevice:
-    """See the file. The driver's context is made that of whichever thread calls."""
-
-    name = "NVIDIA's GPU"
+    """See the file. The driver's context is made that of whichever thread calls; one at a time uses the stream."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
+        self.name = f"{driver.name} (CUDA)"
+        self.lost = False
+        self.lock = threading.RLock()
         self.functions: dict[str, Any] = {}
+        self.maps = TensorMaps(driver)
+
+    @property
+    def version(self) -> str:
+        """Of the driver."""
+        return self.driver.version()
+
+    @property
+    def largest(self) -> int:
+        """What is free now."""
+        with self.doing("asking for its free memory"):
+            return self.driver.free_bytes()
+
+    @contextlib.contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """Alone with the device; whatever the driver says meanwhile is one error of ours."""
+        with self.lock:
+            if self.lost:
+                raise failure(self.name, what, "it was lost before", "lost", hint=_GONE)
+            try:
+                self.driver.enter()
+                yield
+            except DriverFailed as e:
+                kind: Kind = "memory" if e.code == _MEMORY else "lost" if e.code in _LOST else "other"
+                self.lost = kind == "lost"
+                raise failure(self.name, what, e, kind, hint=_GONE if self.lost else "") from None
+
+    # ---- memory
 
     def allocate(self, nbytes: int) -> Memory:
-        self.driver.enter()
-        return Memory(self.driver, nbytes)
+        with self.doing(f"allocating {nbytes:,} bytes"):
+            return Memory(self.driver, nbytes)
 
     def write(self, buffer: Memory, data: np.ndarray) -> None:
-        self.driver.enter()
-        self.driver.to_device(buffer.address, data.ctypes.data, data.nbytes)
+        """All has arrived when this returns: the stream of runs waits for no other."""
+        with self.doing(f"writing {data.nbytes:,} bytes to it"):
+            self.driver.to_device(buffer.address, data.ctypes.data, data.nbytes)
+            self.driver.wait()
 
     def read(self, buffer: Memory, out: np.ndarray) -> None:
-        self.driver.enter()
-        self.driver.wait()
-        self.driver.to_host(out.ctypes.data, buffer.address, out.nbytes)
+        with self.doing(f"reading {out.nbytes:,} bytes from it"):
+            self.driver.wait()
+            self.driver.to_host(out.ctypes.data, buffer.address, out.nbytes)
 
-    def record(self, steps: Sequence[Step]) -> list[tuple[Step, Any]]:
-        self.driver.enter()
-        return [(s, self.function(s.kernel) if isinstance(s, Dispatch) else None) for s in steps]
+    # ---- recording
+
+    def record(self, run: Run) -> Recorded:
+        with self.doing("loading kernels"):
+            for step in run.steps:
+                if isinstance(step, Dispatch):
+                    self.function(step.kernel)  # loading may not be captured
+            made = Recorded(run)
+            self.pin(made)
+            made.graph = self.captured(made, lambda: self.begin(made))
+            return made
+
+    def pin(self, recorded: Recorded) -> None:
+        """Have pinned memory for what goes in and comes out."""
+        parts, count = (*recorded.run.inputs, *recorded.run.outputs), len(recorded.run.inputs)
+        sizes = [-(-p.nbytes // _PINNED_ALIGN) * _PINNED_ALIGN for p in parts]
+        start = self.driver.pinned(sum(sizes))
+        _free_with(recorded, self.driver, self.driver.free_pinned, start)
+        places = tuple(start + sum(sizes[:i]) for i in range(len(sizes)))
+        recorded.inputs, recorded.outputs = places[:count], places[count:]
+
+    def captured(self, owner: Recorded, begin: Callable[[], None]) -> Any:
+        """A graph, which goes with its owner."""
+        graph = self.driver.captured(begin)
+        _free_with(owner, self.driver, self.driver.drop_graph, graph)
+        return graph
+
+    def begin(self, recorded: Recorded, stamps: Sequence[Any] = ()) -> None:
+        """Put a run into the stream, with as many stamps as it has, if there are any."""
+        stamp = iter(stamps)
+        self.stamp(stamp)
+        for part, place in zip(recorded.run.inputs, recorded.inputs, strict=True):
+            self.driver.upload(_place(part), place, part.nbytes)
+        self.stamp(stamp)
+        for step in recorded.run.steps:
+            self.launch(step)
+            self.stamp(stamp)
+        for part, place in zip(recorded.run.outputs, recorded.outputs, strict=True):
+            self.driver.fetch(place, _place(part), part.nbytes)
+        self.stamp(stamp)
+
+    def stamp(self, stamps: Iterator[Any]) -> None:
+        for event in stamps:
+            self.driver.stamp(event)
+            return
 
     def function(self, kernel: Launched) -> Any:
         """The driver's code of a kernel."""
@@ -82,15 +200,64 @@ class CudaDevice:
             self.functions[kernel.ptx] = self.driver.load(kernel.ptx, kernel.name, kernel.shared)
         return self.functions[kernel.ptx]
 
-    def run(self, recorded: list[tuple[Step, Any]]) -> None:
-        self.driver.enter()
-        for step, function in recorded:
-            if isinstance(step, Dispatch):
-                k = step.kernel
-                self.driver.launch(function, k.grid, k.block, k.shared, [_place(p) for p in step.arguments])
-            else:
-                self.driver.copy(_place(step.target), _place(step.source), step.source.nbytes)
+    def launch(self, step: Step) -> None:
+        """Put a step into the stream."""
+        if isinstance(step, Dispatch):
+            k = step.kernel
+            arguments = [_place(p) for p in step.arguments]
+            arguments += self.maps.of(k, arguments)
+            self.driver.launch(self.function(k), k.grid, k.block, k.shared, arguments)
+        else:
+            self.driver.copy(_place(step.target), _place(step.source), step.source.nbytes)
+
+    # ---- running
+
+    def run(self, recorded: Recorded, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        self.launched(recorded, recorded.graph, inputs, outputs)
+
+    def launched(
+        self, recorded: Recorded, graph: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+    ) -> None:
+        """Run one of the graphs of a recording."""
+        with self.doing("running a model"):
+            for place, array in zip(recorded.inputs, inputs, strict=True):
+                ctypes.memmove(place, array.ctypes.data, array.nbytes)
+            self.driver.run_graph(graph)
+            for place, array in zip(recorded.outputs, outputs, strict=True):
+                ctypes.memmove(array.ctypes.data, place, array.nbytes)
+
+    # ---- timing
+
+    def check_clock(self) -> None:
+        """Every GPU has one."""
+
+    def run_timed(self, recorded: Recorded, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Times:
+        """A graph of its own, in which events stand between the steps: a step begins where the one before it ended."""
+        with self.doing("recording a run with time stamps"):
+            if recorded.timed is None:
+                while len(recorded.stamps) < len(recorded.run.steps) + 3:
+                    event = self.driver.event()
+                    _free_with(recorded, self.driver, self.driver.drop_event, event)
+                    recorded.stamps.append(event)
+                recorded.timed = self.captured(recorded, lambda: self.begin(recorded, recorded.stamps))
+        self.launched(recorded, recorded.timed, inputs, outputs)
+        with self.doing("reading the times of a run"):
+            first = recorded.stamps[0]
+            at = [1e6 * self.driver.milliseconds(first, e) for e in recorded.stamps[1:]]
+        return Times(np.array([at[:-2], at[1:-1]]).T.reshape(-1, 2), at[-1])
 
 
 def _place(part: Part) -> int:
     return int(part.buffer.address) + part.offset
+
+
+def _numbered() -> list[tuple[int, str]]:
+    return list(enumerate(names()))
+
+
+DEVICES = Devices("cuda", _numbered, lambda d: d[1], lambda d: CudaDevice(Driver(number=d[0])))
+
+
+def device(which: str = "") -> CudaDevice:
+    """The GPU of that number or name, for this process; the first one without."""
+    return DEVICES.open(which)

@@ -1,10 +1,11 @@
-"""NVIDIA's driver through ctypes: memory of a GPU, modules, launches; what fails is an error with its words."""
+"""NVIDIA's driver through ctypes: memory of a GPU, modules, streams, graphs and events. What fails is a `DriverFailed`
+with its words, which `device.py` tells as an error of ours."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...support.errors import PackageError
@@ -13,6 +14,16 @@ _NAMES = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcu
 #: what the driver calls the attributes that are asked for
 _MOST_DYNAMIC_SHARED = 8
 _MAJOR, _MINOR = 75, 76
+#: flags: a stream that waits for no other; a capture during which memory may be freed; an event in a graph
+_NON_BLOCKING, _RELAXED, _EXTERNAL = 1, 2, 1
+
+
+class DriverFailed(Exception):
+    """A function of the driver that gave an error code, in its words."""
+
+    def __init__(self, name: str, code: int, said: str) -> None:
+        super().__init__(f"{name}: {said}")
+        self.name, self.code = name, code
 
 
 def library() -> Any:
@@ -29,39 +40,84 @@ def library() -> Any:
     )
 
 
-class Driver:
-    """The first GPU of this machine, with its primary context. `functions` are the driver's, or stand for it."""
+def names(functions: Any = None) -> list[str]:
+    """What this machine's GPUs are called, by number; PackageError where there is no driver."""
+    api = Functions(functions)
+    count = ctypes.c_int()
+    try:
+        api.call("cuInit", 0)
+        api.call("cuDeviceGetCount", ctypes.byref(count))
+        return [_name(api, number) for number in range(count.value)]
+    except DriverFailed as e:
+        raise PackageError(f"NVIDIA's driver finds no GPU: {e}", stage="run", hint="`nvidia-smi` says more") from None
+
+
+def _name(api: Functions, number: int) -> str:
+    device, text = ctypes.c_int(), ctypes.create_string_buffer(256)
+    api.call("cuDeviceGet", ctypes.byref(device), number)
+    api.call("cuDeviceGetName", text, len(text), device)
+    return text.value.decode()
+
+
+class Functions:
+    """The driver's functions, or what stands for them."""
 
     def __init__(self, functions: Any = None) -> None:
         self.functions = functions if functions is not None else library()
-        self.call("cuInit", 0)
-        device, context = ctypes.c_int(), ctypes.c_void_p()
-        self.call("cuDeviceGet", ctypes.byref(device), 0)
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        self.device, self.context = device, context
-        self.enter()
 
     def call(self, name: str, *args: Any) -> None:
-        """Call a function; PackageError with what the driver says where it fails."""
+        """Call a function; DriverFailed with what the driver says where it fails."""
         code = getattr(self.functions, name)(*args)
         if code:
             text = ctypes.c_char_p()
             self.functions.cuGetErrorString(code, ctypes.byref(text))
-            said = (text.value or b"").decode() or f"error {code}"
-            raise PackageError(f"NVIDIA's driver failed in {name}: {said}", stage="run")
+            raise DriverFailed(name, code, (text.value or b"").decode() or f"error {code}")
+
+
+class Driver(Functions):
+    """A GPU of this machine, by its number, with its primary context and a stream for all that runs."""
+
+    def __init__(self, functions: Any = None, number: int = 0) -> None:
+        super().__init__(functions)
+        device, context, stream = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
+        try:
+            self.call("cuInit", 0)
+            self.name = _name(self, number)
+            self.call("cuDeviceGet", ctypes.byref(device), number)
+            self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+            self.device, self.context = device, context
+            self.enter()
+            self.call("cuStreamCreate", ctypes.byref(stream), _NON_BLOCKING)
+        except DriverFailed as e:
+            raise PackageError(
+                f"GPU {number} cannot be used: {e}", stage="run", hint="`nvidia-smi` says more"
+            ) from None
+        self.stream = stream
 
     def enter(self) -> None:
         """Make this the context of the thread that calls."""
         self.call("cuCtxSetCurrent", self.context)
 
+    def attribute(self, number: int) -> int:
+        value = ctypes.c_int()
+        self.call("cuDeviceGetAttribute", ctypes.byref(value), number, self.device)
+        return value.value
+
     def capability(self) -> tuple[int, int]:
         """The generation of the GPU: (8, 0) for sm_80."""
-        found = []
-        for attribute in (_MAJOR, _MINOR):
-            value = ctypes.c_int()
-            self.call("cuDeviceGetAttribute", ctypes.byref(value), attribute, self.device)
-            found.append(value.value)
-        return found[0], found[1]
+        return self.attribute(_MAJOR), self.attribute(_MINOR)
+
+    def version(self) -> str:
+        """The version of CUDA that the driver knows."""
+        value = ctypes.c_int()
+        self.call("cuDriverGetVersion", ctypes.byref(value))
+        return f"{value.value // 1000}.{value.value % 1000 // 10}"
+
+    def free_bytes(self) -> int:
+        """Bytes that are not in use."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value
 
     # ---- memory
 
@@ -74,17 +130,40 @@ class Driver:
     def free(self, address: int) -> None:
         self.call("cuMemFree_v2", ctypes.c_uint64(address))
 
+    def pinned(self, size: int) -> int:
+        """The address of memory of the host that the GPU reads and writes by itself."""
+        address = ctypes.c_void_p()
+        self.call("cuMemHostAlloc", ctypes.byref(address), ctypes.c_size_t(max(size, 1)), 0)
+        return address.value or 0
+
+    def free_pinned(self, address: int) -> None:
+        self.call("cuMemFreeHost", ctypes.c_void_p(address))
+
     def to_device(self, to: int, source: int, size: int) -> None:
-        if size:
-            self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(to), ctypes.c_void_p(source), ctypes.c_size_t(size))
+        """Copy now. The driver may come back before all has arrived."""
+        self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(to), ctypes.c_void_p(source), ctypes.c_size_t(size))
 
     def to_host(self, to: int, source: int, size: int) -> None:
-        if size:
-            self.call("cuMemcpyDtoH_v2", ctypes.c_void_p(to), ctypes.c_uint64(source), ctypes.c_size_t(size))
+        self.call("cuMemcpyDtoH_v2", ctypes.c_void_p(to), ctypes.c_uint64(source), ctypes.c_size_t(size))
+
+    # ---- in the stream: what begins when all before it is done
+
+    def upload(self, to: int, pinned: int, size: int) -> None:
+        to_, from_ = ctypes.c_uint64(to), ctypes.c_void_p(pinned)
+        self.call("cuMemcpyHtoDAsync_v2", to_, from_, ctypes.c_size_t(size), self.stream)
+
+    def fetch(self, pinned: int, source: int, size: int) -> None:
+        to_, from_ = ctypes.c_void_p(pinned), ctypes.c_uint64(source)
+        self.call("cuMemcpyDtoHAsync_v2", to_, from_, ctypes.c_size_t(size), self.stream)
 
     def copy(self, to: int, source: int, size: int) -> None:
         if size:
-            self.call("cuMemcpyDtoD_v2", ctypes.c_uint64(to), ctypes.c_uint64(source), ctypes.c_size_t(size))
+            to_, from_ = ctypes.c_uint64(to), ctypes.c_uint64(source)
+            self.call("cuMemcpyDtoDAsync_v2", to_, from_, ctypes.c_size_t(size), self.stream)
+
+    def stamp(self, event: ctypes.c_void_p) -> None:
+        """The time when this is reached; in a graph each launch writes it anew."""
+        self.call("cuEventRecordWithFlags", event, self.stream, _EXTERNAL)
 
     # ---- code
 
@@ -98,16 +177,54 @@ class Driver:
         return function
 
     def launch(
-        self, function: ctypes.c_void_p, grid: Sequence[int], block: Sequence[int], shared: int, args: Sequence[int]
+        self, function: ctypes.c_void_p, grid: Sequence[int], block: Sequence[int], shared: int, args: Sequence[Any]
     ) -> None:
-        """Begin a kernel on addresses."""
-        values = [ctypes.c_uint64(a) for a in args]
+        """Begin a kernel on addresses, and on what is given by its bytes (`tensor_maps`), in the stream."""
+        values = [ctypes.c_uint64(a) if isinstance(a, int) else a for a in args]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
-        self.call("cuLaunchKernel", function, *grid, *block, shared, None, pointers, None)
+        self.call("cuLaunchKernel", function, *grid, *block, shared, self.stream, pointers, None)
 
     def wait(self) -> None:
-        """Until all that was begun is done; what a kernel did wrong is said here."""
+        """Until all that was begun is done, in any stream; what a kernel did wrong is said here."""
         self.call("cuCtxSynchronize")
 
+    # ---- graphs and events
 
-__all__ = ["Driver", "library"]
+    def captured(self, begin: Callable[[], None]) -> ctypes.c_void_p:
+        """What `begin` puts into the stream as a graph that can be launched; none of it runs now."""
+        graph, made = ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("cuStreamBeginCapture_v2", self.stream, _RELAXED)
+        try:
+            begin()
+        finally:  # also after an error: a stream that captures can do nothing else
+            self.call("cuStreamEndCapture", self.stream, ctypes.byref(graph))
+        try:
+            self.call("cuGraphInstantiateWithFlags", ctypes.byref(made), graph, ctypes.c_uint64(0))
+        finally:
+            self.call("cuGraphDestroy", graph)
+        return made
+
+    def run_graph(self, graph: ctypes.c_void_p) -> None:
+        """Launch a graph and wait for its end."""
+        self.call("cuGraphLaunch", graph, self.stream)
+        self.call("cuStreamSynchronize", self.stream)
+
+    def drop_graph(self, graph: ctypes.c_void_p) -> None:
+        self.call("cuGraphExecDestroy", graph)
+
+    def event(self) -> ctypes.c_void_p:
+        made = ctypes.c_void_p()
+        self.call("cuEventCreate", ctypes.byref(made), 0)
+        return made
+
+    def drop_event(self, event: ctypes.c_void_p) -> None:
+        self.call("cuEventDestroy_v2", event)
+
+    def milliseconds(self, first: ctypes.c_void_p, last: ctypes.c_void_p) -> float:
+        """Between two stamps that have been reached."""
+        found = ctypes.c_float()
+        self.call("cuEventElapsedTime", ctypes.byref(found), first, last)
+        return found.value
+
+
+__all__ = ["Driver", "DriverFailed", "library", "names"]

@@ -49,7 +49,12 @@ def _ll(nest: Nest, description: CudaDescription) -> str:
 
 
 def _ptx(nest: Nest, description: CudaDescription) -> str:
+    return launched(nest, description).ptx
+
+
+def launched(nest: Nest, description: CudaDescription) -> Launched:
+    """A kernel as the driver takes it, of a finished nest."""
     (made,) = compile_each([job(nest.name, emit(nest, description))], description.llvm, workers=1).values()
     if isinstance(made, str):
         raise CompileError(f"kernel {nest.name} cannot be compiled: {made}", stage="assemble")
-    return Launched.from_bytes(made.data).ptx
+    return Launched.from_bytes(made.data)

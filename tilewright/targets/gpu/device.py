@@ -1,4 +1,4 @@
-"""What a GPU's driver has to be able to do: memory, kernels, and lists of calls that are made once and run often."""
+"""What a GPU's driver has to be able to do: memory, kernels, and runs that are recorded once and repeated often."""
 
 from __future__ import annotations
 
@@ -46,10 +46,33 @@ class Move:
 Step = Dispatch | Move
 
 
+@dataclass(frozen=True)
+class Run:
+    """A whole run: what is filled from the host first, the steps in order, and what is fetched at the end. Parts begin
+    where their buffers do and have at least a byte."""
+
+    steps: tuple[Step, ...]
+    inputs: tuple[Part, ...] = ()
+    outputs: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True)
+class Times:
+    """Nanoseconds by the device's clock, from where a run began: [steps, 2] begin and end, and the end of the run."""
+
+    steps: np.ndarray
+    total: float
+
+
 class Device(Protocol):
-    """One device of one driver. What the driver says where it fails is a `TilewrightError`."""
+    """One device of one driver. What the driver says where it fails is one `TilewrightError` (`failure`), and nothing
+    of a run that failed is used by the next one. Contexts of several threads may call at the same time."""
 
     name: str
+
+    @property
+    def version(self) -> str:
+        """Of its driver."""
 
     def allocate(self, nbytes: int) -> Any:
         """A buffer of at least so many bytes; its memory goes when nobody has it any more."""
@@ -58,10 +81,24 @@ class Device(Protocol):
         """Copy the bytes of a contiguous array to the beginning of a buffer."""
 
     def read(self, buffer: Any, out: np.ndarray) -> None:
-        """Copy the beginning of a buffer to a contiguous array; waits for all that runs."""
+        """Copy the beginning of a buffer to a contiguous array of bytes."""
 
-    def record(self, steps: Sequence[Step]) -> Any:
-        """Make ready to run steps in order: kernels are compiled here."""
+    def record(self, run: Run) -> Any:
+        """Make ready to run: kernels are compiled here."""
 
-    def run(self, recorded: Any) -> None:
-        """Begin what was recorded; `read` waits for it."""
+    def run(self, recorded: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Run what was recorded, from and to these arrays of bytes; all is done when this returns."""
+
+    def run_timed(self, recorded: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Times:
+        """The same, with the time of every step."""
+
+    def check_clock(self) -> None:
+        """UsageError if the device cannot time its kernels."""
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest buffer that a kernel can have."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether the driver has given the device up: all calls say so, and another one has to be opened."""

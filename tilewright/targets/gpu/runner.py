@@ -1,4 +1,4 @@
-"""Running a program on a device: constants are uploaded once, the calls of a run are recorded once for each context."""
+"""Running a program on a device: constants are uploaded once, a run is recorded once for each context."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...program.program import COPY, BufferRef
-from ...support.errors import UsageError
+from ...program.states import StateBuffers
+from ...program.timeline import CALL, JOB_BEGIN, JOB_END, PER_CALL, RUN_BEGIN, RUN_END
 from ..base import not_at_once
-from .device import Device, Dispatch, Kernel, Move, Part, Step
+from .constants import Uploaded, uploaded
+from .device import Device, Dispatch, Kernel, Move, Part, Run, Step, Times
 from .kernels import GpuKernel
+from .states import DeviceState
 
 if TYPE_CHECKING:
     from ...program.package import Package
+    from ...program.program import TensorInfo
     from ...program.timeline import Stamps
 
 
@@ -24,7 +28,7 @@ class GpuRunner:
     """A package's kernels and constants on a device (`tilewright.targets.base.Runner`).
 
     The device is asked for when the program first runs: code can be made where there is none. `unpack` makes a kernel
-    of an object of the package.
+    of an object of the package; `states` are the buffers of its states.
     """
 
     seconds_per_tick = 1e-9
@@ -35,76 +39,134 @@ class GpuRunner:
         package: Package,
         find: Callable[[], Device],
         unpack: Callable[[bytes], Kernel] = GpuKernel.unpack,
+        states: StateBuffers | None = None,
     ) -> None:
         self.package, self.program, self.find = package, package.program, find
+        self.states = StateBuffers(package.program.states) if states is None else states
         self.kernels = {s: unpack(package.objects[s]) for s in package.program.symbols}
-        self.constants: list[Any] = []
+        self.constants: list[Uploaded] = []
         self.device: Device | None = None
         self.beginning = threading.Lock()
 
-    def context(self) -> GpuContext:
+    def opened(self) -> Device:
+        """The device, with the constants in its memory."""
         with self.beginning:
             if self.device is None:
                 device = self.find()
-                self.constants = [device.allocate(c.nbytes) for c in self.package.constants]
-                for buffer, c in zip(self.constants, self.package.constants, strict=True):
-                    if c.nbytes:
-                        device.write(buffer, _bytes(c.ctypes.data, c.nbytes))
+                self.constants = [uploaded(device, c) for c in self.package.constants]
                 self.device = device
-        return GpuContext(self, self.device)
+        return self.device
+
+    def context(self) -> GpuContext:
+        return GpuContext(self, self.opened())
 
     def timed(self) -> GpuRunner:
-        raise UsageError("kernels on a GPU are not timed", stage="run", hint="use the profiler of its driver")
+        """Itself: the device's clock is asked in those runs that are given memory for time stamps."""
+        self.opened().check_clock()
+        return self
 
 
 class GpuContext:
-    """Memory on the device for one run at a time, and the run, recorded."""
+    """Memory on the device for one run at a time, and the run, recorded.
+
+    Where a state has two buffers there is a recording for each of them that has the value.
+    """
 
     enter = staticmethod(not_at_once)
 
     def __init__(self, runner: GpuRunner, device: Device) -> None:
-        self.device, program = device, runner.program
+        self.device, self.runner, program = device, runner, runner.program
         self.program = program
+        self.states = [DeviceState.of(device, b) for b in runner.states.buffers]
+        for state, info in zip(self.states, program.states, strict=True):
+            if info.swapped:
+                state.double()
         self.spaces = {
             "input": [device.allocate(t.nbytes) for t in program.inputs],
             "output": [device.allocate(t.nbytes) for t in program.outputs],
-            "constant": runner.constants,
+            "constant": [c.buffer for c in runner.constants],
             "arena": [device.allocate(program.arena_size)],
         }
         scratch = max((k.scratch_bytes for k in runner.kernels.values()), default=0)
         self.scratch = device.allocate(scratch) if scratch else None
-        self.recorded = device.record(list(self.steps(runner)))
+        self.recordings: dict[tuple[int, ...], Any] = {}
+        self.recorded()
 
-    def steps(self, runner: GpuRunner) -> Sequence[Step]:
+    # ---- what is run ----
+
+    def recorded(self) -> Any:
+        """The run with the values of the states where they are now."""
+        key = tuple(s.front for s in self.states)
+        if key not in self.recordings:
+            inputs, outputs = (self.whole(space) for space in ("input", "output"))
+            self.recordings[key] = self.device.record(Run(tuple(self.steps()), inputs, outputs))
+        return self.recordings[key]
+
+    def whole(self, space: str) -> tuple[Part, ...]:
+        """All bytes of the inputs or the outputs that have any."""
+        tensors = self.program.inputs if space == "input" else self.program.outputs
+        pairs = zip(self.spaces[space], tensors, strict=True)
+        return tuple(Part(buffer, 0, t.nbytes) for buffer, t in pairs if t.nbytes)
+
+    def steps(self) -> Sequence[Step]:
+        """One for each call of the program."""
         made: list[Step] = []
         for call in self.program.calls:
             parts = tuple(map(self.part, call.args))
             if call.symbol == COPY:
                 made.append(Move(*parts))
                 continue
-            kernel = runner.kernels[call.symbol]
+            kernel = self.runner.kernels[call.symbol]
             made.append(Dispatch(kernel, parts, self.scratch if kernel.scratch_bytes else None))
         return made
 
     def part(self, ref: BufferRef) -> Part:
+        if ref.space in ("state", "next"):
+            state = self.states[ref.index]
+            return Part(state.buffers[state.front ^ (ref.space == "next")], ref.offset, ref.nbytes)
         return Part(self.spaces[ref.space][ref.index], ref.offset, ref.nbytes)
+
+    # ---- running ----
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Stamps | None = None) -> None:
         """See `tilewright.targets.base.Context`."""
-        for t, buffer, at in zip(self.program.inputs, self.spaces["input"], inputs, strict=True):
-            if t.nbytes:
-                self.device.write(buffer, _bytes(at, t.nbytes))
-        self.device.run(self.recorded)
-        for t, buffer, at in zip(self.program.outputs, self.spaces["output"], outputs, strict=True):
-            if t.nbytes:
-                self.device.read(buffer, _bytes(at, t.nbytes))
+        given, wanted = _arrays(self.program.inputs, inputs), _arrays(self.program.outputs, outputs)
+        for state in self.states:
+            state.bring()
+        recorded = self.recorded()
+        try:
+            if stamps is None:
+                self.device.run(recorded, given, wanted)
+            else:
+                fill(stamps, self.device.run_timed(recorded, given, wanted))
+        except BaseException:
+            for state, info in zip(self.states, self.program.states, strict=True):
+                state.failed(in_place=bool(info.output) and not info.swapped)
+            raise
+        for state, info in zip(self.states, self.program.states, strict=True):
+            state.done(info.swapped)
 
     def judge(self) -> None:
         """Runs do not differ."""
 
     def close(self) -> None:
         """Buffers go with the context."""
-        self.spaces, self.recorded, self.scratch = {}, None, None
+        self.spaces, self.recordings, self.scratch = {}, {}, None
+
+
+def fill(stamps: Stamps, times: Times) -> None:
+    """Write a run's times as stamps of one thread; a stamp of 0 would mean that there is none."""
+    stamps.check(1, len(times.steps))
+    row, steps = stamps.ticks[0], np.rint(times.steps).astype(np.int64) + 1
+    row[RUN_BEGIN], row[RUN_END] = 1, round(times.total) + 1
+    row[JOB_BEGIN], row[JOB_END] = (steps.min(), steps.max()) if len(steps) else (1, 1)
+    table = row[CALL : CALL + PER_CALL * len(steps)].reshape(-1, PER_CALL)
+    table[:, 1:] = steps
+
+
+def _arrays(tensors: Sequence[TensorInfo], addresses: Sequence[int]) -> list[np.ndarray]:
+    """The bytes of those that have any."""
+    return [_bytes(at, t.nbytes) for t, at in zip(tensors, addresses, strict=True) if t.nbytes]
 
 
 def _bytes(at: int, nbytes: int) -> Any:

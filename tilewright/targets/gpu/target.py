@@ -11,6 +11,8 @@ from .describe import GpuDescription
 if TYPE_CHECKING:
     from ...codegen.clike.dialect import Dialect
     from ...program.program import Program
+    from ...schedule.nest import Nest
+    from .kernels import GpuKernel
 
 
 class TextTarget:
@@ -27,6 +29,13 @@ class TextTarget:
         from .stages import stages
 
         return stages(self.dialect())
+
+    def built(self, nest: Nest) -> GpuKernel:
+        """A kernel as devices take it, of a finished nest."""
+        from ...codegen.clike.printer import emit
+        from .kernels import kernel
+
+        return kernel(emit(nest, self.dialect(), frozenset()), self.dialect())
 
     def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
         """The kernels that are called; drivers compile them when they are first run."""

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..base import Check
-from ..gpu.target import TextTarget
+from ..gpu.on_device import PlacedText
 
 if TYPE_CHECKING:
     from ...codegen.clike.dialect import Dialect
-    from ...program.package import Package
-    from ..gpu.runner import GpuRunner
+    from ..gpu.opened import Devices
 
 
-class OpenClTarget(TextTarget):
+class OpenClTarget(PlacedText):
     """See `tilewright.targets.base.Target`."""
 
-    name = "opencl"
+    name = plain = "opencl"
     doc = "OpenCL C for any device with an OpenCL driver (pip install 'tilewright[opencl]')"
 
     def dialect(self) -> Dialect:
@@ -25,17 +24,14 @@ class OpenClTarget(TextTarget):
 
         return OPENCL
 
-    def load(self, package: Package, threads: int) -> GpuRunner:
-        from ..gpu.runner import GpuRunner
-        from .device import device
+    def known_devices(self) -> Devices[Any, Any]:
+        from .device import DEVICES
 
-        return GpuRunner(package, device)
+        return DEVICES
 
     def checks(self) -> Mapping[str, Callable[[], Check]]:
         """See `tilewright.targets.base.Examinable`."""
-        from .device import found
-
-        return {"OpenCL": found}
+        return {"OpenCL": lambda: self.known_devices().check("OpenCL")}
 
 
 TARGET = OpenClTarget()

@@ -1,20 +1,30 @@
-"""Devices of OpenCL, through pyopencl."""
+"""Devices of OpenCL, through pyopencl.
+
+Every run enqueues its commands anew: cl_khr_command_buffer, which would record them, is provisional, and pyopencl has
+no functions for it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...support.errors import PackageError, TilewrightError, UsageError
-from ..base import Check
-from ..gpu.device import Dispatch, Move, Step
+from ...support.errors import PackageError, UsageError
+from ..gpu.device import Dispatch, Move, Run, Step, Times
+from ..gpu.failure import Kind, failure
 from ..gpu.kernels import GpuKernel
+from ..gpu.opened import Devices
 
 HINT = "pip install 'tilewright[opencl]', and a driver: of your GPU, or Debian's pocl-opencl-icd for the processor"
+#: what drivers answer when memory is short
+_MEMORY = ("MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_HOST_MEMORY", "INVALID_BUFFER_SIZE")
+#: what they answer to every call once a device is gone or its queue was given up
+_LOST = ("DEVICE_NOT_AVAILABLE", "INVALID_COMMAND_QUEUE", "INVALID_CONTEXT", "INVALID_DEVICE")
 
 
 def devices() -> list[Any]:
@@ -32,54 +42,70 @@ def devices() -> list[Any]:
     return sorted(found, key=lambda d: not d.type & cl.device_type.GPU)
 
 
-@functools.lru_cache(maxsize=1)
-def device() -> ClDevice:
-    """The first device, for this process."""
-    return ClDevice(devices()[0])
-
-
-def found() -> Check:
-    """What `tilewright doctor` says."""
-    try:
-        names = ", ".join(f"{d.name.strip()} ({d.platform.name.strip()})" for d in devices())
-    except UsageError as e:
-        return Check("OpenCL", "note", e.message, e.hint or "")
-    return Check("OpenCL", "ok", names)
+def _name(d: Any) -> str:
+    return f"{d.name.strip()} ({d.platform.name.strip()})"
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """Steps with kernels of the driver, whose arguments are set."""
+    """A run with kernels of the driver, whose arguments are set."""
 
-    steps: tuple[tuple[Any, Any], ...]
+    run: Run
+    kernels: tuple[Any, ...]
 
 
 class ClDevice:
-    """See `tilewright.targets.gpu.device.Device`. Commands run in order."""
+    """See `tilewright.targets.gpu.device.Device`. Commands run in order; the driver's functions may be called from any
+    thread, but for those that change a kernel's arguments: every recording has kernels of its own."""
 
     def __init__(self, own: Any) -> None:
         import pyopencl as cl
 
         self.cl, self.own = cl, own
         self.name = f"{own.name.strip()} (OpenCL)"
-        self.context = cl.Context([own])
-        self.queue = cl.CommandQueue(self.context)
+        self.lost = False
+        with self.doing("opening it"):
+            self.context = cl.Context([own])
+            self.queue = cl.CommandQueue(self.context)
         self.programs: dict[str, Any] = {}
 
-    def allocate(self, nbytes: int) -> Any:
+    @property
+    def largest(self) -> int:
+        return int(self.own.max_mem_alloc_size)
+
+    @property
+    def version(self) -> str:
+        """Of the driver."""
+        return str(self.own.driver_version)
+
+    @contextlib.contextmanager
+    def doing(self, what: str, hint: str = "") -> Iterator[None]:
+        """Whatever the driver says meanwhile is one error of ours."""
+        if self.lost:
+            raise failure(self.name, what, "it was lost before", "lost")
         try:
-            return self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, max(nbytes, 16))
+            yield
         except self.cl.Error as e:
-            raise TilewrightError(
-                f"{self.name} has no room for a buffer of {nbytes:,} bytes: {e}",
-                hint=f"it has {self.own.global_mem_size:,}, and {self.own.max_mem_alloc_size:,} for one buffer",
-            ) from None
+            kind: Kind = "memory" if _any(e, _MEMORY) else "lost" if _any(e, _LOST) else "other"
+            self.lost = kind == "lost"
+            raise failure(self.name, what, e, kind, hint) from None
+
+    # ---- memory
+
+    def allocate(self, nbytes: int) -> Any:
+        most = f"it has {self.own.global_mem_size:,} bytes, and {self.own.max_mem_alloc_size:,} for one buffer"
+        with self.doing(f"allocating {nbytes:,} bytes", most):
+            return self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, max(nbytes, 16))
 
     def write(self, buffer: Any, data: np.ndarray) -> None:
-        self.cl.enqueue_copy(self.queue, buffer, data)
+        with self.doing(f"writing {data.nbytes:,} bytes to it"):
+            self.cl.enqueue_copy(self.queue, buffer, data)
 
     def read(self, buffer: Any, out: np.ndarray) -> None:
-        self.cl.enqueue_copy(self.queue, out, buffer)
+        with self.doing(f"reading {out.nbytes:,} bytes from it"):
+            self.cl.enqueue_copy(self.queue, out, buffer)
+
+    # ---- kernels
 
     def compiled(self, kernel: GpuKernel) -> Any:
         """The driver's kernel; PackageError if it refuses the text."""
@@ -100,8 +126,9 @@ class ClDevice:
                 ) from None
         return self.cl.Kernel(self.programs[kernel.text], kernel.name)
 
-    def record(self, steps: Sequence[Step]) -> Recorded:
-        return Recorded(tuple((s, self.prepared(s)) for s in steps))
+    def record(self, run: Run) -> Recorded:
+        with self.doing("loading kernels"):
+            return Recorded(run, tuple(map(self.prepared, run.steps)))
 
     def prepared(self, step: Step) -> Any:
         if isinstance(step, Move):
@@ -113,15 +140,98 @@ class ClDevice:
         made.set_args(*arguments, *([step.scratch] if step.scratch is not None else []))
         return made
 
-    def run(self, recorded: Recorded) -> None:
-        for step, kernel in recorded.steps:
-            if isinstance(step, Dispatch):
-                block, grid = step.kernel.launch.block, step.kernel.launch.grid
-                whole = tuple(b * g for b, g in zip(block, grid, strict=True))
-                self.cl.enqueue_nd_range_kernel(self.queue, kernel, whole, block)
-            else:
-                a, b = step.source, step.target
-                if a.nbytes:
-                    self.cl.enqueue_copy(
-                        self.queue, b.buffer, a.buffer, src_offset=a.offset, dst_offset=b.offset, byte_count=a.nbytes
-                    )
+    # ---- running
+
+    def run(self, recorded: Recorded, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        self.finished(self.queue, recorded, inputs, outputs)
+
+    def finished(
+        self, queue: Any, recorded: Recorded, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> list[list[Any]]:
+        """The events of a run that is done: of copies to the device, steps, and copies from it; an error if any of them
+        failed. The driver has the arrays until then, also where a command could not even be begun."""
+        events: list[list[Any]] = [[], [], []]
+        with self.doing("running a model"):
+            try:
+                self.begin(queue, recorded, inputs, outputs, events)
+                if began := [e for group in events for e in group]:
+                    self.cl.wait_for_events(began)
+            except BaseException:
+                with contextlib.suppress(self.cl.Error):
+                    queue.finish()
+                if failed := self.failed(recorded, events[1]):
+                    raise failure(self.name, "running a model", f"{failed} ended with an error") from None
+                raise
+        return events
+
+    def begin(
+        self,
+        queue: Any,
+        recorded: Recorded,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        events: list[list[Any]],
+    ) -> None:
+        """Enqueue a run, with the events in three groups."""
+        copy = functools.partial(self.cl.enqueue_copy, queue, is_blocking=False)
+        for part, array in zip(recorded.run.inputs, inputs, strict=True):
+            events[0].append(copy(part.buffer, array))
+        for step, kernel in zip(recorded.run.steps, recorded.kernels, strict=True):
+            events[1].append(self.enqueue(queue, step, kernel))
+        for part, array in zip(recorded.run.outputs, outputs, strict=True):
+            events[2].append(copy(array, part.buffer))
+
+    def enqueue(self, queue: Any, step: Step, kernel: Any) -> Any:
+        if isinstance(step, Dispatch):
+            block, grid = step.kernel.launch.block, step.kernel.launch.grid
+            whole = tuple(b * g for b, g in zip(block, grid, strict=True))
+            return self.cl.enqueue_nd_range_kernel(queue, kernel, whole, block)
+        a, b = step.source, step.target
+        if not a.nbytes:
+            return self.cl.enqueue_marker(queue)
+        return self.cl.enqueue_copy(
+            queue, b.buffer, a.buffer, src_offset=a.offset, dst_offset=b.offset, byte_count=a.nbytes
+        )
+
+    def failed(self, recorded: Recorded, events: Sequence[Any]) -> str:
+        """The name of the first step that ended with an error, if one did."""
+        for step, event in zip(recorded.run.steps, events, strict=False):
+            with contextlib.suppress(self.cl.Error):
+                if event.command_execution_status < 0:
+                    return step.kernel.name if isinstance(step, Dispatch) else "a copy"
+        return ""
+
+    # ---- timing
+
+    @functools.cached_property
+    def timed_queue(self) -> Any:
+        """A second queue, whose events have times."""
+        return self.cl.CommandQueue(self.context, properties=self.cl.command_queue_properties.PROFILING_ENABLE)
+
+    def check_clock(self) -> None:
+        with self.doing("making a queue that times what runs"):
+            _ = self.timed_queue
+
+    def run_timed(self, recorded: Recorded, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Times:
+        events = self.finished(self.timed_queue, recorded, inputs, outputs)
+        every = [e.profile for group in events for e in group]
+        with self.doing("reading the times of a run"):
+            zero = every[0].queued if every else 0
+            steps = [(e.profile.start - zero, e.profile.end - zero) for e in events[1]]
+            return Times(np.array(steps, np.float64).reshape(-1, 2), every[-1].end - zero if every else 0)
+
+
+def _any(error: Any, names: Sequence[str]) -> bool:
+    """Whether the driver answered with one of these codes."""
+    import pyopencl as cl
+
+    codes = (getattr(cl.status_code, n, None) for n in names)
+    return getattr(error, "code", None) in [c for c in codes if c is not None]
+
+
+DEVICES = Devices("opencl", devices, _name, ClDevice)
+
+
+def device(which: str = "") -> ClDevice:
+    """The device of that number or name, for this process; the first one without."""
+    return DEVICES.open(which)

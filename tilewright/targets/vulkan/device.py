@@ -1,23 +1,33 @@
-"""Devices of Vulkan, through wgpu."""
+"""Devices of Vulkan, through wgpu.
+
+WebGPU's command buffers are for one submission: what is recorded are pipelines, bindings and copies, and every run
+writes its commands anew.
+"""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ...support.errors import PackageError, TilewrightError, UsageError
-from ..base import Check
+from ...support.errors import PackageError, UsageError
 from ..gpu.bindings import bindable
-from ..gpu.device import Dispatch, Move, Part, Step
+from ..gpu.device import Dispatch, Move, Part, Run, Times
+from ..gpu.failure import Kind, failure
 from ..gpu.kernels import GpuKernel
+from ..gpu.opened import Devices
+from . import clock
+from .clock import Clock
+from .watch import Watch
 
 HINT = "pip install 'tilewright[vulkan]', and a driver: of your GPU, or Debian's mesa-vulkan-drivers for the processor"
 #: what kernels may use beyond WGSL's core, where the device has it
-FEATURES = ("shader-f16", "shader-f64", "shader-int64")
+FEATURES = ("shader-f16", "shader-f64", "shader-int64", *clock.FEATURES)
 _LIMITS = (
     "max-buffer-size",
     "max-storage-buffer-binding-size",
@@ -29,6 +39,8 @@ _LIMITS = (
 WORD = 4
 #: bytes of the smallest buffer
 SMALLEST = 16
+#: what wgpu answers to every call once a device is gone
+_LOST = "device is lost"
 
 
 def adapters() -> list[Any]:
@@ -37,26 +49,14 @@ def adapters() -> list[Any]:
         import wgpu
     except ImportError:
         raise UsageError("the target vulkan needs wgpu, which is not installed", hint=HINT) from None
+    # Mesa's driver for processors loads an LLVM of its own. Where MLIR comes after it, LLVM ends the process.
+    from ...ir import context as context
+
     found = [a for a in wgpu.gpu.enumerate_adapters_sync() if a.info["backend_type"] == "Vulkan"]
     if not found:
         raise UsageError("Vulkan has no device here", hint=HINT)
     order = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU")
     return sorted(found, key=lambda a: order.index(t) if (t := a.info["adapter_type"]) in order else len(order))
-
-
-@functools.lru_cache(maxsize=1)
-def device() -> WgpuDevice:
-    """The first device, for this process."""
-    return WgpuDevice(adapters()[0])
-
-
-def found() -> Check:
-    """What `tilewright doctor` says."""
-    try:
-        names = ", ".join(a.info["device"] for a in adapters())
-    except UsageError as e:
-        return Check("Vulkan", "note", e.message, e.hint or "")
-    return Check("Vulkan", "ok", names)
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,29 @@ class Bound:
     after: tuple[Move, ...] = ()
 
 
+@dataclass
+class Recorded:
+    """A run, the buffer by which the host reads its outputs, where they begin there, and the clock if it was timed."""
+
+    run: Run
+    steps: tuple[Bound | Move, ...]
+    staging: Any
+    places: tuple[int, ...]
+    clock: Clock | None = field(default=None)
+
+
 class WgpuDevice:
-    """See `tilewright.targets.gpu.device.Device`."""
+    """See `tilewright.targets.gpu.device.Device`. One thread at a time uses it: what goes wrong is logged by wgpu, and
+    has to be told to whoever ran it."""
 
     def __init__(self, adapter: Any) -> None:
         import wgpu
 
         self.wgpu, self.limits = wgpu, dict(adapter.limits)
         self.name = f"{adapter.info['device']} (Vulkan)"
+        self.version = str(adapter.info["description"])
+        self.lost = False
+        self.lock, self.watch = threading.RLock(), Watch()
         features = [f for f in FEATURES if f in adapter.features]
         self.own = adapter.request_device_sync(
             required_features=features, required_limits={n: self.limits[n] for n in _LIMITS}
@@ -88,24 +103,61 @@ class WgpuDevice:
 
     # ---- memory
 
+    @property
+    def largest(self) -> int:
+        return int(min(self.limits["max-buffer-size"], self.limits["max-storage-buffer-binding-size"]))
+
     def allocate(self, nbytes: int) -> Any:
         size = max(_words(nbytes), SMALLEST)
+        use, doing = self.wgpu.BufferUsage, f"allocating {size:,} bytes"
         if size > (most := self.limits["max-buffer-size"]):
-            raise TilewrightError(f"{self.name} has no buffers of {size:,} bytes", hint=f"it has them up to {most:,}")
-        use = self.wgpu.BufferUsage
-        try:
+            raise failure(self.name, doing, f"it has buffers of up to {most:,} bytes", "memory")
+        with self.doing(doing):
             return self.own.create_buffer(size=size, usage=use.STORAGE | use.COPY_SRC | use.COPY_DST)
-        except self.wgpu.GPUError as e:
-            raise TilewrightError(f"{self.name} has no room for a buffer of {size:,} bytes: {e}") from None
 
     def write(self, buffer: Any, data: np.ndarray) -> None:
+        with self.doing(f"writing {data.nbytes:,} bytes to it"):
+            self.upload(buffer, data)
+
+    def upload(self, buffer: Any, data: np.ndarray) -> None:
         if data.nbytes % WORD:
             data = np.concatenate([data.view(np.uint8).reshape(-1), np.zeros(-data.nbytes % WORD, np.uint8)])
         self.own.queue.write_buffer(buffer, 0, data)
 
     def read(self, buffer: Any, out: np.ndarray) -> None:
-        whole = self.own.queue.read_buffer(buffer, 0, -(-out.nbytes // WORD) * WORD)
-        out[...] = np.frombuffer(whole, np.uint8, out.nbytes)
+        with self.doing(f"reading {out.nbytes:,} bytes from it"):
+            whole = self.own.queue.read_buffer(buffer, 0, _words(out.nbytes))
+            out[...] = np.frombuffer(whole, np.uint8, out.nbytes)
+
+    @contextlib.contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """Alone with the device; whatever wgpu says meanwhile, by an exception or in its log, is one error of ours."""
+        with self.lock, self.watch.looking() as said:
+            if self.lost:
+                raise failure(self.name, what, "it was lost before", "lost")
+            try:
+                yield
+            except (self.wgpu.GPUError, RuntimeError) as e:
+                raise self.failure(
+                    what, f"{e} {' '.join(said)}", isinstance(e, self.wgpu.GPUOutOfMemoryError)
+                ) from None
+            if said and not self.of_another(said):
+                raise self.failure(what, " ".join(said), False)
+
+    def failure(self, what: str, said: str, memory: bool) -> Exception:
+        self.lost = self.lost or _LOST in said.lower()
+        kind: Kind = "lost" if self.lost else "memory" if memory or "memory" in said.lower() else "other"
+        return failure(self.name, what, said, kind)
+
+    def of_another(self, said: Sequence[str]) -> bool:
+        """Whether all that was logged is of another device that was lost, as each is whose memory is freed."""
+        if not all("lost" in text.lower() for text in said):
+            return False
+        try:
+            self.own.create_buffer(size=SMALLEST, usage=self.wgpu.BufferUsage.COPY_DST)
+        except self.wgpu.GPUError:
+            self.lost = True
+        return not self.lost
 
     # ---- kernels
 
@@ -119,6 +171,8 @@ class WgpuDevice:
                     layout=layout, compute={"module": module, "entry_point": kernel.name}
                 )
             except self.wgpu.GPUError as e:
+                if _LOST in str(e).lower():
+                    raise
                 raise PackageError(
                     f"{self.name} cannot compile {kernel.name}: {str(e)[:2000]}",
                     stage="load",
@@ -134,8 +188,13 @@ class WgpuDevice:
             self.layouts[count] = self.own.create_bind_group_layout(entries=entries)
         return self.layouts[count]
 
-    def record(self, steps: Sequence[Step]) -> tuple[Bound | Move, ...]:
-        return tuple(self.bound(s) if isinstance(s, Dispatch) else s for s in steps)
+    def record(self, run: Run) -> Recorded:
+        with self.doing("loading kernels"):
+            steps = tuple(self.bound(s) if isinstance(s, Dispatch) else s for s in run.steps)
+            places = tuple(np.cumsum([0, *(_words(p.nbytes) for p in run.outputs)]).tolist())
+            use = self.wgpu.BufferUsage
+            staging = self.own.create_buffer(size=max(places[-1], SMALLEST), usage=use.COPY_DST | use.MAP_READ)
+            return Recorded(run, steps, staging, places[:-1])
 
     def bound(self, step: Dispatch) -> Bound:
         made = bindable(step, self.align, self.allocate)
@@ -153,22 +212,80 @@ class WgpuDevice:
         group = self.own.create_bind_group(layout=self.layout(len(entries)), entries=entries)
         return Bound(pipeline, group, step.kernel.launch.grid, made.before, made.after)
 
-    def run(self, recorded: tuple[Bound | Move, ...]) -> None:
+    # ---- running
+
+    def run(self, recorded: Recorded, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        with self.doing("running a model"):
+            self.begin(recorded, inputs, None)
+            self.fetch(recorded, outputs)
+
+    def begin(self, recorded: Recorded, inputs: Sequence[np.ndarray], stamps: Clock | None) -> None:
+        """Upload the inputs and submit the commands of a run."""
+        for part, array in zip(recorded.run.inputs, inputs, strict=True):
+            self.upload(part.buffer, array)
         encoder = self.own.create_command_encoder()
-        for step in recorded:
-            if isinstance(step, Move):
-                self.copy(encoder, step)
-                continue
-            for move in step.before:
-                self.copy(encoder, move)
-            compute = encoder.begin_compute_pass()
-            compute.set_pipeline(step.pipeline)
-            compute.set_bind_group(0, step.group)
-            compute.dispatch_workgroups(*step.grid)
-            compute.end()
-            for move in step.after:
-                self.copy(encoder, move)
+        for number, step in enumerate(recorded.steps):
+            if stamps is not None:
+                stamps.stamp(encoder, 2 * number)
+            self.encode(encoder, step)
+            if stamps is not None:
+                stamps.stamp(encoder, 2 * number + 1)
+        for part, place in zip(recorded.run.outputs, recorded.places, strict=True):
+            self.copy(encoder, Move(part, Part(recorded.staging, place, part.nbytes)))
+        if stamps is not None:
+            stamps.fetch(encoder)
         self.own.queue.submit([encoder.finish()])
+
+    def encode(self, encoder: Any, step: Bound | Move) -> None:
+        """The commands of a step."""
+        if isinstance(step, Move):
+            self.copy(encoder, step)
+            return
+        for move in step.before:
+            self.copy(encoder, move)
+        compute = encoder.begin_compute_pass()
+        compute.set_pipeline(step.pipeline)
+        compute.set_bind_group(0, step.group)
+        compute.dispatch_workgroups(*step.grid)
+        compute.end()
+        for move in step.after:
+            self.copy(encoder, move)
+
+    def fetch(self, recorded: Recorded, outputs: Sequence[np.ndarray]) -> None:
+        """Wait for all that was submitted, and copy the outputs."""
+        with self.mapped(recorded.staging) as found:
+            for place, out in zip(recorded.places, outputs, strict=True):
+                out[...] = found[place : place + out.nbytes]
+
+    @contextlib.contextmanager
+    def mapped(self, staging: Any) -> Iterator[np.ndarray]:
+        """The bytes of a buffer of the host, when what was submitted is done."""
+        staging.map_sync(self.wgpu.MapMode.READ)
+        try:
+            yield np.frombuffer(staging.read_mapped(copy=False), np.uint8)
+        finally:
+            staging.unmap()
+
+    # ---- timing
+
+    def check_clock(self) -> None:
+        with self.doing("making a clock"):
+            Clock(self.own, 1)
+
+    def run_timed(self, recorded: Recorded, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Times:
+        """The uploads and the way there and back are the host's time; the first step begins when it is submitted."""
+        with self.doing("running a model"):
+            stamps = recorded.clock = recorded.clock or Clock(self.own, len(recorded.steps))
+            start = time.perf_counter_ns()
+            self.begin(recorded, inputs, stamps)
+            submitted = time.perf_counter_ns()
+            self.fetch(recorded, outputs)
+            total = time.perf_counter_ns() - start
+            with self.mapped(stamps.staging) as found:
+                steps = stamps.nanoseconds(found.view(np.uint64))
+            # the device may have begun before the call came back
+            last = steps.max(initial=0.0)
+            return Times(steps + max(min(submitted - start, total - last), 0.0), max(total, last))
 
     def copy(self, encoder: Any, move: Move) -> None:
         a, b = move.source, move.target
@@ -188,3 +305,11 @@ def _words(nbytes: int) -> int:
 def _bound(part: Part) -> int:
     """The bytes that are bound: room for an element at least."""
     return min(max(_words(part.nbytes), SMALLEST), part.buffer.size - part.offset)
+
+
+DEVICES = Devices("vulkan", adapters, lambda a: str(a.info["device"]), WgpuDevice)
+
+
+def device(which: str = "") -> WgpuDevice:
+    """The device of that number or name, for this process; the first one without."""
+    return DEVICES.open(which)

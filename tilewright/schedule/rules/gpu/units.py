@@ -10,7 +10,7 @@ from ...machine import Axis, Machine, Memory
 from ...nest import For, If, Stmt, loop, seq
 
 #: the axes that rules bind loops to
-GRID, BLOCK = "grid", "block"
+GRID, BLOCK, WARP, LANE, GROUP, MEMBER = "grid", "block", "warp", "lane", "group", "member"
 #: a block of units that share nothing has this part of the units that it may have
 PART = 4
 
@@ -83,7 +83,7 @@ def grid_of(blocks: int, machine: Machine) -> tuple[int, int]:
     """So many blocks along x and y of the grid: along x alone where that is long enough. There may be more than asked
     for, which have nothing to do."""
     found = axis(machine, GRID)
-    side = (found.side(f"{GRID}.x") if found is not None else None) or blocks
+    side = (found.side(found.names[0]) if found is not None else None) or blocks
     return (blocks, 1) if blocks <= side else (side, -(-blocks // side))
 
 

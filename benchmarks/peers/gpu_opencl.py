@@ -1,0 +1,14 @@
+"""Tilewright on the first device with a driver for OpenCL, float32; for gpu.py."""
+
+import os
+
+import tilewright as tw
+
+
+def version() -> str:
+    return f"tilewright {tw.__version__}"
+
+
+def load(onnx_path, threads):
+    os.environ["TILEWRIGHT_CACHE"] = os.environ["BENCH_CACHE"]
+    return tw.compile(onnx_path, target="opencl").run

@@ -1,0 +1,225 @@
+"""Contractions and convolutions on tensor cores: warps multiply pieces of both factors that lie in shared memory.
+
+What is taken, and the groups of loops, are those of `contraction`; the factors have to be numbers that an instruction
+of a warp multiplies (`machine.WarpProduct`): products in f32 stay where they are. `warp_tiles` writes the nest.
+"""
+
+from __future__ import annotations
+
+from ....support.dtypes import LOOP_TYPES
+from ....tensor.analysis import flat
+from ....tensor.expr import Expr, Load, Op, Var, from_linear, linear, loads, simplify
+from ....tensor.kernel import Kernel
+from ...decisions import Decisions
+from ...machine import Machine, WarpProduct
+from ...region import all_ranges
+from ...schedule import Schedule
+from ..common import coefficient, inline_producers
+from .contraction import SMALL, Product, grid, read
+from .units import BLOCK, LANE, WARP, axis, fits_axis, has_blocks, shared
+from .warp_tiles import COPY_BYTES, Side, WarpTile, WarpWriter, innermost
+
+NAME = "tensor_cores"
+PRIORITY = 4
+#: what is tried: rows and columns of a warp, warps of a block along both, steps of the sum in instructions, tiles that
+#: are in shared memory at once
+ROWS, COLUMNS = (64, 32, 16), (64, 32, 16, 8)
+WARPS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2))
+DEPTHS, STAGES = (1, 2, 4), (1, 2, 3, 4)
+#: the fewest bytes that a unit may copy while it goes on
+LEAST_BYTES = 4
+#: warps that keep a multiprocessor busy; registers of a unit beside its matrices
+BUSY, OTHER_REGISTERS = 4, 40
+#: what is worth so many multiply-adds of a multiprocessor: a number from shared memory, one from far memory, the time
+#: until a copy from there has come, a barrier
+NEAR, FAR, LATENCY, STEP = 16, 40, 600 << 10, 40 << 10
+
+
+def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
+    if not has_blocks(machine) or not machine.warp_products or not machine.warp_loads:
+        return "the machine has no instructions of warps"
+    if kernel.opaque:
+        return "an operator with a loop nest of its own"
+    s = Schedule(kernel, machine, decisions=decisions)
+    inline_producers(s)
+    found = read(s)
+    if isinstance(found, str):
+        return found
+    product = instruction(s, found, machine)
+    if isinstance(product, str):
+        return product
+    if padded(s, found, product):
+        found = read(s)
+        assert isinstance(found, Product)
+    if min(found.size("rows"), found.size("columns")) < 2 or _multiplications(found) < SMALL:
+        return "one of its factors is a vector, or it is small"
+    sides = side(s, found, product, 0), side(s, found, product, 1)
+    tile = choose(s, found, product, sides, machine)
+    if isinstance(tile, str):
+        return tile
+    s.body = WarpWriter(s, found, tile, product, sides, machine.warp_loads[0]).nest()
+    s.temporaries.clear()
+    s.plan = str(tile)
+    return s
+
+
+# ---- what is multiplied ----------------------------------------------------------------------------------------------
+
+
+def instruction(s: Schedule, p: Product, machine: Machine) -> WarpProduct | str:
+    """The instruction that multiplies the factors of a product, or why there is none."""
+    total = s.buffer(p.sum.targets[0].buffer).dtype
+    for w in machine.warp_products:
+        own = w.operands == w.memory and w.sums == total
+        if own and all(isinstance(f, Op) and f.op == w.extends and f.args[0].dtype == w.dtype for f in p.factors):
+            return w
+    return "no instruction of a warp multiplies its factors"
+
+
+def padded(s: Schedule, p: Product, product: WarpProduct) -> bool:
+    """Whether rows of a constant factor have been filled up, so that each begins where copies can."""
+    most, done = COPY_BYTES // LOOP_TYPES[product.dtype].nbytes, False
+    for f, group in zip(p.factors, (p.rows, p.columns), strict=True):
+        assert isinstance(f, Op)
+        x = f.args[0]
+        if not isinstance(x, Load) or x.buffer not in s.kernel.constants or x.buffer in s.packs:
+            continue
+        alone = sum(n > 1 for _, n in group) == 1 and x.indices[-1] == Var(innermost(group)[0])
+        if alone and s.buffer(x.buffer).shape[-1] % most:
+            dims = len(x.indices)
+            s.pack(x.buffer, (*((),) * (dims - 1), (most,)), tuple(range(dims + 1)))
+            done = True
+    return done
+
+
+def side(s: Schedule, p: Product, product: WarpProduct, which: int) -> Side:
+    f = p.factors[which]
+    assert isinstance(f, Op)
+    value, group = f.args[0], p.rows if which == 0 else p.columns
+    size = LOOP_TYPES[product.dtype].nbytes
+    deep = size == 1 or _deep(s, value, group, p.depth)  # single bytes cannot be turned on the way to a warp
+    filled = isinstance(value, Load) and value.buffer in s.packs and not deep
+    var, extent = innermost(p.depth if deep else group)
+    run = COPY_BYTES // size
+    for x in loads(value):
+        run = min(run, _run(_place(s, x), var, 0 if filled else extent, run))
+    return Side(value, group, deep, run, isinstance(value, Load))
+
+
+def _deep(s: Schedule, value: Expr, group: tuple[tuple[str, int], ...], depth: tuple[tuple[str, int], ...]) -> bool:
+    for x in loads(value):
+        where = _place(s, x)
+        if coefficient(where, innermost(depth)[0]) == 1:
+            return True
+        if coefficient(where, innermost(group)[0]) == 1:
+            return False
+    return False
+
+
+def _place(s: Schedule, x: Load) -> Expr:
+    """The flat index of a load; what a layout has split in it is joined."""
+    ranges = all_ranges(s.body)
+    terms, constant = linear(flat(s.buffer(x.buffer), [simplify(i, ranges) for i in x.indices]))
+    return from_linear(terms, constant, ranges)
+
+
+def _run(where: Expr, var: str, extent: int, most: int) -> int:
+    """How many neighbours along a loop lie side by side, at a multiple of their bytes."""
+    step = coefficient(where, var)
+    if step == 0:
+        return most
+    if step != 1:
+        return 1
+    terms, constant = linear(where)
+    others = [c for t, c in terms.items() if t != Var(var)]
+    run = most
+    while run > 1 and any(n % run for n in (extent, constant, *others)):
+        run //= 2
+    return run
+
+
+# ---- tiles -----------------------------------------------------------------------------------------------------------
+
+
+def choose(s: Schedule, p: Product, w: WarpProduct, sides: tuple[Side, Side], machine: Machine) -> WarpTile | str:
+    """The tile; what a tuner may change is asked of the schedule."""
+    warps, lanes = axis(machine, WARP), axis(machine, LANE)
+    assert warps is not None and lanes is not None and lanes.limit is not None
+    size = LOOP_TYPES[w.dtype].nbytes
+    fits = [
+        t
+        for t in _tiles(p, w, sides, lanes.limit)
+        if t.warps <= (warps.limit or 1)
+        and _registers(t, w) <= machine.vector_registers * 3 // 4
+        and share(t, _registers(t, w), size, machine) <= 1
+        and all(fits_axis(machine, a, n) for a, n in grid(p, t))
+    ]
+    if not fits:
+        return "no tile fits the machine"
+    best = min(fits, key=lambda t: (cost(t, p, w, machine), -t.stages))
+    m, n, a, b, d, k = s.sample_choice("tile", [_numbers(t) for t in fits], _numbers(best))
+    return WarpTile(m, n, a, b, d, k, best.lanes)
+
+
+def _numbers(t: WarpTile) -> tuple[int, ...]:
+    return (t.rows, t.columns, t.unit_rows, t.unit_columns, t.depth, t.stages)
+
+
+def _registers(t: WarpTile, w: WarpProduct) -> int:
+    """Of a lane: sums, and a step of both factors."""
+    return t.unit_rows * t.unit_columns // t.lanes + (t.unit_rows // w.rows) * 4 + (t.unit_columns // w.columns) * 2
+
+
+def _multiplications(p: Product) -> int:
+    return p.size("rows") * p.size("columns") * p.size("depth")
+
+
+def _tiles(p: Product, w: WarpProduct, sides: tuple[Side, Side], lanes: int) -> list[WarpTile]:
+    size = LOOP_TYPES[w.dtype].nbytes
+    rows, columns, depth = p.size("rows"), p.size("columns"), p.size("depth")
+    copied = all(x.plain and x.run * size >= LEAST_BYTES for x in sides)
+    found = []
+    for a, b in WARPS:
+        for m in ROWS:
+            for n in COLUMNS:
+                if (a * m >= 2 * rows and a * m > w.rows) or (b * n >= 2 * columns and b * n > w.columns):
+                    continue
+                # a row of a piece has to be one that is read at once
+                if not sides[1].deep and b * n * size < COPY_BYTES:
+                    continue
+                for d in (k * w.depth for k in DEPTHS):
+                    if d >= 2 * depth and d > w.depth:
+                        continue
+                    ahead = STAGES[1:] if copied and depth % d == 0 and depth // d > 1 else STAGES[:1]
+                    found += [WarpTile(a * m, b * n, m, n, d, k, lanes) for k in ahead if k <= max(depth // d, 1)]
+    return found
+
+
+def cost(t: WarpTile, p: Product, w: WarpProduct, machine: Machine) -> float:
+    """What a tile is worth, in multiply-adds of a multiprocessor's tensor cores.
+
+    Each number that a warp reads from shared memory is worth so many, one from far memory more; a step of the sum costs
+    a barrier, and what its copies take longer than the steps that they are ahead. A multiprocessor works on several
+    tiles at once if these leave it the memory and the registers; with few warps it is idle.
+    """
+    steps = -(-p.size("depth") // t.depth)
+    turns = -(-t.tiles(p) // max(machine.cores // 8, 1))
+    at_once = min(turns, max(int(1 / share(t, _registers(t, w), LOOP_TYPES[w.dtype].nbytes, machine)), 1))
+    near = NEAR * (1 / t.unit_rows + 1 / t.unit_columns)
+    far = FAR * (1 / t.rows + 1 / t.columns)
+    least = t.rows * t.columns * t.depth * max(BUSY / (t.warps * at_once), 1.0)
+    work = least * (1 + near + far)
+    wait = max(LATENCY / at_once - (t.stages - 1) * least, 0.0) + STEP / at_once
+    return turns * (steps * (work + wait) + LATENCY / at_once)
+
+
+def share(t: WarpTile, registers: int, size: int, machine: Machine) -> float:
+    """The part of a multiprocessor's shared memory or registers that a tile takes: a unit has so many for matrices, and
+    some for all else. The largest block has a quarter of the registers that a unit may have."""
+    memory, block = shared(machine), axis(machine, BLOCK)
+    assert memory is not None and block is not None and block.limit is not None
+    all_of_it = block.limit * machine.vector_registers // 4
+    return max(t.bytes(size) / memory.bytes, t.units * (registers + OTHER_REGISTERS) / all_of_it)
+
+
+__all__ = ["NAME", "PRIORITY", "apply", "choose", "cost", "instruction", "padded", "share", "side"]

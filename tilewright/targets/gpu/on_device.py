@@ -1,0 +1,107 @@
+"""What is the same for all targets whose programs run on a device of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...support.errors import UsageError
+from .target import TextTarget
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
+
+    from ...program.package import Package
+    from ...program.states import StateBuffers
+    from ...schedule.nest import Nest
+    from .ceilings import Bench
+    from .device import Device
+    from .opened import Devices
+    from .runner import GpuRunner
+
+
+class OnDevice:
+    """A part of a target: its device is the first, or the one that the parameter ``device`` names by its number or by a
+    part of its name, as in ``opencl:device=1``."""
+
+    device = ""
+
+    def describe(self) -> Any:
+        """See `tilewright.targets.base.Target`."""
+        raise NotImplementedError
+
+    def built(self, nest: Nest) -> Any:
+        """A kernel as devices take it, of a finished nest."""
+        raise NotImplementedError
+
+    def known_devices(self) -> Devices[Any, Any]:
+        """All devices of the driver."""
+        raise NotImplementedError
+
+    def opened(self) -> Device:
+        """The device, for this process; UsageError if it is not there."""
+        return self.known_devices().open(self.device)
+
+    # ---- optional protocols of `targets.base`
+
+    def device_list(self) -> Sequence[str]:
+        """See `tilewright.targets.base.Placed`."""
+        return self.known_devices().names()
+
+    def load(self, package: Package, threads: int) -> GpuRunner:
+        from .runner import GpuRunner
+
+        return GpuRunner(package, self.opened)
+
+    def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> GpuRunner:
+        """See `tilewright.targets.base.StateKeeper`."""
+        from .runner import GpuRunner
+
+        return GpuRunner(package, self.opened, states=states)
+
+    def machine_name(self) -> str:
+        """See `tilewright.schedule.ceilings.Measurable`."""
+        device = self.opened()
+        return f"{device.name}, driver {device.version}"
+
+    def measure_ceilings(self, threads: int) -> Any:
+        """See `tilewright.schedule.ceilings.Measurable`."""
+        from .ceilings import measure
+
+        return measure(self.bench(), self.machine_name())
+
+    def bench(self) -> Bench:
+        """What the ceilings of the device are measured with."""
+        from .ceilings import Bench
+
+        return Bench(self.built, self.describe(), self.opened())
+
+
+def device_parameter(target: str, parameters: Mapping[str, str], others: Sequence[str] = ()) -> str:
+    """The value of ``device``; UsageError for a parameter that is neither it nor one of the `others`."""
+    known = (*others, "device")
+    if unknown := sorted(set(parameters) - set(known)):
+        raise UsageError(f"{target} has no parameter {unknown[0]!r}", hint=f"parameters: {', '.join(known)}")
+    value = parameters.get("device", "")
+    if "device" in parameters and not value:
+        raise UsageError(
+            "the device has no name", hint=f"{target}:device=0, or a part of its name: `tilewright targets`"
+        )
+    return value
+
+
+class PlacedText(TextTarget, OnDevice):
+    """A target with a dialect, whose only parameter is ``device``."""
+
+    plain = ""
+    name = ""
+
+    def configured(self, parameters: Mapping[str, str]) -> Self:
+        """See `tilewright.targets.base.Configurable`."""
+        made = type(self)()
+        made.device = device_parameter(self.plain, parameters)
+        made.name = f"{self.plain}:device={made.device}"
+        return made
+
+
+__all__ = ["OnDevice", "PlacedText", "device_parameter"]

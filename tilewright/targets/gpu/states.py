@@ -1,0 +1,83 @@
+"""States on a device: buffers that live between runs (docs/states.md), whose value the host has when it asks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...program.states import StateBuffer
+from ...support.errors import TilewrightError
+from .device import Device
+from .failure import failure
+
+
+class DeviceState:
+    """A state's buffers on a device: one, or two that change places after a run (`program.states.Elsewhere`).
+
+    The value is where it was written last. What has read it on the host has an array that it may write to, so the next
+    run begins with what is there.
+    """
+
+    def __init__(self, device: Device, host: StateBuffer) -> None:
+        self.device, self.host = device, host
+        self.buffers = [device.allocate(host.tensor.nbytes)]
+        #: which of the buffers has the value, if the device has it
+        self.front = 0
+        self._there = False
+        self._whole = True
+
+    @staticmethod
+    def of(device: Device, host: StateBuffer) -> DeviceState:
+        """The state's buffers, which all programs that share the state use."""
+        known = host.elsewhere
+        if not isinstance(known, DeviceState):
+            known = host.elsewhere = DeviceState(device, host)
+        if known.device is not device:
+            doing = f"keeping the state {host.tensor.name!r}"
+            raise failure(known.device.name, doing, "the device was opened again since", "lost")
+        return known
+
+    def double(self) -> None:
+        """Have a second buffer, for a program that cannot write in place."""
+        if len(self.buffers) == 1:
+            self.buffers.append(self.device.allocate(self.host.tensor.nbytes))
+
+    # ---- for the host ----
+
+    def fetch(self, array: np.ndarray) -> None:
+        """Bring the value to the host's array if the device has it."""
+        self._check()
+        if self._there and array.nbytes:
+            self.device.read(self.buffers[self.front], array.reshape(-1).view(np.uint8))
+        self._there = False
+
+    def replaced(self) -> None:
+        """The host's array has another value now."""
+        self._there, self._whole = False, True
+
+    # ---- for runs ----
+
+    def bring(self) -> None:
+        """Before a run: the value is on the device."""
+        self._check()
+        if not self._there:
+            data = self.host.array
+            if data.nbytes:
+                self.device.write(self.buffers[self.front], data.reshape(-1).view(np.uint8))
+            self._there = True
+
+    def done(self, swapped: bool) -> None:
+        """After a run that wrote the next value, to the other buffer if `swapped`."""
+        if swapped:
+            self.front = 1 - self.front
+
+    def failed(self, in_place: bool) -> None:
+        """After a run that failed: what it wrote in place is neither the old value nor the next one."""
+        self._whole = self._whole and not in_place
+
+    def _check(self) -> None:
+        if not self._whole:
+            raise TilewrightError(
+                f"the state {self.host.tensor.name!r} was being written when a run failed on {self.device.name}",
+                stage="run",
+                hint="call reset(), or assign the state, and go on from there",
+            )
