@@ -29,7 +29,7 @@ from tilewright.schedule.nest import Nest, Pack
 from tilewright.schedule.rules import schedule
 from tilewright.targets.base import find
 from tilewright.targets.cuda.stages import Launched
-from tilewright.targets.gpu.device import Dispatch, Part
+from tilewright.targets.gpu.device import Dispatch, Part, Run
 from tilewright.targets.gpu.runner import GpuRunner
 from tilewright.tensor.evaluate import NUMPY
 
@@ -101,15 +101,19 @@ class CheckedDevice:
     def read(self, buffer: np.ndarray, out: np.ndarray) -> None:
         out[:] = buffer[: out.nbytes]
 
-    def record(self, steps: Sequence[Any]) -> Sequence[Any]:
-        return steps
+    def record(self, run: Run) -> Run:
+        return run
 
-    def run(self, recorded: Sequence[Any]) -> None:
-        for step in recorded:
+    def run(self, recorded: Run, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        for part, given in zip(recorded.inputs, inputs, strict=True):
+            _bytes(part)[:] = given
+        for step in recorded.steps:
             if isinstance(step, Dispatch):
                 self.call(step.kernel.name, step.arguments)
             else:
                 _bytes(step.target)[:] = _bytes(step.source).copy()
+        for part, wanted in zip(recorded.outputs, outputs, strict=True):
+            wanted[:] = _bytes(part)
 
     def call(self, name: str, arguments: Sequence[Part]) -> None:
         """What the kernel computes, by this processor; the first time beside what the emulator makes of it."""
