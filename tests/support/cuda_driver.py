@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from support.cuda_emulator import Places, launch
+from support.cuda_tensor_maps import encode, told
 from tilewright.codegen.nvptx.emitter import Emitted
 from tilewright.codegen.nvptx.launch import Launch
 
@@ -187,6 +188,9 @@ class EmulatedDriver:
 
     cuMemcpyDtoHAsync_v2 = cuMemcpyDtoDAsync_v2 = cuMemcpyHtoDAsync_v2
 
+    def cuTensorMapEncodeTiled(self, found, dtype, rank, address, *rest) -> int:
+        return encode(found, dtype, rank, address, *rest)
+
     def cuModuleLoadData(self, module, ptx) -> int:
         assert b".visible .entry" in ptx.value
         return 0
@@ -200,10 +204,10 @@ class EmulatedDriver:
         return 0
 
     def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, shared, stream, params, extra) -> int:
-        args = [ctypes.c_uint64.from_address(p).value for p in params]
-        return self.in_stream(lambda: self.run_kernel(function.value, Launch((gx, gy, gz), (bx, by, bz)), args))
+        name = self.names[function.value - 1]
+        args = told(params, self.kernels[name])
+        return self.in_stream(lambda: self.run_kernel(name, Launch((gx, gy, gz), (bx, by, bz)), args))
 
-    def run_kernel(self, function: int, grid: Launch, args: list[int]) -> None:
-        name = self.names[function - 1]
+    def run_kernel(self, name: str, grid: Launch, args: list[Any]) -> None:
         self.launches.append(name)
         launch(self.kernels[name].text, grid, name, self.places, args)

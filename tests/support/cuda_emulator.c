@@ -15,8 +15,10 @@ enum { GLOBAL = 1, SHARED = 3 };
 enum { WRITTEN = 1, COPYING = 2, SEVERAL = 4, WARPS = 8, BLOCKS = 16 };
 /* what memory is at first */
 enum { BY_NOBODY, BEFORE, ONLY_READ };
-enum { READY, AT_BARRIER, IN_WARP, IN_GROUP, DONE };
-enum { MOST_REGIONS = 64, MOST_THREADS = 1024, LANES = 32, GROUP = 128, STACK = 1 << 20 };
+enum { READY, AT_BARRIER, AT_MBARRIER, IN_WARP, IN_GROUP, DONE };
+enum { MOST_REGIONS = 64, MOST_THREADS = 1024, LANES = 32, GROUP = 128, STACK = 1 << 20, MOST_FLYING = 64 };
+/* whose actions a thread may know to be over: those of warps, and of copies that count at one mbarrier */
+enum { LANE_WARPS = MOST_THREADS / LANES, MOST_BARRIERS = 64, COLUMNS = LANE_WARPS + MOST_BARRIERS };
 
 typedef struct {
     int32_t writer, reader;
@@ -31,7 +33,10 @@ typedef struct {
     int space;
     Shadow *shadow; /* none of memory that is only read */
     unsigned char *marks; /* of each byte, whether the kernel wrote it; none if nobody asks */
+    uint32_t *reads; /* of shared memory: when each warp read a byte last, 0 for never */
 } Region;
+
+struct Mbarrier;
 
 typedef struct Copy {
     struct Copy *next;
@@ -40,16 +45,28 @@ typedef struct Copy {
     int size, group;
 } Copy;
 
+/* a product of a group of warps that is not waited for: descriptors, columns, how many groups were closed before, whether
+   rows of the second factor go along its columns, and whether the first factor is in registers */
+typedef struct {
+    uint64_t factors[2];
+    int columns, group, turned, held;
+} Flying;
+
 typedef struct {
     ucontext_t context;
     char *stack;
     int state, site, operation, count, groups;
     uint32_t words[16], result[4];
-    /* of a product of a group: sums and results, descriptors; whether it runs, and when a fence was last */
+    /* of a product of a group: sums and results, descriptors; those that run, and when a fence was last */
     const float *sums;
     float *group_result;
     uint64_t factors[2];
-    int products, committed;
+    const uint32_t *held; /* the thread's part of the first factor, where it is in registers */
+    int turned;           /* whether rows of the second factor go along its columns */
+    Flying products[MOST_FLYING];
+    int flying, commits;
+    struct Mbarrier *waits;
+    int parity;
     uint32_t fence_tick;
     const unsigned char *address;
     Copy *copies;
@@ -58,11 +75,13 @@ typedef struct {
 static Region regions[MOST_REGIONS];
 static int region_count;
 static Thread threads[MOST_THREADS];
-static int grid[3], block[3], at_block[3], thread_count, current, site;
+static int grid[3], block[3], at_block[3], thread_count, warps, current, site;
 /* time goes on when threads meet; when those of the block, and of each warp, met last */
 static uint32_t tick; /* goes on with every write and fence */
 static unsigned char *shared_start;
-static uint32_t now, block_met, warp_met[MOST_THREADS / LANES];
+static uint32_t now, block_met, warp_met[LANE_WARPS];
+/* before when what each warp, and each mbarrier's copies, did is over for a thread */
+static uint32_t known[MOST_THREADS][COLUMNS];
 static ucontext_t scheduler;
 static char message[512];
 static int failed_site;
@@ -130,6 +149,13 @@ static Region *region_of(const unsigned char *p, int size, int space, const char
     return NULL;
 }
 
+/* what is over there is over here too */
+static void learn(uint32_t *to, const uint32_t *from)
+{
+    for (int i = 0; i < COLUMNS; i++)
+        to[i] = from[i] > to[i] ? from[i] : to[i];
+}
+
 static int same_block(int32_t a, int32_t b) { return (a - 1) / thread_count == (b - 1) / thread_count; }
 
 static int same_warp(int32_t a, int32_t b)
@@ -143,14 +169,18 @@ static int unordered(int32_t other, uint32_t when)
     int32_t me = unit_of(current);
     if (other == 0 || other == me)
         return 0;
+    if (other < 0) /* a bulk copy */
+        return when >= known[current][LANE_WARPS - 1 - other];
     if (!same_block(other, me))
         return 1;
-    return when >= (same_warp(other, me) ? warp_met[current / LANES] : block_met);
+    return when >= (same_warp(other, me) ? warp_met[current / LANES] : known[current][(other - 1) % thread_count / LANES]);
 }
 
 static void race(Region *r, int64_t at, const char *what, const char *did, int32_t other)
 {
     char why[160];
+    if (other < 0)
+        fail_at(r, at, what, ", whose copy has not been waited for");
     snprintf(why, sizeof why, ", which %s %s without a barrier between", name_of(other), did);
     fail_at(r, at, what, why);
 }
@@ -179,14 +209,24 @@ static void note_read(Region *r, int64_t from, int size)
             s->flags |= SEVERAL;
         s->reader = me;
         s->read_time = now;
+        if (r->reads != NULL)
+            r->reads[i * warps + current / LANES] = now;
     }
 }
 
 /* whether somebody else may be reading a byte: it is known who did last, and from how far apart others did */
-static int being_read(const Shadow *s)
+static int being_read(const Region *r, int64_t at)
 {
+    const Shadow *s = &r->shadow[at];
     int32_t me = unit_of(current);
     if (s->reader == 0)
+        return 0;
+    for (int w = 0; r->reads != NULL && w < warps; w++) {
+        uint32_t when = r->reads[at * warps + w];
+        if (w != current / LANES && when != 0 && when >= known[current][w])
+            return 1;
+    }
+    if (r->reads != NULL && !same_warp(s->reader, me))
         return 0;
     if ((s->flags & BLOCKS) || !same_block(s->reader, me))
         return 1;
@@ -207,7 +247,7 @@ static void note_write(Region *r, int64_t from, int size)
             fail_at(r, i, "writes", ", whose copy has not been waited for");
         if (unordered(s->writer, s->write_time))
             race(r, i, "writes", "writes too", s->writer);
-        if (being_read(s))
+        if (being_read(r, i))
             fail_at(r, i, "writes", ", which others read without a barrier between");
         s->writer = unit_of(current);
         s->write_time = now;
@@ -255,7 +295,7 @@ int emu_register(int which)
 
 void emu_barrier(void)
 {
-    if (threads[current].products)
+    if (threads[current].flying)
         fail("a product of a group of warps is not waited for");
     threads[current].site = site;
     leave(AT_BARRIER);
@@ -301,6 +341,8 @@ void emu_wait(int left)
 
 #include "cuda_matrices.h"
 
+#include "cuda_bulk.h"
+
 /* ---- running ---- */
 
 /* memory; `written`: by nobody, before the kernel runs, or then and never again */
@@ -312,6 +354,7 @@ int emu_memory(const char *name, void *base, int64_t size, int space, int writte
     snprintf(r->name, sizeof r->name, "%s", name);
     r->base = base, r->size = size, r->space = space, r->marks = marks;
     r->shadow = written == ONLY_READ ? NULL : calloc((size_t)size + 1, sizeof *r->shadow);
+    r->reads = space == SHARED ? calloc((size_t)size + 1, LANE_WARPS * sizeof *r->reads) : NULL;
     for (int64_t i = 0; written == BEFORE && i < size; i++)
         r->shadow[i].flags = WRITTEN;
     return 1;
@@ -320,7 +363,7 @@ int emu_memory(const char *name, void *base, int64_t size, int space, int writte
 static void begin(void)
 {
     entry(arguments);
-    if (threads[current].products)
+    if (threads[current].flying)
         fail("a product of a group of warps is not waited for");
     if (threads[current].copies != NULL)
         fail("copies that a thread began are never waited for");
@@ -346,8 +389,14 @@ static int warp_step(int first)
     current = first;
     if (threads[first].operation <= LDMATRIX_TRANSPOSED)
         load_matrices(first);
-    else if (threads[first].operation == WARP_BARRIER)
+    else if (threads[first].operation == WARP_BARRIER) {
         warp_met[first / LANES] = ++now;
+        for (int i = first + 1; i < last; i++)
+            learn(known[first], known[i]);
+        for (int i = first + 1; i < last; i++)
+            learn(known[i], known[first]);
+    } else if (threads[first].operation == SHUFFLE)
+        shuffle(first);
     else
         multiply(first);
     for (int i = first; i < last; i++)
@@ -358,8 +407,12 @@ static int warp_step(int first)
 static void met(void)
 {
     block_met = ++now;
-    for (int i = 0; i < MOST_THREADS / LANES; i++)
-        warp_met[i] = now;
+    for (int i = 0; i < LANE_WARPS; i++)
+        warp_met[i] = known[0][i] = now;
+    for (int i = 1; i < thread_count; i++)
+        learn(known[0], known[i]);
+    for (int i = 1; i < thread_count; i++)
+        memcpy(known[i], known[0], sizeof known[0]);
 }
 
 static int meet(void)
@@ -392,7 +445,9 @@ static void run_block(int backwards)
         if (regions[i].space == SHARED) {
             memset(regions[i].base, 0xFF, (size_t)regions[i].size);
             memset(regions[i].shadow, 0, (size_t)regions[i].size * sizeof(Shadow));
+            memset(regions[i].reads, 0, (size_t)regions[i].size * (size_t)warps * sizeof(uint32_t));
         }
+    forget_bulk();
     for (int i = 0; i < thread_count; i++) {
         Thread *t = &threads[i];
         if (t->stack == NULL)
@@ -401,7 +456,7 @@ static void run_block(int backwards)
         t->context.uc_stack.ss_sp = t->stack;
         t->context.uc_stack.ss_size = STACK;
         t->context.uc_link = &scheduler;
-        t->state = READY, t->groups = 0, t->copies = NULL, t->products = 0, t->fence_tick = 0;
+        t->state = READY, t->groups = 0, t->copies = NULL, t->flying = t->commits = 0, t->fence_tick = 0;
         makecontext(&t->context, begin, 0);
     }
     for (;;) {
@@ -425,8 +480,21 @@ static void run_block(int backwards)
             if (message[0])
                 return;
         }
-        if (went_on || meet())
+        int waiting;
+        if (went_on || wake(&waiting))
             continue;
+        if (waiting >= 0) {
+            current = waiting, site = threads[waiting].site;
+            if (!land(backwards))
+                stuck(waiting);
+            if (message[0])
+                return;
+            continue;
+        }
+        if (meet())
+            continue;
+        if (landings != NULL && !message[0])
+            snprintf(message, sizeof message, "bulk copies are never waited for");
         for (int i = 0; i < thread_count && !message[0]; i++)
             if (threads[i].state != DONE) {
                 failed_site = threads[i].site;
@@ -443,19 +511,21 @@ const char *emu_run(void (*kernel)(void *), void *args, const int *blocks, const
     entry = kernel, arguments = args, message[0] = 0, failed_site = -1, conflicts = 0;
     memcpy(grid, blocks, sizeof grid);
     memcpy(block, size, sizeof block);
-    thread_count = block[0] * block[1] * block[2];
+    thread_count = block[0] * block[1] * block[2], warps = (thread_count + LANES - 1) / LANES;
     count = some == NULL ? grid[0] * grid[1] * grid[2] : count;
     for (int b = 0; b < count && !message[0]; b++) {
         int n = backwards ? count - 1 - b : b, i = some == NULL ? n : some[n];
         at_block[0] = i % grid[0], at_block[1] = i / grid[0] % grid[1], at_block[2] = i / grid[0] / grid[1];
+        memset(known, 0, sizeof known);
         met();
         run_block(backwards);
     }
     for (int i = 0; i < region_count; i++) {
         for (int64_t j = 0; regions[i].marks != NULL && j < regions[i].size; j++)
             regions[i].marks[j] = regions[i].shadow[j].writer != 0;
-        free(regions[i].shadow);
+        free(regions[i].shadow), free(regions[i].reads);
     }
+    forget_bulk();
     region_count = 0;
     return message;
 }

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.cuda_tensor_maps import map_of
 from tilewright.codegen.llvm.assemble import initialize_llvm
 from tilewright.codegen.llvm.builtins import builtins_llvm
 from tilewright.codegen.nvptx.emitter import Emitted
@@ -44,7 +45,7 @@ _ARRAY = re.compile(
 _GROUP = re.compile(
     r"^(?P<before>.*?call \{[^}]*\}) asm sideeffect "
     r".*wgmma\.mma_async\.sync\.aligned\.m64n(?P<n>\d+)k16\.f32\.(?P<dtype>\w+)"
-    r'.*"(?P<args>\(i64 .*\))'
+    r'.*p, 1, 1, (?:0, )?(?P<turned>[01]); \}", "[^"]*"(?P<args>\(i(?P<first>32|64) .*\))'
 )
 _CALL = re.compile(r"@llvm\.nvvm\.([\w.]+)\(")
 _REGISTERS = {f"{a}.{d}": i + 3 * (a == "ctaid") for a in ("tid", "ctaid") for i, d in enumerate("xyz")}
@@ -75,8 +76,7 @@ def run(
 ) -> dict[str, np.ndarray]:
     """The results of a kernel by name; `text` is LLVM IR to run instead (the optimized one, or one with a mistake)."""
     places = _places(nest, arrays)
-    names = [p.name for p in nest.params]
-    launch(text or emitted.text, emitted.launch, nest.name, places, names, backwards)
+    launch(text or emitted.text, emitted.launch, nest.name, places, _arguments(nest, emitted, places), backwards)
     return {n: places.read(n, nest.buffers()[n]) for n in nest.outputs}
 
 
@@ -87,13 +87,20 @@ def run_some(
     counted along x first."""
     places = _places(nest, arrays)
     marks = {n: np.zeros(places.all[n][1], np.uint8) for n in nest.outputs}
-    names = [p.name for p in nest.params]
-    launch(emitted.text, emitted.launch, nest.name, places, names, blocks=blocks, marks=marks)
+    launch(
+        emitted.text, emitted.launch, nest.name, places, _arguments(nest, emitted, places), blocks=blocks, marks=marks
+    )
     found = {}
     for n in nest.outputs:
         value = places.read(n, nest.buffers()[n])
         found[n] = value, marks[n].reshape(value.size, -1)[:, 0].reshape(value.shape).astype(bool)
     return found
+
+
+def _arguments(nest: Nest, emitted: Emitted, places: Places) -> list[str | np.ndarray]:
+    """Of a launch: the parameters' names, and the tensor maps behind them."""
+    maps = [map_of(m, places.all[nest.params[m.parameter].name][0]) for m in emitted.maps]
+    return [*(p.name for p in nest.params), *maps]
 
 
 def _places(nest: Nest, arrays: dict[str, np.ndarray]) -> Places:
@@ -105,10 +112,11 @@ def _places(nest: Nest, arrays: dict[str, np.ndarray]) -> Places:
 
 
 def launch(
-    text: str, on: Launch, kernel: str, places: Places, args: Sequence[str | int], backwards: bool = False,
+    text: str, on: Launch, kernel: str, places: Places, args: Sequence[str | int | np.ndarray], backwards: bool = False,
     blocks: Sequence[int] | None = None, marks: Mapping[str, np.ndarray] | None = None,
 ) -> None:  # fmt: skip
-    """Run a kernel on the places of these names, or on addresses in one of them; `marks` get what bytes it wrote."""
+    """Run a kernel on the places of these names, or on addresses in one of them; behind those come tensor maps. `marks`
+    get what bytes it wrote."""
     lib = library()
     regions = [(n, *found, GLOBAL) for n, found in places.all.items()]
     slab = np.empty(2 * SHARED_BYTES, np.uint8)
@@ -126,7 +134,7 @@ def launch(
         mark = ctypes.c_void_p(marks[name].ctypes.data) if marks and name in marks else None
         where = (name.encode(), ctypes.c_void_p(base), ctypes.c_int64(size))
         assert lib.emu_memory(*where, space, written, mark), name
-    found = [places.all[a][0] if isinstance(a, str) else a for a in args]
+    found = [places.all[a][0] if isinstance(a, str) else a if isinstance(a, int) else a.ctypes.data for a in args]
     pointers = (ctypes.c_void_p * len(found))(*found)
     sizes = [(ctypes.c_int * 3)(*s) for s in (on.grid, on.block)]
     some = None if blocks is None else (ctypes.c_int * len(blocks))(*blocks)
@@ -184,7 +192,8 @@ def host_ir(text: str, kernel: str, params: int, addresses: dict[str, int]) -> t
             )
             sites.append(line.strip())
         if (group := _GROUP.search(line)) is not None:
-            name = f"wgmma.{group['n']}.{group['dtype']}"
+            held = "held" if group["first"] == "32" else "shared"
+            name = f"wgmma.{group['n']}.{group['dtype']}.{held}.{group['turned']}"
             used.add(name)
             lines.append(f"  call void @emu_site(i32 {len(sites)})")
             sites.append(line.strip())
@@ -208,7 +217,8 @@ def host_ir(text: str, kernel: str, params: int, addresses: dict[str, int]) -> t
 
 def _plain(line: str) -> str:
     """Without address spaces, calling conventions and references to attributes and metadata."""
-    line = re.sub(r" addrspace\([13]\)", "", line).replace("ptx_kernel ", "")
+    line = re.sub(r" addrspace\([137]\)", "", line).replace("ptx_kernel ", "").replace("addrspacecast", "bitcast")
+    line = re.sub(r'byval\(\[128 x i8\]\) |"nvvm.grid_constant" ', "", line)
     line = re.sub(r', ![\w.]+ !\d+| #\d+(?= |$)|"nvvm\.\w+"="[^"]*"', "", line)
     return line.replace(" captures(none)", "")
 
@@ -227,6 +237,7 @@ declare void @emu_site(i32)
 declare i32 @emu_register(i32)
 declare void @emu_barrier()
 declare void @emu_warp_barrier()
+declare float @emu_shuffle(float, i32)
 declare void @emu_copy(ptr, ptr, i32)
 declare void @emu_commit()
 declare void @emu_wait(i32)
@@ -235,7 +246,11 @@ declare void @emu_mma(i32, ptr, ptr)
 declare void @emu_proxy_fence()
 declare void @emu_group_commit()
 declare void @emu_group_wait(i32)
-declare void @emu_group_product(i32, i32, i64, i64, ptr, ptr)
+declare void @emu_group_product(i32, i32, i32, i64, ptr, i64, ptr, ptr)
+declare void @emu_mbarrier_init(ptr, i32)
+declare void @emu_mbarrier_arrive(ptr, i32)
+declare i32 @emu_mbarrier_wait(ptr, i32)
+declare void @emu_bulk(ptr, ptr, ptr, i32, ptr)
 """
 _DP4A = """define i32 @emu.{name}(i32 %a, i32 %b, i32 %c) {{
   %x = bitcast i32 %a to <4 x i8>
@@ -257,10 +272,17 @@ def _definition(name: str) -> str:
         return f"define i32 @emu.{name}() {{\n  %r = call i32 @emu_register(i32 {which})\n  ret i32 %r\n}}"
     if name.startswith("wgmma."):
         return _group(name)
+    if name.startswith(("mbarrier.", "fence.mbarrier_init")):
+        return _mbarrier(name)
+    if name.startswith("cp.async.bulk.tensor."):
+        return _bulk(name)
     if name.startswith("barrier."):
         return f"define void @emu.{name}(i32 %n) {{\n  call void @emu_barrier()\n  ret void\n}}"
     if name == "bar.warp.sync":
         return f"define void @emu.{name}(i32 %n) {{\n  call void @emu_warp_barrier()\n  ret void\n}}"
+    if name == "shfl.sync.bfly.f32":
+        call = "%r = call float @emu_shuffle(float %x, i32 %bits)"
+        return f"define float @emu.{name}(i32 %mask, float %x, i32 %bits, i32 %c) {{\n  {call}\n  ret float %r\n}}"
     if name.startswith("cp.async.c") and name.endswith("group"):
         return f"define void @emu.{name}() {{\n  call void @emu_commit()\n  ret void\n}}"
     if name == "cp.async.wait.group":
@@ -276,6 +298,33 @@ def _definition(name: str) -> str:
         return _ldmatrix(name)
     assert name.startswith("mma.m16n8"), name
     return _mma(name)
+
+
+def _mbarrier(name: str) -> str:
+    """A barrier in shared memory."""
+    if name.startswith("fence."):
+        return f"define void @emu.{name}() {{\n  ret void\n}}"
+    if name == "mbarrier.init.shared":
+        body = "  call void @emu_mbarrier_init(ptr %p, i32 %n)\n  ret void"
+        return f"define void @emu.{name}(ptr %p, i32 %n) {{\n{body}\n}}"
+    if ".try.wait.parity." in name:
+        body = "  %r = call i32 @emu_mbarrier_wait(ptr %p, i32 %n)\n  %o = icmp ne i32 %r, 0\n  ret i1 %o"
+        return f"define i1 @emu.{name}(ptr %p, i32 %n) {{\n{body}\n}}"
+    assert ".arrive." in name, name
+    bytes_ = "%n" if ".expect.tx." in name else "0"  # else it is one arrival
+    body = f"  call void @emu_mbarrier_arrive(ptr %p, i32 {bytes_})\n  ret i64 0"
+    return f"define i64 @emu.{name}(ptr %p, i32 %n) {{\n{body}\n}}"
+
+
+def _bulk(name: str) -> str:
+    rank = int(name[-2])
+    params = ", ".join(f"i32 %x{i}" for i in range(rank))
+    lines = [f"define void @emu.{name}(ptr %to, ptr %p, ptr %map, {params}, i16 %m, i64 %h, i1 %a, i1 %b, i32 %g) {{"]
+    lines.append(f"  %w = alloca [{rank} x i32]")
+    for i in range(rank):
+        lines += [f"  %w{i} = getelementptr i32, ptr %w, i64 {i}", f"  store i32 %x{i}, ptr %w{i}"]
+    lines.append(f"  call void @emu_bulk(ptr %to, ptr %p, ptr %map, i32 {rank}, ptr %w)")
+    return "\n".join([*lines, "  ret void", "}"])
 
 
 def _ldmatrix(name: str) -> str:
@@ -295,16 +344,22 @@ def _group(name: str) -> str:
     if name == "wgmma.wait_group.sync.aligned":
         body = "  %m = trunc i64 %n to i32\n  call void @emu_group_wait(i32 %m)\n  ret void"
         return f"define void @emu.{name}(i64 %n) {{\n{body}\n}}"
-    _, columns, dtype = name.split(".")
+    _, columns, dtype, first, turned = name.split(".")
     count = int(columns) // 2
     kind = f"{{{', '.join(['float'] * count)}}}"
     params = ", ".join(f"float %x{i}" for i in range(count))
-    lines = [f"define {kind} @emu.{name}(i64 %a, i64 %b, {params}) {{"]
+    given = "i64 %a" if first == "shared" else ", ".join(f"i32 %h{i}" for i in range(4))
+    lines = [f"define {kind} @emu.{name}({given}, i64 %b, {params}) {{", "  %h = alloca [4 x i32]"]
+    for i in range(4 if first == "held" else 0):
+        lines += [f"  %ph{i} = getelementptr i32, ptr %h, i64 {i}", f"  store i32 %h{i}, ptr %ph{i}"]
     lines += [f"  %m = alloca [{count} x float]", f"  %w = alloca [{count} x float]"]
     for i in range(count):
         lines += [f"  %w{i} = getelementptr float, ptr %w, i64 {i}", f"  store float %x{i}, ptr %w{i}"]
     half = int(dtype == "f16")
-    lines.append(f"  call void @emu_group_product(i32 {half}, i32 {columns}, i64 %a, i64 %b, ptr %w, ptr %m)")
+    x = "i64 %a, ptr null" if first == "shared" else "i64 0, ptr %h"
+    lines.append(
+        f"  call void @emu_group_product(i32 {half}, i32 {columns}, i32 {turned}, {x}, i64 %b, ptr %w, ptr %m)"
+    )
     return "\n".join([*lines, *_result(kind, "float", count), "}"])
 
 

@@ -99,8 +99,10 @@ def async_stages(m: int, n: int, k: int, machine: Machine = SM_80, *, tile: int 
 def tensor_cores(
     m: int, n: int, k: int, machine: Machine = SM_80, *, dtype: str = "bf16", stages: int = 3,
     tile: tuple[int, int] = (64, 64), warps: tuple[int, int] = (2, 2), depth: int = 32, swizzled: bool = True,
+    bulk: bool = False,
 ) -> Schedule:  # fmt: skip
-    """Warps multiply blocks of 16 x 8 x 16; a block has `tile` results, its warps equal parts."""
+    """Warps multiply blocks of 16 x 8 x 16; a block has `tile` results, its warps equal parts. With `bulk` an engine of
+    the GPU copies, and one more warp begins that."""
     s = Schedule(te.from_nest(half(dtype).format(m=m, n=n, k=k)), machine)
     s.cache_write("s0", scope="fragment")
     part = tile[0] // warps[0], tile[1] // warps[1]
@@ -116,7 +118,11 @@ def tensor_cores(
     last = s.reverse_compute_at("s0_w", j)
     copies = [s.cache_read("s0", f, step, scope="shared", asynchronous=True) for f in ("a", "b")]
     s.barrier(copies[1], "block")
-    s.barrier("s0", "block")
+    if bulk:
+        for block in copies:
+            s.bulk(block)
+    else:
+        s.barrier("s0", "block")
     held = [s.cache_read("s0", f, ks, scope="fragment") for f in ("a_c", "b_c")]
     copies += s.pipeline(step, *copies, stages=stages)
     warp = s.fuse(y, x)
@@ -126,7 +132,7 @@ def tensor_cores(
     s.tensorize(mi, f"mma_{dtype}")
     s.unroll(mt)
     s.unroll(nt)
-    for block in copies:
+    for block in () if bulk else copies:
         spread(s, block, 8, {"warp": warps[0] * warps[1], "lane": 32})
     (y2, r), (x2, c) = s.split(last[0], part[0]), s.split(last[1], part[1])
     s.reorder(y2, x2, r, c)
@@ -134,6 +140,8 @@ def tensor_cores(
     if swizzled:
         s.swizzle("a_c", 8, max(64 // depth, 1))
         s.swizzle("b_c", 8, max(64 // tile[1], 1))
+    if bulk:
+        s.specialize(step)
     return s
 
 
@@ -165,6 +173,39 @@ def warp_groups(
     bind(s, {y: "group", team: "group"})
     s.swizzle("a_c", 8)
     s.swizzle("b_c", 8)
+    return s
+
+
+def bulk_groups(
+    m: int, n: int, k: int, machine: Machine = SM_90A, *, columns: int = 64, stages: int = 3, groups: int = 2,
+    specialized: bool = True,
+) -> Schedule:  # fmt: skip
+    """The same with copies by the engine of the GPU, begun by a group of warps that does nothing else (`specialized`),
+    or by one thread."""
+    text = half("bf16").format(m=m, n=n, k=k).replace("b[k, j]", "b[j, k]")
+    s = Schedule(te.from_nest(text.replace(f"b: bf16[{k}, {n}]", f"b: bf16[{n}, {k}]")), machine)
+    s.cache_write("s0", scope="sums")
+    i, rows = s.split("i", 64 * groups)
+    team, mi = s.split(rows, 64)
+    j, ni = s.split("j", columns)
+    step, inner = s.split("k", 64)
+    ks, ki = s.split(inner, 16)
+    s.reorder(i, j, step, team, ks, mi, ni, ki)
+    last = s.reverse_compute_at("s0_w", j)
+    copies = [s.cache_read("s0", f, step, scope="shared") for f in ("a", "b")]
+    for block in copies:
+        s.bulk(block)
+    s.barrier(copies[1], "block")
+    s.pipeline(step, *copies, stages=stages)
+    bind(s, {i: "grid.y", j: "grid.x"})
+    s.tensorize(mi, f"wgmma_bf16_n{columns}")
+    s.unroll(ks)
+    y, _ = s.split(last[0], 64)
+    bind(s, {y: "group", team: "group"})
+    s.swizzle("a_c", 8)
+    s.swizzle("b_c", 8)
+    if specialized:
+        s.specialize(step)
     return s
 
 

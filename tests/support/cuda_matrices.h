@@ -1,7 +1,7 @@
 /* Instructions that lanes run together, on matrices that they hold in parts or that lie in shared memory: a part of
    cuda_emulator.c, which has threads, memory and its shadow. */
 /* instructions of a warp: each lane leaves its operands, the scheduler does the work when all have come */
-enum { LDMATRIX, LDMATRIX_TRANSPOSED, MMA_BF16, MMA_F16, MMA_S8, WARP_BARRIER };
+enum { LDMATRIX, LDMATRIX_TRANSPOSED, MMA_BF16, MMA_F16, MMA_S8, WARP_BARRIER, SHUFFLE };
 
 void emu_ldmatrix(const unsigned char *p, int count, int transposed, uint32_t *result)
 {
@@ -25,6 +25,23 @@ void emu_warp_barrier(void)
 {
     threads[current].site = site, threads[current].operation = WARP_BARRIER;
     leave(IN_WARP);
+}
+
+/* the number of the lane whose own number differs in these bits */
+float emu_shuffle(float x, int bits)
+{
+    Thread *t = &threads[current];
+    t->site = site, t->operation = SHUFFLE, t->count = bits;
+    memcpy(t->words, &x, sizeof x);
+    leave(IN_WARP);
+    memcpy(&x, t->result, sizeof x);
+    return x;
+}
+
+static void shuffle(int first)
+{
+    for (int i = 0; i < LANES; i++)
+        threads[first + i].result[0] = threads[first + (i ^ threads[first + i].count)].words[0];
 }
 
 /* a group of 8 lanes reads 8 rows of 16 bytes at once if these lie in different 16ths of 128 bytes */
@@ -66,21 +83,37 @@ static void load_matrices(int first)
 
 void emu_proxy_fence(void) { threads[current].fence_tick = ++tick; }
 
-void emu_group_commit(void) { threads[current].committed = 1; }
+void emu_group_commit(void) { threads[current].commits++; }
 
+static void read_factors(const Flying *f, uint32_t until);
+
+/* products read their factors until they are waited for */
 void emu_group_wait(int left)
 {
-    if (left == 0 && threads[current].committed)
-        threads[current].products = threads[current].committed = 0;
+    Thread *t = &threads[current];
+    int kept = 0;
+    for (int i = 0; i < t->flying; i++) {
+        if (t->products[i].group >= t->commits - left)
+            t->products[kept++] = t->products[i];
+        else if (current % LANES == 0)
+            read_factors(&t->products[i], now);
+    }
+    t->flying = kept;
 }
 
-void emu_group_product(int half, int columns, uint64_t x, uint64_t w, const float *sums, float *result)
+void emu_group_product(int half, int columns, int turned, uint64_t x, const uint32_t *held, uint64_t w, const float *sums,
+                       float *result)
 {
     Thread *t = &threads[current];
     t->site = site, t->operation = half, t->count = columns;
     t->factors[0] = x, t->factors[1] = w, t->sums = sums, t->group_result = result;
-    t->products = 1, t->committed = 0;
+    if (t->flying == MOST_FLYING)
+        fail("too many products of a group of warps are not waited for");
+    t->products[t->flying++] = (Flying){{x, w}, columns, t->commits, turned, held != NULL};
+    t->held = held, t->turned = turned;
     leave(IN_GROUP);
+    if (current % LANES == 0)
+        read_factors(&t->products[t->flying - 1], UINT32_MAX);
 }
 
 static double number(uint32_t word, int part, int kind)
@@ -134,19 +167,47 @@ static void multiply(int first)
         }
 }
 
-/* an element of a matrix whose rows of 128 bytes are swizzled, as its descriptor says */
-static double element(uint64_t descriptor, int row, int column, int kind)
+/* where an element of a matrix lies whose rows of 128 bytes are swizzled, as its descriptor says: place `deep` of a
+   line. Rows go along the lines of 64 places; or, `turned`, 64 lines beside each other are a row */
+static unsigned char *element_at(uint64_t descriptor, int line, int deep, int turned)
 {
     uint64_t start = (descriptor & 0x3FFF) << 4, step = (descriptor >> 32 & 0x3FFF) << 4;
+    uint64_t lines = (descriptor >> 16 & 0x3FFF) << 4;
+    int row = turned ? deep : line, column = turned ? line % 64 : deep;
     if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0)
         fail("a descriptor of a matrix that is not swizzled in rows of 128 bytes");
     uint64_t at = start + (uint64_t)(row / 8) * step + (uint64_t)(row % 8) * 128 + 2 * (uint64_t)column;
-    unsigned char *p = shared_start + (at ^ (at >> 7 & 7) << 4);
+    at += turned ? (uint64_t)(line / 64) * lines : 0;
+    return shared_start + (at ^ (at >> 7 & 7) << 4);
+}
+
+/* a warp reads what a product takes of the factors, 16 rows of the first one and all of the other, up to some time */
+static void read_factors(const Flying *f, uint32_t until)
+{
+    int first = current / LANES % (GROUP / LANES) * 16;
+    for (int k = 0; k < 16; k++)
+        for (int i = f->held ? 16 : 0; i < 16 + f->columns; i++) {
+            unsigned char *p = i < 16 ? element_at(f->factors[0], first + i, k, 0)
+                                      : element_at(f->factors[1], i - 16, k, f->turned);
+            Region *r = touched(p, 2, 2, SHARED, "reads");
+            note_read(r, p - r->base, 2);
+            for (int64_t at = p - r->base; at < p - r->base + 2; at++)
+                r->reads[at * warps + current / LANES] = until;
+        }
+}
+
+/* an element; one warp of the group that begins with a thread reads it, or all (-1) */
+static double element(uint64_t descriptor, int line, int deep, int turned, int kind, int first, int warp)
+{
+    unsigned char *p = element_at(descriptor, line, deep, turned);
     Region *r = touched(p, 2, 2, SHARED, "reads");
-    note_read(r, p - r->base, 2);
+    for (int i = 0; i < GROUP / LANES; i++)
+        if (warp < 0 || warp == i) {
+            current = first + i * LANES;
+            note_read(r, p - r->base, 2);
+        }
     Shadow *s = &r->shadow[p - r->base];
-    Thread *writer = &threads[(s->writer - 1) % thread_count];
-    if (s->write_tick > writer->fence_tick)
+    if (s->writer > 0 && s->write_tick > threads[(s->writer - 1) % thread_count].fence_tick)
         fail_at(r, p - r->base, "reads", ", which was written without a fence for this way of reading");
     uint16_t bits;
     memcpy(&bits, p, 2);
@@ -159,11 +220,16 @@ static void multiply_group(int first)
     int n = threads[first].count, kind = threads[first].operation ? MMA_F16 : MMA_BF16;
     current = first, site = threads[first].site;
     for (int k = 0; k < 16; k++) {
-        for (int i = 0; i < 64; i++)
-            x[i][k] = element(threads[first].factors[0], i, k, kind);
+        for (int i = 0; i < 64 && threads[first].held == NULL; i++)
+            x[i][k] = element(threads[first].factors[0], i, k, 0, kind, first, i / 16);
         for (int i = 0; i < n; i++)
-            w[i][k] = element(threads[first].factors[1], i, k, kind);
+            w[i][k] = element(threads[first].factors[1], i, k, threads[first].turned, kind, first, -1);
     }
+    for (int i = 0; i < GROUP && threads[first].held != NULL; i++)
+        for (int j = 0; j < 8; j++) {
+            int row = 16 * (i / LANES) + i % LANES / 4 + 8 * (j / 2 % 2), column = 8 * (j / 4) + 2 * (i % 4) + j % 2;
+            x[row][column] = number(threads[first + i].held[j / 2], j % 2, kind);
+        }
     for (int i = 0; i < GROUP; i++)
         for (int j = 0; j < n / 2; j++) {
             int row = 16 * (i / LANES) + 8 * (j % 4 / 2) + i % LANES / 4, column = 8 * (j / 4) + 2 * (i % 4) + j % 2;

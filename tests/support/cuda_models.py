@@ -105,15 +105,15 @@ class CheckedDevice:
         return run
 
     def run(self, recorded: Run, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        for part, given in zip(recorded.inputs, inputs, strict=True):
-            _bytes(part)[:] = given
+        for part, array in zip(recorded.inputs, inputs, strict=True):
+            _bytes(part)[:] = array
         for step in recorded.steps:
             if isinstance(step, Dispatch):
                 self.call(step.kernel.name, step.arguments)
             else:
                 _bytes(step.target)[:] = _bytes(step.source).copy()
-        for part, wanted in zip(recorded.outputs, outputs, strict=True):
-            wanted[:] = _bytes(part)
+        for part, array in zip(recorded.outputs, outputs, strict=True):
+            array[:] = _bytes(part)
 
     def call(self, name: str, arguments: Sequence[Part]) -> None:
         """What the kernel computes, by this processor; the first time beside what the emulator makes of it."""

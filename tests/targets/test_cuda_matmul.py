@@ -191,7 +191,7 @@ def test_an_instruction_of_a_warp_wants_loops_on_warps():
     words = {"add": "addf", "mul": "mulf", "ext": "extf", "y": "f32", "zero": 0.0}
     text = BLOCK.strip().format(x="f16", k=16, name="f16", rows="16, 8", place="q, j", **words)
     with pytest.raises(CompileError, match="mma_f16 is run by 32 threads together") as e:
-        emit(parse_nest(text.replace("warp(1)", "grid.x(1)"), SM_80), SM_80)
+        emit(parse_nest(text.replace("warp(1)", "block.x(1)"), SM_80), SM_80)
     assert "bind loops around it to warp" in e.value.hint
 
 

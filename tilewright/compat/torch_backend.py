@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
+import sympy
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
@@ -22,13 +23,17 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..driver.graph_cache import compile_graph
-from ..frontends.torch.fx_graph import FxGraph, hints_of, symbols_of
+from ..frontends.torch.fx_graph import FxGraph
+from ..frontends.torch.fx_sizes import hints_of, symbols_of
 from ..frontends.torch.node import Failure, report
 from ..frontends.torch.partition import Trial, cut, random_operator, trial
 from ..frontends.torch.program import training_decompositions
-from ..support.errors import UsageError
+from ..runtime.executable import Executable
+from ..support.errors import UnsupportedError, UsageError
 from ..support.options import Options
+from ..support.sizes import current
 from .torch_calls import BySize, Call, Frozen, boxed, call_of
+from .torch_open import MOST_CALLS, NotImported, OpenPrograms
 
 #: what the modes of `torch.compile` mean here
 MODES: dict[str, dict[str, Any]] = {
@@ -174,16 +179,41 @@ class Compiler:
             self._judge(walk.failures)
             return self._in_parts(module, walk.failed)
         if not symbols_of(module):
-            return call_of(graph, None if made is None else compile_graph(made, self.settings.options))
-        return BySize(module, partial(self._of_sizes, module))
+            return _call(graph, None if made is None else compile_graph(made, self.settings.options))
+        by_size = BySize(module, lambda sizes: _call(*self._program(module, sizes)))
+        programs = OpenPrograms(module, partial(self._program, module), by_size, self._judge_open)
+        call = BySize(module, programs.call, MOST_CALLS)
+        if set(symbols_of(module)) <= set(hints):
+            programs.call({s: sympy.sympify(v) for s, v in hints.items()})  # ahead, so that errors are raised here
+        return call
 
-    def _of_sizes(self, module: torch.fx.GraphModule, sizes: Mapping[Any, Any]) -> Call:
+    def _program(self, module: torch.fx.GraphModule, sizes: Mapping[Any, Any]) -> tuple[FxGraph, Executable | None]:
+        """A graph and its program, of sizes that are known, or open in this compilation."""
         graph = FxGraph(module, sizes, self.frozen)
         with unset_fake_temporarily():
             made, walk = graph.graph()
         if walk.failures:
-            raise report(walk.failures)
-        return call_of(graph, None if made is None else compile_graph(made, self.settings.options))
+            raise NotImported(walk.failures) if current() is not None else report(walk.failures)
+        return graph, None if made is None else compile_graph(made, self.settings.options)
+
+    def _judge_open(self, failures: Sequence[Failure], error: Exception | None) -> None:
+        """Report operators for which there is no program for all sizes, each once; UnsupportedError if that may not
+        be."""
+        lines = [f"{f.operator}{f' ({f.place})' if f.place else ''}: {f.reason}" for f in failures]
+        if not self.settings.fallback:
+            raise UnsupportedError(
+                f"the graph cannot be compiled for all sizes at once: {'; '.join(lines)}",
+                stage="compile",
+                hint="torch.compile(dynamic=False), or options={'fallback': True}: programs for the sizes of calls",
+            ) from error
+        for f, line in zip(failures, lines, strict=True):
+            if (key := f"{f.operator} of all sizes") not in _reported:
+                _reported.add(key)
+                warnings.warn(
+                    f"tilewright has no program for all sizes at once, and makes one for the sizes of each call, "
+                    f"because of {line}; options={{'fallback': False}} makes this an error",
+                    stacklevel=2,
+                )
 
     def _judge(self, failures: Sequence[Failure]) -> None:
         """Report operators that PyTorch runs, each once; UnsupportedError if they may not."""
@@ -227,6 +257,12 @@ class _Part(torch.nn.Module):
     def forward(self, *args: Any) -> Any:
         made = self.call(list(args))
         return made[0] if self.single else made
+
+
+def _call(graph: FxGraph, executable: Executable | None) -> Call:
+    if executable is None:
+        return call_of(graph.layout, None)
+    return call_of(graph.layout, executable.run_at, len(executable.arguments) > len(executable.inputs))
 
 
 def _placeholders(module: torch.fx.GraphModule) -> list[torch.fx.Node]:

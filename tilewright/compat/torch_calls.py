@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
-from ..frontends.torch.fx_graph import Form, FxGraph, Result, symbols_of
-from ..runtime.executable import Executable
+from ..frontends.torch.fx_graph import Form, Layout, Result
+from ..frontends.torch.fx_sizes import symbols_of
 
 #: programs kept for the sizes that a graph with open dimensions is called with
 MOST_SIZES = 64
+#: programs run on the addresses of their inputs, and of the memory for their outputs
+Run = Callable[[Sequence[int], Sequence[int]], None]
 #: calls take all arguments as one list, which they empty, so that memory is given back early
 Call = Callable[[list[Any]], list[Any]]
 
@@ -23,16 +25,16 @@ def boxed(call: Callable[[list[Any]], list[Any]]) -> Call:
     return call
 
 
-def call_of(graph: FxGraph, executable: Executable | None) -> Call:
-    """A call of the program of a graph; `executable` is None where it computes nothing."""
-    results = _results(graph.results)
-    if executable is None:
+def call_of(layout: Layout, run: Run | None, draws: bool = False) -> Call:
+    """A call of the program of a graph, which `run` runs: on addresses of inputs and of outputs. It is None where the
+    program computes nothing; `draws` says whether it draws random numbers."""
+    results = _results(layout.results)
+    if run is None:
         return boxed(lambda args: results(args, []))
-    inputs, outputs = graph.inputs, [(f.sizes, f.strides, f.dtype) for f in graph.outputs]
-    strided = [i for i, f in enumerate(graph.outputs) if f.order is None]
+    inputs, outputs = layout.inputs, [(f.sizes, f.strides, f.dtype) for f in layout.outputs]
+    strided = [i for i, f in enumerate(layout.outputs) if f.order is None]
     checks = [(i, f.sizes, f.strides if f.order is not None else _plain_strides(f.sizes)) for i, f in inputs]
-    draws = len(executable.arguments) > len(executable.inputs)
-    run, make = executable.run_at, torch.empty_strided
+    make = torch.empty_strided
 
     def call(args: list[Any]) -> list[Any]:
         given = []
@@ -105,15 +107,16 @@ def _viewed(tensor: torch.Tensor, view: Form | None) -> torch.Tensor:
 
 class BySize:
     """A call of a graph whose symbols get their sizes from the arguments: one call for each combination of sizes, made
-    when it is first needed by `make`."""
+    when it is first needed by `make`. The last `most` are kept."""
 
-    _boxed_call = True
-
-    def __init__(self, module: torch.fx.GraphModule, make: Callable[[Mapping[Any, Any]], Call]) -> None:
+    def __init__(
+        self, module: torch.fx.GraphModule, make: Callable[[Mapping[Any, Any]], Call], most: int = MOST_SIZES
+    ) -> None:
         places = symbols_of(module)
-        self._symbols, self._places, self._make = list(places), list(places.values()), make
+        self._symbols, self._places, self._make, self._most = list(places), list(places.values()), make, most
         self._calls: dict[tuple[Any, ...], Call] = {}
         self._lock = threading.RLock()
+        self._boxed_call = True  # of the object: PyTorch's wrappers copy what it has
 
     def __call__(self, args: list[Any]) -> list[Any]:
         sizes = tuple(args[i] if axis is None else args[i].shape[axis] for i, axis in self._places)
@@ -126,7 +129,7 @@ class BySize:
         with self._lock:
             if sizes not in self._calls:
                 made = self._make({s: sympy.sympify(v) for s, v in zip(self._symbols, sizes, strict=True)})
-                if len(self._calls) >= MOST_SIZES:
+                if len(self._calls) >= self._most:
                     del self._calls[next(iter(self._calls))]
                 self._calls[sizes] = made
             return self._calls[sizes]

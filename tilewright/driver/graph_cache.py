@@ -18,8 +18,10 @@ from ..support.errors import PackageError, TilewrightError, UsageError
 from ..support.files import own_folder, trusted
 from ..support.lru_folder import trim, used
 from ..support.options import Options, get
+from ..support.sizes import current
 from ..targets import base
 from .compiler import compile_state
+from .open_program import check_open
 from .package_cache import deciding, keeps
 
 #: part of every key; another one for another form of the entries
@@ -27,10 +29,13 @@ FORM = "graph 1"
 
 
 def compile_graph(graph: Graph, options: Options) -> Executable:
-    """The executable of a level-2 graph whose sizes are all known. TilewrightError as `tilewright.compile`.
+    """The executable of a level-2 graph whose sizes are known, or those of the open dimensions of this compilation
+    (`support.sizes.open_sizes`). TilewrightError as `tilewright.compile`.
 
     The graph stays as it is.
     """
+    if (known := current()) is not None:
+        check_open(options, known.dims, base.find(options.target))
     path = _place(graph, options)
     if path is not None and (package := _load(path)) is not None:
         made = make(package, options.thread_count)
@@ -50,6 +55,8 @@ def _place(graph: Graph, options: Options) -> Path | None:
         return None
     digest = hashlib.sha256()
     parts = [FORM, *deciding(options), graph.text(), *(f"{s} {graph.constants.digest(s)}" for s in graph.constants)]
+    if (known := current()) is not None:  # the text has the numbers that stand for sizes
+        parts += [*map(str, known.dims), *(f"{name} {number}" for name, number in known.numbers.all())]
     for part in parts:
         digest.update(part.encode(errors="surrogateescape") + b"\0")
     folder: Path = get("TILEWRIGHT_CACHE")

@@ -113,6 +113,22 @@ class OpenExecutable(Executable):
         background.called(shapes)
         return results
 
+    def at_sizes(self, sizes: Mapping[str, int]) -> Callable[[Sequence[int], Sequence[int]], None]:
+        """`run_at` for these sizes of the dimensions, in their ranges, which the caller answers for too."""
+        found, arena = self.sizes.table(sizes)
+        table = np.array(found, np.int64)
+        place = address(table)
+
+        def run_at(inputs: Sequence[int], outputs: Sequence[int], table: np.ndarray = table) -> None:
+            context = self._take()
+            try:
+                cast(base.SizedContext, context).resize(place, arena)
+                context.run(inputs, outputs)
+            finally:
+                self._give(context)
+
+        return run_at
+
     def run_with_sizes(self, sizes: Mapping[str, int], args: tuple[Any, ...]) -> list[np.ndarray]:
         """A call where these are the sizes of dimensions, which inputs need not have."""
         return self._judged(self._run(self._values(args), None, None, sizes))

@@ -17,6 +17,7 @@ from ..support.errors import CompileError
 from ..tensor.analysis import flat
 from ..tensor.evaluate import evaluate
 from ..tensor.expr import Buffer, Const, Expr, Load, Var, bounds, simplify, substitute, variables, walk
+from .bulk import PRODUCER, no_boxes, not_by_all, not_produced
 from .finish import simplify_value
 from .legality import PRIVATE, distinct, numbered, one_owner, own_part
 from .machine import Axis, Machine, Memory, axis_names, barriers, find_axis
@@ -64,7 +65,9 @@ def is_plain(s: Stmt, *but: str) -> bool:
     """Whether there is no barrier, copy or loop of units in a statement, `but` of these axes."""
     key = ("plain", *but)
     if key not in s.known:
-        own = isinstance(s, (Barrier, AsyncCopy, Wait)) or (isinstance(s, For) and s.bound and s.kind not in but)
+        own = isinstance(s, (Barrier, AsyncCopy, Wait)) or (
+            isinstance(s, For) and ((s.bound and s.kind not in but) or s.note(PRODUCER) is not None)
+        )
         s.known[key] = not own and all(is_plain(c, *but) for c in children(s))
     return bool(s.known[key])
 
@@ -100,11 +103,12 @@ class Units:
 
 
 def verify(body: Stmt, buffers: Buffers, machine: Machine) -> str | None:
-    """The first thing in a nest that the machine has not or cannot do, in words; None if there is none."""
+    """The first thing in a nest that the machine has not or cannot do, in words; None if there is none. `buffers` are
+    its temporaries, and its parameters too where it has bulk copies."""
     units = Units.of(body, machine)
     if unknown := {s.kind for s in walk_stmts(body) if isinstance(s, For) and s.bound} - set(units.kinds):
         return f"there is no axis {', '.join(sorted(unknown))}; the machine has {', '.join(axis_names(machine))}"
-    return _memories(buffers, units) or _chain(body, units) or _Rules(body, units).visit(body, ())
+    return _memories(buffers, units) or _chain(body, units) or _Rules(body, units, buffers).visit(body, ())
 
 
 def _memories(buffers: Buffers, units: Units) -> str | None:
@@ -153,10 +157,12 @@ class _Rules:
 
     body: Stmt
     units: Units
+    buffers: Buffers
 
     def __post_init__(self) -> None:
         everything = list(walk_stmts(self.body))
         self.begun = {s.token for s in everything if isinstance(s, AsyncCopy)}
+        self.bulk = {s.token for s in everything if isinstance(s, AsyncCopy) and s.bulk}
         self.awaited = {s.token for s in everything if isinstance(s, Wait)}
         self.trips: dict[str, set[int | None]] = {}
         for s in everything:
@@ -169,6 +175,8 @@ class _Rules:
         reason = None
         if isinstance(s, For) and s.bound:
             reason = self.bound(s, around)
+        elif isinstance(s, For) and s.note(PRODUCER):
+            reason = not_produced(s, self.buffers, self.units.machine)
         elif isinstance(s, Barrier):
             reason = self.barrier(s, around)
         elif isinstance(s, (AsyncCopy, Wait)):
@@ -210,6 +218,8 @@ class _Rules:
 
     def copy(self, s: AsyncCopy | Wait, around: tuple[Stmt, ...]) -> str | None:
         name = f"async_copy({s.token})" if isinstance(s, AsyncCopy) else f"wait({s.token})"
+        if s.token in self.bulk and (why := not_by_all(s, around, self.units.machine)):
+            return why
         if any(isinstance(g, (If, AsyncCopy)) or (isinstance(g, For) and g.kind == "vector") for g in around):
             return f"{name} is in a condition, a vectorized loop or another copy"
         if isinstance(s, Wait):
@@ -217,6 +227,8 @@ class _Rules:
             return None if known else f"no async_copy begins what {name} waits for"
         if s.token not in self.awaited:
             return f"nothing waits for {name}"
+        if s.bulk:
+            return no_boxes(s, self.body, self.buffers, self.units.machine)
         for x in stores(s.body):
             for t in x.targets:
                 if not isinstance(t.value, Load) or t.init is not None or t.value.buffer in writes(s):
@@ -244,7 +256,7 @@ def races(body: Stmt, buffers: Buffers, machine: Machine) -> str | None:
 class _Place:
     """Where a walk is: what loop variables are, the ranges of those that stay variables, which of them all units have
     in common there, who runs it (a number of the unit; None: all units do), in which loop of the axis, and whether
-    under a condition."""
+    under a condition; `known` are the conditions that indices alone decide."""
 
     values: dict[str, Expr] = field(default_factory=dict)
     ranges: Ranges = field(default_factory=dict)
@@ -253,6 +265,7 @@ class _Place:
     loop: str = ""
     plain: bool = False
     branch: bool = False
+    known: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -282,6 +295,7 @@ class _Phases:
     def __post_init__(self) -> None:
         everything = list(walk_stmts(self.body))
         self.scopes = self.units.axes[self.kind].barriers if self.kind else ()
+        self.for_all = {s.token for s in everything if isinstance(s, AsyncCopy) and s.bulk}
         trips = [s.trip or 0 for s in everything if isinstance(s, For) and s.kind == self.kind]
         self.count = max(2, *trips) if trips else 2  # one unit is not all of them, also where there is no other
         self.depth = 2 + max([s.pending for s in everything if isinstance(s, Wait)], default=0)
@@ -330,15 +344,31 @@ class _Phases:
             self.pending[s.token] = groups[max(len(groups) - s.pending, 0) :]
         elif isinstance(s, If):
             holds = simplify_value(substitute(s.cond, at.values), at.ranges)
+            mine = () if isinstance(holds, Const) or any(isinstance(x, Load) for x in walk(holds)) else (holds,)
             for c, taken in zip(children(s), (True, False), strict=False):
                 if not isinstance(holds, Const) or bool(holds.value) == taken:
-                    self.walk(c, replace(at, branch=at.branch or not isinstance(holds, Const)))
+                    known = at.known + mine if taken else at.known
+                    self.walk(c, replace(at, branch=at.branch or not isinstance(holds, Const), known=known))
         else:
             begun = len(self.now)
             for c in children(s):
                 self.walk(c, at)
             if isinstance(s, AsyncCopy):
                 self.pending.setdefault(s.token, []).append(self.now[begun:])
+                if s.bulk and self.phases:
+                    self.bulk(s, begun)
+
+    def bulk(self, s: AsyncCopy, begun: int) -> None:
+        """A copy that all units wait for: when it begins, none of them may still use where it goes. Afterwards it is no
+        unit's."""
+        group, self.now = self.now[begun:], self.now[:begun]
+        others = [b for b in self.now if b.at.owner != Const(0, "index")]
+        for a in (a for a in group if a.write):
+            if b := next((b for b in others if b.buffer == a.buffer and self.meet(a, b)), None):
+                self.reason = (
+                    f"bulk_copy({s.token}) may overwrite elements of {a.buffer} that block {b.block} uses, without a "
+                    "barrier between"
+                )
 
     def loop(self, s: For, at: _Place) -> None:
         if s.kind == THREAD:
@@ -410,7 +440,7 @@ class _Phases:
                     f"units of {self.kind} may touch elements of {name} that others write, without a barrier between: "
                     f"blocks {blocks}"
                 )
-        self.now = [a for groups in self.pending.values() for g in groups for a in g]
+        self.now = [a for t, groups in self.pending.items() if t not in self.for_all for g in groups for a in g]
 
     def apart(self, accesses: list[_Access]) -> bool:
         """Whether every element that is written is touched by one unit only."""
@@ -445,7 +475,7 @@ class _Phases:
         for n, a in enumerate(accesses):
             owner = Var("%all") if a.at.owner is None else a.at.owner
             ranges = {**a.at.ranges, "%all": (0, self.count - 1)}
-            names = sorted({v for e in (*a.index, owner) for v in variables(e)} | set(common))
+            names = sorted({v for e in (*a.index, owner, *a.at.known) for v in variables(e)} | set(common))
             total = prod(ranges[v][1] + 1 for v in names)
             if sum(o.size for o in owners) + total > _ENUMERATE or any(
                 isinstance(x, Load) for i in a.index for x in walk(i)
@@ -454,9 +484,10 @@ class _Phases:
             grid = np.meshgrid(*[np.arange(ranges[v][1] + 1) for v in names], indexing="ij")
             env = {v: g.reshape(-1) for v, g in zip(names, grid, strict=True)}
             *own, by = (np.broadcast_to(evaluate(e, env), total) for e in (*map(Var, common), *a.index, owner))
-            rows.append(np.stack(own) if own else np.zeros((1, total), np.int64))
-            owners.append(by)
-            which.append(np.full(total, n))
+            runs = np.broadcast_to(np.all([evaluate(c, env) for c in a.at.known], axis=0), total)
+            rows.append((np.stack(own) if own else np.zeros((1, total), np.int64))[:, runs])
+            owners.append(by[runs])
+            which.append(np.full(int(runs.sum()), n))
         return numbered(np.concatenate(rows, axis=1)), np.concatenate(owners), np.concatenate(which)
 
 

@@ -126,8 +126,7 @@ class Interpreter:
                     )
                 m.data[:] = a.reshape(-1)
                 m.writer[:] = EVERY
-        temporaries = {n: b for n, b in self.nest.buffers().items() if b.scope != "param"}
-        if reason := verify(self.nest.body, temporaries, self.machine):
+        if reason := verify(self.nest.body, self.nest.buffers(), self.machine):
             self.fail(reason, "")
         self.start()
         for name in self.nest.outputs:

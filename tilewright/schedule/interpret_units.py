@@ -28,6 +28,7 @@ class _Group:
     number: int
     token: str
     unit: Unit
+    bulk: bool = False  # all units wait for it, and see it then
     writes: list[tuple[Memory, np.ndarray, np.ndarray, int]] = field(default_factory=list)
     reads: list[tuple[Memory, np.ndarray, int]] = field(default_factory=list)
 
@@ -93,7 +94,7 @@ class UnitInterpreter(Interpreter):
         elif isinstance(s, Alloc):
             yield from self.walk(s.body, env, unit, {**memory, s.buffer.name: self.allocated(s, unit)})
         elif isinstance(s, AsyncCopy):
-            self.copying = _Group(len(self.groups) + 1, s.token, unit)
+            self.copying = _Group(len(self.groups) + 1, s.token, unit, s.bulk)
             self.groups.append(self.copying)
             for _ in self.walk(s.body, env, unit, memory):
                 raise AssertionError("a barrier in a copy")
@@ -255,7 +256,8 @@ class UnitInterpreter(Interpreter):
         mine = {u for u in {w[3] for w in g.writes} if _covers(self.names[u], unit) or _covers(unit, self.names[u])}
         for m, p, values, u in g.writes:
             if u in mine:
-                m.data[p], m.writer[p], m.wrote[p], m.times[p], m.busy[p] = values, u, u, self.clock, 0
+                by = self.numbers[unit] if g.bulk else u
+                m.data[p], m.writer[p], m.wrote[p], m.times[p], m.busy[p] = values, by, by, self.clock, 0
         for m, p, u in g.reads:
             if u in mine:
                 np.subtract.at(m.lent, p, 1)

@@ -248,9 +248,9 @@ class WarpProduct:
     """An instruction that the units of an axis run together, on matrices of which each unit holds a part:
     ``acc[m, n] += sum of x[m, k] * w[k, n]`` in f32 or i32.
 
-    Factors are `dtype`. The sums are a buffer in `memory`, the factors in `operands`, which the units share; they have
-    `rows` x `columns`, `rows` x `depth` and `depth` x `columns` elements, or multiples of that, of which one
-    instruction takes one block.
+    Factors are `dtype`. The sums are a buffer in `memory`, the factors in `operands`, which the units share, or the
+    first factor in `first`, where that is given; they have `rows` x `columns`, `rows` x `depth` and `depth` x `columns`
+    elements, or multiples of that, of which one instruction takes one block.
     """
 
     name: str
@@ -261,6 +261,7 @@ class WarpProduct:
     depth: int = 16
     memory: str = "fragment"
     operands: str = "fragment"
+    first: str = ""
     rate: Rate = Rate(32, 1 / 8)
 
     @property
@@ -278,6 +279,35 @@ class WarpLoad:
     source: str = "shared"
     memory: str = "fragment"
     row_bytes: int = 16
+
+
+@dataclass(frozen=True)
+class WarpFold:
+    """How units that hold matrices of sums in parts, in `memory`, come to the sum or the largest number of each row:
+    ``r[m] = r[m] + x[m, n]``, or the larger one, for all n. All units that hold parts of a row then have its r."""
+
+    name: str
+    memory: str = "fragment"
+
+
+@dataclass(frozen=True)
+class BulkCopy:
+    """A copy of a box of a parameter to `memory` by an engine of its own: one unit begins it, and all that share the
+    memory wait until its bytes are there.
+
+    A box has up to `dims` dimensions of up to `side` elements, which lie in memory one after the other, from a multiple
+    of `align` bytes on. The innermost dimension takes a multiple of `unit` bytes, and so does a step along each other
+    one of the parameter. Rows of one of `swizzles` bytes may be swizzled by pieces of `unit` bytes: piece p of the
+    line of 128 bytes with number r lies at ``p xor r``. Elements beyond the parameter are zero.
+    """
+
+    name: str
+    memory: str = "shared"
+    dims: int = 5
+    side: int = 256
+    unit: int = 16
+    align: int = 128
+    swizzles: tuple[int, ...] = (128, 64, 32)
 
 
 @dataclass(frozen=True)
@@ -432,6 +462,16 @@ class Machine:
     def warp_loads(self) -> tuple[WarpLoad, ...]:
         """Those that bring such matrices from memory."""
         return ()
+
+    @property
+    def warp_folds(self) -> tuple[WarpFold, ...]:
+        """How rows of such matrices are summed up."""
+        return ()
+
+    @property
+    def bulk(self) -> BulkCopy | None:
+        """The engine that copies boxes."""
+        return None
 
     # ---- caches
 

@@ -133,10 +133,14 @@ class AsyncCopy(Stmt):
 
     Each time it runs is a group of its own, an empty one too. Until a `Wait` for `token`, what is copied must not
     change, and nobody may touch where it goes.
+
+    With `bulk` an engine of the machine does it (`machine.BulkCopy`): one unit begins it for all that share the memory,
+    all of them wait, and what is copied may be zero beyond a parameter (``guard``). The body may be under a condition.
     """
 
     token: str
     body: Stmt
+    bulk: bool = False
 
 
 @dataclass(frozen=True)

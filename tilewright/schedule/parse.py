@@ -260,8 +260,8 @@ class _Parser:
         return tuple(sorted(found.items()))
 
     def scope(self, node: ast.With) -> Stmt:
-        """``with local(f32[4]) as name:``, ``with async_copy(token):``, or ``with group():`` for a sequence inside a
-        sequence."""
+        """``with local(f32[4]) as name:``, ``with async_copy(token):`` (or ``bulk_copy``), or ``with group():`` for a
+        sequence inside a sequence."""
         call = node.items[0].context_expr
         name = node.items[0].optional_vars
         if len(node.items) == 1 and isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
@@ -270,8 +270,9 @@ class _Parser:
                 inner = Seq(tuple(self.sequence(node.body)))
                 self.buffers, self.names = buffers, names
                 return inner
-            if call.func.id == "async_copy" and name is None:
-                return AsyncCopy(self.one_name(call, "async_copy(token)"), self.block(node.body))
+            if call.func.id in ("async_copy", "bulk_copy") and name is None:
+                token = self.one_name(call, f"{call.func.id}(token)")
+                return AsyncCopy(token, self.block(node.body), bulk=call.func.id == "bulk_copy")
             if _names_type(call) and isinstance(name, ast.Name):
                 buffers = dict(self.buffers)
                 b = self.allocated(node, name.id, call)

@@ -12,6 +12,7 @@ from ..tensor.kernel import Kernel
 from .build import Buildable
 from .decisions import Decision
 from .primitives.blocks import BlockPrimitives
+from .primitives.bulk import BulkPrimitives
 from .primitives.cuts import CutPrimitives
 from .primitives.dots import DotPrimitives
 from .primitives.extremes import ExtremePrimitives
@@ -38,6 +39,7 @@ class Schedule(
     TensorPrimitives,
     MultiBufferPrimitives,
     MemoryPrimitives,
+    BulkPrimitives,
     SwizzlePrimitives,
     RoundPrimitives,
     SplitDimensionPrimitives,

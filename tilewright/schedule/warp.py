@@ -1,7 +1,9 @@
-"""Instructions that several units run together (`machine.WarpProduct`, `machine.WarpLoad`): what loops they are.
+"""Instructions that several units run together (`machine.WarpProduct`, `WarpLoad`, `WarpFold`): what loops
+they are.
 
-Loops with a note ``warp`` on the innermost one stand for an instruction; `read_product` and `read_copy` say what it
-works on, or raise CompileError because they are something else. The primitive `tensorize` and code generators ask.
+Loops with a note ``warp`` on the innermost one stand for an instruction; `read_product`, `read_copy` and `read_fold`
+say what it works on, or raise CompileError because they are something else. The primitive `tensorize` and code
+generators ask.
 
     for m in serial(16): for n in serial(8):
         for k in serial(16, notes={'warp': 'mma_bf16'}): acc[m, n] += extf(x[m, k]) * extf(w[k, n])
@@ -13,14 +15,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..support.errors import CompileError
-from ..tensor.expr import Buffer, Expr, Load, Op, Var, linear, variables
-from .machine import WarpLoad, WarpProduct
+from ..tensor.expr import Buffer, Expr, Load, Op, Target, Var, linear, variables, walk
+from .machine import WarpFold, WarpLoad, WarpProduct
 from .nest import For, Stmt, Store
 
 #: the note of the innermost loop
 NOTE = "warp"
 #: how many loops an instruction is
 PRODUCT_LOOPS, COPY_LOOPS = 3, 2
+#: what folds a row
+FOLDS = ("addf", "maxnumf")
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,17 @@ class CopyLoops:
     column: For
     target: Block
     source: Load
+
+
+@dataclass(frozen=True)
+class FoldLoops:
+    """Loops over rows and columns, the place of a row's result, the operation (`FOLDS`), and what is folded."""
+
+    row: For
+    column: For
+    target: Target
+    operation: str
+    value: Expr
 
 
 def noted(s: Stmt) -> str | None:
@@ -89,11 +104,11 @@ def read_product(s: Stmt, product: WarpProduct, buffers: Mapping[str, Buffer]) -
     if k.trip != product.depth:
         raise _refuse(product.name, f"the sum has {k.trip} steps, not {product.depth}")
     blocks = [_block(product.name, product.memory, buffers, acc, m, n)]
-    for load, row, column in ((x, m, k), (w, k, n)):
-        if product.operands == product.memory:
+    for load, row, column, memory in ((x, m, k, product.first or product.operands), (w, k, n, product.operands)):
+        if memory == product.memory:
             blocks.append(_block(product.name, product.memory, buffers, load, row, column))
-        elif buffers[load.buffer].scope != product.operands:
-            raise _refuse(product.name, f"{load.buffer} is in {buffers[load.buffer].scope}, not in {product.operands}")
+        elif buffers[load.buffer].scope != memory:
+            raise _refuse(product.name, f"{load.buffer} is in {buffers[load.buffer].scope}, not in {memory}")
         else:  # in memory, in a layout that the code generator knows
             blocks.append(Block(load))
     for load, dtype in ((acc, product.sums), (x, product.dtype), (w, product.dtype)):
@@ -113,6 +128,21 @@ def read_copy(s: Stmt, load: WarpLoad, buffers: Mapping[str, Buffer]) -> CopyLoo
     block = _block(load.name, load.memory, buffers, target, first, second)
     row, column = (second, first) if block.turned else (first, second)
     return CopyLoops(load, row, column, Block(target), t.value)
+
+
+def read_fold(s: Stmt, fold: WarpFold, buffers: Mapping[str, Buffer]) -> FoldLoops:
+    """The loops of a fold of rows; CompileError if they are not as it is."""
+    (row, column), store = _chain(s, fold.name, COPY_LOOPS)
+    (t,) = store.targets
+    if buffers[t.buffer].scope != fold.memory or len(t.indices) != 1 or column.var in variables(t.indices[0]):
+        raise _refuse(fold.name, f"{t.buffer} has no number for each row in {fold.memory}")
+    if not isinstance(t.value, Op) or t.value.op not in FOLDS or not _moves(t.indices[0], row, column):
+        raise _refuse(fold.name, f"block {store.block} does not fold rows by {' or '.join(FOLDS)}")
+    old = Load(t.buffer, t.indices, t.value.dtype)
+    terms = [e for e in t.value.args if e != old]
+    if len(terms) != 1 or any(isinstance(x, Load) and x.buffer == t.buffer for x in walk(terms[0])):
+        raise _refuse(fold.name, f"block {store.block} does not add to {t.buffer}")
+    return FoldLoops(row, column, t, t.value.op, terms[0])
 
 
 def _chain(s: Stmt, name: str, count: int) -> tuple[list[For], Store]:
@@ -161,12 +191,15 @@ def _refuse(name: str, why: str) -> CompileError:
 
 __all__ = [
     "COPY_LOOPS",
+    "FOLDS",
     "NOTE",
     "PRODUCT_LOOPS",
     "Block",
     "CopyLoops",
+    "FoldLoops",
     "ProductLoops",
     "noted",
     "read_copy",
+    "read_fold",
     "read_product",
 ]

@@ -144,6 +144,8 @@ class Size(int):
         """The smallest and the largest value."""
         low, high = self.space.range(self.polynomial)
         known = self.space._ranges.get(int(self))
+        if known is None and (opposite := self.space._ranges.get(-int(self))) is not None:
+            known = (-opposite[1], -opposite[0])
         return (max(low, known[0]), min(high, known[1])) if known else (low, high)
 
     def at(self, sizes: Mapping[str, int]) -> int:
@@ -386,15 +388,22 @@ def _quotient(a: Any, b: Any, space: Sizes) -> int:
         return rounded
     several = isinstance(b, Size) and len(b.polynomial) == 1 and not str(b).isidentifier()
     name = f"{a}//({b})" if several else f"{a}//{b}"  # a sum has its parentheses
-    return space.atom(
+    made = space.atom(
         _Atom(f"({name})", min(ends), max(ends), lambda at: _at(a, at) // _at(b, at), ("floordivsi", a, b))
     )
+    with contextlib.suppress(Undecided):  # what is left is known to be less than the divisor, whoever computes it
+        _keep_remainder(a - b * made, b, space)
+    return made
+
+
+def _keep_remainder(left: Any, b: Any, space: Sizes) -> None:
+    if isinstance(left, Size) and _range(b)[0] > 0:
+        space._ranges.setdefault(int(left), (0, _range(b)[1] - 1))
 
 
 def _remainder(a: Any, b: Any, space: Sizes) -> Any:
     left = a - b * (a // b)
-    if isinstance(left, Size) and _range(b)[0] > 0:
-        space._ranges.setdefault(int(left), (0, _range(b)[1] - 1))
+    _keep_remainder(left, b, space)
     return left
 
 

@@ -40,6 +40,10 @@ class StandIns:
         """The number of an atom."""
         return self._values[atom]
 
+    def all(self) -> list[tuple[str, int]]:
+        """Atoms and their numbers."""
+        return list(self._values.items())
+
     def primes(self) -> list[tuple[str, int]]:
         """Atoms and their primes: what is a multiple of one is taken for a size."""
         return list(self._values.items())[:_SMALL]

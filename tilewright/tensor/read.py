@@ -13,7 +13,7 @@ from torch_mlir import ir
 from ..ir.builder import unwrapped
 from ..ir.types import type_of
 from ..support.errors import CompileError
-from ..support.sizes import decode
+from ..support.sizes import at_most, decode
 from .affine import affine
 from .expr import Buffer, Const, Expr, Load, Op, Target, Var, floordiv, map_loads, mod, simplify_node, transform
 from .kernel import Kernel, Opaque, Stage
@@ -254,7 +254,7 @@ class Reader:
         cond: Expr | None = None
         for i, n, p, total in zip(where, shape, low, out.shape, strict=True):
             for test in ([Op("cmpi.sge", (i, Const(0, "index")), "i1")] if p else []) + (
-                [Op("cmpi.slt", (i, Const(n, "index")), "i1")] if p + n < total else []
+                [] if at_most(total, p + n) else [Op("cmpi.slt", (i, Const(n, "index")), "i1")]
             ):
                 cond = test if cond is None else Op("andi", (cond, test), "i1")
         if cond is not None:

@@ -28,6 +28,8 @@ def waits(body: Stmt) -> dict[int, int]:
 
 
 def _follow(s: Stmt, begun: list[str], found: dict[int, int]) -> None:
+    if isinstance(s, AsyncCopy) and s.bulk:  # no group of a thread: see `rings`
+        return
     if isinstance(s, AsyncCopy):
         begun.append(s.token)
     elif isinstance(s, Wait):

@@ -8,10 +8,12 @@ is run by the first unit if it writes memory that the units share, else by all, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ...schedule.bulk import PRODUCER
 from ...schedule.concurrent import is_plain, verify
 from ...schedule.inplace import inplace_pairs
 from ...schedule.machine import Machine
@@ -27,6 +29,8 @@ from ...schedule.nest import (
     Store,
     Wait,
     in_parts,
+    stores,
+    transform,
     writes,
 )  # fmt: skip
 from ...schedule.region import all_ranges
@@ -34,6 +38,7 @@ from ...support.errors import CompileError, UnsupportedError
 from ...support.sizes import is_open
 from ...tensor.expr import Buffer, Load, Op, Target
 from .builder import BYTES, Builder, Value
+from .bulk import Bulk, TensorMap
 from .copies import Copies, waits
 from .dot_products import ByteProducts
 from .expressions import Expressions
@@ -48,22 +53,27 @@ if TYPE_CHECKING:
 
 #: what parameters begin at a multiple of
 PARAMETER_ALIGN_BYTES = 16
+#: the barrier of all threads of a block
+BLOCK = "block"
 
 
 @dataclass(frozen=True)
 class Emitted:
-    """A kernel's name and LLVM IR, how it is launched, and the shared memory that a block takes: bytes by name."""
+    """A kernel's name and LLVM IR, how it is launched, and the shared memory that a block takes: bytes by name. Behind
+    the parameters of the nest come tensor maps of some of them (`bulk`)."""
 
     name: str
     text: str
     launch: Launch
     shared: dict[str, int]
+    maps: tuple[TensorMap, ...] = ()
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The inverse of `dataclasses.asdict`."""
         launch = Launch(*(tuple(data["launch"][n]) for n in ("grid", "block")))  # type: ignore[arg-type]
-        return cls(data["name"], data["text"], launch, data["shared"])
+        maps = tuple(map(TensorMap.from_json, data["maps"]))
+        return cls(data["name"], data["text"], launch, data["shared"], maps)
 
 
 def emit(nest: Nest, machine: Machine) -> Emitted:
@@ -78,7 +88,7 @@ class Emitter:
         self.nest = own_parts(nest, self.units)
         self.buffers = self.nest.buffers()
         self.params = {p.name for p in nest.params}
-        own = {n: b for n, b in nest.buffers().items() if n not in self.params}
+        own = {n: b for n, b in nest.buffers().items() if n not in self.params or b.scope == "param"}
         if reason := verify(nest.body, own, machine):
             raise self.error(f"a GPU cannot run this nest: {reason}")
         for b in self.buffers.values():
@@ -91,10 +101,14 @@ class Emitter:
         self.expressions = Expressions(self.text, self.at, self.memory, nest.name)
         self.expr = self.at.expr = self.expressions.expr
         self.copies, self.waits = Copies(self.memory), waits(self.nest.body)
+        self.bulk = Bulk(self, self.nest, machine)
         self.fragments = Fragments(self, self.nest, machine)
         self.dots = ByteProducts(self.memory, {d.name: d for d in machine.dot_products})
         self.inside: dict[str, str] = {}  # axes whose loops are around, with the variable
         self.copying = False
+        self.consuming = False  # whether the team that begins copies is elsewhere
+        #: what threads write themselves
+        self.plainly = frozenset(t.buffer for s in stores(_without_bulk(self.nest.body)) for t in s.targets)
         self.together = False  # whether the lanes of a warp run what they hold in parts, and the first one all else
         self.shared: dict[str, int] = {}
 
@@ -108,16 +122,23 @@ class Emitter:
             self.memory.pointers[p.name] = (f"%p{i}", GLOBAL)
             how = "" if p.name in alone else " noalias"
             params.append(f"{GLOBAL}{how} align {PARAMETER_ALIGN_BYTES} %p{i}")
+        params += self.bulk.params
         self.names = {k: self.unit(k) for k in self.units.kinds}
         if self.units.lane:
             self.at.names[LANE] = next(self.names[k] for k in self.units.kinds if self.units.is_lane(k))
+        self.bulk.begin()
         self.stmt(self.nest.body)
+        self.bulk.check(self.shared)
         launch = self.units.launch
         x, y, z = launch.block
-        head = f'define ptx_kernel void @{self.nest.name}({", ".join(params)}) "nvvm.maxntid"="{x},{y},{z}" {{'
+        how = f'"nvvm.maxntid"="{x},{y},{z}"'
+        if self.fragments.names:  # without this the assembler spills registers for the sake of more blocks
+            how += ' "nvvm.minctasm"="1"'
+        head = f"define ptx_kernel void @{self.nest.name}({', '.join(params)}) {how} {{"
         body = ["entry:", *self.text.entry, *self.text.lines, "  ret void"]
         top = [*self.text.declared.values(), *self.text.globals_]
-        return Emitted(self.nest.name, "\n".join([*top, head, *body, "}", ""]), launch, self.shared)
+        text = "\n".join([*top, head, *body, "}", ""])
+        return Emitted(self.nest.name, text, launch, self.shared, tuple(self.bulk.maps))
 
     def unit(self, kind: str) -> str:
         """The number of the thread's unit on an axis."""
@@ -144,8 +165,14 @@ class Emitter:
                 self.stmt(x)
         elif isinstance(s, For) and s.bound:
             self.bound(s)
+        elif isinstance(s, For) and s.note(PRODUCER):
+            self.bulk.loop(s)
         elif isinstance(s, Barrier):
             self.barrier(s)
+        elif isinstance(s, AsyncCopy) and s.bulk:
+            self.bulk.copy(s)
+        elif isinstance(s, Wait) and self.bulk.takes(s):
+            self.bulk.wait(s)
         elif isinstance(s, Wait):
             self.copies.wait(self.waits[id(s)])
         elif isinstance(s, AsyncCopy):
@@ -159,8 +186,14 @@ class Emitter:
     def by_first(self, kinds: Sequence[str], s: Stmt) -> None:
         """A statement beside the loops of some axes: the first unit runs it alone if units share what it writes."""
         kinds = [k for k in kinds if k not in self.inside and self.units.units.first(k, s, self.buffers)]
-        if not kinds:
+        with self.only_first(kinds):
             self.plain(s)
+
+    @contextmanager
+    def only_first(self, kinds: Sequence[str]) -> Iterator[None]:
+        """Inside: only the first unit of each of these axes."""
+        if not kinds:
+            yield
             return
         op = self.text.op
         cond = op(f"icmp eq i32 {self.names[kinds[0]]}, 0")
@@ -168,12 +201,18 @@ class Emitter:
             other = op(f"icmp eq i32 {self.names[k]}, 0")
             cond = op(f"and i1 {cond}, {other}")
         with self.text.where(cond, "first"):
-            self.plain(s)
+            yield
+
+    @contextmanager
+    def by_first_of_block(self) -> Iterator[None]:
+        with self.only_first([k for k in self.units.kinds if BLOCK in self.units.units.axes[k].barriers]):
+            yield
 
     def bound(self, s: For) -> None:
         self.inside[s.kind] = s.var
+        all_here = s.trip == self.units.count[s.kind] - (self.consuming and self.units.is_team(s.kind))
         with self.at.bind(s.var, self.names[s.kind]):
-            if self.units.is_thread(s.kind) or s.trip != self.units.count[s.kind]:
+            if self.units.is_thread(s.kind) or not all_here:
                 extent = self.at.index(s.extent)
                 with self.text.where(self.text.op(f"icmp slt i32 {self.names[s.kind]}, {extent}"), "within"):
                     self.stmt(s.body)
@@ -185,8 +224,11 @@ class Emitter:
         if s.scope == "warp":
             self.text.call("llvm.nvvm.bar.warp.sync", "void", ["i32 -1"])
         else:
-            self.fragments.groups.before_barrier()
-            self.text.call("llvm.nvvm.barrier.cta.sync.aligned.all", "void", ["i32 0"])
+            self.block_barrier()
+
+    def block_barrier(self) -> None:
+        self.fragments.groups.before_barrier()
+        self.text.call("llvm.nvvm.barrier.cta.sync.aligned.all", "void", ["i32 0"])
 
     # ---- statements
 
@@ -225,9 +267,10 @@ class Emitter:
         if s.kind == "vector" and s.trip is not None and isinstance(s.body, Store):
             self.vector(s.body, Lanes(s.var, s.trip))
         elif s.kind in ("unroll", "vector") and s.trip is not None:
-            for i in range(s.trip):
-                with self.at.bind(s.var, i):
-                    below(s.body)
+            with self.fragments.groups.run_of(s.body):
+                for i in range(s.trip):
+                    with self.at.bind(s.var, i):
+                        below(s.body)
         else:
             extent = self.at.index(s.extent)
             with self.text.counted(extent) as number, self.at.bind(s.var, number):
@@ -247,7 +290,8 @@ class Emitter:
         elif b.scope in ("register", "local"):
             self.memory.begin_own(b)
         else:
-            self.memory.begin_shared(b, self.nest.name, self.fragments.groups.align(b.name))
+            align = max(self.fragments.groups.align(b.name), self.bulk.aligned.get(b.name, 0))
+            self.memory.begin_shared(b, self.nest.name, align)
             self.shared[b.name] = b.size * BYTES[b.dtype]
 
     def store(self, s: Store) -> None:
@@ -290,6 +334,11 @@ class Emitter:
                 if mine and isinstance(other, Op) and other.op == "mulf":
                     return self.expr(Op("fma", (*other.args, acc), v.dtype))
         return self.expr(v)
+
+
+def _without_bulk(s: Stmt) -> Stmt:
+    """A statement without what an engine copies."""
+    return transform(s, lambda x: None if isinstance(x, AsyncCopy) and x.bulk else x) or Seq(())
 
 
 __all__ = ["Emitted", "Emitter", "emit"]

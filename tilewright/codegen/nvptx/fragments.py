@@ -19,10 +19,20 @@ from typing import TYPE_CHECKING
 
 from ...schedule.machine import Machine, WarpProduct
 from ...schedule.nest import For, If, Nest, Seq, Stmt, Store, walk_stmts
-from ...schedule.warp import COPY_LOOPS, PRODUCT_LOOPS, CopyLoops, ProductLoops, noted, read_copy, read_product
+from ...schedule.warp import (
+    COPY_LOOPS,
+    PRODUCT_LOOPS,
+    CopyLoops,
+    ProductLoops,
+    noted,
+    read_copy,
+    read_fold,
+    read_product,
+)
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, linear, variables
 from .builder import BYTES, llvm_type
+from .fragment_rows import Rows
 from .groups import Groups
 from .launch import WARP
 from .memory import OWN, Lanes
@@ -34,7 +44,7 @@ if TYPE_CHECKING:
 LANE = "%lane"
 _PAIR = "%pair"
 _GROUP, _PLACE = Var(LANE) // 4, Var(LANE) % 4
-#: rows of sums of a warp; of a group of warps each has the next ones
+#: rows of sums, and of first factors, of a warp; of a group of warps each has the next ones
 _WARP_ROWS = Var(LANE) // 32 * 16 + Var(LANE) % 32 // 4
 #: the block of a matrix that `ldmatrix` takes
 _ROWS = 8
@@ -83,7 +93,7 @@ class Role:
         deep = _PLACE * self.per
         if self.which == "acc":
             return _WARP_ROWS, deep
-        return (deep, _GROUP) if self.which == "w" else (_GROUP, deep)
+        return (deep, _GROUP) if self.which == "w" else (_WARP_ROWS, deep)
 
     def along(self) -> int:
         """The dimension of a run: 1 for columns."""
@@ -98,9 +108,11 @@ class Fragments:
         self.text, self.at, self.memory = core.text, core.at, core.memory
         self.products = {p.name: p for p in machine.warp_products}
         self.loads = {p.name: p for p in machine.warp_loads}
+        self.folds = {f.name: f for f in machine.warp_folds}
         self.names = {b.name for b in core.buffers.values() if b.scope in {p.memory for p in self.products.values()}}
         self.roles: dict[str, Role] = {}
         self.groups = Groups(self)
+        self.rows = Rows(core.expressions, core.units.lanes, self.refuse)
         for s in walk_stmts(nest.body) if self.names else ():
             product = self.products.get(noted(s) or "")
             if product is not None and _depth(s) == PRODUCT_LOOPS:
@@ -135,7 +147,7 @@ class Fragments:
         if (name := noted(s)) is not None:
             return _depth(s) <= (PRODUCT_LOOPS if name in self.products else COPY_LOOPS)
         used = self._held(s)
-        return bool(used) and (isinstance(s, Store) or self._selects(s, used))
+        return bool(used) and (isinstance(s, Store) or (isinstance(s, For) and self._selects(s, used)))
 
     def within(self, s: Stmt) -> bool:
         """Whether there are such loops in a statement."""
@@ -151,11 +163,13 @@ class Fragments:
             found += b.loads
         return [x for x in found if x.buffer in self.names]
 
-    def _selects(self, s: Stmt, used: list[Load]) -> bool:
-        assert isinstance(s, For)
+    def _selects(self, s: For, used: list[Load]) -> bool:
         return s.kind != "unroll" and any(s.var in variables(i) for x in used for i in x.indices[-2:])
 
     def begin(self, b: Buffer) -> None:
+        if len(b.shape) == 1:
+            self.rows.begin(b)
+            return
         role = self.role(b.name)
         blocks = self._blocks(b, role)
         count = blocks[0] * blocks[1] * max(b.size // (b.shape[-1] * b.shape[-2]), 1)
@@ -233,6 +247,8 @@ class Fragments:
             self.product(read_product(s, self.products[name], self.core.buffers))
         elif name in self.loads:
             self.load(read_copy(s, self.loads[name], self.core.buffers))
+        elif name in self.folds:
+            self.rows.fold(read_fold(s, self.folds[name], self.core.buffers))
         else:
             raise self.refuse(f"the machine has no instruction {name!r} of several lanes")
 
@@ -341,7 +357,10 @@ class Fragments:
             loops.append(s)
             s = s.body
         conditions, body = _statements(s)
-        used = self._held(s)[0]
+        used = next((x for x in self._held(s) if len(x.indices) > 1), None)
+        if used is None:
+            self.rows.each(loops, conditions, body)
+            return
         role = self.role(used.buffer)
         indices = used.indices[-2:][::-1] if role.turned else used.indices[-2:]
         chosen = [next((f for f in loops if linear(i)[0].get(Var(f.var)) == 1), None) for i in indices]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...schedule.bulk import PRODUCER
 from ...schedule.concurrent import Units
 from ...schedule.machine import Machine
 from ...schedule.nest import THREAD, For, Nest, walk_stmts
@@ -51,13 +52,38 @@ class UnitsOfNest:
                 f"a loop on axis {unknown[0]} is none of a GPU's", stage="emit", operator=nest.name,
                 hint=f"bind loops to {', '.join(known)}",
             )  # fmt: skip
-        self.lane = next((u for u, (team, _) in _TEAMS.items() if {u, team} & set(self.kinds)), "")
+        used = set(self.kinds)
+        if all(k.startswith("grid.") for k in self.kinds):  # one team alone, if it holds matrices in parts
+            scopes = {b.scope for b in nest.buffers().values()}
+            used |= {m.shared_by[0] for m in machine.memories if m.name in scopes and len(m.shared_by) == 1}
+        self.lane = next((u for u, (team, _) in _TEAMS.items() if {u, team} & used), "")
         self.team, self.lanes = _TEAMS.get(self.lane, ("", WARP))
         if self.lane:  # a team has all its units, bound or not
-            self.kinds += [] if self.lane in self.kinds else [self.lane]
+            self.add(self.lane, machine)
             self.count[self.lane] = self.lanes
-            axis = next(a for a in machine.axes if a.name == self.lane)
-            self.units.axes.setdefault(self.lane, axis)
+        if any(isinstance(s, For) and s.note(PRODUCER) for s in walk_stmts(nest.body)):
+            self.add_producer(nest, machine)
+
+    def add(self, kind: str, machine: Machine) -> None:
+        """An axis that the nest uses without loops on it."""
+        self.kinds += [] if kind in self.kinds else [kind]
+        self.units.axes.setdefault(kind, next(a for a in machine.axes if a.name == kind))
+
+    def add_producer(self, nest: Nest, machine: Machine) -> None:
+        """One more team, which begins copies."""
+        if not self.lane:
+            raise CompileError(
+                "the threads that begin copies are a team of their own, and no loop is bound to teams",
+                stage="emit", operator=nest.name, hint=f"bind loops to {' or '.join(t for t, _ in _TEAMS.values())}",
+            )  # fmt: skip
+        self.add(self.team, machine)
+        self.count[self.team] = self.count.get(self.team, 1) + 1
+        if self.count[self.team] > (self.units.axes[self.team].limit or 0):
+            raise CompileError(
+                f"there is no {self.team} left that could begin copies: the loops on it have "
+                f"{self.count[self.team] - 1} iterations",
+                stage="emit", operator=nest.name,
+            )  # fmt: skip
 
     @property
     def launch(self) -> Launch:

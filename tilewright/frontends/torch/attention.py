@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...support.sizes import is_open
 from .create import dropout
 from .node import Node, Tensor, broadcast
 from .registry import aten
@@ -44,11 +45,19 @@ def _with_dropout(n: Node, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None,
         k, v = (n("gather", t, at, axis=1) for t in (k, v))
     scores = n("mul", n("matmul", q, n.transpose(k, (0, 1, 3, 2))), scale)
     if causal:
-        seen = np.tril(np.ones(scores.shape[-2:], bool))
-        scores = n("where", n.constant(seen), scores, n.full((), -np.inf, q.dtype))
+        seen = lower_triangle(n, *scores.shape[-2:])
+        scores = n("where", seen, scores, n.full((), -np.inf, q.dtype))
     scores = scores if mask is None else n("add", scores, mask)
     weights = dropout(n, n("softmax", scores, axis=3), p)
     return n("matmul", weights, v)
+
+
+def lower_triangle(n: Node, rows: int, columns: int) -> Tensor:
+    """[rows, columns]: which columns are at most as far as the row."""
+    if is_open(rows, columns):
+        made: Tensor = n("greater_equal", n.unsqueeze(n.count(rows), 1), n.count(columns))
+        return made
+    return n.constant(np.tril(np.ones((rows, columns), bool)))
 
 
 def _four(n: Node, x: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ...support.sizes import is_open, larger
+from .attention import lower_triangle
 from .conv import _each
 from .node import Node, Tensor
 from .registry import aten
@@ -46,6 +48,8 @@ def _back(n: Node, dy: Tensor, x: Tensor, w: Tensor, how: dict[str, Any]) -> Ten
         for i in range(r)
     ]
     rest = tuple(d - e for d, e in zip(x.shape[2:], reach, strict=True))
+    # how many there are is not known for open sizes: as many as there can be, of which the caller takes the first
+    rest = tuple(s - 1 if is_open(e) else e for s, e in zip(how["strides"], rest, strict=True))
     made: Tensor = n("conv_transpose", dy, w, None, output_padding=rest, **how)
     return made
 
@@ -65,7 +69,7 @@ def _of_weights(n: Node, small: Tensor, wide: Tensor, shape: Sequence[int], stri
     kernel, sizes = shape[2:], small.shape[2:]
     count = math.prod(sizes)
     high = [
-        max((s - 1) * t + d * (k - 1) + 1 - p - e, 0)
+        larger((s - 1) * t + d * (k - 1) + 1 - p - e, 0)
         for s, t, d, k, p, e in zip(sizes, stride, dilation, kernel, pads, wide.shape[2:], strict=True)
     ]
     if any(pads) or any(high):
@@ -105,6 +109,7 @@ def max_pool_backward(n: Node, dy: Tensor, x: Tensor, kernel_size: Any, stride: 
     stride = _each(stride, r) if stride not in (None, [], ()) else kernel
     pads, dilation = _each(padding, r), _each(dilation, r)
     outer, sizes, outs = x.shape[:-r], x.shape[-r:], dy.shape[-r:]
+    n.known(*sizes, *outs)
     tables = [_windows(*a) for a in zip(sizes, outs, kernel, stride, pads, dilation, strict=True)]
     expected = np.zeros((1,) * 2 * r, np.int64)  # [size, m, size, m ...]: the number of the place, -1 without a window
     valid = np.ones((1,) * 2 * r, bool)
@@ -124,6 +129,7 @@ def max_pool_backward(n: Node, dy: Tensor, x: Tensor, kernel_size: Any, stride: 
 
 def spread(n: Node, dy: Tensor, axis: int, table: np.ndarray, weights: np.ndarray, size: int) -> Tensor:
     """The gradient of ``resample(x, table, weights, axis)`` for an x of this size."""
+    n.known(size, len(table))
     out, taps = table.shape
     matrix = np.zeros((size, out))
     np.add.at(matrix, (table.reshape(-1), np.repeat(np.arange(out), taps)), weights.reshape(-1))
@@ -145,6 +151,7 @@ def avg_pool_backward(n: Node, dy: Tensor, x: Tensor, kernel_size: Any, stride: 
     for i, (k, s, p) in enumerate(zip(kernel, stride, _each(padding, r), strict=True)):
         axis = x.rank - r + i
         size, out = x.shape[axis], dy.shape[axis]
+        n.known(size, out)
         first = np.arange(out) * s - p
         table = first[:, None] + np.arange(k)
         inside = (table >= 0) & (table < size)
@@ -164,6 +171,7 @@ def adaptive_avg_pool_backward(n: Node, dy: Tensor, x: Tensor) -> Any:
     n.need(math.prod(x.shape) and math.prod(dy.shape), "of nothing")
     for axis in range(x.rank - r, x.rank):
         size, out = x.shape[axis], dy.shape[axis]
+        n.known(size, out)
         low, high = np.arange(out) * size // out, -(-(np.arange(out) + 1) * size // out)
         table = low[:, None] + np.arange(int((high - low).max()))
         weights = (table < high[:, None]) / (high - low)[:, None]
@@ -181,8 +189,7 @@ def _weights(n: Node, q: Tensor, k: Tensor, causal: bool, mask: Tensor | None, s
     if mask is not None:
         scores = n("add", scores, n.cast(mask, scores.dtype))
     if causal:
-        lower = np.tril(np.ones((q.shape[2], k.shape[2]), bool))
-        scores = n("where", n.constant(lower), scores, n.full((), -np.inf, scores.dtype))
+        scores = n("where", lower_triangle(n, q.shape[2], k.shape[2]), scores, n.full((), -np.inf, scores.dtype))
     made: Tensor = scores
     return made
 

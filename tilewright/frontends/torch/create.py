@@ -162,7 +162,7 @@ def multinomial(n: Node, x: Tensor, num_samples: int, replacement: bool = False,
     below = n("less_equal", n.unsqueeze(running, last), n.unsqueeze(level, last + 1))
     at = n("reduce_sum", n.cast(below, "i64"), axes=(last + 1,))
     # what rounding takes beyond the end is the last one with a weight
-    places = n.constant(np.arange(x.shape[last], dtype=np.int64))
+    places = n.count(x.shape[last])
     end = n("reduce_max", n("where", n("greater", p, 0.0), places, n.full((), 0, "i64")), axes=(last,), keepdims=True)
     return n("min", at, end)
 

@@ -108,7 +108,7 @@ def mul(n: Node, x: Any, y: Any) -> Any:
     return n("and" if n.dtype == "i1" else "mul", x, y)
 
 
-@aten("div.Tensor", "div.Scalar")
+@aten("div.Tensor", "div.Scalar", "true_divide.Tensor", "true_divide.Scalar")
 def div(n: Node, x: Any, y: Any) -> Any:
     return n("div", *both(n, x, y, n.dtype))
 

@@ -19,9 +19,12 @@ import torch
 from ...ir.graph import Graph
 from ...ir.types import Type
 from ...support.errors import UnsupportedError
+from ...support.sizes import is_open, ordered
 from . import arrays
+from .fx_sizes import number_of, numbers_at
 from .importer import Importer
 from .node import DTYPES, FAILED, Tensor
+from .symbols import NoFormula
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,18 @@ class Form:
 
     @staticmethod
     def of(value: torch.Tensor, number: Callable[[Any], int]) -> Form:
+        """The form of one of PyTorch's; not dense if its strides are open sizes that nobody computes with."""
+        sizes = tuple(map(number, value.shape))
+        try:
+            strides, offset = tuple(map(number, value.stride())), number(value.storage_offset())
+        except NoFormula:
+            return Form(value.dtype, sizes, (), 0, None)
+        return Form(value.dtype, sizes, strides, offset, dense_order(sizes, strides))
+
+    def at(self, value: torch.Tensor, number: Callable[[Any], int]) -> Form:
+        """The same for sizes that are known, with the dimensions in the order that they have for all."""
         sizes, strides = tuple(map(number, value.shape)), tuple(map(number, value.stride()))
-        return Form(value.dtype, sizes, strides, number(value.storage_offset()), dense_order(sizes, strides))
+        return Form(value.dtype, sizes, strides, number(value.storage_offset()), self.order)
 
     @property
     def is_plain(self) -> bool:
@@ -59,7 +72,7 @@ def dense_order(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]
     plain = tuple(range(len(sizes)))
     if not math.prod(sizes):
         return plain
-    for order in (plain, tuple(sorted(plain, key=lambda i: -strides[i]))):
+    for order in (plain, tuple(ordered(plain, key=lambda i: -strides[i]))):
         step = 1
         for i in reversed(order):
             if sizes[i] != 1 and strides[i] != step:
@@ -80,9 +93,19 @@ class Result:
     view: Form | None = None
 
 
+@dataclass(frozen=True)
+class Layout:
+    """What the call of a program has to know: the arguments that it reads, with their numbers and how they lie; what it
+    gives; what the graph returns."""
+
+    inputs: Sequence[tuple[int, Form]]
+    outputs: Sequence[Form]
+    results: Sequence[Result]
+
+
 class FxGraph:
-    """A module of ATen operators with the sizes that its symbols stand for; `frozen` has tensors that are built in, by
-    the number of their placeholder."""
+    """A module of ATen operators with the sizes that its symbols stand for, which may be open ones; `frozen` has
+    tensors that are built in, by the number of their placeholder."""
 
     def __init__(
         self, module: torch.fx.GraphModule, sizes: Mapping[Any, Any], frozen: Mapping[int, torch.Tensor] | None = None
@@ -96,10 +119,13 @@ class FxGraph:
         #: what the program gives, and what the graph returns
         self.outputs: list[Form] = []
         self.results: list[Result] = []
+        #: what these are of: the tensors of PyTorch's, and of each result its node and the one that it is a view of
+        self._made: list[torch.Tensor] = []
+        self._origins: list[tuple[Any, torch.fx.Node | None]] = []
         for i, node in enumerate(self.placeholders):
             value = node.meta.get("val")
             if not isinstance(value, torch.Tensor):
-                self.known[node.name] = number_of(value, sizes)
+                self.known[node.name] = self._argument(value)
             elif value.dtype not in DTYPES or value.layout != torch.strided or value.is_conj() or value.is_neg():
                 self.known[node.name] = FAILED
             elif i in (frozen or {}):
@@ -110,15 +136,43 @@ class FxGraph:
                 self.inputs.append((i, Form.of(value, self._number)))
                 self._names.append(node.name)
 
+    def _argument(self, value: Any) -> Any:
+        """An argument that is a number; FAILED for one that nobody computes with, which is no open size."""
+        try:
+            return number_of(value, self.sizes)
+        except NoFormula:
+            return FAILED
+
     def _number(self, d: Any) -> int:
-        return int(number_of(d, self.sizes))
+        found: int = number_of(d, self.sizes)
+        return found
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.inputs, self.outputs, self.results)
+
+    def at(self, sizes: Mapping[Any, Any]) -> Layout:
+        """The layout for some sizes, of a graph whose sizes are open."""
+
+        number = numbers_at(sizes)
+        inputs = [(i, form.at(self.placeholders[i].meta["val"], number)) for i, form in self.inputs]
+        outputs = [form.at(value, number) for form, value in zip(self.outputs, self._made, strict=True)]
+        results = []
+        for r, (node, root) in zip(self.results, self._origins, strict=True):
+            if r.kind == "value" and isinstance(node, torch.fx.Node):
+                r = Result("value", number(node.meta.get("val")))
+            elif r.view is not None and root is not None:
+                begin = r.view.at(root.meta["val"], number)
+                r = Result(r.kind, r.what, _from(r.view.at(node.meta["val"], number), begin))
+            results.append(r)
+        return Layout(inputs, outputs, results)
 
     def graph(self, importer: type[Importer] = Importer) -> tuple[Graph | None, Importer]:
         """The level-2 graph, None if it computes nothing; and the importer. UnsupportedError lists all operators that
         cannot be imported, unless the importer puts up with them."""
         types = [(name, form.memory_type()) for name, (_, form) in zip(self._names, self.inputs, strict=True)]
         numbers: dict[Any, Any] = {
-            s: int(v) if sympy.sympify(v).is_Integer else float(v) for s, v in self.sizes.items()
+            s: v if is_open(v) else int(v) if sympy.sympify(v).is_Integer else float(v) for s, v in self.sizes.items()
         }
         walk = importer(types, self.known, numbers)
         for name, (_, form) in zip(self._names, self.inputs, strict=True):
@@ -135,24 +189,27 @@ class FxGraph:
         self, walk: Importer, nodes: Sequence[Any], values: Mapping[torch.fx.Node, Any]
     ) -> list[tuple[str, Tensor]]:
         """Fills `outputs` and `results`; names and values of what the program gives."""
-        self.outputs, self.results = [], []
+        self.outputs, self.results, self._made, self._origins = [], [], [], []
         made: list[tuple[str, Tensor]] = []
         numbers: dict[torch.fx.Node, int] = {}
         places = {n: i for i, n in enumerate(self.placeholders)}
+
+        def result(r: Result, node: Any, root: torch.fx.Node | None = None) -> None:
+            self.results.append(r)
+            self._origins.append((node, root))
+
         for node in nodes:
             if not isinstance(node, torch.fx.Node):
-                self.results.append(Result("value", node))
+                result(Result("value", node), node)
                 continue
             if not isinstance(node.meta.get("val"), torch.Tensor):
-                self.results.append(Result("value", values[node]))
+                result(Result("value", values[node]), node)
                 continue
             root = root_of(node)
-            form = Form.of(node.meta["val"], self._number)
+            form, begin = (Form.of(n.meta["val"], self._number) for n in (node, root))
             if root in places:
-                begin = Form.of(root.meta["val"], self._number)
-                self.results.append(Result("argument", places[root], None if root is node else _from(form, begin)))
+                result(Result("argument", places[root], None if root is node else _from(form, begin)), node, root)
                 continue
-            begin = Form.of(root.meta["val"], self._number)
             if begin.order is None:
                 root, begin = node, form
             if root not in numbers:
@@ -162,7 +219,8 @@ class FxGraph:
                     value = _permuted(walk, value, begin.order)
                 made.append((f"output{len(made)}", value))
                 self.outputs.append(begin)
-            self.results.append(Result("output", numbers[root], None if root is node else _from(form, begin)))
+                self._made.append(root.meta["val"])
+            result(Result("output", numbers[root], None if root is node else _from(form, begin)), node, root)
         return made
 
 
@@ -187,6 +245,7 @@ def _dtype(node: torch.fx.Node) -> Any:
 
 
 def _from(form: Form, begin: Form) -> Form:
+    """A view by what it begins after the tensor that it is a view of."""
     return Form(form.dtype, form.sizes, form.strides, form.offset - begin.offset, form.order)
 
 
@@ -199,73 +258,4 @@ def _permuted(walk: Importer, x: Tensor, permutation: Sequence[int]) -> Tensor:
     return Tensor(made, Type(tuple(x.shape[i] for i in permutation), x.dtype))
 
 
-# ---- sizes -----------------------------------------------------------------------------------------------------------
-
-
-def number_of(value: Any, sizes: Mapping[Any, Any]) -> Any:
-    """A number, or a symbolic one under these sizes; what is no number as it is. UnsupportedError if a size is missing.
-
-    >>> number_of(3, {})
-    3
-    """
-    if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return value
-    found = value.node.expr.xreplace(dict(sizes))
-    if not (found.is_number or found.is_Boolean):
-        raise UnsupportedError(f"the size {found} is known at run time only", stage="import")
-    return bool(found) if isinstance(value, torch.SymBool) else value.node.pytype(found)
-
-
-def symbols_of(module: torch.fx.GraphModule) -> dict[Any, tuple[int, int | None]]:
-    """Where the symbols of a graph are found in its arguments: the number of the argument, and of its dimension, None
-    where the argument itself is the number. UnsupportedError for a symbol that is in none of them."""
-    places: dict[Any, tuple[int, int | None]] = {}
-    needed: set[Any] = set()
-    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
-    for i, node in enumerate(placeholders):
-        value = node.meta.get("val")
-        dims: Sequence[tuple[int | None, Any]] = [(None, value)]
-        if isinstance(value, torch.Tensor):
-            dims = list(enumerate(value.shape))
-            needed |= {s for d in (*value.shape, *value.stride()) for s in _symbols(d)}
-        for axis, d in dims:
-            needed |= set(_symbols(d))
-            if isinstance(d, (torch.SymInt, torch.SymFloat)) and d.node.expr.is_Symbol:
-                places.setdefault(d.node.expr, (i, axis))
-    for node in module.graph.nodes:
-        value = node.meta.get("val")
-        for v in value if isinstance(value, (list, tuple)) else [value]:
-            for d in v.shape if isinstance(v, torch.Tensor) else [v]:
-                needed |= {s for s in _symbols(d) if not _unbacked(s)}
-    if missing := needed - set(places):
-        names = ", ".join(sorted(map(str, missing)))
-        raise UnsupportedError(f"the sizes {names} are in no argument of the graph", stage="import")
-    return {s: places[s] for s in sorted(needed, key=str)}
-
-
-def _symbols(d: Any) -> Sequence[Any]:
-    return list(d.node.expr.free_symbols) if isinstance(d, (torch.SymInt, torch.SymFloat, torch.SymBool)) else ()
-
-
-def _unbacked(symbol: Any) -> bool:
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-
-    return bool(free_unbacked_symbols(symbol))
-
-
-def hints_of(module: torch.fx.GraphModule) -> dict[Any, Any]:
-    """What the symbols of a graph stood for when it was traced, where that is known."""
-    found: dict[Any, Any] = {}
-    for node in module.graph.nodes:
-        value = node.meta.get("val")
-        for d in value.shape if isinstance(value, torch.Tensor) else [value]:
-            if not isinstance(d, (torch.SymInt, torch.SymFloat)):
-                continue
-            for s in d.node.expr.free_symbols:
-                hint = d.node.shape_env.backed_var_to_val.get(s) if d.node.shape_env is not None else None
-                if hint is not None:
-                    found[s] = hint
-    return found
-
-
-__all__ = ["Form", "FxGraph", "Result", "hints_of", "number_of", "symbols_of"]
+__all__ = ["Form", "FxGraph", "Layout", "Result"]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...support.sizes import is_open, larger
 from .node import Node, Tensor, dtype_of
 from .registry import aten
 
@@ -112,7 +113,10 @@ def batch_norm_training(n: Node, x: Tensor, weight: Any, bias: Any, *rest: Any) 
     made = [_normalized(n, x, weight, bias, mean, var, eps), mean, inverse]
     if running:
         count = math.prod(x.shape) // x.shape[1]
-        fair = n("mul", var, count / max(count - 1, 1))
+        if is_open(count):
+            fair = n("div", n("mul", var, count), n.tensor(larger(count - 1, 1), var.dtype))
+        else:
+            fair = n("mul", var, count / max(count - 1, 1))
         for old, new in zip(running, (mean, fair), strict=True):
             made.append(n("add", n("mul", old, 1 - momentum), n("mul", n.cast(new, old.dtype), float(momentum))))
     return made

@@ -137,7 +137,7 @@ def mode(n: Node, x: Tensor, dim: int = -1, keepdim: bool = False) -> list[Tenso
     most = n("equal", count, n("reduce_max", count, axes=(r - 1,), keepdims=True))
     high = np.inf if moved.is_float else np.iinfo(NUMPY[moved.dtype]).max
     value = n("reduce_min", n("where", most, moved, n.full((), high, moved.dtype)), axes=(r - 1,), keepdims=True)
-    places = n.constant(np.arange(moved.shape[-1], dtype=np.int64))
+    places = n.count(moved.shape[-1])
     at = n("reduce_max", n("where", n("equal", moved, value), places, n.full((), -1, "i64")), axes=(r - 1,))
     return [n.cast(n.reshape(v, n.shape), t) for v, t in ((value, kept), (at, "i64"))]
 

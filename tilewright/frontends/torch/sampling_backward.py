@@ -92,6 +92,7 @@ def grid_sampler_backward(n: Node, dy: Tensor, x: Tensor, grid: Tensor, mode: in
     n.need(all(math.prod(t.shape) for t in (dy, x, grid)), "of nothing")
     batch, channels, sizes = x.shape[0], x.shape[1], x.shape[2:]
     places = math.prod(grid.shape[:-1])
+    n.known(batch, places)
     flat = n.cast(n.reshape(grid, (places, r)), acc)
     axes = [
         _Axis(n, n.reshape(n.slice(flat, 1, r - 1 - d, 1), (1, places)), size, mode, padding, align_corners)

@@ -6,8 +6,6 @@ import math
 import operator
 from typing import Any
 
-import numpy as np
-
 from .index import neutral, positions
 from .node import Node, Tensor
 from .registry import aten
@@ -47,7 +45,7 @@ def segment_reduce(n: Node, x: Tensor, reduce: str, *, lengths: Tensor | None = 
     if not math.prod(x.shape):
         made = n.full(n.shape, first, x.dtype)
     else:
-        rows = n.constant(np.arange(x.shape[axis]))
+        rows = n.count(x.shape[axis])
         inside = n("and", n("less_equal", n.unsqueeze(start, outer + 1), rows),
                    n("less", rows, n.unsqueeze(end, outer + 1)))  # fmt: skip
         made = masked(n, n.unsqueeze(x, axis), n.reshape(inside, (*inside.shape, *ones)), combine, axis + 1)
@@ -81,7 +79,7 @@ def embedding_bag(n: Node, weight: Tensor, indices: Tensor, offsets: Tensor, sca
     rows = n("gather", weight, at, axis=0)
     if per_sample_weights is not None:
         rows = n("mul", rows, n.reshape(n.cast(per_sample_weights, rows.dtype), (count, 1)))
-    places = n.constant(np.arange(count))
+    places = n.count(count)
     inside = n("and", n("less_equal", n.unsqueeze(start, 1), places), n("less", places, n.unsqueeze(end, 1)))
     if padding_idx >= 0:
         inside = n("and", inside, n("not", n("equal", n.cast(at, "i64"), padding_idx)))

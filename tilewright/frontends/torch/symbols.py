@@ -22,7 +22,7 @@ Formula = Any
 #: what a symbol is when the program is imported: a size, or a number
 Known = Mapping[sympy.Symbol, int]
 #: upper ends from here on are none
-_ENDLESS = 1 << 40
+ENDLESS = 1 << 40
 
 _ARITHMETIC: dict[type, Callable[..., Any]] = {
     sympy.Add: lambda *xs: sum(xs),
@@ -59,10 +59,10 @@ def size_of(formula: Formula, known: Known) -> int:
     """The size that a formula is: a `Size`, or an integer. NoFormula, Undecided if there is none."""
     if formula.is_Integer:
         return int(formula)  # type: ignore[call-overload]
-    if isinstance(formula, sympy.Symbol):
-        if formula not in known:
-            raise NoFormula(f"{formula} is known at run time only")
+    if formula in known:
         return known[formula]
+    if isinstance(formula, sympy.Symbol):
+        raise NoFormula(f"{formula} is known at run time only")
     if isinstance(formula, formulas.Where):
         condition, a, b = formula.args
         return size_of(a if holds(condition, known) else b, known)
@@ -191,7 +191,7 @@ def _name(said: str, otherwise: str, taken: set[str]) -> str:
 
 def _dim(name: str, bounds: Any, factor: int, more: int, where: str) -> Dim:
     upper = None if bounds is None else bounds.upper
-    if upper is None or not upper.is_Integer or int(upper) >= _ENDLESS:
+    if upper is None or not upper.is_Integer or int(upper) >= ENDLESS:
         raise UsageError(
             f"dimension {name} ({where}) has no largest size",
             stage="import",

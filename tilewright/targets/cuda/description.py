@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...codegen.llvm.machine import LlvmRecord
 from ...graph.machine_costs import SumTile
-from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate, WarpLoad, WarpProduct
+from ...schedule.machine import (
+    Axis,
+    BulkCopy,
+    DotProduct,
+    Machine,
+    Memory,
+    Rate,
+    WarpFold,
+    WarpLoad,
+    WarpProduct,
+)
 from ...support.errors import PackageError
 
 if TYPE_CHECKING:
@@ -35,7 +45,12 @@ _WGMMA = tuple(
     for dtype in ("f16", "bf16")
     for n in (64, 128, 256)
 )
+#: the same with a first factor that the threads hold as they hold sums
+_WGMMA += tuple(replace(p, name=f"{p.name}_held", first="sums") for p in _WGMMA)
 _GROUPS = ("sm_90a",)
+#: of boxes of arrays, by the engine that NVIDIA calls the tensor memory accelerator
+_TENSOR_COPY = BulkCopy("tensor")
+_BULK = ("sm_90a", "sm_100")
 
 
 @dataclass(frozen=True)
@@ -112,6 +127,14 @@ class CudaDescription(Machine):
     @property
     def warp_loads(self) -> tuple[WarpLoad, ...]:
         return (WarpLoad("ldmatrix"),)
+
+    @property
+    def warp_folds(self) -> tuple[WarpFold, ...]:
+        return (WarpFold("fold"), *((WarpFold("fold_sums", "sums"),) if self.sm in _GROUPS else ()))
+
+    @property
+    def bulk(self) -> BulkCopy | None:
+        return _TENSOR_COPY if self.sm in _BULK else None
 
     @property
     def llvm(self) -> LlvmRecord:

@@ -22,6 +22,7 @@ from ..gpu.opened import Devices
 from ..gpu.runner import GpuRunner
 from .driver import Driver, DriverFailed, names
 from .stages import Launched
+from .tensor_maps import TensorMaps
 
 #: CUDA_ERROR_OUT_OF_MEMORY
 _MEMORY = 2
@@ -103,6 +104,7 @@ class CudaDevice:
         self.lost = False
         self.lock = threading.RLock()
         self.functions: dict[str, Any] = {}
+        self.maps = TensorMaps(driver)
 
     @property
     def version(self) -> str:
@@ -203,6 +205,7 @@ class CudaDevice:
         if isinstance(step, Dispatch):
             k = step.kernel
             arguments = [_place(p) for p in step.arguments]
+            arguments += self.maps.of(k, arguments)
             self.driver.launch(self.function(k), k.grid, k.block, k.shared, arguments)
         else:
             self.driver.copy(_place(step.target), _place(step.source), step.source.nbytes)

@@ -177,10 +177,10 @@ class Driver(Functions):
         return function
 
     def launch(
-        self, function: ctypes.c_void_p, grid: Sequence[int], block: Sequence[int], shared: int, args: Sequence[int]
+        self, function: ctypes.c_void_p, grid: Sequence[int], block: Sequence[int], shared: int, args: Sequence[Any]
     ) -> None:
-        """Begin a kernel on addresses, in the stream."""
-        values = [ctypes.c_uint64(a) for a in args]
+        """Begin a kernel on addresses, and on what is given by its bytes (`tensor_maps`), in the stream."""
+        values = [ctypes.c_uint64(a) if isinstance(a, int) else a for a in args]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
         self.call("cuLaunchKernel", function, *grid, *block, shared, self.stream, pointers, None)
 

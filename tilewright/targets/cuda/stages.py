@@ -11,6 +11,7 @@ from ...codegen.kernel_info import call_names, kernel_info
 from ...codegen.llvm.machine import LlvmMachine
 from ...codegen.llvm.pool import Job, compile_many
 from ...codegen.nvptx.assemble import ptx, shared_at_launch
+from ...codegen.nvptx.bulk import TensorMap
 from ...codegen.nvptx.emitter import Emitted, emit
 from ...support.errors import UsageError
 
@@ -22,14 +23,15 @@ ALONE = "all of its work is done by one thread: no loop is bound to grid, block,
 
 @dataclass(frozen=True)
 class Launched:
-    """A kernel as a package has it: its name in the PTX, blocks, threads of a block, and bytes of shared memory beside
-    those that the PTX declares."""
+    """A kernel as a package has it: its name in the PTX, blocks, threads of a block, bytes of shared memory beside
+    those that the PTX declares, and the tensor maps that it takes behind its arguments."""
 
     name: str
     ptx: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared: int
+    maps: tuple[TensorMap, ...] = ()
 
     @property
     def scratch_bytes(self) -> int:
@@ -38,7 +40,8 @@ class Launched:
 
     def to_json(self) -> dict[str, Any]:
         """All but the PTX."""
-        return {"grid": self.grid, "block": self.block, "shared": self.shared}
+        maps = {"maps": [asdict(m) for m in self.maps]} if self.maps else {}
+        return {"grid": self.grid, "block": self.block, "shared": self.shared, **maps}
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -46,7 +49,8 @@ class Launched:
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         found = json.loads(data)
-        return cls(found["name"], found["ptx"], tuple(found["grid"]), tuple(found["block"]), found["shared"])
+        maps = tuple(map(TensorMap.from_json, found["maps"]))
+        return cls(found["name"], found["ptx"], tuple(found["grid"]), tuple(found["block"]), found["shared"], maps)
 
 
 def job(name: str, emitted: Emitted, nodes: tuple[str, ...] = ()) -> Job:
@@ -59,7 +63,8 @@ def make(text: str, machine: LlvmMachine) -> tuple[Launched, bytes, dict[str, An
     start = time.perf_counter()
     emitted = Emitted.from_json(json.loads(text))
     launch = emitted.launch
-    made = Launched(emitted.name, ptx(emitted, machine), launch.grid, launch.block, shared_at_launch(emitted))
+    shared = shared_at_launch(emitted)
+    made = Launched(emitted.name, ptx(emitted, machine), launch.grid, launch.block, shared, emitted.maps)
     data = made.to_bytes()
     return made, data, {"llvm_seconds": time.perf_counter() - start, "bytes": len(data)}
 

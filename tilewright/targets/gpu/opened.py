@@ -27,6 +27,8 @@ class Devices(Generic[Listed, Opened]):
     ) -> None:
         self.target, self.listed, self.name, self.opened = target, listed, name, opened
         self._open: dict[int, Opened] = {}
+        #: what was wanted before, so that drivers list their devices once
+        self._wanted: dict[str, Opened] = {}
         self._opening = threading.Lock()
 
     def names(self) -> list[str]:
@@ -37,11 +39,14 @@ class Devices(Generic[Listed, Opened]):
         """The device of that number, or the first one that has this text in its name (in any case); the first without.
         UsageError lists those that there are. A device that was lost is opened again."""
         with self._opening:
-            there = self.listed()
-            number = self.number(wanted, [self.name(d) for d in there])
-            device = self._open.get(number)
+            device = self._wanted.get(wanted)
             if device is None or device.lost:
-                device = self._open[number] = self.opened(there[number])
+                there = self.listed()
+                number = self.number(wanted, [self.name(d) for d in there])
+                device = self._open.get(number)
+                if device is None or device.lost:
+                    device = self._open[number] = self.opened(there[number])
+                self._wanted[wanted] = device
             return device
 
     def number(self, wanted: str, names: Sequence[str]) -> int:
@@ -64,6 +69,7 @@ class Devices(Generic[Listed, Opened]):
         """Open all anew from now on."""
         with self._opening:
             self._open.clear()
+            self._wanted.clear()
 
     def check(self, title: str) -> Check:
         """What `tilewright doctor` says."""

@@ -59,23 +59,28 @@ class Shape:
         return Const(x, self.dtype)
 
 
-@direct("attention", writes_once=True, typical_sizes=True)
-def build(kernel: Kernel, machine: Machine, choose: Choose) -> Stmt:
-    """The loop nest of ``tw.attention``; halves are converted to f32 as they are read."""
+def shape_of(kernel: Kernel) -> Shape:
+    """What a kernel of ``tw.attention`` computes."""
     assert kernel.opaque is not None
     q, k, v, mask = (*kernel.opaque.operands, None)[:4]
     assert q and k and v
     (b, h, sq, d), (_, hk, sk, _), dv = kernel.buffer(q).shape, kernel.buffer(k).shape, kernel.buffer(v).shape[3]
     a = kernel.opaque.attributes
-    shape = Shape(
+    return Shape(
         b, h, h // hk, sq, sk, d, dv, q, k, v, mask, kernel.opaque.results[0], float(a["scale"]), bool(a["causal"]),
         decode(a["offset"]),
         kernel.buffer(mask).shape if mask else (), wide(kernel.buffer(q).dtype),
     )  # fmt: skip
+
+
+@direct("attention", writes_once=True, typical_sizes=True)
+def build(kernel: Kernel, machine: Machine, choose: Choose) -> Stmt:
+    """The loop nest of ``tw.attention``; halves are converted to f32 as they are read."""
+    shape = shape_of(kernel)
     if 0 in kernel.buffer(shape.out).shape:
         return seq()
     reader = Reader(kernel)
-    if sq * 2 <= lanes(machine, shape.dtype):
+    if shape.queries * 2 <= lanes(machine, shape.dtype):
         return _few_queries(shape, reader, machine)
     from . import bf16_attention, tile_attention
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ....support.dtypes import FLOATS, HALVES
-from ....support.sizes import at_most
+from ....support.sizes import at_most, smaller, typical
 from ....tensor.expr import Const, Expr, Load, Op, Var, minimum
 from ....tensor.kernel import Kernel, Opaque
 from ...machine import Machine
@@ -182,7 +182,7 @@ class Split:
 
     @property
     def first(self) -> Expr:
-        return Var(self.name) * self.chunk if self.tasks > 1 else index(0)
+        return index(0) if at_most(self.tasks, 1) else Var(self.name) * self.chunk
 
     @property
     def extent(self) -> Expr:
@@ -203,11 +203,11 @@ class Split:
 def divide(size: int, work: int, machine: Machine, *, rounds: int = 4, multiple: int = 1) -> Split:
     """`size` > 0 things of together `work` elements, in up to `rounds` tasks a thread of a multiple of `multiple`
     things."""
-    if work < machine.thread_work:
+    if typical(work) < machine.thread_work:
         return Split(size, size)
-    tasks = min(rounds * machine.cores, max(work // (machine.thread_work // 4), 1))
+    tasks = min(rounds * machine.cores, max(typical(work) // (machine.thread_work // 4), 1))
     chunk = -(-size // tasks)
-    return Split(size, min(-(-chunk // multiple) * multiple, size))
+    return Split(size, smaller(-(-chunk // multiple) * multiple, size))
 
 
 def vector_loop(name: str, extent: Expr | int, most: int, width: int, body: Callable[[Expr], Stmt]) -> Stmt:

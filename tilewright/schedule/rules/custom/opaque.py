@@ -8,11 +8,12 @@ from inspect import signature
 
 from ....support.sizes import typically
 from ....tensor.analysis import reindex
-from ....tensor.expr import Load, Target, Var, map_loads, substitute
+from ....tensor.expr import Expr, Load, Target, Var, const_value, map_loads, simplify, substitute
 from ....tensor.kernel import Kernel, Stage
 from ...decisions import Decisions
 from ...machine import Machine
-from ...nest import Stmt, Store, reads, seq, stores, transform, writes
+from ...nest import Stmt, Store, reads, replace_loads, seq, stores, transform, writes
+from ...region import all_ranges
 from ...schedule import Schedule, ScheduleError, stage_nest
 from .. import DIRECT, Direct
 from ..elementwise.elementwise import schedule_block
@@ -54,6 +55,39 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     for name in [n for n in s.temporaries if n in kernel.opaque.results and n not in written]:
         del s.temporaries[name]
     return s
+
+
+def joined(kernel: Kernel, body: Stmt) -> Stmt | str:
+    """An operator's loop nest with all other stages of the kernel in it: those before are computed where they are read,
+    those after as results are written. Or why that cannot be."""
+    chain = _in_one(kernel)
+    body = _without_unread(kernel, body)
+    try:
+        for stage in chain:
+            body = _write_through(kernel, body, stage)
+        for stage in [x for x in kernel.stages if x not in chain][::-1]:
+            body = _read_through(kernel, body, stage)
+    except ScheduleError as e:
+        return e.message
+    return body
+
+
+def _read_through(kernel: Kernel, body: Stmt, stage: Stage) -> Stmt:
+    """Compute an element of a stage where it is read."""
+    target, dims = stage.targets[0], {v for v, _ in stage.dims}
+    names = [i.name if isinstance(i, Var) else None for i in target.indices]
+    plain = all(n is not None or const_value(i) == 0 for n, i in zip(names, target.indices, strict=True))
+    if len(stage.targets) != 1 or target.init is not None or not plain or len(dims & set(names)) != len(dims):
+        raise ScheduleError(f"{stage.name} does not make one element after the other", stage="schedule")
+    if stage.buffer in kernel.outputs:
+        raise ScheduleError(f"{stage.name} makes a result of the kernel beside it", stage="schedule")
+
+    def read(x: Load) -> Expr:
+        values = {n: i for n, i in zip(names, x.indices, strict=True) if n is not None}
+        return simplify(substitute(target.value, values), ranges)
+
+    ranges = all_ranges(body)
+    return replace_loads(body, stage.buffer, read)
 
 
 def _without_unread(kernel: Kernel, body: Stmt) -> Stmt:
@@ -114,4 +148,4 @@ def _write_through(kernel: Kernel, body: Stmt, stage: Stage) -> Stmt:
     return out
 
 
-__all__ = ["Var", "apply"]
+__all__ = ["Var", "apply", "joined"]

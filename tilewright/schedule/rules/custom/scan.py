@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from ....support.dtypes import wide
+from ....support.sizes import at_most
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var
 from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
@@ -51,7 +52,7 @@ def build(kernel: Kernel, machine: Machine) -> Stmt:
     blocks = -(-shape[-1] // width)
     lines = divide(prod(lead) * blocks, prod(shape), machine)
     line = lines.first + Var("line")
-    outer = unflatten(line // blocks if blocks > 1 else line, lead)
+    outer = unflatten(line if at_most(blocks, 1) else line // blocks, lead)
     block = line % blocks
     total = Load("total", (Var("c_l"),), dtype)
 

@@ -3,19 +3,20 @@ many results. Loops stay loops, so that kernels are small."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from ....tensor.analysis import reindex
-from ....tensor.expr import Buffer, Const, Expr, Load, Target, Var, map_loads, substitute
+from ....tensor.expr import Buffer, Const, Expr, Load, Target, map_loads, substitute
 from ....tensor.kernel import Kernel, Stage
 from ...decisions import Decisions
 from ...machine import Machine
 from ...nest import Alloc, Stmt, Store, seq, store, stores
 from ...schedule import Schedule
 from ..common import inline_producers
-from .units import digits, has_blocks, on
+from .units import block_sizes, digits, has_blocks, on, spread_out
 
 NAME = "unit_elements"
 PRIORITY = 7
@@ -46,7 +47,17 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if isinstance(after, str):
         return after
     borders = [b for b in blocks[1:] if b not in rest]
-    s.body = seq(_elements(s, total, dims, after), *(_border(s, b, i) for i, b in enumerate(borders)))
+    units = s.sample_choice("units", *block_sizes(machine))
+
+    def spread(dims: list[tuple[str, int]], name: str, each: Callable[[Expr], Stmt]) -> Stmt:
+        return spread_out(prod(n for _, n in dims), units, name, machine, each)
+
+    elements = spread(free, "element", lambda at: _element(s, total, dims, after, at))
+    around = []
+    for i, b in enumerate(borders):
+        its = [(v, s.extent_or_zero(v)) for v in s.loops(b.block)]
+        around.append(spread(its, f"border_{i}", partial(_border, b, its)))
+    s.body = seq(elements, *around)
     s.temporaries.clear()
     return s
 
@@ -90,10 +101,9 @@ def applied(
     return writes
 
 
-def _elements(s: Schedule, total: Store, dims: list[tuple[str, int]], after: Sequence[Stage]) -> Stmt:
-    free = [d for d in dims if d[0] not in total.reduction]
-    element = Var("element")
-    values = digits(element, free)
+def _element(s: Schedule, total: Store, dims: list[tuple[str, int]], after: Sequence[Stage], number: Expr) -> Stmt:
+    """The element of a number: what is summed up for it, and what is made of that."""
+    values = digits(number, [d for d in dims if d[0] not in total.reduction])
     zero = (Const(0, "index"),)
     kept = {
         t.buffer: Buffer(s.fresh(f"{t.buffer}_e"), (1,), s.buffer(t.buffer).dtype, "register") for t in total.targets
@@ -116,14 +126,12 @@ def _elements(s: Schedule, total: Store, dims: list[tuple[str, int]], after: Seq
     body: Stmt = seq(Store(first, f"{total.block}_0"), update, *results, *applied(s, after, known, at))
     for b in kept.values():
         body = Alloc(b, body)
-    return on("thread", "element", prod(n for _, n in free), body)
+    return body
 
 
-def _border(s: Schedule, b: Store, number: int) -> Stmt:
-    """What is written around a padded result."""
-    dims = [(v, s.extent_or_zero(v)) for v in s.loops(b.block)]
-    values = digits(Var(f"border_{number}"), dims)
+def _border(b: Store, dims: list[tuple[str, int]], number: Expr) -> Stmt:
+    """An element of what is written around a padded result."""
+    values = digits(number, dims)
     t = b.targets[0]
     place = tuple(substitute(i, dict(values)) for i in t.indices)
-    put = replace(b, targets=(Target(t.buffer, place, substitute(t.value, dict(values))),))
-    return on("thread", f"border_{number}", prod(n for _, n in dims), put)
+    return replace(b, targets=(Target(t.buffer, place, substitute(t.value, dict(values))),))

@@ -16,6 +16,7 @@ from functools import reduce
 
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, loads, rebuild, transform
 from ...nest import Alloc, Barrier, For, Stmt, loop, seq, store
+from ...schedule import Schedule
 from .row_team import Keep, Team
 from .row_values import AT, ROW, Rows, Sum, Write
 from .units import all_of, block_number, blocks_on_grid, on, only_if, within
@@ -37,8 +38,8 @@ class Spot:
 class RowWriter:
     """Writes the nest of rows with a team of units."""
 
-    def __init__(self, rows: Rows, keeps: Sequence[Keep], team: Team) -> None:
-        self.rows, self.team = rows, team
+    def __init__(self, s: Schedule, rows: Rows, keeps: Sequence[Keep], team: Team) -> None:
+        self.s, self.rows, self.team = s, rows, team
         self.keeps = list(keeps) if team.keep != "again" else []
         self.params = {p.name for p in rows.kernel.params}
         self.loops = 0
@@ -64,7 +65,7 @@ class RowWriter:
     # ---- memory
 
     def new(self, name: str, shape: tuple[int, ...], dtype: str, scope: str) -> Buffer:
-        self.buffers.append(Buffer(name, shape, dtype, scope))
+        self.buffers.append(Buffer(self.s.fresh(name), shape, dtype, scope))
         return self.buffers[-1]
 
     def own(self, name: str, dtype: str) -> Buffer:

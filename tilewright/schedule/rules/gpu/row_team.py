@@ -254,14 +254,15 @@ def _bytes(dtype: str) -> int:
 def cost(t: Team, rows: Rows, needs: Reads, machine: Machine) -> float:
     """The time of a team, in operations of a unit: of all of them, so many at a time, and of one after all.
 
-    Neighbours that share no line of memory bring one each. What is kept in shared memory is touched there at each
-    level; registers and shared memory that are full leave room for fewer units.
+    Neighbours that share no line of memory bring one each, unless a row is no longer than a line. What is kept in
+    shared memory is touched there at each level; registers and shared memory that are full leave room for fewer units.
     """
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
     line, limit = machine.line_bytes / 4, block.limit or 1
     beside = (t.units if t.along else t.rows) * t.vector
-    far = FAR * max(line / beside, 1.0) * (needs.again if t.keep == "again" else needs.once)
+    spread = max(line / beside, 1.0) if rows.longest > line else 1.0
+    far = FAR * spread * (needs.again if t.keep == "again" else needs.once)
     near = rows.levels * len(needs.keeps) if t.keep == "shared" else 0
     held = sum(t.steps(k.size) for k in needs.keeps) if t.keep == "registers" else 0
     barriers = (1 + log(t.units, t.fan)) * len({s.level for s in rows.sums.values()}) if t.units > 1 else 0.0

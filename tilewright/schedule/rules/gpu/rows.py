@@ -34,7 +34,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     team = choose(s, rows, needs, machine)
     if isinstance(team, str):
         return team
-    s.body = RowWriter(rows, needs.keeps, team).nest()
+    s.body = RowWriter(s, rows, needs.keeps, team).nest()
     s.temporaries.clear()
     s.plan = str(team)
     return s

@@ -145,7 +145,7 @@ class Writer:
         self.exists = None if whole == self.blocks else within(self.number, self.blocks, whole)
         self.places = digits(self.number, [*a.others, ("%column", self.tiles[0]), ("%row", self.tiles[1])])
         self.pieces = [
-            Buffer(f"across_{i}", (self.side, self.side + 1), x.dtype, "shared") for i, x in enumerate(a.reads)
+            Buffer(s.fresh(f"across_{i}"), (self.side, self.side + 1), x.dtype, "shared") for i, x in enumerate(a.reads)
         ]
 
     def nest(self) -> Stmt:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 from ....tensor.expr import Const, Expr, Op, Var
@@ -11,6 +11,8 @@ from ...nest import For, If, Stmt, loop, seq
 
 #: the axes that rules bind loops to
 GRID, BLOCK, WARP, LANE, GROUP, MEMBER = "grid", "block", "warp", "lane", "group", "member"
+#: a block of units that share nothing has this part of the units that it may have
+PART = 4
 
 
 def axis(machine: Machine, name: str) -> Axis | None:
@@ -81,7 +83,7 @@ def grid_of(blocks: int, machine: Machine) -> tuple[int, int]:
     """So many blocks along x and y of the grid: along x alone where that is long enough. There may be more than asked
     for, which have nothing to do."""
     found = axis(machine, GRID)
-    side = (found.side(found.names[0]) if found is not None else None) or blocks
+    side = (found.side(f"{GRID}.x") if found is not None else None) or blocks
     return (blocks, 1) if blocks <= side else (side, -(-blocks // side))
 
 
@@ -96,3 +98,21 @@ def block_number(grid: tuple[int, int], name: str) -> Expr:
     """The number of a block in the loops of `blocks_on_grid`."""
     x: Expr = Var(f"{name}_x") if grid[0] > 1 else Const(0, "index")
     return Var(f"{name}_y") * grid[0] + x if grid[1] > 1 else x
+
+
+def block_sizes(machine: Machine) -> tuple[list[int], int]:
+    """How many units a block may have whose units do not know of each other: what is tried, and what is taken untuned,
+    a part of the most, so that several blocks fit a processor."""
+    found = axis(machine, BLOCK)
+    limit = (found.limit if found is not None else None) or 1
+    sizes = [1 << i for i in range(5, limit.bit_length())] or [limit]
+    return sizes, max(limit // PART, sizes[0])
+
+
+def spread_out(count: int, units: int, name: str, machine: Machine, each: Callable[[Expr], Stmt]) -> Stmt:
+    """``each(number)`` for so many numbers, neighbours on neighbouring units of blocks of `units`."""
+    grid = grid_of(-(-count // units), machine)
+    unit = Var(f"{name}_unit")
+    number = block_number(grid, name) * units + unit
+    body = only_if(within(number, count, grid[0] * grid[1] * units), each(number))
+    return blocks_on_grid(grid, name, on("block.x", unit.name, units, body))

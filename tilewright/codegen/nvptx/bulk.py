@@ -1,0 +1,260 @@
+"""Bulk copies of boxes (``cp.async.bulk.tensor``) with ``mbarrier``, and warps that do nothing else than begin them.
+
+An array is described to the copy engine by a tensor map, one more parameter of the kernel, which the host encodes
+(`TensorMap`). The first thread of a block begins a group of copies: it tells the group's barrier how many bytes will
+come, and all threads wait for the phase of that barrier (`rings`).
+
+A loop with a producer (`schedule.bulk`) is two loops at the same time: one thread of a further team begins the copies
+of each iteration; the others wait for them, compute, and arrive at a barrier of the ring "done", for which the producer
+waits before the next iteration. The barrier at the top of the loop is only run before the first iteration.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from ...schedule.bulk import PRODUCER, Box, Produced, read_copies, read_producer
+from ...schedule.machine import Machine
+from ...schedule.nest import THREAD, AsyncCopy, For, Nest, Wait, walk_stmts
+from ...support.errors import CompileError
+from ...tensor.expr import Const, Expr, Op, Var, simplify
+from .builder import BYTES
+from .launch import WARP
+from .memory import ALIGN_BYTES
+from .rings import Rings
+
+if TYPE_CHECKING:
+    from .emitter import Emitter
+
+#: bytes of a tensor map, and what it begins at a multiple of
+MAP_BYTES, MAP_ALIGN_BYTES = 128, 64
+#: the ring on which teams say that they have done an iteration
+_DONE = "%done"
+#: kept from moving over a barrier: what memory accesses are to LLVM
+_FENCE = 'call void asm sideeffect "", "~{memory}"()'
+_ARRIVE = "llvm.nvvm.mbarrier.arrive.scope.cta.space.cta"
+_EXPECT = "llvm.nvvm.mbarrier.arrive.expect.tx.scope.cta.space.cta"
+_TRY = "llvm.nvvm.mbarrier.try.wait.parity.scope.cta.space.cta"
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """What the host tells the copy engine of an array: the number of the kernel's parameter, its dtype and shape, sides
+    of boxes, and bytes of the rows that are swizzled (0: none)."""
+
+    parameter: int
+    dtype: str
+    shape: tuple[int, ...]
+    sides: tuple[int, ...]
+    swizzle: int
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Bytes between neighbours along each dimension but the last."""
+        return tuple(prod(self.shape[d:]) * BYTES[self.dtype] for d in range(1, len(self.shape)))
+
+    @staticmethod
+    def from_json(data: dict[str, object]) -> TensorMap:
+        """The inverse of `dataclasses.asdict`."""
+        return TensorMap(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})  # type: ignore[arg-type]
+
+
+class Bulk:
+    """Emits bulk copies and waits for them. `core` is the emitter whose part this is."""
+
+    def __init__(self, core: Emitter, nest: Nest, machine: Machine) -> None:
+        self.core, self.nest, self.text, self.at = core, nest, core.text, core.at
+        self.rings = Rings.of(nest.body, nest.name)
+        self.memory = machine.bulk.memory if machine.bulk else ""
+        self.bytes = next((m.bytes for m in machine.memories if m.name == self.memory), 0)
+        self.boxes: dict[int, list[Box]] = {}
+        self.maps: list[TensorMap] = []
+        self.aligned: dict[str, int] = {}
+        self.places: dict[str, int] = {}
+        self.produced = [s for s in walk_stmts(nest.body) if isinstance(s, For) and s.note(PRODUCER)]
+        for s in walk_stmts(nest.body):
+            if isinstance(s, AsyncCopy) and s.bulk and machine.bulk is not None:
+                self.boxes[id(s)] = read_copies(s, machine.bulk, core.buffers, self.at.ranges)
+                for box in self.boxes[id(s)]:
+                    self.map_of(box)
+                    pattern = ALIGN_BYTES * max(box.swizzle // machine.bulk.unit, 1)
+                    self.aligned[box.target.name] = max(pattern, self.aligned.get(box.target.name, 0))
+        if self.boxes and THREAD in core.units.count:
+            raise self.refuse(
+                "bulk copies are begun for a block, and loops on thread have none", "bind them to block.x"
+            )
+
+    def refuse(self, why: str, hint: str | None = None) -> CompileError:
+        return CompileError(why, stage="emit", operator=self.nest.name, hint=hint)
+
+    def map_of(self, box: Box) -> int:
+        """The number of the tensor map of a box."""
+        parameter = next(i for i, p in enumerate(self.nest.params) if p.name == box.source.name)
+        made = TensorMap(parameter, box.source.dtype, box.source.shape, box.sides, box.swizzle)
+        if made not in self.maps:
+            self.maps.append(made)
+        return self.maps.index(made)
+
+    def takes(self, s: object) -> bool:
+        """Whether a wait is one for bulk copies."""
+        return isinstance(s, Wait) and s.token in self.rings.size
+
+    @property
+    def params(self) -> list[str]:
+        return [
+            f'ptr byval([{MAP_BYTES} x i8]) align {MAP_ALIGN_BYTES} "nvvm.grid_constant" %m{i}'
+            for i in range(len(self.maps))
+        ]
+
+    # ---- barriers
+
+    def begin(self) -> None:
+        """Make all barriers, before anything else."""
+        if not self.rings.size:
+            return
+        arrivals = dict.fromkeys(sorted(self.rings.size), 1)
+        if self.produced:
+            arrivals[_DONE] = self.teams * (self.core.units.lanes // WARP)
+            self.rings.size[_DONE] = max(self.rings.size.values())
+        total = 0
+        for name in arrivals:
+            self.places[name], total = total, total + self.rings.size[name]
+        self.array = f"@{self.nest.name}.mbarriers"
+        self.text.globals_.append(f"{self.array} = internal addrspace(3) global [{total} x i64] undef, align 8")
+        self.core.shared["mbarriers"] = total * 8
+        with self.core.by_first_of_block():
+            for name, count in arrivals.items():
+                for i in range(self.rings.size[name]):
+                    where = self.barrier(name, Const(i, "index"))
+                    self.text.call("llvm.nvvm.mbarrier.init.shared", "void", [where, f"i32 {count}"])
+            self.text.call("llvm.nvvm.fence.mbarrier_init.release.cluster", "void", [])
+            self.text.call("llvm.nvvm.fence.proxy.async.shared_cta", "void", [])
+        self.core.block_barrier()
+
+    def check(self, shared: dict[str, int]) -> None:
+        """CompileError if buffers leave no room for the barriers."""
+        needed = sum(shared.values())
+        if self.rings.size and needed > self.bytes:
+            raise self.refuse(
+                f"buffers in {self.memory} and the barriers of bulk copies need {needed} bytes; the machine has "
+                f"{self.bytes}",
+                hint="fewer stages, or smaller tiles",
+            )
+
+    @property
+    def teams(self) -> int:
+        """Teams that compute; one more begins copies."""
+        return self.core.units.count[self.core.units.team] - 1
+
+    def barrier(self, ring: str, number: Expr) -> str:
+        """The address of the barrier of a group."""
+        place = number % self.rings.size[ring] + self.places[ring]
+        index = self.at.index(simplify(place, self.at.ranges))
+        return f"ptr addrspace(3) {self.text.op(f'getelementptr i64, ptr addrspace(3) {self.array}, i32 {index}')}"
+
+    def wait_for(self, ring: str, number: Expr) -> None:
+        """Until the phase of a group's barrier is over."""
+        where = self.barrier(ring, number)
+        parity = self.at.index(simplify(number // self.rings.size[ring] % 2, self.at.ranges))
+        again, after = self.text.new_label("asking"), self.text.new_label("there")
+        self.text.line(f"br label %{again}")
+        self.text.begin(again)
+        over = self.text.call(_TRY, "i1", [where, f"i32 {parity}"])
+        self.text.line(f"br i1 {over}, label %{after}, label %{again}")
+        self.text.begin(after)
+        self.text.line(_FENCE)
+
+    def wait(self, s: Wait) -> None:
+        for i in range(self.rings.count.get(id(s), 0)):
+            self.wait_for(s.token, self.rings.number[id(s)] + i)
+
+    # ---- copies
+
+    def copy(self, s: AsyncCopy) -> None:
+        """Begin a group: one thread of the block does."""
+        with self.core.by_first_of_block():
+            self.group(s)
+
+    def group(self, s: AsyncCopy) -> None:
+        """One thread tells the barrier what comes, and begins it."""
+        where = self.barrier(s.token, self.rings.number[id(s)])
+        self.text.line(_FENCE)
+        parts: dict[str, list[Box]] = {}
+        for box in self.boxes[id(s)]:
+            parts.setdefault(self.holds(box), []).append(box)
+        total = str(sum(box.nbytes for box in parts.get("", ())))
+        for cond in (c for c in parts if c):
+            size = sum(box.nbytes for box in parts[cond])
+            total = self.text.op(f"add i32 {total}, {self.text.op(f'select i1 {cond}, i32 {size}, i32 0')}")
+        self.text.call(_EXPECT, "i64", [where, f"i32 {total}"])
+        for cond, boxes in parts.items():
+            with self.text.where(cond, "copies") if cond else nullcontext():
+                for box in boxes:
+                    self.box(box, where)
+
+    def holds(self, box: Box) -> str:
+        """The condition under which a box is copied, empty if it always is."""
+        cond = None
+        for c in box.conditions:
+            cond = c if cond is None else Op("andi", (cond, c), "i1")
+        return "" if cond is None else self.core.expressions.expr(cond).ssa
+
+    def box(self, box: Box, barrier: str) -> None:
+        pointer, _ = self.core.memory.pointers[box.target.name]
+        if (place := self.at.index(box.place)) != "0":
+            kind = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[BYTES[box.target.dtype]]
+            pointer = self.text.op(f"getelementptr {kind}, ptr addrspace(3) {pointer}, i32 {place}")
+        to = self.text.op(f"addrspacecast ptr addrspace(3) {pointer} to ptr addrspace(7)")
+        start = [f"i32 {self.at.index(e)}" for e in reversed(box.start)]
+        name = f"llvm.nvvm.cp.async.bulk.tensor.g2s.tile.{len(start)}d"
+        plain = ["i16 0", "i64 0", "i1 false", "i1 false", "i32 0"]  # to this block alone, no hint for caches
+        args = [f"ptr addrspace(7) {to}", barrier, f"ptr %m{self.map_of(box)}", *start, *plain]
+        self.text.call(name, "void", args)
+
+    # ---- loops with a producer
+
+    def loop(self, s: For) -> None:
+        """Both of the loops that a loop with a producer is."""
+        core, text, at = self.core, self.text, self.at
+        found = read_producer(s, core.buffers, self.memory)
+        core.block_barrier()
+        turn = self.rings.number[id(s)]
+        producer = text.op(f"icmp eq i32 {core.names[core.units.team]}, {self.teams}")
+        lane = core.names[core.units.lane]
+        first = text.op(f"and i1 {producer}, {text.op(f'icmp eq i32 {lane}, 0')}")
+        with text.where(first, "producer"), text.counted(at.index(s.extent)) as number, at.bind(s.var, number):
+            for c in found.copies:
+                self.group(c)
+            self.wait_for(_DONE, turn + Var(s.var))
+        with text.where(text.op(f"xor i1 {producer}, true"), "consumers"):
+            self.consume(s, found, turn)
+
+    def consume(self, s: For, found: Produced, turn: Expr) -> None:
+        """What the other teams do. If that is products of groups of warps alone, those of an iteration run on while the
+        next copies are waited for; their factors are free when the products after them have begun."""
+        core, groups, number = self.core, self.core.fragments.groups, turn + Var(s.var)
+        behind = int(all(map(groups.only, found.rest)))
+        with self.text.counted(self.at.index(s.extent)) as i, self.at.bind(s.var, i):
+            core.consuming, groups.left = True, behind
+            for x in found.rest:
+                core.stmt(x)
+            core.consuming, groups.left = False, 0
+            with self.text.where(self.text.op(f"icmp sge i32 {i}, {behind}"), "behind") if behind else nullcontext():
+                self.arrive(number - behind)
+        if behind:
+            groups.wait()
+            self.arrive(turn + s.extent - 1)
+
+    def arrive(self, number: Expr) -> None:
+        """Say that an iteration is done: one lane of each warp does."""
+        self.text.line(_FENCE)
+        self.text.call("llvm.nvvm.bar.warp.sync", "void", ["i32 -1"])
+        lane = self.text.op(f"urem i32 {self.core.names[self.core.units.lane]}, {WARP}")
+        with self.text.where(self.text.op(f"icmp eq i32 {lane}, 0"), "arrives"):
+            self.text.call(_ARRIVE, "i64", [self.barrier(_DONE, number), "i32 1"])
+
+
+__all__ = ["Bulk", "TensorMap"]

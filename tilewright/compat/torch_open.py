@@ -1,0 +1,135 @@
+"""Programs for all sizes of a graph of `torch.compile` whose dimensions are dynamic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..frontends.failures import Failure
+from ..frontends.torch.fx_graph import FxGraph
+from ..frontends.torch.fx_sizes import facts_of, ranges_of
+from ..runtime.executable import Executable
+from ..runtime.open_executable import OpenExecutable
+from ..support.errors import TilewrightError
+from ..support.sizes import Dim, open_sizes
+from .torch_calls import MOST_SIZES, Call, call_of
+
+#: calls kept of the sizes that programs for all sizes are called with
+MOST_CALLS = 1024
+#: choices of open symbols that are tried
+MOST_TRIED = 4
+#: a graph and its program, of the sizes that symbols stand for; the program is None where it computes nothing
+Make = Callable[[Mapping[Any, Any]], tuple[FxGraph, Executable | None]]
+
+
+class NotImported(Exception):
+    """Operators of a graph cannot be imported while sizes are open."""
+
+    def __init__(self, failures: Sequence[Failure]) -> None:
+        super().__init__(", ".join(f.operator for f in failures))
+        self.failures = failures
+
+
+@dataclass
+class Program:
+    """A program for all sizes of dimensions, which stand for symbols, and for one size each of the other symbols."""
+
+    dims: Mapping[Any, Dim]
+    others: Mapping[Any, int]
+    graph: FxGraph
+    executable: Executable | None
+
+    def takes(self, sizes: Mapping[Any, int]) -> bool:
+        """Whether sizes are in its ranges."""
+        return all(d.low <= sizes[s] <= d.high and sizes[s] % d.divisor == 0 for s, d in self.dims.items()) and all(
+            sizes[s] == n for s, n in self.others.items()
+        )
+
+    def call(self, sizes: Mapping[Any, Any]) -> Call:
+        """The call for some sizes."""
+        layout, executable = self.graph.at(sizes), self.executable
+        if executable is None:
+            return call_of(layout, None)
+        assert isinstance(executable, OpenExecutable)
+        run = executable.at_sizes({d.name: int(sizes[s]) for s, d in self.dims.items()})
+        return call_of(layout, run, len(executable.arguments) > len(executable.inputs))
+
+
+class OpenPrograms:
+    """The programs of a graph, each for all sizes of its ranges; a call with sizes beyond them makes one with wider
+    ranges.
+
+    Where that is `refused`, which is told why, dimensions are open whose sizes have changed since. What there is no
+    program for then is served `otherwise`.
+    """
+
+    def __init__(
+        self, module: Any, make: Make, otherwise: Call, refused: Callable[[Sequence[Failure], Exception | None], None]
+    ) -> None:
+        self._module, self._make, self._otherwise, self._refused = module, make, otherwise, refused
+        self._ranges: Mapping[Any, Any] | None = None
+        self._programs: list[Program] = []
+        self._first: Mapping[Any, Any] | None = None
+        self._moving: set[Any] = set()
+        self._tried: list[set[Any]] = []  # without success
+
+    def call(self, sizes: Mapping[Any, Any]) -> Call:
+        """The call for some sizes, by the latest program that takes them."""
+        if self._first is None:
+            self._first = sizes
+        self._moving |= {s for s, n in sizes.items() if n != self._first[s]}
+        program = next((p for p in reversed(self._programs) if p.takes(sizes)), None) or self._wider(sizes)
+        return self._otherwise if program is None else program.call(sizes)
+
+    def _wider(self, sizes: Mapping[Any, Any]) -> Program | None:
+        """A program for these sizes and all that were served before; None if there can be none."""
+        try:
+            if self._ranges is None:
+                self._ranges = ranges_of(self._module)
+            chosen = self._moving & set(self._ranges) if self._tried else set(self._ranges)
+            if not chosen or any(t <= chosen for t in self._tried) or len(self._tried) >= MOST_TRIED:
+                return None
+            program = self._program(sizes, chosen)
+        except Exception as e:  # what nobody thought of is no reason for a call to fail
+            if not self._tried:
+                self._refused(_failures(e), e)
+            self._tried.append(set(self._ranges or ()) if self._ranges is None else chosen)
+            return None
+        if program is not None:
+            self._programs = [*self._programs, program][-MOST_SIZES:]
+        return program
+
+    def _program(self, sizes: Mapping[Any, Any], chosen: set[Any]) -> Program | None:
+        """A program with these symbols open; None where one of them is no size, such as a negative number."""
+        assert self._ranges is not None
+        dims: dict[Any, Dim] = {}
+        for i, (symbol, r) in enumerate(self._ranges.items()):
+            if symbol in chosen:
+                before = max((p.dims[symbol].high for p in self._programs if symbol in p.dims), default=0)
+                if (dim := r.dim(f"d{i}", int(sizes[symbol]), before)) is None:
+                    self._refused(
+                        [Failure("a number", "", f"{sizes[symbol]} is none of the sizes from {r.low} on")], None
+                    )
+                    return None
+                dims[symbol] = dim
+        others = {s: int(sizes[s]) for s in self._ranges if s not in chosen}
+        with open_sizes(list(dims.values())) as space:
+            assert space is not None
+            graph, made = self._make(
+                {**facts_of(self._module), **others, **dict(zip(dims, space.symbols, strict=True))}
+            )
+        return Program(dims, others, graph, made)
+
+
+def _failures(e: Exception) -> Sequence[Failure]:
+    """What stands in the way of a program for all sizes."""
+    if isinstance(e, NotImported):
+        return e.failures
+    if not isinstance(e, TilewrightError):
+        return [Failure("a graph", "", f"{type(e).__name__}: {e}")]
+    name, _, place = (e.operator or "a graph").partition(" (")
+    return [Failure(name, place.removesuffix(")"), e.message)]
+
+
+__all__ = ["MOST_CALLS", "NotImported", "OpenPrograms", "Program"]

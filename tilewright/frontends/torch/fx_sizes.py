@@ -1,0 +1,195 @@
+"""The sizes of a graph that `torch.compile` hands over: PyTorch's symbols, where they are found in the arguments, and
+between which sizes they lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from ...support.errors import UnsupportedError
+from ...support.sizes import Dim, is_open
+from .symbols import ENDLESS, NoFormula, holds, size_of
+
+#: a range goes to so many times the size of the call that it is made for, and at least to this
+TIMES, AT_LEAST = 16, 1024
+#: from the begin of a range on, so many sizes are asked for one that a graph can be called with
+_TRIED = 64
+#: so many have to fit for a number to be taken as one that divides all
+_SEVERAL = 4
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def number_of(value: Any, sizes: Mapping[Any, Any]) -> Any:
+    """A number, or a symbolic one under these sizes, which may be open ones; what is no number as it is.
+
+    UnsupportedError if a size is missing; where sizes are open NoFormula, and Undecided for a condition of them.
+
+    >>> number_of(3, {})
+    3
+    """
+    if not isinstance(value, _SYMBOLIC):
+        return value
+    formula = value.node.expr
+    if is_open(*sizes.values()):
+        if isinstance(value, torch.SymFloat):
+            raise NoFormula(f"the float {formula} is known at run time only")
+        return holds(formula, sizes) if isinstance(value, torch.SymBool) else size_of(formula, sizes)
+    found = formula.xreplace(dict(sizes))
+    if not (found.is_number or found.is_Boolean):
+        raise UnsupportedError(f"the size {found} is known at run time only", stage="import")
+    return bool(found) if isinstance(value, torch.SymBool) else value.node.pytype(found)
+
+
+def numbers_at(sizes: Mapping[Any, Any]) -> Callable[[Any], Any]:
+    """`number_of` under sizes that are known, each formula once."""
+    known: dict[Any, Any] = {}
+
+    def number(value: Any) -> Any:
+        if not isinstance(value, _SYMBOLIC):
+            return value
+        formula = value.node.expr
+        if formula not in known:
+            known[formula] = number_of(value, sizes)
+        return known[formula]
+
+    return number
+
+
+def symbols_of(module: torch.fx.GraphModule) -> dict[Any, tuple[int, int | None]]:
+    """Where the symbols of a graph are found in its arguments: the number of the argument, and of its dimension, None
+    where the argument itself is the number. UnsupportedError for a symbol that is in none of them."""
+    places: dict[Any, tuple[int, int | None]] = {}
+    needed: set[Any] = set()
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    for i, node in enumerate(placeholders):
+        value = node.meta.get("val")
+        dims: Sequence[tuple[int | None, Any]] = [(None, value)]
+        if isinstance(value, torch.Tensor):
+            dims = list(enumerate(value.shape))
+            needed |= {s for d in (*value.shape, *value.stride()) for s in _symbols(d)}
+        for axis, d in dims:
+            needed |= set(_symbols(d))
+            if isinstance(d, (torch.SymInt, torch.SymFloat)) and d.node.expr.is_Symbol:
+                places.setdefault(d.node.expr, (i, axis))
+    for d in _numbers(module):
+        needed |= {s for s in _symbols(d) if not _unbacked(s)}
+    if missing := needed - set(places):
+        names = ", ".join(sorted(map(str, missing)))
+        raise UnsupportedError(f"the sizes {names} are in no argument of the graph", stage="import")
+    return {s: places[s] for s in sorted(needed, key=str)}
+
+
+def _numbers(module: torch.fx.GraphModule) -> Iterator[Any]:
+    """The extents of all tensors, and all numbers."""
+    for node in module.graph.nodes:
+        value = node.meta.get("val")
+        for v in value if isinstance(value, (list, tuple)) else [value]:
+            yield from v.shape if isinstance(v, torch.Tensor) else [v]
+
+
+def _symbols(d: Any) -> Sequence[Any]:
+    return list(d.node.expr.free_symbols) if isinstance(d, _SYMBOLIC) else ()
+
+
+def _unbacked(symbol: Any) -> bool:
+    return bool(free_unbacked_symbols(symbol))
+
+
+def _environment(module: torch.fx.GraphModule) -> Any:
+    """PyTorch's record of symbols, None if there are none."""
+    return next((d.node.shape_env for d in _numbers(module) if isinstance(d, _SYMBOLIC)), None)
+
+
+def hints_of(module: torch.fx.GraphModule) -> dict[Any, Any]:
+    """What the symbols of a graph stood for when it was traced, where that is known."""
+    found: dict[Any, Any] = {}
+    for node in module.graph.nodes:
+        value = node.meta.get("val")
+        for d in value.shape if isinstance(value, torch.Tensor) else [value]:
+            if not isinstance(d, (torch.SymInt, torch.SymFloat)):
+                continue
+            for s in d.node.expr.free_symbols:
+                hint = d.node.shape_env.backed_var_to_val.get(s) if d.node.shape_env is not None else None
+                if hint is not None:
+                    found[s] = hint
+    return found
+
+
+# ---- ranges ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Range:
+    """What is known of a symbol: the smallest size, the largest if there is one, and a number that divides it."""
+
+    low: int
+    high: int | None
+    divisor: int
+
+    def dim(self, name: str, size: int, at_least: int = 0) -> Dim | None:
+        """An open dimension for a call with this size; None if the symbol cannot be that."""
+        if size < self.low or size % self.divisor or (self.high is not None and size > self.high):
+            return None
+        high = self.high if self.high is not None else max(AT_LEAST, TIMES * size, at_least)
+        return Dim(name, self.low, high // self.divisor * self.divisor, self.divisor)
+
+
+def ranges_of(module: torch.fx.GraphModule) -> dict[Any, Range]:
+    """The symbols that a graph computes with, by name; UnsupportedError if one of them is no integer.
+
+    Conditions under which the graph is called say more than PyTorch's ranges: ``(s - 1)//2 != 0`` that s is not 2,
+    ``s == 4*(s//4)`` that 4 divides it, which is taken from what fits at the begin of the range."""
+    needed = {s for d in _computed(module) for s in _symbols(d) if not _unbacked(s)} or set(symbols_of(module))
+    env = _environment(module)
+    guards = _guards(env)
+    return {s: _range(s, env, [g for g in guards if g.free_symbols == {s}]) for s in sorted(needed, key=str)}
+
+
+def facts_of(module: torch.fx.GraphModule) -> dict[Any, int]:
+    """Formulas of symbols that are a number whenever the graph is called."""
+    guards = [g for g in _guards(_environment(module)) if isinstance(g, sympy.Eq)]
+    sides = [*((g.lhs, g.rhs) for g in guards), *((g.rhs, g.lhs) for g in guards)]
+    return {formula: int(number) for formula, number in sides if number.is_Integer and not formula.is_number}
+
+
+def _guards(env: Any) -> list[Any]:
+    """The conditions under which a graph is called."""
+    return [] if env is None else list(dict.fromkeys(env.replace(g.expr) for g in env.guards))
+
+
+def _computed(module: torch.fx.GraphModule) -> Iterator[Any]:
+    """The numbers of a graph but for arguments that nobody reads, such as the strides of others."""
+    for node in module.graph.nodes:
+        value = node.meta.get("val")
+        if node.op == "placeholder" and not isinstance(value, torch.Tensor) and not node.users:
+            continue
+        for v in value if isinstance(value, (list, tuple)) else [value]:
+            yield from v.shape if isinstance(v, torch.Tensor) else [v]
+
+
+def _range(symbol: Any, env: Any, guards: Sequence[Any]) -> Range:
+    if not symbol.is_integer:
+        raise UnsupportedError(f"{symbol} is a number of floats, of which there is no range", stage="import")
+    bounds = env.bound_sympy(symbol)
+    low = max(int(bounds.lower), 0) if bounds.lower.is_Integer else 0
+    high = int(bounds.upper) if bounds.upper.is_Integer and int(bounds.upper) < ENDLESS else None
+    fitting = [n for n in range(low, low + _TRIED) if _may_be(symbol, n, guards)]
+    divisor = math.gcd(*fitting) if len(fitting) >= _SEVERAL else 1
+    return Range(fitting[0] if fitting else low, high, max(divisor, 1))
+
+
+def _may_be(symbol: Any, number: int, guards: Sequence[Any]) -> bool:
+    """Whether no condition rules out that a symbol is this number."""
+    try:
+        return not any(g.xreplace({symbol: sympy.Integer(number)}) == sympy.false for g in guards)
+    except ArithmeticError:  # it divides by 0
+        return False
+
+
+__all__ = ["Range", "facts_of", "hints_of", "number_of", "numbers_at", "ranges_of", "symbols_of"]

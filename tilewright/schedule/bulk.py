@@ -1,0 +1,302 @@
+"""Copies of boxes by an engine of the machine (`machine.BulkCopy`): what loops they are, and loops whose copies have a
+unit of their own.
+
+`read_copies` says what the loops of an `AsyncCopy` with `bulk` copy, or raises CompileError because the engine cannot;
+the check of a nest, primitives and code generators ask. A box is one loop along each of its dimensions, and what lies
+beyond the parameter is zero:
+
+    with bulk_copy(t):
+        for m in serial(64): for n in serial(32):
+            s0: tile[m, n] = guard(i * 64 + m < 100, x[i * 64 + m, k * 32 + n], bf16(0.0))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from ..support.dtypes import LOOP_TYPES
+from ..support.errors import CompileError
+from ..tensor.analysis import flat
+from ..tensor.evaluate import evaluate
+from ..tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, from_linear, linear, simplify, variables
+from .machine import BulkCopy, Machine, find_axis
+from .nest import Alloc, AsyncCopy, Barrier, For, If, Seq, Stmt, Store, Wait, reads, stores, walk_stmts, writes
+from .region import all_ranges
+
+#: the note of a loop whose copies a unit of their own begins
+PRODUCER = "producer"
+#: a swizzle repeats its order of pieces by lines of so many bytes
+_LINE = 128
+Ranges = Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box of a parameter: where it begins along each dimension, its sides, the element of `target` (a flat index)
+    where it goes, and bytes of the rows that are swizzled there, 0 if they are not. `conditions`: when it is copied."""
+
+    source: Buffer
+    start: tuple[Expr, ...]
+    sides: tuple[int, ...]
+    target: Buffer
+    place: Expr
+    swizzle: int
+    conditions: tuple[Expr, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.sides) * LOOP_TYPES[self.source.dtype].nbytes
+
+
+def read_copies(s: AsyncCopy, bulk: BulkCopy, buffers: Mapping[str, Buffer], ranges: Ranges) -> list[Box]:
+    """What is copied; CompileError if the engine cannot."""
+    return [
+        _Reader(bulk, buffers, ranges, tuple(loops), x).box(conditions)
+        for conditions, loops, x in _copies(s.body, (), ())
+    ]
+
+
+def _copies(
+    s: Stmt, conditions: tuple[Expr, ...], loops: tuple[For, ...]
+) -> Iterator[tuple[tuple[Expr, ...], tuple[For, ...], Store]]:
+    """The stores of a body with the conditions and loops around each."""
+    if isinstance(s, Seq):
+        for x in s.stmts:
+            yield from _copies(x, conditions, loops)
+    elif isinstance(s, If) and s.otherwise is None and not loops:
+        yield from _copies(s.then, (*conditions, s.cond), loops)
+    elif isinstance(s, For) and s.kind == "serial" and s.trip is not None:
+        yield from _copies(s.body, conditions, (*loops, s))
+    elif isinstance(s, Store) and len(s.targets) == 1:
+        yield conditions, loops, s
+    else:
+        what = f"loop {s.var} on {s.kind}" if isinstance(s, For) else "a condition or something else"
+        raise CompileError(
+            f"a bulk copy is loops with constant extents around one statement, not {what}", stage="schedule"
+        )
+
+
+@dataclass
+class _Reader:
+    """Of one box."""
+
+    bulk: BulkCopy
+    buffers: Mapping[str, Buffer]
+    ranges: Ranges
+    loops: tuple[For, ...]
+    store: Store
+
+    def refuse(self, why: str, hint: str | None = None) -> CompileError:
+        return CompileError(f"block {self.store.block} is no bulk copy: {why}", stage="schedule", hint=hint)
+
+    def box(self, conditions: tuple[Expr, ...]) -> Box:
+        t = self.store.targets[0]
+        source = self.loaded(t)
+        into, of = self.buffers[t.buffer], self.buffers[source.buffer]
+        if of.scope != "param" or into.scope != self.bulk.memory or of.dtype != into.dtype:
+            raise self.refuse(f"it does not go from a parameter to {self.bulk.memory}, as what it is")
+        index = [simplify(i, dict(self.ranges)) for i in source.indices]
+        self.guards(t.value, of, index)
+        start, sides = self.along(of, index)
+        self.sizes(of, sides)
+        place, swizzle = self.place(into, t, of, index, sides)
+        return Box(of, start, sides, into, place, swizzle, conditions)
+
+    def loaded(self, t: Target) -> Load:
+        e = t.value
+        if isinstance(e, Op) and e.op == "guard" and isinstance(e.args[2], Const) and e.args[2].value == 0:
+            e = e.args[1]
+        if not isinstance(e, Load):
+            raise self.refuse(f"it computes {t.value}", "copy, or zero where a guard does not hold")
+        return e
+
+    def guards(self, value: Expr, of: Buffer, index: list[Expr]) -> None:
+        """A guard keeps elements beyond the parameter out, and no others."""
+        if not isinstance(value, Op):
+            return
+        rest, inside = [value.args[0]], []
+        for i, n in zip(index, of.shape, strict=True):
+            inside += [linear(i - n), linear(i * -1 - 1)]  # what is below zero for an element that there is
+        while rest:
+            e = rest.pop()
+            if isinstance(e, Op) and e.op == "andi":
+                rest += e.args
+            elif not (isinstance(e, Op) and _below(e, dict(self.ranges)) in inside):
+                raise self.refuse(f"a guard leaves out elements of {of.name} that there are, or others: {e}")
+
+    def along(self, of: Buffer, index: list[Expr]) -> tuple[tuple[Expr, ...], tuple[int, ...]]:
+        """Where the box begins, and its sides: each loop runs along one dimension in steps of one."""
+        start, sides = list(index), [1] * len(index)
+        for f in self.loops:
+            used = [d for d, i in enumerate(index) if f.var in variables(i)]
+            terms, constant = linear(start[used[0]]) if used else ({}, 0)
+            if len(used) != 1 or sides[used[0]] != 1 or terms.pop(Var(f.var), 0) != 1:
+                raise self.refuse(f"loop {f.var} does not run along one dimension of {of.name}, in steps of one")
+            start[used[0]], sides[used[0]] = from_linear(terms, constant), f.trip or 0
+            if f.var in variables(start[used[0]]):
+                raise self.refuse(f"loop {f.var} does not run along a dimension of {of.name} in steps of one")
+        return tuple(start), tuple(sides)
+
+    def sizes(self, of: Buffer, sides: tuple[int, ...]) -> None:
+        b, size = self.bulk, LOOP_TYPES[of.dtype].nbytes
+        if not 1 <= len(sides) <= b.dims:
+            raise self.refuse(f"{of.name} has {len(sides)} dimensions, the engine takes 1 to {b.dims}")
+        if max(sides) > b.side:
+            raise self.refuse(
+                f"a side of the box has {max(sides)} elements, the engine takes {b.side}", "split its loop"
+            )
+        if sides[-1] * size % b.unit:
+            raise self.refuse(f"a row of the box has {sides[-1] * size} bytes, no multiple of {b.unit}")
+        for d in range(1, len(sides)):
+            if (step := prod(of.shape[d:]) * size) % b.unit:
+                raise self.refuse(
+                    f"a step along dimension {d - 1} of {of.name} is {step} bytes, no multiple of {b.unit}",
+                    "copy it element by element (asynchronous=True), or pad the parameter",
+                )
+
+    def place(self, into: Buffer, t: Target, of: Buffer, index: list[Expr], sides: tuple[int, ...]) -> tuple[Expr, int]:
+        """Where the box goes, and how its rows are swizzled there."""
+        names, size = {f.var for f in self.loops}, LOOP_TYPES[of.dtype].nbytes
+        terms, constant = linear(simplify(flat(into, t.indices), dict(self.ranges)))
+        own = {e: c for e, c in terms.items() if variables(e) & names}
+        if any(not variables(e) <= names for e in own):
+            raise self.refuse(f"where elements go in {into.name} hangs on other loops than those of the box")
+        base = {e: c for e, c in terms.items() if e not in own}
+        of_dim = {v: d for d, i in enumerate(index) for v in variables(i) & names}
+        grid = np.meshgrid(*[np.arange(n) for n in sides], indexing="ij")
+        env = {v: grid[d] for v, d in of_dim.items()}
+        found = np.broadcast_to(evaluate(from_linear(own, 0), env), sides) * size
+        dense = np.arange(prod(sides)).reshape(sides) * size
+        row = sides[-1] * size
+        for span in (0, *(n for n in sorted(self.bulk.swizzles) if row <= n)):  # the least that it needs
+            if (found == swizzled(dense, span, self.bulk.unit)).all():
+                break
+        else:
+            raise self.refuse(
+                f"rows of {row} bytes do not lie one after the other in {into.name}",
+                f"or swizzled by pieces of {self.bulk.unit} bytes, in rows of {max(self.bulk.swizzles)} bytes at most",
+            )
+        align = max(self.bulk.align, span // self.bulk.unit * _LINE)
+        if any(c * size % align for c in (*base.values(), constant)):
+            raise self.refuse(f"it does not go to multiples of {align} bytes of {into.name}")
+        return from_linear(base, constant), span
+
+
+def swizzled(at: np.ndarray, span: int, unit: int = 16) -> np.ndarray:
+    """Where bytes of dense rows lie that are swizzled in rows of `span` bytes, 0 for none.
+
+    >>> swizzled(np.array([0, 16, 128, 144, 272]), 128).tolist()
+    [0, 16, 144, 128, 304]
+    """
+    return at if not span else at ^ ((at // _LINE % (span // unit)) * unit)
+
+
+def _below(e: Op, ranges: dict[str, tuple[int, int]]) -> tuple[dict[Expr, int], int] | None:
+    """What is below zero where a comparison holds."""
+    if e.op not in ("cmpi.slt", "cmpi.sge") or e.args[0].dtype != "index":
+        return None
+    a, b = e.args
+    return linear(simplify(a - b if e.op == "cmpi.slt" else b - a - 1, ranges))
+
+
+# ---- what a nest may have --------------------------------------------------------------------------------------------
+
+
+def not_by_all(s: AsyncCopy | Wait, around: tuple[Stmt, ...], machine: Machine) -> str:
+    """Why a bulk copy, or the wait for one, cannot stand in these statements: one unit begins it for all that share the
+    memory, and all of them wait. Empty if it can."""
+    if machine.bulk is None:
+        return f"bulk_copy({s.token}): the machine has no engine for bulk copies"
+    if isinstance(s, AsyncCopy) and not s.bulk:
+        return f"{s.token} is the name of bulk copies and of other ones"
+    sharing = next((m.shared_by for m in machine.memories if m.name == machine.bulk.memory), ())
+    for g in around:
+        axis = find_axis(machine, g.kind) if isinstance(g, For) and g.bound else None
+        if isinstance(g, For) and axis is not None and axis.name in sharing:
+            what = "begun" if isinstance(s, AsyncCopy) else "waited for"
+            return f"bulk_copy({s.token}) is {what} in loop {g.var} on {g.kind}: that is done for all units at once"
+    return ""
+
+
+def no_boxes(s: AsyncCopy, body: Stmt, buffers: Mapping[str, Buffer], machine: Machine) -> str:
+    """Why the machine's engine cannot do a bulk copy of a nest."""
+    if written := [x for x in stores(s.body) if any(n in writes(body) for n in reads(x))]:
+        return f"block {written[0].block} in bulk_copy({s.token}) reads what the nest writes"
+    assert machine.bulk is not None
+    bulk = machine.bulk
+    return _said(lambda: read_copies(s, bulk, buffers, all_ranges(body)))
+
+
+def not_produced(f: For, buffers: Mapping[str, Buffer], machine: Machine) -> str:
+    """Why a loop cannot have a unit that begins its copies."""
+    if machine.bulk is None:
+        return f"loop {f.var}: the machine has no engine for bulk copies"
+    memory = machine.bulk.memory
+    return _said(lambda: read_producer(f, buffers, memory))
+
+
+def _said(read: Callable[[], object]) -> str:
+    try:
+        read()
+    except CompileError as e:
+        return f"{e.message} ({e.hint})" if e.hint else e.message
+    return ""
+
+
+# ---- loops whose copies have a unit of their own ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Produced:
+    """A loop whose bulk copies one more unit begins, while the others do the rest: the copies, and the rest."""
+
+    loop: For
+    copies: tuple[AsyncCopy, ...]
+    rest: tuple[Stmt, ...]
+
+
+def read_producer(f: For, buffers: Mapping[str, Buffer], memory: str) -> Produced:
+    """The parts of such a loop; CompileError if units that begin copies cannot be other ones than those that use them.
+
+    It begins with a barrier: nobody uses any more what the copies of an iteration overwrite. That is all that the
+    others need it for: they write no memory that they share."""
+    stmts = f.body.stmts if isinstance(f.body, Seq) else (f.body,)
+
+    def refuse(why: str) -> CompileError:
+        return CompileError(f"loop {f.var} cannot have a unit that begins its copies: {why}", stage="schedule")
+
+    if f.kind != "serial" or not f.trip:
+        raise refuse("it is not serial with a constant extent")
+    if not isinstance(stmts[0], Barrier):
+        raise refuse("it does not begin with a barrier")
+    if any(isinstance(s, Alloc) for s in stmts):
+        raise refuse("buffers live for one iteration: let its copies run ahead (pipeline)")
+    copies = tuple(s for s in stmts if isinstance(s, AsyncCopy))
+    rest = tuple(s for s in stmts[1:] if not isinstance(s, AsyncCopy))
+    if not copies or any(not s.bulk for s in copies):
+        raise refuse("it begins no bulk copies, or other ones too")
+    for s in rest:
+        if any(isinstance(x, (Barrier, AsyncCopy)) for x in walk_stmts(s)):
+            raise refuse("there is another barrier or copy in it")
+        if any(isinstance(x, Wait) for x in walk_stmts(s)) and not isinstance(s, Wait):
+            raise refuse("a wait is in an inner loop")
+        if shared := [n for n in writes(s) if n in buffers and buffers[n].scope in ("param", memory)]:
+            raise refuse(f"units write {shared[0]}, which others see")
+    return Produced(f, copies, rest)
+
+
+__all__ = [
+    "PRODUCER",
+    "Box",
+    "Produced",
+    "no_boxes",
+    "not_by_all",
+    "not_produced",
+    "read_copies",
+    "read_producer",
+    "swizzled",
+]

@@ -1,0 +1,110 @@
+"""Attention with an online softmax, by blocks of units: no scores leave a block.
+
+Many queries go by tiles: a block takes a tile of them and goes along the keys, on numbers of single units
+(`attention_tiles`), or, where the machine has such instructions, on matrices that warps (`attention_warps`) or groups
+of warps (`attention_groups`) hold in parts. Few queries have their keys shared out among the units of a block
+(`attention_keys`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+
+from ....support.sizes import is_open
+from ....tensor.kernel import Kernel
+from ...decisions import Decisions
+from ...machine import Machine
+from ...nest import Stmt, seq
+from ...schedule import Schedule
+from ..custom.attention import Reader, Shape, shape_of
+from ..custom.opaque import joined
+from . import attention_groups, attention_keys, attention_tiles, attention_warps
+from .attention_operands import Operands
+from .units import fits_axis, has_blocks
+
+NAME = "block_attention"
+PRIORITY = 7
+#: rows (queries of the heads that share keys) up to which keys are shared out
+FEW_ROWS = 8
+
+
+def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
+    if not has_blocks(machine):
+        return "the machine has no grid of blocks"
+    if kernel.opaque is None or kernel.opaque.mnemonic != "attention":
+        return "it is no attention"
+    shape = shape_of(kernel)
+    sizes = (shape.batch, shape.heads, shape.queries, shape.keys, shape.depth, shape.width)
+    if any(map(is_open, sizes)):
+        return "its sizes are open"
+    if 0 in sizes or shape.dtype != "f32":
+        return f"it has no elements, or computes in {shape.dtype}"
+    grid = (("grid.x", shape.queries * shape.group), ("grid.y", shape.heads), ("grid.z", shape.batch))
+    if not all(fits_axis(machine, a, n) for a, n in grid):
+        return "it has more heads or batches than a grid has blocks"
+    asking = Schedule(kernel, machine, body=seq(), decisions=decisions)
+    made = _nest(shape, Reader(kernel), machine, asking)
+    if isinstance(made, str):
+        return made
+    nests, words = made
+    body = _first_that_copies(kernel, nests, machine)
+    if isinstance(body, str):
+        return body
+    s = Schedule(kernel, machine, body=body, decisions=decisions)
+    s.decisions.update(asking.decisions)
+    s.temporaries.clear()
+    s.plan = words
+    return s
+
+
+def _first_that_copies(kernel: Kernel, nests: list[Stmt], machine: Machine) -> Stmt | str:
+    """The first nest whose copies can be what they are, with the other stages of the kernel in it; or why these cannot
+    be."""
+    buffers = {b.name: b for b in (*kernel.params, *kernel.temporaries)}
+    for nest in nests:
+        body = joined(kernel, nest)
+        if isinstance(body, str) or attention_warps.can_copy(body, buffers, machine):
+            return body
+    raise AssertionError("the last nest has no asynchronous copies")
+
+
+def _nest(shape: Shape, read: Reader, machine: Machine, s: Schedule) -> tuple[list[Stmt], str] | str:
+    """The loop nest, and in words what it does; or why there is none. Where it has copies, several: by an engine of the
+    machine, asynchronous ones, ordinary ones."""
+    together = Operands(shape, read, together=True)
+    if s.sample_choice("share_keys", (True, False), together.rows <= FEW_ROWS):
+        found = attention_keys.shares(together, machine)
+        if not found:
+            return "the units of no block have room for its queries"
+        best = min(found, key=lambda t: attention_keys.cost(t, together, machine))
+        share = attention_keys.Share(*s.sample_choice("share", [t.numbers for t in found], best.numbers))
+        return [attention_keys.Shared(together, share, machine).nest()], str(share)
+    o = together if shape.queries < attention_tiles.ROWS[-1] else Operands(shape, read, together=False)
+    groups, warps = attention_groups.plans(o, machine), attention_warps.plans(o, machine)
+    forms = [*(["groups"] if groups else []), *(["warps"] if warps else []), "units"]
+    form = s.sample_choice("form", forms, forms[0])
+    if form != "units":
+        return _matrices(form, groups if form == "groups" else warps, o, machine, s)
+    tiles = attention_tiles.tiles(shape, o.rows, machine)
+    if not tiles:
+        return "no tile fits the machine"
+    fastest = min(tiles, key=lambda t: attention_tiles.cost(t, o, machine))
+    numbers = s.sample_choice("tile", [attention_tiles.numbers(t) for t in tiles], attention_tiles.numbers(fastest))
+    tile = attention_tiles.Tile(*numbers)
+    return [attention_tiles.Tiled(o, tile, machine).nest()], str(tile)
+
+
+def _matrices(
+    form: str, plans: list[attention_warps.Plan], o: Operands, machine: Machine, s: Schedule
+) -> tuple[list[Stmt], str]:
+    """The nests on matrices that warps, or groups of them, hold in parts."""
+    plan = attention_warps.Plan(*s.sample_choice("matrices", [astuple(p) for p in plans], astuple(plans[0])))
+    own = attention_warps.instructions(o, machine)
+    writer = attention_warps.Writer
+    if form == "groups":
+        own, writer = attention_groups.instructions(o, plan.keys, machine), attention_groups.GroupWriter
+    assert own is not None
+    ways = [*(["bulk"] if form == "groups" and machine.bulk is not None else []), "async", "plain"]
+    nests = [writer(o, plan, own, machine, way).nest() for way in ways]
+    words = f"{plan.teams} {form} of {own.scores.rows} queries each by {plan.keys} keys, on matrices held in parts"
+    return nests, words

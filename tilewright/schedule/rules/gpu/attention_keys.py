@@ -1,0 +1,307 @@
+"""Attention of few queries (a decode step): the units of a block share the keys out among them.
+
+Units come in teams. The units of a team have parts of one row of the depth and of the values, neighbours beside each
+other, so that a team reads keys and values as they lie. Every team goes through its own keys with an online softmax:
+
+    for each step:
+        each unit multiplies its part of the queries with that of the team's next keys, and tells the others
+        each unit adds up the products of its team: the scores, of which the largest so far (top) is kept
+        each unit adds its part of the values, weighted; what was summed before shrinks as top grows
+    teams tell each other their tops; what each summed is weighted by that and added up, one query after the other
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ....support.dtypes import LOOP_TYPES
+from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum
+from ...machine import Machine
+from ...nest import Barrier, For, Stmt, seq, store
+from .attention_operands import (
+    LOWEST,
+    Operands,
+    add,
+    exp_of,
+    folded,
+    inverse,
+    larger,
+    mul,
+    own,
+    unrolled,
+    within_buffers,  # fmt: skip
+)
+from .attention_tiles import AT_ONCE, EXPONENTIAL, FAR, FEW_SUMS, MEETING
+from .units import BLOCK, all_of, axis, on, only_if, shared, within
+
+F32 = "f32"
+#: units of a block and of a team, queries of a block, keys of a team in a step
+UNITS, TEAMS, ROWS, KEYS = (256, 128, 64), (4, 8, 16, 32, 64), (8, 4, 2, 1), (8, 4, 2, 1)
+
+
+@dataclass(frozen=True)
+class Share:
+    """Units of a block and of a team, queries of a block, keys of a team in a step; then neighbours that a unit reads
+    at once, and how often to have all of a key and all of a value."""
+
+    units: int
+    team: int
+    rows: int
+    keys: int
+    lanes: int
+    depth: int
+    width: int
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return self.units, self.team, self.rows, self.keys, self.lanes, self.depth, self.width
+
+    @property
+    def teams(self) -> int:
+        return self.units // self.team
+
+    @property
+    def columns(self) -> int:
+        """Those of a result that a team has, some of them beyond its last one."""
+        return self.width * self.team * self.lanes
+
+    @property
+    def room(self) -> int:
+        """Numbers that units tell each other at one time."""
+        return max(self.rows * self.keys * self.units, self.teams * self.columns)
+
+    def sums(self) -> int:
+        """Numbers that a unit keeps."""
+        return self.rows * (self.depth + self.width) * self.lanes + self.rows * self.keys
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rows} queries on {self.units} units, whose {self.teams} teams have {self.keys} keys each at a time"
+        )
+
+
+def shares(o: Operands, machine: Machine) -> list[Share]:
+    """Those that fit the machine; of those that have too many sums for its registers the fewest, if there are no
+    others."""
+    s, block, memory = o.s, axis(machine, BLOCK), shared(machine)
+    assert block is not None and memory is not None
+    lanes = max(machine.vector_bytes // LOOP_TYPES[o.read.kernel.buffer(s.k).dtype].nbytes, 1)
+    while s.depth % lanes or s.width % lanes:
+        lanes //= 2
+    made = []
+    for units in [u for u in UNITS if u <= (block.limit or 1)]:
+        for team in TEAMS:
+            once = team * lanes
+            depth, width = -(-s.depth // once), -(-s.width // once)
+            for rows in [r for r in ROWS if r < 2 * o.rows]:
+                made += [Share(units, team, rows, keys, lanes, depth, width) for keys in KEYS]
+    room = [x for x in made if 4 * (x.room + x.units) <= memory.bytes]
+    most = max(FEW_SUMS, machine.vector_registers // 2)
+    return [x for x in room if x.sums() <= most] or sorted(room, key=Share.sums)[:1]
+
+
+def cost(t: Share, o: Operands, machine: Machine) -> float:
+    """As `attention_tiles.cost`."""
+    s = o.s
+    blocks = -(-o.rows // t.rows) * o.heads * s.batch
+    steps = -(-s.keys // (t.teams * t.keys))
+    parts = (t.depth + t.width) * t.lanes
+    each = t.keys * parts * (t.rows + FAR) + t.rows * t.keys * (t.team + EXPONENTIAL) + t.rows * t.width * t.lanes
+    each += 2 * MEETING
+    last = t.rows * (t.teams + t.width * t.lanes + -(-s.width // t.units) * t.teams + 3 * MEETING)
+    return max(blocks * t.units, machine.cores, AT_ONCE) * (steps * each + last)
+
+
+class Shared:
+    """Writes the nest."""
+
+    def __init__(self, o: Operands, t: Share, machine: Machine) -> None:
+        memory = shared(machine)
+        assert memory is not None
+        self.o, self.s, self.t, self.memory = o, o.s, t, memory.name
+        self.first, self.step = Var("tile") * t.rows, Var("step")
+        self.each = t.teams * t.keys
+        self.reached = o.reached(self.step * self.each, self.first, t.rows)
+
+    def nest(self) -> Stmt:
+        t = self.t
+        u = t.units
+        buffers = [
+            Buffer("told", (t.room,), F32, self.memory),
+            Buffer("told_total", (t.units,), F32, self.memory),
+            own("query", F32, u, t.rows, t.depth, t.lanes),
+            own("sums", F32, u, t.rows, t.width, t.lanes),
+            own("piece", F32, u, t.lanes),
+            own("scores", F32, u, t.rows, t.keys),
+            *(own(n, F32, u, t.rows) for n in ("top", "total", "best", "shrink", "dot")),
+        ]
+        steps = [self.unit("dot", self.dots, skipped=True), Barrier(BLOCK)]
+        steps += [self.unit("step", self.grown, skipped=True), Barrier(BLOCK)]
+        body = seq(
+            self.unit("begin", self.begin),
+            on("serial", "step", -(-self.s.keys // self.each), *steps),
+            *self.finish(),
+        )
+        return self.o.grid("tile", -(-self.o.rows // t.rows), within_buffers(buffers, body))
+
+    # ---- places
+
+    def unit(self, name: str, body: Callable[[Expr], Stmt], *, skipped: bool = False) -> For:
+        u = Var(f"u_{name}")
+        return on("block.x", u.name, self.t.units, only_if(self.reached if skipped else None, body(u)))
+
+    def key(self, u: Expr) -> Expr:
+        """The i-th of a team's keys in this step: keys beside each other are different teams'."""
+        return self.step * self.each + Var("i") * self.t.teams + u // self.t.team
+
+    def part(self, u: Expr, name: str, size: int) -> tuple[Expr, Expr | None]:
+        """The first of a unit's neighbours in a row of `size` numbers, and whether there are such."""
+        t = self.t
+        at = Var(name) * t.team + u % t.team
+        count = size // t.lanes
+        inside = within(at, count, t.team)
+        return (minimum(at, count - 1) if inside is not None else at) * t.lanes, inside
+
+    def load(self, u: Expr, name: str, size: int, read: Callable[[Expr, Expr], Expr], keys: bool = True) -> Stmt:
+        """Bring a unit's part of a key's row, with zeros for what there is not."""
+        t, s = self.t, self.s
+        start, inside = self.part(u, name, size)
+        key = self.key(u)
+        if keys:
+            seen = within(key, s.keys, self.each)
+            inside, key = all_of([seen, inside]), minimum(key, s.keys - 1) if seen is not None else key
+        value = read(key, start + Var("l"))
+        if inside is not None:
+            value = Op("select", (inside, value, s.number(0.0)), F32)
+        return on("vector", "l", t.lanes, store("piece", (u, Var("l")), value, f"bring_{name}"))
+
+    def mine(self, name: str, u: Expr, *at: str) -> Load:
+        return Load(name, (u, *(Var(x) for x in at)), F32)
+
+    def rows(self, *body: Stmt) -> Stmt:
+        return unrolled([("r", self.t.rows)], *body)
+
+    # ---- steps
+
+    def begin(self, u: Expr) -> Stmt:
+        t, o, zero = self.t, self.o, self.s.number(0.0)
+        row = self.first + Var("r")
+        row = minimum(row, o.rows - 1) if o.rows % t.rows else row
+        brought = self.load(u, "a", self.s.depth, lambda _, d: mul(o.query(row, d), self.s.number(self.s.scale)), False)
+        kept = store("query", (u, Var("r"), Var("a"), Var("m")), self.mine("piece", u, "m"), "keep")
+        clear = store("sums", (u, Var("r"), Var("e"), Var("m")), zero, "begin")
+        return self.rows(
+            store("top", (u, Var("r")), Const(LOWEST, F32), "begin_top"),
+            store("total", (u, Var("r")), zero, "begin_total"),
+            unrolled([("a", t.depth)], brought, unrolled([("m", t.lanes)], kept)),
+            unrolled([("e", t.width), ("m", t.lanes)], clear),
+        )
+
+    def dots(self, u: Expr) -> Stmt:
+        """Products of a unit's parts of the queries and the team's keys."""
+        t = self.t
+        product = mul(self.mine("query", u, "r", "a", "m"), self.mine("piece", u, "m"))
+        put = folded("dot", (u, Var("r")), add, product, "multiply")
+        told = ((Var("i") * t.rows + Var("r")) * t.units + u,)
+        return unrolled(
+            [("i", t.keys)],
+            self.rows(store("dot", (u, Var("r")), self.s.number(0.0), "clear")),
+            unrolled(
+                [("a", t.depth)],
+                self.load(u, "a", self.s.depth, self.o.key),
+                unrolled([("r", t.rows), ("m", t.lanes)], put),
+            ),
+            self.rows(store("told", told, self.mine("dot", u, "r"), "tell")),
+        )
+
+    def grown(self, u: Expr) -> Stmt:
+        """Scores, the weights that follow, and the values with them."""
+        t, zero = self.t, self.s.number(0.0)
+        r, at = (u, Var("r")), (u, Var("r"), Var("i"))
+        parts = Load("told", ((Var("i") * t.rows + Var("r")) * t.units + u // t.team * t.team + Var("other"),), F32)
+        score = self.o.score(self.mine("scores", u, "r", "i"), self.first + Var("r"), self.key(u), (t.rows, self.each))
+        best, shrink = self.mine("best", u, "r"), self.mine("shrink", u, "r")
+        scores = self.rows(
+            store("best", r, self.mine("top", u, "r"), "best"),
+            unrolled(
+                [("i", t.keys)],
+                store("scores", at, zero, "clear_score"),
+                on("serial", "other", t.team, folded("scores", at, add, parts, "add_score")),
+                store("scores", at, score, "score"),
+                folded("best", r, larger, self.mine("scores", u, "r", "i"), "larger"),
+            ),
+            store("shrink", r, exp_of(self.mine("top", u, "r"), best), "shrink"),
+            store("top", r, best, "grow"),
+            store("total", r, mul(self.mine("total", u, "r"), shrink), "shrink_total"),
+            unrolled([("e", t.width), ("m", t.lanes)], folded("sums", (*r, Var("e"), Var("m")), mul, shrink, "shrunk")),
+            unrolled(
+                [("i", t.keys)],
+                store("scores", at, exp_of(self.mine("scores", u, "r", "i"), best), "weight"),
+                folded("total", r, add, self.mine("scores", u, "r", "i"), "add"),
+            ),
+        )
+        weighted = mul(self.mine("scores", u, "r", "i"), self.mine("piece", u, "m"))
+        values = unrolled(
+            [("i", t.keys), ("e", t.width)],
+            self.load(u, "e", self.s.width, self.o.value),
+            unrolled([("r", t.rows), ("m", t.lanes)], folded("sums", (*r, Var("e"), Var("m")), add, weighted, "sum")),
+        )
+        return seq(scores, values)
+
+    # ---- all teams together
+
+    def finish(self) -> list[Stmt]:
+        t = self.t
+
+        def tell(u: Expr) -> Stmt:
+            return self.rows(store("told", (Var("r") * t.units + u,), self.mine("top", u, "r"), "tell_top"))
+
+        def weigh(u: Expr) -> Stmt:
+            told = Load("told", (Var("r") * t.units + Var("g") * t.team,), F32)
+            r, best = (u, Var("r")), self.mine("best", u, "r")
+            return self.rows(
+                store("best", r, self.mine("top", u, "r"), "best_of_all"),
+                on("serial", "g", t.teams, folded("best", r, larger, told, "largest")),
+                store("shrink", r, exp_of(self.mine("top", u, "r"), best), "share"),
+            )
+
+        one = [self.unit("tell", self.told), Barrier(BLOCK), self.unit("write", self.written), Barrier(BLOCK)]
+        return [
+            self.unit("top", tell),
+            Barrier(BLOCK),
+            self.unit("weigh", weigh),
+            Barrier(BLOCK),
+            on("unroll", "r", t.rows, *one),
+        ]
+
+    def told(self, u: Expr) -> Stmt:
+        """What a unit has summed of a query."""
+        t, shrink = self.t, self.mine("shrink", u, "r")
+        place = u // t.team * t.columns + (Var("e") * t.team + u % t.team) * t.lanes + Var("m")
+        put = store("told", (place,), mul(self.mine("sums", u, "r", "e", "m"), shrink), "tell")
+        return seq(
+            unrolled([("e", t.width), ("m", t.lanes)], put),
+            store("told_total", (u,), mul(self.mine("total", u, "r"), shrink), "tell_total"),
+        )
+
+    def written(self, u: Expr) -> Stmt:
+        """The results of a query."""
+        t, s, zero = self.t, self.s, self.s.number(0.0)
+        column, row, r = Var("n") * t.units + u, self.first + Var("r"), (u, Var("r"))
+        total = on(
+            "serial", "g", t.teams, folded("total", r, add, Load("told_total", (Var("g") * t.team,), F32), "add_total")
+        )
+        value = Load("told", (Var("g") * t.columns + column,), F32)
+        inside = all_of([within(column, s.width, t.units), within(row, self.o.rows, t.rows)])
+        result = mul(self.mine("dot", u, "r"), inverse(self.mine("total", u, "r")))
+        each = seq(
+            store("dot", r, zero, "clear_result"),
+            on("serial", "g", t.teams, folded("dot", r, add, value, "add_result")),
+            self.o.write(row, column, result),
+        )
+        return seq(
+            store("total", r, zero, "clear_total"),
+            total,
+            on("serial", "n", -(-s.width // t.units), only_if(inside, each)),
+        )
