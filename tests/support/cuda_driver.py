@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from support.cuda_emulator import Places, launch
+from tilewright.codegen.gpu_llvm.launch import Launch
 from tilewright.codegen.nvptx.emitter import Emitted
-from tilewright.codegen.nvptx.launch import Launch
 
 
 class EmulatedDriver:

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilewright.codegen.gpu_llvm.launch import Launch
 from tilewright.codegen.llvm.assemble import initialize_llvm
 from tilewright.codegen.llvm.builtins import builtins_llvm
 from tilewright.codegen.nvptx.emitter import Emitted
-from tilewright.codegen.nvptx.launch import Launch
 from tilewright.schedule.nest import Nest
 from tilewright.tensor.evaluate import NUMPY
 from tilewright.tensor.expr import Buffer

@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 from ...support.errors import CompileError
+from ..gpu_llvm.builder import BYTES, storage
 from ..llvm.assemble import STAGE, target_machine
 from ..llvm.machine import LlvmMachine
-from .builder import BYTES, storage
 from .emitter import Emitted
 
 #: what a kernel may declare; more is given when it is launched

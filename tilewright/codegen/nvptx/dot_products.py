@@ -8,8 +8,8 @@ from ...schedule.machine import DotProduct
 from ...schedule.nest import For, Store
 from ...support.errors import CompileError
 from ...tensor.expr import Load, Op
-from .builder import Value
-from .memory import Lanes, Memory
+from ..gpu_llvm.builder import Value
+from ..gpu_llvm.memory import Lanes, Memory
 
 
 class ByteProducts:

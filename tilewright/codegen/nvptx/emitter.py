@@ -33,15 +33,15 @@ from ...schedule.region import all_ranges
 from ...support.errors import CompileError, UnsupportedError
 from ...support.sizes import is_open
 from ...tensor.expr import Buffer, Load, Op, Target
-from .builder import BYTES, Builder, Value
+from ..gpu_llvm.builder import BYTES, Builder, Value
+from ..gpu_llvm.expressions import Expressions
+from ..gpu_llvm.indices import Indices
+from ..gpu_llvm.launch import WARP, Launch, UnitsOfNest
+from ..gpu_llvm.memory import GLOBAL, Lanes, Memory
+from ..gpu_llvm.own_parts import own_parts
 from .copies import Copies, waits
 from .dot_products import ByteProducts
-from .expressions import Expressions
 from .fragments import LANE, Fragments
-from .indices import Indices
-from .launch import WARP, Launch, UnitsOfNest
-from .memory import GLOBAL, Lanes, Memory
-from .own_parts import own_parts
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11

@@ -22,10 +22,10 @@ from ...schedule.nest import For, Nest, Stmt, Store, walk_stmts
 from ...schedule.warp import COPY_LOOPS, PRODUCT_LOOPS, CopyLoops, ProductLoops, noted, read_copy, read_product
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Var, linear, variables
-from .builder import BYTES, llvm_type
+from ..gpu_llvm.builder import BYTES, llvm_type
+from ..gpu_llvm.launch import WARP
+from ..gpu_llvm.memory import OWN, Lanes
 from .groups import Groups
-from .launch import WARP
-from .memory import OWN, Lanes
 
 if TYPE_CHECKING:
     from .emitter import Emitter

@@ -21,7 +21,7 @@ from ...schedule.warp import ProductLoops
 from ...tensor.analysis import flat
 from ...tensor.evaluate import evaluate
 from ...tensor.expr import Load, variables
-from .memory import ALIGN_BYTES
+from ..gpu_llvm.memory import ALIGN_BYTES
 
 if TYPE_CHECKING:
     from .fragments import Fragments
