@@ -112,10 +112,10 @@ class Builder:
             return ""
         return self.op(text) if pure else self.result(text)
 
-    def stack(self, kind: str, count: int, align: int) -> str:
-        """The address of an array of the thread's own."""
+    def stack(self, kind: str, count: int, align: int, space: str = "") -> str:
+        """The address of an array of the thread's own, in an address space if that is another than 0."""
         name = self.fresh()
-        self.entry.append(f"  {name} = alloca [{count} x {kind}], align {align}")
+        self.entry.append(f"  {name} = alloca [{count} x {kind}], align {align}{f', {space}' if space else ''}")
         return name
 
     # ---- blocks

@@ -25,10 +25,10 @@ _CASTS |= {"sitofp": "sitofp", "uitofp": "uitofp", "bitcast": "bitcast"}
 
 
 class Expressions:
-    """`operator` is the kernel's name, for messages."""
+    """`operator` is the kernel's name, `family` what the GPUs are called, for messages."""
 
-    def __init__(self, text: Builder, at: Indices, memory: Memory, operator: str) -> None:
-        self.text, self.at, self.memory, self.operator = text, at, memory, operator
+    def __init__(self, text: Builder, at: Indices, memory: Memory, operator: str, family: str) -> None:
+        self.text, self.at, self.memory, self.operator, self.family = text, at, memory, operator, family
 
     def expr(self, e: Expr) -> Value:
         return self._expr(e, {})
@@ -78,7 +78,7 @@ class Expressions:
         if name in _COMPOSED:
             return _COMPOSED[name](self, args, e.dtype)
         raise UnsupportedError(
-            f"the code generator for NVIDIA GPUs has no operation {e.op} of {e.dtype}",
+            f"the code generator for {self.family} has no operation {e.op} of {e.dtype}",
             stage="emit", operator=self.operator,
         )  # fmt: skip
 

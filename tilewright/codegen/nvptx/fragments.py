@@ -23,13 +23,14 @@ from ...schedule.warp import COPY_LOOPS, PRODUCT_LOOPS, CopyLoops, ProductLoops,
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Var, linear, variables
 from ..gpu_llvm.builder import BYTES, llvm_type
-from ..gpu_llvm.launch import WARP
 from ..gpu_llvm.memory import OWN, Lanes
 from .groups import Groups
 
 if TYPE_CHECKING:
     from .emitter import Emitter
 
+#: threads that run one instruction together
+WARP = 32
 #: the variable of indices that is the number of a lane
 LANE = "%lane"
 _PAIR = "%pair"
