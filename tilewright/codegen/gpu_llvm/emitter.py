@@ -35,6 +35,7 @@ from ...support.errors import CompileError, UnsupportedError
 from ...support.sizes import is_open
 from ...tensor.expr import Buffer, Load, Op, Target
 from .builder import BYTES, Builder, Value
+from .dot_products import ByteProducts
 from .expressions import Expressions
 from .family import Family
 from .indices import Indices
@@ -81,7 +82,7 @@ class Emitter:
             raise self.error(f"a GPU cannot run this nest: {reason}")
         for b in self.buffers.values():
             if is_open(b.size) or b.size * max(BYTES[b.dtype], 1) >= 1 << 32 or b.size >= 1 << 31:
-                why = "open sizes" if is_open(b.size) else f"an array of {b.size} elements"
+                why = "open sizes" if is_open(b.size) else f"arrays of {b.size} elements"
                 raise UnsupportedError(
                     f"kernels for {self.family.name} have no {why}", stage="emit", operator=nest.name
                 )
@@ -90,6 +91,7 @@ class Emitter:
         self.memory = Memory(self.text, self.at, self.buffers, nest.name, self.family.own)
         self.expressions = Expressions(self.text, self.at, self.memory, nest.name, self.family.name)
         self.expr = self.at.expr = self.expressions.expr
+        self.dots = ByteProducts(self.memory, {d.name: d for d in machine.dot_products}, self.dot_product)
         self.inside: dict[str, str] = {}  # axes whose loops are around, with the variable
         self.shared: dict[str, int] = {}
 
@@ -185,9 +187,9 @@ class Emitter:
             hint="copy in a loop of the block's units, behind a barrier",
         )
 
-    def instruction(self, s: For) -> bool:
-        """Whether a loop is one instruction, which is emitted then."""
-        return False
+    def dot_product(self, name: str, signs: str, args: list[str]) -> tuple[str, list[str]]:
+        """The intrinsic of one of the machine's products of bytes, and its arguments; `args` are x, w and the sum."""
+        raise self.error(f"{self.family.name} have no instruction {name!r}")
 
     def shared_align(self, b: Buffer) -> int:
         """What an array in shared memory begins at a multiple of."""
@@ -202,7 +204,9 @@ class Emitter:
                 self.plain(x)
         elif isinstance(s, Store):
             self.store(s)
-        elif not (isinstance(s, For) and self.instruction(s)):
+        elif isinstance(s, For) and self.dots.takes(s):
+            self.dots.emit(s)
+        else:
             self.literally(s)
 
     def literally(self, s: Stmt) -> None:

@@ -31,6 +31,11 @@ class Launch:
         x, y, z = self.block
         return x * y * z
 
+    @property
+    def alone(self) -> bool:
+        """Whether one thread does everything."""
+        return self.threads == 1 and self.grid == (1, 1, 1)
+
 
 class UnitsOfNest:
     """The axes of a nest: `kinds`, outer ones first, with the units of each."""

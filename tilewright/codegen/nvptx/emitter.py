@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from ...schedule.concurrent import is_plain
 from ...schedule.machine import Machine
-from ...schedule.nest import AsyncCopy, Barrier, For, Nest, Seq, Stmt, Store, Wait, in_parts
+from ...schedule.nest import AsyncCopy, Barrier, Nest, Seq, Stmt, Store, Wait, in_parts
 from ...tensor.expr import Buffer
 from ..gpu_llvm import emitter as gpu
 from ..gpu_llvm.emitter import Emitted
 from ..gpu_llvm.family import Family
 from ..gpu_llvm.memory import Lanes
 from .copies import Copies, waits
-from .dot_products import ByteProducts
 from .fragments import LANE, Fragments
 
 _REGISTERS = {f"grid.{d}": f"ctaid.{d}" for d in "xyz"} | {f"block.{d}": f"tid.{d}" for d in "xyz"}
@@ -37,7 +36,6 @@ class Emitter(gpu.Emitter):
         self.at.ranges[LANE] = (0, self.units.lanes - 1)
         self.copies, self.waits = Copies(self.memory), waits(self.nest.body)
         self.fragments = Fragments(self, self.nest, machine)
-        self.dots = ByteProducts(self.memory, {d.name: d for d in machine.dot_products})
         self.copying = False
         self.together = False  # whether the lanes of a warp run what they hold in parts, and the first one all else
 
@@ -84,11 +82,8 @@ class Emitter(gpu.Emitter):
         else:
             super().plain(s)
 
-    def instruction(self, s: For) -> bool:
-        if self.dots.takes(s):
-            self.dots.emit(s)
-            return True
-        return False
+    def dot_product(self, name: str, signs: str, args: list[str]) -> tuple[str, list[str]]:
+        return f"llvm.nvvm.idp4a.{signs[0]}.{signs[1]}", args
 
     def alloc(self, b: Buffer) -> None:
         if self.fragments.owns(b.name):
