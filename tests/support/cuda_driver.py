@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from support.cuda_emulator import Places, launch
-from tilewright.codegen.gpu_llvm.launch import Launch
+from tilewright.codegen.gpu.launch import Launch
 from tilewright.codegen.nvptx.emitter import Emitted
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.codegen.gpu_llvm.launch import Launch
+from tilewright.codegen.gpu.launch import Launch
 from tilewright.codegen.llvm.assemble import initialize_llvm
 from tilewright.codegen.llvm.builtins import builtins_llvm
 from tilewright.codegen.nvptx.emitter import Emitted

@@ -35,12 +35,10 @@ _BARRIERS = {"block": ("workgroup", "llvm.amdgcn.s.barrier"), "warp": ("wavefron
 def emit(nest: Nest, machine: Machine) -> Emitted:
     """LLVM IR of a finished nest; CompileError for what its loops and copies cannot be, UnsupportedError for sizes and
     operations that are missing here."""
-    return Emitter(nest, machine).run()
+    return Emitter(nest, machine, AMD).run()
 
 
 class Emitter(gpu.Emitter):
-    family = AMD
-
     def barrier(self, s: Barrier) -> None:
         """What was written before it is there for all who meet."""
         if s.scope not in _BARRIERS:

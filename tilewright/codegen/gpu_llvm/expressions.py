@@ -7,8 +7,8 @@ from collections.abc import Callable
 from ...support.errors import UnsupportedError
 from ...tensor.expr import CASTS, Const, Expr, Load, Op, Var
 from ...tensor.mathlib import expand
+from ..gpu.indices import Indices
 from .builder import Builder, Value, literal, llvm_type
-from .indices import Indices
 from .memory import Memory
 
 _BINARY = {"addf": "fadd", "subf": "fsub", "mulf": "fmul", "divf": "fdiv", "remf": "frem"}

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Target
+from ..gpu.indices import Indices
 from .builder import BYTES, Builder, Value, storage
-from .indices import Indices
 
 #: the longest access of a thread, and what parameters and shared memory begin at a multiple of
 ACCESS_BYTES, ALIGN_BYTES = 16, 128

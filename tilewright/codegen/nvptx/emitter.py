@@ -29,10 +29,8 @@ def emit(nest: Nest, machine: Machine) -> Emitted:
 
 
 class Emitter(gpu.Emitter):
-    family = NVIDIA
-
     def __init__(self, nest: Nest, machine: Machine) -> None:
-        super().__init__(nest, machine)
+        super().__init__(nest, machine, NVIDIA)
         self.at.ranges[LANE] = (0, self.units.lanes - 1)
         self.copies, self.waits = Copies(self.memory), waits(self.nest.body)
         self.fragments = Fragments(self, self.nest, machine)
@@ -101,12 +99,12 @@ class Emitter(gpu.Emitter):
         else:
             super().store(s)
 
-    def vector(self, s: Store, lanes: Lanes) -> None:
+    def vector(self, s: Store, var: str, count: int) -> None:
         if self.copying:
             for t in s.targets:
-                self.copies.copy(t, lanes)
+                self.copies.copy(t, Lanes(var, count))
         else:
-            super().vector(s, lanes)
+            super().vector(s, var, count)
 
 
 __all__ = ["Emitted", "Emitter", "emit"]

@@ -367,7 +367,7 @@ class Fragments:
         with ExitStack() as stack:
             for var, e in values.items():
                 stack.enter_context(self.at.bind(var, e))
-            self.core.vector(s, Lanes(_PAIR, role.per))
+            self.core.vector(s, _PAIR, role.per)
 
 
 def _depth(s: Stmt) -> int:

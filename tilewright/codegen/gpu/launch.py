@@ -12,6 +12,8 @@ from ...schedule.machine import Machine
 from ...schedule.nest import THREAD, For, Nest, walk_stmts
 from ...support.errors import CompileError
 
+#: threads of a block where the machine does not say how many run together
+UNITS = 64
 #: axes whose units the hardware counts
 _COUNTED = tuple(f"{axis}.{d}" for axis in ("grid", "block") for d in "xyz")
 #: threads of a block as units of teams that run instructions together: the axis of a team's units -> that of teams; how
@@ -54,7 +56,7 @@ class UnitsOfNest:
                 hint=f"bind loops to {', '.join(known)}",
             )  # fmt: skip
         limits = {a.name: a.limit or 1 for a in machine.axes}
-        self.warp = limits["lane"]  # threads that run one instruction together
+        self.warp = limits.get("lane", UNITS)  # threads that run one instruction together
         self.lane = next((u for u, team in _TEAMS.items() if {u, team} & set(self.kinds)), "")
         self.team, self.lanes = _TEAMS.get(self.lane, ""), limits.get(self.lane, self.warp)
         if self.lane:  # a team has all its units, bound or not
