@@ -1,7 +1,8 @@
-"""Kernels of GPUs as they lie in a package: facts as JSON, and the text that the device's driver compiles."""
+"""Kernels of GPUs as they lie in a package: facts as JSON, and the text or SPIR-V that the device's driver compiles."""
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import asdict, dataclass
 
@@ -14,13 +15,19 @@ _HEAD = b"tilewright kernel 1\n"
 @dataclass(frozen=True)
 class GpuKernel:
     """The entry `name` of `text`, units to start, which parameters it writes, and bytes of scratch memory of a unit,
-    whose buffer is one more parameter."""
+    whose buffer is one more parameter. A `binary` text is SPIR-V in base 64."""
 
     name: str
     text: str
     launch: Launch
     writes: tuple[bool, ...]
     scratch: int = 0
+    binary: bool = False
+
+    @property
+    def code(self) -> str | bytes:
+        """What the driver takes."""
+        return base64.b64decode(self.text) if self.binary else self.text
 
     @property
     def scratch_bytes(self) -> int:
@@ -37,7 +44,7 @@ class GpuKernel:
             raise ValueError("not a kernel of a GPU")
         told = json.loads(data[len(_HEAD) :])
         launch = Launch(tuple(told["launch"]["block"]), tuple(told["launch"]["grid"]))
-        return GpuKernel(told["name"], told["text"], launch, tuple(told["writes"]), told["scratch"])
+        return GpuKernel(**{**told, "launch": launch, "writes": tuple(told["writes"])})
 
 
 def kernel(f: Function, dialect: Dialect) -> GpuKernel:

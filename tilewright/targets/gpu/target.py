@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..base import TargetStage
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 class TextTarget:
     """See `tilewright.targets.base.Target`; `dialect` and how packages are loaded are left to each."""
 
+    #: what the text of a kernel is called (`Schedule.source`)
+    form: str
+
     def dialect(self) -> Dialect:
         """What kernels are printed in."""
         raise NotImplementedError
@@ -27,6 +30,14 @@ class TextTarget:
         from .stages import stages
 
         return stages(self.dialect())
+
+    def forms(self) -> Mapping[str, Callable[[Any, Any], str]]:
+        """See `tilewright.targets.base.Showing`."""
+        from ...codegen.clike.printer import emit
+        from .kernels import kernel
+
+        dialect = self.dialect()
+        return {self.form: lambda nest, description: kernel(emit(nest, dialect), dialect).text}
 
     def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
         """The kernels that are called; drivers compile them when they are first run."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class OpenClTarget(TextTarget):
     """See `tilewright.targets.base.Target`."""
 
-    name = "opencl"
+    name, form = "opencl", "opencl"
     doc = "OpenCL C for any device with an OpenCL driver (pip install 'tilewright[opencl]')"
 
     def dialect(self) -> Dialect:

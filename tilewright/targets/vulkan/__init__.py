@@ -1,11 +1,13 @@
-"""Vulkan: kernels in WGSL through wgpu, on any device with a Vulkan driver (Mesa's runs on processors too)."""
+"""Vulkan: kernels in WGSL or in SPIR-V through wgpu, on any device with a Vulkan driver (Mesa's runs on processors
+too)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from ..base import Check
+from ...support.errors import UsageError
+from ..base import Check, TargetStage
 from ..gpu.target import TextTarget
 
 if TYPE_CHECKING:
@@ -14,16 +16,44 @@ if TYPE_CHECKING:
     from ..gpu.runner import GpuRunner
 
 
-class VulkanTarget(TextTarget):
-    """See `tilewright.targets.base.Target`."""
+TEXTS = ("wgsl", "spirv")
 
-    name = "vulkan"
-    doc = "WGSL for any device with a Vulkan driver (pip install 'tilewright[vulkan]')"
+
+class VulkanTarget(TextTarget):
+    """See `tilewright.targets.base.Target`. `text`: what kernels are handed to the driver as."""
+
+    doc = "any device with a Vulkan driver (pip install 'tilewright[vulkan]'), by WGSL; vulkan:text=spirv by SPIR-V"
+
+    def __init__(self, text: str = TEXTS[0]) -> None:
+        self.form = text
+        self.name = "vulkan" if text == TEXTS[0] else f"vulkan:text={text}"
+
+    def configured(self, parameters: Mapping[str, str]) -> VulkanTarget:
+        """See `tilewright.targets.base.Configurable`."""
+        for name, value in parameters.items():
+            if name != "text" or value not in TEXTS:
+                hint = f"text is one of {', '.join(TEXTS)}"
+                raise UsageError(f"target vulkan has no parameter {name}={value}", hint=hint)
+        return VulkanTarget(parameters.get("text", TEXTS[0]))
 
     def dialect(self) -> Dialect:
         from ...codegen.clike.wgsl import WGSL_64
 
         return WGSL_64
+
+    def stages(self) -> Sequence[TargetStage]:
+        if self.form == TEXTS[0]:
+            return super().stages()
+        from .spirv import stages
+
+        return stages()
+
+    def forms(self) -> Mapping[str, Callable[[Any, Any], str]]:
+        if self.form == TEXTS[0]:
+            return super().forms()
+        from .spirv import text
+
+        return {self.form: text}
 
     def load(self, package: Package, threads: int) -> GpuRunner:
         from ..gpu.runner import GpuRunner

@@ -116,7 +116,7 @@ class WgpuDevice:
         """The driver's pipeline; PackageError if it refuses the text."""
         if kernel.text not in self.pipelines:
             try:
-                module = self.own.create_shader_module(code=kernel.text)
+                module = self.own.create_shader_module(code=kernel.code)
                 layout = self.own.create_pipeline_layout(bind_group_layouts=[self.layout(len(kernel.writes))])
                 self.pipelines[kernel.text] = self.own.create_compute_pipeline(
                     layout=layout, compute={"module": module, "entry_point": kernel.name}

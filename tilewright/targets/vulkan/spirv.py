@@ -1,0 +1,48 @@
+"""The part of the pipeline that makes SPIR-V: loop nests to MLIR's `spirv` dialect to words."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from typing import Any
+
+from ...codegen.spirv.binary import binary
+from ...codegen.spirv.emitter import emit
+from ...schedule.machine import Machine
+from ...schedule.nest import Nest
+from ..base import TargetStage
+from ..gpu.kernels import GpuKernel
+from ..gpu.stages import emit_kernels, emitted_text
+
+
+def stages() -> tuple[TargetStage, ...]:
+    return (
+        TargetStage("emit", 5, "loop nests to MLIR: spirv", _emit, emitted_text),
+        TargetStage("assemble", 6, "MLIR to SPIR-V", _assemble, _sizes),
+    )
+
+
+def text(nest: Nest, description: Machine) -> str:
+    """The module of a nest."""
+    return emit(nest, description)[0]
+
+
+def _emit(state: Any) -> None:
+    def made(nest: Nest, constants: frozenset[str]) -> tuple[str, bytes]:
+        module, launch = emit(nest, state.description)
+        writes = tuple(p.name in nest.outputs for p in nest.params)
+        return module, GpuKernel(nest.name, module, launch, writes).pack()  # until it is assembled
+
+    emit_kernels(state, made)
+
+
+def _assemble(state: Any) -> None:
+    for name, data in state.objects.items():
+        kernel = GpuKernel.unpack(data)
+        words = base64.b64encode(binary(kernel.text)).decode()
+        state.objects[name] = replace(kernel, text=words, binary=True).pack()
+
+
+def _sizes(state: Any) -> str:
+    kernels = (GpuKernel.unpack(data) for data in state.objects.values())
+    return "\n".join(f"{k.name}: {len(k.code)} bytes of SPIR-V" for k in kernels)
