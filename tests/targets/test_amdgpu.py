@@ -158,7 +158,8 @@ def exported(digits_path, tmp_path_factory):
 def test_an_export_has_a_code_object_and_what_a_launch_needs(exported):
     made, folder = exported
     told = json.loads((folder / "model.json").read_text())
-    code = (folder / told["code"]).read_bytes()
+    (name,) = {k["file"] for k in told["kernels"].values()}
+    code = (folder / name).read_bytes()
     found = read(code)
     assert code[7] == 64, "the ABI of HSA"
     assert ".note" in {s[0] for s in found.sections} and b"amdhsa.kernels" in code

@@ -25,8 +25,8 @@ def exported(package: Package) -> dict[str, bytes]:
     for call in package.program.calls:
         if call.symbol in kernels:  # arguments are pointers, one behind the other
             places = [{"offset": i * POINTER_BYTES, "bytes": POINTER_BYTES} for i in range(len(call.args))]
-            told[call.symbol] = {**kernels[call.symbol].to_json(), "arguments": places}
-    made = files(package, CODE, told)
+            told[call.symbol] = {"file": CODE, **kernels[call.symbol].to_json(), "arguments": places}
+    made = files(package, told)
     return {CODE: linked(k.code for k in kernels.values()), **made}
 
 

@@ -20,8 +20,8 @@ from ...program.program import COPY, BufferRef, Call, TensorInfo, align_up
 FORMAT = 1
 
 
-def files(package: Package, code: str, kernels: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
-    """The two files by name; `code` is the name of the file with the kernels, `kernels` what is to be known of each."""
+def files(package: Package, kernels: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
+    """The two files by name; `kernels`: what is to be known of each, and the file that it is in."""
     weights, places = b"", []
     for array in package.constants:
         places.append({"offset": len(weights), "bytes": array.nbytes})
@@ -32,7 +32,6 @@ def files(package: Package, code: str, kernels: Mapping[str, Mapping[str, Any]])
         "format": FORMAT,
         "compiler": f"tilewright {__version__}",
         "target": package.target,
-        "code": code,
         "weights": {"file": "weights.bin", "bytes": len(weights)},
         "buffers": {
             "input": [_tensor(t) for t in p.inputs],
