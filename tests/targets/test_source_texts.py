@@ -69,7 +69,7 @@ HIP_DEVICE = """
 #define __global__ __attribute__((global))
 #define __device__ __attribute__((device))
 #define __shared__ __attribute__((shared))
-#define __launch_bounds__(n) __attribute__((launch_bounds(n)))
+#define __launch_bounds__(n) __attribute__((amdgpu_flat_work_group_size(1, n)))
 struct Numbers { unsigned x, y, z; };
 #define blockDim (Numbers{64, 1, 1})
 #define gridDim (Numbers{1, 1, 1})
