@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...codegen.llvm.machine import LlvmRecord
 from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate
 from ...support.errors import PackageError
+from ..gpu.describe import warp_axes
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -51,13 +52,7 @@ class AmdDescription(Machine):
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        return (
-            Axis("grid", _GRID, dims=("x", "y", "z")),
-            Axis("block", _BLOCK, inside="grid", barriers=("block",), dims=("x", "y", "z")),
-            Axis("warp", _BLOCK // self.wave, inside="grid", barriers=("block",)),
-            Axis("lane", self.wave, inside="warp", barriers=("block", "warp")),
-            Axis("lanes", kind="vector"),
-        )
+        return *warp_axes(_GRID, _BLOCK, self.wave), Axis("lanes", kind="vector")
 
     @property
     def memories(self) -> tuple[Memory, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...codegen.llvm.machine import LlvmRecord
 from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate, WarpLoad, WarpProduct
 from ...support.errors import PackageError
+from ..gpu.describe import warp_axes
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -71,10 +72,7 @@ class CudaDescription(Machine):
             Axis("member", 4 * _WARP, inside="group", barriers=("block",)),
         )
         return (
-            Axis("grid", _GRID, dims=("x", "y", "z")),
-            Axis("block", _BLOCK, inside="grid", barriers=("block",), dims=("x", "y", "z")),
-            Axis("warp", _BLOCK // _WARP, inside="grid", barriers=("block",)),
-            Axis("lane", _WARP, inside="warp", barriers=("block", "warp")),
+            *warp_axes(_GRID, _BLOCK, _WARP),
             *(groups if self.sm in _GROUPS else ()),
             Axis("lanes", kind="vector"),
         )

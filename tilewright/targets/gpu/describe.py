@@ -7,6 +7,16 @@ from dataclasses import dataclass
 from ...schedule.machine import Axis, Machine, Memory
 
 
+def warp_axes(grid: int, block: int, lanes: int) -> tuple[Axis, ...]:
+    """Of a GPU whose blocks are warps of so many lanes: blocks of a grid and threads of a block at most."""
+    return (
+        Axis("grid", grid, dims=("x", "y", "z")),
+        Axis("block", block, inside="grid", barriers=("block",), dims=("x", "y", "z")),
+        Axis("warp", block // lanes, inside="grid", barriers=("block",)),
+        Axis("lane", lanes, inside="warp", barriers=("block", "warp")),
+    )
+
+
 @dataclass(frozen=True)
 class GpuDescription(Machine):
     """A GPU of which only that is known which every implementation of Vulkan, WebGPU and OpenCL has.
