@@ -7,7 +7,7 @@ Integers are signed (``si32``): who reads SPIR-V may take what has no sign for u
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from ..gpu.text import Text
 
@@ -134,42 +134,26 @@ class SpirvText(Text):
         self.block(inside)
         with self.scope():
             yield
-        self._back(after, "", after)
+        self.branch(after)
+        self._merge(after)
 
     @contextmanager
     def counted(self, extent: str) -> Iterator[str]:
         number = self.fresh()
-        head, body, following, after = (self.label(x) for x in ("head", "body", "next", "done"))
-        zero, one = self.number(0), self.number(1)
-        self.line("spirv.mlir.loop {")
-        self.branch(head, f"{zero} : si32")
-        self.block(head, f"{number}: si32")
-        with self.scope():
-            more = self.test("slt", number, extent)
-        self.line(f"spirv.BranchConditional {more}, {body}, {after}")
-        self.block(body)
-        with self.scope():
+        with self._loop(lambda: self.test("slt", number, extent), number):
             yield number
-        self.branch(following)
-        self.block(following)
-        with self.scope():
-            advanced = self.integer("add", number, one)
-        self._back(head, f"{advanced} : si32", after)
 
-    def _back(self, head: str, argument: str, after: str) -> None:
-        """The end of a branch or a loop: a jump, and where those meet who left it."""
-        self.branch(head, *([argument] if argument else []))
-        self.block(after)
-        self.line("spirv.mlir.merge")
-        self.line("}")
+    def repeated(self, cond: Callable[[], str]) -> AbstractContextManager[None]:
+        """A loop while a condition holds, which a function emits."""
+        return self._loop(cond)
 
     @contextmanager
-    def repeated(self, cond: Callable[[], str]) -> Iterator[None]:
-        """A loop while a condition holds, which a function emits."""
+    def _loop(self, cond: Callable[[], str], number: str = "") -> Iterator[None]:
+        """A loop whose iterations have a number, if that has a name."""
         head, body, following, after = (self.label(x) for x in ("head", "body", "next", "done"))
         self.line("spirv.mlir.loop {")
-        self.branch(head)
-        self.block(head)
+        self.branch(head, *([f"{self.number(0)} : si32"] if number else []))
+        self.block(head, *([f"{number}: si32"] if number else []))
         with self.scope():
             more = cond()
         self.line(f"spirv.BranchConditional {more}, {body}, {after}")
@@ -178,7 +162,16 @@ class SpirvText(Text):
             yield
         self.branch(following)
         self.block(following)
-        self._back(head, "", after)
+        with self.scope():
+            advanced = [f"{self.integer('add', number, self.number(1))} : si32"] if number else []
+        self.branch(head, *advanced)
+        self._merge(after)
+
+    def _merge(self, after: str) -> None:
+        """Where those meet who left a branch or a loop."""
+        self.block(after)
+        self.line("spirv.mlir.merge")
+        self.line("}")
 
 
 def pointer(kind: str, storage: str) -> str:

@@ -16,7 +16,7 @@ from .memory import Memory
 
 #: axes -> built-in variables
 _BUILT_IN = {"grid": "WorkgroupId", "block": "LocalInvocationId"}
-#: the most blocks on an axis: of a nest with more threads each does several
+#: the most blocks on an axis: where a nest has more threads each does several
 _GRID = 65535
 _BARRIER = "spirv.ControlBarrier <Workgroup>, <Workgroup>, <AcquireRelease|UniformMemory|WorkgroupMemory>"
 
@@ -57,7 +57,9 @@ class Emitter(Walk):
 
     def launch(self) -> Launch:
         made = self.units.launch
-        return Launch(made.block, (min(made.grid[0], _GRID), *made.grid[1:]))
+        if any(self.units.is_thread(k) for k in self.units.kinds):
+            return Launch(made.block, (min(made.grid[0], _GRID), 1, 1))
+        return Launch(made.block, made.grid)
 
     def number(self, axis: str) -> str:
         name, _, d = axis.partition(".")
