@@ -12,8 +12,8 @@ import numpy as np
 
 from support.cuda_emulator import Places, launch
 from support.cuda_tensor_maps import encode, told
+from tilewright.codegen.gpu.launch import Launch
 from tilewright.codegen.nvptx.emitter import Emitted
-from tilewright.codegen.nvptx.launch import Launch
 
 SAID = {2: b"out of memory", 700: b"an illegal memory access was encountered", 1: b"invalid argument"}
 

@@ -18,9 +18,9 @@ import numpy as np
 
 from support.cuda_emulator import run_some
 from support.ptxas import Taken, assembled
+from tilewright.codegen.gpu.launch import Launch
 from tilewright.codegen.kernel_info import pack_array
 from tilewright.codegen.nvptx.emitter import Emitted
-from tilewright.codegen.nvptx.launch import Launch
 from tilewright.driver.compiler import compile_state
 from tilewright.driver.kernels import BuiltKernel
 from tilewright.driver.state import State

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.codegen.nvptx.builder import BYTES
+from tilewright.codegen.gpu_llvm.builder import BYTES
 from tilewright.codegen.nvptx.bulk import MAP_ALIGN_BYTES, MAP_BYTES, TensorMap
 from tilewright.codegen.nvptx.emitter import Emitted
 

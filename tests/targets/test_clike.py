@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.expressions import EXPRESSIONS, meaning, nest_of, values
 from support.gpu_matmul import tiled_matmul
-from support.gpus import device_of
+from support.gpus import device_of, run_on
 
 from tilewright.codegen.clike.c99 import C99
 from tilewright.codegen.clike.opencl import OPENCL
@@ -23,7 +23,6 @@ from tilewright.schedule.text import parse_nest
 from tilewright.support.dtypes import NUMPY
 from tilewright.support.errors import UnsupportedError
 from tilewright.targets.gpu.describe import GpuDescription
-from tilewright.targets.gpu.device import Dispatch, Part
 from tilewright.targets.gpu.kernels import kernel
 
 SMALL = """def scale(p0: f32[100], p1: i32[100], p2: out(f32[100])):
@@ -70,14 +69,7 @@ def run(gpu, nest, arrays, blocks=None):
     made = kernel(emit(nest, dialect), dialect)
     if blocks is not None:
         made = replace(made, launch=replace(made.launch, grid=(blocks, 1, 1)))
-    buffers = [device.allocate(x.nbytes) for x in arrays]
-    for buffer, x in zip(buffers, arrays, strict=True):
-        device.write(buffer, x.reshape(-1).view(np.uint8))
-    parts = tuple(Part(b, 0, x.nbytes) for b, x in zip(buffers, arrays, strict=True))
-    scratch = device.allocate(made.scratch_bytes) if made.scratch else None
-    device.run(device.record([Dispatch(made, parts, scratch)]))
-    for buffer, x in zip(buffers, arrays, strict=True):
-        device.read(buffer, x.reshape(-1).view(np.uint8))
+    run_on(device, made, arrays)
 
 
 def lacking(dialect, e) -> bool:

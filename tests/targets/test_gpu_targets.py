@@ -12,9 +12,9 @@ import tilewright as tw
 from tilewright.support.errors import UsageError
 
 
-@pytest.fixture(scope="module", params=["opencl", "vulkan"])
+@pytest.fixture(scope="module", params=["opencl", "vulkan", "vulkan:text=spirv"])
 def target(request):
-    device_of(request.param)
+    device_of(request.param.partition(":")[0])
     return request.param
 
 

@@ -15,7 +15,7 @@ from support.gpus import device_of
 import tilewright as tw
 from tilewright.codegen.clike.function import Launch
 from tilewright.support.errors import UnsupportedError, UsageError
-from tilewright.targets.gpu.device import Dispatch, Move, Part
+from tilewright.targets.gpu.device import Dispatch, Move, Part, Run
 from tilewright.targets.gpu.kernels import GpuKernel
 
 
@@ -62,7 +62,7 @@ def test_the_steps_of_a_site_mean_the_model(site, digits_cases):
         steps.append(Dispatch(own, tuple(map(part, step["arguments"]))))
     images, probabilities, _ = digits_cases
     device.write(buffers["input"][0], images[:1].copy().view(np.uint8).reshape(-1))
-    device.run(device.record(steps))
+    device.run(device.record(Run(tuple(steps))), (), ())
     out = np.empty(40, np.uint8)
     device.read(buffers["output"][0], out)
     np.testing.assert_allclose(out.view("f4"), probabilities[0], atol=1e-4)

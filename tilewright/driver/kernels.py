@@ -20,7 +20,7 @@ from ..schedule.finish import finish
 from ..schedule.nest import Nest
 from ..schedule.schedule import Schedule
 from ..support.errors import CompileError, InputError, UsageError
-from ..targets.base import Target, Tunable, Tuning, of
+from ..targets.base import Showing, Target, Tunable, Tuning, of
 from ..tensor.kernel import Kernel
 from ..tensor.read import read_kernel
 from .compare import random_inputs
@@ -122,7 +122,7 @@ def source(s: Schedule, form: str = "mlir") -> str:
     if form == "nest":
         return str(nest) + "\n"
     target = of(s.target)
-    forms = _tuning(target).forms()
+    forms = target.forms() if isinstance(target, Showing) else _tuning(target).forms()
     if form not in forms:
         raise UsageError(
             f"target {target.name} has no form {form!r}", stage="schedule", hint=f"forms: nest, {', '.join(forms)}"

@@ -8,10 +8,11 @@ methods.
 What not every target can do are protocols of their own, asked with ``isinstance``: `Exporter` (the package as files for
 other tools), `Joining` (such files of several targets), `Emulator` (running the code on a simulated machine),
 `StateKeeper` (programs with buffers that live between runs), `SeveralDevices` (programs on several devices),
-`Enterable` (going on from level 5), `Tunable` (kernels measured one by one), `Cacheable` (packages kept between
-processes), `Remembering` (kernels kept), `Warmable` (processes started ahead), `Examinable` (`tilewright doctor`),
-`Partitioning`, `Annotating`, `Beside` and `Configurable` (what stands beside a host), `Placed` (one of several devices
-of this machine), and `Measurable` of `schedule/ceilings.py`. docs/add_a_target.md builds a small target.
+`Enterable` (going on from level 5), `Tunable` (kernels measured one by one), `Showing` (the text of one kernel),
+`Cacheable` (packages kept between processes), `Remembering` (kernels kept), `Warmable` (processes started ahead),
+`Examinable` (`tilewright doctor`), `Partitioning`, `Annotating`, `Beside` and `Configurable` (what stands beside a
+host), `Placed` (one of several devices of this machine), and `Measurable` of `schedule/ceilings.py`.
+docs/add_a_target.md builds a small target.
 """
 
 from __future__ import annotations
@@ -327,6 +328,16 @@ class Tunable(Protocol):
     name: str
 
     def tuning(self) -> Tuning: ...
+
+
+@runtime_checkable
+class Showing(Protocol):
+    """A target that is not `Tunable`, and shows a finished nest as texts (`Schedule.source`)."""
+
+    name: str
+
+    def forms(self) -> Mapping[str, Callable[[Any, Any], str]]:
+        """Name -> function of the nest and the description."""
 
 
 @runtime_checkable

@@ -151,7 +151,7 @@ class Dialect:
     #: whether parameters are pointers, of which two may be the same
     pointers: bool = True
     #: with `params` one behind the other, separated by `between`, each with `const`, `restrict` or `access`; `block` is
-    #: how many units a block has ("8, 8, 1"), `shared` the arrays that stand outside
+    #: how many units a block has ("8, 8, 1"), `units` their product, `shared` the arrays that stand outside
     entry: str = "KERNEL void {name}({params})"
     parameter: str = "{const}{type} *{restrict}{name}"
     #: how parameters that are read are bound; None: as a whole, however large

@@ -71,6 +71,7 @@ class Function:
             params=d.between.join(params) or "void",
             name=f"{prefix}{self.name}",
             block=", ".join(map(str, self.launch.block)),
+            units=prod(self.launch.block),
             shared=outside,
         )
         body = "\n".join(map(wrapped, lines))

@@ -16,20 +16,22 @@ from .helpers import Helper
 from .rounding import rounded
 
 
-def with_functions(dialect: Dialect, head: str) -> Dialect:
-    """The dialect with a helper for each function that can be written in it; `head` has `name` and `params`.
+def with_functions(dialect: Dialect, head: str, parameter: str = "{type} {name}") -> Dialect:
+    """The dialect with a helper for each function that can be written in it; `head` has `type`, `name` and `params`,
+    each a `parameter`.
 
     Those are taken out of `Dialect.math`.
     """
     own = {}
     for name in FUNCTIONS:
-        if (made := _helper(name, dialect, head)) is not None:
+        if (made := _helper(name, dialect, head, parameter)) is not None:
             own[f"{name}_f32"] = made
     math = {n: m for n, m in dialect.math.items() if f"{n}_f32" not in own}
-    return replace(dialect, math=math, helpers={**dialect.helpers, **own})
+    others = {n: h for n, h in dialect.helpers.items() if n not in own}  # which functions call: they come first
+    return replace(dialect, math=math, helpers={**others, **own})
 
 
-def _helper(name: str, dialect: Dialect, head: str) -> Helper | None:
+def _helper(name: str, dialect: Dialect, head: str, parameter: str) -> Helper | None:
     """One function; None if the dialect lacks what it needs."""
     params = ("x", "y") if name in BINARY else ("x",)
     writer = ExprWriter({}, name, dialect)
@@ -41,6 +43,7 @@ def _helper(name: str, dialect: Dialect, head: str) -> Helper | None:
     except UnsupportedError:
         return None
     kind = dialect.types["f32"]
-    lines = [head.format(name=f"tw_{name}_f32", params=", ".join(f"{p}: {kind}" for p in params), type=kind)]
+    given = ", ".join(parameter.format(name=p, type=kind) for p in params)
+    lines = [head.format(name=f"tw_{name}_f32", params=given, type=kind)]
     body = "\n".join([*lines, *writer.lines, f"    return {text};", "}", ""])
     return Helper(body, needs=tuple(sorted(writer.helpers)))

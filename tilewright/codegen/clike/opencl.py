@@ -22,7 +22,8 @@ for n, t in ((8, "CHAR"), (16, "SHRT"), (32, "INT"), (64, "LONG")):
 _WORDS |= {"sqrtf": "sqrt", "expf": "exp"}
 
 
-def _reworded(text: str) -> str:
+def reworded(text: str) -> str:
+    """C99 with the names of types that OpenCL C and Metal have, and functions without a type in their name."""
     return re.sub(r"\b\w+\b", lambda m: _WORDS.get(m[0], m[0]), text)
 
 
@@ -54,14 +55,14 @@ _HALVES = {
 
 OPENCL = Dialect(
     "OpenCL C",
-    types={**{n: _reworded(c) for n, c in C_TYPES.items()}, "f16": "ushort", "bf16": "ushort"},
-    unsigned={n: _reworded(c) for n, c in UNSIGNED.items()},
+    types={**{n: reworded(c) for n, c in C_TYPES.items()}, "f16": "ushort", "bf16": "ushort"},
+    unsigned={n: reworded(c) for n, c in UNSIGNED.items()},
     parameters=(*C_TYPES, "f16", "bf16"),
     literals={"f32": "{}f", "f64": "{}", "i64": "{}l", "ui32": "{}u", "ui64": "{}ul"},
     smallest={"i32": "INT_MIN", "i64": "LONG_MIN"},
     math=MATH,
     helpers={
-        **{n: replace(h, text=_reworded(h.text)) for n, h in HELPERS.items()},
+        **{n: replace(h, text=reworded(h.text)) for n, h in HELPERS.items()},
         **{n: Helper(f"static inline {text}") for n, text in _HALVES.items()},
     },
     arena="__global {type} *const {name} = (__global {type} *)({place});",

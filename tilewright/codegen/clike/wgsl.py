@@ -261,10 +261,10 @@ _CORE = Dialect(
     between="\n",
     reserved=frozenset((*_KEYWORDS.split(), *_SAME.split(), *_OTHERS.split())),
 )
-_HEAD = "fn {name}({params}) -> {type} {{"
+_HEAD, _PARAMETER = "fn {name}({params}) -> {type} {{", "{name}: {type}"
 
 #: what browsers have
-WGSL = with_functions(_CORE, _HEAD)
+WGSL = with_functions(_CORE, _HEAD, _PARAMETER)
 #: with numbers of 64 bits, as wgpu has them where the device does
 WGSL_64 = with_functions(
     replace(
@@ -281,4 +281,5 @@ WGSL_64 = with_functions(
         single=frozenset(_SAME.split()) - {"sqrt", "floor", "ceil", "trunc", "fma"} | {"powf"},
     ),
     _HEAD,
+    _PARAMETER,
 )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ...support.errors import CompileError
-from ..llvm.assemble import STAGE, target_machine
+from ..gpu_llvm import assemble
+from ..gpu_llvm.builder import BYTES, storage
 from ..llvm.machine import LlvmMachine
-from .builder import BYTES, storage
 from .emitter import Emitted
 
 #: what a kernel may declare; more is given when it is launched
@@ -29,23 +28,8 @@ def shared_at_launch(emitted: Emitted) -> int:
 
 def optimized(emitted: Emitted, machine: LlvmMachine) -> tuple[Any, Any]:
     """LLVM's module after optimization, and what makes code of it."""
-    from llvmlite import binding as llvm
-
-    maker = target_machine(machine)
     text = emitted.text if not shared_at_launch(emitted) else with_dynamic_shared(emitted.text)
-    try:
-        module = llvm.parse_assembly(text, context=llvm.create_context())
-        module.triple, module.data_layout = machine.triple, str(maker.target_data)
-        module.verify()
-    except RuntimeError as e:
-        raise CompileError(f"LLVM does not accept the kernel: {str(e).strip()}", stage=STAGE) from None
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    # what is to be unrolled or vectorized is so already
-    options.loop_vectorization = options.slp_vectorization = False
-    options.loop_interleaving = options.loop_unrolling = False
-    builder = llvm.create_pass_builder(maker, options)
-    builder.getModulePassManager().run(module, builder)
-    return module, maker
+    return assemble.optimized(text, machine)
 
 
 def ptx(emitted: Emitted, machine: LlvmMachine) -> str:

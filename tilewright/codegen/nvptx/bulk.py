@@ -21,9 +21,8 @@ from ...schedule.machine import Machine
 from ...schedule.nest import THREAD, AsyncCopy, For, Nest, Wait, walk_stmts
 from ...support.errors import CompileError
 from ...tensor.expr import Const, Expr, Op, Var, simplify
-from .builder import BYTES
-from .launch import WARP
-from .memory import ALIGN_BYTES
+from ..gpu_llvm.builder import BYTES
+from ..gpu_llvm.memory import ALIGN_BYTES
 from .rings import Rings
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ class Bulk:
             return
         arrivals = dict.fromkeys(sorted(self.rings.size), 1)
         if self.produced:
-            arrivals[_DONE] = self.teams * (self.core.units.lanes // WARP)
+            arrivals[_DONE] = self.teams * (self.core.units.lanes // self.core.units.warp)
             self.rings.size[_DONE] = max(self.rings.size.values())
         total = 0
         for name in arrivals:
@@ -252,7 +251,7 @@ class Bulk:
         """Say that an iteration is done: one lane of each warp does."""
         self.text.line(_FENCE)
         self.text.call("llvm.nvvm.bar.warp.sync", "void", ["i32 -1"])
-        lane = self.text.op(f"urem i32 {self.core.names[self.core.units.lane]}, {WARP}")
+        lane = self.text.op(f"urem i32 {self.core.names[self.core.units.lane]}, {self.core.units.warp}")
         with self.text.where(self.text.op(f"icmp eq i32 {lane}, 0"), "arrives"):
             self.text.call(_ARRIVE, "i64", [self.barrier(_DONE, number), "i32 1"])
 

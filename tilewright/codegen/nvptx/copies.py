@@ -9,8 +9,8 @@ from __future__ import annotations
 from ...schedule.nest import AsyncCopy, For, If, Stmt, Wait, children, walk_stmts
 from ...support.errors import CompileError
 from ...tensor.expr import Load, Target
-from .builder import BYTES
-from .memory import GLOBAL, SHARED, Lanes, Memory
+from ..gpu_llvm.builder import BYTES
+from ..gpu_llvm.memory import GLOBAL, SHARED, Lanes, Memory
 
 #: bytes that one instruction copies
 SIZES = (16, 8, 4)

@@ -14,14 +14,15 @@ from ...schedule.nest import For, Store
 from ...schedule.warp import FoldLoops
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Expr, Load, Var, linear
-from .builder import Value
-from .expressions import Expressions
-from .launch import WARP
-from .memory import OWN
+from ..gpu_llvm.builder import Value
+from ..gpu_llvm.expressions import Expressions
+from ..gpu_llvm.memory import OWN
 
 #: columns of which a lane has two; rows of a warp, of which it has two; what its rows are apart
 _COLUMNS, _ROWS, _APART = 8, 16, 8
 _F32 = "f32"
+#: threads that run one instruction together
+WARP = 32
 
 
 class Rows:

@@ -31,11 +31,10 @@ from ...schedule.warp import (
 )
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, linear, variables
-from .builder import BYTES, llvm_type
-from .fragment_rows import Rows
+from ..gpu_llvm.builder import BYTES, llvm_type
+from ..gpu_llvm.memory import OWN, Lanes
+from .fragment_rows import WARP, Rows
 from .groups import Groups
-from .launch import WARP
-from .memory import OWN, Lanes
 
 if TYPE_CHECKING:
     from .emitter import Emitter
@@ -398,7 +397,7 @@ class Fragments:
         """Elements that lie side by side in a lane: together, if the same condition holds for all."""
         if not conditions:
             for b in body:
-                self.core.vector(b, lanes)
+                self.core.vector(b, lanes.var, lanes.count)
             return
         holds = []
         for i in range(lanes.count):
@@ -407,7 +406,7 @@ class Fragments:
         if len(set(holds)) == 1:
             with self.text.where(holds[0], "inside"):
                 for b in body:
-                    self.core.vector(b, Lanes(lanes.var, lanes.count))
+                    self.core.vector(b, lanes.var, lanes.count)
             return
         for i, cond in enumerate(holds):
             with self.text.where(cond, "inside"), self.memory.at_lane(lanes, i):

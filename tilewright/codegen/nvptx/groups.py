@@ -26,7 +26,7 @@ from ...support.errors import CompileError
 from ...tensor.analysis import flat
 from ...tensor.evaluate import evaluate
 from ...tensor.expr import Const, Expr, Load, Op, Var, rebuild, transform, variables
-from .memory import ALIGN_BYTES
+from ..gpu_llvm.memory import ALIGN_BYTES
 
 if TYPE_CHECKING:
     from .fragments import Fragments

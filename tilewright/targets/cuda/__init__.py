@@ -49,10 +49,11 @@ class CudaTarget(OnDevice):
         return MACHINES[self.sm]
 
     def stages(self) -> Sequence[TargetStage]:
+        from ..gpu.llvm_stages import emitted_text
         from . import stages
 
         return (
-            TargetStage("emit", 5, "loop nests to LLVM IR", stages.emit_kernels, stages.emitted_text),
+            TargetStage("emit", 5, "loop nests to LLVM IR", stages.emit_kernels, emitted_text),
             TargetStage("assemble", 6, "LLVM IR to PTX", stages.assemble_kernels, stages.ptx_text),
         )
 

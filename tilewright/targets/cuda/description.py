@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...codegen.llvm.machine import LlvmRecord
@@ -20,6 +19,7 @@ from ...schedule.machine import (
     WarpProduct,
 )
 from ...support.errors import PackageError
+from ..gpu.describe import warp_axes
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -93,10 +93,7 @@ class CudaDescription(Machine):
             Axis("member", 4 * _WARP, inside="group", barriers=("block",)),
         )
         return (
-            Axis("grid", prod(_GRID), dims=("x", "y", "z"), sides=_GRID),
-            Axis("block", _BLOCK, inside="grid", barriers=("block",), dims=("x", "y", "z")),
-            Axis("warp", _BLOCK // _WARP, inside="grid", barriers=("block",)),
-            Axis("lane", _WARP, inside="warp", barriers=("block", "warp")),
+            *warp_axes(_GRID, _BLOCK, _WARP),
             *(groups if self.sm in _GROUPS else ()),
             Axis("lanes", kind="vector"),
         )

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...codegen.kernel_info import call_names, kernel_info
 from ...codegen.llvm.machine import LlvmMachine
-from ...codegen.llvm.pool import Job, compile_many
+from ...codegen.llvm.pool import Job
 from ...codegen.nvptx.assemble import ptx, shared_at_launch
 from ...codegen.nvptx.bulk import TensorMap
 from ...codegen.nvptx.emitter import Emitted, emit
-from ...support.errors import UsageError
+from ..gpu import llvm_stages
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
 
-ALONE = "all of its work is done by one thread: no loop is bound to grid, block, warp or lane"
+MAKE = f"{__name__}:make"
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Launched:
 
 def job(name: str, emitted: Emitted, nodes: tuple[str, ...] = ()) -> Job:
     """The work of a process that makes PTX of a kernel."""
-    return Job(name, json.dumps(asdict(emitted)), nodes, f"{__name__}:make")
+    return llvm_stages.job(name, emitted, MAKE, nodes)
 
 
 def make(text: str, machine: LlvmMachine) -> tuple[Launched, bytes, dict[str, Any]]:
@@ -70,30 +69,13 @@ def make(text: str, machine: LlvmMachine) -> tuple[Launched, bytes, dict[str, An
 
 
 def emit_kernels(state: Any) -> None:
-    """Nests -> LLVM IR, with what the program needs to know of each kernel."""
-    if state.nests and not state.kernels:
-        raise UsageError("this target continues from the levels before scheduling only", stage="emit")
-    for name, nest in state.nests.items():
-        made = emit(nest, state.description)
-        unmet = (ALONE,) if made.launch.threads == 1 and made.launch.grid == (1, 1, 1) else ()
-        state.emitted[name] = made.text
-        state.infos[name] = replace(kernel_info(nest, 0, unmet), parallel=False, pieces=False)
-        state.objects[name] = json.dumps(asdict(made)).encode()  # until it is assembled
-
-
-def emitted_text(state: Any) -> str:
-    return "\n".join(state.emitted.values())
+    """Nests -> LLVM IR."""
+    llvm_stages.emit_kernels(state, emit)
 
 
 def assemble_kernels(state: Any) -> None:
-    """LLVM IR -> PTX, in processes that LLVM may end."""
-    names = call_names(state.module)
-    jobs = [job(k, Emitted.from_json(json.loads(data)), names.get(k, ())) for k, data in state.objects.items()]
-    workers = state.options.job_count
-    for done in compile_many(jobs, state.description.llvm, workers=workers, progress=state.kernel_done):
-        state.objects[done.symbol] = done.data
-        state.stats[done.symbol] = {k: v for k, v in done.stats.items() if k.endswith("seconds")}
-    state.names = names
+    """LLVM IR -> PTX."""
+    llvm_stages.assemble_kernels(state, MAKE)
 
 
 def ptx_text(state: Any) -> str:

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from ...graph.machine_costs import SumTile
 from ...schedule.machine import Axis, Machine, Memory
+
+
+def warp_axes(grid: tuple[int, int, int], block: int, lanes: int) -> tuple[Axis, ...]:
+    """Of a GPU whose blocks are warps of so many lanes: blocks along the axes of a grid, threads of a block at most."""
+    return (
+        Axis("grid", prod(grid), dims=("x", "y", "z"), sides=grid),
+        Axis("block", block, inside="grid", barriers=("block",), dims=("x", "y", "z")),
+        Axis("warp", block // lanes, inside="grid", barriers=("block",)),
+        Axis("lane", lanes, inside="warp", barriers=("block", "warp")),
+    )
 
 
 @dataclass(frozen=True)

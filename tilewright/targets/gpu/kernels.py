@@ -1,7 +1,8 @@
-"""Kernels of GPUs as they lie in a package: facts as JSON, and the text that the device's driver compiles."""
+"""Kernels of GPUs as they lie in a package: facts as JSON, and the text or SPIR-V that the device's driver compiles."""
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import asdict, dataclass
 
@@ -20,7 +21,7 @@ _HEAD = b"tilewright kernel 2\n"
 class GpuKernel:
     """The entry `name` of `text`, units to start, which parameters it writes, and bytes of scratch memory of a unit:
     one more parameter for each number. Argument i is bound as so many parameters as `pieces` says, of `piece_bytes`
-    each but for the last one."""
+    each but for the last one. A `binary` text is SPIR-V in base 64."""
 
     name: str
     text: str
@@ -29,6 +30,12 @@ class GpuKernel:
     scratch: tuple[int, ...] = ()
     pieces: tuple[int, ...] = ()
     piece_bytes: int = 0
+    binary: bool = False
+
+    @property
+    def code(self) -> str | bytes:
+        """What the driver takes."""
+        return base64.b64decode(self.text) if self.binary else self.text
 
     @property
     def scratch_bytes(self) -> int:
@@ -56,9 +63,8 @@ class GpuKernel:
             raise ValueError("not a kernel of a GPU")
         told = json.loads(data[len(_HEAD) :])
         launch = Launch(tuple(told["launch"]["block"]), tuple(told["launch"]["grid"]))
-        writes, pieces = tuple(told["writes"]), tuple(told["pieces"])
-        scratch = tuple(told["scratch"])
-        return GpuKernel(told["name"], told["text"], launch, writes, scratch, pieces, told["piece_bytes"])
+        tuples = {n: tuple(told[n]) for n in ("writes", "scratch", "pieces")}
+        return GpuKernel(**{**told, "launch": launch, **tuples})
 
 
 def kernel(f: Function, dialect: Dialect) -> GpuKernel:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from ...codegen.clike.dialect import Dialect
 from ...codegen.clike.printer import emit
 from ...codegen.kernel_info import kernel_info
+from ...schedule.nest import Nest
 from ...support.errors import UsageError
 from ..base import TargetStage
 from .kernels import kernel
@@ -16,22 +18,25 @@ from .kernels import kernel
 def stages(dialect: Dialect) -> tuple[TargetStage, ...]:
     """Those of a target whose driver compiles this dialect."""
 
+    def made(nest: Nest, constants: frozenset[str]) -> tuple[str, bytes]:
+        done = kernel(emit(nest, dialect, constants), dialect)
+        return done.text, done.pack()
+
     def run(state: Any) -> None:
-        emit_kernels(state, dialect)
+        emit_kernels(state, made)
 
     return (TargetStage("emit", 5, f"loop nests to {dialect.name}", run, emitted_text),)
 
 
-def emit_kernels(state: Any, dialect: Dialect) -> None:
-    """Nests -> texts, with what the program needs to know of each kernel."""
+def emit_kernels(state: Any, made: Callable[[Nest, frozenset[str]], tuple[str, bytes]]) -> None:
+    """Nests -> texts and objects, with what the program needs to know of each kernel; `made` makes both of a nest and
+    the names of its constants."""
     if state.nests and not state.kernels:
         raise UsageError("this target continues from the levels before scheduling only", stage="emit")
     for name, nest in state.nests.items():
-        made = kernel(emit(nest, dialect, state.kernels[name].constants), dialect)
         # scratch memory is the context's, for all units; parameters never share memory: dialects rely on it
         state.infos[name] = replace(kernel_info(nest, scratch=0), parallel=False, inplace=())
-        state.emitted[name] = made.text
-        state.objects[name] = made.pack()
+        state.emitted[name], state.objects[name] = made(nest, state.kernels[name].constants)
 
 
 def emitted_text(state: Any) -> str:

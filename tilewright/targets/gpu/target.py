@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..base import TargetStage
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 class TextTarget:
     """See `tilewright.targets.base.Target`; `dialect` and how packages are loaded are left to each."""
+
+    #: what the text of a kernel is called (`Schedule.source`)
+    form: str
 
     def dialect(self) -> Dialect:
         """What kernels are printed in."""
@@ -36,6 +39,10 @@ class TextTarget:
         from .kernels import kernel
 
         return kernel(emit(nest, self.dialect(), frozenset()), self.dialect())
+
+    def forms(self) -> Mapping[str, Callable[[Any, Any], str]]:
+        """See `tilewright.targets.base.Showing`."""
+        return {self.form: lambda nest, description: self.built(nest).text}
 
     def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
         """The kernels that are called; drivers compile them when they are first run."""

@@ -11,21 +11,20 @@ as numbers.
 
 from __future__ import annotations
 
-import shutil
 import struct
 import subprocess
 from pathlib import Path
 
 from ...codegen.llvm.assemble import assemble
 from ...program.package import Package
-from ...support.errors import CompileError, UsageError
+from ...support.errors import CompileError
 from ..c.library import Layout
+from ..linker import linker
 from .library import missing_symbols, objects, sizes
 from .machines import McuDescription
 from .program import quoted
 
 MARKER = 0x600DBEEF
-LINKERS = ("ld.lld", "ld.lld-19", "ld.lld-18", "ld.lld-17", "ld.lld-16", "ld.lld-20", "ld.lld-21")
 
 #: the semihosting call as a function (operation, parameter) -> result, and what is added to its address
 _CALLS = {
@@ -41,13 +40,7 @@ def build(package: Package, machine: McuDescription, lay: Layout, folder: Path) 
 
     UsageError if there is no linker, CompileError if something is missing.
     """
-    linker = next((n for n in LINKERS if shutil.which(n)), None)
-    if linker is None:
-        raise UsageError(
-            "emulation needs the linker ld.lld, which was not found",
-            stage="emulate",
-            hint="install lld (apt install lld)",
-        )
+    path = linker("ld.lld", "emulation", "emulate")
     made = objects(package, machine, lay, probe=True)
     sections = sizes(made, lay)
     made["start.o"] = assemble(start_llvm(lay, machine), machine.code)
@@ -63,7 +56,7 @@ def build(package: Package, machine: McuDescription, lay: Layout, folder: Path) 
         (folder / name).write_bytes(data)
     (folder / "image.ld").write_text(script(machine))
     image = folder / "image.elf"
-    command = [linker, "-T", "image.ld", "-o", image.name, "--gc-sections", *made]
+    command = [path, "-T", "image.ld", "-o", image.name, "--gc-sections", *made]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode:
         raise CompileError(f"the linker failed: {done.stderr.strip()[:1500]}", stage="emulate")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class OpenClTarget(PlacedText):
     """See `tilewright.targets.base.Target`."""
 
-    name = plain = "opencl"
+    name = plain = form = "opencl"
     doc = "OpenCL C for any device with an OpenCL driver (pip install 'tilewright[opencl]')"
 
     def dialect(self) -> Dialect:

@@ -122,7 +122,7 @@ class ClDevice:
                 raise PackageError(
                     f"{self.name} cannot compile {kernel.name}: {str(e)[:2000]}",
                     stage="load",
-                    hint="please report it, with the text that --dump-after emit writes",
+                    hint="please report it, with the text that --stop-after emit prints",
                 ) from None
         return self.cl.Kernel(self.programs[kernel.text], kernel.name)
 

@@ -1,28 +1,66 @@
-"""Vulkan: kernels in WGSL through wgpu, on any device with a Vulkan driver (Mesa's runs on processors too)."""
+"""Vulkan, through wgpu: kernels in WGSL, or SPIR-V."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..base import Check
-from ..gpu.on_device import PlacedText
+from ...support.errors import UsageError
+from ..base import Check, TargetStage
+from ..gpu.on_device import PlacedText, device_parameter
 
 if TYPE_CHECKING:
     from ...codegen.clike.dialect import Dialect
+    from ...schedule.nest import Nest
     from ..gpu.opened import Devices
+
+TEXTS = ("wgsl", "spirv")
 
 
 class VulkanTarget(PlacedText):
-    """See `tilewright.targets.base.Target`."""
+    """See `tilewright.targets.base.Target`. `form`: what kernels are handed to the driver as."""
 
     name = plain = "vulkan"
-    doc = "WGSL for any device with a Vulkan driver (pip install 'tilewright[vulkan]')"
+    form = TEXTS[0]
+    doc = "any device with a Vulkan driver (pip install 'tilewright[vulkan]'), by WGSL; vulkan:text=spirv by SPIR-V"
+
+    def configured(self, parameters: Mapping[str, str]) -> VulkanTarget:
+        """See `tilewright.targets.base.Configurable`."""
+        made = VulkanTarget()
+        made.device = device_parameter(self.plain, parameters, ("text",))
+        made.form = parameters.get("text", TEXTS[0])
+        if made.form not in TEXTS:
+            raise UsageError(f"target vulkan has no text {made.form!r}", hint=f"text is one of {', '.join(TEXTS)}")
+        told = {"text": made.form if made.form != TEXTS[0] else "", "device": made.device}
+        named = ",".join(f"{n}={v}" for n, v in told.items() if v)
+        made.name = f"{self.plain}:{named}" if named else self.plain
+        return made
 
     def dialect(self) -> Dialect:
         from ...codegen.clike.wgsl import WGSL_64
 
         return WGSL_64
+
+    def stages(self) -> Sequence[TargetStage]:
+        if self.form == TEXTS[0]:
+            return super().stages()
+        from .spirv import stages
+
+        return stages()
+
+    def built(self, nest: Nest) -> Any:
+        if self.form == TEXTS[0]:
+            return super().built(nest)
+        from .spirv import built
+
+        return built(nest, self.describe())
+
+    def forms(self) -> Mapping[str, Callable[[Any, Any], str]]:
+        if self.form == TEXTS[0]:
+            return super().forms()
+        from .spirv import text
+
+        return {self.form: text}
 
     def known_devices(self) -> Devices[Any, Any]:
         from .device import DEVICES

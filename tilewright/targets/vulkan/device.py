@@ -165,7 +165,7 @@ class WgpuDevice:
         """The driver's pipeline; PackageError if it refuses the text."""
         if kernel.text not in self.pipelines:
             try:
-                module = self.own.create_shader_module(code=kernel.text)
+                module = self.own.create_shader_module(code=kernel.code)
                 layout = self.own.create_pipeline_layout(bind_group_layouts=[self.layout(kernel.bindings)])
                 self.pipelines[kernel.text] = self.own.create_compute_pipeline(
                     layout=layout, compute={"module": module, "entry_point": kernel.name}
@@ -176,7 +176,7 @@ class WgpuDevice:
                 raise PackageError(
                     f"{self.name} cannot compile {kernel.name}: {str(e)[:2000]}",
                     stage="load",
-                    hint="please report it, with the text that --dump-after emit writes",
+                    hint="please report it, with the text that --stop-after emit prints",
                 ) from None
         return self.pipelines[kernel.text]
 

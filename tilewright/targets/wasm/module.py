@@ -8,7 +8,6 @@ instructions here. It exports ``run`` (`program.py`), ``__heap_base``, behind wh
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ from ...codegen.llvm.assemble import assemble
 from ...codegen.llvm.builtins import BUILTINS, builtins_llvm
 from ...program.package import Package
 from ...program.program import align_up
-from ...support.errors import CompileError, UnsupportedError, UsageError
+from ...support.errors import CompileError, UnsupportedError
+from ..linker import linker
 from .description import WasmDescription
 from .program import program_llvm, scratch_stride, weight_offsets
 
-LINKERS = ("wasm-ld", *(f"wasm-ld-{v}" for v in (19, 18, 20, 21, 22)))
 #: bytes of a page of memory, of a thread's stack, of all memory that there can be
 PAGE, STACK, MOST = 65536, 1 << 20, 1 << 32
 #: a module for several threads says how much memory it has at most: enough for so many
@@ -46,18 +45,6 @@ class Module:
     most_pages: int
 
 
-def linker() -> str:
-    """The path of the linker; UsageError if it is not installed."""
-    found = next((path for name in LINKERS if (path := shutil.which(name))), None)
-    if found is None:
-        raise UsageError(
-            "code for WebAssembly needs the linker wasm-ld, which was not found",
-            stage="package",
-            hint="apt install lld",
-        )
-    return found
-
-
 def link(package: Package, threads: bool) -> Module:
     """The module of a package, for several threads or for one.
 
@@ -77,7 +64,7 @@ def link(package: Package, threads: bool) -> Module:
             stage="package",
             hint="a smaller batch, or a quantized model, needs less",
         )
-    path = linker()
+    path = linker("wasm-ld", "code for WebAssembly", "package")
     with tempfile.TemporaryDirectory(prefix="tilewright-wasm-") as name:
         folder = Path(name)
         for file, data in objects.items():

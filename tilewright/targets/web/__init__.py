@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class WebTarget(TextTarget):
     """See `tilewright.targets.base.Target`."""
 
-    name = "web"
+    name, form = "web", "wgsl"
     doc = "WebGPU, for browsers, with WebAssembly where there is none; -o site/ writes a static site"
     #: name of a setting -> (choices, what it does); the first choice is the default
     settings: Mapping[str, tuple[tuple[str, ...], str]] = {

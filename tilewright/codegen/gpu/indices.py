@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from ...support.errors import CompileError
 from ...tensor.analysis import flat
 from ...tensor.expr import Buffer, Const, Expr, Op, Var, bounds, from_linear, linear, simplify, substitute, variables
-from .builder import Builder, Value
+from .text import Text, Value
 
 _OPERATIONS = {"addi": "add", "subi": "sub", "muli": "mul", "andi": "and", "ori": "or", "xori": "xor", "shli": "shl"}
 _OPERATIONS |= {"shrsi": "ashr", "shrui": "lshr", "divsi": "sdiv", "divui": "udiv", "remui": "urem"}
@@ -23,7 +23,7 @@ class Indices:
     #: emits what stands in an index and is none itself; given when there is an emitter of expressions
     expr: Callable[[Expr], Value]
 
-    def __init__(self, text: Builder, ranges: dict[str, tuple[int, int]]) -> None:
+    def __init__(self, text: Text, ranges: dict[str, tuple[int, int]]) -> None:
         self.text, self.ranges = text, ranges
         self.values: dict[str, Expr] = {}
         self.names: dict[str, str] = {}
@@ -77,7 +77,7 @@ class Indices:
 
     def _emit(self, e: Expr) -> str:
         if isinstance(e, Const):
-            return str(e.value)
+            return self.text.number(e.value)
         if isinstance(e, Var):
             if e.name not in self.names:
                 raise CompileError(f"loop variable {e.name} is not in scope", stage="emit")
@@ -94,11 +94,11 @@ class Indices:
         for t, c in terms.items():
             part = self._emit(t)
             if c != 1:
-                part = self.text.op(f"mul nsw i32 {part}, {c}")
-            total = self.text.op(f"add nsw i32 {total}, {part}") if total else part
+                part = self.text.integer("mul nsw", part, self.text.number(c))
+            total = self.text.integer("add nsw", total, part) if total else part
         if constant and total:
-            total = self.text.op(f"add nsw i32 {total}, {constant}")
-        return total or str(constant)
+            total = self.text.integer("add nsw", total, self.text.number(constant))
+        return total or self.text.number(constant)
 
     def _operation(self, e: Op) -> str:
         if e.op.startswith("index_cast"):
@@ -110,19 +110,18 @@ class Indices:
             limit = bounds(e.args[0], self.ranges)
             positive = e.op == "remsi" or (limit is not None and limit[0] >= 0)
             if positive and isinstance(e.args[1], Const):
-                return self.text.op(f"{'udiv' if e.op == 'floordivsi' else 'urem'} i32 {a}, {b}")
-            return self._floor_division(a, b) if e.op == "floordivsi" else self.text.op(f"srem i32 {a}, {b}")
+                return self.text.integer("udiv" if e.op == "floordivsi" else "urem", a, b)
+            return self._floor_division(a, b) if e.op == "floordivsi" else self.text.integer("srem", a, b)
         if e.op in _EXTREMES:
-            first = self.text.op(f"icmp {_EXTREMES[e.op]} i32 {a}, {b}")
-            return self.text.op(f"select i1 {first}, i32 {a}, i32 {b}")
+            return self.text.choose(self.text.test(_EXTREMES[e.op], a, b), a, b)
         if e.op not in _OPERATIONS:
             raise CompileError(f"an index has operation {e.op}", stage="emit")
-        return self.text.op(f"{_OPERATIONS[e.op]} i32 {a}, {b}")
+        return self.text.integer(_OPERATIONS[e.op], a, b)
 
     def _floor_division(self, a: str, b: str) -> str:
         """Rounded down: one less where the remainder has another sign than the divisor."""
-        op = self.text.op
-        quotient, rest = op(f"sdiv i32 {a}, {b}"), op(f"srem i32 {a}, {b}")
-        signs = op(f"icmp slt i32 {op(f'xor i32 {rest}, {b}')}, 0")
-        below = op(f"and i1 {op(f'icmp ne i32 {rest}, 0')}, {signs}")
-        return op(f"sub i32 {quotient}, {op(f'zext i1 {below} to i32')}")
+        text, zero = self.text, self.text.number(0)
+        quotient, rest = text.integer("sdiv", a, b), text.integer("srem", a, b)
+        signs = text.test("slt", text.integer("xor", rest, b), zero)
+        below = text.both(text.test("ne", rest, zero), signs)
+        return text.integer("sub", quotient, text.truth(below))

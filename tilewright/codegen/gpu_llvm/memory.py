@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Target
+from ..gpu.indices import Indices
 from .builder import BYTES, Builder, Value, storage
-from .indices import Indices
 
 #: the longest access of a thread, and what parameters and shared memory begin at a multiple of
 ACCESS_BYTES, ALIGN_BYTES = 16, 128
@@ -32,8 +32,8 @@ class Lanes:
 
 
 class Memory:
-    def __init__(self, text: Builder, at: Indices, buffers: dict[str, Buffer], operator: str) -> None:
-        self.text, self.at, self.buffers, self.operator = text, at, buffers, operator
+    def __init__(self, text: Builder, at: Indices, buffers: dict[str, Buffer], operator: str, own: str = OWN) -> None:
+        self.text, self.at, self.buffers, self.operator, self.own = text, at, buffers, operator, own
         #: names of values by buffer, with the kind of pointer
         self.pointers: dict[str, tuple[str, str]] = {}
         #: buffers that lie in a way of their own: what gives the address of an element
@@ -44,8 +44,8 @@ class Memory:
 
     def begin_own(self, b: Buffer) -> None:
         """An array of the thread's own."""
-        name = self.text.stack(storage(b.dtype), max(b.size, 1), ACCESS_BYTES)
-        self.pointers[b.name] = (name, OWN)
+        name = self.text.stack(storage(b.dtype), max(b.size, 1), ACCESS_BYTES, self.own.removeprefix("ptr").lstrip())
+        self.pointers[b.name] = (name, self.own)
 
     def begin_shared(self, b: Buffer, kernel: str, align: int = ALIGN_BYTES) -> None:
         """An array that the threads of a block share: what it holds at first is undefined."""

@@ -1,33 +1,25 @@
-"""The LLVM IR of a kernel as it grows: lines, names of values, blocks, stack memory, and what the module declares.
-
-An operation without effects is made once in code that it dominates. Loops and branches are structured, so the scopes of
-that are a stack.
-"""
+"""The LLVM IR of a kernel as it grows: `gpu.text` with blocks, stack memory, and what the module declares."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...support.dtypes import FLOATS, LOOP_TYPES
 from ...tensor.evaluate import NUMPY
+from ..gpu import text as gpu
 
 _TYPES = {"f16": "half", "bf16": "bfloat", "f32": "float", "f64": "double", "index": "i32"}
 #: bytes of an element in memory; booleans take a byte
 BYTES = {n: 4 if n == "index" else t.nbytes for n, t in LOOP_TYPES.items()}
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(gpu.Value):
     """A name or a literal of LLVM IR, with its dtype."""
-
-    ssa: str
-    dtype: str
 
     @property
     def typed(self) -> str:
@@ -67,40 +59,39 @@ def literal(value: Any, dtype: str) -> str:
     return str(number - (1 << bits) if number >> bits - 1 else number)
 
 
-class Builder:
-    """See the file. `entry` are the lines at the head of the kernel, `globals_` its memory beside the stack."""
+class Builder(gpu.Text):
+    """See the file. `globals_` is the kernel's memory beside the stack, `label` the block at hand."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.entry: list[str] = []
+        super().__init__()
         self.globals_: list[str] = []
         self.declared: dict[str, str] = {}
         self.label = "entry"
-        self._made: list[dict[str, str]] = [{}]
-        self._count = 0
 
-    # ---- lines and names
+    # ---- indices and truth values
 
-    def line(self, text: str) -> None:
-        self.lines.append("  " + text)
+    def number(self, value: int) -> str:
+        return str(value)
 
-    def fresh(self) -> str:
-        self._count += 1
-        return f"%v{self._count}"
+    def integer(self, name: str, a: str, b: str) -> str:
+        return self.op(f"{name} i32 {a}, {b}")
 
-    def op(self, text: str) -> str:
-        """The name of an operation's result; one without effects, made once."""
-        for scope in reversed(self._made):
-            if text in scope:
-                return scope[text]
-        name = self._made[-1][text] = self.result(text)
-        return name
+    def test(self, predicate: str, a: str, b: str) -> str:
+        return self.op(f"icmp {predicate} i32 {a}, {b}")
 
-    def result(self, text: str) -> str:
-        """The same for one that has effects, or reads memory."""
-        name = self.fresh()
-        self.line(f"{name} = {text}")
-        return name
+    def choose(self, cond: str, a: str, b: str) -> str:
+        return self.op(f"select i1 {cond}, i32 {a}, i32 {b}")
+
+    def both(self, a: str, b: str) -> str:
+        return self.op(f"and i1 {a}, {b}")
+
+    def opposite(self, a: str) -> str:
+        return self.op(f"xor i1 {a}, true")
+
+    def truth(self, a: str) -> str:
+        return self.op(f"zext i1 {a} to i32")
+
+    # ---- calls and memory
 
     def call(self, function: str, result: str, args: Sequence[str], *, pure: bool = False) -> str:
         """A call, declared too; each argument is ``type value``. "" for one without a result."""
@@ -112,20 +103,13 @@ class Builder:
             return ""
         return self.op(text) if pure else self.result(text)
 
-    def stack(self, kind: str, count: int, align: int) -> str:
-        """The address of an array of the thread's own."""
+    def stack(self, kind: str, count: int, align: int, space: str = "") -> str:
+        """The address of an array of the thread's own, in an address space if that is another than 0."""
         name = self.fresh()
-        self.entry.append(f"  {name} = alloca [{count} x {kind}], align {align}")
+        self.entry.append(f"  {name} = alloca [{count} x {kind}], align {align}{f', {space}' if space else ''}")
         return name
 
     # ---- blocks
-
-    @contextmanager
-    def scope(self) -> Iterator[None]:
-        """What is made inside is not known outside."""
-        self._made.append({})
-        yield
-        self._made.pop()
 
     def begin(self, label: str) -> None:
         """A new block, which those before it jump to."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from ...support.errors import UnsupportedError
 from ...tensor.expr import CASTS, Const, Expr, Load, Op, Var
 from ...tensor.mathlib import expand
+from ..gpu.indices import Indices
 from .builder import Builder, Value, literal, llvm_type
-from .indices import Indices
 from .memory import Memory
 
 _BINARY = {"addf": "fadd", "subf": "fsub", "mulf": "fmul", "divf": "fdiv", "remf": "frem"}
@@ -25,10 +25,10 @@ _CASTS |= {"sitofp": "sitofp", "uitofp": "uitofp", "bitcast": "bitcast"}
 
 
 class Expressions:
-    """`operator` is the kernel's name, for messages."""
+    """`operator` is the kernel's name, `family` what the GPUs are called, for messages."""
 
-    def __init__(self, text: Builder, at: Indices, memory: Memory, operator: str) -> None:
-        self.text, self.at, self.memory, self.operator = text, at, memory, operator
+    def __init__(self, text: Builder, at: Indices, memory: Memory, operator: str, family: str) -> None:
+        self.text, self.at, self.memory, self.operator, self.family = text, at, memory, operator, family
 
     def expr(self, e: Expr) -> Value:
         return self._expr(e, {})
@@ -67,6 +67,8 @@ class Expressions:
             )
         if name in ("select", "seldom"):
             return Value(text.op(f"select i1 {args[0].ssa}, {args[1].typed}, {args[2].typed}"), e.dtype)
+        if (name, e.dtype) == ("remf", "bf16"):  # which not all GPUs have
+            return self.remainder_of_bf16(args)
         if name in _BINARY:
             return Value(text.op(f"{_BINARY[name]} {kind} {args[0].ssa}, {args[1].ssa}"), e.dtype)
         if name == "negf":
@@ -78,7 +80,7 @@ class Expressions:
         if name in _COMPOSED:
             return _COMPOSED[name](self, args, e.dtype)
         raise UnsupportedError(
-            f"the code generator for NVIDIA GPUs has no operation {e.op} of {e.dtype}",
+            f"the code generator for {self.family} has no operation {e.op} of {e.dtype}",
             stage="emit", operator=self.operator,
         )  # fmt: skip
 
@@ -87,6 +89,14 @@ class Expressions:
         suffix = f"f{dtype[1:]}" if dtype in ("f16", "f32", "f64") else dtype
         function = f"llvm.{name}.{suffix}"
         return Value(self.text.call(function, llvm_type(dtype), [*(a.typed for a in args), *extra], pure=True), dtype)
+
+    def remainder_of_bf16(self, args: list[Value]) -> Value:
+        """In f32, whose upper half is the result: it is exact. LLVM makes one operation again of casts around it."""
+        op = self.text.op
+        a, b = (op(f"fpext {x.typed} to float") for x in args)
+        rest = op(f"frem float {a}, {b}")
+        upper = op(f"lshr i32 {op(f'bitcast float {rest} to i32')}, 16")
+        return Value(op(f"bitcast i16 {op(f'trunc i32 {upper} to i16')} to bfloat"), "bf16")
 
     def cast(self, name: str, x: Value, dtype: str) -> Value:
         """A conversion. A float that does not fit an integer saturates."""

@@ -1,22 +1,26 @@
-"""Products of four bytes added to an i32 (``dp4a``): loops with the note ``dot`` (`schedule.primitives.tensors`)."""
+"""Products of four bytes added to an i32, in one instruction: loops with the note ``dot``
+(`schedule.primitives.tensors`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ...schedule.machine import DotProduct
 from ...schedule.nest import For, Store
 from ...support.errors import CompileError
 from ...tensor.expr import Load, Op
-from .builder import Value
-from .memory import Lanes, Memory
+from ..gpu_llvm.builder import Value
+from ..gpu_llvm.memory import Lanes, Memory
+
+#: the machine's instruction, signs of the factors, and x, w and the sum as ``i32 name`` -> intrinsic and arguments
+Intrinsic = Callable[[str, str, list[str]], tuple[str, list[str]]]
 
 
 class ByteProducts:
     """`known` are the machine's instructions by name."""
 
-    def __init__(self, memory: Memory, known: Mapping[str, DotProduct]) -> None:
-        self.memory, self.text, self.known = memory, memory.text, known
+    def __init__(self, memory: Memory, known: Mapping[str, DotProduct], intrinsic: Intrinsic) -> None:
+        self.memory, self.text, self.known, self.intrinsic = memory, memory.text, known, intrinsic
 
     def takes(self, s: For) -> bool:
         return s.note("dot") is not None
@@ -40,8 +44,8 @@ class ByteProducts:
         words = [self.word(s, load) for load in loads]
         with self.memory.at_lane(Lanes(s.var, 1), 0):
             before = self.memory.load(acc)
-            args = [f"i32 {words[0]}", f"i32 {words[1]}", before.typed]
-            name = f"llvm.nvvm.idp4a.{signs[0]}.{signs[1]}"
+            words = [f"i32 {w}" for w in words]
+            name, args = self.intrinsic(dot.name, "".join(signs), [*words, before.typed])
             self.memory.store(t, Value(self.text.call(name, "i32", args, pure=True), "i32"))
 
     def word(self, s: For, x: Load) -> str:

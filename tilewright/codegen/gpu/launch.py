@@ -13,13 +13,13 @@ from ...schedule.machine import Machine
 from ...schedule.nest import THREAD, For, Nest, walk_stmts
 from ...support.errors import CompileError
 
-#: threads that run one instruction together
-WARP = 32
-#: axes -> the special register that has the number of a unit
-_REGISTERS = {f"grid.{d}": f"ctaid.{d}" for d in "xyz"} | {f"block.{d}": f"tid.{d}" for d in "xyz"}
-#: threads of a block as units of teams that run instructions together: the axis of a team's units -> that of teams, and
-#: units of a team
-_TEAMS = {"lane": ("warp", WARP), "member": ("group", 4 * WARP)}
+#: threads of a block where the machine does not say how many run together
+UNITS = 64
+#: axes whose units the hardware counts
+_COUNTED = tuple(f"{axis}.{d}" for axis in ("grid", "block") for d in "xyz")
+#: threads of a block as units of teams that run instructions together: the axis of a team's units -> that of teams; how
+#: many a team has is the limit of its units' axis
+_TEAMS = {"lane": "warp", "member": "group"}
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,11 @@ class Launch:
         x, y, z = self.block
         return x * y * z
 
+    @property
+    def alone(self) -> bool:
+        """Whether one thread does everything."""
+        return self.threads == 1 and self.grid == (1, 1, 1)
+
 
 class UnitsOfNest:
     """The axes of a nest: `kinds`, outer ones first, with the units of each."""
@@ -45,8 +50,7 @@ class UnitsOfNest:
         for s in walk_stmts(nest.body):
             if isinstance(s, For) and s.bound:
                 self.count[s.kind] = max(self.count[s.kind], s.trip or 0)
-        teams = [x for unit, (team, _) in _TEAMS.items() for x in (team, unit)]
-        known = (*_REGISTERS, *teams, THREAD)
+        known = (*_COUNTED, *(x for unit, team in _TEAMS.items() for x in (team, unit)), THREAD)
         if unknown := [k for k in self.kinds if k not in known]:
             raise CompileError(
                 f"a loop on axis {unknown[0]} is none of a GPU's", stage="emit", operator=nest.name,
@@ -56,8 +60,10 @@ class UnitsOfNest:
         if all(k.startswith("grid.") for k in self.kinds):  # one team alone, if it holds matrices in parts
             scopes = {b.scope for b in nest.buffers().values()}
             used |= {m.shared_by[0] for m in machine.memories if m.name in scopes and len(m.shared_by) == 1}
-        self.lane = next((u for u, (team, _) in _TEAMS.items() if {u, team} & used), "")
-        self.team, self.lanes = _TEAMS.get(self.lane, ("", WARP))
+        limits = {a.name: a.limit or 1 for a in machine.axes}
+        self.warp = limits.get("lane", UNITS)  # threads that run one instruction together
+        self.lane = next((u for u, team in _TEAMS.items() if {u, team} & used), "")
+        self.team, self.lanes = _TEAMS.get(self.lane, ""), limits.get(self.lane, self.warp)
         if self.lane:  # a team has all its units, bound or not
             self.add(self.lane, machine)
             self.count[self.lane] = self.lanes
@@ -74,7 +80,7 @@ class UnitsOfNest:
         if not self.lane:
             raise CompileError(
                 "the threads that begin copies are a team of their own, and no loop is bound to teams",
-                stage="emit", operator=nest.name, hint=f"bind loops to {' or '.join(t for t, _ in _TEAMS.values())}",
+                stage="emit", operator=nest.name, hint=f"bind loops to {' or '.join(_TEAMS.values())}",
             )  # fmt: skip
         self.add(self.team, machine)
         self.count[self.team] = self.count.get(self.team, 1) + 1
@@ -89,14 +95,14 @@ class UnitsOfNest:
     def launch(self) -> Launch:
         grid, block = (tuple(self.count.get(f"{a}.{d}", 1) for d in "xyz") for a in ("grid", "block"))
         if THREAD in self.count:  # one thread an iteration, as many blocks as that needs
-            return Launch((-(-self.count[THREAD] // WARP), 1, 1), (WARP, 1, 1))
+            return Launch((-(-self.count[THREAD] // self.warp), 1, 1), (self.warp, 1, 1))
         if self.lane:
             block = (self.count.get(self.team, 1) * self.lanes, 1, 1)
         return Launch(grid, block)  # type: ignore[arg-type]
 
-    def register(self, kind: str) -> str:
-        """The special register of a unit's number; warps and lanes are made of that of threads."""
-        return _REGISTERS.get(kind, "tid.x")
+    def counted_on(self, kind: str) -> str:
+        """The axis whose number the hardware has; those of warps and lanes are made of that of threads."""
+        return kind if kind in _COUNTED else "block.x"
 
     def is_thread(self, kind: str) -> bool:
         """Whether units are threads of all blocks."""

@@ -1,0 +1,59 @@
+"""Level 4 -> 5: a finished loop nest to LLVM IR for AMD GPUs: what they have beyond `gpu_llvm.emitter`.
+
+A warp is what AMD calls a wavefront, of 32 or 64 threads, shared memory is its LDS. Kernels take pointers, 8 bytes
+each, one behind the other, and nothing else: no hidden arguments, and no dynamic LDS.
+"""
+
+from __future__ import annotations
+
+from ...schedule.machine import Machine
+from ...schedule.nest import Barrier, Nest
+from ..gpu_llvm import emitter as gpu
+from ..gpu_llvm.emitter import Emitted
+from ..gpu_llvm.family import Family
+
+_NUMBERS = {f"grid.{d}": f"llvm.amdgcn.workgroup.id.{d}" for d in "xyz"}
+_NUMBERS |= {f"block.{d}": f"llvm.amdgcn.workitem.id.{d}" for d in "xyz"}
+#: 5 as ROCm has known it from its version 5.3 on
+_CODE_OBJECT_VERSION = 500
+AMD = Family(
+    "AMD GPUs",
+    _NUMBERS,
+    'define amdgpu_kernel void @{name}({params}) "amdgpu-flat-work-group-size"="{threads},{threads}"'
+    ' "amdgpu-implicitarg-num-bytes"="0" !reqd_work_group_size !0 {{',
+    f"""
+!llvm.module.flags = !{{{{!1}}}}
+!0 = !{{{{i32 {{x}}, i32 {{y}}, i32 {{z}}}}}}
+!1 = !{{{{i32 1, !"amdhsa_code_object_version", i32 {_CODE_OBJECT_VERSION}}}}}
+""",
+    own="ptr addrspace(5)",
+)
+#: scopes of barriers: what LLVM calls the threads that meet, and the intrinsic
+_BARRIERS = {"block": ("workgroup", "llvm.amdgcn.s.barrier"), "warp": ("wavefront", "llvm.amdgcn.wave.barrier")}
+
+
+def emit(nest: Nest, machine: Machine) -> Emitted:
+    """LLVM IR of a finished nest; CompileError for what its loops and copies cannot be, UnsupportedError for sizes and
+    operations that are missing here."""
+    return Emitter(nest, machine, AMD).run()
+
+
+class Emitter(gpu.Emitter):
+    def barrier(self, s: Barrier) -> None:
+        """What was written before it is there for all who meet."""
+        if s.scope not in _BARRIERS:
+            super().barrier(s)
+        scope, intrinsic = _BARRIERS[s.scope]
+        self.text.line(f'fence syncscope("{scope}") release')
+        self.text.call(intrinsic, "void", [])
+        self.text.line(f'fence syncscope("{scope}") acquire')
+
+    def dot_product(self, name: str, signs: str, args: list[str]) -> tuple[str, list[str]]:
+        """Of two signed or two unsigned factors, or of any (``sudot4``). A sum that does not fit wraps."""
+        if name.startswith("sudot4"):
+            x, w = (f"i1 {'true' if sign == 's' else 'false'}" for sign in signs)
+            return "llvm.amdgcn.sudot4", [x, args[0], w, args[1], args[2], "i1 false"]
+        return f"llvm.amdgcn.{signs[0]}dot4", [*args, "i1 false"]
+
+
+__all__ = ["Emitted", "Emitter", "emit"]

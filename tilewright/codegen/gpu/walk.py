@@ -1,0 +1,199 @@
+"""Level 4: a finished loop nest on the units of a GPU, statement by statement, for those that make code of it.
+
+Every thread runs the whole text: a loop on an axis is the iteration of its unit, and what stands outside of such loops
+is run by the first unit if it writes memory that the units share, else by all, as the nest's interpreter has it.
+What only some GPUs have (asynchronous copies, instructions of warps) are methods that their emitters add to.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from ...schedule.concurrent import is_plain, verify
+from ...schedule.machine import Machine
+from ...schedule.nest import Alloc, AsyncCopy, Barrier, For, If, Nest, Seq, Stmt, Store, Wait, in_parts
+from ...schedule.region import all_ranges
+from ...support.dtypes import LOOP_TYPES
+from ...support.errors import CompileError, UnsupportedError
+from ...support.sizes import is_open
+from ...tensor.expr import Buffer, Expr
+from .indices import Indices
+from .launch import UnitsOfNest
+from .own_parts import own_parts
+from .text import Text, Value
+
+
+class Walk(ABC):
+    """`family`: what the GPUs are called in errors. UnsupportedError for sizes that kernels cannot have there."""
+
+    family: str
+    #: emits a scalar expression; given by who makes code
+    expr: Callable[[Expr], Value]
+
+    def __init__(self, nest: Nest, machine: Machine, text: Text) -> None:
+        self.text = text
+        self.units = UnitsOfNest(nest, machine)
+        self.nest = own_parts(nest, self.units)
+        self.buffers = self.nest.buffers()
+        self.params = {p.name for p in nest.params}
+        own = {n: b for n, b in nest.buffers().items() if n not in self.params or b.scope == "param"}
+        if reason := verify(nest.body, own, machine):
+            raise self.error(f"a GPU cannot run this nest: {reason}")
+        for b in self.buffers.values():
+            if is_open(b.size) or b.size * max(element_bytes(b), 1) >= 1 << 32 or b.size >= 1 << 31:
+                why = "open sizes" if is_open(b.size) else f"arrays of {b.size} elements"
+                why = f"kernels for {self.family} have no {why}"
+                raise UnsupportedError(why, stage="emit", operator=nest.name)
+        self.at = Indices(text, all_ranges(self.nest.body))
+        self.names: dict[str, str] = {}  # the thread's units by axis
+        self.inside: dict[str, str] = {}  # axes whose loops are around, with the variable
+
+    def error(self, why: str, hint: str | None = None) -> CompileError:
+        return CompileError(why, stage="emit", operator=self.nest.name, hint=hint)
+
+    @abstractmethod
+    def number(self, axis: str) -> str:
+        """The number of the thread's block on an axis of the grid, or of the thread on one of its block."""
+
+    def unit(self, kind: str) -> str:
+        """The number of the thread's unit on an axis."""
+        number = self.number(self.units.counted_on(kind))
+        if self.units.is_team(kind):
+            return self.text.integer("udiv", number, self.text.number(self.units.lanes))
+        if self.units.is_thread(kind):
+            first = self.text.integer("mul nsw", self.number("grid.x"), self.text.number(self.units.warp))
+            return self.text.integer("add nsw", first, number)
+        if self.units.is_lane(kind):
+            return self.text.integer("urem", number, self.text.number(self.units.lanes))
+        return number
+
+    # ---- who runs what
+
+    def stmt(self, s: Stmt) -> None:
+        """A statement in a place where loops of units may still come."""
+        if is_plain(s) and not isinstance(s, Seq) and not in_parts(s, self.params):
+            self.by_first(self.units.kinds, s)
+        elif isinstance(s, Seq):
+            for x in s.stmts:
+                self.stmt(x)
+        elif isinstance(s, For) and s.bound:
+            self.bound(s)
+        elif isinstance(s, Barrier):
+            self.barrier(s)
+        elif isinstance(s, (AsyncCopy, Wait)):
+            self.asynchronous(s)
+        else:
+            self.literally(s)
+
+    def by_first(self, kinds: Sequence[str], s: Stmt) -> None:
+        """A statement beside the loops of some axes: the first unit runs it alone if units share what it writes."""
+        kinds = [k for k in kinds if k not in self.inside and self.units.units.first(k, s, self.buffers)]
+        with self.only_first(kinds):
+            self.plain(s)
+
+    @contextmanager
+    def only_first(self, kinds: Sequence[str]) -> Iterator[None]:
+        """Inside: only the first unit of each of these axes."""
+        if not kinds:
+            yield
+            return
+        cond, *others = (self.text.test("eq", self.names[k], self.text.number(0)) for k in kinds)
+        for other in others:
+            cond = self.text.both(cond, other)
+        with self.text.where(cond, "first"):
+            yield
+
+    def here(self, kind: str) -> int:
+        """The units of an axis that run what is emitted now."""
+        return self.units.count[kind]
+
+    def bound(self, s: For) -> None:
+        self.inside[s.kind] = s.var
+        with self.at.bind(s.var, self.names[s.kind]):
+            if self.units.is_thread(s.kind) or s.trip != self.here(s.kind):
+                extent = self.at.index(s.extent)
+                with self.text.where(self.text.test("slt", self.names[s.kind], extent), "within"):
+                    self.stmt(s.body)
+            else:
+                self.stmt(s.body)
+        del self.inside[s.kind]
+
+    # ---- statements
+
+    def plain(self, s: Stmt) -> None:
+        """A statement without loops of units, barriers and copies in it."""
+        if isinstance(s, Seq):
+            for x in s.stmts:
+                self.plain(x)
+        elif isinstance(s, Store):
+            self.store(s)
+        else:
+            self.literally(s)
+
+    def literally(self, s: Stmt) -> None:
+        """What holds other statements."""
+        below = self.plain if is_plain(s) and not in_parts(s, self.params) else self.stmt
+        if isinstance(s, For):
+            self.loop(s, below)
+        elif isinstance(s, If):
+            self.condition(s, below)
+        elif isinstance(s, Alloc):
+            self.alloc(s.buffer)
+            below(s.body)
+
+    def loop(self, s: For, below: Callable[[Stmt], None]) -> None:
+        if s.kind == "unroll" and s.trip is None:
+            raise self.error(f"unrolled loop {s.var} has no constant extent")
+        if s.kind == "vector" and s.trip is not None and isinstance(s.body, Store):
+            self.vector(s.body, s.var, s.trip)
+        elif s.kind in ("unroll", "vector") and s.trip is not None:
+            with self.written_out(s.body):
+                for i in range(s.trip):
+                    with self.at.bind(s.var, i):
+                        below(s.body)
+        else:
+            extent = self.at.index(s.extent)
+            with self.text.counted(extent) as number, self.at.bind(s.var, number):
+                below(s.body)
+
+    def condition(self, s: If, below: Callable[[Stmt], None]) -> None:
+        cond = self.expr(s.cond).ssa
+        with self.text.where(cond):
+            below(s.then)
+        if s.otherwise is not None and s.otherwise != Seq(()):
+            with self.text.where(self.text.opposite(cond), "else"):
+                below(s.otherwise)
+
+    # ---- what a family of GPUs does in its way
+
+    def written_out(self, body: Stmt) -> AbstractContextManager[None]:
+        """Around the iterations of an unrolled loop."""
+        return nullcontext()
+
+    def barrier(self, s: Barrier) -> None:
+        raise self.error(f"{self.family} have no barrier {s.scope!r}")
+
+    def asynchronous(self, s: AsyncCopy | Wait) -> None:
+        why = f"{self.family} have no asynchronous copies"
+        raise self.error(why, hint="copy in a loop of the block's units, behind a barrier")
+
+    def vector(self, s: Store, var: str, count: int) -> None:
+        """All iterations of a vector loop."""
+        for i in range(count):
+            with self.at.bind(var, i):
+                self.store(s)
+
+    @abstractmethod
+    def alloc(self, b: Buffer) -> None: ...
+
+    @abstractmethod
+    def store(self, s: Store) -> None: ...
+
+
+def element_bytes(b: Buffer) -> int:
+    return 4 if b.dtype == "index" else LOOP_TYPES[b.dtype].nbytes
+
+
+__all__ = ["Walk", "element_bytes"]

@@ -1,0 +1,91 @@
+"""Machine records of AMD GPUs: axes, memories, and the instructions that each has."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...codegen.llvm.machine import LlvmRecord
+from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate
+from ...support.errors import PackageError
+from ..gpu.describe import warp_axes
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
+
+_GRID = ((1 << 31) - 1, 65535, 65535)
+_BLOCK = 1024
+
+
+def _dot4(name: str, signs: tuple[str, ...]) -> tuple[DotProduct, ...]:
+    return tuple(DotProduct(f"{name}_{s}", 0, 4, (s[0], s[1]), 8, 1, Rate(4, 1)) for s in signs)
+
+
+@dataclass(frozen=True)
+class AmdDescription(Machine):
+    """A GPU as schedules see it. Numbers are those of AMD's documents; nothing was measured.
+
+    `wave`: threads that run one instruction together, the lanes of a warp. `any_signs`: whether a product of bytes
+    takes a signed factor with an unsigned one.
+    """
+
+    gfx: str = "gfx90a"
+    wave: int = 64
+    shared_bytes: int = 64 << 10
+    compute_units: int = 104
+    l2_bytes: int = 8 << 20
+    any_signs: bool = False
+
+    @property
+    def vector_bytes(self) -> int:
+        """The longest access of a thread."""
+        return 16
+
+    @property
+    def vector_registers(self) -> int:
+        """What a thread may name in an instruction."""
+        return 256
+
+    @property
+    def line_bytes(self) -> int:
+        return 128
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return *warp_axes(_GRID, _BLOCK, self.wave), Axis("lanes", kind="vector")
+
+    @property
+    def memories(self) -> tuple[Memory, ...]:
+        shared = Memory("shared", self.shared_bytes, shared_by=("block", "warp", "lane"), align=128)
+        return Memory("register"), Memory("local"), shared
+
+    @property
+    def dot_products(self) -> tuple[DotProduct, ...]:
+        return _dot4("sudot4", ("ss", "us", "su", "uu")) if self.any_signs else _dot4("dot4", ("ss", "uu"))
+
+    @property
+    def llvm(self) -> LlvmRecord:
+        """What LLVM is told of it."""
+        return LlvmRecord("amdgcn-amd-amdhsa", self.gfx)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        try:
+            return cls(**data)
+        except TypeError:
+            raise PackageError("the package describes no GPU that this version knows", stage="load") from None
+
+
+#: MI200, MI300, Radeon RX 7900, Radeon RX 9070
+MACHINES = {
+    m.gfx: m
+    for m in (
+        AmdDescription("gfx90a"),
+        AmdDescription("gfx942", compute_units=304, l2_bytes=4 << 20),
+        AmdDescription("gfx1100", wave=32, compute_units=96, l2_bytes=6 << 20, any_signs=True),
+        AmdDescription("gfx1201", wave=32, compute_units=64, l2_bytes=8 << 20, any_signs=True),
+    )
+}

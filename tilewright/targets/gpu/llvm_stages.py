@@ -1,0 +1,51 @@
+"""The part of the pipeline that targets share whose kernels are LLVM IR: loop nests to objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+from ...codegen.gpu_llvm.emitter import Emitted
+from ...codegen.kernel_info import call_names, kernel_info
+from ...codegen.llvm.pool import Job, compile_many
+from ...schedule.machine import Machine
+from ...schedule.nest import Nest
+from ...support.errors import UsageError
+
+ALONE = "all of its work is done by one thread: no loop is bound to grid, block, warp or lane"
+
+Emit = Callable[[Nest, Machine], Emitted]
+
+
+def emit_kernels(state: Any, emit: Emit) -> None:
+    """Nests -> LLVM IR, with what the program needs to know of each kernel."""
+    if state.nests and not state.kernels:
+        raise UsageError("this target continues from the levels before scheduling only", stage="emit")
+    for name, nest in state.nests.items():
+        made = emit(nest, state.description)
+        state.emitted[name] = made.text
+        unmet = (ALONE,) if made.launch.alone else ()
+        state.infos[name] = replace(kernel_info(nest, 0, unmet), parallel=False, pieces=False)
+        state.objects[name] = json.dumps(asdict(made)).encode()  # until it is assembled
+
+
+def emitted_text(state: Any) -> str:
+    return "\n".join(state.emitted.values())
+
+
+def job(name: str, emitted: Emitted, make: str, nodes: tuple[str, ...] = ()) -> Job:
+    """The work of a process that makes an object of a kernel, by the function ``module:name``."""
+    return Job(name, json.dumps(asdict(emitted)), nodes, make)
+
+
+def assemble_kernels(state: Any, make: str) -> None:
+    """LLVM IR -> objects, in processes that LLVM may end."""
+    names = call_names(state.module)
+    jobs = [Job(k, data.decode(), names.get(k, ()), make) for k, data in state.objects.items()]
+    workers = state.options.job_count
+    for done in compile_many(jobs, state.description.llvm, workers=workers, progress=state.kernel_done):
+        state.objects[done.symbol] = done.data
+        state.stats[done.symbol] = {k: v for k, v in done.stats.items() if k.endswith("seconds")}
+    state.names = names

@@ -1,0 +1,37 @@
+"""Targets whose kernels are written as source, for a program and a compiler of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..elsewhere import Elsewhere
+from .target import TextTarget
+
+if TYPE_CHECKING:
+    from ...program.package import Package
+
+
+class SourceTarget(TextTarget):
+    """See `tilewright.targets.base.Target`. Files of kernels end in the name of the target."""
+
+    name: str
+    #: see `tilewright.targets.base.Exporter`
+    settings: Mapping[str, tuple[tuple[str, ...], str]] = {}
+
+    def load(self, package: Package, threads: int) -> Any:
+        return Elsewhere(self.name, "export it with Executable.export, and compile its kernels where they are to run")
+
+    def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
+        """A file for each kernel, model.json and weights.bin (`targets/gpu/files.py`)."""
+        from .files import files
+        from .kernels import GpuKernel
+
+        made: dict[str, bytes] = {}
+        told: dict[str, dict[str, Any]] = {}
+        for symbol in package.program.symbols:
+            kernel = GpuKernel.unpack(package.objects[symbol])
+            file = f"{symbol}.{self.form}"
+            made[file] = kernel.text.encode()
+            told[symbol] = {"file": file, "name": kernel.name, "grid": kernel.launch.grid, "block": kernel.launch.block}
+        return {**made, **files(package, told)}

@@ -1,0 +1,61 @@
+"""The part of the pipeline that makes SPIR-V: loop nests to MLIR's `spirv` dialect to words."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from typing import Any
+
+from ...codegen.spirv.binary import binary
+from ...codegen.spirv.emitter import emit
+from ...schedule.machine import Machine
+from ...schedule.nest import Nest
+from ..base import TargetStage
+from ..gpu.kernels import GpuKernel
+from ..gpu.stages import emit_kernels, emitted_text
+
+
+def stages() -> tuple[TargetStage, ...]:
+    return (
+        TargetStage("emit", 5, "loop nests to MLIR: spirv", _emit, emitted_text),
+        TargetStage("assemble", 6, "MLIR to SPIR-V", _assemble, _sizes),
+    )
+
+
+def text(nest: Nest, description: Machine) -> str:
+    """The module of a nest."""
+    return emit(nest, description)[0]
+
+
+def built(nest: Nest, description: Machine) -> GpuKernel:
+    """A kernel as devices take it."""
+    return _assembled(_kernel(nest, description))
+
+
+def _kernel(nest: Nest, description: Machine) -> GpuKernel:
+    """With the module as its text."""
+    module, launch = emit(nest, description)
+    writes = tuple(p.name in nest.outputs for p in nest.params)
+    return GpuKernel(nest.name, module, launch, writes, pieces=(1,) * len(writes))
+
+
+def _assembled(kernel: GpuKernel) -> GpuKernel:
+    return replace(kernel, text=base64.b64encode(binary(kernel.text)).decode(), binary=True)
+
+
+def _emit(state: Any) -> None:
+    def made(nest: Nest, constants: frozenset[str]) -> tuple[str, bytes]:
+        kernel = _kernel(nest, state.description)
+        return kernel.text, kernel.pack()
+
+    emit_kernels(state, made)
+
+
+def _assemble(state: Any) -> None:
+    for name, data in state.objects.items():
+        state.objects[name] = _assembled(GpuKernel.unpack(data)).pack()
+
+
+def _sizes(state: Any) -> str:
+    kernels = (GpuKernel.unpack(data) for data in state.objects.values())
+    return "\n".join(f"{k.name}: {len(k.code)} bytes of SPIR-V" for k in kernels)
