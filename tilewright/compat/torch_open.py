@@ -8,7 +8,7 @@ from typing import Any
 
 from ..frontends.failures import Failure
 from ..frontends.torch.fx_graph import FxGraph
-from ..frontends.torch.fx_sizes import facts_of, ranges_of
+from ..frontends.torch.fx_sizes import ranges_of
 from ..runtime.executable import Executable
 from ..runtime.open_executable import OpenExecutable
 from ..support.errors import TilewrightError
@@ -116,9 +116,7 @@ class OpenPrograms:
         others = {s: int(sizes[s]) for s in self._ranges if s not in chosen}
         with open_sizes(list(dims.values())) as space:
             assert space is not None
-            graph, made = self._make(
-                {**facts_of(self._module), **others, **dict(zip(dims, space.symbols, strict=True))}
-            )
+            graph, made = self._make({**others, **dict(zip(dims, space.symbols, strict=True))})
         return Program(dims, others, graph, made)
 
 

@@ -136,6 +136,14 @@ def test_a_quotient_rounds_down_and_a_remainder_is_not_negative(known):
         7 // (batch - 1)
 
 
+def test_what_a_quotient_leaves_is_a_remainder_whoever_computes_it(known):
+    batch, seq, _ = known.symbols
+    pairs = 2 * (batch * seq // 2)
+    left = pairs - pairs // batch * batch
+    assert left.range == (0, 63) and (-left).range == (-63, 0)
+    assert left >= 0 and not -left > 0
+
+
 def test_comparisons_are_decided_by_ranges_or_not_at_all(known):
     batch, seq, width = known.symbols
     assert batch > 0 and batch >= 1 and batch <= 64 and batch < 65

@@ -151,13 +151,6 @@ def ranges_of(module: torch.fx.GraphModule) -> dict[Any, Range]:
     return {s: _range(s, env, [g for g in guards if g.free_symbols == {s}]) for s in sorted(needed, key=str)}
 
 
-def facts_of(module: torch.fx.GraphModule) -> dict[Any, int]:
-    """Formulas of symbols that are a number whenever the graph is called."""
-    guards = [g for g in _guards(_environment(module)) if isinstance(g, sympy.Eq)]
-    sides = [*((g.lhs, g.rhs) for g in guards), *((g.rhs, g.lhs) for g in guards)]
-    return {formula: int(number) for formula, number in sides if number.is_Integer and not formula.is_number}
-
-
 def _guards(env: Any) -> list[Any]:
     """The conditions under which a graph is called."""
     return [] if env is None else list(dict.fromkeys(env.replace(g.expr) for g in env.guards))
@@ -192,4 +185,4 @@ def _may_be(symbol: Any, number: int, guards: Sequence[Any]) -> bool:
         return False
 
 
-__all__ = ["Range", "facts_of", "hints_of", "number_of", "numbers_at", "ranges_of", "symbols_of"]
+__all__ = ["Range", "hints_of", "number_of", "numbers_at", "ranges_of", "symbols_of"]

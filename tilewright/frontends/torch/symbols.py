@@ -59,10 +59,10 @@ def size_of(formula: Formula, known: Known) -> int:
     """The size that a formula is: a `Size`, or an integer. NoFormula, Undecided if there is none."""
     if formula.is_Integer:
         return int(formula)  # type: ignore[call-overload]
-    if formula in known:
-        return known[formula]
     if isinstance(formula, sympy.Symbol):
-        raise NoFormula(f"{formula} is known at run time only")
+        if formula not in known:
+            raise NoFormula(f"{formula} is known at run time only")
+        return known[formula]
     if isinstance(formula, formulas.Where):
         condition, a, b = formula.args
         return size_of(a if holds(condition, known) else b, known)
