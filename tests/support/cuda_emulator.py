@@ -87,20 +87,13 @@ def run_some(
     counted along x first."""
     places = _places(nest, arrays)
     marks = {n: np.zeros(places.all[n][1], np.uint8) for n in nest.outputs}
-    launch(
-        emitted.text, emitted.launch, nest.name, places, _arguments(nest, emitted, places), blocks=blocks, marks=marks
-    )
+    args = _arguments(nest, emitted, places)
+    launch(emitted.text, emitted.launch, nest.name, places, args, blocks=blocks, marks=marks)
     found = {}
     for n in nest.outputs:
         value = places.read(n, nest.buffers()[n])
         found[n] = value, marks[n].reshape(value.size, -1)[:, 0].reshape(value.shape).astype(bool)
     return found
-
-
-def _arguments(nest: Nest, emitted: Emitted, places: Places) -> list[str | np.ndarray]:
-    """Of a launch: the parameters' names, and the tensor maps behind them."""
-    maps = [map_of(m, places.all[nest.params[m.parameter].name][0]) for m in emitted.maps]
-    return [*(p.name for p in nest.params), *maps]
 
 
 def _places(nest: Nest, arrays: dict[str, np.ndarray]) -> Places:
@@ -111,11 +104,17 @@ def _places(nest: Nest, arrays: dict[str, np.ndarray]) -> Places:
     return places
 
 
+def _arguments(nest: Nest, emitted: Emitted, places: Places) -> list[str | int | np.ndarray]:
+    """Names of parameters, and the tensor maps behind them."""
+    maps = [map_of(m, places.all[nest.params[m.parameter].name][0]) for m in emitted.maps]
+    return [*(p.name for p in nest.params), *maps]
+
+
 def launch(
     text: str, on: Launch, kernel: str, places: Places, args: Sequence[str | int | np.ndarray], backwards: bool = False,
     blocks: Sequence[int] | None = None, marks: Mapping[str, np.ndarray] | None = None,
 ) -> None:  # fmt: skip
-    """Run a kernel on the places of these names, or on addresses in one of them; behind those come tensor maps. `marks`
+    """Run a kernel on the places of these names, or on addresses in one of them, behind which come tensor maps; `marks`
     get what bytes it wrote."""
     lib = library()
     regions = [(n, *found, GLOBAL) for n, found in places.all.items()]

@@ -125,6 +125,37 @@ def test_a_ring_goes_on_from_round_to_round():
         emit(parse_nest(ROUNDS.strip().removesuffix("wait(full)").rstrip(), SM_90A), SM_90A)
 
 
+#: threads use the memory before the engine does
+BEFORE = """
+def k(x: f32[64], y: out(f32[64]), z: out(f32[64])):
+    t = shared(f32[64])
+    for u in block.x(64):
+        s0: t[u] = x[u]
+    barrier(block)
+    for v in block.x(64):
+        s1: y[v] = t[63 - v]
+    barrier(block)
+    with bulk_copy(full):
+        for r in serial(64):
+            s2: t[r] = x[r]
+    wait(full)
+    for w in block.x(64):
+        s3: z[w] = t[63 - w]
+"""
+
+
+@needs_compiler
+def test_the_engine_writes_where_threads_did():
+    nest = parse_nest(BEFORE.strip(), SM_90A)
+    emitted = emit(nest, SM_90A)
+    x = np.random.default_rng(0).standard_normal(64).astype(np.float32)
+    for name, found in run(nest, emitted, {"x": x}).items():
+        assert np.array_equal(found, x[::-1]), name
+    text = re.sub('  call void asm sideeffect "fence.proxy.async.*', "", emitted.text)
+    with pytest.raises(EmulationError, match="which was written without a fence for this way of writing"):
+        run(nest, emitted, {"x": x}, text=text)
+
+
 def test_who_begins_copies_is_one_more_team():
     text = ROUNDS.strip().replace("for i in serial(10):", "for i in serial(10, notes={'producer': True}):")
     text = text.replace("s2: y[o, i, l] = t[i % 3, 31 - l]", "s2: r[l] = t[i % 3, 31 - l]").replace(
@@ -257,9 +288,9 @@ def test_tensor_maps_are_encoded_for_the_addresses_of_a_call():
         buffer = device.allocate(size)
         device.write(buffer, arrays.get(p.name, np.zeros(p.shape, np.float32)).reshape(-1).view(np.uint8))
         parts.append(Part(buffer, 0, size))
-    device.run(device.record(Run((Dispatch(kernel, tuple(parts)),))), (), ())
     found = np.empty((100, 44), np.float32)
-    device.read(parts[2].buffer, found.reshape(-1).view(np.uint8))
+    recorded = device.record(Run((Dispatch(kernel, tuple(parts)),), outputs=(parts[2],)))
+    device.run(recorded, [], [found])
     want = arrays["a"].astype(np.float64) @ arrays["b"].astype(np.float64).T
     assert np.abs(found - want).max() <= 1e-5 * np.abs(want).max()
 

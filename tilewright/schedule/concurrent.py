@@ -362,7 +362,7 @@ class _Phases:
         """A copy that all units wait for: when it begins, none of them may still use where it goes. Afterwards it is no
         unit's."""
         group, self.now = self.now[begun:], self.now[:begun]
-        others = [b for b in self.now if b.at.owner != Const(0, "index")]
+        others = [b for b in self.now if b.write or b.at.owner != Const(0, "index")]  # the engine is no unit
         for a in (a for a in group if a.write):
             if b := next((b for b in others if b.buffer == a.buffer and self.meet(a, b)), None):
                 self.reason = (

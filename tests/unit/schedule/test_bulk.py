@@ -85,6 +85,12 @@ def test_waits_and_barriers_that_are_missing(old, new, why):
         interpret_nest(nest(old, new), {"x": X}, GPU)
 
 
+def test_a_unit_writes_where_the_engine_does():
+    text = "        barrier(block)\n"
+    made = nest(text, f"{text}        s3: t[(i + 2) % 3, 0] = f32(0.0)\n")
+    assert "bulk_copy(full) may overwrite elements of t that block s3 uses" in reason(made)
+
+
 def box(shape: str, sides: str, value: str, loops: str = "for r in serial(8):\n for q in serial(8):", place: str = "r, q", dtype: str = "f32") -> str:  # fmt: skip
     """Why a copy of a box is refused."""
     lines = [f"def k(x: {dtype}[{shape}], y: out({dtype}[{shape}])):", f" t = shared({dtype}[{sides}])"]

@@ -132,7 +132,7 @@ class Emitter:
         launch = self.units.launch
         x, y, z = launch.block
         how = f'"nvvm.maxntid"="{x},{y},{z}"'
-        if self.fragments.names:  # without this the assembler spills registers for the sake of more blocks
+        if self.fragments.folds_rows:  # else the assembler spills some registers for the sake of more blocks
             how += ' "nvvm.minctasm"="1"'
         head = f"define ptx_kernel void @{self.nest.name}({', '.join(params)}) {how} {{"
         body = ["entry:", *self.text.entry, *self.text.lines, "  ret void"]

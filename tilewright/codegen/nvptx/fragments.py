@@ -139,6 +139,11 @@ class Fragments:
 
     # ---- what is here
 
+    @property
+    def folds_rows(self) -> bool:
+        """Whether there are numbers for the rows of matrices."""
+        return any(len(self.core.buffers[n].shape) == 1 for n in self.names)
+
     def owns(self, buffer: str) -> bool:
         return buffer in self.names
 

@@ -35,7 +35,7 @@ class TensorMaps:
         return self.made[m, address]
 
     def encoded(self, m: TensorMap, address: int) -> Any:
-        """Its bytes, where a map may lie; PackageError with what the driver says of one that it does not take."""
+        """Its bytes, where a map may lie; DriverFailed for one that the driver does not take."""
         memory = (ctypes.c_ubyte * (MAP_BYTES + MAP_ALIGN_BYTES))()
         start = -ctypes.addressof(memory) % MAP_ALIGN_BYTES
         found = (ctypes.c_ubyte * MAP_BYTES).from_buffer(memory, start)

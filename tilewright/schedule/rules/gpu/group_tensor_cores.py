@@ -73,7 +73,7 @@ def planned(s: Schedule, p: Product, products: list[WarpProduct], machine: Machi
 def instructions(s: Schedule, p: Product, machine: Machine) -> list[WarpProduct]:
     """Those on factors in shared memory that multiply the factors of a product."""
     total = s.buffer(p.sum.targets[0].buffer).dtype
-    found = [w for w in machine.warp_products if w.operands != w.memory and w.sums == total]
+    found = [w for w in machine.warp_products if w.operands != w.memory and not w.first and w.sums == total]
     return [
         w
         for w in found
