@@ -113,7 +113,8 @@ def markdown(report: dict) -> str:
         "Each kernel of a model runs on the model's own numbers at its full size, some blocks of its grid, beside the "
         "processor's kernel. Errors are relative to the largest value of a result and count as right up to "
         f"{allowed}; integers have to be the same. `outputs`: the whole model by the processor's kernels, beside "
-        "PyTorch in f32. Registers and shared memory are those of the kernel that takes most.",
+        "PyTorch in f32. Registers, bytes spilled and shared memory are those of the kernel that takes most, on "
+        "whichever of the GPUs.",
         "",
         *grid(rows),
         "",
