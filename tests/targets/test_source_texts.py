@@ -130,7 +130,7 @@ def library(folder, name: str, nests, standard: str = "c++14"):
         starts.append(run.format(name=n.name, arguments=", ".join(given)))
     text = f"#include <{header}>\n{text_of(dialect, nests)}\n" + "".join(starts)
     (folder / "k.cpp").write_text(text)
-    command = [compiler, f"-std={standard}", "-O1", "-ffp-contract=off", "-shared", "-fPIC", "-w", "-I.", "-o", "k.so"]
+    command = [compiler, f"-std={standard}", "-O0", "-ffp-contract=off", "-shared", "-fPIC", "-w", "-I.", "-o", "k.so"]
     done = subprocess.run([*command, "k.cpp"], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:3000]
     return ctypes.CDLL(str(folder / "k.so"))
