@@ -33,6 +33,7 @@ _CMPF = {"oeq": "{a} == {b}", "ogt": "{a} > {b}", "oge": "{a} >= {b}", "olt": "{
 _CMPF |= {"ugt": "!({a} <= {b})", "uge": "!({a} < {b})", "ult": "!({a} >= {b})", "ule": "!({a} > {b})"}
 _CMPF |= {"one": "{a} < {b} || {a} > {b}", "ueq": "!({a} < {b} || {a} > {b})", "ord": "{a} == {a} && {b} == {b}"}
 _CMPF |= {"uno": "{a} != {a} || {b} != {b}", "une": "{a} != {b}"}
+_LARGEST = (2 - 2**-23) * 2.0**127  # of f32
 _BITWISE = {"andi": "&", "ori": "|", "xori": "^"}
 _WRAPPING = {"addi": "+", "subi": "-", "muli": "*"}
 _CMPI = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -531,10 +532,14 @@ def float_text(value: float, dtype: str) -> str:
 
     >>> float_text(0.1, "f64"), float_text(0.10000000149011612, "f32"), float_text(3.0, "f32")
     ('0.1', '0.1', '3.0')
+    >>> float_text(3.4028234663852886e38, "f32")
+    '3.4028234663852886e+38'
     """
     import numpy as np
 
     text = str(np.float32(value)) if dtype == "f32" else repr(float(value))
+    if dtype == "f32" and abs(float(text)) > _LARGEST >= abs(value):  # in few digits: WGSL has no such number
+        text = repr(float(value))
     return text if "." in text or "e" in text else f"{text}.0"
 
 
