@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...schedule.nest import For, Seq, Stmt, Store
+from ...support.sizes import is_open
 from ...tensor.expr import COMBINERS, Const, Expr, Load, Op, Target, Var, linear, neutral, variables, walk
 from .accumulate import combine, is_summand, without_nan
 from .part import Part
@@ -121,7 +122,7 @@ class RowSums(Part):
         start, lane = s.body.stmts if isinstance(s.body, Seq) and len(s.body.stmts) == 2 else (None, s.body)
         if self.text.vector or not (isinstance(lane, For) and lane.kind == "vector" and isinstance(lane.body, Store)):
             return None
-        if s.trip is None or lane.trip is None or len(lane.body.targets) != 1:
+        if s.trip is None or lane.trip is None or is_open(s.trip, lane.trip) or len(lane.body.targets) != 1:
             return None
         (t,) = lane.body.targets
         if not LEAST_ROWS <= s.trip <= self.core.machine.lanes or self.buffers[t.buffer].scope == "register":
