@@ -56,13 +56,14 @@ typedef struct {
     ucontext_t context;
     char *stack;
     int state, site, operation, count, groups;
+    int meets; /* the barrier at which it waits for so many threads: 0 is that of all */
     uint32_t words[16], result[4];
     /* of a product of a group: sums and results, descriptors; those that run, and when a fence was last */
     const float *sums;
     float *group_result;
     uint64_t factors[2];
     const uint32_t *held; /* the thread's part of the first factor, where it is in registers */
-    int turned;           /* whether rows of the second factor go along its columns */
+    int turned;           /* 1: rows of the second factor go along its columns, 2: those of the first along its rows */
     Flying products[MOST_FLYING];
     int flying, commits;
     struct Mbarrier *waits;
@@ -297,7 +298,16 @@ void emu_barrier(void)
 {
     if (threads[current].flying)
         fail("a product of a group of warps is not waited for");
-    threads[current].site = site;
+    threads[current].site = site, threads[current].meets = 0;
+    leave(AT_BARRIER);
+}
+
+/* one of the other barriers, for some threads of the block */
+void emu_barrier_of(int number, int count)
+{
+    if (number < 1 || number > 15 || count % LANES || count > thread_count)
+        fail("there is no such barrier");
+    threads[current].site = site, threads[current].meets = number, threads[current].count = count;
     leave(AT_BARRIER);
 }
 
@@ -415,13 +425,41 @@ static void met(void)
         memcpy(known[i], known[0], sizeof known[0]);
 }
 
+/* the same for the threads that have come to one of the other barriers, if it is as many as it waits for */
+static int some_meet(void)
+{
+    for (int first = 0; first < thread_count; first++) {
+        int number = threads[first].meets, come = 0;
+        if (threads[first].state != AT_BARRIER || number == 0)
+            continue;
+        for (int i = first; i < thread_count; i++)
+            come += threads[i].state == AT_BARRIER && threads[i].meets == number;
+        if (come < threads[first].count)
+            continue;
+        static uint32_t all[COLUMNS];
+        memset(all, 0, sizeof all);
+        now++;
+        for (int i = first; i < thread_count; i++)
+            if (threads[i].state == AT_BARRIER && threads[i].meets == number)
+                learn(all, known[i]);
+        for (int i = first; i < thread_count; i++)
+            if (threads[i].state == AT_BARRIER && threads[i].meets == number)
+                all[i / LANES] = warp_met[i / LANES] = now;
+        for (int i = first; i < thread_count; i++)
+            if (threads[i].state == AT_BARRIER && threads[i].meets == number)
+                memcpy(known[i], all, sizeof all), threads[i].state = READY;
+        return 1;
+    }
+    return 0;
+}
+
 static int meet(void)
 {
     int waiting = 0, odd = -1;
     for (int i = 0; i < thread_count; i++) {
         if (threads[i].state == AT_BARRIER)
             waiting++;
-        if (threads[i].state != threads[0].state || (threads[i].state == AT_BARRIER && threads[i].site != threads[0].site))
+        if (threads[i].state != threads[0].state || (threads[i].state == AT_BARRIER && threads[i].site != threads[0].site) || threads[i].meets)
             odd = odd < 0 ? i : odd;
     }
     if (waiting == 0)
@@ -481,7 +519,7 @@ static void run_block(int backwards)
                 return;
         }
         int waiting;
-        if (went_on || wake(&waiting))
+        if (went_on || some_meet() || wake(&waiting))
             continue;
         if (waiting >= 0) {
             current = waiting, site = threads[waiting].site;

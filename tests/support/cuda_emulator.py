@@ -45,7 +45,7 @@ _ARRAY = re.compile(
 _GROUP = re.compile(
     r"^(?P<before>.*?call \{[^}]*\}) asm sideeffect "
     r".*wgmma\.mma_async\.sync\.aligned\.m64n(?P<n>\d+)k16\.f32\.(?P<dtype>\w+)"
-    r'.*p, 1, 1, (?:0, )?(?P<turned>[01]); \}", "[^"]*"(?P<args>\(i(?P<first>32|64) .*\))'
+    r'.*p, 1, 1, (?:(?P<across>[01]), )?(?P<turned>[01]); \}", "[^"]*"(?P<args>\(i(?P<first>32|64) .*\))'
 )
 _CALL = re.compile(r"@llvm\.nvvm\.([\w.]+)\(")
 _REGISTERS = {f"{a}.{d}": i + 3 * (a == "ctaid") for a in ("tid", "ctaid") for i, d in enumerate("xyz")}
@@ -193,7 +193,8 @@ def host_ir(text: str, kernel: str, params: int, addresses: dict[str, int]) -> t
             sites.append(line.strip())
         if (group := _GROUP.search(line)) is not None:
             held = "held" if group["first"] == "32" else "shared"
-            name = f"wgmma.{group['n']}.{group['dtype']}.{held}.{group['turned']}"
+            turned = int(group["turned"]) + 2 * int(group["across"] or 0)
+            name = f"wgmma.{group['n']}.{group['dtype']}.{held}.{turned}"
             used.add(name)
             lines.append(f"  call void @emu_site(i32 {len(sites)})")
             sites.append(line.strip())
@@ -236,6 +237,7 @@ declare void @emu_store(ptr, i32, i32, i32, i32)
 declare void @emu_site(i32)
 declare i32 @emu_register(i32)
 declare void @emu_barrier()
+declare void @emu_barrier_of(i32, i32)
 declare void @emu_warp_barrier()
 declare float @emu_shuffle(float, i32)
 declare void @emu_copy(ptr, ptr, i32)
@@ -276,6 +278,11 @@ def _definition(name: str) -> str:
         return _mbarrier(name)
     if name.startswith("cp.async.bulk.tensor."):
         return _bulk(name)
+    if name.endswith("aligned.count"):
+        body = "  call void @emu_barrier_of(i32 %n, i32 %count)\n  ret void"
+        return f"define void @emu.{name}(i32 %n, i32 %count) {{\n{body}\n}}"
+    if name.startswith("setmaxnreg."):
+        return f"define void @emu.{name}(i32 %n) {{\n  ret void\n}}"
     if name.startswith("barrier."):
         return f"define void @emu.{name}(i32 %n) {{\n  call void @emu_barrier()\n  ret void\n}}"
     if name == "bar.warp.sync":

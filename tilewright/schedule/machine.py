@@ -311,6 +311,26 @@ class BulkCopy:
 
 
 @dataclass(frozen=True)
+class RegisterTrade:
+    """How teams of `units` units hand registers to each other: a block has `total`, at first each of its units the same
+    number, a multiple of `step`. Then those of a team may keep `least` to `most`.
+
+    >>> RegisterTrade(65536, 128).each(384)
+    168
+    """
+
+    total: int
+    units: int
+    step: int = 8
+    least: int = 40
+    most: int = 240
+
+    def each(self, units: int) -> int:
+        """Registers of each of so many units at first."""
+        return self.total // units // self.step * self.step
+
+
+@dataclass(frozen=True)
 class Axis:
     """Units of a machine that run at the same time, to which loops can be bound (``for i in name(64)``).
 
@@ -471,6 +491,11 @@ class Machine:
     @property
     def bulk(self) -> BulkCopy | None:
         """The engine that copies boxes."""
+        return None
+
+    @property
+    def register_trade(self) -> RegisterTrade | None:
+        """How teams of units hand registers to each other."""
         return None
 
     # ---- caches

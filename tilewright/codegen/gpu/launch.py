@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...schedule.bulk import PRODUCER
 from ...schedule.concurrent import Units
 from ...schedule.machine import Machine
 from ...schedule.nest import THREAD, For, Nest, walk_stmts
+from ...schedule.producers import PRODUCER
 from ...support.errors import CompileError
 
 #: threads of a block where the machine does not say how many run together

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...schedule.bulk import PRODUCER
 from ...schedule.concurrent import is_plain
 from ...schedule.machine import Machine
 from ...schedule.nest import AsyncCopy, Barrier, For, Nest, Seq, Stmt, Store, Wait, in_parts, stores, transform
+from ...schedule.producers import PRODUCER
 from ...tensor.expr import Buffer
 from ..gpu.launch import Launch
 from ..gpu_llvm import emitter as gpu
@@ -21,6 +21,7 @@ from ..gpu_llvm.memory import Lanes
 from .bulk import Bulk, TensorMap
 from .copies import Copies, waits
 from .fragments import LANE, Fragments
+from .producers import Producers
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -61,6 +62,7 @@ class Emitter(gpu.Emitter):
         self.copies, self.waits = Copies(self.memory), waits(self.nest.body)
         self.bulk = Bulk(self, self.nest, machine)
         self.fragments = Fragments(self, self.nest, machine)
+        self.trade = machine.register_trade
         self.copying = False
         self.consuming = False  # whether the team that begins copies is elsewhere
         #: what threads write themselves
@@ -77,7 +79,8 @@ class Emitter(gpu.Emitter):
     def begin(self) -> None:
         if self.units.lane:
             self.at.names[LANE] = next(self.names[k] for k in self.units.kinds if self.units.is_lane(k))
-        self.bulk.begin()
+        self.producers = Producers(self, self.bulk, self.fragments.groups, self.trade)
+        self.bulk.begin(self.producers.arrivals if self.bulk.rings.steps else 0)
 
     def end(self) -> None:
         self.bulk.check(self.shared)
@@ -95,7 +98,9 @@ class Emitter(gpu.Emitter):
             self.by_first(kinds, s)
             self.together = False
         elif isinstance(s, For) and not s.bound and s.note(PRODUCER):
-            self.bulk.loop(s)
+            self.producers.loop(s)
+        elif self.producers.takes(s):
+            self.producers.again(s)
         else:
             super().stmt(s)
 
@@ -126,6 +131,8 @@ class Emitter(gpu.Emitter):
     def barrier(self, s: Barrier) -> None:
         if s.scope == "warp":
             self.text.call("llvm.nvvm.bar.warp.sync", "void", ["i32 -1"])
+        elif self.consuming:
+            self.producers.meet()
         else:
             self.block_barrier()
 

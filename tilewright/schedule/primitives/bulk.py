@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..bulk import PRODUCER
 from ..nest import AsyncCopy, Stmt, Wait, path_to, seq, stores, transform
+from ..producers import PRODUCER
 from .state import ScheduleError, State, primitive
 
 

@@ -14,6 +14,7 @@ from ...schedule.machine import (
     Machine,
     Memory,
     Rate,
+    RegisterTrade,
     WarpFold,
     WarpLoad,
     WarpProduct,
@@ -132,6 +133,10 @@ class CudaDescription(Machine):
     @property
     def bulk(self) -> BulkCopy | None:
         return _TENSOR_COPY if self.sm in _BULK else None
+
+    @property
+    def register_trade(self) -> RegisterTrade | None:
+        return RegisterTrade(self.registers, 4 * _WARP) if self.sm in _GROUPS else None
 
     @property
     def llvm(self) -> LlvmRecord:

@@ -33,6 +33,8 @@ PRIORITY = 5
 UNIT_TILES = (8, 4, 2, 1)
 BLOCK_TILES = (128, 64, 32, 16)
 DEPTHS = (32, 16, 8)
+#: loops over tiles, along the axes of `grid`
+TILE_LOOPS = ("column_tile", "row_tile", "batch")
 #: a product of fewer multiply-adds is not worth shared memory
 SMALL = 1 << 12
 #: sums of products -> what adds, what multiplies
@@ -214,8 +216,10 @@ class Writer:
 
     def __init__(self, s: Schedule, p: Product, t: Tile) -> None:
         self.s, self.p, self.t = s, p, t
-        b, r, c, k = (Var(n) for n in ("batch", "row_tile", "column_tile", "step"))
-        self.batch, self.row, self.column, self.step = b, r, c, k
+        self.batch: Expr = Var("batch")
+        self.row: Expr = Var("row_tile")
+        self.column: Expr = Var("column_tile")
+        self.step = Var("step")
         dtype = s.buffer(p.sum.targets[0].buffer).dtype
         self.zero = Const(0.0 if dtype.startswith("f") else 0, dtype)
         self.sums = Buffer(s.fresh("sums"), (t.units, t.unit_rows, t.unit_columns), dtype, "register")
@@ -231,8 +235,8 @@ class Writer:
         step = on("serial", "step", steps, *self.bring(), Barrier(BLOCK), self.multiply(), Barrier(BLOCK))
         inner = seq(self.begin(), step, self.write(), *(self.border(b, i) for i, b in enumerate(p.borders)))
         body: Stmt = Alloc(a, Alloc(b, Alloc(self.sums, inner)))
-        for (axis_name, n), var in zip(grid(p, t), (self.column, self.row, self.batch), strict=True):
-            body = on(axis_name, var.name, n, body)
+        for (axis_name, n), var in zip(grid(p, t), TILE_LOOPS, strict=True):
+            body = on(axis_name, var, n, body)
         return body
 
     def border(self, b: Store, number: int) -> Stmt:

@@ -213,13 +213,14 @@ def cost(t: WarpTile, p: Product, w: WarpProduct, machine: Machine) -> float:
     return turns * (steps * (work + wait) + LATENCY / at_once)
 
 
-def share(t: WarpTile, registers: int, size: int, machine: Machine) -> float:
+def share(t: WarpTile, registers: int, size: int, machine: Machine, more: int = 0) -> float:
     """The part of a multiprocessor's shared memory or registers that a tile takes: a unit has so many for matrices, and
-    some for all else. The largest block has a quarter of the registers that a unit may have."""
+    some for all else; `more` units have as many. The largest block has a quarter of the registers that a unit may
+    have."""
     memory, block = shared(machine), axis(machine, BLOCK)
     assert memory is not None and block is not None and block.limit is not None
     all_of_it = block.limit * machine.vector_registers // 4
-    return max(t.bytes(size) / memory.bytes, t.units * (registers + OTHER_REGISTERS) / all_of_it)
+    return max(t.bytes(size) / memory.bytes, (t.units + more) * (registers + OTHER_REGISTERS) / all_of_it)
 
 
 __all__ = ["NAME", "PRIORITY", "apply", "choose", "cost", "instruction", "padded", "share", "side"]
