@@ -127,15 +127,16 @@ def test_units_of_several_turns_do_not_meet_in_memory():
     case = Case(128, 64, 72, turned=(True, False), shared=True)
     machine = replace(FEW[1], shared_bytes=40 << 10)
     made = ruled(case, machine)
-    assert made.plan.endswith("tiles of 1 rows at once, 2 for each of 1 blocks")
+    assert made.plan.endswith("brought by an engine, 2 for each of 1 blocks, 1 rows of them at once")
     nest = made.nest()
     assert illegal(nest.body, nest.buffers(), lambda: machine) is None
     case.right(interpret_nest(nest, given(case, nest), machine)["y"])
 
 
 def test_every_tile_is_made_once():
-    for rows, columns, batch, at_once in ((5, 3, 1, 4), (7, 7, 2, 9), (33, 2, 1, 8), (1, 10, 3, 4)):
-        for order in orders(rows, columns, batch, at_once):
+    for rows, columns, batch, at_once in ((5, 3, 1, 4), (7, 7, 2, 9), (33, 2, 1, 8), (1, 10, 3, 4), (6, 4, 1, 5)):
+        for order in orders(rows, columns, batch, at_once, largest=8):
+            rows = order.rows
             numbers = [
                 order.number(Const(b, "index"), Const(t, "index"))
                 for t in range(order.turns)
@@ -149,11 +150,12 @@ def test_every_tile_is_made_once():
 def test_tiles_at_the_same_time_lie_close_to_each_other():
     shapes = {n: far(TileOrder(32, 16, 1, 4, n), 132, 128, 256) for n in (1, 4, 16, 32)}
     assert min(shapes, key=lambda n: shapes[n]) == 16 and shapes[16] * 2 < shapes[1]
+    assert far(TileOrder(16, 16, 1, 4, 8, cluster=2), 132, 128, 256) == shapes[16]
 
 
 @pytest.mark.parametrize(
     "m, n, k, decisions",
-    [(4096, 4096, 4096, {}), (8192, 8192, 8192, {}), (4000, 4088, 4096, {}), (4096, 4096, 4096, {"order": (1, 8)})],
+    [(4096, 4096, 4096, {}), (8192, 8192, 8192, {}), (4000, 4088, 4096, {}), (4096, 4096, 4096, {"order": (1, 8, 1)})],
 )
 def test_a_large_product_is_pipelined(m, n, k, decisions, tmp_path):
     """Both factors in rows, as a model has them."""
@@ -170,6 +172,8 @@ def test_a_large_product_is_pipelined(m, n, k, decisions, tmp_path):
     assert sorted(re.findall(r"wgmma.wait_group.sync.aligned\s+(\d);", text)) == ["0", "1"]
     assert re.findall(r"setmaxnreg.(\w+).sync.aligned.u32\s+(\d+);", text) == [("dec", "40"), ("inc", "232")]
     assert "cp.async.bulk.tensor.2d" in text and "cp.async.cg" not in text
+    clustered = made.schedule.decisions["order"].chosen[2] == 2
+    assert (".reqnctapercluster 2, 1, 1" in text) == ("multicast::cluster" in text) == clustered == (not decisions)
     taken = assembled(text, "sm_90a", tmp_path)
     assert (taken.spilled, taken.stack, taken.serialized) == (0, 0, False)
     assert taken.registers == SM_90A.register_trade.each(384) == 168  # all that there are, for 40 and 232 later
@@ -244,18 +248,30 @@ def test_why_a_product_is_left_to_warps():
 
 
 @lru_cache(maxsize=1)
+def clustered() -> tuple[Case, Nest, Emitted, dict[str, np.ndarray]]:
+    """Two tiles for each of two blocks, which share columns."""
+    case, machine = Case(256, 64, 72, shared=True), replace(SM_90A, multiprocessors=2, shared_bytes=40 << 10)
+    made = ruled(case, machine)
+    assert made.plan.endswith("2 for each of 1 clusters of 2 blocks, 2 rows of them at once")
+    nest = finish(made.nest())
+    emitted = emit(nest, machine)
+    assert emitted.launch.grid == (2, 1, 1) and "i16 3, i64 0, i1 true" in emitted.text
+    return case, nest, emitted, given(case, nest)
+
+
+@lru_cache(maxsize=1)
 def several_turns() -> tuple[Case, Nest, Emitted, dict[str, np.ndarray]]:
     case = Case(264, 64, 72, turned=(True, False), shared=True)
-    made = ruled(case, FEW[1], {"tile": (128, 64, 64, 64, 64, 2), "order": (2, 2)})
-    assert made.plan.endswith("tiles of 2 rows at once, 2 for each of 2 blocks")
+    made = ruled(case, FEW[1], {"tile": (128, 64, 64, 64, 64, 2), "order": (2, 2, 1)})
+    assert made.plan.endswith("2 for each of 2 blocks, 2 rows of them at once")
     nest = finish(made.nest())
     return case, nest, emit(nest, SM_90A), given(case, nest)
 
 
-def wrong(pattern: str, new: str, which: int = 0) -> str:
-    """What the emulator says of three tiles in two turns of two blocks if one of the lines that match is another one,
-    in both orders of the threads."""
-    _, nest, emitted, arrays = several_turns()
+def wrong(pattern: str, new: str, which: int = 0, of=several_turns) -> str:
+    """What the emulator says of three tiles in two turns of two blocks, or of others, if one of the lines that match is
+    another one, in both orders of the threads."""
+    _, nest, emitted, arrays = of()
     lines = emitted.text.splitlines()
     found = [i for i, line in enumerate(lines) if re.search(pattern, line) and not line.startswith(("declare", "@"))]
     lines[found[which]] = re.sub(pattern, new, lines[found[which]])
@@ -268,9 +284,11 @@ def wrong(pattern: str, new: str, which: int = 0) -> str:
 
 
 @needs_compiler
-def test_several_turns_are_right():
-    case, nest, emitted, arrays = several_turns()
-    case.right(run(nest, emitted, arrays)["y"])
+@pytest.mark.parametrize("of", [several_turns, clustered])
+def test_several_turns_are_right(of):
+    case, nest, emitted, arrays = of()
+    for backwards in (False, True):
+        case.right(run(nest, emitted, arrays, backwards=backwards)["y"])
 
 
 @needs_compiler
@@ -295,3 +313,45 @@ def test_sums_are_read_before_their_products_have_ended():
 def test_those_that_compute_meet_with_others_than_they_are():
     said = wrong(r"(barrier.cta.sync.aligned.count.*i32) 256\)", r"\1 384)")
     assert "do not come to the same barrier" in said or "does not end" in said
+
+
+# ---- mistakes of clusters
+
+
+@needs_compiler
+def test_a_block_begins_before_the_barriers_of_the_other_are_there():
+    said = wrong(r"call void @llvm.nvvm.barrier.cluster.wait.*", "", of=clustered)
+    assert "an mbarrier is used" in said
+
+
+@needs_compiler
+def test_a_block_does_not_say_to_the_other_that_a_step_is_done():
+    said = wrong(r"(icmp slt i32 %\w+), 2$", r"\1, 1", of=clustered)
+    assert "waits for a phase of an mbarrier that does not end" in said
+
+
+@needs_compiler
+def test_a_block_copies_over_what_the_other_still_reads():
+    """The barrier of a step counts the warps of one block."""
+    said = wrong(r"(mbarrier.init.*), i32 8\)", r"\1, i32 4)", of=clustered)
+    assert "mbarrier" in said or "which others read without a barrier between" in said
+
+
+@needs_compiler
+@pytest.mark.parametrize("blocks, error", [(1, "does not end"), (7, "blocks that the cluster has not")])
+def test_a_copy_goes_to_other_blocks(blocks, error):
+    assert re.search(error, wrong(r"i16 3, i64 0, i1 true", f"i16 {blocks}, i64 0, i1 true", of=clustered))
+
+
+@needs_compiler
+def test_both_blocks_copy_the_same_part():
+    """The box of the second factor begins at the same place in both."""
+    nest, emitted, arrays = clustered()[1:]
+    lines = emitted.text.splitlines()
+    at = next(i for i, line in enumerate(lines) if "i16 3, i64 0" in line)
+    begins = re.search(r"ptr %m\d, i32 (%?\w+), i32 (%?\w+), i16 3", lines[at])
+    lines[at] = lines[at].replace(f", i32 {begins[2]}, i16 3", ", i32 0, i16 3")
+    case = clustered()[0]
+    found = run(nest, emitted, arrays, text="\n".join(lines))["y"]
+    with pytest.raises(AssertionError):
+        case.right(found)

@@ -62,6 +62,10 @@ class Walk(ABC):
         number = self.number(self.units.counted_on(kind))
         if self.units.is_team(kind):
             return self.text.integer("udiv", number, self.text.number(self.units.lanes))
+        if self.units.has_clusters(kind):
+            return self.text.integer("udiv", number, self.text.number(self.units.clustered))
+        if self.units.is_cluster(kind):
+            return self.text.integer("urem", number, self.text.number(self.units.clustered))
         if self.units.is_thread(kind):
             first = self.text.integer("mul nsw", self.number("grid.x"), self.text.number(self.units.warp))
             return self.text.integer("add nsw", first, number)

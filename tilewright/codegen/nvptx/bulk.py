@@ -20,6 +20,7 @@ from ...support.errors import CompileError
 from ...tensor.expr import Const, Expr, Op, simplify
 from ..gpu_llvm.builder import BYTES
 from ..gpu_llvm.memory import ALIGN_BYTES
+from .clusters import Clusters
 from .producers import DONE
 from .rings import Rings
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 MAP_BYTES, MAP_ALIGN_BYTES = 128, 64
 #: kept from moving over a barrier: what memory accesses are to LLVM
 _FENCE = 'call void asm sideeffect "", "~{memory}"()'
+_ARRIVE = "llvm.nvvm.mbarrier.arrive.scope.cta.space.cta"
 _EXPECT = "llvm.nvvm.mbarrier.arrive.expect.tx.scope.cta.space.cta"
 _TRY = "llvm.nvvm.mbarrier.try.wait.parity.scope.cta.space.cta"
 
@@ -68,12 +70,16 @@ class Bulk:
         self.maps: list[TensorMap] = []
         self.aligned: dict[str, int] = {}
         self.places: dict[str, int] = {}
+        self.clusters = Clusters.of(nest, core.units)
+        self.parts: dict[Box, Box] = {}  # of boxes that the blocks of a cluster copy together
         for s in walk_stmts(nest.body):
             if isinstance(s, AsyncCopy) and s.bulk and machine.bulk is not None:
                 self.boxes[id(s)] = read_copies(s, machine.bulk, core.buffers, self.at.ranges)
                 for box in self.boxes[id(s)]:
-                    self.map_of(box)
                     pattern = ALIGN_BYTES * max(box.swizzle // machine.bulk.unit, 1)
+                    if (part := self.clusters.part(box, pattern)) is not None:
+                        self.parts[box] = part
+                    self.map_of(self.parts.get(box, box))
                     self.aligned[box.target.name] = max(pattern, self.aligned.get(box.target.name, 0))
         if self.boxes and THREAD in core.units.count:
             raise self.refuse(
@@ -113,7 +119,7 @@ class Bulk:
             return
         arrivals = dict.fromkeys(sorted(self.rings.size), 1)
         if self.rings.steps:
-            arrivals[DONE] = arrivals_of_steps
+            arrivals[DONE] = arrivals_of_steps * self.clusters.count
             self.rings.size[DONE] = max(self.rings.size.values())
         total = 0
         for name in arrivals:
@@ -128,7 +134,23 @@ class Bulk:
                     self.text.call("llvm.nvvm.mbarrier.init.shared", "void", [where, f"i32 {count}"])
             self.text.call("llvm.nvvm.fence.mbarrier_init.release.cluster", "void", [])
             self.text.call("llvm.nvvm.fence.proxy.async.shared_cta", "void", [])
-        self.core.block_barrier()
+        if self.clusters.count > 1:
+            self.clusters.meet(self.text)
+        else:
+            self.core.block_barrier()
+
+    def end(self) -> None:
+        """Behind all else: no block ends while others may copy to it, or arrive at its barriers."""
+        if self.clusters.count > 1:
+            self.clusters.meet(self.text)
+
+    def arrive_at(self, lane: str, barrier: str) -> None:
+        """Arrive once at a barrier, in all blocks that copy for each other: some lanes of a warp do."""
+        if self.clusters.count > 1:
+            self.clusters.arrive(self.text, lane, barrier)
+            return
+        with self.text.where(self.text.op(f"icmp eq i32 {lane}, 0"), "arrives"):
+            self.text.call(_ARRIVE, "i64", [barrier, "i32 1"])
 
     def check(self, shared: dict[str, int]) -> None:
         """CompileError if buffers leave no room for the barriers."""
@@ -194,6 +216,7 @@ class Bulk:
         return "" if cond is None else self.core.expressions.expr(cond).ssa
 
     def box(self, box: Box, barrier: str) -> None:
+        others, box = box in self.parts, self.parts.get(box, box)
         pointer, _ = self.core.memory.pointers[box.target.name]
         if (place := self.at.index(box.place)) != "0":
             kind = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[BYTES[box.target.dtype]]
@@ -201,8 +224,9 @@ class Bulk:
         to = self.text.op(f"addrspacecast ptr addrspace(3) {pointer} to ptr addrspace(7)")
         start = [f"i32 {self.at.index(e)}" for e in reversed(box.start)]
         name = f"llvm.nvvm.cp.async.bulk.tensor.g2s.tile.{len(start)}d"
-        plain = ["i16 0", "i64 0", "i1 false", "i1 false", "i32 0"]  # to this block alone, no hint for caches
-        args = [f"ptr addrspace(7) {to}", barrier, f"ptr %m{self.map_of(box)}", *start, *plain]
+        who = [f"i16 {self.clusters.everybody if others else 0}", "i64 0", f"i1 {'true' if others else 'false'}"]
+        rest = ["i1 false", "i32 0"]  # no hint for caches
+        args = [f"ptr addrspace(7) {to}", barrier, f"ptr %m{self.map_of(box)}", *start, *who, *rest]
         self.text.call(name, "void", args)
 
 

@@ -84,10 +84,14 @@ class Emitter(gpu.Emitter):
 
     def end(self) -> None:
         self.bulk.check(self.shared)
+        self.bulk.end()
 
     def attributes(self) -> str:
-        """Without it the assembler spills some registers for the sake of more blocks."""
-        return ' "nvvm.minctasm"="1"' if self.fragments.folds_rows else ""
+        """That one block is enough, without which the assembler spills some registers for the sake of more; and blocks
+        of a cluster."""
+        alone = ' "nvvm.minctasm"="1"' if self.fragments.folds_rows else ""
+        blocks = self.units.clustered
+        return alone + (f' "nvvm.cluster_dim"="{blocks},1,1"' if blocks > 1 else "")
 
     # ---- who runs what
 

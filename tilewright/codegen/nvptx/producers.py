@@ -29,7 +29,6 @@ DONE = "%done"
 _OTHERS = 48
 #: the hardware's barrier of those that compute; that of all threads has number 0
 _TOGETHER = 1
-_ARRIVE = "llvm.nvvm.mbarrier.arrive.scope.cta.space.cta"
 
 
 class Copies(Protocol):
@@ -42,6 +41,7 @@ class Copies(Protocol):
     def group(self, s: AsyncCopy) -> None: ...
     def wait_for(self, ring: str, number: Expr) -> None: ...
     def barrier(self, ring: str, number: Expr) -> str: ...
+    def arrive_at(self, lane: str, barrier: str) -> None: ...
 
 
 class Products(Protocol):
@@ -158,19 +158,18 @@ class Producers:
             self.arrive(turn + s.extent - 1)
 
     def arrive(self, number: Expr) -> None:
-        """Say that a step is done: one lane of each warp does."""
+        """Say that a step is done: a lane of each warp does."""
         self.text.line(self.copies.fence)
         self.text.call("llvm.nvvm.bar.warp.sync", "void", ["i32 -1"])
         lane = self.text.op(f"urem i32 {self.core.names[self.units.lane]}, {self.units.warp}")
-        with self.text.where(self.text.op(f"icmp eq i32 {lane}, 0"), "arrives"):
-            self.text.call(_ARRIVE, "i64", [self.copies.barrier(DONE, number), "i32 1"])
+        self.copies.arrive_at(lane, self.copies.barrier(DONE, number))
 
     # ---- registers
 
     def registers(self, s: For) -> tuple[int, int]:
         """How many a thread keeps that begins copies, and one that computes; 0 if none change hands."""
         units = self.units
-        if self.trade is None or self.trade.units != units.lanes or not _last(self.core.nest.body, s):
+        if self.trade is None or self.trade.units != units.lanes or not last(self.core.nest.body, s):
             return 0, 0
         each = self.trade.each(units.count[units.team] * units.lanes)
         if self.products.held + _OTHERS < each:
@@ -184,7 +183,7 @@ class Producers:
             self.text.call(f"llvm.nvvm.setmaxnreg.{how}.sync.aligned.u32", "void", [f"i32 {count}"])
 
 
-def _last(body: Stmt, s: For) -> bool:
+def last(body: Stmt, s: For) -> bool:
     """Whether nothing comes after a loop, which runs once."""
     while body is not s:
         if isinstance(body, Seq):
@@ -196,4 +195,4 @@ def _last(body: Stmt, s: For) -> bool:
     return True
 
 
-__all__ = ["DONE", "Producers"]
+__all__ = ["DONE", "Producers", "last"]

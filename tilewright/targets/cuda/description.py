@@ -49,6 +49,8 @@ _WGMMA = tuple(
 #: the same with a first factor that the threads hold as they hold sums
 _WGMMA += tuple(replace(p, name=f"{p.name}_held", first="sums") for p in _WGMMA)
 _GROUPS = ("sm_90a",)
+#: blocks of a cluster, which run at the same time: every GPU that has them takes so many
+_CLUSTER = 8
 #: of boxes of arrays, by the engine that NVIDIA calls the tensor memory accelerator
 _TENSOR_COPY = BulkCopy("tensor")
 _BULK = ("sm_90a", "sm_100")
@@ -58,7 +60,7 @@ _BULK = ("sm_90a", "sm_100")
 class CudaDescription(Machine):
     """A GPU as schedules see it. Numbers are those of NVIDIA's documents; nothing was measured.
 
-    Threads of a block are units of ``block.x``, ``.y``, ``.z``, or lanes of warps, or members of groups of four warps
+    Blocks may be units of ``cluster``, which run at the same time. Threads of a block are units of ``block.x``, ``.y``, ``.z``, or lanes of warps, or members of groups of four warps
     (sm_90a): a nest uses one of these.
     """
 
@@ -94,10 +96,17 @@ class CudaDescription(Machine):
             Axis("member", 4 * _WARP, inside="group", barriers=("block",)),
         )
         return (
-            *warp_axes(_GRID, _BLOCK, _WARP),
-            *(groups if self.sm in _GROUPS else ()),
+            *self._in_clusters((*warp_axes(_GRID, _BLOCK, _WARP), *(groups if self.sm in _GROUPS else ()))),
             Axis("lanes", kind="vector"),
         )
+
+    def _in_clusters(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        """The axes with those of clusters, whose units are blocks, between grid and block where the GPU has them."""
+        if self.sm not in _BULK:
+            return axes
+        grid, *others = axes
+        cluster = Axis("cluster", _CLUSTER, inside="grid")
+        return grid, cluster, *(replace(a, inside="cluster") if a.inside == "grid" else a for a in others)
 
     @property
     def split_sums(self) -> SumTile | None:

@@ -243,15 +243,19 @@ class Writer:
         """What is written around a padded result, shared out among the units of all tiles: it has no blocks of its own,
         so that none has to leave the tiles, and the barriers in them, out."""
         dims = [(v, self.s.extent_or_zero(v)) for v in self.s.loops(b.block)]
-        (_, across), (_, down), (_, deep) = grid(self.p, self.t)
-        whole, units = prod(n for _, n in dims), across * down * deep * self.t.units
+        tile, tiles = self.own_number()
+        whole, units = prod(n for _, n in dims), tiles * self.t.units
         turn, unit = f"border_{number}", f"border_unit_{number}"
-        tile = (self.batch * down + self.row) * across + self.column
         at = Var(turn) * units + tile * self.t.units + Var(unit)
         values = digits(at, dims)
         t = b.targets[0]
         put = store(t.buffer, tuple(substitute(i, values) for i in t.indices), substitute(t.value, values), b.block)
         return self.unit(unit, on("serial", turn, -(-whole // units), only_if(within(at, whole, units), put)))
+
+    def own_number(self) -> tuple[Expr, int]:
+        """The number of a block, and how many there are."""
+        (_, across), (_, down), (_, deep) = grid(self.p, self.t)
+        return (self.batch * down + self.row) * across + self.column, across * down * deep
 
     def unit(self, name: str, *body: Stmt) -> For:
         return on("block.x", name, self.t.units, *body)

@@ -25,7 +25,7 @@ from ...schedule import Schedule
 from .contraction import TILE_LOOPS, Product, grid
 from .group_tiles import GroupWriter
 from .tile_order import TileOrder
-from .units import BLOCK, all_of, digits, guarded, on, only_if, within
+from .units import BLOCK, CLUSTER, all_of, digits, guarded, on, only_if, within
 from .warp_tiles import Side, WarpTile
 
 #: numbers of 16 bits in a row of 128 bytes, and in a piece of it that changes places with the row
@@ -49,6 +49,14 @@ class PipelineWriter(GroupWriter):
         """What is written from here on is for the tile of a turn."""
         if self.order is not None:
             self.batch, self.row, self.column = self.order.place(self.order.number(Var("block"), turn))
+            if self.order.cluster > 1:
+                self.row = self.row * self.order.cluster + Var("rank")
+
+    def own_number(self) -> tuple[Expr, int]:
+        if self.order is None:
+            return super().own_number()
+        n = self.order.cluster
+        return (Var("block") * n + Var("rank") if n > 1 else Var("block")), self.order.blocks * n
 
     def shape(self, which: int) -> tuple[int, ...]:
         t, lines = self.t, (self.t.rows, self.t.columns)[which]
@@ -62,6 +70,7 @@ class PipelineWriter(GroupWriter):
         borders = [self.border(b, i) for i, b in enumerate(p.borders)]
         body: Stmt = Alloc(a, Alloc(b, Alloc(self.sums, seq(*borders, begin, self.tiles(token)))))
         if self.order is not None:
+            body = on(CLUSTER, "rank", self.order.cluster, body) if self.order.cluster > 1 else body
             return on("grid.x", "block", self.order.blocks, body)
         for (axis_name, n), var in zip(grid(p, t), TILE_LOOPS, strict=True):
             body = on(axis_name, var, n, body)

@@ -23,7 +23,7 @@ from .group_pipelines import ROW, PipelineWriter, not_copied
 from .group_tiles import GroupWriter
 from .tensor_cores import LATENCY, OTHER_REGISTERS, STEP, share, side
 from .tile_order import TileOrder, far, orders
-from .units import GROUP, MEMBER, axis, fits_axis, has_blocks
+from .units import CLUSTER, GROUP, MEMBER, axis, fits_axis, has_blocks
 from .warp_tiles import COPY_BYTES, WarpTile, innermost
 
 NAME = "group_tensor_cores"
@@ -122,22 +122,27 @@ def views(p: Product) -> Iterator[Product]:
 
 
 def ordered(s: Schedule, p: Product, t: WarpTile, machine: Machine) -> TileOrder | None:
-    """Which block makes which tile when; None where all are made at once."""
+    """Which block makes which tile when; None where most of the machine has none. Otherwise what all blocks bring keeps
+    the cache busy: clusters bring less of it, and blocks of several tiles wait less."""
     size = LOOP_TYPES["bf16"].nbytes
     most = max(machine.cores // 8, 1) * max(int(1 / part(t, machine, size, engine=True)), 1)
     (_, across), (_, down), (_, batch) = grid(p, t)
-    if across * down * batch <= most:
+    if across * down * batch * 2 <= most:
         return None
-    found = [o for o in orders(down, across, batch, most) if fits_axis(machine, "grid.x", o.blocks)]
+    cluster = axis(machine, CLUSTER)
+    largest = cluster.limit or 1 if cluster is not None else 1
+    found = [
+        o for o in orders(down, across, batch, most, largest) if fits_axis(machine, "grid.x", o.blocks * o.cluster)
+    ]
     if not found:
         return None
 
-    def worth(o: TileOrder) -> tuple[int, int, int]:
-        return -o.turns, far(o, most, t.rows, t.columns), o.together
+    def worth(o: TileOrder) -> tuple[int, int, int, int]:
+        return -o.cluster, -o.turns, far(o, most, t.rows, t.columns), o.together
 
-    numbers = [(o.turns, o.together) for o in found]
-    best = min(found, key=worth)
-    return found[numbers.index(s.sample_choice("order", numbers, (best.turns, best.together)))]
+    numbers = [(o.turns, o.together, o.cluster) for o in found]
+    best = numbers[found.index(min(found, key=worth))]
+    return found[numbers.index(s.sample_choice("order", numbers, best))]
 
 
 def _of(products: list[WarpProduct], tile: WarpTile) -> WarpProduct:

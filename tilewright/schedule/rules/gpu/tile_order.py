@@ -2,7 +2,8 @@
 
 Tiles that are made at the same time should lie close to each other, for they share rows and columns of the factors,
 which then come from a cache: some rows of tiles are gone along together, column by column. A block may make several
-tiles, one after the other (`turns`): what it brings for the next one is on its way while it writes the last one.
+tiles, one after the other (`turns`): what it brings for the next one is on its way while it writes the last one. Blocks
+of a cluster make tiles of neighbouring rows and the same columns, whose factor they bring once for all of them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from ....tensor.expr import Const, Expr, Op, minimum
 
 #: how many rows of tiles are gone along together: what is tried
 TOGETHER = (1, 2, 4, 8, 16, 32)
+#: blocks of a cluster: what is tried
+CLUSTERS = (1, 2)
 
 
 @dataclass(frozen=True)
 class TileOrder:
     """Tiles of a result: `rows` by `columns` of them, `batch` times; `turns` for each block; `together` rows of tiles
-    that are gone along at once.
+    that are gone along at once. With clusters of several blocks a tile is here one of the cluster, `cluster` times as
+    high, and so is a block.
 
     >>> from tilewright.tensor.expr import Var
     >>> order = TileOrder(5, 3, 1, turns=2, together=2)
@@ -33,6 +37,7 @@ class TileOrder:
     batch: int
     turns: int
     together: int
+    cluster: int = 1
 
     @property
     def tiles(self) -> int:
@@ -77,8 +82,8 @@ class TileOrder:
         return n // many * together + n % many % together, n % many // together
 
     def __str__(self) -> str:
-        turns = f", {self.turns} for each of {self.blocks} blocks" if self.turns > 1 else ""
-        return f"tiles of {self.together} rows at once{turns}"
+        who = f"{self.blocks} clusters of {self.cluster} blocks" if self.cluster > 1 else f"{self.blocks} blocks"
+        return f"{self.turns} for each of {who}, {self.together * self.cluster} rows of them at once"
 
 
 def _either(condition: Expr, a: Expr, b: Expr) -> Expr:
@@ -87,19 +92,23 @@ def _either(condition: Expr, a: Expr, b: Expr) -> Expr:
     return Op("select", (condition, a, b), "index")
 
 
-def orders(rows: int, columns: int, batch: int, at_once: int) -> list[TileOrder]:
-    """Those that there are for so many blocks at once: with a tile for each block, or with as few blocks as that."""
-    tiles = rows * columns * batch
-    turns = sorted({1, -(-tiles // at_once)})
-    together = [n for n in TOGETHER if n <= rows] + ([rows] if rows < TOGETHER[-1] and rows not in TOGETHER else [])
-    return [TileOrder(rows, columns, batch, t, n) for t in turns for n in together]
+def orders(rows: int, columns: int, batch: int, at_once: int, largest: int) -> list[TileOrder]:
+    """Those that there are for so many blocks at once: with a tile for each block, or with as few blocks as that.
+    Clusters have so many blocks at most."""
+    found = []
+    for cluster in (c for c in CLUSTERS if c <= min(largest, at_once) and rows % c == 0):
+        down = rows // cluster
+        turns = sorted({1, -(-down * columns * batch // (at_once // cluster))})
+        together = [n for n in TOGETHER if n <= down] + ([down] if down < TOGETHER[-1] and down not in TOGETHER else [])
+        found += [TileOrder(down, columns, batch, t, n, cluster) for t in turns for n in together]
+    return found
 
 
 def far(order: TileOrder, at_once: int, rows: int, columns: int) -> int:
     """Rows and columns of the factors that so many blocks bring together, whose tiles have `rows` by `columns`."""
-    each = min(order.blocks, at_once, order.rows * order.columns)
+    each = min(order.blocks, at_once // order.cluster, order.rows * order.columns)
     down = min(order.together, each)
-    return down * rows + -(-each // down) * columns
+    return down * order.cluster * rows + -(-each // down) * columns
 
 
 __all__ = ["TileOrder", "far", "orders"]

@@ -11,6 +11,7 @@ from ...nest import For, If, Stmt, loop, seq
 
 #: the axes that rules bind loops to
 GRID, BLOCK, WARP, LANE, GROUP, MEMBER = "grid", "block", "warp", "lane", "group", "member"
+CLUSTER = "cluster"
 #: a block of units that share nothing has this part of the units that it may have
 PART = 4
 
