@@ -29,7 +29,8 @@ _ARRIVE = "llvm.nvvm.mbarrier.arrive.scope.cluster.space.cluster"
 
 @dataclass(frozen=True)
 class Clusters:
-    """Of a nest: blocks of a cluster that copy for each other, and the variable of their loop; 1 and none if none do."""
+    """Of a nest: blocks of a cluster that copy for each other, and the variable of their loop; 1 and none if none
+    do."""
 
     count: int = 1
     rank: str = ""

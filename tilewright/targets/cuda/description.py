@@ -60,8 +60,9 @@ _BULK = ("sm_90a", "sm_100")
 class CudaDescription(Machine):
     """A GPU as schedules see it. Numbers are those of NVIDIA's documents; nothing was measured.
 
-    Blocks may be units of ``cluster``, which run at the same time. Threads of a block are units of ``block.x``, ``.y``, ``.z``, or lanes of warps, or members of groups of four warps
-    (sm_90a): a nest uses one of these.
+    Blocks may be units of ``cluster``, which run at the same time (sm_90a, sm_100). Threads of a block are units of
+    ``block.x``, ``.y``, ``.z``, or lanes of warps, or members of groups of four warps (sm_90a): a nest uses one of
+    these.
     """
 
     sm: str = "sm_80"

@@ -209,7 +209,7 @@ def choose(s: Schedule, p: Product, products: list[WarpProduct], machine: Machin
     ]
     if not fits:
         return "no tile fits the machine"
-    best = min(fits, key=lambda t: (cost(t, p, products[0].rows, machine, size, engine), -t.stages))
+    best = min(fits, key=lambda t: (cost(t, p, products[0].rows, machine, size, engine), -t.stages, -t.warps))
     if best.tiles(p) * 16 < machine.cores:
         return "its tiles are too few for groups of warps"
     numbers = [(t.rows, t.columns, t.unit_rows, t.unit_columns, t.depth, t.stages) for t in fits]
