@@ -26,6 +26,8 @@ from tilewright.schedule.rules import schedule
 from tilewright.schedule.rules.gpu import group_tensor_cores
 from tilewright.schedule.rules.gpu.tile_order import TileOrder, far, orders
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.text import format_nest, parse_nest
+from tilewright.support.errors import CompileError
 from tilewright.targets.cuda.description import SM_80, SM_90A
 from tilewright.tensor.evaluate import NUMPY
 from tilewright.tensor.expr import Const
@@ -355,3 +357,24 @@ def test_both_blocks_copy_the_same_part():
     found = run(nest, emitted, arrays, text="\n".join(lines))["y"]
     with pytest.raises(AssertionError):
         case.right(found)
+
+
+def test_clusters_are_units_to_a_nest():
+    """To the interpreter, and to what shows that there are no races; the text form has them too."""
+    case, machine = Case(128, 64, 64, shared=True), replace(SM_90A, multiprocessors=2, shared_bytes=40 << 10)
+    made = ruled(case, machine)
+    assert made.plan.endswith("1 for each of 1 clusters of 2 blocks, 2 rows of them at once")
+    nest = made.nest()
+    assert parse_nest(format_nest(nest), machine) == nest
+    assert illegal(nest.body, nest.buffers(), lambda: machine) is None
+    case.right(interpret_nest(nest, given(case, nest), machine)["y"])
+    with pytest.raises(CompileError, match="there is no axis cluster"):
+        emit(nest, SM_80)
+
+
+def test_blocks_that_are_no_one_loop_copy_for_themselves():
+    """A barrier behind which memory is used again: nobody has said to other blocks that it is free."""
+    nest = finish(clustered()[1])
+    text = re.sub("( +)for turn in", r"\1barrier(block)\n\1for turn in", format_nest(nest))
+    emitted = emit(parse_nest(text, SM_90A), SM_90A)
+    assert "i64 0, i1 true" not in emitted.text and "mapa" not in emitted.text

@@ -34,13 +34,14 @@ class Walk(ABC):
 
     def __init__(self, nest: Nest, machine: Machine, text: Text) -> None:
         self.text = text
-        self.units = UnitsOfNest(nest, machine)
-        self.nest = own_parts(nest, self.units)
-        self.buffers = self.nest.buffers()
         self.params = {p.name for p in nest.params}
         own = {n: b for n, b in nest.buffers().items() if n not in self.params or b.scope == "param"}
         if reason := verify(nest.body, own, machine):
-            raise self.error(f"a GPU cannot run this nest: {reason}")
+            why = f"a GPU cannot run this nest: {reason}"
+            raise CompileError(why, stage="emit", operator=nest.name)
+        self.units = UnitsOfNest(nest, machine)
+        self.nest = own_parts(nest, self.units)
+        self.buffers = self.nest.buffers()
         for b in self.buffers.values():
             if is_open(b.size) or b.size * max(element_bytes(b), 1) >= 1 << 32 or b.size >= 1 << 31:
                 why = "open sizes" if is_open(b.size) else f"arrays of {b.size} elements"
