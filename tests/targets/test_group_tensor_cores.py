@@ -205,24 +205,26 @@ def test_units_bring_what_an_engine_cannot(tmp_path):
 
 
 CONVOLUTION = """
-def f(x: bf16[{b}, {h}, {h}, 64], w: bf16[{p}, {p}, 64, 72], y: out(f32[{b}, {o}, {o}, 72])):
+def f(x: bf16[{b}, {h}, {h}, {c}], w: bf16[{p}, {p}, {c}, 72], y: out(f32[{b}, {o}, {o}, 72])):
     for a in serial({b}):
         for i in serial({o}):
             for j in serial({o}):
                 for n in serial(72):
                     for p in serial({p}):
                         for q in serial({p}):
-                            for d in serial(64):
+                            for d in serial({c}):
                                 s0: y[a, i, j, n] = reduce(addf(y[a, i, j, n], mulf(extf[f32](x[a, i + p, j + q, d]), extf[f32](w[p, q, d, n]))), init=f32(0.0), over=(p, q, d))
 """  # noqa: E501
 
 
 @needs_compiler
-@pytest.mark.parametrize("size, way", [(1, "brought by an engine"), (2, "brought by its units: block bring_a_first")])
-def test_convolutions_are_products(size, way):
+@pytest.mark.parametrize(
+    "size, channels, way", [(1, 72, "brought by an engine"), (2, 64, "brought by its units: block bring_a_first")]
+)
+def test_convolutions_are_products(size, channels, way):
     b, h = 2, 7
     o = h + 1 - size
-    kernel = te.from_nest(CONVOLUTION.format(b=b, h=h, o=o, p=size), constants=["w"])
+    kernel = te.from_nest(CONVOLUTION.format(b=b, h=h, o=o, p=size, c=channels), constants=["w"])
     made = group_tensor_cores.apply(kernel, FEW[1])
     assert not isinstance(made, str) and way in made.plan, made
     nest = finish(made.nest())

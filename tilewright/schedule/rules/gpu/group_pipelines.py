@@ -14,6 +14,7 @@ The engine writes zeros beyond the factors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ....tensor.expr import Buffer, Const, Expr, Op, Var, substitute
@@ -62,8 +63,9 @@ class PipelineWriter(GroupWriter):
         t, lines = self.t, (self.t.rows, self.t.columns)[which]
         return (t.stages, lines, ROW) if self.sides[which].deep else (t.stages, lines // ROW, t.depth, ROW)
 
-    def nest(self) -> Stmt:
-        p, t = self.p, self.t
+    def nest(self, most: int = ROW) -> Stmt:
+        """Boxes have so many lines at most."""
+        p, t, self.most = self.p, self.t, most
         a, b = self.pieces
         first, token = Var("first"), self.s.fresh("copies")
         begin = on("serial", "first", t.stages - 1, self.begin_copies(first, token, "_first"))
@@ -107,13 +109,14 @@ class PipelineWriter(GroupWriter):
         t, side, name = self.t, self.sides[which], f"{'ab'[which]}{suffix}"
         lines, base = ((t.rows, self.row), (t.columns, self.column))[which]
         slot, step = number % t.stages, number % self.steps
+        high = min(lines, self.most) if side.deep else ROW
         found = []
-        for panel in range(1 if side.deep else lines // ROW):
-            line, deep = Var(f"line_{name}{panel or ''}"), Var(f"deep_{name}{panel or ''}")
-            place = self.located(which, slot, line + panel * ROW, deep)
-            value = self.inside(which, base * lines + panel * ROW + line, step * t.depth + deep, lines)
+        for i, first in enumerate(range(0, lines, high)):
+            line, deep = Var(f"line_{name}{i or ''}"), Var(f"deep_{name}{i or ''}")
+            place = self.located(which, slot, line + first, deep)
+            value = self.inside(which, base * lines + first + line, step * t.depth + deep, lines)
             put: Stmt = store(self.pieces[which].name, place, value, self.s.fresh(f"bring_{name}"))
-            loops = [(line.name, lines if side.deep else ROW), (deep.name, t.depth)]
+            loops = [(line.name, high), (deep.name, t.depth)]
             for var, n in loops[:: -1 if side.deep else 1]:
                 put = on("serial", var, n, put)
             found.append(put)
@@ -122,7 +125,7 @@ class PipelineWriter(GroupWriter):
     def inside(self, which: int, line: Expr, deep: Expr, lines: int) -> Expr:
         """A factor at a line and a place of the sum, zero beyond them."""
         side, p = self.sides[which], self.p
-        values = digits(self.batch, p.batch) | digits(line, side.group) | digits(deep, p.depth)
+        values = digits(self.batch, p.batch) | _digits(line, side.group) | _digits(deep, p.depth)
         zero = Const(0.0, self.w.dtype)
         size = p.size("rows" if which == 0 else "columns")
         there = all_of([within(line, size, lines), within(deep, p.size("depth"), self.t.depth)])
@@ -132,6 +135,12 @@ class PipelineWriter(GroupWriter):
         rows, along = (line, deep) if self.sides[which].deep else (deep, line % ROW)
         turned = Op("xori", (along // PIECE, rows % PIECE), "index") * PIECE + along % PIECE
         return (slot, line, turned) if self.sides[which].deep else (slot, line // ROW, deep, turned)
+
+
+def _digits(position: Expr, dims: Sequence[tuple[str, int]]) -> dict[str, Expr]:
+    """As `digits`, also of positions beyond the last one: those lie beyond the first dimension that has several."""
+    several = [d for d in dims if d[1] > 1]
+    return {v: Const(0, "index") for v, _ in dims} | digits(position, several)
 
 
 def not_copied(body: Stmt, s: Schedule, machine: Machine) -> str:

@@ -71,7 +71,7 @@ def planned(s: Schedule, p: Product, products: list[WarpProduct], machine: Machi
         return f"its factors do not lie along the sum, and {why}"
     tile = choose(s, p, products, machine, engine=False)
     if isinstance(tile, str):
-        return tile
+        return tile if tile == why else f"{tile}, and {why}"
     s.body = GroupWriter(s, p, tile, _of(products, tile), sides, machine.warp_loads[0]).nest()
     s.temporaries.clear()
     s.plan = f"{_words(tile)}, brought by its units: {why}"
@@ -94,7 +94,8 @@ def pipelined(s: Schedule, p: Product, products: list[WarpProduct], machine: Mac
             continue
         order = ordered(s, own, tile, machine)
         sides = side(s, own, products[0], 0), side(s, own, products[0], 1)
-        body = PipelineWriter(s, own, tile, _of(products, tile), sides, machine.warp_loads[0], order).nest()
+        writer = PipelineWriter(s, own, tile, _of(products, tile), sides, machine.warp_loads[0], order)
+        body = writer.nest(machine.bulk.side)
         if why := not_copied(body, s, machine):
             reasons.append(why)
             continue
@@ -102,7 +103,7 @@ def pipelined(s: Schedule, p: Product, products: list[WarpProduct], machine: Mac
         s.temporaries.clear()
         s.plan = f"{_words(tile)}, brought by an engine{f', {order}' if order is not None else ''}"
         return ""
-    return reasons[0]
+    return reasons[-1]
 
 
 def views(p: Product) -> Iterator[Product]:
@@ -165,8 +166,11 @@ def instructions(s: Schedule, p: Product, machine: Machine) -> list[WarpProduct]
 
 
 def turned(s: Schedule, p: Product) -> bool:
-    """Whether constant factors have been laid out along the sum."""
+    """Whether constant factors have been laid out along the sum: where rows along it then begin at multiples of what is
+    copied at once."""
     deep, done = [v for v, _ in p.depth], False
+    if innermost(p.depth)[1] % (COPY_BYTES // LOOP_TYPES["bf16"].nbytes):
+        return False
     for f in p.factors:
         assert isinstance(f, Op)
         x = f.args[0]
