@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 
 from ...support.errors import CompileError
 from ...tensor.analysis import flat
@@ -43,6 +44,7 @@ class Indices:
         self.text, self.ranges = text, ranges
         self.values: dict[str, Expr] = {}
         self.names: dict[str, str] = {}
+        self.terms = count()
 
     @contextmanager
     def bind(self, var: str, value: Expr | int | str) -> Iterator[None]:
@@ -78,7 +80,7 @@ class Indices:
         if any(isinstance(x, Load) for x in walk(e)):
             return e
         if e not in made:
-            name = f"%term{len(self.names)}"
+            name = f"%term{next(self.terms)}"
             self.names[name], self.ranges[name], made[e] = self.index(e), limit, Var(name)
         return made[e]
 

@@ -78,6 +78,7 @@ class Producers:
         self.core, self.copies, self.products, self.trade = core, copies, products, trade
         self.text, self.at, self.units, self.names = core.text, core.at, core.units, core.names
         self.found: Produced | None = None  # the loop whose consumers' part is being emitted
+        self.traded = False  # whether registers change hands
 
     @property
     def teams(self) -> int:
@@ -180,6 +181,7 @@ class Producers:
 
     def keep(self, how: str, count: int) -> None:
         if count:
+            self.traded = True
             self.text.call(f"llvm.nvvm.setmaxnreg.{how}.sync.aligned.u32", "void", [f"i32 {count}"])
 
 
