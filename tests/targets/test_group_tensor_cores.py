@@ -16,7 +16,7 @@ from support.ptxas import assembled
 
 from tilewright import te
 from tilewright.codegen.kernel_info import pack_array
-from tilewright.codegen.nvptx.assemble import ptx, shared_at_launch
+from tilewright.codegen.nvptx.assemble import optimized, ptx, shared_at_launch
 from tilewright.codegen.nvptx.emitter import Emitted, emit
 from tilewright.schedule.concurrent import illegal
 from tilewright.schedule.finish import finish
@@ -293,6 +293,15 @@ def test_several_turns_are_right(of):
     case, nest, emitted, arrays = of()
     for backwards in (False, True):
         case.right(run(nest, emitted, arrays, backwards=backwards)["y"])
+
+
+@needs_compiler
+def test_what_llvm_makes_of_clusters_is_right_too():
+    case, nest, emitted, arrays = clustered()
+    assert shared_at_launch(emitted) == 0
+    module, _ = optimized(emitted, SM_90A.llvm)
+    for backwards in (False, True):
+        case.right(run(nest, emitted, arrays, text=str(module), backwards=backwards)["y"])
 
 
 @needs_compiler

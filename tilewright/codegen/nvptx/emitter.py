@@ -90,8 +90,8 @@ class Emitter(gpu.Emitter):
         self.bulk.end()
 
     def attributes(self) -> str:
-        """That one block has all registers, without which the assembler spills some for the sake of more, or leaves some
-        that teams hand to each other; and blocks of a cluster."""
+        """That one block has all registers, without which the assembler spills some for the sake of more, or leaves out
+        some that teams hand to each other; and blocks of a cluster."""
         alone = ' "nvvm.minctasm"="1"' if self.fragments.folds_rows or self.producers.traded else ""
         blocks = self.units.clustered
         return alone + (f' "nvvm.cluster_dim"="{blocks},1,1"' if blocks > 1 else "")
