@@ -182,8 +182,8 @@ def test_a_loop_with_a_producer_means_the_same():
 
 def test_loops_that_have_no_producer():
     s = Schedule(te.from_nest(ROWS), GPU)
-    for loop, why in (("i", "it does not begin with a barrier"), ("k", "it does not begin with a barrier")):
-        with pytest.raises(ScheduleError, match=why):
+    for loop in ("i", "k"):
+        with pytest.raises(ScheduleError, match="it begins no bulk copies"):
             s.specialize(loop)
     text = str(ring().nest()).replace("for k in serial(16):", "for k in serial(16, notes={'producer': True}):")
     assert not reason(parse_nest(text, GPU))
@@ -196,6 +196,51 @@ def test_loops_that_have_no_producer():
     ):
         changed = text.replace(waits, f"{waits}\n{waits[: len(waits) - len(waits.lstrip())]}{more}")
         assert why in reason(parse_nest(changed, GPU))
+
+
+#: sums of the rows of x, each of 8 of them; copies run ahead from one sum into the next
+TURNS = """
+def k(x: f32[16, 32], y: out(f32[2, 32])):
+    t = shared(f32[3, 32])
+    r = register(f32[32])
+    for p in serial(2):
+        with bulk_copy(full):
+            for q in serial(32):
+                s0: t[p, q] = x[p, q]
+    for o in serial(2, notes={'producer': True}):
+        for l0 in lane(32):
+            s1: r[l0] = f32(0.0)
+        for i in serial(8):
+            barrier(block)
+            with bulk_copy(full):
+                if o * 8 + i + 2 < 16:
+                    for q1 in serial(32):
+                        s2: t[(o * 8 + i + 2) % 3, q1] = x[o * 8 + i + 2, q1]
+            wait(full, pending=2)
+            for l in lane(32):
+                s3: r[l] = addf(r[l], t[(o * 8 + i) % 3, l])
+        for l1 in lane(32):
+            s4: y[o, l1] = r[l1]
+"""
+
+
+def test_a_producer_runs_ahead_into_the_next_turn():
+    made = parse_nest(TURNS.strip(), GPU)
+    assert not reason(made)
+    found = interpret_nest(made, {"x": X}, GPU)["y"]
+    assert np.allclose(found, X.reshape(2, 8, 32).sum(axis=1), atol=1e-5)
+    once = parse_nest(TURNS.strip().replace("serial(8)", "serial(1)").replace("* 8", "* 1"), GPU)
+    assert "for i in serial(1)" in str(finish(once)) and not reason(finish(once))  # the steps stay a loop
+    write, steps = "        for l1 in lane(32):\n", "        for i in serial(8):\n"
+    for old, new, why in (
+        ("= r[l1]", "= t[0, l1]", "t is used outside of the loop that copies to it"),
+        ("= r[l1]", "= addf(r[l1], y[0, l1])", "it reads y, which it writes"),
+        (write, f"        wait(full)\n{write}", "a wait is outside of the loop that begins the copies"),
+        (steps, f"        with bulk_copy(more):\n            for e in serial(32):\n                s5: t[0, e] = x[0, e]\n        wait(more)\n{steps}", "begin with a barrier"),
+        ("for o in serial(2,", "for o in unroll(2,", "it is not serial with a constant extent"),
+    ):  # fmt: skip
+        assert old in TURNS
+        assert why in reason(parse_nest(TURNS.strip().replace(old, new), GPU)), why
 
 
 def test_a_machine_without_an_engine_refuses_the_primitive():
