@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...schedule.exchange import held
 from ...schedule.inplace import inplace_pairs
 from ...schedule.machine import Machine
 from ...schedule.nest import For, Nest, Stmt, Store, writes
@@ -17,6 +18,7 @@ from ..gpu.launch import Launch
 from ..gpu.walk import Walk
 from .builder import BYTES, Builder, Value
 from .dot_products import ByteProducts
+from .exchange import Exchange
 from .expressions import Expressions
 from .family import Family
 from .memory import ALIGN_BYTES, GLOBAL, Lanes, Memory
@@ -58,6 +60,7 @@ class Emitter(Walk):
         self.expressions = Expressions(self.text, self.at, self.memory, nest.name, family.name)
         self.expr = self.at.expr = self.expressions.expr
         self.dots = ByteProducts(self.memory, {d.name: d for d in machine.dot_products}, self.dot_product)
+        self.exchange = Exchange(self.memory, held(self.buffers, machine), self.inside, self.shuffle)
         self.shared: dict[str, int] = {}
 
     def run(self) -> Emitted:
@@ -109,6 +112,10 @@ class Emitter(Walk):
         """The intrinsic of one of the machine's products of bytes, and its arguments; `args` are x, w and the sum."""
         raise self.error(f"{self.family} have no instruction {name!r}")
 
+    def shuffle(self, word: str, asked: str | int) -> str:
+        """The word of another lane: of the one of this number (``i32 name``), or of the one so far apart (xor)."""
+        raise self.error(f"{self.family} have no shuffles")
+
     def shared_align(self, b: Buffer) -> int:
         """What an array in shared memory begins at a multiple of."""
         return ALIGN_BYTES
@@ -124,6 +131,8 @@ class Emitter(Walk):
     def alloc(self, b: Buffer) -> None:
         if b.scope in ("register", "local"):
             self.memory.begin_own(b)
+        elif self.exchange.owns(b.name):
+            self.exchange.begin(b)
         else:
             self.memory.begin_shared(b, self.nest.name, self.shared_align(b))
             self.shared[b.name] = b.size * BYTES[b.dtype]

@@ -19,7 +19,7 @@ from ...schedule.machine import (
     WarpProduct,
 )
 from ...support.errors import PackageError
-from ..gpu.describe import warp_axes
+from ..gpu.describe import EXCHANGE, warp_axes
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -110,6 +110,7 @@ class CudaDescription(Machine):
             Memory("local"),
             Memory("shared", self.shared_bytes, shared_by=("block", "warp", "lane", "group", "member"), align=128),
             Memory("fragment", shared_by=("lane",)),
+            EXCHANGE,
             *((Memory("sums", shared_by=("member",)),) if self.sm in _GROUPS else ()),
         )
 

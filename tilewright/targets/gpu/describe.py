@@ -8,6 +8,9 @@ from math import prod
 from ...graph.machine_costs import SumTile
 from ...schedule.machine import Axis, Machine, Memory
 
+#: what the lanes of a warp hold of arrays with an element for each of them, where a GPU has shuffles
+EXCHANGE = Memory("exchange", shared_by=("lane",), held_by="lane")
+
 
 def warp_axes(grid: tuple[int, int, int], block: int, lanes: int) -> tuple[Axis, ...]:
     """Of a GPU whose blocks are warps of so many lanes: blocks along the axes of a grid, threads of a block at most."""
