@@ -614,6 +614,12 @@ class Machine:
         return None
 
     @property
+    def split_scans(self) -> int:
+        """How many blocks of units work at the same time, if few long running sums are taken in slices for them
+        (`graph/split_scans.py`); else 0."""
+        return 0
+
+    @property
     def split_windows(self) -> RegionCosts | None:
         """The costs of regions if dilated convolutions are divided into such (`graph/clip_windows.py`)."""
         return None

@@ -55,6 +55,10 @@ class AmdDescription(Machine):
         return *warp_axes(_GRID, _BLOCK, self.wave), Axis("lanes", kind="vector")
 
     @property
+    def split_scans(self) -> int:
+        return self.compute_units
+
+    @property
     def memories(self) -> tuple[Memory, ...]:
         shared = Memory("shared", self.shared_bytes, shared_by=("block", "warp", "lane"), align=128)
         return Memory("register"), Memory("local"), shared, EXCHANGE

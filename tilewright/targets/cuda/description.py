@@ -104,6 +104,10 @@ class CudaDescription(Machine):
         return SumTile(lanes=32, vectors=4 * _BLOCK // 32, rows=128, in_flight=1, least_rows=2, slices=16)
 
     @property
+    def split_scans(self) -> int:
+        return self.multiprocessors
+
+    @property
     def memories(self) -> tuple[Memory, ...]:
         return (
             Memory("register"),

@@ -29,7 +29,7 @@ class GpuDescription(Machine):
     `block_units`: units of a block, at most; `grid_side`: blocks along an axis of the grid; `shared_bytes`: of the
     memory that the units of a block share; `vector_registers`: sums that a unit keeps in registers (drivers take long
     over large kernels). `cores` is how many parts kernels have whose iterations are shared out. `arena_align`: what a
-    part of a buffer begins at a multiple of.
+    part of a buffer begins at a multiple of. `split_scans`: blocks that work at the same time.
     """
 
     block_units: int = 256
@@ -42,6 +42,7 @@ class GpuDescription(Machine):
     cores: int = 1024
     thread_work: int = 64
     arena_align: int = 256
+    split_scans: int = 32
 
     @property
     def axes(self) -> tuple[Axis, ...]:

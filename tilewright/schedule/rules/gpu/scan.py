@@ -32,7 +32,7 @@ from .units import BLOCK, all_of, axis, has_blocks, only_if, within
 NAME = "block_scan"
 PRIORITY = 7
 #: neighbours that a unit may have in registers
-RUNS = (4, 1, 2, 8, 16)
+RUNS = (4, 1, 2, 8)
 _LANE = "lane_of_vector"
 
 
