@@ -19,13 +19,15 @@ from ...nest import Alloc, Barrier, Stmt, seq, store
 from ..custom.nests import index, select
 from .units import BLOCK, GRID, axis, block_number, blocks_on_grid, grid_of, on, only_if
 
+#: of how many parts of a sum a unit makes one in a step of the tree
+FAN = 8
 #: what a barrier takes, and a shuffle, in operations of a unit
 BARRIER, SHUFFLE = 8, 2
 
 
 @dataclass(frozen=True)
 class Warps:
-    """The axes of warps and their lanes, how many lanes there are, the lanes' barrier, and the memory of which each lane
+    """The axes of warps and their lanes, how many lanes there are, their barrier, and the memory of which each lane
     holds a part."""
 
     warp: str
@@ -60,12 +62,10 @@ class Scanned:
 
 class Team:
     """`rows` rows of `units` units (a power of two) a block, in `blocks` blocks; `along`: neighbouring units are those
-    of a row, else those of neighbouring rows. `fresh` gives names that are free."""
+    of a row, else those of neighbouring rows."""
 
-    def __init__(
-        self, machine: Machine, blocks: int, rows: int, units: int, along: bool, fresh: Callable[[str], str] = str
-    ) -> None:
-        self.rows, self.units, self.along, self.fresh = rows, units, along, fresh
+    def __init__(self, machine: Machine, blocks: int, rows: int, units: int, along: bool) -> None:
+        self.rows, self.units, self.along = rows, units, along
         self.grid = grid_of(blocks, machine)
         found = warps_of(machine) if along else None
         self.warps = found if found is not None and units % found.lanes == 0 else None
@@ -93,7 +93,7 @@ class Team:
     # ---- memory
 
     def new(self, name: str, shape: tuple[int, ...], dtype: str, scope: str) -> Buffer:
-        self.buffers.append(Buffer(self.fresh(name), shape, dtype, scope))
+        self.buffers.append(Buffer(name, shape, dtype, scope))
         return self.buffers[-1]
 
     def own(self, name: str, dtype: str, *more: int) -> Buffer:
@@ -103,6 +103,10 @@ class Team:
     def shared(self, name: str, count: int, dtype: str) -> Buffer:
         """An array that the units of a row share, at ``(row, i)``."""
         return self.new(name, (self.rows, count), dtype, "shared")
+
+    def kept(self, name: str, count: int, dtype: str) -> Buffer:
+        """The same, one for all that ask for this name."""
+        return next((b for b in self.buffers if b.name == name), None) or self.shared(name, count, dtype)
 
     # ---- statements
 
@@ -139,13 +143,112 @@ class Team:
         """Of what each unit has in a register of `values`: in `prefix` what those before it have, in `total` what all
         have, if it is given (registers too)."""
         if self.units == 1:
-            steps = []
-            for (s, mine), p, t in zip(values, prefix, [*total, *[None] * len(values)], strict=False):
-                steps.append(store(p.name, (self.row, index(0)), s.nothing, f"{s.name}_prefix"))
-                if t is not None:
-                    steps.append(store(t.name, (self.row, index(0)), self.of(mine, index(0)), f"{s.name}_total"))
-            return self.each(lambda x: seq(*steps))
+
+            def alone(x: Expr) -> Stmt:
+                wholes = self.into(total, values, x, [self.of(mine, x) for _, mine in values]) if total else None
+                return seq(self.into(prefix, values, x, [s.nothing for s, _ in values]), wholes)
+
+            return self.each(alone)
         return self.by_warps(values, prefix, total) if self.warps else self.in_shared(values, prefix, total)
+
+    def total(self, values: Sequence[tuple[Scanned, Buffer]], total: Sequence[Buffer]) -> Stmt:
+        """Of what each unit has in a register of `values`: in registers `total` what all have together. What units
+        share for it may be written again at once, by another call or in the next iteration of a loop."""
+        if self.units == 1:
+            return self.each(lambda x: self.into(total, values, x, [self.of(mine, x) for _, mine in values]))
+        return self.total_by_warps(values, total) if self.warps else self.total_in_shared(values, total)
+
+    def into(
+        self, targets: Sequence[Buffer], values: Sequence[tuple[Scanned, Buffer]], at: Expr, found: Sequence[Expr]
+    ) -> Stmt:
+        """Store a number for each of the values, at ``(row, at)``."""
+        stores = zip(targets, values, found, strict=True)
+        return seq(*(store(b.name, (self.row, at), e, f"all_{s.name}_{b.name}") for b, (s, _), e in stores))
+
+    def total_in_shared(self, values: Sequence[tuple[Scanned, Buffer]], total: Sequence[Buffer]) -> Stmt:
+        """By a tree, of `FAN` parts in each step."""
+        arrays = [self.kept(f"{s.name}_parts", self.units, s.dtype) for s, _ in values]
+        steps = [self.each(lambda x: self.into(arrays, values, x, [self.of(mine, x) for _, mine in values]))]
+        left = self.units
+
+        def fold(source: Sequence[Buffer], targets: Sequence[Buffer], x: Expr, apart: int, count: int) -> Stmt:
+            parts = zip(source, values, strict=True)
+            found = [reduce(s.combine, [self.of(b, x + i * apart) for i in range(count)]) for b, (s, _) in parts]
+            return self.into(targets, values, x, found)
+
+        while left > FAN:
+            left //= FAN
+            smaller = [self.kept(f"{s.name}_{left}", left, s.dtype) for s, _ in values]
+
+            def step(x: Expr, a: Sequence[Buffer] = arrays, b: Sequence[Buffer] = smaller, n: int = left) -> Stmt:
+                return only_if(_less(x, n), fold(a, b, x, n, FAN))
+
+            steps += [*self.barrier(), self.each(step)]
+            arrays = smaller
+
+        def whole(x: Expr) -> Stmt:
+            parts = zip(arrays, values, strict=True)
+            found = [reduce(s.combine, [self.of(b, index(i)) for i in range(left)]) for b, (s, _) in parts]
+            return self.into(total, values, x, found)
+
+        steps += [*self.barrier(), self.each(whole), *(self.barrier() if left == self.units else [])]
+        return seq(*steps)
+
+    def total_by_warps(self, values: Sequence[tuple[Scanned, Buffer]], total: Sequence[Buffer]) -> Stmt:
+        """By shuffles among the lanes of each warp; what whole warps have lies in shared memory."""
+        assert self.warps is not None
+        lanes, w = self.warps.lanes, self.warps_of_row
+        arrays = [[self.held(f"{s.name}_{i}", s.dtype) for i in "ab"] for s, _ in values]
+        turn, apart = 0, lanes // 2
+        steps = [self.each(lambda x: self.give([a[0] for a in arrays], x, [self.of(mine, x) for _, mine in values]))]
+        while apart:
+
+            def step(x: Expr, d: int = apart, t: int = turn) -> Stmt:
+                lane, made = self.lane(x), []
+                for a, (s, _) in zip(arrays, values, strict=True):
+                    other = Op("xori", (lane, index(d)), "index")
+                    made.append(s.combine(self.of_lane(a[t], lane), self.of_lane(a[t], other)))
+                return self.into(total, values, x, made) if d == 1 else self.give([a[1 - t] for a in arrays], x, made)
+
+            steps += [Barrier(self.warps.barrier), self.each(step)]
+            apart, turn = apart // 2, 1 - turn
+        if w == 1:
+            return seq(*steps, Barrier(self.warps.barrier))
+        parts = [self.kept(f"{s.name}_warps", w, s.dtype) for s, _ in values]
+
+        def put(x: Expr) -> Stmt:
+            first = Op("cmpi.eq", (self.lane(x), index(0)), "i1")
+            return only_if(first, self.into(parts, values, self.warp % w, [self.of(t, x) for t in total]))
+
+        def whole(x: Expr) -> Stmt:
+            pairs = zip(parts, values, strict=True)
+            found = [reduce(s.combine, [self.of(p, index(i)) for i in range(w)]) for p, (s, _) in pairs]
+            return self.into(total, values, x, found)
+
+        return seq(*steps, self.each(put), Barrier(BLOCK), self.each(whole), Barrier(BLOCK))
+
+    # ---- lanes
+
+    def lane(self, x: Expr) -> Expr:
+        """The lane of a unit of a row."""
+        assert self.warps is not None
+        w = self.warps_of_row
+        return x if w == 1 else x - (self.warp % w) * self.warps.lanes
+
+    def held(self, name: str, dtype: str) -> Buffer:
+        """What lanes show each other, kept for all that ask for this name."""
+        assert self.warps is not None
+        shape = (self.rows * self.warps_of_row, self.warps.lanes)
+        known = next((b for b in self.buffers if b.name == name), None)
+        return known or self.new(name, shape, dtype, self.warps.memory)
+
+    def of_lane(self, b: Buffer, lane: Expr) -> Load:
+        return Load(b.name, (self.warp, lane), b.dtype)
+
+    def give(self, arrays: Sequence[Buffer], x: Expr, values: Sequence[Expr]) -> Stmt:
+        """Show the other lanes a number for each of some arrays."""
+        pairs = zip(arrays, values, strict=True)
+        return seq(*(store(b.name, (self.warp, self.lane(x)), v, f"give_{b.name}") for b, v in pairs))
 
     def of(self, b: Buffer, unit: Expr) -> Load:
         return Load(b.name, (self.row, unit), b.dtype)
@@ -154,35 +257,32 @@ class Team:
         self, values: Sequence[tuple[Scanned, Buffer]], prefix: Sequence[Buffer], total: Sequence[Buffer]
     ) -> Stmt:
         """Each unit adds what the one so far before it has, twice as far in each step, from one array to the other."""
-        arrays = [[self.shared(f"{s.name}_{i}", self.units, s.dtype) for i in "ab"] for s, _ in values]
-        steps = [self.each(lambda x: seq(*(self.put(a[0], x, self.of(mine, x)) for a, (_, mine) in zip(arrays, values, strict=True))))]
+        arrays = [[self.kept(f"{s.name}_{i}", self.units, s.dtype) for i in "ab"] for s, _ in values]
+        own = [mine for _, mine in values]
+        steps = [self.each(lambda x: self.into([a[0] for a in arrays], values, x, [self.of(m, x) for m in own]))]
         apart, turn = 1, 0
         while apart < self.units:
-            steps += [*self.barrier(), self.each(lambda x, d=apart, t=turn: seq(*(self.step(a, s, x, d, t) for a, (s, _) in zip(arrays, values, strict=True))))]  # fmt: skip
+
+            def step(x: Expr, d: int = apart, t: int = turn) -> Stmt:
+                made = []
+                for a, (s, _) in zip(arrays, values, strict=True):
+                    mine = self.of(a[t], x)
+                    both = s.combine(self.of(a[t], x - d), mine)
+                    made.append(Op("guard", (_at_least(x, d), both, mine), s.dtype))
+                return self.into([a[1 - t] for a in arrays], values, x, made)
+
+            steps += [*self.barrier(), self.each(step)]
             apart, turn = 2 * apart, 1 - turn
-        steps += self.barrier()
+        scanned = [a[turn] for a in arrays]
 
         def found(x: Expr) -> Stmt:
-            made = []
-            for i, (s, _) in enumerate(values):
-                last = arrays[i][turn]
-                before = Op("guard", (_at_least(x, 1), self.of(last, x - 1), s.nothing), s.dtype)
-                made.append(store(prefix[i].name, (self.row, x), before, f"{s.name}_prefix"))
-                if total:
-                    all_ = self.of(last, index(self.units - 1))
-                    made.append(store(total[i].name, (self.row, x), all_, f"{s.name}_total"))
-            return seq(*made)
+            pairs = list(zip(scanned, values, strict=True))
+            before = [Op("guard", (_at_least(x, 1), self.of(b, x - 1), s.nothing), s.dtype) for b, (s, _) in pairs]
+            whole = [self.of(b, index(self.units - 1)) for b, _ in pairs]
+            wholes = self.into(total, values, x, whole) if total else None
+            return seq(self.into(prefix, values, x, before), wholes)
 
-        return seq(*steps, self.each(found))
-
-    def put(self, b: Buffer, unit: Expr, value: Expr) -> Stmt:
-        return store(b.name, (self.row, unit), value, f"put_{b.name}")
-
-    def step(self, arrays: Sequence[Buffer], s: Scanned, x: Expr, apart: int, turn: int) -> Stmt:
-        source, target = arrays[turn], arrays[1 - turn]
-        mine = self.of(source, x)
-        both = s.combine(self.of(source, x - apart), mine)
-        return self.put(target, x, Op("guard", (_at_least(x, apart), both, mine), s.dtype))
+        return seq(*steps, *self.barrier(), self.each(found))
 
     def by_warps(
         self, values: Sequence[tuple[Scanned, Buffer]], prefix: Sequence[Buffer], total: Sequence[Buffer]
@@ -192,65 +292,50 @@ class Team:
         assert self.warps is not None
         lanes, w = self.warps.lanes, self.warps_of_row
         mine_of_row = self.warp % w if w > 1 else index(0)
-        shape = (self.rows * w, lanes)
-        arrays = [[self.new(f"{s.name}_{i}", shape, s.dtype, self.warps.memory) for i in "ab"] for s, _ in values]
-
-        def lane(x: Expr) -> Expr:
-            return x if w == 1 else x - mine_of_row * lanes
-
-        def held(b: Buffer, at: Expr) -> Load:
-            return Load(b.name, (self.warp, at), b.dtype)
-
-        def give(x: Expr) -> Stmt:
-            pairs = zip(arrays, values, strict=True)
-            return seq(*(store(a[0].name, (self.warp, lane(x)), self.of(v, x), f"give_{s.name}") for a, (s, v) in pairs))
-
-        steps = [self.each(give)]
+        arrays = [[self.held(f"{s.name}_{i}", s.dtype) for i in "ab"] for s, _ in values]
+        steps = [self.each(lambda x: self.give([a[0] for a in arrays], x, [self.of(mine, x) for _, mine in values]))]
         turn = 0
         for i in range(lanes.bit_length() - 1):
 
             def step(x: Expr, d: int = 1 << i, t: int = turn) -> Stmt:
-                made = []
+                lane, made = self.lane(x), []
                 for a, (s, _) in zip(arrays, values, strict=True):
-                    at = lane(x)
-                    own, other = held(a[t], at), held(a[t], Op("maxsi", (at - d, index(0)), "index"))
-                    value = select(_at_least(at, d), s.combine(other, own), own)
-                    made.append(store(a[1 - t].name, (self.warp, at), value, f"scan_{s.name}_{d}"))
-                return seq(*made)
+                    own, other = self.of_lane(a[t], lane), self.of_lane(a[t], _maximum(lane - d))
+                    made.append(select(_at_least(lane, d), s.combine(other, own), own))
+                return self.give([a[1 - t] for a in arrays], x, made)
 
             steps += [Barrier(self.warps.barrier), self.each(step)]
             turn = 1 - turn
-        parts = [self.shared(f"{s.name}_part", w, s.dtype) for s, _ in values] if w > 1 else []
-        if w > 1:
+        scanned = [a[turn] for a in arrays]
+        if w == 1:
+            steps.append(Barrier(self.warps.barrier))
+        else:
+            parts = [self.kept(f"{s.name}_warps", w, s.dtype) for s, _ in values]
 
             def last(x: Expr) -> Stmt:
-                pairs = zip(parts, arrays, strict=True)
-                puts = [self.put(p, mine_of_row, held(a[turn], lane(x))) for p, a in pairs]
-                return only_if(Op("cmpi.eq", (lane(x), index(lanes - 1)), "i1"), seq(*puts))
+                lane = self.lane(x)
+                puts = self.into(parts, values, mine_of_row, [self.of_lane(a, lane) for a in scanned])
+                return only_if(Op("cmpi.eq", (lane, index(lanes - 1)), "i1"), puts)
 
             steps += [self.each(last), Barrier(BLOCK)]
-        else:
-            steps.append(Barrier(self.warps.barrier))
 
         def found(x: Expr) -> Stmt:
-            made = []
+            lane, before, whole = self.lane(x), [], []
             for i, (s, _) in enumerate(values):
-                at, a = lane(x), arrays[i][turn]
-                before = held(a, Op("maxsi", (at - 1, index(0)), "index"))
-                inside = select(_at_least(at, 1), before, s.nothing)
+                left = self.of_lane(scanned[i], _maximum(lane - 1))
+                inside = select(_at_least(lane, 1), left, s.nothing)
                 if w == 1:
-                    made.append(store(prefix[i].name, (self.row, x), inside, f"{s.name}_prefix"))
-                    whole: Expr = held(a, index(lanes - 1))
-                else:
-                    each = [self.of(parts[i], index(j)) for j in range(w)]
-                    whole = reduce(s.combine, each)
-                    begun: Expr = s.nothing
-                    for j in range(w - 1):
-                        begun = select(_at_least(mine_of_row, j + 1), s.combine(begun, each[j]), begun)
-                    made.append(store(prefix[i].name, (self.row, x), s.combine(begun, inside), f"{s.name}_prefix"))
-                if total:
-                    made.append(store(total[i].name, (self.row, x), whole, f"{s.name}_total"))
-            return seq(*made)
+                    before.append(inside)
+                    whole.append(self.of_lane(scanned[i], index(lanes - 1)))
+                    continue
+                each = [self.of(parts[i], index(j)) for j in range(w)]
+                begun: Expr = s.nothing
+                for j in range(w - 1):
+                    begun = select(_at_least(mine_of_row, j + 1), s.combine(begun, each[j]), begun)
+                before.append(s.combine(begun, inside))
+                whole.append(reduce(s.combine, each))
+            wholes = self.into(total, values, x, whole) if total else None
+            return seq(self.into(prefix, values, x, before), wholes)
 
         return seq(*steps, self.each(found))
 
@@ -267,6 +352,15 @@ def meeting(units: int, along: bool, machine: Machine) -> float:
 
 def _at_least(a: Expr, b: int) -> Expr:
     return Op("cmpi.sge", (a, index(b)), "i1")
+
+
+def _less(a: Expr, b: int) -> Expr:
+    return Op("cmpi.slt", (a, index(b)), "i1")
+
+
+def _maximum(a: Expr) -> Expr:
+    """An index, 0 where it is less."""
+    return Op("maxsi", (a, index(0)), "index")
 
 
 __all__ = ["Scanned", "Team", "Warps", "meeting", "warps_of"]
