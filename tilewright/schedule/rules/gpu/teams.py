@@ -111,13 +111,17 @@ class Team:
     # ---- statements
 
     def nest(self, body: Stmt) -> Stmt:
-        """What blocks do, all their rows together: `body` is for one row."""
+        """What blocks do, all their rows together, with the memory that they need: `body` is for one row."""
+        return self.around(body, self.buffers)
+
+    def around(self, body: Stmt, buffers: Sequence[Buffer] = ()) -> Stmt:
+        """The loops over blocks and rows around what is done for one row."""
         if self.warps is not None:
             count = self.rows * self.warps_of_row
             body = on(self.warps.warp, "warp_of_block", count, body) if count > 1 else body
         elif self.rows > 1:
             body = on("block.y" if self.along else "block.x", "row_of_block", self.rows, body)
-        for b in reversed(self.buffers):
+        for b in reversed(buffers):
             body = Alloc(b, body)
         return blocks_on_grid(self.grid, "block", body)
 
@@ -136,6 +140,10 @@ class Team:
     def barrier(self) -> list[Stmt]:
         """All units of a block wait for each other, where a row has more than one."""
         return [Barrier(BLOCK)] if self.units > 1 else []
+
+    def meet(self) -> list[Stmt]:
+        """The same, where a block has more than one unit, whatever row they are of."""
+        return [Barrier(BLOCK)] if self.rows * self.units > 1 else []
 
     # ---- scans
 
