@@ -1,6 +1,6 @@
 """The k first elements of an order along an axis, a line by the units of a block; of equal ones the first.
 
-Elements become integers of the same order (`TopK.order`), with which units count. Two forms:
+Elements become integers of the same order (`TopK.order`). Three forms:
 
     rank:    each unit has some elements, and counts for each how many of the line come before it: that is its place.
              The line goes through shared memory in pieces; blocks share out the elements of a line
@@ -13,21 +13,23 @@ Nothing hangs on the order of units, and all of them come to every barrier whate
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2, prod
+from typing import Any
 
 from ....support.sizes import is_open
-from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum
+from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, minimum
 from ....tensor.kernel import Kernel
 from ...decisions import Decisions
 from ...machine import Machine
-from ...nest import If, Stmt, loop, seq, store
+from ...nest import If, Stmt, Store, loop, seq, store
 from ...schedule import Schedule
 from ..custom.nests import add, both, either, index, less, select
 from ..custom.opaque import joined
 from ..custom.top_k import TopK
 from .row_team import FAR, at_once
-from .teams import Scanned, Team, meeting
+from .teams import BARRIER, Scanned, Team, meeting
 from .units import BLOCK, all_of, axis, guarded, has_blocks, only_if, shared, within
 
 NAME = "block_top_k"
@@ -44,13 +46,15 @@ PIECE = 1024
 WORTH = 8
 #: what an element takes in each comparison, in operations of a unit
 COMPARED = 3
+#: what a step of sorting takes a pair
+SWAPPED = 16
 _RANK = "i32"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`form`: "rank" or "select"; `rows` lines of a block, `units` a line; `each`: elements of a unit, which are
-    ranked, or kept in registers (0: they are read again and again)."""
+    """`form`: "rank", "select" or "sort"; `rows` lines of a block, `units` a line; `each`: elements of a unit, which
+    are ranked, or kept in registers (0: they are read again and again)."""
 
     form: str
     rows: int
@@ -81,14 +85,14 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return "sorting a line by one unit takes less"
     asking = Schedule(kernel, machine, body=seq(), decisions=decisions)
     plan = Plan(*asking.sample_choice("plan", [p.numbers for p in found], best.numbers))
-    body = joined(kernel, (_Ranked if plan.form == "rank" else _Selected)(t, plan, machine).nest())
+    body = joined(kernel, _FORMS[plan.form](t, plan, machine).nest())
     if isinstance(body, str):
         return body
     s = Schedule(kernel, machine, body=body, decisions=decisions)
     s.decisions.update(asking.decisions)
     s.temporaries.clear()
-    kept = f"{plan.each} of each unit" if plan.each else "read again and again"
-    s.plan = f"{plan.form}: {plan.rows} lines of a block, {plan.units} units each, {kept}"
+    kept = f", {plan.each} elements of each unit" if plan.each else ""
+    s.plan = f"{plan.form}: {plan.rows} lines of a block, {plan.units} units each{kept}"
     return s
 
 
@@ -108,7 +112,23 @@ def plans(t: TopK, machine: Machine) -> list[Plan]:
             kept = [each] if each <= machine.vector_registers // 4 else []
             if 8 * t.k + 7 * 4 * units + 64 <= memory.bytes:
                 found += [Plan("select", 1, units, e) for e in [*kept, 0]]
+    whole = _whole(t)
+    fits = whole > 1 and (t.order_dtype == _RANK or whole == t.size)  # browsers have no least number of 64 bits
+    for units in _powers(min(limit, whole // 2)) if fits else ():
+        room = memory.bytes // ((size + 4) * whole)
+        found += [Plan("sort", rows, units, 0) for rows in _powers(min(limit // units, lines, room)) if room]
     return found
+
+
+def _whole(t: TopK) -> int:
+    """The length of a line, filled up to a power of two."""
+    return 1 << (t.size - 1).bit_length()
+
+
+def _steps(t: TopK) -> int:
+    """The steps of sorting a line."""
+    log = _whole(t).bit_length() - 1
+    return log * (log + 1) // 2
 
 
 def _powers(limit: int) -> list[int]:
@@ -132,6 +152,9 @@ def cost(p: Plan, t: TopK, machine: Machine) -> float:
     if p.form == "rank":
         one = n * (1 + COMPARED * p.each) + -(-n // p.units) * FAR + 4 * FAR
         blocks = -(-lines // p.rows) * -(-n // (p.units * p.each))
+    elif p.form == "sort":
+        one = _steps(t) * (_whole(t) // 2 // p.units * SWAPPED + BARRIER) + -(-_whole(t) // p.units) * 2 * FAR
+        blocks = -(-lines // p.rows)
     else:
         passes = 32 // DIGIT + -(-(n - 1).bit_length() // DIGIT)
         steps = -(-n // p.units)
@@ -174,9 +197,12 @@ class _Lines:
 
     def comes_before(self, a: Expr, at_a: Expr, b: Expr, at_b: Expr) -> Expr:
         """1 if a stands before b, else 0; `at` are their positions."""
+        return select(self.before(a, at_a, b, at_b), Const(1, _RANK), Const(0, _RANK))
+
+    def before(self, a: Expr, at_a: Expr, b: Expr, at_b: Expr) -> Expr:
+        """Whether it does."""
         ahead, same = Op("cmpi.sgt", (a, b), "i1"), Op("cmpi.eq", (a, b), "i1")
-        first = either(ahead, both(same, Op("cmpi.slt", (at_a, at_b), "i1")))
-        return select(first, Const(1, _RANK), Const(0, _RANK))
+        return either(ahead, both(same, Op("cmpi.slt", (at_a, at_b), "i1")))
 
 
 class _Ranked(_Lines):
@@ -412,5 +438,90 @@ class _Selected(_Lines):
         one = seq(self.set(rank, x, Const(0, _RANK)), only_if(cond, seq(count, put)))
         return loop("turn", steps, one) if steps > 1 else one
 
+
+class _Sorted(_Lines):
+    """Two registers say how far apart the elements of a pair are (`apart`, as a power of two), and how long runs of one
+    direction are (`run`): half as far in each step, and of runs twice as long when they have been neighbours."""
+
+    def __init__(self, t: TopK, plan: Plan, machine: Machine) -> None:
+        super().__init__(t, plan, machine, 1)
+        self.whole = _whole(t)
+        self.keys = self.team.shared("keys", self.whole, t.order_dtype)
+        self.places = self.team.shared("places", self.whole, _RANK)
+        self.apart, self.run = self.team.own("apart", _RANK), self.team.own("run", _RANK)
+
+    def nest(self) -> Stmt:
+        t = self.team
+        step = seq(t.each(self.step), *t.barrier())
+        return t.nest(seq(t.each(self.bring), *t.barrier(), loop("turn", _steps(self.t), step), t.each(self.write)))
+
+    def reg(self, b: Buffer, x: Expr) -> Load:
+        return Load(b.name, (self.team.row, x), b.dtype)
+
+    def over(self, x: Expr, count: int, body: Callable[[Expr], Stmt]) -> Stmt:
+        """``body(i)`` for every so many of `count` numbers."""
+        u = self.plan.units
+        steps = -(-count // u)
+        i = Var("i") * u + x if steps > 1 else x
+        one = only_if(within(i, count, steps * u), body(i))
+        return loop("i", steps, one) if steps > 1 else one
+
+    def bring(self, x: Expr) -> Stmt:
+        """What fills up the line comes last: its positions are behind all others."""
+        least = Const(-(1 << int(self.t.order_dtype[1:]) - 1), self.t.order_dtype)
+
+        def one(i: Expr) -> Stmt:
+            key = store(self.keys.name, (self.team.row, i), self.key(i, least, self.whole), "bring")
+            return seq(key, store(self.places.name, (self.team.row, i), Op("index_cast", (i,), _RANK), "place"))
+
+        start = [
+            store(b.name, (self.team.row, x), Const(i, _RANK), "start") for b, i in ((self.apart, 0), (self.run, 1))
+        ]
+        return seq(*start, self.over(x, self.whole, one))
+
+    def step(self, x: Expr) -> Stmt:
+        apart, run, one = self.reg(self.apart, x), self.reg(self.run, x), Const(1, _RANK)
+
+        def i32(op: str, a: Expr, b: Expr) -> Expr:
+            return Op(op, (a, b), _RANK)
+
+        def pair(n: Expr) -> Stmt:
+            number = Op("index_cast", (n,), _RANK)
+            low = i32("andi", number, i32("subi", i32("shli", one, apart), one))
+            first = i32("ori", i32("shli", i32("subi", number, low), one), low)
+            at = [Op("index_cast", (e,), "index") for e in (first, i32("ori", first, i32("shli", one, apart)))]
+            a, b = (self.of(self.keys, i) for i in at)
+            place_a, place_b = (self.of(self.places, i) for i in at)
+            upwards = Op("cmpi.eq", (i32("andi", i32("shrsi", first, run), one), Const(0, _RANK)), "i1")
+            before = self.before(a, place_a, b, place_b)
+            stays = Op("cmpi.eq", tuple(select(c, one, Const(0, _RANK)) for c in (before, upwards)), "i1")
+            pairs = ((self.keys, a, b), (self.places, place_a, place_b))
+            targets = [Target(m.name, (self.team.row, at[0]), select(stays, p, q)) for m, p, q in pairs]
+            targets += [Target(m.name, (self.team.row, at[1]), select(stays, q, p)) for m, p, q in pairs]
+            return Store(tuple(targets), "sort")
+
+        done = Op("cmpi.eq", (apart, Const(0, _RANK)), "i1")
+        following = Store(
+            (
+                Target(self.apart.name, (self.team.row, x), select(done, run, i32("subi", apart, one))),
+                Target(self.run.name, (self.team.row, x), select(done, i32("addi", run, one), run)),
+            ),
+            "next",
+        )
+        return seq(self.over(x, self.whole // 2, pair), following)
+
+    def of(self, b: Buffer, i: Expr) -> Load:
+        return Load(b.name, (self.team.row, i), b.dtype)
+
+    def write(self, x: Expr) -> Stmt:
+        def one(i: Expr) -> Stmt:
+            place = self.of(self.places, i)
+            value = self.t.read(self.t.x, self.t.at(self.line, Op("index_cast", (place,), "index")))
+            return self.t.result(self.line, i, value, Op("extsi", (place,), "i64"))
+
+        return only_if(self.inside, self.over(x, self.t.k, one))
+
+
+_FORMS: dict[str, Callable[..., Any]] = {"rank": _Ranked, "select": _Selected, "sort": _Sorted}
 
 __all__ = ["Plan", "cost", "plans"]
