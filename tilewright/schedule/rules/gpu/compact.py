@@ -78,7 +78,7 @@ class _Places(Access):
         one = seq(
             t.each(self.look),
             t.scan([(counted, self.found)], [self.before], [self.whole]),
-            t.each(self.write),
+            t.each(self.put),
             *(t.barrier() if self.pieces > 1 else []),
         )
         if self.pieces > 1:
@@ -112,7 +112,7 @@ class _Places(Access):
             found = add(found, Load(self.flags.name, place, _COUNT)) if v else Load(self.flags.name, place, _COUNT)
         return seq(*steps, self.set("found", x, found))
 
-    def write(self, x: Expr) -> Stmt:
+    def put(self, x: Expr) -> Stmt:
         """The places of a unit's own, behind those of all before it."""
         steps = [self.set("next", x, add(self.reg("carry", x), self.reg("before", x)))]
         for v in range(RUN):

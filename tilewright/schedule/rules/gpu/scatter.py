@@ -253,7 +253,7 @@ class _Slices:
 
     @property
     def takes_last(self) -> bool:
-        return self.s.reduction == "none"
+        return bool(self.s.reduction == "none")
 
     def nest(self) -> Stmt:
         t = self.team

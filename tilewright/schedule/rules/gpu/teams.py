@@ -59,6 +59,10 @@ class Scanned:
     combine: Callable[[Expr, Expr], Expr]
     nothing: Const
 
+    def together(self, parts: Sequence[Expr]) -> Expr:
+        """What some parts come to, in their order."""
+        return reduce(self.combine, parts)
+
 
 class Team:
     """`rows` rows of `units` units (a power of two) a block, in `blocks` blocks; `along`: neighbouring units are those
@@ -181,7 +185,7 @@ class Team:
 
         def fold(source: Sequence[Buffer], targets: Sequence[Buffer], x: Expr, apart: int, count: int) -> Stmt:
             parts = zip(source, values, strict=True)
-            found = [reduce(s.combine, [self.of(b, x + i * apart) for i in range(count)]) for b, (s, _) in parts]
+            found = [s.together([self.of(b, x + i * apart) for i in range(count)]) for b, (s, _) in parts]
             return self.into(targets, values, x, found)
 
         while left > FAN:
@@ -196,7 +200,7 @@ class Team:
 
         def whole(x: Expr) -> Stmt:
             parts = zip(arrays, values, strict=True)
-            found = [reduce(s.combine, [self.of(b, index(i)) for i in range(left)]) for b, (s, _) in parts]
+            found = [s.together([self.of(b, index(i)) for i in range(left)]) for b, (s, _) in parts]
             return self.into(total, values, x, found)
 
         steps += [*self.barrier(), self.each(whole), *(self.barrier() if left == self.units else [])]
@@ -230,7 +234,7 @@ class Team:
 
         def whole(x: Expr) -> Stmt:
             pairs = zip(parts, values, strict=True)
-            found = [reduce(s.combine, [self.of(p, index(i)) for i in range(w)]) for p, (s, _) in pairs]
+            found = [s.together([self.of(p, index(i)) for i in range(w)]) for p, (s, _) in pairs]
             return self.into(total, values, x, found)
 
         return seq(*steps, self.each(put), Barrier(BLOCK), self.each(whole), Barrier(BLOCK))
@@ -341,7 +345,7 @@ class Team:
                 for j in range(w - 1):
                     begun = select(_at_least(mine_of_row, j + 1), s.combine(begun, each[j]), begun)
                 before.append(s.combine(begun, inside))
-                whole.append(reduce(s.combine, each))
+                whole.append(s.together(each))
             wholes = self.into(total, values, x, whole) if total else None
             return seq(self.into(prefix, values, x, before), wholes)
 

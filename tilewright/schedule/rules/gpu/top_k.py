@@ -109,7 +109,8 @@ def plans(t: TopK, machine: Machine) -> list[Plan]:
     if t.order_dtype == _RANK and t.k <= MOST and t.k < t.size:
         for units in [n for n in _powers(limit) if n >= 32 or n == limit]:
             each = -(-t.size // units)
-            kept = [each] if each <= machine.vector_registers // 4 else []
+            registers = machine.vector_registers * limit // units  # of a unit, where others have theirs too
+            kept = [each] if each <= min(machine.vector_registers // 4, registers // 8) else []
             if 8 * t.k + 7 * 4 * units + 64 <= memory.bytes:
                 found += [Plan("select", 1, units, e) for e in [*kept, 0]]
     whole = _whole(t)
@@ -122,7 +123,7 @@ def plans(t: TopK, machine: Machine) -> list[Plan]:
 
 def _whole(t: TopK) -> int:
     """The length of a line, filled up to a power of two."""
-    return 1 << (t.size - 1).bit_length()
+    return 1 << int(t.size - 1).bit_length()
 
 
 def _steps(t: TopK) -> int:
@@ -132,7 +133,7 @@ def _steps(t: TopK) -> int:
 
 
 def _powers(limit: int) -> list[int]:
-    """Powers of two up to the first that is no less than a limit, if that is none itself.
+    """Powers of two up to a limit.
 
     >>> _powers(1), _powers(5), _powers(8)
     ([1], [1, 2, 4], [1, 2, 4, 8])
@@ -141,14 +142,16 @@ def _powers(limit: int) -> list[int]:
 
 
 def alone(t: TopK, machine: Machine) -> float:
-    """What a line takes a single unit, in operations."""
-    return (-(-prod(t.lead) // at_once(machine))) * t.size * FAR * (log2(t.size) if t.k > 1 and t.size > 1 else 1)
+    """What lines take where each is a single unit's, in operations."""
+    turns, passes = -(-prod(t.lead) // at_once(machine)), log2(t.size) if t.k > 1 and t.size > 1 else 1.0
+    return float(turns * t.size * FAR * passes)
 
 
 def cost(p: Plan, t: TopK, machine: Machine) -> float:
     """The time of all units, so many at once, and of one after all, in operations of a unit."""
-    block, lines, n = axis(machine, BLOCK), prod(t.lead), t.size
+    block, lines, n = axis(machine, BLOCK), prod(t.lead), int(t.size)
     limit = (block.limit if block is not None else None) or 1
+    one: float
     if p.form == "rank":
         one = n * (1 + COMPARED * p.each) + -(-n // p.units) * FAR + 4 * FAR
         blocks = -(-lines // p.rows) * -(-n // (p.units * p.each))
@@ -157,17 +160,16 @@ def cost(p: Plan, t: TopK, machine: Machine) -> float:
         blocks = -(-lines // p.rows)
     else:
         passes = 32 // DIGIT + -(-(n - 1).bit_length() // DIGIT)
-        steps = -(-n // p.units)
-        counts = (1 << DIGIT) - 1
+        steps, counts = -(-n // p.units), (1 << DIGIT) - 1
         one = passes * (steps * ((FAR if not p.each else 0) + 2 * counts) + 2 * meeting(p.units, True, machine))
-        one += 2 * steps * FAR + -(-t.k // p.units) * t.k * (1 + COMPARED)
+        one += 2 * steps * FAR + int(-(-t.k // p.units) * t.k) * (1 + COMPARED)
         blocks = lines
     everyone = blocks * max(p.rows * p.units, limit / 8)
     return one * everyone / at_once(machine) + one
 
 
 class _Lines:
-    """What both forms share: where a unit's elements lie. `parts`: blocks that share a line."""
+    """What all forms share: where a unit's elements lie. `parts`: blocks that share a line."""
 
     def __init__(self, t: TopK, plan: Plan, machine: Machine, parts: int) -> None:
         self.t, self.plan, self.parts = t, plan, parts
