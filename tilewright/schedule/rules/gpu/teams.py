@@ -332,7 +332,9 @@ class Team:
             steps += [self.each(last), Barrier(BLOCK)]
 
         def found(x: Expr) -> Stmt:
-            lane, before, whole = self.lane(x), [], []
+            lane = self.lane(x)
+            before: list[Expr] = []
+            whole: list[Expr] = []
             for i, (s, _) in enumerate(values):
                 left = self.of_lane(scanned[i], _maximum(lane - 1))
                 inside = select(_at_least(lane, 1), left, s.nothing)
@@ -340,7 +342,7 @@ class Team:
                     before.append(inside)
                     whole.append(self.of_lane(scanned[i], index(lanes - 1)))
                     continue
-                each = [self.of(parts[i], index(j)) for j in range(w)]
+                each: list[Expr] = [self.of(parts[i], index(j)) for j in range(w)]
                 begun: Expr = s.nothing
                 for j in range(w - 1):
                     begun = select(_at_least(mine_of_row, j + 1), s.combine(begun, each[j]), begun)

@@ -110,7 +110,7 @@ def plans(t: TopK, machine: Machine) -> list[Plan]:
         for units in [n for n in _powers(limit) if n >= 32 or n == limit]:
             each = -(-t.size // units)
             registers = machine.vector_registers * limit // units  # of a unit, where others have theirs too
-            kept = [each] if each <= min(machine.vector_registers // 4, registers // 8) else []
+            kept = [each] if each <= min(machine.vector_registers // 4, registers // 12) else []
             if 8 * t.k + 7 * 4 * units + 64 <= memory.bytes:
                 found += [Plan("select", 1, units, e) for e in [*kept, 0]]
     whole = _whole(t)
