@@ -204,9 +204,14 @@ class _Writer:
         s, t, i = self.scan, self.team, Var(_LANE)
         at, cond = self.place(x, i)
         read = s.read(s.x, self.element(at))
-        value = read if cond is None else Op("guard", (cond, read, self.nothing), s.sum_dtype)
         mine = self.of(x, i)
-        steps: list[Stmt] = [self.run(store(mine.buffer, mine.indices, value, "bring"))]
+        steps: list[Stmt] = []
+        if cond is not None and self.vector > 1:  # all of a run are inside, or none
+            steps = [self.run(store(mine.buffer, mine.indices, self.nothing, "none"))]
+            steps.append(only_if(self.place(x, 0)[1], self.run(store(mine.buffer, mine.indices, read, "bring"))))
+        else:
+            value = read if cond is None else Op("guard", (cond, read, self.nothing), s.sum_dtype)
+            steps = [self.run(store(mine.buffer, mine.indices, value, "bring"))]
         for k in range(1, self.plan.run):
             total = s.combine(self.of(x, k - 1), self.of(x, k))
             steps.append(store(mine.buffer, (t.row, x, Const(k, "index")), total, "add"))
