@@ -64,7 +64,7 @@ class EmulationError(Exception):
 def library() -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "emulator.so"
-        command = ["cc", "-O2", "-std=c11", "-shared", "-fPIC", "-o", str(path), str(SOURCE)]
+        command = ["cc", "-O2", "-std=c11", "-shared", "-fPIC", "-o", str(path), str(SOURCE), "-lm"]
         subprocess.run(command, check=True, capture_output=True, text=True)
         found = ctypes.CDLL(str(path))
     found.emu_run.restype = ctypes.c_char_p
@@ -238,6 +238,7 @@ declare i32 @emu_register(i32)
 declare void @emu_barrier()
 declare void @emu_warp_barrier()
 declare i32 @emu_shuffle(i32, i32, i32)
+declare float @emu_exp2(float)
 declare void @emu_copy(ptr, ptr, i32)
 declare void @emu_commit()
 declare void @emu_wait(i32)
@@ -278,19 +279,20 @@ def _definition(name: str) -> str:
         return _bulk(name)
     if name.startswith("barrier."):
         return f"define void @emu.{name}(i32 %n) {{\n  call void @emu_barrier()\n  ret void\n}}"
+    if name == "ex2.approx.ftz.f32":
+        return f"define float @emu.{name}(float %x) {{\n  %r = call float @emu_exp2(float %x)\n  ret float %r\n}}"
     if name == "bar.warp.sync":
         return f"define void @emu.{name}(i32 %n) {{\n  call void @emu_warp_barrier()\n  ret void\n}}"
     if name.startswith("shfl.sync."):
         _, _, how, dtype = name.split(".")
         kind, which = "float" if dtype == "f32" else "i32", ("bfly", "idx").index(how)
-        word, back = (
-            ("bitcast float %x to i32", "bitcast i32 %w to float") if kind == "float" else ("add i32 %x, 0",) * 2
-        )
-        back = back.replace("%x", "%w")
-        body = (
-            f"  %v = {word}\n  %w = call i32 @emu_shuffle(i32 %v, i32 %n, i32 {which})\n  %r = {back}\n  ret {kind} %r"
-        )
-        return f"define {kind} @emu.{name}(i32 %mask, {kind} %x, i32 %n, i32 %c) {{\n{body}\n}}"
+        lines = [
+            f"define {kind} @emu.{name}(i32 %mask, {kind} %x, i32 %n, i32 %c) {{",
+            f"  %v = bitcast {kind} %x to i32",
+            f"  %w = call i32 @emu_shuffle(i32 %v, i32 %n, i32 {which})",
+            f"  %r = bitcast i32 %w to {kind}",
+        ]
+        return "\n".join([*lines, f"  ret {kind} %r", "}"])
     if name.startswith("cp.async.c") and name.endswith("group"):
         return f"define void @emu.{name}() {{\n  call void @emu_commit()\n  ret void\n}}"
     if name == "cp.async.wait.group":

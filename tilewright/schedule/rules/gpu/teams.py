@@ -142,11 +142,12 @@ class Team:
         return on("block.x" if self.along else "block.y", var.name, self.units, body(var))
 
     def barrier(self) -> list[Stmt]:
-        """All units of a block wait for each other, where a row has more than one."""
-        return [Barrier(BLOCK)] if self.units > 1 else []
+        """The units of a row wait for each other, where it has more than one."""
+        alone = self.warps is not None and self.warps_of_row == 1
+        return [Barrier(self.warps.barrier if self.warps and alone else BLOCK)] if self.units > 1 else []
 
     def meet(self) -> list[Stmt]:
-        """The same, where a block has more than one unit, whatever row they are of."""
+        """All units of a block do, whatever row they are of."""
         return [Barrier(BLOCK)] if self.rows * self.units > 1 else []
 
     # ---- scans
