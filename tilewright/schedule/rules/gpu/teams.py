@@ -143,8 +143,8 @@ class Team:
 
     def barrier(self) -> list[Stmt]:
         """The units of a row wait for each other, where it has more than one."""
-        alone = self.warps is not None and self.warps_of_row == 1
-        return [Barrier(self.warps.barrier if self.warps and alone else BLOCK)] if self.units > 1 else []
+        own = self.warps.barrier if self.warps is not None and self.warps_of_row == 1 else BLOCK
+        return [Barrier(own)] if self.units > 1 else []
 
     def meet(self) -> list[Stmt]:
         """All units of a block do, whatever row they are of."""
