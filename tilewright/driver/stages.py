@@ -102,6 +102,8 @@ def layout(state: State) -> None:
             _winograd(state)
         if state.options.precision == "f32" and d.split_sums:
             _passes(state, f"{pass_text(make('split-sums', tile=d.split_sums))},dce")
+        if d.split_scans:
+            _passes(state, f"{pass_text(make('split-scans', parts=d.split_scans))},dce")
         if state.options.precision != "f32":
             _passes(state, f"precision{{dtype={state.options.precision}}},cse,dce")
 

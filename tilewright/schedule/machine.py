@@ -367,12 +367,17 @@ class Axis:
 class Memory:
     """A memory that buffers of a nest can be in: `bytes`, the axes whose units share one, and what its addresses are
     multiples of. Units of other axes each have a memory of their own. The name stands in the text of nests: an
-    identifier, and no word of Python's (``global``)."""
+    identifier, and no word of Python's (``global``).
+
+    `held_by`: an axis whose unit i holds the elements i of the last dimension in registers: it alone writes them, and
+    what another unit reads of them is a shuffle, which all units of the axis run together (`schedule/exchange.py`).
+    """
 
     name: str
     bytes: int = NO_LIMIT
     shared_by: tuple[str, ...] = ()
     align: int = 1
+    held_by: str = ""
 
 
 class Machine:
@@ -632,6 +637,12 @@ class Machine:
     def split_sums(self) -> SumTile | None:
         """What a thread's registers hold if long sums with few results are taken in slices (`graph/split_sums.py`)."""
         return None
+
+    @property
+    def split_scans(self) -> int:
+        """How many blocks of units work at the same time, if few long running sums are taken in slices for them
+        (`graph/split_scans.py`); else 0."""
+        return 0
 
     @property
     def split_windows(self) -> RegionCosts | None:

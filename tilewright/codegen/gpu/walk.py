@@ -116,7 +116,7 @@ class Walk(ABC):
 
     def bound(self, s: For) -> None:
         self.inside[s.kind] = s.var
-        with self.at.bind(s.var, self.names[s.kind]):
+        with self.at.bind(s.var, self.names[s.kind]), self.unless_in_place(s):
             if self.units.is_thread(s.kind) or s.trip != self.here(s.kind):
                 extent = self.at.index(s.extent)
                 with self.text.where(self.text.test("slt", self.names[s.kind], extent), "within"):
@@ -160,7 +160,7 @@ class Walk(ABC):
                         below(s.body)
         else:
             extent = self.at.index(s.extent)
-            with self.text.counted(extent) as number, self.at.bind(s.var, number):
+            with self.unless_in_place(s), self.text.counted(extent) as number, self.at.bind(s.var, number):
                 below(s.body)
 
     def condition(self, s: If, below: Callable[[Stmt], None]) -> None:
@@ -175,6 +175,10 @@ class Walk(ABC):
 
     def written_out(self, body: Stmt) -> AbstractContextManager[None]:
         """Around the iterations of an unrolled loop."""
+        return nullcontext()
+
+    def unless_in_place(self, s: For) -> AbstractContextManager[None]:
+        """Around a loop: where it copies what is there already (`inplace.COPIES`) nothing need be done."""
         return nullcontext()
 
     def barrier(self, s: Barrier) -> None:

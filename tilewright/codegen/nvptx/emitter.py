@@ -22,6 +22,7 @@ from .bulk import Bulk, TensorMap
 from .copies import Copies, waits
 from .fragments import LANE, Fragments
 from .functions import FUNCTIONS, INSTRUCTIONS
+from .needless import needless_barriers
 from .producers import Producers
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Emitter(gpu.Emitter):
         self.consuming = False  # whether the team that begins copies is elsewhere
         #: what threads write themselves
         self.plainly = frozenset(t.buffer for s in stores(_without_bulk(self.nest.body)) for t in s.targets)
+        self.needless = needless_barriers(self.nest, "warp", machine)
         self.together = False  # whether the lanes of a warp run what they hold in parts, and the first one all else
 
     def run(self) -> Emitted:
@@ -136,6 +138,8 @@ class Emitter(gpu.Emitter):
         return self.fragments.groups.run_of(body)
 
     def barrier(self, s: Barrier) -> None:
+        if id(s) in self.needless:
+            return
         if s.scope == "warp":
             self.text.call("llvm.nvvm.bar.warp.sync", "void", ["i32 -1"])
         elif self.consuming:
@@ -161,6 +165,11 @@ class Emitter(gpu.Emitter):
 
     def dot_product(self, name: str, signs: str, args: list[str]) -> tuple[str, list[str]]:
         return f"llvm.nvvm.idp4a.{signs[0]}.{signs[1]}", args
+
+    def shuffle(self, word: str, asked: str | int) -> str:
+        how, lane = ("bfly", f"i32 {asked}") if isinstance(asked, int) else ("idx", asked)
+        args = ["i32 -1", word, lane, f"i32 {self.units.warp - 1}"]
+        return self.text.call(f"llvm.nvvm.shfl.sync.{how}.i32", "i32", args)
 
     def alloc(self, b: Buffer) -> None:
         if self.fragments.owns(b.name):

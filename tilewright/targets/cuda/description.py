@@ -20,7 +20,7 @@ from ...schedule.machine import (
     WarpProduct,
 )
 from ...support.errors import PackageError
-from ..gpu.describe import warp_axes
+from ..gpu.describe import EXCHANGE, warp_axes
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -115,12 +115,17 @@ class CudaDescription(Machine):
         return SumTile(lanes=32, vectors=4 * _BLOCK // 32, rows=128, in_flight=1, least_rows=2, slices=16)
 
     @property
+    def split_scans(self) -> int:
+        return self.multiprocessors
+
+    @property
     def memories(self) -> tuple[Memory, ...]:
         return (
             Memory("register"),
             Memory("local"),
             Memory("shared", self.shared_bytes, shared_by=("block", "warp", "lane", "group", "member"), align=128),
             Memory("fragment", shared_by=("lane",)),
+            EXCHANGE,
             *((Memory("sums", shared_by=("member",)),) if self.sm in _GROUPS else ()),
         )
 

@@ -8,6 +8,9 @@ from math import prod
 from ...graph.machine_costs import SumTile
 from ...schedule.machine import Axis, Machine, Memory
 
+#: what the lanes of a warp hold of arrays with an element for each of them, where a GPU has shuffles
+EXCHANGE = Memory("exchange", shared_by=("lane",), held_by="lane")
+
 
 def warp_axes(grid: tuple[int, int, int], block: int, lanes: int) -> tuple[Axis, ...]:
     """Of a GPU whose blocks are warps of so many lanes: blocks along the axes of a grid, threads of a block at most."""
@@ -26,7 +29,7 @@ class GpuDescription(Machine):
     `block_units`: units of a block, at most; `grid_side`: blocks along an axis of the grid; `shared_bytes`: of the
     memory that the units of a block share; `vector_registers`: sums that a unit keeps in registers (drivers take long
     over large kernels). `cores` is how many parts kernels have whose iterations are shared out. `arena_align`: what a
-    part of a buffer begins at a multiple of.
+    part of a buffer begins at a multiple of. `split_scans`: blocks that work at the same time.
     """
 
     block_units: int = 256
@@ -39,6 +42,7 @@ class GpuDescription(Machine):
     cores: int = 1024
     thread_work: int = 64
     arena_align: int = 256
+    split_scans: int = 32
 
     @property
     def axes(self) -> tuple[Axis, ...]:
