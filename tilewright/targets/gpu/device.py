@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from ...codegen.gpu.open_sizes import LaunchAt
+
 
 class Kernel(Protocol):
-    """A kernel as its device knows it."""
+    """A kernel as its device knows it. One with open sizes has a table of them as its last argument."""
+
+    def at(self, sizes: Mapping[str, int]) -> tuple[Kernel, LaunchAt | None]:
+        """The kernel as it is launched for these sizes of open dimensions, and what it needs for them; itself and None
+        if it has none."""
 
     @property
     def scratch_bytes(self) -> int:

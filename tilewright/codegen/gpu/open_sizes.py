@@ -1,0 +1,269 @@
+"""Sizes that are known at run time only, as a kernel of a GPU has them: a table of numbers, its last parameter.
+
+A nest computes with expressions of the model's dimensions (`support.sizes`). Here each becomes a variable, whose value
+the kernel reads from the table at its beginning; the host evaluates the expressions, once for each size.
+
+    for i in grid.x((batch*seq + 63)//64): ... x[i, k]       with x: f32[batch*seq, 768]
+    ->  for i in grid.x(%size0): ... x[i * 768 + k]          with %size0 = sizes[0], which is (batch*seq + 63)//64
+
+Buffers with open dimensions have one dimension afterwards: what is multiplied with sizes stands in the indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+from ...schedule.nest import Alloc, For, Nest, Seq, Stmt, Store, map_exprs, transform, walk_stmts
+from ...schedule.region import all_ranges
+from ...support.dtypes import LOOP_TYPES
+from ...support.errors import CompileError, UnsupportedError
+from ...support.formulas import evaluate, formula
+from ...support.sizes import Size, Undecided, gcd, highest, is_open, larger, lowest, typical
+from ...tensor.analysis import flat
+from ...tensor.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Target,
+    Var,
+    from_linear,
+    linear,
+    rebuild,
+    simplify,
+    walk,
+)
+from ...tensor.expr import transform as transform_expr
+
+#: the parameter with the table, 32-bit integers
+TABLE = "%sizes"
+#: what indices are computed in
+_LARGEST = 1 << 31
+Formula = str | int
+
+
+@dataclass(frozen=True)
+class OpenLaunch:
+    """What the host computes for a kernel at each size: the numbers of its table, elements of its other arguments with
+    the bytes of one, and blocks along the axes of the grid."""
+
+    table: tuple[Formula, ...]
+    arguments: tuple[tuple[Formula, int], ...]
+    grid: tuple[Formula, Formula, Formula] = (1, 1, 1)
+
+    @staticmethod
+    def from_json(data: Any) -> OpenLaunch | None:
+        """The inverse of `dataclasses.asdict`, also of None."""
+        if data is None:
+            return None
+        grid: Any = tuple(data["grid"])
+        return OpenLaunch(tuple(data["table"]), tuple((f, n) for f, n in data["arguments"]), grid)
+
+    def at(self, sizes: Mapping[str, int], kernel: str) -> LaunchAt:
+        """Everything for these sizes of the dimensions; UnsupportedError where a number is too large for a kernel."""
+        table, counts, grid = (
+            evaluate(f, sizes) for f in (self.table, [f for f, _ in self.arguments], self.grid)
+        )
+        for n in (*table, *counts):
+            if not -_LARGEST <= n < _LARGEST:
+                named = ", ".join(f"{d} = {x}" for d, x in sizes.items())
+                raise UnsupportedError(
+                    f"kernel {kernel} would compute with indices up to {n:,} for {named}; it has 32 bits for them",
+                    stage="run",
+                    hint="call it with smaller sizes",
+                )
+        nbytes = tuple(n * each for n, (_, each) in zip(counts, self.arguments, strict=True))
+        return LaunchAt(table, nbytes, grid)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class LaunchAt:
+    """An `OpenLaunch` for given sizes: numbers, bytes of the arguments, blocks."""
+
+    table: tuple[int, ...]
+    nbytes: tuple[int, ...]
+    grid: tuple[int, int, int]
+
+@dataclass(frozen=True)
+class Closed:
+    """A nest without sizes, and what was put in their place: variables in the order of the table, with their ranges.
+    `extents` are the units of the axes whose number is open; `launch` is without blocks."""
+
+    nest: Nest
+    names: tuple[str, ...]
+    ranges: Mapping[str, tuple[int, int]]
+    extents: Mapping[str, Expr]
+    launch: OpenLaunch
+
+    @property
+    def signed(self) -> frozenset[str]:
+        """The variables that may be negative."""
+        return frozenset(n for n, (low, _) in self.ranges.items() if low < 0)
+
+    def place(self, name: str) -> Load:
+        """The element of the table that a variable is."""
+        return Load(TABLE, (Const(self.names.index(name), "index"),), "i32")
+
+    def with_grid(self, grid: tuple[int, int, int]) -> OpenLaunch:
+        """What the host computes, with blocks that may be sizes."""
+        return replace(self.launch, grid=tuple(map(formula, grid)))
+
+
+def closed(nest: Nest) -> Closed | None:
+    """A finished nest without the sizes that are not known; None if it has none. CompileError for a size where no index
+    is."""
+    if not has_sizes(nest):
+        return None
+    return _Closing(nest).run()
+
+
+def has_sizes(nest: Nest) -> bool:
+    """Whether anything in a nest is known at run time only."""
+    if any(is_open(*b.shape) for b in nest.buffers().values()):
+        return True
+    found: list[bool] = []
+
+    def look(e: Expr) -> Expr:
+        found.append(any(isinstance(x, Const) and isinstance(x.value, Size) for x in walk(e)))
+        return e
+
+    for s in walk_stmts(nest.body):
+        map_exprs(s, look)
+    return any(found)
+
+
+def most_units(nest: Nest, trips: Callable[[For], int]) -> dict[str, int]:
+    """The iterations of the longest loop on each axis, which may be sizes; at least one."""
+    found: dict[str, int] = {}
+    for s in walk_stmts(nest.body):
+        if isinstance(s, For) and s.bound:
+            found[s.kind] = larger(found.get(s.kind, 1), trips(s))
+    return found
+
+
+def typical_grid(grid: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Blocks at typical sizes."""
+    x, y, z = map(typical, grid)
+    return x, y, z
+
+
+class _Closing:
+    def __init__(self, nest: Nest) -> None:
+        self.nest, self.buffers = nest, nest.buffers()
+        self.open = {n for n, b in self.buffers.items() if is_open(*b.shape)}
+        self.known = all_ranges(nest.body)
+        self.names: dict[int, str] = {}  # sizes -> their variables
+        self.formulas: list[Formula] = []
+        self.ranges: dict[str, tuple[int, int]] = {}
+        self.memo: dict[int, Expr] = {}
+
+    def run(self) -> Closed:
+        nest = self.nest
+        body = transform(nest.body, self.stmt) or Seq(())
+        trips = most_units(nest, lambda s: s.trip if s.trip is not None else 0)
+        extents = {k: self.size(n) for k, n in trips.items() if is_open(n)}
+        params = (*map(self.buffer, nest.params), Buffer(TABLE, (max(len(self.formulas), 1),), "i32"))
+        arguments = tuple((formula(p.size), 4 if p.dtype == "index" else LOOP_TYPES[p.dtype].nbytes) for p in nest.params)
+        made = replace(nest, params=params, body=body)
+        if has_sizes(made):
+            raise CompileError("a size is left in the nest", stage="emit", operator=nest.name)
+        launch = OpenLaunch(tuple(self.formulas), arguments)
+        return Closed(made, tuple(self.names.values()), self.ranges, extents, launch)
+
+    # ---- sizes
+
+    def size(self, x: int) -> Expr:
+        """A size: a number of times a variable, and a number."""
+        if not isinstance(x, Size):
+            return Const(x, "index")
+        times, rest, constant = _parts(x)
+        return Var(self.variable(rest)) * times + constant
+
+    def times(self, e: Expr, x: int) -> Expr:
+        """An expression times a size; what is a number in that stays apart, so that multiples of it are seen as such."""
+        if not isinstance(x, Size):
+            return e * x
+        times, rest, constant = _parts(x)
+        product = Op("muli", (e, Var(self.variable(rest))), "index") * times
+        return product + e * constant if constant else product
+
+    def variable(self, x: Size) -> str:
+        if int(x) not in self.names:
+            name = self.names[int(x)] = f"%size{len(self.names)}"
+            self.formulas.append(formula(x))
+            self.ranges[name] = lowest(x), min(highest(x), _LARGEST - 1)
+        return self.names[int(x)]
+
+    # ---- expressions
+
+    def expr(self, e: Expr) -> Expr:
+        return transform_expr(e, self.visit, self.memo)
+
+    def visit(self, x: Expr, args: tuple[Expr, ...]) -> Expr:
+        if isinstance(x, Const):
+            if not isinstance(x.value, Size):
+                return x
+            if x.dtype != "index":
+                raise CompileError(
+                    f"the size {x.value} stands where a number of dtype {x.dtype} is",
+                    stage="emit",
+                    operator=self.nest.name,
+                )
+            return self.size(x.value)
+        if isinstance(x, Load) and x.buffer in self.open:
+            return Load(x.buffer, self.place(x.buffer, x.indices), x.dtype)
+        if isinstance(x, Op) and x.op == "muli" and x.dtype == "index":
+            for i in (0, 1):
+                factor = x.args[i]
+                if isinstance(factor, Const) and isinstance(factor.value, Size):
+                    return self.times(args[1 - i], factor.value)
+        return rebuild(x, args)
+
+    def place(self, name: str, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """The flat index of an element."""
+        where = flat(self.buffers[name], indices)
+        try:
+            found = from_linear(*linear(simplify(where, self.known)), self.known)
+        except Undecided:
+            found = where
+        return (self.expr(found),)
+
+    # ---- statements
+
+    def stmt(self, s: Stmt) -> Stmt:
+        if isinstance(s, Alloc):
+            return replace(s, buffer=self.buffer(s.buffer))
+        if isinstance(s, Store):
+            return replace(s, targets=tuple(map(self.target, s.targets)))
+        return map_exprs(s, self.expr)
+
+    def target(self, t: Target) -> Target:
+        own = t.buffer in self.open
+        place = self.place(t.buffer, t.indices) if own else tuple(map(self.expr, t.indices))
+        return Target(t.buffer, place, self.expr(t.value), None if t.init is None else self.expr(t.init))
+
+    def buffer(self, b: Buffer) -> Buffer:
+        """With one dimension, where some are open: of a parameter nobody asks how large it is."""
+        if b.name not in self.open:
+            return b
+        size = 1 if b.scope == "param" else max(highest(b.size), 1)
+        return Buffer(b.name, (size,), b.dtype, b.scope)
+
+
+def _parts(x: Size) -> tuple[int, Size, int]:
+    """``times * rest + constant``."""
+    constant = x.polynomial.get((), 0)
+    rest = x - constant
+    times = gcd(rest)
+    if next(c for _, c in sorted(rest.polynomial.items())) < 0:
+        times = -times
+    made = x.space.size({m: c // times for m, c in rest.polynomial.items()})
+    assert isinstance(made, Size)
+    return times, made, constant
+
+
+__all__ = ["TABLE", "Closed", "LaunchAt", "OpenLaunch", "closed", "has_sizes", "most_units", "typical_grid"]

@@ -1,0 +1,183 @@
+"""Programs with open dimensions on a device: one program, recorded for each size that it is called with.
+
+The host evaluates what kernels need for a size (`codegen.gpu.open_sizes`), and the run is recorded with that: blocks,
+places in the arena, and tables that kernels read. The recordings of the sizes used last are kept. No kernel is compiled
+for a size.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...program.open_sizes import OpenSizes
+from ...program.program import COPY, BufferRef, align_up
+from ...support.formulas import evaluate
+from .device import Device, Dispatch, Move, Part, Run, Step
+from .runner import GpuContext, GpuRunner
+
+if TYPE_CHECKING:
+    from ...program.program import TensorInfo
+
+#: sizes whose recordings a context keeps, those used last
+KEPT = 16
+#: what the tables of kernels begin at multiples of
+TABLE_ALIGN_BYTES = 256
+
+
+class OpenGpuRunner(GpuRunner):
+    """See `GpuRunner`; contexts are `tilewright.targets.base.SizedContext`s."""
+
+    def context(self) -> OpenGpuContext:
+        return OpenGpuContext(self, self.opened())
+
+
+@dataclass
+class AtSize:
+    """What a context has for one size: dimensions, where the places of the arena begin, bytes of copies, inputs and
+    outputs; recordings by where the states are; and the buffer with the tables of kernels."""
+
+    sizes: dict[str, int]
+    starts: tuple[int, ...]
+    copies: tuple[int, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    recordings: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    tables: Any = None
+
+
+class OpenGpuContext(GpuContext):
+    """Memory on the device as large as the largest size so far asks for, and recordings for the sizes used last."""
+
+    def __init__(self, runner: OpenGpuRunner, device: Device) -> None:
+        self.kept: OrderedDict[tuple[int, ...], AtSize] = OrderedDict()
+        self.now: AtSize | None = None
+        self.bytes: dict[str, list[int]] = {}
+        super().__init__(runner, device)
+
+    @property
+    def open(self) -> OpenSizes:
+        assert self.program.open is not None
+        return self.program.open
+
+    def prepare(self) -> None:
+        """Memory and recordings come with sizes."""
+        inputs, outputs = len(self.program.inputs), len(self.program.outputs)
+        self.bytes = {"input": [-1] * inputs, "output": [-1] * outputs, "arena": [-1], "scratch": [-1]}
+        constants = [c.buffer for c in self.runner.constants]
+        self.spaces = {"input": [None] * inputs, "output": [None] * outputs, "arena": [None], "constant": constants}
+
+    # ---- sizes
+
+    def resize(self, table: int, arena: int) -> None:
+        """See `tilewright.targets.base.SizedContext`."""
+        names = self.open.names
+        dims, starts = len(names), len(names) + len(self.open.starts)
+        count = starts + len(self.open.copies)
+        numbers = tuple((ctypes.c_int64 * count).from_address(table))
+        found = self.kept.pop(numbers[:dims], None)
+        if found is None:
+            sizes = dict(zip(names, numbers, strict=False))
+            inputs = _sized(self.program.inputs, self.open.inputs, sizes)
+            outputs = _sized(self.program.outputs, self.open.outputs, sizes)
+            found = AtSize(sizes, numbers[dims:starts], numbers[starts:], inputs, outputs)
+            needs = {"input": [t.nbytes for t in inputs], "output": [t.nbytes for t in outputs], "arena": [arena]}
+            for space, wanted in needs.items():
+                for number, nbytes in enumerate(wanted):
+                    self.grow(space, number, nbytes)
+        self.kept[numbers[:dims]] = self.now = found
+        while len(self.kept) > KEPT:
+            self.kept.popitem(last=False)
+
+    def grow(self, space: str, number: int, nbytes: int) -> None:
+        """Have so many bytes. What was recorded with less memory goes: its buffers are not used any more."""
+        if nbytes <= self.bytes[space][number]:
+            return
+        self.kept.clear()
+        self.spaces[space][number], self.bytes[space][number] = None, -1  # the old one goes before there is a new one
+        self.spaces[space][number] = self.device.allocate(nbytes)
+        self.bytes[space][number] = nbytes
+
+    @property
+    def size(self) -> AtSize:
+        assert self.now is not None, "a context is resized before it runs"
+        return self.now
+
+    # ---- what is run
+
+    def recorded(self) -> Any:
+        key = tuple(s.front for s in self.states)
+        known = self.size.recordings
+        if key not in known:
+            inputs, outputs = (self.whole(space) for space in ("input", "output"))
+            known[key] = self.device.record(Run(tuple(self.steps()), inputs, outputs))
+        return known[key]
+
+    def tensors(self, space: str) -> Sequence[TensorInfo]:
+        return self.size.inputs if space == "input" else self.size.outputs
+
+    def steps(self) -> Sequence[Step]:
+        made: list[Step] = []
+        copies = iter(self.size.copies)
+        calls = [self.runner.kernels[c.symbol].at(self.size.sizes) for c in self.program.calls if c.symbol != COPY]
+        self.grow_scratch(max((k.scratch_bytes for k, _ in calls), default=0))
+        places = self.upload([a.table for _, a in calls if a is not None])
+        launched = iter(calls)
+        for call in self.program.calls:
+            parts = tuple(map(self.part, call.args))
+            if call.symbol == COPY:
+                nbytes = next(copies)
+                made.append(Move(*(replace(p, nbytes=nbytes) for p in parts)))
+                continue
+            kernel, at = next(launched)
+            if at is not None:
+                parts = (*(replace(p, nbytes=n) for p, n in zip(parts, at.nbytes, strict=True)), next(places))
+            made.append(Dispatch(kernel, parts, self.scratch if kernel.scratch_bytes else None))
+        return made
+
+    def grow_scratch(self, nbytes: int) -> None:
+        if nbytes > self.bytes["scratch"][0]:
+            now = self.now
+            self.kept.clear()
+            self.scratch, self.bytes["scratch"] = None, [-1]
+            self.scratch = self.device.allocate(nbytes) if nbytes else None
+            self.bytes["scratch"][0] = nbytes
+            assert now is not None
+            now.recordings.clear()
+            self.kept[tuple(now.sizes.values())] = now
+
+    def upload(self, tables: Sequence[tuple[int, ...]]) -> Any:
+        """The tables in one buffer of the device, and where each of them is there."""
+        size = self.size
+        arrays = [np.array(t or (0,), np.int32) for t in tables]
+        starts = np.cumsum([0, *(align_up(a.nbytes, TABLE_ALIGN_BYTES) for a in arrays)]).tolist()
+        if size.tables is None and arrays:
+            whole = np.zeros(starts[-1], np.uint8)
+            for start, a in zip(starts, arrays, strict=False):
+                whole[start : start + a.nbytes] = a.view(np.uint8)
+            size.tables = self.device.allocate(whole.nbytes)
+            self.device.write(size.tables, whole)
+        return iter([Part(size.tables, start, a.nbytes) for start, a in zip(starts, arrays, strict=False)])
+
+    def part(self, ref: BufferRef) -> Part:
+        part = super().part(ref)
+        if ref.space == "arena" and ref.offset in self.open.typical:
+            return replace(part, offset=self.size.starts[self.open.typical.index(ref.offset)])
+        return part
+
+    def close(self) -> None:
+        super().close()
+        self.kept.clear()
+        self.now = None
+
+
+def _sized(tensors: Sequence[TensorInfo], shapes: Sequence[Sequence[Any]], sizes: dict[str, int]) -> tuple[Any, ...]:
+    return tuple(replace(t, shape=evaluate(s, sizes) if s else ()) for t, s in zip(tensors, shapes, strict=True))
+
+
+__all__ = ["OpenGpuContext", "OpenGpuRunner"]
