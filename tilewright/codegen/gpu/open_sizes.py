@@ -43,6 +43,7 @@ from ...tensor.expr import transform as transform_expr
 TABLE = "%sizes"
 #: what indices are computed in
 _LARGEST = 1 << 31
+_DIVISIONS = ("floordivsi", "remsi")
 Formula = str | int
 
 
@@ -221,6 +222,11 @@ class _Closing:
                 factor = x.args[i]
                 if isinstance(factor, Const) and isinstance(factor.value, Size):
                     return self.times(args[1 - i], factor.value)
+        if isinstance(x, Op) and x.op in _DIVISIONS and x.dtype == "index":
+            divisor = x.args[1]
+            if isinstance(divisor, Const) and isinstance(divisor.value, Size) and lowest(divisor.value) < 1:
+                # where it is 0 nothing is computed with the result, but computed it may be
+                return rebuild(x, (args[0], self.size(larger(divisor.value, 1))))
         return rebuild(x, args)
 
     def place(self, name: str, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ....support.dtypes import LOOP_TYPES
+from ....support.sizes import at_most
 from ....tensor.expr import Const, Expr, Load, Op, Var
 from ....tensor.kernel import Kernel
 from ...decisions import Decisions
@@ -113,7 +114,7 @@ def choose(s: Schedule, p: Product, products: list[WarpProduct], machine: Machin
                 for stages in STAGES:
                     t = WarpTile(a * n * w.rows, b * w.columns, n * w.rows, w.columns, depth, stages, member.limit)
                     few = (t.rows < p.size("rows") + w.rows) and t.columns < p.size("columns") + w.columns
-                    if few and a * b <= (group.limit or 1) and stages <= max(p.size("depth") // depth, 1):
+                    if few and a * b <= (group.limit or 1) and at_most(stages, p.size("depth") // depth):
                         fits.append(t)
     fits = [
         t

@@ -8,6 +8,7 @@ from math import log
 import numpy as np
 
 from ....support.dtypes import LOOP_TYPES
+from ....support.sizes import highest, is_open, typical
 from ....tensor.analysis import flat
 from ....tensor.evaluate import evaluate
 from ....tensor.expr import Expr, Load, walk
@@ -212,12 +213,12 @@ def _teams(rows: Rows, needs: Reads, machine: Machine, along: bool) -> list[Team
     assert block is not None and memory is not None
     vector = _vector(rows, machine) if along else 1
     found = []
-    for units in _powers(min(block.limit or 1, -(-rows.longest // vector))):
-        for together in _powers(min((block.limit or 1) // units, rows.count)):
+    for units in _powers(min(block.limit or 1, typical(-(-rows.longest // vector)))):
+        for together in _powers(min((block.limit or 1) // units, typical(rows.count))):
             team = Team(together, units, grid_of(-(-rows.count // together), machine), along, vector=vector)
             team = replace(team, warps=_warps(machine, team))
             held = sum(team.steps(k.size) for k in needs.keeps)
-            fits = ["registers"] if needs.keeps and held <= machine.vector_registers else []
+            fits = ["registers"] if needs.keeps and not is_open(held) and held <= machine.vector_registers else []
             fits += ["shared"] if needs.keeps else []
             teams = [replace(team, keep=keep) for keep in (*fits, "again")]
             found += [t for t in teams if shared_bytes(t, rows, needs) <= memory.bytes]
@@ -225,9 +226,9 @@ def _teams(rows: Rows, needs: Reads, machine: Machine, along: bool) -> list[Team
 
 
 def shared_bytes(t: Team, rows: Rows, needs: Reads) -> int:
-    """What a block takes of shared memory."""
+    """What a block takes of shared memory, at the largest sizes."""
     parts = t.rows * t.units * sum(_bytes(s.dtype) for s in rows.sums.values()) if t.units > 1 else 0
-    kept = sum(k.size * _bytes(k.leaf.dtype) for k in needs.keeps) if t.keep == "shared" else 0
+    kept = sum(highest(k.size) * _bytes(k.leaf.dtype) for k in needs.keeps) if t.keep == "shared" else 0
     return parts + t.rows * kept
 
 

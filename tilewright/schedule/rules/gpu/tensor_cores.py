@@ -7,6 +7,7 @@ of a warp multiplies (`machine.WarpProduct`): products in f32 stay where they ar
 from __future__ import annotations
 
 from ....support.dtypes import LOOP_TYPES
+from ....support.sizes import at_most
 from ....tensor.analysis import flat
 from ....tensor.expr import Expr, Load, Op, Var, from_linear, linear, loads, simplify
 from ....tensor.kernel import Kernel
@@ -84,7 +85,7 @@ def padded(s: Schedule, p: Product, product: WarpProduct) -> bool:
         x = f.args[0]
         if not isinstance(x, Load) or x.buffer not in s.kernel.constants or x.buffer in s.packs:
             continue
-        alone = sum(n > 1 for _, n in group) == 1 and x.indices[-1] == Var(innermost(group)[0])
+        alone = sum(n != 1 for _, n in group) == 1 and x.indices[-1] == Var(innermost(group)[0])
         if alone and s.buffer(x.buffer).shape[-1] % most:
             dims = len(x.indices)
             s.pack(x.buffer, (*((),) * (dims - 1), (most,)), tuple(range(dims + 1)))
@@ -191,7 +192,7 @@ def _tiles(p: Product, w: WarpProduct, sides: tuple[Side, Side], lanes: int) -> 
                     if d >= 2 * depth and d > w.depth:
                         continue
                     ahead = STAGES[1:] if copied and depth % d == 0 and depth // d > 1 else STAGES[:1]
-                    found += [WarpTile(a * m, b * n, m, n, d, k, lanes) for k in ahead if k <= max(depth // d, 1)]
+                    found += [WarpTile(a * m, b * n, m, n, d, k, lanes) for k in ahead if k == 1 or at_most(k, depth // d)]
     return found
 
 
