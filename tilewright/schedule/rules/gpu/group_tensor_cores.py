@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ....support.dtypes import LOOP_TYPES
-from ....support.sizes import at_most
+from ....support.sizes import at_most, typical
 from ....tensor.expr import Const, Expr, Load, Op, Var
 from ....tensor.kernel import Kernel
 from ...decisions import Decisions
@@ -140,8 +140,8 @@ def _registers(t: WarpTile) -> int:
 
 def cost(t: WarpTile, p: Product, rows: int, machine: Machine, size: int) -> float:
     """As `tensor_cores.cost`; an instruction has so many rows."""
-    turns = -(-t.tiles(p) // max(machine.cores // 8, 1))
-    steps = p.size("depth") // t.depth
+    turns = -(-typical(t.tiles(p)) // max(machine.cores // 8, 1))
+    steps = typical(p.size("depth")) // t.depth
     at_once = min(turns, max(int(1 / share(t, _registers(t), size, machine)), 1))
     least = t.rows * t.columns * t.depth
     work = least * (1 + NEAR * (1 / t.unit_columns + 1 / rows) + FAR * (1 / t.rows + 1 / t.columns))

@@ -7,7 +7,7 @@ of a warp multiplies (`machine.WarpProduct`): products in f32 stay where they ar
 from __future__ import annotations
 
 from ....support.dtypes import LOOP_TYPES
-from ....support.sizes import at_most
+from ....support.sizes import at_most, typical
 from ....tensor.analysis import flat
 from ....tensor.expr import Expr, Load, Op, Var, from_linear, linear, loads, simplify
 from ....tensor.kernel import Kernel
@@ -203,8 +203,8 @@ def cost(t: WarpTile, p: Product, w: WarpProduct, machine: Machine) -> float:
     a barrier, and what its copies take longer than the steps that they are ahead. A multiprocessor works on several
     tiles at once if these leave it the memory and the registers; with few warps it is idle.
     """
-    steps = -(-p.size("depth") // t.depth)
-    turns = -(-t.tiles(p) // max(machine.cores // 8, 1))
+    steps = -(-typical(p.size("depth")) // t.depth)
+    turns = -(-typical(t.tiles(p)) // max(machine.cores // 8, 1))
     at_once = min(turns, max(int(1 / share(t, _registers(t, w), LOOP_TYPES[w.dtype].nbytes, machine)), 1))
     near = NEAR * (1 / t.unit_rows + 1 / t.unit_columns)
     far = FAR * (1 / t.rows + 1 / t.columns)
