@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ..gpu.open_sizes import OpenLaunch
+from ..gpu.open_launch import OpenLaunch
 from .dialect import Dialect
 
 

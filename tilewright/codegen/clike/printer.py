@@ -36,7 +36,8 @@ from ...support.dtypes import LOOP_TYPES
 from ...support.errors import CompileError
 from ...support.sizes import Size, highest, larger
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, walk
-from ..gpu.open_sizes import closed, typical_grid
+from ..gpu.open_launch import typical_grid
+from ..gpu.open_sizes import closed
 from .dialect import PRODUCT, Dialect
 from .expressions import ExprWriter
 from .function import Function, Launch

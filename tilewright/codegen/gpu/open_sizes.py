@@ -13,15 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
-from typing import Any
 
 from ...schedule.nest import Alloc, For, Nest, Seq, Stmt, Store, map_exprs, transform, walk_stmts
 from ...schedule.region import all_ranges
 from ...support.dtypes import LOOP_TYPES
-from ...support.errors import CompileError, UnsupportedError
-from ...support.formulas import evaluate, formula
-from ...support.sizes import Size, Undecided, gcd, highest, is_open, larger, lowest, typical
+from ...support.errors import CompileError
+from ...support.formulas import formula
+from ...support.sizes import Size, Undecided, gcd, highest, is_open, larger, lowest
 from ...tensor.analysis import flat
 from ...tensor.expr import (
     Buffer,
@@ -38,56 +36,12 @@ from ...tensor.expr import (
     walk,
 )
 from ...tensor.expr import transform as transform_expr
+from .open_launch import LARGEST, Formula, OpenLaunch
 
 #: the parameter with the table, 32-bit integers
 TABLE = "%sizes"
-#: what indices are computed in
-_LARGEST = 1 << 31
 _DIVISIONS = ("floordivsi", "remsi")
-Formula = str | int
 
-
-@dataclass(frozen=True)
-class OpenLaunch:
-    """What the host computes for a kernel at each size: the numbers of its table, elements of its other arguments with
-    the bytes of one, and blocks along the axes of the grid."""
-
-    table: tuple[Formula, ...]
-    arguments: tuple[tuple[Formula, int], ...]
-    grid: tuple[Formula, Formula, Formula] = (1, 1, 1)
-
-    @staticmethod
-    def from_json(data: Any) -> OpenLaunch | None:
-        """The inverse of `dataclasses.asdict`, also of None."""
-        if data is None:
-            return None
-        grid: Any = tuple(data["grid"])
-        return OpenLaunch(tuple(data["table"]), tuple((f, n) for f, n in data["arguments"]), grid)
-
-    def at(self, sizes: Mapping[str, int], kernel: str) -> LaunchAt:
-        """Everything for these sizes of the dimensions; UnsupportedError where a number is too large for a kernel."""
-        table, counts, grid = (
-            evaluate(f, sizes) for f in (self.table, [f for f, _ in self.arguments], self.grid)
-        )
-        for n in (*table, *counts):
-            if not -_LARGEST <= n < _LARGEST:
-                named = ", ".join(f"{d} = {x}" for d, x in sizes.items())
-                raise UnsupportedError(
-                    f"kernel {kernel} would compute with indices up to {n:,} for {named}; it has 32 bits for them",
-                    stage="run",
-                    hint="call it with smaller sizes",
-                )
-        nbytes = tuple(n * each for n, (_, each) in zip(counts, self.arguments, strict=True))
-        return LaunchAt(table, nbytes, grid)  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class LaunchAt:
-    """An `OpenLaunch` for given sizes: numbers, bytes of the arguments, blocks."""
-
-    table: tuple[int, ...]
-    nbytes: tuple[int, ...]
-    grid: tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Closed:
@@ -111,7 +65,8 @@ class Closed:
 
     def with_grid(self, grid: tuple[int, int, int]) -> OpenLaunch:
         """What the host computes, with blocks that may be sizes."""
-        return replace(self.launch, grid=tuple(map(formula, grid)))
+        x, y, z = map(formula, grid)
+        return replace(self.launch, grid=(x, y, z))
 
 
 def closed(nest: Nest) -> Closed | None:
@@ -146,12 +101,6 @@ def most_units(nest: Nest, trips: Callable[[For], int]) -> dict[str, int]:
     return found
 
 
-def typical_grid(grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Blocks at typical sizes."""
-    x, y, z = map(typical, grid)
-    return x, y, z
-
-
 class _Closing:
     def __init__(self, nest: Nest) -> None:
         self.nest, self.buffers = nest, nest.buffers()
@@ -168,7 +117,9 @@ class _Closing:
         trips = most_units(nest, lambda s: s.trip if s.trip is not None else 0)
         extents = {k: self.size(n) for k, n in trips.items() if is_open(n)}
         params = (*map(self.buffer, nest.params), Buffer(TABLE, (max(len(self.formulas), 1),), "i32"))
-        arguments = tuple((formula(p.size), 4 if p.dtype == "index" else LOOP_TYPES[p.dtype].nbytes) for p in nest.params)
+        arguments = tuple(
+            (formula(p.size), 4 if p.dtype == "index" else LOOP_TYPES[p.dtype].nbytes) for p in nest.params
+        )
         made = replace(nest, params=params, body=body)
         if has_sizes(made):
             raise CompileError("a size is left in the nest", stage="emit", operator=nest.name)
@@ -196,7 +147,7 @@ class _Closing:
         if int(x) not in self.names:
             name = self.names[int(x)] = f"%size{len(self.names)}"
             self.formulas.append(formula(x))
-            self.ranges[name] = lowest(x), min(highest(x), _LARGEST - 1)
+            self.ranges[name] = lowest(x), min(highest(x), LARGEST - 1)
         return self.names[int(x)]
 
     # ---- expressions
@@ -272,4 +223,4 @@ def _parts(x: Size) -> tuple[int, Size, int]:
     return times, made, constant
 
 
-__all__ = ["TABLE", "Closed", "LaunchAt", "OpenLaunch", "closed", "has_sizes", "most_units", "typical_grid"]
+__all__ = ["TABLE", "Closed", "closed", "has_sizes", "most_units"]

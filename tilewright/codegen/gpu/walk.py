@@ -21,7 +21,8 @@ from ...support.errors import CompileError, UnsupportedError
 from ...tensor.expr import Buffer, Const, Expr
 from .indices import Indices
 from .launch import UnitsOfNest
-from .open_sizes import OpenLaunch, closed
+from .open_launch import OpenLaunch
+from .open_sizes import closed
 from .own_parts import own_parts
 from .text import Text, Value
 

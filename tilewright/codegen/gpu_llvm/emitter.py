@@ -14,7 +14,7 @@ from ...schedule.machine import Machine
 from ...schedule.nest import For, Nest, Stmt, Store, writes
 from ...tensor.expr import Buffer, Expr, Load, Op, Target
 from ..gpu.launch import Launch
-from ..gpu.open_sizes import OpenLaunch, typical_grid
+from ..gpu.open_launch import OpenLaunch, typical_grid
 from ..gpu.walk import Walk
 from .builder import BYTES, Builder, Value
 from .dot_products import ByteProducts

@@ -12,7 +12,7 @@ from ...schedule.nest import AsyncCopy, Barrier, For, Nest, Store, Wait
 from ...support.sizes import smaller
 from ...tensor.expr import Buffer, bounds, ceildiv
 from ..clike.function import Launch
-from ..gpu.open_sizes import OpenLaunch, typical_grid
+from ..gpu.open_launch import OpenLaunch, typical_grid
 from ..gpu.walk import Walk
 from .builder import SpirvText, pointer
 from .expressions import Expressions

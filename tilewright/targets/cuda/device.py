@@ -18,8 +18,8 @@ from ...program.states import StateBuffers
 from ...support.errors import PackageError
 from ..gpu.device import Dispatch, Part, Run, Step, Times
 from ..gpu.failure import Kind, failure
-from ..gpu.opened import Devices
 from ..gpu.open_runner import OpenGpuRunner
+from ..gpu.opened import Devices
 from ..gpu.runner import GpuRunner
 from .driver import Driver, DriverFailed, names
 from .stages import Launched

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ...codegen.gpu.open_sizes import LaunchAt, OpenLaunch
+from ...codegen.gpu.open_launch import LaunchAt, OpenLaunch
 from ...codegen.llvm.machine import LlvmMachine
 from ...codegen.llvm.pool import Job
 from ...codegen.nvptx.assemble import ptx, shared_at_launch
@@ -35,12 +34,9 @@ class Launched:
     maps: tuple[TensorMap, ...] = ()
     open: OpenLaunch | None = None
 
-    def at(self, sizes: Mapping[str, int]) -> tuple[Launched, LaunchAt | None]:
+    def at(self, launch: LaunchAt) -> Launched:
         """See `tilewright.targets.gpu.device.Kernel`."""
-        if self.open is None:
-            return self, None
-        found = self.open.at(sizes, self.name)
-        return replace(self, grid=found.grid, open=None), found
+        return replace(self, grid=launch.grid)
 
     @property
     def scratch_bytes(self) -> int:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from ...codegen.gpu.open_sizes import LaunchAt
+from ...codegen.gpu.open_launch import LaunchAt, OpenLaunch
 
 
 class Kernel(Protocol):
     """A kernel as its device knows it. One with open sizes has a table of them as its last argument."""
 
-    def at(self, sizes: Mapping[str, int]) -> tuple[Kernel, LaunchAt | None]:
-        """The kernel as it is launched for these sizes of open dimensions, and what it needs for them; itself and None
-        if it has none."""
+    @property
+    def open(self) -> OpenLaunch | None:
+        """What the host computes for each size, if there are open ones."""
+
+    def at(self, launch: LaunchAt) -> Kernel:
+        """The kernel as it is launched for a size."""
 
     @property
     def scratch_bytes(self) -> int:

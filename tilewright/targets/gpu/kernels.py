@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from ...codegen.clike.dialect import Dialect
 from ...codegen.clike.function import Function, Launch
-from ...codegen.gpu.open_sizes import LaunchAt, OpenLaunch
+from ...codegen.gpu.open_launch import LaunchAt, OpenLaunch
 from ...program.program import align_up
 
 #: what parameters begin at multiples of
@@ -36,12 +35,9 @@ class GpuKernel:
     binary: bool = False
     open: OpenLaunch | None = None
 
-    def at(self, sizes: Mapping[str, int]) -> tuple[GpuKernel, LaunchAt | None]:
-        """The kernel as it is launched for these sizes of open dimensions, and what it needs for them."""
-        if self.open is None:
-            return self, None
-        found = self.open.at(sizes, self.name)
-        return replace(self, launch=replace(self.launch, grid=found.grid)), found
+    def at(self, launch: LaunchAt) -> GpuKernel:
+        """See `device.Kernel`."""
+        return replace(self, launch=replace(self.launch, grid=launch.grid))
 
     @property
     def table(self) -> int | None:

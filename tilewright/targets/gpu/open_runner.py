@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import ctypes
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...codegen.gpu.open_launch import LaunchAt
 from ...program.open_sizes import OpenSizes
 from ...program.program import COPY, BufferRef, align_up
-from ...support.formulas import evaluate
-from .device import Device, Dispatch, Move, Part, Run, Step
+from ...support.errors import PackageError
+from ...support.formulas import evaluate, function
+from .device import Device, Dispatch, Kernel, Move, Part, Run, Step
 from .runner import GpuContext, GpuRunner
 
 if TYPE_CHECKING:
@@ -26,15 +28,39 @@ if TYPE_CHECKING:
 
 #: sizes whose recordings a context keeps, those used last
 KEPT = 16
-#: what the tables of kernels begin at multiples of
-TABLE_ALIGN_BYTES = 256
+#: what parts of buffers begin at multiples of
+PART_ALIGN_BYTES = 256
 
 
 class OpenGpuRunner(GpuRunner):
-    """See `GpuRunner`; contexts are `tilewright.targets.base.SizedContext`s."""
+    """See `GpuRunner`; contexts are `tilewright.targets.base.SizedContext`s. PackageError for a kernel whose formulas are
+    none of the program's dimensions."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        assert self.program.open is not None
+        asked = {s: k.open.formulas for s, k in self.kernels.items() if k.open is not None}
+        every = tuple(dict.fromkeys(f for formulas in asked.values() for f in formulas))
+        number = {f: i for i, f in enumerate(every)}
+        #: kernels with open sizes, and the numbers of their formulas among those of all
+        self.asked = {s: [number[f] for f in formulas] for s, formulas in asked.items()}
+        try:
+            self.formulas = function(every, self.program.open.names)
+        except ValueError as e:
+            raise PackageError(f"the package is damaged: {e}", stage="load") from None
 
     def context(self) -> OpenGpuContext:
         return OpenGpuContext(self, self.opened())
+
+    def launches(self, sizes: Mapping[str, int]) -> dict[str, tuple[Kernel, LaunchAt]]:
+        """The kernels with open sizes as they are launched for these, and what they need for it."""
+        numbers, found = self.formulas(sizes), {}
+        for symbol, places in self.asked.items():
+            kernel = self.kernels[symbol]
+            assert kernel.open is not None
+            at = kernel.open.at([numbers[i] for i in places], symbol)
+            found[symbol] = kernel.at(at), at
+        return found
 
 
 @dataclass
@@ -53,6 +79,8 @@ class AtSize:
 
 class OpenGpuContext(GpuContext):
     """Memory on the device as large as the largest size so far asks for, and recordings for the sizes used last."""
+
+    runner: OpenGpuRunner
 
     def __init__(self, runner: OpenGpuRunner, device: Device) -> None:
         self.kept: OrderedDict[tuple[int, ...], AtSize] = OrderedDict()
@@ -86,7 +114,8 @@ class OpenGpuContext(GpuContext):
             inputs = _sized(self.program.inputs, self.open.inputs, sizes)
             outputs = _sized(self.program.outputs, self.open.outputs, sizes)
             found = AtSize(sizes, numbers[dims:starts], numbers[starts:], inputs, outputs)
-            needs = {"input": [t.nbytes for t in inputs], "output": [t.nbytes for t in outputs], "arena": [arena]}
+            needs = {"input": [t.nbytes for t in inputs], "output": [t.nbytes for t in outputs]}
+            needs["arena"] = [arena + PART_ALIGN_BYTES]  # a part without elements begins in it too
             for space, wanted in needs.items():
                 for number, nbytes in enumerate(wanted):
                     self.grow(space, number, nbytes)
@@ -123,20 +152,20 @@ class OpenGpuContext(GpuContext):
 
     def steps(self) -> Sequence[Step]:
         made: list[Step] = []
-        copies = iter(self.size.copies)
-        calls = [self.runner.kernels[c.symbol].at(self.size.sizes) for c in self.program.calls if c.symbol != COPY]
-        self.grow_scratch(max((k.scratch_bytes for k, _ in calls), default=0))
-        places = self.upload([a.table for _, a in calls if a is not None])
-        launched = iter(calls)
+        copies, launches = iter(self.size.copies), self.runner.launches(self.size.sizes)
+        kernels: dict[str, Kernel] = {**self.runner.kernels, **{s: k for s, (k, _) in launches.items()}}
+        self.grow_scratch(max((k.scratch_bytes for k in kernels.values()), default=0))
+        tables = self.tables({s: at.table for s, (_, at) in launches.items()})
         for call in self.program.calls:
             parts = tuple(map(self.part, call.args))
             if call.symbol == COPY:
-                nbytes = next(copies)
-                made.append(Move(*(replace(p, nbytes=nbytes) for p in parts)))
+                count = next(copies)
+                made.append(Move(*(replace(p, nbytes=count) for p in parts)))
                 continue
-            kernel, at = next(launched)
-            if at is not None:
-                parts = (*(replace(p, nbytes=n) for p, n in zip(parts, at.nbytes, strict=True)), next(places))
+            kernel = kernels[call.symbol]
+            if call.symbol in launches:
+                nbytes = launches[call.symbol][1].nbytes
+                parts = (*(replace(p, nbytes=n) for p, n in zip(parts, nbytes, strict=True)), tables[call.symbol])
             made.append(Dispatch(kernel, parts, self.scratch if kernel.scratch_bytes else None))
         return made
 
@@ -151,18 +180,19 @@ class OpenGpuContext(GpuContext):
             now.recordings.clear()
             self.kept[tuple(now.sizes.values())] = now
 
-    def upload(self, tables: Sequence[tuple[int, ...]]) -> Any:
-        """The tables in one buffer of the device, and where each of them is there."""
+    def tables(self, numbers: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
+        """The tables of kernels, one behind the other in a buffer of the device."""
         size = self.size
-        arrays = [np.array(t or (0,), np.int32) for t in tables]
-        starts = np.cumsum([0, *(align_up(a.nbytes, TABLE_ALIGN_BYTES) for a in arrays)]).tolist()
+        arrays = {symbol: np.array(t or (0,), np.int32) for symbol, t in numbers.items()}
+        ends = np.cumsum([align_up(a.nbytes, PART_ALIGN_BYTES) for a in arrays.values()]).tolist()
+        starts = dict(zip(arrays, [0, *ends], strict=False))
         if size.tables is None and arrays:
-            whole = np.zeros(starts[-1], np.uint8)
-            for start, a in zip(starts, arrays, strict=False):
-                whole[start : start + a.nbytes] = a.view(np.uint8)
+            whole = np.zeros(ends[-1], np.uint8)
+            for symbol, a in arrays.items():
+                whole[starts[symbol] : starts[symbol] + a.nbytes] = a.view(np.uint8)
             size.tables = self.device.allocate(whole.nbytes)
             self.device.write(size.tables, whole)
-        return iter([Part(size.tables, start, a.nbytes) for start, a in zip(starts, arrays, strict=False)])
+        return {symbol: Part(size.tables, starts[symbol], a.nbytes) for symbol, a in arrays.items()}
 
     def part(self, ref: BufferRef) -> Part:
         part = super().part(ref)

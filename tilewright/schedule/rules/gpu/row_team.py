@@ -267,7 +267,9 @@ def cost(t: Team, rows: Rows, needs: Reads, machine: Machine) -> float:
     near = rows.levels * len(needs.keeps) if t.keep == "shared" else 0
     held = sum(typical(t.steps(k.size)) for k in needs.keeps) if t.keep == "registers" else 0
     barriers = (1 + log(t.units, t.fan)) * len({s.level for s in rows.sums.values()}) if t.units > 1 else 0.0
-    one = typical(t.steps(rows.longest)) * (rows.levels + far + near) + (WARP_BARRIER if t.warps else BARRIER) * barriers
+    one = (
+        typical(t.steps(rows.longest)) * (rows.levels + far + near) + (WARP_BARRIER if t.warps else BARRIER) * barriers
+    )
     resident = t.rows * t.units * memory.bytes / max(shared_bytes(t, rows, needs), 1)
     crowded = (1 + (held / machine.vector_registers) ** 2 / 4) * max(limit / resident, 1.0)
     everyone = typical(t.grid[0] * t.grid[1]) * max(t.rows * t.units, limit / SMALL_BLOCK)

@@ -192,7 +192,9 @@ def _tiles(p: Product, w: WarpProduct, sides: tuple[Side, Side], lanes: int) -> 
                     if d >= 2 * depth and d > w.depth:
                         continue
                     ahead = STAGES[1:] if copied and depth % d == 0 and depth // d > 1 else STAGES[:1]
-                    found += [WarpTile(a * m, b * n, m, n, d, k, lanes) for k in ahead if k == 1 or at_most(k, depth // d)]
+                    found += [
+                        WarpTile(a * m, b * n, m, n, d, k, lanes) for k in ahead if k == 1 or at_most(k, depth // d)
+                    ]
     return found
 
 
