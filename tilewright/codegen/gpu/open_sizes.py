@@ -117,9 +117,8 @@ class _Closing:
         trips = most_units(nest, lambda s: s.trip if s.trip is not None else 0)
         extents = {k: self.size(n) for k, n in trips.items() if is_open(n)}
         params = (*map(self.buffer, nest.params), Buffer(TABLE, (max(len(self.formulas), 1),), "i32"))
-        arguments = tuple(
-            (formula(p.size), 4 if p.dtype == "index" else LOOP_TYPES[p.dtype].nbytes) for p in nest.params
-        )
+        sizes = {p.dtype: 4 if p.dtype == "index" else LOOP_TYPES[p.dtype].nbytes for p in nest.params}
+        arguments = tuple((formula(p.size), sizes[p.dtype]) for p in nest.params)
         made = replace(nest, params=params, body=body)
         if has_sizes(made):
             raise CompileError("a size is left in the nest", stage="emit", operator=nest.name)
@@ -136,7 +135,7 @@ class _Closing:
         return Var(self.variable(rest)) * times + constant
 
     def times(self, e: Expr, x: int) -> Expr:
-        """An expression times a size; what is a number in that stays apart, so that multiples of it are seen as such."""
+        """An expression times a size; a number in that stays apart, so that multiples of it are seen."""
         if not isinstance(x, Size):
             return e * x
         times, rest, constant = _parts(x)

@@ -26,8 +26,8 @@ _BARRIER = "spirv.ControlBarrier <Workgroup>, <Workgroup>, <AcquireRelease|Unifo
 
 
 def emit(nest: Nest, machine: Machine) -> tuple[str, Launch, OpenLaunch | None]:
-    """The text of the module, on how many units it runs, and what that is for open sizes. CompileError for what its loops cannot be,
-    UnsupportedError for operations and memory that are missing."""
+    """The text of the module, on how many units it runs, and what that is for open sizes. CompileError for what its
+    loops cannot be, UnsupportedError for operations and memory that are missing."""
     return Emitter(nest, machine).run()
 
 

@@ -7,6 +7,7 @@ for a size.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ import numpy as np
 from ...codegen.gpu.open_launch import LaunchAt
 from ...program.open_sizes import OpenSizes
 from ...program.program import COPY, BufferRef, align_up
-from ...support.errors import PackageError
+from ...support.errors import PackageError, TilewrightError
 from ...support.formulas import evaluate, function
 from .device import Device, Dispatch, Kernel, Move, Part, Run, Step
 from .runner import GpuContext, GpuRunner
@@ -28,13 +29,15 @@ if TYPE_CHECKING:
 
 #: sizes whose recordings a context keeps, those used last
 KEPT = 16
+#: a buffer that has become too small is made so large, in hundredths of what it was, at least
+GROWTH = 125
 #: what parts of buffers begin at multiples of
 PART_ALIGN_BYTES = 256
 
 
 class OpenGpuRunner(GpuRunner):
-    """See `GpuRunner`; contexts are `tilewright.targets.base.SizedContext`s. PackageError for a kernel whose formulas are
-    none of the program's dimensions."""
+    """See `GpuRunner`; contexts are `tilewright.targets.base.SizedContext`s. PackageError for a kernel whose formulas
+    are none of the program's dimensions."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -127,10 +130,17 @@ class OpenGpuContext(GpuContext):
         """Have so many bytes. What was recorded with less memory goes: its buffers are not used any more."""
         if nbytes <= self.bytes[space][number]:
             return
+        more = self.bytes[space][number] * GROWTH // 100
         self.kept.clear()
         self.spaces[space][number], self.bytes[space][number] = None, -1  # the old one goes before there is a new one
-        self.spaces[space][number] = self.device.allocate(nbytes)
-        self.bytes[space][number] = nbytes
+        self.spaces[space][number], self.bytes[space][number] = self.allocated(nbytes, more)
+
+    def allocated(self, nbytes: int, more: int) -> tuple[Any, int]:
+        """A buffer of `more` bytes, if there is room for that, and its bytes: sizes may go on to grow."""
+        if more > nbytes:
+            with contextlib.suppress(TilewrightError):
+                return self.device.allocate(more), more
+        return self.device.allocate(nbytes), nbytes
 
     @property
     def size(self) -> AtSize:

@@ -191,10 +191,9 @@ def _tiles(p: Product, w: WarpProduct, sides: tuple[Side, Side], lanes: int) -> 
                 for d in (k * w.depth for k in DEPTHS):
                     if d >= 2 * depth and d > w.depth:
                         continue
-                    ahead = STAGES[1:] if copied and depth % d == 0 and depth // d > 1 else STAGES[:1]
-                    found += [
-                        WarpTile(a * m, b * n, m, n, d, k, lanes) for k in ahead if k == 1 or at_most(k, depth // d)
-                    ]
+                    several = STAGES[1:] if copied and depth % d == 0 else ()
+                    ahead = [k for k in several if at_most(k, depth // d)] or STAGES[:1]
+                    found += [WarpTile(a * m, b * n, m, n, d, k, lanes) for k in ahead]
     return found
 
 
