@@ -222,6 +222,9 @@ class Emitter(ExprWriter):
         extent = self.bound(s.extent)
         trip = extent.value if isinstance(extent, Const) and not isinstance(extent.value, Size) else None
         lanes = s.kind == "vector" and (trip == 1 or self.uses_registers(s.body))
+        if lanes and trip is None and s.lanes:
+            self.masked(s)
+            return
         if s.kind == "unroll" or lanes:
             if trip is None:
                 raise CompileError(
@@ -312,6 +315,15 @@ class Emitter(ExprWriter):
         for i in range(trip):
             self.values[s.var] = Const(i, "index")
             self.stmt(s.body)
+        self.values.pop(s.var, None)
+
+    def masked(self, s: For) -> None:
+        """The lanes of a vector loop one after the other, as many as there are."""
+        limit = self.statement_expr(s.extent)
+        for i in range(s.lanes):
+            self.values[s.var] = Const(i, "index")
+            with self.block(f"if ({i} < {limit}) {{"):
+                self.whole(s.body)
         self.values.pop(s.var, None)
 
     def uses_registers(self, s: Stmt) -> bool:

@@ -174,6 +174,11 @@ class Walk(ABC):
                 for i in range(s.trip):
                     with self.at.bind(s.var, i):
                         below(s.body)
+        elif s.kind == "vector" and s.lanes:  # registers want to know which lane it is
+            extent = self.at.index(s.extent)
+            for i in range(s.lanes):
+                with self.text.where(self.text.test("slt", self.text.number(i), extent)), self.at.bind(s.var, i):
+                    below(s.body)
         else:
             extent = self.at.index(s.extent)
             with self.text.counted(extent) as number, self.at.bind(s.var, number):
