@@ -37,7 +37,7 @@ from ...support.errors import CompileError
 from ...support.sizes import Size, highest, larger
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, walk
 from ..gpu.open_launch import typical_grid
-from ..gpu.open_sizes import closed
+from ..gpu.open_sizes import TABLE, closed
 from .dialect import PRODUCT, Dialect
 from .expressions import ExprWriter
 from .function import Function, Launch
@@ -111,12 +111,12 @@ class Emitter(ExprWriter):
             if p.dtype not in self.dialect.parameters:
                 raise self.unsupported(f"an array of dtype {p.dtype}")
             params += self.bound_as(p)
+        self.define_sizes()
         read = {x.buffer for s in walk_stmts(self.nest.body) for e in exprs(s) for x in walk(e) if isinstance(x, Load)}
         for p in self.nest.params:
-            if p.name not in read and p.name not in self.nest.outputs:
+            if p.name not in read and p.name not in self.nest.outputs and not (p.name == TABLE and self.loops):
                 for name, _, _ in self.bound_as(p):
                     self.line(self.dialect.unused.format(name=name))
-        self.define_sizes()
         at = len(self.lines)
         self.whole(self.nest.body)
         constant, kind = self.dialect.constant, self.dialect.types["index"]
