@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from ...schedule.nest import Alloc, For, Nest, Seq, Stmt, Store, map_exprs, transform, walk_stmts
+from ...schedule.nest import THREAD, Alloc, For, Nest, Seq, Stmt, Store, map_exprs, transform, walk_stmts
 from ...schedule.region import all_ranges
 from ...support.dtypes import LOOP_TYPES
 from ...support.errors import CompileError
@@ -116,14 +116,24 @@ class _Closing:
         body = transform(nest.body, self.stmt) or Seq(())
         trips = most_units(nest, lambda s: s.trip if s.trip is not None else 0)
         extents = {k: self.size(n) for k, n in trips.items() if is_open(n)}
-        params = (*map(self.buffer, nest.params), Buffer(TABLE, (max(len(self.formulas), 1),), "i32"))
+        used = self.used(body, extents)
+        names = tuple(n for n in self.names.values() if n in used)
+        table = tuple(f for n, f in zip(self.names.values(), self.formulas, strict=True) if n in used)
+        params = (*map(self.buffer, nest.params), Buffer(TABLE, (max(len(names), 1),), "i32"))
         sizes = {p.dtype: 4 if p.dtype == "index" else LOOP_TYPES[p.dtype].nbytes for p in nest.params}
         arguments = tuple((formula(p.size), sizes[p.dtype]) for p in nest.params)
         made = replace(nest, params=params, body=body)
         if has_sizes(made):
             raise CompileError("a size is left in the nest", stage="emit", operator=nest.name)
-        launch = OpenLaunch(tuple(self.formulas), arguments)
-        return Closed(made, tuple(self.names.values()), self.ranges, extents, launch)
+        return Closed(made, names, self.ranges, extents, OpenLaunch(table, arguments))
+
+    def used(self, body: Stmt, extents: Mapping[str, Expr]) -> set[str]:
+        """The variables that the kernel reads: how many blocks there are it need not know."""
+        found: set[str] = set()
+        for s in walk_stmts(body):
+            if not (isinstance(s, For) and s.kind != THREAD and s.extent == extents.get(s.kind)):
+                found |= s.variables
+        return found
 
     # ---- sizes
 

@@ -263,7 +263,9 @@ def schedule(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> S
 
 def _idles(nest: Nest, machine: Machine) -> bool:
     """Whether one unit does all of the work on a machine of many, which cycles do not tell."""
-    return any(a.inside for a in machine.axes) and not any(isinstance(s, For) and s.bound for s in walk_stmts(nest.body))
+    return any(a.inside for a in machine.axes) and not any(
+        isinstance(s, For) and s.bound for s in walk_stmts(nest.body)
+    )
 
 
 def _unfinished(made: Schedule) -> str | None:
