@@ -15,6 +15,7 @@ from ...schedule.nest import AsyncCopy, Barrier, For, Nest, Seq, Stmt, Store, Wa
 from ...schedule.producers import PRODUCER
 from ...tensor.expr import Buffer
 from ..gpu.launch import Launch
+from ..gpu.open_launch import OpenLaunch
 from ..gpu_llvm import emitter as gpu
 from ..gpu_llvm.family import Family
 from ..gpu_llvm.memory import Lanes
@@ -50,7 +51,7 @@ class Emitted(gpu.Emitted):
     def from_json(cls, data: dict[str, Any]) -> Self:
         launch = Launch(*(tuple(data["launch"][n]) for n in ("grid", "block")))  # type: ignore[arg-type]
         maps = tuple(map(TensorMap.from_json, data["maps"]))
-        return cls(data["name"], data["text"], launch, data["shared"], maps)
+        return cls(data["name"], data["text"], launch, data["shared"], OpenLaunch.from_json(data["open"]), maps)
 
 
 def emit(nest: Nest, machine: Machine) -> Emitted:
@@ -76,7 +77,7 @@ class Emitter(gpu.Emitter):
 
     def run(self) -> Emitted:
         made = super().run()
-        return Emitted(made.name, made.text, made.launch, made.shared, tuple(self.bulk.maps))
+        return Emitted(made.name, made.text, made.launch, made.shared, made.open, tuple(self.bulk.maps))
 
     def more_params(self) -> list[str]:
         return list(self.bulk.params)

@@ -5,10 +5,14 @@ Parameters are storage buffers of set 0, numbered. The module is one kernel, the
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...schedule.machine import Machine
 from ...schedule.nest import AsyncCopy, Barrier, For, Nest, Store, Wait
-from ...tensor.expr import Buffer
+from ...support.sizes import smaller
+from ...tensor.expr import Buffer, bounds, ceildiv
 from ..clike.function import Launch
+from ..gpu.open_launch import OpenLaunch, typical_grid
 from ..gpu.walk import Walk
 from .builder import SpirvText, pointer
 from .expressions import Expressions
@@ -21,9 +25,9 @@ _GRID = 65535
 _BARRIER = "spirv.ControlBarrier <Workgroup>, <Workgroup>, <AcquireRelease|UniformMemory|WorkgroupMemory>"
 
 
-def emit(nest: Nest, machine: Machine) -> tuple[str, Launch]:
-    """The text of the module, and on how many units it runs. CompileError for what its loops cannot be,
-    UnsupportedError for operations and memory that are missing."""
+def emit(nest: Nest, machine: Machine) -> tuple[str, Launch, OpenLaunch | None]:
+    """The text of the module, on how many units it runs, and what that is for open sizes. CompileError for what its
+    loops cannot be, UnsupportedError for operations and memory that are missing."""
     return Emitter(nest, machine).run()
 
 
@@ -38,10 +42,11 @@ class Emitter(Walk):
         self.expr = self.at.expr = self.expressions.expr
         self.used: dict[str, str] = {}  # built-in variables -> what they hold
 
-    def run(self) -> tuple[str, Launch]:
+    def run(self) -> tuple[str, Launch, OpenLaunch | None]:
         for i, p in enumerate(self.nest.params):
             self.memory.begin_parameter(p, i)
         self.names = {k: self.unit(k) for k in self.units.kinds}
+        self.define_sizes()
         self.stmt(self.nest.body)
         launch = self.launch()
         name, inside = self.nest.name, [*self.text.variables, *self.text.entry, *self.text.lines]
@@ -53,12 +58,13 @@ class Emitter(Walk):
             f'spirv.ExecutionMode @{name} "LocalSize", {", ".join(map(str, launch.block))}',
         ]
         body = [*self.memory.globals, *inputs, f'spirv.func @{name}() "None" {{', *inside, "  spirv.Return", "}", *last]
-        return module(name, body), launch
+        opened = None if self.closed is None else self.closed.with_grid(launch.grid)
+        return module(name, body), replace(launch, grid=typical_grid(launch.grid)), opened
 
     def launch(self) -> Launch:
         made = self.units.launch
         if any(self.units.is_thread(k) for k in self.units.kinds):
-            return Launch(made.block, (min(made.grid[0], _GRID), 1, 1))
+            return Launch(made.block, (smaller(made.grid[0], _GRID), 1, 1))
         return Launch(made.block, made.grid)
 
     def number(self, axis: str) -> str:
@@ -76,12 +82,12 @@ class Emitter(Walk):
 
     def bound(self, s: For) -> None:
         """More iterations than there can be threads are done in turns."""
-        units = self.launch().units
-        if not self.units.is_thread(s.kind) or (s.trip or 0) <= units:
+        units, limit = _GRID * self.launch().block[0], bounds(s.extent, self.at.ranges)
+        if not self.units.is_thread(s.kind) or (limit is not None and limit[1] <= units):
             super().bound(s)
             return
         first = self.names[s.kind]
-        with self.text.counted(self.text.number(-(-(s.trip or 0) // units))) as turn:
+        with self.text.counted(self.at.index(ceildiv(s.extent, units))) as turn:
             before = self.text.integer("mul", turn, self.text.number(units))
             self.names[s.kind] = self.text.integer("add", before, first)
             super().bound(s)

@@ -90,6 +90,10 @@ class CudaTarget(OnDevice):
 
         return runner(package, states=states, which=self.device)
 
+    def load_with_sizes(self, package: Package, threads: int, states: StateBuffers) -> GpuRunner:
+        """See `tilewright.targets.base.SizeTaker`."""
+        return self.load_with_states(package, threads, states)
+
     def known_devices(self) -> Devices[Any, Any]:
         from .device import DEVICES
 

@@ -8,9 +8,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...codegen.gpu.open_launch import LaunchAt, OpenLaunch
+
 
 class Kernel(Protocol):
-    """A kernel as its device knows it."""
+    """A kernel as its device knows it. One with open sizes has a table of them as its last argument."""
+
+    @property
+    def open(self) -> OpenLaunch | None:
+        """What the host computes for each size, if there are open ones."""
+
+    def at(self, launch: LaunchAt) -> Kernel:
+        """The kernel as it is launched for a size."""
 
     @property
     def scratch_bytes(self) -> int:

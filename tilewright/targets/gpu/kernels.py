@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from ...codegen.clike.dialect import Dialect
 from ...codegen.clike.function import Function, Launch
+from ...codegen.gpu.open_launch import LaunchAt, OpenLaunch
 from ...program.program import align_up
 
 #: what parameters begin at multiples of
 SCRATCH_ALIGN_BYTES = 256
 #: of a number of typed scratch memory
 _BYTES = {"f32": 4, "i32": 4, "u32": 4, "f64": 8, "i64": 8}
-_HEAD = b"tilewright kernel 2\n"
+_HEAD = b"tilewright kernel 3\n"
 
 
 @dataclass(frozen=True)
 class GpuKernel:
     """The entry `name` of `text`, units to start, which parameters it writes, and bytes of scratch memory of a unit:
     one more parameter for each number. Argument i is bound as so many parameters as `pieces` says, of `piece_bytes`
-    each but for the last one. A `binary` text is SPIR-V in base 64."""
+    each but for the last one. A `binary` text is SPIR-V in base 64. With `open` the last parameter is a table of sizes,
+    and `launch` is that for typical ones."""
 
     name: str
     text: str
@@ -31,6 +33,16 @@ class GpuKernel:
     pieces: tuple[int, ...] = ()
     piece_bytes: int = 0
     binary: bool = False
+    open: OpenLaunch | None = None
+
+    def at(self, launch: LaunchAt) -> GpuKernel:
+        """See `device.Kernel`."""
+        return replace(self, launch=replace(self.launch, grid=launch.grid))
+
+    @property
+    def table(self) -> int | None:
+        """The number of the parameter that is a table of sizes, where its text says that it is for reading only."""
+        return None if self.open is None or self.binary else len(self.writes) - 1
 
     @property
     def code(self) -> str | bytes:
@@ -64,7 +76,7 @@ class GpuKernel:
         told = json.loads(data[len(_HEAD) :])
         launch = Launch(tuple(told["launch"]["block"]), tuple(told["launch"]["grid"]))
         tuples = {n: tuple(told[n]) for n in ("writes", "scratch", "pieces")}
-        return GpuKernel(**{**told, "launch": launch, **tuples})
+        return GpuKernel(**{**told, "launch": launch, **tuples, "open": OpenLaunch.from_json(told["open"])})
 
 
 def kernel(f: Function, dialect: Dialect) -> GpuKernel:
@@ -73,4 +85,4 @@ def kernel(f: Function, dialect: Dialect) -> GpuKernel:
     writes = tuple(w for _, _, w in f.params)
     piece_bytes = dialect.pieces.bytes if dialect.pieces is not None else 0
     scratch = (int(f.scratch),) if f.scratch else tuple(size * _BYTES[kind] for _, kind, size in f.arrays)
-    return GpuKernel(f.name, text, f.launch, writes, scratch, f.pieces, piece_bytes)
+    return GpuKernel(f.name, text, f.launch, writes, scratch, f.pieces, piece_bytes, open=f.open)

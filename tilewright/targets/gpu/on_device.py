@@ -59,6 +59,12 @@ class OnDevice:
 
         return GpuRunner(package, self.opened, states=states)
 
+    def load_with_sizes(self, package: Package, threads: int, states: StateBuffers) -> GpuRunner:
+        """See `tilewright.targets.base.SizeTaker`."""
+        from .open_runner import OpenGpuRunner
+
+        return OpenGpuRunner(package, self.opened, states=states)
+
     def machine_name(self) -> str:
         """See `tilewright.schedule.ceilings.Measurable`."""
         device = self.opened()

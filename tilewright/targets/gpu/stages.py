@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 from ...codegen.clike.dialect import Dialect
 from ...codegen.clike.printer import emit
 from ...codegen.kernel_info import kernel_info
+from ...codegen.vector.open_sizes import leaked
 from ...schedule.nest import Nest
-from ...support.errors import UsageError
+from ...support.errors import CompileError, UsageError
 from ..base import TargetStage
 from .kernels import kernel
 
@@ -37,6 +39,14 @@ def emit_kernels(state: Any, made: Callable[[Nest, frozenset[str]], tuple[str, b
         # scratch memory is the context's, for all units; parameters never share memory: dialects rely on it
         state.infos[name] = replace(kernel_info(nest, scratch=0), parallel=False, inplace=())
         state.emitted[name], state.objects[name] = made(nest, state.kernels[name].constants)
+        check_known(state.emitted[name], name)
+
+
+def check_known(text: str, name: str) -> None:
+    """CompileError if a kernel's text has a number that stands for an open dimension."""
+    if (leak := leaked(re.sub(r"(?<=\d)(f|u?ll|[ul])\b", "", text).splitlines())) is not None:
+        why = f"the code computes with an open dimension as a known one: {leak}"
+        raise CompileError(why, stage="emit", operator=name)
 
 
 def emitted_text(state: Any) -> str:

@@ -34,9 +34,9 @@ def built(nest: Nest, description: Machine) -> GpuKernel:
 
 def _kernel(nest: Nest, description: Machine) -> GpuKernel:
     """With the module as its text."""
-    module, launch = emit(nest, description)
-    writes = tuple(p.name in nest.outputs for p in nest.params)
-    return GpuKernel(nest.name, module, launch, writes, pieces=(1,) * len(writes))
+    module, launch, opened = emit(nest, description)
+    writes = (*(p.name in nest.outputs for p in nest.params), *([] if opened is None else [False]))
+    return GpuKernel(nest.name, module, launch, writes, pieces=(1,) * len(writes), open=opened)
 
 
 def _assembled(kernel: GpuKernel) -> GpuKernel:

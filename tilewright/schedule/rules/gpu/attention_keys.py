@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ....support.dtypes import LOOP_TYPES
+from ....support.sizes import typical
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum
 from ...machine import Machine
 from ...nest import Barrier, For, Stmt, seq, store
@@ -104,8 +105,8 @@ def shares(o: Operands, machine: Machine) -> list[Share]:
 def cost(t: Share, o: Operands, machine: Machine) -> float:
     """As `attention_tiles.cost`."""
     s = o.s
-    blocks = -(-o.rows // t.rows) * o.heads * s.batch
-    steps = -(-s.keys // (t.teams * t.keys))
+    blocks = -(-typical(o.rows) // t.rows) * o.heads * typical(s.batch)
+    steps = -(-typical(s.keys) // (t.teams * t.keys))
     parts = (t.depth + t.width) * t.lanes
     each = t.keys * parts * (t.rows + FAR) + t.rows * t.keys * (t.team + EXPONENTIAL) + t.rows * t.width * t.lanes
     each += 2 * MEETING

@@ -7,7 +7,7 @@ A warp has 16 rows (queries), and goes along the keys with all others of its blo
         copies of the next tile begin, into the other half of shared memory; those of this one are waited for
         scores = queries x keys, both in parts of 16 x 16
         the largest score of each row grows, and what was summed before shrinks with it
-        weights = 2^((scores - largest) * log2(e)), in the type of the factors: lanes hold sums as they hold first factors
+        weights = 2^((scores - largest) * log2(e)), in the type of the factors, which lanes hold as they hold sums
         results = results * shrink + weights x values
     results / totals
 
@@ -330,7 +330,7 @@ class Writer:
         return 2 * self.p.columns if columns % (2 * self.p.columns) == 0 else self.p.columns
 
     def grown(self) -> list[Stmt]:
-        """Scores are left as the product has them where nothing is added to them: the scale is a part of the exponent."""
+        """Scores stay as the product has them where nothing is added: the scale is a part of the exponent."""
         o, s = self.o, self.s
         scaled = s.mask is not None or not s.scale > 0
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from ....support.sizes import typical
 from ....tensor.analysis import flat
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, loads, substitute, variables
 from ....tensor.kernel import Kernel, Stage
@@ -197,8 +198,8 @@ def cost(t: Tile, p: Product, machine: Machine) -> float:
     A unit loads its rows and columns for each step of the sum; a block brings its piece of the factors. Blocks that are
     too few for the machine, and what is computed beyond the result, count as time.
     """
-    rows, columns, depth = p.size("rows"), p.size("columns"), p.size("depth")
-    tiles = -(-rows // t.rows) * -(-columns // t.columns) * p.size("batch")
+    rows, columns, depth, batch = (typical(p.size(g)) for g in ("rows", "columns", "depth", "batch"))
+    tiles = -(-rows // t.rows) * -(-columns // t.columns) * batch
     steps = -(-depth // t.depth) * t.depth
     work = tiles * t.rows * t.columns * steps
     near = 1 / t.unit_rows + 1 / t.unit_columns

@@ -7,6 +7,7 @@ of a warp multiplies (`machine.WarpProduct`): products in f32 stay where they ar
 from __future__ import annotations
 
 from ....support.dtypes import LOOP_TYPES
+from ....support.sizes import at_most, typical
 from ....tensor.analysis import flat
 from ....tensor.expr import Expr, Load, Op, Var, from_linear, linear, loads, simplify
 from ....tensor.kernel import Kernel
@@ -84,7 +85,7 @@ def padded(s: Schedule, p: Product, product: WarpProduct) -> bool:
         x = f.args[0]
         if not isinstance(x, Load) or x.buffer not in s.kernel.constants or x.buffer in s.packs:
             continue
-        alone = sum(n > 1 for _, n in group) == 1 and x.indices[-1] == Var(innermost(group)[0])
+        alone = sum(n != 1 for _, n in group) == 1 and x.indices[-1] == Var(innermost(group)[0])
         if alone and s.buffer(x.buffer).shape[-1] % most:
             dims = len(x.indices)
             s.pack(x.buffer, (*((),) * (dims - 1), (most,)), tuple(range(dims + 1)))
@@ -190,8 +191,9 @@ def _tiles(p: Product, w: WarpProduct, sides: tuple[Side, Side], lanes: int) -> 
                 for d in (k * w.depth for k in DEPTHS):
                     if d >= 2 * depth and d > w.depth:
                         continue
-                    ahead = STAGES[1:] if copied and depth % d == 0 and depth // d > 1 else STAGES[:1]
-                    found += [WarpTile(a * m, b * n, m, n, d, k, lanes) for k in ahead if k <= max(depth // d, 1)]
+                    several = STAGES[1:] if copied and depth % d == 0 else ()
+                    ahead = [k for k in several if at_most(k, depth // d)] or STAGES[:1]
+                    found += [WarpTile(a * m, b * n, m, n, d, k, lanes) for k in ahead]
     return found
 
 
@@ -202,8 +204,8 @@ def cost(t: WarpTile, p: Product, w: WarpProduct, machine: Machine) -> float:
     a barrier, and what its copies take longer than the steps that they are ahead. A multiprocessor works on several
     tiles at once if these leave it the memory and the registers; with few warps it is idle.
     """
-    steps = -(-p.size("depth") // t.depth)
-    turns = -(-t.tiles(p) // max(machine.cores // 8, 1))
+    steps = -(-typical(p.size("depth")) // t.depth)
+    turns = -(-typical(t.tiles(p)) // max(machine.cores // 8, 1))
     at_once = min(turns, max(int(1 / share(t, _registers(t, w), LOOP_TYPES[w.dtype].nbytes, machine)), 1))
     near = NEAR * (1 / t.unit_rows + 1 / t.unit_columns)
     far = FAR * (1 / t.rows + 1 / t.columns)
