@@ -509,6 +509,11 @@ class Machine:
         return FarAccess()
 
     @property
+    def flight_bytes(self) -> int:
+        """Of memory that the units of a processor read at full speed: what has to be on its way to them."""
+        return 16 << 10
+
+    @property
     def prefetch(self) -> Prefetch:
         return Prefetch()
 

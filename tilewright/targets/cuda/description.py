@@ -55,7 +55,8 @@ _BULK = ("sm_90a", "sm_100")
 
 @dataclass(frozen=True)
 class CudaDescription(Machine):
-    """A GPU as schedules see it. Numbers are those of NVIDIA's documents; nothing was measured.
+    """A GPU as schedules see it. Numbers are those of NVIDIA's documents; nothing was measured. `flight_bytes`: what
+    the memory gives in the time of one access, for each multiprocessor, twice.
 
     Threads of a block are units of ``block.x``, ``.y``, ``.z``, or lanes of warps, or members of groups of four warps
     (sm_90a): a nest uses one of these.
@@ -66,6 +67,7 @@ class CudaDescription(Machine):
     multiprocessors: int = 108
     registers: int = 65536
     l2_bytes: int = 40 << 20
+    flight_bytes: int = 24 << 10
 
     @property
     def vector_bytes(self) -> int:
@@ -150,6 +152,10 @@ class CudaDescription(Machine):
 
 
 SM_80 = CudaDescription()
-SM_90A = CudaDescription("sm_90a", shared_bytes=227 << 10, multiprocessors=132, l2_bytes=50 << 20)
-SM_100 = CudaDescription("sm_100", shared_bytes=227 << 10, multiprocessors=148, l2_bytes=126 << 20)
+SM_90A = CudaDescription(
+    "sm_90a", shared_bytes=227 << 10, multiprocessors=132, l2_bytes=50 << 20, flight_bytes=48 << 10
+)
+SM_100 = CudaDescription(
+    "sm_100", shared_bytes=227 << 10, multiprocessors=148, l2_bytes=126 << 20, flight_bytes=64 << 10
+)
 MACHINES = {m.sm: m for m in (SM_80, SM_90A, SM_100)}

@@ -97,7 +97,7 @@ def side(s: Schedule, p: Product, product: WarpProduct, which: int) -> Side:
     assert isinstance(f, Op)
     value, group = f.args[0], p.rows if which == 0 else p.columns
     size = LOOP_TYPES[product.dtype].nbytes
-    deep = size == 1 or _deep(s, value, group, p.depth)  # single bytes cannot be turned on the way to a warp
+    deep = size == 1 or lies_along_sum(s, value, group, p.depth)  # single bytes cannot be turned on the way to a warp
     filled = isinstance(value, Load) and value.buffer in s.packs and not deep
     var, extent = innermost(p.depth if deep else group)
     run = COPY_BYTES // size
@@ -106,7 +106,9 @@ def side(s: Schedule, p: Product, product: WarpProduct, which: int) -> Side:
     return Side(value, group, deep, run, isinstance(value, Load))
 
 
-def _deep(s: Schedule, value: Expr, group: tuple[tuple[str, int], ...], depth: tuple[tuple[str, int], ...]) -> bool:
+def lies_along_sum(
+    s: Schedule, value: Expr, group: tuple[tuple[str, int], ...], depth: tuple[tuple[str, int], ...]
+) -> bool:
     for x in loads(value):
         where = _place(s, x)
         if coefficient(where, innermost(depth)[0]) == 1:
