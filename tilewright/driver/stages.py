@@ -83,7 +83,7 @@ def simplify(state: State) -> None:
         changed = _passes(state, f"integers{{activations={d.activations},halves={d.halves}}}")
         if changed and state.references:  # integers are defined anew, within a quantum of what floats give
             state.references[-1] = state.module.clone()
-        _passes(state, SIMPLIFY)
+        _passes(state, SIMPLIFY if d.grid_costs is not None else f"gather-pages,{SIMPLIFY}")
 
 
 def layout(state: State) -> None:
@@ -104,6 +104,8 @@ def layout(state: State) -> None:
             _passes(state, f"{pass_text(make('split-sums', tile=d.split_sums))},dce")
         if state.options.precision != "f32":
             _passes(state, f"precision{{dtype={state.options.precision}}},cse,dce")
+        if d.grid_costs is not None:
+            _passes(state, f"match-pages,{pass_text(make('split-attention', costs=d.grid_costs))},dce")
 
 
 def _winograd(state: State) -> None:

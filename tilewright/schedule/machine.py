@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any, TypeVar, cast
 
-from ..graph.machine_costs import ImageCosts, RegionCosts, SumTile, WinogradCosts
+from ..graph.machine_costs import GridCosts, ImageCosts, RegionCosts, SumTile, WinogradCosts
 from ..support.dtypes import LOOP_TYPES, TYPES
 
 #: for a cache without limit: nothing is too large for it
@@ -611,6 +611,12 @@ class Machine:
     @property
     def split_sums(self) -> SumTile | None:
         """What a thread's registers hold if long sums with few results are taken in slices (`graph/split_sums.py`)."""
+        return None
+
+    @property
+    def grid_costs(self) -> GridCosts | None:
+        """What a grid of blocks costs, where the machine has one: sums are then taken in parts for all of its
+        processors (`graph/split_products.py`, `graph/split_attention.py`)."""
         return None
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...codegen.llvm.machine import LlvmRecord
-from ...graph.machine_costs import SumTile
+from ...graph.machine_costs import GridCosts, SumTile
 from ...schedule.machine import (
     Axis,
     BulkCopy,
@@ -51,6 +51,12 @@ _GROUPS = ("sm_90a",)
 #: of boxes of arrays, by the engine that NVIDIA calls the tensor memory accelerator
 _TENSOR_COPY = BulkCopy("tensor")
 _BULK = ("sm_90a", "sm_100")
+#: products as instructions of single warps have them
+_COSTS = {
+    "sm_80": GridCosts(108, 4, (64, 1024, 2048), far=1100, near=48, begin=1000, kernel=2500),
+    "sm_90a": GridCosts(132, 4, (128, 1024, 2048), far=1900, near=48, begin=1200, kernel=3000),
+    "sm_100": GridCosts(148, 4, (128, 1024, 2048), far=4200, near=48, begin=1200, kernel=3000),
+}
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,10 @@ class CudaDescription(Machine):
     def split_sums(self) -> SumTile | None:
         """Products with results for a few blocks, in slices: there is no barrier for all blocks within a kernel."""
         return SumTile(lanes=32, vectors=4 * _BLOCK // 32, rows=128, in_flight=1, least_rows=2, slices=16)
+
+    @property
+    def grid_costs(self) -> GridCosts | None:
+        return _COSTS[self.sm]
 
     @property
     def memories(self) -> tuple[Memory, ...]:

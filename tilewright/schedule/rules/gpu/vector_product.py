@@ -29,7 +29,7 @@ from ..common import inline_producers
 from .contraction import SMALL, Product, read
 from .elements import applied
 from .tensor_cores import lies_along_sum
-from .units import BLOCK, all_of, axis, digits, fits_axis, has_blocks, on, only_if, shared, within
+from .units import BLOCK, all_of, axis, digits, fits_axis, has_blocks, on, only_if, processors, shared, within
 from .warp_tiles import innermost
 
 NAME = "vector_product"
@@ -216,9 +216,8 @@ def cost(t: Share, m: Matrix, batch: int, machine: Machine) -> float:
     """
     block = axis(machine, BLOCK)
     assert block is not None and block.limit is not None
-    processors = max(machine.cores // 8, 1)
-    blocks = t.blocks(m) * batch
-    busiest = -(-blocks // processors)
+    blocks, count = t.blocks(m) * batch, processors(machine)
+    busiest = -(-blocks // count)
     of_block = t.columns * t.taken(m) * m.nbytes
     registers = t.each * (t.steps + 1) + t.steps + OTHER_REGISTERS
     resident = min(2 * block.limit // t.units, block.limit * 64 // (t.units * registers)) or 1
@@ -231,7 +230,7 @@ def cost(t: Share, m: Matrix, batch: int, machine: Machine) -> float:
     tree, left = STEP_BYTES * 2, t.shares
     while left > LAST:
         left, tree = left // FAN, tree + STEP_BYTES
-    return max(blocks * of_block / processors, busiest * of_block / speed) * waste + tree * busiest
+    return max(blocks * of_block / count, busiest * of_block / speed) * waste + tree * busiest
 
 
 class Writer:
