@@ -20,6 +20,7 @@ from tilewright.codegen.nvptx.emitter import emit
 from tilewright.driver.kernels import fused_kernels
 from tilewright.graph.machine_costs import GridCosts
 from tilewright.graph.split_attention import best
+from tilewright.ir.dialect import OPERATORS
 from tilewright.schedule.concurrent import illegal
 from tilewright.schedule.rules import schedule
 from tilewright.targets.cuda.description import MACHINES, SM_80, SM_90A
@@ -76,6 +77,16 @@ def test_a_query_that_sees_no_key_of_any_part_gives_zeros():
     found = tw.compile(case.text, target="opencl")(*inputs)[0]
     assert (found[0, 0, 1] == 0).all()
     case.check(found, inputs)
+
+
+@pytest.mark.parametrize("lengths", [False, True])
+def test_references_of_parts_put_together_are_those_of_the_whole(lengths):
+    paged = Paged(Case(3, 0, 8, 5, batch=2, heads=2, group=2), 4, 5, lengths)
+    inputs = [*paged.inputs(), *[None] * (2 - lengths)]
+    own = {"scale": 0.25, "causal": False, "offset": 0}
+    parts = OPERATORS["paged_attention_parts"].reference(*inputs, **own, parts=3)
+    joined = OPERATORS["attention_join"].reference(*parts, to="f32")
+    np.testing.assert_allclose(joined, OPERATORS["paged_attention"].reference(*inputs, **own), rtol=1e-5, atol=1e-6)
 
 
 def test_parts_are_for_machines_with_idle_processors():

@@ -1,4 +1,4 @@
-"""Attention to keys in pages: found where they are gathered first, and gathered where nothing reads them as they lie."""
+"""Attention to keys in pages: found where these are gathered, and gathered where nothing reads them as they lie."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ class MatchPages:
             keys, values = _gathered(k), _gathered(v)
             if keys is None or values is None or keys[1] != values[1] or shape(keys[0])[:3] != shape(values[0])[:3]:
                 return None
-            return rw.create(
-                "paged_attention", q, keys[0], values[0], keys[1], None, mask, **dialect.attributes(op)
-            )
+            return rw.create("paged_attention", q, keys[0], values[0], keys[1], None, mask, **dialect.attributes(op))
 
         return rewrite(graph, [pages])
 

@@ -31,11 +31,11 @@ class AttentionParts(Operator):
         return _types(whole, parts)
 
     @staticmethod
-    def reference(q, k, v, mask, *, scale, parts, causal, offset):
+    def reference(q, k, v, mask=None, *, scale, parts, causal, offset):
         scores = _scores(q, k, mask, scale)
         if causal:
-            rows, columns = np.indices(scores.shape[-2:], sparse=True)
-            scores = np.where(columns <= rows + offset, scores, np.asarray(-np.inf, scores.dtype))
+            last = np.arange(scores.shape[-2])[:, None] + offset
+            scores = np.where(np.arange(scores.shape[-1]) <= last, scores, np.asarray(-np.inf, scores.dtype))
         return _in_parts(scores, v, parts)
 
 
@@ -49,12 +49,14 @@ class PagedAttentionParts(Operator):
     multiple = True
 
     @staticmethod
-    def infer(q, k, v, table, lengths=None, mask=None, *, scale: float, parts: int, causal: bool = False, offset: int = 0):
+    def infer(
+        q, k, v, table, lengths=None, mask=None, *, scale: float, parts: int, causal: bool = False, offset: int = 0
+    ):
         whole = PagedAttention.infer(q, k, v, table, lengths, mask, scale=scale, causal=causal, offset=offset)
         return _types(whole, parts)
 
     @staticmethod
-    def reference(q, k, v, table, lengths, mask, *, scale, parts, causal, offset):
+    def reference(q, k, v, table, lengths=None, mask=None, *, scale, parts, causal, offset):
         k, v = (gathered(x, table) for x in (k, v))
         if lengths is None:
             return AttentionParts.reference(q, k, v, mask, scale=scale, parts=parts, causal=causal, offset=offset)

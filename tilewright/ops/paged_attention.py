@@ -39,10 +39,11 @@ class PagedAttention(Operator):
         check_pages(q, k, v, table, lengths)
         if lengths is not None and (causal or offset):
             raise OpError("with lengths each query sees the positions up to its own: causal and offset are not for it")
-        return Attention.infer(q, *gathered_types(k, v, table), mask, scale=scale, causal=causal, offset=offset)
+        k, v = gathered_types(k, v, table)
+        return Attention.infer(q, k, v, mask, scale=scale, causal=causal, offset=offset)
 
     @staticmethod
-    def reference(q, k, v, table, lengths, mask, *, scale, causal, offset):
+    def reference(q, k, v, table, lengths=None, mask=None, *, scale, causal, offset):
         k, v = (gathered(x, table) for x in (k, v))
         if lengths is not None:
             mask = seen(q, k, lengths, mask)

@@ -16,7 +16,7 @@ computes. Of a part of the keys (`attention_parts`) the sums are written as they
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ....support.dtypes import LOOP_TYPES
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum
@@ -60,7 +60,7 @@ class Share:
     lanes: int
     depth: int
     width: int
-    warps: Warps | None = None
+    warps: Warps | None = field(default=None, kw_only=True)
 
     @property
     def numbers(self) -> tuple[int, ...]:

@@ -375,6 +375,7 @@ class Writer:
         inside = within(row, self.o.rows, self.rows)
         result: Expr = Load("results", (self.mine(i), j), F32)
         top, total = (Load(n, (self.mine(i),), F32) for n in ("top", "total"))
+        last: Stmt
         if self.s.told:
             last = on("serial", "i", self.p.rows, only_if(inside, self.o.tell(row, top, total)))
         else:
