@@ -29,27 +29,30 @@ KINDS = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "i8":
 WORDS = {"f32": ("", "f32", "f", "0.0"), "i8": ("extsi", "i32", "i", "0")}
 
 PRODUCT = """
-def f(x: {t}[{h}, {k}], w: {t}[{w}], z: {y}[{n}], c: out({y}[{h}, {n}])):
-    s = local({y}[{h}, {n}])
+def f(x: {t}[{h}, {r}, {k}], w: {t}[{w}], z: {y}[{n}], c: out({y}[{h}, {r}, {n}])):
+    s = local({y}[{h}, {r}, {n}])
     for g in serial({h}):
-        for j in serial({n}):
-            for k in serial({k}):
-                s0: s[g, j] = reduce(add{f}(s[g, j], mul{f}({x}, {m})), init={y}({zero}), over=(k,))
+        for i in serial({r}):
+            for j in serial({n}):
+                for k in serial({k}):
+                    s0: s[g, i, j] = reduce(add{f}(s[g, i, j], mul{f}({x}, {m})), init={y}({zero}), over=(k,))
     for g1 in serial({h}):
-        for j1 in serial({n}):
-            s1: c[g1, j1] = add{f}(s[g1, j1], z[j1])
+        for i1 in serial({r}):
+            for j1 in serial({n}):
+                s1: c[g1, i1, j1] = add{f}(s[g1, i1, j1], z[j1])
 """
 
 
 @dataclass(frozen=True)
 class Case:
-    """A vector of `k` for each of `batch`, times a matrix of its own [k, n] (or [n, k]: `turned`), and a bias."""
+    """Vectors of `k` for each of `batch`, times a matrix of its own [k, n] (or [n, k]: `turned`), and a bias."""
 
     k: int
     n: int
     dtype: str = "bf16"
     batch: int = 1
     turned: bool = False
+    rows: int = 1
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,10 +60,10 @@ class Case:
 
     def kernel(self):
         word, y, f, zero = WORDS.get(self.dtype, ("extf", "f32", "f", "0.0"))
-        x, m = "x[g, k]", "w[g, j, k]" if self.turned else "w[g, k, j]"
+        x, m = "x[g, i, k]", "w[g, j, k]" if self.turned else "w[g, k, j]"
         x, m = (f"{word}[{y}]({e})" if word else e for e in (x, m))
         text = PRODUCT.format(
-            t=self.dtype, y=y, f=f, zero=zero, x=x, m=m, h=self.batch, k=self.k, n=self.n,
+            t=self.dtype, y=y, f=f, zero=zero, x=x, m=m, h=self.batch, r=self.rows, k=self.k, n=self.n,
             w=", ".join(map(str, self.shape)),
         )  # fmt: skip
         return te.from_nest(text)
@@ -69,22 +72,23 @@ class Case:
         g = np.random.default_rng(seed)
         kind = KINDS[self.dtype]
         if self.dtype == "i8":
-            x, w = (g.integers(-128, 128, s).astype(kind) for s in ((self.batch, self.k), self.shape))
+            x, w = (g.integers(-128, 128, s).astype(kind) for s in ((self.batch, self.rows, self.k), self.shape))
             return {"x": x, "w": w, "z": g.integers(-99, 99, self.n).astype(np.int32)}
-        x, w = (g.standard_normal(s).astype(kind) for s in ((self.batch, self.k), self.shape))
+        x, w = (g.standard_normal(s).astype(kind) for s in ((self.batch, self.rows, self.k), self.shape))
         return {"x": x, "w": w, "z": g.standard_normal(self.n).astype(np.float32)}
 
     def check(self, arrays: dict[str, np.ndarray], found: np.ndarray) -> None:
         wide = np.int64 if self.dtype == "i8" else np.float64
         x, w, z = (arrays[n].astype(wide) for n in "xwz")
-        want = np.einsum("gk,gjk->gj" if self.turned else "gk,gkj->gj", x, w) + z
+        want = np.einsum("gik,gjk->gij" if self.turned else "gik,gkj->gij", x, w) + z
         assert np.abs(found - want).max() <= (0 if wide is np.int64 else 2e-6) * np.abs(want).max(), self
 
 
 def drawn(seed: int) -> Case:
     r = random.Random(seed)
     k, n = r.choice([200, 300, 511, 1024, 2000]), r.choice([24, 64, 70, 129, 256])
-    return Case(k, n, r.choice(list(KINDS)), r.choice([1, 1, 2]), r.random() < 0.5)
+    case = Case(k, n, r.choice(list(KINDS)), r.choice([1, 1, 2]), r.random() < 0.5)
+    return replace(case, rows=r.choice([1, 3, 7, 10])) if case.dtype == "f32" else case  # halves have tensor cores
 
 
 @needs_compiler

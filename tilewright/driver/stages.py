@@ -105,7 +105,8 @@ def layout(state: State) -> None:
         if state.options.precision != "f32":
             _passes(state, f"precision{{dtype={state.options.precision}}},cse,dce")
         if d.grid_costs is not None:
-            _passes(state, f"match-pages,{pass_text(make('split-attention', costs=d.grid_costs))},dce")
+            split = [pass_text(make(n, costs=d.grid_costs)) for n in ("split-attention", "split-products")]
+            _passes(state, f"match-pages,{','.join(split)},dce")
 
 
 def _winograd(state: State) -> None:

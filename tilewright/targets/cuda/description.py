@@ -108,8 +108,8 @@ class CudaDescription(Machine):
 
     @property
     def split_sums(self) -> SumTile | None:
-        """Products with results for a few blocks, in slices: there is no barrier for all blocks within a kernel."""
-        return SumTile(lanes=32, vectors=4 * _BLOCK // 32, rows=128, in_flight=1, least_rows=2, slices=16)
+        """Reductions to a few numbers, in slices; for products there are `grid_costs`."""
+        return SumTile(lanes=32, vectors=0, rows=0, in_flight=1, slices=16)
 
     @property
     def grid_costs(self) -> GridCosts | None:

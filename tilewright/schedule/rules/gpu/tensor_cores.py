@@ -20,7 +20,7 @@ from .units import BLOCK, LANE, WARP, axis, fits_axis, has_blocks, shared
 from .warp_tiles import COPY_BYTES, Side, WarpTile, WarpWriter, innermost
 
 NAME = "tensor_cores"
-PRIORITY = 4
+PRIORITY = 3
 #: what is tried: rows and columns of a warp, warps of a block along both, steps of the sum in instructions, tiles that
 #: are in shared memory at once
 ROWS, COLUMNS = (64, 32, 16), (64, 32, 16, 8)

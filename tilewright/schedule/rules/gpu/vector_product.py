@@ -1,9 +1,9 @@
-"""Products of a vector with a matrix (what a decoder computes for one token): the matrix is read once, and nothing else
-takes time, so that its accesses are as long as the machine's and many are on their way at once.
+"""Products of a vector, or of a few, with a matrix (what a decoder computes for one token): the matrix is read once, and
+nothing else takes time, so that its accesses are as long as the machine's and many are on their way at once.
 
     for each tile of columns, on a block:
         each unit takes some neighbouring columns and every so many steps of the sum; for each few of these:
-            it asks for all of its part of the matrix, and for that of the vector
+            it asks for all of its part of the matrix, and for that of the vectors
             it multiplies and adds, in registers
         what the units of a column have added up is combined in shared memory
         each column is written by one unit, with what is computed of it element for element
@@ -33,10 +33,12 @@ from .units import BLOCK, all_of, axis, digits, fits_axis, has_blocks, on, only_
 from .warp_tiles import innermost
 
 NAME = "vector_product"
-PRIORITY = 5
+PRIORITY = 4
 #: what is tried: units of a block, units beside each other along its columns, columns of a unit (where neighbours in
 #: memory are neighbours in the sum), accesses of a unit that are on their way at once
 UNITS, ACROSS, COLUMNS, AT_ONCE = (64, 128, 256, 512, 1024), (1, 2, 4, 8, 16, 32), (1, 2, 4), (4, 8, 16)
+#: vectors that are multiplied at once
+FEW = 10
 #: accesses of a unit that a compiler leaves on their way, of those that could be (read in what NVIDIA's makes)
 ON_WAY = 4
 #: parts of a sum that one unit adds up, at the end and in a step before it
@@ -50,7 +52,8 @@ ALONE = 1.5
 MOST_BEYOND = 1.4
 #: what a step of the tree is worth in bytes from memory
 STEP_BYTES = 1 << 10
-#: registers of a unit beside its numbers
+#: numbers of a unit that any machine keeps, and registers beside these
+MOST_NUMBERS = 80
 OTHER_REGISTERS = 40
 
 
@@ -65,11 +68,11 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if isinstance(p, str):
         return p
     sizes = p.size("rows"), p.size("columns")
-    if min(sizes) != 1 or max(sizes) < 2:
-        return "it is no product of a vector with a matrix"
+    if min(sizes) > FEW or max(sizes) < 2:
+        return "it is no product of a few vectors with a matrix"
     if p.borders or max(sizes) * p.size("depth") < SMALL:
         return "it is small, or has a border"
-    which = 0 if sizes[0] > 1 else 1
+    which = 0 if sizes[0] > sizes[1] else 1
     if filled(s, p, which, machine):
         p = read(s)
         assert isinstance(p, Product)
@@ -101,10 +104,12 @@ def filled(s: Schedule, p: Product, which: int, machine: Machine) -> bool:
 @dataclass(frozen=True)
 class Matrix:
     """The factor of a number that is a matrix: its columns and steps of the sum, whether neighbours in memory are
-    neighbours in the sum (`deep`), how many of them a unit reads at once, and the bytes of each."""
+    neighbours in the sum (`deep`), how many of them a unit reads at once, and the bytes of each. `others`: the loops
+    over the vectors."""
 
     which: int
     group: tuple[tuple[str, int], ...]
+    others: tuple[tuple[str, int], ...]
     depth: tuple[tuple[str, int], ...]
     deep: bool
     run: int
@@ -112,7 +117,7 @@ class Matrix:
 
     @staticmethod
     def of(s: Schedule, p: Product, which: int, machine: Machine) -> Matrix:
-        group = p.rows if which == 0 else p.columns
+        group, others = (p.rows, p.columns)[:: 1 if which == 0 else -1]
         value = p.factors[which]
         deep = lies_along_sum(s, value, group, p.depth)
         nbytes = max((LOOP_TYPES[x.dtype].nbytes for x in loads(value)), default=4)
@@ -121,7 +126,7 @@ class Matrix:
         whole = not deep and any(x.buffer in s.packs for x in loads(value))  # rows have been filled up
         while extent % run and not whole:
             run //= 2
-        return Matrix(which, group, p.depth, deep, run, nbytes)
+        return Matrix(which, group, others, p.depth, deep, run, nbytes)
 
     @property
     def columns(self) -> int:
@@ -130,6 +135,10 @@ class Matrix:
     @property
     def steps(self) -> int:
         return prod(n for _, n in self.depth)
+
+    @property
+    def vectors(self) -> int:
+        return prod(n for _, n in self.others)
 
 
 @dataclass(frozen=True)
@@ -166,6 +175,10 @@ class Share:
         """How many times the matrix is computed, with what lies beyond it."""
         return self.blocks(m) * self.columns * self.taken(m) / (m.columns * m.steps)
 
+    def registers(self, m: Matrix) -> int:
+        """Numbers that a unit keeps."""
+        return m.vectors * (self.each + self.steps) + self.each * self.steps
+
     def __str__(self) -> str:
         return (
             f"{self.columns} columns on {self.units} units, {self.shares} of them along the sum, "
@@ -181,8 +194,9 @@ def choose(s: Schedule, m: Matrix, batch: int, machine: Machine) -> Share | str:
         t
         for t in _shares(m)
         if t.units <= (block.limit or 1)
-        and 4 * t.shares * t.columns <= memory.bytes
-        and t.each * (t.steps + 1) + t.steps <= max(machine.vector_registers - OTHER_REGISTERS, 16)
+        and 4 * t.shares * t.columns * m.vectors <= memory.bytes
+        and t.each * m.vectors <= machine.vector_registers
+        and t.registers(m) <= max(machine.vector_registers - 2 * OTHER_REGISTERS, MOST_NUMBERS)
         and fits_axis(machine, "grid.x", t.blocks(m))
         and fits_axis(machine, "grid.z", batch)
     ]
@@ -219,7 +233,7 @@ def cost(t: Share, m: Matrix, batch: int, machine: Machine) -> float:
     blocks, count = t.blocks(m) * batch, processors(machine)
     busiest = -(-blocks // count)
     of_block = t.columns * t.taken(m) * m.nbytes
-    registers = t.each * (t.steps + 1) + t.steps + OTHER_REGISTERS
+    registers = t.registers(m) + OTHER_REGISTERS
     resident = min(2 * block.limit // t.units, block.limit * 64 // (t.units * registers)) or 1
     on_way = min(busiest, resident) * t.units * min(t.each * t.steps // m.run, ON_WAY) * m.run * m.nbytes
     speed = min(on_way / machine.flight_bytes, ALONE)
@@ -245,10 +259,10 @@ class Writer:
         assert isinstance(value, Op)
         self.add, self.multiply = value.op, "mulf" if value.op == "addf" else "muli"
         u = t.units
-        self.sums = Buffer(s.fresh("sums"), (u, t.each), dtype, "register")
+        self.sums = Buffer(s.fresh("sums"), (u, m.vectors, t.each), dtype, "register")
         self.piece = Buffer(s.fresh("piece"), (u, t.each, t.steps), dtype, "register")
-        self.vector = Buffer(s.fresh("vector"), (u, t.steps), dtype, "register")
-        self.part = Buffer(s.fresh("part"), (t.shares, t.columns), dtype, "shared")
+        self.vector = Buffer(s.fresh("vector"), (u, m.vectors, t.steps), dtype, "register")
+        self.part = Buffer(s.fresh("part"), (t.shares, m.vectors * t.columns), dtype, "shared")
 
     def nest(self) -> Stmt:
         t, m = self.t, self.m
@@ -281,13 +295,16 @@ class Writer:
 
     def factor(self, which: int, columns: dict[str, Expr], depth: dict[str, Expr]) -> Expr:
         p = self.p
-        other = {v: Const(0, "index") for v, _ in (p.rows if self.m.which else p.columns)}
-        return substitute(p.factors[which], digits(Var("batch"), p.batch) | other | columns | depth)
+        return substitute(p.factors[which], digits(Var("batch"), p.batch) | columns | depth)
+
+    def each_vector(self, name: str, body: Stmt) -> Stmt:
+        return on("unroll", name, self.m.vectors, body)
 
     # ---- the sum
 
     def begin(self, u: Expr) -> Stmt:
-        return on("unroll", "c0", self.t.each, store(self.sums.name, (u, Var("c0")), self.zero, self.s.fresh("begin")))
+        put = store(self.sums.name, (u, Var("r0"), Var("c0")), self.zero, self.s.fresh("begin"))
+        return self.each_vector("r0", on("unroll", "c0", self.t.each, put))
 
     def products(self, name: str, step: Expr, *, inside: bool) -> Stmt:
         """A step: all that is read, and then what is multiplied. Beyond the sum's end zeros are read."""
@@ -296,12 +313,13 @@ class Writer:
             t, dtype = self.t, self.zero.dtype
             x, y = self.along(u)
             brought = self.deep(u, x, y, step, inside) if self.m.deep else self.flat(u, x, y, step, inside)
-            c, i = Var("c"), Var("i")
-            old = Load(self.sums.name, (u, c), dtype)
-            factors = Load(self.vector.name, (u, i), dtype), Load(self.piece.name, (u, c, i), dtype)
+            r, c, i = Var("r"), Var("c"), Var("i")
+            old = Load(self.sums.name, (u, r, c), dtype)
+            factors = Load(self.vector.name, (u, r, i), dtype), Load(self.piece.name, (u, c, i), dtype)
             added = Op(self.add, (old, Op(self.multiply, factors, dtype)), dtype)
-            put = store(self.sums.name, (u, c), added, self.s.fresh("multiply"))
-            return seq(*brought, on("unroll", "i", t.steps, on("unroll", "c", t.each, put)))
+            put = store(self.sums.name, (u, r, c), added, self.s.fresh("multiply"))
+            each = self.each_vector("r", on("unroll", "c", t.each, put))
+            return seq(*brought, on("unroll", "i", t.steps, each))
 
         return self.unit(name, body)
 
@@ -318,14 +336,14 @@ class Writer:
         brought = on("unroll", "i", t.steps, on("vector", "l", m.run, put))
         run = self.vector_run() if inside else 1
         number, within_sum = self.clamped(turn * (t.steps // run) + Var("j"), m.steps // run, inside)
-        of_vector = self.factor(1 - m.which, {}, _runs(number, m.depth, run, Var("v")))
-        put = store(
-            self.vector.name,
-            (u, Var("j") * run + Var("v")),
-            self.zero_beyond(within_sum, of_vector),
-            self.s.fresh("bring_vector"),
-        )
-        return [brought, on("unroll", "j", t.steps // run, on("vector", "v", run, put))]
+        put = self.of_vector(u, Var("j") * run + Var("v"), within_sum, _runs(number, m.depth, run, Var("v")))
+        return [brought, self.each_vector("r", on("unroll", "j", t.steps // run, on("vector", "v", run, put)))]
+
+    def of_vector(self, u: Expr, place: Expr, within_sum: Expr | None, depth: dict[str, Expr]) -> Stmt:
+        """A step's number of a vector."""
+        m, r = self.m, Var("r")
+        value = self.zero_beyond(within_sum, self.factor(1 - m.which, digits(r, m.others), depth))
+        return store(self.vector.name, (u, r, place), value, self.s.fresh("bring_vector"))
 
     def vector_run(self) -> int:
         """Neighbours of the vector that are read at once."""
@@ -347,9 +365,8 @@ class Writer:
         place = Var("h") * m.run + Var("l")
         put = store(self.piece.name, (u, Var("c"), place), value, self.s.fresh("bring"))
         brought = on("unroll", "h", count, on("unroll", "c", t.each, on("vector", "l", m.run, put)))
-        of_vector = self.zero_beyond(within_sum, self.factor(1 - m.which, {}, depth))
-        put = store(self.vector.name, (u, place), of_vector, self.s.fresh("bring_vector"))
-        return [brought, on("unroll", "h", count, on("vector", "l", m.run, put))]
+        put = self.of_vector(u, place, within_sum, depth)
+        return [brought, self.each_vector("r", on("unroll", "h", count, on("vector", "l", m.run, put)))]
 
     def clamped(self, position: Expr, size: int, inside: bool) -> tuple[Expr, Expr | None]:
         """A position, or the last one for those beyond it, and the condition that it is none of these."""
@@ -368,9 +385,10 @@ class Writer:
 
         def put(u: Expr) -> Stmt:
             x, y = self.along(u)
-            mine = Load(self.sums.name, (u, Var("c")), dtype)
-            told = store(self.part.name, (y, x * t.each + Var("c")), mine, self.s.fresh("tell"))
-            return on("unroll" if self.m.deep else "vector", "c", t.each, told)
+            mine = Load(self.sums.name, (u, Var("r"), Var("c")), dtype)
+            place = Var("r") * t.columns + x * t.each + Var("c")
+            told = store(self.part.name, (y, place), mine, self.s.fresh("tell"))
+            return self.each_vector("r", on("unroll" if self.m.deep else "vector", "c", t.each, told))
 
         steps: list[Stmt] = [self.unit("u_tell", put), Barrier(BLOCK)]
         left = t.shares
@@ -383,10 +401,11 @@ class Writer:
     def level(self, left: int) -> Stmt:
         """Of `FAN` parts one, `left` parts of each column."""
         t = self.t
-        count = left * t.columns
+        across = self.part.shape[1]
+        count = left * across
         u, n = Var(f"u_{left}"), Var(f"n_{left}")
         place = n * t.units + u
-        y, c = place // t.columns, place % t.columns
+        y, c = place // across, place % across
         total = self.total([Load(self.part.name, (y + i * left, c), self.zero.dtype) for i in range(FAN)])
         put = store(self.part.name, (y, c), total, self.s.fresh(f"tree_{left}"))
         body = only_if(within(place, count, t.units), put)
@@ -397,9 +416,10 @@ class Writer:
 
     def written(self, u: Expr) -> Stmt:
         t, p, m = self.t, self.p, self.m
+        across = self.part.shape[1]
         c = Var("n_out") * t.units + u
-        column = self.tile * t.columns + c
-        other = {v: Const(0, "index") for v, _ in (p.rows if m.which else p.columns)}
+        column = self.tile * t.columns + (c % t.columns if m.vectors > 1 else c)
+        other = digits(c // t.columns, m.others)
         values: dict[str, Expr] = digits(Var("batch"), p.batch) | other | digits(column, m.group)
         made = self.total([Load(self.part.name, (Const(i, "index"), c), self.zero.dtype) for i in range(self.left)])
         target = p.sum.targets[0]
@@ -409,8 +429,8 @@ class Writer:
         if target.buffer in self.s.kernel.outputs:
             writes.append(store(target.buffer, at[target.buffer], made, p.sum.block))
         writes += applied(self.s, p.after, known, at)
-        inside = all_of([within(c, t.columns, t.units), within(column, m.columns, t.columns)])
-        return on("serial", "n_out", -(-t.columns // t.units), only_if(inside, seq(*writes)))
+        inside = all_of([within(c, across, t.units), within(column, m.columns, t.columns)])
+        return on("serial", "n_out", -(-across // t.units), only_if(inside, seq(*writes)))
 
 
 def _runs(number: Expr, dims: Sequence[tuple[str, int]], run: int, v: Expr) -> dict[str, Expr]:
