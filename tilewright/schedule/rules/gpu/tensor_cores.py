@@ -26,6 +26,8 @@ PRIORITY = 3
 ROWS, COLUMNS = (64, 32, 16), (64, 32, 16, 8)
 WARPS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2))
 DEPTHS, STAGES = (1, 2, 4), (1, 2, 3, 4)
+#: the same where pieces of both factors are small: few rows of one, and all of the other comes from far memory
+MORE_STAGES, SMALL_BYTES = (6, 8), 12 << 10
 #: the fewest bytes that a unit may copy while it goes on
 LEAST_BYTES = 4
 #: warps that keep a multiprocessor busy; registers of a unit beside its matrices
@@ -192,7 +194,9 @@ def _tiles(p: Product, w: WarpProduct, sides: tuple[Side, Side], lanes: int) -> 
                 for d in (k * w.depth for k in DEPTHS):
                     if d >= 2 * depth and d > w.depth:
                         continue
-                    ahead = STAGES[1:] if copied and depth % d == 0 and depth // d > 1 else STAGES[:1]
+                    small = (a * m + b * n) * d * size <= SMALL_BYTES
+                    many = (*STAGES[1:], *(MORE_STAGES if small else ()))
+                    ahead = many if copied and depth % d == 0 and depth // d > 1 else STAGES[:1]
                     found += [WarpTile(a * m, b * n, m, n, d, k, lanes) for k in ahead if k <= max(depth // d, 1)]
     return found
 
@@ -201,8 +205,9 @@ def cost(t: WarpTile, p: Product, w: WarpProduct, machine: Machine) -> float:
     """What a tile is worth, in multiply-adds of a multiprocessor's tensor cores.
 
     Each number that a warp reads from shared memory is worth so many, one from far memory more; a step of the sum costs
-    a barrier, and what its copies take longer than the steps that they are ahead. A multiprocessor works on several
-    tiles at once if these leave it the memory and the registers; with few warps it is idle.
+    a barrier, and what its copies take longer than the steps that they are ahead: so many of them are on their way at
+    once. A multiprocessor works on several tiles at once if these leave it the memory and the registers; with few warps
+    it is idle.
     """
     steps = -(-p.size("depth") // t.depth)
     turns = -(-t.tiles(p) // max(machine.cores // 8, 1))
@@ -211,7 +216,8 @@ def cost(t: WarpTile, p: Product, w: WarpProduct, machine: Machine) -> float:
     far = FAR * (1 / t.rows + 1 / t.columns)
     least = t.rows * t.columns * t.depth * max(BUSY / (t.warps * at_once), 1.0)
     work = least * (1 + near + far)
-    wait = max(LATENCY / at_once - (t.stages - 1) * least, 0.0) + STEP / at_once
+    ahead = max(t.stages - 1, 1)
+    wait = max(LATENCY / at_once / ahead - (least if t.stages > 1 else 0.0), 0.0) + STEP / at_once
     return turns * (steps * (work + wait) + LATENCY / at_once)
 
 
