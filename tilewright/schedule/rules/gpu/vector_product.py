@@ -272,10 +272,14 @@ class Writer:
             steps.append(on("serial", "step", whole, self.products("u", self.step, inside=True)))
         if rest:
             steps.append(self.products("u_rest", Const(whole, "index"), inside=False))
-        body = seq(self.unit("u0", self.begin), *steps, *self.combined(), self.unit("u_out", self.written))
+        return self.grid(
+            seq(self.unit("u0", self.begin), *steps, *self.combined(), self.unit("u_out", self.written))
+        )
+
+    def grid(self, body: Stmt) -> Stmt:
         for b in (self.vector, self.piece, self.sums, self.part):
             body = Alloc(b, body)
-        body = on("grid.x", "tile", t.blocks(m), body)
+        body = on("grid.x", "tile", self.t.blocks(self.m), body)
         return on("grid.z", "batch", self.p.size("batch"), body)
 
     # ---- places
