@@ -58,6 +58,14 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     return s
 
 
+class WordMatrix(Matrix):
+    """A matrix of words."""
+
+    def registers(self, each: int, steps: int) -> int:
+        numbers = self.beside // (4 * self.vectors)
+        return self.vectors * (2 * each + numbers + 1) + each * self.run
+
+
 class Words:
     """The weights as a matrix of words: a row for each column of the result."""
 
@@ -72,7 +80,7 @@ class Words:
         self.bits = int(read.opaque.attributes["bits"])
         run = max(min(machine.vector_bytes // 4, self.words), 1)
         rows, columns, depth = (("m", self.rows),), (("n", self.columns),), (("k", self.blocks * self.words),)
-        self.matrix = Matrix(1, columns, rows, depth, True, run, 4)
+        self.matrix = WordMatrix(1, columns, rows, depth, True, run, 4, 4 * self.each * self.rows)
 
     @property
     def each(self) -> int:

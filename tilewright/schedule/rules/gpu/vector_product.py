@@ -50,11 +50,14 @@ SHORT_RUN_BYTES, SHORT_RUN, LEAST_BYTES = 128, 1.12, 32
 ALONE = 1.5
 #: what may be computed beyond the matrix, in times of all of it
 MOST_BEYOND = 1.4
+#: how much faster a processor reads what units have read before (vectors) than its part of the memory
+CACHED = 5
 #: what a step of the tree is worth in bytes from memory
 STEP_BYTES = 1 << 10
-#: numbers of a unit that any machine keeps, and registers beside these
-MOST_NUMBERS = 80
-OTHER_REGISTERS = 40
+#: numbers of a unit that any machine keeps, and registers that stay free where these are many
+MOST_NUMBERS, OTHER_REGISTERS = 80, 40
+#: registers of a unit beside its numbers, and those that each of the units of the largest block may have
+ADDRESSES, REGISTERS = 20, 64
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
@@ -105,7 +108,7 @@ def filled(s: Schedule, p: Product, which: int, machine: Machine) -> bool:
 class Matrix:
     """The factor of a number that is a matrix: its columns and steps of the sum, whether neighbours in memory are
     neighbours in the sum (`deep`), how many of them a unit reads at once, and the bytes of each. `others`: the loops
-    over the vectors."""
+    over the vectors, and `beside` the bytes that all of these have for a step."""
 
     which: int
     group: tuple[tuple[str, int], ...]
@@ -114,6 +117,7 @@ class Matrix:
     deep: bool
     run: int
     nbytes: int
+    beside: int
 
     @staticmethod
     def of(s: Schedule, p: Product, which: int, machine: Machine) -> Matrix:
@@ -126,7 +130,8 @@ class Matrix:
         whole = not deep and any(x.buffer in s.packs for x in loads(value))  # rows have been filled up
         while extent % run and not whole:
             run //= 2
-        return Matrix(which, group, others, p.depth, deep, run, nbytes)
+        own = max((LOOP_TYPES[x.dtype].nbytes for x in loads(p.factors[1 - which])), default=4)
+        return Matrix(which, group, others, p.depth, deep, run, nbytes, own * prod(n for _, n in others))
 
     @property
     def columns(self) -> int:
@@ -139,6 +144,11 @@ class Matrix:
     @property
     def vectors(self) -> int:
         return prod(n for _, n in self.others)
+
+    def registers(self, each: int, steps: int) -> int:
+        """What a unit keeps of so many columns and steps, in registers of 4 bytes: sums, vectors, and the matrix as it
+        lies."""
+        return self.vectors * (each + steps) + each * steps * self.nbytes // 4
 
 
 @dataclass(frozen=True)
@@ -175,10 +185,6 @@ class Share:
         """How many times the matrix is computed, with what lies beyond it."""
         return self.blocks(m) * self.columns * self.taken(m) / (m.columns * m.steps)
 
-    def registers(self, m: Matrix) -> int:
-        """Numbers that a unit keeps."""
-        return m.vectors * (self.each + self.steps) + self.each * self.steps
-
     def __str__(self) -> str:
         return (
             f"{self.columns} columns on {self.units} units, {self.shares} of them along the sum, "
@@ -196,7 +202,8 @@ def choose(s: Schedule, m: Matrix, batch: int, machine: Machine) -> Share | str:
         if t.units <= (block.limit or 1)
         and 4 * t.shares * t.columns * m.vectors <= memory.bytes
         and t.each * m.vectors <= machine.vector_registers
-        and t.registers(m) <= max(machine.vector_registers - 2 * OTHER_REGISTERS, MOST_NUMBERS)
+        and m.registers(t.each, t.steps) <= max(machine.vector_registers - 2 * OTHER_REGISTERS, MOST_NUMBERS)
+        and t.units * (m.registers(t.each, t.steps) + ADDRESSES) <= (block.limit or 1) * REGISTERS
         and fits_axis(machine, "grid.x", t.blocks(m))
         and fits_axis(machine, "grid.z", batch)
     ]
@@ -233,8 +240,8 @@ def cost(t: Share, m: Matrix, batch: int, machine: Machine) -> float:
     blocks, count = t.blocks(m) * batch, processors(machine)
     busiest = -(-blocks // count)
     of_block = t.columns * t.taken(m) * m.nbytes
-    registers = t.registers(m) + OTHER_REGISTERS
-    resident = min(2 * block.limit // t.units, block.limit * 64 // (t.units * registers)) or 1
+    registers = m.registers(t.each, t.steps) + ADDRESSES
+    resident = min(2 * block.limit // t.units, block.limit * REGISTERS // (t.units * registers)) or 1
     on_way = min(busiest, resident) * t.units * min(t.each * t.steps // m.run, ON_WAY) * m.run * m.nbytes
     speed = min(on_way / machine.flight_bytes, ALONE)
     beside = (t.shares if m.deep else t.across) * m.run * m.nbytes
@@ -244,7 +251,9 @@ def cost(t: Share, m: Matrix, batch: int, machine: Machine) -> float:
     tree, left = STEP_BYTES * 2, t.shares
     while left > LAST:
         left, tree = left // FAN, tree + STEP_BYTES
-    return max(blocks * of_block / count, busiest * of_block / speed) * waste + tree * busiest
+    read = max(blocks * of_block / count, busiest * of_block / speed) * waste
+    again = busiest * t.across * t.taken(m) * m.beside / CACHED
+    return max(read, again) + min(read, again) / 4 + tree * busiest
 
 
 class Writer:
