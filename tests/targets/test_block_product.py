@@ -82,7 +82,8 @@ def test_cuda(seed):
     nest, inputs = made.nest, case.inputs(seed)
     assert illegal(nest.body, nest.buffers(), lambda: SM_80) is None
     names = [p.name for p in nest.params if p.name not in nest.outputs]
-    given = [a.view(np.int32) if a.dtype == np.uint32 else a.view(np.int8) if a.dtype == np.uint8 else a for a in inputs]
+    signed = {np.dtype(np.uint32): np.int32, np.dtype(np.uint8): np.int8}
+    given = [a.view(signed.get(a.dtype, a.dtype)) for a in inputs]
     case.check(run(nest, emit(nest, SM_80), dict(zip(names, given, strict=True)))[nest.outputs[0]], inputs)
 
 

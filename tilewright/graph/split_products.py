@@ -1,4 +1,4 @@
-"""Products with results for a few blocks of a machine with a grid, in slices of their sums that run beside each other."""
+"""Products with results for few blocks of a machine with a grid, in slices of their sums that run beside each other."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .passes import PassReport, register
 from .rewrite import Rewriter, defined_by, dtype, pattern, rewrite, shape, static
 from .split_attention import ALONE
 
-#: rows and columns of tiles: what is tried, of a product of matrices; columns, of one with so few vectors that the matrix
-#: is read and multiplied number for number
+#: rows and columns of tiles: what is tried, of a product of matrices; columns, of one with so few vectors that the
+#: matrix is read and multiplied number for number
 TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32), (16, 64), (16, 32))
 COLUMNS, VECTORS = (128, 64, 32), 10
 #: results of a tile that keep all units of a processor busy
@@ -72,8 +72,10 @@ def slices(rows: int, columns: int, depth: int, factor: str, costs: GridCosts, w
     stay whole.
 
     >>> h100 = GridCosts(132, 4, (128, 1024, 2048), far=1900, near=48, begin=1200, kernel=3000)
-    >>> slices(16, 1024, 16384, "bf16", h100), slices(4096, 4096, 4096, "bf16", h100), slices(49, 512, 512, "f32", h100, 9)
-    (4, 1, 16)
+    >>> slices(16, 1024, 16384, "bf16", h100), slices(4096, 4096, 4096, "bf16", h100)
+    (4, 1)
+    >>> slices(49, 512, 512, "f32", h100, window=9)
+    16
     """
     found = [n for n in range(2, depth // STEPS + 1) if depth % n == 0 and _whole(depth // n, window)]
     cycles = {n: _cycles(n, rows, columns, depth * window, factor, costs) for n in (1, *found)}

@@ -13,7 +13,6 @@ from ..support.errors import OpError
 from ..support.sizes import is_open
 from .common import broadcast_shapes, in_result, in_wide, need, need_factors, same_dtype
 
-
 #: how sums of products are kept, of factors that are not as wide
 SUMS = {"f16": "f32", "bf16": "f32", "i8": "i32", "ui8": "i32"}
 

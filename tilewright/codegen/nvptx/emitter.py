@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: the barrier of all threads of a block
 BLOCK = "block"
+#: numbers of a thread that the assembler is to leave all registers for
+MANY_NUMBERS = 24
 _REGISTERS = {f"grid.{d}": f"ctaid.{d}" for d in "xyz"} | {f"block.{d}": f"tid.{d}" for d in "xyz"}
 NVIDIA = Family(
     "NVIDIA GPUs",
@@ -65,6 +67,7 @@ class Emitter(gpu.Emitter):
         self.bulk = Bulk(self, self.nest, machine)
         self.fragments = Fragments(self, self.nest, machine)
         self.copying = False
+        self.kept = 0  # numbers that a thread has in buffers of its own
         self.consuming = False  # whether the team that begins copies is elsewhere
         #: what threads write themselves
         self.plainly = frozenset(t.buffer for s in stores(_without_bulk(self.nest.body)) for t in s.targets)
@@ -86,8 +89,9 @@ class Emitter(gpu.Emitter):
         self.bulk.check(self.shared)
 
     def attributes(self) -> str:
-        """Without it the assembler spills some registers for the sake of more blocks."""
-        return ' "nvvm.minctasm"="1"' if self.fragments.folds_rows else ""
+        """Without it the assembler spills registers for the sake of more blocks, or waits for one access after the
+        other."""
+        return ' "nvvm.minctasm"="1"' if self.fragments.folds_rows or self.kept >= MANY_NUMBERS else ""
 
     # ---- who runs what
 
@@ -155,6 +159,7 @@ class Emitter(gpu.Emitter):
         if self.fragments.owns(b.name):
             self.fragments.begin(b)
         else:
+            self.kept += b.size if b.scope == "register" else 0
             super().alloc(b)
 
     def shared_align(self, b: Buffer) -> int:

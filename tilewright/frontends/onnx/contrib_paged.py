@@ -40,9 +40,9 @@ def paged_attention(
     if n.attr("do_rotary", 0):
         if cos is None or sin is None:
             raise n.error("do_rotary needs cos_cache and sin_cache")
-        turned = tables(n, cos, sin, n.reshape(place, (tokens, 1)), q.dtype)
+        cosines, sines = tables(n, cos, sin, n.reshape(place, (tokens, 1)), q.dtype)
         interleaved, part = bool(n.attr("rotary_interleaved", 0)), 2 * cos.shape[1]
-        q, k = (rotate(n, x, *turned, interleaved, part) for x in (q, k))
+        q, k = (rotate(n, x, cosines, sines, interleaved, part) for x in (q, k))
     where = _slots(n, own, place, key_pages.shape[1])
     kept = [n("scatter_nd", pages, where, n.reshape(x, (tokens, shared, depth)))
             for pages, x in ((key_pages, k), (value_pages, v))]  # fmt: skip

@@ -7,7 +7,7 @@ A warp has 16 rows (queries), and goes along the keys with all others of its blo
         copies of the next tile begin, into the other half of shared memory; those of this one are waited for
         scores = queries x keys, both in parts of 16 x 16
         the largest score of each row grows, and what was summed before shrinks with it
-        weights = 2^((scores - largest) * log2(e)), in the type of the factors: lanes hold sums as they hold first factors
+        weights = 2^((scores - largest) * log2(e)), in the type of the factors: lanes hold sums as first factors
         results = results * shrink + weights x values
     results / totals
 
@@ -330,10 +330,14 @@ class Writer:
         """Columns of a second factor that come at once: two blocks where there are two."""
         return 2 * self.p.columns if columns % (2 * self.p.columns) == 0 else self.p.columns
 
+    @property
+    def scaled(self) -> bool:
+        """Whether scores are scaled before the largest one is looked for."""
+        return self.s.mask is not None or not self.s.scale > 0
+
     def grown(self) -> list[Stmt]:
-        """Scores are left as the product has them where nothing is added to them: the scale is a part of the exponent."""
-        o, s = self.o, self.s
-        scaled = s.mask is not None or not s.scale > 0
+        """Scores are left as the product has them where nothing is added: the scale is a part of the exponent."""
+        o, s, scaled = self.o, self.s, self.scaled
 
         def score(i: Expr, j: Expr) -> Expr:
             return o.score(
@@ -393,7 +397,8 @@ class Writer:
         top, total = (Load(n, (self.mine(i),), F32) for n in ("top", "total"))
         last: Stmt
         if self.s.told:
-            last = on("serial", "i", self.p.rows, only_if(inside, self.o.tell(row, top, total)))
+            score = top if self.scaled else mul(top, self.s.number(self.s.scale))
+            last = on("serial", "i", self.p.rows, only_if(inside, self.o.tell(row, score, total)))
         else:
             last, result = self.each_row("total", lambda i: inverse(total), "inverse"), mul(result, total)
         put = only_if(inside, self.o.write(row, j, result))

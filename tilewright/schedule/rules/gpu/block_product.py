@@ -2,8 +2,8 @@
 token: words are read once, in long accesses, and unpacked in registers.
 
 A unit has some rows of weights and neighbouring words of each (`vector_product`, where neighbours in memory are
-neighbours in the sum). A number q of b bits becomes the float 2**b + q where it is put behind the point of that, and what
-is too much goes once for all numbers that a unit multiplies at once:
+neighbours in the sum). A number q of b bits becomes the float 2**b + q where it is put behind the point of that, and
+what is too much goes once for all numbers that a unit multiplies at once:
 
     sum += scale * (sum of x * (2**b + q) - (2**b + zero) * sum of x)
 """

@@ -1,5 +1,5 @@
-"""Products of a vector, or of a few, with a matrix (what a decoder computes for one token): the matrix is read once, and
-nothing else takes time, so that its accesses are as long as the machine's and many are on their way at once.
+"""Products of a vector, or of a few, with a matrix (what a decoder computes for one token): the matrix is read once,
+and nothing else takes time, so that its accesses are as long as the machine's and many are on their way at once.
 
     for each tile of columns, on a block:
         each unit takes some neighbouring columns and every so many steps of the sum; for each few of these:
@@ -281,9 +281,7 @@ class Writer:
             steps.append(on("serial", "step", whole, self.products("u", self.step, inside=True)))
         if rest:
             steps.append(self.products("u_rest", Const(whole, "index"), inside=False))
-        return self.grid(
-            seq(self.unit("u0", self.begin), *steps, *self.combined(), self.unit("u_out", self.written))
-        )
+        return self.grid(seq(self.unit("u0", self.begin), *steps, *self.combined(), self.unit("u_out", self.written)))
 
     def grid(self, body: Stmt) -> Stmt:
         for b in (self.vector, self.piece, self.sums, self.part):
@@ -345,7 +343,7 @@ class Writer:
         turn = step * t.shares + y
         at, within_sum = self.clamped(turn * t.steps + Var("i"), m.steps, inside)
         value = self.zero_beyond(within_sum, self.factor(m.which, columns, digits(at, m.depth)))
-        put = store(self.piece.name, (u, Var("l"), Var("i")), value, self.s.fresh("bring"))
+        put: Stmt = store(self.piece.name, (u, Var("l"), Var("i")), value, self.s.fresh("bring"))
         brought = on("unroll", "i", t.steps, on("vector", "l", m.run, put))
         run = self.vector_run() if inside else 1
         number, within_sum = self.clamped(turn * (t.steps // run) + Var("j"), m.steps // run, inside)
@@ -376,7 +374,7 @@ class Writer:
         column = minimum(column, m.columns - 1) if m.columns % t.columns else column
         value = self.zero_beyond(within_sum, self.factor(m.which, digits(column, m.group), depth))
         place = Var("h") * m.run + Var("l")
-        put = store(self.piece.name, (u, Var("c"), place), value, self.s.fresh("bring"))
+        put: Stmt = store(self.piece.name, (u, Var("c"), place), value, self.s.fresh("bring"))
         brought = on("unroll", "h", count, on("unroll", "c", t.each, on("vector", "l", m.run, put)))
         put = self.of_vector(u, place, within_sum, depth)
         return [brought, self.each_vector("r", on("unroll", "h", count, on("vector", "l", m.run, put)))]
