@@ -23,8 +23,9 @@ MOST_PARTS, BLOCK_ROWS = 256, 8
 STEP, CONDITIONS = 64, 0.03
 #: what parts must save of the time
 WORTH = 0.9
-#: how much more than its part of the memory's speed a processor has where others have nothing to do
-ALONE = 1.5
+#: how much more than its part of the memory's speed a processor has where others have nothing to do, and how many times
+#: as long an access takes when memory gives all it can
+ALONE, WAITING = 1.5, 3
 
 
 @register("split-attention")
@@ -83,16 +84,17 @@ def parts(op: ir.Operation, costs: GridCosts) -> int:
 def best(blocks: int, keys: int, nbytes: int, results: int, costs: GridCosts) -> int:
     """The number of parts for so many blocks without parts, bytes of a key, and bytes of a part's results.
 
-    >>> h100 = GridCosts(132, 4, (128, 1024, 2048), far=1900, near=48, begin=1200, kernel=3000)
+    >>> h100 = GridCosts(132, 3, (128, 1024, 2048), far=1900, near=48, begin=1200, kernel=3000)
     >>> best(32, 32768, 512, 32 * 4 * 130, h100), best(8, 4096, 512, 32 * 4 * 130, h100), best(1024, 4096, 512, 1, h100)
-    (32, 32, 1)
+    (16, 32, 1)
     """
     own = costs.far / costs.processors
 
     def cycles(n: int) -> float:
         run = -(-keys // (n * STEP)) * STEP
         busiest = -(-blocks * n // costs.processors)
-        speed = min(busiest / costs.beside, ALONE) * own
+        loaded = min(blocks * n / (costs.processors * costs.beside), 1.0)
+        speed = min(busiest / costs.beside * WAITING / (1 + (WAITING - 1) * loaded), ALONE) * own
         read = max(blocks * n * run * nbytes / costs.far, busiest * run * nbytes / speed)
         turns = -(-busiest // costs.beside)
         join = costs.kernel + costs.begin + 2 * results * n / costs.far if n > 1 else 0

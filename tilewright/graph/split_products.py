@@ -71,7 +71,7 @@ def slices(rows: int, columns: int, depth: int, factor: str, costs: GridCosts, w
     """Into how many slices the `depth` of sums of `window` products for each of its steps is taken; 1 for those that
     stay whole.
 
-    >>> h100 = GridCosts(132, 4, (128, 1024, 2048), far=1900, near=48, begin=1200, kernel=3000)
+    >>> h100 = GridCosts(132, 3, (128, 1024, 2048), far=1900, near=48, begin=1200, kernel=3000)
     >>> slices(16, 1024, 16384, "bf16", h100), slices(4096, 4096, 4096, "bf16", h100)
     (4, 1)
     >>> slices(49, 512, 512, "f32", h100, window=9)

@@ -53,9 +53,9 @@ _TENSOR_COPY = BulkCopy("tensor")
 _BULK = ("sm_90a", "sm_100")
 #: products as instructions of single warps have them
 _COSTS = {
-    "sm_80": GridCosts(108, 4, (64, 1024, 2048), far=1100, near=48, begin=1000, kernel=2500),
-    "sm_90a": GridCosts(132, 4, (128, 1024, 2048), far=1900, near=48, begin=1200, kernel=3000),
-    "sm_100": GridCosts(148, 4, (128, 1024, 2048), far=4200, near=48, begin=1200, kernel=3000),
+    "sm_80": GridCosts(108, 3, (64, 1024, 2048), far=1100, near=48, begin=1000, kernel=2500),
+    "sm_90a": GridCosts(132, 3, (128, 1024, 2048), far=1900, near=48, begin=1200, kernel=3000),
+    "sm_100": GridCosts(148, 3, (128, 1024, 2048), far=4200, near=48, begin=1200, kernel=3000),
 }
 
 

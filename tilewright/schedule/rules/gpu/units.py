@@ -102,8 +102,10 @@ def warps_of(machine: Machine) -> Warps | None:
 
 
 def processors(machine: Machine) -> int:
-    """How many parts of a machine run blocks of their own: kernels have eight parts for each."""
-    return max(machine.cores // 8, 1)
+    """How many parts of a machine run blocks of their own; where the record does not say it, kernels have eight parts
+    for each."""
+    costs = machine.grid_costs
+    return costs.processors if costs is not None else max(machine.cores // 8, 1)
 
 
 def grid_of(blocks: int, machine: Machine) -> tuple[int, int]:
