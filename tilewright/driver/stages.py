@@ -83,7 +83,7 @@ def simplify(state: State) -> None:
         changed = _passes(state, f"integers{{activations={d.activations},halves={d.halves}}}")
         if changed and state.references:  # integers are defined anew, within a quantum of what floats give
             state.references[-1] = state.module.clone()
-        _passes(state, SIMPLIFY)
+        _passes(state, SIMPLIFY if d.grid_costs is not None else f"gather-pages,{SIMPLIFY}")
 
 
 def layout(state: State) -> None:
@@ -106,6 +106,9 @@ def layout(state: State) -> None:
             _passes(state, f"{pass_text(make('split-scans', parts=d.split_scans))},dce")
         if state.options.precision != "f32":
             _passes(state, f"precision{{dtype={state.options.precision}}},cse,dce")
+        if d.grid_costs is not None:
+            split = [pass_text(make(n, costs=d.grid_costs)) for n in ("split-attention", "split-products")]
+            _passes(state, f"match-pages,{','.join(split)},dce")
 
 
 def _winograd(state: State) -> None:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any, TypeVar, cast
 
-from ..graph.machine_costs import ImageCosts, RegionCosts, SumTile, WinogradCosts
+from ..graph.machine_costs import GridCosts, ImageCosts, RegionCosts, SumTile, WinogradCosts
 from ..support.dtypes import LOOP_TYPES, TYPES
 
 #: for a cache without limit: nothing is too large for it
@@ -539,6 +539,11 @@ class Machine:
         return FarAccess()
 
     @property
+    def flight_bytes(self) -> int:
+        """Of memory that the units of a processor read at full speed: what has to be on its way to them."""
+        return 16 << 10
+
+    @property
     def prefetch(self) -> Prefetch:
         return Prefetch()
 
@@ -643,6 +648,12 @@ class Machine:
         """How many blocks of units work at the same time, if few long running sums are taken in slices for them
         (`graph/split_scans.py`); else 0."""
         return 0
+
+    @property
+    def grid_costs(self) -> GridCosts | None:
+        """What a grid of blocks costs, where the machine has one: sums are then taken in parts for all of its
+        processors (`graph/split_products.py`, `graph/split_attention.py`)."""
+        return None
 
     @property
     def split_windows(self) -> RegionCosts | None:

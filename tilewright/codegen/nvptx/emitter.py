@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: the barrier of all threads of a block
 BLOCK = "block"
+#: numbers of a thread that the assembler is to leave all registers for
+MANY_NUMBERS = 24
 _REGISTERS = {f"grid.{d}": f"ctaid.{d}" for d in "xyz"} | {f"block.{d}": f"tid.{d}" for d in "xyz"}
 NVIDIA = Family(
     "NVIDIA GPUs",
@@ -69,6 +71,7 @@ class Emitter(gpu.Emitter):
         self.fragments = Fragments(self, self.nest, machine)
         self.trade = machine.register_trade
         self.copying = False
+        self.kept = 0  # numbers that a thread has in buffers of its own
         self.consuming = False  # whether the team that begins copies is elsewhere
         #: what threads write themselves
         self.plainly = frozenset(t.buffer for s in stores(_without_bulk(self.nest.body)) for t in s.targets)
@@ -93,9 +96,10 @@ class Emitter(gpu.Emitter):
         self.bulk.end()
 
     def attributes(self) -> str:
-        """That one block has all registers, without which the assembler spills some for the sake of more, or leaves out
-        some that teams hand to each other; and blocks of a cluster."""
-        alone = ' "nvvm.minctasm"="1"' if self.fragments.folds_rows or self.producers.traded else ""
+        """That one block has all registers, without which the assembler spills some for the sake of more, waits for one
+        access after the other, or leaves out some that teams hand to each other; and blocks of a cluster."""
+        many = self.fragments.folds_rows or self.producers.traded or self.kept >= MANY_NUMBERS
+        alone = ' "nvvm.minctasm"="1"' if many else ""
         blocks = self.units.clustered
         return alone + (f' "nvvm.cluster_dim"="{blocks},1,1"' if blocks > 1 else "")
 
@@ -176,6 +180,7 @@ class Emitter(gpu.Emitter):
         if self.fragments.owns(b.name):
             self.fragments.begin(b)
         else:
+            self.kept += b.size if b.scope == "register" else 0
             super().alloc(b)
 
     def shared_align(self, b: Buffer) -> int:

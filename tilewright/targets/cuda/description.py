@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...codegen.llvm.machine import LlvmRecord
-from ...graph.machine_costs import SumTile
+from ...graph.machine_costs import GridCosts, SumTile
 from ...schedule.machine import (
     Axis,
     BulkCopy,
@@ -54,11 +54,18 @@ _CLUSTER = 8
 #: of boxes of arrays, by the engine that NVIDIA calls the tensor memory accelerator
 _TENSOR_COPY = BulkCopy("tensor")
 _BULK = ("sm_90a", "sm_100")
+#: products as instructions of single warps have them
+_COSTS = {
+    "sm_80": GridCosts(108, 3, (64, 1024, 2048), far=1100, near=48, begin=1000, kernel=2500),
+    "sm_90a": GridCosts(132, 3, (128, 1024, 2048), far=1900, near=48, begin=1200, kernel=3000),
+    "sm_100": GridCosts(148, 3, (128, 1024, 2048), far=4200, near=48, begin=1200, kernel=3000),
+}
 
 
 @dataclass(frozen=True)
 class CudaDescription(Machine):
-    """A GPU as schedules see it. Numbers are those of NVIDIA's documents; nothing was measured.
+    """A GPU as schedules see it. Numbers are those of NVIDIA's documents; nothing was measured. `flight_bytes`: what
+    the memory gives in the time of one access, for each multiprocessor, twice.
 
     Blocks may be units of ``cluster``, which run at the same time (sm_90a, sm_100). Threads of a block are units of
     ``block.x``, ``.y``, ``.z``, or lanes of warps, or members of groups of four warps (sm_90a): a nest uses one of
@@ -70,6 +77,7 @@ class CudaDescription(Machine):
     multiprocessors: int = 108
     registers: int = 65536
     l2_bytes: int = 40 << 20
+    flight_bytes: int = 24 << 10
 
     @property
     def vector_bytes(self) -> int:
@@ -111,8 +119,12 @@ class CudaDescription(Machine):
 
     @property
     def split_sums(self) -> SumTile | None:
-        """Products with results for a few blocks, in slices: there is no barrier for all blocks within a kernel."""
-        return SumTile(lanes=32, vectors=4 * _BLOCK // 32, rows=128, in_flight=1, least_rows=2, slices=16)
+        """Reductions to a few numbers, in slices; for products there are `grid_costs`."""
+        return SumTile(lanes=32, vectors=0, rows=0, in_flight=1, slices=16)
+
+    @property
+    def grid_costs(self) -> GridCosts | None:
+        return _COSTS[self.sm]
 
     @property
     def split_scans(self) -> int:
@@ -170,6 +182,10 @@ class CudaDescription(Machine):
 
 
 SM_80 = CudaDescription()
-SM_90A = CudaDescription("sm_90a", shared_bytes=227 << 10, multiprocessors=132, l2_bytes=50 << 20)
-SM_100 = CudaDescription("sm_100", shared_bytes=227 << 10, multiprocessors=148, l2_bytes=126 << 20)
+SM_90A = CudaDescription(
+    "sm_90a", shared_bytes=227 << 10, multiprocessors=132, l2_bytes=50 << 20, flight_bytes=48 << 10
+)
+SM_100 = CudaDescription(
+    "sm_100", shared_bytes=227 << 10, multiprocessors=148, l2_bytes=126 << 20, flight_bytes=64 << 10
+)
 MACHINES = {m.sm: m for m in (SM_80, SM_90A, SM_100)}

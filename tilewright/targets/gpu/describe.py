@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ...graph.machine_costs import SumTile
+from ...graph.machine_costs import GridCosts, SumTile
 from ...schedule.machine import Axis, Machine, Memory
 
 #: what the lanes of a warp hold of arrays with an element for each of them, where a GPU has shuffles
@@ -54,8 +54,13 @@ class GpuDescription(Machine):
 
     @property
     def split_sums(self) -> SumTile | None:
-        """Products with results for a few blocks, in slices: there is no barrier for all blocks within a kernel."""
-        return SumTile(lanes=16, vectors=4 * self.block_units // 16, rows=64, in_flight=1, least_rows=2, slices=16)
+        """Reductions to a few numbers, in slices; for products there are `grid_costs`."""
+        return SumTile(lanes=32, vectors=0, rows=0, in_flight=1, slices=16)
+
+    @property
+    def grid_costs(self) -> GridCosts | None:
+        """Of a middling one."""
+        return GridCosts(32, 4, (64, 64, 64), far=200, near=16, begin=1000, kernel=8000)
 
     @property
     def memories(self) -> tuple[Memory, ...]:

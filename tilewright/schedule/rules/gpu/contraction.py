@@ -32,7 +32,7 @@ NAME = "block_contraction"
 PRIORITY = 5
 #: rows and columns that a unit computes, rows and columns of a block, and steps of the sum at a time: what is tried
 UNIT_TILES = (8, 4, 2, 1)
-BLOCK_TILES = (128, 64, 32, 16)
+BLOCK_TILES = (128, 64, 32, 16, 8)
 DEPTHS = (32, 16, 8)
 #: loops over tiles, along the axes of `grid`
 TILE_LOOPS = ("column_tile", "row_tile", "batch")

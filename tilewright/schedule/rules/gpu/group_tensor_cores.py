@@ -28,7 +28,7 @@ from .units import CLUSTER, GROUP, MEMBER, axis, fits_axis, has_blocks
 from .warp_tiles import COPY_BYTES, WarpTile, innermost
 
 NAME = "group_tensor_cores"
-PRIORITY = 3
+PRIORITY = 2
 #: bytes of a row of a piece: what the instruction takes
 ROW_BYTES = 128
 #: what is tried: groups of a block along rows and columns, blocks of rows of a group, pieces at once
