@@ -52,6 +52,7 @@ class ExprWriter:
         self.values: dict[str, Expr] = {}  # loop variables of unrolled loops
         self.slots: dict[str, dict[int, str]] = {}  # register buffers: flat index -> variable
         self.written: frozenset[str] = frozenset()  # parameters that are results
+        self.wholes: frozenset[str] = frozenset()  # arrays of vectors, or of words that are written as a whole
         self.units: dict[str, str] = {}  # variables of loops whose iterations are units -> axes
         self.own: dict[str, dict[str, int]] = {}  # register buffers -> elements from one unit to the next, by axis
         self.helpers: set[str] = set()
@@ -245,20 +246,39 @@ class ExprWriter:
 
     # ---- memory ----
 
-    def element(self, name: str, indices: tuple[Expr, ...]) -> str:
-        buffer = self.buffers[name]
+    def flat(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
+        """The number of an element."""
         flat: Expr = Const(0, "index")
         for i, s in zip(indices, buffer.strides, strict=True):
             flat = flat + self.bound(i) * s
+        return flat
+
+    def shares_words(self, buffer: Buffer) -> bool:
+        return buffer.scope == "param" and buffer.dtype in self.dialect.packed
+
+    def atomic(self, name: str) -> bool:
+        """Whether words of a parameter are changed by atomic operations."""
+        return name in self.written and name not in self.wholes
+
+    def is_vectors(self, name: str) -> bool:
+        """Whether an array has vectors as elements."""
+        return name in self.wholes and not self.shares_words(self.buffers[name])
+
+    def element(self, name: str, indices: tuple[Expr, ...]) -> str:
+        buffer = self.buffers[name]
+        flat = self.flat(buffer, indices)
         if buffer.scope == "register":
             return self.slot(buffer, flat)
-        at = self.index(flat)[0]
-        if buffer.scope == "param" and buffer.dtype in self.dialect.packed:
+        at, whole = self.index(flat)[0], name not in self.pieces
+        if self.shares_words(buffer):
             packed = self.dialect.packed[buffer.dtype]
-            return packed.load(self.names[name], at, name in self.written, name not in self.pieces)
+            return packed.load(self.names[name], at, self.atomic(name), whole)
         if name in self.placed:
             return f"{self.names[name]}[{self.placed[name]} + {at}]"
-        return element(self.names[name], at, name not in self.pieces)
+        if self.is_vectors(name) and self.dialect.vectors is not None:
+            n = self.dialect.vectors.most
+            return f"{element(self.names[name], f'({at}) >> {n.bit_length() - 1}u', whole)}[({at}) & {n - 1}]"
+        return element(self.names[name], at, whole)
 
     def slot(self, buffer: Buffer, flat: Expr) -> str:
         """The variable of an element. What loops of units add to its index is left out: each unit has its own."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from .c99 import C_TYPES, KEYWORDS, MATH, UNSIGNED
 from .dialect import Dialect
 from .helpers import HELPERS, Helper
+from .vectors import Vectors
 
 #: what C99 and its headers call otherwise
 _WORDS = {f"int{n}_t": t for n, t in ((8, "char"), (16, "short"), (32, "int"), (64, "long"))}
@@ -69,7 +70,14 @@ OPENCL = Dialect(
     pragmas={"vector": "#pragma unroll"},
     axes={"thread": ("get_global_id(0)", "get_global_size(0)"), **_AXES},
     barriers={"block": "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"},
-    shared={"shared": "__local {type} {name}[{size}];"},
+    shared={"shared": "__local {type} {name}[{size}] __attribute__((aligned(16)));"},
+    vectors=Vectors(
+        "{type}{n}",
+        "*({space}const {vector} *)({name} + {at})",
+        "*({space}{vector} *)({name} + {at}) = {value};",
+        made="({vector})({parts})",
+        spaces={"param": "__global ", "shared": "__local "},
+    ),
     entry="__kernel __attribute__((reqd_work_group_size({block}))) void {name}({params})",
     parameter="__global {const}{type} *{restrict}{name}, ulong {name}_at",
     begin="{name} = (__global {const}{type} *)((__global const uchar *){name} + {name}_at);",

@@ -20,6 +20,7 @@ from .functions import with_functions
 from .helpers import Helper
 from .launch import SHARING_BLOCK
 from .pieces import Pieces
+from .vectors import Vectors
 
 _BUILTINS = (
     "@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,\n"
@@ -244,6 +245,9 @@ _CORE = Dialect(
     loop="for (var {name}: {type} = {first}; {name} < {limit}; {step}) {{",
     step="{name}++",
     unused="_ = &{name};",
+    vectors=Vectors(
+        "vec{n}<{type}>", "{name}[{at}]", "{name}[{at}] = {value};", made="{vector}({parts})", bound=True
+    ),
     pieces=Pieces(1 << 27),  # what every device binds at once
     arrays={"local": "var {name}: array<{type}, {size}>;"},
     stack_bytes=4096,  # drivers take minutes over larger ones

@@ -6,9 +6,11 @@ Parameters are storage buffers of set 0, numbered. The module is one kernel, the
 from __future__ import annotations
 
 from ...schedule.machine import Machine
-from ...schedule.nest import AsyncCopy, Barrier, For, Nest, Store, Wait
+from ...schedule.nest import AsyncCopy, Barrier, For, Nest, Store, Wait, writes
 from ...tensor.expr import Buffer
 from ..clike.function import Launch
+from ..gpu.text import Value
+from ..gpu.vectors import always, in_turn, whole_only
 from ..gpu.walk import Walk
 from .builder import SpirvText, pointer
 from .expressions import Expressions
@@ -35,6 +37,7 @@ class Emitter(Walk):
         super().__init__(nest, machine, SpirvText())
         self.expressions = Expressions(self.text, self.at, nest.name)
         self.memory = Memory(self.text, self.at, self.buffers, self.expressions)
+        self.memory.wholes = whole_only(self.nest, self.at, self.memory.longest, self.memory.least)
         self.expr = self.at.expr = self.expressions.expr
         self.used: dict[str, str] = {}  # built-in variables -> what they hold
 
@@ -107,6 +110,31 @@ class Emitter(Walk):
         values = [self.expr(t.value) for t in s.targets]
         for t, v in zip(s.targets, values, strict=True):
             self.memory.store(t, v)
+
+
+    def vector(self, s: Store, var: str, count: int) -> None:
+        """All iterations of a vector loop: neighbours are read and written at once, where lanes do not write one
+        element in turn."""
+        memory = self.memory
+        turns = in_turn(s, var, self.at, self.buffers)
+        alone = writes(s) if turns else frozenset()
+        reads = dict.fromkeys(x for t in s.targets for x in always(t.value) if x.buffer not in alone)
+        widths = {x: memory.width(self.buffers[x.buffer], x.indices, var, count, False) for x in reads}
+        found = {x: memory.read_lanes(x, var, count, n) for x, n in widths.items() if n > 1}
+        values: list[list[Value]] = [[] for _ in s.targets]
+        for i in range(count):
+            memory.found = {x: lanes[i] for x, lanes in found.items()}
+            with self.at.at_lane(var, i):
+                made = [self.expr(t.value) for t in s.targets]
+                for t, v, kept in zip(s.targets, made, values, strict=True):
+                    kept.append(v)
+                    if turns:
+                        memory.store(t, v)
+        memory.found = {}
+        for t, kept in zip(s.targets, values, strict=True):
+            if not turns:
+                width = memory.width(self.buffers[t.buffer], t.indices, var, count, True)
+                memory.write_lanes(t, kept, var, width)
 
 
 def module(name: str, body: list[str]) -> str:

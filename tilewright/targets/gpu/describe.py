@@ -24,15 +24,15 @@ class GpuDescription(Machine):
     """A GPU of which only that is known which every implementation of Vulkan, WebGPU and OpenCL has.
 
     `block_units`: units of a block, at most; `grid_side`: blocks along an axis of the grid; `shared_bytes`: of the
-    memory that the units of a block share; `vector_registers`: sums that a unit keeps in registers (drivers take long
-    over large kernels). `cores` is how many parts kernels have whose iterations are shared out. `arena_align`: what a
-    part of a buffer begins at a multiple of.
+    memory that the units of a block share; `vector_bytes`: of a unit's longest access; `vector_registers`: sums that a
+    unit keeps in registers (drivers take long over large kernels). `cores` is how many parts kernels have whose
+    iterations are shared out. `arena_align`: what a part of a buffer begins at a multiple of.
     """
 
     block_units: int = 256
     grid_side: int = 65535
     shared_bytes: int = 16 << 10
-    vector_bytes: int = 4
+    vector_bytes: int = 16
     vector_registers: int = 16
     l1_bytes: int = 16 << 10
     l2_bytes: int = 256 << 10
