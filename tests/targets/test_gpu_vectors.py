@@ -76,7 +76,9 @@ def test_neighbours(gpu, text, dtype):
     device, made = gpu
     nest, random = parsed(text, dtype), np.random.default_rng(0)
     given = {
-        p.name: random.integers(0, 16, p.shape).astype(NUMPY[p.dtype]) for p in nest.params if p.name not in nest.outputs
+        p.name: random.integers(0, 16, p.shape).astype(NUMPY[p.dtype])
+        for p in nest.params
+        if p.name not in nest.outputs
     }
     want = interpret_nest(nest, given, MACHINE)
     arrays = {p.name: given.get(p.name, np.zeros(p.shape, NUMPY[p.dtype])) for p in nest.params}
@@ -114,7 +116,9 @@ def test_as_many_accesses_as_there_must_be():
     other = emit(parsed(OTHERS, "f16"), WGSL)  # `w` and `z` are changed within words
     assert [kind for _, kind, _ in other.params] == ["u32", "i32", "u32", "atomic<u32>", "atomic<u32>"]
     spirv = emit_spirv(parsed(ROWS, "f32"), MACHINE)[0]
-    assert spirv.count('spirv.Store "StorageBuffer"') == 1 and "Atomic" not in emit_spirv(parsed(ROWS, "i8"), MACHINE)[0]
+    assert (
+        spirv.count('spirv.Store "StorageBuffer"') == 1 and "Atomic" not in emit_spirv(parsed(ROWS, "i8"), MACHINE)[0]
+    )
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "i8"])

@@ -122,8 +122,6 @@ class Dialect:
     #: operations -> functions of floats, or formats of their arguments; `suffix` follows a name
     math: Mapping[str, str] = field(default_factory=dict)
     suffix: Mapping[str, str] = field(default_factory=dict)
-    #: those of `math` that numbers of 64 bits lack
-    single: frozenset[str] = frozenset()
     #: functions that the printer writes in front of kernels
     helpers: Mapping[str, Helper] = field(default_factory=dict)
 

@@ -18,6 +18,7 @@ from ...support.errors import CompileError, UnsupportedError
 from ...support.sizes import Size, at_most, current, typical
 from ...tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Var, children, linear, substitute
 from ...tensor.mathlib import expand
+from ...tensor.mathlib.double import short_power
 from .dialect import AND, ATOM, PRODUCT, SUM, TEST, Dialect, LowWords
 from .formulas import c_formula, dim_names
 from .pieces import element
@@ -379,13 +380,14 @@ class ExprWriter:
         if name == "cmpi":
             return self.compare(e, predicate, operand), TEST
         if name == "select":
-            return self.choice(*(self.expr(x, TEST) for x in e.args)), ATOM
+            least = ATOM if e.dtype == "i1" else TEST  # of two comparisons beside each other WGSL makes a template
+            return self.choice(*(self.expr(x, least) for x in e.args)), ATOM
         if name in _FLOAT_INFIX:
             sign, level = _FLOAT_INFIX[name]
             return f"{self.expr(e.args[0], level)} {sign} {self.expr(e.args[1], level + 1)}", level
         if name == "negf":
             return f"-{self.expr(e.args[0], ATOM)}", SUM
-        if name in self.dialect.math and (e.dtype != "f64" or name not in self.dialect.single):
+        if name in self.dialect.math:
             self.needs_math = True
             args = ", ".join(self.expr(a) for a in e.args)
             return f"{self.dialect.math[name]}{self.dialect.suffix.get(e.dtype, '')}({args})", ATOM
@@ -413,7 +415,9 @@ class ExprWriter:
 
     def function(self, name: str, e: Op) -> tuple[str, int]:
         """A call of a helper that is an operation on floats; powers with constant exponents may be products."""
-        short = expand(name, e.args, e.dtype) if name == "powf" and isinstance(e.args[1], Const) else None
+        short = None
+        if name == "powf" and isinstance(e.args[1], Const):
+            short = short_power(*e.args) if e.dtype == "f64" else expand(name, e.args, e.dtype)
         if short is not None:
             return self.expr(self.keep(rounded(short)), ATOM), ATOM
         return f"{self.helper(f'{name}_{e.dtype}')}({', '.join(self.expr(a) for a in e.args)})", ATOM

@@ -89,9 +89,7 @@ HIP: Dialect = replace(
         "__global__": "#include <hip/hip_runtime.h>",
         r"u?int\d+_t": "#include <stdint.h>",
         "(?:FLT|DBL)_MAX": "#include <float.h>",
-        **{
-            v: f"struct alignas({n} * sizeof({t})) {v} {{ {t} v[{n}]; }};" for v, (t, n) in _VECTORS.items()
-        },
+        **{v: f"struct alignas({n} * sizeof({t})) {v} {{ {t} v[{n}]; }};" for v, (t, n) in _VECTORS.items()},
     },
     reserved=KEYWORDS | {*CPP.split(), *_OWN.split(), *MATH, *MATH.values()},
 )

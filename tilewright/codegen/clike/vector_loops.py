@@ -149,11 +149,15 @@ class VectorLoops(ExprWriter):
         several = 32 // packed.bits
         for i in range(0, width, several):
             name, at = self.fresh(), self.scaled(self.flat(b, x.indices) + i, several)
-            self.define("u32", name, packed.word(self.names[b.name], at, self.atomic(b.name), b.name not in self.pieces))
+            self.define(
+                "u32", name, packed.word(self.names[b.name], at, self.atomic(b.name), b.name not in self.pieces)
+            )
             texts += [packed.value.format(word=name, shift=f"{j * packed.bits}u") for j in range(several)]
         return texts
 
-    def vector_place(self, text: str, b: Buffer, indices: tuple[Expr, ...], width: int, vector: str, value: str = "") -> str:
+    def vector_place(
+        self, text: str, b: Buffer, indices: tuple[Expr, ...], width: int, vector: str, value: str = ""
+    ) -> str:
         """The text of an access of a vector."""
         v, flat = self.vectors, self.flat(b, indices)
         at = self.scaled(flat, width) if v.bound else self.index(flat)[0]
@@ -180,8 +184,8 @@ class VectorLoops(ExprWriter):
                 self.write_words(b, first, texts)
                 continue
             v, vector = self.vectors, self.vectors.name(self.type(b.dtype), width)
-            value = v.made.format(vector=vector, parts=", ".join(texts))
-            self.line(self.vector_place(v.write, b, first, width, vector, value))
+            made = v.made.format(vector=vector, parts=", ".join(texts))
+            self.line(self.vector_place(v.write, b, first, width, vector, made))
 
     def write_words(self, b: Buffer, first: tuple[Expr, ...], texts: list[str]) -> None:
         packed = self.dialect.packed[b.dtype]

@@ -1,8 +1,8 @@
 """How dialects of C have vectors of neighbours in memory.
 
-    out2[i * 4 + l] = in0[i * 4 + l] + in1[l];       ->   const float4 v1 = *(__global const float4 *)(in0 + i * 4);
-    for all l of a vector loop of four                    ...
-                                                          *(__global float4 *)(out2 + i * 4) = (float4)(v2, v3, v4, v5);
+out2[i * 4 + l] = in0[i * 4 + l] + in1[l];       ->   const float4 v1 = *(__global const float4 *)(in0 + i * 4);
+for all l of a vector loop of four                    ...
+                                                      *(__global float4 *)(out2 + i * 4) = (float4)(v2, v3, v4, v5);
 """
 
 from __future__ import annotations

@@ -245,9 +245,7 @@ _CORE = Dialect(
     loop="for (var {name}: {type} = {first}; {name} < {limit}; {step}) {{",
     step="{name}++",
     unused="_ = &{name};",
-    vectors=Vectors(
-        "vec{n}<{type}>", "{name}[{at}]", "{name}[{at}] = {value};", made="{vector}({parts})", bound=True
-    ),
+    vectors=Vectors("vec{n}<{type}>", "{name}[{at}]", "{name}[{at}] = {value};", made="{vector}({parts})", bound=True),
     pieces=Pieces(1 << 27),  # what every device binds at once
     arrays={"local": "var {name}: array<{type}, {size}>;"},
     stack_bytes=4096,  # drivers take minutes over larger ones
@@ -274,7 +272,7 @@ WGSL_64 = with_functions(
     replace(
         _CORE,
         name="WGSL with 64-bit numbers",
-        hint="it has no pointers, and no functions of f64",
+        hint="it has no pointers",
         types={**_TYPES, "f64": "f64", "i64": "i64"},
         unsigned={**_UNSIGNED, "i64": "u64"},
         parameters=(*_CORE.parameters, "f64"),
@@ -282,8 +280,8 @@ WGSL_64 = with_functions(
         literals={**_CORE.literals, "f64": "{}lf", "i64": "{}li", "ui64": "{}lu"},
         smallest={**_CORE.smallest, "i64": "(i64(1) << 63u)"},
         helpers=_helpers(("f32", "f64"), [_integer(b) for b in (8, 16, 32, 64)]),
-        single=frozenset(_SAME.split()) - {"sqrt", "floor", "ceil", "trunc", "fma"} | {"powf"},
     ),
     _HEAD,
     _PARAMETER,
+    doubles=True,
 )

@@ -74,7 +74,9 @@ def accesses(nest: Nest, at: Indices, most: Callable[[Buffer], int]) -> Iterator
     return below(nest.body)
 
 
-def whole_only(nest: Nest, at: Indices, most: Callable[[Buffer], int], least: Callable[[Buffer], int]) -> frozenset[str]:
+def whole_only(
+    nest: Nest, at: Indices, most: Callable[[Buffer], int], least: Callable[[Buffer], int]
+) -> frozenset[str]:
     """Buffers of which some access takes `least` elements or more, and every write does: they can be arrays of
     vectors. Of those that are never written one access is enough."""
     found: dict[str, list[Access]] = {}

@@ -111,7 +111,6 @@ class Emitter(Walk):
         for t, v in zip(s.targets, values, strict=True):
             self.memory.store(t, v)
 
-
     def vector(self, s: Store, var: str, count: int) -> None:
         """All iterations of a vector loop: neighbours are read and written at once, where lanes do not write one
         element in turn."""

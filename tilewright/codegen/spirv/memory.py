@@ -2,8 +2,8 @@
 
 Elements of 8 and 16 bits share words of 32 in parameters, as in WGSL (`clike.dialect.Packed`): units write their parts
 of a word by atomic operations, unless all write whole words. Elsewhere each element has the type that it is computed
-in. Where all that is written of an array is whole vectors it is an array of vectors (`vectors.py`). A register buffer is
-one variable an element.
+in. Where all that is written of an array is whole vectors it is an array of vectors (`gpu.vectors`). A register buffer
+is one variable an element.
 """
 
 from __future__ import annotations

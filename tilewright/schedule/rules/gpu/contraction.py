@@ -309,7 +309,7 @@ class Writer:
         across = self.t.columns // self.t.unit_columns
         return u % across + c * across
 
-    def product(self, u: Expr, a: Expr, b: Expr) -> Store:
+    def multiply_add(self, u: Expr, a: Expr, b: Expr) -> Store:
         """A product is added to a unit's sum."""
         value, at = self.p.sum.targets[0].value, (u, Var("r"), Var("c"))
         assert isinstance(value, Op)
@@ -322,7 +322,7 @@ class Writer:
         row = u // (t.columns // t.unit_columns) * t.unit_rows + Var("r")
         a = Load(self.pieces[0].name, (k, row), self.zero.dtype)
         b = Load(self.pieces[1].name, (k, self.column_of(u, Var("c"))), self.zero.dtype)
-        return self.unit("u", on("serial", "k", t.depth, self.own(self.product(u, a, b), "r", "c")))
+        return self.unit("u", on("serial", "k", t.depth, self.own(self.multiply_add(u, a, b), "r", "c")))
 
     def results(self, u: Expr, r: Expr, c: Expr, first: Expr) -> tuple[Expr | None, list[Store]]:
         """The condition that a unit's element exists (that of column `first`, and others with it), and what is written

@@ -53,13 +53,12 @@ class VectorWriter(Writer):
         name = "ab"[which]
         u, e = Var(f"u_{name}"), Var(f"e_{name}")
         place = e * t.units + u
-        if self.along_depth(which):
-            first, lane = (place % (t.depth // wide) * wide, place // (t.depth // wide)), (_LANE, 0)
-        else:
-            first, lane = (place // (tile // wide), place % (tile // wide) * wide), (0, _LANE)
+        runs = (t.depth if (deep := self.along_depth(which)) else tile) // wide
+        near, far = place % runs * wide, place // runs
+        first = (near, far) if deep else (far, near)
         at = (base * tile + first[1], self.step * t.depth + first[0])
         inside = all_of([within(at[0], prod(n for _, n in group), tile), within(at[1], p.size("depth"), t.depth)])
-        k, i = first[0] + lane[0], first[1] + lane[1]
+        k, i = (near + _LANE, far) if deep else (far, near + _LANE)
         value = self.factor(which, base * tile + i, self.step * t.depth + k)
 
         def put(x: Expr) -> Stmt:
@@ -92,7 +91,7 @@ class VectorWriter(Writer):
             at = first[0] + i if which == 0 else self.column_of(u, i)
             read = store(b.name, (i,), Load(self.pieces[which].name, (k, at), dtype), self.s.fresh("read"))
             steps.append(on("unroll", part, b.size // wide, self.lanes(read) if wide > 1 else read))
-        product = self.product(u, *(Load(b.name, (Var(v),), dtype) for b, v in zip(held, "rc", strict=True)))
+        product = self.multiply_add(u, *(Load(b.name, (Var(v),), dtype) for b, v in zip(held, "rc", strict=True)))
         body: Stmt = on("serial", "k", t.depth, *steps, self.own(product, "r", "c"))
         for b in held:
             body = Alloc(b, body)

@@ -5,7 +5,8 @@ shared memory, so that neighbouring units read neighbours and write neighbours.
         units bring it row by row of what is read, into rows of shared memory that are one element longer
         units write it row by row of the result, with what else is computed
 
-A unit brings neighbours at once, and writes such, where the machine has accesses that long and all rows are made of them.
+A unit brings neighbours at once, and writes such, where the machine has accesses that long and all rows are made of
+them.
 """
 
 from __future__ import annotations
@@ -141,8 +142,8 @@ class Writer:
         self.a, (self.side, self.each), self.s = a, tile, s
         self.units = self.side * self.side // self.each
         wide = lanes(machine)
-        whole = all(n % wide == 0 for n in (self.side, self.each, a.row[1], a.column[1]))
-        self.wide = wide if whole else 1
+        in_runs = all(n % wide == 0 for n in (self.side, self.each, a.row[1], a.column[1]))
+        self.wide = wide if in_runs else 1
         self.tiles = [-(-n // self.side) for _, n in (a.column, a.row)]
         self.blocks = prod(self.tiles) * prod(n for _, n in a.others)
         self.grid = grid_of(self.blocks, machine)
