@@ -5,11 +5,12 @@ define KERNEL void @name(ptr addrspace(1) %p0, ...)        one parameter for eac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...schedule.inplace import inplace_pairs
+from ...schedule.inplace import COPIES, inplace_pairs
 from ...schedule.machine import Machine
 from ...schedule.nest import For, Nest, Stmt, Store, writes
 from ...tensor.expr import Buffer, Expr, Load, Op, Target
@@ -59,6 +60,7 @@ class Emitter(Walk):
         self.expr = self.at.expr = self.expressions.expr
         self.dots = ByteProducts(self.memory, {d.name: d for d in machine.dot_products}, self.dot_product)
         self.shared: dict[str, int] = {}
+        self.copying = False  # whether loops around copy an input to an output
 
     def run(self) -> Emitted:
         alone = {o for o, _ in inplace_pairs(self.nest)} | {i for _, i in inplace_pairs(self.nest)}
@@ -115,11 +117,30 @@ class Emitter(Walk):
 
     # ---- statements
 
+    def stmt(self, s: Stmt) -> None:
+        with self.unless_in_place(s):
+            super().stmt(s)
+
     def plain(self, s: Stmt) -> None:
         if isinstance(s, For) and self.dots.takes(s):
             self.dots.emit(s)
         else:
-            super().plain(s)
+            with self.unless_in_place(s):
+                super().plain(s)
+
+    @contextmanager
+    def unless_in_place(self, s: Stmt) -> Iterator[None]:
+        """Inside, for loops that copy an input to an output: only where they are not one memory."""
+        source = s.note(COPIES) if isinstance(s, For) and not self.copying else None
+        if source is None:
+            yield
+            return
+        (output,) = writes(s)
+        (a, kind), (b, _) = (self.memory.pointers[n] for n in (source, output))
+        self.copying = True
+        with self.text.where(self.text.op(f"icmp ne {kind} {a}, {b}"), "apart"):
+            yield
+        self.copying = False
 
     def alloc(self, b: Buffer) -> None:
         if b.scope in ("register", "local"):

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from ...codegen.clike.dialect import Dialect
 from ...codegen.clike.function import Function, Launch
 from ...program.program import align_up
+from .device import Part
+from .in_place import Pairs, without
 
 #: what parameters begin at multiples of
 SCRATCH_ALIGN_BYTES = 256
 #: of a number of typed scratch memory
 _BYTES = {"f32": 4, "i32": 4, "u32": 4, "f64": 8, "i64": 8}
-_HEAD = b"tilewright kernel 2\n"
+_HEAD = b"tilewright kernel 3\n"
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,16 @@ class GpuKernel:
     pieces: tuple[int, ...] = ()
     piece_bytes: int = 0
     binary: bool = False
+    #: the kernels of calls where outputs are these inputs: pairs by position
+    in_place: tuple[tuple[Pairs, GpuKernel], ...] = ()
+
+    def placed(self, arguments: Sequence[Part]) -> tuple[GpuKernel, tuple[Part, ...]]:
+        """The kernel of a call with these arguments, and those that it takes: one for an output and the inputs whose
+        place it takes."""
+        pairs = {p for some, _ in self.in_place for p in some}
+        same = tuple(sorted((o, i) for o, i in pairs if arguments[o] == arguments[i]))
+        found = next((k for some, k in self.in_place if tuple(sorted(some)) == same), None)
+        return (self, tuple(arguments)) if found is None else (found, without(arguments, same))
 
     @property
     def code(self) -> str | bytes:
@@ -61,10 +75,15 @@ class GpuKernel:
         """The inverse of `pack`; ValueError if it is something else."""
         if not data.startswith(_HEAD):
             raise ValueError("not a kernel of a GPU")
-        told = json.loads(data[len(_HEAD) :])
+        return GpuKernel.from_json(json.loads(data[len(_HEAD) :]))
+
+    @staticmethod
+    def from_json(told: dict[str, Any]) -> GpuKernel:
+        """The inverse of `dataclasses.asdict`."""
         launch = Launch(tuple(told["launch"]["block"]), tuple(told["launch"]["grid"]))
         tuples = {n: tuple(told[n]) for n in ("writes", "scratch", "pieces")}
-        return GpuKernel(**{**told, "launch": launch, **tuples})
+        others = tuple((tuple(map(tuple, pairs)), GpuKernel.from_json(k)) for pairs, k in told["in_place"])
+        return GpuKernel(**{**told, "launch": launch, **tuples, "in_place": others})
 
 
 def kernel(f: Function, dialect: Dialect) -> GpuKernel:

@@ -40,15 +40,12 @@ def _kernel(nest: Nest, description: Machine) -> GpuKernel:
 
 
 def _assembled(kernel: GpuKernel) -> GpuKernel:
-    return replace(kernel, text=base64.b64encode(binary(kernel.text)).decode(), binary=True)
+    others = tuple((pairs, _assembled(k)) for pairs, k in kernel.in_place)
+    return replace(kernel, text=base64.b64encode(binary(kernel.text)).decode(), binary=True, in_place=others)
 
 
 def _emit(state: Any) -> None:
-    def made(nest: Nest, constants: frozenset[str]) -> tuple[str, bytes]:
-        kernel = _kernel(nest, state.description)
-        return kernel.text, kernel.pack()
-
-    emit_kernels(state, made)
+    emit_kernels(state, lambda nest, constants: _kernel(nest, state.description))
 
 
 def _assemble(state: Any) -> None:
