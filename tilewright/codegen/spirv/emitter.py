@@ -5,16 +5,20 @@ Parameters are storage buffers of set 0, numbered. The module is one kernel, the
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import NamedTuple
+
 from ...schedule.machine import Machine
 from ...schedule.nest import AsyncCopy, Barrier, For, Nest, Store, Wait, writes
 from ...tensor.expr import Buffer
 from ..clike.function import Launch
+from ..clike.launch import SCRATCH_BYTES
 from ..gpu.text import Value
 from ..gpu.vectors import always, in_turn, whole_only
 from ..gpu.walk import Walk
 from .builder import SpirvText, pointer
 from .expressions import Expressions
-from .memory import Memory
+from .memory import LOCAL_BYTES, Memory, element, own_bytes
 
 #: axes -> built-in variables
 _BUILT_IN = {"grid": "WorkgroupId", "block": "LocalInvocationId"}
@@ -23,9 +27,19 @@ _GRID = 65535
 _BARRIER = "spirv.ControlBarrier <Workgroup>, <Workgroup>, <AcquireRelease|UniformMemory|WorkgroupMemory>"
 
 
-def emit(nest: Nest, machine: Machine) -> tuple[str, Launch]:
-    """The text of the module, and on how many units it runs. CompileError for what its loops cannot be,
-    UnsupportedError for operations and memory that are missing."""
+class Emitted(NamedTuple):
+    """The text of the module, on how many units it runs, as how many parameters each argument is bound, and bytes of
+    scratch memory of a unit, which are one more parameter for each number."""
+
+    text: str
+    launch: Launch
+    pieces: tuple[int, ...] = ()
+    scratch: tuple[int, ...] = ()
+
+
+def emit(nest: Nest, machine: Machine) -> Emitted:
+    """The module of a nest. CompileError for what its loops cannot be, UnsupportedError for operations that are
+    missing."""
     return Emitter(nest, machine).run()
 
 
@@ -40,10 +54,16 @@ class Emitter(Walk):
         self.memory.wholes = whole_only(self.nest, self.at, self.memory.longest, self.memory.least)
         self.expr = self.at.expr = self.expressions.expr
         self.used: dict[str, str] = {}  # built-in variables -> what they hold
+        #: local arrays that are parts of scratch memory, by the type of an element
+        self.large: dict[str, list[Buffer]] = {}
+        for b in self.buffers.values():
+            if b.scope == "local" and own_bytes(b) > LOCAL_BYTES:
+                self.large.setdefault(element(b), []).append(b)
+        self.own = sum(own_bytes(b) for those in self.large.values() for b in those)
 
-    def run(self) -> tuple[str, Launch]:
-        for i, p in enumerate(self.nest.params):
-            self.memory.begin_parameter(p, i)
+    def run(self) -> Emitted:
+        pieces = tuple(self.memory.begin_parameter(p, p.name in self.nest.outputs) for p in self.nest.params)
+        scratch = self.begin_scratch()
         self.names = {k: self.unit(k) for k in self.units.kinds}
         self.stmt(self.nest.body)
         launch = self.launch()
@@ -56,12 +76,39 @@ class Emitter(Walk):
             f'spirv.ExecutionMode @{name} "LocalSize", {", ".join(map(str, launch.block))}',
         ]
         body = [*self.memory.globals, *inputs, f'spirv.func @{name}() "None" {{', *inside, "  spirv.Return", "}", *last]
-        return module(name, body), launch
+        return Emitted(module(name, body), launch, pieces, scratch)
+
+    def begin_scratch(self) -> tuple[int, ...]:
+        """A buffer for each type of large local arrays, of which every unit has a part."""
+        sizes = []
+        for kind, arrays in self.large.items():
+            each = sum(b.size for b in arrays)
+            whole, first = self.memory.begin_scratch(kind, each, self.unit_number()), 0
+            for b in arrays:
+                at = self.text.integer("add", whole.first, self.text.number(first))
+                self.memory.places[b.name] = replace(whole, first=at)
+                first += b.size
+            sizes.append(sum(own_bytes(b) for b in arrays))
+        return tuple(sizes)
+
+    def unit_number(self) -> str:
+        """The number of the unit among all of the grid."""
+        launch, text = self.launch(), self.text
+        found = text.number(0)
+        sides = (*(("grid", i) for i in (2, 1, 0)), *(("block", i) for i in (2, 1, 0)))
+        for name, i in sides:
+            extent = (launch.grid if name == "grid" else launch.block)[i]
+            if extent > 1:
+                found = text.integer("mul", found, text.number(extent))
+                found = text.integer("add", found, self.number(f"{name}.{'xyz'[i]}"))
+        return found
 
     def launch(self) -> Launch:
         made = self.units.launch
         if any(self.units.is_thread(k) for k in self.units.kinds):
-            return Launch(made.block, (min(made.grid[0], _GRID), 1, 1))
+            units = made.block[0] * made.block[1] * made.block[2]
+            room = max(SCRATCH_BYTES // (self.own * units), 1) if self.own else _GRID
+            return Launch(made.block, (min(made.grid[0], room, _GRID), 1, 1))
         return Launch(made.block, made.grid)
 
     def number(self, axis: str) -> str:
@@ -151,4 +198,4 @@ def module(name: str, body: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-__all__ = ["Emitter", "emit"]
+__all__ = ["Emitted", "Emitter", "emit"]

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...codegen.spirv.binary import binary
 from ...codegen.spirv.emitter import emit
+from ...codegen.spirv.memory import PIECES
 from ...schedule.machine import Machine
 from ...schedule.nest import Nest
 from ..base import TargetStage
@@ -24,7 +25,7 @@ def stages() -> tuple[TargetStage, ...]:
 
 def text(nest: Nest, description: Machine) -> str:
     """The module of a nest."""
-    return emit(nest, description)[0]
+    return emit(nest, description).text
 
 
 def built(nest: Nest, description: Machine) -> GpuKernel:
@@ -34,9 +35,10 @@ def built(nest: Nest, description: Machine) -> GpuKernel:
 
 def _kernel(nest: Nest, description: Machine) -> GpuKernel:
     """With the module as its text."""
-    module, launch = emit(nest, description)
-    writes = tuple(p.name in nest.outputs for p in nest.params)
-    return GpuKernel(nest.name, module, launch, writes, pieces=(1,) * len(writes))
+    made = emit(nest, description)
+    params = zip(nest.params, made.pieces, strict=True)
+    writes = tuple(p.name in nest.outputs for p, count in params for _ in range(count))
+    return GpuKernel(nest.name, made.text, made.launch, writes, made.scratch, made.pieces, PIECES.bytes)
 
 
 def _assembled(kernel: GpuKernel) -> GpuKernel:
