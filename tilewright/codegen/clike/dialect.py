@@ -103,6 +103,8 @@ class Dialect:
 
     #: element types of parameters that share words in memory
     packed: Mapping[str, Packed] = field(default_factory=dict)
+    #: sums of four products of bytes by name: a format of the words `a` and `b`, or a helper's name
+    dots: Mapping[str, str] = field(default_factory=dict)
     #: how neighbours are read and written at once; None: one by one
     vectors: Vectors | None = None
 

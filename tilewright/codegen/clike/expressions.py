@@ -53,6 +53,8 @@ class ExprWriter:
         self.values: dict[str, Expr] = {}  # loop variables of unrolled loops
         self.slots: dict[str, dict[int, str]] = {}  # register buffers: flat index -> variable
         self.written: frozenset[str] = frozenset()  # parameters that are results
+        self.recent: dict[str, str] = {}  # words of bytes that have been read, for products that follow each other
+        self.words: frozenset[str] = frozenset()  # shared arrays of words of bytes
         self.wholes: frozenset[str] = frozenset()  # arrays of vectors, or of words that are written as a whole
         self.units: dict[str, str] = {}  # variables of loops whose iterations are units -> axes
         self.own: dict[str, dict[str, int]] = {}  # register buffers -> elements from one unit to the next, by axis
@@ -79,7 +81,9 @@ class ExprWriter:
         self.line(head)
         self.depth += 1
         self.memo.append({})
+        self.recent.clear()
         yield
+        self.recent.clear()
         self.memo.pop()
         self.depth -= 1
         if end:
@@ -255,7 +259,8 @@ class ExprWriter:
         return flat
 
     def shares_words(self, buffer: Buffer) -> bool:
-        return buffer.scope == "param" and buffer.dtype in self.dialect.packed
+        """Whether elements are parts of words: those of parameters, and bytes that are multiplied as words."""
+        return buffer.dtype in self.dialect.packed and (buffer.scope == "param" or buffer.name in self.words)
 
     def atomic(self, name: str) -> bool:
         """Whether words of a parameter are changed by atomic operations."""

@@ -211,6 +211,9 @@ class Emitter(VectorLoops):
             return
         extent = self.bound(s.extent)
         trip = extent.value if isinstance(extent, Const) and not isinstance(extent.value, Size) else None
+        if self.dot(s):
+            return
+        self.recent.clear()
         if self.vector(s):
             return
         lanes = s.kind == "vector" and (trip == 1 or self.uses_registers(s.body))
@@ -332,6 +335,8 @@ class Emitter(VectorLoops):
                 text, size = self.dialect.shared[b.scope], max(highest(b.size), 1)
                 if self.is_vectors(b.name):
                     kind, size = self.vectors.name(kind, self.vectors.most), size // self.vectors.most
+                elif self.shares_words(b):
+                    kind, size = "u32", -(-size // self.least(b))
                 self.shared.append(text.format(type=kind, name=name, size=size))
                 self.stmt(s.body)
             elif self._small(b) or b.scope != "local":

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from ...schedule.nest import For, Nest, Store, writes
 from ...support.sizes import highest
 from ...tensor.expr import Buffer, Const, Expr, Load, Target, Var, map_loads
+from ..gpu.byte_products import byte_product, byte_products
 from ..gpu.indices import Indices
 from ..gpu.vectors import always, divided, in_turn, lanes_of, whole_only
 from .expressions import ExprWriter
@@ -24,7 +25,14 @@ class VectorLoops(ExprWriter):
         """Find out which arrays are such of vectors, or of whole words."""
         self.at = Indices(None, ranges)  # type: ignore[arg-type]  # what is asked here makes no text
         self.at.values = self.values
-        if self.dialect.vectors is not None and self.dialect.vectors.bound:
+        if self.dialect.vectors is None or not self.dialect.vectors.bound:
+            return
+        if self.dialect.dots:
+            found = {x.buffer for _, p in byte_products(nest) for x in p.factors}
+            self.words = frozenset(n for n in found if self.buffers[n].scope in self.dialect.shared)
+        self.wholes = whole_only(nest, self.at, self.longest, self.least)
+        if self.words - self.wholes:
+            self.words = self.words & self.wholes
             self.wholes = whole_only(nest, self.at, self.longest, self.least)
 
     @abstractmethod
@@ -88,6 +96,8 @@ class VectorLoops(ExprWriter):
         wide = [1 if turns else self.width(t.buffer, t.indices, s, True) for t in s.body.targets]
         if not reads and max(wide) == 1:
             return False
+        if self.copied_words(s, reads, wide):
+            return True
         self.memo.append({})
         found = {x: self.read_lanes(x, s, n) for x, n in reads.items()}
         made: list[list[tuple[Target, str, Expr]]] = []
@@ -106,6 +116,23 @@ class VectorLoops(ExprWriter):
                 del self.loops[leaf.name]
         return True
 
+    def copied_words(self, s: For, reads: dict[Load, int], wide: list[int]) -> bool:
+        """A copy of elements that share words on both sides, word by word; False if it is none."""
+        assert isinstance(s.body, Store)
+        t = s.body.targets[0]
+        if len(wide) > 1 or wide[0] == 1 or not isinstance(t.value, Load) or reads.get(t.value, 1) != wide[0]:
+            return False
+        b, of = self.buffers[t.buffer], self.buffers[t.value.buffer]
+        if not (self.shares_words(b) and self.shares_words(of)) or b.dtype != of.dtype:
+            return False
+        packed, several = self.dialect.packed[b.dtype], self.least(b)
+        for i in range(0, lanes_of(s), several):
+            with self.at.at_lane(s.var, i):
+                to, at = (self.scaled(self.flat(x, y), several) for x, y in ((b, t.indices), (of, t.value.indices)))
+            word = packed.word(self.names[of.name], at, self.atomic(of.name), of.name not in self.pieces)
+            self.line(f"{self.names[b.name]}[{to}] = {word};")
+        return True
+
     def lane_target(self, t: Target, found: dict[Load, list[Var]], i: int) -> Target:
         """A target with what was read for lane i in place of its loads."""
         return Target(t.buffer, t.indices, map_loads(t.value, lambda x: found[x][i] if x in found else x))
@@ -122,6 +149,48 @@ class VectorLoops(ExprWriter):
             text = name
         here = tuple(self.bound(i) for i in t.indices)
         return Target(t.buffer, here, t.value), text, value
+
+    # ---- products of bytes
+
+    def dot(self, s: For) -> bool:
+        """A loop that is one product of bytes; False if the dialect has none, or they do not lie in words."""
+        p = byte_product(s)
+        if p is None or p.name not in self.dialect.dots or s.trip is None:
+            return False
+        words = [w for x in p.factors if (w := self.word(x, s)) is not None]
+        if len(words) < len(p.factors):
+            return False
+        with self.at.at_lane(s.var, 0):
+            target = Target(p.target.buffer, tuple(self.bound(i) for i in p.target.indices), p.target.value)
+            self.uses = {}
+            acc = self.unsigned("i32", self.bare(self.bound(p.acc))[0])
+        known = self.dialect.dots[p.name]
+        text = known.format(a=words[0], b=words[1]) if "{" in known else f"{self.helper(known)}({', '.join(words)})"
+        made = self.cast("i32", f"({acc} + {self.unsigned('i32', text)})")
+        self.assign(target, made, p.acc)
+        return True
+
+    def word(self, x: Load, s: For) -> str | None:
+        """The name of four bytes, which are read once for products that follow each other."""
+        b = self.buffers[x.buffer]
+        if b.scope == "register" or self.at.run(b, x.indices, s.var, s.trip or 0, 4) != 4:
+            return None
+        if self.vectors.bound and not self.shares_words(b):
+            return None
+        with self.at.at_lane(s.var, 0):
+            at = self.flat(b, x.indices)
+            if self.vectors.bound:
+                kind, packed = "u32", self.dialect.packed[b.dtype]
+                text = packed.word(
+                    self.names[b.name], self.scaled(at, 4), self.atomic(b.name), b.name not in self.pieces
+                )
+            else:
+                kind = self.vectors.name(self.type(b.dtype), 4)
+                text = self.vector_place(self.vectors.read, b, x.indices, 4, kind)
+        if text not in self.recent:
+            self.recent[text] = self.fresh()
+            self.define(kind, self.recent[text], text)
+        return self.recent[text]
 
     # ---- memory
 

@@ -84,6 +84,12 @@ fn tw_truncf_f32_bf16(x: f32) -> u32 {
     if ((bits & 0x7fffffffu) > 0x7f800000u) { return (bits >> 16u) | 64u; }
     return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
 }
+fn tw_mulhsi_i32(a: i32, b: i32) -> i32 {
+    let low = (u32(a) & 65535u) * (u32(b) & 65535u);
+    let one = (a >> 16u) * (b & 65535) + i32(low >> 16u);
+    let other = (a & 65535) * (b >> 16u) + (one & 65535);
+    return (a >> 16u) * (b >> 16u) + (one >> 16u) + (other >> 16u);
+}
 fn tw_i8(x: i32) -> i32 { return extractBits(x, 0u, 8u); }
 fn tw_i16(x: i32) -> i32 { return extractBits(x, 0u, 16u); }
 """
@@ -186,7 +192,7 @@ exp exp2 log log2 sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh at
 """
 _OTHERS = """
 abs bitcast inverseSqrt max min pow round sign select extractBits atomic atomicLoad atomicStore atomicAnd atomicOr
-workgroupBarrier
+workgroupBarrier dot4I8Packed dot4U8Packed
 """
 _KEYWORDS = """
 alias array atan2 bool break case const const_assert continue continuing default diagnostic discard else enable f16 f32
@@ -267,10 +273,11 @@ _HEAD, _PARAMETER = "fn {name}({params}) -> {type} {{", "{name}: {type}"
 
 #: what browsers have
 WGSL = with_functions(_CORE, _HEAD, _PARAMETER)
-#: with numbers of 64 bits, as wgpu has them where the device does
+#: with numbers of 64 bits, as wgpu has them where the device does, and products of bytes, which not all browsers have
 WGSL_64 = with_functions(
     replace(
         _CORE,
+        dots={"dot4_ss": "dot4I8Packed({a}, {b})", "dot4_uu": "i32(dot4U8Packed({a}, {b}))"},
         name="WGSL with 64-bit numbers",
         hint="it has no pointers",
         types={**_TYPES, "f64": "f64", "i64": "i64"},

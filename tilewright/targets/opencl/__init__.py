@@ -38,7 +38,7 @@ class OpenClTarget(PlacedText):
     def describe(self) -> GpuDescription:
         """Drivers of processors make vectors of neighbouring units, which longer accesses of a unit keep apart."""
         kind = self.kind or self.kind_here()
-        return GpuDescription(vector_bytes=4) if kind == "processor" else GpuDescription()
+        return GpuDescription(vector_bytes=4) if kind == "processor" else GpuDescription(byte_products=True)
 
     def kind_here(self) -> str:
         """That of the device that would run here; a GPU where there is none."""

@@ -52,12 +52,21 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     tile = choose(s, found, machine)
     if isinstance(tile, str):
         return tile
-    from .contraction_vectors import VectorWriter
-
-    s.body = (VectorWriter if lanes(machine) > 1 else Writer)(s, found, tile).nest()
+    s.body = writer(s, found, tile, machine).nest()
     s.temporaries.clear()
     s.plan = str(tile)
     return s
+
+
+def writer(s: Schedule, p: Product, t: Tile, machine: Machine) -> Writer:
+    """Who writes the nest: by what the machine has."""
+    from .contraction_bytes import ByteWriter, instruction
+    from .contraction_vectors import VectorWriter
+
+    dot = instruction(p, machine)
+    if dot is not None:
+        return ByteWriter(s, p, t, dot)
+    return VectorWriter(s, p, t) if lanes(machine) > 1 else Writer(s, p, t)
 
 
 # ---- what is computed ----------------------------------------------------------------------------------------------
