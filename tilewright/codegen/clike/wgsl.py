@@ -65,7 +65,7 @@ fn tw_isfinite_f32(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) < 0x
 fn tw_extf_f16_f32(x: u32) -> f32 {
     let rest = x & 0x7fffu;
     let sign = (x & 0x8000u) << 16u;
-    if (rest >= 0x7c00u) { return bitcast<f32>(sign | 0x7f800000u | (rest & 0x3ffu) << 13u); }
+    if (rest >= 0x7c00u) { return bitcast<f32>(sign | 0x7f800000u | ((rest & 0x3ffu) << 13u)); }
     let small = f32(rest) * 5.9604644775390625e-8f;
     return bitcast<f32>(sign | select((rest << 13u) + 0x38000000u, bitcast<u32>(small), rest < 0x400u));
 }
@@ -76,7 +76,7 @@ fn tw_truncf_f32_f16(x: f32) -> u32 {
     if (rest > 0x7f800000u) { return sign | 0x7e00u; }
     if (rest >= 0x477ff000u) { return sign | 0x7c00u; }
     if (rest < 0x38800000u) { return sign | u32(round(abs(x) * 16777216.0f)); }
-    return sign | ((rest + 0xfffu + ((rest >> 13u) & 1u)) >> 13u) - 0x1c000u;
+    return sign | (((rest + 0xfffu + ((rest >> 13u) & 1u)) >> 13u) - 0x1c000u);
 }
 fn tw_extf_bf16_f32(x: u32) -> f32 { return bitcast<f32>(x << 16u); }
 fn tw_truncf_f32_bf16(x: f32) -> u32 {
