@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from math import prod
 
 from ...graph.machine_costs import GridCosts, SumTile
-from ...schedule.machine import Axis, Machine, Memory
+from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate
+
+_DOT4 = tuple(DotProduct(f"dot4_{s}", 0, 4, (s[0], s[1]), 8, 1, Rate(4, 1)) for s in ("ss", "uu"))
 
 #: what the lanes of a warp hold of arrays with an element for each of them, where a GPU has shuffles
 EXCHANGE = Memory("exchange", shared_by=("lane",), held_by="lane")
@@ -27,15 +29,17 @@ class GpuDescription(Machine):
     """A GPU of which only that is known which every implementation of Vulkan, WebGPU and OpenCL has.
 
     `block_units`: units of a block, at most; `grid_side`: blocks along an axis of the grid; `shared_bytes`: of the
-    memory that the units of a block share; `vector_registers`: sums that a unit keeps in registers (drivers take long
-    over large kernels). `cores` is how many parts kernels have whose iterations are shared out. `arena_align`: what a
-    part of a buffer begins at a multiple of. `split_scans`: blocks that work at the same time.
+    memory that the units of a block share; `vector_bytes`: of a unit's longest access; `byte_products`: whether there
+    are sums of four products of bytes; `vector_registers`: sums that a unit keeps in registers (drivers take long over
+    large kernels). `cores` is how many parts kernels have whose iterations are shared out. `arena_align`: what a part
+    of a buffer begins at a multiple of. `split_scans`: blocks that work at the same time.
     """
 
     block_units: int = 256
     grid_side: int = 65535
     shared_bytes: int = 16 << 10
-    vector_bytes: int = 4
+    vector_bytes: int = 16
+    byte_products: bool = False
     vector_registers: int = 16
     l1_bytes: int = 16 << 10
     l2_bytes: int = 256 << 10
@@ -51,6 +55,11 @@ class GpuDescription(Machine):
             Axis("block", self.block_units, inside="grid", barriers=("block",), dims=("x", "y", "z")),
             Axis("thread"),
         )
+
+    @property
+    def dot_products(self) -> tuple[DotProduct, ...]:
+        """Of two signed, or two unsigned factors."""
+        return _DOT4 if self.byte_products else ()
 
     @property
     def split_sums(self) -> SumTile | None:

@@ -25,6 +25,10 @@ class Kernel(Protocol):
     def scratch_bytes(self) -> int:
         """Scratch memory of all units, whose buffer is one more argument; 0 for none."""
 
+    def placed(self, arguments: Sequence[Part]) -> tuple[Kernel, tuple[Part, ...]]:
+        """The kernel of a call with these arguments, and those that it takes: outputs may be inputs that may be
+        overwritten."""
+
 
 @dataclass(frozen=True)
 class Part:

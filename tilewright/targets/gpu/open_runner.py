@@ -176,6 +176,7 @@ class OpenGpuContext(GpuContext):
             if call.symbol in launches:
                 nbytes = launches[call.symbol][1].nbytes
                 parts = (*(replace(p, nbytes=n) for p, n in zip(parts, nbytes, strict=True)), tables[call.symbol])
+            kernel, parts = kernel.placed(parts)
             made.append(Dispatch(kernel, parts, self.scratch if kernel.scratch_bytes else None))
         return made
 

@@ -232,6 +232,19 @@ def _any(error: Any, names: Sequence[str]) -> bool:
 DEVICES = Devices("opencl", devices, _name, ClDevice)
 
 
+@functools.cache
+def kind_of(which: str = "") -> str:
+    """Whether the device of that number or name is a processor; "gpu" for all others, and where there is no driver."""
+    try:
+        there = devices()
+        found = there[DEVICES.number(which, [_name(d) for d in there])]
+    except UsageError:
+        return "gpu"
+    import pyopencl as cl
+
+    return "processor" if found.type & cl.device_type.CPU else "gpu"
+
+
 def device(which: str = "") -> ClDevice:
     """The device of that number or name, for this process; the first one without."""
     return DEVICES.open(which)

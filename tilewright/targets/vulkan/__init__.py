@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...support.errors import UsageError
 from ..base import Check, TargetStage
+from ..gpu.describe import GpuDescription
 from ..gpu.on_device import PlacedText, device_parameter
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ class VulkanTarget(PlacedText):
         named = ",".join(f"{n}={v}" for n, v in told.items() if v)
         made.name = f"{self.plain}:{named}" if named else self.plain
         return made
+
+    def describe(self) -> GpuDescription:
+        """WGSL has products of bytes; wgpu reads none of SPIR-V."""
+        return GpuDescription(byte_products=self.form == TEXTS[0])
 
     def dialect(self) -> Dialect:
         from ...codegen.clike.wgsl import WGSL_64
