@@ -106,7 +106,7 @@ class _Builder:
             self.scratch = [self.scratch[i] for i in order]
         plan, sizes = self.plan(steps, returned)
         calls = [self.place(c, plan.refs, s) for c, s in zip(self.calls, self.scratch, strict=True)]
-        calls += [Call(COPY, pair, (1,)) for pair in plan.copies]
+        calls += [Call(COPY, pair, (1,), device=self.device_at(pair[1])) for pair in plan.copies]
         scratch = 0 if self.minimize else max((self.kernels[c[0]].scratch for c in self.calls), default=0)
         program = Program(
             signature.inputs,
@@ -162,6 +162,10 @@ class _Builder:
 
     def state_device(self, state: int) -> int:
         return next((v.device for v in self.values if v.home == ("state", state)), 0)
+
+    def device_at(self, ref: BufferRef) -> int:
+        """Where an output or a state lies."""
+        return self.state_device(ref.index) if ref.space in ("state", "next") else 0
 
     def returned(self, position: int, value: int) -> int:
         state = self.signature.following.get(position)

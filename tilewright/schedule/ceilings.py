@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from ..support.errors import UsageError
+from ..support.errors import TilewrightError, UsageError
 from ..support.files import own_folder, replacing
 from ..support.options import get
 
@@ -121,6 +121,15 @@ def ceilings(target: Any, threads: int, *, again: bool = False) -> Ceilings:
     return found
 
 
+def known(target: Any, threads: int) -> Ceilings | None:
+    """What was measured of a target's machine before; None if nothing was, or the device is not there."""
+    if not isinstance(target, Measurable) or not (Path(get("TILEWRIGHT_CACHE")) / "ceilings").is_dir():
+        return None
+    with contextlib.suppress(TilewrightError):
+        return _read(_path(target, threads))
+    return None
+
+
 def _read(path: Path) -> Ceilings | None:
     try:
         return Ceilings.from_json(json.loads(path.read_text(encoding="utf-8")))
@@ -133,4 +142,4 @@ def _path(target: Any, threads: int) -> Path:
     return Path(get("TILEWRIGHT_CACHE")) / "ceilings" / f"{key[:24]}.json"
 
 
-__all__ = ["Ceilings", "Level", "Measurable", "ceilings"]
+__all__ = ["Ceilings", "Level", "Measurable", "ceilings", "known"]

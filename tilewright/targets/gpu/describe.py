@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ...graph.machine_costs import SumTile
+from ...schedule.device_costs import DeviceCosts, of_device
 from ...schedule.machine import Axis, Machine, Memory
 
 
@@ -52,6 +53,10 @@ class GpuDescription(Machine):
     def split_sums(self) -> SumTile | None:
         """Products with results for a few blocks, in slices: there is no barrier for all blocks within a kernel."""
         return SumTile(lanes=16, vectors=4 * self.block_units // 16, rows=64, in_flight=1, least_rows=2, slices=16)
+
+    def device_costs(self, threads: int) -> DeviceCosts:
+        """Those of a small GPU beside a processor: a guess, until the ceilings of the device are measured."""
+        return of_device(2e12, 1e11, units=32 * self.cores, launch=8e-6, copy=3e-5, copy_bytes=6e9)
 
     @property
     def memories(self) -> tuple[Memory, ...]:
