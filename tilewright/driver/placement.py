@@ -58,6 +58,10 @@ class Placement:
     why: dict[str, str] = field(default_factory=dict)
     tried: dict[int, dict[str, Scheduled]] = field(default_factory=dict)
 
+    def of(self, symbol: str) -> str:
+        """Why a kernel is where it is; parts of one that was cut are there because the whole is."""
+        return self.why.get(symbol, "a part of a kernel that was cut")
+
 
 @dataclass(frozen=True)
 class Placed:
@@ -134,9 +138,7 @@ class Trials:
         self.members: list[Sharing | None] = list(target.members)
         self.machines = [None if m is None else m.describe() for m in self.members]
         self.costs: list[DeviceCosts | None] = [
-            None
-            if machine is None
-            else machine.device_costs(threads).measured(known(m, threads if n == HOST else 1))
+            None if machine is None else machine.device_costs(threads).measured(known(m, threads if n == HOST else 1))
             for n, (m, machine) in enumerate(zip(self.members, self.machines, strict=True))
         ]
 

@@ -25,8 +25,8 @@ from .open_program import check_open
 def compile_dynamic(source: Any, options: Options) -> DynamicExecutable:
     """The executable of a model that cannot be one static program. With ``options.inputs`` it specializes ahead.
 
-    Raises UsageError for a level-3 module with open dimensions and for ``options.schedules`` and ``place``, InputError for `inputs`
-    that do not fit.
+    Raises UsageError for a level-3 module with open dimensions and for ``options.schedules`` and ``place``, InputError
+    for `inputs` that do not fit.
     """
     if options.schedules or options.place:
         name = "schedules" if options.schedules else "place"

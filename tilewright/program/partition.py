@@ -1,6 +1,6 @@
 """Which device computes what: the assignment with the least time of tasks and of copies between devices.
 
-    tasks = [(1e-6, 5e-6), (9e-6, 2e-6)]        seconds of each on device 0 and on device 1, infinity where it cannot run
+    tasks = [(1e-6, 5e-6), (9e-6, 2e-6)]        seconds of each on devices 0 and 1, infinity where it cannot run
     values = [Crossing(0, (1,), 4096)]          what a task gives, and who reads it
     partition(tasks, values, lambda a, b, nbytes: 1e-6 + nbytes / 1e9)
 
@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import inf, isinf
+from math import isinf
 
 #: capacities are whole numbers of this part of a second
 _SECOND = 1e12
@@ -37,6 +37,7 @@ class Crossing:
 def partition(tasks: Sequence[Sequence[float]], values: Sequence[Crossing], copy: CopyCost) -> list[int]:
     """The device of each task; ValueError if one can run on none.
 
+    >>> from math import inf
     >>> values = [Crossing(0, (1,), 0), Crossing(1, (2,), 0)]
     >>> partition([(0.0, inf), (3.0, 1.0), (0.0, inf)], values, lambda a, b, nbytes: 0.5)
     [0, 1, 0]
@@ -60,9 +61,7 @@ def partition(tasks: Sequence[Sequence[float]], values: Sequence[Crossing], copy
     return best
 
 
-def total(
-    tasks: Sequence[Sequence[float]], values: Sequence[Crossing], copy: CopyCost, placed: Sequence[int]
-) -> float:
+def total(tasks: Sequence[Sequence[float]], values: Sequence[Crossing], copy: CopyCost, placed: Sequence[int]) -> float:
     """Seconds of an assignment."""
     copies = sum(copy(*c) for v in values for c in _copies(v, placed))
     return sum(t[d] for t, d in zip(tasks, placed, strict=True)) + copies

@@ -494,8 +494,6 @@ def _beside(name: str) -> Any:
 
 def _several(names: Sequence[str]) -> Target:
     """Several devices as one target."""
-    from .several.target import SeveralTarget
-
     members = [find(n) for n in names]
     twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
     alone = next((n for n, m in zip(names, members, strict=True) if not isinstance(m, Sharing)), twice)
@@ -506,7 +504,8 @@ def _several(names: Sequence[str]) -> Target:
             f"{alone} cannot stand beside {' and '.join(others)}",
             hint=f"a chip can beside a host alone, and several of {able}: `tilewright targets`",
         )
-    return SeveralTarget(members)
+    made: Target = providers.ask("several devices")(members)
+    return made
 
 
 def _not_alone(name: str) -> UsageError:

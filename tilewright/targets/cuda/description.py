@@ -37,8 +37,8 @@ _PEAKS = {
     "sm_90a": (67e12, 989e12, 1979e12, 3.35e12),
     "sm_100": (80e12, 2250e12, 4500e12, 8e12),
 }
-#: threads of a multiprocessor that keep it busy
-_BUSY = 1024
+#: threads of a multiprocessor that keep it busy, each with several operations under way
+_BUSY = 256
 _DP4A = tuple(
     DotProduct(f"dp4a_{x}{w}", 0, 4, (x, w), 8, 1, Rate(4, 1))
     for x, w in (("s", "s"), ("u", "s"), ("s", "u"), ("u", "u"))

@@ -56,7 +56,7 @@ class GpuDescription(Machine):
 
     def device_costs(self, threads: int) -> DeviceCosts:
         """Those of a small GPU beside a processor: a guess, until the ceilings of the device are measured."""
-        return of_device(2e12, 1e11, units=32 * self.cores, launch=8e-6, copy=3e-5, copy_bytes=6e9)
+        return of_device(2e12, 1e11, units=4 * self.cores, launch=8e-6, copy=3e-5, copy_bytes=6e9)
 
     @property
     def memories(self) -> tuple[Memory, ...]:

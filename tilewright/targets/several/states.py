@@ -1,4 +1,4 @@
-"""States of programs on several devices: each lies where it is used, and whoever needs its value takes it from there."""
+"""States of programs on several devices: each lies where it is used, and who needs its value takes it from there."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class HostState:
 
 
 def kept(device: Device | None, host: StateBuffer, swapped: bool) -> Kept:
-    """A state where a program has it, on a device or (None) the host: what other contexts there have of it, if its value
-    is there now."""
+    """A state where a program has it, on a device or (None) the host: what other contexts there have of it, if its
+    value is there now."""
     known = host.elsewhere
     if device is None:
         return known if isinstance(known, HostState) else HostState(host)

@@ -94,12 +94,6 @@ class SeveralTarget:
         """All members, as `describe` has them: what the processor takes is the rest."""
         return [m for m in (*self.members[1:], self.host) if m is not None]
 
-    def check(self, description: dict[str, Any]) -> None:
-        """PackageError if one of the devices' code cannot run here, as far as that is known without a driver."""
-        told = description["machines"]
-        for member, own in zip([*(m for m in (*self.members[1:], self.host) if m is not None)], told, strict=True):
-            member.check(own)
-
     def load(self, package: Package, threads: int) -> SeveralRunner:
         from .runner import SeveralRunner
 
