@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import numpy as np
+
 from support.onnx_models import model, node, value
 
 #: rows and columns of all tensors

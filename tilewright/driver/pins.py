@@ -38,6 +38,11 @@ class Pins:
                 raise _fits_nothing(name, calls)
         return [self.wanted(c, numbers, {n: f[i] for n, f in fits.items()}) for i, c in enumerate(calls)]
 
+    def of_node(self, operator: str, nodes: Sequence[str], devices: Sequence[str]) -> int | None:
+        """The device of a single operation, which is by itself then: by its node, else by its operator."""
+        named = [n for n in self.given if n in nodes] or [n for n in self.given if n.lower() == operator]
+        return _device(self.given[named[0]], devices) if named else None
+
     def wanted(
         self, call: tuple[str, Sequence[str]], numbers: Mapping[str, int], fits: Mapping[str, int]
     ) -> int | None:

@@ -1,4 +1,4 @@
-"""On which of several devices each kernel call runs (level 3, behind fusion): by what devices can do, then by cost.
+"""On which of several devices each kernel call runs (level 3, with fusion): by what devices can do, then by cost.
 
 Every kernel is tried on every device: scheduled by the rules for its machine, and emitted. A device that refuses one
 cannot have it. What the others take is estimated from their ceilings, the units that a nest keeps busy, and launches;
@@ -10,8 +10,8 @@ The result stands in the graph: kernels have an attribute ``tw.device``, one tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..codegen.kernel_info import location_names
 from ..ir.context import use
 from ..ir.graph import Graph
 from ..ir.types import type_of
-from ..program.partition import Crossing, partition
+from ..program.partition import Crossing, partition, total
 from ..schedule.ceilings import known
 from ..schedule.device_costs import DeviceCosts
 from ..schedule.rules import Scheduled
@@ -29,9 +29,10 @@ from ..schedule.rules import schedule as schedule_kernel
 from ..schedule.work import work_of
 from ..support.errors import ModelError, TilewrightError, UnsupportedError, UsageError
 from ..targets.base import Placing, SeveralDevices, Sharing, Target
-from ..tensor.analysis import VIEWS
+from ..tensor.analysis import VIEWS, Node
 from ..tensor.devices import devices_of, name_on, place_on
 from ..tensor.divide import symbol_of
+from ..tensor.fuse import FusionReport
 from ..tensor.kernel import Kernel
 from ..tensor.read import read_kernel
 from .pins import Pins
@@ -43,18 +44,23 @@ HOST = 0
 
 @dataclass(frozen=True)
 class Try:
-    """A kernel on a device: its seconds, and how it is scheduled; or (infinity) why it cannot run there."""
+    """A kernel on a device: its seconds, and how it is scheduled; or (infinity) why it cannot run there. Not
+    `by_device`: nothing runs there."""
 
     seconds: float
     made: Scheduled | None = None
     why: str = ""
+    by_device: bool = True
 
 
 @dataclass
 class Placement:
     """Where the kernels of a program went. `why`: of each kernel, by symbol; `tried`: how those of a device were
-    scheduled when they were tried, by its number."""
+    scheduled when they were tried, by its number. `seconds`: what a run is expected to take; `refused`: whether a
+    device could not have a kernel."""
 
+    seconds: float = 0.0
+    refused: bool = False
     why: dict[str, str] = field(default_factory=dict)
     tried: dict[int, dict[str, Scheduled]] = field(default_factory=dict)
 
@@ -93,31 +99,88 @@ def devices_in(graph: Graph, target: Target) -> SeveralDevices | None:
     return target if isinstance(target, SeveralDevices) else None
 
 
-def place(graph: Graph, target: Placing, threads: int, pins: Pins, states: Mapping[str, Any] | None) -> Placement:
-    """Give every kernel of a fused graph a device. UnsupportedError if one can run on none, UsageError for pins that
-    cannot be."""
+#: makes a fused graph, in which operations are kept apart that are for several devices
+Fused = Callable[..., tuple[Graph, FusionReport]]
+
+
+def place(
+    fused: Fused, target: Placing, threads: int, pins: Pins, states: Mapping[str, Any] | None
+) -> tuple[Graph, FusionReport, Placement]:
+    """A fused graph whose kernels each have a device. Where a device refuses a kernel, what it can do of it is kept
+    apart from what it cannot, if that is expected to be faster. UnsupportedError if an operation can run on no device,
+    UsageError for pins that cannot be."""
     with use():
-        functions = {symbol_of(f): f for f in graph.functions()}
-        calls = [op for op in graph.operations() if op.name == "func.call"]
         trials = Trials(target, threads)
-        tried = {s: trials.of(f) for s, f in functions.items()}
-        told = [Told(_callee(c), location_names(c.location)) for c in calls]
-        wanted = pins.of([(t.symbol, t.names) for t in told], target.device_names)
-        costs = [_costs(t, tried[t.symbol], w, target.device_names) for t, w in zip(told, wanted, strict=True)]
-        values = _values(graph, calls, states)
-        # one more task: the host, which makes the inputs and reads the outputs
-        host = [0.0 if n == HOST else inf for n in range(len(target.device_names))]
-        devices = partition([*costs, host], values, trials.copy)[:-1]
-        made = Placement()
-        symbols = _mark(graph, functions, calls, [target.device_names[d] for d in devices])
-        for t, symbol, d, w in zip(told, symbols, devices, wanted, strict=True):
-            made.why[symbol] = _why(tried[t.symbol], d, target.device_names, w is not None)
-            found = tried[t.symbol][d].made
-            if found is not None and symbol == t.symbol:
-                made.tried.setdefault(d, {})[symbol] = found
-        if len(set(devices)) > 1:
-            _together(graph, calls, devices)
+        first = _tried(fused, Apart(target, pins) if pins.given else None, trials, pins, states)
+        if not isinstance(first, TilewrightError) and not first[2].refused:
+            return first
+        second = _tried(fused, Apart(target, pins, trials), trials, pins, states)
+        if isinstance(second, TilewrightError):
+            if isinstance(first, TilewrightError):
+                raise second
+            return first
+        return second if isinstance(first, TilewrightError) or second[2].seconds < first[2].seconds else first
+
+
+def _tried(
+    fused: Fused, apart: Apart | None, trials: Trials, pins: Pins, states: Mapping[str, Any] | None
+) -> tuple[Graph, FusionReport, Placement] | TilewrightError:
+    """A fused graph with devices, or why there are none for it."""
+    graph, report = fused(apart=apart)
+    try:
+        return graph, report, _place(graph, trials, pins, states)
+    except (UnsupportedError, UsageError) as e:
+        return e
+
+
+def _place(graph: Graph, trials: Trials, pins: Pins, states: Mapping[str, Any] | None) -> Placement:
+    """Give every kernel of a fused graph a device."""
+    names = trials.names
+    functions = {symbol_of(f): f for f in graph.functions()}
+    calls = [op for op in graph.operations() if op.name == "func.call"]
+    tried = {s: trials.of(read_kernel(f)) for s, f in functions.items()}
+    told = [Told(_callee(c), location_names(c.location)) for c in calls]
+    wanted = pins.of([(t.symbol, t.names) for t in told], names)
+    costs = [_costs(t, tried[t.symbol], w, names) for t, w in zip(told, wanted, strict=True)]
+    values = _values(graph, calls, states)
+    # one more task: the host, which makes the inputs and reads the outputs
+    tasks = [*costs, [0.0 if n == HOST else inf for n in range(len(names))]]
+    devices = partition(tasks, values, trials.copy)
+    made = Placement(seconds=total(tasks, values, trials.copy, devices))
+    symbols = _mark(graph, functions, calls, [names[d] for d in devices[:-1]])
+    for t, symbol, d, w in zip(told, symbols, devices, wanted, strict=False):
+        made.why[symbol] = _why(tried[t.symbol], d, names, w is not None)
+        made.refused |= any(x.seconds == inf and x.by_device for x in tried[t.symbol])
+        found = tried[t.symbol][d].made
+        if found is not None and symbol == t.symbol:
+            made.tried.setdefault(d, {})[symbol] = found
+    if len(set(devices[:-1])) > 1:
+        _together(graph, calls, devices)
     return made
+
+
+@dataclass(frozen=True)
+class Apart:
+    """What `tensor.fuse` may join: not operations that are pinned to several devices; with `trials`, only those that
+    the same devices can run, or the one that they are pinned to."""
+
+    target: Placing
+    pins: Pins
+    trials: Trials | None = None
+
+    def __call__(self, nodes: Sequence[Node], alone: Callable[[Sequence[int]], Kernel]) -> Callable[..., bool]:
+        names = self.target.device_names
+        pinned = [self.pins.of_node(n.label, location_names(n.op.location), names) for n in nodes]
+        able = None if self.trials is None else [self.trials.devices(alone([n.index])) for n in nodes]
+
+        def together(several: Sequence[int]) -> bool:
+            wanted = {pinned[n] for n in several} - {None}
+            if able is None or len(wanted) > 1:
+                return len(wanted) <= 1
+            found = {able[n] for n in several}
+            return all(w in f for w in wanted for f in found) if wanted else len(found) == 1
+
+        return together
 
 
 @dataclass(frozen=True)
@@ -132,29 +195,36 @@ class Told:
 
 
 class Trials:
-    """Kernels on all devices of a target."""
+    """Kernels on all devices of a target; what was tried is known by its name, which is that of its text."""
 
     def __init__(self, target: Placing, threads: int) -> None:
+        self.names = list(target.device_names)
         self.members: list[Sharing | None] = list(target.members)
         self.machines = [None if m is None else m.describe() for m in self.members]
         self.costs: list[DeviceCosts | None] = [
             None if machine is None else machine.device_costs(threads).measured(known(m, threads if n == HOST else 1))
             for n, (m, machine) in enumerate(zip(self.members, self.machines, strict=True))
         ]
+        self.known: dict[str, list[Try]] = {}
 
     def copy(self, a: int, b: int, nbytes: int) -> float:
         """Seconds of a copy: between two devices it goes by the host."""
         return sum(c.copy(nbytes) for n in (a, b) if n != HOST and (c := self.costs[n]) is not None)
 
-    def of(self, function: ir.OpView) -> list[Try]:
+    def of(self, kernel: Kernel) -> list[Try]:
         """A kernel on each device, by number."""
-        kernel = read_kernel(function)
-        return [self.on(kernel, n) for n in range(len(self.members))]
+        if kernel.name not in self.known:
+            self.known[kernel.name] = [self.on(kernel, n) for n in range(len(self.members))]
+        return self.known[kernel.name]
+
+    def devices(self, kernel: Kernel) -> frozenset[int]:
+        """The devices that can run a kernel."""
+        return frozenset(n for n, t in enumerate(self.of(kernel)) if t.seconds < inf)
 
     def on(self, kernel: Kernel, number: int) -> Try:
         member, machine, costs = self.members[number], self.machines[number], self.costs[number]
         if member is None or machine is None or costs is None:
-            return Try(inf, why="it only keeps inputs and outputs")
+            return Try(inf, why="it only keeps inputs and outputs", by_device=False)
         if number == HOST and kernel.opaque is None:  # it takes all, and its work needs no schedule to be counted
             return Try(_seconds(kernel, None, costs, 1))
         try:
@@ -170,10 +240,9 @@ def _seconds(kernel: Kernel, made: Scheduled | None, costs: DeviceCosts, units: 
     nest = None if made is None else made.nest
     work = work_of(kernel, nest)
     written = sum(n for p, n in zip(_params(kernel, nest), work.touched, strict=True) if p in kernel.outputs)
-    if made is not None and made.executed is not None:
-        again = max(made.executed.recomputation, 1.0)
-        work = replace(work, flops=round(work.flops * again), integer_ops=round(work.integer_ops * again))
-    return costs.kernel(work, sum(work.touched) - written, written, _precision(kernel, work.precision), units)
+    again = 1.0 if made is None or made.executed is None else max(made.executed.recomputation, 1.0)
+    precision = _precision(kernel, work.precision)
+    return costs.kernel(work.operations * again, sum(work.touched) - written, written, precision, units)
 
 
 def _params(kernel: Kernel, nest: Any) -> list[str]:
@@ -329,4 +398,4 @@ def _move(op: ir.Operation, end: ir.Operation, moved: set[ir.Operation]) -> None
     op.move_before(end)
 
 
-__all__ = ["Placed", "Placement", "devices_in", "place"]
+__all__ = ["Fused", "Placed", "Placement", "devices_in", "place"]

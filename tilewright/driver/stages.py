@@ -35,7 +35,7 @@ from ..tensor.share_padding import share_padding
 from .build_program import build_program
 from .compile_report import report
 from .pins import Pins
-from .placement import Placement, devices_in, place
+from .placement import Fused, devices_in, place
 from .state import Stage, State
 from .states import find_growing, find_states
 
@@ -158,16 +158,18 @@ def fuse_graph(state: State) -> None:
     if isinstance(state.target, PlanTaker):
         tuned = _open_tuned(state)
         state.target.take_plans(tuned.plan if tuned is not None else None)
-    state.graph, state.fusion = fuse(state.module, writes_once(), joins, reuses(), d.row_piece, claims)
+    fused = partial(fuse, state.module, writes_once(), joins, reuses(), d.row_piece, claims)
     if isinstance(state.target, Placing):
-        state.placement = _step(state, "place", partial(_place, state, state.target))
+        _step(state, "place", partial(_place, state, state.target, fused))
+    else:
+        state.graph, state.fusion = fused()
     state.module.verify("fuse")
 
 
-def _place(state: State, target: Placing) -> Placement:
-    """Kernels to devices."""
+def _place(state: State, target: Placing, fused: Fused) -> None:
+    """Operations to kernels, and those to devices."""
     o = state.options
-    return place(state.module, target, o.thread_count, Pins(o.place or {}), o.states)
+    state.graph, state.fusion, state.placement = place(fused, target, o.thread_count, Pins(o.place or {}), o.states)
 
 
 def schedule_kernels(state: State) -> None:

@@ -12,7 +12,6 @@ from .ceilings import Ceilings, Level
 
 if TYPE_CHECKING:
     from .machine import Machine
-    from .work import Work
 
 #: the clock of a processor whose record says nothing of it
 _CLOCK_HZ = 3e9
@@ -38,11 +37,11 @@ class DeviceCosts:
     copy_seconds: float = 0.0
     copy_bytes_per_second: float = float("inf")
 
-    def kernel(self, work: Work, read: float, written: float, precision: str, units: int) -> float:
+    def kernel(self, operations: float, read: float, written: float, precision: str, units: int) -> float:
         """Seconds of a kernel that so many units run: the arithmetic, or the memory where that takes longer."""
         memory = self.ceilings.level(read + written).seconds(read, written)
         busy = min(units / self.units, 1.0)
-        return self.launch_seconds + max(work.operations / self.ceilings.peak(precision), memory) / busy
+        return self.launch_seconds + max(operations / self.ceilings.peak(precision), memory) / busy
 
     def copy(self, nbytes: int) -> float:
         """Seconds of a copy between this device and the host."""

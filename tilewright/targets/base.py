@@ -169,8 +169,9 @@ class SizeTaker(Protocol):
 class SeveralDevices(Protocol):
     """A target whose programs run on several devices, each with memory of its own."""
 
-    #: what they are called; inputs and outputs are on the first
-    device_names: Sequence[str]
+    @property
+    def device_names(self) -> Sequence[str]:
+        """What they are called; inputs and outputs are on the first."""
 
     def place_call(self, symbol: str, names: Sequence[str]) -> int:
         """The number of the device that runs this kernel, made of these nodes of the source."""
@@ -192,11 +193,16 @@ class Sharing(Protocol):
 
 @runtime_checkable
 class Placing(Protocol):
-    """Several targets as one. `members` are by the number of the device, None where the host only keeps inputs and
-    outputs; a kernel is scheduled and emitted by the one on whose device it was placed (`driver/placement.py`)."""
+    """Several targets as one: a kernel is scheduled and emitted by the one on whose device it was placed
+    (`driver/placement.py`)."""
 
-    device_names: Sequence[str]
-    members: Sequence[Any]
+    @property
+    def device_names(self) -> Sequence[str]:
+        """See `SeveralDevices`."""
+
+    @property
+    def members(self) -> Sequence[Any]:
+        """By the number of the device; None where the host only keeps inputs and outputs."""
 
     def part(self, state: Any, device: int) -> Any:
         """The state of a compilation with the kernels of one device only."""
