@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from tilewright.targets.cuda import device as cuda
 from tilewright.targets.cuda import stages
 from tilewright.targets.cuda.driver import Driver
 from tilewright.targets.gpu.describe import GpuDescription
+from tilewright.targets.opencl import OpenClTarget
 
 F64 = 11
 
@@ -156,11 +158,12 @@ def test_measured_ceilings_count_if_there_are_any(monkeypatch, tmp_path):
     from tilewright.schedule import ceilings
 
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
-    (tmp_path / "ceilings").mkdir()
     Fast(monkeypatch, copy=0.0)
     slow = Ceilings("a slow one", 1, {"f32": 1e3}, (Level("memory", None, 1e3, 1e3, 1e3),))
-    monkeypatch.setattr(ceilings, "_read", lambda path: slow if path.name == "opencl.json" else None)
-    monkeypatch.setattr(ceilings, "_path", lambda target, threads: tmp_path / f"{target.name}.json")
+    monkeypatch.setattr(OpenClTarget, "machine_name", lambda self: "a slow one")
+    monkeypatch.setattr(OpenClTarget, "measure_ceilings", lambda self, threads: slow)
+    assert ceilings.known(base.find("opencl"), 1) is None
+    assert ceilings.ceilings(base.find("opencl"), 1) == slow == ceilings.known(base.find("opencl"), 1)
     state, _ = compile_state(drawn(10, 8), target="opencl+cpu", stop_after="fuse")
     assert 'tw.device = "opencl"' not in state.module.text()
 
@@ -393,6 +396,42 @@ def test_results_that_are_inputs(target):
     assert [a.tolist() for a in run(x)] == [x.tolist(), [0, 2, 0, 4, 5]]
     assert len(run.timelines([x], 1)[0].seconds()) == len(run.package.program.calls)
     assert not any(name.startswith("part") for name in run.package.objects)
+
+
+def test_calls_of_several_threads(target):
+    source, x = drawn(14, 10), [given(i) for i in range(4)]
+    run, _ = forced(source, f"{target}+cpu", 3)
+    want = [[a.copy() for a in run(*arrays)] for arrays in x]
+
+    def repeat(i: int) -> bool:
+        return all((a == b).all() for _ in range(5) for a, b in zip(run(*x[i]), want[i], strict=True))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(repeat, range(4)))
+
+
+def test_values_that_are_no_words_cross(target):
+    """Bytes and halves, there and back, and a result without elements."""
+    size = 3
+    nodes = [
+        node("Greater", "x zero", "a", name="compare"),
+        node("Not", "a", "b", name="turn"),
+        node("Cast", "x", "h", to=10, name="half"),
+        node("Add", "h h", "i", name="twice"),
+        node("Cast", "i", "j", to=2, name="bytes"),
+        node("Slice", "x none none none", "empty", name="cut"),
+        node("Relu", "empty", "nothing", name="relu"),
+    ]
+    outputs = [value("b", (size,), 9), value("i", (size,), 10), value("j", (size,), 2), value("nothing", (0,))]
+    source = model(nodes, [value("x", (size,))], outputs, {"zero": np.float32(0), "none": np.array([0])})
+    x = np.arange(size, dtype="f4") - 1
+    x[x < 0] = 5
+    want = tw.compile(source, threads=1)(x)
+    for there in ({"compare", "half", "cut"}, {"turn", "twice", "bytes", "relu"}):
+        pins = {n.name: target if n.name in there else "cpu" for n in nodes}
+        run = tw.compile(source, target=f"{target}+cpu", threads=1, place=pins)
+        for got, one in zip(run(x), want, strict=True):
+            assert got.dtype == one.dtype and (got == one).all()
 
 
 # ---- names, drivers

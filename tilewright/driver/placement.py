@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from math import inf
 from typing import Any
 
@@ -371,17 +372,24 @@ def _together(graph: Graph, calls: Sequence[ir.Operation], devices: Sequence[int
         sources = [_source(v) for v in op.operands]
         makers = (v.owner.operation for v in sources if not isinstance(v.owner, ir.Block))
         needs.append({number[m] for m in makers if m in number})
+    readers: list[list[int]] = [[] for _ in calls]
+    for n, makers in enumerate(needs):
+        for m in makers:
+            readers[m].append(n)
     end = list(graph.operations())[-1]
-    left, here = list(range(len(calls))), HOST
-    done: set[int] = set()
-    moved: set[ir.Operation] = set()
-    while left:
-        ready = [n for n in left if needs[n] <= done]
-        n = next((n for n in ready if devices[n] == here), ready[0])
-        here = devices[n]
-        done.add(n)
-        left.remove(n)
+    missing, here, moved = [len(x) for x in needs], HOST, set[ir.Operation]()
+    ready: dict[int, list[int]] = {d: [] for d in devices}  # heaps, by device
+    for n in (n for n, count in enumerate(missing) if not count):
+        heappush(ready[devices[n]], n)
+    while any(ready.values()):
+        if not ready.get(here):
+            here = min((heap[0], d) for d, heap in ready.items() if heap)[1]
+        n = heappop(ready[here])
         _move(calls[n], end, moved)
+        for r in readers[n]:
+            missing[r] -= 1
+            if not missing[r]:
+                heappush(ready[devices[r]], r)
     for v in end.operands:
         if not isinstance(v.owner, ir.Block):
             _move(v.owner.operation, end, moved)

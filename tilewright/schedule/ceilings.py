@@ -117,16 +117,18 @@ def ceilings(target: Any, threads: int, *, again: bool = False) -> Ceilings:
     with contextlib.suppress(OSError):  # a folder that cannot be written only means measuring again
         if own_folder(path.parent, get("TILEWRIGHT_CACHE")):
             with replacing(path, private=True) as f:
-                f.write(json.dumps(found.to_json(), indent=1).encode() + b"\n")
+                f.write(json.dumps({**found.to_json(), "target": target.name}, indent=1).encode() + b"\n")
     return found
 
 
 def known(target: Any, threads: int) -> Ceilings | None:
     """What was measured of a target's machine before; None if nothing was, or the device is not there."""
-    if not isinstance(target, Measurable) or not (Path(get("TILEWRIGHT_CACHE")) / "ceilings").is_dir():
+    if not isinstance(target, Measurable):
         return None
-    with contextlib.suppress(TilewrightError):
-        return _read(_path(target, threads))
+    with contextlib.suppress(TilewrightError, OSError, ValueError):
+        files = (Path(get("TILEWRIGHT_CACHE")) / "ceilings").glob("*.json")
+        if any(json.loads(f.read_text(encoding="utf-8")).get("target") == target.name for f in files):
+            return _read(_path(target, threads))  # to know its machine a device may have to be opened
     return None
 
 
