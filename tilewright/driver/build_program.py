@@ -68,6 +68,7 @@ class _Builder:
         self.kernels = {**kernels, COPY: KernelInfo()}
         self.here = 0  # the device of the call at hand
         self.copied: dict[tuple[int, int], int] = {}  # value, device -> its copy there
+        self.begun: dict[int, int] = {}  # device -> its first call
         self.uses: dict[str, int] | None = self.count_uses() if consume else None
         self.signature = _Signature.of(graph, states, growing)
         self.values: list[Value] = []
@@ -176,9 +177,17 @@ class _Builder:
         if self.values[value].device == device:
             return value
         if (value, device) not in self.copied:
-            self.copied[value, device] = self.value(Value(self.values[value].nbytes, device=device))
-            self.calls.append((COPY, [value], [self.copied[value, device]], ()))
+            made = self.copied[value, device] = self.value(Value(self.values[value].nbytes, device=device))
+            at = self.begun.get(device, len(self.calls)) if self.is_input(value) else len(self.calls)
+            self.calls.insert(at, (COPY, [value], [made], ()))
+            self.begun = {d: n + (n > at) for d, n in self.begun.items()}
         return self.copied[value, device]
+
+    def is_input(self, value: int) -> bool:
+        """Whether a value is there from the beginning: it comes to a device before that has begun."""
+        while (source := self.values[value].view_of) is not None:
+            value = source
+        return (self.values[value].home or ("", 0))[0] == "input"
 
     # ---- constants ----
 
@@ -243,6 +252,7 @@ class _Builder:
         for r in op.results:
             self.ids[r] = self.value(Value(type_of(r).nbytes, device=self.here))
             writes.append(self.ids[r])
+        self.begun.setdefault(self.here, len(self.calls))
         self.calls.append((symbol, reads, writes, location_names(op.location)))
 
     def scratch_value(self, call: tuple[str, list[int], list[int], tuple[str, ...]]) -> int | None:
