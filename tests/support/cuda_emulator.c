@@ -4,6 +4,8 @@
    last, and when, so that two accesses that no barrier separates are found whichever of them runs
    first. Copies that were begun are done when they are waited for, and not before. */
 #define _XOPEN_SOURCE 700
+#include <float.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -291,6 +293,13 @@ int emu_register(int which)
     case 2: return place / block[0] / block[1];
     default: return at_block[which - 3];
     }
+}
+
+/* 2^x without denormal numbers */
+float emu_exp2(float x)
+{
+    float found = exp2f(x);
+    return found < FLT_MIN ? 0.0f : found;
 }
 
 void emu_barrier(void)

@@ -64,7 +64,7 @@ class EmulationError(Exception):
 def library() -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "emulator.so"
-        command = ["cc", "-O2", "-std=c11", "-shared", "-fPIC", "-o", str(path), str(SOURCE)]
+        command = ["cc", "-O2", "-std=c11", "-shared", "-fPIC", "-o", str(path), str(SOURCE), "-lm"]
         subprocess.run(command, check=True, capture_output=True, text=True)
         found = ctypes.CDLL(str(path))
     found.emu_run.restype = ctypes.c_char_p
@@ -238,6 +238,7 @@ declare i32 @emu_register(i32)
 declare void @emu_barrier()
 declare void @emu_warp_barrier()
 declare float @emu_shuffle(float, i32)
+declare float @emu_exp2(float)
 declare void @emu_copy(ptr, ptr, i32)
 declare void @emu_commit()
 declare void @emu_wait(i32)
@@ -278,6 +279,8 @@ def _definition(name: str) -> str:
         return _bulk(name)
     if name.startswith("barrier."):
         return f"define void @emu.{name}(i32 %n) {{\n  call void @emu_barrier()\n  ret void\n}}"
+    if name == "ex2.approx.ftz.f32":
+        return f"define float @emu.{name}(float %x) {{\n  %r = call float @emu_exp2(float %x)\n  ret float %r\n}}"
     if name == "bar.warp.sync":
         return f"define void @emu.{name}(i32 %n) {{\n  call void @emu_warp_barrier()\n  ret void\n}}"
     if name == "shfl.sync.bfly.f32":

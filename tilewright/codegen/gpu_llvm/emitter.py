@@ -55,7 +55,7 @@ class Emitter(Walk):
         self.words, self.family = family, family.name
         super().__init__(nest, machine, Builder())
         self.memory = Memory(self.text, self.at, self.buffers, nest.name, family.own)
-        self.expressions = Expressions(self.text, self.at, self.memory, nest.name, family.name)
+        self.expressions = Expressions(self.text, self.at, self.memory, nest.name, family)
         self.expr = self.at.expr = self.expressions.expr
         self.dots = ByteProducts(self.memory, {d.name: d for d in machine.dot_products}, self.dot_product)
         self.shared: dict[str, int] = {}

@@ -1,4 +1,5 @@
-"""Scalar expressions to LLVM IR: machine operations as they are, functions as the polynomials of `tensor.mathlib`."""
+"""Scalar expressions to LLVM IR: machine operations as they are, functions as the polynomials of `tensor.mathlib`, or
+as a family of GPUs has them."""
 
 from __future__ import annotations
 
@@ -7,8 +8,10 @@ from collections.abc import Callable
 from ...support.errors import UnsupportedError
 from ...tensor.expr import CASTS, Const, Expr, Load, Op, Var
 from ...tensor.mathlib import expand
+from ...tensor.mathlib.build import V
 from ..gpu.indices import Indices
 from .builder import Builder, Value, literal, llvm_type
+from .family import Family
 from .memory import Memory
 
 _BINARY = {"addf": "fadd", "subf": "fsub", "mulf": "fmul", "divf": "fdiv", "remf": "frem"}
@@ -25,9 +28,9 @@ _CASTS |= {"sitofp": "sitofp", "uitofp": "uitofp", "bitcast": "bitcast"}
 
 
 class Expressions:
-    """`operator` is the kernel's name, `family` what the GPUs are called, for messages."""
+    """`operator` is the kernel's name, for messages."""
 
-    def __init__(self, text: Builder, at: Indices, memory: Memory, operator: str, family: str) -> None:
+    def __init__(self, text: Builder, at: Indices, memory: Memory, operator: str, family: Family) -> None:
         self.text, self.at, self.memory, self.operator, self.family = text, at, memory, operator, family
 
     def expr(self, e: Expr) -> Value:
@@ -54,8 +57,17 @@ class Expressions:
         if e.op == "guard":
             return self.guard(e)
         args = [self._expr(a, memo) for a in e.args]
-        expanded = expand(e.op, tuple(_Emitted(f"%{i}", a.dtype, a) for i, a in enumerate(args)), e.dtype)
+        expanded = self.expanded(e.op, tuple(_Emitted(f"%{i}", a.dtype, a) for i, a in enumerate(args)), e.dtype)
         return self._expr(expanded, {}) if expanded is not None else self.machine(e, args)
+
+    def expanded(self, op: str, args: tuple[Expr, ...], dtype: str) -> Expr | None:
+        """A function in operations of these GPUs; None if it is one itself."""
+        own = self.family.functions.get(op)
+        if own is None or dtype not in ("f32", "f16", "bf16"):
+            return expand(op, args, dtype)
+        if dtype == "f32":
+            return own(V(args[0])).e
+        return Op("truncf", (own(V(Op("extf", args, "f32"))).e,), dtype)
 
     def machine(self, e: Op, args: list[Value]) -> Value:
         """One operation on emitted operands."""
@@ -69,6 +81,9 @@ class Expressions:
             return Value(text.op(f"select i1 {args[0].ssa}, {args[1].typed}, {args[2].typed}"), e.dtype)
         if (name, e.dtype) == ("remf", "bf16"):  # which not all GPUs have
             return self.remainder_of_bf16(args)
+        if name in self.family.instructions:
+            function = self.family.instructions[name]
+            return Value(text.call(function, kind, [a.typed for a in args], pure=True), e.dtype)
         if name in _BINARY:
             return Value(text.op(f"{_BINARY[name]} {kind} {args[0].ssa}, {args[1].ssa}"), e.dtype)
         if name == "negf":
@@ -80,7 +95,7 @@ class Expressions:
         if name in _COMPOSED:
             return _COMPOSED[name](self, args, e.dtype)
         raise UnsupportedError(
-            f"the code generator for {self.family} has no operation {e.op} of {e.dtype}",
+            f"the code generator for {self.family.name} has no operation {e.op} of {e.dtype}",
             stage="emit", operator=self.operator,
         )  # fmt: skip
 

@@ -21,6 +21,7 @@ from ..gpu_llvm.memory import Lanes
 from .bulk import Bulk, TensorMap
 from .copies import Copies, waits
 from .fragments import LANE, Fragments
+from .functions import FUNCTIONS, INSTRUCTIONS
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -32,6 +33,8 @@ NVIDIA = Family(
     "NVIDIA GPUs",
     {axis: f"llvm.nvvm.read.ptx.sreg.{register}" for axis, register in _REGISTERS.items()},
     'define ptx_kernel void @{name}({params}) "nvvm.maxntid"="{x},{y},{z}"{more} {{',
+    functions=FUNCTIONS,
+    instructions=INSTRUCTIONS,
 )
 
 

@@ -7,7 +7,7 @@ A warp has 16 rows (queries), and goes along the keys with all others of its blo
         copies of the next tile begin, into the other half of shared memory; those of this one are waited for
         scores = queries x keys, both in parts of 16 x 16
         the largest score of each row grows, and what was summed before shrinks with it
-        weights = exp(scores - largest), in the type of the factors: lanes hold sums as they hold first factors
+        weights = 2^((scores - largest) * log2(e)), in the type of the factors: lanes hold sums as they hold first factors
         results = results * shrink + weights x values
     results / totals
 
@@ -27,14 +27,16 @@ from ...machine import Machine, WarpLoad, WarpProduct, find_axis
 from ...nest import Alloc, AsyncCopy, Barrier, For, Stmt, Store, Wait, seq, store, walk_stmts
 from ...region import all_ranges
 from ...warp import NOTE
-from .attention_operands import LOWEST, Operands, add, exp_of, folded, inverse, mul, unrolled, within_buffers
-from .units import BLOCK, guarded, on, only_if, shared, within
+from .attention_operands import LOWEST, Operands, add, folded, inverse, mul, unrolled, within_buffers
+from .units import BLOCK, all_of, guarded, on, only_if, shared, within
 
 F32 = "f32"
 #: what is tried: warps of a block, and keys of a tile
 WARPS, KEYS = (4, 8, 2, 1), (64, 32, 128)
 #: rows beside each other in banks of a memory: a row's pieces change places with the row
 _BANK_BYTES = 128
+#: weights are powers of two, which machines have instructions for
+_LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,10 @@ class Writer:
         self.o, self.s, self.plan, self.own, self.way = o, o.s, plan, own, way
         self.p, self.dtype = own.scores, own.scores.dtype
         self.rows = plan.teams * self.p.rows
-        self.team, self.first, self.step = Var("w"), Var("tile") * self.rows, Var("step")
+        self.tiles = -(-o.rows // self.rows)
+        # blocks begin in the order of their numbers: those with the most keys to see come first
+        tile = Const(self.tiles - 1, "index") - Var("tile") if o.s.causal else Var("tile")
+        self.team, self.first, self.step = Var("w"), tile * self.rows, Var("step")
         self.steps = -(-o.s.keys // plan.keys)
         self.queries = self.tile("queries", self.dtype, memory.name, self.rows, o.s.depth, 1, self)
         self.keys = self.tile("keys", self.dtype, memory.name, plan.keys, o.s.depth, 2, self)
@@ -187,7 +192,12 @@ class Writer:
             *(Buffer(n, (self.rows,), F32, p.memory) for n in ("top", "total", "best", "shrink")),
         ]
         computed = self.teams(only_if(self.reached, seq(*self.scores(), *self.grown(), *self.weighted())))
-        follows = Op("cmpi.slt", (self.step, Const(self.steps - 1, "index")), "i1")
+        follows = all_of(
+            [
+                Op("cmpi.slt", (self.step, Const(self.steps - 1, "index")), "i1"),
+                self.o.reached((self.step + 1) * self.plan.keys, self.first, self.rows),
+            ]
+        )
         came = Barrier(BLOCK) if self.way != "bulk" else None  # all units wait for bulk copies themselves
         arrived = seq(self.keys.ready(1), self.values.ready(1), came)
         following = self.bring(self.step + 1, follows)
@@ -202,7 +212,7 @@ class Writer:
             self.teams(seq(*self.finish())),
         )
         brought = [x.buffer for x in (self.queries, self.keys, self.values)]
-        return self.o.grid("tile", -(-self.o.rows // self.rows), within_buffers([*brought, *held], body))
+        return self.o.grid("tile", self.tiles, within_buffers([*brought, *held], body))
 
     def teams(self, body: Stmt) -> Stmt:
         """What each team does."""
@@ -320,11 +330,13 @@ class Writer:
         return 2 * self.p.columns if columns % (2 * self.p.columns) == 0 else self.p.columns
 
     def grown(self) -> list[Stmt]:
+        """Scores are left as the product has them where nothing is added to them: the scale is a part of the exponent."""
         o, s = self.o, self.s
+        scaled = s.mask is not None or not s.scale > 0
 
         def score(i: Expr, j: Expr) -> Expr:
             return o.score(
-                mul(scores(i, j), s.number(s.scale)),
+                mul(scores(i, j), s.number(s.scale)) if scaled else scores(i, j),
                 self.first + self.mine(i),
                 self.step * self.plan.keys + j,
                 (self.rows, self.plan.keys),
@@ -339,13 +351,17 @@ class Writer:
         def results(i: Expr, j: Expr) -> Load:
             return Load("results", (self.mine(i), j), F32)
 
+        def weight(x: Expr, best: Expr) -> Expr:
+            exponent = _LOG2_E * (1.0 if scaled else s.scale)
+            return Op("exp2", (mul(Op("subf", (x, best), F32), s.number(exponent)),), F32)
+
         return [
             self.each(self.plan.keys, "scores", score, "score"),
             self.each_row("best", lambda i: of("top", i), "best"),
             self.fold("best", "scores", "maxnumf", "largest"),
-            self.each_row("shrink", lambda i: exp_of(of("top", i), of("best", i)), "shrink"),
+            self.each_row("shrink", lambda i: weight(of("top", i), of("best", i)), "shrink"),
             self.each_row("top", lambda i: of("best", i), "grow"),
-            self.each(self.plan.keys, "scores", lambda i, j: exp_of(scores(i, j), of("best", i)), "weight"),
+            self.each(self.plan.keys, "scores", lambda i, j: weight(scores(i, j), of("best", i)), "weight"),
             self.each_row("total", lambda i: mul(of("total", i), of("shrink", i)), "shrink_total"),
             self.fold("total", "scores", "addf", "add"),
             self.each(s.width, "results", lambda i, j: mul(results(i, j), of("shrink", i)), "shrink_results"),
