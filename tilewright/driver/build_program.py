@@ -25,7 +25,7 @@ from ..support.errors import CompileError
 from ..support.huge_pages import Pool, release_pages
 from ..support.sizes import current, highest, value_at
 from ..targets.base import SeveralDevices
-from ..tensor.analysis import VIEWS
+from ..tensor.analysis import VIEWS, source_of
 from .open_program import open_plan
 from .states import find_states
 
@@ -158,7 +158,11 @@ class _Builder:
 
     def first_reader(self, argument: ir.Value) -> int:
         """The device of the first call that reads a state: it lies there."""
-        calls = (op for op in self.graph.operations() if op.name == "func.call" and argument in list(op.operands))
+        calls = (
+            op
+            for op in self.graph.operations()
+            if op.name == "func.call" and argument in [source_of(v) for v in op.operands]
+        )
         return next(map(self.device_of, calls), 0)
 
     def state_device(self, state: int) -> int:
@@ -192,8 +196,7 @@ class _Builder:
     # ---- constants ----
 
     def is_constant(self, v: ir.Value) -> bool:
-        while not isinstance(v.owner, ir.Block) and v.owner.operation.name in VIEWS:
-            v = v.owner.operation.operands[0]
+        v = source_of(v)
         return not isinstance(v.owner, ir.Block) and v.owner.operation.name == "tw.constant"
 
     def constant(self, v: ir.Value, pack: Pack | None) -> int:

@@ -30,7 +30,7 @@ from ..schedule.rules import schedule as schedule_kernel
 from ..schedule.work import work_of
 from ..support.errors import ModelError, TilewrightError, UnsupportedError, UsageError
 from ..targets.base import Placing, SeveralDevices, Sharing, Target
-from ..tensor.analysis import VIEWS, Node
+from ..tensor.analysis import Node, source_of
 from ..tensor.devices import devices_of, name_on, place_on
 from ..tensor.divide import symbol_of
 from ..tensor.fuse import FusionReport
@@ -319,7 +319,7 @@ def _values(graph: Graph, calls: Sequence[ir.Operation], states: Mapping[str, An
     task = {r: n for n, op in enumerate(calls) for r in op.results}
     readers: dict[ir.Value, list[int]] = {}
     for n, op in enumerate(calls):
-        for v in map(_source, op.operands):
+        for v in map(source_of, op.operands):
             readers.setdefault(v, []).append(n)
     found = find_states(graph, states)
     arguments = list(graph.block.arguments)
@@ -328,16 +328,9 @@ def _values(graph: Graph, calls: Sequence[ir.Operation], states: Mapping[str, An
     task.update({arguments[s.input]: home[s.name] for s in found if s.input is not None})
     following = {s.output: home[s.name] for s in found if s.output is not None}
     end = list(graph.operations())[-1]
-    for position, v in enumerate(map(_source, end.operands)):
+    for position, v in enumerate(map(source_of, end.operands)):
         readers.setdefault(v, []).append(following.get(position, host))
     return [Crossing(task[v], tuple(r), type_of(v).nbytes) for v, r in readers.items() if v in task]
-
-
-def _source(v: ir.Value) -> ir.Value:
-    """What a value is a view of."""
-    while not isinstance(v.owner, ir.Block) and v.owner.operation.name in VIEWS:
-        v = v.owner.operation.operands[0]
-    return v
 
 
 # ---- the graph ------------------------------------------------------------------------------------------------------
@@ -369,7 +362,7 @@ def _together(graph: Graph, calls: Sequence[ir.Operation], devices: Sequence[int
     number = {op: n for n, op in enumerate(calls)}
     needs = []
     for op in calls:
-        sources = [_source(v) for v in op.operands]
+        sources = [source_of(v) for v in op.operands]
         makers = (v.owner.operation for v in sources if not isinstance(v.owner, ir.Block))
         needs.append({number[m] for m in makers if m in number})
     readers: list[list[int]] = [[] for _ in calls]

@@ -231,8 +231,8 @@ def _schedule_new(state: State, tuned: Any) -> dict[str, Divided]:
         name = kernel.name
         made = state.given.schedule(kernel) if state.given else None
         fixed = made is not None
-        if made is None and not (tuned and tuned.knows(kernel)):
-            made = state.tried.get(name)
+        if made is None and name in state.tried and not (tuned and tuned.knows(kernel)):
+            made = state.tried[name]
         if made is None:
             made = tuned.schedule(kernel, state.description) if tuned else schedule_kernel(kernel, state.description)
             fixed = tuned is not None and name in tuned.used

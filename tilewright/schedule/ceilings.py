@@ -125,7 +125,7 @@ def known(target: Any, threads: int) -> Ceilings | None:
     """What was measured of a target's machine before; None if nothing was, or the device is not there."""
     if not isinstance(target, Measurable):
         return None
-    with contextlib.suppress(TilewrightError, OSError, ValueError):
+    with contextlib.suppress(TilewrightError, OSError, ValueError, AttributeError):
         files = (Path(get("TILEWRIGHT_CACHE")) / "ceilings").glob("*.json")
         if any(json.loads(f.read_text(encoding="utf-8")).get("target") == target.name for f in files):
             return _read(_path(target, threads))  # to know its machine a device may have to be opened
