@@ -290,6 +290,22 @@ def test_states_live_where_they_are_used(target, places, alone):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+def test_a_state_lies_where_that_takes_the_fewest_copies():
+    """Read on both devices, and its next value is made on the second."""
+    source = model(
+        [node("Relu", "past", "y", name="here"), node("MatMul", "past x", "next", name="there")],
+        [value("x", (8, 8)), value("past", (8, 8))],
+        [value("y", (8, 8)), value("next", (8, 8))],
+    )
+    for device in ("opencl", "cpu"):
+        other = "cpu" if device == "opencl" else "opencl"
+        pins = {"here": other, "there": device}
+        run = tw.compile(source, target="opencl+cpu", threads=1, states={"past": "next"}, place=pins)
+        (state,) = run.package.program.states
+        assert run.package.program.devices[state.tensor.device].name == device
+        assert ('tw.device = "opencl"' in run.package.levels["fuse"].split("@main")[1]) == (device == "opencl")
+
+
 def test_entries_share_a_state_on_different_devices(target):
     def one(operator: str, name: str):
         return model([node(operator, "c x", "d", name=name)], [value("x", (4,)), value("c", (4,))], [value("d", (4,))])

@@ -26,6 +26,7 @@ from ..support.huge_pages import Pool, release_pages
 from ..support.sizes import current, highest, value_at
 from ..targets.base import SeveralDevices
 from ..tensor.analysis import VIEWS, source_of
+from ..tensor.devices import argument_device
 from .open_program import open_plan
 from .states import find_states
 
@@ -81,10 +82,9 @@ class _Builder:
 
     def run(self) -> tuple[Program, list[np.ndarray]]:
         signature = self.signature
-        for argument, home, (_, t) in zip(
-            self.graph.block.arguments, signature.homes, self.graph.inputs(), strict=True
-        ):
-            where = 0 if home[0] == "input" else self.first_reader(argument)
+        arguments = zip(self.graph.block.arguments, signature.homes, self.graph.inputs(), strict=True)
+        for number, (argument, home, (_, t)) in enumerate(arguments):
+            where = 0 if home[0] == "input" else self.device_of_state(number, argument)
             self.ids[argument] = self.value(Value(t.nbytes, home=home, device=where))
         returned: list[int] = []
         for op in self.graph.operations():
@@ -156,8 +156,10 @@ class _Builder:
         symbol = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
         return self.devices.place_call(symbol, location_names(call.location)) if self.devices else 0
 
-    def first_reader(self, argument: ir.Value) -> int:
-        """The device of the first call that reads a state: it lies there."""
+    def device_of_state(self, number: int, argument: ir.Value) -> int:
+        """Where a state lies: as it was placed, else with the first call that reads it."""
+        if self.devices and (placed := argument_device(self.graph, number)):
+            return list(self.devices.device_names).index(placed)
         calls = (
             op
             for op in self.graph.operations()

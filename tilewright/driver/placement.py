@@ -31,13 +31,13 @@ from ..schedule.work import work_of
 from ..support.errors import ModelError, TilewrightError, UnsupportedError, UsageError
 from ..targets.base import Placing, SeveralDevices, Sharing, Target
 from ..tensor.analysis import Node, source_of
-from ..tensor.devices import devices_of, name_on, place_on
+from ..tensor.devices import devices_of, name_on, place_argument, place_on
 from ..tensor.divide import symbol_of
 from ..tensor.fuse import FusionReport
 from ..tensor.kernel import Kernel
 from ..tensor.read import read_kernel
 from .pins import Pins
-from .states import find_states
+from .states import Found, find_states
 
 #: the device that inputs come from and outputs go to
 HOST = 0
@@ -143,19 +143,23 @@ def _place(graph: Graph, trials: Trials, pins: Pins, states: Mapping[str, Any] |
     told = [Told(_callee(c), location_names(c.location)) for c in calls]
     wanted = pins.of([(t.symbol, t.names) for t in told], names)
     costs = [_costs(t, tried[t.symbol], w, names) for t, w in zip(told, wanted, strict=True)]
-    values = _values(graph, calls, states)
-    # one more task: the host, which makes the inputs and reads the outputs
-    tasks = [*costs, [0.0 if n == HOST else inf for n in range(len(names))]]
+    found = [s for s in find_states(graph, states) if s.input is not None]
+    values = _values(graph, calls, found)
+    # more tasks: the host, which makes the inputs and reads the outputs, and the states, which may lie anywhere
+    tasks = [*costs, [0.0 if n == HOST else inf for n in range(len(names))], *([0.0] * len(names) for _ in found)]
     devices = partition(tasks, values, trials.copy)
     made = Placement(seconds=total(tasks, values, trials.copy, devices))
-    symbols = _mark(graph, functions, calls, [names[d] for d in devices[:-1]])
-    for t, symbol, d, w in zip(told, symbols, devices, wanted, strict=False):
+    for state, d in zip(found, devices[len(calls) + 1 :], strict=True):
+        place_argument(graph, state.input or 0, names[d])
+    devices = devices[: len(calls)]
+    symbols = _mark(graph, functions, calls, [names[d] for d in devices])
+    for t, symbol, d, w in zip(told, symbols, devices, wanted, strict=True):
         made.why[symbol] = _why(tried[t.symbol], d, names, w is not None)
         made.refused |= any(x.seconds == inf and x.by_device for x in tried[t.symbol])
         found = tried[t.symbol][d].made
         if found is not None and symbol == t.symbol:
             made.tried.setdefault(d, {})[symbol] = found
-    if len(set(devices[:-1])) > 1:
+    if len(set(devices)) > 1:
         _together(graph, calls, devices)
     return made
 
@@ -312,23 +316,19 @@ def _callee(op: ir.Operation) -> str:
     return str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value)
 
 
-def _values(graph: Graph, calls: Sequence[ir.Operation], states: Mapping[str, Any] | None) -> list[Crossing]:
-    """All values that calls read or give, with who makes them and who reads them. A state lies where its first reader
-    runs: that call stands for it."""
+def _values(graph: Graph, calls: Sequence[ir.Operation], states: Sequence[Found]) -> list[Crossing]:
+    """All values that calls read or give, with who makes them and who reads them: calls by number, then the host, then
+    the states, which give their value and take the next one."""
     host = len(calls)
     task = {r: n for n, op in enumerate(calls) for r in op.results}
+    task.update(dict.fromkeys(graph.block.arguments, host))
+    task.update({graph.block.arguments[s.input or 0]: host + 1 + n for n, s in enumerate(states)})
+    following = {s.output: host + 1 + n for n, s in enumerate(states)}
     readers: dict[ir.Value, list[int]] = {}
     for n, op in enumerate(calls):
         for v in map(source_of, op.operands):
             readers.setdefault(v, []).append(n)
-    found = find_states(graph, states)
-    arguments = list(graph.block.arguments)
-    task.update(dict.fromkeys(arguments, host))
-    home = {s.name: min(readers.get(arguments[s.input], [host])) if s.input is not None else host for s in found}
-    task.update({arguments[s.input]: home[s.name] for s in found if s.input is not None})
-    following = {s.output: home[s.name] for s in found if s.output is not None}
-    end = list(graph.operations())[-1]
-    for position, v in enumerate(map(source_of, end.operands)):
+    for position, v in enumerate(map(source_of, list(graph.operations())[-1].operands)):
         readers.setdefault(v, []).append(following.get(position, host))
     return [Crossing(task[v], tuple(r), type_of(v).nbytes) for v, r in readers.items() if v in task]
 

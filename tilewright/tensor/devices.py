@@ -1,4 +1,5 @@
-"""The devices of kernels: an attribute of their functions, ``tw.device = "opencl"``, where a program has several."""
+"""The devices of kernels and states, where a program has several: an attribute ``tw.device = "opencl"`` of functions
+and of arguments of @main."""
 
 from __future__ import annotations
 
@@ -28,6 +29,22 @@ def devices_of(graph: Graph) -> dict[str, str]:
     return {ir.StringAttr(f.attributes["sym_name"]).value: device_of(f) for f in graph.functions()}
 
 
+def place_argument(graph: Graph, number: int, device: str) -> None:
+    """Say where an argument of @main lies: a state."""
+    attributes = graph.main.attributes
+    empty = [ir.DictAttr.get({})] * len(graph.block.arguments)
+    told = list(attributes["arg_attrs"]) if "arg_attrs" in attributes else empty
+    told[number] = ir.DictAttr.get({**{a.name: a.attr for a in told[number]}, ATTRIBUTE: ir.StringAttr.get(device)})
+    attributes["arg_attrs"] = ir.ArrayAttr.get(told)
+
+
+def argument_device(graph: Graph, number: int) -> str:
+    """The device that an argument of @main was placed on; "" if it was placed on none."""
+    attributes = graph.main.attributes
+    told = attributes["arg_attrs"][number] if "arg_attrs" in attributes else {}
+    return ir.StringAttr(told[ATTRIBUTE]).value if ATTRIBUTE in told else ""
+
+
 def name_on(symbol: str, device: str, placed: dict[str, str]) -> str:
     """What a kernel is called on a device, where others of its name may be on other devices (`placed`, by symbol).
 
@@ -39,4 +56,6 @@ def name_on(symbol: str, device: str, placed: dict[str, str]) -> str:
     return f"{symbol}_{re.sub(r'[^0-9A-Za-z]+', '_', device)}"
 
 
-__all__ = ["ATTRIBUTE", "device_of", "devices_of", "name_on", "place_on"]
+__all__ = [
+    *("ATTRIBUTE", "argument_device", "device_of", "devices_of", "name_on", "place_argument", "place_on"),
+]
