@@ -156,9 +156,9 @@ def _place(graph: Graph, trials: Trials, pins: Pins, states: Mapping[str, Any] |
     for t, symbol, d, w in zip(told, symbols, devices, wanted, strict=True):
         made.why[symbol] = _why(tried[t.symbol], d, names, w is not None)
         made.refused |= any(x.seconds == inf and x.by_device for x in tried[t.symbol])
-        found = tried[t.symbol][d].made
-        if found is not None and symbol == t.symbol:
-            made.tried.setdefault(d, {})[symbol] = found
+        scheduled = tried[t.symbol][d].made
+        if scheduled is not None and symbol == t.symbol:
+            made.tried.setdefault(d, {})[symbol] = scheduled
     if len(set(devices)) > 1:
         _together(graph, calls, devices)
     return made
@@ -366,8 +366,8 @@ def _together(graph: Graph, calls: Sequence[ir.Operation], devices: Sequence[int
         makers = (v.owner.operation for v in sources if not isinstance(v.owner, ir.Block))
         needs.append({number[m] for m in makers if m in number})
     readers: list[list[int]] = [[] for _ in calls]
-    for n, makers in enumerate(needs):
-        for m in makers:
+    for n, needed in enumerate(needs):
+        for m in needed:
             readers[m].append(n)
     end = list(graph.operations())[-1]
     missing, here, moved = [len(x) for x in needs], HOST, set[ir.Operation]()

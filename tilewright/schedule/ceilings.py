@@ -93,6 +93,8 @@ class Ceilings:
 class Measurable(Protocol):
     """A target whose machine can be measured."""
 
+    name: str
+
     def machine_name(self) -> str:
         """What the ceilings depend on: model of the processor, its features and caches."""
 
