@@ -132,22 +132,19 @@ def test_where_no_device_can_it_is_one_error():
 # ---- costs
 
 
-class Fast:
-    """Machine records in which a device is a hundred times the processor, or copies cost a second."""
-
-    def __init__(self, monkeypatch, copy: float) -> None:
-        memory = 1e13
-        costs = of_device(1e15, memory, units=1, launch=1e-9, copy=copy, copy_bytes=1e13)
-        monkeypatch.setattr(GpuDescription, "device_costs", lambda self, threads: costs)
+def costing(monkeypatch, copy: float) -> None:
+    """Let devices be far faster than the processor, and a copy take so many seconds."""
+    costs = of_device(1e15, 1e13, units=1, launch=1e-9, copy=copy, copy_bytes=1e13)
+    monkeypatch.setattr(GpuDescription, "device_costs", lambda self, threads: costs)
 
 
 def test_costs_decide(monkeypatch):
     source = drawn(10, 8)
-    Fast(monkeypatch, copy=0.0)
+    costing(monkeypatch, copy=0.0)
     state, _ = compile_state(source, target="opencl+cpu", stop_after="fuse")
     assert 'tw.device = "opencl"' in state.module.text() and 'tw.device = "cpu"' not in state.module.text()
     assert all("on opencl, " in why for why in state.placement.why.values())
-    Fast(monkeypatch, copy=1.0)
+    costing(monkeypatch, copy=1.0)
     state, _ = compile_state(source, target="opencl+cpu", stop_after="fuse")
     assert 'tw.device = "opencl"' not in state.module.text()
     assert "copies would take longer" in str(state.placement.why)
@@ -158,7 +155,7 @@ def test_measured_ceilings_count_if_there_are_any(monkeypatch, tmp_path):
     from tilewright.schedule import ceilings
 
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
-    Fast(monkeypatch, copy=0.0)
+    costing(monkeypatch, copy=0.0)
     slow = Ceilings("a slow one", 1, {"f32": 1e3}, (Level("memory", None, 1e3, 1e3, 1e3),))
     monkeypatch.setattr(OpenClTarget, "machine_name", lambda self: "a slow one")
     monkeypatch.setattr(OpenClTarget, "measure_ceilings", lambda self, threads: slow)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
+
+import pytest
+
 from tilewright.program.program import COPY, BufferRef, Call, DeviceInfo, Program, TensorInfo
-from tilewright.targets.several.segments import HOST, bounces, host_program, segments
+from tilewright.targets.several.segments import BOUNCE, HOST, bounces, host_program, segments
 
 X, Y = TensorInfo("x", (16,), "f32"), TensorInfo("y", (16,), "f32")
 IN, OUT = BufferRef("input", 0, 0, 64), BufferRef("output", 0, 0, 64)
@@ -84,3 +89,57 @@ def test_the_host_has_a_program_of_its_own():
     made.check()
     assert [t.name for t in made.outputs] == ["y", "arena"] and made.outputs[1].nbytes == 256 and not made.devices
     assert made.calls[0].args[1] == BufferRef("output", 1, 64, 64)
+
+
+# ---- any program means the same in segments
+
+
+def drawn(seed: int) -> Program:
+    """Kernels and copies on all devices, on places that overlap by chance."""
+    rng = random.Random(seed)
+
+    def place(device: int) -> BufferRef:
+        if device == HOST and rng.random() < 0.2:
+            return IN
+        return BufferRef("arena", device, 32 * rng.randrange(5), 64)
+
+    calls = []
+    for n in range(rng.randint(4, 14)):
+        a, b = rng.choices(range(3), (2, 2, 1), k=2)
+        to = BufferRef("arena", b, 32 * rng.randrange(5), 64)
+        if rng.random() < 0.6:
+            calls.append(copy(place(a), to, b))
+        else:
+            calls.append(call(f"k{n}", b, place(b), place(b), to))
+    return Program((X,), (Y,), (), tuple(calls), 768, devices=DEVICES)
+
+
+def memory() -> dict[tuple[str, int], bytearray]:
+    spaces = [("input", 0), *(("arena", d) for d in range(3))]
+    return {s: bytearray((17 * n + i) % 251 for i in range(256)) for n, s in enumerate(spaces)}
+
+
+def run(c: Call, spaces) -> None:
+    """A copy, or a kernel whose result depends on its name and all that it reads."""
+    *read, made = (memoryview(spaces[r.space, r.index])[r.offset : r.offset + r.nbytes] for r in c.args)
+    if c.symbol == COPY:
+        made[:] = bytes(read[0])
+    else:
+        made[:] = hashlib.shake_128(c.symbol.encode() + b"".join(read)).digest(64)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_programs_mean_the_same_in_segments(seed):
+    for n in range(100):
+        program = drawn(100 * seed + n)
+        program.check()
+        want, got = memory(), memory()
+        for c in program.calls:
+            run(c, want)
+        got |= {(BOUNCE, i): bytearray(size) for i, size in bounces(program).items()}
+        for s in segments(program):
+            steps = [copy(t.host, t.device, 1) for t in s.uploads]
+            steps += [c for _, c in s.calls] + [copy(t.device, t.host, 0) for t in s.downloads]
+            for c in steps:
+                run(c, got)
+        assert {k: v for k, v in got.items() if k[0] != BOUNCE} == want, str(program)
