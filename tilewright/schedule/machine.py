@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 from ..graph.machine_costs import GridCosts, ImageCosts, RegionCosts, SumTile, WinogradCosts
 from ..support.dtypes import LOOP_TYPES, TYPES
+from .device_costs import DeviceCosts, of_processor
 
 #: for a cache without limit: nothing is too large for it
 NO_LIMIT = 1 << 62
@@ -665,6 +666,13 @@ class Machine:
         """Whether depthwise convolutions may run row by row with those around them
         (`rules/convolution/depthwise_chain.py`)."""
         return False
+
+    # ---- among several devices of a program
+
+    def device_costs(self, threads: int) -> DeviceCosts:
+        """What kernels and copies cost here, with so many threads of the host: unless it says so, a processor that
+        works in the host's memory."""
+        return of_processor(self, threads)
 
     # ---- as data
 

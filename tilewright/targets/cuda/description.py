@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...codegen.llvm.machine import LlvmRecord
 from ...graph.machine_costs import GridCosts, SumTile
+from ...schedule.device_costs import DeviceCosts, of_device
 from ...schedule.machine import (
     Axis,
     BulkCopy,
@@ -31,6 +32,14 @@ _BLOCK = 1024
 #: versions of PTX that know a GPU
 _PTX = {"sm_80": "ptx80", "sm_90a": "ptx80", "sm_100": "ptx86"}
 _WARP = 32
+#: operations a second in f32, in halves and in bytes, and bytes of memory a second
+_PEAKS = {
+    "sm_80": (19.5e12, 312e12, 624e12, 1.55e12),
+    "sm_90a": (67e12, 989e12, 1979e12, 3.35e12),
+    "sm_100": (80e12, 2250e12, 4500e12, 8e12),
+}
+#: threads of a multiprocessor that keep it busy, each with several operations under way
+_BUSY = 256
 _DP4A = tuple(
     DotProduct(f"dp4a_{x}{w}", 0, 4, (x, w), 8, 1, Rate(4, 1))
     for x, w in (("s", "s"), ("u", "s"), ("s", "u"), ("u", "u"))
@@ -129,6 +138,11 @@ class CudaDescription(Machine):
     @property
     def split_scans(self) -> int:
         return self.multiprocessors
+
+    def device_costs(self, threads: int) -> DeviceCosts:
+        f32, halves, i8, memory = _PEAKS[self.sm]
+        units = _BUSY * self.multiprocessors
+        return of_device(f32, memory, units, 3e-6, 1e-5, 2e10, bf16=halves, f16=halves, i8=i8)
 
     @property
     def memories(self) -> tuple[Memory, ...]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ...graph.machine_costs import GridCosts, SumTile
+from ...schedule.device_costs import DeviceCosts, of_device
 from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate
 
 _DOT4 = tuple(DotProduct(f"dot4_{s}", 0, 4, (s[0], s[1]), 8, 1, Rate(4, 1)) for s in ("ss", "uu"))
@@ -70,6 +71,10 @@ class GpuDescription(Machine):
     def grid_costs(self) -> GridCosts | None:
         """Of a middling one."""
         return GridCosts(32, 4, (64, 64, 64), far=200, near=16, begin=1000, kernel=8000)
+
+    def device_costs(self, threads: int) -> DeviceCosts:
+        """Those of a small GPU beside a processor: a guess, until the ceilings of the device are measured."""
+        return of_device(2e12, 1e11, units=4 * self.cores, launch=8e-6, copy=3e-5, copy_bytes=6e9)
 
     @property
     def memories(self) -> tuple[Memory, ...]:

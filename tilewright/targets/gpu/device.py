@@ -61,8 +61,8 @@ Step = Dispatch | Move
 
 @dataclass(frozen=True)
 class Run:
-    """A whole run: what is filled from the host first, the steps in order, and what is fetched at the end. Parts begin
-    where their buffers do and have at least a byte."""
+    """A whole run, or what comes of one between two of another device: what is filled from the host first, the steps in
+    order, and what is fetched at the end. Parts begin at multiples of a word and have at least a byte."""
 
     steps: tuple[Step, ...]
     inputs: tuple[Part, ...] = ()

@@ -175,11 +175,11 @@ class ClDevice:
         """Enqueue a run, with the events in three groups."""
         copy = functools.partial(self.cl.enqueue_copy, queue, is_blocking=False)
         for part, array in zip(recorded.run.inputs, inputs, strict=True):
-            events[0].append(copy(part.buffer, array))
+            events[0].append(copy(part.buffer, array, dst_offset=part.offset))
         for step, kernel in zip(recorded.run.steps, recorded.kernels, strict=True):
             events[1].append(self.enqueue(queue, step, kernel))
         for part, array in zip(recorded.run.outputs, outputs, strict=True):
-            events[2].append(copy(array, part.buffer))
+            events[2].append(copy(array, part.buffer, src_offset=part.offset))
 
     def enqueue(self, queue: Any, step: Step, kernel: Any) -> Any:
         if isinstance(step, Dispatch):
