@@ -204,6 +204,17 @@ def test_units_bring_what_an_engine_cannot(tmp_path):
     assert (taken.spilled, taken.stack, taken.serialized) == (0, 0, False)
 
 
+@needs_compiler
+@pytest.mark.parametrize("rows, seen", [(32, (160, 64)), (64, (5, 64, 64))])
+def test_rows_of_several_loops_are_in_one_box(rows, seen):
+    """Of a batch whose second factor is one: tiles go over the ends of its parts."""
+    case = Case(rows, 72, 64, batch=5, shared=True)
+    nest = finish(ruled(case, FEW[2], {"tile": (64, 128, 64, 128, 64, 2)}).nest())
+    emitted = emit(nest, FEW[2])
+    assert emitted.maps[0].shape == seen
+    case.right(run(nest, emitted, given(case, nest))["y"])
+
+
 CONVOLUTION = """
 def f(x: bf16[{b}, {h}, {h}, {c}], w: bf16[{p}, {p}, {c}, 72], y: out(f32[{b}, {o}, {o}, 72])):
     for a in serial({b}):

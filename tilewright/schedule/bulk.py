@@ -208,21 +208,31 @@ def joined(of: Buffer, indices: Sequence[Expr]) -> tuple[Buffer, tuple[Expr, ...
     d = 0
     while d + 1 < len(shape):
         n, (upper, lower) = shape[d + 1], found[d : d + 2]
-        if _divided(lower, "remsi", n) is not None:
-            whole = _divided(upper, "remsi", shape[d])
-            quotient = _divided(upper if whole is None else whole, "floordivsi", n)
-            if quotient is not None and quotient == _divided(lower, "remsi", n):
-                found[d : d + 2] = [quotient if whole is None else quotient % (shape[d] * n)]
-                shape[d : d + 2] = [shape[d] * n]
-                d = max(d - 1, 0)
-                continue
-        d += 1
+        part = _rest(upper, shape[d])
+        whole = _added_up(upper if part is None else part, _rest(lower, n), n)
+        if whole is None:
+            d += 1
+            continue
+        found[d : d + 2] = [whole if part is None else whole % (shape[d] * n)]
+        shape[d : d + 2] = [shape[d] * n]
+        d = max(d - 1, 0)
     return replace(of, shape=tuple(shape)), tuple(found)
 
 
-def _divided(e: Expr, operation: str, n: int) -> Expr | None:
-    """What an expression divides by a number."""
-    return e.args[0] if isinstance(e, Op) and e.op == operation and e.args[1] == Const(n, "index") else None
+def _added_up(upper: Expr, of: Expr | None, n: int) -> Expr | None:
+    """``z // n * n + x % n``, which is z if z is x and a multiple of n; other terms of `upper` stay. None if it is not."""
+    terms, constant = linear(upper)
+    for q in terms if of is not None else ():
+        if isinstance(q, Op) and q.op == "floordivsi" and q.args[1] == Const(n, "index") and terms[q] == 1:
+            rest, more = linear(q.args[0] - of)
+            if more % n == 0 and all(c % n == 0 for c in rest.values()):
+                return from_linear({t: c for t, c in terms.items() if t != q}, constant) * n + q.args[0]
+    return None
+
+
+def _rest(e: Expr, n: int) -> Expr | None:
+    """What an expression is the remainder of, divided by a number."""
+    return e.args[0] if isinstance(e, Op) and e.op == "remsi" and e.args[1] == Const(n, "index") else None
 
 
 def _below(e: Op, ranges: dict[str, tuple[int, int]]) -> tuple[dict[Expr, int], int] | None:

@@ -89,34 +89,32 @@ def pipelined(s: Schedule, p: Product, products: list[WarpProduct], machine: Mac
         return "a factor is computed on the way"
     if not s.sample_choice("engine", (True, False), True):
         return "as was decided"
-    reasons = []
+    why = ""
     for own in views(p):
         tile = choose(s, own, products, machine, engine=True)
         if isinstance(tile, str):
-            reasons.append(tile)
-            continue
-        order = ordered(s, own, tile, machine)
+            return why or tile
+        order = ordered(s, own, tile, machine, LOOP_TYPES[products[0].dtype].nbytes)
         sides = side(s, own, products[0], 0), side(s, own, products[0], 1)
         writer = PipelineWriter(s, own, tile, _of(products, tile), sides, machine.warp_loads[0], order)
         body = writer.nest(machine.bulk.side)
-        if why := not_copied(body, s, machine):
-            reasons.append(why)
-            continue
-        s.body = body
-        s.temporaries.clear()
-        s.plan = f"{_words(tile)}, brought by an engine{f', {order}' if order is not None else ''}"
-        return ""
-    return reasons[-1]
+        if not (why := not_copied(body, s, machine)):
+            s.body = body
+            s.temporaries.clear()
+            s.plan = f"{_words(tile)}, brought by an engine{f', {order}' if order is not None else ''}"
+            break
+    return why
 
 
 def views(p: Product) -> Iterator[Product]:
     """A product with all rows and columns that it has; and if these are of several loops, with those of the innermost
-    one, each time for the others: boxes run along one dimension."""
+    one, each time for the others: boxes run along one dimension. Not if less than half of a tile had such rows."""
     yield p
     for a, b in ((True, False), (False, True), (True, True)):
         rows, columns = innermost(p.rows) if a else None, innermost(p.columns) if b else None
         moved = [*(d for d in p.rows if rows and d != rows), *(d for d in p.columns if columns and d != columns)]
-        if moved and (not a or len(p.rows) > 1) and (not b or len(p.columns) > 1):
+        whole = all(d is None or 2 * d[1] > ROW for d in (rows, columns))
+        if moved and whole and (not a or len(p.rows) > 1) and (not b or len(p.columns) > 1):
             yield replace(
                 p,
                 batch=(*p.batch, *moved),
@@ -125,10 +123,9 @@ def views(p: Product) -> Iterator[Product]:
             )
 
 
-def ordered(s: Schedule, p: Product, t: WarpTile, machine: Machine) -> TileOrder | None:
+def ordered(s: Schedule, p: Product, t: WarpTile, machine: Machine, size: int) -> TileOrder | None:
     """Which block makes which tile when; None where most of the machine has none. Otherwise what all blocks bring keeps
     the cache busy: clusters bring less of it, and blocks of several tiles wait less."""
-    size = LOOP_TYPES["bf16"].nbytes
     most = max(machine.cores // 8, 1) * max(int(1 / part(t, machine, size, engine=True)), 1)
     (_, across), (_, down), (_, batch) = grid(p, t)
     if across * down * batch * 2 <= most:
