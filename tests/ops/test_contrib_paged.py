@@ -86,14 +86,12 @@ def test_rotated():
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("target", ["cpu", "opencl"])
-def test_compiled(target):
-    if target != "cpu":
-        device_of(target)
+def test_compiled():
+    device_of("opencl")
     x = drawn(*CASES["some of each"])
     data, feed = model_of("PagedAttention", x, outputs=3, **ATTRIBUTES)
-    run = tw.compile(data, target=target)
-    assert ("paged_attention" in run.explain()) == (target != "cpu")
+    run = tw.compile(data, target="opencl")
+    assert "paged_attention" in run.explain()
     for got, want in zip(run(*feed.values()), right(x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 

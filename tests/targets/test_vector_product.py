@@ -92,7 +92,7 @@ def drawn(seed: int) -> Case:
 
 
 @needs_compiler
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(8))
 def test_cuda(seed):
     """The chosen way, and one of the others."""
     case = drawn(seed // 2)
@@ -118,8 +118,10 @@ def test_rows_of_constants_are_filled_up():
     assert "ld.global.nc.v4" in ptx(emitted, SM_80.llvm)
 
 
-@pytest.mark.parametrize("target", ["opencl", "vulkan"])
-@pytest.mark.parametrize(("k", "n", "dtype"), [(300, 70, "f32"), (1024, 48, "bf16"), (257, 33, "f16")])
+@pytest.mark.parametrize(
+    ("target", "k", "n", "dtype"),
+    [("opencl", 300, 70, "f32"), ("opencl", 1024, 48, "bf16"), ("vulkan", 257, 33, "f16")],
+)
 def test_devices(k, n, dtype, target):
     device_of(target)
     a, b, c = (f"tensor<{s}x{dtype}>" for s in (f"1x{k}", f"{k}x{n}", f"1x{n}"))
@@ -137,11 +139,10 @@ def test_devices(k, n, dtype, target):
 
 
 #: what a decoder multiplies: steps, columns
-DECODE = [(4096, 16384), (16384, 4096), (4096, 4096)]
+DECODE = [(4096, 16384, "sm_90a"), (16384, 4096, "sm_90a"), (4096, 4096, "sm_80")]
 
 
-@pytest.mark.parametrize("sm", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize(("k", "n"), DECODE)
+@pytest.mark.parametrize(("k", "n", "sm"), DECODE)
 def test_the_matrix_is_read_in_long_accesses_many_at_once(k, n, sm, tmp_path):
     a, b, c = (f"tensor<{s}xbf16>" for s in (f"1x{k}", f"{k}x{n}", f"1x{n}"))
     (kernel,) = fused_kernels(

@@ -86,8 +86,10 @@ def test_bytes_are_the_same_bits(node):
     assert (found == want).all()
 
 
-@pytest.mark.parametrize("sm", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize(("rows", "depth", "columns"), [(16, 16384, 1024), (64, 65536, 256), (4, 3072, 768)])
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "sm"),
+    [(16, 16384, 1024, "sm_80"), (64, 65536, 256, "sm_90a"), (4, 3072, 768, "sm_90a")],
+)
 def test_slices_fill_the_processors(rows, depth, columns, sm):
     machine, target = MACHINES[sm], f"cuda:sm={sm}"
     kernel, _ = fused_kernels(product(rows, depth, columns, "bf16"), target=target)
