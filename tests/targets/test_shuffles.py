@@ -167,7 +167,7 @@ def f(x: f32[{m}, {n}], y: out(f32[{m}, {n}]), p: out(i64[{m}])):
 
 
 @needs_compiler
-@pytest.mark.parametrize(("m", "n", "team"), [(3, 42, (2, 32)), (1, 70, (1, 64)), (1, 300, (1, 512))])
+@pytest.mark.parametrize(("m", "n", "team"), [(3, 42, (2, 32)), (5, 10, (8, 4)), (1, 70, (1, 64)), (1, 300, (1, 512))])
 def test_rows_on_one_warp_and_on_several(m, n, team):
     kernel = te.from_nest(SUM.format(m=m, n=n))
     x = np.random.default_rng(n).integers(-9, 10, (m, n)).astype("f4") + np.float32(0.5)

@@ -156,6 +156,18 @@ def test_scatter(seed, machine, monkeypatch):
 
 
 @machines
+@pytest.mark.parametrize(("rows", "axis", "start"), [((2, 3, 4), 1, 5), ((2, 9, 1), 2, 3), ((0, 9, 4), 0, 1)])
+def test_append(rows, axis, start, machine):
+    x, more = np.arange(72, dtype="f4").reshape(2, 9, 4), -np.ones(rows, "f4")
+    want = x.copy()
+    np.moveaxis(want, axis, 0)[start : start + rows[axis]] = np.moveaxis(more, axis, 0)
+    operands = {"x": (x.shape, "f32"), "rows": (rows, "f32")}
+    kernel = ops.kernel("append", {"axis": axis, "start": start}, operands, {"y": (x.shape, "f32")})
+    for got, nest in results(scatter, kernel, {"x": x, "rows": more}, random.Random(0), machine):
+        assert np.array_equal(got["y"], want) and ("y", "x") in inplace_pairs(nest)
+
+
+@machines
 @pytest.mark.parametrize("seed", range(3))
 def test_places_of_what_is_not_zero(seed, machine):
     draw, numbers = random.Random(seed), np.random.default_rng(seed)

@@ -46,14 +46,13 @@ class RowWriter:
         self.params = {p.name for p in rows.kernel.params}
         self.loops = 0
         self.y: Expr = Var("row") if team.rows > 1 else _ZERO
-        self.warps = team.rows * team.warps_of_row  # of a block, where rows are those of warps
+        self.warps = team.rows * team.warps_of_row // team.rows_of_warp  # of a block, where rows are those of warps
         self.warp: Expr = Var("row") if self.warps > 1 else _ZERO
-        if team.warps_of_row > 1:
-            self.warp = Var("warp_of_block")
+        self.shared_out = team.warps_of_row > 1 or team.rows_of_warp > 1  # a row is not the lanes of one warp
+        if self.shared_out:
+            self.warp = Var("warp_of_block") if self.warps > 1 else _ZERO
             self.y = self.warp // team.warps_of_row if team.rows > 1 else _ZERO
-        self.row = block_number(team.grid, "rows") * team.rows + self.y
-        whole = team.grid[0] * team.grid[1] * team.rows
-        self.inside = None if whole == rows.count else within(self.row, rows.count, whole)
+        self.at_row(self.y)
         self.buffers: list[Buffer] = []
         self.sums: dict[str, Buffer] = {}  # sums of units
         self.parts: dict[str, tuple[Buffer, int]] = {}  # the same in shared memory, and how many are left to combine
@@ -63,11 +62,18 @@ class RowWriter:
         self.here: Expr = _ZERO  # the number of the unit at hand
         self.held = {(str(k.leaf), k.size): self.hold(k) for k in self.keeps}
 
+    def at_row(self, y: Expr) -> None:
+        """What is written from here on is for this row of the block."""
+        t, count = self.team, self.rows.count
+        self.y, self.row = y, block_number(t.grid, "rows") * t.rows + y
+        whole = t.grid[0] * t.grid[1] * t.rows
+        self.inside = None if whole == count else within(self.row, count, whole)
+
     def nest(self) -> Stmt:
         t = self.team
         body = seq(*(self.level(i) for i in range(self.rows.levels)))
-        if t.warps_of_row > 1:
-            body = on(t.row_axis, "warp_of_block", self.warps, body)
+        if self.shared_out:
+            body = on(t.row_axis, "warp_of_block", self.warps, body) if self.warps > 1 else body
         elif t.rows > 1:
             body = on(t.row_axis, "row", t.rows, body)
         for b in reversed(self.buffers):
@@ -124,21 +130,24 @@ class RowWriter:
         return self.on_units(x, self.team.units, only_if(cond, seq(*(self.write(w) for w in single))))
 
     def unit(self) -> Expr:
-        """The number of a unit of a row in a new loop over them."""
+        """The number of a unit of a row in a new loop over them; where a warp has several rows, it says which one."""
         self.loops += 1
-        if self.team.units == 1:
+        t = self.team
+        if t.units == 1:
             return _ZERO
-        var, w = Var(f"unit_{self.loops}"), self.team.warps_of_row
-        if w == 1:
+        var = Var(f"unit_{self.loops}")
+        if not self.shared_out:
             return var
-        number = (self.warp % w) * self.team.lanes + var
+        number = var % t.units if t.rows_of_warp > 1 else (self.warp % t.warps_of_row) * t.lanes + var
         self.variables[number] = var
+        if t.rows_of_warp > 1:
+            self.at_row(self.warp * t.rows_of_warp + var // t.units)
         return number
 
     def on_units(self, x: Expr, count: int, body: Stmt) -> Stmt:
         """A loop over the units of a row, or of its warps over their lanes."""
         var = self.variables.get(x, x)
-        if self.team.warps_of_row > 1:
+        if self.shared_out:
             count = self.team.lanes
         return on(self.team.unit_axis, var.name, count, body) if isinstance(var, Var) else body
 
@@ -184,7 +193,7 @@ class RowWriter:
         """Combine what the lanes of each warp have added up: all of them then have the sum, in the register where each
         had its own. Several warps of a row give theirs to each other in shared memory."""
         w, lanes = self.team.warps_of_row, self.team.lanes
-        steps = self.butterflies(sums, lanes)
+        steps = self.butterflies(sums, min(lanes, self.team.units))
         if w == 1:
             return steps
         x, puts = self.unit(), []

@@ -58,8 +58,8 @@ class Team:
     that are neighbours of each other take neighbours of a row (`along`), or else rows side by side.
 
     `keep`: "registers", "shared", or "again" for rows that are read at each level. `warps`: the axes of warps and their
-    lanes, and the lanes' own barrier, where the units of a row are the lanes of one warp, or of several that combine
-    sums by shuffles, in the memory `exchange`.
+    lanes, and the lanes' own barrier, where the units of a row are the lanes of one warp, or a part of these or of
+    several warps that combine sums by shuffles, in the memory `exchange`.
     """
 
     rows: int
@@ -75,7 +75,12 @@ class Team:
 
     @property
     def warps_of_row(self) -> int:
-        return self.units // self.lanes if self.warps else 1
+        return max(self.units // self.lanes, 1) if self.warps else 1
+
+    @property
+    def rows_of_warp(self) -> int:
+        """Rows that are side by side on the lanes of a warp."""
+        return max(self.lanes // self.units, 1) if self.warps else 1
 
     @property
     def row_axis(self) -> str:
@@ -95,7 +100,7 @@ class Team:
 
     def __str__(self) -> str:
         kept = {"again": "read at each level", "shared": "kept in shared memory", "registers": "kept in registers"}
-        warps = "a warp" if self.warps_of_row == 1 else "warps"
+        warps = "a warp" if self.warps_of_row == 1 else "warps"  # or some of its lanes
         who = f"a row on {self.units} {f'lanes of {warps}' if self.warps else 'units'}"
         return f"{who}, {self.rows} in a block, {kept[self.keep]}"
 
@@ -213,7 +218,7 @@ def choose(s: Schedule, rows: Rows, needs: Reads, machine: Machine) -> Team | st
     team = next(t for t in fits if t.keep == keep)
     if team.warps is not None and not s.sample_choice("warps", (True, False), True):
         team = replace(team, warps=None, exchange="")
-    if team.exchange and team.warps_of_row == 1 and not s.sample_choice("shuffles", (True, False), True):
+    if team.exchange and team.units == team.lanes and not s.sample_choice("shuffles", (True, False), True):
         team = replace(team, exchange="")
     if team.units > FANS[0] and not team.exchange:
         team = replace(team, fan=s.sample_choice("fan", FANS, FANS[0]))
@@ -298,7 +303,7 @@ def _meeting(t: Team) -> float:
     """What it takes that units combine what they have."""
     if not t.exchange:
         return (WARP_BARRIER if t.warps else BARRIER) * (1 + log(t.units, t.fan))
-    within, others = SHUFFLE * log(t.lanes, 2), t.warps_of_row
+    within, others = SHUFFLE * log(min(t.units, t.lanes), 2), t.warps_of_row
     if others == 1:
         return within
     return within + BARRIER + (others if others <= FEW_PARTS else SHUFFLE * log(others, 2))
@@ -314,7 +319,8 @@ def _on_warps(machine: Machine, t: Team) -> Team:
         own = [b for b in inner.barriers if b not in outer.barriers]
         exchange = next((m.name for m in machine.memories if m.held_by == inner.name), "")
         whole = t.units == inner.limit or (bool(exchange) and t.units % inner.limit == 0)
-        if own and whole and t.rows * t.units // inner.limit <= (outer.limit or 1):
+        part = bool(exchange) and 1 < t.units < inner.limit and t.rows * t.units % inner.limit == 0
+        if own and (whole or part) and t.rows * t.units // inner.limit <= (outer.limit or 1):
             return replace(t, warps=(outer.name, inner.name, own[0]), lanes=inner.limit, exchange=exchange)
     return t
 

@@ -38,6 +38,8 @@ PRIORITY = 7
 EACH, PIECE = 8, 512
 #: so many times as many operations as a processor's form has are worth it: its units do not read side by side
 WORTH = 8
+#: so many units in the place of one hide that it waits for memory
+HIDING = 16
 _NUMBER = "i32"
 
 
@@ -119,11 +121,11 @@ def _elements(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt,
     chosen = s.shape(s.indices)
     lines, updates = prod(s.data) // s.data[axis_], chosen[axis_]
     beside = prod(s.data[axis_ + 1 :])  # neighbouring lines
-    spread = max(machine.line_bytes // 4 // beside, 1)
-    at_a_time = at_once(machine)
-    costs = {
-        "elements": (-(-prod(s.data) // at_a_time)) * (updates * 4 + 2 * FAR),
-        "lines": (-(-lines // at_a_time)) * (s.data[axis_] * 2 + updates * 3) * FAR * min(spread, 8) / 4,
+    spread = min(max(machine.line_bytes // 4 // beside, 1), 8)
+    units_busy = HIDING * at_once(machine)
+    costs = {  # a unit of a line waits for each element, those of elements for each other's
+        "elements": -(-prod(s.data) // units_busy) * (updates * 4 + 2 * FAR),
+        "lines": -(-lines // units_busy) * (s.data[axis_] * 2 + updates * 3) * FAR * spread,
     }
     form = asking.sample_choice("form", tuple(costs), min(costs, key=lambda f: costs[f]))
     units = asking.sample_choice("units", *block_sizes(machine))
