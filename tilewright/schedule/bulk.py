@@ -220,7 +220,7 @@ def joined(of: Buffer, indices: Sequence[Expr]) -> tuple[Buffer, tuple[Expr, ...
 
 
 def _added_up(upper: Expr, of: Expr | None, n: int) -> Expr | None:
-    """``z // n * n + x % n``, which is z if z is x and a multiple of n; other terms of `upper` stay. None if it is not."""
+    """``z // n * n + x % n``, which is z if z is x and a multiple of n; None if it is not. Other terms stay."""
     terms, constant = linear(upper)
     for q in terms if of is not None else ():
         if isinstance(q, Op) and q.op == "floordivsi" and q.args[1] == Const(n, "index") and terms[q] == 1:

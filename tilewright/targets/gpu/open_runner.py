@@ -166,19 +166,26 @@ class OpenGpuContext(GpuContext):
         kernels: dict[str, Kernel] = {**self.runner.kernels, **{s: k for s, (k, _) in launches.items()}}
         self.grow_scratch(max((k.scratch_bytes for k in kernels.values()), default=0))
         tables = self.tables({s: at.table for s, (_, at) in launches.items()})
+        starts = dict(zip(self.open.typical, self.size.starts, strict=True))
         for call in self.program.calls:
-            parts = tuple(map(self.part, call.args))
             if call.symbol == COPY:
                 count = next(copies)
-                made.append(Move(*(replace(p, nbytes=count) for p in parts)))
+                made.append(Move(*(self.placed(a, count, starts) for a in call.args)))
                 continue
-            kernel = kernels[call.symbol]
-            if call.symbol in launches:
-                nbytes = launches[call.symbol][1].nbytes
-                parts = (*(replace(p, nbytes=n) for p, n in zip(parts, nbytes, strict=True)), tables[call.symbol])
-            kernel, parts = kernel.placed(parts)
-            made.append(Dispatch(kernel, parts, self.scratch if kernel.scratch_bytes else None))
+            kernel, at = kernels[call.symbol], launches.get(call.symbol)
+            nbytes = at[1].nbytes if at is not None else [a.nbytes for a in call.args]
+            parts = [self.placed(a, n, starts) for a, n in zip(call.args, nbytes, strict=True)]
+            if at is not None:
+                parts.append(tables[call.symbol])
+            kernel, given = kernel.placed(parts)
+            made.append(Dispatch(kernel, given, self.scratch if kernel.scratch_bytes else None))
         return made
+
+    def placed(self, ref: BufferRef, nbytes: int, starts: Mapping[int, int]) -> Part:
+        """So many bytes of a buffer; `starts`: where places of the arena begin, by where they do at typical sizes."""
+        if ref.space == "arena":
+            return Part(self.spaces["arena"][0], starts[ref.offset] if starts else 0, nbytes)
+        return replace(self.part(ref), nbytes=nbytes)
 
     def grow_scratch(self, nbytes: int) -> None:
         if nbytes > self.bytes["scratch"][0]:
@@ -204,12 +211,6 @@ class OpenGpuContext(GpuContext):
             size.tables = self.device.allocate(whole.nbytes)
             self.device.write(size.tables, whole)
         return {symbol: Part(size.tables, starts[symbol], a.nbytes) for symbol, a in arrays.items()}
-
-    def part(self, ref: BufferRef) -> Part:
-        part = super().part(ref)
-        if ref.space == "arena" and ref.offset in self.open.typical:
-            return replace(part, offset=self.size.starts[self.open.typical.index(ref.offset)])
-        return part
 
     def close(self) -> None:
         super().close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +69,8 @@ class ClDevice:
             self.context = cl.Context([own])
             self.queue = cl.CommandQueue(self.context)
         self.programs: dict[str, Any] = {}
+        #: kernels of recordings that are gone, by their text: pyopencl takes long to make one
+        self.free: dict[str, list[Any]] = {}
 
     @property
     def largest(self) -> int:
@@ -115,6 +118,8 @@ class ClDevice:
                 f"{self.own.max_work_group_size} units in a block",
                 stage="load",
             )
+        with contextlib.suppress(LookupError):
+            return self.free[kernel.text].pop()
         if kernel.text not in self.programs:
             try:
                 self.programs[kernel.text] = self.cl.Program(self.context, kernel.text).build()
@@ -128,7 +133,16 @@ class ClDevice:
 
     def record(self, run: Run) -> Recorded:
         with self.doing("loading kernels"):
-            return Recorded(run, tuple(map(self.prepared, run.steps)))
+            made = Recorded(run, tuple(map(self.prepared, run.steps)))
+        texts = [s.kernel.text if isinstance(s, Dispatch) else "" for s in run.steps]
+        weakref.finalize(made, self.returned, texts, made.kernels).atexit = False
+        return made
+
+    def returned(self, texts: Sequence[str], kernels: Sequence[Any]) -> None:
+        """Keep kernels for the next recording."""
+        for text, kernel in zip(texts, kernels, strict=True):
+            if kernel is not None:
+                self.free.setdefault(text, []).append(kernel)
 
     def prepared(self, step: Step) -> Any:
         if isinstance(step, Move):
