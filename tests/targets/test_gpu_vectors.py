@@ -3,12 +3,15 @@ be."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
+import threading
 
 import numpy as np
 import pytest
+from support.expressions import EXPRESSIONS, nest_of
 from support.gpus import device_of, run_on
 
 from tilewright.codegen.clike.opencl import OPENCL
@@ -128,3 +131,52 @@ def test_modules_are_valid(tmp_path, dtype):
     (tmp_path / "k.spv").write_bytes(built(parsed(ROWS, dtype), MACHINE).code)
     done = subprocess.run([path, "--target-env", "vulkan1.1", "k.spv"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+#: compiles texts and says which are none, in the browser's log
+PAGE = """<script>(async () => {
+    const device = await (await navigator.gpu.requestAdapter())?.requestDevice();
+    if (!device) return console.log("RESULT no device END");
+    let wrong = [];
+    for (const code of TEXTS) {
+        const info = await device.createShaderModule({ code }).getCompilationInfo();
+        wrong.push(...info.messages.filter((m) => m.type == "error").map((m) => m.message));
+    }
+    console.log("RESULT " + wrong.join("; ") + " END");
+})();</script>"""
+
+
+def test_browsers_take_all_texts(tmp_path):
+    """Chromium reads WGSL more strictly than wgpu."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no Chromium: apt install chromium")
+    nests = [parsed(t, d) for t in (ROWS, OTHERS) for d in ("f32", "i32", "f16", "bf16", "i8", "i16", "i64")]
+    nests += [nest_of(e, f"k{i}", "thread") for i, e in enumerate(EXPRESSIONS[::4])]
+    texts = [kernel(emit(n, WGSL), WGSL).text for n in nests]
+    texts.append(WGSL.definitions(WGSL.helpers) + "@compute @workgroup_size(1) fn k() { }")
+    (tmp_path / "page.html").write_text(PAGE.replace("TEXTS", json.dumps(texts)))
+    flags = (
+        "--headless=new --no-sandbox --enable-unsafe-webgpu --use-webgpu-adapter=swiftshader --enable-logging=stderr"
+    )
+    command = [
+        chromium,
+        *flags.split(),
+        "--enable-logging=stderr",
+        f"--user-data-dir={tmp_path}/profile",
+        f"file://{tmp_path}/page.html",
+    ]
+    browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    alarm = threading.Timer(60, browser.kill)
+    alarm.start()
+    assert browser.stderr is not None
+    try:
+        said = next((m[1] for line in browser.stderr if (m := re.search("RESULT (.*) END", line))), None)
+    finally:
+        alarm.cancel()
+        browser.kill()
+        browser.wait()
+        browser.stderr.close()
+    if said is None or said == "no device":
+        pytest.skip("Chromium has no WebGPU here")
+    assert said == ""

@@ -22,6 +22,8 @@ from ..gpu.kernels import GpuKernel
 from ..gpu.opened import Devices
 
 HINT = "pip install 'tilewright[opencl]', and a driver: of your GPU, or Debian's pocl-opencl-icd for the processor"
+#: the longest access of a unit, which begins at a multiple of it
+ACCESS_BYTES = 16
 #: what drivers answer when memory is short
 _MEMORY = ("MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_HOST_MEMORY", "INVALID_BUFFER_SIZE")
 #: what they answer to every call once a device is gone or its queue was given up
@@ -150,6 +152,11 @@ class ClDevice:
         made = self.compiled(step.kernel)
         arguments: list[Any] = []
         for part in step.arguments:
+            if part.offset % ACCESS_BYTES:
+                raise PackageError(
+                    f"{step.kernel.name} needs arguments at multiples of {ACCESS_BYTES} bytes, not at {part.offset}",
+                    stage="load",
+                )
             arguments += [part.buffer, np.uint64(part.offset)]
         made.set_args(*arguments, *([step.scratch] if step.scratch is not None else []))
         return made
