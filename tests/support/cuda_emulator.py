@@ -242,7 +242,7 @@ declare i32 @emu_register(i32)
 declare void @emu_barrier()
 declare void @emu_barrier_of(i32, i32)
 declare void @emu_warp_barrier()
-declare float @emu_shuffle(float, i32)
+declare i32 @emu_shuffle(i32, i32, i32)
 declare float @emu_exp2(float)
 declare void @emu_copy(ptr, ptr, i32)
 declare void @emu_commit()
@@ -302,9 +302,16 @@ def _definition(name: str) -> str:
         return f"define float @emu.{name}(float %x) {{\n  %r = call float @emu_exp2(float %x)\n  ret float %r\n}}"
     if name == "bar.warp.sync":
         return f"define void @emu.{name}(i32 %n) {{\n  call void @emu_warp_barrier()\n  ret void\n}}"
-    if name == "shfl.sync.bfly.f32":
-        call = "%r = call float @emu_shuffle(float %x, i32 %bits)"
-        return f"define float @emu.{name}(i32 %mask, float %x, i32 %bits, i32 %c) {{\n  {call}\n  ret float %r\n}}"
+    if name.startswith("shfl.sync."):
+        _, _, how, dtype = name.split(".")
+        kind, which = "float" if dtype == "f32" else "i32", ("bfly", "idx").index(how)
+        lines = [
+            f"define {kind} @emu.{name}(i32 %mask, {kind} %x, i32 %n, i32 %c) {{",
+            f"  %v = bitcast {kind} %x to i32",
+            f"  %w = call i32 @emu_shuffle(i32 %v, i32 %n, i32 {which})",
+            f"  %r = bitcast i32 %w to {kind}",
+        ]
+        return "\n".join([*lines, f"  ret {kind} %r", "}"])
     if name.startswith("cp.async.c") and name.endswith("group"):
         return f"define void @emu.{name}() {{\n  call void @emu_commit()\n  ret void\n}}"
     if name == "cp.async.wait.group":

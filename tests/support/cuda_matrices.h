@@ -28,20 +28,23 @@ void emu_warp_barrier(void)
 }
 
 /* the number of the lane whose own number differs in these bits */
-float emu_shuffle(float x, int bits)
+/* the word of the lane so far apart (xor), or of the one of this number */
+uint32_t emu_shuffle(uint32_t x, int lane, int by_number)
 {
     Thread *t = &threads[current];
-    t->site = site, t->operation = SHUFFLE, t->count = bits;
-    memcpy(t->words, &x, sizeof x);
+    t->site = site, t->operation = SHUFFLE;
+    t->count = by_number ? lane : lane ^ (current % LANES);
+    if (t->count < 0 || t->count >= LANES)
+        fail("a shuffle asks a lane that there is none of");
+    t->words[0] = x;
     leave(IN_WARP);
-    memcpy(&x, t->result, sizeof x);
-    return x;
+    return t->result[0];
 }
 
 static void shuffle(int first)
 {
     for (int i = 0; i < LANES; i++)
-        threads[first + i].result[0] = threads[first + (i ^ threads[first + i].count)].words[0];
+        threads[first + i].result[0] = threads[first + threads[first + i].count].words[0];
 }
 
 /* a group of 8 lanes reads 8 rows of 16 bytes at once if these lie in different 16ths of 128 bytes */

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..support.dtypes import LOOP_TYPES
 from ..support.errors import CompileError
+from ..support.sizes import is_open
 from ..tensor.analysis import flat
 from ..tensor.evaluate import evaluate
 from ..tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, from_linear, linear, simplify, variables
@@ -219,7 +220,7 @@ def joined(of: Buffer, indices: Sequence[Expr]) -> tuple[Buffer, tuple[Expr, ...
 
 
 def _added_up(upper: Expr, of: Expr | None, n: int) -> Expr | None:
-    """``z // n * n + x % n``, which is z if z is x and a multiple of n; other terms of `upper` stay. None if it is not."""
+    """``z // n * n + x % n``, which is z if z is x and a multiple of n; None if it is not. Other terms stay."""
     terms, constant = linear(upper)
     for q in terms if of is not None else ():
         if isinstance(q, Op) and q.op == "floordivsi" and q.args[1] == Const(n, "index") and terms[q] == 1:
@@ -265,6 +266,8 @@ def no_boxes(s: AsyncCopy, body: Stmt, buffers: Mapping[str, Buffer], machine: M
     """Why the machine's engine cannot do a bulk copy of a nest."""
     if written := [x for x in stores(s.body) if any(n in writes(body) for n in reads(x))]:
         return f"block {written[0].block} in bulk_copy({s.token}) reads what the nest writes"
+    if far := [n for n in sorted(reads(s)) if n in buffers and is_open(*buffers[n].shape)]:
+        return f"what the engine knows of {far[0]} would have to be made anew for each of its sizes"
     assert machine.bulk is not None
     bulk = machine.bulk
     return said(lambda: read_copies(s, bulk, buffers, all_ranges(body)))

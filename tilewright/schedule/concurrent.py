@@ -18,6 +18,7 @@ from ..tensor.analysis import flat
 from ..tensor.evaluate import evaluate
 from ..tensor.expr import Buffer, Const, Expr, Load, Var, bounds, simplify, substitute, variables, walk
 from .bulk import no_boxes, not_by_all
+from .exchange import no_exchange
 from .finish import simplify_value
 from .legality import PRIVATE, distinct, numbered, one_owner, own_part
 from .machine import Axis, Machine, Memory, axis_names, barriers, find_axis
@@ -109,7 +110,8 @@ def verify(body: Stmt, buffers: Buffers, machine: Machine) -> str | None:
     units = Units.of(body, machine)
     if unknown := {s.kind for s in walk_stmts(body) if isinstance(s, For) and s.bound} - set(units.kinds):
         return f"there is no axis {', '.join(sorted(unknown))}; the machine has {', '.join(axis_names(machine))}"
-    return _memories(buffers, units) or _chain(body, units) or _Rules(body, units, buffers).visit(body, ())
+    reason = _memories(buffers, units) or _chain(body, units) or _Rules(body, units, buffers).visit(body, ())
+    return reason or no_exchange(body, buffers, machine)
 
 
 def _memories(buffers: Buffers, units: Units) -> str | None:

@@ -114,6 +114,34 @@ class Indices:
             return (t.args[1].value * c) % n == 0 and self.multiple(t.args[0] * c, n)
         return False
 
+    # ---- neighbours
+
+    @contextmanager
+    def at_lane(self, var: str, i: int) -> Iterator[None]:
+        """Inside: a variable is this number."""
+        old = self.values.get(var)
+        self.values[var] = Const(i, "index")
+        yield
+        if old is None:
+            del self.values[var]
+        else:
+            self.values[var] = old
+
+    def run(self, b: Buffer, indices: tuple[Expr, ...], var: str, count: int, most: int) -> int:
+        """How many iterations of a loop one access of up to `most` elements can take: neighbours, in a place that is a
+        multiple of as many."""
+        places = []
+        for i in range(count):
+            with self.at_lane(var, i):
+                places.append(self.place(b, indices))
+        varying, start = places[0]
+        if any(p != (varying, start + i) for i, p in enumerate(places)):
+            return 1
+        width = most
+        while width > 1 and (count % width or start % width or not self.multiple(varying, width)):
+            width //= 2
+        return max(width, 1)
+
     # ---- as text
 
     def _emit(self, e: Expr) -> str:

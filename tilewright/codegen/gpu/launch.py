@@ -12,6 +12,7 @@ from ...schedule.machine import Machine
 from ...schedule.nest import THREAD, For, Nest, walk_stmts
 from ...schedule.producers import PRODUCER
 from ...support.errors import CompileError
+from .open_sizes import most_units
 
 #: threads of a block where the machine does not say how many run together
 UNITS = 64
@@ -43,15 +44,12 @@ class Launch:
 
 
 class UnitsOfNest:
-    """The axes of a nest: `kinds`, outer ones first, with the units of each."""
+    """The axes of a nest: `kinds`, outer ones first, with the units of each: blocks and threads of all may be sizes."""
 
     def __init__(self, nest: Nest, machine: Machine) -> None:
         self.units = Units.of(nest.body, machine)
         self.kinds = list(self.units.kinds)
-        self.count = dict.fromkeys(self.kinds, 1)
-        for s in walk_stmts(nest.body):
-            if isinstance(s, For) and s.bound:
-                self.count[s.kind] = max(self.count[s.kind], s.trip or 0)
+        self.count = {**dict.fromkeys(self.kinds, 1), **most_units(nest, lambda s: s.trip or 0)}
         known = (*_COUNTED, CLUSTER, *(x for unit, team in _TEAMS.items() for x in (team, unit)), THREAD)
         if unknown := [k for k in self.kinds if k not in known]:
             raise CompileError(

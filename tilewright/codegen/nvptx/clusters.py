@@ -71,7 +71,7 @@ class Clusters:
         text.call("llvm.nvvm.barrier.cluster.wait", "void", [])
 
     def arrive(self, text: Builder, lane: str, barrier: str) -> None:
-        """At a barrier in all blocks: a lane of the warp for each. The address is one for any lane, wherever it is made."""
+        """At a barrier in all blocks: a lane of the warp for each. The address is one for any lane."""
         rank = text.op(f"urem i32 {lane}, {self.count}")
         with text.where(text.op(f"icmp slt i32 {lane}, {self.count}"), "arrives"):
             there = text.call(_MAP, "ptr addrspace(7)", [barrier, f"i32 {rank}"])

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ....support.dtypes import LOOP_TYPES
+from ....support.sizes import at_most, is_open, larger, typical
 from ....tensor.expr import Const, Load, Op, Var
 from ....tensor.kernel import Kernel
 from ...decisions import Decisions
@@ -27,7 +28,7 @@ from .units import CLUSTER, GROUP, MEMBER, axis, fits_axis, has_blocks
 from .warp_tiles import COPY_BYTES, WarpTile, innermost
 
 NAME = "group_tensor_cores"
-PRIORITY = 3
+PRIORITY = 2
 #: bytes of a row of a piece: what the instruction takes
 ROW_BYTES = 128
 #: what is tried: groups of a block along rows and columns, blocks of rows of a group, pieces at once
@@ -82,6 +83,8 @@ def pipelined(s: Schedule, p: Product, products: list[WarpProduct], machine: Mac
     """Write the nest whose factors an engine brings; why there is none, empty if there is."""
     if machine.bulk is None:
         return "the machine has no engine that copies"
+    if is_open(*(p.size(g) for g in ("batch", "rows", "columns", "depth"))):
+        return "its sizes are open"
     if not all(side(s, p, products[0], i).plain for i in (0, 1)):
         return "a factor is computed on the way"
     if not s.sample_choice("engine", (True, False), True):
@@ -199,7 +202,8 @@ def choose(s: Schedule, p: Product, products: list[WarpProduct], machine: Machin
                     t = WarpTile(a * n * w.rows, b * w.columns, n * w.rows, w.columns, depth, stages, member.limit)
                     beyond = ROW if engine else w.columns  # no panel of zeros alone
                     few = (t.rows < p.size("rows") + w.rows) and t.columns < p.size("columns") + beyond
-                    if few and a * b + engine <= (group.limit or 1) and stages <= max(-(-p.size("depth") // depth), 2):
+                    enough = at_most(stages, larger(-(-p.size("depth") // depth), 2))
+                    if few and a * b + engine <= (group.limit or 1) and enough:
                         fits.append(t)
     fits = [
         t
@@ -230,8 +234,8 @@ def part(t: WarpTile, machine: Machine, size: int, engine: bool) -> float:
 
 def cost(t: WarpTile, p: Product, rows: int, machine: Machine, size: int, engine: bool) -> float:
     """As `tensor_cores.cost`; an instruction has so many rows."""
-    turns = -(-t.tiles(p) // max(machine.cores // 8, 1))
-    steps = -(-p.size("depth") // t.depth)
+    turns = -(-typical(t.tiles(p)) // max(machine.cores // 8, 1))
+    steps = -(-typical(p.size("depth")) // t.depth)
     at_once = min(turns, max(int(1 / part(t, machine, size, engine)), 1))
     least = t.rows * t.columns * t.depth
     work = least * (1 + NEAR * (1 / t.unit_columns + 1 / rows) + FAR * (1 / t.rows + 1 / t.columns))

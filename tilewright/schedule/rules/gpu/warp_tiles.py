@@ -52,7 +52,7 @@ class Side:
 
 def innermost(group: tuple[tuple[str, int], ...]) -> tuple[str, int]:
     """The last loop of a group that has more than one iteration."""
-    return next((d for d in reversed(group) if d[1] > 1), group[-1])
+    return next((d for d in reversed(group) if d[1] != 1), group[-1])
 
 
 @dataclass(frozen=True)
