@@ -221,8 +221,10 @@ def joined(of: Buffer, indices: Sequence[Expr]) -> tuple[Buffer, tuple[Expr, ...
 
 def _added_up(upper: Expr, of: Expr | None, n: int) -> Expr | None:
     """``z // n * n + x % n``, which is z if z is x and a multiple of n; None if it is not. Other terms stay."""
+    if of is None:
+        return None
     terms, constant = linear(upper)
-    for q in terms if of is not None else ():
+    for q in terms:
         if isinstance(q, Op) and q.op == "floordivsi" and q.args[1] == Const(n, "index") and terms[q] == 1:
             rest, more = linear(q.args[0] - of)
             if more % n == 0 and all(c % n == 0 for c in rest.values()):
