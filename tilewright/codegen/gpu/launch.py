@@ -57,9 +57,8 @@ class UnitsOfNest:
                 hint=f"bind loops to {', '.join(known)}",
             )  # fmt: skip
         used = set(self.kinds)
-        if all(
-            k.startswith("grid.") or k == CLUSTER for k in self.kinds
-        ):  # one team alone, if it holds matrices in parts
+        if all(k.startswith("grid.") or k == CLUSTER for k in self.kinds):
+            # one team alone, if it holds matrices in parts
             scopes = {b.scope for b in nest.buffers().values()}
             used |= {m.shared_by[0] for m in machine.memories if m.name in scopes and len(m.shared_by) == 1}
         limits = {a.name: a.limit or 1 for a in machine.axes}
