@@ -165,8 +165,10 @@ class Dialect:
     begin: str = ""
     between: str = ", "
     scratch: str = "unsigned char *scratch"
-    #: a parameter with the size of an open dimension; "" where sizes are constants
+    #: a parameter with the size of an open dimension; "" where kernels have a table of sizes (`codegen.gpu.open_sizes`)
     size: str = ""
+    #: that table as a parameter, if it is another text than `parameter`
+    table: str = ""
     #: the first line of a kernel with scratch memory, where units of axes each have their own `bytes`
     own_scratch: str = ""
     #: a dialect whose memory has a type: an array for each type in place of `scratch`, and the first line of a kernel

@@ -70,6 +70,7 @@ class ExprWriter:
         self.dims = dim_names(known.dims if known else ())  # open dimensions -> names in the text
         self.sizes: set[str] = set()  # those that the text has
         self.quotients: dict[str, str] = {}  # what is made of them by division -> names in the text
+        self.signed: frozenset[str] = frozenset()  # variables that may be negative
 
     # ---- text ----
 
@@ -352,7 +353,7 @@ class ExprWriter:
             return self.cast("index", self.unsigned(a.dtype, text) if e.op == "index_castui" else text), ATOM
         if e.op == "muli":
             return f"{self.expr(a, PRODUCT)} * {self.expr(rest[0], ATOM)}", PRODUCT
-        if e.op == "floordivsi" and not _never_negative(a):  # C rounds toward zero
+        if e.op == "floordivsi" and not _never_negative(a, self.signed):  # C rounds toward zero
             return f"{self.helper('floordivsi_i32')}({self.expr(a)}, {self.expr(rest[0])})", ATOM
         if e.op in ("floordivsi", "divui", "divsi"):
             return f"{self.expr(a, ATOM)} / {self.expr(rest[0], ATOM)}", PRODUCT
@@ -572,12 +573,16 @@ def float_text(value: float, dtype: str) -> str:
     return text if "." in text or "e" in text else f"{text}.0"
 
 
-def _never_negative(e: Expr) -> bool:
-    """Whether an index is made of loop variables and constants in ways that cannot give a negative number."""
+def _never_negative(e: Expr, signed: frozenset[str]) -> bool:
+    """Whether an index is made of variables, but for those that are `signed`, and constants in ways that cannot give a
+    negative number."""
     terms, constant = linear(e)
     if not at_most(0, constant) or not all(at_most(0, c) for c in terms.values()):
         return False
     divisions = ("floordivsi", "remsi", "divui", "remui")
     return all(
-        isinstance(t, Var) or (isinstance(t, Op) and t.op in divisions and _never_negative(t.args[0])) for t in terms
+        (isinstance(t, Var) and t.name not in signed)
+        or (isinstance(t, Op) and t.op in divisions and _never_negative(t.args[0], signed))
+        or (isinstance(t, Op) and t.op == "muli" and all(_never_negative(a, signed) for a in t.args))
+        for t in terms
     )

@@ -266,6 +266,7 @@ _CORE = Dialect(
     shared_outside=True,
     entry=f"{{params}}\n{{shared}}@compute @workgroup_size({{block}})\nfn {{name}}({_BUILTINS})",
     parameter="@group(0) @binding({number}) var<storage, read_write> {name}: array<{type}>;",
+    table="@group(0) @binding({number}) var<storage, read> {name}: array<{type}>;",  # the same for all invocations
     between="\n",
     reserved=frozenset((*_KEYWORDS.split(), *_SAME.split(), *_OTHERS.split())),
 )

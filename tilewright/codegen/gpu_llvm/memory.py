@@ -38,6 +38,8 @@ class Memory:
         self.pointers: dict[str, tuple[str, str]] = {}
         #: buffers that lie in a way of their own: what gives the address of an element
         self.special: dict[str, Callable[[Buffer, Indexes], str]] = {}
+        #: buffers of which a thread has a part, and asks others for theirs: what gives an element
+        self.asked: dict[str, Callable[[Buffer, Indexes, Value], Value]] = {}
         self.lanes: Lanes | None = None
 
     # ---- places
@@ -110,7 +112,8 @@ class Memory:
 
     def _element(self, b: Buffer, indices: Indexes) -> Value:
         name = self.text.result(f"load {storage(b.dtype)}, {self.address(b, indices)}, align {BYTES[b.dtype]}")
-        return self._from_storage(Value(name, b.dtype))
+        found = self._from_storage(Value(name, b.dtype))
+        return self.asked[b.name](b, indices, found) if b.name in self.asked else found
 
     def _elements(self, b: Buffer, indices: Indexes, lanes: Lanes) -> list[Value]:
         """Those of all lanes, read together; none if that cannot be."""

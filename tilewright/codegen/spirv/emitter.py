@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 from ...schedule.machine import Machine
 from ...schedule.nest import AsyncCopy, Barrier, For, Nest, Store, Wait, writes
-from ...tensor.expr import Buffer
+from ...support.sizes import smaller
+from ...tensor.expr import Buffer, bounds, ceildiv
 from ..clike.function import Launch
 from ..clike.launch import SCRATCH_BYTES
+from ..gpu.open_launch import OpenLaunch, typical_grid
 from ..gpu.text import Value
 from ..gpu.vectors import always, in_turn, whole_only
 from ..gpu.walk import Walk
@@ -28,18 +30,19 @@ _BARRIER = "spirv.ControlBarrier <Workgroup>, <Workgroup>, <AcquireRelease|Unifo
 
 
 class Emitted(NamedTuple):
-    """The text of the module, on how many units it runs, as how many parameters each argument is bound, and bytes of
-    scratch memory of a unit, which are one more parameter for each number."""
+    """The text of the module, on how many units it runs, as how many parameters each argument is bound, bytes of
+    scratch memory of a unit, which are one more parameter for each number; and what open sizes need."""
 
     text: str
     launch: Launch
     pieces: tuple[int, ...] = ()
     scratch: tuple[int, ...] = ()
+    open: OpenLaunch | None = None
 
 
 def emit(nest: Nest, machine: Machine) -> Emitted:
-    """The module of a nest. CompileError for what its loops cannot be, UnsupportedError for operations that are
-    missing."""
+    """The module of a nest. CompileError for what its loops cannot be, UnsupportedError for operations and
+    memory that are missing."""
     return Emitter(nest, machine).run()
 
 
@@ -65,6 +68,7 @@ class Emitter(Walk):
         pieces = tuple(self.memory.begin_parameter(p, p.name in self.nest.outputs) for p in self.nest.params)
         scratch = self.begin_scratch()
         self.names = {k: self.unit(k) for k in self.units.kinds}
+        self.define_sizes()
         self.stmt(self.nest.body)
         launch = self.launch()
         name, inside = self.nest.name, [*self.text.variables, *self.text.entry, *self.text.lines]
@@ -76,7 +80,9 @@ class Emitter(Walk):
             f'spirv.ExecutionMode @{name} "LocalSize", {", ".join(map(str, launch.block))}',
         ]
         body = [*self.memory.globals, *inputs, f'spirv.func @{name}() "None" {{', *inside, "  spirv.Return", "}", *last]
-        return Emitted(module(name, body), launch, pieces, scratch)
+        opened = None if self.closed is None else self.closed.with_grid(launch.grid)
+        made = replace(launch, grid=typical_grid(launch.grid))
+        return Emitted(module(name, body), made, pieces, scratch, opened)
 
     def begin_scratch(self) -> tuple[int, ...]:
         """A buffer for each type of large local arrays, of which every unit has a part."""
@@ -108,7 +114,7 @@ class Emitter(Walk):
         if any(self.units.is_thread(k) for k in self.units.kinds):
             units = made.block[0] * made.block[1] * made.block[2]
             room = max(SCRATCH_BYTES // (self.own * units), 1) if self.own else _GRID
-            return Launch(made.block, (min(made.grid[0], room, _GRID), 1, 1))
+            return Launch(made.block, (smaller(made.grid[0], min(room, _GRID)), 1, 1))
         return Launch(made.block, made.grid)
 
     def number(self, axis: str) -> str:
@@ -126,12 +132,12 @@ class Emitter(Walk):
 
     def bound(self, s: For) -> None:
         """More iterations than there can be threads are done in turns."""
-        units = self.launch().units
-        if not self.units.is_thread(s.kind) or (s.trip or 0) <= units:
+        units, limit = _GRID * self.launch().block[0], bounds(s.extent, self.at.ranges)
+        if not self.units.is_thread(s.kind) or (limit is not None and limit[1] <= units):
             super().bound(s)
             return
         first = self.names[s.kind]
-        with self.text.counted(self.text.number(-(-(s.trip or 0) // units))) as turn:
+        with self.text.counted(self.at.index(ceildiv(s.extent, units))) as turn:
             before = self.text.integer("mul", turn, self.text.number(units))
             self.names[s.kind] = self.text.integer("add", before, first)
             super().bound(s)

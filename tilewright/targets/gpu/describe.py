@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ...graph.machine_costs import SumTile
+from ...graph.machine_costs import GridCosts, SumTile
+from ...schedule.device_costs import DeviceCosts, of_device
 from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate
 
 _DOT4 = tuple(DotProduct(f"dot4_{s}", 0, 4, (s[0], s[1]), 8, 1, Rate(4, 1)) for s in ("ss", "uu"))
+
+#: what the lanes of a warp hold of arrays with an element for each of them, where a GPU has shuffles
+EXCHANGE = Memory("exchange", shared_by=("lane",), held_by="lane")
 
 
 def warp_axes(grid: tuple[int, int, int], block: int, lanes: int) -> tuple[Axis, ...]:
@@ -29,7 +33,7 @@ class GpuDescription(Machine):
     memory that the units of a block share; `vector_bytes`: of a unit's longest access; `byte_products`: whether there
     are sums of four products of bytes; `vector_registers`: sums that a unit keeps in registers (drivers take long over
     large kernels). `cores` is how many parts kernels have whose iterations are shared out. `arena_align`: what a part
-    of a buffer begins at a multiple of.
+    of a buffer begins at a multiple of. `split_scans`: blocks that work at the same time.
     """
 
     block_units: int = 256
@@ -43,6 +47,7 @@ class GpuDescription(Machine):
     cores: int = 1024
     thread_work: int = 64
     arena_align: int = 256
+    split_scans: int = 32
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -59,8 +64,17 @@ class GpuDescription(Machine):
 
     @property
     def split_sums(self) -> SumTile | None:
-        """Products with results for a few blocks, in slices: there is no barrier for all blocks within a kernel."""
-        return SumTile(lanes=16, vectors=4 * self.block_units // 16, rows=64, in_flight=1, least_rows=2, slices=16)
+        """Reductions to a few numbers, in slices; for products there are `grid_costs`."""
+        return SumTile(lanes=32, vectors=0, rows=0, in_flight=1, slices=16)
+
+    @property
+    def grid_costs(self) -> GridCosts | None:
+        """Of a middling one."""
+        return GridCosts(32, 4, (64, 64, 64), far=200, near=16, begin=1000, kernel=8000)
+
+    def device_costs(self, threads: int) -> DeviceCosts:
+        """Those of a small GPU beside a processor: a guess, until the ceilings of the device are measured."""
+        return of_device(2e12, 1e11, units=4 * self.cores, launch=8e-6, copy=3e-5, copy_bytes=6e9)
 
     @property
     def memories(self) -> tuple[Memory, ...]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...codegen.clike.dialect import Dialect
 from ...codegen.clike.function import Function, Launch
+from ...codegen.gpu.open_launch import LaunchAt, OpenLaunch
 from ...program.program import align_up
 from .device import Part
 from .in_place import Pairs, without
@@ -25,7 +26,8 @@ _HEAD = b"tilewright kernel 3\n"
 class GpuKernel:
     """The entry `name` of `text`, units to start, which parameters it writes, and bytes of scratch memory of a unit:
     one more parameter for each number. Argument i is bound as so many parameters as `pieces` says, of `piece_bytes`
-    each but for the last one. A `binary` text is SPIR-V in base 64."""
+    each but for the last one. A `binary` text is SPIR-V in base 64. With `open` the last parameter is a table of sizes,
+    and `launch` is that for typical ones."""
 
     name: str
     text: str
@@ -35,8 +37,18 @@ class GpuKernel:
     pieces: tuple[int, ...] = ()
     piece_bytes: int = 0
     binary: bool = False
+    open: OpenLaunch | None = None
     #: the kernels of calls where outputs are these inputs: pairs by position
     in_place: tuple[tuple[Pairs, GpuKernel], ...] = ()
+
+    def at(self, launch: LaunchAt) -> GpuKernel:
+        """See `device.Kernel`."""
+        return replace(self, launch=replace(self.launch, grid=launch.grid))
+
+    @property
+    def table(self) -> int | None:
+        """The number of the parameter that is a table of sizes, where its text says that it is for reading only."""
+        return None if self.open is None or self.binary else len(self.writes) - 1
 
     def placed(self, arguments: Sequence[Part]) -> tuple[GpuKernel, tuple[Part, ...]]:
         """The kernel of a call with these arguments, and those that it takes: one for an output and the inputs whose
@@ -83,7 +95,9 @@ class GpuKernel:
         launch = Launch(tuple(told["launch"]["block"]), tuple(told["launch"]["grid"]))
         tuples = {n: tuple(told[n]) for n in ("writes", "scratch", "pieces")}
         others = tuple((tuple(map(tuple, pairs)), GpuKernel.from_json(k)) for pairs, k in told["in_place"])
-        return GpuKernel(**{**told, "launch": launch, **tuples, "in_place": others})
+        return GpuKernel(
+            **{**told, "launch": launch, **tuples, "in_place": others, "open": OpenLaunch.from_json(told["open"])}
+        )
 
 
 def kernel(f: Function, dialect: Dialect) -> GpuKernel:
@@ -92,4 +106,4 @@ def kernel(f: Function, dialect: Dialect) -> GpuKernel:
     writes = tuple(w for _, _, w in f.params)
     piece_bytes = dialect.pieces.bytes if dialect.pieces is not None else 0
     scratch = (int(f.scratch),) if f.scratch else tuple(size * _BYTES[kind] for _, kind, size in f.arrays)
-    return GpuKernel(f.name, text, f.launch, writes, scratch, f.pieces, piece_bytes)
+    return GpuKernel(f.name, text, f.launch, writes, scratch, f.pieces, piece_bytes, open=f.open)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 from ...codegen.clike.dialect import Dialect
 from ...codegen.clike.printer import emit
 from ...codegen.kernel_info import kernel_info
+from ...codegen.vector.open_sizes import leaked
 from ...schedule.inplace import in_place
 from ...schedule.nest import Nest
-from ...support.errors import UsageError
+from ...support.errors import CompileError, UsageError
 from ..base import TargetStage
 from .in_place import pairs_of, read_states, subsets
 from .kernels import GpuKernel, kernel
@@ -45,7 +47,15 @@ def emit_kernels(state: Any, made: Callable[[Nest, frozenset[str]], GpuKernel]) 
             other = made(in_place(nest, [(names[o], names[i]) for o, i in some]), constants)
             others.append((some, other))
         done = replace(done, in_place=tuple(others))
+        check_known(done.text, name)
         state.emitted[name], state.objects[name] = done.text, done.pack()
+
+
+def check_known(text: str, name: str) -> None:
+    """CompileError if a kernel's text has a number that stands for an open dimension."""
+    if (leak := leaked(re.sub(r"(?<=\d)(f|u?ll|[ul])\b", "", text).splitlines())) is not None:
+        why = f"the code computes with an open dimension as a known one: {leak}"
+        raise CompileError(why, stage="emit", operator=name)
 
 
 def emitted_text(state: Any) -> str:

@@ -60,6 +60,13 @@ class VulkanTarget(PlacedText):
 
         return built(nest, self.describe())
 
+    def units(self, nest: Nest, constants: frozenset[str]) -> int:
+        if self.form == TEXTS[0]:
+            return super().units(nest, constants)
+        from ...codegen.spirv.emitter import emit
+
+        return emit(nest, self.describe())[1].units
+
     def forms(self) -> Mapping[str, Callable[[Any, Any], str]]:
         if self.form == TEXTS[0]:
             return super().forms()

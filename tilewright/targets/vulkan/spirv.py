@@ -36,9 +36,9 @@ def built(nest: Nest, description: Machine) -> GpuKernel:
 def _kernel(nest: Nest, description: Machine) -> GpuKernel:
     """With the module as its text."""
     made = emit(nest, description)
-    params = zip(nest.params, made.pieces, strict=True)
-    writes = tuple(p.name in nest.outputs for p, count in params for _ in range(count))
-    return GpuKernel(nest.name, made.text, made.launch, writes, made.scratch, made.pieces, PIECES.bytes)
+    written = (*(p.name in nest.outputs for p in nest.params), False)  # at open sizes the last one is their table
+    writes = tuple(w for w, count in zip(written, made.pieces, strict=False) for _ in range(count))
+    return GpuKernel(nest.name, made.text, made.launch, writes, made.scratch, made.pieces, PIECES.bytes, open=made.open)
 
 
 def _assembled(kernel: GpuKernel) -> GpuKernel:

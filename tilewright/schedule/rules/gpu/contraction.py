@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from ....support.sizes import typical
 from ....tensor.analysis import flat
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, loads, substitute, variables
 from ....tensor.kernel import Kernel, Stage
@@ -32,8 +33,10 @@ NAME = "block_contraction"
 PRIORITY = 5
 #: rows and columns that a unit computes, rows and columns of a block, and steps of the sum at a time: what is tried
 UNIT_TILES = (8, 4, 2, 1)
-BLOCK_TILES = (128, 64, 32, 16)
+BLOCK_TILES = (128, 64, 32, 16, 8)
 DEPTHS = (32, 16, 8)
+#: loops over tiles, along the axes of `grid`
+TILE_LOOPS = ("column_tile", "row_tile", "batch")
 #: how many times as long it takes to read columns one by one where the machine reads several at once
 ONE_BY_ONE = 1.25
 LANE = Var("lane")
@@ -210,8 +213,8 @@ def cost(t: Tile, p: Product, machine: Machine) -> float:
     A unit loads its rows and columns for each step of the sum; a block brings its piece of the factors. Blocks that are
     too few for the machine, and what is computed beyond the result, count as time.
     """
-    rows, columns, depth = p.size("rows"), p.size("columns"), p.size("depth")
-    tiles = -(-rows // t.rows) * -(-columns // t.columns) * p.size("batch")
+    rows, columns, depth, batch = (typical(p.size(g)) for g in ("rows", "columns", "depth", "batch"))
+    tiles = -(-rows // t.rows) * -(-columns // t.columns) * batch
     steps = -(-depth // t.depth) * t.depth
     work = tiles * t.rows * t.columns * steps
     near = 1 / t.unit_rows + 1 / t.unit_columns
@@ -230,8 +233,10 @@ class Writer:
 
     def __init__(self, s: Schedule, p: Product, t: Tile) -> None:
         self.s, self.p, self.t = s, p, t
-        b, r, c, k = (Var(n) for n in ("batch", "row_tile", "column_tile", "step"))
-        self.batch, self.row, self.column, self.step = b, r, c, k
+        self.batch: Expr = Var("batch")
+        self.row: Expr = Var("row_tile")
+        self.column: Expr = Var("column_tile")
+        self.step = Var("step")
         dtype = s.buffer(p.sum.targets[0].buffer).dtype
         self.zero = Const(0.0 if dtype.startswith("f") else 0, dtype)
         self.sums = Buffer(s.fresh("sums"), (t.units, t.unit_rows, t.unit_columns), dtype, "register")
@@ -247,19 +252,17 @@ class Writer:
         step = on("serial", "step", steps, *self.bring(), Barrier(BLOCK), self.multiply(), Barrier(BLOCK))
         inner = seq(self.begin(), step, self.write(), *(self.border(b, i) for i, b in enumerate(p.borders)))
         body: Stmt = Alloc(a, Alloc(b, Alloc(self.sums, inner)))
-        for (axis_name, n), var in zip(grid(p, t), (self.column, self.row, self.batch), strict=True):
-            body = on(axis_name, var.name, n, body)
+        for (axis_name, n), var in zip(grid(p, t), TILE_LOOPS, strict=True):
+            body = on(axis_name, var, n, body)
         return body
 
     def border(self, b: Store, number: int) -> Stmt:
         """What is written around a padded result, shared out among the units of all tiles: it has no blocks of its own,
         so that none has to leave the tiles, and the barriers in them, out."""
         dims = [(v, self.s.extent_or_zero(v)) for v in self.s.loops(b.block)]
-        wide = self.border_lanes(dims)
-        (_, across), (_, down), (_, deep) = grid(self.p, self.t)
-        whole, units = prod(n for _, n in dims) // wide, across * down * deep * self.t.units
+        wide, (tile, tiles) = self.border_lanes(dims), self.own_number()
+        whole, units = prod(n for _, n in dims) // wide, tiles * self.t.units
         turn, unit = f"border_{number}", f"border_unit_{number}"
-        tile = (self.batch * down + self.row) * across + self.column
         at = Var(turn) * units + tile * self.t.units + Var(unit)
         values = digits(at if wide == 1 else at * wide + LANE, dims)
         t = b.targets[0]
@@ -272,6 +275,11 @@ class Writer:
     def border_lanes(self, dims: Sequence[tuple[str, int]]) -> int:
         """How many neighbours of a border a unit takes at once."""
         return 1
+
+    def own_number(self) -> tuple[Expr, int]:
+        """The number of a block, and how many there are."""
+        (_, across), (_, down), (_, deep) = grid(self.p, self.t)
+        return (self.batch * down + self.row) * across + self.column, across * down * deep
 
     def unit(self, name: str, *body: Stmt) -> For:
         return on("block.x", name, self.t.units, *body)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ....support.dtypes import LOOP_TYPES
+from ....support.sizes import typical
 from ....tensor.expr import Buffer, Expr, Load, Op, Var, children, map_loads, substitute
 from ....tensor.kernel import Kernel
 from ...decisions import Decisions
@@ -130,7 +131,7 @@ def cost(tile: tuple[int, int], a: Across, machine: Machine) -> float:
     the indices of each unit, and units of a block that are few."""
     side, each = tile
     lines = max(machine.line_bytes / 4 / side, 1.0)
-    beyond = prod(-(-n // side) * side / n for _, n in (a.row, a.column))
+    beyond = prod(-(-n // side) * side / n for n in (typical(a.row[1]), typical(a.column[1])))
     idle = max(machine.line_bytes / (side * side / each), 1.0)
     return (lines + 1 / each + side / 256) * beyond * idle
 
