@@ -13,6 +13,7 @@ convolution is a product of its windows, which are gathered on the way into shar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -36,6 +37,9 @@ BLOCK_TILES = (128, 64, 32, 16, 8)
 DEPTHS = (32, 16, 8)
 #: loops over tiles, along the axes of `grid`
 TILE_LOOPS = ("column_tile", "row_tile", "batch")
+#: how many times as long it takes to read columns one by one where the machine reads several at once
+ONE_BY_ONE = 1.25
+LANE = Var("lane")
 #: a product of fewer multiply-adds is not worth shared memory
 SMALL = 1 << 12
 #: sums of products -> what adds, what multiplies
@@ -214,6 +218,7 @@ def cost(t: Tile, p: Product, machine: Machine) -> float:
     steps = -(-depth // t.depth) * t.depth
     work = tiles * t.rows * t.columns * steps
     near = 1 / t.unit_rows + 1 / t.unit_columns
+    near *= ONE_BY_ONE if lanes(machine) > 1 and t.unit_columns % lanes(machine) else 1.0
     far = 4 * (1 / t.rows + 1 / t.columns)
     around = 16 / t.depth / (t.unit_rows * t.unit_columns)  # barriers and indices of a step
     idle = max(machine.cores / 8 / tiles, 1.0) * max(32 / t.units, 1.0)
@@ -255,14 +260,21 @@ class Writer:
         """What is written around a padded result, shared out among the units of all tiles: it has no blocks of its own,
         so that none has to leave the tiles, and the barriers in them, out."""
         dims = [(v, self.s.extent_or_zero(v)) for v in self.s.loops(b.block)]
-        tile, tiles = self.own_number()
-        whole, units = prod(n for _, n in dims), tiles * self.t.units
+        wide, (tile, tiles) = self.border_lanes(dims), self.own_number()
+        whole, units = prod(n for _, n in dims) // wide, tiles * self.t.units
         turn, unit = f"border_{number}", f"border_unit_{number}"
         at = Var(turn) * units + tile * self.t.units + Var(unit)
-        values = digits(at, dims)
+        values = digits(at if wide == 1 else at * wide + LANE, dims)
         t = b.targets[0]
-        put = store(t.buffer, tuple(substitute(i, values) for i in t.indices), substitute(t.value, values), b.block)
+        put: Stmt = store(
+            t.buffer, tuple(substitute(i, values) for i in t.indices), substitute(t.value, values), b.block
+        )
+        put = put if wide == 1 else on("vector", LANE.name, wide, put)
         return self.unit(unit, on("serial", turn, -(-whole // units), only_if(within(at, whole, units), put)))
+
+    def border_lanes(self, dims: Sequence[tuple[str, int]]) -> int:
+        """How many neighbours of a border a unit takes at once."""
+        return 1
 
     def own_number(self) -> tuple[Expr, int]:
         """The number of a block, and how many there are."""

@@ -5,6 +5,7 @@ The columns of a unit are then runs of neighbours, which lie apart by those of t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from ....tensor.analysis import flat
@@ -13,10 +14,8 @@ from ...machine import lanes
 from ...nest import Alloc, If, Stmt, seq, store
 from ...schedule import Schedule
 from ..common import coefficient
-from .contraction import Product, Tile, Writer
+from .contraction import LANE, Product, Tile, Writer
 from .units import all_of, on, only_if, within
-
-_LANE = Var("lane")
 
 
 class VectorWriter(Writer):
@@ -28,7 +27,10 @@ class VectorWriter(Writer):
         self.rows_wide, self.columns_wide = (n % self.wide == 0 for n in (t.unit_rows, t.unit_columns))
 
     def lanes(self, body: Stmt) -> Stmt:
-        return on("vector", _LANE.name, self.wide, body)
+        return on("vector", LANE.name, self.wide, body)
+
+    def border_lanes(self, dims: Sequence[tuple[str, int]]) -> int:
+        return self.wide if dims and dims[-1][1] % self.wide == 0 else 1
 
     # ---- bringing pieces
 
@@ -58,7 +60,7 @@ class VectorWriter(Writer):
         first = (near, far) if deep else (far, near)
         at = (base * tile + first[1], self.step * t.depth + first[0])
         inside = all_of([within(at[0], prod(n for _, n in group), tile), within(at[1], p.size("depth"), t.depth)])
-        k, i = (near + _LANE, far) if deep else (far, near + _LANE)
+        k, i = (near + LANE, far) if deep else (far, near + LANE)
         value = self.factor(which, base * tile + i, self.step * t.depth + k)
 
         def put(x: Expr) -> Stmt:
@@ -87,7 +89,7 @@ class VectorWriter(Writer):
         steps = []
         for which, (b, part) in enumerate(zip(held, ("rv", "cv"), strict=True)):
             wide = self.wide if which or self.rows_wide else 1
-            i = Var(part) * wide + (_LANE if wide > 1 else 0)
+            i = Var(part) * wide + (LANE if wide > 1 else 0)
             at = first[0] + i if which == 0 else self.column_of(u, i)
             read = store(b.name, (i,), Load(self.pieces[which].name, (k, at), dtype), self.s.fresh("read"))
             steps.append(on("unroll", part, b.size // wide, self.lanes(read) if wide > 1 else read))
@@ -107,7 +109,7 @@ class VectorWriter(Writer):
         if not self.columns_wide or not columns or columns[-1][1] % wide:
             return super().write()
         u, r, v = Var("u1"), Var("r1"), Var("c1")
-        inside, made = self.results(u, r, v * wide + _LANE, v * wide)
+        inside, made = self.results(u, r, v * wide + LANE, v * wide)
         body = only_if(inside, seq(*map(self.lanes, made)))
         return self.unit("u1", on("unroll", "r1", t.unit_rows, on("unroll", "c1", t.unit_columns // wide, body)))
 
