@@ -26,6 +26,7 @@ from tilewright.targets.cuda import stages
 from tilewright.targets.cuda.driver import Driver
 from tilewright.targets.gpu.describe import GpuDescription
 from tilewright.targets.opencl import OpenClTarget
+from tilewright.targets.vulkan import VulkanTarget
 
 F64 = 11
 
@@ -89,7 +90,7 @@ def test_placements_by_chance_give_the_same(target, seed, tmp_path):
 
 # ---- what devices can do
 
-#: the exponential of f64, which WGSL has not
+#: something for a processor between two products
 WIDE = (
     [
         node("MatMul", "x w", "a", name="first"),
@@ -104,11 +105,22 @@ WIDE = (
 )
 
 
-def test_what_a_device_cannot_do_goes_to_the_processor():
+@pytest.fixture
+def refusing(monkeypatch):
+    """Vulkan without exponentials."""
+    original = VulkanTarget.units
+
+    def units(self, nest, constants):
+        if "exp(" in str(nest):
+            raise UnsupportedError("operation exp cannot be written here", stage="emit")
+        return original(self, nest, constants)
+
+    monkeypatch.setattr(VulkanTarget, "units", units)
+
+
+def test_what_a_device_cannot_do_goes_to_the_processor(refusing):
     device_of("vulkan")
     source, x = model(*WIDE), np.random.default_rng(1).standard_normal((64, 64)).astype("f4")
-    with pytest.raises(TilewrightError):
-        tw.compile(source, target="vulkan")
     run = tw.compile(source, target="vulkan+cpu", threads=1, place={"matmul": "vulkan"})
     where = placed(run)
     assert (where["first"], where["exp"], where["second"]) == ("vulkan", "cpu", "vulkan")
@@ -123,10 +135,22 @@ def test_what_a_device_cannot_do_goes_to_the_processor():
     assert placed(run)["first"] == "cpu" and calls(run)[0].symbol.startswith("matmul_cast_exp")
 
 
-def test_where_no_device_can_it_is_one_error():
+def test_where_no_device_can_it_is_one_error(refusing):
     with pytest.raises(UnsupportedError, match="none of the devices can run it") as e:
         tw.compile(model(*WIDE), target="vulkan+vulkan:text=spirv")
     assert "exp" in e.value.operator and "+cpu" in e.value.hint and "vulkan:text=spirv: " in e.value.message
+
+
+@pytest.mark.parametrize("text", ["", ":text=spirv"])
+def test_results_that_are_too_large_to_be_bound(text, monkeypatch):
+    costing(monkeypatch, copy=0.0)
+    nodes = [node("Add", "x row", "y"), node("ReduceMax", "y last", "z", keepdims=0)]
+    outputs = [value("y", (1 << 25, 2)), value("z", (1 << 25,))]
+    constants = {"row": np.float32([[1, 2]]), "last": np.array([1])}
+    source = model(nodes, [value("x", (1 << 25, 1))], outputs, constants)
+    state, _ = compile_state(source, target=f"vulkan{text}+cpu", stop_after="fuse")
+    (large,) = (why for why in state.placement.why.values() if "cannot" in why)
+    assert "a result of 268,435,456 bytes: not every device binds more than 134,217,728 at once" in large
 
 
 # ---- costs
@@ -192,7 +216,7 @@ GELU = (
         ({"erf": "cpu", "halve": "vulkan"}, "'erf' on cpu and 'halve' on vulkan, and they are one kernel"),
     ],
 )
-def test_pins_that_make_no_sense(pins, message):
+def test_pins_that_make_no_sense(pins, message, refusing):
     with pytest.raises(UsageError, match=message) as e:
         tw.compile(model(*(GELU if "erf" in pins else WIDE)), target="vulkan+cpu", place=pins)
     assert e.value.hint

@@ -76,7 +76,7 @@ class DeviceMemory:
             if call.symbol == COPY:
                 made.append(Move(*parts))
                 continue
-            kernel = self.kernels[call.symbol]
+            kernel, parts = self.kernels[call.symbol].placed(parts)
             made.append(Dispatch(kernel, parts, self.scratch if kernel.scratch_bytes else None))
         return tuple(made)
 

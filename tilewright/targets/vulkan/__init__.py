@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...support.errors import UsageError
+from ...support.dtypes import NUMPY
+from ...support.errors import UnsupportedError, UsageError
 from ..base import Check, TargetStage
 from ..gpu.describe import GpuDescription
 from ..gpu.on_device import PlacedText, device_parameter
@@ -61,11 +62,24 @@ class VulkanTarget(PlacedText):
         return built(nest, self.describe())
 
     def units(self, nest: Nest, constants: frozenset[str]) -> int:
+        self.check_bindings(nest)
         if self.form == TEXTS[0]:
             return super().units(nest, constants)
         from ...codegen.spirv.emitter import emit
 
         return emit(nest, self.describe())[1].units
+
+    def check_bindings(self, nest: Nest) -> None:
+        """UnsupportedError for a value of more bytes than every device binds; what is read only is bound in pieces."""
+        pieces = self.dialect().pieces
+        for p in nest.params:
+            nbytes = p.size * NUMPY[p.dtype].itemsize
+            if pieces is not None and p.name in nest.outputs and nbytes > pieces.bytes:
+                raise UnsupportedError(
+                    f"a result of {nbytes:,} bytes: not every device binds more than {pieces.bytes:,} at once",
+                    stage="emit",
+                    operator=nest.name,
+                )
 
     def forms(self) -> Mapping[str, Callable[[Any, Any], str]]:
         if self.form == TEXTS[0]:
