@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...codegen.llvm.machine import LlvmRecord
 from ...graph.machine_costs import GridCosts, SumTile
+from ...schedule.device_costs import DeviceCosts, of_device
 from ...schedule.machine import (
     Axis,
     BulkCopy,
@@ -14,12 +15,13 @@ from ...schedule.machine import (
     Machine,
     Memory,
     Rate,
+    RegisterTrade,
     WarpFold,
     WarpLoad,
     WarpProduct,
 )
 from ...support.errors import PackageError
-from ..gpu.describe import warp_axes
+from ..gpu.describe import EXCHANGE, warp_axes
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -30,6 +32,14 @@ _BLOCK = 1024
 #: versions of PTX that know a GPU
 _PTX = {"sm_80": "ptx80", "sm_90a": "ptx80", "sm_100": "ptx86"}
 _WARP = 32
+#: operations a second in f32, in halves and in bytes, and bytes of memory a second
+_PEAKS = {
+    "sm_80": (19.5e12, 312e12, 624e12, 1.55e12),
+    "sm_90a": (67e12, 989e12, 1979e12, 3.35e12),
+    "sm_100": (80e12, 2250e12, 4500e12, 8e12),
+}
+#: threads of a multiprocessor that keep it busy, each with several operations under way
+_BUSY = 256
 _DP4A = tuple(
     DotProduct(f"dp4a_{x}{w}", 0, 4, (x, w), 8, 1, Rate(4, 1))
     for x, w in (("s", "s"), ("u", "s"), ("s", "u"), ("u", "u"))
@@ -48,6 +58,8 @@ _WGMMA = tuple(
 #: the same with a first factor that the threads hold as they hold sums
 _WGMMA += tuple(replace(p, name=f"{p.name}_held", first="sums") for p in _WGMMA)
 _GROUPS = ("sm_90a",)
+#: blocks of a cluster, which run at the same time: every GPU that has them takes so many
+_CLUSTER = 8
 #: of boxes of arrays, by the engine that NVIDIA calls the tensor memory accelerator
 _TENSOR_COPY = BulkCopy("tensor")
 _BULK = ("sm_90a", "sm_100")
@@ -64,8 +76,9 @@ class CudaDescription(Machine):
     """A GPU as schedules see it. Numbers are those of NVIDIA's documents; nothing was measured. `flight_bytes`: what
     the memory gives in the time of one access, for each multiprocessor, twice.
 
-    Threads of a block are units of ``block.x``, ``.y``, ``.z``, or lanes of warps, or members of groups of four warps
-    (sm_90a): a nest uses one of these.
+    Blocks may be units of ``cluster``, which run at the same time (sm_90a, sm_100). Threads of a block are units of
+    ``block.x``, ``.y``, ``.z``, or lanes of warps, or members of groups of four warps (sm_90a): a nest uses one of
+    these.
     """
 
     sm: str = "sm_80"
@@ -101,10 +114,17 @@ class CudaDescription(Machine):
             Axis("member", 4 * _WARP, inside="group", barriers=("block",)),
         )
         return (
-            *warp_axes(_GRID, _BLOCK, _WARP),
-            *(groups if self.sm in _GROUPS else ()),
+            *self._in_clusters((*warp_axes(_GRID, _BLOCK, _WARP), *(groups if self.sm in _GROUPS else ()))),
             Axis("lanes", kind="vector"),
         )
+
+    def _in_clusters(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        """The axes with those of clusters, whose units are blocks, between grid and block where the GPU has them."""
+        if self.sm not in _BULK:
+            return axes
+        grid, *others = axes
+        cluster = Axis("cluster", _CLUSTER, inside="grid")
+        return grid, cluster, *(replace(a, inside="cluster") if a.inside == "grid" else a for a in others)
 
     @property
     def split_sums(self) -> SumTile | None:
@@ -116,12 +136,22 @@ class CudaDescription(Machine):
         return _COSTS[self.sm]
 
     @property
+    def split_scans(self) -> int:
+        return self.multiprocessors
+
+    def device_costs(self, threads: int) -> DeviceCosts:
+        f32, halves, i8, memory = _PEAKS[self.sm]
+        units = _BUSY * self.multiprocessors
+        return of_device(f32, memory, units, 3e-6, 1e-5, 2e10, bf16=halves, f16=halves, i8=i8)
+
+    @property
     def memories(self) -> tuple[Memory, ...]:
         return (
             Memory("register"),
             Memory("local"),
             Memory("shared", self.shared_bytes, shared_by=("block", "warp", "lane", "group", "member"), align=128),
             Memory("fragment", shared_by=("lane",)),
+            EXCHANGE,
             *((Memory("sums", shared_by=("member",)),) if self.sm in _GROUPS else ()),
         )
 
@@ -144,6 +174,10 @@ class CudaDescription(Machine):
     @property
     def bulk(self) -> BulkCopy | None:
         return _TENSOR_COPY if self.sm in _BULK else None
+
+    @property
+    def register_trade(self) -> RegisterTrade | None:
+        return RegisterTrade(self.registers, 4 * _WARP) if self.sm in _GROUPS else None
 
     @property
     def llvm(self) -> LlvmRecord:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import astuple
 
-from ....support.sizes import is_open
+from ....support.sizes import is_open, less
 from ....tensor.kernel import Kernel
 from ...decisions import Decisions
 from ...machine import Machine
@@ -38,11 +38,11 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if kernel.opaque is None or kernel.opaque.mnemonic not in ATTENTIONS:
         return "it is no attention"
     shape = shape_of(kernel)
+    if is_open(shape.heads, shape.group, shape.depth, shape.width):
+        return "how many heads it has, or how large they are, is known at run time only"
     sizes = (shape.batch, shape.heads, shape.queries, shape.keys, shape.depth, shape.width)
-    if any(map(is_open, sizes)):
-        return "its sizes are open"
-    if 0 in sizes or shape.dtype != "f32":
-        return f"it has no elements, or computes in {shape.dtype}"
+    if not all(less(0, n) for n in sizes) or shape.dtype != "f32":
+        return f"it may have no elements, or computes in {shape.dtype}"
     grid = (("grid.x", shape.queries * shape.group), ("grid.y", shape.heads), ("grid.z", shape.batch))
     if not all(fits_axis(machine, a, n) for a, n in grid):
         return "it has more heads or batches than a grid has blocks"

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from ....support.dtypes import LOOP_TYPES
+from ....support.sizes import typical
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum
 from ...machine import Machine
 from ...nest import Barrier, For, Stmt, seq, store
@@ -122,9 +123,9 @@ def cost(t: Share, o: Operands, machine: Machine) -> float:
     s, block = o.s, axis(machine, BLOCK)
     assert block is not None and block.limit is not None
     nbytes = LOOP_TYPES[o.read.kernel.buffer(s.k).dtype].nbytes
-    blocks, count = -(-o.rows // t.rows) * o.blocks, processors(machine)
+    blocks, count = -(-typical(o.rows) // t.rows) * typical(o.blocks), processors(machine)
     busiest = -(-blocks // count)
-    steps = -(-s.keys // (t.teams * t.keys))
+    steps = -(-typical(s.keys) // (t.teams * t.keys))
     parts = (t.depth + t.width) * t.lanes
     of_block = steps * t.keys * t.units * parts * nbytes
     resident = min(2 * block.limit // t.units, block.limit * 64 // (t.units * (t.sums() + OTHER_REGISTERS))) or 1

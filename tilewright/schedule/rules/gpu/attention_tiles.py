@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 
+from ....support.sizes import typical
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var
 from ...machine import Machine
 from ...nest import Barrier, For, Stmt, seq, store
@@ -125,8 +126,8 @@ def cost(t: Tile, o: Operands, machine: Machine) -> float:
     s, memory = o.s, shared(machine)
     assert memory is not None
     parts = -(-s.width // t.columns)
-    blocks = -(-o.rows // t.rows) * parts * o.heads * s.batch
-    steps, depth = -(-s.keys // t.keys), -(-s.depth // t.depth) * t.depth
+    blocks = -(-typical(o.rows) // t.rows) * parts * o.heads * typical(s.batch)
+    steps, depth = -(-typical(s.keys) // t.keys), -(-s.depth // t.depth) * t.depth
     r, c, e = t.unit_rows, t.unit_keys, t.unit_columns
     brought = t.keys * (s.depth + t.columns)
     brought += t.rows * s.depth if t.query_depth(s.depth, memory.bytes) < depth else 0

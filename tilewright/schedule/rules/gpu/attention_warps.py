@@ -7,7 +7,7 @@ A warp has 16 rows (queries), and goes along the keys with all others of its blo
         copies of the next tile begin, into the other half of shared memory; those of this one are waited for
         scores = queries x keys, both in parts of 16 x 16
         the largest score of each row grows, and what was summed before shrinks with it
-        weights = 2^((scores - largest) * log2(e)), in the type of the factors: lanes hold sums as first factors
+        weights = 2^((scores - largest) * log2(e)), in the type of the factors, which lanes hold as they hold sums
         results = results * shrink + weights x values
     results / totals
 
@@ -192,7 +192,7 @@ class Writer:
             Buffer("results", (self.rows, s.width), F32, p.memory),
             *(Buffer(n, (self.rows,), F32, p.memory) for n in ("top", "total", "best", "shrink")),
         ]
-        computed = self.teams(only_if(self.reached, seq(*self.scores(), *self.grown(), *self.weighted())))
+        along = self.teams(only_if(self.reached, seq(*self.scores(), *self.grown(), *self.weighted())))
         follows = all_of(
             [
                 Op("cmpi.slt", (self.step, Const(self.steps - 1, "index")), "i1"),
@@ -202,18 +202,20 @@ class Writer:
         came = Barrier(BLOCK) if self.way != "bulk" else None  # all units wait for bulk copies themselves
         arrived = seq(self.keys.ready(1), self.values.ready(1), came)
         following = self.bring(self.step + 1, follows)
-        step = on("serial", "step", self.steps, Barrier(BLOCK), following, arrived, computed)
+        step = on("serial", "step", self.steps, Barrier(BLOCK), following, arrived, along)
         body = seq(
             self.queries.begin(zero, self.query),
             self.bring(zero, None),
             self.queries.ready(0),
             came,
-            self.teams(self.begin()),
-            step,
-            self.teams(seq(*self.finish())),
+            self.computed(self.teams(self.begin()), step, self.teams(seq(*self.finish()))),
         )
         brought = [x.buffer for x in (self.queries, self.keys, self.values)]
         return self.o.grid("tile", self.tiles, within_buffers([*brought, *held], body))
+
+    def computed(self, *parts: Stmt) -> Stmt:
+        """What the teams do with what is copied."""
+        return seq(*parts)
 
     def teams(self, body: Stmt) -> Stmt:
         """What each team does."""

@@ -7,6 +7,7 @@ of a warp multiplies (`machine.WarpProduct`): products in f32 stay where they ar
 from __future__ import annotations
 
 from ....support.dtypes import LOOP_TYPES
+from ....support.sizes import at_most, typical
 from ....tensor.analysis import flat
 from ....tensor.expr import Expr, Load, Op, Var, from_linear, linear, loads, simplify
 from ....tensor.kernel import Kernel
@@ -86,7 +87,7 @@ def padded(s: Schedule, p: Product, product: WarpProduct) -> bool:
         x = f.args[0]
         if not isinstance(x, Load) or x.buffer not in s.kernel.constants or x.buffer in s.packs:
             continue
-        alone = sum(n > 1 for _, n in group) == 1 and x.indices[-1] == Var(innermost(group)[0])
+        alone = sum(n != 1 for _, n in group) == 1 and x.indices[-1] == Var(innermost(group)[0])
         if alone and s.buffer(x.buffer).shape[-1] % most:
             dims = len(x.indices)
             s.pack(x.buffer, (*((),) * (dims - 1), (most,)), tuple(range(dims + 1)))
@@ -195,9 +196,9 @@ def _tiles(p: Product, w: WarpProduct, sides: tuple[Side, Side], lanes: int) -> 
                     if d >= 2 * depth and d > w.depth:
                         continue
                     small = (a * m + b * n) * d * size <= SMALL_BYTES
-                    many = (*STAGES[1:], *(MORE_STAGES if small else ()))
-                    ahead = many if copied and depth % d == 0 and depth // d > 1 else STAGES[:1]
-                    found += [WarpTile(a * m, b * n, m, n, d, k, lanes) for k in ahead if k <= max(depth // d, 1)]
+                    several = (*STAGES[1:], *(MORE_STAGES if small else ())) if copied and depth % d == 0 else ()
+                    ahead = [k for k in several if at_most(k, depth // d)] or STAGES[:1]
+                    found += [WarpTile(a * m, b * n, m, n, d, k, lanes) for k in ahead]
     return found
 
 
@@ -209,8 +210,8 @@ def cost(t: WarpTile, p: Product, w: WarpProduct, machine: Machine) -> float:
     once. A multiprocessor works on several tiles at once if these leave it the memory and the registers; with few warps
     it is idle.
     """
-    steps = -(-p.size("depth") // t.depth)
-    turns = -(-t.tiles(p) // max(machine.cores // 8, 1))
+    steps = -(-typical(p.size("depth")) // t.depth)
+    turns = -(-typical(t.tiles(p)) // max(machine.cores // 8, 1))
     at_once = min(turns, max(int(1 / share(t, _registers(t, w), LOOP_TYPES[w.dtype].nbytes, machine)), 1))
     near = NEAR * (1 / t.unit_rows + 1 / t.unit_columns)
     far = FAR * (1 / t.rows + 1 / t.columns)
@@ -221,13 +222,14 @@ def cost(t: WarpTile, p: Product, w: WarpProduct, machine: Machine) -> float:
     return turns * (steps * (work + wait) + LATENCY / at_once)
 
 
-def share(t: WarpTile, registers: int, size: int, machine: Machine) -> float:
+def share(t: WarpTile, registers: int, size: int, machine: Machine, more: int = 0) -> float:
     """The part of a multiprocessor's shared memory or registers that a tile takes: a unit has so many for matrices, and
-    some for all else. The largest block has a quarter of the registers that a unit may have."""
+    some for all else; `more` units have as many. The largest block has a quarter of the registers that a unit may
+    have."""
     memory, block = shared(machine), axis(machine, BLOCK)
     assert memory is not None and block is not None and block.limit is not None
     all_of_it = block.limit * machine.vector_registers // 4
-    return max(t.bytes(size) / memory.bytes, t.units * (registers + OTHER_REGISTERS) / all_of_it)
+    return max(t.bytes(size) / memory.bytes, (t.units + more) * (registers + OTHER_REGISTERS) / all_of_it)
 
 
 __all__ = ["NAME", "PRIORITY", "apply", "choose", "cost", "instruction", "padded", "share", "side"]
