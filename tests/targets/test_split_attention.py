@@ -22,7 +22,9 @@ from tilewright.graph.machine_costs import GridCosts
 from tilewright.graph.split_attention import best
 from tilewright.ir.dialect import OPERATORS
 from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.rules import schedule
+from tilewright.targets.base import find
 from tilewright.targets.cuda.description import MACHINES, SM_80, SM_90A
 from tilewright.targets.gpu.describe import GpuDescription
 
@@ -193,6 +195,20 @@ def test_pages_on_devices(target):
     for seed in range(2):
         inputs = paged.inputs(seed)
         paged.check(run(*inputs)[0], inputs)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_where_no_rule_takes_them_loops_do(parts):
+    """On a machine without a grid, in the interpreter."""
+    paged, machine = Paged(Case(2, 0, 4, 3, batch=2), 2, 3), find("cpu").describe()
+    arrays = inputs = paged.inputs()
+    for kernel in in_parts(paged.text, parts):
+        made = schedule(kernel, machine)
+        assert made.rule == "opaque"
+        names = [p.name for p in made.nest.params if p.name not in made.nest.outputs]
+        found = interpret_nest(made.nest, dict(zip(names, arrays, strict=True)), machine)
+        arrays = [found[n] for n in made.nest.outputs]
+    paged.check(arrays[0], inputs)
 
 
 def test_keys_that_are_gathered_from_pages_are_found():

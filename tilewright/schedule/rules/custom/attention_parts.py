@@ -31,7 +31,7 @@ from .attention import Reader, shape_of
 from .nests import Access, unflatten
 
 F32 = "f32"
-#: so many parts are written out
+#: so many parts are written out, one after the other
 UNROLL = 16
 
 
@@ -109,6 +109,16 @@ class Join:
     def count(self) -> int:
         return prod(self.shape)
 
+    def over_parts(self, body: Stmt) -> Stmt:
+        """`body` for each part; what several of them read is on its way at once."""
+        some, rest = divmod(self.parts, UNROLL)
+
+        def several(first: Expr, count: int) -> Stmt:
+            return loop("near", count, substitute_vars(body, {"part": first + Var("near")}), "unroll")
+
+        whole = loop("some", some, several(Var("some") * UNROLL, UNROLL)) if some else None
+        return seq(whole, several(Const(some * UNROLL, "index"), rest) if rest else None)
+
     def element(self, number: Expr) -> Stmt:
         """Of a number among all."""
         b, h, q, e = unflatten(number, self.shape)
@@ -121,7 +131,6 @@ class Join:
         def of(name: str, *more: Expr) -> Load:
             return Load(name, (b, h, part, q, *more), F32)
 
-        kind = "unroll" if self.parts <= UNROLL else "serial"
         each = seq(
             store("share", at, exp_of(of(self.top), now(best)), "weigh"),
             folded("total", at, add, mul(of(self.total), now(share)), "add_total"),
@@ -132,8 +141,8 @@ class Join:
             store("best", at, Const(LOWEST, F32), "begin_best"),
             store("total", at, zero, "begin_total"),
             store("sum", at, zero, "begin"),
-            loop("part", self.parts, folded("best", at, larger, of(self.top), "larger"), kind),
-            loop("part", self.parts, each, kind),
+            self.over_parts(folded("best", at, larger, of(self.top), "larger")),
+            self.over_parts(each),
             self.read.write(self.out, (b, h, q, e), result, "out"),
         )
         for x in (best, share, total, sums):

@@ -19,6 +19,7 @@ from functools import reduce
 from math import prod
 
 from ....support.dtypes import LOOP_TYPES
+from ....support.sizes import is_open
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, loads, minimum, substitute
 from ....tensor.kernel import Kernel
 from ...decisions import Decisions
@@ -71,6 +72,8 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if isinstance(p, str):
         return p
     sizes = p.size("rows"), p.size("columns")
+    if is_open(*sizes, p.size("batch"), p.size("depth")):
+        return "its sizes are open"
     if min(sizes) > FEW or max(sizes) < 2:
         return "it is no product of a few vectors with a matrix"
     if p.borders or max(sizes) * p.size("depth") < SMALL:
