@@ -28,20 +28,23 @@ void emu_warp_barrier(void)
 }
 
 /* the number of the lane whose own number differs in these bits */
-float emu_shuffle(float x, int bits)
+/* the word of the lane so far apart (xor), or of the one of this number */
+uint32_t emu_shuffle(uint32_t x, int lane, int by_number)
 {
     Thread *t = &threads[current];
-    t->site = site, t->operation = SHUFFLE, t->count = bits;
-    memcpy(t->words, &x, sizeof x);
+    t->site = site, t->operation = SHUFFLE;
+    t->count = by_number ? lane : lane ^ (current % LANES);
+    if (t->count < 0 || t->count >= LANES)
+        fail("a shuffle asks a lane that there is none of");
+    t->words[0] = x;
     leave(IN_WARP);
-    memcpy(&x, t->result, sizeof x);
-    return x;
+    return t->result[0];
 }
 
 static void shuffle(int first)
 {
     for (int i = 0; i < LANES; i++)
-        threads[first + i].result[0] = threads[first + (i ^ threads[first + i].count)].words[0];
+        threads[first + i].result[0] = threads[first + threads[first + i].count].words[0];
 }
 
 /* a group of 8 lanes reads 8 rows of 16 bytes at once if these lie in different 16ths of 128 bytes */
@@ -187,8 +190,8 @@ static void read_factors(const Flying *f, uint32_t until)
     int first = current / LANES % (GROUP / LANES) * 16;
     for (int k = 0; k < 16; k++)
         for (int i = f->held ? 16 : 0; i < 16 + f->columns; i++) {
-            unsigned char *p = i < 16 ? element_at(f->factors[0], first + i, k, 0)
-                                      : element_at(f->factors[1], i - 16, k, f->turned);
+            unsigned char *p = i < 16 ? element_at(f->factors[0], first + i, k, f->turned >> 1)
+                                      : element_at(f->factors[1], i - 16, k, f->turned & 1);
             Region *r = touched(p, 2, 2, SHARED, "reads");
             note_read(r, p - r->base, 2);
             for (int64_t at = p - r->base; at < p - r->base + 2; at++)
@@ -221,9 +224,9 @@ static void multiply_group(int first)
     current = first, site = threads[first].site;
     for (int k = 0; k < 16; k++) {
         for (int i = 0; i < 64 && threads[first].held == NULL; i++)
-            x[i][k] = element(threads[first].factors[0], i, k, 0, kind, first, i / 16);
+            x[i][k] = element(threads[first].factors[0], i, k, threads[first].turned >> 1, kind, first, i / 16);
         for (int i = 0; i < n; i++)
-            w[i][k] = element(threads[first].factors[1], i, k, threads[first].turned, kind, first, -1);
+            w[i][k] = element(threads[first].factors[1], i, k, threads[first].turned & 1, kind, first, -1);
     }
     for (int i = 0; i < GROUP && threads[first].held != NULL; i++)
         for (int j = 0; j < 8; j++) {

@@ -17,7 +17,8 @@ from ..support.errors import CompileError
 from ..tensor.analysis import flat
 from ..tensor.evaluate import evaluate
 from ..tensor.expr import Buffer, Const, Expr, Load, Var, bounds, simplify, substitute, variables, walk
-from .bulk import PRODUCER, no_boxes, not_by_all, not_produced
+from .bulk import no_boxes, not_by_all
+from .exchange import no_exchange
 from .finish import simplify_value
 from .legality import PRIVATE, distinct, numbered, one_owner, own_part
 from .machine import Axis, Machine, Memory, axis_names, barriers, find_axis
@@ -38,6 +39,7 @@ from .nest import (
     walk_stmts,
     writes,
 )  # fmt: skip
+from .producers import PRODUCER, not_produced
 
 #: combinations of loop variables that are tried one by one
 _ENUMERATE = 1 << 20
@@ -108,7 +110,8 @@ def verify(body: Stmt, buffers: Buffers, machine: Machine) -> str | None:
     units = Units.of(body, machine)
     if unknown := {s.kind for s in walk_stmts(body) if isinstance(s, For) and s.bound} - set(units.kinds):
         return f"there is no axis {', '.join(sorted(unknown))}; the machine has {', '.join(axis_names(machine))}"
-    return _memories(buffers, units) or _chain(body, units) or _Rules(body, units, buffers).visit(body, ())
+    reason = _memories(buffers, units) or _chain(body, units) or _Rules(body, units, buffers).visit(body, ())
+    return reason or no_exchange(body, buffers, machine)
 
 
 def _memories(buffers: Buffers, units: Units) -> str | None:

@@ -102,7 +102,9 @@ def test_costs_are_the_machines():
 def test_a_machine_with_nothing_special_has_an_answer_to_everything():
     m = Machine()
     assert (lanes(m), m.cores, m.dot_products, m.tiles, m.pairs, m.l3_bytes) == (1, 1, (), (), None, NO_LIMIT)
-    assert not (m.winograd or m.split_sums or m.split_windows or m.row_chains or m.image_lanes or m.stream_rows)
+    assert not (
+        m.winograd or m.split_sums or m.split_scans or m.split_windows or m.row_chains or m.image_lanes or m.stream_rows
+    )
     assert (m.fma.in_flight, m.access.split_load, m.axes) == (8, 1.0, ())
     assert Rate(4, 2).cycles(20) == 10 and Rate(4, 2).cycles(1) == 4
 

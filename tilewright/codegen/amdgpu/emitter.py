@@ -28,6 +28,8 @@ AMD = Family(
 """,
     own="ptr addrspace(5)",
 )
+#: lanes that `ds_swizzle` knows: it takes which bits of a lane's number count, and which are another's
+_SWIZZLED = 32
 #: scopes of barriers: what LLVM calls the threads that meet, and the intrinsic
 _BARRIERS = {"block": ("workgroup", "llvm.amdgcn.s.barrier"), "warp": ("wavefront", "llvm.amdgcn.wave.barrier")}
 
@@ -47,6 +49,15 @@ class Emitter(gpu.Emitter):
         self.text.line(f'fence syncscope("{scope}") release')
         self.text.call(intrinsic, "void", [])
         self.text.line(f'fence syncscope("{scope}") acquire')
+
+    def shuffle(self, word: str, asked: str | int) -> str:
+        """Lanes up to 31 apart ask each other without an address; else each says of which one it wants the word."""
+        if isinstance(asked, int) and asked < _SWIZZLED:
+            return self.text.call("llvm.amdgcn.ds.swizzle", "i32", [word, f"i32 {asked << 10 | _SWIZZLED - 1}"])
+        lane = next(self.names[k] for k in self.units.kinds if self.units.is_lane(k))
+        other = f"i32 {self.text.integer('xor', lane, str(asked))}" if isinstance(asked, int) else asked
+        place = self.text.integer("shl", other.removeprefix("i32 "), "2")
+        return self.text.call("llvm.amdgcn.ds.bpermute", "i32", [f"i32 {place}", word])
 
     def dot_product(self, name: str, signs: str, args: list[str]) -> tuple[str, list[str]]:
         """Of two signed or two unsigned factors, or of any (``sudot4``). A sum that does not fit wraps."""

@@ -32,6 +32,7 @@ from ...schedule.nest import (
     walk_stmts,
     writes,
 )
+from ...schedule.region import all_ranges
 from ...support.dtypes import LOOP_TYPES
 from ...support.errors import CompileError
 from ...support.sizes import Size, highest, larger
@@ -39,9 +40,9 @@ from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, walk
 from ..gpu.open_launch import typical_grid
 from ..gpu.open_sizes import TABLE, closed
 from .dialect import PRODUCT, Dialect
-from .expressions import ExprWriter
 from .function import Function, Launch
 from .launch import launch_of, limited, may_skip
+from .vector_loops import VectorLoops
 
 #: scratch memory, and the arrays in it, begin where any type of C can
 SCRATCH_ALIGN_BYTES = 8
@@ -52,7 +53,7 @@ def emit(nest: Nest, dialect: Dialect, constants: frozenset[str] = frozenset()) 
     return Emitter(nest, dialect, constants).run()
 
 
-class Emitter(ExprWriter):
+class Emitter(VectorLoops):
     def __init__(self, nest: Nest, dialect: Dialect, constants: frozenset[str]) -> None:
         self.launch = launch_of(nest) if dialect.axes else Launch()
         self.closed = closed(nest) if dialect.axes and not dialect.size else None
@@ -83,6 +84,7 @@ class Emitter(ExprWriter):
                 self.names[s.buffer.name] = self._unused(s.buffer.name, taken)
                 taken.add(self.names[s.buffer.name])
         big = [s.buffer for s in walk_stmts(nest.body) if isinstance(s, Alloc) and not self._small(s.buffer)]
+        self.begin_vectors(nest, all_ranges(nest.body))
         # memory that held numbers of one type may not hold those of another within one C function
         self.reuse = len({b.dtype for b in big}) <= 1
 
@@ -150,13 +152,16 @@ class Emitter(ExprWriter):
         """Name, type and whether it is written of what a parameter is bound as: itself, or its pieces."""
         name, written, pieces = self.names[p.name], p.name in self.nest.outputs, self.dialect.pieces
         packed = p.dtype in self.dialect.packed
-        kind = self.type(p.dtype) if not packed else "atomic<u32>" if written else "u32"
+        kind = self.type(p.dtype) if not packed else "atomic<u32>" if self.atomic(p.name) else "u32"
+        several = self.vectors.most if self.is_vectors(p.name) else 1
+        kind = self.vectors.name(kind, several) if several > 1 else kind
         count = pieces.count(highest(self.nbytes(p))) if pieces is not None and not written else 1
         if count == 1 or pieces is None:
             return [(name, kind, written)]
         if p.name not in self.pieces:
             self.pieces[p.name] = count
-            self.shared.append(pieces.reader(name, kind, 4 if packed else self.nbytes(p) // p.size, count))
+            nbytes = 4 if packed else self.nbytes(p) // p.size * several
+            self.shared.append(pieces.reader(name, kind, nbytes, count))
         return [(f"{name}_{n}", kind, False) for n in range(count)]
 
     # ---- statements ----
@@ -221,6 +226,11 @@ class Emitter(ExprWriter):
             return
         extent = self.bound(s.extent)
         trip = extent.value if isinstance(extent, Const) and not isinstance(extent.value, Size) else None
+        if self.dot(s):
+            return
+        self.recent.clear()
+        if self.vector(s):
+            return
         lanes = s.kind == "vector" and (trip == 1 or self.uses_registers(s.body))
         if lanes and trip is None and s.lanes:
             self.masked(s)
@@ -350,8 +360,12 @@ class Emitter(ExprWriter):
             if b.scope == "register":
                 self.registers(s, kind)
             elif b.scope in self.dialect.shared:
-                text = self.dialect.shared[b.scope]
-                self.shared.append(text.format(type=kind, name=name, size=max(highest(b.size), 1)))
+                text, size = self.dialect.shared[b.scope], max(highest(b.size), 1)
+                if self.is_vectors(b.name):
+                    kind, size = self.vectors.name(kind, self.vectors.most), size // self.vectors.most
+                elif self.shares_words(b):
+                    kind, size = "u32", -(-size // self.least(b))
+                self.shared.append(text.format(type=kind, name=name, size=size))
                 self.stmt(s.body)
             elif self._small(b) or b.scope != "local":
                 if b.scope not in self.dialect.arrays:
@@ -414,12 +428,10 @@ class Emitter(ExprWriter):
     def assign(self, t: Target, text: str, value: Expr) -> None:
         """Write a value that has a text to its element."""
         buffer = self.buffers[t.buffer]
-        if buffer.scope != "param" or buffer.dtype not in self.dialect.packed:
+        if not self.shares_words(buffer):
             self.line(self.assignment(self.element(t.buffer, t.indices), text, value))
             return
-        flat: Expr = Const(0, "index")
-        for i, stride in zip(t.indices, buffer.strides, strict=True):
-            flat = flat + self.bound(i) * stride
+        flat = self.flat(buffer, t.indices)
         bits = self.cast("i1", f"({text})") if buffer.dtype == "i1" else text
         for line in self.dialect.packed[buffer.dtype].store(self.names[t.buffer], self.index(flat)[0], bits):
             self.line(line)

@@ -22,7 +22,7 @@ from ...tensor.expr import Buffer, Const, Expr
 from .indices import Indices
 from .launch import UnitsOfNest
 from .open_launch import OpenLaunch
-from .open_sizes import closed
+from .open_sizes import closed, has_sizes
 from .own_parts import own_parts
 from .text import Text, Value
 
@@ -36,6 +36,12 @@ class Walk(ABC):
 
     def __init__(self, nest: Nest, machine: Machine, text: Text) -> None:
         self.text = text
+        given = nest_at(nest, typical_sizes()) if has_sizes(nest) else nest
+        params = {p.name for p in nest.params}
+        own = {n: b for n, b in given.buffers().items() if n not in params or b.scope == "param"}
+        if reason := verify(given.body, own, machine):
+            why = f"a GPU cannot run this nest: {reason}"
+            raise CompileError(why, stage="emit", operator=nest.name)
         self.units = UnitsOfNest(nest, machine)
         self.nest = own_parts(nest, self.units)
         self.closed = closed(self.nest)
@@ -44,10 +50,6 @@ class Walk(ABC):
             self.nest, known = self.closed.nest, dict(self.closed.ranges)
         self.buffers = self.nest.buffers()
         self.params = {p.name for p in self.nest.params}
-        given = nest if self.closed is None else nest_at(nest, typical_sizes())
-        own = {n: b for n, b in given.buffers().items() if n not in self.params or b.scope == "param"}
-        if reason := verify(given.body, own, machine):
-            raise self.error(f"a GPU cannot run this nest: {reason}")
         for b in self.buffers.values():
             if b.size * max(element_bytes(b), 1) >= 1 << 32 or b.size >= 1 << 31:
                 why = f"kernels for {self.family} have no arrays of {b.size} elements"
@@ -68,6 +70,10 @@ class Walk(ABC):
         number = self.number(self.units.counted_on(kind))
         if self.units.is_team(kind):
             return self.text.integer("udiv", number, self.text.number(self.units.lanes))
+        if self.units.has_clusters(kind):
+            return self.text.integer("udiv", number, self.text.number(self.units.clustered))
+        if self.units.is_cluster(kind):
+            return self.text.integer("urem", number, self.text.number(self.units.clustered))
         if self.units.is_thread(kind):
             first = self.text.integer("mul nsw", self.number("grid.x"), self.text.number(self.units.warp))
             return self.text.integer("add nsw", first, number)
@@ -132,7 +138,7 @@ class Walk(ABC):
 
     def bound(self, s: For) -> None:
         self.inside[s.kind] = s.var
-        with self.at.bind(s.var, self.names[s.kind]):
+        with self.at.bind(s.var, self.names[s.kind]), self.unless_in_place(s):
             if self.units.is_thread(s.kind) or s.extent != self.all_of(s.kind):
                 extent = self.at.index(s.extent)
                 with self.text.where(self.text.test("slt", self.names[s.kind], extent), "within"):
@@ -181,7 +187,7 @@ class Walk(ABC):
                     below(s.body)
         else:
             extent = self.at.index(s.extent)
-            with self.text.counted(extent) as number, self.at.bind(s.var, number):
+            with self.unless_in_place(s), self.text.counted(extent) as number, self.at.bind(s.var, number):
                 below(s.body)
 
     def condition(self, s: If, below: Callable[[Stmt], None]) -> None:
@@ -196,6 +202,10 @@ class Walk(ABC):
 
     def written_out(self, body: Stmt) -> AbstractContextManager[None]:
         """Around the iterations of an unrolled loop."""
+        return nullcontext()
+
+    def unless_in_place(self, s: For) -> AbstractContextManager[None]:
+        """Around a loop: where it copies what is there already (`inplace.COPIES`) nothing need be done."""
         return nullcontext()
 
     def barrier(self, s: Barrier) -> None:

@@ -5,11 +5,13 @@ define KERNEL void @name(ptr addrspace(1) %p0, ...)        one parameter for eac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ...schedule.inplace import inplace_pairs
+from ...schedule.exchange import held
+from ...schedule.inplace import COPIES, inplace_pairs
 from ...schedule.machine import Machine
 from ...schedule.nest import For, Nest, Stmt, Store, writes
 from ...tensor.expr import Buffer, Expr, Load, Op, Target
@@ -18,6 +20,7 @@ from ..gpu.open_launch import OpenLaunch, typical_grid
 from ..gpu.walk import Walk
 from .builder import BYTES, Builder, Value
 from .dot_products import ByteProducts
+from .exchange import Exchange
 from .expressions import Expressions
 from .family import Family
 from .memory import ALIGN_BYTES, GLOBAL, Lanes, Memory
@@ -56,19 +59,22 @@ class Emitter(Walk):
 
     def __init__(self, nest: Nest, machine: Machine, family: Family) -> None:
         self.words, self.family = family, family.name
-        self.alone = {name for pair in inplace_pairs(nest) for name in pair}
+        self.pairs = inplace_pairs(nest)  # results that may be the memory of an operand
         super().__init__(nest, machine, Builder())
         self.memory = Memory(self.text, self.at, self.buffers, nest.name, family.own)
         self.expressions = Expressions(self.text, self.at, self.memory, nest.name, family)
         self.expr = self.at.expr = self.expressions.expr
         self.dots = ByteProducts(self.memory, {d.name: d for d in machine.dot_products}, self.dot_product)
+        self.exchange = Exchange(self.memory, held(self.buffers, machine), self.inside, self.shuffle)
         self.shared: dict[str, int] = {}
+        self.told: set[tuple[str, str]] = set()  # of which it is known at hand that they are not
 
     def run(self) -> Emitted:
+        alone = {name for pair in self.pairs for name in pair}
         params = []
         for i, p in enumerate(self.nest.params):
             self.memory.pointers[p.name] = (f"%p{i}", GLOBAL)
-            how = "" if p.name in self.alone else " noalias"
+            how = "" if p.name in alone else " noalias"
             params.append(f"{GLOBAL}{how} align {PARAMETER_ALIGN_BYTES} %p{i}")
         params += self.more_params()
         self.names = {k: self.unit(k) for k in self.units.kinds}
@@ -113,6 +119,27 @@ class Emitter(Walk):
         """The intrinsic of one of the machine's products of bytes, and its arguments; `args` are x, w and the sum."""
         raise self.error(f"{self.family} have no instruction {name!r}")
 
+    def unless_in_place(self, s: For) -> AbstractContextManager[None]:
+        source = s.note(COPIES)
+        pairs = {(o, source) for o in writes(s)} & set(self.pairs) - self.told
+        if not pairs:
+            return nullcontext()
+        ((output, _),) = pairs
+        a, b = (self.memory.pointers[n][0] for n in (source, output))
+        return self._where_apart((output, source), self.text.op(f"icmp ne {GLOBAL} {a}, {b}"))
+
+    @contextmanager
+    def _where_apart(self, pair: tuple[str, str], cond: str) -> Iterator[None]:
+        """Inside it is known that two parameters are not one memory."""
+        self.told.add(pair)
+        with self.text.where(cond, "apart"):
+            yield
+        self.told.discard(pair)
+
+    def shuffle(self, word: str, asked: str | int) -> str:
+        """The word of another lane: of the one of this number (``i32 name``), or of the one so far apart (xor)."""
+        raise self.error(f"{self.family} have no shuffles")
+
     def shared_align(self, b: Buffer) -> int:
         """What an array in shared memory begins at a multiple of."""
         return ALIGN_BYTES
@@ -128,6 +155,8 @@ class Emitter(Walk):
     def alloc(self, b: Buffer) -> None:
         if b.scope in ("register", "local"):
             self.memory.begin_own(b)
+        elif self.exchange.owns(b.name):
+            self.exchange.begin(b)
         else:
             self.memory.begin_shared(b, self.nest.name, self.shared_align(b))
             self.shared[b.name] = b.size * BYTES[b.dtype]

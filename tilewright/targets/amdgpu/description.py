@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...codegen.llvm.machine import LlvmRecord
+from ...graph.machine_costs import GridCosts
 from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate
 from ...support.errors import PackageError
-from ..gpu.describe import warp_axes
+from ..gpu.describe import EXCHANGE, warp_axes
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -55,9 +56,17 @@ class AmdDescription(Machine):
         return *warp_axes(_GRID, _BLOCK, self.wave), Axis("lanes", kind="vector")
 
     @property
+    def split_scans(self) -> int:
+        return self.compute_units
+
+    @property
+    def grid_costs(self) -> GridCosts | None:
+        return GridCosts(self.compute_units, 4, (64, 128, 256), far=1000, near=32, begin=1200, kernel=8000)
+
+    @property
     def memories(self) -> tuple[Memory, ...]:
         shared = Memory("shared", self.shared_bytes, shared_by=("block", "warp", "lane"), align=128)
-        return Memory("register"), Memory("local"), shared
+        return Memory("register"), Memory("local"), shared, EXCHANGE
 
     @property
     def dot_products(self) -> tuple[DotProduct, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from ..gpu import llvm_stages
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
+
+    from ..gpu.device import Part
 
 MAKE = f"{__name__}:make"
 
@@ -42,6 +45,10 @@ class Launched:
     def scratch_bytes(self) -> int:
         """Local memory is the driver's."""
         return 0
+
+    def placed(self, arguments: Sequence[Part]) -> tuple[Launched, tuple[Part, ...]]:
+        """One kernel serves all calls."""
+        return self, tuple(arguments)
 
     def to_json(self) -> dict[str, Any]:
         """All but the PTX."""

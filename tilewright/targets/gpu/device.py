@@ -25,6 +25,10 @@ class Kernel(Protocol):
     def scratch_bytes(self) -> int:
         """Scratch memory of all units, whose buffer is one more argument; 0 for none."""
 
+    def placed(self, arguments: Sequence[Part]) -> tuple[Kernel, tuple[Part, ...]]:
+        """The kernel of a call with these arguments, and those that it takes: outputs may be inputs that may be
+        overwritten."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -57,8 +61,8 @@ Step = Dispatch | Move
 
 @dataclass(frozen=True)
 class Run:
-    """A whole run: what is filled from the host first, the steps in order, and what is fetched at the end. Parts begin
-    where their buffers do and have at least a byte."""
+    """A whole run, or what comes of one between two of another device: what is filled from the host first, the steps in
+    order, and what is fetched at the end. Parts begin at multiples of a word and have at least a byte."""
 
     steps: tuple[Step, ...]
     inputs: tuple[Part, ...] = ()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from ...codegen.clike.dialect import Dialect
 from ...codegen.clike.function import Function, Launch
 from ...codegen.gpu.open_launch import LaunchAt, OpenLaunch
 from ...program.program import align_up
+from .device import Part
+from .in_place import Pairs, without
 
 #: what parameters begin at multiples of
 SCRATCH_ALIGN_BYTES = 256
@@ -34,6 +38,8 @@ class GpuKernel:
     piece_bytes: int = 0
     binary: bool = False
     open: OpenLaunch | None = None
+    #: the kernels of calls where outputs are these inputs: pairs by position
+    in_place: tuple[tuple[Pairs, GpuKernel], ...] = ()
 
     def at(self, launch: LaunchAt) -> GpuKernel:
         """See `device.Kernel`."""
@@ -43,6 +49,14 @@ class GpuKernel:
     def table(self) -> int | None:
         """The number of the parameter that is a table of sizes, where its text says that it is for reading only."""
         return None if self.open is None or self.binary else len(self.writes) - 1
+
+    def placed(self, arguments: Sequence[Part]) -> tuple[GpuKernel, tuple[Part, ...]]:
+        """The kernel of a call with these arguments, and those that it takes: one for an output and the inputs whose
+        place it takes."""
+        pairs = {p for some, _ in self.in_place for p in some}
+        same = tuple(sorted((o, i) for o, i in pairs if arguments[o] == arguments[i]))
+        found = next((k for some, k in self.in_place if tuple(sorted(some)) == same), None)
+        return (self, tuple(arguments)) if found is None else (found, without(arguments, same))
 
     @property
     def code(self) -> str | bytes:
@@ -73,10 +87,17 @@ class GpuKernel:
         """The inverse of `pack`; ValueError if it is something else."""
         if not data.startswith(_HEAD):
             raise ValueError("not a kernel of a GPU")
-        told = json.loads(data[len(_HEAD) :])
+        return GpuKernel.from_json(json.loads(data[len(_HEAD) :]))
+
+    @staticmethod
+    def from_json(told: dict[str, Any]) -> GpuKernel:
+        """The inverse of `dataclasses.asdict`."""
         launch = Launch(tuple(told["launch"]["block"]), tuple(told["launch"]["grid"]))
         tuples = {n: tuple(told[n]) for n in ("writes", "scratch", "pieces")}
-        return GpuKernel(**{**told, "launch": launch, **tuples, "open": OpenLaunch.from_json(told["open"])})
+        others = tuple((tuple(map(tuple, pairs)), GpuKernel.from_json(k)) for pairs, k in told["in_place"])
+        return GpuKernel(
+            **{**told, "launch": launch, **tuples, "in_place": others, "open": OpenLaunch.from_json(told["open"])}
+        )
 
 
 def kernel(f: Function, dialect: Dialect) -> GpuKernel:

@@ -177,7 +177,8 @@ class OpenGpuContext(GpuContext):
             parts = [self.placed(a, n, starts) for a, n in zip(call.args, nbytes, strict=True)]
             if at is not None:
                 parts.append(tables[call.symbol])
-            made.append(Dispatch(kernel, tuple(parts), self.scratch if kernel.scratch_bytes else None))
+            kernel, given = kernel.placed(parts)
+            made.append(Dispatch(kernel, given, self.scratch if kernel.scratch_bytes else None))
         return made
 
     def placed(self, ref: BufferRef, nbytes: int, starts: Mapping[int, int]) -> Part:

@@ -126,7 +126,7 @@ class GpuContext:
             if call.symbol == COPY:
                 made.append(Move(*parts))
                 continue
-            kernel = self.runner.kernels[call.symbol]
+            kernel, parts = self.runner.kernels[call.symbol].placed(parts)
             made.append(Dispatch(kernel, parts, self.scratch if kernel.scratch_bytes else None))
         return made
 

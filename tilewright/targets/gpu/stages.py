@@ -11,18 +11,19 @@ from ...codegen.clike.dialect import Dialect
 from ...codegen.clike.printer import emit
 from ...codegen.kernel_info import kernel_info
 from ...codegen.vector.open_sizes import leaked
+from ...schedule.inplace import in_place
 from ...schedule.nest import Nest
 from ...support.errors import CompileError, UsageError
 from ..base import TargetStage
-from .kernels import kernel
+from .in_place import pairs_of, read_states, subsets
+from .kernels import GpuKernel, kernel
 
 
 def stages(dialect: Dialect) -> tuple[TargetStage, ...]:
     """Those of a target whose driver compiles this dialect."""
 
-    def made(nest: Nest, constants: frozenset[str]) -> tuple[str, bytes]:
-        done = kernel(emit(nest, dialect, constants), dialect)
-        return done.text, done.pack()
+    def made(nest: Nest, constants: frozenset[str]) -> GpuKernel:
+        return kernel(emit(nest, dialect, constants), dialect)
 
     def run(state: Any) -> None:
         emit_kernels(state, made)
@@ -30,16 +31,24 @@ def stages(dialect: Dialect) -> tuple[TargetStage, ...]:
     return (TargetStage("emit", 5, f"loop nests to {dialect.name}", run, emitted_text),)
 
 
-def emit_kernels(state: Any, made: Callable[[Nest, frozenset[str]], tuple[str, bytes]]) -> None:
-    """Nests -> texts and objects, with what the program needs to know of each kernel; `made` makes both of a nest and
+def emit_kernels(state: Any, made: Callable[[Nest, frozenset[str]], GpuKernel]) -> None:
+    """Nests -> texts and objects, with what the program needs to know of each kernel; `made` makes one of a nest and
     the names of its constants."""
     if state.nests and not state.kernels:
         raise UsageError("this target continues from the levels before scheduling only", stage="emit")
+    states = read_states(state)
     for name, nest in state.nests.items():
-        # scratch memory is the context's, for all units; parameters never share memory: dialects rely on it
-        state.infos[name] = replace(kernel_info(nest, scratch=0), parallel=False, inplace=())
-        state.emitted[name], state.objects[name] = made(nest, state.kernels[name].constants)
-        check_known(state.emitted[name], name)
+        pairs, constants = pairs_of(nest, states.get(name, set())), state.kernels[name].constants
+        # scratch memory is the context's, for all units
+        state.infos[name] = replace(kernel_info(nest, scratch=0), parallel=False, inplace=pairs)
+        done, names = made(nest, constants), [p.name for p in nest.params]
+        others = []
+        for some in subsets(pairs):
+            other = made(in_place(nest, [(names[o], names[i]) for o, i in some]), constants)
+            others.append((some, other))
+        done = replace(done, in_place=tuple(others))
+        check_known(done.text, name)
+        state.emitted[name], state.objects[name] = done.text, done.pack()
 
 
 def check_known(text: str, name: str) -> None:

@@ -119,10 +119,11 @@ class WgpuDevice:
         with self.doing(f"writing {data.nbytes:,} bytes to it"):
             self.upload(buffer, data)
 
-    def upload(self, buffer: Any, data: np.ndarray) -> None:
+    def upload(self, buffer: Any, data: np.ndarray, offset: int = 0) -> None:
+        """Words of bytes: the last ones of a value lie in no other value's memory."""
         if data.nbytes % WORD:
             data = np.concatenate([data.view(np.uint8).reshape(-1), np.zeros(-data.nbytes % WORD, np.uint8)])
-        self.own.queue.write_buffer(buffer, 0, data)
+        self.own.queue.write_buffer(buffer, offset, data)
 
     def read(self, buffer: Any, out: np.ndarray) -> None:
         with self.doing(f"reading {out.nbytes:,} bytes from it"):
@@ -226,7 +227,7 @@ class WgpuDevice:
     def begin(self, recorded: Recorded, inputs: Sequence[np.ndarray], stamps: Clock | None) -> None:
         """Upload the inputs and submit the commands of a run."""
         for part, array in zip(recorded.run.inputs, inputs, strict=True):
-            self.upload(part.buffer, array)
+            self.upload(part.buffer, array, part.offset)
         encoder = self.own.create_command_encoder()
         for number, step in enumerate(recorded.steps):
             if stamps is not None:

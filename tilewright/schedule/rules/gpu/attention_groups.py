@@ -8,10 +8,12 @@ numbers go along the columns of the result.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var
 from ...machine import Machine, WarpProduct
 from ...nest import Stmt, seq, store
+from ...producers import PRODUCER
 from .attention_operands import Operands, unrolled
 from .attention_warps import Brought, Instructions, Plan, Writer, factors_dtype, fits, together
 from .units import on, shared
@@ -80,6 +82,12 @@ class GroupWriter(Writer):
     """Writes the nest."""
 
     tile = Panels
+
+    def computed(self, *parts: Stmt) -> Stmt:
+        """Where an engine copies, a group of its own begins that: the others do not wait for each other."""
+        if self.way != "bulk":
+            return super().computed(*parts)
+        return replace(on("serial", "turn", 1, *parts), notes=((PRODUCER, True),))
 
     def held_queries(self) -> list[Buffer]:
         return []

@@ -336,12 +336,19 @@ class Tiled:
             row = self.first + self.row(u)
             column = self.first_column + u % t.across + Var("e") * t.across
             inside = all_of([within(row, o.rows, t.rows), within(column, self.s.width, t.columns)])
-            value = mul(self.mine("sums", u, "r", "e"), self.mine("shrink", u, "r"))
+            value: Expr = self.mine("sums", u, "r", "e")
+            end: Stmt = store("shrink", r, inverse(self.mine("total", u, "r")), "inverse")
+            if self.s.told:
+                first = Op("cmpi.eq", (self.first_column + u % t.across, Const(0, "index")), "i1")
+                mine = all_of([within(row, o.rows, t.rows), first])
+                end = only_if(mine, o.tell(row, self.mine("top", u, "r"), self.mine("total", u, "r")))
+            else:
+                value = mul(value, self.mine("shrink", u, "r"))
             told = Load("told", (self.row(u), Var("another")), F32)
             return self.rows(
                 store("total", r, self.s.number(0.0), "clear_total"),
                 on("serial", "another", t.across, folded("total", r, add, told, "add_total")),
-                store("shrink", r, inverse(self.mine("total", u, "r")), "inverse"),
+                end,
                 self.columns(only_if(inside, o.write(row, column, value))),
             )
 

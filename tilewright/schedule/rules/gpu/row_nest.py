@@ -3,7 +3,8 @@
     for each few rows, on a block:
         for each level:
             each unit takes every so many of a row's positions: it adds up sums, computes what is kept, writes results
-            sums are combined in shared memory by a tree, whose last step every unit that reads them does for itself
+            sums are combined in shared memory by a tree, whose last step every unit that reads them does for itself,
+            or by the shuffles of each warp, and in shared memory those of several warps
 
 A row that is kept lies in the registers of its units, or in shared memory; a unit reads only what it wrote.
 """
@@ -18,9 +19,9 @@ from ....support.sizes import highest
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, loads, rebuild, transform
 from ...nest import Alloc, Barrier, For, Stmt, loop, seq, store
 from ...schedule import Schedule
-from .row_team import Keep, Team
+from .row_team import FEW_PARTS, Keep, Team
 from .row_values import AT, ROW, Rows, Sum, Write
-from .units import all_of, block_number, blocks_on_grid, on, only_if, within
+from .units import BLOCK, all_of, block_number, blocks_on_grid, on, only_if, within
 
 _ZERO = Const(0, "index")
 _LANE = Var("lane_of_vector")
@@ -45,19 +46,35 @@ class RowWriter:
         self.params = {p.name for p in rows.kernel.params}
         self.loops = 0
         self.y: Expr = Var("row") if team.rows > 1 else _ZERO
-        self.row = block_number(team.grid, "rows") * team.rows + self.y
-        whole = team.grid[0] * team.grid[1] * team.rows
-        self.inside = None if whole == rows.count else within(self.row, rows.count, whole)
+        self.warps = team.rows * team.warps_of_row // team.rows_of_warp  # of a block, where rows are those of warps
+        self.warp: Expr = Var("row") if self.warps > 1 else _ZERO
+        self.shared_out = team.warps_of_row > 1 or team.rows_of_warp > 1  # a row is not the lanes of one warp
+        if self.shared_out:
+            self.warp = Var("warp_of_block") if self.warps > 1 else _ZERO
+            self.y = self.warp // team.warps_of_row if team.rows > 1 else _ZERO
+        self.at_row(self.y)
         self.buffers: list[Buffer] = []
         self.sums: dict[str, Buffer] = {}  # sums of units
         self.parts: dict[str, tuple[Buffer, int]] = {}  # the same in shared memory, and how many are left to combine
         self.numbers: dict[str, Buffer] = {}  # what is one number a row, in registers of each unit
+        self.given: dict[str, list[Buffer]] = {}  # what lanes show each other
+        self.variables: dict[Expr, Var] = {}  # of loops over the lanes of warps, by the unit's number in a row
+        self.here: Expr = _ZERO  # the number of the unit at hand
         self.held = {(str(k.leaf), k.size): self.hold(k) for k in self.keeps}
+
+    def at_row(self, y: Expr) -> None:
+        """What is written from here on is for this row of the block."""
+        t, count = self.team, self.rows.count
+        self.y, self.row = y, block_number(t.grid, "rows") * t.rows + y
+        whole = t.grid[0] * t.grid[1] * t.rows
+        self.inside = None if whole == count else within(self.row, count, whole)
 
     def nest(self) -> Stmt:
         t = self.team
         body = seq(*(self.level(i) for i in range(self.rows.levels)))
-        if t.rows > 1:
+        if self.shared_out:
+            body = on(t.row_axis, "warp_of_block", self.warps, body) if self.warps > 1 else body
+        elif t.rows > 1:
             body = on(t.row_axis, "row", t.rows, body)
         for b in reversed(self.buffers):
             body = Alloc(b, body)
@@ -87,7 +104,7 @@ class RowWriter:
         single = [x for x in roots if isinstance(x, Write) and x.size == 1]
         roots = [x for x in roots if x not in single]
         sums = [x for x in roots if isinstance(x, Sum)]
-        x = self.unit()
+        self.here = x = self.unit()
         work: list[Stmt] = [self.begin(s, x) for s in sums]
         if roots:
             work += self.once(roots, x)
@@ -96,19 +113,43 @@ class RowWriter:
         if self.team.units > 1:
             work += [self.put(s, x) for s in sums]
         steps: list[Stmt] = [self.on_units(x, self.team.units, seq(*work))] if work else []
-        if self.team.units > 1 and sums:
+        if self.team.exchange and sums:
+            steps += self.shuffled(sums)
+        elif self.team.units > 1 and sums:
             steps += self.tree(sums)
-        if single:  # the first unit of a row does so
-            steps.append(only_if(self.inside, seq(*(self.write(w) for w in single))))
+        if single:
+            steps.append(self.by_first(single))
         return seq(*steps)
 
+    def by_first(self, single: Sequence[Write]) -> Stmt:
+        """What the first unit of a row writes."""
+        if not self.team.exchange:
+            return only_if(self.inside, seq(*(self.write(w) for w in single)))
+        self.here = x = self.unit()
+        cond = all_of([self.inside, Op("cmpi.eq", (x, _ZERO), "i1")])
+        return self.on_units(x, self.team.units, only_if(cond, seq(*(self.write(w) for w in single))))
+
     def unit(self) -> Expr:
-        """The variable of a new loop over the units of a row."""
+        """The number of a unit of a row in a new loop over them; where a warp has several rows, it says which one."""
         self.loops += 1
-        return Var(f"unit_{self.loops}") if self.team.units > 1 else _ZERO
+        t = self.team
+        if t.units == 1:
+            return _ZERO
+        var = Var(f"unit_{self.loops}")
+        if not self.shared_out:
+            return var
+        number = var % t.units if t.rows_of_warp > 1 else (self.warp % t.warps_of_row) * t.lanes + var
+        self.variables[number] = var
+        if t.rows_of_warp > 1:
+            self.at_row(self.warp * t.rows_of_warp + var // t.units)
+        return number
 
     def on_units(self, x: Expr, count: int, body: Stmt) -> Stmt:
-        return on(self.team.unit_axis, x.name, count, body) if isinstance(x, Var) else body
+        """A loop over the units of a row, or of its warps over their lanes."""
+        var = self.variables.get(x, x)
+        if self.shared_out:
+            count = self.team.lanes
+        return on(self.team.unit_axis, var.name, count, body) if isinstance(var, Var) else body
 
     def begin(self, s: Sum, x: Expr) -> Stmt:
         self.sums[s.buffer] = made = self.own(f"{s.buffer}_u", s.dtype)
@@ -116,6 +157,8 @@ class RowWriter:
 
     def put(self, s: Sum, x: Expr) -> Stmt:
         t = self.team
+        if t.exchange:
+            return self.give(s, x, Load(self.sums[s.buffer].name, (self.y, x), s.dtype))
         part = self.new(f"{s.buffer}_part", (t.rows, t.units), s.dtype, "shared")
         self.parts[s.buffer] = part, t.units
         mine = Load(self.sums[s.buffer].name, (self.y, x), s.dtype)
@@ -135,6 +178,56 @@ class RowWriter:
             steps += [self.on_units(x, left, seq(*level)), Barrier(self.team.barrier)]
         for s in sums:
             self.parts[s.buffer] = self.parts[s.buffer][0], left
+        return steps
+
+    # ---- shuffles
+
+    def give(self, s: Sum, x: Expr, mine: Expr) -> Stmt:
+        """Where the lanes of a warp see what a unit has of a sum: twice, so that steps go from one to the other."""
+        shape = (self.warps, self.team.lanes)
+        if s.buffer not in self.given:
+            self.given[s.buffer] = [self.new(f"{s.buffer}_{i}", shape, s.dtype, self.team.exchange) for i in "ab"]
+        return store(self.given[s.buffer][0].name, (self.warp, self.variables.get(x, x)), mine, f"{s.stage.name}_give")
+
+    def shuffled(self, sums: Sequence[Sum]) -> list[Stmt]:
+        """Combine what the lanes of each warp have added up: all of them then have the sum, in the register where each
+        had its own. Several warps of a row give theirs to each other in shared memory."""
+        w, lanes = self.team.warps_of_row, self.team.lanes
+        steps = self.butterflies(sums, min(lanes, self.team.units))
+        if w == 1:
+            return steps
+        x, puts = self.unit(), []
+        first = Op("cmpi.eq", (self.variables[x], _ZERO), "i1")
+        for s in sums:
+            part = self.new(f"{s.buffer}_part", (self.team.rows, w), s.dtype, "shared")
+            mine = Load(self.sums[s.buffer].name, (self.y, x), s.dtype)
+            puts.append(store(part.name, (self.y, self.warp % w), mine, f"{s.stage.name}_part"))
+            self.parts[s.buffer] = part, w
+        steps += [self.on_units(x, self.team.units, only_if(first, seq(*puts))), Barrier(BLOCK)]
+        if w > FEW_PARTS:
+            x, gives = self.unit(), []
+            for s in sums:
+                part, _ = self.parts.pop(s.buffer)
+                theirs = Load(part.name, (self.y, self.variables[x] % w), s.dtype)
+                gives.append(self.give(s, x, theirs))
+            steps += [self.on_units(x, self.team.units, seq(*gives)), *self.butterflies(sums, w)]
+        return steps
+
+    def butterflies(self, sums: Sequence[Sum], count: int) -> list[Stmt]:
+        """Lanes that are count / 2 apart combine what they have, then those that are half as far apart, and so on."""
+        steps: list[Stmt] = []
+        apart, turn = count // 2, 0
+        while apart:
+            x, level = self.unit(), []
+            lane = self.variables.get(x, x)
+            for s in sums:
+                source, target = (self.given[s.buffer][(turn + i) % 2].name for i in (0, 1))
+                other = Op("xori", (lane, Const(apart, "index")), "index")
+                value = _combined(s, [Load(source, (self.warp, i), s.dtype) for i in (lane, other)])
+                place = (target, (self.warp, lane)) if apart > 1 else (self.sums[s.buffer].name, (self.y, x))
+                level.append(store(*place, value, f"{s.stage.name}_shuffle_{apart}"))
+            steps += [Barrier(self.team.barrier), self.on_units(x, self.team.units, seq(*level))]
+            apart, turn = apart // 2, turn + 1
         return steps
 
     # ---- along a row
@@ -217,7 +310,7 @@ class RowWriter:
             part, left = self.parts[s.buffer]
             found = _combined(s, [Load(part.name, (self.y, Const(i, "index")), s.dtype) for i in range(left)])
         else:
-            found = Load(self.sums[s.buffer].name, (self.y, _ZERO), s.dtype)
+            found = Load(self.sums[s.buffer].name, (self.y, self.here), s.dtype)
         return found if s.init is None else Op(s.combiner, (self.value(s.init), found), s.dtype)
 
     def value(self, e: Expr, spot: Spot | None = None) -> Expr:

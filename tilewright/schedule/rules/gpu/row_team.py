@@ -19,8 +19,10 @@ from .units import BLOCK, GRID, axis, grid_of, shared
 
 #: of how many parts of a sum a unit makes one in a step of the tree: what is tried
 FANS = (4, 2, 8)
-#: what a barrier takes, one of the lanes of a warp, and an access of far memory, in operations of a unit
-BARRIER, WARP_BARRIER, FAR = 8, 2, 16
+#: what a barrier takes, one of the lanes of a warp, a shuffle, and an access of far memory, in operations of a unit
+BARRIER, WARP_BARRIER, SHUFFLE, FAR = 8, 2, 2, 16
+#: up to so many parts of a sum are combined by all who read it
+FEW_PARTS = 8
 #: blocks of fewer units than this part of the largest leave processors idle, which hold a number of blocks
 SMALL_BLOCK = 8
 
@@ -55,7 +57,9 @@ class Team:
     """`units` of each of the `rows` of a block; `grid`: blocks along x and y. `vector` neighbours are a unit's. Units
     that are neighbours of each other take neighbours of a row (`along`), or else rows side by side.
 
-    `keep`: "registers", "shared", or "again" for rows that are read at each level.
+    `keep`: "registers", "shared", or "again" for rows that are read at each level. `warps`: the axes of warps and their
+    lanes, and the lanes' own barrier, where the units of a row are the lanes of one warp, or a part of these or of
+    several warps that combine sums by shuffles, in the memory `exchange`.
     """
 
     rows: int
@@ -65,7 +69,18 @@ class Team:
     keep: str = "again"
     fan: int = FANS[0]
     vector: int = 1
-    warps: tuple[str, str, str] | None = None  # axes of warps and their lanes, and the lanes' own barrier
+    warps: tuple[str, str, str] | None = None
+    lanes: int = 1
+    exchange: str = ""
+
+    @property
+    def warps_of_row(self) -> int:
+        return max(self.units // self.lanes, 1) if self.warps else 1
+
+    @property
+    def rows_of_warp(self) -> int:
+        """Rows that are side by side on the lanes of a warp."""
+        return max(self.lanes // self.units, 1) if self.warps else 1
 
     @property
     def row_axis(self) -> str:
@@ -85,7 +100,8 @@ class Team:
 
     def __str__(self) -> str:
         kept = {"again": "read at each level", "shared": "kept in shared memory", "registers": "kept in registers"}
-        who = f"a row on {self.units} {'lanes of a warp' if self.warps else 'units'}"
+        warps = "a warp" if self.warps_of_row == 1 else "warps"  # or some of its lanes
+        who = f"a row on {self.units} {f'lanes of {warps}' if self.warps else 'units'}"
         return f"{who}, {self.rows} in a block, {kept[self.keep]}"
 
 
@@ -200,10 +216,12 @@ def choose(s: Schedule, rows: Rows, needs: Reads, machine: Machine) -> Team | st
     team = min(fits, key=lambda t: cost(t, rows, needs, machine))
     keep = s.sample_choice("keep", [t.keep for t in fits], team.keep)
     team = next(t for t in fits if t.keep == keep)
-    if team.units > FANS[0]:
-        team = replace(team, fan=s.sample_choice("fan", FANS, FANS[0]))
     if team.warps is not None and not s.sample_choice("warps", (True, False), True):
-        team = replace(team, warps=None)
+        team = replace(team, warps=None, exchange="")
+    if team.exchange and team.units == team.lanes and not s.sample_choice("shuffles", (True, False), True):
+        team = replace(team, exchange="")
+    if team.units > FANS[0] and not team.exchange:
+        team = replace(team, fan=s.sample_choice("fan", FANS, FANS[0]))
     return team
 
 
@@ -216,7 +234,7 @@ def _teams(rows: Rows, needs: Reads, machine: Machine, along: bool) -> list[Team
     for units in _powers(min(block.limit or 1, typical(-(-rows.longest // vector)))):
         for together in _powers(min((block.limit or 1) // units, typical(rows.count))):
             team = Team(together, units, grid_of(-(-rows.count // together), machine), along, vector=vector)
-            team = replace(team, warps=_warps(machine, team))
+            team = _on_warps(machine, team)
             held = sum(team.steps(k.size) for k in needs.keeps)
             fits = ["registers"] if needs.keeps and not is_open(held) and held <= machine.vector_registers else []
             fits += ["shared"] if needs.keeps else []
@@ -227,7 +245,8 @@ def _teams(rows: Rows, needs: Reads, machine: Machine, along: bool) -> list[Team
 
 def shared_bytes(t: Team, rows: Rows, needs: Reads) -> int:
     """What a block takes of shared memory, at the largest sizes."""
-    parts = t.rows * t.units * sum(_bytes(s.dtype) for s in rows.sums.values()) if t.units > 1 else 0
+    each = t.warps_of_row if t.exchange else t.units
+    parts = t.rows * each * sum(_bytes(s.dtype) for s in rows.sums.values()) if each > 1 else 0
     kept = sum(highest(k.size) * _bytes(k.leaf.dtype) for k in needs.keeps) if t.keep == "shared" else 0
     return parts + t.rows * kept
 
@@ -266,10 +285,8 @@ def cost(t: Team, rows: Rows, needs: Reads, machine: Machine) -> float:
     far = FAR * spread * (needs.again if t.keep == "again" else needs.once)
     near = rows.levels * len(needs.keeps) if t.keep == "shared" else 0
     held = sum(typical(t.steps(k.size)) for k in needs.keeps) if t.keep == "registers" else 0
-    barriers = (1 + log(t.units, t.fan)) * len({s.level for s in rows.sums.values()}) if t.units > 1 else 0.0
-    one = (
-        typical(t.steps(rows.longest)) * (rows.levels + far + near) + (WARP_BARRIER if t.warps else BARRIER) * barriers
-    )
+    meetings = _meeting(t) * len({s.level for s in rows.sums.values()}) if t.units > 1 else 0.0
+    one = typical(t.steps(rows.longest)) * (rows.levels + far + near) + meetings
     resident = t.rows * t.units * memory.bytes / max(shared_bytes(t, rows, needs), 1)
     crowded = (1 + (held / machine.vector_registers) ** 2 / 4) * max(limit / resident, 1.0)
     everyone = typical(t.grid[0] * t.grid[1]) * max(t.rows * t.units, limit / SMALL_BLOCK)
@@ -282,16 +299,30 @@ def at_once(machine: Machine) -> int:
     return max(machine.cores, (block.limit if block is not None else None) or 1)
 
 
-def _warps(machine: Machine, t: Team) -> tuple[str, str, str] | None:
-    """The axes of warps and of their lanes, and the barrier of lanes alone, where a row's units are just those."""
+def _meeting(t: Team) -> float:
+    """What it takes that units combine what they have."""
+    if not t.exchange:
+        return (WARP_BARRIER if t.warps else BARRIER) * (1 + log(t.units, t.fan))
+    within, others = SHUFFLE * log(min(t.units, t.lanes), 2), t.warps_of_row
+    if others == 1:
+        return within
+    return within + BARRIER + (others if others <= FEW_PARTS else SHUFFLE * log(others, 2))
+
+
+def _on_warps(machine: Machine, t: Team) -> Team:
+    """The team with the axes of warps and of their lanes, where a row's units are just the lanes of one warp, or of
+    several, if lanes exchange what they have."""
     for inner in machine.axes:
         outer = axis(machine, inner.inside)
-        if outer is None or outer.inside != GRID or inner.kind:
+        if outer is None or outer.inside != GRID or inner.kind or not inner.limit or not t.along:
             continue
         own = [b for b in inner.barriers if b not in outer.barriers]
-        if own and t.along and inner.limit == t.units and t.rows <= (outer.limit or 1):
-            return outer.name, inner.name, own[0]
-    return None
+        exchange = next((m.name for m in machine.memories if m.held_by == inner.name), "")
+        whole = t.units == inner.limit or (bool(exchange) and t.units % inner.limit == 0)
+        part = bool(exchange) and 1 < t.units < inner.limit and t.rows * t.units % inner.limit == 0
+        if own and (whole or part) and t.rows * t.units // inner.limit <= (outer.limit or 1):
+            return replace(t, warps=(outer.name, inner.name, own[0]), lanes=inner.limit, exchange=exchange)
+    return t
 
 
 __all__ = ["Keep", "Reads", "Team", "choose", "cost", "reads", "runs_along"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from ....support.sizes import at_most, is_open, smaller
@@ -12,6 +13,7 @@ from ...nest import For, If, Stmt, loop, seq
 
 #: the axes that rules bind loops to
 GRID, BLOCK, WARP, LANE, GROUP, MEMBER = "grid", "block", "warp", "lane", "group", "member"
+CLUSTER = "cluster"
 #: a block of units that share nothing has this part of the units that it may have
 PART = 4
 
@@ -79,6 +81,34 @@ def only_if(condition: Expr | None, s: Stmt) -> Stmt:
 def on(kind: str, var: str, extent: int, *body: Stmt) -> For:
     """A loop of a kind or on an axis."""
     return loop(var, extent, seq(*body), kind)
+
+
+@dataclass(frozen=True)
+class Warps:
+    """Blocks as warps of so many lanes: their axes, and the barrier of the lanes of one warp."""
+
+    outer: str
+    inner: str
+    barrier: str
+    lanes: int
+
+
+def warps_of(machine: Machine) -> Warps | None:
+    """The warps of a machine whose lanes have a barrier of their own."""
+    for inner in machine.axes:
+        outer = axis(machine, inner.inside)
+        if outer is None or outer.inside != GRID or inner.kind or not inner.limit:
+            continue
+        if own := [b for b in inner.barriers if b not in outer.barriers]:
+            return Warps(outer.name, inner.name, own[0], inner.limit)
+    return None
+
+
+def processors(machine: Machine) -> int:
+    """How many parts of a machine run blocks of their own; where the record does not say it, kernels have eight parts
+    for each."""
+    costs = machine.grid_costs
+    return costs.processors if costs is not None else max(machine.cores // 8, 1)
 
 
 def grid_of(blocks: int, machine: Machine) -> tuple[int, int]:
