@@ -268,11 +268,17 @@ def no_boxes(s: AsyncCopy, body: Stmt, buffers: Mapping[str, Buffer], machine: M
     """Why the machine's engine cannot do a bulk copy of a nest."""
     if written := [x for x in stores(s.body) if any(n in writes(body) for n in reads(x))]:
         return f"block {written[0].block} in bulk_copy({s.token}) reads what the nest writes"
-    if far := [n for n in sorted(reads(s)) if n in buffers and is_open(*buffers[n].shape)]:
-        return f"what the engine knows of {far[0]} would have to be made anew for each of its sizes"
+    if why := of_open_size(s, buffers):
+        return why
     assert machine.bulk is not None
     bulk = machine.bulk
     return said(lambda: read_copies(s, bulk, buffers, all_ranges(body)))
+
+
+def of_open_size(s: AsyncCopy, buffers: Mapping[str, Buffer]) -> str:
+    """Why the engine cannot copy what a size known at run time decides; "" if there is no such."""
+    found = [n for n in sorted(reads(s)) if n in buffers and is_open(*buffers[n].shape)]
+    return f"what the engine knows of {found[0]} would have to be made anew for each of its sizes" if found else ""
 
 
 def said(read: Callable[[], object]) -> str:

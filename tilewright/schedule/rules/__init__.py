@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ...support.errors import CompileError, TilewrightError, UsageError
 from ...support.sizes import Undecided, current, typically
 from ...tensor.kernel import Kernel
+from ..bulk import of_open_size
 from ..decisions import Decisions
 from ..executed import Executed, executed
 from ..finish import finish
 from ..machine import Machine
-from ..nest import For, Nest, Pack, Stmt, walk_stmts
+from ..nest import AsyncCopy, For, Nest, Pack, Stmt, walk_stmts
 from ..open_nest import kernel_at, nest_at, typical_sizes
 
 if TYPE_CHECKING:
@@ -272,11 +273,13 @@ def _unfinished(made: Schedule) -> str | None:
     """Why a schedule of a kernel with sizes that are not known cannot be finished; None where it can."""
     if current() is None:
         return None
+    nest = made.nest()
     try:
-        finish(made.nest())
+        finish(nest)
     except Undecided as e:
         return e.message
-    return None
+    bulk = [s for s in walk_stmts(nest.body) if isinstance(s, AsyncCopy) and s.bulk]
+    return next((why for s in bulk if (why := of_open_size(s, nest.buffers()))), None)
 
 
 def _judged(made: Scheduled, kernel: Kernel, machine: Machine) -> Scheduled:
