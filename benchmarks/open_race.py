@@ -51,6 +51,7 @@ class Options:
     threads: int
     turns: int
     burst: float
+    target: str = "cpu"
 
 
 def ort_session(proto: onnx.ModelProto, threads: int) -> onnxruntime.InferenceSession:
@@ -90,7 +91,8 @@ def largest_error(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -
 def measure(model: OpenModel, options: Options) -> dict[str, Any]:
     """A model at all sizes."""
     begin = time.perf_counter()
-    run = tw.compile(model.proto, inputs=dict(model.inputs), threads=options.threads, cache=False)
+    how: dict[str, Any] = {"threads": options.threads, "cache": False, "target": options.target}
+    run = tw.compile(model.proto, inputs=dict(model.inputs), **how)
     found: dict[str, Any] = {"model": model.name, "compile_s": time.perf_counter() - begin, "sizes": []}
     ort = ort_session(model.proto, options.threads)
     for size, feeds in model.calls:
@@ -99,7 +101,7 @@ def measure(model: OpenModel, options: Options) -> dict[str, Any]:
         if not error <= ALLOWED:
             raise SystemExit(f"{model.name} is wrong at {size}: error {error}")
         fixed = {n: a.shape for n, a in feeds.items()}
-        special = tw.compile(model.proto, inputs=fixed, threads=options.threads, cache=False)
+        special = tw.compile(model.proto, inputs=fixed, **how)
         runs = {"open": partial(run, feeds), "fixed": partial(special, feeds), "ort": partial(ort.run, None, feeds)}
         ms = race(runs, options.turns, options.burst)
         found["sizes"].append({"size": size, **ms, "extra_ms": (first - second) * 1e3, "error": error})
@@ -126,7 +128,8 @@ def markdown(report: Mapping[str, Any], about: str) -> str:
     """The report as tables."""
     m = report["machine"]
     lines = [
-        f"{m['cpu']}, {m['cores']} cores, {report['threads']} threads, ONNX Runtime {report['onnxruntime']}.",
+        f"{m['cpu']}, {m['cores']} cores, {report['threads']} threads, target {report['target']}, ONNX Runtime "
+        f"{report['onnxruntime']}.",
         f"{about} Open: one program for all of them. Fixed: a program for each size.",
     ]
     for model in report["models"]:
@@ -159,12 +162,14 @@ def start(models: Callable[[int], Iterable[OpenModel]], results_name: str, about
         burst: Annotated[float, typer.Option(help="Seconds of a turn.")] = 0.1,
         seed: Annotated[int, typer.Option(help="Of the weights and inputs.")] = 1,
         only: Annotated[str, typer.Option(help="A part of the names of the models to run.")] = "",
+        target: Annotated[str, typer.Option(help="What programs are compiled for.")] = "cpu",
         name: Annotated[str, typer.Option(help="Name of the result files.")] = results_name,
         results: Annotated[Path, typer.Option(help="Folder of the result files.")] = HERE / "results",
     ) -> None:
         """Race programs with open dimensions against programs for each size and ONNX Runtime."""
-        options = Options(threads, turns, burst)
+        options = Options(threads, turns, burst, target)
         report: dict[str, Any] = {"machine": machine(), "onnxruntime": onnxruntime.__version__, "threads": threads}
+        report["target"] = target
         report["models"] = [measure(m, options) for m in models(seed) if only.lower() in m.name.lower()]
         if not report["models"]:
             raise SystemExit(f"no model has {only!r} in its name")

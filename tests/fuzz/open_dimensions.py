@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -70,14 +71,14 @@ def oracle(data: bytes):
         return str(e)
 
 
-def compare(seed: int) -> Outcome:
+def compare(seed: int, target: str = "cpu") -> Outcome:
     """One graph, at a few sizes."""
     g = random_graph(seed)
-    found, detail = judged(g, seed)
+    found, detail = judged(g, seed, target)
     return Outcome(seed, found, f"{detail} | {'; '.join(g.steps)}")
 
 
-def judged(g: Graph, seed: int) -> tuple[str, str]:
+def judged(g: Graph, seed: int, target: str = "cpu") -> tuple[str, str]:
     """An outcome of one graph, and what there is to say."""
     import tilewright as tw
 
@@ -93,10 +94,9 @@ def judged(g: Graph, seed: int) -> tuple[str, str]:
         except Exception as e:
             return "invalid", f"{sizes}: {e}"
     dims = {name: tw.Dim(name, *of) for name, of in g.dims.items()}
+    how = {"threads": 1, "cache": False, "target": target}
     try:
-        run = tw.compile(
-            data, inputs={n: tuple(dims.get(d, d) for d in s) for n, (s, _) in g.inputs.items()}, threads=1, cache=False
-        )
+        run = tw.compile(data, inputs={n: tuple(dims.get(d, d) for d in s) for n, (s, _) in g.inputs.items()}, **how)
     except Exception as e:
         return "refused" if refuses(e) else "error", f"{type(e).__name__}: {e}"
     for sizes, feed, want in cases:
@@ -105,7 +105,7 @@ def judged(g: Graph, seed: int) -> tuple[str, str]:
         except Exception as e:
             return "error", f"{sizes}: {type(e).__name__}: {e}"
         if why := next(filter(None, map(differs, got, want)), ""):
-            closed = tw.compile(data, inputs={n: x.shape for n, x in feed.items()}, threads=1, cache=False)(feed)
+            closed = tw.compile(data, inputs={n: x.shape for n, x in feed.items()}, **how)(feed)
             too = any(map(differs, closed, want)) and not any(map(differs, got, closed))
             return "wrong at fixed sizes too" if too else "wrong", f"{sizes}: {why}"
     return "equal", ""
@@ -148,6 +148,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first graph")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3600, help="begin no new graph after this time")
+    parser.add_argument("--target", default="cpu", help="what is compiled for, as opencl")
     parser.add_argument("--only", action="store_true", help="the graph of --seed alone, in this process")
     parser.add_argument("--save", type=Path, help="write the graph of --seed to this file")
     arguments = parser.parse_args()
@@ -155,14 +156,14 @@ def main() -> int:
     if arguments.save:
         arguments.save.write_bytes(random_graph(arguments.seed).model().SerializeToString())
     if arguments.only:
-        print(compare(arguments.seed))
+        print(compare(arguments.seed, arguments.target))
         return 0
     seeds, begun = range(arguments.seed, arguments.seed + arguments.count), time.monotonic()
     with tempfile.TemporaryDirectory() as cache:
         os.environ.setdefault("TILEWRIGHT_CACHE", cache)
         outcomes = run_isolated(
             seeds,
-            compare,
+            partial(compare, target=arguments.target),
             lost,
             workers=arguments.jobs,
             timeout=TIMEOUT,

@@ -173,6 +173,11 @@ SAMPLES: dict[str, list[tuple[list, dict]]] = {
         ([f(2, 4, 3, 8), f(2, 4, 5, 8), f(2, 4, 5, 8), f(3, 5)], {"scale": 0.3, "causal": True, "offset": 2}),
         ([f(1, 2, 3, 4), f(1, 1, 3, 4), f(1, 1, 3, 4)], {"scale": 0.5, "causal": True, "offset": -1}),
     ],
+    "paged_attention": [
+        ([f(2, 4, 3, 8), f(5, 4, 2, 8), f(5, 4, 2, 6), i(2, 3, low=-2)], {"scale": 0.3}),
+        ([f(2, 4, 2, 8), f(5, 4, 4, 8), f(5, 4, 4, 8), i(2, 3, high=5), i(2, low=2, high=12)], {"scale": 0.3}),
+        ([f(1, 2, 3, 4), f(2, 2, 1, 4), f(2, 2, 1, 4), i(1, 3, high=2), i(1, low=3), f(3, 6)], {"scale": 0.5}),
+    ],
     "reshape": [
         ([X], {"shape": (4, -1)}),
         ([f(1, 1)], {"shape": ()}),
@@ -290,10 +295,12 @@ CASES = [
 ]
 
 
-#: operators without a sample here: they run natively in test_native, or in ONNX's own cases (tests/conformance)
+#: operators without a sample here: they run natively in test_native, in ONNX's own cases (tests/conformance), or in
+#: tests/targets/test_split_attention.py
 BY_CONFORMANCE = {
     "rnn", "gru", "lstm", "cumprod", "roi_align", "col2im", "bitcast", "random", "non_zero", "tree_leaves",
     "non_max_suppression", "append", "arange", "det", "grid_sample", "deform_columns", "winograd_conv",
+    "attention_parts", "paged_attention_parts", "attention_join",
 }  # fmt: skip
 
 

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
+import tilewright as tw
 from tilewright.driver.kernels import fused_kernels
+from tilewright.graph.passes import make, run_pipeline
+from tilewright.ir.context import use
 from tilewright.tensor.kernel import Kernel
 
 KINDS = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
@@ -104,3 +107,11 @@ def drawn(seed: int, *, few: bool, dtypes: tuple[str, ...] = ("f32", "f32", "f16
         group=r.choice([1, 1, 2, 3]), causal=causal, offset=r.choice([0, keys - queries, -3]) if causal else 0,
         mask=r.choice(["", "", "bk", "hqk", "qk"]), dtype=r.choice(dtypes),
     )  # fmt: skip
+
+
+def in_parts(text: str, parts: int, target: str = "cuda") -> list[Kernel]:
+    """The kernels of an attention whose keys are taken in so many parts."""
+    graph = tw.compile(text, target=target, stop_after="simplify")
+    run_pipeline(graph, [make("split-attention", parts=parts)])
+    with use():
+        return fused_kernels(graph.text(), target=target)

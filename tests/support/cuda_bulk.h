@@ -9,6 +9,7 @@ typedef struct Mbarrier {
     int count, pending, phase;
     int64_t bytes;
     int32_t maker;
+    int owner; /* the block of the cluster whose it is */
     uint32_t made, made_tick, clock[COLUMNS], done[COLUMNS];
 } Mbarrier;
 
@@ -23,7 +24,7 @@ typedef struct Landing {
     struct Landing *next;
     unsigned char *to, *data;
     int64_t size;
-    int swizzle;
+    int swizzle, into; /* the block of the cluster whose memory it goes to */
     Mbarrier *barrier;
 } Landing;
 
@@ -39,14 +40,14 @@ void emu_mbarrier_init(unsigned char *p, int count)
         fail("the emulator has no more barriers in shared memory");
     Mbarrier *m = &mbarriers[mbarrier_count++];
     memset(m, 0, sizeof *m);
-    m->at = p, m->count = m->pending = count;
+    m->at = p, m->count = m->pending = count, m->owner = resident;
     m->maker = unit_of(current), m->made = now, m->made_tick = tick;
 }
 
 static Mbarrier *mbarrier_at(unsigned char *p)
 {
     for (int i = 0; i < mbarrier_count; i++)
-        if (mbarriers[i].at == p) {
+        if (mbarriers[i].at == p && mbarriers[i].owner == resident) {
             if (unordered(mbarriers[i].maker, mbarriers[i].made))
                 fail("an mbarrier is used, and no barrier stands between that and its initialization");
             return &mbarriers[i];
@@ -74,6 +75,36 @@ void emu_mbarrier_arrive(unsigned char *p, int bytes)
     m->clock[current / LANES] = ++now;
     m->bytes += bytes, m->pending--;
     settle(m);
+}
+
+/* an address in another block of the cluster, which only that can tell where it is */
+enum { ELSEWHERE = 48 };
+
+unsigned char *emu_mapa(unsigned char *p, int rank)
+{
+    if (rank < 0 || rank >= cluster)
+        fail("there is no such block in the cluster");
+    return (unsigned char *)((uint64_t)p | (uint64_t)(rank + 1) << ELSEWHERE);
+}
+
+/* nobody touches the memory of a block whose threads have all ended */
+static void still_there(int which)
+{
+    for (int i = which * per_block; i < (which + 1) * per_block; i++)
+        if (threads[i].state != DONE)
+            return;
+    fail("the memory of a block of the cluster is used that has ended");
+}
+
+void emu_mbarrier_arrive_at(unsigned char *p)
+{
+    int which = (int)((uint64_t)p >> ELSEWHERE) - 1;
+    if (which < 0)
+        fail("an address is none in a cluster");
+    still_there(which);
+    look_at(which);
+    emu_mbarrier_arrive((unsigned char *)((uint64_t)p & (((uint64_t)1 << ELSEWHERE) - 1)), 0);
+    look_at(current / per_block);
 }
 
 int emu_mbarrier_wait(unsigned char *p, int parity)
@@ -119,7 +150,7 @@ static unsigned char *boxed(const Map *m, const int *start, int64_t size)
     return data;
 }
 
-void emu_bulk(unsigned char *to, unsigned char *p, const Map *map, int rank, const int *start)
+static void copy_to(unsigned char *to, unsigned char *p, const Map *map, int rank, const int *start)
 {
     Mbarrier *b = mbarrier_at(p);
     if (b->made_tick >= threads[(b->maker - 1) % thread_count].fence_tick)
@@ -139,8 +170,22 @@ void emu_bulk(unsigned char *to, unsigned char *p, const Map *map, int rank, con
         s->flags |= COPYING;
     }
     Landing *l = malloc(sizeof *l);
-    *l = (Landing){landings, to, boxed(map, start, size), size, (int)map->swizzle, b};
+    *l = (Landing){landings, to, boxed(map, start, size), size, (int)map->swizzle, resident, b};
     landings = l;
+}
+
+/* to the block's own memory, or to that of all blocks of the cluster whose bit is set */
+void emu_bulk(unsigned char *to, unsigned char *p, const Map *map, int rank, const int *start, int mask, int several)
+{
+    if (several && (mask == 0 || mask >> cluster))
+        fail("a bulk copy goes to blocks that the cluster has not");
+    for (int c = 0; c < cluster; c++)
+        if (several ? mask >> c & 1 : c == current / per_block) {
+            still_there(c);
+            look_at(c);
+            copy_to(to, p, map, rank, start);
+        }
+    look_at(current / per_block);
 }
 
 /* let one copy land: the first that was begun, or the last one; whether there was any */
@@ -153,6 +198,7 @@ static int land(int last)
     if (done == NULL)
         return 0;
     Mbarrier *m = done->barrier;
+    look_at(done->into);
     int column = LANE_WARPS + (int)(m - mbarriers);
     Region *r = region_of(done->to, (int)done->size, SHARED, "copies to");
     now++;

@@ -17,7 +17,9 @@ enum { GLOBAL = 1, SHARED = 3 };
 enum { WRITTEN = 1, COPYING = 2, SEVERAL = 4, WARPS = 8, BLOCKS = 16 };
 /* what memory is at first */
 enum { BY_NOBODY, BEFORE, ONLY_READ };
-enum { READY, AT_BARRIER, AT_MBARRIER, IN_WARP, IN_GROUP, DONE };
+enum { READY, AT_BARRIER, AT_MBARRIER, AT_CLUSTER, IN_WARP, IN_GROUP, DONE };
+/* blocks of a cluster: the one whose shared memory is where kernels look for it is `resident` */
+enum { MOST_BLOCKS = 8 };
 enum { MOST_REGIONS = 64, MOST_THREADS = 1024, LANES = 32, GROUP = 128, STACK = 1 << 20, MOST_FLYING = 64 };
 /* whose actions a thread may know to be over: those of warps, and of copies that count at one mbarrier */
 enum { LANE_WARPS = MOST_THREADS / LANES, MOST_BARRIERS = 64, COLUMNS = LANE_WARPS + MOST_BARRIERS };
@@ -36,6 +38,8 @@ typedef struct {
     Shadow *shadow; /* none of memory that is only read */
     unsigned char *marks; /* of each byte, whether the kernel wrote it; none if nobody asks */
     uint32_t *reads; /* of shared memory: when each warp read a byte last, 0 for never */
+    Shadow *shadow_of[MOST_BLOCKS]; /* of shared memory, for each block of a cluster */
+    uint32_t *reads_of[MOST_BLOCKS];
 } Region;
 
 struct Mbarrier;
@@ -58,13 +62,14 @@ typedef struct {
     ucontext_t context;
     char *stack;
     int state, site, operation, count, groups;
+    int meets; /* the barrier at which it waits for so many threads: 0 is that of all */
     uint32_t words[16], result[4];
     /* of a product of a group: sums and results, descriptors; those that run, and when a fence was last */
     const float *sums;
     float *group_result;
     uint64_t factors[2];
     const uint32_t *held; /* the thread's part of the first factor, where it is in registers */
-    int turned;           /* whether rows of the second factor go along its columns */
+    int turned;           /* 1: rows of the second factor go along its columns, 2: those of the first along its rows */
     Flying products[MOST_FLYING];
     int flying, commits;
     struct Mbarrier *waits;
@@ -77,7 +82,11 @@ typedef struct {
 static Region regions[MOST_REGIONS];
 static int region_count;
 static Thread threads[MOST_THREADS];
+/* threads and warps are those of all blocks of a cluster, one block after the other */
 static int grid[3], block[3], at_block[3], thread_count, warps, current, site;
+static int cluster = 1, per_block, resident;
+static unsigned char *kept[MOST_BLOCKS];
+static int64_t shared_bytes;
 /* time goes on when threads meet; when those of the block, and of each warp, met last */
 static uint32_t tick; /* goes on with every write and fence */
 static unsigned char *shared_start;
@@ -103,7 +112,8 @@ static const char *name_of(int32_t unit)
     static char text[2][96];
     static int turn;
     turn ^= 1;
-    int t = (unit - 1) % thread_count, b = (unit - 1) / thread_count;
+    int t = (unit - 1) % thread_count, b = (unit - 1) / thread_count * cluster + t / per_block;
+    t %= per_block;
     snprintf(text[turn], sizeof text[turn], "thread (%d, %d, %d) of block (%d, %d, %d)", t % block[0],
              t / block[0] % block[1], t / block[0] / block[1], b % grid[0], b / grid[0] % grid[1],
              b / grid[0] / grid[1]);
@@ -113,7 +123,7 @@ static const char *name_of(int32_t unit)
 static int32_t unit_of(int thread)
 {
     int b = (at_block[2] * grid[1] + at_block[1]) * grid[0] + at_block[0];
-    return b * thread_count + thread + 1;
+    return b / cluster * thread_count + thread + 1;
 }
 
 /* ends the run; from the scheduler too, which goes on where it last let a thread run */
@@ -124,6 +134,19 @@ static void fail(const char *text)
         failed_site = site;
     }
     leave(DONE);
+}
+
+/* let the shared memory of another block of the cluster be where all look for it */
+static void look_at(int which)
+{
+    if (which == resident)
+        return;
+    memcpy(kept[resident], shared_start, (size_t)shared_bytes);
+    memcpy(shared_start, kept[which], (size_t)shared_bytes);
+    resident = which;
+    for (int i = 0; i < region_count; i++)
+        if (regions[i].space == SHARED)
+            regions[i].shadow = regions[i].shadow_of[which], regions[i].reads = regions[i].reads_of[which];
 }
 
 static void fail_at(const Region *r, int64_t at, const char *what, const char *why)
@@ -286,11 +309,12 @@ void emu_store(unsigned char *p, int size, int align, int space, int at)
 
 int emu_register(int which)
 {
-    int place = current;
+    int place = current % per_block;
     switch (which) {
     case 0: return place % block[0];
     case 1: return place / block[0] % block[1];
     case 2: return place / block[0] / block[1];
+    case 3: return at_block[0] + current / per_block;
     default: return at_block[which - 3];
     }
 }
@@ -306,8 +330,26 @@ void emu_barrier(void)
 {
     if (threads[current].flying)
         fail("a product of a group of warps is not waited for");
-    threads[current].site = site;
+    threads[current].site = site, threads[current].meets = 0;
     leave(AT_BARRIER);
+}
+
+/* one of the other barriers, for some threads of the block */
+void emu_barrier_of(int number, int count)
+{
+    if (number < 1 || number > 15 || count % LANES || count > per_block)
+        fail("there is no such barrier");
+    threads[current].site = site, threads[current].meets = number, threads[current].count = count;
+    leave(AT_BARRIER);
+}
+
+/* the barrier of all threads of a cluster: to arrive says nothing that waiting does not */
+void emu_cluster_wait(void)
+{
+    if (threads[current].flying)
+        fail("a product of a group of warps is not waited for");
+    threads[current].site = site;
+    leave(AT_CLUSTER);
 }
 
 void emu_copy(unsigned char *to, const unsigned char *from, int size)
@@ -362,8 +404,10 @@ int emu_memory(const char *name, void *base, int64_t size, int space, int writte
     Region *r = &regions[region_count++];
     snprintf(r->name, sizeof r->name, "%s", name);
     r->base = base, r->size = size, r->space = space, r->marks = marks;
-    r->shadow = written == ONLY_READ ? NULL : calloc((size_t)size + 1, sizeof *r->shadow);
-    r->reads = space == SHARED ? calloc((size_t)size + 1, LANE_WARPS * sizeof *r->reads) : NULL;
+    for (int c = space == SHARED ? cluster - 1 : 0; c >= 0; c--) {
+        r->shadow_of[c] = r->shadow = written == ONLY_READ ? NULL : calloc((size_t)size + 1, sizeof *r->shadow);
+        r->reads_of[c] = r->reads = space == SHARED ? calloc((size_t)size + 1, LANE_WARPS * sizeof *r->reads) : NULL;
+    }
     for (int64_t i = 0; written == BEFORE && i < size; i++)
         r->shadow[i].flags = WRITTEN;
     return 1;
@@ -424,13 +468,54 @@ static void met(void)
         memcpy(known[i], known[0], sizeof known[0]);
 }
 
+/* the same for the threads of a block that have come to one of the other barriers, if it is as many as it waits for; and
+   for those of one block of several */
+static int some_meet(void)
+{
+    for (int first = 0; first < thread_count; first++) {
+        int number = threads[first].meets, come = 0, end = (first / per_block + 1) * per_block;
+        if (threads[first].state != AT_BARRIER || (number == 0 && cluster == 1))
+            continue;
+        for (int i = first; i < end; i++)
+            come += threads[i].state == AT_BARRIER && threads[i].meets == number;
+        if (come < (number ? threads[first].count : per_block))
+            continue;
+        static uint32_t all[COLUMNS];
+        memset(all, 0, sizeof all);
+        now++;
+        for (int i = first; i < end; i++)
+            if (threads[i].state == AT_BARRIER && threads[i].meets == number)
+                learn(all, known[i]);
+        for (int i = first; i < end; i++)
+            if (threads[i].state == AT_BARRIER && threads[i].meets == number)
+                all[i / LANES] = warp_met[i / LANES] = now;
+        for (int i = first; i < end; i++)
+            if (threads[i].state == AT_BARRIER && threads[i].meets == number)
+                memcpy(known[i], all, sizeof all), threads[i].state = READY;
+        return 1;
+    }
+    return 0;
+}
+
+/* the same for all threads of a cluster */
+static int cluster_meets(void)
+{
+    for (int i = 0; i < thread_count; i++)
+        if (threads[i].state != AT_CLUSTER)
+            return 0;
+    for (int i = 0; i < thread_count; i++)
+        threads[i].state = READY;
+    met();
+    return 1;
+}
+
 static int meet(void)
 {
     int waiting = 0, odd = -1;
     for (int i = 0; i < thread_count; i++) {
         if (threads[i].state == AT_BARRIER)
             waiting++;
-        if (threads[i].state != threads[0].state || (threads[i].state == AT_BARRIER && threads[i].site != threads[0].site))
+        if (threads[i].state != threads[0].state || (threads[i].state == AT_BARRIER && threads[i].site != threads[0].site) || threads[i].meets)
             odd = odd < 0 ? i : odd;
     }
     if (waiting == 0)
@@ -450,12 +535,15 @@ static int meet(void)
 
 static void run_block(int backwards)
 {
-    for (int i = 0; i < region_count; i++)
-        if (regions[i].space == SHARED) {
-            memset(regions[i].base, 0xFF, (size_t)regions[i].size);
-            memset(regions[i].shadow, 0, (size_t)regions[i].size * sizeof(Shadow));
-            memset(regions[i].reads, 0, (size_t)regions[i].size * (size_t)warps * sizeof(uint32_t));
-        }
+    for (int c = cluster - 1; c >= 0; c--) {
+        look_at(c);
+        for (int i = 0; i < region_count; i++)
+            if (regions[i].space == SHARED) {
+                memset(regions[i].base, 0xFF, (size_t)regions[i].size);
+                memset(regions[i].shadow, 0, (size_t)regions[i].size * sizeof(Shadow));
+                memset(regions[i].reads, 0, (size_t)regions[i].size * (size_t)warps * sizeof(uint32_t));
+            }
+    }
     forget_bulk();
     for (int i = 0; i < thread_count; i++) {
         Thread *t = &threads[i];
@@ -474,6 +562,7 @@ static void run_block(int backwards)
             if (threads[i].state != READY)
                 continue;
             current = i;
+            look_at(i / per_block);
             swapcontext(&scheduler, &threads[i].context);
             if (message[0])
                 return;
@@ -481,6 +570,7 @@ static void run_block(int backwards)
         int went_on = 0;
         for (int i = 0; i < thread_count; i += LANES) {
             int ready = 1;
+            look_at(i / per_block);
             for (int j = i; j < i + LANES && j < thread_count; j++)
                 ready &= threads[j].state != READY;
             went_on |= ready && warp_step(i);
@@ -490,7 +580,7 @@ static void run_block(int backwards)
                 return;
         }
         int waiting;
-        if (went_on || wake(&waiting))
+        if (went_on || some_meet() || wake(&waiting))
             continue;
         if (waiting >= 0) {
             current = waiting, site = threads[waiting].site;
@@ -500,7 +590,7 @@ static void run_block(int backwards)
                 return;
             continue;
         }
-        if (meet())
+        if (cluster_meets() || meet())
             continue;
         if (landings != NULL && !message[0])
             snprintf(message, sizeof message, "bulk copies are never waited for");
@@ -513,17 +603,20 @@ static void run_block(int backwards)
     }
 }
 
-/* all blocks, or `some` of them, so many as `count` says */
+/* all clusters of blocks, or `some` of them, so many as `count` says */
 const char *emu_run(void (*kernel)(void *), void *args, const int *blocks, const int *size, int backwards, const int *some,
                     int count)
 {
     entry = kernel, arguments = args, message[0] = 0, failed_site = -1, conflicts = 0;
     memcpy(grid, blocks, sizeof grid);
     memcpy(block, size, sizeof block);
-    thread_count = block[0] * block[1] * block[2], warps = (thread_count + LANES - 1) / LANES;
-    count = some == NULL ? grid[0] * grid[1] * grid[2] : count;
+    per_block = block[0] * block[1] * block[2], thread_count = per_block * cluster;
+    warps = (thread_count + LANES - 1) / LANES;
+    if (thread_count > MOST_THREADS || grid[0] % cluster || (cluster > 1 && per_block % LANES))
+        return "there are no clusters of such blocks";
+    count = some == NULL ? grid[0] * grid[1] * grid[2] / cluster : count;
     for (int b = 0; b < count && !message[0]; b++) {
-        int n = backwards ? count - 1 - b : b, i = some == NULL ? n : some[n];
+        int n = backwards ? count - 1 - b : b, i = (some == NULL ? n : some[n]) * cluster;
         at_block[0] = i % grid[0], at_block[1] = i / grid[0] % grid[1], at_block[2] = i / grid[0] / grid[1];
         memset(known, 0, sizeof known);
         met();
@@ -532,15 +625,24 @@ const char *emu_run(void (*kernel)(void *), void *args, const int *blocks, const
     for (int i = 0; i < region_count; i++) {
         for (int64_t j = 0; regions[i].marks != NULL && j < regions[i].size; j++)
             regions[i].marks[j] = regions[i].shadow[j].writer != 0;
-        free(regions[i].shadow), free(regions[i].reads);
+        for (int c = 0; c < (regions[i].space == SHARED ? cluster : 1); c++)
+            free(regions[i].shadow_of[c]), free(regions[i].reads_of[c]);
     }
     forget_bulk();
     region_count = 0;
     return message;
 }
 
-/* where shared memory begins: an address in a descriptor is one from here on */
-void emu_shared(void *start) { shared_start = start; }
+/* where shared memory begins: an address in a descriptor is one from here on; how many bytes of it each of so many
+   blocks of a cluster uses */
+void emu_shared(void *start, int64_t size, int blocks)
+{
+    shared_start = start, shared_bytes = size, cluster = blocks, resident = 0;
+    for (int c = 0; c < MOST_BLOCKS; c++) {
+        free(kept[c]);
+        kept[c] = c < blocks ? calloc((size_t)size + 1, 1) : NULL;
+    }
+}
 
 int emu_failed_site(void) { return failed_site; }
 

@@ -45,7 +45,7 @@ _ARRAY = re.compile(
 _GROUP = re.compile(
     r"^(?P<before>.*?call \{[^}]*\}) asm sideeffect "
     r".*wgmma\.mma_async\.sync\.aligned\.m64n(?P<n>\d+)k16\.f32\.(?P<dtype>\w+)"
-    r'.*p, 1, 1, (?:0, )?(?P<turned>[01]); \}", "[^"]*"(?P<args>\(i(?P<first>32|64) .*\))'
+    r'.*p, 1, 1, (?:(?P<across>[01]), )?(?P<turned>[01]); \}", "[^"]*"(?P<args>\(i(?P<first>32|64) .*\))'
 )
 _CALL = re.compile(r"@llvm\.nvvm\.([\w.]+)\(")
 _REGISTERS = {f"{a}.{d}": i + 3 * (a == "ctaid") for a in ("tid", "ctaid") for i, d in enumerate("xyz")}
@@ -121,22 +121,25 @@ def launch(
     regions = [(n, *found, GLOBAL) for n, found in places.all.items()]
     slab = np.empty(2 * SHARED_BYTES, np.uint8)
     start = at = -(-slab.ctypes.data // SHARED_BYTES) * SHARED_BYTES
-    lib.emu_shared(ctypes.c_void_p(start))
-    addresses = {}
+    found = re.search(r'"nvvm.cluster_dim"="(\d+)', text)
+    cluster = int(found[1]) if found else 1
+    addresses, shared = {}, []
     for name, count, kind in _ARRAY.findall(text):
         addresses[name], size = at, int(count) * _bytes(kind)
-        regions.append((name, at, size, 0, SHARED))
+        shared.append((name, at, size, 0, SHARED))
         at = -(-(at + size + GAP) // 1024) * 1024
     assert at <= start + SHARED_BYTES, "the arrays of a block with gaps between are too large for the emulator"
     host, sites = host_ir(text, kernel, len(args), addresses)
     context, engine = _compiled(host)
-    for name, base, size, written, space in regions:
+    lib.emu_shared(ctypes.c_void_p(start), ctypes.c_int64(at - start), cluster)
+    for name, base, size, written, space in [*regions, *shared]:
         mark = ctypes.c_void_p(marks[name].ctypes.data) if marks and name in marks else None
         where = (name.encode(), ctypes.c_void_p(base), ctypes.c_int64(size))
         assert lib.emu_memory(*where, space, written, mark), name
     found = [places.all[a][0] if isinstance(a, str) else a if isinstance(a, int) else a.ctypes.data for a in args]
     pointers = (ctypes.c_void_p * len(found))(*found)
     sizes = [(ctypes.c_int * 3)(*s) for s in (on.grid, on.block)]
+    blocks = None if blocks is None else sorted({b // cluster for b in blocks})
     some = None if blocks is None else (ctypes.c_int * len(blocks))(*blocks)
     entry = ctypes.c_void_p(engine.get_function_address("emu_entry"))
     message = lib.emu_run(entry, pointers, *sizes, int(backwards), some, len(blocks or ())).decode()
@@ -193,7 +196,8 @@ def host_ir(text: str, kernel: str, params: int, addresses: dict[str, int]) -> t
             sites.append(line.strip())
         if (group := _GROUP.search(line)) is not None:
             held = "held" if group["first"] == "32" else "shared"
-            name = f"wgmma.{group['n']}.{group['dtype']}.{held}.{group['turned']}"
+            turned = int(group["turned"]) + 2 * int(group["across"] or 0)
+            name = f"wgmma.{group['n']}.{group['dtype']}.{held}.{turned}"
             used.add(name)
             lines.append(f"  call void @emu_site(i32 {len(sites)})")
             sites.append(line.strip())
@@ -236,6 +240,7 @@ declare void @emu_store(ptr, i32, i32, i32, i32)
 declare void @emu_site(i32)
 declare i32 @emu_register(i32)
 declare void @emu_barrier()
+declare void @emu_barrier_of(i32, i32)
 declare void @emu_warp_barrier()
 declare i32 @emu_shuffle(i32, i32, i32)
 declare float @emu_exp2(float)
@@ -251,7 +256,10 @@ declare void @emu_group_product(i32, i32, i32, i64, ptr, i64, ptr, ptr)
 declare void @emu_mbarrier_init(ptr, i32)
 declare void @emu_mbarrier_arrive(ptr, i32)
 declare i32 @emu_mbarrier_wait(ptr, i32)
-declare void @emu_bulk(ptr, ptr, ptr, i32, ptr)
+declare void @emu_bulk(ptr, ptr, ptr, i32, ptr, i32, i32)
+declare void @emu_cluster_wait()
+declare ptr @emu_mapa(ptr, i32)
+declare void @emu_mbarrier_arrive_at(ptr)
 """
 _DP4A = """define i32 @emu.{name}(i32 %a, i32 %b, i32 %c) {{
   %x = bitcast i32 %a to <4 x i8>
@@ -277,6 +285,17 @@ def _definition(name: str) -> str:
         return _mbarrier(name)
     if name.startswith("cp.async.bulk.tensor."):
         return _bulk(name)
+    if name.startswith("barrier.cluster."):
+        call = "  call void @emu_cluster_wait()\n" if name.endswith("wait") else ""
+        return f"define void @emu.{name}() {{\n{call}  ret void\n}}"
+    if name == "mapa.shared.cluster":
+        body = "  %r = call ptr @emu_mapa(ptr %p, i32 %n)\n  ret ptr %r"
+        return f"define ptr @emu.{name}(ptr %p, i32 %n) {{\n{body}\n}}"
+    if name.endswith("aligned.count"):
+        body = "  call void @emu_barrier_of(i32 %n, i32 %count)\n  ret void"
+        return f"define void @emu.{name}(i32 %n, i32 %count) {{\n{body}\n}}"
+    if name.startswith("setmaxnreg."):
+        return f"define void @emu.{name}(i32 %n) {{\n  ret void\n}}"
     if name.startswith("barrier."):
         return f"define void @emu.{name}(i32 %n) {{\n  call void @emu_barrier()\n  ret void\n}}"
     if name == "ex2.approx.ftz.f32":
@@ -321,6 +340,9 @@ def _mbarrier(name: str) -> str:
         body = "  %r = call i32 @emu_mbarrier_wait(ptr %p, i32 %n)\n  %o = icmp ne i32 %r, 0\n  ret i1 %o"
         return f"define i1 @emu.{name}(ptr %p, i32 %n) {{\n{body}\n}}"
     assert ".arrive." in name, name
+    if name.endswith(".space.cluster"):
+        body = "  call void @emu_mbarrier_arrive_at(ptr %p)\n  ret void"
+        return f"define void @emu.{name}(ptr %p, i32 %n) {{\n{body}\n}}"
     bytes_ = "%n" if ".expect.tx." in name else "0"  # else it is one arrival
     body = f"  call void @emu_mbarrier_arrive(ptr %p, i32 {bytes_})\n  ret i64 0"
     return f"define i64 @emu.{name}(ptr %p, i32 %n) {{\n{body}\n}}"
@@ -333,7 +355,8 @@ def _bulk(name: str) -> str:
     lines.append(f"  %w = alloca [{rank} x i32]")
     for i in range(rank):
         lines += [f"  %w{i} = getelementptr i32, ptr %w, i64 {i}", f"  store i32 %x{i}, ptr %w{i}"]
-    lines.append(f"  call void @emu_bulk(ptr %to, ptr %p, ptr %map, i32 {rank}, ptr %w)")
+    lines += ["  %mask = zext i16 %m to i32", "  %several = zext i1 %a to i32"]
+    lines.append(f"  call void @emu_bulk(ptr %to, ptr %p, ptr %map, i32 {rank}, ptr %w, i32 %mask, i32 %several)")
     return "\n".join([*lines, "  ret void", "}"])
 
 

@@ -190,8 +190,8 @@ static void read_factors(const Flying *f, uint32_t until)
     int first = current / LANES % (GROUP / LANES) * 16;
     for (int k = 0; k < 16; k++)
         for (int i = f->held ? 16 : 0; i < 16 + f->columns; i++) {
-            unsigned char *p = i < 16 ? element_at(f->factors[0], first + i, k, 0)
-                                      : element_at(f->factors[1], i - 16, k, f->turned);
+            unsigned char *p = i < 16 ? element_at(f->factors[0], first + i, k, f->turned >> 1)
+                                      : element_at(f->factors[1], i - 16, k, f->turned & 1);
             Region *r = touched(p, 2, 2, SHARED, "reads");
             note_read(r, p - r->base, 2);
             for (int64_t at = p - r->base; at < p - r->base + 2; at++)
@@ -224,9 +224,9 @@ static void multiply_group(int first)
     current = first, site = threads[first].site;
     for (int k = 0; k < 16; k++) {
         for (int i = 0; i < 64 && threads[first].held == NULL; i++)
-            x[i][k] = element(threads[first].factors[0], i, k, 0, kind, first, i / 16);
+            x[i][k] = element(threads[first].factors[0], i, k, threads[first].turned >> 1, kind, first, i / 16);
         for (int i = 0; i < n; i++)
-            w[i][k] = element(threads[first].factors[1], i, k, threads[first].turned, kind, first, -1);
+            w[i][k] = element(threads[first].factors[1], i, k, threads[first].turned & 1, kind, first, -1);
     }
     for (int i = 0; i < GROUP && threads[first].held != NULL; i++)
         for (int j = 0; j < 8; j++) {

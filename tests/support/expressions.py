@@ -27,7 +27,7 @@ ROUNDINGS = ("negf", "absf", "sqrt", "floor", "ceil", "round", "trunc", "roundev
 FUNCTIONS = ("exp", "log", "log1p", "erf", "tanh", "sin", "sigmoid")
 ORDERS = ("oeq", "ogt", "oge", "olt", "ole", "one", "ord", "ueq", "ugt", "uge", "ult", "ule", "une", "uno")
 ARITHMETIC = ("addi", "subi", "muli", "divsi", "remsi", "floordivsi", "ceildivsi", "divui", "remui")
-BITS = ("shli", "shrsi", "shrui", "andi", "ori", "xori", "maxsi", "minsi", "maxui", "minui")
+BITS = ("mulhsi", "shli", "shrsi", "shrui", "andi", "ori", "xori", "maxsi", "minsi", "maxui", "minui")
 PREDICATES = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
 
 

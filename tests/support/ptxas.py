@@ -15,12 +15,14 @@ import pytest
 
 @dataclass(frozen=True)
 class Taken:
-    """Registers of a thread; bytes that were spilled, of its stack, and of shared memory that the kernel declares."""
+    """Registers of a thread; bytes that were spilled, of its stack, and of shared memory that the kernel declares;
+    whether the assembler runs products of groups of warps one after the other, or waits for them on its own account."""
 
     registers: int
     spilled: int
     stack: int
     shared: int
+    serialized: bool = False
 
 
 @lru_cache(maxsize=1)
@@ -53,4 +55,5 @@ def assembled(ptx: str, sm: str, folder: Path) -> Taken:
 
     spilled = number(r"(\d+) bytes spill stores") + number(r"(\d+) bytes spill loads")
     stack, shared = number(r"(\d+) bytes stack frame"), number(r"(\d+) bytes smem")
-    return Taken(number(r"Used (\d+) registers"), spilled, stack, shared)
+    serialized = any(x in done.stderr for x in ("wgmma.mma_async instructions are serialized", "is injected in around"))
+    return Taken(number(r"Used (\d+) registers"), spilled, stack, shared, serialized)

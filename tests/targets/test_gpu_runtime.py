@@ -17,6 +17,7 @@ from tilewright.program.timeline import Stamps
 from tilewright.support.errors import TilewrightError, UsageError
 from tilewright.targets import base
 from tilewright.targets.gpu import ceilings
+from tilewright.targets.gpu.kernels import GpuKernel
 from tilewright.targets.gpu.runner import GpuRunner
 
 
@@ -134,6 +135,36 @@ def test_states_are_read_and_assigned_between_runs(states):
     assert (states[0].states["past"][:4] == drawn(7, 5, 4)[1:]).all()
     for name in STATES:
         assert (states[0].states[name] == states[1].states[name]).all()
+
+
+#: a cache that ScatterND updates, and one of 16-bit numbers; a sum; all of them read afterwards
+CACHES = """(float[1, 2, 4] x, int64[1, 2, 1] at, float[1, 6, 4] cache, float16[1, 6, 4] half, float[2, 4] sum)
+    => (float[4] y, float[1, 6, 4] cache_, float16[1, 6, 4] half_, float[2, 4] sum_) {
+    rows = Reshape(x, two) places = Reshape(at, many) flat = Reshape(cache, six) flat_half = Reshape(half, six)
+    written = ScatterND(flat, places, rows) cache_ = Reshape(written, whole)
+    small = Cast<to=10>(rows) written_half = ScatterND(flat_half, places, small) half_ = Reshape(written_half, whole)
+    sum_ = Add(sum, rows) wide = Cast<to=1>(written_half) c = ReduceSum<keepdims=0>(written, first)
+    d = ReduceSum<keepdims=0>(wide, first) e = ReduceSum<keepdims=0>(sum_, first) f = Add(c, d) y = Add(e, f) }"""
+
+
+@pytest.mark.parametrize("text", ["opencl", "vulkan", "vulkan:text=spirv"])
+def test_states_are_written_in_place(text):
+    device_of(text.partition(":")[0])
+    shapes = {"two": [2, 4], "many": [2, 1], "six": [6, 4], "whole": [1, 6, 4], "first": [0]}
+    made = model(CACHES, **{n: np.array(s) for n, s in shapes.items()})
+    names = ("cache", "half", "sum")
+    runs = [tw.compile(made, target=t, states={n: f"{n}_" for n in names}) for t in (text, "cpu")]
+    assert not any(s.swapped for s in runs[0].package.program.states)
+    kernels = [GpuKernel.unpack(data) for data in runs[0].package.objects.values()]
+    assert sum(bool(k.in_place) for k in kernels) == len(names)
+    for step in range(4):
+        at = np.array([[[step], [step + 2]]])
+        got, want = (run(drawn(step, 1, 2, 4), at)[0] for run in runs)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+        for name in names if step % 2 else ():
+            assert (runs[0].states[name] == runs[1].states[name]).all(), name
+    runs[0].reset()
+    assert not any(runs[0].states[n].any() for n in names)
 
 
 def test_timing_leaves_the_states(states):

@@ -44,11 +44,20 @@ METAL_HOST = """
 #include <math.h>
 #include <string.h>
 #include <limits.h>
+#include <stdint.h>
 #define kernel
 #define device
 #define threadgroup static
 typedef unsigned char uchar;
 struct uint3 { uint x, y, z; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(4) char4 { int8_t x, y, z, w; };
+struct alignas(8) ushort4 { ushort x, y, z, w; };
+struct alignas(16) long2 { long x, y; };
+#define float4(...) float4{__VA_ARGS__}
+#define char4(...) char4{__VA_ARGS__}
+#define ushort4(...) ushort4{__VA_ARGS__}
+#define long2(...) long2{__VA_ARGS__}
 namespace metal {
 enum class mem_flags { mem_threadgroup = 1, mem_device = 2 };
 inline mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags(int(a) | int(b)); }
@@ -174,6 +183,35 @@ def k(x: bf16[9], b: i8[9], n: i64[9], t: i1[9], y: out(bf16[9]), c: out(i8[9]),
         assert (arrays[n] == want[n]).all(), n
 
 
+@pytest.mark.parametrize("name", DIALECTS)
+def test_neighbours_in_one_access(name, tmp_path):
+    nest = finish(
+        parse_nest(
+            """
+def k(x: f32[64], b: i8[64], n: i64[64], h: f16[64], y: out(f32[64]), c: out(i8[64]), m: out(i64[64]), g: out(f16[64])):
+    for i in thread(16):
+        for l in vector(4):
+            s0: y[i * 4 + l] = negf(x[i * 4 + l])
+        for l in vector(4):
+            s1: c[i * 4 + l] = addi(b[i * 4 + l], b[i * 4 + l])
+        for l in vector(4):
+            s2: m[i * 4 + l] = addi(n[i * 4 + l], n[i * 4 + l])
+        for l in vector(4):
+            s3: g[i * 4 + l] = h[i * 4 + l]
+""".strip()
+        )
+    )
+    text, vector = text_of(DIALECTS[name][0], [nest]), {"hip": "tw_float_4 *", "metal": "float4 *"}[name]
+    assert text.count(f"{vector})") == 2 and ("tw_int64_t_2 *)" if name == "hip" else "long2 *)") in text
+    random = np.random.default_rng(0)
+    given = {p.name: random.integers(-9, 9, 64).astype(NUMPY[p.dtype]) for p in nest.params[:4]}
+    arrays = {p.name: given.get(p.name, np.zeros(64, NUMPY[p.dtype])) for p in nest.params}
+    run(library(tmp_path, name, [nest]), "k", list(arrays.values()))
+    want = interpret_nest(nest, given)
+    for n in nest.outputs:
+        assert (arrays[n] == want[n]).all(), n
+
+
 def test_amds_compiler_takes_hip(tmp_path):
     """Shared memory, barriers and products become what the GPU has for them."""
     if shutil.which("clang-19") is None:
@@ -181,12 +219,16 @@ def test_amds_compiler_takes_hip(tmp_path):
     (tmp_path / "hip").mkdir()
     (tmp_path / "hip" / "hip_runtime.h").write_text(HIP_DEVICE)
     half = parse_nest("def h(x: f16[64], y: out(f16[64])):\n  for i in thread(64):\n    y[i] = mulf(x[i], x[i])")
-    (tmp_path / "k.hip").write_text(text_of(HIP, [finish(tiled_matmul(32, 24, 64, 8, 16).nest()), half]))
+    four = parse_nest(
+        "def v(x: f32[256], y: out(f32[256])):\n  for i in thread(64):\n    for l in vector(4):\n"
+        "      y[i * 4 + l] = mulf(x[i * 4 + l], x[i * 4 + l])"
+    )
+    (tmp_path / "k.hip").write_text(text_of(HIP, [finish(tiled_matmul(32, 24, 64, 8, 16).nest()), half, four]))
     options = "--cuda-device-only -nogpuinc -nogpulib --offload-arch=gfx90a -O2 -S -I. -o k.s k.hip"
     done = subprocess.run(["clang-19", "-x", "hip", *options.split()], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:3000]
     made = (tmp_path / "k.s").read_text()
-    assert all(word in made for word in ("s_barrier", "ds_read", "global_load", "mul_f16"))
+    assert all(word in made for word in ("s_barrier", "ds_read", "global_load_dwordx4", "mul_f16"))
     assert ".amdhsa_kernel matmul" in made and ".max_flat_workgroup_size: 256" in made
 
 

@@ -190,6 +190,53 @@ def test_more_iterations_than_there_can_be_threads(device):
     assert (y == x[np.arange(n) % 7]).all()
 
 
+def test_local_arrays_that_are_large(device):
+    """Each unit has its own, of every type; there are fewer units where they are very large."""
+    text = """
+def f(p0: f32[90, 5000], p1: i64[90], p2: out(i64[90, 5000]), p3: out(f32[90])):
+    for i in thread(90):
+        t = local(f32[5000])
+        u = local(i64[5000])
+        v = local(f32[6000])
+        for j in serial(5000):
+            s0: t[j] = p0[i, j]
+        for j in serial(5000):
+            s1: u[j] = addi(p1[i], fptosi[i64](t[4999 - j]))
+        for j in serial(6000):
+            s2: v[j] = t[j % 5000]
+        for j in serial(5000):
+            s3: p2[i, j] = u[j]
+        s4: p3[i] = addf(v[5001], t[2])
+"""
+    made = kernel(parsed(text))
+    assert made.scratch == (44000, 40000) and made.launch.grid[0] == 2
+    agrees(device, text)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "i64"])
+def test_parameters_that_are_larger_than_a_device_binds(device, dtype, monkeypatch):
+    """They are bound in pieces, here of 256 bytes, as single elements and as vectors."""
+    from tilewright.codegen.clike.pieces import Pieces
+    from tilewright.codegen.spirv import memory
+    from tilewright.targets.vulkan import spirv
+
+    for module in (memory, spirv):
+        monkeypatch.setattr(module, "PIECES", Pieces(256))
+    text = f"""
+def f(p0: {dtype}[70, 8], p1: i32[8], p2: out({dtype}[8, 70]), p3: out({dtype}[70, 8])):
+    for i in thread(8):
+        for j in serial(70):
+            s0: p2[i, j] = p0[j, index_cast[index](andi(p1[i], i32(7)))]
+    for h in thread(70):
+        for k in serial(2):
+            for l in vector(4):
+                s1: p3[h, k * 4 + l] = p0[h, k * 4 + l]
+"""
+    made = kernel(parsed(text))
+    assert made.pieces == (-(-560 * NUMPY[dtype].itemsize // 256), 1, 1, 1) and len(made.writes) == sum(made.pieces)
+    agrees(device, text, 0)
+
+
 # ---- form
 
 
@@ -226,15 +273,6 @@ def test_what_there_is_not_is_an_error_with_a_hint():
     with pytest.raises(UsageError, match="target vulkan has no text 'glsl'") as e:
         find("vulkan:text=glsl")
     assert "wgsl, spirv" in str(e.value)
-    with pytest.raises(UnsupportedError, match="SPIR-V has no local array of 40000 bytes"):
-        emit(parsed("""
-def k(x: f32[9], y: out(f32[9])):
-    for i in thread(9):
-        t = local(f32[10000])
-        for j in serial(10000):
-            t[j] = x[i]
-        y[i] = t[7]
-"""), MACHINE)  # fmt: skip
     with pytest.raises(UnsupportedError, match="SPIR-V has no operation ctpop of i32"):
         emit(parsed("def k(x: i32[9], y: out(i32[9])):\n  for i in thread(9):\n    y[i] = ctpop(x[i])"), MACHINE)
     with pytest.raises(CompileError, match="which of them is used is not known"):

@@ -18,7 +18,7 @@ def targets(debug: Debug = False) -> None:
     """List the targets that --target can name.
 
     Targets are the folders of tilewright/targets, and those that other installed packages bring. Below those that run
-    on a device stand the devices of this machine.
+    on a device stand the devices of this machine. Several may run one program together: opencl+cpu.
     """
     from ..targets import base
 
@@ -29,6 +29,8 @@ def targets(debug: Debug = False) -> None:
         if isinstance(target, base.Placed):
             with contextlib.suppress(TilewrightError):  # `doctor` says why there is none
                 rows += [(f"{name}:device={i}", d) for i, d in enumerate(target.device_list())]
+    able = ", ".join(name for name, t in sorted(base.targets().items()) if isinstance(t, base.Sharing))
+    rows.append(("A+B", f"several of {able} in one program (docs/programs.md), or cpu+CHIP"))
     table(("target", "what it is"), rows)
 
 

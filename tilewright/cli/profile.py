@@ -55,7 +55,7 @@ def profile(
       tilewright profile model.onnx --html profile.html --json profile.json
       tilewright profile model.onnx --trace trace.json         open it in ui.perfetto.dev
     """
-    from ..report.profile_text import HEADINGS, rows, summary
+    from ..report.profile_text import headings, rows, summary
 
     check_writable(json_file, "the profile", [".json", ""], [model, input])
     check_writable(html_file, "the page", [".html", ".htm", ""], [model, input])
@@ -69,7 +69,7 @@ def profile(
     if remeasure:
         measure_again(executable)
     found = executable.profile(given, repeats=repeats)
-    table(HEADINGS, rows(found, top, calls))
+    table(headings(found), rows(found, top, calls))
     for line in summary(found):
         typer.echo(line)
     if json_file:

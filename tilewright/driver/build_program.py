@@ -25,7 +25,8 @@ from ..support.errors import CompileError
 from ..support.huge_pages import Pool, release_pages
 from ..support.sizes import current, highest, value_at
 from ..targets.base import SeveralDevices
-from ..tensor.analysis import VIEWS
+from ..tensor.analysis import VIEWS, source_of
+from ..tensor.devices import argument_device
 from .open_program import open_plan
 from .states import find_states
 
@@ -68,6 +69,7 @@ class _Builder:
         self.kernels = {**kernels, COPY: KernelInfo()}
         self.here = 0  # the device of the call at hand
         self.copied: dict[tuple[int, int], int] = {}  # value, device -> its copy there
+        self.begun: dict[int, int] = {}  # device -> its first call
         self.uses: dict[str, int] | None = self.count_uses() if consume else None
         self.signature = _Signature.of(graph, states, growing)
         self.values: list[Value] = []
@@ -80,10 +82,9 @@ class _Builder:
 
     def run(self) -> tuple[Program, list[np.ndarray]]:
         signature = self.signature
-        for argument, home, (_, t) in zip(
-            self.graph.block.arguments, signature.homes, self.graph.inputs(), strict=True
-        ):
-            where = 0 if home[0] == "input" else self.first_reader(argument)
+        arguments = zip(self.graph.block.arguments, signature.homes, self.graph.inputs(), strict=True)
+        for number, (argument, home, (_, t)) in enumerate(arguments):
+            where = 0 if home[0] == "input" else self.device_of_state(number, argument)
             self.ids[argument] = self.value(Value(t.nbytes, home=home, device=where))
         returned: list[int] = []
         for op in self.graph.operations():
@@ -106,7 +107,7 @@ class _Builder:
             self.scratch = [self.scratch[i] for i in order]
         plan, sizes = self.plan(steps, returned)
         calls = [self.place(c, plan.refs, s) for c, s in zip(self.calls, self.scratch, strict=True)]
-        calls += [Call(COPY, pair, (1,)) for pair in plan.copies]
+        calls += [Call(COPY, pair, (1,), device=self.device_at(pair[1])) for pair in plan.copies]
         scratch = 0 if self.minimize else max((self.kernels[c[0]].scratch for c in self.calls), default=0)
         program = Program(
             signature.inputs,
@@ -155,13 +156,23 @@ class _Builder:
         symbol = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
         return self.devices.place_call(symbol, location_names(call.location)) if self.devices else 0
 
-    def first_reader(self, argument: ir.Value) -> int:
-        """The device of the first call that reads a state: it lies there."""
-        calls = (op for op in self.graph.operations() if op.name == "func.call" and argument in list(op.operands))
+    def device_of_state(self, number: int, argument: ir.Value) -> int:
+        """Where a state lies: as it was placed, else with the first call that reads it."""
+        if self.devices and (placed := argument_device(self.graph, number)):
+            return list(self.devices.device_names).index(placed)
+        calls = (
+            op
+            for op in self.graph.operations()
+            if op.name == "func.call" and argument in [source_of(v) for v in op.operands]
+        )
         return next(map(self.device_of, calls), 0)
 
     def state_device(self, state: int) -> int:
         return next((v.device for v in self.values if v.home == ("state", state)), 0)
+
+    def device_at(self, ref: BufferRef) -> int:
+        """Where an output or a state lies."""
+        return self.state_device(ref.index) if ref.space in ("state", "next") else 0
 
     def returned(self, position: int, value: int) -> int:
         state = self.signature.following.get(position)
@@ -172,15 +183,22 @@ class _Builder:
         if self.values[value].device == device:
             return value
         if (value, device) not in self.copied:
-            self.copied[value, device] = self.value(Value(self.values[value].nbytes, device=device))
-            self.calls.append((COPY, [value], [self.copied[value, device]], ()))
+            made = self.copied[value, device] = self.value(Value(self.values[value].nbytes, device=device))
+            at = self.begun.get(device, len(self.calls)) if self.is_input(value) else len(self.calls)
+            self.calls.insert(at, (COPY, [value], [made], ()))
+            self.begun = {d: n + (n > at) for d, n in self.begun.items()}
         return self.copied[value, device]
+
+    def is_input(self, value: int) -> bool:
+        """Whether a value is there from the beginning: it comes to a device before that has begun."""
+        while (source := self.values[value].view_of) is not None:
+            value = source
+        return (self.values[value].home or ("", 0))[0] == "input"
 
     # ---- constants ----
 
     def is_constant(self, v: ir.Value) -> bool:
-        while not isinstance(v.owner, ir.Block) and v.owner.operation.name in VIEWS:
-            v = v.owner.operation.operands[0]
+        v = source_of(v)
         return not isinstance(v.owner, ir.Block) and v.owner.operation.name == "tw.constant"
 
     def constant(self, v: ir.Value, pack: Pack | None) -> int:
@@ -239,6 +257,7 @@ class _Builder:
         for r in op.results:
             self.ids[r] = self.value(Value(type_of(r).nbytes, device=self.here))
             writes.append(self.ids[r])
+        self.begun.setdefault(self.here, len(self.calls))
         self.calls.append((symbol, reads, writes, location_names(op.location)))
 
     def scratch_value(self, call: tuple[str, list[int], list[int], tuple[str, ...]]) -> int | None:

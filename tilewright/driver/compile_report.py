@@ -7,6 +7,7 @@ from typing import Any
 
 from ..schedule.facts import about
 from ..targets.base import Partitioning
+from ..tensor.devices import devices_of
 from .kernel_errors import precision_notes
 from .state import Stage, State
 
@@ -31,8 +32,11 @@ def report(state: State, stages: Sequence[Stage]) -> dict[str, Any]:
 
 
 def _kernel_reports(state: State) -> Iterator[dict[str, Any]]:
+    placed = {} if state.placement is None else devices_of(state.module)
     for name, scheduled in state.schedules.items():
         known = state.infos[name].told(about(state.kernels[name], scheduled, state.stats.get(name, {})))
+        if state.placement is not None:
+            known |= {"device": placed[name], "why": state.placement.of(name)}
         _remember(state, name, known)
         result = state.tuned.used.get(name) if state.tuned is not None else None
         yield (

@@ -32,6 +32,7 @@ from ..targets.base import Enterable, Remembering, Warmable, find
 from . import given
 from .inside import Inside, Observer
 from .open_program import check_open
+from .pins import check_pins
 from .stages import stages
 from .state import Stage, State
 from .states import check_target
@@ -85,6 +86,7 @@ def compile_state(
         how = {"start_after": start_after, "keep": keep, "ahead": ahead, "ways": ways, "observe": observe}
         return _compile_open(source, dims, {**how, **options})
     check_target(chosen, find(chosen.target))
+    check_pins(chosen.place, find(chosen.target))
     if chosen.precision == "auto":
         from .auto_precision import compile_auto
 

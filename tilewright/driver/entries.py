@@ -52,7 +52,8 @@ def compile_entries(sources: Mapping[str, Any], options: Options, compile: Calla
 
 def _options_of(entry: str, options: Options, entries: list[str]) -> Options:
     """The options of one entry."""
-    changed: dict[str, Any] = {n: _own(entry, getattr(options, n) or {}, entries) for n in ("inputs", "schedules")}
+    named = ("inputs", "schedules", "place")
+    changed: dict[str, Any] = {n: _own(entry, getattr(options, n) or {}, entries) for n in named}
     if options.states:
         changed["states"] = {name: (output,) for name, output in options.states.items()}
     if options.dump:

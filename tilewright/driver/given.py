@@ -59,6 +59,10 @@ class Given:
     def _key(self, kernel: str) -> str | None:
         return max((n for n in self.traces if kernel.startswith(n)), key=len, default=None)
 
+    def on(self, target: Target) -> Given:
+        """The same for the kernels of one of several devices."""
+        return replace(self, target=target, machine=target.describe())
+
     def trace(self, kernel: str) -> str | None:
         """The trace that is given for a kernel, None if there is none."""
         key = self._key(kernel)

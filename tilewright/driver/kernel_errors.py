@@ -57,7 +57,8 @@ def _tiles(nest: Nest) -> bool:
 def _multiplies(kernel: Kernel, small: str) -> bool:
     """Whether a kernel multiplies elements of the smaller type."""
     if kernel.opaque is not None:
-        return kernel.opaque.mnemonic == "attention" and any(p.dtype == small for p in kernel.params)
+        own = kernel.opaque.mnemonic.removeprefix("paged_").removesuffix("_parts")
+        return own == "attention" and any(p.dtype == small for p in kernel.params)
     return any(map(is_contraction, kernel.stages)) and any(p.dtype == small for p in kernel.inputs)
 
 

@@ -25,12 +25,13 @@ from .open_program import check_open
 def compile_dynamic(source: Any, options: Options) -> DynamicExecutable:
     """The executable of a model that cannot be one static program. With ``options.inputs`` it specializes ahead.
 
-    Raises UsageError for a level-3 module with open dimensions and for ``options.schedules``, InputError for `inputs`
-    that do not fit.
+    Raises UsageError for a level-3 module with open dimensions and for ``options.schedules`` and ``place``, InputError
+    for `inputs` that do not fit.
     """
-    if options.schedules:
+    if options.schedules or options.place:
+        name = "schedules" if options.schedules else "place"
         raise UsageError(
-            "the model leaves shapes open, so it has no kernels yet that option 'schedules' could name",
+            f"the model leaves shapes open, so it has no kernels yet that option {name!r} could name",
             hint="give the shapes with inputs",
         )
     made = open_source(source, options.check_indices)

@@ -23,7 +23,8 @@ from ..schedule.split import Divided, split
 from ..support.budget import check_time
 from ..support.options import DEFAULT_TARGET, get
 from ..support.sizes import current
-from ..targets.base import Annotating, Partitioning, PlanTaker, SeveralDevices, Target, find
+from ..targets.base import Annotating, Partitioning, Placing, PlanTaker, Target, find
+from ..tensor.devices import device_of
 from ..tensor.divide import apply_division, symbol_of
 from ..tensor.fold_constants import fold_constants
 from ..tensor.fuse import fuse
@@ -33,6 +34,8 @@ from ..tensor.read import read_kernel
 from ..tensor.share_padding import share_padding
 from .build_program import build_program
 from .compile_report import report
+from .pins import Pins
+from .placement import Fused, devices_in, place
 from .state import Stage, State
 from .states import find_growing, find_states
 
@@ -83,7 +86,7 @@ def simplify(state: State) -> None:
         changed = _passes(state, f"integers{{activations={d.activations},halves={d.halves}}}")
         if changed and state.references:  # integers are defined anew, within a quantum of what floats give
             state.references[-1] = state.module.clone()
-        _passes(state, SIMPLIFY)
+        _passes(state, SIMPLIFY if d.grid_costs is not None else f"gather-pages,{SIMPLIFY}")
 
 
 def layout(state: State) -> None:
@@ -106,6 +109,9 @@ def layout(state: State) -> None:
             _passes(state, f"{pass_text(make('split-scans', parts=d.split_scans))},dce")
         if state.options.precision != "f32":
             _passes(state, f"precision{{dtype={state.options.precision}}},cse,dce")
+        if d.grid_costs is not None:
+            split = [pass_text(make(n, costs=d.grid_costs)) for n in ("split-attention", "split-products")]
+            _passes(state, f"match-pages,{','.join(split)},dce")
 
 
 def _winograd(state: State) -> None:
@@ -157,12 +163,45 @@ def fuse_graph(state: State) -> None:
     if isinstance(state.target, PlanTaker):
         tuned = _open_tuned(state)
         state.target.take_plans(tuned.plan if tuned is not None else None)
-    state.graph, state.fusion = fuse(state.module, writes_once(), joins, reuses(), d.row_piece, claims)
+    fused = partial(fuse, state.module, writes_once(), joins, reuses(), d.row_piece, claims)
+    if isinstance(state.target, Placing):
+        _step(state, "place", partial(_place, state, state.target, fused))
+    else:
+        state.graph, state.fusion = fused()
     state.module.verify("fuse")
 
 
+def _place(state: State, target: Placing, fused: Fused) -> None:
+    """Operations to kernels, and those to devices."""
+    o = state.options
+    state.graph, state.fusion, state.placement = place(fused, target, o.thread_count, Pins(o.place or {}), o.states)
+
+
 def schedule_kernels(state: State) -> None:
-    """Kernels -> loop nests: as the options say, else by the tuning database, else by the default rules."""
+    """Kernels -> loop nests: as the options say, else by the tuning database, else by the default rules. Of several
+    devices each schedules its own."""
+    if isinstance(state.target, Placing):
+        _schedule_parts(state, state.target)
+    else:
+        _schedule_all(state)
+    if state.given is not None:
+        state.given.check([symbol_of(f) for f in state.module.functions()])
+
+
+def _schedule_parts(state: State, target: Placing) -> None:
+    """The kernels of each device, as its own target schedules them."""
+    devices_in(state.module, state.target)  # of what was read from a file it is not known
+    for number, member in enumerate(target.members):
+        if member is not None:
+            own: State = target.part(state, number)
+            own.tried = state.placement.tried.get(number, {}) if state.placement is not None else {}
+            _schedule_all(own)
+            target.add(state, own)
+            if own.tuned is not None:
+                state.tuned = own.tuned if state.tuned is None else state.tuned.joined(own.tuned)
+
+
+def _schedule_all(state: State) -> None:
     if (known := current()) is not None:
         known.numbers.near = False
     tuned = _open_tuned(state)
@@ -172,8 +211,6 @@ def schedule_kernels(state: State) -> None:
             state.divided[name] = divided.why
         state.module.verify("schedule")
         state.texts["fuse"] = _graph_text(state)  # the kernels that there are
-    if state.given is not None:
-        state.given.check([symbol_of(f) for f in state.module.functions()])
     order = [n for f in state.module.functions() if (n := symbol_of(f)) in state.kernels]
     tables: tuple[dict[str, Any], ...] = (state.kernels, state.schedules, state.nests)
     for table in tables:
@@ -186,7 +223,8 @@ def schedule_kernels(state: State) -> None:
 
 def _schedule_new(state: State, tuned: Any) -> dict[str, Divided]:
     """Schedule the kernels that have no nest yet; returns those to be cut into parts instead."""
-    functions = [f for f in state.module.functions() if symbol_of(f) not in {*state.nests, *state.recalled}]
+    here = [f for f in state.module.functions() if not state.device or device_of(f) == state.device]
+    functions = [f for f in here if symbol_of(f) not in {*state.nests, *state.recalled}]
     of = {symbol_of(f): f for f in functions}
     for f in [f for f in functions if "tw.taken" in f.attributes]:
         functions.remove(f)
@@ -198,6 +236,8 @@ def _schedule_new(state: State, tuned: Any) -> dict[str, Divided]:
         name = kernel.name
         made = state.given.schedule(kernel) if state.given else None
         fixed = made is not None
+        if made is None and name in state.tried and not (tuned and tuned.knows(kernel)):
+            made = state.tried[name]
         if made is None:
             made = tuned.schedule(kernel, state.description) if tuned else schedule_kernel(kernel, state.description)
             fixed = tuned is not None and name in tuned.used
@@ -276,7 +316,7 @@ def make_package(state: State) -> None:
         minimize=d.minimize_memory,
         consume=state.consume,
         states=state.options.states,
-        devices=state.target if isinstance(state.target, SeveralDevices) else None,
+        devices=devices_in(state.module, state.target),
         growing=state.growing,
     )
     if state.options.arena_limit is not None:

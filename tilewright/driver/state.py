@@ -20,6 +20,7 @@ from ..targets.base import Target
 from ..tensor.fuse import FusionReport
 from ..tensor.kernel import Kernel
 from .inside import Inside
+from .placement import Placement
 
 
 @dataclass
@@ -61,6 +62,11 @@ class State:
     #: what of an earlier stage's seconds belongs to these, because workers did all of them at once
     ahead_seconds: dict[str, float] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
+    #: of several devices: where kernels run and why, and which of them this is the part of
+    placement: Placement | None = None
+    device: str = ""
+    #: kernels that were scheduled when they were placed, by symbol
+    tried: dict[str, Scheduled] = field(default_factory=dict)
     #: the states that grow, by name
     growing: Mapping[str, Growth] = field(default_factory=dict)
     #: whether the graph's constants are not needed once they have been packed

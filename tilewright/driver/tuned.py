@@ -52,6 +52,13 @@ class Tuned:
             machine = Machine(host.name, *_times(host, description, threads))
         return Tuned(machine, beside, Database(path, read_only=True))
 
+    def joined(self, other: Tuned) -> Tuned:
+        """What was used and what was not, with that of another of several devices."""
+        self.used.update(other.used)
+        self.unused.update(other.unused)
+        self.problem = self.problem or other.problem
+        return self
+
     def close(self) -> None:
         if self.database is not None:
             self.database.close()

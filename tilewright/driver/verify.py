@@ -43,6 +43,7 @@ from ..tensor.interpret import interpret_function, signed
 from .build_program import build_program
 from .compare import largest_error, random_inputs
 from .kernel_errors import KernelError, Results, errors_against_f32, table
+from .placement import devices_in
 from .state import State
 
 #: largest difference of one kernel, relative to the largest value of the array, by dtype
@@ -167,7 +168,7 @@ def _returned(graph: Graph, end: ir.Operation, results: Sequence[ir.Value]) -> l
 def _run_probe(state: State, probe: Graph, threads: int, arguments: list[np.ndarray]) -> list[list[np.ndarray]]:
     """The results of every kernel call, from the compiled kernels."""
     with use():
-        program, constants = build_program(probe, state.infos)
+        program, constants = build_program(probe, state.infos, devices=devices_in(probe, state.target))
         counts = [len(op.results) for op in _calls(probe)]
     package = Package(
         target=state.target.name,

@@ -88,6 +88,23 @@ class SumTile:
     slices: int = 8
 
 
+@dataclass(frozen=True)
+class GridCosts:
+    """A machine that runs blocks of units beside each other, to passes that take sums in parts.
+
+    `processors` run blocks, and are at full speed with `beside` of them; `products`: multiply-adds of one in a cycle,
+    of f32, of halves and of bytes. `far`: bytes that memory gives to all of them in a cycle, `near`: that caches give
+    to one. `begin`: cycles until a block computes, `kernel`: of one more kernel."""
+
+    processors: int
+    beside: int
+    products: tuple[int, int, int]
+    far: int
+    near: int
+    begin: int
+    kernel: int
+
+
 def given(costs: T | None, name: str, option: str) -> T:
     """The option of a pass; UsageError without one."""
     if costs is None:
@@ -96,4 +113,4 @@ def given(costs: T | None, name: str, option: str) -> T:
     return costs
 
 
-__all__ = ["ImageCosts", "RegionCosts", "SumTile", "WinogradCosts", "given"]
+__all__ = ["GridCosts", "ImageCosts", "RegionCosts", "SumTile", "WinogradCosts", "given"]

@@ -13,6 +13,9 @@ from ..support.errors import OpError
 from ..support.sizes import is_open
 from .common import broadcast_shapes, in_result, in_wide, need, need_factors, same_dtype
 
+#: how sums of products are kept, of factors that are not as wide
+SUMS = {"f16": "f32", "bf16": "f32", "i8": "i32", "ui8": "i32"}
+
 
 class Matmul(Operator):
     """NumPy matmul over the last two dimensions, leading ones broadcast.
@@ -57,13 +60,17 @@ class Matmul(Operator):
 class Einsum(Operator):
     """Sum of products in Einstein notation: ``"bij,bjk->bik"``; letters absent from the result are summed.
 
-    The equation is explicit and one letter a dimension (the front ends resolve ``...`` and the implicit form).
+    The equation is explicit and one letter a dimension (the front ends resolve ``...`` and the implicit form). With
+    `dtype` the sums of two operands stay as they are: f32 of halves, i32 of bytes.
     """
 
     @staticmethod
-    def infer(*xs, equation: str):
+    def infer(*xs, equation: str, dtype: str | None = None):
         need("number", *xs)
-        same_dtype(*xs)
+        if dtype is None:
+            same_dtype(*xs)
+        elif len(xs) != 2 or any(x.dtype != dtype and SUMS.get(x.dtype) != dtype for x in xs):
+            raise OpError(f"sums of products of {', '.join(map(str, xs))} are not kept in {dtype}")
         names, out = parse_equation(equation)
         if len(names) != len(xs) or not xs:
             raise OpError(f"equation {equation!r} is for {len(names)} operands, got {len(xs)}")
@@ -78,25 +85,27 @@ class Einsum(Operator):
                 size[c] = d if known is None or known == 1 else known
         if not set(out) <= set(size) or len(set(out)) < len(out):
             raise OpError(f"result {out!r} of equation {equation!r} names unknown or repeated dimensions")
-        return xs[0].with_shape([size[c] for c in out])
+        return xs[0].with_shape([size[c] for c in out]).with_dtype(dtype or xs[0].dtype)
 
     @staticmethod
-    def reference(*xs, equation):
-        return in_wide(lambda *v: np.einsum(equation, *v, optimize=len(v) > 2), *xs)
+    def reference(*xs, equation, dtype=None):
+        if dtype == "i32":
+            return np.einsum(equation, *(x.astype(np.float64) for x in xs)).astype(np.int32)
+        return in_wide(lambda *v: np.einsum(equation, *v, optimize=len(v) > 2), *in_result(dtype, *xs))
 
     @staticmethod
-    def lower(b, *xs, equation):
+    def lower(b, *xs, equation, dtype=None):
         names, out = parse_equation(equation)
         acc, letters = xs[0], names[0]
         for i, (right, y) in enumerate(zip(names[1:], xs[1:], strict=True), 2):
             last = i == len(xs)
             later = set(out).union(*names[i:])
             kept = out if last else "".join(dict.fromkeys(c for c in letters + right if c in later))
-            acc = b.contract(f"{letters},{right}->{kept}", acc, y, dtype=wide(acc.dtype))
+            acc = b.contract(f"{letters},{right}->{kept}", acc, y, dtype=dtype or wide(acc.dtype))
             letters = kept
         if len(xs) == 1:
             acc = _sum_out(b, acc, letters, out)
-        return b.cast_tensor(acc, xs[0].dtype)
+        return b.cast_tensor(acc, dtype or xs[0].dtype)
 
 
 def parse_equation(equation: str) -> tuple[list[str], str]:

@@ -61,8 +61,9 @@ def _by_unit(groups: Sequence[Group]) -> dict[int, list[tuple[Group, int]]]:
     found: dict[int, list[tuple[Group, int]]] = {}
     for g in groups:
         if g.first is not None and g.nbytes:
-            unit = g.nbytes // gcd(g.nbytes) if is_open(g.nbytes) else 1
-            found.setdefault(unit, []).append((g, g.nbytes // unit))
+            count = gcd(g.nbytes)
+            unit = g.nbytes // count if is_open(g.nbytes) else 1
+            found.setdefault(unit, []).append((g, count))
     return found
 
 

@@ -196,6 +196,14 @@ class Program:
         """Where a buffer of an arena begins in `arena_size` bytes in which all arenas lie one after the other."""
         return ref.offset + sum(d.arena_size for d in self.devices[: ref.index])
 
+    def device_of(self, ref: BufferRef) -> int:
+        """The device that a buffer lies on."""
+        if ref.space == "arena":
+            return ref.index
+        if ref.space in ("state", "next"):
+            return self.states[ref.index].tensor.device
+        return {"input": self.inputs, "output": self.outputs, "constant": self.constants}[ref.space][ref.index].device
+
     @property
     def symbols(self) -> list[str]:
         """The kernels that are called, each once, in order of first call."""

@@ -75,6 +75,20 @@ class StateBuffer:
             self.elsewhere.replaced()
 
     @property
+    def addresses(self) -> tuple[int, int]:
+        """Where its value is, and where its next value goes."""
+        return int(self._cell[0]), int(self._cell[1])
+
+    @property
+    def following(self) -> np.ndarray:
+        """The whole buffer on the host that its next value goes to."""
+        return next(b for b in self._buffers if address(b) == self._cell[1])
+
+    def exchange(self) -> None:
+        """Let the two buffers change places: after a run of a program that does not do so itself."""
+        self._cell[:] = self._cell[::-1].copy()
+
+    @property
     def cell_address(self) -> int:
         return address(self._cell)
 

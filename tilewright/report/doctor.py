@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from ..support import options
 from ..support.errors import TilewrightError
-from ..targets.base import Check, Examinable, targets
+from ..targets.base import Check, Examinable, Placed, Sharing, targets
 
 NEEDED = ("numpy", "onnx", "ml_dtypes", "llvmlite", "torch_mlir", "typer", "rich")
 OPTIONAL = {
@@ -32,6 +33,7 @@ def examine() -> Iterator[Check]:
         yield _package(name)
     checks: dict[str, Callable[[], Check]] = {
         **{n: c for t in targets().values() if isinstance(t, Examinable) for n, c in t.checks().items()},
+        "several devices": _several,
         "memory": _memory,
         "environment": _environment,
         "cache folder": _cache,
@@ -87,6 +89,20 @@ def _requirement(name: str):
         if requirement.name.replace("-", "_") == name and requirement.marker is None:
             return requirement.specifier
     return None
+
+
+def _several() -> Check:
+    """What may run one program together on this machine."""
+    sharing = {name: t for name, t in targets().items() if isinstance(t, Sharing)}
+    hosts = [name for name, t in sharing.items() if not isinstance(t, Placed)]
+    found = []
+    for name, target in sharing.items():
+        with contextlib.suppress(TilewrightError):  # the target's own check says why there is none
+            found += [name] if isinstance(target, Placed) and target.device_list() else []
+    if not found:
+        return Check("several devices", "note", f"beside {', '.join(hosts)} there is no device that runs kernels")
+    told = ", ".join(f"{name}+{host}" for name in sorted(found) for host in hosts)
+    return Check("several devices", "ok", f"one program may run on {told}")
 
 
 def _memory() -> Check:

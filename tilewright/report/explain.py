@@ -14,10 +14,11 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ..program.package import Package
+from ..program.program import COPY
 from ..support.numbers import count, size
 
 if TYPE_CHECKING:
-    from ..program.program import Program, TensorInfo
+    from ..program.program import Call, Program, TensorInfo
     from ..runtime.executable import Memory
 
 
@@ -32,6 +33,7 @@ def explain(package: Package, memory: Memory, threads: int) -> str:
     lines += [f"state  {s}" for s in program.states]
     lines += _levels(report.get("levels", ()))
     lines += _kernels(package, {k.get("symbol"): k for k in report.get("kernels", ())})
+    lines += _devices(program, {k.get("symbol"): k for k in report.get("kernels", ())})
     lines += ["", "memory" + (f" at {_typical(program)}" if program.open else "")]
     if program.states:
         lines.append(f"  states   {size(memory.states)}")
@@ -52,7 +54,7 @@ def facts(package: Package, memory: Memory, threads: int) -> dict[str, Any]:
     """What `explain` says, as JSON data: ``model target precision threads inputs outputs states levels kernels calls
     memory notes``. Bytes and seconds are numbers; `calls` are in the order of the program, `kernels` are by symbol."""
     report, program = package.report, package.program
-    codes = {symbol: len(code) for symbol, code in package.objects.items()}
+    codes = {symbol: len(code) for symbol in program.symbols if (code := _code(package, symbol)) is not None}
     known = {str(k["symbol"]): k for k in report.get("kernels", ()) if "symbol" in k}
     return {
         "model": report.get("model", ""),
@@ -65,7 +67,8 @@ def facts(package: Package, memory: Memory, threads: int) -> dict[str, Any]:
         "states": [{**_tensor(s.tensor), "output": s.output, "in_place": not s.swapped} for s in program.states],
         "levels": list(report.get("levels", ())),
         "kernels": {s: {**known.get(s, {}), "code": codes.get(s, 0)} for s in program.symbols},
-        "calls": [{"symbol": c.symbol, "names": list(c.names)} for c in program.calls],
+        "calls": [_call(program, c) for c in program.calls],
+        **({"devices": [asdict(d) for d in program.devices]} if program.devices else {}),
         "memory": {
             n: getattr(memory, n) for n in ("weights", "states", "arena", "arena_bound", "scratch", "code", "peak")
         },
@@ -130,18 +133,63 @@ def _kernels(package: Package, reports: dict[str | None, dict[str, Any]]) -> lis
     """One row a kernel call, in the order of the program; then the kernels that fell to a general rule."""
     extra = sorted({k for r in reports.values() for k in r if k in ("compile_s", "schedule")})
     counted = any("flops" in r for r in reports.values())
-    rows = [("kernel", "kind", *(("work",) if counted else ()), "code", *extra, "from")]
+    several = bool(package.program.devices)
+    head = ("kernel", *(("device",) if several else ()), "kind", *(("work",) if counted else ()), "code")
+    rows = [(*head, *extra, "from")]
     for call in package.program.calls:
         about = reports.get(call.symbol, {})
-        code = package.objects.get(call.symbol)
+        code = _code(package, call.symbol)
         names = ", ".join(call.names[:3]) + (f" +{len(call.names) - 3}" if len(call.names) > 3 else "")
         cells = [str(about.get(k, "")) for k in extra]
         kind = str(about.get("kind", "")) + (" (!)" if about.get("fell") or about.get("slow") else "")
         work = (operations(int(about.get("flops", 0)) + int(about.get("integer_ops", 0))),) if counted else ()
-        rows.append((call.symbol, kind, *work, size(len(code)) if code else "", *cells, names))
+        where = (_where(package.program, call),) if several else ()
+        rows.append((call.symbol, *where, kind, *work, size(len(code)) if code else "", *cells, names))
     calls, kernels = len(package.program.calls), len(package.program.symbols)
     lines = ["", f"{count(calls, 'kernel call')}, {count(kernels, 'kernel')}", *_table(rows)]
     return lines + fallen(package.program.symbols, reports)
+
+
+def _code(package: Package, symbol: str) -> bytes | None:
+    """The code of a kernel, also where it is in a part of the host's; None where it has none of its own."""
+    whole = package.objects.get(symbol)
+    parts = (code for name, code in package.objects.items() if name.startswith("part") and name.endswith(f"/{symbol}"))
+    return next(parts, None) if whole is None else whole
+
+
+def _where(program: Program, call: Call) -> str:
+    """The device of a call; of a copy both."""
+    names = [d.name for d in program.devices]
+    source = program.device_of(call.args[0]) if call.symbol == COPY else call.device
+    here = names[call.device]
+    return here if source == call.device else f"{names[source]} -> {here}, {size(call.args[0].nbytes)}"
+
+
+def _call(program: Program, call: Call) -> dict[str, Any]:
+    """A call as JSON data; of several devices with its own, and with what a copy brings there."""
+    told: dict[str, Any] = {"symbol": call.symbol, "names": list(call.names)}
+    if program.devices:
+        told["device"] = program.devices[call.device].name
+        if call.symbol == COPY:
+            told |= {"from": program.devices[program.device_of(call.args[0])].name, "bytes": call.args[0].nbytes}
+    return told
+
+
+def _devices(program: Program, reports: Mapping[str | None, dict[str, Any]]) -> list[str]:
+    """What each of several devices has of a program, and why."""
+    if not program.devices:
+        return []
+    lines = ["", "devices"]
+    for n, d in enumerate(program.devices):
+        here = [c for c in program.calls if c.device == n]
+        copied = [c.args[0].nbytes for c in here if c.symbol == COPY and program.device_of(c.args[0]) != n]
+        calls = count(sum(c.symbol != COPY for c in here), "kernel call")
+        brought = f", {count(len(copied), 'copy', 'copies')} of {size(sum(copied))} to it" if copied else ""
+        lines.append(f"  {d.name}: {calls}{brought}, arena {size(d.arena_size)}")
+    for symbol in program.symbols:
+        if why := reports.get(symbol, {}).get("why"):
+            lines.append(f"  {symbol} on {reports[symbol].get('device')}: {why}")
+    return lines
 
 
 def fallen(symbols: Sequence[str], reports: Mapping[str | None, dict[str, Any]]) -> list[str]:

@@ -272,6 +272,7 @@ def _details(e: Entry, facts: Any, slow: str) -> str:
     refused = "\n".join(f"{rule}: {reason}" for rule, reason in facts.get("refused") or ())
     entries = [
         ("from", ", ".join(e.names)),
+        ("device", e.device),
         ("time", f"{seconds(e.seconds)}, middle half {seconds(e.low)} to {seconds(e.high)}"),
         ("least time", f"{seconds(e.ideal)} ({e.limit})" if e.ideal else ""),
         ("work", f"{e.operations:,} operations in {e.precision}" if e.operations else ""),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..support.numbers import count, size
 from .explain import why_slow
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ HEADINGS = (
     *("kernel", "calls", "time", "spread", "share", "GFLOP/s", "GB/s", "FLOP/B", "roofline", "limit", "balance"),
     *("rule", "from"),
 )
+#: one more, behind the kernel, of programs on several devices
+DEVICE = "device"
 #: a kernel that is called more often than this shows its first source node and their number
 _NAMES = 44
 
@@ -61,6 +64,15 @@ def names(entry: Entry, length: int = _NAMES) -> str:
     return shown + (f" +{len(entry.names) - 1}" if len(entry.names) > 1 else "")
 
 
+def headings(profile: Profile) -> tuple[str, ...]:
+    """The columns of a profile's table."""
+    return (HEADINGS[0], DEVICE, *HEADINGS[1:]) if _several(profile) else HEADINGS
+
+
+def _several(profile: Profile) -> bool:
+    return any(e.device for e in profile.calls)
+
+
 def row(entry: Entry) -> tuple[str, ...]:
     """The cells of one entry, for HEADINGS."""
     spread = (entry.high - entry.low) / 2 / entry.seconds if entry.seconds else 0.0
@@ -85,14 +97,18 @@ def rows(profile: Profile, top: int | None = None, calls: bool = False) -> list[
     """The most expensive kernels (or single calls), the others in one row, and the total."""
     entries = sorted(profile.calls, key=lambda e: -e.seconds) if calls else list(profile.kernels)
     shown, rest = (entries, []) if top is None or top >= len(entries) else (entries[:top], entries[top:])
-    table = [row(e) for e in shown]
+    table, devices = [row(e) for e in shown], [e.device for e in shown]
     if rest:
         from ..runtime.profile import together
 
         others = list(row(together(rest)))
         others[0], others[9], others[11], others[12] = f"{len(rest)} others", "", "", ""
         table.append(tuple(others))
-    return [*table, row(profile.total)]
+        devices.append("")
+    table, devices = [*table, row(profile.total)], [*devices, ""]
+    if not _several(profile):
+        return table
+    return [(r[0], d, *r[1:]) for r, d in zip(table, devices, strict=True)]
 
 
 def disturbance(profile: Profile) -> str:
@@ -131,10 +147,29 @@ def summary(profile: Profile) -> list[str]:
             f"thread {number_}: {percent(thread.busy / p.seconds)} in kernels, "
             f"{percent(thread.waiting / p.seconds)} at barriers, {percent(idle / p.seconds)} idle"
         )
+    lines += device_lines(p)
     if p.ceilings is not None:
         lines += ceiling_lines(p)
     slow = [(s, f) for s, f in p.facts.items() if f.get("fell") or f.get("slow")]
     lines += [f"{s} may be slow {why_slow(f)}" for s, f in slow]
+    return lines
+
+
+def device_lines(profile: Profile) -> list[str]:
+    """A line for each of several devices, and for the copies each way."""
+    found: dict[str, list[Entry]] = {}
+    for e in profile.calls:
+        if e.device:
+            found.setdefault(e.device, []).append(e)
+    lines = []
+    for device, entries in sorted(found.items(), key=lambda x: " -> " in x[0]):
+        taken = seconds(sum(e.seconds for e in entries))
+        share = percent(sum(e.share for e in entries))
+        moved = sum(e.written for e in entries)
+        if " -> " in device:
+            lines.append(f"{device}: {taken} ({share}) in {count(len(entries), 'copy', 'copies')} of {size(moved)}")
+        else:
+            lines.append(f"{device}: {taken} ({share}) in {count(len(entries), 'kernel call')}")
     return lines
 
 
@@ -158,9 +193,9 @@ def ceiling_lines(profile: Profile) -> list[str]:
 
 def text(profile: Profile) -> str:
     """The whole table with its summary."""
-    table = [HEADINGS, *rows(profile)]
+    table = [headings(profile), *rows(profile)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    left = {0, 9, 11, 12}
+    left = {i for i, name in enumerate(table[0]) if name in ("kernel", DEVICE, "limit", "rule", "from")}
     lines = [
         "  ".join(c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True)))
         for r in table
@@ -169,5 +204,5 @@ def text(profile: Profile) -> str:
 
 
 __all__: Sequence[str] = [
-    *("HEADINGS", "disturbance", "names", "number", "percent", "row", "rows", "seconds", "summary", "text"),
+    *("HEADINGS", "disturbance", "headings", "names", "number", "percent", "row", "rows", "seconds", "summary", "text"),
 ]

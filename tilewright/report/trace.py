@@ -59,6 +59,8 @@ def _arguments(call: Entry) -> Iterator[tuple[str, Any]]:
     """What a click on a kernel shows: its layers, and its work over all threads."""
     yield "layers", ", ".join(call.names)
     yield "does", call.does
+    if call.device:
+        yield "device", call.device
     for name in ("operations", "read", "written", "gflops", "efficiency"):
         value = getattr(call, name)
         if value is not None:

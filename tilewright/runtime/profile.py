@@ -54,6 +54,8 @@ class Entry:
     balance: float = 1.0
     ideal: float | None = None
     limit: str = ""
+    #: of several devices: the one that ran it; of a copy both
+    device: str = ""
 
     @property
     def bytes(self) -> int:
@@ -117,16 +119,16 @@ class Profile:
 
     @cached_property
     def kernels(self) -> tuple[Entry, ...]:
-        """The calls of each kernel together, the most expensive first."""
-        groups: dict[str, list[Entry]] = {}
+        """The calls of each kernel together, the most expensive first; copies by where they go."""
+        groups: dict[tuple[str, str], list[Entry]] = {}
         for call in self.calls:
-            groups.setdefault(call.symbol, []).append(call)
+            groups.setdefault((call.symbol, call.device), []).append(call)
         return tuple(sorted((together(g) for g in groups.values()), key=lambda e: -e.seconds))
 
     @property
     def total(self) -> Entry:
         """All calls together."""
-        return replace(together(self.calls), symbol="total", names=(), rule="", does="", limit="")
+        return replace(together(self.calls), symbol="total", names=(), rule="", does="", limit="", device="")
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON data: the form is in docs/profiling.md."""
@@ -287,7 +289,17 @@ def _entries(
             _balance(busy[:, number]),
             ideal,
             limit,
+            _device(program, call),
         )
+
+
+def _device(program: Program, call: Call) -> str:
+    """The name of a call's device, where there are several; of a copy from where to where."""
+    if not program.devices:
+        return ""
+    there = program.devices[call.device].name
+    source = program.device_of(call.args[0]) if call.symbol == COPY else call.device
+    return there if source == call.device else f"{program.devices[source].name} -> {there}"
 
 
 def _balance(busy: np.ndarray) -> float:

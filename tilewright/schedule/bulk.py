@@ -1,5 +1,4 @@
-"""Copies of boxes by an engine of the machine (`machine.BulkCopy`): what loops they are, and loops whose copies have a
-unit of their own.
+"""Copies of boxes by an engine of the machine (`machine.BulkCopy`): what loops they are.
 
 `read_copies` says what the loops of an `AsyncCopy` with `bulk` copy, or raises CompileError because the engine cannot;
 the check of a nest, primitives and code generators ask. A box is one loop along each of its dimensions, and what lies
@@ -12,23 +11,22 @@ beyond the parameter is zero:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
 from ..support.dtypes import LOOP_TYPES
 from ..support.errors import CompileError
+from ..support.sizes import is_open
 from ..tensor.analysis import flat
 from ..tensor.evaluate import evaluate
 from ..tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, from_linear, linear, simplify, variables
 from .machine import BulkCopy, Machine, find_axis
-from .nest import Alloc, AsyncCopy, Barrier, For, If, Seq, Stmt, Store, Wait, reads, stores, walk_stmts, writes
+from .nest import AsyncCopy, For, If, Seq, Stmt, Store, Wait, reads, stores, writes
 from .region import all_ranges
 
-#: the note of a loop whose copies a unit of their own begins
-PRODUCER = "producer"
 #: a swizzle repeats its order of pieces by lines of so many bytes
 _LINE = 128
 Ranges = Mapping[str, tuple[int, int]]
@@ -36,10 +34,12 @@ Ranges = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Box:
-    """A box of a parameter: where it begins along each dimension, its sides, the element of `target` (a flat index)
-    where it goes, and bytes of the rows that are swizzled there, 0 if they are not. `conditions`: when it is copied."""
+    """A box of a parameter, which has `shape` to the engine: where it begins along each dimension, its sides, the
+    element of `target` (a flat index) where it goes, and bytes of the rows that are swizzled there, 0 if they are not.
+    `conditions`: when it is copied."""
 
     source: Buffer
+    shape: tuple[int, ...]
     start: tuple[Expr, ...]
     sides: tuple[int, ...]
     target: Buffer
@@ -99,12 +99,13 @@ class _Reader:
         into, of = self.buffers[t.buffer], self.buffers[source.buffer]
         if of.scope != "param" or into.scope != self.bulk.memory or of.dtype != into.dtype:
             raise self.refuse(f"it does not go from a parameter to {self.bulk.memory}, as what it is")
-        index = [simplify(i, dict(self.ranges)) for i in source.indices]
-        self.guards(t.value, of, index)
-        start, sides = self.along(of, index)
-        self.sizes(of, sides)
-        place, swizzle = self.place(into, t, of, index, sides)
-        return Box(of, start, sides, into, place, swizzle, conditions)
+        seen, indices = joined(of, source.indices)
+        index = [simplify(i, dict(self.ranges)) for i in indices]
+        self.guards(t.value, seen, index)
+        start, sides = self.along(seen, index)
+        self.sizes(seen, sides)
+        place, swizzle = self.place(into, t, seen, index, sides)
+        return Box(of, seen.shape, start, sides, into, place, swizzle, conditions)
 
     def loaded(self, t: Target) -> Load:
         e = t.value
@@ -195,6 +196,45 @@ def swizzled(at: np.ndarray, span: int, unit: int = 16) -> np.ndarray:
     return at if not span else at ^ ((at // _LINE % (span // unit)) * unit)
 
 
+def joined(of: Buffer, indices: Sequence[Expr]) -> tuple[Buffer, tuple[Expr, ...]]:
+    """A parameter with fewer dimensions: neighbours of which one number has the digits become one.
+
+    >>> row = Var("r")
+    >>> b, index = joined(Buffer("x", (4, 100, 64), "bf16", "param"), (row // 100, row % 100, Var("k")))
+    >>> b.shape, *map(str, index)
+    ((400, 64), 'r', 'k')
+    """
+    shape, found = list(of.shape), list(indices)
+    d = 0
+    while d + 1 < len(shape):
+        n, (upper, lower) = shape[d + 1], found[d : d + 2]
+        part = _rest(upper, shape[d])
+        whole = _added_up(upper if part is None else part, _rest(lower, n), n)
+        if whole is None:
+            d += 1
+            continue
+        found[d : d + 2] = [whole if part is None else whole % (shape[d] * n)]
+        shape[d : d + 2] = [shape[d] * n]
+        d = max(d - 1, 0)
+    return replace(of, shape=tuple(shape)), tuple(found)
+
+
+def _added_up(upper: Expr, of: Expr | None, n: int) -> Expr | None:
+    """``z // n * n + x % n``, which is z if z is x and a multiple of n; None if it is not. Other terms stay."""
+    terms, constant = linear(upper)
+    for q in terms if of is not None else ():
+        if isinstance(q, Op) and q.op == "floordivsi" and q.args[1] == Const(n, "index") and terms[q] == 1:
+            rest, more = linear(q.args[0] - of)
+            if more % n == 0 and all(c % n == 0 for c in rest.values()):
+                return from_linear({t: c for t, c in terms.items() if t != q}, constant) * n + q.args[0]
+    return None
+
+
+def _rest(e: Expr, n: int) -> Expr | None:
+    """What an expression is the remainder of, divided by a number."""
+    return e.args[0] if isinstance(e, Op) and e.op == "remsi" and e.args[1] == Const(n, "index") else None
+
+
 def _below(e: Op, ranges: dict[str, tuple[int, int]]) -> tuple[dict[Expr, int], int] | None:
     """What is below zero where a comparison holds."""
     if e.op not in ("cmpi.slt", "cmpi.sge") or e.args[0].dtype != "index":
@@ -226,20 +266,14 @@ def no_boxes(s: AsyncCopy, body: Stmt, buffers: Mapping[str, Buffer], machine: M
     """Why the machine's engine cannot do a bulk copy of a nest."""
     if written := [x for x in stores(s.body) if any(n in writes(body) for n in reads(x))]:
         return f"block {written[0].block} in bulk_copy({s.token}) reads what the nest writes"
+    if far := [n for n in sorted(reads(s)) if n in buffers and is_open(*buffers[n].shape)]:
+        return f"what the engine knows of {far[0]} would have to be made anew for each of its sizes"
     assert machine.bulk is not None
     bulk = machine.bulk
-    return _said(lambda: read_copies(s, bulk, buffers, all_ranges(body)))
+    return said(lambda: read_copies(s, bulk, buffers, all_ranges(body)))
 
 
-def not_produced(f: For, buffers: Mapping[str, Buffer], machine: Machine) -> str:
-    """Why a loop cannot have a unit that begins its copies."""
-    if machine.bulk is None:
-        return f"loop {f.var}: the machine has no engine for bulk copies"
-    memory = machine.bulk.memory
-    return _said(lambda: read_producer(f, buffers, memory))
-
-
-def _said(read: Callable[[], object]) -> str:
+def said(read: Callable[[], object]) -> str:
     try:
         read()
     except CompileError as e:
@@ -247,56 +281,4 @@ def _said(read: Callable[[], object]) -> str:
     return ""
 
 
-# ---- loops whose copies have a unit of their own ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Produced:
-    """A loop whose bulk copies one more unit begins, while the others do the rest: the copies, and the rest."""
-
-    loop: For
-    copies: tuple[AsyncCopy, ...]
-    rest: tuple[Stmt, ...]
-
-
-def read_producer(f: For, buffers: Mapping[str, Buffer], memory: str) -> Produced:
-    """The parts of such a loop; CompileError if units that begin copies cannot be other ones than those that use them.
-
-    It begins with a barrier: nobody uses any more what the copies of an iteration overwrite. That is all that the
-    others need it for: they write no memory that they share."""
-    stmts = f.body.stmts if isinstance(f.body, Seq) else (f.body,)
-
-    def refuse(why: str) -> CompileError:
-        return CompileError(f"loop {f.var} cannot have a unit that begins its copies: {why}", stage="schedule")
-
-    if f.kind != "serial" or not f.trip:
-        raise refuse("it is not serial with a constant extent")
-    if not isinstance(stmts[0], Barrier):
-        raise refuse("it does not begin with a barrier")
-    if any(isinstance(s, Alloc) for s in stmts):
-        raise refuse("buffers live for one iteration: let its copies run ahead (pipeline)")
-    copies = tuple(s for s in stmts if isinstance(s, AsyncCopy))
-    rest = tuple(s for s in stmts[1:] if not isinstance(s, AsyncCopy))
-    if not copies or any(not s.bulk for s in copies):
-        raise refuse("it begins no bulk copies, or other ones too")
-    for s in rest:
-        if any(isinstance(x, (Barrier, AsyncCopy)) for x in walk_stmts(s)):
-            raise refuse("there is another barrier or copy in it")
-        if any(isinstance(x, Wait) for x in walk_stmts(s)) and not isinstance(s, Wait):
-            raise refuse("a wait is in an inner loop")
-        if shared := [n for n in writes(s) if n in buffers and buffers[n].scope in ("param", memory)]:
-            raise refuse(f"units write {shared[0]}, which others see")
-    return Produced(f, copies, rest)
-
-
-__all__ = [
-    "PRODUCER",
-    "Box",
-    "Produced",
-    "no_boxes",
-    "not_by_all",
-    "not_produced",
-    "read_copies",
-    "read_producer",
-    "swizzled",
-]
+__all__ = ["Box", "joined", "no_boxes", "not_by_all", "read_copies", "said", "swizzled"]

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from ..support.errors import UsageError
+from ..support.errors import TilewrightError, UsageError
 from ..support.files import own_folder, replacing
 from ..support.options import get
 
@@ -93,6 +93,8 @@ class Ceilings:
 class Measurable(Protocol):
     """A target whose machine can be measured."""
 
+    name: str
+
     def machine_name(self) -> str:
         """What the ceilings depend on: model of the processor, its features and caches."""
 
@@ -117,8 +119,19 @@ def ceilings(target: Any, threads: int, *, again: bool = False) -> Ceilings:
     with contextlib.suppress(OSError):  # a folder that cannot be written only means measuring again
         if own_folder(path.parent, get("TILEWRIGHT_CACHE")):
             with replacing(path, private=True) as f:
-                f.write(json.dumps(found.to_json(), indent=1).encode() + b"\n")
+                f.write(json.dumps({**found.to_json(), "target": target.name}, indent=1).encode() + b"\n")
     return found
+
+
+def known(target: Any, threads: int) -> Ceilings | None:
+    """What was measured of a target's machine before; None if nothing was, or the device is not there."""
+    if not isinstance(target, Measurable):
+        return None
+    with contextlib.suppress(TilewrightError, OSError, ValueError, AttributeError):
+        files = (Path(get("TILEWRIGHT_CACHE")) / "ceilings").glob("*.json")
+        if any(json.loads(f.read_text(encoding="utf-8")).get("target") == target.name for f in files):
+            return _read(_path(target, threads))  # to know its machine a device may have to be opened
+    return None
 
 
 def _read(path: Path) -> Ceilings | None:
@@ -133,4 +146,4 @@ def _path(target: Any, threads: int) -> Path:
     return Path(get("TILEWRIGHT_CACHE")) / "ceilings" / f"{key[:24]}.json"
 
 
-__all__ = ["Ceilings", "Level", "Measurable", "ceilings"]
+__all__ = ["Ceilings", "Level", "Measurable", "ceilings", "known"]

@@ -17,7 +17,7 @@ from ..support.errors import CompileError
 from ..tensor.analysis import flat
 from ..tensor.evaluate import evaluate
 from ..tensor.expr import Buffer, Const, Expr, Load, Var, bounds, simplify, substitute, variables, walk
-from .bulk import PRODUCER, no_boxes, not_by_all, not_produced
+from .bulk import no_boxes, not_by_all
 from .exchange import no_exchange
 from .finish import simplify_value
 from .legality import PRIVATE, distinct, numbered, one_owner, own_part
@@ -39,6 +39,7 @@ from .nest import (
     walk_stmts,
     writes,
 )  # fmt: skip
+from .producers import PRODUCER, not_produced
 
 #: combinations of loop variables that are tried one by one
 _ENUMERATE = 1 << 20

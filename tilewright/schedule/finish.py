@@ -26,6 +26,8 @@ from ..tensor.expr import (
 from ..tensor.expr import transform as transform_expr
 from .nest import (
     THREAD,
+    AsyncCopy,
+    Barrier,
     For,
     If,
     Nest,
@@ -43,6 +45,7 @@ from .nest import (
     with_children,
 )
 from .open_tiles import row_by_row
+from .producers import PRODUCER
 from .region import all_ranges
 
 
@@ -118,8 +121,14 @@ def _swap(root: Stmt, old: Stmt | str, new: Stmt | None, before: Stmt | None = N
 
 
 def _instruction(s: For) -> bool:
-    """Whether a loop stands for an instruction, and stays even if it has one iteration."""
-    return s.note("dot") is not None or s.note("tiles") is not None
+    """Whether a loop stands for an instruction, or has a producer (`producers`) or the steps of one, and stays even if
+    it has one iteration."""
+    return any(s.note(n) is not None for n in ("dot", "tiles", PRODUCER)) or _steps(s)
+
+
+def _steps(s: For) -> bool:
+    first = s.body.stmts if isinstance(s.body, Seq) else ()
+    return len(first) > 1 and isinstance(first[0], Barrier) and any(isinstance(x, AsyncCopy) and x.bulk for x in first)
 
 
 # ---- partial tiles -------------------------------------------------------------------------------------------------

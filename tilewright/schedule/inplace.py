@@ -4,11 +4,13 @@ of it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from ..tensor.analysis import flat
-from ..tensor.expr import Expr, Load, Var, bounds, from_linear, linear, walk
-from .nest import Alloc, For, Nest, Seq, Store, stores, walk_stmts
+from ..tensor.expr import Buffer, Expr, Load, Var, bounds, from_linear, linear, walk
+from .nest import Alloc, For, Nest, Seq, Stmt, Store, rename_loads, seq, stores, transform, walk_stmts
 from .region import all_ranges
 
 #: note on the loop over the rows of a chain's result
@@ -46,6 +48,43 @@ def inplace_pairs(nest: Nest) -> list[tuple[str, str]]:
             if same or (rows and params[o].size <= params[i].size and _reads_ahead(rows, nest, o, i)):
                 pairs.append((o, i))
     return pairs
+
+
+def in_place(nest: Nest, pairs: Iterable[tuple[str, str]]) -> Nest:
+    """The nest of a kernel whose outputs take the place of these inputs (some of `inplace_pairs`): one parameter for
+    both, and no loops that copy one to the other. An output may be that of several inputs, which are the same then.
+
+    >>> from tilewright.schedule.text import parse_nest
+    >>> nest = parse_nest("def f(x: f32[8], y: out(f32[8])):\\n  for i in serial(8):\\n    y[i] = addf(x[i], x[i])")
+    >>> print(str(in_place(nest, inplace_pairs(nest))))
+    def f(y: out(f32[8])):
+        for i in serial(8):
+            y[i] = addf(y[i], y[i])
+    """
+    place = {i: o for o, i in pairs}
+    params = {p.name: p for p in nest.params}
+
+    def kept(s: Stmt) -> Stmt | None:
+        return None if isinstance(s, For) and s.note(COPIES) in place else s
+
+    def moved(x: Load) -> Expr:
+        if x.buffer not in place:
+            return x
+        b = params[place[x.buffer]]
+        return Load(b.name, _same_element(x, params[x.buffer], b), x.dtype)
+
+    body = transform(nest.body, kept) or seq()
+    return replace(nest, params=tuple(p for p in nest.params if p.name not in place), body=rename_loads(body, moved))
+
+
+def _same_element(x: Load, of: Buffer, b: Buffer) -> tuple[Expr, ...]:
+    """The indices in a parameter of as many elements, whose shape may be another one."""
+    if of.shape == b.shape:
+        return x.indices
+    at, found = flat(of, x.indices), list[Expr]()
+    for d, stride in enumerate(b.strides):
+        found.append(at // stride if d == 0 else at // stride % b.shape[d])
+    return tuple(found)
 
 
 def _rows_loop(nest: Nest) -> For | None:

@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any, TypeVar, cast
 
-from ..graph.machine_costs import ImageCosts, RegionCosts, SumTile, WinogradCosts
+from ..graph.machine_costs import GridCosts, ImageCosts, RegionCosts, SumTile, WinogradCosts
 from ..support.dtypes import LOOP_TYPES, TYPES
+from .device_costs import DeviceCosts, of_processor
 
 #: for a cache without limit: nothing is too large for it
 NO_LIMIT = 1 << 62
@@ -311,6 +312,26 @@ class BulkCopy:
 
 
 @dataclass(frozen=True)
+class RegisterTrade:
+    """How teams of `units` units hand registers to each other: a block has `total`, at first each of its units the same
+    number, a multiple of `step`. Then those of a team may keep `least` to `most`.
+
+    >>> RegisterTrade(65536, 128).each(384)
+    168
+    """
+
+    total: int
+    units: int
+    step: int = 8
+    least: int = 40
+    most: int = 240
+
+    def each(self, units: int) -> int:
+        """Registers of each of so many units at first."""
+        return self.total // units // self.step * self.step
+
+
+@dataclass(frozen=True)
 class Axis:
     """Units of a machine that run at the same time, to which loops can be bound (``for i in name(64)``).
 
@@ -478,6 +499,11 @@ class Machine:
         """The engine that copies boxes."""
         return None
 
+    @property
+    def register_trade(self) -> RegisterTrade | None:
+        """How teams of units hand registers to each other."""
+        return None
+
     # ---- caches
 
     @property
@@ -512,6 +538,11 @@ class Machine:
     @property
     def far(self) -> FarAccess:
         return FarAccess()
+
+    @property
+    def flight_bytes(self) -> int:
+        """Of memory that the units of a processor read at full speed: what has to be on its way to them."""
+        return 16 << 10
 
     @property
     def prefetch(self) -> Prefetch:
@@ -620,6 +651,12 @@ class Machine:
         return 0
 
     @property
+    def grid_costs(self) -> GridCosts | None:
+        """What a grid of blocks costs, where the machine has one: sums are then taken in parts for all of its
+        processors (`graph/split_products.py`, `graph/split_attention.py`)."""
+        return None
+
+    @property
     def split_windows(self) -> RegionCosts | None:
         """The costs of regions if dilated convolutions are divided into such (`graph/clip_windows.py`)."""
         return None
@@ -629,6 +666,13 @@ class Machine:
         """Whether depthwise convolutions may run row by row with those around them
         (`rules/convolution/depthwise_chain.py`)."""
         return False
+
+    # ---- among several devices of a program
+
+    def device_costs(self, threads: int) -> DeviceCosts:
+        """What kernels and copies cost here, with so many threads of the host: unless it says so, a processor that
+        works in the host's memory."""
+        return of_processor(self, threads)
 
     # ---- as data
 

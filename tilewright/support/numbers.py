@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 
-def count(n: int, noun: str) -> str:
+def count(n: int, noun: str, nouns: str = "") -> str:
     """
-    >>> count(1, "thread"), count(2, "thread")
-    ('1 thread', '2 threads')
+    >>> count(1, "thread"), count(2, "thread"), count(2, "copy", "copies")
+    ('1 thread', '2 threads', '2 copies')
     """
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+    return f"{n} {noun}" if n == 1 else f"{n} {nouns or f'{noun}s'}"
 
 
 def size(nbytes: int) -> str:

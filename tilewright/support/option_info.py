@@ -271,6 +271,22 @@ def numbers(flag: str, texts: list[str]) -> dict[str, int | float]:
     return found
 
 
+def devices(flag: str, texts: list[str]) -> dict[str, str]:
+    """Devices by what runs there; UsageError for what is put on two.
+
+    >>> devices("--place", ["softmax=cpu", "/head/MatMul=cuda:sm=sm_90a"])
+    {'softmax': 'cpu', '/head/MatMul': 'cuda:sm=sm_90a'}
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, device = text.partition("=")
+        if not (name and equals and device):
+            raise UsageError(f"{flag} {text!r} is not NAME=DEVICE", stage="command line")
+        if found.setdefault(name, device) != device:
+            raise UsageError(f"{flag} puts {name!r} on {found[name]} and on {device}", stage="command line")
+    return found
+
+
 def traces(flag: str, texts: list[str]) -> dict[str, str]:
     """Traces by kernel from ``KERNEL=FILE``; UsageError for a file that cannot be read."""
     found = {}

@@ -21,6 +21,7 @@ from .option_info import (
     bucket_texts,
     check,
     check_pad,
+    devices,
     number_of_bytes,
     numbers,
     option,
@@ -388,6 +389,22 @@ class Options:
         ),
         counts=lambda options: dict(options.schedules or {}),
     )
+    place: Mapping[str, Any] | None = option(
+        None,
+        "on a target of several devices (opencl+cpu): the device by the name of a node, an operator or a kernel, or "
+        "'*' for all others",
+        effect=Effect.RESULT,
+        kept=False,  # as with schedules
+        flag=Flag(
+            "place",
+            "NAME=DEVICE",
+            "On a target of several devices: run a node, an operator or a kernel there, '*' for all others; repeat for "
+            "more.",
+            repeat=True,
+            parse=devices,
+        ),
+        counts=lambda options: dict(options.place or {}),
+    )
     check_indices: bool = option(
         False,
         "a gather's or scatter's index out of range ends the run in an InputError; False: it is clamped",
@@ -519,6 +536,7 @@ class OptionsDict(TypedDict, total=False):
     cache: bool
     tuned: bool
     schedules: Mapping[str, Any] | None
+    place: Mapping[str, Any] | None
     check_indices: bool
     print_after: tuple[str, ...] | list[str] | str
     dump: str | os.PathLike[str] | None

@@ -7,7 +7,8 @@ methods.
 
 What not every target can do are protocols of their own, asked with ``isinstance``: `Exporter` (the package as files for
 other tools), `Joining` (such files of several targets), `Emulator` (running the code on a simulated machine),
-`StateKeeper` (programs with buffers that live between runs), `SeveralDevices` (programs on several devices),
+`StateKeeper` (programs with buffers that live between runs), `SeveralDevices` (programs on several devices), `Sharing`
+(one device among several),
 `Enterable` (going on from level 5), `Tunable` (kernels measured one by one), `Showing` (the text of one kernel),
 `Cacheable` (packages kept between processes), `Remembering` (kernels kept), `Warmable` (processes started ahead),
 `Examinable` (`tilewright doctor`), `Partitioning`, `Annotating`, `Beside` and `Configurable` (what stands beside a
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ..program.program import Program
     from ..program.states import StateBuffers
     from ..program.timeline import Stamps
+    from ..schedule.nest import Nest
     from ..tensor.kernel import Kernel
 
 
@@ -167,11 +169,46 @@ class SizeTaker(Protocol):
 class SeveralDevices(Protocol):
     """A target whose programs run on several devices, each with memory of its own."""
 
-    #: what they are called; inputs and outputs are on the first
-    device_names: Sequence[str]
+    @property
+    def device_names(self) -> Sequence[str]:
+        """What they are called; inputs and outputs are on the first."""
 
     def place_call(self, symbol: str, names: Sequence[str]) -> int:
         """The number of the device that runs this kernel, made of these nodes of the source."""
+
+
+@runtime_checkable
+class Sharing(Protocol):
+    """A target that can run some kernels of a program while others run the rest (``opencl+cpu``)."""
+
+    name: str
+
+    def describe(self) -> Machine:
+        """See `Target`; its `device_costs` decide what runs here."""
+
+    def units(self, nest: Nest, constants: frozenset[str]) -> int:
+        """How many units run a finished nest; a TilewrightError where no code can be made of it. `constants`: those of
+        its parameters that are constants."""
+
+
+@runtime_checkable
+class Placing(Protocol):
+    """Several targets as one: a kernel is scheduled and emitted by the one on whose device it was placed
+    (`driver/placement.py`)."""
+
+    @property
+    def device_names(self) -> Sequence[str]:
+        """See `SeveralDevices`."""
+
+    @property
+    def members(self) -> Sequence[Any]:
+        """By the number of the device; None where the host only keeps inputs and outputs."""
+
+    def part(self, state: Any, device: int) -> Any:
+        """The state of a compilation with the kernels of one device only."""
+
+    def add(self, state: Any, part: Any) -> None:
+        """What was made of them, into the state of all."""
 
 
 @runtime_checkable
@@ -421,8 +458,8 @@ def targets() -> dict[str, Target]:
 def find(name: str) -> Target:
     """The target of that name; UsageError lists those that there are.
 
-    ``cpu+NAME`` is a host with another processor beside it, ``NAME:parameter=value`` one with other parameters,
-    ``FILE.py`` the chip that a file describes.
+    ``cpu+NAME`` is a host with another processor beside it, ``opencl+cpu`` several devices in one program,
+    ``NAME:parameter=value`` one with other parameters, ``FILE.py`` the chip that a file describes.
 
     >>> find("cpu+systolic32:array=16").name
     'cpu+systolic32:array=16'
@@ -430,9 +467,7 @@ def find(name: str) -> Target:
     host, plus, other = name.partition("+")
     if plus:
         second = _beside(other)
-        if not isinstance(second, Beside):
-            raise UsageError(f"{other} cannot stand beside {host}", hint="a chip can: `tilewright targets`")
-        return second.beside(find(host))
+        return second.beside(find(host)) if isinstance(second, Beside) else _several([host, *other.split("+")])
     if name.partition(":")[0].endswith(".py"):
         found = providers.ask("chip of a file")(name)
         if not isinstance(found, Target):
@@ -456,9 +491,27 @@ def _beside(name: str) -> Any:
     plain = name.partition(":")[0]
     if plain.endswith(".py"):
         return providers.ask("chip of a file")(name)
+    if "+" in name:
+        return find(name)
     if name not in _BESIDE and plain not in targets():
         raise _unknown(name, [*targets(), *_BESIDE], "what tw.offload makes is known once that has run; ")
     return _BESIDE[name] if name in _BESIDE else find(name)
+
+
+def _several(names: Sequence[str]) -> Target:
+    """Several devices as one target."""
+    members = [find(n) for n in names]
+    twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
+    alone = next((n for n, m in zip(names, members, strict=True) if not isinstance(m, Sharing)), twice)
+    if alone is not None:
+        others = [n for n in names if n != alone] or [alone]
+        able = ", ".join(n for n, t in sorted(targets().items()) if isinstance(t, Sharing))
+        raise UsageError(
+            f"{alone} cannot stand beside {' and '.join(others)}",
+            hint=f"a chip can beside a host alone, and several of {able}: `tilewright targets`",
+        )
+    made: Target = providers.ask("several devices")(members)
+    return made
 
 
 def _not_alone(name: str) -> UsageError:

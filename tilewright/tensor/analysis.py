@@ -133,6 +133,13 @@ class Analysis(Reader):
             self.temporary(r)
 
 
+def source_of(v: ir.Value) -> ir.Value:
+    """What a value is a view of."""
+    while not isinstance(v.owner, ir.Block) and v.owner.operation.name in VIEWS:
+        v = v.owner.operation.operands[0]
+    return v
+
+
 def _label(op: ir.Operation) -> str:
     if "tw.op" in op.attributes:
         return ir.StringAttr(op.attributes["tw.op"]).value

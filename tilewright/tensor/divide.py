@@ -14,6 +14,7 @@ from torch_mlir import ir
 from ..ir.context import parse, use
 from ..ir.graph import Graph
 from .analysis import Analysis
+from .devices import devices_of, name_on, place_on
 from .fuse import Group
 from .outline import outline
 
@@ -52,7 +53,10 @@ def apply_division(graph: Graph, symbol: str, text: str) -> None:
     """Replace kernel `symbol` of a fused graph and its calls by the kernels and calls of a division (its text)."""
     division = Graph(parse(text, f"the parts of {symbol}"))
     with use():
-        known = {symbol_of(f) for f in graph.functions()}
+        placed = devices_of(graph)
+        if placed[symbol]:
+            _place(division, placed[symbol], placed)
+        known = set(placed)
         for f in division.functions():
             if symbol_of(f) not in known:
                 f.operation.clone(ir.InsertionPoint(graph.main.operation))
@@ -60,6 +64,18 @@ def apply_division(graph: Graph, symbol: str, text: str) -> None:
             if op.name == "func.call" and ir.FlatSymbolRefAttr(op.attributes["callee"]).value == symbol:
                 _inline(op, division)
         next(f for f in graph.functions() if symbol_of(f) == symbol).operation.erase()
+
+
+def _place(division: Graph, device: str, placed: dict[str, str]) -> None:
+    """Let all parts run on a device, under names that are no other device's."""
+    names = {symbol_of(f): name_on(symbol_of(f), device, placed) for f in division.functions()}
+    for f in division.functions():
+        place_on(f, device)
+        f.operation.attributes["sym_name"] = ir.StringAttr.get(names[symbol_of(f)])
+    for op in division.operations():
+        if op.name == "func.call":
+            callee = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+            op.attributes["callee"] = ir.FlatSymbolRefAttr.get(names[callee])
 
 
 def _inline(call: ir.Operation, division: Graph) -> None:

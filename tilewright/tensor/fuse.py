@@ -10,6 +10,7 @@ Rules, by the kind of operation (`Node.kind`); every join keeps the graph of ker
   which then writes into the inside of the padded tensor.
 - **inline**: an injective operation with one reader joins its reader; into contractions and opaque kernels only if it
   merely moves data, or widens halves, and not into opaque ones that read their operands many times.
+- **device**: operations that are for several devices (`apart`) do not join each other.
 - **taken**: what another processor claims is a kernel of its own there; nothing joins it.
 - **chain**: a depthwise convolution joins the contractions before and behind it where its rule says so (`chains`).
 
@@ -37,6 +38,11 @@ _PREFERENCE = ("contraction", "opaque", "reduction", "copy", "injective", "taken
 Alone = Callable[[Sequence[int]], Kernel]
 #: groups as they would be made here -> those nodes that run together on another processor, a tuple a kernel
 Claims = Callable[[Sequence[Sequence[int]], Alone], Sequence[Sequence[int]]]
+
+#: whether nodes may run as one kernel, whatever they compute
+Together = Callable[[Sequence[int]], bool]
+#: the nodes of a graph, and the kernel that some of them make alone -> which of them may be one
+Apart = Callable[[Sequence[Node], Alone], Together]
 
 _ZERO = Const(0, "index")
 
@@ -75,7 +81,9 @@ class Fuser:
         reuses: frozenset[str],
         piece: int,
         taken: Sequence[Sequence[int]] = (),
+        together: Together | None = None,
     ) -> None:
+        self.together = together
         self.taken = {n: Group(sorted(nodes), "taken", max(nodes)) for nodes in taken for n in nodes}
         self.taken = {n: self.taken[g.nodes[0]] for n, g in self.taken.items()}
         self.a, self.nodes, self.writes_once, self.reuses = analysis, analysis.nodes, writes_once, reuses
@@ -121,12 +129,18 @@ class Fuser:
                 why = self.why_not_join(node, self.nodes[p], g)
             except Undecided as e:
                 why = e.message
+            if why is None and not self.may_be_one(g, self.group_of[node.index]):
+                why = "it runs on another device"
             if why is None and self.cyclic(g, self.group_of[node.index]):
                 why = "would make kernels wait for each other"
             if why is None:
                 return self.join(g, node)
             reasons.append((node.label, f"not into {self.nodes[p].label}: {why}"))
         self.report.reasons += reasons
+
+    def may_be_one(self, g: Group, h: Group) -> bool:
+        """Whether the devices of two groups allow for one."""
+        return self.together is None or self.together([*g.nodes, *h.nodes])
 
     def why_not_join(self, node: Node, producer: Node, g: Group) -> str | None:
         """None if `node` may join `producer`'s group, else the reason."""
@@ -292,7 +306,7 @@ class Fuser:
         if len(targets) != 1:
             return
         (h,) = targets.values()
-        if h is g or self.cyclic(h, g) or not self.may_inline(g, node, h):
+        if h is g or self.cyclic(h, g) or not self.may_inline(g, node, h) or not self.may_be_one(h, g):
             return
         if h.kind == "reduction":
             for n in g.nodes:
@@ -410,6 +424,7 @@ def fuse(
     reuses: frozenset[str] = frozenset(),
     piece: int = 1,
     claims: Claims | None = None,
+    apart: Apart | None = None,
 ) -> tuple[Graph, FusionReport]:
     """A level-3 graph whose @main only calls kernels; see the module docstring.
 
@@ -417,17 +432,18 @@ def fuse(
     nothing is computed inside, `joins` says of a kernel around a depthwise convolution whether it shall be (None: it
     shall not). Rows of a result that go to several places go there in pieces of multiples of `piece` elements, which
     are whole vectors. `claims` says what runs on another processor, in kernels of its own: their functions have the
-    attribute ``tw.taken``.
+    attribute ``tw.taken``. `apart` keeps operations of several devices in kernels of their own.
     """
     from ..ir.context import use
     from .outline import outline, outlined
 
     with use():
         analysis = Analysis(graph.main)
-        fuser = Fuser(analysis, writes_once, reuses, piece)
+        alone = partial(_alone, graph, analysis)
+        together = None if apart is None else apart(analysis.nodes, alone)
+        fuser = Fuser(analysis, writes_once, reuses, piece, together=together)
         groups = fuser.run()
         if claims is not None:
-            alone = partial(_alone, graph, analysis)
             taken = claims([g.nodes for g in groups], alone)
             fuser = Fuser(analysis, writes_once, reuses, piece, taken)
             groups = fuser.run()

@@ -38,18 +38,8 @@ NOT_COMPARABLE: dict[str, tuple[str, float | None]] = {
 }
 
 
-DOUBLES = "functions of f64 cannot be written in WGSL"
 #: of targets other than cpu, beside those
-KNOWN_ON: dict[str, dict[str, str]] = {
-    "vulkan": {
-        "test_attention_local_window_gqa_rank4_mask*": DOUBLES,
-        "test_flexattention_double*": DOUBLES,
-        "test_pow_types_int*_float32": DOUBLES,
-        "test_reduce_log_sum_exp_*_example*": DOUBLES,
-        "test_reduce_log_sum_exp_*_random*": DOUBLES,
-        "test_reduce_log_sum_exp_empty_set_expanded": DOUBLES,
-    }
-}
+KNOWN_ON: dict[str, dict[str, str]] = {}
 
 
 def reason_of(name: str, target: str = "cpu") -> str | None:

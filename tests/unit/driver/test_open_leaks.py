@@ -84,10 +84,10 @@ ALL = {
 }
 
 
-def made(name: str) -> tuple[str, list[str], object]:
+def made(name: str, target: str = "cpu") -> tuple[str, list[str], object]:
     """The nests, the code of the kernels, and what the package says of sizes."""
     make, shapes, states = ALL[name]
-    how = {"inputs": shapes, "states": states, "threads": 1, "cache": False}
+    how = {"inputs": shapes, "states": states, "threads": 1, "cache": False, "target": target}
     _, stopped = compile_state(make(), **how, stop_after="schedule")
     nests = plain(stopped.text())
     state, run = compile_state(make(), **how)
@@ -102,10 +102,19 @@ def plain(text: str) -> str:
 
 @pytest.mark.parametrize("name", list(ALL))
 def test_other_numbers_for_symbols_make_the_same_program(name, monkeypatch):
-    first = made(name)
+    same_with_other_numbers(name, "cpu", monkeypatch)
+
+
+@pytest.mark.parametrize(("name", "target"), [("encoder", "opencl"), ("causal after a past", "cuda")])
+def test_the_same_on_gpus(name, target, monkeypatch):
+    same_with_other_numbers(name, target, monkeypatch)
+
+
+def same_with_other_numbers(name: str, target: str, monkeypatch) -> None:
+    first = made(name, target)
     monkeypatch.setattr(stand_ins, "_FIRST", 70_001)
     monkeypatch.setattr(stand_ins, "_APART", 7_000)
-    second = made(name)
+    second = made(name, target)
     for a, b, what in zip(first, second, ("nests", "kernels", "program"), strict=True):
         assert a == b, what
 

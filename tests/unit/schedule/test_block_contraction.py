@@ -57,6 +57,20 @@ def checked(text: str, decisions=None):
     return made, nest
 
 
+@pytest.mark.parametrize("tile", [(16, 16, 4, 4, 8), (16, 16, 2, 8, 8), (16, 16, 4, 2, 8)])
+def test_products_with_long_accesses(tile, monkeypatch):
+    """Sizes that long accesses fit, with tiles of a unit that they fit and that they do not."""
+    m, n, k = 20, 20, 12
+    monkeypatch.setattr(contraction, "SMALL", 1)
+    text = PRODUCT.format(t="f32", s="f", b=1, m=m, n=n, k=k, zero="0.0")
+    nest = checked(text, {"tile": tile})[1]
+    assert any(isinstance(s, For) and s.kind == "vector" for s in walk_stmts(nest.body))
+    numbers = np.random.default_rng(m)
+    a, w, z = (numbers.integers(-8, 8, s).astype("f4") for s in ((1, m, k), (1, k, n), (n,)))
+    want = (a @ w).transpose(0, 2, 1) + z[:, None]
+    assert (interpret_nest(nest, {"a": a, "b": w, "z": z}, GPU)["y"] == want).all()
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_random_products(seed, monkeypatch):
     monkeypatch.setattr(contraction, "SMALL", 1)

@@ -54,7 +54,7 @@ def f(x: f32[6, 64], y: out(f32[6, 64])):
     found = schedule(te.from_nest(text), SM_80)
     assert found.rule == "block_elementwise" and "vector(4, lanes=4)" in str(found.nest)
     assert illegal(found.nest.body, found.nest.buffers(), lambda: SM_80) is None
-    assert "vector" not in str(schedule(te.from_nest(text), GPU).nest)
+    assert "vector" not in str(schedule(te.from_nest(text), GpuDescription(vector_bytes=4)).nest)
 
 
 def test_processors_are_left_to_other_rules():

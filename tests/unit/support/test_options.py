@@ -130,6 +130,7 @@ OTHERS = {
     "cache": {"cache": False},
     "tuned": {"tuned": False},
     "schedules": {"schedules": {"matmul": "split"}},
+    "place": {"place": {"matmul": "cpu"}},
     "check_indices": {"check_indices": True},
     "print_after": {"print_after": ("fuse",)},
     "stop_after": {"stop_after": "fuse"},
@@ -172,6 +173,7 @@ def test_the_command_line_has_every_option(name, tmp_path):
     (tmp_path / "trace").write_text("split")
     texts = {
         "schedules": [f"matmul={tmp_path / 'trace'}"],
+        "place": ["matmul=cpu"],
         "inputs": ["x=3x4"],
         "states": ["past=present"],
         "buckets": ["n=8,4", "n=8"],

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from .helpers import Helper
 from .pieces import Pieces, element
+from .vectors import Vectors
 
 #: how tightly an operator binds; everything else is written in parentheses
 AND, TEST, SUM, PRODUCT, ATOM = range(5)
@@ -20,7 +21,7 @@ AND, TEST, SUM, PRODUCT, ATOM = range(5)
 class Packed:
     """Elements of `bits` bits that share words of 32, because a dialect has no smaller ones in memory: how a value
     comes out of a word (``{word}``, moved by ``{shift}``), and its bits (of ``{value}``). Units write their parts of a
-    word by atomic operations.
+    word by atomic operations, unless all write whole words.
 
     >>> Packed(8, "extractBits(i32({word} >> {shift}), 0u, 8u)", "u32({value}) & 255u").load("x", "i", False)
     'extractBits(i32(x[(i) >> 2u] >> ((u32(i) & 3u) * 8u)), 0u, 8u)'
@@ -34,11 +35,14 @@ class Packed:
         several = 32 // self.bits
         return f"({at}) >> {several.bit_length() - 1}u", f"((u32({at}) & {several - 1}u) * {self.bits}u)"
 
-    def load(self, name: str, at: str, written: bool, whole: bool = True) -> str:
-        """An element's value; what is read only may be bound in pieces instead of as a `whole`."""
+    def word(self, name: str, at: str, atomic: bool, whole: bool = True) -> str:
+        """A word; what is read only may be bound in pieces instead of as a `whole`."""
+        return f"atomicLoad(&{name}[{at}])" if atomic else element(name, at, whole)
+
+    def load(self, name: str, at: str, atomic: bool, whole: bool = True) -> str:
+        """An element's value."""
         word, shift = self._place(at)
-        text = f"atomicLoad(&{name}[{word}])" if written else element(name, word, whole)
-        return self.value.format(word=text, shift=shift)
+        return self.value.format(word=self.word(name, word, atomic, whole), shift=shift)
 
     def store(self, name: str, at: str, value: str) -> list[str]:
         """The lines that change one element: its bits are cleared, then set."""
@@ -58,9 +62,8 @@ class LowWords(Packed):
     'i32(x[u32(i) * 2u])'
     """
 
-    def load(self, name: str, at: str, written: bool, whole: bool = True) -> str:
-        place = f"u32({at}) * 2u"
-        return f"i32(atomicLoad(&{name}[{place}]))" if written else f"i32({element(name, place, whole)})"
+    def load(self, name: str, at: str, atomic: bool, whole: bool = True) -> str:
+        return f"i32({self.word(name, f'u32({at}) * 2u', atomic, whole)})"
 
     def store(self, name: str, at: str, value: str) -> list[str]:
         place = f"u32({at}) * 2u"
@@ -100,6 +103,10 @@ class Dialect:
 
     #: element types of parameters that share words in memory
     packed: Mapping[str, Packed] = field(default_factory=dict)
+    #: sums of four products of bytes by name: a format of the words `a` and `b`, or a helper's name
+    dots: Mapping[str, str] = field(default_factory=dict)
+    #: how neighbours are read and written at once; None: one by one
+    vectors: Vectors | None = None
 
     # ---- expressions
     #: casts to types, where they are another text than `casts`; "u" and the type: to the same bits without sign
@@ -117,8 +124,6 @@ class Dialect:
     #: operations -> functions of floats, or formats of their arguments; `suffix` follows a name
     math: Mapping[str, str] = field(default_factory=dict)
     suffix: Mapping[str, str] = field(default_factory=dict)
-    #: those of `math` that numbers of 64 bits lack
-    single: frozenset[str] = frozenset()
     #: functions that the printer writes in front of kernels
     helpers: Mapping[str, Helper] = field(default_factory=dict)
 
@@ -160,8 +165,10 @@ class Dialect:
     begin: str = ""
     between: str = ", "
     scratch: str = "unsigned char *scratch"
-    #: a parameter with the size of an open dimension; "" where sizes are constants
+    #: a parameter with the size of an open dimension; "" where kernels have a table of sizes (`codegen.gpu.open_sizes`)
     size: str = ""
+    #: that table as a parameter, if it is another text than `parameter`
+    table: str = ""
     #: the first line of a kernel with scratch memory, where units of axes each have their own `bytes`
     own_scratch: str = ""
     #: a dialect whose memory has a type: an array for each type in place of `scratch`, and the first line of a kernel

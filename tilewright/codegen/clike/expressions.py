@@ -18,6 +18,7 @@ from ...support.errors import CompileError, UnsupportedError
 from ...support.sizes import Size, at_most, current, typical
 from ...tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Var, children, linear, substitute
 from ...tensor.mathlib import expand
+from ...tensor.mathlib.double import short_power
 from .dialect import AND, ATOM, PRODUCT, SUM, TEST, Dialect, LowWords
 from .formulas import c_formula, dim_names
 from .pieces import element
@@ -52,6 +53,9 @@ class ExprWriter:
         self.values: dict[str, Expr] = {}  # loop variables of unrolled loops
         self.slots: dict[str, dict[int, str]] = {}  # register buffers: flat index -> variable
         self.written: frozenset[str] = frozenset()  # parameters that are results
+        self.recent: dict[str, str] = {}  # words of bytes that have been read, for products that follow each other
+        self.words: frozenset[str] = frozenset()  # shared arrays of words of bytes
+        self.wholes: frozenset[str] = frozenset()  # arrays of vectors, or of words that are written as a whole
         self.units: dict[str, str] = {}  # variables of loops whose iterations are units -> axes
         self.own: dict[str, dict[str, int]] = {}  # register buffers -> elements from one unit to the next, by axis
         self.helpers: set[str] = set()
@@ -66,6 +70,7 @@ class ExprWriter:
         self.dims = dim_names(known.dims if known else ())  # open dimensions -> names in the text
         self.sizes: set[str] = set()  # those that the text has
         self.quotients: dict[str, str] = {}  # what is made of them by division -> names in the text
+        self.signed: frozenset[str] = frozenset()  # variables that may be negative
 
     # ---- text ----
 
@@ -77,7 +82,9 @@ class ExprWriter:
         self.line(head)
         self.depth += 1
         self.memo.append({})
+        self.recent.clear()
         yield
+        self.recent.clear()
         self.memo.pop()
         self.depth -= 1
         if end:
@@ -245,20 +252,40 @@ class ExprWriter:
 
     # ---- memory ----
 
-    def element(self, name: str, indices: tuple[Expr, ...]) -> str:
-        buffer = self.buffers[name]
+    def flat(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
+        """The number of an element."""
         flat: Expr = Const(0, "index")
         for i, s in zip(indices, buffer.strides, strict=True):
             flat = flat + self.bound(i) * s
+        return flat
+
+    def shares_words(self, buffer: Buffer) -> bool:
+        """Whether elements are parts of words: those of parameters, and bytes that are multiplied as words."""
+        return buffer.dtype in self.dialect.packed and (buffer.scope == "param" or buffer.name in self.words)
+
+    def atomic(self, name: str) -> bool:
+        """Whether words of a parameter are changed by atomic operations."""
+        return name in self.written and name not in self.wholes
+
+    def is_vectors(self, name: str) -> bool:
+        """Whether an array has vectors as elements."""
+        return name in self.wholes and not self.shares_words(self.buffers[name])
+
+    def element(self, name: str, indices: tuple[Expr, ...]) -> str:
+        buffer = self.buffers[name]
+        flat = self.flat(buffer, indices)
         if buffer.scope == "register":
             return self.slot(buffer, flat)
-        at = self.index(flat)[0]
-        if buffer.scope == "param" and buffer.dtype in self.dialect.packed:
+        at, whole = self.index(flat)[0], name not in self.pieces
+        if self.shares_words(buffer):
             packed = self.dialect.packed[buffer.dtype]
-            return packed.load(self.names[name], at, name in self.written, name not in self.pieces)
+            return packed.load(self.names[name], at, self.atomic(name), whole)
         if name in self.placed:
             return f"{self.names[name]}[{self.placed[name]} + {at}]"
-        return element(self.names[name], at, name not in self.pieces)
+        if self.is_vectors(name) and self.dialect.vectors is not None:
+            n = self.dialect.vectors.most
+            return f"{element(self.names[name], f'({at}) >> {n.bit_length() - 1}u', whole)}[({at}) & {n - 1}]"
+        return element(self.names[name], at, whole)
 
     def slot(self, buffer: Buffer, flat: Expr) -> str:
         """The variable of an element. What loops of units add to its index is left out: each unit has its own."""
@@ -326,7 +353,7 @@ class ExprWriter:
             return self.cast("index", self.unsigned(a.dtype, text) if e.op == "index_castui" else text), ATOM
         if e.op == "muli":
             return f"{self.expr(a, PRODUCT)} * {self.expr(rest[0], ATOM)}", PRODUCT
-        if e.op == "floordivsi" and not _never_negative(a):  # C rounds toward zero
+        if e.op == "floordivsi" and not _never_negative(a, self.signed):  # C rounds toward zero
             return f"{self.helper('floordivsi_i32')}({self.expr(a)}, {self.expr(rest[0])})", ATOM
         if e.op in ("floordivsi", "divui", "divsi"):
             return f"{self.expr(a, ATOM)} / {self.expr(rest[0], ATOM)}", PRODUCT
@@ -359,13 +386,14 @@ class ExprWriter:
         if name == "cmpi":
             return self.compare(e, predicate, operand), TEST
         if name == "select":
-            return self.choice(*(self.expr(x, TEST) for x in e.args)), ATOM
+            least = ATOM if e.dtype == "i1" else TEST  # of two comparisons beside each other WGSL makes a template
+            return self.choice(*(self.expr(x, least) for x in e.args)), ATOM
         if name in _FLOAT_INFIX:
             sign, level = _FLOAT_INFIX[name]
             return f"{self.expr(e.args[0], level)} {sign} {self.expr(e.args[1], level + 1)}", level
         if name == "negf":
             return f"-{self.expr(e.args[0], ATOM)}", SUM
-        if name in self.dialect.math and (e.dtype != "f64" or name not in self.dialect.single):
+        if name in self.dialect.math:
             self.needs_math = True
             args = ", ".join(self.expr(a) for a in e.args)
             return f"{self.dialect.math[name]}{self.dialect.suffix.get(e.dtype, '')}({args})", ATOM
@@ -393,7 +421,9 @@ class ExprWriter:
 
     def function(self, name: str, e: Op) -> tuple[str, int]:
         """A call of a helper that is an operation on floats; powers with constant exponents may be products."""
-        short = expand(name, e.args, e.dtype) if name == "powf" and isinstance(e.args[1], Const) else None
+        short = None
+        if name == "powf" and isinstance(e.args[1], Const):
+            short = short_power(*e.args) if e.dtype == "f64" else expand(name, e.args, e.dtype)
         if short is not None:
             return self.expr(self.keep(rounded(short)), ATOM), ATOM
         return f"{self.helper(f'{name}_{e.dtype}')}({', '.join(self.expr(a) for a in e.args)})", ATOM
@@ -543,12 +573,16 @@ def float_text(value: float, dtype: str) -> str:
     return text if "." in text or "e" in text else f"{text}.0"
 
 
-def _never_negative(e: Expr) -> bool:
-    """Whether an index is made of loop variables and constants in ways that cannot give a negative number."""
+def _never_negative(e: Expr, signed: frozenset[str]) -> bool:
+    """Whether an index is made of variables, but for those that are `signed`, and constants in ways that cannot give a
+    negative number."""
     terms, constant = linear(e)
     if not at_most(0, constant) or not all(at_most(0, c) for c in terms.values()):
         return False
     divisions = ("floordivsi", "remsi", "divui", "remui")
     return all(
-        isinstance(t, Var) or (isinstance(t, Op) and t.op in divisions and _never_negative(t.args[0])) for t in terms
+        (isinstance(t, Var) and t.name not in signed)
+        or (isinstance(t, Op) and t.op in divisions and _never_negative(t.args[0], signed))
+        or (isinstance(t, Op) and t.op == "muli" and all(_never_negative(a, signed) for a in t.args))
+        for t in terms
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from ..gpu.open_launch import OpenLaunch
 from .dialect import Dialect
 
 
@@ -33,7 +34,8 @@ class Function:
     memory (for each unit, where it runs on several), helpers, C's mathematical functions, sizes of open dimensions,
     units to run on, declarations in front of it or of its lines (memory that units share, functions). Each argument is
     bound as so many parameters as `pieces` says, one behind the other. `arrays` is scratch memory where it has types:
-    name, type, and elements of a unit."""
+    name, type, and elements of a unit. With `open` the last parameter is the table of sizes, and `launch` is that for
+    typical ones."""
 
     name: str
     params: tuple[tuple[str, str, bool], ...]
@@ -46,6 +48,7 @@ class Function:
     shared: tuple[str, ...] = ()
     pieces: tuple[int, ...] = ()
     arrays: tuple[tuple[str, str, int], ...] = ()
+    open: OpenLaunch | None = None
 
     def text(self, dialect: Dialect, prefix: str = "", aliased: bool = False) -> str:
         """The definition; with `aliased` the parameters may overlap."""
@@ -53,7 +56,8 @@ class Function:
         for i, (name, kind, written) in enumerate(self.params):
             how = {"const": "" if written else "const ", "access": "read_write" if written else "read"}
             how |= {"restrict": "" if aliased else "restrict "}
-            params.append(d.parameter.format(type=kind, name=name, number=i, **how))
+            table = d.table if self.open is not None and i == len(self.params) - 1 else ""
+            params.append((table or d.parameter).format(type=kind, name=name, number=i, **how))
             begin += [f"    {d.begin.format(type=kind, name=name, **how)}"] if d.begin else []
         params += [d.size.format(name=name) for name in self.sizes]
         lines = self.body.split("\n")

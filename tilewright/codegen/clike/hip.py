@@ -11,6 +11,7 @@ from dataclasses import replace
 from .c99 import C99, C_TYPES, KEYWORDS, MATH
 from .dialect import Dialect
 from .helpers import Helper
+from .vectors import Vectors
 
 #: what C++ has beyond C, and HIP beyond that
 CPP = """
@@ -50,6 +51,9 @@ BFLOATS = {
 }
 BFLOAT_NEEDS = {"extf_bf16_f32": ("bits_f32",), "truncf_f32_bf16": ("float_bits_f32",)}
 
+#: vectors, whose names say what they have
+_VECTORS = {f"tw_{t}_{n}": (t, n) for t in sorted({*C_TYPES.values(), "uint16_t"}) for n in (2, 4)}
+
 _UNIT, _UNITS = "blockIdx.x * blockDim.x + threadIdx.x", "gridDim.x * blockDim.x"
 _AXES = {f"grid.{d}": (f"blockIdx.{d}", "") for d in "xyz"} | {f"block.{d}": (f"threadIdx.{d}", "") for d in "xyz"}
 
@@ -71,13 +75,21 @@ HIP: Dialect = replace(
     pragmas={"vector": "#pragma unroll"},
     axes={"thread": (f"({_UNIT})", f"({_UNITS})"), **_AXES},
     barriers={"block": "__syncthreads();"},
-    shared={"shared": "__shared__ {type} {name}[{size}];"},
+    shared={"shared": "__shared__ __attribute__((aligned(16))) {type} {name}[{size}];"},
+    vectors=Vectors(
+        "tw_{type}_{n}",
+        "*(const {vector} *)({name} + {at})",
+        "*({vector} *)({name} + {at}) = {value};",
+        part="{name}.v[{i}]",
+        made="{vector}{{{{{parts}}}}}",
+    ),
     entry='extern "C" __global__ void __launch_bounds__({units}) {name}({params})',
     parameter="{const}{type} *__restrict__ {name}",
     heads={
         "__global__": "#include <hip/hip_runtime.h>",
         r"u?int\d+_t": "#include <stdint.h>",
         "(?:FLT|DBL)_MAX": "#include <float.h>",
+        **{v: f"struct alignas({n} * sizeof({t})) {v} {{ {t} v[{n}]; }};" for v, (t, n) in _VECTORS.items()},
     },
     reserved=KEYWORDS | {*CPP.split(), *_OWN.split(), *MATH, *MATH.values()},
 )

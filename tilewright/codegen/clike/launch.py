@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...schedule.nest import THREAD, Barrier, For, Nest, walk_stmts
+from ...support.sizes import smaller
+from ..gpu.open_sizes import most_units
 from .function import Launch
 
 #: units of a block, and the most blocks, of kernels whose loops share their iterations out
@@ -14,18 +16,15 @@ SCRATCH_BYTES = 64 << 20
 
 
 def launch_of(nest: Nest) -> Launch:
-    """As many units on each axis as the longest loop on it has iterations.
+    """As many units on each axis as the longest loop on it has iterations; blocks may be sizes.
 
     >>> from tilewright.schedule.text import parse_nest
     >>> launch_of(parse_nest("def f(p0: f32[200], p1: out(f32[200])):\\n  for i in thread(200):\\n    p1[i] = p0[i]"))
     Launch(block=(64, 1, 1), grid=(4, 1, 1))
     """
-    most: dict[str, int] = {}
-    for s in walk_stmts(nest.body):
-        if isinstance(s, For) and s.bound:
-            most[s.kind] = max(most.get(s.kind, 1), _trips(s))
+    most = most_units(nest, _trips)
     if THREAD in most:
-        return Launch((SHARING_BLOCK, 1, 1), (min(-(-most[THREAD] // SHARING_BLOCK), SHARING_GRID), 1, 1))
+        return Launch((SHARING_BLOCK, 1, 1), (smaller(-(-most[THREAD] // SHARING_BLOCK), SHARING_GRID), 1, 1))
     block, grid = (tuple(most.get(f"{name}.{d}", 1) for d in "xyz") for name in ("block", "grid"))
     return Launch(block, grid)  # type: ignore[arg-type]
 
@@ -34,7 +33,8 @@ def limited(launch: Launch, nest: Nest, nbytes: int) -> Launch:
     """As many units as have room for scratch memory, of `nbytes` for each: of kernels that share iterations out."""
     if not nbytes or not any(isinstance(s, For) and s.kind == THREAD for s in walk_stmts(nest.body)):
         return launch
-    return replace(launch, grid=(max(min(launch.grid[0], SCRATCH_BYTES // (nbytes * SHARING_BLOCK)), 1), 1, 1))
+    most = max(SCRATCH_BYTES // (nbytes * SHARING_BLOCK), 1)
+    return replace(launch, grid=(smaller(launch.grid[0], most), 1, 1))
 
 
 def _trips(s: For) -> int:

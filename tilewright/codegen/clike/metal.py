@@ -17,6 +17,7 @@ from .helpers import HELPERS, Helper
 from .hip import BFLOAT_NEEDS, BFLOATS, CPP
 from .launch import SHARING_BLOCK
 from .opencl import reworded
+from .vectors import Vectors
 
 _BUILTINS = (
     "uint3 group [[threadgroup_position_in_grid]], uint3 own [[thread_position_in_threadgroup]],\n"
@@ -74,7 +75,13 @@ METAL: Dialect = with_functions(
         pragmas={"vector": "#pragma unroll"},
         axes={"thread": (_UNIT, f"(groups.x * {SHARING_BLOCK})"), **_AXES},
         barriers={"block": "threadgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device);"},
-        shared={"shared": "threadgroup {type} {name}[{size}];"},
+        shared={"shared": "threadgroup alignas(16) {type} {name}[{size}];"},
+        vectors=Vectors(
+            "{type}{n}",
+            "*({space}const {vector} *)({name} + {at})",
+            "*({space}{vector} *)({name} + {at}) = {value};",
+            spaces={"param": "device ", "shared": "threadgroup "},
+        ),
         entry=f"{_LIMIT}\nkernel void {{name}}({{params}},\n        {_BUILTINS})",
         parameter="device {const}{type} *{name} [[buffer({number})]]",
         heads={"kernel": "#include <metal_stdlib>\nusing namespace metal;"},

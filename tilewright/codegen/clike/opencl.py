@@ -13,6 +13,7 @@ from dataclasses import replace
 from .c99 import C_TYPES, KEYWORDS, MATH, UNSIGNED
 from .dialect import Dialect
 from .helpers import HELPERS, Helper
+from .vectors import Vectors
 
 #: what C99 and its headers call otherwise
 _WORDS = {f"int{n}_t": t for n, t in ((8, "char"), (16, "short"), (32, "int"), (64, "long"))}
@@ -53,6 +54,25 @@ _HALVES = {
 """,
 }
 
+#: by the instruction where the driver has it
+_DOT = """#ifdef __opencl_c_integer_dot_product_input_4x8bit
+#pragma OPENCL EXTENSION cl_khr_integer_dot_product : enable
+#endif
+static inline int tw_{name}(char4 a, char4 b)
+{{
+#ifdef __opencl_c_integer_dot_product_input_4x8bit
+    return (int)dot({a}, {b});
+#else
+    const {kind}4 p = convert_{kind}4({a}) * convert_{kind}4({b});
+    return (int)(p.x + p.y + p.z + p.w);
+#endif
+}}
+"""
+_DOTS = {
+    "dot4_ss": _DOT.format(name="dot4_ss", kind="int", a="a", b="b"),
+    "dot4_uu": _DOT.format(name="dot4_uu", kind="uint", a="as_uchar4(a)", b="as_uchar4(b)"),
+}
+
 OPENCL = Dialect(
     "OpenCL C",
     types={**{n: reworded(c) for n, c in C_TYPES.items()}, "f16": "ushort", "bf16": "ushort"},
@@ -64,12 +84,21 @@ OPENCL = Dialect(
     helpers={
         **{n: replace(h, text=reworded(h.text)) for n, h in HELPERS.items()},
         **{n: Helper(f"static inline {text}") for n, text in _HALVES.items()},
+        **{n: Helper(text) for n, text in _DOTS.items()},
     },
     arena="__global {type} *const {name} = (__global {type} *)({place});",
     pragmas={"vector": "#pragma unroll"},
     axes={"thread": ("get_global_id(0)", "get_global_size(0)"), **_AXES},
     barriers={"block": "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"},
-    shared={"shared": "__local {type} {name}[{size}];"},
+    shared={"shared": "__local {type} {name}[{size}] __attribute__((aligned(16)));"},
+    dots={n: n for n in _DOTS},
+    vectors=Vectors(
+        "{type}{n}",
+        "*({space}const {vector} *)({name} + {at})",
+        "*({space}{vector} *)({name} + {at}) = {value};",
+        made="({vector})({parts})",
+        spaces={"param": "__global ", "shared": "__local "},
+    ),
     entry="__kernel __attribute__((reqd_work_group_size({block}))) void {name}({params})",
     parameter="__global {const}{type} *{restrict}{name}, ulong {name}_at",
     begin="{name} = (__global {const}{type} *)((__global const uchar *){name} + {name}_at);",

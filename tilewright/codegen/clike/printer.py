@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 
 from ...schedule.concurrent import is_plain
 from ...schedule.inplace import COPIES
@@ -31,14 +32,17 @@ from ...schedule.nest import (
     walk_stmts,
     writes,
 )
+from ...schedule.region import all_ranges
 from ...support.dtypes import LOOP_TYPES
 from ...support.errors import CompileError
 from ...support.sizes import Size, highest, larger
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, walk
+from ..gpu.open_launch import typical_grid
+from ..gpu.open_sizes import TABLE, closed
 from .dialect import PRODUCT, Dialect
-from .expressions import ExprWriter
 from .function import Function, Launch
 from .launch import launch_of, limited, may_skip
+from .vector_loops import VectorLoops
 
 #: scratch memory, and the arrays in it, begin where any type of C can
 SCRATCH_ALIGN_BYTES = 8
@@ -49,10 +53,14 @@ def emit(nest: Nest, dialect: Dialect, constants: frozenset[str] = frozenset()) 
     return Emitter(nest, dialect, constants).run()
 
 
-class Emitter(ExprWriter):
+class Emitter(VectorLoops):
     def __init__(self, nest: Nest, dialect: Dialect, constants: frozenset[str]) -> None:
+        self.launch = launch_of(nest) if dialect.axes else Launch()
+        self.closed = closed(nest) if dialect.axes and not dialect.size else None
+        nest = self.closed.nest if self.closed is not None else nest
         super().__init__(nest.buffers(), nest.name, dialect)
         self.nest, self.written = nest, frozenset(nest.outputs)
+        self.signed = self.closed.signed if self.closed is not None else frozenset()
         self.spread = bool(dialect.axes)  # whether what is printed runs on every unit
         self.scratch = self.scratch_peak = 0
         self.arrays: dict[str, tuple[int, int]] = {}  # typed scratch memory, by type: elements in use, and at most
@@ -60,7 +68,6 @@ class Emitter(ExprWriter):
         self.copied: str | None = None  # the input that the loop at hand copies
         self.within: tuple[str, ...] = ()  # axes of the loops around
         self.used = {s.kind for s in walk_stmts(nest.body) if isinstance(s, For) and s.kind in dialect.axes}
-        self.launch = launch_of(nest) if dialect.axes else Launch()
         self.shared: list[str] = []  # declarations of arrays that units share
         taken = {*dialect.reserved, *self.dims.values()}
         for i, p in enumerate(nest.params):
@@ -77,6 +84,7 @@ class Emitter(ExprWriter):
                 self.names[s.buffer.name] = self._unused(s.buffer.name, taken)
                 taken.add(self.names[s.buffer.name])
         big = [s.buffer for s in walk_stmts(nest.body) if isinstance(s, Alloc) and not self._small(s.buffer)]
+        self.begin_vectors(nest, all_ranges(nest.body))
         # memory that held numbers of one type may not hold those of another within one C function
         self.reuse = len({b.dtype for b in big}) <= 1
 
@@ -105,9 +113,10 @@ class Emitter(ExprWriter):
             if p.dtype not in self.dialect.parameters:
                 raise self.unsupported(f"an array of dtype {p.dtype}")
             params += self.bound_as(p)
+        self.define_sizes()
         read = {x.buffer for s in walk_stmts(self.nest.body) for e in exprs(s) for x in walk(e) if isinstance(x, Load)}
         for p in self.nest.params:
-            if p.name not in read and p.name not in self.nest.outputs:
+            if p.name not in read and p.name not in self.nest.outputs and not (p.name == TABLE and self.loops):
                 for name, _, _ in self.bound_as(p):
                     self.line(self.dialect.unused.format(name=name))
         at = len(self.lines)
@@ -117,6 +126,7 @@ class Emitter(ExprWriter):
         self.lines[at:at] = ["    " + constant.format(type=kind, name=n, value=text) for text, n in quotients]
         arrays = tuple((f"scratch_{kind}", kind, most) for kind, (_, most) in self.arrays.items())
         own = int(highest(self.scratch_peak)) + sum(8 * n for _, _, n in arrays)
+        launch = limited(self.launch, self.nest, own) if self.dialect.axes else self.launch
         return Function(
             self.nest.name,
             tuple(params),
@@ -125,23 +135,33 @@ class Emitter(ExprWriter):
             tuple(sorted(self.helpers)),
             self.needs_math,
             tuple(n for n in self.dims.values() if n in self.sizes),
-            limited(self.launch, self.nest, own) if self.dialect.axes else self.launch,
+            replace(launch, grid=typical_grid(launch.grid)),
             tuple(self.shared),
             tuple(self.pieces.get(p.name, 1) for p in self.nest.params),
             arrays,
+            None if self.closed is None else self.closed.with_grid(launch.grid),
         )
+
+    def define_sizes(self) -> None:
+        """What the kernel needs of its table of sizes, at its beginning."""
+        for name in self.closed.names if self.closed is not None else ():
+            own = self.loops[name] = name.removeprefix("%")
+            self.define(self.type("index"), own, self.bare(self.closed.place(name))[0])  # type: ignore[union-attr]
 
     def bound_as(self, p: Buffer) -> list[tuple[str, str, bool]]:
         """Name, type and whether it is written of what a parameter is bound as: itself, or its pieces."""
         name, written, pieces = self.names[p.name], p.name in self.nest.outputs, self.dialect.pieces
         packed = p.dtype in self.dialect.packed
-        kind = self.type(p.dtype) if not packed else "atomic<u32>" if written else "u32"
+        kind = self.type(p.dtype) if not packed else "atomic<u32>" if self.atomic(p.name) else "u32"
+        several = self.vectors.most if self.is_vectors(p.name) else 1
+        kind = self.vectors.name(kind, several) if several > 1 else kind
         count = pieces.count(highest(self.nbytes(p))) if pieces is not None and not written else 1
         if count == 1 or pieces is None:
             return [(name, kind, written)]
         if p.name not in self.pieces:
             self.pieces[p.name] = count
-            self.shared.append(pieces.reader(name, kind, 4 if packed else self.nbytes(p) // p.size, count))
+            nbytes = 4 if packed else self.nbytes(p) // p.size * several
+            self.shared.append(pieces.reader(name, kind, nbytes, count))
         return [(f"{name}_{n}", kind, False) for n in range(count)]
 
     # ---- statements ----
@@ -206,7 +226,15 @@ class Emitter(ExprWriter):
             return
         extent = self.bound(s.extent)
         trip = extent.value if isinstance(extent, Const) and not isinstance(extent.value, Size) else None
+        if self.dot(s):
+            return
+        self.recent.clear()
+        if self.vector(s):
+            return
         lanes = s.kind == "vector" and (trip == 1 or self.uses_registers(s.body))
+        if lanes and trip is None and s.lanes:
+            self.masked(s)
+            return
         if s.kind == "unroll" or lanes:
             if trip is None:
                 raise CompileError(
@@ -246,7 +274,8 @@ class Emitter(ExprWriter):
     def on_unit(self, s: For, unit: str) -> None:
         """A loop each of whose iterations is one unit's: there is no loop, only units that have nothing to do."""
         name = self.loop_names[s.var]
-        short = s.trip != self.launch.extent(s.kind)
+        all_of_it = Const(self.launch.extent(s.kind), "index")
+        short = s.extent != (self.closed.extents.get(s.kind, all_of_it) if self.closed is not None else all_of_it)
         if short and not may_skip(s):
             raise CompileError(
                 f"loop {s.var} has fewer iterations than {s.kind} has units, and a barrier in it",
@@ -256,7 +285,7 @@ class Emitter(ExprWriter):
         with nullcontext() if self.alone else self.block("{"):
             self.define(self.type("index"), name, self.cast("index", unit))
             self.loops[s.var], self.units[s.var] = name, s.kind
-            with self.block(f"if ({name} < {s.trip}) {{") if short else nullcontext():
+            with self.block(f"if ({name} < {self.statement_expr(s.extent)}) {{") if short else nullcontext():
                 self.iteration(s)
             del self.units[s.var]
 
@@ -298,6 +327,15 @@ class Emitter(ExprWriter):
             self.stmt(s.body)
         self.values.pop(s.var, None)
 
+    def masked(self, s: For) -> None:
+        """The lanes of a vector loop one after the other, as many as there are."""
+        limit = self.statement_expr(s.extent)
+        for i in range(s.lanes):
+            self.values[s.var] = Const(i, "index")
+            with self.block(f"if ({i} < {limit}) {{"):
+                self.whole(s.body)
+        self.values.pop(s.var, None)
+
     def uses_registers(self, s: Stmt) -> bool:
         names = {x.buffer for t in walk_stmts(s) for e in exprs(t) for x in walk(e) if isinstance(x, Load)}
         names |= {t.buffer for x in walk_stmts(s) if isinstance(x, Store) for t in x.targets}
@@ -322,8 +360,12 @@ class Emitter(ExprWriter):
             if b.scope == "register":
                 self.registers(s, kind)
             elif b.scope in self.dialect.shared:
-                text = self.dialect.shared[b.scope]
-                self.shared.append(text.format(type=kind, name=name, size=max(highest(b.size), 1)))
+                text, size = self.dialect.shared[b.scope], max(highest(b.size), 1)
+                if self.is_vectors(b.name):
+                    kind, size = self.vectors.name(kind, self.vectors.most), size // self.vectors.most
+                elif self.shares_words(b):
+                    kind, size = "u32", -(-size // self.least(b))
+                self.shared.append(text.format(type=kind, name=name, size=size))
                 self.stmt(s.body)
             elif self._small(b) or b.scope != "local":
                 if b.scope not in self.dialect.arrays:
@@ -386,12 +428,10 @@ class Emitter(ExprWriter):
     def assign(self, t: Target, text: str, value: Expr) -> None:
         """Write a value that has a text to its element."""
         buffer = self.buffers[t.buffer]
-        if buffer.scope != "param" or buffer.dtype not in self.dialect.packed:
+        if not self.shares_words(buffer):
             self.line(self.assignment(self.element(t.buffer, t.indices), text, value))
             return
-        flat: Expr = Const(0, "index")
-        for i, stride in zip(t.indices, buffer.strides, strict=True):
-            flat = flat + self.bound(i) * stride
+        flat = self.flat(buffer, t.indices)
         bits = self.cast("i1", f"({text})") if buffer.dtype == "i1" else text
         for line in self.dialect.packed[buffer.dtype].store(self.names[t.buffer], self.index(flat)[0], bits):
             self.line(line)

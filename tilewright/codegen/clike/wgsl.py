@@ -20,6 +20,7 @@ from .functions import with_functions
 from .helpers import Helper
 from .launch import SHARING_BLOCK
 from .pieces import Pieces
+from .vectors import Vectors
 
 _BUILTINS = (
     "@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,\n"
@@ -64,7 +65,7 @@ fn tw_isfinite_f32(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) < 0x
 fn tw_extf_f16_f32(x: u32) -> f32 {
     let rest = x & 0x7fffu;
     let sign = (x & 0x8000u) << 16u;
-    if (rest >= 0x7c00u) { return bitcast<f32>(sign | 0x7f800000u | (rest & 0x3ffu) << 13u); }
+    if (rest >= 0x7c00u) { return bitcast<f32>(sign | 0x7f800000u | ((rest & 0x3ffu) << 13u)); }
     let small = f32(rest) * 5.9604644775390625e-8f;
     return bitcast<f32>(sign | select((rest << 13u) + 0x38000000u, bitcast<u32>(small), rest < 0x400u));
 }
@@ -75,13 +76,19 @@ fn tw_truncf_f32_f16(x: f32) -> u32 {
     if (rest > 0x7f800000u) { return sign | 0x7e00u; }
     if (rest >= 0x477ff000u) { return sign | 0x7c00u; }
     if (rest < 0x38800000u) { return sign | u32(round(abs(x) * 16777216.0f)); }
-    return sign | ((rest + 0xfffu + ((rest >> 13u) & 1u)) >> 13u) - 0x1c000u;
+    return sign | (((rest + 0xfffu + ((rest >> 13u) & 1u)) >> 13u) - 0x1c000u);
 }
 fn tw_extf_bf16_f32(x: u32) -> f32 { return bitcast<f32>(x << 16u); }
 fn tw_truncf_f32_bf16(x: f32) -> u32 {
     let bits = bitcast<u32>(x);
     if ((bits & 0x7fffffffu) > 0x7f800000u) { return (bits >> 16u) | 64u; }
     return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
+}
+fn tw_mulhsi_i32(a: i32, b: i32) -> i32 {
+    let low = (u32(a) & 65535u) * (u32(b) & 65535u);
+    let one = (a >> 16u) * (b & 65535) + i32(low >> 16u);
+    let other = (a & 65535) * (b >> 16u) + (one & 65535);
+    return (a >> 16u) * (b >> 16u) + (one >> 16u) + (other >> 16u);
 }
 fn tw_i8(x: i32) -> i32 { return extractBits(x, 0u, 8u); }
 fn tw_i16(x: i32) -> i32 { return extractBits(x, 0u, 16u); }
@@ -185,7 +192,7 @@ exp exp2 log log2 sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh at
 """
 _OTHERS = """
 abs bitcast inverseSqrt max min pow round sign select extractBits atomic atomicLoad atomicStore atomicAnd atomicOr
-workgroupBarrier
+workgroupBarrier dot4I8Packed dot4U8Packed
 """
 _KEYWORDS = """
 alias array atan2 bool break case const const_assert continue continuing default diagnostic discard else enable f16 f32
@@ -244,6 +251,7 @@ _CORE = Dialect(
     loop="for (var {name}: {type} = {first}; {name} < {limit}; {step}) {{",
     step="{name}++",
     unused="_ = &{name};",
+    vectors=Vectors("vec{n}<{type}>", "{name}[{at}]", "{name}[{at}] = {value};", made="{vector}({parts})", bound=True),
     pieces=Pieces(1 << 27),  # what every device binds at once
     arrays={"local": "var {name}: array<{type}, {size}>;"},
     stack_bytes=4096,  # drivers take minutes over larger ones
@@ -258,6 +266,7 @@ _CORE = Dialect(
     shared_outside=True,
     entry=f"{{params}}\n{{shared}}@compute @workgroup_size({{block}})\nfn {{name}}({_BUILTINS})",
     parameter="@group(0) @binding({number}) var<storage, read_write> {name}: array<{type}>;",
+    table="@group(0) @binding({number}) var<storage, read> {name}: array<{type}>;",  # the same for all invocations
     between="\n",
     reserved=frozenset((*_KEYWORDS.split(), *_SAME.split(), *_OTHERS.split())),
 )
@@ -265,12 +274,13 @@ _HEAD, _PARAMETER = "fn {name}({params}) -> {type} {{", "{name}: {type}"
 
 #: what browsers have
 WGSL = with_functions(_CORE, _HEAD, _PARAMETER)
-#: with numbers of 64 bits, as wgpu has them where the device does
+#: with numbers of 64 bits, as wgpu has them where the device does, and products of bytes, which not all browsers have
 WGSL_64 = with_functions(
     replace(
         _CORE,
+        dots={"dot4_ss": "dot4I8Packed({a}, {b})", "dot4_uu": "i32(dot4U8Packed({a}, {b}))"},
         name="WGSL with 64-bit numbers",
-        hint="it has no pointers, and no functions of f64",
+        hint="it has no pointers",
         types={**_TYPES, "f64": "f64", "i64": "i64"},
         unsigned={**_UNSIGNED, "i64": "u64"},
         parameters=(*_CORE.parameters, "f64"),
@@ -278,8 +288,8 @@ WGSL_64 = with_functions(
         literals={**_CORE.literals, "f64": "{}lf", "i64": "{}li", "ui64": "{}lu"},
         smallest={**_CORE.smallest, "i64": "(i64(1) << 63u)"},
         helpers=_helpers(("f32", "f64"), [_integer(b) for b in (8, 16, 32, 64)]),
-        single=frozenset(_SAME.split()) - {"sqrt", "floor", "ceil", "trunc", "fma"} | {"powf"},
     ),
     _HEAD,
     _PARAMETER,
+    doubles=True,
 )

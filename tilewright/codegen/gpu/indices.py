@@ -5,10 +5,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 
 from ...support.errors import CompileError
 from ...tensor.analysis import flat
-from ...tensor.expr import Buffer, Const, Expr, Op, Var, bounds, from_linear, linear, simplify, substitute, variables
+from ...tensor.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Var,
+    bounds,
+    children,
+    from_linear,
+    linear,
+    rebuild,
+    simplify,
+    substitute,
+    variables,
+    walk,
+)
 from .text import Text, Value
 
 _OPERATIONS = {"addi": "add", "subi": "sub", "muli": "mul", "andi": "and", "ori": "or", "xori": "xor", "shli": "shl"}
@@ -27,6 +44,7 @@ class Indices:
         self.text, self.ranges = text, ranges
         self.values: dict[str, Expr] = {}
         self.names: dict[str, str] = {}
+        self.terms = count()
 
     @contextmanager
     def bind(self, var: str, value: Expr | int | str) -> Iterator[None]:
@@ -50,6 +68,29 @@ class Indices:
         """An index as a value of 32 bits."""
         return self._emit(self.known(e))
 
+    def computed(self, e: Expr, moving: set[str], made: dict[Expr, Expr]) -> Expr:
+        """The expression with a variable for each term in it that does not hang on some variables, and is no sum or
+        multiple of others: it is computed here, once (`made`). Terms that read memory stay."""
+        if not isinstance(e, Op):
+            return rebuild(e, tuple(self.computed(x, moving, made) for x in children(e)))
+        limit = self._limit(e)
+        sum_ = e.op in ("addi", "subi") or (e.op == "muli" and any(isinstance(x, Const) for x in e.args))
+        if sum_ or e.dtype != "index" or limit is None or variables(e) & moving or not variables(e):
+            return rebuild(e, tuple(self.computed(x, moving, made) for x in e.args))
+        if any(isinstance(x, Load) for x in walk(e)):
+            return e
+        if e not in made:
+            name = f"%term{next(self.terms)}"
+            self.names[name], self.ranges[name], made[e] = self.index(e), limit, Var(name)
+        return made[e]
+
+    def _limit(self, e: Expr) -> tuple[int, int] | None:
+        """The smallest and the largest value, of a choice those of both."""
+        if isinstance(e, Op) and e.op == "select":
+            a, b = (self._limit(x) for x in e.args[1:])
+            return None if a is None or b is None else (min(a[0], b[0]), max(a[1], b[1]))
+        return bounds(e, self.ranges)
+
     def place(self, b: Buffer, indices: tuple[Expr, ...]) -> tuple[Expr, int]:
         """The flat place of an element: what varies, and a constant."""
         terms, constant = linear(self.known(flat(b, indices)))
@@ -72,6 +113,34 @@ class Indices:
         if isinstance(t, Op) and t.op == "remsi" and isinstance(t.args[1], Const):
             return (t.args[1].value * c) % n == 0 and self.multiple(t.args[0] * c, n)
         return False
+
+    # ---- neighbours
+
+    @contextmanager
+    def at_lane(self, var: str, i: int) -> Iterator[None]:
+        """Inside: a variable is this number."""
+        old = self.values.get(var)
+        self.values[var] = Const(i, "index")
+        yield
+        if old is None:
+            del self.values[var]
+        else:
+            self.values[var] = old
+
+    def run(self, b: Buffer, indices: tuple[Expr, ...], var: str, count: int, most: int) -> int:
+        """How many iterations of a loop one access of up to `most` elements can take: neighbours, in a place that is a
+        multiple of as many."""
+        places = []
+        for i in range(count):
+            with self.at_lane(var, i):
+                places.append(self.place(b, indices))
+        varying, start = places[0]
+        if any(p != (varying, start + i) for i, p in enumerate(places)):
+            return 1
+        width = most
+        while width > 1 and (count % width or start % width or not self.multiple(varying, width)):
+            width //= 2
+        return max(width, 1)
 
     # ---- as text
 

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...schedule.bulk import PRODUCER
 from ...schedule.concurrent import Units
 from ...schedule.machine import Machine
 from ...schedule.nest import THREAD, For, Nest, walk_stmts
+from ...schedule.producers import PRODUCER
 from ...support.errors import CompileError
+from .open_sizes import most_units
 
 #: threads of a block where the machine does not say how many run together
 UNITS = 64
 #: axes whose units the hardware counts
 _COUNTED = tuple(f"{axis}.{d}" for axis in ("grid", "block") for d in "xyz")
+#: the axis of blocks that run at the same time: the hardware counts them along the grid's x
+CLUSTER, _CLUSTERED = "cluster", "grid.x"
 #: threads of a block as units of teams that run instructions together: the axis of a team's units -> that of teams; how
 #: many a team has is the limit of its units' axis
 _TEAMS = {"lane": "warp", "member": "group"}
@@ -41,23 +44,22 @@ class Launch:
 
 
 class UnitsOfNest:
-    """The axes of a nest: `kinds`, outer ones first, with the units of each."""
+    """The axes of a nest: `kinds`, outer ones first, with the units of each: blocks and threads of all may be sizes."""
 
     def __init__(self, nest: Nest, machine: Machine) -> None:
         self.units = Units.of(nest.body, machine)
         self.kinds = list(self.units.kinds)
-        self.count = dict.fromkeys(self.kinds, 1)
-        for s in walk_stmts(nest.body):
-            if isinstance(s, For) and s.bound:
-                self.count[s.kind] = max(self.count[s.kind], s.trip or 0)
-        known = (*_COUNTED, *(x for unit, team in _TEAMS.items() for x in (team, unit)), THREAD)
+        self.count = {**dict.fromkeys(self.kinds, 1), **most_units(nest, lambda s: s.trip or 0)}
+        known = (*_COUNTED, CLUSTER, *(x for unit, team in _TEAMS.items() for x in (team, unit)), THREAD)
         if unknown := [k for k in self.kinds if k not in known]:
             raise CompileError(
                 f"a loop on axis {unknown[0]} is none of a GPU's", stage="emit", operator=nest.name,
                 hint=f"bind loops to {', '.join(known)}",
             )  # fmt: skip
         used = set(self.kinds)
-        if all(k.startswith("grid.") for k in self.kinds):  # one team alone, if it holds matrices in parts
+        if all(
+            k.startswith("grid.") or k == CLUSTER for k in self.kinds
+        ):  # one team alone, if it holds matrices in parts
             scopes = {b.scope for b in nest.buffers().values()}
             used |= {m.shared_by[0] for m in machine.memories if m.name in scopes and len(m.shared_by) == 1}
         limits = {a.name: a.limit or 1 for a in machine.axes}
@@ -94,15 +96,29 @@ class UnitsOfNest:
     @property
     def launch(self) -> Launch:
         grid, block = (tuple(self.count.get(f"{a}.{d}", 1) for d in "xyz") for a in ("grid", "block"))
+        grid = (grid[0] * self.clustered, *grid[1:])
         if THREAD in self.count:  # one thread an iteration, as many blocks as that needs
             return Launch((-(-self.count[THREAD] // self.warp), 1, 1), (self.warp, 1, 1))
         if self.lane:
             block = (self.count.get(self.team, 1) * self.lanes, 1, 1)
         return Launch(grid, block)  # type: ignore[arg-type]
 
+    @property
+    def clustered(self) -> int:
+        """Blocks of a cluster."""
+        return self.count.get(CLUSTER, 1)
+
     def counted_on(self, kind: str) -> str:
         """The axis whose number the hardware has; those of warps and lanes are made of that of threads."""
-        return kind if kind in _COUNTED else "block.x"
+        return kind if kind in _COUNTED else _CLUSTERED if kind == CLUSTER else "block.x"
+
+    def is_cluster(self, kind: str) -> bool:
+        """Whether units are blocks of a cluster."""
+        return kind == CLUSTER
+
+    def has_clusters(self, kind: str) -> bool:
+        """Whether the hardware counts blocks where units are clusters."""
+        return kind == _CLUSTERED and self.clustered > 1
 
     def is_thread(self, kind: str) -> bool:
         """Whether units are threads of all blocks."""

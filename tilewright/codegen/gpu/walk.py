@@ -14,13 +14,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from ...schedule.concurrent import is_plain, verify
 from ...schedule.machine import Machine
 from ...schedule.nest import Alloc, AsyncCopy, Barrier, For, If, Nest, Seq, Stmt, Store, Wait, in_parts
+from ...schedule.open_nest import nest_at, typical_sizes
 from ...schedule.region import all_ranges
 from ...support.dtypes import LOOP_TYPES
 from ...support.errors import CompileError, UnsupportedError
-from ...support.sizes import is_open
-from ...tensor.expr import Buffer, Expr
+from ...tensor.expr import Buffer, Const, Expr
 from .indices import Indices
 from .launch import UnitsOfNest
+from .open_launch import OpenLaunch
+from .open_sizes import closed, has_sizes
 from .own_parts import own_parts
 from .text import Text, Value
 
@@ -34,19 +36,25 @@ class Walk(ABC):
 
     def __init__(self, nest: Nest, machine: Machine, text: Text) -> None:
         self.text = text
+        given = nest_at(nest, typical_sizes()) if has_sizes(nest) else nest
+        params = {p.name for p in nest.params}
+        own = {n: b for n, b in given.buffers().items() if n not in params or b.scope == "param"}
+        if reason := verify(given.body, own, machine):
+            why = f"a GPU cannot run this nest: {reason}"
+            raise CompileError(why, stage="emit", operator=nest.name)
         self.units = UnitsOfNest(nest, machine)
         self.nest = own_parts(nest, self.units)
+        self.closed = closed(self.nest)
+        known: dict[str, tuple[int, int]] = {}
+        if self.closed is not None:
+            self.nest, known = self.closed.nest, dict(self.closed.ranges)
         self.buffers = self.nest.buffers()
-        self.params = {p.name for p in nest.params}
-        own = {n: b for n, b in nest.buffers().items() if n not in self.params or b.scope == "param"}
-        if reason := verify(nest.body, own, machine):
-            raise self.error(f"a GPU cannot run this nest: {reason}")
+        self.params = {p.name for p in self.nest.params}
         for b in self.buffers.values():
-            if is_open(b.size) or b.size * max(element_bytes(b), 1) >= 1 << 32 or b.size >= 1 << 31:
-                why = "open sizes" if is_open(b.size) else f"arrays of {b.size} elements"
-                why = f"kernels for {self.family} have no {why}"
+            if b.size * max(element_bytes(b), 1) >= 1 << 32 or b.size >= 1 << 31:
+                why = f"kernels for {self.family} have no arrays of {b.size} elements"
                 raise UnsupportedError(why, stage="emit", operator=nest.name)
-        self.at = Indices(text, all_ranges(self.nest.body))
+        self.at = Indices(text, all_ranges(self.nest.body, known))
         self.names: dict[str, str] = {}  # the thread's units by axis
         self.inside: dict[str, str] = {}  # axes whose loops are around, with the variable
 
@@ -62,6 +70,10 @@ class Walk(ABC):
         number = self.number(self.units.counted_on(kind))
         if self.units.is_team(kind):
             return self.text.integer("udiv", number, self.text.number(self.units.lanes))
+        if self.units.has_clusters(kind):
+            return self.text.integer("udiv", number, self.text.number(self.units.clustered))
+        if self.units.is_cluster(kind):
+            return self.text.integer("urem", number, self.text.number(self.units.clustered))
         if self.units.is_thread(kind):
             first = self.text.integer("mul nsw", self.number("grid.x"), self.text.number(self.units.warp))
             return self.text.integer("add nsw", first, number)
@@ -109,10 +121,25 @@ class Walk(ABC):
         """The units of an axis that run what is emitted now."""
         return self.units.count[kind]
 
+    def all_of(self, kind: str) -> Expr:
+        """The number of units of an axis as the extent of a loop on all of them."""
+        extents = self.closed.extents if self.closed is not None else {}
+        return extents[kind] if kind in extents else Const(self.here(kind), "index")
+
+    def define_sizes(self) -> None:
+        """Read the table of sizes."""
+        for name in self.closed.names if self.closed is not None else ():
+            self.at.names[name] = self.expr(self.closed.place(name)).ssa  # type: ignore[union-attr]
+
+    @property
+    def open_launch(self) -> OpenLaunch | None:
+        """What the host computes for a size."""
+        return None if self.closed is None else self.closed.with_grid(self.units.launch.grid)
+
     def bound(self, s: For) -> None:
         self.inside[s.kind] = s.var
         with self.at.bind(s.var, self.names[s.kind]), self.unless_in_place(s):
-            if self.units.is_thread(s.kind) or s.trip != self.here(s.kind):
+            if self.units.is_thread(s.kind) or s.extent != self.all_of(s.kind):
                 extent = self.at.index(s.extent)
                 with self.text.where(self.text.test("slt", self.names[s.kind], extent), "within"):
                     self.stmt(s.body)
@@ -153,6 +180,11 @@ class Walk(ABC):
                 for i in range(s.trip):
                     with self.at.bind(s.var, i):
                         below(s.body)
+        elif s.kind == "vector" and s.lanes:  # registers want to know which lane it is
+            extent = self.at.index(s.extent)
+            for i in range(s.lanes):
+                with self.text.where(self.text.test("slt", self.text.number(i), extent)), self.at.bind(s.var, i):
+                    below(s.body)
         else:
             extent = self.at.index(s.extent)
             with self.unless_in_place(s), self.text.counted(extent) as number, self.at.bind(s.var, number):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...schedule.exchange import held
@@ -16,6 +16,7 @@ from ...schedule.machine import Machine
 from ...schedule.nest import For, Nest, Stmt, Store, writes
 from ...tensor.expr import Buffer, Expr, Load, Op, Target
 from ..gpu.launch import Launch
+from ..gpu.open_launch import OpenLaunch, typical_grid
 from ..gpu.walk import Walk
 from .builder import BYTES, Builder, Value
 from .dot_products import ByteProducts
@@ -33,18 +34,20 @@ PARAMETER_ALIGN_BYTES = 16
 
 @dataclass(frozen=True)
 class Emitted:
-    """A kernel's name and LLVM IR, how it is launched, and the shared memory that a block takes: bytes by name."""
+    """A kernel's name and LLVM IR, how it is launched, and the shared memory that a block takes: bytes by name. With
+    `open` the last parameter is a table of sizes, and `launch` is that for typical ones."""
 
     name: str
     text: str
     launch: Launch
     shared: dict[str, int]
+    open: OpenLaunch | None = None
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The inverse of `dataclasses.asdict`."""
         launch = Launch(*(tuple(data["launch"][n]) for n in ("grid", "block")))  # type: ignore[arg-type]
-        return cls(data["name"], data["text"], launch, data["shared"])
+        return cls(data["name"], data["text"], launch, data["shared"], OpenLaunch.from_json(data["open"]))
 
 
 class Emitter(Walk):
@@ -56,6 +59,7 @@ class Emitter(Walk):
 
     def __init__(self, nest: Nest, machine: Machine, family: Family) -> None:
         self.words, self.family = family, family.name
+        self.pairs = inplace_pairs(nest)  # results that may be the memory of an operand
         super().__init__(nest, machine, Builder())
         self.memory = Memory(self.text, self.at, self.buffers, nest.name, family.own)
         self.expressions = Expressions(self.text, self.at, self.memory, nest.name, family)
@@ -63,11 +67,9 @@ class Emitter(Walk):
         self.dots = ByteProducts(self.memory, {d.name: d for d in machine.dot_products}, self.dot_product)
         self.exchange = Exchange(self.memory, held(self.buffers, machine), self.inside, self.shuffle)
         self.shared: dict[str, int] = {}
-        self.pairs: list[tuple[str, str]] = []  # results that may be the memory of an operand
         self.told: set[tuple[str, str]] = set()  # of which it is known at hand that they are not
 
     def run(self) -> Emitted:
-        self.pairs = inplace_pairs(self.nest)
         alone = {name for pair in self.pairs for name in pair}
         params = []
         for i, p in enumerate(self.nest.params):
@@ -76,10 +78,11 @@ class Emitter(Walk):
             params.append(f"{GLOBAL}{how} align {PARAMETER_ALIGN_BYTES} %p{i}")
         params += self.more_params()
         self.names = {k: self.unit(k) for k in self.units.kinds}
+        self.define_sizes()
         self.begin()
         self.stmt(self.nest.body)
         self.end()
-        launch = self.units.launch
+        launch = replace(self.units.launch, grid=typical_grid(self.units.launch.grid))
         x, y, z = launch.block
         told = {
             "more": self.attributes(),
@@ -93,7 +96,7 @@ class Emitter(Walk):
         body = ["entry:", *self.text.entry, *self.text.lines, "  ret void", "}"]
         top = [*self.text.declared.values(), *self.text.globals_]
         head, end = (text.format(**told) for text in (self.words.head, self.words.end))
-        return Emitted(self.nest.name, "\n".join([*top, head, *body, end]), launch, self.shared)
+        return Emitted(self.nest.name, "\n".join([*top, head, *body, end]), launch, self.shared, self.open_launch)
 
     def more_params(self) -> list[str]:
         """Those behind the nest's own."""

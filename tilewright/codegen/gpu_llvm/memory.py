@@ -7,7 +7,7 @@ of that. A register buffer is an array on the stack whose places are all known, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from ...support.errors import CompileError
@@ -78,28 +78,11 @@ class Memory:
         return f"{kind} {pointer}"
 
     def run(self, b: Buffer, indices: Indexes, lanes: Lanes) -> int:
-        """How many lanes one access can take: neighbours, in a place that is a multiple of their bytes."""
-        places = []
-        for i in range(lanes.count):
-            with self.at_lane(lanes, i):
-                places.append(self.at.place(b, indices))
-        (varying, start), size = places[0], BYTES[b.dtype]
-        if any(p != (varying, start + i) for i, p in enumerate(places)):
-            return 1
-        width = ACCESS_BYTES // size
-        while width > 1 and (lanes.count % width or start % width or not self.at.multiple(varying, width)):
-            width //= 2
-        return max(width, 1)
+        """How many lanes one access can take."""
+        return self.at.run(b, indices, lanes.var, lanes.count, ACCESS_BYTES // BYTES[b.dtype])
 
-    @contextmanager
-    def at_lane(self, lanes: Lanes, i: int) -> Iterator[None]:
-        old = self.at.values.get(lanes.var)
-        self.at.values[lanes.var] = Const(i, "index")
-        yield
-        if old is None:
-            del self.at.values[lanes.var]
-        else:
-            self.at.values[lanes.var] = old
+    def at_lane(self, lanes: Lanes, i: int) -> AbstractContextManager[None]:
+        return self.at.at_lane(lanes.var, i)
 
     @contextmanager
     def one_lane(self) -> Iterator[None]:

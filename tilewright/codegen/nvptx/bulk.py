@@ -1,12 +1,9 @@
-"""Bulk copies of boxes (``cp.async.bulk.tensor``) with ``mbarrier``, and warps that do nothing else than begin them.
+"""Bulk copies of boxes (``cp.async.bulk.tensor``) with ``mbarrier``.
 
 An array is described to the copy engine by a tensor map, one more parameter of the kernel, which the host encodes
 (`TensorMap`). The first thread of a block begins a group of copies: it tells the group's barrier how many bytes will
-come, and all threads wait for the phase of that barrier (`rings`).
-
-A loop with a producer (`schedule.bulk`) is two loops at the same time: one thread of a further team begins the copies
-of each iteration; the others wait for them, compute, and arrive at a barrier of the ring "done", for which the producer
-waits before the next iteration. The barrier at the top of the loop is only run before the first iteration.
+come, and all threads wait for the phase of that barrier (`rings`). `producers` has warps that do nothing else than
+begin copies.
 """
 
 from __future__ import annotations
@@ -16,13 +13,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from ...schedule.bulk import PRODUCER, Box, Produced, read_copies, read_producer
+from ...schedule.bulk import Box, read_copies
 from ...schedule.machine import Machine
-from ...schedule.nest import THREAD, AsyncCopy, For, Nest, Wait, walk_stmts
+from ...schedule.nest import THREAD, AsyncCopy, Nest, Wait, walk_stmts
 from ...support.errors import CompileError
-from ...tensor.expr import Const, Expr, Op, Var, simplify
+from ...tensor.expr import Const, Expr, Op, simplify
 from ..gpu_llvm.builder import BYTES
 from ..gpu_llvm.memory import ALIGN_BYTES
+from .clusters import Clusters
+from .producers import DONE
 from .rings import Rings
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
 #: bytes of a tensor map, and what it begins at a multiple of
 MAP_BYTES, MAP_ALIGN_BYTES = 128, 64
-#: the ring on which teams say that they have done an iteration
-_DONE = "%done"
 #: kept from moving over a barrier: what memory accesses are to LLVM
 _FENCE = 'call void asm sideeffect "", "~{memory}"()'
 _ARRIVE = "llvm.nvvm.mbarrier.arrive.scope.cta.space.cta"
@@ -73,18 +70,24 @@ class Bulk:
         self.maps: list[TensorMap] = []
         self.aligned: dict[str, int] = {}
         self.places: dict[str, int] = {}
-        self.produced = [s for s in walk_stmts(nest.body) if isinstance(s, For) and s.note(PRODUCER)]
+        self.clusters = Clusters.of(nest, core.units)
+        self.parts: dict[Box, Box] = {}  # of boxes that the blocks of a cluster copy together
         for s in walk_stmts(nest.body):
             if isinstance(s, AsyncCopy) and s.bulk and machine.bulk is not None:
                 self.boxes[id(s)] = read_copies(s, machine.bulk, core.buffers, self.at.ranges)
                 for box in self.boxes[id(s)]:
-                    self.map_of(box)
                     pattern = ALIGN_BYTES * max(box.swizzle // machine.bulk.unit, 1)
+                    if (part := self.clusters.part(box, pattern)) is not None:
+                        self.parts[box] = part
+                    self.map_of(self.parts.get(box, box))
                     self.aligned[box.target.name] = max(pattern, self.aligned.get(box.target.name, 0))
         if self.boxes and THREAD in core.units.count:
             raise self.refuse(
                 "bulk copies are begun for a block, and loops on thread have none", "bind them to block.x"
             )
+
+    #: keeps memory accesses where they are
+    fence = _FENCE
 
     def refuse(self, why: str, hint: str | None = None) -> CompileError:
         return CompileError(why, stage="emit", operator=self.nest.name, hint=hint)
@@ -92,7 +95,7 @@ class Bulk:
     def map_of(self, box: Box) -> int:
         """The number of the tensor map of a box."""
         parameter = next(i for i, p in enumerate(self.nest.params) if p.name == box.source.name)
-        made = TensorMap(parameter, box.source.dtype, box.source.shape, box.sides, box.swizzle)
+        made = TensorMap(parameter, box.source.dtype, box.shape, box.sides, box.swizzle)
         if made not in self.maps:
             self.maps.append(made)
         return self.maps.index(made)
@@ -110,14 +113,14 @@ class Bulk:
 
     # ---- barriers
 
-    def begin(self) -> None:
-        """Make all barriers, before anything else."""
+    def begin(self, arrivals_of_steps: int) -> None:
+        """Make all barriers, before anything else; at that of a producer's step so many arrive."""
         if not self.rings.size:
             return
         arrivals = dict.fromkeys(sorted(self.rings.size), 1)
-        if self.produced:
-            arrivals[_DONE] = self.teams * (self.core.units.lanes // self.core.units.warp)
-            self.rings.size[_DONE] = max(self.rings.size.values())
+        if self.rings.steps:
+            arrivals[DONE] = arrivals_of_steps * self.clusters.count
+            self.rings.size[DONE] = max(self.rings.size.values())
         total = 0
         for name in arrivals:
             self.places[name], total = total, total + self.rings.size[name]
@@ -131,7 +134,23 @@ class Bulk:
                     self.text.call("llvm.nvvm.mbarrier.init.shared", "void", [where, f"i32 {count}"])
             self.text.call("llvm.nvvm.fence.mbarrier_init.release.cluster", "void", [])
             self.text.call("llvm.nvvm.fence.proxy.async.shared_cta", "void", [])
-        self.core.block_barrier()
+        if self.clusters.count > 1:
+            self.clusters.meet(self.text)
+        else:
+            self.core.block_barrier()
+
+    def end(self) -> None:
+        """Behind all else: no block ends while others may copy to it, or arrive at its barriers."""
+        if self.clusters.count > 1:
+            self.clusters.meet(self.text)
+
+    def arrive_at(self, lane: str, barrier: str) -> None:
+        """Arrive once at a barrier, in all blocks that copy for each other: some lanes of a warp do."""
+        if self.clusters.count > 1:
+            self.clusters.arrive(self.text, lane, barrier)
+            return
+        with self.text.where(self.text.op(f"icmp eq i32 {lane}, 0"), "arrives"):
+            self.text.call(_ARRIVE, "i64", [barrier, "i32 1"])
 
     def check(self, shared: dict[str, int]) -> None:
         """CompileError if buffers leave no room for the barriers."""
@@ -142,11 +161,6 @@ class Bulk:
                 f"{self.bytes}",
                 hint="fewer stages, or smaller tiles",
             )
-
-    @property
-    def teams(self) -> int:
-        """Teams that compute; one more begins copies."""
-        return self.core.units.count[self.core.units.team] - 1
 
     def barrier(self, ring: str, number: Expr) -> str:
         """The address of the barrier of a group."""
@@ -202,6 +216,7 @@ class Bulk:
         return "" if cond is None else self.core.expressions.expr(cond).ssa
 
     def box(self, box: Box, barrier: str) -> None:
+        others, box = box in self.parts, self.parts.get(box, box)
         pointer, _ = self.core.memory.pointers[box.target.name]
         if (place := self.at.index(box.place)) != "0":
             kind = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[BYTES[box.target.dtype]]
@@ -209,51 +224,10 @@ class Bulk:
         to = self.text.op(f"addrspacecast ptr addrspace(3) {pointer} to ptr addrspace(7)")
         start = [f"i32 {self.at.index(e)}" for e in reversed(box.start)]
         name = f"llvm.nvvm.cp.async.bulk.tensor.g2s.tile.{len(start)}d"
-        plain = ["i16 0", "i64 0", "i1 false", "i1 false", "i32 0"]  # to this block alone, no hint for caches
-        args = [f"ptr addrspace(7) {to}", barrier, f"ptr %m{self.map_of(box)}", *start, *plain]
+        who = [f"i16 {self.clusters.everybody if others else 0}", "i64 0", f"i1 {'true' if others else 'false'}"]
+        rest = ["i1 false", "i32 0"]  # no hint for caches
+        args = [f"ptr addrspace(7) {to}", barrier, f"ptr %m{self.map_of(box)}", *start, *who, *rest]
         self.text.call(name, "void", args)
-
-    # ---- loops with a producer
-
-    def loop(self, s: For) -> None:
-        """Both of the loops that a loop with a producer is."""
-        core, text, at = self.core, self.text, self.at
-        found = read_producer(s, core.buffers, self.memory)
-        core.block_barrier()
-        turn = self.rings.number[id(s)]
-        producer = text.op(f"icmp eq i32 {core.names[core.units.team]}, {self.teams}")
-        lane = core.names[core.units.lane]
-        first = text.op(f"and i1 {producer}, {text.op(f'icmp eq i32 {lane}, 0')}")
-        with text.where(first, "producer"), text.counted(at.index(s.extent)) as number, at.bind(s.var, number):
-            for c in found.copies:
-                self.group(c)
-            self.wait_for(_DONE, turn + Var(s.var))
-        with text.where(text.op(f"xor i1 {producer}, true"), "consumers"):
-            self.consume(s, found, turn)
-
-    def consume(self, s: For, found: Produced, turn: Expr) -> None:
-        """What the other teams do. If that is products of groups of warps alone, those of an iteration run on while the
-        next copies are waited for; their factors are free when the products after them have begun."""
-        core, groups, number = self.core, self.core.fragments.groups, turn + Var(s.var)
-        behind = int(all(map(groups.only, found.rest)))
-        with self.text.counted(self.at.index(s.extent)) as i, self.at.bind(s.var, i):
-            core.consuming, groups.left = True, behind
-            for x in found.rest:
-                core.stmt(x)
-            core.consuming, groups.left = False, 0
-            with self.text.where(self.text.op(f"icmp sge i32 {i}, {behind}"), "behind") if behind else nullcontext():
-                self.arrive(number - behind)
-        if behind:
-            groups.wait()
-            self.arrive(turn + s.extent - 1)
-
-    def arrive(self, number: Expr) -> None:
-        """Say that an iteration is done: one lane of each warp does."""
-        self.text.line(_FENCE)
-        self.text.call("llvm.nvvm.bar.warp.sync", "void", ["i32 -1"])
-        lane = self.text.op(f"urem i32 {self.core.names[self.core.units.lane]}, {self.core.units.warp}")
-        with self.text.where(self.text.op(f"icmp eq i32 {lane}, 0"), "arrives"):
-            self.text.call(_ARRIVE, "i64", [self.barrier(_DONE, number), "i32 1"])
 
 
 __all__ = ["Bulk", "TensorMap"]

@@ -9,12 +9,13 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...schedule.bulk import PRODUCER
 from ...schedule.concurrent import is_plain
 from ...schedule.machine import Machine
 from ...schedule.nest import AsyncCopy, Barrier, For, Nest, Seq, Stmt, Store, Wait, in_parts, stores, transform
+from ...schedule.producers import PRODUCER
 from ...tensor.expr import Buffer
 from ..gpu.launch import Launch
+from ..gpu.open_launch import OpenLaunch
 from ..gpu_llvm import emitter as gpu
 from ..gpu_llvm.family import Family
 from ..gpu_llvm.memory import Lanes
@@ -23,12 +24,15 @@ from .copies import Copies, waits
 from .fragments import LANE, Fragments
 from .functions import FUNCTIONS, INSTRUCTIONS
 from .needless import needless_barriers
+from .producers import Producers
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
 
 #: the barrier of all threads of a block
 BLOCK = "block"
+#: numbers of a thread that the assembler is to leave all registers for
+MANY_NUMBERS = 24
 _REGISTERS = {f"grid.{d}": f"ctaid.{d}" for d in "xyz"} | {f"block.{d}": f"tid.{d}" for d in "xyz"}
 NVIDIA = Family(
     "NVIDIA GPUs",
@@ -49,7 +53,7 @@ class Emitted(gpu.Emitted):
     def from_json(cls, data: dict[str, Any]) -> Self:
         launch = Launch(*(tuple(data["launch"][n]) for n in ("grid", "block")))  # type: ignore[arg-type]
         maps = tuple(map(TensorMap.from_json, data["maps"]))
-        return cls(data["name"], data["text"], launch, data["shared"], maps)
+        return cls(data["name"], data["text"], launch, data["shared"], OpenLaunch.from_json(data["open"]), maps)
 
 
 def emit(nest: Nest, machine: Machine) -> Emitted:
@@ -65,7 +69,9 @@ class Emitter(gpu.Emitter):
         self.copies, self.waits = Copies(self.memory), waits(self.nest.body)
         self.bulk = Bulk(self, self.nest, machine)
         self.fragments = Fragments(self, self.nest, machine)
+        self.trade = machine.register_trade
         self.copying = False
+        self.kept = 0  # numbers that a thread has in buffers of its own
         self.consuming = False  # whether the team that begins copies is elsewhere
         #: what threads write themselves
         self.plainly = frozenset(t.buffer for s in stores(_without_bulk(self.nest.body)) for t in s.targets)
@@ -74,7 +80,7 @@ class Emitter(gpu.Emitter):
 
     def run(self) -> Emitted:
         made = super().run()
-        return Emitted(made.name, made.text, made.launch, made.shared, tuple(self.bulk.maps))
+        return Emitted(made.name, made.text, made.launch, made.shared, made.open, tuple(self.bulk.maps))
 
     def more_params(self) -> list[str]:
         return list(self.bulk.params)
@@ -82,14 +88,20 @@ class Emitter(gpu.Emitter):
     def begin(self) -> None:
         if self.units.lane:
             self.at.names[LANE] = next(self.names[k] for k in self.units.kinds if self.units.is_lane(k))
-        self.bulk.begin()
+        self.producers = Producers(self, self.bulk, self.fragments.groups, self.trade)
+        self.bulk.begin(self.producers.arrivals if self.bulk.rings.steps else 0)
 
     def end(self) -> None:
         self.bulk.check(self.shared)
+        self.bulk.end()
 
     def attributes(self) -> str:
-        """Without it the assembler spills some registers for the sake of more blocks."""
-        return ' "nvvm.minctasm"="1"' if self.fragments.folds_rows else ""
+        """That one block has all registers, without which the assembler spills some for the sake of more, waits for one
+        access after the other, or leaves out some that teams hand to each other; and blocks of a cluster."""
+        many = self.fragments.folds_rows or self.producers.traded or self.kept >= MANY_NUMBERS
+        alone = ' "nvvm.minctasm"="1"' if many else ""
+        blocks = self.units.clustered
+        return alone + (f' "nvvm.cluster_dim"="{blocks},1,1"' if blocks > 1 else "")
 
     # ---- who runs what
 
@@ -100,7 +112,9 @@ class Emitter(gpu.Emitter):
             self.by_first(kinds, s)
             self.together = False
         elif isinstance(s, For) and not s.bound and s.note(PRODUCER):
-            self.bulk.loop(s)
+            self.producers.loop(s)
+        elif self.producers.takes(s):
+            self.producers.again(s)
         else:
             super().stmt(s)
 
@@ -133,6 +147,8 @@ class Emitter(gpu.Emitter):
             return
         if s.scope == "warp":
             self.text.call("llvm.nvvm.bar.warp.sync", "void", ["i32 -1"])
+        elif self.consuming:
+            self.producers.meet()
         else:
             self.block_barrier()
 
@@ -164,6 +180,7 @@ class Emitter(gpu.Emitter):
         if self.fragments.owns(b.name):
             self.fragments.begin(b)
         else:
+            self.kept += b.size if b.scope == "register" else 0
             super().alloc(b)
 
     def shared_align(self, b: Buffer) -> int:

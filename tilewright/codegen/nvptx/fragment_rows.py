@@ -8,12 +8,12 @@ ones. To fold rows a lane takes its own columns first, and then asks the three o
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 from ...schedule.nest import For, Store
 from ...schedule.warp import FoldLoops
 from ...support.errors import CompileError
-from ...tensor.expr import Buffer, Expr, Load, Var, linear
+from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, linear
 from ..gpu_llvm.builder import Value
 from ..gpu_llvm.expressions import Expressions
 from ..gpu_llvm.memory import OWN
@@ -64,14 +64,26 @@ class Rows:
         return [self.first + (i + j) for i in range(0, f.trip, self.together) for j in (0, _APART)]
 
     def each(self, loops: list[For], conditions: list[Expr], body: list[Store]) -> None:
-        """Statements on numbers of rows alone."""
-        if len(loops) != 1 or conditions:
+        """Statements on numbers of rows alone. What others see is written by one of the lanes that have a row."""
+        if len(loops) != 1:
             raise self.refuse(f"block {body[0].block} is no single loop over rows")
+        one = Op("cmpi.eq", (Var("%lane") % 4, Const(0, "index")), "i1")
         for row in self.own(loops[0]):
             with self.at.bind(loops[0].var, row):
                 for s in body:
                     for target in s.targets:
-                        self.memory.store(target, self.expressions.expr(target.value))
+                        own = target.buffer in self.memory.special
+                        with self.where(conditions if own else [*conditions, one]):
+                            self.memory.store(target, self.expressions.expr(target.value))
+
+    def where(self, conditions: list[Expr]) -> AbstractContextManager[None]:
+        """Inside: all of some conditions hold."""
+        if not conditions:
+            return nullcontext()
+        first, *others = (self.expressions.expr(c).ssa for c in conditions)
+        for c in others:
+            first = self.text.op(f"and i1 {first}, {c}")
+        return self.text.where(first, "inside")
 
     def fold(self, loops: FoldLoops) -> None:
         text = self.text

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...schedule.machine import Machine, WarpProduct
-from ...schedule.nest import For, If, Nest, Seq, Stmt, Store, walk_stmts
+from ...schedule.nest import For, If, Nest, Seq, Stmt, Store, map_exprs, walk_stmts
 from ...schedule.warp import (
     COPY_LOOPS,
     PRODUCT_LOOPS,
@@ -371,6 +371,9 @@ class Fragments:
         if None in chosen or len(loops) != 2 or chosen[0] is chosen[1]:
             raise self.refuse(f"block {body[0].block} does not run over rows and columns of {used.buffer}")
         row, column = (f for f in chosen if f is not None)
+        moving, made = {f.var for f in loops}, dict[Expr, Expr]()
+        conditions = [self.at.computed(c, moving, made) for c in conditions]
+        body = [map_exprs(b, lambda e: self.at.computed(e, moving, made)) for b in body]  # type: ignore[misc]
         if row.trip is None or column.trip is None:
             raise self.refuse(f"block {body[0].block} runs over a part of {used.buffer} that varies")
         for f, n in ((row, role.shape[0]), (column, role.shape[1])):

@@ -1,11 +1,11 @@
 """Products of four warps together (``wgmma``): factors stay in shared memory, sums are in registers.
 
 A factor is a matrix whose rows go along the sum: 64 numbers of 16 bits, 128 bytes, in pieces of 16 bytes that are
-swizzled by the row (`schedule.primitives.swizzle`: pieces of 8, every row). The rows of the second factor may also go
-along its columns: then 64 of them are a row, and the next 64 lie behind all rows of the sum. The instruction gets a
-descriptor: where the matrix begins, how far 8 rows are from the next 8, how far 64 columns from the next 64, and that
-it is swizzled so. Whether the nest has its elements there is checked by number before anything is emitted. The first
-factor may also be in registers, which lanes hold as `fragments` says.
+swizzled by the row (`schedule.primitives.swizzle`: pieces of 8, every row). Rows may also go along the lines (rows of
+the first factor, columns of the second): then 64 of them are a row, and the next 64 lie behind all rows of the sum. The
+instruction gets a descriptor: where the matrix begins, how far 8 rows are from the next 8, how far 64 lines from the
+next 64, and that it is swizzled so. Whether the nest has its elements there is checked by number before anything is
+emitted. The first factor may also be in registers, which lanes hold as `fragments` says.
 
 The instruction reads through another way to memory than stores do: a thread that wrote tells so (``fence.proxy.async``)
 before the barrier at which the others wait.
@@ -50,6 +50,12 @@ class Groups:
         self.read: set[str] = set()
         self.joined = False  # whether instructions come that are waited for together
         self.left = 0  # how many runs of them go on
+
+    @property
+    def held(self) -> int:
+        """Registers of a thread for what it holds of matrices."""
+        core = self.owner.core
+        return sum(core.buffers[n].size for n in self.owner.names) // core.units.lanes
 
     def reads(self, loops: ProductLoops) -> None:
         self.read |= {loops.w.load.buffer} | (set() if loops.product.first else {loops.x.load.buffer})
@@ -100,11 +106,9 @@ class Groups:
         """One instruction, and the wait for it unless others come."""
         text, p = self.owner.text, loops.product
         second, turned = self.descriptor(loops.w.load, loops.n.var, loops.k.var, p.columns, p.depth)
-        factors = [f"i64 {second}"]
+        factors, across = [f"i64 {second}"], 0
         if not p.first:
             first, across = self.descriptor(loops.x.load, loops.m.var, loops.k.var, p.rows, p.depth)
-            if across:
-                raise self.refuse(loops.x.load)
             factors.insert(0, f"i64 {first}")
         with ExitStack() as stack:
             for f in (loops.m, loops.n, loops.k):
@@ -118,7 +122,7 @@ class Groups:
         outputs = ", ".join(f"${i}" for i in range(count))
         name = f"wgmma.mma_async.sync.aligned.m{p.rows}n{p.columns}k{p.depth}.f32.{p.dtype}.{p.dtype}"
         given = [f"${count + i}" for i in range(len(factors))]
-        x, last = (f"{{{', '.join(given[:-1])}}}", "") if held else (given[0], "0, ")
+        x, last = (f"{{{', '.join(given[:-1])}}}", "") if held else (given[0], f"{across}, ")
         code = (
             f"{{ .reg .pred p; setp.ne.b32 p, 1, 0; {name} {{{outputs}}}, {x}, {given[-1]}, p, 1, 1, {last}{turned}; }}"
         )
@@ -181,15 +185,15 @@ class Groups:
 
 
 def _by_rests(place: Expr, but: set[str], rests: dict[str, int]) -> Expr:
-    """A place in which remainders of variables are variables of their own, with so many values."""
+    """A place in which remainders of what has not these variables are variables of their own, with so many values."""
 
     def visit(e: Expr, args: tuple[Expr, ...]) -> Expr:
         if not isinstance(e, Op) or e.op != "remsi":
             return rebuild(e, args)
         of, n = args
-        if not isinstance(of, Var) or of.name in but or not isinstance(n, Const) or n.value <= 0:
+        if not variables(of) or variables(of) & but or not isinstance(n, Const) or n.value <= 0:
             return rebuild(e, args)
-        name = f"{of.name}%{n.value}"
+        name = f"{of}%{n.value}"
         rests[name] = n.value
         return Var(name)
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...schedule.bulk import PRODUCER
 from ...schedule.nest import AsyncCopy, Barrier, For, Stmt, Wait, children, walk_stmts
+from ...schedule.producers import PRODUCER, begins_copies, parts
 from ...support.errors import CompileError
 from ...tensor.expr import Const, Expr, Var
 
@@ -25,13 +25,14 @@ _MOST, _ITERATIONS = 32, 64
 @dataclass
 class Rings:
     """`size`: barriers of each token; `number`: the number of the group that a copy begins, and of the first group that
-    a wait waits for, by the identity of the statement; `count`: for how many groups it waits. For a loop with a
-    producer, `number` is that of its first iteration among all that such a loop has."""
+    a wait waits for, by the identity of the statement; `count`: for how many groups it waits. For the loop of a
+    producer's steps (`steps`), `number` is that of its first iteration among all that such loops have."""
 
     kernel: str
     size: dict[str, int] = field(default_factory=dict)
     number: dict[int, Expr] = field(default_factory=dict)
     count: dict[int, int] = field(default_factory=dict)
+    steps: set[int] = field(default_factory=set)
     # while the nest is followed: groups begun and waited for, and of these the ones before the last barrier
     begun: dict[str, int] = field(default_factory=dict)
     waited: dict[str, int] = field(default_factory=dict)
@@ -46,6 +47,7 @@ class Rings:
         if tokens:
             rings.size, rings.begun = dict.fromkeys(tokens, 1), dict.fromkeys(tokens, 0)
             rings.waited, rings.met = dict(rings.begun), dict(rings.begun)
+            rings.steps = {id(_steps(s)) for s in walk_stmts(body) if isinstance(s, For) and s.note(PRODUCER)}
             rings.follow(body)
             zero: Expr = Const(0, "index")
             rings.numbered(body, dict.fromkeys(tokens, zero), zero)
@@ -101,7 +103,7 @@ class Rings:
 
     def numbered(self, s: Stmt, at: dict[str, Expr], turn: Expr) -> tuple[dict[str, int], int]:
         """Number what stands in a statement, from `at` on; how many groups of each token it begins, and how many
-        iterations of loops with producers it has."""
+        steps of producers it has."""
         made, turns = dict.fromkeys(self.size, 0), 0
         if isinstance(s, AsyncCopy) and s.bulk:
             self.number[id(s)] = at[s.token]
@@ -113,9 +115,8 @@ class Rings:
             each, inner = self.numbered(s.body, dict.fromkeys(self.size, Const(0, "index")), Const(0, "index"))
             if not any(each.values()) and not any(isinstance(x, Wait) for x in walk_stmts(s.body)):
                 return made, 0
-            produced = bool(s.note(PRODUCER))
-            inner = 1 if produced else inner
-            if produced:
+            if id(s) in self.steps:
+                inner = 1
                 self.number[id(s)] = turn
             var = Var(s.var)
             self.numbered(s.body, {t: at[t] + var * n for t, n in each.items()}, turn + var * inner)
@@ -124,6 +125,13 @@ class Rings:
             more, further = self.numbered(c, {t: at[t] + n for t, n in made.items()}, turn + turns)
             made, turns = {t: n + more[t] for t, n in made.items()}, turns + further
         return made, turns
+
+
+def _steps(s: Stmt) -> Stmt:
+    """The loop within one with a producer that begins the copies."""
+    while isinstance(s, For) and not any(isinstance(x, AsyncCopy) for x in parts(s.body)):
+        s = next((x for x in parts(s.body) if begins_copies(x)), Wait(""))
+    return s
 
 
 __all__ = ["Rings"]

@@ -5,14 +5,22 @@ Parameters are storage buffers of set 0, numbered. The module is one kernel, the
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import NamedTuple
+
 from ...schedule.machine import Machine
-from ...schedule.nest import AsyncCopy, Barrier, For, Nest, Store, Wait
-from ...tensor.expr import Buffer
+from ...schedule.nest import AsyncCopy, Barrier, For, Nest, Store, Wait, writes
+from ...support.sizes import smaller
+from ...tensor.expr import Buffer, bounds, ceildiv
 from ..clike.function import Launch
+from ..clike.launch import SCRATCH_BYTES
+from ..gpu.open_launch import OpenLaunch, typical_grid
+from ..gpu.text import Value
+from ..gpu.vectors import always, in_turn, whole_only
 from ..gpu.walk import Walk
 from .builder import SpirvText, pointer
 from .expressions import Expressions
-from .memory import Memory
+from .memory import LOCAL_BYTES, Memory, element, own_bytes
 
 #: axes -> built-in variables
 _BUILT_IN = {"grid": "WorkgroupId", "block": "LocalInvocationId"}
@@ -21,9 +29,20 @@ _GRID = 65535
 _BARRIER = "spirv.ControlBarrier <Workgroup>, <Workgroup>, <AcquireRelease|UniformMemory|WorkgroupMemory>"
 
 
-def emit(nest: Nest, machine: Machine) -> tuple[str, Launch]:
-    """The text of the module, and on how many units it runs. CompileError for what its loops cannot be,
-    UnsupportedError for operations and memory that are missing."""
+class Emitted(NamedTuple):
+    """The text of the module, on how many units it runs, as how many parameters each argument is bound, bytes of
+    scratch memory of a unit, which are one more parameter for each number; and what open sizes need."""
+
+    text: str
+    launch: Launch
+    pieces: tuple[int, ...] = ()
+    scratch: tuple[int, ...] = ()
+    open: OpenLaunch | None = None
+
+
+def emit(nest: Nest, machine: Machine) -> Emitted:
+    """The module of a nest. CompileError for what its loops cannot be, UnsupportedError for operations and
+    memory that are missing."""
     return Emitter(nest, machine).run()
 
 
@@ -35,13 +54,21 @@ class Emitter(Walk):
         super().__init__(nest, machine, SpirvText())
         self.expressions = Expressions(self.text, self.at, nest.name)
         self.memory = Memory(self.text, self.at, self.buffers, self.expressions)
+        self.memory.wholes = whole_only(self.nest, self.at, self.memory.longest, self.memory.least)
         self.expr = self.at.expr = self.expressions.expr
         self.used: dict[str, str] = {}  # built-in variables -> what they hold
+        #: local arrays that are parts of scratch memory, by the type of an element
+        self.large: dict[str, list[Buffer]] = {}
+        for b in self.buffers.values():
+            if b.scope == "local" and own_bytes(b) > LOCAL_BYTES:
+                self.large.setdefault(element(b), []).append(b)
+        self.own = sum(own_bytes(b) for those in self.large.values() for b in those)
 
-    def run(self) -> tuple[str, Launch]:
-        for i, p in enumerate(self.nest.params):
-            self.memory.begin_parameter(p, i)
+    def run(self) -> Emitted:
+        pieces = tuple(self.memory.begin_parameter(p, p.name in self.nest.outputs) for p in self.nest.params)
+        scratch = self.begin_scratch()
         self.names = {k: self.unit(k) for k in self.units.kinds}
+        self.define_sizes()
         self.stmt(self.nest.body)
         launch = self.launch()
         name, inside = self.nest.name, [*self.text.variables, *self.text.entry, *self.text.lines]
@@ -53,12 +80,41 @@ class Emitter(Walk):
             f'spirv.ExecutionMode @{name} "LocalSize", {", ".join(map(str, launch.block))}',
         ]
         body = [*self.memory.globals, *inputs, f'spirv.func @{name}() "None" {{', *inside, "  spirv.Return", "}", *last]
-        return module(name, body), launch
+        opened = None if self.closed is None else self.closed.with_grid(launch.grid)
+        made = replace(launch, grid=typical_grid(launch.grid))
+        return Emitted(module(name, body), made, pieces, scratch, opened)
+
+    def begin_scratch(self) -> tuple[int, ...]:
+        """A buffer for each type of large local arrays, of which every unit has a part."""
+        sizes = []
+        for kind, arrays in self.large.items():
+            each = sum(b.size for b in arrays)
+            whole, first = self.memory.begin_scratch(kind, each, self.unit_number()), 0
+            for b in arrays:
+                at = self.text.integer("add", whole.first, self.text.number(first))
+                self.memory.places[b.name] = replace(whole, first=at)
+                first += b.size
+            sizes.append(sum(own_bytes(b) for b in arrays))
+        return tuple(sizes)
+
+    def unit_number(self) -> str:
+        """The number of the unit among all of the grid."""
+        launch, text = self.launch(), self.text
+        found = text.number(0)
+        sides = (*(("grid", i) for i in (2, 1, 0)), *(("block", i) for i in (2, 1, 0)))
+        for name, i in sides:
+            extent = (launch.grid if name == "grid" else launch.block)[i]
+            if extent > 1:
+                found = text.integer("mul", found, text.number(extent))
+                found = text.integer("add", found, self.number(f"{name}.{'xyz'[i]}"))
+        return found
 
     def launch(self) -> Launch:
         made = self.units.launch
         if any(self.units.is_thread(k) for k in self.units.kinds):
-            return Launch(made.block, (min(made.grid[0], _GRID), 1, 1))
+            units = made.block[0] * made.block[1] * made.block[2]
+            room = max(SCRATCH_BYTES // (self.own * units), 1) if self.own else _GRID
+            return Launch(made.block, (smaller(made.grid[0], min(room, _GRID)), 1, 1))
         return Launch(made.block, made.grid)
 
     def number(self, axis: str) -> str:
@@ -76,12 +132,12 @@ class Emitter(Walk):
 
     def bound(self, s: For) -> None:
         """More iterations than there can be threads are done in turns."""
-        units = self.launch().units
-        if not self.units.is_thread(s.kind) or (s.trip or 0) <= units:
+        units, limit = _GRID * self.launch().block[0], bounds(s.extent, self.at.ranges)
+        if not self.units.is_thread(s.kind) or (limit is not None and limit[1] <= units):
             super().bound(s)
             return
         first = self.names[s.kind]
-        with self.text.counted(self.text.number(-(-(s.trip or 0) // units))) as turn:
+        with self.text.counted(self.at.index(ceildiv(s.extent, units))) as turn:
             before = self.text.integer("mul", turn, self.text.number(units))
             self.names[s.kind] = self.text.integer("add", before, first)
             super().bound(s)
@@ -108,6 +164,30 @@ class Emitter(Walk):
         for t, v in zip(s.targets, values, strict=True):
             self.memory.store(t, v)
 
+    def vector(self, s: Store, var: str, count: int) -> None:
+        """All iterations of a vector loop: neighbours are read and written at once, where lanes do not write one
+        element in turn."""
+        memory = self.memory
+        turns = in_turn(s, var, self.at, self.buffers)
+        alone = writes(s) if turns else frozenset()
+        reads = dict.fromkeys(x for t in s.targets for x in always(t.value) if x.buffer not in alone)
+        widths = {x: memory.width(self.buffers[x.buffer], x.indices, var, count, False) for x in reads}
+        found = {x: memory.read_lanes(x, var, count, n) for x, n in widths.items() if n > 1}
+        values: list[list[Value]] = [[] for _ in s.targets]
+        for i in range(count):
+            memory.found = {x: lanes[i] for x, lanes in found.items()}
+            with self.at.at_lane(var, i):
+                made = [self.expr(t.value) for t in s.targets]
+                for t, v, kept in zip(s.targets, made, values, strict=True):
+                    kept.append(v)
+                    if turns:
+                        memory.store(t, v)
+        memory.found = {}
+        for t, kept in zip(s.targets, values, strict=True):
+            if not turns:
+                width = memory.width(self.buffers[t.buffer], t.indices, var, count, True)
+                memory.write_lanes(t, kept, var, width)
+
 
 def module(name: str, body: list[str]) -> str:
     """What the serializer takes: a module of the `gpu` dialect with one of the `spirv` dialect in it."""
@@ -124,4 +204,4 @@ def module(name: str, body: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-__all__ = ["Emitter", "emit"]
+__all__ = ["Emitted", "Emitter", "emit"]

@@ -16,6 +16,7 @@ from ...tensor.evaluate import NUMPY
 from ...tensor.expr import CASTS, Const, Expr, Load, Op, Var
 from ...tensor.mathlib import expand
 from ...tensor.mathlib.build import V
+from ...tensor.mathlib.double import expand_f64
 from ..clike.rounding import rounded
 from ..gpu.indices import Indices
 from ..gpu.text import Value
@@ -125,6 +126,8 @@ class Expressions:
             return self.expr(legal.TREES[name](*args).e)
         if (expanded := expand(name, tuple(a.e for a in args), dtype)) is not None:
             return self.expr(rounded(expanded))
+        if dtype == "f64" and (expanded := expand_f64(name, tuple(a.e for a in args))) is not None:
+            return self.expr(expanded)
         return self.plain(name, e, dtype, [self.expr(a.e) for a in args])
 
     def plain(self, name: str, e: Op, dtype: str, args: list[Value]) -> Value:

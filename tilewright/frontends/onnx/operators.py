@@ -20,6 +20,7 @@ from . import (  # noqa: F401  (register the operators)
     contrib_bits,
     contrib_gpu,
     contrib_moe,
+    contrib_paged,
     contrib_quant,
     control,
     detection,

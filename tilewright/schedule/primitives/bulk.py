@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..bulk import PRODUCER
 from ..nest import AsyncCopy, Stmt, Wait, path_to, seq, stores, transform
+from ..producers import PRODUCER
 from .state import ScheduleError, State, primitive
 
 
@@ -68,7 +68,8 @@ class BulkPrimitives(State):
 
         The loop begins with a barrier, after which nobody uses what its copies overwrite. In place of it the producer
         waits until all others have done an iteration; they wait for copies only. Refused if the loop is another one, or
-        if units write in it what others see.
+        if units write in it what others see. A loop around such a one may be named in its place: the producer then runs
+        ahead from one run of the inner loop into the next (`schedule/producers.py`).
 
         >>> from tilewright import Schedule, te
         >>> from tilewright.schedule.machine import Axis, BulkCopy, Machine, Memory

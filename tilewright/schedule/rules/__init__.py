@@ -28,7 +28,7 @@ from ..decisions import Decisions
 from ..executed import Executed, executed
 from ..finish import finish
 from ..machine import Machine
-from ..nest import Nest, Pack, Stmt
+from ..nest import For, Nest, Pack, Stmt, walk_stmts
 from ..open_nest import kernel_at, nest_at, typical_sizes
 
 if TYPE_CHECKING:
@@ -246,18 +246,26 @@ def schedule(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> S
             result = why
         if not isinstance(result, str):
             made = _judged(Scheduled(result, module.NAME, tuple(refused)), kernel, machine)
-            if not made.problems or (decisions and schedule(kernel, machine).rule == module.NAME):
+            well = not made.problems and not (too_much and _idles(made.nest, machine))
+            if well or (decisions and schedule(kernel, machine).rule == module.NAME):
                 return made
             too_much.append(made)
-            result = "; ".join(made.problems)
+            result = "; ".join(made.problems) or "one unit of many does all of it"
         refused.append((module.NAME, result))
     if too_much:
-        best = min(too_much, key=lambda x: x.executed.cycles if x.executed else 0.0)
+        best = min(too_much, key=lambda x: (_idles(x.nest, machine), x.executed.cycles if x.executed else 0.0))
         return replace(best, refused=tuple(r for r in refused if r[0] != best.rule))
     reasons = "; ".join(f"{n}: {r}" for n, r in refused)
     if current() is not None:  # rules that would take it at any size that is known may be among them
         raise Undecided(f"no schedule takes kernel {kernel.name} for all sizes: {reasons}", stage="schedule")
     raise CompileError(f"no schedule rule applies to kernel {kernel.name}: {reasons}", stage="schedule")
+
+
+def _idles(nest: Nest, machine: Machine) -> bool:
+    """Whether one unit does all of the work on a machine of many, which cycles do not tell."""
+    return any(a.inside for a in machine.axes) and not any(
+        isinstance(s, For) and s.bound for s in walk_stmts(nest.body)
+    )
 
 
 def _unfinished(made: Schedule) -> str | None:

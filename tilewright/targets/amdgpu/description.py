@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...codegen.llvm.machine import LlvmRecord
+from ...graph.machine_costs import GridCosts
 from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate
 from ...support.errors import PackageError
 from ..gpu.describe import EXCHANGE, warp_axes
@@ -57,6 +58,10 @@ class AmdDescription(Machine):
     @property
     def split_scans(self) -> int:
         return self.compute_units
+
+    @property
+    def grid_costs(self) -> GridCosts | None:
+        return GridCosts(self.compute_units, 4, (64, 128, 256), far=1000, near=32, begin=1200, kernel=8000)
 
     @property
     def memories(self) -> tuple[Memory, ...]:

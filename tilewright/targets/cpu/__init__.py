@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ...program.package import Package
     from ...program.program import Program
     from ...program.states import StateBuffers
+    from ...schedule.nest import Nest
     from .description import CpuDescription
     from .device import CpuRunner
 
@@ -57,6 +58,10 @@ class CpuTarget:
         from .checks import checks
 
         return checks()
+
+    def units(self, nest: Nest, constants: frozenset[str]) -> int:
+        """See `tilewright.targets.base.Sharing`: a processor takes every nest, and is one unit."""
+        return 1
 
     def toolchain(self) -> str:
         """The versions of all that turns nests into code."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...support.errors import UsageError
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from ...program.program import Program
     from ...program.states import StateBuffers
     from ...schedule.nest import Nest
+    from ..gpu.device import Device
     from ..gpu.opened import Devices
     from ..gpu.runner import GpuRunner
     from .description import CudaDescription
@@ -73,6 +75,26 @@ class CudaTarget(OnDevice):
 
         return launched(nest, self.describe())
 
+    def units(self, nest: Nest, constants: frozenset[str]) -> int:
+        """See `tilewright.targets.base.Sharing`: LLVM IR is made to see that it can be."""
+        from ...codegen.nvptx.emitter import emit
+
+        launch = emit(nest, self.describe()).launch
+        return launch.threads * prod(launch.grid)
+
+    def unpack(self, data: bytes) -> Launched:
+        from .stages import Launched
+
+        return Launched.from_bytes(data)
+
+    def opened(self) -> Device:
+        """The device, for this process; PackageError if the code is for another kind of GPU."""
+        from .device import check
+
+        found = self.known_devices().open(self.device)
+        check(self.sm, *found.driver.capability())
+        return found
+
     def tuning(self) -> Any:
         """See `tilewright.targets.base.Tuning`."""
         from . import tuning
@@ -89,6 +111,10 @@ class CudaTarget(OnDevice):
         from .device import runner
 
         return runner(package, states=states, which=self.device)
+
+    def load_with_sizes(self, package: Package, threads: int, states: StateBuffers) -> GpuRunner:
+        """See `tilewright.targets.base.SizeTaker`."""
+        return self.load_with_states(package, threads, states)
 
     def known_devices(self) -> Devices[Any, Any]:
         from .device import DEVICES

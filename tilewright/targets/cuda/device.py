@@ -18,6 +18,7 @@ from ...program.states import StateBuffers
 from ...support.errors import PackageError
 from ..gpu.device import Dispatch, Part, Run, Step, Times
 from ..gpu.failure import Kind, failure
+from ..gpu.open_runner import OpenGpuRunner
 from ..gpu.opened import Devices
 from ..gpu.runner import GpuRunner
 from .driver import Driver, DriverFailed, names
@@ -51,7 +52,8 @@ def runner(
         check(str(package.description["sm"]), *found.driver.capability())
         return found
 
-    return GpuRunner(package, device, Launched.from_bytes, states)
+    kind = GpuRunner if package.program.open is None else OpenGpuRunner
+    return kind(package, device, Launched.from_bytes, states)
 
 
 def check(wanted: str, major: int, minor: int) -> None:

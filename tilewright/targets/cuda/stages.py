@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ...codegen.gpu.open_launch import LaunchAt, OpenLaunch
 from ...codegen.llvm.machine import LlvmMachine
 from ...codegen.llvm.pool import Job
 from ...codegen.nvptx.assemble import ptx, shared_at_launch
@@ -16,6 +18,8 @@ from ..gpu import llvm_stages
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
+
+    from ..gpu.device import Part
 
 MAKE = f"{__name__}:make"
 
@@ -31,11 +35,20 @@ class Launched:
     block: tuple[int, int, int]
     shared: int
     maps: tuple[TensorMap, ...] = ()
+    open: OpenLaunch | None = None
+
+    def at(self, launch: LaunchAt) -> Launched:
+        """See `tilewright.targets.gpu.device.Kernel`."""
+        return replace(self, grid=launch.grid)
 
     @property
     def scratch_bytes(self) -> int:
         """Local memory is the driver's."""
         return 0
+
+    def placed(self, arguments: Sequence[Part]) -> tuple[Launched, tuple[Part, ...]]:
+        """One kernel serves all calls."""
+        return self, tuple(arguments)
 
     def to_json(self) -> dict[str, Any]:
         """All but the PTX."""
@@ -49,7 +62,9 @@ class Launched:
     def from_bytes(cls, data: bytes) -> Self:
         found = json.loads(data)
         maps = tuple(map(TensorMap.from_json, found["maps"]))
-        return cls(found["name"], found["ptx"], tuple(found["grid"]), tuple(found["block"]), found["shared"], maps)
+        grid, block = tuple(found["grid"]), tuple(found["block"])
+        opened = OpenLaunch.from_json(found["open"])
+        return cls(found["name"], found["ptx"], grid, block, found["shared"], maps, opened)
 
 
 def job(name: str, emitted: Emitted, nodes: tuple[str, ...] = ()) -> Job:
@@ -63,7 +78,7 @@ def make(text: str, machine: LlvmMachine) -> tuple[Launched, bytes, dict[str, An
     emitted = Emitted.from_json(json.loads(text))
     launch = emitted.launch
     shared = shared_at_launch(emitted)
-    made = Launched(emitted.name, ptx(emitted, machine), launch.grid, launch.block, shared, emitted.maps)
+    made = Launched(emitted.name, ptx(emitted, machine), launch.grid, launch.block, shared, emitted.maps, emitted.open)
     data = made.to_bytes()
     return made, data, {"llvm_seconds": time.perf_counter() - start, "bytes": len(data)}
 

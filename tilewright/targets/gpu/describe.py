@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ...graph.machine_costs import SumTile
-from ...schedule.machine import Axis, Machine, Memory
+from ...graph.machine_costs import GridCosts, SumTile
+from ...schedule.device_costs import DeviceCosts, of_device
+from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate
+
+_DOT4 = tuple(DotProduct(f"dot4_{s}", 0, 4, (s[0], s[1]), 8, 1, Rate(4, 1)) for s in ("ss", "uu"))
 
 #: what the lanes of a warp hold of arrays with an element for each of them, where a GPU has shuffles
 EXCHANGE = Memory("exchange", shared_by=("lane",), held_by="lane")
@@ -27,15 +30,17 @@ class GpuDescription(Machine):
     """A GPU of which only that is known which every implementation of Vulkan, WebGPU and OpenCL has.
 
     `block_units`: units of a block, at most; `grid_side`: blocks along an axis of the grid; `shared_bytes`: of the
-    memory that the units of a block share; `vector_registers`: sums that a unit keeps in registers (drivers take long
-    over large kernels). `cores` is how many parts kernels have whose iterations are shared out. `arena_align`: what a
-    part of a buffer begins at a multiple of. `split_scans`: blocks that work at the same time.
+    memory that the units of a block share; `vector_bytes`: of a unit's longest access; `byte_products`: whether there
+    are sums of four products of bytes; `vector_registers`: sums that a unit keeps in registers (drivers take long over
+    large kernels). `cores` is how many parts kernels have whose iterations are shared out. `arena_align`: what a part
+    of a buffer begins at a multiple of. `split_scans`: blocks that work at the same time.
     """
 
     block_units: int = 256
     grid_side: int = 65535
     shared_bytes: int = 16 << 10
-    vector_bytes: int = 4
+    vector_bytes: int = 16
+    byte_products: bool = False
     vector_registers: int = 16
     l1_bytes: int = 16 << 10
     l2_bytes: int = 256 << 10
@@ -53,9 +58,23 @@ class GpuDescription(Machine):
         )
 
     @property
+    def dot_products(self) -> tuple[DotProduct, ...]:
+        """Of two signed, or two unsigned factors."""
+        return _DOT4 if self.byte_products else ()
+
+    @property
     def split_sums(self) -> SumTile | None:
-        """Products with results for a few blocks, in slices: there is no barrier for all blocks within a kernel."""
-        return SumTile(lanes=16, vectors=4 * self.block_units // 16, rows=64, in_flight=1, least_rows=2, slices=16)
+        """Reductions to a few numbers, in slices; for products there are `grid_costs`."""
+        return SumTile(lanes=32, vectors=0, rows=0, in_flight=1, slices=16)
+
+    @property
+    def grid_costs(self) -> GridCosts | None:
+        """Of a middling one."""
+        return GridCosts(32, 4, (64, 64, 64), far=200, near=16, begin=1000, kernel=8000)
+
+    def device_costs(self, threads: int) -> DeviceCosts:
+        """Those of a small GPU beside a processor: a guess, until the ceilings of the device are measured."""
+        return of_device(2e12, 1e11, units=4 * self.cores, launch=8e-6, copy=3e-5, copy_bytes=6e9)
 
     @property
     def memories(self) -> tuple[Memory, ...]:

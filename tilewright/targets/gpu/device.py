@@ -8,13 +8,26 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...codegen.gpu.open_launch import LaunchAt, OpenLaunch
+
 
 class Kernel(Protocol):
-    """A kernel as its device knows it."""
+    """A kernel as its device knows it. One with open sizes has a table of them as its last argument."""
+
+    @property
+    def open(self) -> OpenLaunch | None:
+        """What the host computes for each size, if there are open ones."""
+
+    def at(self, launch: LaunchAt) -> Kernel:
+        """The kernel as it is launched for a size."""
 
     @property
     def scratch_bytes(self) -> int:
         """Scratch memory of all units, whose buffer is one more argument; 0 for none."""
+
+    def placed(self, arguments: Sequence[Part]) -> tuple[Kernel, tuple[Part, ...]]:
+        """The kernel of a call with these arguments, and those that it takes: outputs may be inputs that may be
+        overwritten."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +61,8 @@ Step = Dispatch | Move
 
 @dataclass(frozen=True)
 class Run:
-    """A whole run: what is filled from the host first, the steps in order, and what is fetched at the end. Parts begin
-    where their buffers do and have at least a byte."""
+    """A whole run, or what comes of one between two of another device: what is filled from the host first, the steps in
+    order, and what is fetched at the end. Parts begin at multiples of a word and have at least a byte."""
 
     steps: tuple[Step, ...]
     inputs: tuple[Part, ...] = ()

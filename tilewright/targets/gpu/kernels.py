@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from ...codegen.clike.dialect import Dialect
 from ...codegen.clike.function import Function, Launch
+from ...codegen.gpu.open_launch import LaunchAt, OpenLaunch
 from ...program.program import align_up
+from .device import Part
+from .in_place import Pairs, without
 
 #: what parameters begin at multiples of
 SCRATCH_ALIGN_BYTES = 256
 #: of a number of typed scratch memory
 _BYTES = {"f32": 4, "i32": 4, "u32": 4, "f64": 8, "i64": 8}
-_HEAD = b"tilewright kernel 2\n"
+_HEAD = b"tilewright kernel 3\n"
 
 
 @dataclass(frozen=True)
 class GpuKernel:
     """The entry `name` of `text`, units to start, which parameters it writes, and bytes of scratch memory of a unit:
     one more parameter for each number. Argument i is bound as so many parameters as `pieces` says, of `piece_bytes`
-    each but for the last one. A `binary` text is SPIR-V in base 64."""
+    each but for the last one. A `binary` text is SPIR-V in base 64. With `open` the last parameter is a table of sizes,
+    and `launch` is that for typical ones."""
 
     name: str
     text: str
@@ -31,6 +37,26 @@ class GpuKernel:
     pieces: tuple[int, ...] = ()
     piece_bytes: int = 0
     binary: bool = False
+    open: OpenLaunch | None = None
+    #: the kernels of calls where outputs are these inputs: pairs by position
+    in_place: tuple[tuple[Pairs, GpuKernel], ...] = ()
+
+    def at(self, launch: LaunchAt) -> GpuKernel:
+        """See `device.Kernel`."""
+        return replace(self, launch=replace(self.launch, grid=launch.grid))
+
+    @property
+    def table(self) -> int | None:
+        """The number of the parameter that is a table of sizes, where its text says that it is for reading only."""
+        return None if self.open is None or self.binary else len(self.writes) - 1
+
+    def placed(self, arguments: Sequence[Part]) -> tuple[GpuKernel, tuple[Part, ...]]:
+        """The kernel of a call with these arguments, and those that it takes: one for an output and the inputs whose
+        place it takes."""
+        pairs = {p for some, _ in self.in_place for p in some}
+        same = tuple(sorted((o, i) for o, i in pairs if arguments[o] == arguments[i]))
+        found = next((k for some, k in self.in_place if tuple(sorted(some)) == same), None)
+        return (self, tuple(arguments)) if found is None else (found, without(arguments, same))
 
     @property
     def code(self) -> str | bytes:
@@ -61,10 +87,17 @@ class GpuKernel:
         """The inverse of `pack`; ValueError if it is something else."""
         if not data.startswith(_HEAD):
             raise ValueError("not a kernel of a GPU")
-        told = json.loads(data[len(_HEAD) :])
+        return GpuKernel.from_json(json.loads(data[len(_HEAD) :]))
+
+    @staticmethod
+    def from_json(told: dict[str, Any]) -> GpuKernel:
+        """The inverse of `dataclasses.asdict`."""
         launch = Launch(tuple(told["launch"]["block"]), tuple(told["launch"]["grid"]))
         tuples = {n: tuple(told[n]) for n in ("writes", "scratch", "pieces")}
-        return GpuKernel(**{**told, "launch": launch, **tuples})
+        others = tuple((tuple(map(tuple, pairs)), GpuKernel.from_json(k)) for pairs, k in told["in_place"])
+        return GpuKernel(
+            **{**told, "launch": launch, **tuples, "in_place": others, "open": OpenLaunch.from_json(told["open"])}
+        )
 
 
 def kernel(f: Function, dialect: Dialect) -> GpuKernel:
@@ -73,4 +106,4 @@ def kernel(f: Function, dialect: Dialect) -> GpuKernel:
     writes = tuple(w for _, _, w in f.params)
     piece_bytes = dialect.pieces.bytes if dialect.pieces is not None else 0
     scratch = (int(f.scratch),) if f.scratch else tuple(size * _BYTES[kind] for _, kind, size in f.arrays)
-    return GpuKernel(f.name, text, f.launch, writes, scratch, f.pieces, piece_bytes)
+    return GpuKernel(f.name, text, f.launch, writes, scratch, f.pieces, piece_bytes, open=f.open)

@@ -13,6 +13,7 @@ from ...codegen.llvm.pool import Job, compile_many
 from ...schedule.machine import Machine
 from ...schedule.nest import Nest
 from ...support.errors import UsageError
+from .stages import check_known
 
 ALONE = "all of its work is done by one thread: no loop is bound to grid, block, warp or lane"
 
@@ -26,6 +27,7 @@ def emit_kernels(state: Any, emit: Emit) -> None:
     for name, nest in state.nests.items():
         made = emit(nest, state.description)
         state.emitted[name] = made.text
+        check_known(made.text, name)
         unmet = (ALONE,) if made.launch.alone else ()
         state.infos[name] = replace(kernel_info(nest, 0, unmet), parallel=False, pieces=False)
         state.objects[name] = json.dumps(asdict(made)).encode()  # until it is assembled

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ...program.states import StateBuffers
     from ...schedule.nest import Nest
     from .ceilings import Bench
-    from .device import Device
+    from .device import Device, Kernel
     from .opened import Devices
     from .runner import GpuRunner
 
@@ -33,6 +33,16 @@ class OnDevice:
     def built(self, nest: Nest) -> Any:
         """A kernel as devices take it, of a finished nest."""
         raise NotImplementedError
+
+    def units(self, nest: Nest, constants: frozenset[str]) -> int:
+        """See `tilewright.targets.base.Sharing`."""
+        raise NotImplementedError
+
+    def unpack(self, data: bytes) -> Kernel:
+        """A kernel of a package."""
+        from .kernels import GpuKernel
+
+        return GpuKernel.unpack(data)
 
     def known_devices(self) -> Devices[Any, Any]:
         """All devices of the driver."""
@@ -58,6 +68,12 @@ class OnDevice:
         from .runner import GpuRunner
 
         return GpuRunner(package, self.opened, states=states)
+
+    def load_with_sizes(self, package: Package, threads: int, states: StateBuffers) -> GpuRunner:
+        """See `tilewright.targets.base.SizeTaker`."""
+        from .open_runner import OpenGpuRunner
+
+        return OpenGpuRunner(package, self.opened, states=states)
 
     def machine_name(self) -> str:
         """See `tilewright.schedule.ceilings.Measurable`."""
@@ -95,6 +111,12 @@ class PlacedText(TextTarget, OnDevice):
 
     plain = ""
     name = ""
+
+    def units(self, nest: Nest, constants: frozenset[str]) -> int:
+        """See `tilewright.targets.base.Sharing`: the text is printed to see that it can be."""
+        from ...codegen.clike.printer import emit
+
+        return emit(nest, self.dialect(), constants).launch.units
 
     def configured(self, parameters: Mapping[str, str]) -> Self:
         """See `tilewright.targets.base.Configurable`."""

@@ -81,6 +81,14 @@ class GpuContext:
         for state, info in zip(self.states, program.states, strict=True):
             if info.swapped:
                 state.double()
+        self.spaces: dict[str, list[Any]] = {}
+        self.scratch: Any = None
+        self.recordings: dict[tuple[int, ...], Any] = {}
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Have memory, and record the run."""
+        program, device, runner = self.program, self.device, self.runner
         self.spaces = {
             "input": [device.allocate(t.nbytes) for t in program.inputs],
             "output": [device.allocate(t.nbytes) for t in program.outputs],
@@ -89,7 +97,6 @@ class GpuContext:
         }
         scratch = max((k.scratch_bytes for k in runner.kernels.values()), default=0)
         self.scratch = device.allocate(scratch) if scratch else None
-        self.recordings: dict[tuple[int, ...], Any] = {}
         self.recorded()
 
     # ---- what is run ----
@@ -104,9 +111,12 @@ class GpuContext:
 
     def whole(self, space: str) -> tuple[Part, ...]:
         """All bytes of the inputs or the outputs that have any."""
-        tensors = self.program.inputs if space == "input" else self.program.outputs
-        pairs = zip(self.spaces[space], tensors, strict=True)
+        pairs = zip(self.spaces[space], self.tensors(space), strict=True)
         return tuple(Part(buffer, 0, t.nbytes) for buffer, t in pairs if t.nbytes)
+
+    def tensors(self, space: str) -> Sequence[TensorInfo]:
+        """The inputs or the outputs."""
+        return self.program.inputs if space == "input" else self.program.outputs
 
     def steps(self) -> Sequence[Step]:
         """One for each call of the program."""
@@ -116,7 +126,7 @@ class GpuContext:
             if call.symbol == COPY:
                 made.append(Move(*parts))
                 continue
-            kernel = self.runner.kernels[call.symbol]
+            kernel, parts = self.runner.kernels[call.symbol].placed(parts)
             made.append(Dispatch(kernel, parts, self.scratch if kernel.scratch_bytes else None))
         return made
 
@@ -130,7 +140,7 @@ class GpuContext:
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Stamps | None = None) -> None:
         """See `tilewright.targets.base.Context`."""
-        given, wanted = _arrays(self.program.inputs, inputs), _arrays(self.program.outputs, outputs)
+        given, wanted = _arrays(self.tensors("input"), inputs), _arrays(self.tensors("output"), outputs)
         for state in self.states:
             state.bring()
         recorded = self.recorded()

@@ -76,8 +76,13 @@ class DeviceState:
 
     def _check(self) -> None:
         if not self._whole:
-            raise TilewrightError(
-                f"the state {self.host.tensor.name!r} was being written when a run failed on {self.device.name}",
-                stage="run",
-                hint="call reset(), or assign the state, and go on from there",
-            )
+            raise broken(self.host.tensor.name, self.device.name)
+
+
+def broken(state: str, device: str) -> TilewrightError:
+    """The error of a state that has no value."""
+    return TilewrightError(
+        f"the state {state!r} was being written when a run failed on {device}",
+        stage="run",
+        hint="call reset(), or assign the state, and go on from there",
+    )

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...support.errors import UsageError
 from ..base import Check
-from ..gpu.on_device import PlacedText
+from ..gpu.describe import GpuDescription
+from ..gpu.on_device import PlacedText, device_parameter
 
 if TYPE_CHECKING:
     from ...codegen.clike.dialect import Dialect
     from ..gpu.opened import Devices
+
+#: what code is made for
+KINDS = ("gpu", "processor")
 
 
 class OpenClTarget(PlacedText):
@@ -18,6 +23,28 @@ class OpenClTarget(PlacedText):
 
     name = plain = form = "opencl"
     doc = "OpenCL C for any device with an OpenCL driver (pip install 'tilewright[opencl]')"
+    kind = ""
+
+    def configured(self, parameters: Mapping[str, str]) -> OpenClTarget:
+        """See `tilewright.targets.base.Configurable`."""
+        made = OpenClTarget()
+        made.device, made.kind = device_parameter(self.plain, parameters, ("kind",)), parameters.get("kind", "")
+        if "kind" in parameters and made.kind not in KINDS:
+            raise UsageError(f"target opencl has no kind {made.kind!r}", hint=f"kind is one of {', '.join(KINDS)}")
+        told = {"kind": made.kind, "device": made.device}
+        made.name = f"{self.plain}:{','.join(f'{n}={v}' for n, v in told.items() if v)}"
+        return made
+
+    def describe(self) -> GpuDescription:
+        """Drivers of processors make vectors of neighbouring units, which longer accesses of a unit keep apart."""
+        kind = self.kind or self.kind_here()
+        return GpuDescription(vector_bytes=4) if kind == "processor" else GpuDescription(byte_products=True)
+
+    def kind_here(self) -> str:
+        """That of the device that would run here; a GPU where there is none."""
+        from .device import kind_of
+
+        return kind_of(self.device)
 
     def dialect(self) -> Dialect:
         from ...codegen.clike.opencl import OPENCL

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ from ..gpu.kernels import GpuKernel
 from ..gpu.opened import Devices
 
 HINT = "pip install 'tilewright[opencl]', and a driver: of your GPU, or Debian's pocl-opencl-icd for the processor"
+#: the longest access of a unit, which begins at a multiple of it
+ACCESS_BYTES = 16
 #: what drivers answer when memory is short
 _MEMORY = ("MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_HOST_MEMORY", "INVALID_BUFFER_SIZE")
 #: what they answer to every call once a device is gone or its queue was given up
@@ -68,6 +71,8 @@ class ClDevice:
             self.context = cl.Context([own])
             self.queue = cl.CommandQueue(self.context)
         self.programs: dict[str, Any] = {}
+        #: kernels of recordings that are gone, by their text: pyopencl takes long to make one
+        self.free: dict[str, list[Any]] = {}
 
     @property
     def largest(self) -> int:
@@ -115,6 +120,8 @@ class ClDevice:
                 f"{self.own.max_work_group_size} units in a block",
                 stage="load",
             )
+        with contextlib.suppress(LookupError):
+            return self.free[kernel.text].pop()
         if kernel.text not in self.programs:
             try:
                 self.programs[kernel.text] = self.cl.Program(self.context, kernel.text).build()
@@ -128,7 +135,16 @@ class ClDevice:
 
     def record(self, run: Run) -> Recorded:
         with self.doing("loading kernels"):
-            return Recorded(run, tuple(map(self.prepared, run.steps)))
+            made = Recorded(run, tuple(map(self.prepared, run.steps)))
+        texts = [s.kernel.text if isinstance(s, Dispatch) else "" for s in run.steps]
+        weakref.finalize(made, self.returned, texts, made.kernels).atexit = False
+        return made
+
+    def returned(self, texts: Sequence[str], kernels: Sequence[Any]) -> None:
+        """Keep kernels for the next recording."""
+        for text, kernel in zip(texts, kernels, strict=True):
+            if kernel is not None:
+                self.free.setdefault(text, []).append(kernel)
 
     def prepared(self, step: Step) -> Any:
         if isinstance(step, Move):
@@ -136,6 +152,11 @@ class ClDevice:
         made = self.compiled(step.kernel)
         arguments: list[Any] = []
         for part in step.arguments:
+            if part.offset % ACCESS_BYTES:
+                raise PackageError(
+                    f"{step.kernel.name} needs arguments at multiples of {ACCESS_BYTES} bytes, not at {part.offset}",
+                    stage="load",
+                )
             arguments += [part.buffer, np.uint64(part.offset)]
         made.set_args(*arguments, *([step.scratch] if step.scratch is not None else []))
         return made
@@ -175,11 +196,11 @@ class ClDevice:
         """Enqueue a run, with the events in three groups."""
         copy = functools.partial(self.cl.enqueue_copy, queue, is_blocking=False)
         for part, array in zip(recorded.run.inputs, inputs, strict=True):
-            events[0].append(copy(part.buffer, array))
+            events[0].append(copy(part.buffer, array, dst_offset=part.offset))
         for step, kernel in zip(recorded.run.steps, recorded.kernels, strict=True):
             events[1].append(self.enqueue(queue, step, kernel))
         for part, array in zip(recorded.run.outputs, outputs, strict=True):
-            events[2].append(copy(array, part.buffer))
+            events[2].append(copy(array, part.buffer, src_offset=part.offset))
 
     def enqueue(self, queue: Any, step: Step, kernel: Any) -> Any:
         if isinstance(step, Dispatch):
@@ -230,6 +251,19 @@ def _any(error: Any, names: Sequence[str]) -> bool:
 
 
 DEVICES = Devices("opencl", devices, _name, ClDevice)
+
+
+@functools.cache
+def kind_of(which: str = "") -> str:
+    """Whether the device of that number or name is a processor; "gpu" for all others, and where there is no driver."""
+    try:
+        there = devices()
+        found = there[DEVICES.number(which, [_name(d) for d in there])]
+    except UsageError:
+        return "gpu"
+    import pyopencl as cl
+
+    return "processor" if found.type & cl.device_type.CPU else "gpu"
 
 
 def device(which: str = "") -> ClDevice:

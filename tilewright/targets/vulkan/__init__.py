@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...support.errors import UsageError
 from ..base import Check, TargetStage
+from ..gpu.describe import GpuDescription
 from ..gpu.on_device import PlacedText, device_parameter
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ class VulkanTarget(PlacedText):
         made.name = f"{self.plain}:{named}" if named else self.plain
         return made
 
+    def describe(self) -> GpuDescription:
+        """WGSL has products of bytes; wgpu reads none of SPIR-V."""
+        return GpuDescription(byte_products=self.form == TEXTS[0])
+
     def dialect(self) -> Dialect:
         from ...codegen.clike.wgsl import WGSL_64
 
@@ -54,6 +59,13 @@ class VulkanTarget(PlacedText):
         from .spirv import built
 
         return built(nest, self.describe())
+
+    def units(self, nest: Nest, constants: frozenset[str]) -> int:
+        if self.form == TEXTS[0]:
+            return super().units(nest, constants)
+        from ...codegen.spirv.emitter import emit
+
+        return emit(nest, self.describe())[1].units
 
     def forms(self) -> Mapping[str, Callable[[Any, Any], str]]:
         if self.form == TEXTS[0]:

@@ -99,7 +99,7 @@ class WgpuDevice:
         )
         self.align = max(self.limits["min-storage-buffer-offset-alignment"], WORD)
         self.pipelines: dict[str, Any] = {}
-        self.layouts: dict[int, Any] = {}
+        self.layouts: dict[tuple[int, int | None], Any] = {}
 
     # ---- memory
 
@@ -119,10 +119,11 @@ class WgpuDevice:
         with self.doing(f"writing {data.nbytes:,} bytes to it"):
             self.upload(buffer, data)
 
-    def upload(self, buffer: Any, data: np.ndarray) -> None:
+    def upload(self, buffer: Any, data: np.ndarray, offset: int = 0) -> None:
+        """Words of bytes: the last ones of a value lie in no other value's memory."""
         if data.nbytes % WORD:
             data = np.concatenate([data.view(np.uint8).reshape(-1), np.zeros(-data.nbytes % WORD, np.uint8)])
-        self.own.queue.write_buffer(buffer, 0, data)
+        self.own.queue.write_buffer(buffer, offset, data)
 
     def read(self, buffer: Any, out: np.ndarray) -> None:
         with self.doing(f"reading {out.nbytes:,} bytes from it"):
@@ -166,7 +167,7 @@ class WgpuDevice:
         if kernel.text not in self.pipelines:
             try:
                 module = self.own.create_shader_module(code=kernel.code)
-                layout = self.own.create_pipeline_layout(bind_group_layouts=[self.layout(kernel.bindings)])
+                layout = self.own.create_pipeline_layout(bind_group_layouts=[self.layout(kernel)])
                 self.pipelines[kernel.text] = self.own.create_compute_pipeline(
                     layout=layout, compute={"module": module, "entry_point": kernel.name}
                 )
@@ -180,13 +181,17 @@ class WgpuDevice:
                 ) from None
         return self.pipelines[kernel.text]
 
-    def layout(self, count: int) -> Any:
-        """So many storage buffers: the same for all kernels, whatever they use of them."""
-        if count not in self.layouts:
-            visible, kind = self.wgpu.ShaderStage.COMPUTE, {"type": "storage"}
-            entries = [{"binding": i, "visibility": visible, "buffer": kind} for i in range(count)]
-            self.layouts[count] = self.own.create_bind_group_layout(entries=entries)
-        return self.layouts[count]
+    def layout(self, kernel: GpuKernel) -> Any:
+        """So many storage buffers: the same for all kernels, whatever they use of them; a table of sizes is for reading
+        only."""
+        key = kernel.bindings, kernel.table
+        if key not in self.layouts:
+            visible, kinds = self.wgpu.ShaderStage.COMPUTE, ["storage"] * kernel.bindings
+            if kernel.table is not None:
+                kinds[kernel.table] = "read-only-storage"
+            entries = [{"binding": i, "visibility": visible, "buffer": {"type": k}} for i, k in enumerate(kinds)]
+            self.layouts[key] = self.own.create_bind_group_layout(entries=entries)
+        return self.layouts[key]
 
     def record(self, run: Run) -> Recorded:
         with self.doing("loading kernels"):
@@ -209,7 +214,7 @@ class WgpuDevice:
             {"binding": i, "resource": {"buffer": p.buffer, "offset": p.offset, "size": _bound(p)}}
             for i, p in enumerate(parts)
         ]
-        group = self.own.create_bind_group(layout=self.layout(len(entries)), entries=entries)
+        group = self.own.create_bind_group(layout=self.layout(step.kernel), entries=entries)
         return Bound(pipeline, group, step.kernel.launch.grid, made.before, made.after)
 
     # ---- running
@@ -222,7 +227,7 @@ class WgpuDevice:
     def begin(self, recorded: Recorded, inputs: Sequence[np.ndarray], stamps: Clock | None) -> None:
         """Upload the inputs and submit the commands of a run."""
         for part, array in zip(recorded.run.inputs, inputs, strict=True):
-            self.upload(part.buffer, array)
+            self.upload(part.buffer, array, part.offset)
         encoder = self.own.create_command_encoder()
         for number, step in enumerate(recorded.steps):
             if stamps is not None:

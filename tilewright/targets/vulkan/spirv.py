@@ -8,6 +8,7 @@ from typing import Any
 
 from ...codegen.spirv.binary import binary
 from ...codegen.spirv.emitter import emit
+from ...codegen.spirv.memory import PIECES
 from ...schedule.machine import Machine
 from ...schedule.nest import Nest
 from ..base import TargetStage
@@ -24,7 +25,7 @@ def stages() -> tuple[TargetStage, ...]:
 
 def text(nest: Nest, description: Machine) -> str:
     """The module of a nest."""
-    return emit(nest, description)[0]
+    return emit(nest, description).text
 
 
 def built(nest: Nest, description: Machine) -> GpuKernel:
@@ -34,21 +35,19 @@ def built(nest: Nest, description: Machine) -> GpuKernel:
 
 def _kernel(nest: Nest, description: Machine) -> GpuKernel:
     """With the module as its text."""
-    module, launch = emit(nest, description)
-    writes = tuple(p.name in nest.outputs for p in nest.params)
-    return GpuKernel(nest.name, module, launch, writes, pieces=(1,) * len(writes))
+    made = emit(nest, description)
+    written = (*(p.name in nest.outputs for p in nest.params), False)  # at open sizes the last one is their table
+    writes = tuple(w for w, count in zip(written, made.pieces, strict=False) for _ in range(count))
+    return GpuKernel(nest.name, made.text, made.launch, writes, made.scratch, made.pieces, PIECES.bytes, open=made.open)
 
 
 def _assembled(kernel: GpuKernel) -> GpuKernel:
-    return replace(kernel, text=base64.b64encode(binary(kernel.text)).decode(), binary=True)
+    others = tuple((pairs, _assembled(k)) for pairs, k in kernel.in_place)
+    return replace(kernel, text=base64.b64encode(binary(kernel.text)).decode(), binary=True, in_place=others)
 
 
 def _emit(state: Any) -> None:
-    def made(nest: Nest, constants: frozenset[str]) -> tuple[str, bytes]:
-        kernel = _kernel(nest, state.description)
-        return kernel.text, kernel.pack()
-
-    emit_kernels(state, made)
+    emit_kernels(state, lambda nest, constants: _kernel(nest, state.description))
 
 
 def _assemble(state: Any) -> None:

@@ -34,6 +34,17 @@ MAX_LANES_RATIO = 1.15
 
 
 @dataclass(frozen=True)
+class Pages:
+    """Of keys and values in pages (`ops/paged_attention.py`): how many there are, the positions of one, and the names
+    of the table and of the lengths."""
+
+    count: int
+    length: int
+    table: str
+    lengths: str | None
+
+
+@dataclass(frozen=True)
 class Shape:
     """Sizes and operand names of one attention."""
 
@@ -54,22 +65,32 @@ class Shape:
     offset: int
     mask_shape: tuple[int, ...]
     dtype: str
+    parts: int = 1  # of the keys, with results of their own (`attention_parts`)
+    told: tuple[str, ...] = ()  # a part's largest scores, and its sums of weights
+    pages: Pages | None = None
 
     def number(self, x: float) -> Const:
         return Const(x, self.dtype)
 
 
 def shape_of(kernel: Kernel) -> Shape:
-    """What a kernel of ``tw.attention`` computes."""
+    """What a kernel of ``tw.attention`` computes, or of one of its relatives."""
     assert kernel.opaque is not None
-    q, k, v, mask = (*kernel.opaque.operands, None)[:4]
+    q, k, v, *rest = kernel.opaque.operands
     assert q and k and v
-    (b, h, sq, d), (_, hk, sk, _), dv = kernel.buffer(q).shape, kernel.buffer(k).shape, kernel.buffer(v).shape[3]
-    a = kernel.opaque.attributes
+    pages = None
+    (b, h, sq, d), (n, hk, sk, _), dv = kernel.buffer(q).shape, kernel.buffer(k).shape, kernel.buffer(v).shape[3]
+    if kernel.opaque.mnemonic.startswith("paged"):
+        table, lengths, *rest = (*rest, None)[:3]
+        assert table
+        pages, hk, sk = Pages(n, hk, table, lengths), sk, hk * kernel.buffer(table).shape[1]
+    mask = (*rest, None)[0]
+    a, (out, *told) = kernel.opaque.attributes, kernel.opaque.results
     return Shape(
-        b, h, h // hk, sq, sk, d, dv, q, k, v, mask, kernel.opaque.results[0], float(a["scale"]), bool(a["causal"]),
+        b, h, h // hk, sq, sk, d, dv, q, k, v, mask, out, float(a["scale"]), bool(a["causal"]),
         decode(a["offset"]),
         kernel.buffer(mask).shape if mask else (), wide(kernel.buffer(q).dtype),
+        int(a.get("parts", 1)), tuple(told), pages,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import astuple
 
-from ....support.sizes import is_open
+from ....support.sizes import is_open, less
 from ....tensor.kernel import Kernel
 from ...decisions import Decisions
 from ...machine import Machine
@@ -24,21 +24,25 @@ from .units import fits_axis, has_blocks
 
 NAME = "block_attention"
 PRIORITY = 7
+#: its operator and its relatives
+ATTENTIONS = ("attention", "attention_parts", "paged_attention", "paged_attention_parts")
 #: rows (queries of the heads that share keys) up to which keys are shared out
 FEW_ROWS = 8
+#: the same where instructions of warps would take a tile of them
+SOME_ROWS = 4
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
     if not has_blocks(machine):
         return "the machine has no grid of blocks"
-    if kernel.opaque is None or kernel.opaque.mnemonic != "attention":
+    if kernel.opaque is None or kernel.opaque.mnemonic not in ATTENTIONS:
         return "it is no attention"
     shape = shape_of(kernel)
+    if is_open(shape.heads, shape.group, shape.depth, shape.width):
+        return "how many heads it has, or how large they are, is known at run time only"
     sizes = (shape.batch, shape.heads, shape.queries, shape.keys, shape.depth, shape.width)
-    if any(map(is_open, sizes)):
-        return "its sizes are open"
-    if 0 in sizes or shape.dtype != "f32":
-        return f"it has no elements, or computes in {shape.dtype}"
+    if not all(less(0, n) for n in sizes) or shape.dtype != "f32":
+        return f"it may have no elements, or computes in {shape.dtype}"
     grid = (("grid.x", shape.queries * shape.group), ("grid.y", shape.heads), ("grid.z", shape.batch))
     if not all(fits_axis(machine, a, n) for a, n in grid):
         return "it has more heads or batches than a grid has blocks"
@@ -71,15 +75,19 @@ def _first_that_copies(kernel: Kernel, nests: list[Stmt], machine: Machine) -> S
 def _nest(shape: Shape, read: Reader, machine: Machine, s: Schedule) -> tuple[list[Stmt], str] | str:
     """The loop nest, and in words what it does; or why there is none. Where it has copies, several: by an engine of the
     machine, asynchronous ones, ordinary ones."""
-    together = Operands(shape, read, together=True)
-    if s.sample_choice("share_keys", (True, False), together.rows <= FEW_ROWS):
+    together = Operands.of(shape, read, together=True)
+    few = SOME_ROWS if attention_warps.plans(together, machine) else FEW_ROWS
+    if s.sample_choice("share_keys", (True, False), together.rows <= few):
         found = attention_keys.shares(together, machine)
         if not found:
             return "the units of no block have room for its queries"
-        best = min(found, key=lambda t: attention_keys.cost(t, together, machine))
+        best = min(found, key=lambda t: attention_keys.cost(attention_keys.with_warps(t, machine), together, machine))
         share = attention_keys.Share(*s.sample_choice("share", [t.numbers for t in found], best.numbers))
+        by_warps = attention_keys.with_warps(share, machine)
+        if by_warps != share and s.sample_choice("warps", (True, False), True):
+            share = by_warps
         return [attention_keys.Shared(together, share, machine).nest()], str(share)
-    o = together if shape.queries < attention_tiles.ROWS[-1] else Operands(shape, read, together=False)
+    o = together if shape.queries < attention_tiles.ROWS[-1] else Operands.of(shape, read, together=False)
     groups, warps = attention_groups.plans(o, machine), attention_warps.plans(o, machine)
     forms = [*(["groups"] if groups else []), *(["warps"] if warps else []), "units"]
     form = s.sample_choice("form", forms, forms[0])

@@ -8,14 +8,18 @@ other, so that a team reads keys and values as they lie. Every team goes through
         each unit adds up the products of its team: the scores, of which the largest so far (top) is kept
         each unit adds its part of the values, weighted; what was summed before shrinks as top grows
     teams tell each other their tops; what each summed is weighted by that and added up, one query after the other
+
+Where a team is a part of a warp, warps go along the keys each for itself: memory is busy for the one while another
+computes. Of a part of the keys (`attention_parts`) the sums are written as they are, and with them what joins them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from ....support.dtypes import LOOP_TYPES
+from ....support.sizes import typical
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum
 from ...machine import Machine
 from ...nest import Barrier, For, Stmt, seq, store
@@ -25,6 +29,7 @@ from .attention_operands import (
     add,
     exp_of,
     folded,
+    index,
     inverse,
     larger,
     mul,
@@ -32,18 +37,22 @@ from .attention_operands import (
     unrolled,
     within_buffers,  # fmt: skip
 )
-from .attention_tiles import AT_ONCE, EXPONENTIAL, FAR, FEW_SUMS, MEETING
-from .units import BLOCK, all_of, axis, on, only_if, shared, within
+from .attention_tiles import EXPONENTIAL, FEW_SUMS, MEETING
+from .units import BLOCK, Warps, all_of, axis, on, only_if, processors, shared, warps_of, within
+from .vector_product import ALONE, ON_WAY, OTHER_REGISTERS
 
 F32 = "f32"
 #: units of a block and of a team, queries of a block, keys of a team in a step
 UNITS, TEAMS, ROWS, KEYS = (256, 128, 64), (4, 8, 16, 32, 64), (8, 4, 2, 1), (8, 4, 2, 1)
+#: operations that a processor's units do while a byte comes for them
+OPERATIONS = 8
 
 
 @dataclass(frozen=True)
 class Share:
     """Units of a block and of a team, queries of a block, keys of a team in a step; then neighbours that a unit reads
-    at once, and how often to have all of a key and all of a value."""
+    at once, and how often to have all of a key and all of a value. `warps`: those that teams are parts of, if they go
+    along the keys each for itself."""
 
     units: int
     team: int
@@ -52,6 +61,7 @@ class Share:
     lanes: int
     depth: int
     width: int
+    warps: Warps | None = field(default=None, kw_only=True)
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -101,16 +111,31 @@ def shares(o: Operands, machine: Machine) -> list[Share]:
     return [x for x in room if x.sums() <= most] or sorted(room, key=Share.sums)[:1]
 
 
+def with_warps(t: Share, machine: Machine) -> Share:
+    """The same by warps, where that can be."""
+    w = warps_of(machine)
+    return t if w is None or w.lanes % t.team or t.units % w.lanes else replace(t, warps=w)
+
+
 def cost(t: Share, o: Operands, machine: Machine) -> float:
-    """As `attention_tiles.cost`."""
-    s = o.s
-    blocks = -(-o.rows // t.rows) * o.heads * s.batch
-    steps = -(-s.keys // (t.teams * t.keys))
+    """The time of the busiest processor of units, in bytes that it reads at full speed (`vector_product.cost`): what it
+    reads, or what it computes, whichever takes longer, and some of the other."""
+    s, block = o.s, axis(machine, BLOCK)
+    assert block is not None and block.limit is not None
+    nbytes = LOOP_TYPES[o.read.kernel.buffer(s.k).dtype].nbytes
+    blocks, count = -(-typical(o.rows) // t.rows) * typical(o.blocks), processors(machine)
+    busiest = -(-blocks // count)
+    steps = -(-typical(s.keys) // (t.teams * t.keys))
     parts = (t.depth + t.width) * t.lanes
-    each = t.keys * parts * (t.rows + FAR) + t.rows * t.keys * (t.team + EXPONENTIAL) + t.rows * t.width * t.lanes
-    each += 2 * MEETING
+    of_block = steps * t.keys * t.units * parts * nbytes
+    resident = min(2 * block.limit // t.units, block.limit * 64 // (t.units * (t.sums() + OTHER_REGISTERS))) or 1
+    on_way = min(busiest, resident) * t.units * min(t.keys * t.depth, ON_WAY) * t.lanes * nbytes
+    read = max(blocks * of_block / count, busiest * of_block / min(on_way / machine.flight_bytes, ALONE))
+    each = t.keys * parts * (t.rows + 1) + t.rows * t.keys * (t.team + EXPONENTIAL) + t.rows * t.width * t.lanes
+    each += 2 * MEETING if t.warps is None else MEETING // 4
     last = t.rows * (t.teams + t.width * t.lanes + -(-s.width // t.units) * t.teams + 3 * MEETING)
-    return max(blocks * t.units, machine.cores, AT_ONCE) * (steps * each + last)
+    computed = busiest * t.units * (steps * each + last) / OPERATIONS
+    return max(read, computed) + min(read, computed) / 4
 
 
 class Shared:
@@ -136,20 +161,31 @@ class Shared:
             own("scores", F32, u, t.rows, t.keys),
             *(own(n, F32, u, t.rows) for n in ("top", "total", "best", "shrink", "dot")),
         ]
-        steps = [self.unit("dot", self.dots, skipped=True), Barrier(BLOCK)]
-        steps += [self.unit("step", self.grown, skipped=True), Barrier(BLOCK)]
-        body = seq(
+        meet = Barrier(t.warps.barrier if t.warps else BLOCK)
+        steps = [self.unit("dot", self.dots, skipped=True), meet]
+        steps += [self.unit("step", self.grown, skipped=True), meet]
+        along = seq(
             self.unit("begin", self.begin),
             on("serial", "step", -(-self.s.keys // self.each), *steps),
-            *self.finish(),
         )
+        body = seq(self.of_warps(along), Barrier(BLOCK) if t.warps else None, *self.finish())
         return self.o.grid("tile", -(-self.o.rows // t.rows), within_buffers(buffers, body))
 
     # ---- places
 
     def unit(self, name: str, body: Callable[[Expr], Stmt], *, skipped: bool = False) -> For:
-        u = Var(f"u_{name}")
-        return on("block.x", u.name, self.t.units, only_if(self.reached if skipped else None, body(u)))
+        """What each unit does, or each of a warp."""
+        w, u = self.t.warps, Var(f"u_{name}")
+        number = u if w is None else Var("w") * w.lanes + u
+        made = only_if(self.reached if skipped else None, body(number))
+        return on("block.x", u.name, self.t.units, made) if w is None else on(w.inner, u.name, w.lanes, made)
+
+    def of_warps(self, body: Stmt) -> Stmt:
+        w = self.t.warps
+        return body if w is None else on(w.outer, "w", self.t.units // w.lanes, body)
+
+    def all_units(self, name: str, body: Callable[[Expr], Stmt]) -> Stmt:
+        return self.of_warps(self.unit(name, body))
 
     def key(self, u: Expr) -> Expr:
         """The i-th of a team's keys in this step: keys beside each other are different teams'."""
@@ -266,11 +302,11 @@ class Shared:
                 store("shrink", r, exp_of(self.mine("top", u, "r"), best), "share"),
             )
 
-        one = [self.unit("tell", self.told), Barrier(BLOCK), self.unit("write", self.written), Barrier(BLOCK)]
+        one = [self.all_units("tell", self.told), Barrier(BLOCK), self.all_units("write", self.written), Barrier(BLOCK)]
         return [
-            self.unit("top", tell),
+            self.all_units("top", tell),
             Barrier(BLOCK),
-            self.unit("weigh", weigh),
+            self.all_units("weigh", weigh),
             Barrier(BLOCK),
             on("unroll", "r", t.rows, *one),
         ]
@@ -294,7 +330,13 @@ class Shared:
         )
         value = Load("told", (Var("g") * t.columns + column,), F32)
         inside = all_of([within(column, s.width, t.units), within(row, self.o.rows, t.rows)])
-        result = mul(self.mine("dot", u, "r"), inverse(self.mine("total", u, "r")))
+        result: Expr = self.mine("dot", u, "r")
+        beside = None
+        if s.told:
+            first = all_of([Op("cmpi.eq", (u, index(0)), "i1"), within(row, self.o.rows, t.rows)])
+            beside = only_if(first, self.o.tell(row, self.mine("best", u, "r"), self.mine("total", u, "r")))
+        else:
+            result = mul(result, inverse(self.mine("total", u, "r")))
         each = seq(
             store("dot", r, zero, "clear_result"),
             on("serial", "g", t.teams, folded("dot", r, add, value, "add_result")),
@@ -304,4 +346,5 @@ class Shared:
             store("total", r, zero, "clear_total"),
             total,
             on("serial", "n", -(-s.width // t.units), only_if(inside, each)),
+            beside,
         )

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 
+from ....support.sizes import typical
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var
 from ...machine import Machine
 from ...nest import Barrier, For, Stmt, seq, store
@@ -125,8 +126,8 @@ def cost(t: Tile, o: Operands, machine: Machine) -> float:
     s, memory = o.s, shared(machine)
     assert memory is not None
     parts = -(-s.width // t.columns)
-    blocks = -(-o.rows // t.rows) * parts * o.heads * s.batch
-    steps, depth = -(-s.keys // t.keys), -(-s.depth // t.depth) * t.depth
+    blocks = -(-typical(o.rows) // t.rows) * parts * o.heads * typical(s.batch)
+    steps, depth = -(-typical(s.keys) // t.keys), -(-s.depth // t.depth) * t.depth
     r, c, e = t.unit_rows, t.unit_keys, t.unit_columns
     brought = t.keys * (s.depth + t.columns)
     brought += t.rows * s.depth if t.query_depth(s.depth, memory.bytes) < depth else 0
@@ -335,12 +336,19 @@ class Tiled:
             row = self.first + self.row(u)
             column = self.first_column + u % t.across + Var("e") * t.across
             inside = all_of([within(row, o.rows, t.rows), within(column, self.s.width, t.columns)])
-            value = mul(self.mine("sums", u, "r", "e"), self.mine("shrink", u, "r"))
+            value: Expr = self.mine("sums", u, "r", "e")
+            end: Stmt = store("shrink", r, inverse(self.mine("total", u, "r")), "inverse")
+            if self.s.told:
+                first = Op("cmpi.eq", (self.first_column + u % t.across, Const(0, "index")), "i1")
+                mine = all_of([within(row, o.rows, t.rows), first])
+                end = only_if(mine, o.tell(row, self.mine("top", u, "r"), self.mine("total", u, "r")))
+            else:
+                value = mul(value, self.mine("shrink", u, "r"))
             told = Load("told", (self.row(u), Var("another")), F32)
             return self.rows(
                 store("total", r, self.s.number(0.0), "clear_total"),
                 on("serial", "another", t.across, folded("total", r, add, told, "add_total")),
-                store("shrink", r, inverse(self.mine("total", u, "r")), "inverse"),
+                end,
                 self.columns(only_if(inside, o.write(row, column, value))),
             )
 

@@ -7,7 +7,7 @@ A warp has 16 rows (queries), and goes along the keys with all others of its blo
         copies of the next tile begin, into the other half of shared memory; those of this one are waited for
         scores = queries x keys, both in parts of 16 x 16
         the largest score of each row grows, and what was summed before shrinks with it
-        weights = 2^((scores - largest) * log2(e)), in the type of the factors: lanes hold sums as they hold first factors
+        weights = 2^((scores - largest) * log2(e)), in the type of the factors, which lanes hold as they hold sums
         results = results * shrink + weights x values
     results / totals
 
@@ -92,12 +92,13 @@ def plans(o: Operands, machine: Machine) -> list[Plan]:
     if found is None or s.depth % found.scores.depth or s.width % found.scores.depth:
         return []
     tried = [Plan(w, k) for w in WARPS for k in KEYS]
-    return [p for p in tried if fits(p, o, found, s.depth, machine)]
+    return [p for p in tried if fits(p, o, found, s.depth, machine, found.scores.rows)]
 
 
-def fits(plan: Plan, o: Operands, own: Instructions, held_depth: int, machine: Machine) -> bool:
+def fits(plan: Plan, o: Operands, own: Instructions, held_depth: int, machine: Machine, least: int = 0) -> bool:
     """Whether tiles are shared out evenly and have room, in registers with `held_depth` of the queries. A lane has of
-    every row an element in 32 columns, of two beside each other in one register where they have 16 bits."""
+    every row an element in 32 columns, of two beside each other in one register where they have 16 bits. Half of the
+    rows of a tile are queries, unless it has no more than `least`."""
     s, memory, p = o.s, shared(machine), own.scores
     assert memory is not None
     held = (held_depth // 2 + plan.keys + plan.keys // 2 + s.width) // 2
@@ -105,7 +106,7 @@ def fits(plan: Plan, o: Operands, own: Instructions, held_depth: int, machine: M
     room = LOOP_TYPES[p.dtype].nbytes * (rows * s.depth + 2 * plan.keys * (s.depth + s.width))
     places = (plan.keys * s.depth, plan.keys * s.width, rows * s.depth)
     whole = all(n % (_LANES * plan.teams * own.lanes) == 0 for n in places)
-    useful = rows < 2 * o.rows and plan.keys < 2 * s.keys
+    useful = (rows <= least or rows < 2 * o.rows) and plan.keys < 2 * s.keys
     return held * 4 <= machine.vector_registers * 3 and room <= memory.bytes and whole and useful
 
 
@@ -329,10 +330,14 @@ class Writer:
         """Columns of a second factor that come at once: two blocks where there are two."""
         return 2 * self.p.columns if columns % (2 * self.p.columns) == 0 else self.p.columns
 
+    @property
+    def scaled(self) -> bool:
+        """Whether scores are scaled before the largest one is looked for."""
+        return self.s.mask is not None or not self.s.scale > 0
+
     def grown(self) -> list[Stmt]:
-        """Scores are left as the product has them where nothing is added to them: the scale is a part of the exponent."""
-        o, s = self.o, self.s
-        scaled = s.mask is not None or not s.scale > 0
+        """Scores are left as the product has them where nothing is added: the scale is a part of the exponent."""
+        o, s, scaled = self.o, self.s, self.scaled
 
         def score(i: Expr, j: Expr) -> Expr:
             return o.score(
@@ -387,12 +392,17 @@ class Writer:
     def finish(self) -> list[Stmt]:
         i, j = Var("i"), Var("j")
         row = self.first + self.mine(i)
-        value = mul(Load("results", (self.mine(i), j), F32), Load("total", (self.mine(i),), F32))
-        put = only_if(within(row, self.o.rows, self.rows), self.o.write(row, j, value))
-        return [
-            self.each_row("total", lambda i: inverse(Load("total", (self.mine(i),), F32)), "inverse"),
-            on("serial", "i", self.p.rows, on("serial", "j", self.s.width, put)),
-        ]
+        inside = within(row, self.o.rows, self.rows)
+        result: Expr = Load("results", (self.mine(i), j), F32)
+        top, total = (Load(n, (self.mine(i),), F32) for n in ("top", "total"))
+        last: Stmt
+        if self.s.told:
+            score = top if self.scaled else mul(top, self.s.number(self.s.scale))
+            last = on("serial", "i", self.p.rows, only_if(inside, self.o.tell(row, score, total)))
+        else:
+            last, result = self.each_row("total", lambda i: inverse(total), "inverse"), mul(result, total)
+        put = only_if(inside, self.o.write(row, j, result))
+        return [last, on("serial", "i", self.p.rows, on("serial", "j", self.s.width, put))]
 
 
 def can_copy(body: Stmt, buffers: dict[str, Buffer], machine: Machine) -> bool:

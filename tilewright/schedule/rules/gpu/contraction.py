@@ -16,11 +16,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from ....support.sizes import typical
 from ....tensor.analysis import flat
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, loads, substitute, variables
 from ....tensor.kernel import Kernel, Stage
 from ...decisions import Decisions
-from ...machine import Machine
+from ...machine import Machine, lanes
 from ...nest import Alloc, Barrier, For, Stmt, Store, seq, store, stores
 from ...schedule import Schedule
 from ..common import coefficient, inline_producers
@@ -31,8 +32,10 @@ NAME = "block_contraction"
 PRIORITY = 5
 #: rows and columns that a unit computes, rows and columns of a block, and steps of the sum at a time: what is tried
 UNIT_TILES = (8, 4, 2, 1)
-BLOCK_TILES = (128, 64, 32, 16)
+BLOCK_TILES = (128, 64, 32, 16, 8)
 DEPTHS = (32, 16, 8)
+#: loops over tiles, along the axes of `grid`
+TILE_LOOPS = ("column_tile", "row_tile", "batch")
 #: a product of fewer multiply-adds is not worth shared memory
 SMALL = 1 << 12
 #: sums of products -> what adds, what multiplies
@@ -52,10 +55,21 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     tile = choose(s, found, machine)
     if isinstance(tile, str):
         return tile
-    s.body = Writer(s, found, tile).nest()
+    s.body = writer(s, found, tile, machine).nest()
     s.temporaries.clear()
     s.plan = str(tile)
     return s
+
+
+def writer(s: Schedule, p: Product, t: Tile, machine: Machine) -> Writer:
+    """Who writes the nest: by what the machine has."""
+    from .contraction_bytes import ByteWriter, instruction
+    from .contraction_vectors import VectorWriter
+
+    dot = instruction(p, machine)
+    if dot is not None:
+        return ByteWriter(s, p, t, dot)
+    return VectorWriter(s, p, t) if lanes(machine) > 1 else Writer(s, p, t)
 
 
 # ---- what is computed ----------------------------------------------------------------------------------------------
@@ -195,8 +209,8 @@ def cost(t: Tile, p: Product, machine: Machine) -> float:
     A unit loads its rows and columns for each step of the sum; a block brings its piece of the factors. Blocks that are
     too few for the machine, and what is computed beyond the result, count as time.
     """
-    rows, columns, depth = p.size("rows"), p.size("columns"), p.size("depth")
-    tiles = -(-rows // t.rows) * -(-columns // t.columns) * p.size("batch")
+    rows, columns, depth, batch = (typical(p.size(g)) for g in ("rows", "columns", "depth", "batch"))
+    tiles = -(-rows // t.rows) * -(-columns // t.columns) * batch
     steps = -(-depth // t.depth) * t.depth
     work = tiles * t.rows * t.columns * steps
     near = 1 / t.unit_rows + 1 / t.unit_columns
@@ -214,8 +228,10 @@ class Writer:
 
     def __init__(self, s: Schedule, p: Product, t: Tile) -> None:
         self.s, self.p, self.t = s, p, t
-        b, r, c, k = (Var(n) for n in ("batch", "row_tile", "column_tile", "step"))
-        self.batch, self.row, self.column, self.step = b, r, c, k
+        self.batch: Expr = Var("batch")
+        self.row: Expr = Var("row_tile")
+        self.column: Expr = Var("column_tile")
+        self.step = Var("step")
         dtype = s.buffer(p.sum.targets[0].buffer).dtype
         self.zero = Const(0.0 if dtype.startswith("f") else 0, dtype)
         self.sums = Buffer(s.fresh("sums"), (t.units, t.unit_rows, t.unit_columns), dtype, "register")
@@ -231,23 +247,27 @@ class Writer:
         step = on("serial", "step", steps, *self.bring(), Barrier(BLOCK), self.multiply(), Barrier(BLOCK))
         inner = seq(self.begin(), step, self.write(), *(self.border(b, i) for i, b in enumerate(p.borders)))
         body: Stmt = Alloc(a, Alloc(b, Alloc(self.sums, inner)))
-        for (axis_name, n), var in zip(grid(p, t), (self.column, self.row, self.batch), strict=True):
-            body = on(axis_name, var.name, n, body)
+        for (axis_name, n), var in zip(grid(p, t), TILE_LOOPS, strict=True):
+            body = on(axis_name, var, n, body)
         return body
 
     def border(self, b: Store, number: int) -> Stmt:
         """What is written around a padded result, shared out among the units of all tiles: it has no blocks of its own,
         so that none has to leave the tiles, and the barriers in them, out."""
         dims = [(v, self.s.extent_or_zero(v)) for v in self.s.loops(b.block)]
-        (_, across), (_, down), (_, deep) = grid(self.p, self.t)
-        whole, units = prod(n for _, n in dims), across * down * deep * self.t.units
+        tile, tiles = self.own_number()
+        whole, units = prod(n for _, n in dims), tiles * self.t.units
         turn, unit = f"border_{number}", f"border_unit_{number}"
-        tile = (self.batch * down + self.row) * across + self.column
         at = Var(turn) * units + tile * self.t.units + Var(unit)
         values = digits(at, dims)
         t = b.targets[0]
         put = store(t.buffer, tuple(substitute(i, values) for i in t.indices), substitute(t.value, values), b.block)
         return self.unit(unit, on("serial", turn, -(-whole // units), only_if(within(at, whole, units), put)))
+
+    def own_number(self) -> tuple[Expr, int]:
+        """The number of a block, and how many there are."""
+        (_, across), (_, down), (_, deep) = grid(self.p, self.t)
+        return (self.batch * down + self.row) * across + self.column, across * down * deep
 
     def unit(self, name: str, *body: Stmt) -> For:
         return on("block.x", name, self.t.units, *body)
@@ -301,34 +321,46 @@ class Writer:
         values |= digits(position, p.rows if which == 0 else p.columns)
         return substitute(p.factors[which], values)
 
-    def multiply(self) -> Stmt:
-        t, p = self.t, self.p
-        value = p.sum.targets[0].value
-        assert isinstance(value, Op)
-        across = t.columns // t.unit_columns
-        u, k, r, c = (Var(n) for n in ("u", "k", "r", "c"))
-        # neighbours among the units take neighbouring columns: they read other banks of the memory
-        a = Load(self.pieces[0].name, (k, u // across * t.unit_rows + r), self.zero.dtype)
-        b = Load(self.pieces[1].name, (k, u % across + c * across), self.zero.dtype)
-        old = Load(self.sums.name, (u, r, c), self.zero.dtype)
-        product = Op(_SUMS[value.op], (a, b), self.zero.dtype)
-        body = store(self.sums.name, (u, r, c), Op(value.op, (old, product), self.zero.dtype), self.s.fresh("multiply"))
-        return self.unit("u", on("serial", "k", t.depth, self.own(body, "r", "c")))
+    def column_of(self, u: Expr, c: Expr) -> Expr:
+        """The column within the tile of a unit's column: neighbours among the units take neighbouring ones, so that
+        they read other banks of the memory."""
+        across = self.t.columns // self.t.unit_columns
+        return u % across + c * across
 
-    def write(self) -> Stmt:
+    def multiply_add(self, u: Expr, a: Expr, b: Expr) -> Store:
+        """A product is added to a unit's sum."""
+        value, at = self.p.sum.targets[0].value, (u, Var("r"), Var("c"))
+        assert isinstance(value, Op)
+        old = Load(self.sums.name, at, self.zero.dtype)
+        product = Op(_SUMS[value.op], (a, b), self.zero.dtype)
+        return store(self.sums.name, at, Op(value.op, (old, product), self.zero.dtype), self.s.fresh("multiply"))
+
+    def multiply(self) -> Stmt:
+        t, u, k = self.t, Var("u"), Var("k")
+        row = u // (t.columns // t.unit_columns) * t.unit_rows + Var("r")
+        a = Load(self.pieces[0].name, (k, row), self.zero.dtype)
+        b = Load(self.pieces[1].name, (k, self.column_of(u, Var("c"))), self.zero.dtype)
+        return self.unit("u", on("serial", "k", t.depth, self.own(self.multiply_add(u, a, b), "r", "c")))
+
+    def results(self, u: Expr, r: Expr, c: Expr, first: Expr) -> tuple[Expr | None, list[Store]]:
+        """The condition that a unit's element exists (that of column `first`, and others with it), and what is written
+        of it."""
         t, p = self.t, self.p
-        across = t.columns // t.unit_columns
-        u, r, c = (Var(n) for n in ("u1", "r1", "c1"))
-        row = self.row * t.rows + u // across * t.unit_rows + r
-        column = self.column * t.columns + u % across + c * across
+        row = self.row * t.rows + u // (t.columns // t.unit_columns) * t.unit_rows + r
+        base, column = self.column * t.columns, self.column * t.columns + self.column_of(u, c)
         values = digits(self.batch, p.batch) | digits(row, p.rows) | digits(column, p.columns)
-        inside = all_of([within(row, p.size("rows"), t.rows), within(column, p.size("columns"), t.columns)])
+        exists = within(base + self.column_of(u, first), p.size("columns"), t.columns)
+        inside = all_of([within(row, p.size("rows"), t.rows), exists])
         target = p.sum.targets[0]
         made = Load(self.sums.name, (u, r, c), self.zero.dtype)
         known: dict[str, Expr] = {target.buffer: made}
         at = {target.buffer: tuple(substitute(i, values) for i in target.indices)}
-        writes: list[Stmt] = []
+        writes: list[Store] = []
         if target.buffer in self.s.kernel.outputs:
             writes.append(store(target.buffer, at[target.buffer], made, p.sum.block))
-        writes += applied(self.s, p.after, known, at)
+        return inside, writes + applied(self.s, p.after, known, at)
+
+    def write(self) -> Stmt:
+        u, r, c = (Var(n) for n in ("u1", "r1", "c1"))
+        inside, writes = self.results(u, r, c, c)
         return self.unit("u1", self.own(only_if(inside, seq(*writes)), "r1", "c1"))

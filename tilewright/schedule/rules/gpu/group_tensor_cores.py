@@ -1,34 +1,40 @@
 """Contractions and convolutions on tensor cores that groups of warps use together, on factors in shared memory.
 
 What `tensor_cores` does with warps and fragments, with the larger instructions of groups: both factors stay in shared
-memory, in rows along the sum that are swizzled as the instruction wants them. A constant factor that lies otherwise is
-laid out so when the model is compiled.
+memory, swizzled as the instruction wants them. Where an engine of the machine can bring them, it does, begun by a group
+that does nothing else (`group_pipelines`). Elsewhere units bring them, in rows along the sum: windows of a convolution,
+for instance. A constant factor that lies otherwise is laid out along the sum when the model is compiled.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ....support.dtypes import LOOP_TYPES
-from ....tensor.expr import Const, Expr, Load, Op, Var
+from ....support.sizes import at_most, is_open, larger, typical
+from ....tensor.expr import Const, Load, Op, Var
 from ....tensor.kernel import Kernel
 from ...decisions import Decisions
 from ...machine import Machine, WarpProduct
-from ...nest import Stmt, store
 from ...schedule import Schedule
-from ...warp import NOTE
 from ..common import inline_producers
 from .contraction import Product, grid, read
+from .group_pipelines import ROW, PipelineWriter, not_copied
+from .group_tiles import GroupWriter
 from .tensor_cores import LATENCY, OTHER_REGISTERS, STEP, share, side
-from .units import GROUP, MEMBER, axis, fits_axis, has_blocks, on
-from .warp_tiles import COPY_BYTES, WarpTile, WarpWriter
+from .tile_order import TileOrder, far, orders
+from .units import CLUSTER, GROUP, MEMBER, axis, fits_axis, has_blocks
+from .warp_tiles import COPY_BYTES, WarpTile, innermost
 
 NAME = "group_tensor_cores"
-PRIORITY = 3
+PRIORITY = 2
 #: bytes of a row of a piece: what the instruction takes
 ROW_BYTES = 128
 #: what is tried: groups of a block along rows and columns, blocks of rows of a group, pieces at once
 GROUPS, BLOCKS, STAGES = ((1, 1), (2, 1), (1, 2), (2, 2)), (1, 2), (2, 3, 4)
+#: the same where an engine copies
+BULK_STAGES = (2, 3, 4, 5, 6)
 #: what a number from shared and from far memory is worth in multiply-adds: those of `tensor_cores` are half as fast
 NEAR, FAR = 32, 80
 
@@ -55,19 +61,97 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
 
 
 def planned(s: Schedule, p: Product, products: list[WarpProduct], machine: Machine) -> Schedule | str:
-    """The schedule with a nest, or why there is none."""
+    """The schedule with a nest, or why there is none: one whose factors an engine of the machine brings, or else one
+    whose units do."""
+    why = pipelined(s, p, products, machine)
+    if not why:
+        return s
     sides = side(s, p, products[0], 0), side(s, p, products[0], 1)
     size = LOOP_TYPES[products[0].dtype].nbytes
     if not all(x.deep and x.plain and x.run * size == COPY_BYTES for x in sides):
-        return "its factors do not lie along the sum"
-    tile = choose(s, p, products, machine)
+        return f"its factors do not lie along the sum, and {why}"
+    tile = choose(s, p, products, machine, engine=False)
     if isinstance(tile, str):
-        return tile
-    product = next(w for w in products if w.columns == tile.unit_columns)
-    s.body = GroupWriter(s, p, tile, product, sides, machine.warp_loads[0]).nest()
+        return tile if tile == why else f"{tile}, and {why}"
+    s.body = GroupWriter(s, p, tile, _of(products, tile), sides, machine.warp_loads[0]).nest()
     s.temporaries.clear()
-    s.plan = str(tile).replace("warps", "groups of warps")
+    s.plan = f"{_words(tile)}, brought by its units: {why}"
     return s
+
+
+def pipelined(s: Schedule, p: Product, products: list[WarpProduct], machine: Machine) -> str:
+    """Write the nest whose factors an engine brings; why there is none, empty if there is."""
+    if machine.bulk is None:
+        return "the machine has no engine that copies"
+    if is_open(*(p.size(g) for g in ("batch", "rows", "columns", "depth"))):
+        return "its sizes are open"
+    if not all(side(s, p, products[0], i).plain for i in (0, 1)):
+        return "a factor is computed on the way"
+    if not s.sample_choice("engine", (True, False), True):
+        return "as was decided"
+    why = ""
+    for own in views(p):
+        tile = choose(s, own, products, machine, engine=True)
+        if isinstance(tile, str):
+            return why or tile
+        order = ordered(s, own, tile, machine, LOOP_TYPES[products[0].dtype].nbytes)
+        sides = side(s, own, products[0], 0), side(s, own, products[0], 1)
+        writer = PipelineWriter(s, own, tile, _of(products, tile), sides, machine.warp_loads[0], order)
+        body = writer.nest(machine.bulk.side)
+        if not (why := not_copied(body, s, machine)):
+            s.body = body
+            s.temporaries.clear()
+            s.plan = f"{_words(tile)}, brought by an engine{f', {order}' if order is not None else ''}"
+            break
+    return why
+
+
+def views(p: Product) -> Iterator[Product]:
+    """A product with all rows and columns that it has; and if these are of several loops, with those of the innermost
+    one, each time for the others: boxes run along one dimension. Not if less than half of a tile had such rows."""
+    yield p
+    for a, b in ((True, False), (False, True), (True, True)):
+        rows, columns = innermost(p.rows) if a else None, innermost(p.columns) if b else None
+        moved = [*(d for d in p.rows if rows and d != rows), *(d for d in p.columns if columns and d != columns)]
+        whole = all(d is None or 2 * d[1] > ROW for d in (rows, columns))
+        if moved and whole and (not a or len(p.rows) > 1) and (not b or len(p.columns) > 1):
+            yield replace(
+                p,
+                batch=(*p.batch, *moved),
+                rows=tuple(d for d in p.rows if d not in moved),
+                columns=tuple(d for d in p.columns if d not in moved),
+            )
+
+
+def ordered(s: Schedule, p: Product, t: WarpTile, machine: Machine, size: int) -> TileOrder | None:
+    """Which block makes which tile when; None where most of the machine has none. Otherwise what all blocks bring keeps
+    the cache busy: clusters bring less of it, and blocks of several tiles wait less."""
+    most = max(machine.cores // 8, 1) * max(int(1 / part(t, machine, size, engine=True)), 1)
+    (_, across), (_, down), (_, batch) = grid(p, t)
+    if across * down * batch * 2 <= most:
+        return None
+    cluster = axis(machine, CLUSTER)
+    largest = cluster.limit or 1 if cluster is not None else 1
+    found = [
+        o for o in orders(down, across, batch, most, largest) if fits_axis(machine, "grid.x", o.blocks * o.cluster)
+    ]
+    if not found:
+        return None
+
+    def worth(o: TileOrder) -> tuple[int, int, int, int]:
+        return -o.cluster, -o.turns, far(o, most, t.rows, t.columns), o.together
+
+    numbers = [(o.turns, o.together, o.cluster) for o in found]
+    best = numbers[found.index(min(found, key=worth))]
+    return found[numbers.index(s.sample_choice("order", numbers, best))]
+
+
+def _of(products: list[WarpProduct], tile: WarpTile) -> WarpProduct:
+    return next(w for w in products if w.columns == tile.unit_columns)
+
+
+def _words(tile: WarpTile) -> str:
+    return str(tile).replace("warps", "groups of warps")
 
 
 def instructions(s: Schedule, p: Product, machine: Machine) -> list[WarpProduct]:
@@ -82,8 +166,11 @@ def instructions(s: Schedule, p: Product, machine: Machine) -> list[WarpProduct]
 
 
 def turned(s: Schedule, p: Product) -> bool:
-    """Whether constant factors have been laid out along the sum."""
+    """Whether constant factors have been laid out along the sum: where rows along it then begin at multiples of what is
+    copied at once."""
     deep, done = [v for v, _ in p.depth], False
+    if innermost(p.depth)[1] % (COPY_BYTES // LOOP_TYPES["bf16"].nbytes):
+        return False
     for f in p.factors:
         assert isinstance(f, Op)
         x = f.args[0]
@@ -98,33 +185,36 @@ def turned(s: Schedule, p: Product) -> bool:
     return done
 
 
-def choose(s: Schedule, p: Product, products: list[WarpProduct], machine: Machine) -> WarpTile | str:
-    """The tile; what a tuner may change is asked of the schedule."""
+def choose(s: Schedule, p: Product, products: list[WarpProduct], machine: Machine, engine: bool) -> WarpTile | str:
+    """The tile; what a tuner may change is asked of the schedule. With an `engine` that copies one more group begins
+    copies, and zeros are beyond the sum."""
     size = LOOP_TYPES[products[0].dtype].nbytes
     group, member = axis(machine, GROUP), axis(machine, MEMBER)
     assert group is not None and member is not None and member.limit is not None
     depth = ROW_BYTES // size
-    if p.size("depth") % depth:
+    if p.size("depth") % depth and not engine:
         return f"its sum has {p.size('depth')} steps, which are no multiple of {depth}"
     fits = []
     for w in products:
         for a, b in GROUPS:
             for n in BLOCKS:
-                for stages in STAGES:
+                for stages in BULK_STAGES if engine else STAGES:
                     t = WarpTile(a * n * w.rows, b * w.columns, n * w.rows, w.columns, depth, stages, member.limit)
-                    few = (t.rows < p.size("rows") + w.rows) and t.columns < p.size("columns") + w.columns
-                    if few and a * b <= (group.limit or 1) and stages <= max(p.size("depth") // depth, 1):
+                    beyond = ROW if engine else w.columns  # no panel of zeros alone
+                    few = (t.rows < p.size("rows") + w.rows) and t.columns < p.size("columns") + beyond
+                    enough = at_most(stages, larger(-(-p.size("depth") // depth), 2))
+                    if few and a * b + engine <= (group.limit or 1) and enough:
                         fits.append(t)
     fits = [
         t
         for t in fits
-        if share(t, _registers(t), size, machine) <= 1
+        if part(t, machine, size, engine) <= 1
         and _registers(t) + 2 * OTHER_REGISTERS <= machine.vector_registers
         and all(fits_axis(machine, a, n) for a, n in grid(p, t))
     ]
     if not fits:
         return "no tile fits the machine"
-    best = min(fits, key=lambda t: (cost(t, p, products[0].rows, machine, size), -t.stages))
+    best = min(fits, key=lambda t: (cost(t, p, products[0].rows, machine, size, engine), -t.stages, -t.warps))
     if best.tiles(p) * 16 < machine.cores:
         return "its tiles are too few for groups of warps"
     numbers = [(t.rows, t.columns, t.unit_rows, t.unit_columns, t.depth, t.stages) for t in fits]
@@ -137,41 +227,20 @@ def _registers(t: WarpTile) -> int:
     return t.unit_rows * t.unit_columns // t.lanes
 
 
-def cost(t: WarpTile, p: Product, rows: int, machine: Machine, size: int) -> float:
+def part(t: WarpTile, machine: Machine, size: int, engine: bool) -> float:
+    """The part of a multiprocessor that a tile takes."""
+    return share(t, _registers(t), size, machine, t.lanes if engine else 0)
+
+
+def cost(t: WarpTile, p: Product, rows: int, machine: Machine, size: int, engine: bool) -> float:
     """As `tensor_cores.cost`; an instruction has so many rows."""
-    turns = -(-t.tiles(p) // max(machine.cores // 8, 1))
-    steps = p.size("depth") // t.depth
-    at_once = min(turns, max(int(1 / share(t, _registers(t), size, machine)), 1))
+    turns = -(-typical(t.tiles(p)) // max(machine.cores // 8, 1))
+    steps = -(-typical(p.size("depth")) // t.depth)
+    at_once = min(turns, max(int(1 / part(t, machine, size, engine)), 1))
     least = t.rows * t.columns * t.depth
     work = least * (1 + NEAR * (1 / t.unit_columns + 1 / rows) + FAR * (1 / t.rows + 1 / t.columns))
     wait = max(LATENCY / at_once - (t.stages - 1) * least, 0.0) + STEP / at_once
     return turns * (steps * (work + wait) + LATENCY / at_once)
 
 
-class GroupWriter(WarpWriter):
-    """Writes the nest of a product with a tile of groups of warps."""
-
-    team_axis, unit_axis = GROUP, MEMBER
-
-    def products(self, slot: Expr) -> Stmt:
-        t, w = self.t, self.w
-        team, part = Var("w"), Var("part")
-        m, n, k = Var("mi"), Var("ni"), Var("ki")
-        row = Var("mt") * w.rows + m
-        deep = part * w.depth + k
-        lines = team // self.across * t.unit_rows + row, team % self.across * t.unit_columns + n
-        factors: list[Expr] = []
-        for which, line in enumerate(lines):
-            place = self.place(which, slot, line, deep // self.vector, deep % self.vector)
-            factors.append(Op(w.extends, (Load(self.pieces[which].name, place, w.dtype),), w.sums))
-        at = (team, row, n)
-        old = Load(self.sums.name, at, w.sums)
-        value = Op("addf", (old, Op("mulf", tuple(factors), w.sums)), w.sums)
-        put = store(self.sums.name, at, value, self.s.fresh("multiply"))
-        inner = replace(on("serial", "ki", w.depth, put), notes=((NOTE, w.name),))
-        one = on("serial", "mi", w.rows, on("serial", "ni", w.columns, inner))
-        every = on("unroll", "part", t.depth // w.depth, on("unroll", "mt", t.unit_rows // w.rows, one))
-        return on(self.team_axis, "w", t.warps, every)
-
-
-__all__ = ["NAME", "PRIORITY", "GroupWriter", "apply", "choose", "cost", "instructions", "turned"]
+__all__ = ["NAME", "PRIORITY", "apply", "choose", "cost", "instructions", "turned"]

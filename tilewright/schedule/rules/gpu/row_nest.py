@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
+from ....support.sizes import highest
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, loads, rebuild, transform
 from ...nest import Alloc, Barrier, For, Stmt, loop, seq, store
 from ...schedule import Schedule
@@ -94,7 +95,7 @@ class RowWriter:
         t = self.team
         if t.keep == "registers":
             return self.new(f"{k.name}_row", (t.rows, t.units, t.steps(k.size)), k.leaf.dtype, "register")
-        return self.new(f"{k.name}_row", (t.rows, k.size), k.leaf.dtype, "shared")
+        return self.new(f"{k.name}_row", (t.rows, highest(k.size)), k.leaf.dtype, "shared")
 
     # ---- levels
 

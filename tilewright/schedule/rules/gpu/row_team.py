@@ -8,6 +8,7 @@ from math import log
 import numpy as np
 
 from ....support.dtypes import LOOP_TYPES
+from ....support.sizes import highest, is_open, typical
 from ....tensor.analysis import flat
 from ....tensor.evaluate import evaluate
 from ....tensor.expr import Expr, Load, walk
@@ -230,12 +231,12 @@ def _teams(rows: Rows, needs: Reads, machine: Machine, along: bool) -> list[Team
     assert block is not None and memory is not None
     vector = _vector(rows, machine) if along else 1
     found = []
-    for units in _powers(min(block.limit or 1, -(-rows.longest // vector))):
-        for together in _powers(min((block.limit or 1) // units, rows.count)):
+    for units in _powers(min(block.limit or 1, typical(-(-rows.longest // vector)))):
+        for together in _powers(min((block.limit or 1) // units, typical(rows.count))):
             team = Team(together, units, grid_of(-(-rows.count // together), machine), along, vector=vector)
             team = _on_warps(machine, team)
             held = sum(team.steps(k.size) for k in needs.keeps)
-            fits = ["registers"] if needs.keeps and held <= machine.vector_registers else []
+            fits = ["registers"] if needs.keeps and not is_open(held) and held <= machine.vector_registers else []
             fits += ["shared"] if needs.keeps else []
             teams = [replace(team, keep=keep) for keep in (*fits, "again")]
             found += [t for t in teams if shared_bytes(t, rows, needs) <= memory.bytes]
@@ -243,10 +244,10 @@ def _teams(rows: Rows, needs: Reads, machine: Machine, along: bool) -> list[Team
 
 
 def shared_bytes(t: Team, rows: Rows, needs: Reads) -> int:
-    """What a block takes of shared memory."""
+    """What a block takes of shared memory, at the largest sizes."""
     each = t.warps_of_row if t.exchange else t.units
     parts = t.rows * each * sum(_bytes(s.dtype) for s in rows.sums.values()) if each > 1 else 0
-    kept = sum(k.size * _bytes(k.leaf.dtype) for k in needs.keeps) if t.keep == "shared" else 0
+    kept = sum(highest(k.size) * _bytes(k.leaf.dtype) for k in needs.keeps) if t.keep == "shared" else 0
     return parts + t.rows * kept
 
 
@@ -283,12 +284,12 @@ def cost(t: Team, rows: Rows, needs: Reads, machine: Machine) -> float:
     spread = max(line / beside, 1.0) if rows.longest > line else 1.0
     far = FAR * spread * (needs.again if t.keep == "again" else needs.once)
     near = rows.levels * len(needs.keeps) if t.keep == "shared" else 0
-    held = sum(t.steps(k.size) for k in needs.keeps) if t.keep == "registers" else 0
+    held = sum(typical(t.steps(k.size)) for k in needs.keeps) if t.keep == "registers" else 0
     meetings = _meeting(t) * len({s.level for s in rows.sums.values()}) if t.units > 1 else 0.0
-    one = t.steps(rows.longest) * (rows.levels + far + near) + meetings
+    one = typical(t.steps(rows.longest)) * (rows.levels + far + near) + meetings
     resident = t.rows * t.units * memory.bytes / max(shared_bytes(t, rows, needs), 1)
     crowded = (1 + (held / machine.vector_registers) ** 2 / 4) * max(limit / resident, 1.0)
-    everyone = t.grid[0] * t.grid[1] * max(t.rows * t.units, limit / SMALL_BLOCK)
+    everyone = typical(t.grid[0] * t.grid[1]) * max(t.rows * t.units, limit / SMALL_BLOCK)
     return one * crowded * everyone / at_once(machine) + one
 
 

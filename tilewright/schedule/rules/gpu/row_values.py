@@ -125,7 +125,7 @@ class Rows:
 
     @property
     def row(self) -> Expr:
-        return ROW if self.count > 1 else _ZERO
+        return ROW if self.count != 1 else _ZERO
 
     @property
     def levels(self) -> int:

@@ -7,6 +7,7 @@ of a warp multiplies (`machine.WarpProduct`): products in f32 stay where they ar
 from __future__ import annotations
 
 from ....support.dtypes import LOOP_TYPES
+from ....support.sizes import at_most, typical
 from ....tensor.analysis import flat
 from ....tensor.expr import Expr, Load, Op, Var, from_linear, linear, loads, simplify
 from ....tensor.kernel import Kernel
@@ -20,12 +21,14 @@ from .units import BLOCK, LANE, WARP, axis, fits_axis, has_blocks, shared
 from .warp_tiles import COPY_BYTES, Side, WarpTile, WarpWriter, innermost
 
 NAME = "tensor_cores"
-PRIORITY = 4
+PRIORITY = 3
 #: what is tried: rows and columns of a warp, warps of a block along both, steps of the sum in instructions, tiles that
 #: are in shared memory at once
 ROWS, COLUMNS = (64, 32, 16), (64, 32, 16, 8)
 WARPS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2))
 DEPTHS, STAGES = (1, 2, 4), (1, 2, 3, 4)
+#: the same where pieces of both factors are small: few rows of one, and all of the other comes from far memory
+MORE_STAGES, SMALL_BYTES = (6, 8), 12 << 10
 #: the fewest bytes that a unit may copy while it goes on
 LEAST_BYTES = 4
 #: warps that keep a multiprocessor busy; registers of a unit beside its matrices
@@ -84,7 +87,7 @@ def padded(s: Schedule, p: Product, product: WarpProduct) -> bool:
         x = f.args[0]
         if not isinstance(x, Load) or x.buffer not in s.kernel.constants or x.buffer in s.packs:
             continue
-        alone = sum(n > 1 for _, n in group) == 1 and x.indices[-1] == Var(innermost(group)[0])
+        alone = sum(n != 1 for _, n in group) == 1 and x.indices[-1] == Var(innermost(group)[0])
         if alone and s.buffer(x.buffer).shape[-1] % most:
             dims = len(x.indices)
             s.pack(x.buffer, (*((),) * (dims - 1), (most,)), tuple(range(dims + 1)))
@@ -97,7 +100,7 @@ def side(s: Schedule, p: Product, product: WarpProduct, which: int) -> Side:
     assert isinstance(f, Op)
     value, group = f.args[0], p.rows if which == 0 else p.columns
     size = LOOP_TYPES[product.dtype].nbytes
-    deep = size == 1 or _deep(s, value, group, p.depth)  # single bytes cannot be turned on the way to a warp
+    deep = size == 1 or lies_along_sum(s, value, group, p.depth)  # single bytes cannot be turned on the way to a warp
     filled = isinstance(value, Load) and value.buffer in s.packs and not deep
     var, extent = innermost(p.depth if deep else group)
     run = COPY_BYTES // size
@@ -106,7 +109,9 @@ def side(s: Schedule, p: Product, product: WarpProduct, which: int) -> Side:
     return Side(value, group, deep, run, isinstance(value, Load))
 
 
-def _deep(s: Schedule, value: Expr, group: tuple[tuple[str, int], ...], depth: tuple[tuple[str, int], ...]) -> bool:
+def lies_along_sum(
+    s: Schedule, value: Expr, group: tuple[tuple[str, int], ...], depth: tuple[tuple[str, int], ...]
+) -> bool:
     for x in loads(value):
         where = _place(s, x)
         if coefficient(where, innermost(depth)[0]) == 1:
@@ -190,8 +195,10 @@ def _tiles(p: Product, w: WarpProduct, sides: tuple[Side, Side], lanes: int) -> 
                 for d in (k * w.depth for k in DEPTHS):
                     if d >= 2 * depth and d > w.depth:
                         continue
-                    ahead = STAGES[1:] if copied and depth % d == 0 and depth // d > 1 else STAGES[:1]
-                    found += [WarpTile(a * m, b * n, m, n, d, k, lanes) for k in ahead if k <= max(depth // d, 1)]
+                    small = (a * m + b * n) * d * size <= SMALL_BYTES
+                    several = (*STAGES[1:], *(MORE_STAGES if small else ())) if copied and depth % d == 0 else ()
+                    ahead = [k for k in several if at_most(k, depth // d)] or STAGES[:1]
+                    found += [WarpTile(a * m, b * n, m, n, d, k, lanes) for k in ahead]
     return found
 
 
@@ -199,27 +206,30 @@ def cost(t: WarpTile, p: Product, w: WarpProduct, machine: Machine) -> float:
     """What a tile is worth, in multiply-adds of a multiprocessor's tensor cores.
 
     Each number that a warp reads from shared memory is worth so many, one from far memory more; a step of the sum costs
-    a barrier, and what its copies take longer than the steps that they are ahead. A multiprocessor works on several
-    tiles at once if these leave it the memory and the registers; with few warps it is idle.
+    a barrier, and what its copies take longer than the steps that they are ahead: so many of them are on their way at
+    once. A multiprocessor works on several tiles at once if these leave it the memory and the registers; with few warps
+    it is idle.
     """
-    steps = -(-p.size("depth") // t.depth)
-    turns = -(-t.tiles(p) // max(machine.cores // 8, 1))
+    steps = -(-typical(p.size("depth")) // t.depth)
+    turns = -(-typical(t.tiles(p)) // max(machine.cores // 8, 1))
     at_once = min(turns, max(int(1 / share(t, _registers(t, w), LOOP_TYPES[w.dtype].nbytes, machine)), 1))
     near = NEAR * (1 / t.unit_rows + 1 / t.unit_columns)
     far = FAR * (1 / t.rows + 1 / t.columns)
     least = t.rows * t.columns * t.depth * max(BUSY / (t.warps * at_once), 1.0)
     work = least * (1 + near + far)
-    wait = max(LATENCY / at_once - (t.stages - 1) * least, 0.0) + STEP / at_once
+    ahead = max(t.stages - 1, 1)
+    wait = max(LATENCY / at_once / ahead - (least if t.stages > 1 else 0.0), 0.0) + STEP / at_once
     return turns * (steps * (work + wait) + LATENCY / at_once)
 
 
-def share(t: WarpTile, registers: int, size: int, machine: Machine) -> float:
+def share(t: WarpTile, registers: int, size: int, machine: Machine, more: int = 0) -> float:
     """The part of a multiprocessor's shared memory or registers that a tile takes: a unit has so many for matrices, and
-    some for all else. The largest block has a quarter of the registers that a unit may have."""
+    some for all else; `more` units have as many. The largest block has a quarter of the registers that a unit may
+    have."""
     memory, block = shared(machine), axis(machine, BLOCK)
     assert memory is not None and block is not None and block.limit is not None
     all_of_it = block.limit * machine.vector_registers // 4
-    return max(t.bytes(size) / memory.bytes, t.units * (registers + OTHER_REGISTERS) / all_of_it)
+    return max(t.bytes(size) / memory.bytes, (t.units + more) * (registers + OTHER_REGISTERS) / all_of_it)
 
 
 __all__ = ["NAME", "PRIORITY", "apply", "choose", "cost", "instruction", "padded", "share", "side"]

@@ -4,6 +4,9 @@ shared memory, so that neighbouring units read neighbours and write neighbours.
     for each tile, on a block:
         units bring it row by row of what is read, into rows of shared memory that are one element longer
         units write it row by row of the result, with what else is computed
+
+A unit brings neighbours at once, and writes such, where the machine has accesses that long and all rows are made of
+them.
 """
 
 from __future__ import annotations
@@ -12,10 +15,11 @@ from dataclasses import dataclass
 from math import prod
 
 from ....support.dtypes import LOOP_TYPES
+from ....support.sizes import typical
 from ....tensor.expr import Buffer, Expr, Load, Op, Var, children, map_loads, substitute
 from ....tensor.kernel import Kernel
 from ...decisions import Decisions
-from ...machine import Machine
+from ...machine import Machine, lanes
 from ...nest import Alloc, Barrier, Stmt, Store, seq, store, stores
 from ...schedule import Schedule
 from ..common import inline_producers, load_strides, merge_loops, store_stride
@@ -40,6 +44,7 @@ PRIORITY = 8
 SHORT = 8
 #: sides of a tile, and elements of it that a unit takes: what is tried
 SIDES, ELEMENTS = (64, 32, 16, 8), (4, 1, 2, 8)
+_LANE = Var("lane")
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,7 @@ def cost(tile: tuple[int, int], a: Across, machine: Machine) -> float:
     the indices of each unit, and units of a block that are few."""
     side, each = tile
     lines = max(machine.line_bytes / 4 / side, 1.0)
-    beyond = prod(-(-n // side) * side / n for _, n in (a.row, a.column))
+    beyond = prod(-(-n // side) * side / n for n in (typical(a.row[1]), typical(a.column[1])))
     idle = max(machine.line_bytes / (side * side / each), 1.0)
     return (lines + 1 / each + side / 256) * beyond * idle
 
@@ -137,6 +142,9 @@ class Writer:
     def __init__(self, a: Across, tile: tuple[int, int], s: Schedule, machine: Machine) -> None:
         self.a, (self.side, self.each), self.s = a, tile, s
         self.units = self.side * self.side // self.each
+        wide = lanes(machine)
+        in_runs = all(n % wide == 0 for n in (self.side, self.each, a.row[1], a.column[1]))
+        self.wide = wide if in_runs else 1
         self.tiles = [-(-n // self.side) for _, n in (a.column, a.row)]
         self.blocks = prod(self.tiles) * prod(n for _, n in a.others)
         self.grid = grid_of(self.blocks, machine)
@@ -158,23 +166,28 @@ class Writer:
         """Row and column within the tile of a unit's element, the condition that they exist, and all loops' values;
         neighbouring units go along columns, or `across` them."""
         a, u, step = self.a, Var(f"u_{name}"), Var(f"e_{name}")
-        far, near = step * (self.units // self.side) + u // self.side, u % self.side
+        beside = self.side // self.wide
+        far, first = step * (self.units // beside) + u // beside, u % beside * self.wide
+        near = first + _LANE if self.wide > 1 else first
         row, column = (far, near) if across else (near, far)
-        at_row = self.places["%row"] * self.side + row
-        at_column = self.places["%column"] * self.side + column
-        inside = [within(at_row, a.row[1], self.side), within(at_column, a.column[1], self.side)]
-        values = {v: self.places[v] for v, _ in a.others} | {a.row[0]: at_row, a.column[0]: at_column}
+        at_row, at_column = (self.places[n] * self.side for n in ("%row", "%column"))
+        begin = (far, first) if across else (first, far)  # neighbours exist together
+        inside = [within(at_row + begin[0], a.row[1], self.side), within(at_column + begin[1], a.column[1], self.side)]
+        values = {v: self.places[v] for v, _ in a.others} | {a.row[0]: at_row + row, a.column[0]: at_column + column}
         return row, column, all_of([self.exists, *inside]), values
 
     def loops(self, name: str, body: Stmt) -> Stmt:
-        return on("block.x", f"u_{name}", self.units, on("unroll", f"e_{name}", self.each, body))
+        return on("block.x", f"u_{name}", self.units, on("unroll", f"e_{name}", self.each // self.wide, body))
+
+    def lanes(self, body: Stmt) -> Stmt:
+        return body if self.wide == 1 else on("vector", _LANE.name, self.wide, body)
 
     def bring(self) -> Stmt:
         """Bring what is read across, along its rows."""
         row, column, inside, values = self.phase("in", True)
         parts = zip(self.pieces, self.a.reads, strict=True)
         puts = [store(b.name, (row, column), substitute(x, values), f"bring_{i}") for i, (b, x) in enumerate(parts)]
-        return self.loops("in", only_if(inside, seq(*puts)))
+        return self.loops("in", only_if(inside, seq(*map(self.lanes, puts))))
 
     def put(self) -> Stmt:
         """Write the result along its rows."""
@@ -184,4 +197,4 @@ class Writer:
         value = map_loads(t.value, lambda x: Var(f"%{x}", x.dtype) if str(x) in here else x)
         value = substitute(value, {**values, **{f"%{x}": held for x, held in here.items()}})
         place = tuple(substitute(i, values) for i in t.indices)
-        return self.loops("out", only_if(inside, store(t.buffer, place, value, self.a.store.block)))
+        return self.loops("out", only_if(inside, self.lanes(store(t.buffer, place, value, self.a.store.block))))

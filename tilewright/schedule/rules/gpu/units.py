@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 
+from ....support.sizes import at_most, is_open, smaller
 from ....tensor.expr import Const, Expr, Op, Var
 from ...machine import Axis, Machine, Memory
 from ...nest import For, If, Stmt, loop, seq
 
 #: the axes that rules bind loops to
 GRID, BLOCK, WARP, LANE, GROUP, MEMBER = "grid", "block", "warp", "lane", "group", "member"
+CLUSTER = "cluster"
 #: a block of units that share nothing has this part of the units that it may have
 PART = 4
 
@@ -20,9 +23,9 @@ def axis(machine: Machine, name: str) -> Axis | None:
 
 
 def fits_axis(machine: Machine, name: str, count: int) -> bool:
-    """Whether an axis of a grid (``grid.x``) has so many units."""
+    """Whether an axis of a grid (``grid.x``) has so many units, for all sizes."""
     found = axis(machine, name.partition(".")[0])
-    return found is not None and (found.side(name) is None or count <= (found.side(name) or 0))
+    return found is not None and (found.side(name) is None or at_most(count, found.side(name) or 0))
 
 
 def shared(machine: Machine) -> Memory | None:
@@ -46,14 +49,15 @@ def digits(position: Expr, dims: Sequence[tuple[str, int]]) -> dict[str, Expr]:
     below = prod(n for _, n in dims)
     for i, (v, n) in enumerate(dims):
         below //= n
-        upper = position // below if below > 1 else position  # divided first: then digits add up to the position again
-        found[v] = (upper if i == 0 else upper % n) if n > 1 else Const(0, "index")
+        upper = position // below if below != 1 else position  # divided first: digits add up to the position again
+        found[v] = (upper if i == 0 else upper % n) if n != 1 else Const(0, "index")
     return found
 
 
 def within(position: Expr, size: int, tile: int) -> Expr | None:
     """The condition that a position of a tile lies in `size`; None if all do."""
-    return None if size % tile == 0 else Op("cmpi.slt", (position, Const(size, "index")), "i1")
+    whole = size == tile if is_open(tile) else size % tile == 0
+    return None if whole else Op("cmpi.slt", (position, Const(size, "index")), "i1")
 
 
 def all_of(conditions: Sequence[Expr | None]) -> Expr | None:
@@ -79,25 +83,53 @@ def on(kind: str, var: str, extent: int, *body: Stmt) -> For:
     return loop(var, extent, seq(*body), kind)
 
 
+@dataclass(frozen=True)
+class Warps:
+    """Blocks as warps of so many lanes: their axes, and the barrier of the lanes of one warp."""
+
+    outer: str
+    inner: str
+    barrier: str
+    lanes: int
+
+
+def warps_of(machine: Machine) -> Warps | None:
+    """The warps of a machine whose lanes have a barrier of their own."""
+    for inner in machine.axes:
+        outer = axis(machine, inner.inside)
+        if outer is None or outer.inside != GRID or inner.kind or not inner.limit:
+            continue
+        if own := [b for b in inner.barriers if b not in outer.barriers]:
+            return Warps(outer.name, inner.name, own[0], inner.limit)
+    return None
+
+
+def processors(machine: Machine) -> int:
+    """How many parts of a machine run blocks of their own; where the record does not say it, kernels have eight parts
+    for each."""
+    costs = machine.grid_costs
+    return costs.processors if costs is not None else max(machine.cores // 8, 1)
+
+
 def grid_of(blocks: int, machine: Machine) -> tuple[int, int]:
     """So many blocks along x and y of the grid: along x alone where that is long enough. There may be more than asked
     for, which have nothing to do."""
     found = axis(machine, GRID)
-    side = (found.side(f"{GRID}.x") if found is not None else None) or blocks
-    return (blocks, 1) if blocks <= side else (side, -(-blocks // side))
+    side = found.side(f"{GRID}.x") if found is not None else None
+    return (blocks, 1) if side is None or at_most(blocks, side) else (smaller(blocks, side), -(-blocks // side))
 
 
 def blocks_on_grid(grid: tuple[int, int], name: str, body: Stmt) -> Stmt:
     """Loops ``name_x`` and ``name_y`` over the blocks of a grid; one along which there is one block is left out."""
     for d, n in zip("xy", grid, strict=True):
-        body = on(f"grid.{d}", f"{name}_{d}", n, body) if n > 1 else body
+        body = on(f"grid.{d}", f"{name}_{d}", n, body) if n != 1 else body
     return body
 
 
 def block_number(grid: tuple[int, int], name: str) -> Expr:
     """The number of a block in the loops of `blocks_on_grid`."""
-    x: Expr = Var(f"{name}_x") if grid[0] > 1 else Const(0, "index")
-    return Var(f"{name}_y") * grid[0] + x if grid[1] > 1 else x
+    x: Expr = Var(f"{name}_x") if grid[0] != 1 else Const(0, "index")
+    return Var(f"{name}_y") * grid[0] + x if grid[1] != 1 else x
 
 
 def block_sizes(machine: Machine) -> tuple[list[int], int]:

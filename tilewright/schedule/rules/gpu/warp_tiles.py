@@ -25,7 +25,7 @@ from ...machine import WarpLoad, WarpProduct
 from ...nest import Alloc, AsyncCopy, Barrier, For, If, Stmt, Store, Wait, seq, store, substitute_vars
 from ...schedule import Schedule
 from ...warp import NOTE
-from .contraction import Product, Tile, Writer, grid
+from .contraction import TILE_LOOPS, Product, Tile, Writer, grid
 from .elements import applied
 from .units import BLOCK, LANE, WARP, all_of, digits, on, only_if, within
 
@@ -52,7 +52,7 @@ class Side:
 
 def innermost(group: tuple[tuple[str, int], ...]) -> tuple[str, int]:
     """The last loop of a group that has more than one iteration."""
-    return next((d for d in reversed(group) if d[1] > 1), group[-1])
+    return next((d for d in reversed(group) if d[1] != 1), group[-1])
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,14 @@ class WarpWriter(Writer):
         self.w, self.sides, self.load = w, sides, load
         self.sums = Buffer(s.fresh("sums"), (t.warps, t.unit_rows, t.unit_columns), w.sums, w.memory)
         self.vector = COPY_BYTES // LOOP_TYPES[w.dtype].nbytes
-        shapes = [(t.depth, n)[:: -1 if x.deep else 1] for x, n in zip(sides, (t.rows, t.columns), strict=True)]
-        a, b = (
-            Buffer(s.fresh(f"piece_{x}"), (t.stages, *n), w.dtype, "shared") for x, n in zip("ab", shapes, strict=True)
-        )
+        a, b = (Buffer(s.fresh(f"piece_{x}"), self.shape(i), w.dtype, "shared") for i, x in enumerate("ab"))
         self.pieces = a, b
         self.across = t.columns // t.unit_columns
+
+    def shape(self, which: int) -> tuple[int, ...]:
+        """Of the pieces of a factor that are in shared memory at once."""
+        t, n = self.t, (self.t.rows, self.t.columns)[which]
+        return (t.stages, n, t.depth) if self.sides[which].deep else (t.stages, t.depth, n)
 
     def nest(self) -> Stmt:
         p, t = self.p, self.t
@@ -113,8 +115,8 @@ class WarpWriter(Writer):
         steps = self.ahead() if t.stages > 1 else self.in_turn()
         inner = seq(self.begin(), *steps, self.write(), *(self.border(b, i) for i, b in enumerate(p.borders)))
         body: Stmt = Alloc(a, Alloc(b, Alloc(self.sums, inner)))
-        for (axis_name, n), var in zip(grid(p, t), (self.column, self.row, self.batch), strict=True):
-            body = on(axis_name, var.name, n, body)
+        for (axis_name, n), var in zip(grid(p, t), TILE_LOOPS, strict=True):
+            body = on(axis_name, var, n, body)
         return body
 
     def in_turn(self) -> Sequence[Stmt]:
@@ -250,6 +252,10 @@ class WarpWriter(Writer):
 
     # ---- writing
 
+    def holds(self) -> Expr | None:
+        """The condition under which a tile is written."""
+        return None
+
     def write(self) -> Stmt:
         """A warp's sums with what is computed of them. Columns are counted in pairs, of which a lane has both."""
         t, p = self.t, self.p
@@ -268,7 +274,7 @@ class WarpWriter(Writer):
         if target.buffer in self.s.kernel.outputs:
             writes.append(store(target.buffer, at[target.buffer], made, p.sum.block))
         writes += applied(self.s, p.after, known, at)
-        body = only_if(all_of(edges), seq(*writes))
+        body = only_if(all_of((self.holds(), *edges)), seq(*writes))
         return on(
             self.team_axis, "w1", t.warps, on("serial", "r1", t.unit_rows, on("serial", "c1", t.unit_columns, body))
         )

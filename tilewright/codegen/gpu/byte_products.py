@@ -1,0 +1,49 @@
+"""Products of four bytes added to an i32: loops with the note ``dot`` (`schedule.primitives.tensors`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...schedule.nest import For, Nest, Store, walk_stmts
+from ...tensor.expr import Load, Op, Target
+
+NOTE = "dot"
+
+
+@dataclass(frozen=True)
+class ByteProduct:
+    """The machine's instruction, what is stored, the sum before, and the bytes of both factors."""
+
+    name: str
+    target: Target
+    acc: Load
+    factors: tuple[Load, Load]
+
+
+def byte_product(s: For) -> ByteProduct | None:
+    """What a loop with the note adds up; None for other loops, and for what is no product of bytes from memory."""
+    name, store = s.note(NOTE), s.body
+    if name is None or not isinstance(store, Store) or len(store.targets) != 1:
+        return None
+    (t,) = store.targets
+    if not isinstance(t.value, Op) or t.value.op != "addi":
+        return None
+    acc, product = t.value.args
+    if not isinstance(acc, Load):
+        acc, product = product, acc
+    if not isinstance(acc, Load) or not isinstance(product, Op) or product.op != "muli":
+        return None
+    found = [e.args[0] for e in product.args if isinstance(e, Op) and e.op in ("extsi", "extui")]
+    a, b = (*(x for x in found if isinstance(x, Load)), None, None)[:2]
+    return ByteProduct(name, t, acc, (a, b)) if a is not None and b is not None else None
+
+
+def byte_products(nest: Nest) -> Iterator[tuple[For, ByteProduct]]:
+    """All of a nest."""
+    for s in walk_stmts(nest.body):
+        if isinstance(s, For) and (found := byte_product(s)) is not None:
+            yield s, found
+
+
+__all__ = ["ByteProduct", "byte_product", "byte_products"]

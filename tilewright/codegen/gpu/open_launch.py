@@ -1,0 +1,68 @@
+"""What the host computes for a kernel of a GPU at each size of open dimensions (`open_sizes`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...support.errors import UnsupportedError
+from ...support.sizes import typical
+
+#: what indices are computed in ends before this
+LARGEST = 1 << 31
+Formula = str | int
+
+
+@dataclass(frozen=True)
+class OpenLaunch:
+    """What the host computes for a kernel at each size: the numbers of its table, elements of its other arguments with
+    the bytes of one, and blocks along the axes of the grid."""
+
+    table: tuple[Formula, ...]
+    arguments: tuple[tuple[Formula, int], ...]
+    grid: tuple[Formula, Formula, Formula] = (1, 1, 1)
+
+    @property
+    def formulas(self) -> tuple[Formula, ...]:
+        """All of them: the table, the arguments, the grid."""
+        return (*self.table, *(f for f, _ in self.arguments), *self.grid)
+
+    @staticmethod
+    def from_json(data: Any) -> OpenLaunch | None:
+        """The inverse of `dataclasses.asdict`, also of None."""
+        if data is None:
+            return None
+        grid: Any = tuple(data["grid"])
+        return OpenLaunch(tuple(data["table"]), tuple((f, n) for f, n in data["arguments"]), grid)
+
+    def at(self, numbers: Sequence[int], kernel: str) -> LaunchAt:
+        """Everything for a size, of what the formulas are then; UnsupportedError for a number of more than 32 bits."""
+        first, last = len(self.table), len(self.table) + len(self.arguments)
+        table, counts, grid = tuple(numbers[:first]), numbers[first:last], tuple(numbers[last:])
+        if large := [n for n in (*table, *counts) if not -LARGEST <= n < LARGEST]:
+            raise UnsupportedError(
+                f"kernel {kernel} would compute with {large[0]:,} at these sizes, which is too large for 32 bits",
+                stage="run",
+                hint="call it with smaller sizes",
+            )
+        nbytes = tuple(n * each for n, (_, each) in zip(counts, self.arguments, strict=True))
+        return LaunchAt(table, nbytes, grid)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class LaunchAt:
+    """An `OpenLaunch` for given sizes: numbers, bytes of the arguments, blocks."""
+
+    table: tuple[int, ...]
+    nbytes: tuple[int, ...]
+    grid: tuple[int, int, int]
+
+
+def typical_grid(grid: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Blocks at typical sizes."""
+    x, y, z = map(typical, grid)
+    return x, y, z
+
+
+__all__ = ["LARGEST", "Formula", "LaunchAt", "OpenLaunch", "typical_grid"]

@@ -1,0 +1,115 @@
+"""`block_contraction` on machines with accesses of several elements: units bring, read and write neighbours at once.
+
+The columns of a unit are then runs of neighbours, which lie apart by those of the units beside it.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ....tensor.analysis import flat
+from ....tensor.expr import Buffer, Expr, Load, Op, Var, loads, walk
+from ...machine import lanes
+from ...nest import Alloc, If, Stmt, seq, store
+from ...schedule import Schedule
+from ..common import coefficient
+from .contraction import Product, Tile, Writer
+from .units import all_of, on, only_if, within
+
+_LANE = Var("lane")
+
+
+class VectorWriter(Writer):
+    """Writes the nest of a product with a tile; `wide`: elements of an access."""
+
+    def __init__(self, s: Schedule, p: Product, t: Tile) -> None:
+        super().__init__(s, p, t)
+        self.wide = lanes(s.machine(), self.zero.dtype)
+        self.rows_wide, self.columns_wide = (n % self.wide == 0 for n in (t.unit_rows, t.unit_columns))
+
+    def lanes(self, body: Stmt) -> Stmt:
+        return on("vector", _LANE.name, self.wide, body)
+
+    # ---- bringing pieces
+
+    def together(self, which: int) -> bool:
+        """Whether neighbours of a factor are read in any case, and lie in runs of whole accesses."""
+        value, deep = self.p.factors[which], self.along_depth(which)
+        group = self.p.depth if deep else self.p.rows if which == 0 else self.p.columns
+        tile = self.t.depth if deep else self.t.rows if which == 0 else self.t.columns
+        if not group or group[-1][1] % self.wide or tile % self.wide:
+            return False
+        if any(isinstance(e, Op) and e.op in ("guard", "seldom") for e in walk(value)):
+            return False
+        places = [flat(self.s.buffer(x.buffer), x.indices) for x in loads(value)]
+        return any(coefficient(where, group[-1][0]) == 1 for where in places)
+
+    def piece(self, which: int) -> Stmt:
+        p, t, wide = self.p, self.t, self.wide
+        group, tile, base = (p.rows, t.rows, self.row) if which == 0 else (p.columns, t.columns, self.column)
+        count = t.depth * tile // wide
+        if not self.together(which) or count < t.units:
+            return super().piece(which)
+        name = "ab"[which]
+        u, e = Var(f"u_{name}"), Var(f"e_{name}")
+        place = e * t.units + u
+        runs = (t.depth if (deep := self.along_depth(which)) else tile) // wide
+        near, far = place % runs * wide, place // runs
+        first = (near, far) if deep else (far, near)
+        at = (base * tile + first[1], self.step * t.depth + first[0])
+        inside = all_of([within(at[0], prod(n for _, n in group), tile), within(at[1], p.size("depth"), t.depth)])
+        k, i = (near + _LANE, far) if deep else (far, near + _LANE)
+        value = self.factor(which, base * tile + i, self.step * t.depth + k)
+
+        def put(x: Expr) -> Stmt:
+            return self.lanes(store(self.pieces[which].name, (k, i), x, self.s.fresh(f"bring_{name}")))
+
+        body = put(value) if inside is None else If(inside, put(value), put(self.zero))
+        body = only_if(within(place, count, t.units), body)
+        return self.unit(u.name, on("serial", e.name, -(-count // t.units), body))
+
+    # ---- products
+
+    def column_of(self, u: Expr, c: Expr) -> Expr:
+        if not self.columns_wide:
+            return super().column_of(u, c)
+        wide, across = self.wide, self.t.columns // self.t.unit_columns
+        return c // wide * (across * wide) + u % across * wide + c % wide
+
+    def multiply(self) -> Stmt:
+        """The numbers of a unit's rows and columns are brought to registers before they are multiplied."""
+        t, u, k = self.t, Var("u"), Var("k")
+        if not self.columns_wide:
+            return super().multiply()
+        dtype, across = self.zero.dtype, t.columns // t.unit_columns
+        held = [Buffer(self.s.fresh(f"held_{n}"), (size,), dtype, "register") for n, size in self.sides()]
+        first = [u // across * t.unit_rows, Var("u")]
+        steps = []
+        for which, (b, part) in enumerate(zip(held, ("rv", "cv"), strict=True)):
+            wide = self.wide if which or self.rows_wide else 1
+            i = Var(part) * wide + (_LANE if wide > 1 else 0)
+            at = first[0] + i if which == 0 else self.column_of(u, i)
+            read = store(b.name, (i,), Load(self.pieces[which].name, (k, at), dtype), self.s.fresh("read"))
+            steps.append(on("unroll", part, b.size // wide, self.lanes(read) if wide > 1 else read))
+        product = self.multiply_add(u, *(Load(b.name, (Var(v),), dtype) for b, v in zip(held, "rc", strict=True)))
+        body: Stmt = on("serial", "k", t.depth, *steps, self.own(product, "r", "c"))
+        for b in held:
+            body = Alloc(b, body)
+        return self.unit("u", body)
+
+    def sides(self) -> tuple[tuple[str, int], ...]:
+        return ("a", self.t.unit_rows), ("b", self.t.unit_columns)
+
+    # ---- results
+
+    def write(self) -> Stmt:
+        t, wide, columns = self.t, self.wide, self.p.columns
+        if not self.columns_wide or not columns or columns[-1][1] % wide:
+            return super().write()
+        u, r, v = Var("u1"), Var("r1"), Var("c1")
+        inside, made = self.results(u, r, v * wide + _LANE, v * wide)
+        body = only_if(inside, seq(*map(self.lanes, made)))
+        return self.unit("u1", on("unroll", "r1", t.unit_rows, on("unroll", "c1", t.unit_columns // wide, body)))
+
+
+__all__ = ["VectorWriter"]

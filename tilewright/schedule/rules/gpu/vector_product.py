@@ -1,0 +1,456 @@
+"""Products of a vector, or of a few, with a matrix (what a decoder computes for one token): the matrix is read once,
+and nothing else takes time, so that its accesses are as long as the machine's and many are on their way at once.
+
+    for each tile of columns, on a block:
+        each unit takes some neighbouring columns and every so many steps of the sum; for each few of these:
+            it asks for all of its part of the matrix, and for that of the vectors
+            it multiplies and adds, in registers
+        what the units of a column have added up is combined in shared memory
+        each column is written by one unit, with what is computed of it element for element
+
+Where neighbours in memory are neighbours in the sum, a unit has neighbouring steps of some columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import prod
+
+from ....support.dtypes import LOOP_TYPES
+from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, loads, minimum, substitute
+from ....tensor.kernel import Kernel
+from ...decisions import Decisions
+from ...machine import Machine
+from ...nest import Alloc, Barrier, For, Stmt, Store, seq, store
+from ...schedule import Schedule
+from ..common import inline_producers
+from .contraction import SMALL, Product, read
+from .elements import applied
+from .tensor_cores import lies_along_sum
+from .units import BLOCK, all_of, axis, digits, fits_axis, has_blocks, on, only_if, processors, shared, within
+from .warp_tiles import innermost
+
+NAME = "vector_product"
+PRIORITY = 4
+#: what is tried: units of a block, units beside each other along its columns, columns of a unit (where neighbours in
+#: memory are neighbours in the sum), accesses of a unit that are on their way at once
+UNITS, ACROSS, COLUMNS, AT_ONCE = (64, 128, 256, 512, 1024), (1, 2, 4, 8, 16, 32), (1, 2, 4), (4, 8, 16)
+#: vectors that are multiplied at once
+FEW = 10
+#: accesses of a unit that a compiler leaves on their way, of those that could be (read in what NVIDIA's makes)
+ON_WAY = 4
+#: parts of a sum that one unit adds up, at the end and in a step before it
+LAST, FAN = 8, 4
+#: runs of fewer bytes waste a part of what memory gives at once: by how much, for each halving, and how many bytes at
+#: least are brought
+SHORT_RUN_BYTES, SHORT_RUN, LEAST_BYTES = 128, 1.12, 32
+#: how much more than its part a processor of units can read where others have nothing to do
+ALONE = 1.5
+#: what may be computed beyond the matrix, in times of all of it
+MOST_BEYOND = 1.4
+#: how much faster a processor reads what units have read before (vectors) than its part of the memory
+CACHED = 5
+#: what a step of the tree is worth in bytes from memory
+STEP_BYTES = 1 << 10
+#: numbers of a unit that any machine keeps, and registers that stay free where these are many
+MOST_NUMBERS, OTHER_REGISTERS = 80, 40
+#: registers of a unit beside its numbers, and those that each of the units of the largest block may have
+ADDRESSES, REGISTERS = 20, 64
+
+
+def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
+    if not has_blocks(machine):
+        return "the machine has no grid of blocks"
+    if kernel.opaque or kernel.one_thread:
+        return "an operator with a loop nest of its own, or a part of a kernel"
+    s = Schedule(kernel, machine, decisions=decisions)
+    inline_producers(s)
+    p = read(s)
+    if isinstance(p, str):
+        return p
+    sizes = p.size("rows"), p.size("columns")
+    if min(sizes) > FEW or max(sizes) < 2:
+        return "it is no product of a few vectors with a matrix"
+    if p.borders or max(sizes) * p.size("depth") < SMALL:
+        return "it is small, or has a border"
+    which = 0 if sizes[0] > sizes[1] else 1
+    if filled(s, p, which, machine):
+        p = read(s)
+        assert isinstance(p, Product)
+    matrix = Matrix.of(s, p, which, machine)
+    share = choose(s, matrix, p.size("batch"), machine)
+    if isinstance(share, str):
+        return share
+    s.body = Writer(s, p, matrix, share).nest()
+    s.temporaries.clear()
+    s.plan = str(share)
+    return s
+
+
+def filled(s: Schedule, p: Product, which: int, machine: Machine) -> bool:
+    """Whether rows of a constant matrix have been filled up, so that accesses of all of them are as long as they may
+    be."""
+    (x, *more), group = loads(p.factors[which]), p.rows if which == 0 else p.columns
+    if more or x.buffer not in s.kernel.constants or x.buffer in s.packs:
+        return False
+    run = max(machine.vector_bytes // LOOP_TYPES[x.dtype].nbytes, 1)
+    alone = sum(n > 1 for _, n in group) == 1 and x.indices[-1] == Var(innermost(group)[0])
+    if not alone or s.buffer(x.buffer).shape[-1] % run == 0:
+        return False
+    dims = len(x.indices)
+    s.pack(x.buffer, (*((),) * (dims - 1), (run,)), tuple(range(dims + 1)))
+    return True
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The factor of a number that is a matrix: its columns and steps of the sum, whether neighbours in memory are
+    neighbours in the sum (`deep`), how many of them a unit reads at once, and the bytes of each. `others`: the loops
+    over the vectors, and `beside` the bytes that all of these have for a step."""
+
+    which: int
+    group: tuple[tuple[str, int], ...]
+    others: tuple[tuple[str, int], ...]
+    depth: tuple[tuple[str, int], ...]
+    deep: bool
+    run: int
+    nbytes: int
+    beside: int
+
+    @staticmethod
+    def of(s: Schedule, p: Product, which: int, machine: Machine) -> Matrix:
+        group, others = (p.rows, p.columns)[:: 1 if which == 0 else -1]
+        value = p.factors[which]
+        deep = lies_along_sum(s, value, group, p.depth)
+        nbytes = max((LOOP_TYPES[x.dtype].nbytes for x in loads(value)), default=4)
+        run = max(machine.vector_bytes // nbytes, 1)
+        extent = innermost(p.depth if deep else group)[1]
+        whole = not deep and any(x.buffer in s.packs for x in loads(value))  # rows have been filled up
+        while extent % run and not whole:
+            run //= 2
+        own = max((LOOP_TYPES[x.dtype].nbytes for x in loads(p.factors[1 - which])), default=4)
+        return Matrix(which, group, others, p.depth, deep, run, nbytes, own * prod(n for _, n in others))
+
+    @property
+    def columns(self) -> int:
+        return prod(n for _, n in self.group)
+
+    @property
+    def steps(self) -> int:
+        return prod(n for _, n in self.depth)
+
+    @property
+    def vectors(self) -> int:
+        return prod(n for _, n in self.others)
+
+    def registers(self, each: int, steps: int) -> int:
+        """What a unit keeps of so many columns and steps, in registers of 4 bytes: sums, vectors, and the matrix as it
+        lies."""
+        return self.vectors * (each + steps) + each * steps * self.nbytes // 4
+
+
+@dataclass(frozen=True)
+class Share:
+    """Units of a block along its columns and along the sum, columns of a unit, and steps that it takes at once."""
+
+    across: int
+    shares: int
+    each: int
+    steps: int
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return self.across, self.shares, self.each, self.steps
+
+    @property
+    def units(self) -> int:
+        return self.across * self.shares
+
+    @property
+    def columns(self) -> int:
+        """Of a block."""
+        return self.across * self.each
+
+    def blocks(self, m: Matrix) -> int:
+        return -(-m.columns // self.columns)
+
+    def taken(self, m: Matrix) -> int:
+        """Steps that are computed: whole turns of all units."""
+        turn = self.shares * self.steps
+        return -(-m.steps // turn) * turn
+
+    def beyond(self, m: Matrix) -> float:
+        """How many times the matrix is computed, with what lies beyond it."""
+        return self.blocks(m) * self.columns * self.taken(m) / (m.columns * m.steps)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.columns} columns on {self.units} units, {self.shares} of them along the sum, "
+            f"{self.each} columns by {self.steps} steps at once"
+        )
+
+
+def choose(s: Schedule, m: Matrix, batch: int, machine: Machine) -> Share | str:
+    """How a block shares out its work; what a tuner may change is asked of the schedule."""
+    block, memory = axis(machine, BLOCK), shared(machine)
+    assert block is not None and memory is not None
+    fits = [
+        t
+        for t in _shares(m)
+        if t.units <= (block.limit or 1)
+        and 4 * t.shares * t.columns * m.vectors <= memory.bytes
+        and t.each * m.vectors <= machine.vector_registers
+        and m.registers(t.each, t.steps) <= max(machine.vector_registers - 2 * OTHER_REGISTERS, MOST_NUMBERS)
+        and t.units * (m.registers(t.each, t.steps) + ADDRESSES) <= (block.limit or 1) * REGISTERS
+        and fits_axis(machine, "grid.x", t.blocks(m))
+        and fits_axis(machine, "grid.z", batch)
+    ]
+    if not fits:
+        return "no block fits the machine"
+    fits = [t for t in fits if t.beyond(m) <= MOST_BEYOND] or fits
+    best = min(fits, key=lambda t: (cost(t, m, batch, machine), t.units))
+    chosen = s.sample_choice("share", [t.numbers for t in fits], best.numbers)
+    return Share(*chosen)
+
+
+def _shares(m: Matrix) -> list[Share]:
+    found = []
+    for units in UNITS:
+        for across in (a for a in ACROSS if a <= units):
+            for n in AT_ONCE:
+                for each, steps in [(c, m.run * n // c) for c in COLUMNS if c <= n] if m.deep else [(m.run, n)]:
+                    t = Share(across, units // across, each, steps)
+                    if (t.columns < 2 * m.columns or across * each == m.run) and (
+                        t.shares * t.steps < 2 * m.steps or (t.shares, n) == (1, AT_ONCE[0])
+                    ):
+                        found.append(t)
+    return found
+
+
+def cost(t: Share, m: Matrix, batch: int, machine: Machine) -> float:
+    """The time of the busiest processor of units, in bytes that it reads at full speed.
+
+    It reads at full speed if enough is on its way; alone it can have more than its part of the memory's speed. Short
+    runs waste some of what memory gives, columns and steps beyond the matrix all of it.
+    """
+    block = axis(machine, BLOCK)
+    assert block is not None and block.limit is not None
+    blocks, count = t.blocks(m) * batch, processors(machine)
+    busiest = -(-blocks // count)
+    of_block = t.columns * t.taken(m) * m.nbytes
+    registers = m.registers(t.each, t.steps) + ADDRESSES
+    resident = min(2 * block.limit // t.units, block.limit * REGISTERS // (t.units * registers)) or 1
+    on_way = min(busiest, resident) * t.units * min(t.each * t.steps // m.run, ON_WAY) * m.run * m.nbytes
+    speed = min(on_way / machine.flight_bytes, ALONE)
+    beside = (t.shares if m.deep else t.across) * m.run * m.nbytes
+    waste = 1.0
+    while beside < SHORT_RUN_BYTES:
+        beside, waste = beside * 2, waste * (SHORT_RUN if beside >= LEAST_BYTES else 2)
+    tree, left = STEP_BYTES * 2, t.shares
+    while left > LAST:
+        left, tree = left // FAN, tree + STEP_BYTES
+    read = max(blocks * of_block / count, busiest * of_block / speed) * waste
+    again = busiest * t.across * t.taken(m) * m.beside / CACHED
+    return max(read, again) + min(read, again) / 4 + tree * busiest
+
+
+class Writer:
+    """Writes the nest."""
+
+    def __init__(self, s: Schedule, p: Product, m: Matrix, t: Share) -> None:
+        self.s, self.p, self.m, self.t = s, p, m, t
+        self.tile, self.step = Var("tile"), Var("step")
+        dtype = s.buffer(p.sum.targets[0].buffer).dtype
+        self.zero = Const(0.0 if dtype.startswith("f") else 0, dtype)
+        value = p.sum.targets[0].value
+        assert isinstance(value, Op)
+        self.add, self.multiply = value.op, "mulf" if value.op == "addf" else "muli"
+        u = t.units
+        self.sums = Buffer(s.fresh("sums"), (u, m.vectors, t.each), dtype, "register")
+        self.piece = Buffer(s.fresh("piece"), (u, t.each, t.steps), dtype, "register")
+        self.vector = Buffer(s.fresh("vector"), (u, m.vectors, t.steps), dtype, "register")
+        self.part = Buffer(s.fresh("part"), (t.shares, m.vectors * t.columns), dtype, "shared")
+
+    def nest(self) -> Stmt:
+        t, m = self.t, self.m
+        whole, rest = divmod(m.steps, t.shares * t.steps)
+        steps: list[Stmt] = []
+        if whole:
+            steps.append(on("serial", "step", whole, self.products("u", self.step, inside=True)))
+        if rest:
+            steps.append(self.products("u_rest", Const(whole, "index"), inside=False))
+        return self.grid(seq(self.unit("u0", self.begin), *steps, *self.combined(), self.unit("u_out", self.written)))
+
+    def grid(self, body: Stmt) -> Stmt:
+        for b in (self.vector, self.piece, self.sums, self.part):
+            body = Alloc(b, body)
+        body = on("grid.x", "tile", self.t.blocks(self.m), body)
+        return on("grid.z", "batch", self.p.size("batch"), body)
+
+    # ---- places
+
+    def unit(self, name: str, body: object) -> For:
+        assert callable(body)
+        return on("block.x", name, self.t.units, body(Var(name)))
+
+    def along(self, u: Expr) -> tuple[Expr, Expr]:
+        """A unit's place along the columns of the block, and along the sum: neighbours are neighbours in memory."""
+        t = self.t
+        if t.across == 1:
+            return Const(0, "index"), u
+        if t.shares == 1:
+            return u, Const(0, "index")
+        return (u // t.shares, u % t.shares) if self.m.deep else (u % t.across, u // t.across)
+
+    def factor(self, which: int, columns: dict[str, Expr], depth: dict[str, Expr]) -> Expr:
+        p = self.p
+        return substitute(p.factors[which], digits(Var("batch"), p.batch) | columns | depth)
+
+    def each_vector(self, name: str, body: Stmt) -> Stmt:
+        return on("unroll", name, self.m.vectors, body)
+
+    # ---- the sum
+
+    def begin(self, u: Expr) -> Stmt:
+        put = store(self.sums.name, (u, Var("r0"), Var("c0")), self.zero, self.s.fresh("begin"))
+        return self.each_vector("r0", on("unroll", "c0", self.t.each, put))
+
+    def products(self, name: str, step: Expr, *, inside: bool) -> Stmt:
+        """A step: all that is read, and then what is multiplied. Beyond the sum's end zeros are read."""
+
+        def body(u: Expr) -> Stmt:
+            t, dtype = self.t, self.zero.dtype
+            x, y = self.along(u)
+            brought = self.deep(u, x, y, step, inside) if self.m.deep else self.flat(u, x, y, step, inside)
+            r, c, i = Var("r"), Var("c"), Var("i")
+            old = Load(self.sums.name, (u, r, c), dtype)
+            factors = Load(self.vector.name, (u, r, i), dtype), Load(self.piece.name, (u, c, i), dtype)
+            added = Op(self.add, (old, Op(self.multiply, factors, dtype)), dtype)
+            put = store(self.sums.name, (u, r, c), added, self.s.fresh("multiply"))
+            each = self.each_vector("r", on("unroll", "c", t.each, put))
+            return seq(*brought, on("unroll", "i", t.steps, each))
+
+        return self.unit(name, body)
+
+    def flat(self, u: Expr, x: Expr, y: Expr, step: Expr, inside: bool) -> list[Stmt]:
+        """Neighbours in memory are columns: a unit has a run of them, and neighbouring steps of the sum."""
+        t, m = self.t, self.m
+        column = self.tile * t.across + x
+        column = minimum(column, -(-m.columns // m.run) - 1) if m.columns % t.columns else column
+        columns = _runs(column, m.group, m.run, Var("l"))
+        turn = step * t.shares + y
+        at, within_sum = self.clamped(turn * t.steps + Var("i"), m.steps, inside)
+        value = self.zero_beyond(within_sum, self.factor(m.which, columns, digits(at, m.depth)))
+        put: Stmt = store(self.piece.name, (u, Var("l"), Var("i")), value, self.s.fresh("bring"))
+        brought = on("unroll", "i", t.steps, on("vector", "l", m.run, put))
+        run = self.vector_run() if inside else 1
+        number, within_sum = self.clamped(turn * (t.steps // run) + Var("j"), m.steps // run, inside)
+        put = self.of_vector(u, Var("j") * run + Var("v"), within_sum, _runs(number, m.depth, run, Var("v")))
+        return [brought, self.each_vector("r", on("unroll", "j", t.steps // run, on("vector", "v", run, put)))]
+
+    def of_vector(self, u: Expr, place: Expr, within_sum: Expr | None, depth: dict[str, Expr]) -> Stmt:
+        """A step's number of a vector."""
+        m, r = self.m, Var("r")
+        value = self.zero_beyond(within_sum, self.factor(1 - m.which, digits(r, m.others), depth))
+        return store(self.vector.name, (u, r, place), value, self.s.fresh("bring_vector"))
+
+    def vector_run(self) -> int:
+        """Neighbours of the vector that are read at once."""
+        run, inner = self.t.steps, innermost(self.m.depth)[1]
+        while inner % run or run * 4 > 16:
+            run //= 2
+        return run
+
+    def deep(self, u: Expr, x: Expr, y: Expr, step: Expr, inside: bool) -> list[Stmt]:
+        """Neighbours in memory are steps of the sum: a unit has runs of them, of some columns."""
+        t, m = self.t, self.m
+        count = t.steps // m.run
+        turn = step * count + Var("h")
+        run, within_sum = self.clamped(turn * t.shares + y, m.steps // m.run, inside)
+        depth = _runs(run, m.depth, m.run, Var("l"))
+        column = (self.tile * t.across + x) * t.each + Var("c")
+        column = minimum(column, m.columns - 1) if m.columns % t.columns else column
+        value = self.zero_beyond(within_sum, self.factor(m.which, digits(column, m.group), depth))
+        place = Var("h") * m.run + Var("l")
+        put: Stmt = store(self.piece.name, (u, Var("c"), place), value, self.s.fresh("bring"))
+        brought = on("unroll", "h", count, on("unroll", "c", t.each, on("vector", "l", m.run, put)))
+        put = self.of_vector(u, place, within_sum, depth)
+        return [brought, self.each_vector("r", on("unroll", "h", count, on("vector", "l", m.run, put)))]
+
+    def clamped(self, position: Expr, size: int, inside: bool) -> tuple[Expr, Expr | None]:
+        """A position, or the last one for those beyond it, and the condition that it is none of these."""
+        if inside:
+            return position, None
+        return minimum(position, size - 1), Op("cmpi.slt", (position, Const(size, "index")), "i1")
+
+    def zero_beyond(self, condition: Expr | None, value: Expr) -> Expr:
+        return value if condition is None else Op("select", (condition, value, self.zero), self.zero.dtype)
+
+    # ---- all units of a column together
+
+    def combined(self) -> list[Stmt]:
+        """Sums go to shared memory, and are added up until a unit can add what is left."""
+        t, dtype = self.t, self.zero.dtype
+
+        def put(u: Expr) -> Stmt:
+            x, y = self.along(u)
+            mine = Load(self.sums.name, (u, Var("r"), Var("c")), dtype)
+            place = Var("r") * t.columns + x * t.each + Var("c")
+            told = store(self.part.name, (y, place), mine, self.s.fresh("tell"))
+            return self.each_vector("r", on("unroll" if self.m.deep else "vector", "c", t.each, told))
+
+        steps: list[Stmt] = [self.unit("u_tell", put), Barrier(BLOCK)]
+        left = t.shares
+        while left > LAST:
+            left //= FAN
+            steps += [self.level(left), Barrier(BLOCK)]
+        self.left = left
+        return steps
+
+    def level(self, left: int) -> Stmt:
+        """Of `FAN` parts one, `left` parts of each column."""
+        t = self.t
+        across = self.part.shape[1]
+        count = left * across
+        u, n = Var(f"u_{left}"), Var(f"n_{left}")
+        place = n * t.units + u
+        y, c = place // across, place % across
+        total = self.total([Load(self.part.name, (y + i * left, c), self.zero.dtype) for i in range(FAN)])
+        put = store(self.part.name, (y, c), total, self.s.fresh(f"tree_{left}"))
+        body = only_if(within(place, count, t.units), put)
+        return on("block.x", u.name, t.units, on("serial", n.name, -(-count // t.units), body))
+
+    def total(self, parts: Sequence[Expr]) -> Expr:
+        return reduce(lambda a, b: Op(self.add, (a, b), self.zero.dtype), parts)
+
+    def written(self, u: Expr) -> Stmt:
+        t, p, m = self.t, self.p, self.m
+        across = self.part.shape[1]
+        c = Var("n_out") * t.units + u
+        column = self.tile * t.columns + (c % t.columns if m.vectors > 1 else c)
+        other = digits(c // t.columns, m.others)
+        values: dict[str, Expr] = digits(Var("batch"), p.batch) | other | digits(column, m.group)
+        made = self.total([Load(self.part.name, (Const(i, "index"), c), self.zero.dtype) for i in range(self.left)])
+        target = p.sum.targets[0]
+        known: dict[str, Expr] = {target.buffer: made}
+        at = {target.buffer: tuple(substitute(i, values) for i in target.indices)}
+        writes: list[Store] = []
+        if target.buffer in self.s.kernel.outputs:
+            writes.append(store(target.buffer, at[target.buffer], made, p.sum.block))
+        writes += applied(self.s, p.after, known, at)
+        inside = all_of([within(c, across, t.units), within(column, m.columns, t.columns)])
+        return on("serial", "n_out", -(-across // t.units), only_if(inside, seq(*writes)))
+
+
+def _runs(number: Expr, dims: Sequence[tuple[str, int]], run: int, v: Expr) -> dict[str, Expr]:
+    """The loop variables at element `v` of a run; the innermost loop has whole runs, or is the only one."""
+    if run == 1:
+        return digits(number, dims)
+    inner = innermost(tuple(dims))[0]
+    found = digits(number, [(d, -(-n // run) if d == inner else n) for d, n in dims])
+    return {**found, inner: found[inner] * run + v}
+
+
+__all__ = ["NAME", "PRIORITY", "Matrix", "Share", "Writer", "apply", "choose", "cost"]

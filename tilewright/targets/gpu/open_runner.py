@@ -1,0 +1,225 @@
+"""Programs with open dimensions on a device: one program, recorded for each size that it is called with.
+
+The host evaluates what kernels need for a size (`codegen.gpu.open_sizes`), and the run is recorded with that: blocks,
+places in the arena, and tables that kernels read. The recordings of the sizes used last are kept. No kernel is compiled
+for a size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...codegen.gpu.open_launch import LaunchAt
+from ...program.open_sizes import OpenSizes
+from ...program.program import COPY, BufferRef, align_up
+from ...support.errors import PackageError, TilewrightError
+from ...support.formulas import evaluate, function
+from .device import Device, Dispatch, Kernel, Move, Part, Run, Step
+from .runner import GpuContext, GpuRunner
+
+if TYPE_CHECKING:
+    from ...program.program import TensorInfo
+
+#: sizes whose recordings a context keeps, those used last
+KEPT = 16
+#: a buffer that has become too small is made so large, in hundredths of what it was, at least
+GROWTH = 125
+#: what parts of buffers begin at multiples of
+PART_ALIGN_BYTES = 256
+
+
+class OpenGpuRunner(GpuRunner):
+    """See `GpuRunner`; contexts are `tilewright.targets.base.SizedContext`s. PackageError for a kernel whose formulas
+    are none of the program's dimensions."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        assert self.program.open is not None
+        asked = {s: k.open.formulas for s, k in self.kernels.items() if k.open is not None}
+        every = tuple(dict.fromkeys(f for formulas in asked.values() for f in formulas))
+        number = {f: i for i, f in enumerate(every)}
+        #: kernels with open sizes, and the numbers of their formulas among those of all
+        self.asked = {s: [number[f] for f in formulas] for s, formulas in asked.items()}
+        try:
+            self.formulas = function(every, self.program.open.names)
+        except ValueError as e:
+            raise PackageError(f"the package is damaged: {e}", stage="load") from None
+
+    def context(self) -> OpenGpuContext:
+        return OpenGpuContext(self, self.opened())
+
+    def launches(self, sizes: Mapping[str, int]) -> dict[str, tuple[Kernel, LaunchAt]]:
+        """The kernels with open sizes as they are launched for these, and what they need for it."""
+        numbers, found = self.formulas(sizes), {}
+        for symbol, places in self.asked.items():
+            kernel = self.kernels[symbol]
+            assert kernel.open is not None
+            at = kernel.open.at([numbers[i] for i in places], symbol)
+            found[symbol] = kernel.at(at), at
+        return found
+
+
+@dataclass
+class AtSize:
+    """What a context has for one size: dimensions, where the places of the arena begin, bytes of copies, inputs and
+    outputs; recordings by where the states are; and the buffer with the tables of kernels."""
+
+    sizes: dict[str, int]
+    starts: tuple[int, ...]
+    copies: tuple[int, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    recordings: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    tables: Any = None
+
+
+class OpenGpuContext(GpuContext):
+    """Memory on the device as large as the largest size so far asks for, and recordings for the sizes used last."""
+
+    runner: OpenGpuRunner
+
+    def __init__(self, runner: OpenGpuRunner, device: Device) -> None:
+        self.kept: OrderedDict[tuple[int, ...], AtSize] = OrderedDict()
+        self.now: AtSize | None = None
+        self.bytes: dict[str, list[int]] = {}
+        super().__init__(runner, device)
+
+    @property
+    def open(self) -> OpenSizes:
+        assert self.program.open is not None
+        return self.program.open
+
+    def prepare(self) -> None:
+        """Memory and recordings come with sizes."""
+        inputs, outputs = len(self.program.inputs), len(self.program.outputs)
+        self.bytes = {"input": [-1] * inputs, "output": [-1] * outputs, "arena": [-1], "scratch": [-1]}
+        constants = [c.buffer for c in self.runner.constants]
+        self.spaces = {"input": [None] * inputs, "output": [None] * outputs, "arena": [None], "constant": constants}
+
+    # ---- sizes
+
+    def resize(self, table: int, arena: int) -> None:
+        """See `tilewright.targets.base.SizedContext`."""
+        names = self.open.names
+        dims, starts = len(names), len(names) + len(self.open.starts)
+        count = starts + len(self.open.copies)
+        numbers = tuple((ctypes.c_int64 * count).from_address(table))
+        found = self.kept.pop(numbers[:dims], None)
+        if found is None:
+            sizes = dict(zip(names, numbers, strict=False))
+            inputs = _sized(self.program.inputs, self.open.inputs, sizes)
+            outputs = _sized(self.program.outputs, self.open.outputs, sizes)
+            found = AtSize(sizes, numbers[dims:starts], numbers[starts:], inputs, outputs)
+            needs = {"input": [t.nbytes for t in inputs], "output": [t.nbytes for t in outputs]}
+            needs["arena"] = [arena + PART_ALIGN_BYTES]  # a part without elements begins in it too
+            for space, wanted in needs.items():
+                for number, nbytes in enumerate(wanted):
+                    self.grow(space, number, nbytes)
+        self.kept[numbers[:dims]] = self.now = found
+        while len(self.kept) > KEPT:
+            self.kept.popitem(last=False)
+
+    def grow(self, space: str, number: int, nbytes: int) -> None:
+        """Have so many bytes. What was recorded with less memory goes: its buffers are not used any more."""
+        if nbytes <= self.bytes[space][number]:
+            return
+        more = self.bytes[space][number] * GROWTH // 100
+        self.kept.clear()
+        self.spaces[space][number], self.bytes[space][number] = None, -1  # the old one goes before there is a new one
+        self.spaces[space][number], self.bytes[space][number] = self.allocated(nbytes, more)
+
+    def allocated(self, nbytes: int, more: int) -> tuple[Any, int]:
+        """A buffer of `more` bytes, if there is room for that, and its bytes: sizes may go on to grow."""
+        if more > nbytes:
+            with contextlib.suppress(TilewrightError):
+                return self.device.allocate(more), more
+        return self.device.allocate(nbytes), nbytes
+
+    @property
+    def size(self) -> AtSize:
+        assert self.now is not None, "a context is resized before it runs"
+        return self.now
+
+    # ---- what is run
+
+    def recorded(self) -> Any:
+        key = tuple(s.front for s in self.states)
+        known = self.size.recordings
+        if key not in known:
+            inputs, outputs = (self.whole(space) for space in ("input", "output"))
+            known[key] = self.device.record(Run(tuple(self.steps()), inputs, outputs))
+        return known[key]
+
+    def tensors(self, space: str) -> Sequence[TensorInfo]:
+        return self.size.inputs if space == "input" else self.size.outputs
+
+    def steps(self) -> Sequence[Step]:
+        made: list[Step] = []
+        copies, launches = iter(self.size.copies), self.runner.launches(self.size.sizes)
+        kernels: dict[str, Kernel] = {**self.runner.kernels, **{s: k for s, (k, _) in launches.items()}}
+        self.grow_scratch(max((k.scratch_bytes for k in kernels.values()), default=0))
+        tables = self.tables({s: at.table for s, (_, at) in launches.items()})
+        starts = dict(zip(self.open.typical, self.size.starts, strict=True))
+        for call in self.program.calls:
+            if call.symbol == COPY:
+                count = next(copies)
+                made.append(Move(*(self.placed(a, count, starts) for a in call.args)))
+                continue
+            kernel, at = kernels[call.symbol], launches.get(call.symbol)
+            nbytes = at[1].nbytes if at is not None else [a.nbytes for a in call.args]
+            parts = [self.placed(a, n, starts) for a, n in zip(call.args, nbytes, strict=True)]
+            if at is not None:
+                parts.append(tables[call.symbol])
+            kernel, given = kernel.placed(parts)
+            made.append(Dispatch(kernel, given, self.scratch if kernel.scratch_bytes else None))
+        return made
+
+    def placed(self, ref: BufferRef, nbytes: int, starts: Mapping[int, int]) -> Part:
+        """So many bytes of a buffer; `starts`: where places of the arena begin, by where they do at typical sizes."""
+        if ref.space == "arena":
+            return Part(self.spaces["arena"][0], starts[ref.offset] if starts else 0, nbytes)
+        return replace(self.part(ref), nbytes=nbytes)
+
+    def grow_scratch(self, nbytes: int) -> None:
+        if nbytes > self.bytes["scratch"][0]:
+            now = self.now
+            self.kept.clear()
+            self.scratch, self.bytes["scratch"] = None, [-1]
+            self.scratch = self.device.allocate(nbytes) if nbytes else None
+            self.bytes["scratch"][0] = nbytes
+            assert now is not None
+            now.recordings.clear()
+            self.kept[tuple(now.sizes.values())] = now
+
+    def tables(self, numbers: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
+        """The tables of kernels, one behind the other in a buffer of the device."""
+        size = self.size
+        arrays = {symbol: np.array(t or (0,), np.int32) for symbol, t in numbers.items()}
+        ends = np.cumsum([align_up(a.nbytes, PART_ALIGN_BYTES) for a in arrays.values()]).tolist()
+        starts = dict(zip(arrays, [0, *ends], strict=False))
+        if size.tables is None and arrays:
+            whole = np.zeros(ends[-1], np.uint8)
+            for symbol, a in arrays.items():
+                whole[starts[symbol] : starts[symbol] + a.nbytes] = a.view(np.uint8)
+            size.tables = self.device.allocate(whole.nbytes)
+            self.device.write(size.tables, whole)
+        return {symbol: Part(size.tables, starts[symbol], a.nbytes) for symbol, a in arrays.items()}
+
+    def close(self) -> None:
+        super().close()
+        self.kept.clear()
+        self.now = None
+
+
+def _sized(tensors: Sequence[TensorInfo], shapes: Sequence[Sequence[Any]], sizes: dict[str, int]) -> tuple[Any, ...]:
+    return tuple(replace(t, shape=evaluate(s, sizes) if s else ()) for t, s in zip(tensors, shapes, strict=True))
+
+
+__all__ = ["OpenGpuContext", "OpenGpuRunner"]
