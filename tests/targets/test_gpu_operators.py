@@ -83,12 +83,11 @@ def check(found, wanted) -> None:
         assert got.shape == want.shape and np.array_equal(got, want)
 
 
-@pytest.mark.parametrize("text", ["wgsl", "spirv"])
-@pytest.mark.parametrize("seed", range(10))
-def test_vulkan(seed, text):
+@pytest.mark.parametrize("seed", range(15))
+def test_vulkan(seed):
     device_of("vulkan")
     made, given, wanted = drawn(seed)
-    check(tw.compile(made, target="vulkan" if text == "wgsl" else "vulkan:text=spirv")(*given), wanted)
+    check(tw.compile(made, target="vulkan" if seed < 10 else "vulkan:text=spirv")(*given), wanted)
 
 
 @pytest.mark.parametrize("seed", range(100, 110))
