@@ -257,7 +257,8 @@ def test_why_a_product_is_left_to_warps():
     assert "its tiles are too few for groups of warps" in refused(Case(128, 768, 768, turned=(False, True)))
     assert "a step along dimension 1 of a is 4100 bytes, no multiple of 16" in refused(Case(4096, 4096, 2050))
     assert refused(Case(1, 4096, 4096)) == "one of its factors is a vector"
-    assert "does not run along one dimension of a" in refused(Case(16, 4096, 4096, batch=64, turned=(True, True), shared=True))
+    apart = Case(16, 4096, 4096, batch=64, turned=(True, True), shared=True)
+    assert "does not run along one dimension of a" in refused(apart)
 
 
 # ---- mistakes --------------------------------------------------------------------------------------------------------
