@@ -19,7 +19,7 @@ from functools import reduce
 from math import prod
 
 from ....support.dtypes import LOOP_TYPES
-from ....support.sizes import is_open
+from ....support.sizes import is_open, less, typical
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, loads, minimum, substitute
 from ....tensor.kernel import Kernel
 from ...decisions import Decisions
@@ -72,13 +72,15 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if isinstance(p, str):
         return p
     sizes = p.size("rows"), p.size("columns")
-    if is_open(*sizes, p.size("batch"), p.size("depth")):
-        return "its sizes are open"
     if min(sizes) > FEW or max(sizes) < 2:
         return "it is no product of a few vectors with a matrix"
     if p.borders or max(sizes) * p.size("depth") < SMALL:
         return "it is small, or has a border"
     which = 0 if sizes[0] > sizes[1] else 1
+    if is_open(sizes[1 - which]):
+        return "how many vectors there are is known at run time only"
+    if not less(0, sizes[which]) or not less(0, p.size("depth")):
+        return "the matrix may be empty"
     if filled(s, p, which, machine):
         p = read(s)
         assert isinstance(p, Product)
@@ -186,7 +188,7 @@ class Share:
 
     def beyond(self, m: Matrix) -> float:
         """How many times the matrix is computed, with what lies beyond it."""
-        return self.blocks(m) * self.columns * self.taken(m) / (m.columns * m.steps)
+        return typical(self.blocks(m)) * self.columns * typical(self.taken(m)) / typical(m.columns * m.steps)
 
     def __str__(self) -> str:
         return (
@@ -240,9 +242,9 @@ def cost(t: Share, m: Matrix, batch: int, machine: Machine) -> float:
     """
     block = axis(machine, BLOCK)
     assert block is not None and block.limit is not None
-    blocks, count = t.blocks(m) * batch, processors(machine)
-    busiest = -(-blocks // count)
-    of_block = t.columns * t.taken(m) * m.nbytes
+    blocks, count = typical(t.blocks(m) * batch), processors(machine)
+    busiest, taken = -(-blocks // count), typical(t.taken(m))
+    of_block = t.columns * taken * m.nbytes
     registers = m.registers(t.each, t.steps) + ADDRESSES
     resident = min(2 * block.limit // t.units, block.limit * REGISTERS // (t.units * registers)) or 1
     on_way = min(busiest, resident) * t.units * min(t.each * t.steps // m.run, ON_WAY) * m.run * m.nbytes
@@ -255,7 +257,7 @@ def cost(t: Share, m: Matrix, batch: int, machine: Machine) -> float:
     while left > LAST:
         left, tree = left // FAN, tree + STEP_BYTES
     read = max(blocks * of_block / count, busiest * of_block / speed) * waste
-    again = busiest * t.across * t.taken(m) * m.beside / CACHED
+    again = busiest * t.across * taken * m.beside / CACHED
     return max(read, again) + min(read, again) / 4 + tree * busiest
 
 
