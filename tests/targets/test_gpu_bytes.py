@@ -58,7 +58,7 @@ def test_products(target, m, n, k, turned, sign):
     run_on(device_of(target), built, [a, b, got])
     assert (got == want).all()
     word = {"s": "dot4I8Packed(", "u": "dot4U8Packed("}[sign] if target == "vulkan" else f"tw_dot4_{sign}{sign}("
-    assert built.text.count(word) >= 4
+    assert word in built.text
 
 
 def test_the_nest_means_the_product():

@@ -84,7 +84,8 @@ class Emitter(VectorLoops):
                 self.names[s.buffer.name] = self._unused(s.buffer.name, taken)
                 taken.add(self.names[s.buffer.name])
         big = [s.buffer for s in walk_stmts(nest.body) if isinstance(s, Alloc) and not self._small(s.buffer)]
-        self.begin_vectors(nest, all_ranges(nest.body, dict(self.closed.ranges) if self.closed is not None else None))
+        known = dict(self.closed.ranges) if self.closed is not None else None
+        self.begin_vectors(nest, all_ranges(nest.body, known))
         # memory that held numbers of one type may not hold those of another within one C function
         self.reuse = len({b.dtype for b in big}) <= 1
 
