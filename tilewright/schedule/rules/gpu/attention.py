@@ -43,7 +43,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     sizes = (shape.batch, shape.heads, shape.queries, shape.keys, shape.depth, shape.width)
     if not all(less(0, n) for n in sizes) or shape.dtype != "f32":
         return f"it may have no elements, or computes in {shape.dtype}"
-    grid = (("grid.x", shape.queries * shape.group), ("grid.y", shape.heads), ("grid.z", shape.batch))
+    grid = (("grid.x", shape.queries * shape.group), ("grid.y", shape.heads * shape.parts), ("grid.z", shape.batch))
     if not all(fits_axis(machine, a, n) for a, n in grid):
         return "it has more heads or batches than a grid has blocks"
     asking = Schedule(kernel, machine, body=seq(), decisions=decisions)

@@ -97,7 +97,7 @@ def warps_of(machine: Machine) -> Warps | None:
     """The warps of a machine whose lanes have a barrier of their own."""
     for inner in machine.axes:
         outer = axis(machine, inner.inside)
-        if outer is None or outer.inside != GRID or inner.kind or not inner.limit:
+        if outer is None or not outer.barriers or inner.kind or not inner.limit:
             continue
         if own := [b for b in inner.barriers if b not in outer.barriers]:
             return Warps(outer.name, inner.name, own[0], inner.limit)
