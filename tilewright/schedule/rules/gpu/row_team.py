@@ -15,7 +15,7 @@ from ....tensor.expr import Expr, Load, walk
 from ...machine import Machine, lanes
 from ...schedule import Schedule
 from .row_values import AT, ROW, Rows
-from .units import BLOCK, GRID, axis, grid_of, shared
+from .units import BLOCK, axis, grid_of, shared
 
 #: of how many parts of a sum a unit makes one in a step of the tree: what is tried
 FANS = (4, 2, 8)
@@ -314,7 +314,7 @@ def _on_warps(machine: Machine, t: Team) -> Team:
     several, if lanes exchange what they have."""
     for inner in machine.axes:
         outer = axis(machine, inner.inside)
-        if outer is None or outer.inside != GRID or inner.kind or not inner.limit or not t.along:
+        if outer is None or not outer.barriers or inner.kind or not inner.limit or not t.along:
             continue
         own = [b for b in inner.barriers if b not in outer.barriers]
         exchange = next((m.name for m in machine.memories if m.held_by == inner.name), "")

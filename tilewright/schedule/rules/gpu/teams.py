@@ -17,7 +17,7 @@ from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var
 from ...machine import Machine
 from ...nest import Alloc, Barrier, Stmt, seq, store
 from ..custom.nests import index, select
-from .units import BLOCK, GRID, axis, block_number, blocks_on_grid, grid_of, on, only_if
+from .units import BLOCK, axis, block_number, blocks_on_grid, grid_of, on, only_if
 
 #: of how many parts of a sum a unit makes one in a step of the tree
 FAN = 8
@@ -42,7 +42,7 @@ def warps_of(machine: Machine) -> Warps | None:
     for inner in machine.axes:
         outer = axis(machine, inner.inside)
         memory = next((m.name for m in machine.memories if m.held_by == inner.name), None)
-        if outer is None or outer.inside != GRID or memory is None or not inner.limit:
+        if outer is None or not outer.barriers or memory is None or not inner.limit:
             continue
         own = [b for b in inner.barriers if b not in outer.barriers]
         if own:
