@@ -232,6 +232,16 @@ def test_sizes_become_numbers_of_a_table():
     assert "size0 = in2[0]" in kernel.text
 
 
+def test_rows_on_a_machine_with_clusters():
+    """Rows are those of warps there too, also where how many there are is not known."""
+    with open_sizes([Dim("rows", 1, 64)]) as known:
+        (rows,) = known.symbols
+        x, r = te.placeholder((rows, 96), "x"), te.reduce_axis(96, "r")
+        kernel = te.kernel(te.compute((rows,), lambda i: te.sum(x[i, r], r), "y"), name="total")
+        made = schedule(kernel, base.find("cuda:sm=sm_90a").describe())
+    assert made.rule == "block_rows" and "warp" in str(made.nest) and "cluster" not in str(made.nest)
+
+
 def test_numbers_that_are_too_large():
     launch = OpenLaunch(("batch*seq",), (("batch*seq", 4),))
     assert launch.at([6, 6, 1, 1, 1], "k").nbytes == (24,)
