@@ -9,6 +9,7 @@ from ...support.errors import UnsupportedError
 from ...tensor.expr import CASTS, Const, Expr, Load, Op, Var
 from ...tensor.mathlib import expand
 from ...tensor.mathlib.build import V
+from ...tensor.mathlib.double import expand_f64
 from ..gpu.indices import Indices
 from .builder import Builder, Value, literal, llvm_type
 from .family import Family
@@ -62,6 +63,8 @@ class Expressions:
 
     def expanded(self, op: str, args: tuple[Expr, ...], dtype: str) -> Expr | None:
         """A function in operations of these GPUs; None if it is one itself."""
+        if dtype == "f64":
+            return expand_f64(op, args)
         own = self.family.functions.get(op)
         if own is None or dtype not in ("f32", "f16", "bf16"):
             return expand(op, args, dtype)
