@@ -156,7 +156,8 @@ class CheckedDevice:
 
     def emitted(self, name: str) -> Emitted:
         launched = Launched.from_bytes(self.model.package.objects[name])
-        return Emitted(name, self.model.state.emitted[name], Launch(launched.grid, launched.block), {}, launched.maps)
+        launch = Launch(launched.grid, launched.block)
+        return Emitted(name, self.model.state.emitted[name], launch, {}, maps=launched.maps)
 
 
 def compare(
