@@ -15,7 +15,7 @@ from torch_mlir import ir
 from ...codegen.gpu.open_sizes import has_sizes
 from ...schedule.inplace import inplace_pairs
 from ...schedule.nest import Nest
-from ...tensor.analysis import VIEWS
+from ...tensor.analysis import source_of
 
 Pairs = tuple[tuple[int, int], ...]
 #: pairs of one kernel, for all sets of which there are kernels
@@ -31,16 +31,9 @@ def read_states(state: Any) -> dict[str, set[int]]:
     for op in state.module.operations() if kept else ():
         if op.name == "func.call":
             symbol = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
-            mine = {i for i, v in enumerate(op.operands) if _source(v) in kept}
+            mine = {i for i, v in enumerate(op.operands) if source_of(v) in kept}
             found.setdefault(symbol, set()).update(mine)
     return found
-
-
-def _source(v: ir.Value) -> ir.Value:
-    """What a value is a view of."""
-    while not isinstance(v.owner, ir.Block) and v.owner.operation.name in VIEWS:
-        v = v.owner.operation.operands[0]
-    return v
 
 
 def pairs_of(nest: Nest, states: set[int]) -> Pairs:

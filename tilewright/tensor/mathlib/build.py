@@ -132,15 +132,15 @@ def _unary(name: str, x: V, dtype: str = "f32") -> V:
 
 
 def absolute(x: V) -> V:
-    return _unary("absf", x)
+    return _unary("absf", x, x.dtype)
 
 
 def sqrt(x: V) -> V:
-    return _unary("sqrt", x)
+    return _unary("sqrt", x, x.dtype)
 
 
 def floor(x: V) -> V:
-    return _unary("floor", x)
+    return _unary("floor", x, x.dtype)
 
 
 def bits(x: V) -> V:
@@ -185,7 +185,7 @@ def fma(a: V, b: V | Number, c: V | Number) -> V:
 
 
 def copysign(x: V, sign: V) -> V:
-    return V(Op("copysign", (x.e, sign.e), "f32"))
+    return V(Op("copysign", (x.e, sign.e), x.dtype))
 
 
 def scalef(x: V, exponent: V) -> V:

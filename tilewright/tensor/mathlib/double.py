@@ -13,19 +13,15 @@ from collections.abc import Callable, Sequence
 from tilewright.tensor.expr import Const, Expr, Op
 from tilewright.tensor.mathlib import double_angle
 from tilewright.tensor.mathlib import double_coefficients as c
-from tilewright.tensor.mathlib.build import INF, NAN, V, f64, i64, select
+from tilewright.tensor.mathlib.build import INF, NAN, V, absolute, copysign, f64, floor, i64, select, sqrt
 from tilewright.tensor.mathlib.double_parts import (
     ONE,
-    absolute,
     bits,
-    copysign,
-    floor,
     from_bits,
     high,
     horner,
     limited,
     nearest,
-    sqrt,
     to_float,
     whole,
 )

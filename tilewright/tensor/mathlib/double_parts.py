@@ -14,18 +14,6 @@ def _unary(name: str, x: V, dtype: str = "f64") -> V:
     return V(Op(name, (x.e,), dtype))
 
 
-def absolute(x: V) -> V:
-    return _unary("absf", x)
-
-
-def sqrt(x: V) -> V:
-    return _unary("sqrt", x)
-
-
-def floor(x: V) -> V:
-    return _unary("floor", x)
-
-
 def nearest(x: V) -> V:
     """The integer nearest, as f64."""
     return _unary("roundeven", x)
@@ -46,10 +34,6 @@ def to_float(x: V) -> V:
 def whole(x: V) -> V:
     """An f64 that is an integer as i64."""
     return _unary("fptosi", x, "i64")
-
-
-def copysign(x: V, sign: V) -> V:
-    return V(Op("copysign", (x.e, sign.e), "f64"))
 
 
 def limited(x: V, low: float, high: float) -> V:
