@@ -36,7 +36,7 @@ from support.cuda_models import ALLOWED, Checked, CheckedModel
 from support.ptxas import find as find_ptxas
 
 #: a GPU, and others that take its code
-ALSO = {"cuda": ("sm_80", "sm_100"), "cuda:sm=sm_90a": ("sm_90a",), "cuda:sm=sm_100": ("sm_100",)}
+ALSO = {"cuda": ("sm_80", "sm_100"), "cuda:sm_90a": ("sm_90a",), "cuda:sm_100": ("sm_100",)}
 #: how far a model's outputs may be from PyTorch's in f32, relative to the largest
 OUTPUTS = 1e-4
 
@@ -151,7 +151,7 @@ def version(program: str) -> str:
 def main(
     models: Annotated[str, typer.Option(help="names, with commas")] = ",".join(MODELS),
     precisions: Annotated[str, typer.Option(help="f32, bf16")] = "f32,bf16",
-    machines: Annotated[str, typer.Option(help="targets")] = "cuda,cuda:sm=sm_90a",
+    machines: Annotated[str, typer.Option(help="targets")] = "cuda,cuda:sm_90a",
     folder: Annotated[Path, typer.Option(help="folder of the models")] = HERE / "models",
     name: Annotated[str, typer.Option(help="name of the result files")] = "cuda_kernels",
     results: Annotated[Path, typer.Option(help="folder of the result files")] = HERE / "results",

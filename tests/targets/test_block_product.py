@@ -100,7 +100,7 @@ def test_devices(target):
 @pytest.mark.parametrize("bits", [4, 8])
 def test_words_are_read_in_long_accesses_by_all_processors(bits, tmp_path):
     case = Case(1, 4096, 128, bits=bits)
-    (kernel,) = fused_kernels(case.text, target="cuda:sm=sm_90a")
+    (kernel,) = fused_kernels(case.text, target="cuda:sm_90a")
     made = schedule(kernel, SM_90A)
     emitted = emit(made.nest, SM_90A)
     text = ptx(emitted, SM_90A.llvm)

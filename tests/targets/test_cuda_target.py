@@ -134,8 +134,9 @@ def test_one_thread_that_does_all_the_work_is_told():
 
 
 def test_the_gpu_is_named():
-    assert base.find("cuda:sm=sm_90a").describe() == MACHINES["sm_90a"]
-    for name, why in (("cuda:sm=sm_10", "there is no GPU 'sm_10'"), ("cuda:warps=8", "no parameter 'warps'")):
+    assert base.find("cuda:sm_90a").describe() == MACHINES["sm_90a"]
+    assert base.find("cuda:sm=sm_90a,device=1").name == "cuda:sm_90a,device=1"
+    for name, why in (("cuda:sm_10", "there is no GPU 'sm_10'"), ("cuda:warps=8", "no parameter 'warps'")):
         with pytest.raises(UsageError, match=why):
             base.find(name)
     for machine in MACHINES.values():

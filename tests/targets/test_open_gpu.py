@@ -238,7 +238,7 @@ def test_rows_on_a_machine_with_clusters():
         (rows,) = known.symbols
         x, r = te.placeholder((rows, 96), "x"), te.reduce_axis(96, "r")
         kernel = te.kernel(te.compute((rows,), lambda i: te.sum(x[i, r], r), "y"), name="total")
-        made = schedule(kernel, base.find("cuda:sm=sm_90a").describe())
+        made = schedule(kernel, base.find("cuda:sm_90a").describe())
     assert made.rule == "block_rows" and "warp" in str(made.nest) and "cluster" not in str(made.nest)
 
 

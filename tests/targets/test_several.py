@@ -481,7 +481,7 @@ def test_values_that_are_no_words_cross(target):
         ("opencl+opencl", "opencl cannot stand beside opencl"),
         ("vulkan+cpu+systolic32", "systolic32 cannot stand beside vulkan and cpu"),
         ("opencl+cpu+nothing", "unknown target 'nothing'"),
-        ("cuda:sm=sm_9+cpu", "there is no GPU 'sm_9'"),
+        ("cuda:sm_9+cpu", "there is no GPU 'sm_9'"),
         ("opencl+cpu:threads=2", "has no parameters"),
     ],
 )
@@ -491,9 +491,9 @@ def test_names_that_are_wrong(name, message):
 
 
 def test_names():
-    found = base.find("cuda:sm=sm_90a,device=1+opencl+cpu")
-    assert found.name == "cuda:sm=sm_90a,device=1+opencl+cpu"
-    assert tuple(found.device_names) == ("cpu", "cuda:sm=sm_90a,device=1", "opencl")
+    found = base.find("cuda:sm_90a,device=1+opencl+cpu")
+    assert found.name == "cuda:sm_90a,device=1+opencl+cpu"
+    assert tuple(found.device_names) == ("cpu", "cuda:sm_90a,device=1", "opencl")
     assert tuple(base.find("cpu+opencl").device_names) == ("cpu", "opencl")
     assert base.find("opencl:device=0+opencl:device=1").device_names[0] == "host"
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..support.errors import UsageError
-from ..targets.base import Placing, Target
+from ..targets.base import Placing, Target, find
 
 #: stands for every kernel that no other pin names
 ALL = "*"
@@ -79,6 +80,8 @@ def _fits(name: str, symbol: str, nodes: Sequence[str]) -> int:
 
 def _device(name: str, devices: Sequence[str]) -> int:
     """The number of a device by its name, or by what it begins with before its parameters."""
+    with contextlib.suppress(UsageError):
+        name = find(name).name  # there are several ways to write parameters
     found = [n for n, d in enumerate(devices) if d == name] or [
         n for n, d in enumerate(devices) if d.partition(":")[0] == name
     ]

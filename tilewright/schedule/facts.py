@@ -9,7 +9,8 @@ from typing import Any
 from ..tensor.analysis import is_contraction
 from ..tensor.expr import Op, walk
 from ..tensor.kernel import Kernel
-from .nest import For, exprs, walk_stmts
+from .coalescing import scattered
+from .nest import For, Nest, exprs, walk_stmts
 from .open_nest import kernel_at, nest_at, typical_sizes
 from .rules import Scheduled, rules
 from .work import Work, work_of
@@ -35,10 +36,11 @@ def kernel_facts(kernel: Kernel, scheduled: Scheduled) -> dict[str, Any]:
     """JSON data: ``does``, ``flops``, ``integer_ops``, ``precision``, ``touched`` (bytes of each parameter),
     ``decisions``, ``plan`` (of a sum of products, in words), ``trace``, ``refused`` ([rule, reason] of the rules
     that did not take it), ``fell`` (why a rule that is made for such kernels did not; empty if one did), ``slow``
-    (sentences: what keeps its schedule far from its bound; see `schedule.executed`) and, where that is counted,
-    ``executed`` (how many times its own work it does) and ``remark`` (what it computes again although that is too
-    little to matter; empty if nothing)."""
-    work = _work(kernel, scheduled)
+    (sentences: what keeps its schedule far from its bound; see `schedule.executed` and `schedule.coalescing`) and,
+    where that is counted, ``executed`` (how many times its own work it does) and ``remark`` (what it computes again
+    although that is too little to matter; empty if nothing)."""
+    kernel, nest = _at_known_sizes(kernel, scheduled)
+    work = _work(kernel, nest)
     return {
         "does": kernel.opaque.mnemonic if kernel.opaque else what(kernel),
         "flops": work.flops,
@@ -50,7 +52,7 @@ def kernel_facts(kernel: Kernel, scheduled: Scheduled) -> dict[str, Any]:
         "trace": [str(step) for step in scheduled.schedule.trace],
         "refused": [list(r) for r in scheduled.refused],
         "fell": fell(kernel, scheduled),
-        "slow": list(scheduled.problems),
+        "slow": [*scheduled.problems, *scattered(nest, scheduled.schedule.machine())],
         **(
             {"executed": round(x.recomputation, 3), "remark": x.remark} if (x := scheduled.executed) is not None else {}
         ),
@@ -79,10 +81,15 @@ def fell(kernel: Kernel, scheduled: Scheduled) -> str:
     return "; ".join(f"{rule}: {reason}" for rule, reason in passed)
 
 
-def _work(kernel: Kernel, scheduled: Scheduled) -> Work:
+def _at_known_sizes(kernel: Kernel, scheduled: Scheduled) -> tuple[Kernel, Nest]:
+    """A kernel and its nest; with typical sizes in place of those that are open."""
     nest = scheduled.schedule.nest()
     if sizes := typical_sizes():
-        kernel, nest = kernel_at(kernel, sizes), nest_at(nest, sizes)
+        return kernel_at(kernel, sizes), nest_at(nest, sizes)
+    return kernel, nest
+
+
+def _work(kernel: Kernel, nest: Nest) -> Work:
     work = work_of(kernel, nest)
     used = {x.op for s in walk_stmts(nest.body) for e in exprs(s) for x in walk(e) if isinstance(x, Op)}
     special = next((INSTRUCTIONS[op] for op in INSTRUCTIONS if op in used), None)

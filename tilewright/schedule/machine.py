@@ -23,6 +23,7 @@ from .machine_instructions import (
     RegisterTrade,
     TileCosts,
     TileProduct,
+    UnitAccess,
     WarpFold,
     WarpLoad,
     WarpProduct,
@@ -348,6 +349,11 @@ class Machine:
     def flight_bytes(self) -> int:
         """Of memory that the units of a processor read at full speed: what has to be on its way to them."""
         return 16 << 10
+
+    @property
+    def unit_access(self) -> UnitAccess | None:
+        """How units reach memory together (`schedule/coalescing.py`), where a machine has units beside each other."""
+        return None
 
     @property
     def prefetch(self) -> Prefetch:

@@ -215,6 +215,20 @@ class RegisterTrade:
         return self.total // units // self.step * self.step
 
 
+@dataclass(frozen=True)
+class UnitAccess:
+    """How units beside each other reach memory. So many run an access `together`; memory moves whole sectors, and a
+    unit's longest access is of `access_bytes`. Memories named in `shared` have banks, each of which gives a word a
+    turn, the same one to all that ask for it."""
+
+    together: int = 32
+    sector_bytes: int = 32
+    access_bytes: int = 16
+    shared: tuple[str, ...] = ("shared",)
+    banks: int = 32
+    bank_bytes: int = 4
+
+
 __all__ = [
     "BulkCopy",
     "DotProduct",
@@ -223,6 +237,7 @@ __all__ = [
     "RegisterTrade",
     "TileCosts",
     "TileProduct",
+    "UnitAccess",
     "WarpFold",
     "WarpLoad",
     "WarpProduct",

@@ -274,8 +274,8 @@ def numbers(flag: str, texts: list[str]) -> dict[str, int | float]:
 def devices(flag: str, texts: list[str]) -> dict[str, str]:
     """Devices by what runs there; UsageError for what is put on two.
 
-    >>> devices("--place", ["softmax=cpu", "/head/MatMul=cuda:sm=sm_90a"])
-    {'softmax': 'cpu', '/head/MatMul': 'cuda:sm=sm_90a'}
+    >>> devices("--place", ["softmax=cpu", "/head/MatMul=cuda:sm_90a"])
+    {'softmax': 'cpu', '/head/MatMul': 'cuda:sm_90a'}
     """
     found: dict[str, str] = {}
     for text in texts:

@@ -272,6 +272,14 @@ class Configurable(Protocol):
 
 
 @runtime_checkable
+class OfMachines(Protocol):
+    """A target for several machines, one of whose parameters names one: ``cuda:sm_90a`` is ``cuda:sm=sm_90a``."""
+
+    #: the parameter
+    machine_parameter: str
+
+
+@runtime_checkable
 class Placed(Protocol):
     """A target that runs on a device of this machine, of which there may be several: ``name:device=1``."""
 
@@ -459,10 +467,13 @@ def find(name: str) -> Target:
     """The target of that name; UsageError lists those that there are.
 
     ``cpu+NAME`` is a host with another processor beside it, ``opencl+cpu`` several devices in one program,
-    ``NAME:parameter=value`` one with other parameters, ``FILE.py`` the chip that a file describes.
+    ``NAME:parameter=value`` one with other parameters (``cuda:sm_90a``: another machine), ``FILE.py`` the chip that a
+    file describes.
 
     >>> find("cpu+systolic32:array=16").name
     'cpu+systolic32:array=16'
+    >>> find("cuda:sm=sm_90a").name
+    'cuda:sm_90a'
     """
     host, plus, other = name.partition("+")
     if plus:
@@ -478,7 +489,8 @@ def find(name: str) -> Target:
         target = targets()[plain]
         if not isinstance(target, Configurable):
             raise UsageError(f"target {plain!r} has no parameters", hint=f"leave out :{given}")
-        return target.configured(dict(_pair(p) for p in given.split(",")))
+        plain_value = target.machine_parameter if isinstance(target, OfMachines) else None
+        return target.configured(dict(_pair(p, plain_value) for p in given.split(",")))
     if name in _BESIDE:
         raise _not_alone(name)
     if name not in targets():
@@ -524,8 +536,11 @@ def _unknown(name: str, known: Iterable[str], hint: str = "") -> UsageError:
     return UsageError(f"unknown target {name!r}", hint=f"{hint}targets: {', '.join(known)}")
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _pair(text: str, plain_value: str | None) -> tuple[str, str]:
+    """A parameter and its value; `plain_value` is the one whose value may stand alone."""
     name, equals, value = text.partition("=")
+    if not equals and plain_value is not None:
+        return plain_value, text.strip()
     if not equals:
         raise UsageError(f"{text!r} is no parameter of a target", hint="NAME:parameter=value,parameter=value")
     return name.strip(), value.strip()

@@ -48,7 +48,7 @@ def argument_device(graph: Graph, number: int) -> str:
 def name_on(symbol: str, device: str, placed: dict[str, str]) -> str:
     """What a kernel is called on a device, where others of its name may be on other devices (`placed`, by symbol).
 
-    >>> name_on("softmax_1", "cuda:sm=sm_90a", {"softmax_1": "cpu"}), name_on("softmax_1", "cpu", {"softmax_1": "cpu"})
+    >>> name_on("softmax_1", "cuda:sm_90a", {"softmax_1": "cpu"}), name_on("softmax_1", "cpu", {"softmax_1": "cpu"})
     ('softmax_1_cuda_sm_sm_90a', 'softmax_1')
     """
     if placed.get(symbol, device) == device:

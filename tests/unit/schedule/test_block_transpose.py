@@ -61,10 +61,42 @@ def test_what_is_no_transposition_is_left_to_other_rules():
     kernel = te.from_nest(TURNED.format(b=1, m=64, n=3))
     assert transpose.apply(kernel, GPU) == "nothing is read across, or rows are short"
     assert transpose.apply(kernel, Machine()) == "the machine has no grid of blocks"
-    padded = """
+
+
+PADDED = """
 def f(x: f32[16, 16], y: out(f32[16, 20])):
     for i in serial(16):
         for j in serial(20):
             s0: y[i, j] = guard(cmpi.slt(j, index(16)), x[j, i], f32(0.0))
 """
-    assert transpose.apply(te.from_nest(padded), GPU) == "nothing is read across, or rows are short"
+#: results with neighbours of two loops, of an array with those of two others; and its border by itself
+PAIRS = """
+def f(x: f32[5, 3, 6, 4], y: out(f32[6, 6, 5, 3])):
+    for a in serial(6):
+        for b in serial(4):
+            for c in serial(5):
+                for d in serial(3):
+                    s0: y[a, b, c, d] = addf(x[c, d, a, b], f32(1.0))
+    for a1 in serial(6):
+        for b1 in serial(2):
+            for c1 in serial(5):
+                for d1 in serial(3):
+                    s1: y[a1, b1 + 4, c1, d1] = f32(7.0)
+"""
+
+
+@pytest.mark.parametrize("text", [PADDED, PAIRS], ids=["guarded", "several loops and a border"])
+def test_what_is_read_across(text):
+    kernel = te.from_nest(text)
+    shape = kernel.inputs[0].shape
+    x = np.arange(np.prod(shape), dtype="f4").reshape(shape)
+    if len(shape) == 2:
+        want = np.concatenate([x.T, np.zeros((16, 4), "f4")], axis=1)
+    else:
+        want = np.concatenate([x.transpose(2, 3, 0, 1) + 1, np.full((6, 2, 5, 3), 7, "f4")], axis=1)
+    made = transpose.apply(kernel, GPU)
+    assert not isinstance(made, str), made
+    for tile in made.decisions["tile"].candidates:
+        nest = finish(transpose.apply(kernel, GPU, {"tile": tile}).nest())
+        assert illegal(nest.body, nest.buffers(), lambda: GPU) is None
+        assert (interpret_nest(nest, {kernel.inputs[0].name: x}, GPU)["y"] == want).all()

@@ -30,7 +30,7 @@ PACKAGE = Path(tilewright.__file__).parent
 SOURCES = {p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text()) for p in PACKAGE.rglob("*.py")}
 #: what processors and their instructions are called
 FEATURES = re.compile(
-    r"avx|\bsse\d|vnni|\bamx|neon|dotprod|i8mm|\bsve|cortex|thumb|smlad|\bmve\b|x86|aarch64|armv", re.I
+    r"avx|\bsse\d|vnni|\bamx|neon|\bdotprod\b|i8mm|\bsve|cortex|thumb|smlad|\bmve\b|x86|aarch64|armv", re.I
 )
 
 

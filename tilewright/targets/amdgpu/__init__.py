@@ -21,13 +21,15 @@ DEFAULT = "gfx90a"
 class AmdTarget:
     """See `tilewright.targets.base.Target`. `gfx`: AMD's name of a GPU's instructions."""
 
-    doc = "AMD GPUs: code objects, which do not run here; -o folder/ writes them; amdgpu:gfx=gfx942 names another one"
+    doc = "AMD GPUs: code objects, which do not run here; -o folder/ writes them; amdgpu:gfx942 names another one"
+    #: see `tilewright.targets.base.OfMachines`
+    machine_parameter = "gfx"
     #: see `tilewright.targets.base.Exporter`
     settings: Mapping[str, tuple[tuple[str, ...], str]] = {}
 
     def __init__(self, gfx: str = DEFAULT) -> None:
         self.gfx = gfx
-        self.name = "amdgpu" if gfx == DEFAULT else f"amdgpu:gfx={gfx}"
+        self.name = "amdgpu" if gfx == DEFAULT else f"amdgpu:{gfx}"
 
     def configured(self, parameters: Mapping[str, str]) -> AmdTarget:
         """See `tilewright.targets.base.Configurable`."""

@@ -28,11 +28,13 @@ DEFAULT = "sm_80"
 class CudaTarget(OnDevice):
     """See `tilewright.targets.base.Target`."""
 
-    doc = "NVIDIA GPUs through PTX; cuda:sm=sm_90a names another one than sm_80"
+    doc = "NVIDIA GPUs through PTX; cuda:sm_90a names another one than sm_80"
+    #: see `tilewright.targets.base.OfMachines`
+    machine_parameter = "sm"
 
     def __init__(self, sm: str = DEFAULT, device: str = "") -> None:
         self.sm, self.device = sm, device
-        parameters = [f"sm={sm}"] * (sm != DEFAULT) + [f"device={device}"] * bool(device)
+        parameters = [sm] * (sm != DEFAULT) + [f"device={device}"] * bool(device)
         self.name = f"cuda:{','.join(parameters)}" if parameters else "cuda"
 
     def configured(self, parameters: Mapping[str, str]) -> CudaTarget:

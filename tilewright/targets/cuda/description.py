@@ -20,6 +20,7 @@ from ...schedule.machine import (
     WarpLoad,
     WarpProduct,
 )
+from ...schedule.machine_instructions import UnitAccess
 from ...support.errors import PackageError
 from ..gpu.describe import EXCHANGE, warp_axes
 
@@ -130,6 +131,10 @@ class CudaDescription(Machine):
     def split_sums(self) -> SumTile | None:
         """Reductions to a few numbers, in slices; for products there are `grid_costs`."""
         return SumTile(lanes=32, vectors=0, rows=0, in_flight=1, slices=16)
+
+    @property
+    def unit_access(self) -> UnitAccess | None:
+        return UnitAccess()
 
     @property
     def grid_costs(self) -> GridCosts | None:

@@ -8,6 +8,7 @@ from math import prod
 from ...graph.machine_costs import GridCosts, SumTile
 from ...schedule.device_costs import DeviceCosts, of_device
 from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate
+from ...schedule.machine_instructions import UnitAccess
 
 _DOT4 = tuple(DotProduct(f"dot4_{s}", 0, 4, (s[0], s[1]), 8, 1, Rate(4, 1)) for s in ("ss", "uu"))
 
@@ -66,6 +67,11 @@ class GpuDescription(Machine):
     def split_sums(self) -> SumTile | None:
         """Reductions to a few numbers, in slices; for products there are `grid_costs`."""
         return SumTile(lanes=32, vectors=0, rows=0, in_flight=1, slices=16)
+
+    @property
+    def unit_access(self) -> UnitAccess | None:
+        """As most GPUs have it."""
+        return UnitAccess()
 
     @property
     def grid_costs(self) -> GridCosts | None:

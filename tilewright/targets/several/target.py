@@ -1,7 +1,7 @@
 """Several devices as one target.
 
     tw.compile(model, target="opencl+cpu")                          a GPU, and the processor for what it cannot
-    tw.compile(model, target="cuda:sm=sm_90a+cpu", place={"Softmax": "cpu"})
+    tw.compile(model, target="cuda:sm_90a+cpu", place={"Softmax": "cpu"})
     tw.compile(model, target="opencl:device=0+opencl:device=1")     two GPUs
 
 Device 0 is the host's memory, where inputs and outputs are; its kernels are those of the member that works in it, if

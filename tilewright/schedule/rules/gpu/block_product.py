@@ -105,7 +105,7 @@ class BlockWriter(Writer):
         self.vector = own("numbers", F32, rows, w.each)
         self.products_of = own("products", F32, rows, t.each)
         self.whole = own("whole", F32, rows)
-        self.part = Buffer("part", (t.shares, rows * t.columns), F32, "shared")
+        self.part = Buffer("part", self.part_shape(), F32, "shared")
 
     def buffers(self) -> list[Buffer]:
         return [self.part, self.sums, self.piece, self.vector, self.products_of, self.whole]
@@ -190,11 +190,11 @@ class BlockWriter(Writer):
 
     def written(self, u: Expr) -> Stmt:
         t, m, w = self.t, self.m, self.w
-        across = self.part.shape[1]
+        across = w.rows * t.columns
         c = Var("n_out") * t.units + u
         column = self.tile * t.columns + (c % t.columns if w.rows > 1 else c)
         row = c // t.columns if w.rows > 1 else index(0)
-        made = self.total([Load(self.part.name, (index(i), c), F32) for i in range(self.left)])
+        made = self.total([self.told(index(i), c) for i in range(self.left)])
         put = w.read.write(w.out, (row, column), made, "out")
         inside = all_of([within(c, across, t.units), within(column, m.columns, t.columns)])
         return on("serial", "n_out", -(-across // t.units), only_if(inside, put))

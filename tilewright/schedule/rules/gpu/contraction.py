@@ -37,6 +37,9 @@ BLOCK_TILES = (128, 64, 32, 16, 8)
 DEPTHS = (32, 16, 8)
 #: loops over tiles, along the axes of `grid`
 TILE_LOOPS = ("column_tile", "row_tile", "batch")
+#: neighbours in the sum that units beside each other bring (a divisor of all of `DEPTHS`), and numbers between the rows
+#: of a piece that is brought so: their product is the number of banks
+RUN, GAP = 8, 4
 #: how many times as long it takes to read columns one by one where the machine reads several at once
 ONE_BY_ONE = 1.25
 LANE = Var("lane")
@@ -133,6 +136,24 @@ def _factors(t: Target) -> tuple[Expr, Expr] | None:
     return product.args[0], product.args[1]
 
 
+def along_depth(s: Schedule, p: Product, which: int) -> bool:
+    """Whether a factor's neighbours in memory are neighbours in the sum, not among its rows or columns."""
+    group = p.rows if which == 0 else p.columns
+    for x in loads(p.factors[which]):
+        where = flat(s.buffer(x.buffer), x.indices)
+        if p.depth and coefficient(where, p.depth[-1][0]) == 1:
+            return True
+        if group and coefficient(where, group[-1][0]) == 1:
+            return False
+    return False
+
+
+def gaps_of(s: Schedule, p: Product) -> tuple[int, int]:
+    """Numbers between the rows of the pieces of both factors, so that what neighbouring units write of them lies in
+    different banks."""
+    return tuple(GAP if along_depth(s, p, i) else 0 for i in (0, 1))  # type: ignore[return-value]
+
+
 # ---- tiles ---------------------------------------------------------------------------------------------------------
 
 
@@ -162,14 +183,14 @@ def choose(s: Schedule, p: Product, machine: Machine) -> Tile | str:
     rows, columns, depth = p.size("rows"), p.size("columns"), p.size("depth")
     if rows < 2 or columns < 2 or rows * columns * depth < SMALL:
         return "one of its factors is a vector, or it is small"
-    block, memory = axis(machine, BLOCK), shared(machine)
+    block, memory, between = axis(machine, BLOCK), shared(machine), sum(gaps_of(s, p))
     assert block is not None and memory is not None
     fits = [
         t
         for t in _tiles(rows, columns, depth)
         if t.units <= (block.limit or 1)
         and t.unit_rows * t.unit_columns <= machine.vector_registers
-        and 4 * t.depth * (t.rows + t.columns) <= memory.bytes
+        and 4 * t.depth * (t.rows + t.columns + between) <= memory.bytes
         and all(fits_axis(machine, a, n) for a, n in grid(p, t))
     ]
     if not fits:
@@ -240,9 +261,10 @@ class Writer:
         dtype = s.buffer(p.sum.targets[0].buffer).dtype
         self.zero = Const(0.0 if dtype.startswith("f") else 0, dtype)
         self.sums = Buffer(s.fresh("sums"), (t.units, t.unit_rows, t.unit_columns), dtype, "register")
+        gaps = gaps_of(s, p)
         self.pieces = (
-            Buffer(s.fresh("piece_a"), (t.depth, t.rows), dtype, "shared"),
-            Buffer(s.fresh("piece_b"), (t.depth, t.columns), dtype, "shared"),
+            Buffer(s.fresh("piece_a"), (t.depth, t.rows + gaps[0]), dtype, "shared"),
+            Buffer(s.fresh("piece_b"), (t.depth, t.columns + gaps[1]), dtype, "shared"),
         )
 
     def nest(self) -> Stmt:
@@ -305,8 +327,7 @@ class Writer:
         name = "ab"[which]
         u, e = Var(f"u_{name}"), Var(f"e_{name}")
         place = e * t.units + u
-        deep = self.along_depth(which)
-        k, i = (place % t.depth, place // t.depth) if deep else (place // tile, place % tile)
+        k, i = self.deep_place(place, tile, 1) if self.along_depth(which) else (place // tile, place % tile)
         position, depth = base * tile + i, self.step * t.depth + k
         value = self.factor(which, position, depth)
         inside = all_of([within(position, prod(n for _, n in group), tile), within(depth, p.size("depth"), t.depth)])
@@ -316,16 +337,14 @@ class Writer:
         return self.unit(u.name, on("serial", e.name, -(-count // t.units), body))
 
     def along_depth(self, which: int) -> bool:
-        """Whether a factor's neighbours in memory are neighbours in the sum, not among its rows or columns."""
-        p = self.p
-        group = p.rows if which == 0 else p.columns
-        for x in loads(p.factors[which]):
-            where = flat(self.s.buffer(x.buffer), x.indices)
-            if p.depth and coefficient(where, p.depth[-1][0]) == 1:
-                return True
-            if group and coefficient(where, group[-1][0]) == 1:
-                return False
-        return False
+        """See `along_depth`."""
+        return along_depth(self.s, self.p, which)
+
+    def deep_place(self, place: Expr, tile: int, wide: int) -> tuple[Expr, Expr]:
+        """The step of the sum, and the row or column, of so many neighbours in the sum by their number: a `RUN` of them
+        lies in one row. With gaps a warp's are in different banks, and what it reads are whole sectors."""
+        runs = RUN // wide
+        return (place // (runs * tile) * runs + place % runs) * wide, place // runs % tile
 
     def factor(self, which: int, position: Expr, depth: Expr) -> Expr:
         p = self.p

@@ -55,12 +55,11 @@ class VectorWriter(Writer):
         name = "ab"[which]
         u, e = Var(f"u_{name}"), Var(f"e_{name}")
         place = e * t.units + u
-        runs = (t.depth if (deep := self.along_depth(which)) else tile) // wide
-        near, far = place % runs * wide, place // runs
-        first = (near, far) if deep else (far, near)
+        deep, runs = self.along_depth(which), tile // wide
+        first = self.deep_place(place, tile, wide) if deep else (place // runs, place % runs * wide)
         at = (base * tile + first[1], self.step * t.depth + first[0])
         inside = all_of([within(at[0], prod(n for _, n in group), tile), within(at[1], p.size("depth"), t.depth)])
-        k, i = (near + LANE, far) if deep else (far, near + LANE)
+        k, i = (first[0] + LANE, first[1]) if deep else (first[0], first[1] + LANE)
         value = self.factor(which, base * tile + i, self.step * t.depth + k)
 
         def put(x: Expr) -> Stmt:

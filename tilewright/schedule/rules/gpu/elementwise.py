@@ -3,6 +3,7 @@ where the machine has accesses that long."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -12,11 +13,13 @@ from ...decisions import Decisions
 from ...machine import Machine, lanes
 from ...nest import For, Stmt, Store, seq, stores
 from ...schedule import Schedule
-from ..common import inline_producers, merge_loops, store_stride
-from .units import block_sizes, digits, has_blocks, spread_out
+from ..common import inline_producers, load_strides, merge_loops, store_stride
+from .units import block_sizes, digits, has_blocks, on, processors, spread_out
 
 NAME = "block_elementwise"
 PRIORITY = 9
+#: iterations of a loop that a unit takes whole, at most, and units that each processor keeps at least
+SHORT, LEAST = 8, 128
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
@@ -31,23 +34,30 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     blocks = stores(s.body)
     if s.temporaries or any(x.buffer in kernel.outputs for b in blocks for x in b.loads):
         return "not all of it can be computed where it is read"
-    orders = {b.block: _order(s, b) for b in blocks}
-    sizes = {b: [s.extent_or_zero(v) for v in order] for b, order in orders.items()}
-    if any(n == 0 for found in sizes.values() for n in found):
+    orders = {b.block: order_of(s, b) for b in blocks}
+    if any(s.extent_or_zero(v) == 0 for order in orders.values() for v in order):
         return "its extents vary"
+    s.body = seq(*elements_of(s, orders, machine))
+    return s
+
+
+def elements_of(s: Schedule, orders: Mapping[str, Sequence[str]], machine: Machine) -> list[Stmt]:
+    """The elements of stores, of each in the order of these loops (`order_of`), with what a tuner may change."""
+    if not orders:
+        return []
     units = s.sample_choice("units", *block_sizes(machine))
     wide = lanes(machine)
     vector = s.sample_choice("vector", (wide, 1), wide) if wide > 1 else 1
     parts = []
     for i, (name, order) in enumerate(orders.items()):
-        dims = list(zip(order, sizes[name], strict=True))
-        parts.append(_elements(s.store(name), dims, units, vector, i, machine))
-    s.body = seq(*parts)
+        dims = [(v, s.extent_or_zero(v)) for v in order]
+        short = _short(s, name, dims, machine)
+        parts.append(_elements(s.store(name), dims, units, vector if short is None else 1, i, machine, short))
     s.plan = f"blocks of {units} units" + (f", {vector} neighbours each" if vector > 1 else "")
-    return s
+    return parts
 
 
-def _order(s: Schedule, b: Store) -> list[str]:
+def order_of(s: Schedule, b: Store) -> list[str]:
     """The loops of a block, those that walk as one made one, with that along the rows of the result inside."""
     loops = s.loops(b.block)
     last = next((v for v in reversed(loops) if store_stride(s, b, v) == 1), None)
@@ -57,8 +67,32 @@ def _order(s: Schedule, b: Store) -> list[str]:
     return merge_loops(s, b.block, order) if order else []
 
 
-def _elements(b: Store, dims: list[tuple[str, int]], units: int, vector: int, number: int, machine: Machine) -> Stmt:
-    """The elements of a store, `vector` neighbours by each unit."""
+def _short(s: Schedule, name: str, dims: list[tuple[str, int]], machine: Machine) -> str | None:
+    """A short loop along which neighbours in memory are read that results do not keep beside each other: a unit that
+    takes all of it reads what it has brought already. None where units would be too few."""
+    if not dims:
+        return None
+    steps = {v: {str(x): c for x, c in load_strides(s, s.store(name), v)} for v, _ in dims}
+    last, count = steps[dims[-1][0]], prod(n for _, n in dims)
+    for v, n in dims[:-1]:
+        apart = any(c == 1 and last[x] not in (0, 1, None) for x, c in steps[v].items())
+        if apart and 1 < n <= SHORT and count // n >= processors(machine) * LEAST:
+            return v
+    return None
+
+
+def _elements(
+    b: Store,
+    dims: list[tuple[str, int]],
+    units: int,
+    vector: int,
+    number: int,
+    machine: Machine,
+    short: str | None,
+) -> Stmt:
+    """The elements of a store, `vector` neighbours by each unit, and all of a `short` loop."""
+    extent = dict(dims).get(short, 1) if short is not None else 1
+    dims = [d for d in dims if d[0] != short]
     if not dims or dims[-1][1] % vector:
         vector = 1
     inner = [*dims[:-1], (dims[-1][0], dims[-1][1] // vector)] if dims else []
@@ -72,6 +106,8 @@ def _elements(b: Store, dims: list[tuple[str, int]], units: int, vector: int, nu
         made = [substitute(t.value, values) for t in b.targets]
         found = zip(b.targets, places, made, strict=True)
         body = replace(b, targets=tuple(Target(t.buffer, place, value) for t, place, value in found))
+        if short is not None:
+            return on("unroll", short, extent, body)
         return body if vector == 1 else For(lane.name, Const(vector, "index"), body, "vector", vector)
 
     return spread_out(prod(n for _, n in inner), units, f"elements_{number}", machine, each)

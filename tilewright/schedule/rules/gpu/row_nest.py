@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any, TypeVar
 
 from ....support.sizes import highest
-from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, loads, rebuild, transform
-from ...nest import Alloc, Barrier, For, Stmt, loop, seq, store
+from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, loads, rebuild, transform
+from ...nest import Alloc, Barrier, For, Stmt, Store, loop, seq, store
 from ...schedule import Schedule
 from .row_team import FEW_PARTS, Keep, Team
 from .row_values import AT, ROW, Rows, Sum, Write
@@ -25,6 +26,7 @@ from .units import BLOCK, all_of, block_number, blocks_on_grid, on, only_if, wit
 
 _ZERO = Const(0, "index")
 _LANE = Var("lane_of_vector")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,11 @@ class RowWriter:
         t = self.team
         if t.keep == "registers":
             return self.new(f"{k.name}_row", (t.rows, t.units, t.steps(k.size)), k.leaf.dtype, "register")
-        return self.new(f"{k.name}_row", (t.rows, highest(k.size)), k.leaf.dtype, "shared")
+        return self.new(f"{k.name}_row", self.together(t.rows, highest(k.size)), k.leaf.dtype, "shared")
+
+    def together(self, row: _T, at: _T) -> tuple[_T, _T]:
+        """A row, and where in it, as they lie in shared memory: so that units beside each other have neighbours."""
+        return (row, at) if self.team.along else (at, row)
 
     # ---- levels
 
@@ -124,10 +130,10 @@ class RowWriter:
     def by_first(self, single: Sequence[Write]) -> Stmt:
         """What the first unit of a row writes."""
         if not self.team.exchange:
-            return only_if(self.inside, seq(*(self.write(w) for w in single)))
+            return only_if(self.inside, seq(*(self.write([w]) for w in single)))
         self.here = x = self.unit()
         cond = all_of([self.inside, Op("cmpi.eq", (x, _ZERO), "i1")])
-        return self.on_units(x, self.team.units, only_if(cond, seq(*(self.write(w) for w in single))))
+        return self.on_units(x, self.team.units, only_if(cond, seq(*(self.write([w]) for w in single))))
 
     def unit(self) -> Expr:
         """The number of a unit of a row in a new loop over them; where a warp has several rows, it says which one."""
@@ -159,10 +165,10 @@ class RowWriter:
         t = self.team
         if t.exchange:
             return self.give(s, x, Load(self.sums[s.buffer].name, (self.y, x), s.dtype))
-        part = self.new(f"{s.buffer}_part", (t.rows, t.units), s.dtype, "shared")
+        part = self.new(f"{s.buffer}_part", self.together(t.rows, t.units), s.dtype, "shared")
         self.parts[s.buffer] = part, t.units
         mine = Load(self.sums[s.buffer].name, (self.y, x), s.dtype)
-        return store(part.name, (self.y, x), mine, f"{s.stage.name}_part")
+        return store(part.name, self.together(self.y, x), mine, f"{s.stage.name}_part")
 
     def tree(self, sums: Sequence[Sum]) -> list[Stmt]:
         """Combine what units have added up, until a unit can take in what is left."""
@@ -173,8 +179,8 @@ class RowWriter:
             x, level = self.unit(), []
             for s in sums:
                 part = self.parts[s.buffer][0].name
-                read = [Load(part, (self.y, x + i * left), s.dtype) for i in range(self.team.fan)]
-                level.append(store(part, (self.y, x), _combined(s, read), f"{s.stage.name}_tree_{left}"))
+                read = [Load(part, self.together(self.y, x + i * left), s.dtype) for i in range(self.team.fan)]
+                level.append(store(part, self.together(self.y, x), _combined(s, read), f"{s.stage.name}_tree_{left}"))
             steps += [self.on_units(x, left, seq(*level)), Barrier(self.team.barrier)]
         for s in sums:
             self.parts[s.buffer] = self.parts[s.buffer][0], left
@@ -260,13 +266,15 @@ class RowWriter:
             if k.size != size or k.level > level:
                 continue
             held = self.held[str(k.leaf), k.size]
-            place = (self.y, x, spot.step) if held.scope == "register" else (self.y, at)
+            place = (self.y, x, spot.step) if held.scope == "register" else self.together(self.y, at)
             if k.level == level and cond is not None and held.scope == "register":
                 first.append(store(held.name, place, _zero(k.leaf.dtype), f"keep_{held.name}_0"))
             if k.level == level:
                 made.append(store(held.name, place, self.value(k.value, spot), f"keep_{held.name}"))
             spot.kept[str(k.leaf)] = Load(held.name, place, k.leaf.dtype)
-        made += [self.add(r, spot) if isinstance(r, Sum) else self.write(r, spot) for r in roots]
+        made += [self.add(r, spot) for r in roots if isinstance(r, Sum)]
+        if writes := [r for r in roots if isinstance(r, Write)]:
+            made.append(self.write(writes, spot))
         return seq(*(_vector(m, vector) for m in first), only_if(cond, seq(*(_vector(m, vector) for m in made))))
 
     def add(self, s: Sum, spot: Spot) -> Stmt:
@@ -274,9 +282,14 @@ class RowWriter:
         added = Op(s.combiner, (mine, self.value(s.value, spot)), s.dtype)
         return store(mine.buffer, mine.indices, added, s.stage.name)
 
-    def write(self, w: Write, spot: Spot | None = None) -> Stmt:
-        place = tuple(self.value(i, spot) for i in w.target.indices)
-        return store(w.target.buffer, place, self.value(w.value, spot), w.name)
+    def write(self, writes: Sequence[Write], spot: Spot | None = None) -> Stmt:
+        """Results of one position; what several are made of is computed once."""
+        same: dict[Expr, Expr] = {}
+        targets = []
+        for w in writes:
+            place = tuple(self.value(i, spot) for i in w.target.indices)
+            targets.append(Target(w.target.buffer, place, _shared(self.value(w.value, spot), same)))
+        return Store(tuple(targets), writes[0].name)
 
     # ---- numbers of a row
 
@@ -308,7 +321,9 @@ class RowWriter:
         """A sum, of what the tree has left of it."""
         if s.buffer in self.parts:
             part, left = self.parts[s.buffer]
-            found = _combined(s, [Load(part.name, (self.y, Const(i, "index")), s.dtype) for i in range(left)])
+            found = _combined(
+                s, [Load(part.name, self.together(self.y, Const(i, "index")), s.dtype) for i in range(left)]
+            )
         else:
             found = Load(self.sums[s.buffer].name, (self.y, self.here), s.dtype)
         return found if s.init is None else Op(s.combiner, (self.value(s.init), found), s.dtype)
@@ -333,12 +348,22 @@ class RowWriter:
                 return transform(self.rows.nodes[x.buffer].value, visit, memo)
             return rebuild(x, args)
 
-        memo: dict[int, Expr] = {}
+        memo: dict[int, Any] = {}
         return transform(e, visit, memo)
 
 
 def _combined(s: Sum, parts: Sequence[Expr]) -> Expr:
     return reduce(lambda a, b: Op(s.combiner, (a, b), s.dtype), parts)
+
+
+def _shared(e: Expr, same: dict[Expr, Expr]) -> Expr:
+    """An expression whose parts are those in `same` that are equal to them."""
+
+    def visit(x: Expr, args: tuple[Expr, ...]) -> Expr:
+        made = rebuild(x, args)
+        return same.setdefault(made, made)
+
+    return transform(e, visit)
 
 
 def _zero(dtype: str) -> Const:

@@ -207,7 +207,7 @@ def choose(s: Schedule, rows: Rows, needs: Reads, machine: Machine) -> Team | st
     if not teams:
         return "no team of units fits the machine"
     best = min(teams, key=lambda t: cost(t, rows, needs, machine))
-    alone = best.units == 1 and len(rows.sums) == 1
+    alone = best.units == 1 and len(rows.sums) == 1 and all(w.size == 1 for w in rows.writes)
     if alone and not s.given:
         return "a unit takes a row as well by itself"
     numbers = list(dict.fromkeys((t.rows, t.units) for t in teams))
@@ -274,8 +274,9 @@ def _bytes(dtype: str) -> int:
 def cost(t: Team, rows: Rows, needs: Reads, machine: Machine) -> float:
     """The time of a team, in operations of a unit: of all of them, so many at a time, and of one after all.
 
-    Neighbours that share no line of memory bring one each, unless a row is no longer than a line. What is kept in
-    shared memory is touched there at each level; registers and shared memory that are full leave room for fewer units.
+    Neighbours that share no line of memory bring one each, unless a row is no longer than a line; what they write of
+    short rows goes there a sector each, for nothing waits for the others of it. What is kept in shared memory is
+    touched there at each level; registers and shared memory that are full leave room for fewer units.
     """
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
@@ -283,6 +284,9 @@ def cost(t: Team, rows: Rows, needs: Reads, machine: Machine) -> float:
     beside = (t.units if t.along else t.rows) * t.vector
     spread = max(line / beside, 1.0) if rows.longest > line else 1.0
     far = FAR * spread * (needs.again if t.keep == "again" else needs.once)
+    if t.along and spread == 1.0 and (how := machine.unit_access) is not None:
+        alone = min(typical(rows.longest), how.sector_bytes // 4)
+        far += FAR * max(alone / beside - 1, 0) * sum(w.size > 1 for w in rows.writes)
     near = rows.levels * len(needs.keeps) if t.keep == "shared" else 0
     held = sum(typical(t.steps(k.size)) for k in needs.keeps) if t.keep == "registers" else 0
     meetings = _meeting(t) * len({s.level for s in rows.sums.values()}) if t.units > 1 else 0.0

@@ -121,6 +121,12 @@ def lies_along_sum(
     return False
 
 
+def lies_along_batch(s: Schedule, value: Expr, batch: tuple[tuple[str, int], ...]) -> bool:
+    """Whether neighbours of a factor in memory belong to different products."""
+    wide = [d for d in batch if d[1] != 1]
+    return bool(wide) and any(coefficient(_place(s, x), v) == 1 for x in loads(value) for v, _ in wide)
+
+
 def _place(s: Schedule, x: Load) -> Expr:
     """The flat index of a load; what a layout has split in it is joined."""
     ranges = all_ranges(s.body)

@@ -11,18 +11,20 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from ....support.dtypes import LOOP_TYPES
-from ....support.sizes import typical
-from ....tensor.expr import Buffer, Expr, Load, Op, Var, children, map_loads, substitute
+from ....support.sizes import is_open, typical
+from ....tensor.expr import Buffer, Expr, Load, Op, Var, children, loads, rebuild, substitute, transform
 from ....tensor.kernel import Kernel
 from ...decisions import Decisions
 from ...machine import Machine, lanes
 from ...nest import Alloc, Barrier, Stmt, Store, seq, store, stores
 from ...schedule import Schedule
-from ..common import inline_producers, load_strides, merge_loops, store_stride
+from ..common import inline_producers, load_strides, store_stride
+from .elementwise import elements_of, order_of
 from .units import (
     BLOCK,
     all_of,
@@ -45,17 +47,29 @@ SHORT = 8
 #: sides of a tile, and elements of it that a unit takes: what is tried
 SIDES, ELEMENTS = (64, 32, 16, 8), (4, 1, 2, 8)
 _LANE = Var("lane")
+Dims = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
 class Across:
-    """A store whose rows run along the loop `row`, while `reads` run along `column`, and the other loops."""
+    """A store whose rows run along the loops `row`, while `reads` (elements, or what stands for some of them beyond a
+    border: a ``guard``) run along `column`, and the other loops. Neighbouring iterations of several loops, the last one
+    fastest, are neighbours in memory."""
 
     store: Store
-    row: tuple[str, int]
-    column: tuple[str, int]
-    others: tuple[tuple[str, int], ...]
-    reads: tuple[Load, ...]
+    row: Dims
+    column: Dims
+    others: Dims
+    reads: tuple[Expr, ...]
+
+    @property
+    def rows(self) -> int:
+        """Elements of a row."""
+        return prod(n for _, n in self.row)
+
+    @property
+    def columns(self) -> int:
+        return prod(n for _, n in self.column)
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
@@ -67,47 +81,80 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return "it contains a reduction"
     s = Schedule(kernel, machine, decisions=decisions)
     inline_producers(s)
-    found = read(s)
-    if isinstance(found, str):
-        return found
+    blocks = stores(s.body)
+    if s.temporaries or any(x.buffer in kernel.outputs for b in blocks for x in b.loads):
+        return "not all of it can be computed where it is read"
+    orders = {b.block: order_of(s, b) for b in blocks}
+    if any(s.extent_or_zero(v) == 0 for order in orders.values() for v in order):
+        return "its extents vary"
+    turned = [a for name, order in orders.items() if (a := read(s, name, order)) is not None]
+    if not turned:
+        return "nothing is read across, or rows are short"
+    found = max(turned, key=lambda a: typical(prod(n for _, n in (*a.row, *a.column, *a.others))))
     tile = choose(s, found, machine)
     if isinstance(tile, str):
         return tile
-    s.body = Writer(found, tile, s, machine).nest()
+    others = {name: order for name, order in orders.items() if name != found.store.block}
+    s.body = seq(Writer(found, tile, s, machine).nest(), *elements_of(s, others, machine))
     s.temporaries.clear()
     s.plan = f"tiles of {tile[0]} x {tile[0]} through shared memory, {tile[1]} elements a unit"
     return s
 
 
-def read(s: Schedule) -> Across | str:
-    """The one store of a kernel whose producers have been inlined, or why it is no transposition."""
-    blocks = stores(s.body)
-    if len(blocks) != 1 or len(blocks[0].targets) != 1 or s.temporaries:
-        return "it is not one store"
-    name = blocks[0].block
-    order = merge_loops(s, name, s.loops(name))
+def read(s: Schedule, name: str, order: Sequence[str]) -> Across | None:
+    """A store as one that reads across; None if it does not, or if its rows or columns are short."""
     block = s.store(name)
     dims = [(v, s.extent_or_zero(v)) for v in order]
-    if any(n == 0 for _, n in dims):
-        return "its extents vary"
-    row = next((d for d in dims if store_stride(s, block, d[0]) == 1), None)
-    if row is None:
-        return "its results do not lie in rows"
-    plain = _always(block.targets[0].value)
-    jumps = {str(x) for x, c in load_strides(s, block, row[0]) if c not in (0, 1, None)} & plain
-    for d in (d for d in dims if d != row):
-        reads = tuple(x for x, c in load_strides(s, block, d[0]) if c == 1 and str(x) in jumps)
-        if reads and min(d[1], row[1]) >= SHORT:
-            return Across(block, row, d, tuple(x for x in dims if x not in (row, d)), reads)
-    return "nothing is read across, or rows are short"
+    steps = {v: {str(x): c for x, c in load_strides(s, block, v)} for v in order}
+    units = list({str(e): e for e in _read_together(block.targets[0].value)}.values())
+    if len(block.targets) != 1:
+        return None
+    inner = next((v for v in order if store_stride(s, block, v) == 1), None)
+    if inner is None:
+        return None
+    across = {v for v in order if any(_is_across(e, steps[inner], steps[v]) for e in units)}
+    row = _in_a_line(dims, {v: (store_stride(s, block, v),) for v in order if v not in across})
+    if not row:
+        return None
+    rest = [d for d in dims if d not in row]
+    for v in (v for v, _ in rest if v in across):
+        reads = [e for e in units if _is_across(e, steps[inner], steps[v])]
+        columns = {d: tuple(steps[d][str(x)] for e in reads for x in loads(e)) for d, _ in rest}
+        column = _in_a_line(rest, columns)
+        if min(prod(n for _, n in row), prod(n for _, n in column)) >= SHORT:
+            return Across(block, row, column, tuple(d for d in rest if d not in column), tuple(reads))
+    return None
 
 
-def _always(e: Expr) -> set[str]:
-    """The texts of the loads of a value that do not hang on a condition."""
-    if isinstance(e, Load):
-        return {str(e)}.union(*map(_always, e.indices))
-    lazy = isinstance(e, Op) and e.op in ("guard", "seldom")
-    return set[str]().union(*(_always(c) for i, c in enumerate(children(e)) if not (lazy and i == 1)))
+def _in_a_line(dims: Sequence[tuple[str, int]], strides: Mapping[str, Sequence[int | None]]) -> Dims:
+    """The loops that walk through neighbours one after the other, the last one fastest; as many as fill a tile."""
+    found: list[tuple[str, int]] = []
+    size = 1
+    while is_open(size) is False and size < SIDES[0]:
+        step = next((d for d in dims if d not in found and all(c == size for c in strides.get(d[0], (None,)))), None)
+        if step is None:
+            break
+        found.insert(0, step)
+        size *= step[1]
+    return tuple(found)
+
+
+def _read_together(e: Expr) -> Iterator[Expr]:
+    """What a value reads in any case: elements, and guards with what they may read."""
+    if isinstance(e, Load) or (isinstance(e, Op) and e.op == "guard"):
+        yield e
+        return
+    lazy = isinstance(e, Op) and e.op == "seldom"
+    for i, c in enumerate(children(e)):
+        if not (lazy and i == 1):
+            yield from _read_together(c)
+
+
+def _is_across(e: Expr, along_row: dict[str, int | None], along_column: dict[str, int | None]) -> bool:
+    """Whether neighbours along the column are neighbours in memory, and those along a row lie apart: all that is
+    read."""
+    found = [str(x) for x in loads(e)]
+    return bool(found) and all(along_column[x] == 1 and along_row[x] not in (0, 1, None) for x in found)
 
 
 def choose(s: Schedule, a: Across, machine: Machine) -> tuple[int, int] | str:
@@ -131,7 +178,7 @@ def cost(tile: tuple[int, int], a: Across, machine: Machine) -> float:
     the indices of each unit, and units of a block that are few."""
     side, each = tile
     lines = max(machine.line_bytes / 4 / side, 1.0)
-    beyond = prod(-(-n // side) * side / n for n in (typical(a.row[1]), typical(a.column[1])))
+    beyond = prod(-(-n // side) * side / n for n in (typical(a.rows), typical(a.columns)))
     idle = max(machine.line_bytes / (side * side / each), 1.0)
     return (lines + 1 / each + side / 256) * beyond * idle
 
@@ -143,9 +190,11 @@ class Writer:
         self.a, (self.side, self.each), self.s = a, tile, s
         self.units = self.side * self.side // self.each
         wide = lanes(machine)
-        in_runs = all(n % wide == 0 for n in (self.side, self.each, a.row[1], a.column[1]))
+        in_runs = all(isinstance(x, Load) for x in a.reads) and all(
+            n % wide == 0 for n in (self.side, self.each, a.row[-1][1], a.column[-1][1])
+        )
         self.wide = wide if in_runs else 1
-        self.tiles = [-(-n // self.side) for _, n in (a.column, a.row)]
+        self.tiles = [-(-n // self.side) for n in (a.columns, a.rows)]
         self.blocks = prod(self.tiles) * prod(n for _, n in a.others)
         self.grid = grid_of(self.blocks, machine)
         whole = self.grid[0] * self.grid[1]
@@ -172,8 +221,9 @@ class Writer:
         row, column = (far, near) if across else (near, far)
         at_row, at_column = (self.places[n] * self.side for n in ("%row", "%column"))
         begin = (far, first) if across else (first, far)  # neighbours exist together
-        inside = [within(at_row + begin[0], a.row[1], self.side), within(at_column + begin[1], a.column[1], self.side)]
-        values = {v: self.places[v] for v, _ in a.others} | {a.row[0]: at_row + row, a.column[0]: at_column + column}
+        inside = [within(at_row + begin[0], a.rows, self.side), within(at_column + begin[1], a.columns, self.side)]
+        values = {v: self.places[v] for v, _ in a.others}
+        values |= digits(at_row + row, a.row) | digits(at_column + column, a.column)
         return row, column, all_of([self.exists, *inside]), values
 
     def loops(self, name: str, body: Stmt) -> Stmt:
@@ -194,7 +244,11 @@ class Writer:
         row, column, inside, values = self.phase("out", False)
         here = {str(x): Load(b.name, (row, column), x.dtype) for b, x in zip(self.pieces, self.a.reads, strict=True)}
         t = self.a.store.targets[0]
-        value = map_loads(t.value, lambda x: Var(f"%{x}", x.dtype) if str(x) in here else x)
+
+        def bring(x: Expr, args: tuple[Expr, ...]) -> Expr:
+            return Var(f"%{x}", x.dtype) if isinstance(x, (Load, Op)) and str(x) in here else rebuild(x, args)
+
+        value = transform(t.value, bring)
         value = substitute(value, {**values, **{f"%{x}": held for x, held in here.items()}})
         place = tuple(substitute(i, values) for i in t.indices)
         return self.loops("out", only_if(inside, self.lanes(store(t.buffer, place, value, self.a.store.block))))

@@ -29,7 +29,7 @@ from ...schedule import Schedule
 from ..common import inline_producers
 from .contraction import SMALL, Product, read
 from .elements import applied
-from .tensor_cores import lies_along_sum
+from .tensor_cores import lies_along_batch, lies_along_sum
 from .units import BLOCK, all_of, axis, digits, fits_axis, has_blocks, on, only_if, processors, shared, within
 from .warp_tiles import innermost
 
@@ -77,6 +77,8 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if p.borders or max(sizes) * p.size("depth") < SMALL:
         return "it is small, or has a border"
     which = 0 if sizes[0] > sizes[1] else 1
+    if lies_along_batch(s, p.factors[which], p.batch):
+        return "neighbours of its matrix in memory belong to different products"
     if is_open(sizes[1 - which]):
         return "how many vectors there are is known at run time only"
     if not less(0, sizes[which]) or not less(0, p.size("depth")):
@@ -205,7 +207,7 @@ def choose(s: Schedule, m: Matrix, batch: int, machine: Machine) -> Share | str:
         t
         for t in _shares(m)
         if t.units <= (block.limit or 1)
-        and 4 * t.shares * t.columns * m.vectors <= memory.bytes
+        and 4 * (t.shares + m.deep) * t.columns * m.vectors <= memory.bytes
         and t.each * m.vectors <= machine.vector_registers
         and m.registers(t.each, t.steps) <= max(machine.vector_registers - 2 * OTHER_REGISTERS, MOST_NUMBERS)
         and t.units * (m.registers(t.each, t.steps) + ADDRESSES) <= (block.limit or 1) * REGISTERS
@@ -276,7 +278,7 @@ class Writer:
         self.sums = Buffer(s.fresh("sums"), (u, m.vectors, t.each), dtype, "register")
         self.piece = Buffer(s.fresh("piece"), (u, t.each, t.steps), dtype, "register")
         self.vector = Buffer(s.fresh("vector"), (u, m.vectors, t.steps), dtype, "register")
-        self.part = Buffer(s.fresh("part"), (t.shares, m.vectors * t.columns), dtype, "shared")
+        self.part = Buffer(s.fresh("part"), self.part_shape(), dtype, "shared")
 
     def nest(self) -> Stmt:
         t, m = self.t, self.m
@@ -403,7 +405,7 @@ class Writer:
             x, y = self.along(u)
             mine = Load(self.sums.name, (u, Var("r"), Var("c")), dtype)
             place = Var("r") * t.columns + x * t.each + Var("c")
-            told = store(self.part.name, (y, place), mine, self.s.fresh("tell"))
+            told = store(self.part.name, self.of_share(y, place), mine, self.s.fresh("tell"))
             return self.each_vector("r", on("unroll" if self.m.deep else "vector", "c", t.each, told))
 
         steps: list[Stmt] = [self.unit("u_tell", put), Barrier(BLOCK)]
@@ -417,27 +419,40 @@ class Writer:
     def level(self, left: int) -> Stmt:
         """Of `FAN` parts one, `left` parts of each column."""
         t = self.t
-        across = self.part.shape[1]
+        across = self.m.vectors * t.columns
         count = left * across
         u, n = Var(f"u_{left}"), Var(f"n_{left}")
         place = n * t.units + u
         y, c = place // across, place % across
-        total = self.total([Load(self.part.name, (y + i * left, c), self.zero.dtype) for i in range(FAN)])
-        put = store(self.part.name, (y, c), total, self.s.fresh(f"tree_{left}"))
+        total = self.total([self.told(y + i * left, c) for i in range(FAN)])
+        put = store(self.part.name, self.of_share(y, c), total, self.s.fresh(f"tree_{left}"))
         body = only_if(within(place, count, t.units), put)
         return on("block.x", u.name, t.units, on("serial", n.name, -(-count // t.units), body))
+
+    def part_shape(self) -> tuple[int, int]:
+        """Of the sums of all shares in shared memory, see `of_share`."""
+        t, count = self.t, self.m.vectors * self.t.columns
+        return (count, t.shares + 1) if self.m.deep else (t.shares, count)
+
+    def of_share(self, share: Expr, place: Expr) -> tuple[Expr, Expr]:
+        """Where in shared memory a share's sum is: those of neighbouring units are neighbours, and where these have
+        shares of one place, the others lie a number apart that is odd."""
+        return (place, share) if self.m.deep else (share, place)
+
+    def told(self, share: Expr, place: Expr) -> Load:
+        return Load(self.part.name, self.of_share(share, place), self.zero.dtype)
 
     def total(self, parts: Sequence[Expr]) -> Expr:
         return reduce(lambda a, b: Op(self.add, (a, b), self.zero.dtype), parts)
 
     def written(self, u: Expr) -> Stmt:
         t, p, m = self.t, self.p, self.m
-        across = self.part.shape[1]
+        across = m.vectors * t.columns
         c = Var("n_out") * t.units + u
         column = self.tile * t.columns + (c % t.columns if m.vectors > 1 else c)
         other = digits(c // t.columns, m.others)
         values: dict[str, Expr] = digits(Var("batch"), p.batch) | other | digits(column, m.group)
-        made = self.total([Load(self.part.name, (Const(i, "index"), c), self.zero.dtype) for i in range(self.left)])
+        made = self.total([self.told(Const(i, "index"), c) for i in range(self.left)])
         target = p.sum.targets[0]
         known: dict[str, Expr] = {target.buffer: made}
         at = {target.buffer: tuple(substitute(i, values) for i in target.indices)}
