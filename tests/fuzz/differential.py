@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -99,8 +100,8 @@ def differs(got: np.ndarray, want: np.ndarray, truth: Truth, output: int) -> str
     return f"{far.sum()} of {far.size} differ, at {at}: {values}"
 
 
-def compare(path: Path) -> Outcome:
-    """One model."""
+def compare(path: Path, target: str = "cpu") -> Outcome:
+    """One model, on a target."""
     import onnx
 
     data = path.read_bytes()
@@ -112,7 +113,7 @@ def compare(path: Path) -> Outcome:
 
     invalid = isinstance(want, str) and "NOT_IMPLEMENTED" not in want
     try:
-        got = tw.compile(data).run(feed)
+        got = tw.compile(data, target=target).run(feed)
     except UnsupportedError as e:
         return Outcome(path.name, "unsupported", str(e))
     except Exception as e:
@@ -141,12 +142,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3600, help="begin no new model after this time")
     parser.add_argument("--only", help="one file, in this process")
+    parser.add_argument("--target", default="cpu", help="what is compiled for, as opencl")
     arguments = parser.parse_args()
     os.environ.setdefault("TILEWRIGHT_COMPILE", "inprocess")
     with tempfile.TemporaryDirectory() as cache:
         os.environ.setdefault("TILEWRIGHT_CACHE", cache)
         if arguments.only:
-            print(compare(arguments.folder / arguments.only))
+            print(compare(arguments.folder / arguments.only, arguments.target))
             return 0
         paths = sorted(arguments.folder.glob("*.onnx"))
         begun = time.monotonic()
@@ -160,7 +162,13 @@ def main() -> int:
                 print(f"{result.outcome:8} {result.name}: {' '.join(result.detail.split())[:300]}", flush=True)
 
         outcomes = run_isolated(
-            paths, compare, lost, workers=arguments.jobs, timeout=TIMEOUT, progress=show, seconds=arguments.seconds
+            paths,
+            partial(compare, target=arguments.target),
+            lost,
+            workers=arguments.jobs,
+            timeout=TIMEOUT,
+            progress=show,
+            seconds=arguments.seconds,
         )
     counts = Counter(o.outcome for o in outcomes)
     seconds = time.monotonic() - begun

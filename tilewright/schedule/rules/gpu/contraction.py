@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from ....graph.machine_costs import GridCosts
 from ....support.sizes import typical
 from ....tensor.analysis import flat
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, loads, substitute, variables
@@ -40,6 +41,15 @@ TILE_LOOPS = ("column_tile", "row_tile", "batch")
 #: neighbours in the sum that units beside each other bring (a divisor of all of `DEPTHS`), and numbers between the rows
 #: of a piece that is brought so: their product is the number of banks
 RUN, GAP = 8, 4
+#: what the loads that neighbouring units make together take, beside those of each by itself, and to bring an element to
+#: shared memory; words that this gives in a cycle; operations to find an element's places
+TOGETHER, BRING, BANKS, INDICES = 0.375, 1.25, 32, 4
+#: what may be computed beyond a result, in times of all of it
+MOST_BEYOND = 1.4
+#: registers of a unit beside its numbers, and those that each unit of the largest block may have
+ADDRESSES, REGISTERS = 20, 64
+#: of a machine that does not say what its grid costs
+COSTS = GridCosts(32, 4, (64, 64, 64), far=200, near=16, begin=1000, kernel=8000)
 #: how many times as long it takes to read columns one by one where the machine reads several at once
 ONE_BY_ONE = 1.25
 LANE = Var("lane")
@@ -195,6 +205,7 @@ def choose(s: Schedule, p: Product, machine: Machine) -> Tile | str:
     ]
     if not fits:
         return "no tile fits the machine"
+    fits = [t for t in fits if beyond(t, p) <= MOST_BEYOND] or fits
     best = min(fits, key=lambda t: cost(t, p, machine))
     chosen = s.sample_choice("tile", [_numbers(t) for t in fits], _numbers(best))
     return Tile(*chosen)
@@ -229,21 +240,43 @@ def _tiles(rows: int, columns: int, depth: int) -> list[Tile]:
 
 
 def cost(t: Tile, p: Product, machine: Machine) -> float:
-    """What a tile is worth, in loads from shared and from far memory a multiply-add, the whole result together.
+    """The cycles of the processor with most tiles.
 
-    A unit loads its rows and columns for each step of the sum; a block brings its piece of the factors. Blocks that are
-    too few for the machine, and what is computed beyond the result, count as time.
+    Those that it has at a time share its lanes, if they have units for all of them; each waits for far memory at every
+    step of its sum, while others compute. A unit's loads from shared memory go on beside its products, so far as they
+    take no longer: where units lie, they read their rows together, and columns each by itself.
     """
+    costs = machine.grid_costs or COSTS
     rows, columns, depth, batch = (typical(p.size(g)) for g in ("rows", "columns", "depth", "batch"))
-    tiles = -(-rows // t.rows) * -(-columns // t.columns) * batch
-    steps = -(-depth // t.depth) * t.depth
-    work = tiles * t.rows * t.columns * steps
-    near = 1 / t.unit_rows + 1 / t.unit_columns
-    near *= ONE_BY_ONE if lanes(machine) > 1 and t.unit_columns % lanes(machine) else 1.0
-    far = 4 * (1 / t.rows + 1 / t.columns)
-    around = 16 / t.depth / (t.unit_rows * t.unit_columns)  # barriers and indices of a step
-    idle = max(machine.cores / 8 / tiles, 1.0) * max(32 / t.units, 1.0)
-    return work * (1 + near + far + around) * idle
+    most = -(-(-(-rows // t.rows) * -(-columns // t.columns) * batch) // costs.processors)
+    at_once = min(most, resident(t, machine))
+    lanes_used = min(costs.products[0], at_once * t.units)
+    elements, products = t.depth * (t.rows + t.columns), t.depth * t.rows * t.columns
+    loads_of_unit = t.unit_rows * TOGETHER + t.unit_columns
+    loads_of_unit *= ONE_BY_ONE if lanes(machine) > 1 and t.unit_columns % lanes(machine) else 1.0
+    near = (products / (t.unit_rows * t.unit_columns) * loads_of_unit + BRING * elements) / BANKS
+    computed = (products + INDICES * elements) / costs.products[0]
+    work = max(near, computed) + min(near, computed) / 4
+    alone = work * costs.products[0] / min(costs.products[0], t.units) + costs.begin / 2
+    brought = at_once * 4 * elements / costs.near
+    step = max(at_once * work * costs.products[0] / lanes_used, alone, brought)
+    return -(-most // at_once) * (-(-depth // t.depth) * step + costs.begin)
+
+
+def beyond(t: Tile, p: Product) -> float:
+    """How many times the products are computed, with those beyond the result and the sum."""
+    sizes = [typical(p.size(g)) for g in ("rows", "columns", "depth")]
+    return prod(-(-n // m) * m / n for n, m in zip(sizes, (t.rows, t.columns, t.depth), strict=True))
+
+
+def resident(t: Tile, machine: Machine) -> int:
+    """Tiles that a processor has at a time, by its units, registers and shared memory."""
+    block, memory = axis(machine, BLOCK), shared(machine)
+    assert block is not None and memory is not None
+    limit = block.limit or 1
+    registers = t.unit_rows * t.unit_columns + t.unit_rows + t.unit_columns + ADDRESSES
+    near = memory.bytes // (4 * t.depth * (t.rows + t.columns + 2 * GAP))
+    return max(min(near, 2 * limit // t.units, limit * REGISTERS // (t.units * registers)), 1)
 
 
 # ---- the nest ------------------------------------------------------------------------------------------------------
