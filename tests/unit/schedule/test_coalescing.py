@@ -80,7 +80,7 @@ def test_places_that_data_decide_are_left_out():
         "def f(p: i32[32], x: f32[64], y: out(f32[32])):\n    for u in block.x(32):\n"
         "        y[u] = x[index_cast[index](p[u])]\n", SM_90A,
     )  # fmt: skip
-    assert [t.buffer for t in together(nest, SM_90A)] == ["y"]
+    assert [t.buffer for t in together(nest, SM_90A)] == ["p", "y"]
 
 
 def test_much_is_told():
