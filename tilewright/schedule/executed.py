@@ -29,6 +29,8 @@ TOO_MUCH = 1.5
 #: a loop without vectors is large from this many cycles on (some microseconds: on no machine is less worth a word), and
 #: if it is this part of the kernel
 LARGE, PART = 1 << 15, 0.25
+#: what all units of a machine compute in so many seconds is nothing, however often it is computed
+NOTHING = 1e-7
 #: values of loop variables that a condition, or the extent of an inner loop, is tried with, at most
 _SAMPLES = 256
 #: operations of an elementwise stage that may be computed again for each reader
@@ -79,7 +81,8 @@ class Executed:
     def reasons(self, machine: Machine) -> list[str]:
         """What goes too far, as sentences; empty for a schedule that is well."""
         found = []
-        if self.recomputation > TOO_MUCH and self.operations - self.own > LARGE:
+        large = max(LARGE, machine.device_costs(1).ceilings.peak("f32") * NOTHING)
+        if self.recomputation > TOO_MUCH and self.operations - self.own > large:
             found.append(f"it computes {self.recomputation:.3g} times what the kernel asks")
         for cycles, what in ((self.scalar, "without vectors"), (self.gathered, "in vectors that are gathered")):
             if cycles > max(LARGE, PART * self.cycles):
