@@ -31,8 +31,9 @@ KINDS = {
     "first": "y = ArgMax<axis={axis}, keepdims=0>(x)",
     "last": "y = ArgMin<axis={axis}, select_last_index=1>(x)",
     "transposed": "a = Transpose<perm=[{perm}]>(x) y = Neg(a)",
+    "padded": "a = Transpose<perm=[{perm}]>(x) y = Pad(a, pads)",
 }
-INTEGERS = ("sum", "largest", "first", "last", "transposed")
+INTEGERS = ("sum", "largest", "first", "last", "transposed", "padded")
 
 
 def drawn(seed: int):
@@ -53,7 +54,8 @@ def drawn(seed: int):
     made = parser.parse_model(text)
     n = shape[-1]
     constants = {
-        "axes": np.array(axes), "m": numbers.integers(0, 2, n) > 0, "low": np.float32(-1e9),
+        "axes": np.array(axes), "pads": numbers.integers(0, 4, 2 * len(shape)),
+        "m": numbers.integers(0, 2, n) > 0, "low": np.float32(-1e9),
         "scale": numbers.standard_normal(n).astype("f4"), "bias": numbers.standard_normal(n).astype("f4"),
     }  # fmt: skip
     used = {name for node in made.graph.node for name in node.input}

@@ -27,7 +27,7 @@ from ...machine import Machine, lanes
 from ...nest import Alloc, Barrier, For, Stmt, Store, seq, store, stores
 from ...schedule import Schedule
 from ..common import coefficient, inline_producers
-from .elements import after_stages, applied
+from .elements import after_stages, applied, shared_out
 from .units import BLOCK, all_of, axis, digits, fits_axis, guarded, has_blocks, on, only_if, shared, within
 
 NAME = "block_contraction"
@@ -312,20 +312,9 @@ class Writer:
         return body
 
     def border(self, b: Store, number: int) -> Stmt:
-        """What is written around a padded result, shared out among the units of all tiles: it has no blocks of its own,
-        so that none has to leave the tiles, and the barriers in them, out."""
+        """What is written around a padded result, by the units of all tiles."""
         dims = [(v, self.s.extent_or_zero(v)) for v in self.s.loops(b.block)]
-        wide, (tile, tiles) = self.border_lanes(dims), self.own_number()
-        whole, units = prod(n for _, n in dims) // wide, tiles * self.t.units
-        turn, unit = f"border_{number}", f"border_unit_{number}"
-        at = Var(turn) * units + tile * self.t.units + Var(unit)
-        values = digits(at if wide == 1 else at * wide + LANE, dims)
-        t = b.targets[0]
-        put: Stmt = store(
-            t.buffer, tuple(substitute(i, values) for i in t.indices), substitute(t.value, values), b.block
-        )
-        put = put if wide == 1 else on("vector", LANE.name, wide, put)
-        return self.unit(unit, on("serial", turn, -(-whole // units), only_if(within(at, whole, units), put)))
+        return shared_out(b, dims, number, self.border_lanes(dims), self.own_number(), self.t.units, self.unit)
 
     def border_lanes(self, dims: Sequence[tuple[str, int]]) -> int:
         """How many neighbours of a border a unit takes at once."""

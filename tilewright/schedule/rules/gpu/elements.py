@@ -9,14 +9,14 @@ from functools import partial
 from math import prod
 
 from ....tensor.analysis import reindex
-from ....tensor.expr import Buffer, Const, Expr, Load, Target, map_loads, substitute
+from ....tensor.expr import Buffer, Const, Expr, Load, Target, Var, map_loads, substitute
 from ....tensor.kernel import Kernel, Stage
 from ...decisions import Decisions
 from ...machine import Machine
-from ...nest import Alloc, Stmt, Store, seq, store, stores
+from ...nest import Alloc, For, Stmt, Store, seq, store, stores
 from ...schedule import Schedule
 from ..common import inline_producers
-from .units import block_sizes, digits, has_blocks, on, spread_out
+from .units import block_sizes, digits, has_blocks, on, only_if, spread_out, within
 
 NAME = "unit_elements"
 PRIORITY = 7
@@ -127,6 +127,32 @@ def _element(s: Schedule, total: Store, dims: list[tuple[str, int]], after: Sequ
     for b in kept.values():
         body = Alloc(b, body)
     return body
+
+
+def shared_out(
+    b: Store,
+    dims: Sequence[tuple[str, int]],
+    number: int,
+    wide: int,
+    block: tuple[Expr, int],
+    units: int,
+    unit: Callable[[str, Stmt], Stmt],
+) -> Stmt:
+    """The elements of a store, `wide` neighbours at once, on the units of blocks that have other work too: it has no
+    blocks of its own, so that none has to leave that work, and the barriers in it, out. `block`: the number of one, and
+    how many there are; `unit`: a loop over the units of one by its variable."""
+    whole = prod(n for _, n in dims) // wide
+    turn, name, lane = f"border_{number}", f"border_unit_{number}", Var("lane")
+    together = block[1] * units
+    at = Var(turn) * together + block[0] * units + Var(name)
+    values = digits(at if wide == 1 else at * wide + lane, dims)
+    targets = [
+        Target(t.buffer, tuple(substitute(i, values) for i in t.indices), substitute(t.value, values))
+        for t in b.targets
+    ]
+    put: Stmt = Store(tuple(targets), b.block)
+    put = put if wide == 1 else For(lane.name, Const(wide, "index"), put, "vector", wide)
+    return unit(name, on("serial", turn, -(-whole // together), only_if(within(at, whole, together), put)))
 
 
 def _border(b: Store, dims: list[tuple[str, int]], number: Expr) -> Stmt:

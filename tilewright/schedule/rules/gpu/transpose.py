@@ -24,7 +24,8 @@ from ...machine import Machine, lanes
 from ...nest import Alloc, Barrier, Stmt, Store, seq, store, stores
 from ...schedule import Schedule
 from ..common import inline_producers, load_strides, store_stride
-from .elementwise import elements_of, order_of
+from .elements import shared_out
+from .elementwise import order_of
 from .units import (
     BLOCK,
     all_of,
@@ -94,8 +95,9 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     tile = choose(s, found, machine)
     if isinstance(tile, str):
         return tile
-    others = {name: order for name, order in orders.items() if name != found.store.block}
-    s.body = seq(Writer(found, tile, s, machine).nest(), *elements_of(s, others, machine))
+    rest = {name: order for name, order in orders.items() if name != found.store.block}
+    others = {name: tuple((v, s.extent_or_zero(v)) for v in order) for name, order in rest.items()}
+    s.body = Writer(found, tile, s, machine, others).nest()
     s.temporaries.clear()
     s.plan = f"tiles of {tile[0]} x {tile[0]} through shared memory, {tile[1]} elements a unit"
     return s
@@ -186,10 +188,13 @@ def cost(tile: tuple[int, int], a: Across, machine: Machine) -> float:
 class Writer:
     """Writes the nest of a transposition with tiles of a side."""
 
-    def __init__(self, a: Across, tile: tuple[int, int], s: Schedule, machine: Machine) -> None:
+    def __init__(
+        self, a: Across, tile: tuple[int, int], s: Schedule, machine: Machine, others: Mapping[str, Dims]
+    ) -> None:
         self.a, (self.side, self.each), self.s = a, tile, s
         self.units = self.side * self.side // self.each
-        wide = lanes(machine)
+        self.others = others
+        wide = self.longest = lanes(machine)
         in_runs = all(isinstance(x, Load) for x in a.reads) and all(
             n % wide == 0 for n in (self.side, self.each, a.row[-1][1], a.column[-1][1])
         )
@@ -206,10 +211,22 @@ class Writer:
         ]
 
     def nest(self) -> Stmt:
-        body = seq(self.bring(), Barrier(BLOCK), self.put())
+        body = seq(self.bring(), Barrier(BLOCK), self.put(), *self.beside())
         for b in reversed(self.pieces):
             body = Alloc(b, body)
         return blocks_on_grid(self.grid, "tile", body)
+
+    def beside(self) -> list[Stmt]:
+        """The elements of other stores, as those of a border."""
+        blocks = self.number, self.grid[0] * self.grid[1]
+        found = []
+        for i, (name, dims) in enumerate(self.others.items()):
+            wide = self.longest if dims and dims[-1][1] % self.longest == 0 else 1
+            found.append(shared_out(self.s.store(name), dims, i, wide, blocks, self.units, self.unit))
+        return found
+
+    def unit(self, name: str, body: Stmt) -> Stmt:
+        return on("block.x", name, self.units, body)
 
     def phase(self, name: str, across: bool) -> tuple[Expr, Expr, Expr | None, dict[str, Expr]]:
         """Row and column within the tile of a unit's element, the condition that they exist, and all loops' values;
@@ -227,7 +244,7 @@ class Writer:
         return row, column, all_of([self.exists, *inside]), values
 
     def loops(self, name: str, body: Stmt) -> Stmt:
-        return on("block.x", f"u_{name}", self.units, on("unroll", f"e_{name}", self.each // self.wide, body))
+        return self.unit(f"u_{name}", on("unroll", f"e_{name}", self.each // self.wide, body))
 
     def lanes(self, body: Stmt) -> Stmt:
         return body if self.wide == 1 else on("vector", _LANE.name, self.wide, body)
