@@ -83,4 +83,4 @@ def _keep(package: Package, path: Path) -> None:
     with contextlib.suppress(OSError, UsageError):
         if own_folder(path.parent, get("TILEWRIGHT_CACHE")):
             package.save(path, private=True)
-            trim(path.parent, "*", get("TILEWRIGHT_PACKAGES_SIZE"))
+            trim(path.parent, 1, get("TILEWRIGHT_PACKAGES_SIZE"))

@@ -234,7 +234,7 @@ def bound(path: Path) -> None:
     with contextlib.suppress(OSError):
         if path.stat().st_size > limit // 2:
             path.unlink()
-        trim(path.parent, "*", limit)  # with what a killed process left half-written
+        trim(path.parent, 1, limit)  # with what a killed process left half-written
 
 
 def write(package: Package, to: Path, digest: str, files: Sequence[MappedFile]) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...support.files import own_folder, replacing, trusted
-from ...support.lru_folder import trim, used
+from ...support.lru_folder import bound, trim, used
 from ...support.options import get
 from .assemble import toolchain
 from .machine import LlvmMachine, code_key
@@ -49,7 +49,6 @@ class KernelCache:
         self.folder = Path(folder if folder is not None else get("TILEWRIGHT_CACHE")) / "kernels"
         self.limit = get("TILEWRIGHT_CACHE_SIZE") if limit is None else limit
         self.stats = CacheStats()
-        self._unchecked: int | None = None  # bytes written since the size was last looked at; None: never looked
 
     @staticmethod
     def key(mlir_text: str, machine: LlvmMachine) -> str:
@@ -99,17 +98,8 @@ class KernelCache:
                 f.write(_HEAD.pack(MAGIC, len(head), hashlib.sha256(rest).digest()) + rest)
         except OSError:
             return
-        self._bound(len(rest) + _HEAD.size)
-
-    def _bound(self, written: int) -> None:
-        """Look at the size at the first write and then every sixteenth of the limit."""
-        if self._unchecked is not None:
-            self._unchecked += written
-            if self._unchecked < self.limit // 16:
-                return
-        self._unchecked = 0
-        self.trim()
+        bound(self.folder, 2, self.limit, len(rest) + _HEAD.size)
 
     def trim(self) -> int:
         """Delete the files used longest ago if all together exceed the limit; returns the bytes that remain."""
-        return trim(self.folder, "*/*", self.limit)
+        return trim(self.folder, 2, self.limit)
