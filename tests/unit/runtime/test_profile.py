@@ -24,7 +24,7 @@ from tilewright.schedule.rules import rules, schedule
 from tilewright.schedule.work import work_of
 from tilewright.support.errors import UsageError
 from tilewright.targets.cpu.description import host
-from tilewright.targets.cpu.program import program_llvm
+from tilewright.targets.cpu.program import program_llvm, runtime_llvm
 
 MEASURED = Ceilings(
     "a machine",
@@ -169,8 +169,10 @@ def test_explain_marks_what_fell(small_package):
 
 
 def test_no_clock_in_a_program_that_is_not_timed(small_package):
-    main, timed = (program_llvm(small_package.program, host(), timed=t).count("call void @tw_stamp") for t in (0, 1))
-    assert main == 0 and timed >= 2 * len(small_package.program.calls)
+    program = small_package.program
+    texts = [program_llvm(program, t) + runtime_llvm(host(), t, swaps=False) for t in (False, True)]
+    plain, timed = (t.count("call void @tw_stamp") for t in texts)
+    assert plain == 0 and timed >= 2 * len(program.calls) + 4
 
 
 def stamps_of(*threads, total=1000):

@@ -19,7 +19,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from ...codegen.llvm.assemble import assemble, target_machine
+from ...codegen.llvm.assemble import target_machine
 from ...program.package import Package
 from ...program.program import align_up
 from ...program.states import StateBuffers
@@ -31,7 +31,7 @@ from .. import base
 from . import entry, image
 from .active_threads import Team
 from .description import CpuDescription, host
-from .program import MAIN, SLOT_BYTES, SLOTS, WAITED, field_offset, program_llvm, state_bytes
+from .program import SLOT_BYTES, SLOTS, WAITED, field_offset, own_objects, state_bytes
 
 #: how long an idle worker polls for the next job before it sleeps: longer than the way through Python between two calls
 SPIN_SECONDS = 50e-6
@@ -59,7 +59,7 @@ class CpuRunner:
         objects = package.objects
         if timed:
             description = CpuDescription.from_json(package.description)
-            objects = {**objects, MAIN: assemble(program_llvm(self.program, description, timed=True), description)}
+            objects = {**objects, **own_objects(self.program, description, timed=True)}
         self._library = _link(objects)
         run, worker, stop, clock, self.tw_enter = (self._library[name] for name in _ENTRIES)
         # CFUNCTYPE releases the GIL for the time of the call.

@@ -6,7 +6,8 @@ help others (`pieces.py`). Between two calls that touch the same bytes stands a 
 both; nowhere else.
 
 A program has no clock in it, so that measuring costs nothing where nobody measures. `program_llvm(..., timed=True)`
-is the same program with time stamps of every call on every thread, in the layout of `program.timeline`.
+is the same program with time stamps of every call on every thread, in the layout of `program.timeline`. What is not
+@tw_main is the same for all programs, and made once (`runtime_llvm`): it takes longer to compile than a small model.
 
     tw_run(state)            thread 0: publish a job for the first `team` threads, wake who sleeps of them, do a share,
                              wait for the others
@@ -53,8 +54,8 @@ FIELDS = (
 SLOTS = 512  # one slot a thread: asleep flag, address of its lock, and what `pieces.py` keeps there
 SLOT_BYTES = 128
 
-#: the object with the functions of this file
-MAIN = "tw.main"
+#: the objects with a program's own functions of this file, and with those that all programs have
+MAIN, RUNTIME = "tw.main", "tw.runtime"
 #: the object with the entry from Python, which is the same for all programs
 ENTRY = "tw.entry"
 #: polls of a barrier before a thread offers its core to others, and its wait counts as a long one
@@ -70,15 +71,17 @@ def state_bytes(threads: int) -> int:
     return SLOTS + SLOT_BYTES * threads
 
 
-def program_llvm(program: Program, description: CpuDescription, timed: bool = False) -> str:
-    """The LLVM IR of the functions above for a program; the kernels are external functions."""
+def program_llvm(program: Program, timed: bool = False) -> str:
+    """The LLVM IR of a program: @tw_main, and what `runtime_llvm` asks. Kernels and the functions that are the same for
+    all programs are external."""
     waits = barriers(program.calls)
-    helpers = _HELPERS.format(**_parts(description))
-    stamps = row_bytes(len(program.calls)) if timed else None
-    swap = _swap(program)
-    runtime = _runtime(sum(waits), stamps, bool(swap))
-    parts = (_main(program, waits, timed), helpers, pieces_llvm(SLOTS, SLOT_BYTES), swap, runtime)
-    return "\n".join(parts)
+    told = _TOLD.format(passed=sum(waits), row=row_bytes(len(program.calls)) if timed else 0)
+    return "\n".join((_DECLARED, _main(program, waits, timed), _swap(program), told))
+
+
+def runtime_llvm(description: CpuDescription, timed: bool, swaps: bool) -> str:
+    """The LLVM IR of the other functions; for programs with time stamps, and with states of two buffers."""
+    return "\n".join((_HELPERS.format(**_parts(description)), pieces_llvm(SLOTS, SLOT_BYTES), _runtime(timed, swaps)))
 
 
 def assemble_program(program: Program, kernels: Mapping[str, bytes], description: CpuDescription) -> dict[str, bytes]:
@@ -88,11 +91,25 @@ def assemble_program(program: Program, kernels: Mapping[str, bytes], description
     KeyError if a kernel is missing.
     """
     objects = {symbol: kernels[symbol] for symbol in program.symbols}
-    objects[MAIN] = assemble(program_llvm(program, description), description)
+    objects |= own_objects(program, description)
     objects[ENTRY] = _entry(description)
     if any(name.encode() in data for name in BUILTINS for data in objects.values()):
         objects["tw.builtins"] = assemble(builtins_llvm(), description)
     return objects
+
+
+def own_objects(program: Program, description: CpuDescription, timed: bool = False) -> dict[str, bytes]:
+    """The objects of a program beside its kernels; `timed`: with time stamps."""
+    swaps = any(s.swapped for s in program.states)
+    return {
+        MAIN: assemble(program_llvm(program, timed), description),
+        RUNTIME: _runtime_object(description, timed, swaps),
+    }
+
+
+@lru_cache(maxsize=8)
+def _runtime_object(description: CpuDescription, timed: bool, swaps: bool) -> bytes:
+    return assemble(runtime_llvm(description, timed, swaps), description)
 
 
 @lru_cache(maxsize=8)
@@ -287,14 +304,14 @@ define internal void @tw_pause() nounwind alwaysinline {{
   ret void
 }}
 
-define internal void @tw_stamp(ptr %stamps, i64 %index) nounwind noinline {{
+define void @tw_stamp(ptr %stamps, i64 %index) nounwind noinline {{
   %t = {clock}
   %slot = getelementptr i64, ptr %stamps, i64 %index
   store i64 %t, ptr %slot, align 8
   ret void
 }}
 
-define internal void @tw_copy(ptr %to, ptr %from, i64 %size, i64 %tid, i64 %n) nounwind {{
+define void @tw_copy(ptr %to, ptr %from, i64 %size, i64 %tid, i64 %n) nounwind {{
   %up = add i64 %n, 63
   %padded = add i64 %size, %up
   %share = udiv i64 %padded, %n
@@ -356,7 +373,7 @@ done:
 }}
 
 ; The k-th barrier of a job: arrivals are counted on, so the k-th is complete at k times n.
-define internal void @tw_barrier(ptr %state, i64 %n, i64 %k) nounwind noinline {{
+define void @tw_barrier(ptr %state, i64 %n, i64 %k) nounwind noinline {{
   %several = icmp ugt i64 %n, 1
   br i1 %several, label %arrive, label %done
 arrive:
@@ -379,7 +396,7 @@ def _swap(program: Program) -> str:
     """A function that lets the two buffers of every state change places that has two; nothing if none has."""
     swapped = [i for i, state in enumerate(program.states) if state.swapped]
     lines = [
-        "define internal void @tw_swap(ptr %state) nounwind {",
+        "define void @tw_swap(ptr %state) nounwind {",
         f"  %p_states = getelementptr i8, ptr %state, i64 {field_offset('states')}",
         "  %states = load ptr, ptr %p_states, align 8",
     ]
@@ -396,12 +413,31 @@ def _swap(program: Program) -> str:
     return "\n".join((*lines, "  ret void\n}")) if swapped else ""
 
 
-def _runtime(passed: int, stamps: int | None, swaps: bool) -> str:
-    """The functions around @tw_main; `stamps` are the bytes of a thread's row of time stamps in a timed program.
-    `swaps`: states change places after every run."""
+#: functions of `runtime_llvm` that programs call
+_DECLARED = """\
+declare void @tw_stamp(ptr, i64) nounwind
+declare void @tw_copy(ptr, ptr, i64, i64, i64) nounwind
+declare void @tw_barrier(ptr, i64, i64) nounwind
+declare i64 @tw_take(ptr, i64, i64, i64) nounwind
+"""
+
+#: what the runtime asks of a program: how many barriers it has, and the bytes of a thread's row of time stamps
+_TOLD = """
+define i64 @tw_passed() nounwind {{
+  ret i64 {passed}
+}}
+
+define i64 @tw_row() nounwind {{
+  ret i64 {row}
+}}
+"""
+
+
+def _runtime(timed: bool, swaps: bool) -> str:
+    """The functions around @tw_main. `swaps`: states change places after every run."""
 
     def stamp(row: str, slot: int) -> str:
-        return f"call void @tw_stamp(ptr {row}, i64 {slot})" if stamps is not None else ""
+        return f"call void @tw_stamp(ptr {row}, i64 {slot})" if timed else ""
 
     offsets = {name: field_offset(name) for name in FIELDS}
     loads = "\n".join(
@@ -413,8 +449,6 @@ def _runtime(passed: int, stamps: int | None, swaps: bool) -> str:
     )
     return _RUNTIME.format(
         loads=loads,
-        passed=passed,
-        row=stamps or 0,
         swap="call void @tw_swap(ptr %state)" if swaps else "",
         run_begin=stamp("%stamps", RUN_BEGIN),
         run_end=stamp("%stamps", RUN_END),
@@ -430,12 +464,18 @@ def _runtime(passed: int, stamps: int | None, swaps: bool) -> str:
 
 
 _RUNTIME = """\
+declare i64 @tw_passed() nounwind
+declare i64 @tw_row() nounwind
+declare void @tw_swap(ptr) nounwind
+declare void @tw_main(ptr, ptr, ptr, ptr, ptr, i64, i64, ptr, ptr) nounwind
+
 ; One thread's part of the job described in the state, which `team` threads do.
 define internal void @tw_share(ptr %state, i64 %tid, i64 %team) nounwind {{
 {loads}
   %mine = mul i64 %scratch_stride, %tid
   %own = getelementptr i8, ptr %scratch, i64 %mine
-  %rows = mul i64 %tid, {row}
+  %row_bytes = call i64 @tw_row()
+  %rows = mul i64 %tid, %row_bytes
   %row = getelementptr i8, ptr %stamps, i64 %rows
   {job_begin}
   call void @tw_main(
@@ -507,7 +547,8 @@ together:
   call void @tw_fresh(ptr %state, i64 %team)
   call void @tw_publish(ptr %state, i64 %generation, i64 %team)
   call void @tw_share(ptr %state, i64 0, i64 %team)
-  %inside = mul i64 %team, {passed}
+  %passed = call i64 @tw_passed()
+  %inside = mul i64 %team, %passed
   %others = add i64 %team, -1
   %all = add i64 %inside, %others
   call void @tw_await(ptr %state, i64 %all)

@@ -76,7 +76,7 @@ done:
 }}
 
 ; What thread `tid` of `n` is to do next of the call whose counts begin at `first`: piece << 32 | pieces, or -1.
-define internal i64 @tw_take(ptr %state, i64 %tid, i64 %n, i64 %first) nounwind noinline {{
+define i64 @tw_take(ptr %state, i64 %tid, i64 %n, i64 %first) nounwind noinline {{
   %own = call ptr @tw_taken(ptr %state, i64 %tid)
   %alone = icmp eq i64 %n, 1
   br label %look

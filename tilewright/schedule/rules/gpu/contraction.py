@@ -24,6 +24,7 @@ from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, loads, s
 from ....tensor.kernel import Kernel, Stage
 from ...decisions import Decisions
 from ...machine import Machine, lanes
+from ...machine_instructions import UnitAccess
 from ...nest import Alloc, Barrier, For, Stmt, Store, seq, store, stores
 from ...schedule import Schedule
 from ..common import coefficient, inline_producers
@@ -42,8 +43,8 @@ TILE_LOOPS = ("column_tile", "row_tile", "batch")
 #: of a piece that is brought so: their product is the number of banks
 RUN, GAP = 8, 4
 #: what the loads that neighbouring units make together take, beside those of each by itself, and to bring an element to
-#: shared memory; words that this gives in a cycle; operations to find an element's places
-TOGETHER, BRING, BANKS, INDICES = 0.375, 1.25, 32, 4
+#: shared memory; operations to find an element's places
+TOGETHER, BRING, INDICES = 0.375, 1.25, 4
 #: what may be computed beyond a result, in times of all of it
 MOST_BEYOND = 1.4
 #: registers of a unit beside its numbers, and those that each unit of the largest block may have
@@ -246,7 +247,7 @@ def cost(t: Tile, p: Product, machine: Machine) -> float:
     step of its sum, while others compute. A unit's loads from shared memory go on beside its products, so far as they
     take no longer: where units lie, they read their rows together, and columns each by itself.
     """
-    costs = machine.grid_costs or COSTS
+    costs, banks = machine.grid_costs or COSTS, (machine.unit_access or UnitAccess()).banks
     rows, columns, depth, batch = (typical(p.size(g)) for g in ("rows", "columns", "depth", "batch"))
     most = -(-(-(-rows // t.rows) * -(-columns // t.columns) * batch) // costs.processors)
     at_once = min(most, resident(t, machine))
@@ -254,7 +255,7 @@ def cost(t: Tile, p: Product, machine: Machine) -> float:
     elements, products = t.depth * (t.rows + t.columns), t.depth * t.rows * t.columns
     loads_of_unit = t.unit_rows * TOGETHER + t.unit_columns
     loads_of_unit *= ONE_BY_ONE if lanes(machine) > 1 and t.unit_columns % lanes(machine) else 1.0
-    near = (products / (t.unit_rows * t.unit_columns) * loads_of_unit + BRING * elements) / BANKS
+    near = (products / (t.unit_rows * t.unit_columns) * loads_of_unit + BRING * elements) / banks
     computed = (products + INDICES * elements) / costs.products[0]
     work = max(near, computed) + min(near, computed) / 4
     alone = work * costs.products[0] / min(costs.products[0], t.units) + costs.begin / 2
