@@ -1,6 +1,7 @@
 # Every target sets up what it needs in .venv; given are only Python 3.10 to 3.13 and a package index.
 #   make demo      compile, run and check a small model          make lint    ruff and mypy
-#   make test      lint and the whole test suite                 make bench   race against other runtimes
+#   make test      lint and the test suite                       make bench   race against other runtimes
+#   make test-all  the test suite with more sizes and seeds
 #   make conformance   ONNX's own 2,000 tests       make mutations   500 damaged ONNX files
 #   make work      500 random chains of operators: what their kernels execute
 #   make conformance-open   the node tests of ONNX, each compiled once for a range of sizes
@@ -31,7 +32,7 @@ TEST_ENV := TILEWRIGHT_CACHE=$(TEST_CACHE) TILEWRIGHT_JOBS=1 OMP_NUM_THREADS=1
 # hundreds of processes of the tests import the package: its modules are compiled to bytecode once
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-models test-boards lint format docs conformance conformance-open conformance-opencl conformance-vulkan mutations fuzz fuzz-open work open-dims rtl-test rtl-fpga bench bench-gpu models wheel clean
+.PHONY: demo test test-all test-models test-boards lint format docs conformance conformance-open conformance-opencl conformance-vulkan mutations fuzz fuzz-open work open-dims rtl-test rtl-fpga bench bench-gpu models wheel clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/with-demo
@@ -51,6 +52,11 @@ docs: $(VENV)/with-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 test: $(VENV)/with-models lint
+	@rm -rf $(TEST_CACHE)
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --thinned $(PYTEST_ARGS)
+
+# with the sizes, seeds and models that `make test` leaves out (tests/support/thinned.py)
+test-all: $(VENV)/with-models
 	@rm -rf $(TEST_CACHE)
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(TEST_WORKERS) $(PYTEST_ARGS)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.exported import Case, note_wanted
 from support.machines import MACHINES
+from support.thinned import thin
 
 SIZE = 4096
 
@@ -18,6 +19,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--machine", choices=sorted(MACHINES), help="take this machine for another (without features it does not have)"
     )
+    parser.addoption("--thinned", action="store_true", help="leave out cases as tests/support/thinned.py has it")
 
 
 def pytest_configure(config):
@@ -33,7 +35,9 @@ def pytest_configure(config):
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--thinned", False):
+        thin(config, items)
     note_wanted(items)
 
 

@@ -29,6 +29,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeVar, Union, get_args, get_origin, runtime_checkable
 
 from ..ir.context import context, run_passes
@@ -102,8 +103,14 @@ def options(name: str) -> dict[str, tuple[Any, Any]]:
     'auto'
     """
     cls = _find(name)
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     return {f.name: (hints[f.name], _default(f)) for f in dataclasses.fields(cls)}
+
+
+@lru_cache(maxsize=256)
+def _hints(cls: type) -> dict[str, Any]:
+    """The types of a pass's options; they are text in the source, which takes long to evaluate."""
+    return typing.get_type_hints(cls)
 
 
 def _default(f: dataclasses.Field) -> Any:

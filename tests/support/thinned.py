@@ -1,0 +1,97 @@
+"""Tests with many cases of one kind, or long ones, of which `make test` runs some and `make test-all` all.
+
+What is left out are sizes, seeds, types and models beyond the first ones; everything else is tested in each run.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+#: file and function -> every how many-th case stays; 0: none
+EVERY = {
+    "test_native::test_native_code_agrees_with_the_reference": 2,
+    "test_native::test_top_k": 2,
+    "test_native::test_top_k_of_lines_that_are_all_alike": 2,
+    "test_native::test_scatter_nd": 2,
+    "test_native::test_scatter_elements": 2,
+    "test_rule_spaces::test_candidates_keep_the_meaning": 3,
+    "test_rule_spaces::test_candidates_compile_to_the_same": 3,
+    "test_quantized_targets::test_models_in_c": 2,
+    "test_jax::test_program": 2,
+    "test_torch_models::test_model": 2,
+    "test_torch_backend::test_gradients_of_grids": 3,
+    "test_torch_backend::test_gradients_of_windows": 0,
+    "test_torch_backend_dynamic::test_text_models_of_any_batch_and_length": 3,
+    "test_torch_dynamic::test_text_models_with_open_batch_and_length": 3,
+    "test_torch_quantized::test_torchao": 2,
+    "test_torch_special::test_special_numbers": 2,
+    "test_space::test_guided_search_finds_what_random_search_does_not": 0,
+    "test_tree_reduction::test_other_dtypes": 4,
+    "test_tree_reduction::test_a_number_a_row": 3,
+    "test_tree_reduction::test_places": 3,
+    "test_tree_reduction::test_every_way_has_the_same_meaning": 2,
+    "test_tree_reduction::test_places_across_rows": 3,
+    "test_transposed_rows::test_short_rows": 4,
+    "test_schedule_random::test_accepted_schedules_keep_the_meaning": 2,
+    "test_open_images::test_every_size": 2,
+    "test_random_chains::test_no_kernel_executes_far_more_than_it_is_asked_for": 2,
+    "test_block_matmul::test_sizes": 3,
+    "test_block_matmul::test_bits_and_zero_points": 3,
+    "test_block_matmul::test_blocks": 3,
+    "test_block_matmul::test_open_rows": 2,
+    "test_clipped_windows::test_pools_of_windows_beyond_the_image": 3,
+    "test_open_nest::test_what_rules_make": 2,
+    "test_open_nest::test_a_shared_tail_of_rows_of_two_dimensions": 0,
+    "test_quantized::test_conv": 2,
+    "test_quantized::test_matmul": 2,
+    "test_quantized::test_processors_give_the_same_bits": 2,
+    "test_chips::test_integers_are_the_same_bits_as_on_the_processor": 2,
+    "test_vectorize_k::test_matmul": 3,
+    "test_mathlib::test_coefficients_are_as_good_as_what_the_script_finds": 0,
+    "test_mathlib::test_bound": 2,
+    "test_c_target::test_models_in_process": 2,
+    "test_mcu_targets::test_library": 2,
+    "test_depthwise_chain::test_panels_of_channels": 2,
+    "test_depthwise_chain::test_against_numpy": 2,
+    "test_depthwise_chain::test_decisions_keep_the_meaning": 2,
+    "test_depthwise::test_against_numpy": 2,
+    "test_streaming::test_random_nets_against_numpy": 2,
+    "test_streaming::test_random_int8_nets_have_the_bits_of_the_host": 3,
+    "test_streaming::test_arenas_of_int8_models": 3,
+    "test_streaming::test_arenas_of_float_models": 3,
+    "test_streaming::test_random_inputs_under_sanitizers": 2,
+    "test_nest_text::test_nests_of_models_are_read_back": 2,
+    "test_rows::test_rows": 2,
+    "test_optimized_transformers::test_as_onnx_runtime_optimizes_it": 2,
+    "test_channels_first::test_tiles": 2,
+    "test_channels_first::test_depthwise": 2,
+    "test_channels_first::test_windows": 2,
+    "test_interleaved::test_stacks": 2,
+    "test_strided::test_slices": 2,
+    "test_cross_row_reduction::test_arg_along_short_rows": 2,
+    "test_narrow_reduction::test_every_number_of_columns": 3,
+    "test_all_open::test_rows_of_any_length": 2,
+    "test_open_executable::test_every_size": 2,
+    "test_default_rules::test_reductions_of_dtypes": 2,
+    "test_attention_blocks::test_partial_blocks": 2,
+    "test_remainder_peeling::test_matmul": 2,
+    "test_decoders::test_against_numpy": 2,
+    "test_levels::test_continue_from_every_level": 2,
+}
+
+
+def thin(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out cases, always the same ones; UsageError if the table names a test that is not there."""
+    seen: dict[str, int] = {}
+    kept, left = [], []
+    for item in items:
+        name = f"{item.path.stem}::{getattr(item, 'originalname', item.name)}"
+        number = seen[name] = seen.get(name, -1) + 1
+        every = EVERY.get(name, 1)
+        (kept if every and number % every == 0 else left).append(item)
+    whole = len({i.path.parts[-2] for i in items if i.path.parts[-1].startswith("test_")}) > 20
+    if whole and (gone := sorted(set(EVERY) - set(seen))):
+        raise pytest.UsageError(f"tests/support/thinned.py names tests that there are not: {', '.join(gone)}")
+    items[:] = kept
+    if left:
+        config.hook.pytest_deselected(items=left)
