@@ -132,8 +132,21 @@ def read(s: Schedule) -> Product | str:
     after = after_stages(s, total, [b for b in blocks[1:] if b not in borders])
     if isinstance(after, str):
         return after
-    depth = tuple(d for d in dims if d[0] in total.reduction)
+    depth = _neighbours_last(s, factors, tuple(d for d in dims if d[0] in total.reduction))
     return Product(total, factors, batch, rows, columns, depth, after, borders)
+
+
+def _neighbours_last(
+    s: Schedule, factors: tuple[Expr, Expr], depth: tuple[tuple[str, int], ...]
+) -> tuple[tuple[str, int], ...]:
+    """The loops of a sum, the last of which walks through neighbours of a factor in memory if any of them does: its
+    terms may be added in any order."""
+    places = [flat(s.buffer(x.buffer), x.indices) for f in factors for x in loads(f)]
+    along = [d for d in depth if d[1] != 1 and any(coefficient(where, d[0]) == 1 for where in places)]
+    if not along or depth[-1] in along:
+        return depth
+    last = max(along, key=lambda d: typical(d[1]))
+    return (*(d for d in depth if d != last), last)
 
 
 def _factors(t: Target) -> tuple[Expr, Expr] | None:
