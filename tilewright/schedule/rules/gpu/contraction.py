@@ -45,8 +45,8 @@ RUN, GAP = 8, 4
 #: what the loads that neighbouring units make together take, beside those of each by itself, and to bring an element to
 #: shared memory; operations to find an element's places
 TOGETHER, BRING, INDICES = 0.375, 1.25, 4
-#: what may be computed beyond a result, in times of all of it
-MOST_BEYOND = 1.4
+#: what may be computed beyond a result, in times of all of it; fewer results than these are sums of their own rather
+MOST_BEYOND, FEW_RESULTS = 1.4, 256
 #: registers of a unit beside its numbers, and those that each unit of the largest block may have
 ADDRESSES, REGISTERS = 20, 64
 #: of a machine that does not say what its grid costs
@@ -219,7 +219,10 @@ def choose(s: Schedule, p: Product, machine: Machine) -> Tile | str:
     ]
     if not fits:
         return "no tile fits the machine"
-    fits = [t for t in fits if beyond(t, p) <= MOST_BEYOND] or fits
+    filled = [t for t in fits if beyond(t, p) <= MOST_BEYOND]
+    if not filled and typical(rows) * typical(columns) < FEW_RESULTS:
+        return "its few results fill no tile"
+    fits = filled or fits
     best = min(fits, key=lambda t: cost(t, p, machine))
     chosen = s.sample_choice("tile", [_numbers(t) for t in fits], _numbers(best))
     return Tile(*chosen)
@@ -260,21 +263,21 @@ def cost(t: Tile, p: Product, machine: Machine) -> float:
     step of its sum, while others compute. A unit's loads from shared memory go on beside its products, so far as they
     take no longer: where units lie, they read their rows together, and columns each by itself.
     """
-    costs, banks = machine.grid_costs or COSTS, (machine.unit_access or UnitAccess()).banks
+    costs, how = machine.grid_costs or COSTS, machine.unit_access or UnitAccess()
+    speed, units = costs.products[0], -(-t.units // how.together) * how.together  # those of whole warps
     rows, columns, depth, batch = (typical(p.size(g)) for g in ("rows", "columns", "depth", "batch"))
     most = -(-(-(-rows // t.rows) * -(-columns // t.columns) * batch) // costs.processors)
     at_once = min(most, resident(t, machine))
-    lanes_used = min(costs.products[0], at_once * t.units)
-    elements, products = t.depth * (t.rows + t.columns), t.depth * t.rows * t.columns
+    elements, products = t.depth * (t.rows + t.columns), t.depth * t.rows * t.columns * units / t.units
     loads_of_unit = t.unit_rows * TOGETHER + t.unit_columns
     loads_of_unit *= ONE_BY_ONE if lanes(machine) > 1 and t.unit_columns % lanes(machine) else 1.0
-    near = (products / (t.unit_rows * t.unit_columns) * loads_of_unit + BRING * elements) / banks
-    computed = (products + INDICES * elements) / costs.products[0]
+    near = (products / (t.unit_rows * t.unit_columns) * loads_of_unit + BRING * elements) / how.banks
+    computed = (products + INDICES * elements) / speed
     work = max(near, computed) + min(near, computed) / 4
-    alone = work * costs.products[0] / min(costs.products[0], t.units) + costs.begin / 2
+    alone = work * speed / min(speed, units) + costs.begin / 2
     brought = at_once * 4 * elements / costs.near
-    step = max(at_once * work * costs.products[0] / lanes_used, alone, brought)
-    return -(-most // at_once) * (-(-depth // t.depth) * step + costs.begin)
+    step = max(at_once * work * speed / min(speed, at_once * units), alone, brought)
+    return most / at_once * (-(-depth // t.depth) * step + costs.begin)
 
 
 def beyond(t: Tile, p: Product) -> float:
