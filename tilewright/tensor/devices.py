@@ -49,7 +49,7 @@ def name_on(symbol: str, device: str, placed: dict[str, str]) -> str:
     """What a kernel is called on a device, where others of its name may be on other devices (`placed`, by symbol).
 
     >>> name_on("softmax_1", "cuda:sm_90a", {"softmax_1": "cpu"}), name_on("softmax_1", "cpu", {"softmax_1": "cpu"})
-    ('softmax_1_cuda_sm_sm_90a', 'softmax_1')
+    ('softmax_1_cuda_sm_90a', 'softmax_1')
     """
     if placed.get(symbol, device) == device:
         return symbol
