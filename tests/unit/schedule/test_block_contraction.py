@@ -21,6 +21,13 @@ from tilewright.targets.gpu.describe import GpuDescription
 
 GPU = GpuDescription()
 
+
+def take_small(monkeypatch):
+    """Let the rule take products that it leaves to others: they are quick to interpret."""
+    monkeypatch.setattr(contraction, "SMALL", 1)
+    monkeypatch.setattr(contraction, "FEW_RESULTS", 0)
+
+
 PRODUCT = """
 def f(a: {t}[{b}, {m}, {k}], b: {t}[{b}, {k}, {n}], z: {t}[{n}], y: out({t}[{b}, {n}, {m}])):
     c = local({t}[{b}, {m}, {n}])
@@ -61,7 +68,7 @@ def checked(text: str, decisions=None):
 def test_products_with_long_accesses(tile, monkeypatch):
     """Sizes that long accesses fit, with tiles of a unit that they fit and that they do not."""
     m, n, k = 20, 20, 12
-    monkeypatch.setattr(contraction, "SMALL", 1)
+    take_small(monkeypatch)
     text = PRODUCT.format(t="f32", s="f", b=1, m=m, n=n, k=k, zero="0.0")
     nest = checked(text, {"tile": tile})[1]
     assert any(isinstance(s, For) and s.kind == "vector" for s in walk_stmts(nest.body))
@@ -73,7 +80,7 @@ def test_products_with_long_accesses(tile, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_products(seed, monkeypatch):
-    monkeypatch.setattr(contraction, "SMALL", 1)
+    take_small(monkeypatch)
     draw = random.Random(seed)
     t = draw.choice(["f32", "f32", "i32"])
     b, m, n, k = draw.randint(1, 2), draw.randint(2, 18), draw.randint(2, 20), draw.randint(3, 12)
@@ -91,7 +98,7 @@ def test_random_products(seed, monkeypatch):
 
 @pytest.mark.parametrize(("ci", "co", "s", "stride"), [(3, 5, 6, 1), (5, 17, 6, 2)])
 def test_convolutions_gather_their_windows(ci, co, s, stride, monkeypatch):
-    monkeypatch.setattr(contraction, "SMALL", 1)
+    take_small(monkeypatch)
     o = (s - 3) // stride + 1
     _, nest = checked(CONVOLUTION.format(ci=ci, co=co, s=s, o=o, stride=stride))
     numbers = np.random.default_rng(1)
@@ -144,7 +151,7 @@ def f(a: f32[{m}, {k}], b: f32[{k}, {n}], y: out(f32[{h}, {w}])):
 @pytest.mark.parametrize(("m", "n", "k", "p"), [(9, 18, 5, 1), (3, 5, 4, 9)])
 def test_borders_are_shared_out_among_the_tiles(m, n, k, p, monkeypatch):
     """A border larger than the result needs no blocks of its own: none leaves the barriers of the tiles out."""
-    monkeypatch.setattr(contraction, "SMALL", 1)
+    take_small(monkeypatch)
     made = contraction.apply(te.from_nest(PADDED.format(m=m, n=n, k=k, p=p, h=m + 2 * p, w=n + 2 * p)), GPU)
     assert not isinstance(made, str), made
     nest = finish(made.nest())  # the interpreter finds races; that there are none cannot be shown of borders
@@ -156,7 +163,7 @@ def test_borders_are_shared_out_among_the_tiles(m, n, k, p, monkeypatch):
 
 
 def test_buffers_and_blocks_of_a_kernel_keep_their_names(monkeypatch):
-    monkeypatch.setattr(contraction, "SMALL", 1)
+    take_small(monkeypatch)
     text = PRODUCT.format(t="i32", s="i", b=1, m=3, n=4, k=5, zero="0")
     for own, name in (("a", "sums"), ("b", "piece_a"), ("z", "piece_b"), ("s0", "begin"), ("s1", "multiply")):
         text = re.sub(rf"\b{own}\b", name, text)
@@ -167,7 +174,7 @@ def test_buffers_and_blocks_of_a_kernel_keep_their_names(monkeypatch):
 
 
 def test_no_more_blocks_along_an_axis_than_the_machine_has(monkeypatch):
-    monkeypatch.setattr(contraction, "SMALL", 1)
+    take_small(monkeypatch)
     text = PRODUCT.format(t="i32", s="i", b=9, m=40, n=40, k=5, zero="0")
     few = replace(GPU, grid_side=8)
     assert contraction.apply(te.from_nest(text), few) == "no tile fits the machine"
