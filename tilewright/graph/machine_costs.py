@@ -105,6 +105,10 @@ class GridCosts:
     kernel: int
 
 
+#: of a middling GPU, for machines of which no more is known
+MIDDLING = GridCosts(32, 4, (64, 64, 64), far=200, near=16, begin=1000, kernel=8000)
+
+
 def given(costs: T | None, name: str, option: str) -> T:
     """The option of a pass; UsageError without one."""
     if costs is None:
@@ -113,4 +117,4 @@ def given(costs: T | None, name: str, option: str) -> T:
     return costs
 
 
-__all__ = ["GridCosts", "ImageCosts", "RegionCosts", "SumTile", "WinogradCosts", "given"]
+__all__ = ["MIDDLING", "GridCosts", "ImageCosts", "RegionCosts", "SumTile", "WinogradCosts", "given"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ...graph.machine_costs import GridCosts, SumTile
+from ...graph.machine_costs import MIDDLING, GridCosts, SumTile
 from ...schedule.device_costs import DeviceCosts, of_device
 from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate
 from ...schedule.machine_instructions import UnitAccess
@@ -75,8 +75,7 @@ class GpuDescription(Machine):
 
     @property
     def grid_costs(self) -> GridCosts | None:
-        """Of a middling one."""
-        return GridCosts(32, 4, (64, 64, 64), far=200, near=16, begin=1000, kernel=8000)
+        return MIDDLING
 
     def device_costs(self, threads: int) -> DeviceCosts:
         """Those of a small GPU beside a processor: a guess, until the ceilings of the device are measured."""

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ....graph.machine_costs import GridCosts
+from ....graph.machine_costs import MIDDLING
 from ....support.sizes import typical
 from ....tensor.analysis import flat
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, loads, substitute, variables
@@ -49,8 +49,6 @@ TOGETHER, BRING, INDICES = 0.375, 1.25, 4
 MOST_BEYOND, FEW_RESULTS = 1.4, 256
 #: registers of a unit beside its numbers, and those that each unit of the largest block may have
 ADDRESSES, REGISTERS = 20, 64
-#: of a machine that does not say what its grid costs
-COSTS = GridCosts(32, 4, (64, 64, 64), far=200, near=16, begin=1000, kernel=8000)
 #: how many times as long it takes to read columns one by one where the machine reads several at once
 ONE_BY_ONE = 1.25
 LANE = Var("lane")
@@ -263,7 +261,7 @@ def cost(t: Tile, p: Product, machine: Machine) -> float:
     step of its sum, while others compute. A unit's loads from shared memory go on beside its products, so far as they
     take no longer: where units lie, they read their rows together, and columns each by itself.
     """
-    costs, how = machine.grid_costs or COSTS, machine.unit_access or UnitAccess()
+    costs, how = machine.grid_costs or MIDDLING, machine.unit_access or UnitAccess()
     speed, units = costs.products[0], -(-t.units // how.together) * how.together  # those of whole warps
     rows, columns, depth, batch = (typical(p.size(g)) for g in ("rows", "columns", "depth", "batch"))
     most = -(-(-(-rows // t.rows) * -(-columns // t.columns) * batch) // costs.processors)

@@ -3,7 +3,6 @@ where the machine has accesses that long."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -23,6 +22,27 @@ SHORT, LEAST = 8, 128
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
+    found = read(kernel, machine, decisions)
+    if isinstance(found, str):
+        return found
+    s, stores_of = found
+    units = s.sample_choice("units", *block_sizes(machine))
+    wide = lanes(machine)
+    vector = s.sample_choice("vector", (wide, 1), wide) if wide > 1 else 1
+    parts = []
+    for i, (name, dims) in enumerate(stores_of.items()):
+        short = _short(s, name, dims, machine)
+        parts.append(_elements(s.store(name), dims, units, vector if short is None else 1, i, machine, short))
+    s.body = seq(*parts)
+    s.plan = f"blocks of {units} units" + (f", {vector} neighbours each" if vector > 1 else "")
+    return s
+
+
+def read(
+    kernel: Kernel, machine: Machine, decisions: Decisions
+) -> tuple[Schedule, dict[str, list[tuple[str, int]]]] | str:
+    """An elementwise kernel whose producers have been inlined, and its stores by name with their loops (`order_of`); or
+    why it is none."""
     if not has_blocks(machine):
         return "the machine has no grid of blocks"
     if kernel.opaque or kernel.one_thread:
@@ -34,27 +54,13 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     blocks = stores(s.body)
     if s.temporaries or any(x.buffer in kernel.outputs for b in blocks for x in b.loads):
         return "not all of it can be computed where it is read"
-    orders = {b.block: order_of(s, b) for b in blocks}
-    if any(s.extent_or_zero(v) == 0 for order in orders.values() for v in order):
+    found = {}
+    for b in blocks:
+        order = order_of(s, b)
+        found[b.block] = [(v, s.extent_or_zero(v)) for v in order]
+    if any(n == 0 for dims in found.values() for _, n in dims):
         return "its extents vary"
-    s.body = seq(*elements_of(s, orders, machine))
-    return s
-
-
-def elements_of(s: Schedule, orders: Mapping[str, Sequence[str]], machine: Machine) -> list[Stmt]:
-    """The elements of stores, of each in the order of these loops (`order_of`), with what a tuner may change."""
-    if not orders:
-        return []
-    units = s.sample_choice("units", *block_sizes(machine))
-    wide = lanes(machine)
-    vector = s.sample_choice("vector", (wide, 1), wide) if wide > 1 else 1
-    parts = []
-    for i, (name, order) in enumerate(orders.items()):
-        dims = [(v, s.extent_or_zero(v)) for v in order]
-        short = _short(s, name, dims, machine)
-        parts.append(_elements(s.store(name), dims, units, vector if short is None else 1, i, machine, short))
-    s.plan = f"blocks of {units} units" + (f", {vector} neighbours each" if vector > 1 else "")
-    return parts
+    return s, found
 
 
 def order_of(s: Schedule, b: Store) -> list[str]:

@@ -21,11 +21,11 @@ from ....tensor.expr import Buffer, Expr, Load, Op, Var, children, loads, rebuil
 from ....tensor.kernel import Kernel
 from ...decisions import Decisions
 from ...machine import Machine, lanes
-from ...nest import Alloc, Barrier, Stmt, Store, seq, store, stores
+from ...nest import Alloc, Barrier, Stmt, Store, seq, store
 from ...schedule import Schedule
-from ..common import inline_producers, load_strides, store_stride
+from ..common import load_strides, store_stride
+from . import elementwise
 from .elements import shared_out
-from .elementwise import order_of
 from .units import (
     BLOCK,
     all_of,
@@ -34,7 +34,6 @@ from .units import (
     blocks_on_grid,
     digits,
     grid_of,
-    has_blocks,
     on,
     only_if,
     shared,
@@ -74,39 +73,27 @@ class Across:
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    if not has_blocks(machine):
-        return "the machine has no grid of blocks"
-    if kernel.opaque or kernel.one_thread:
-        return "an operator with a loop nest of its own, or a part of a kernel"
-    if any(t.init is not None for x in kernel.stages for t in x.targets):
-        return "it contains a reduction"
-    s = Schedule(kernel, machine, decisions=decisions)
-    inline_producers(s)
-    blocks = stores(s.body)
-    if s.temporaries or any(x.buffer in kernel.outputs for b in blocks for x in b.loads):
-        return "not all of it can be computed where it is read"
-    orders = {b.block: order_of(s, b) for b in blocks}
-    if any(s.extent_or_zero(v) == 0 for order in orders.values() for v in order):
-        return "its extents vary"
-    turned = [a for name, order in orders.items() if (a := read(s, name, order)) is not None]
+    given = elementwise.read(kernel, machine, decisions)
+    if isinstance(given, str):
+        return given
+    s, stores_of = given
+    turned = [a for name, dims in stores_of.items() if (a := read(s, name, dims)) is not None]
     if not turned:
         return "nothing is read across, or rows are short"
     found = max(turned, key=lambda a: typical(prod(n for _, n in (*a.row, *a.column, *a.others))))
     tile = choose(s, found, machine)
     if isinstance(tile, str):
         return tile
-    rest = {name: order for name, order in orders.items() if name != found.store.block}
-    others = {name: tuple((v, s.extent_or_zero(v)) for v in order) for name, order in rest.items()}
+    others = {name: tuple(dims) for name, dims in stores_of.items() if name != found.store.block}
     s.body = Writer(found, tile, s, machine, others).nest()
     s.temporaries.clear()
     s.plan = f"tiles of {tile[0]} x {tile[0]} through shared memory, {tile[1]} elements a unit"
     return s
 
 
-def read(s: Schedule, name: str, order: Sequence[str]) -> Across | None:
+def read(s: Schedule, name: str, dims: Sequence[tuple[str, int]]) -> Across | None:
     """A store as one that reads across; None if it does not, or if its rows or columns are short."""
-    block = s.store(name)
-    dims = [(v, s.extent_or_zero(v)) for v in order]
+    block, order = s.store(name), [v for v, _ in dims]
     steps = {v: {str(x): c for x, c in load_strides(s, block, v)} for v in order}
     units = list({str(e): e for e in _read_together(block.targets[0].value)}.values())
     if len(block.targets) != 1:
