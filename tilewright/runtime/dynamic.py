@@ -26,6 +26,7 @@ from ..support.errors import InputError, UsageError
 from ..support.numbers import size
 from . import arrays
 from .buckets import Buckets
+from .copies import Copyable
 from .executable import Executable, Memory
 from .open_parts import OpenPart
 from .parts import DynamicInfo, Frame, Part, Source, Stage, StoredSource
@@ -84,7 +85,7 @@ class Straight:
         return [args[i] for i in self.feeds]
 
 
-class DynamicExecutable:
+class DynamicExecutable(Copyable):
     """A model that compiles itself for the shapes it is called with; from `tilewright.compile` and `tilewright.load`.
 
     Called like an `Executable`, from several threads too. `inputs` and `outputs` are `DynamicInfo`s. Values of small

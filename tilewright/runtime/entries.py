@@ -21,6 +21,7 @@ from ..program.states import StateBuffer, StateBuffers
 from ..support.errors import UnsupportedError
 from ..support.numbers import size
 from ..targets import base
+from .copies import Copyable
 from .executable import Executable, find_entry
 from .open_executable import OpenExecutable, make
 from .states import States
@@ -55,7 +56,7 @@ class OpenEntryExecutable(EntryExecutable, OpenExecutable):
     """One with open dimensions."""
 
 
-class MultiExecutable:
+class MultiExecutable(Copyable):
     """A loaded model of several entries, made by `tilewright.compile` of several models, and by `tilewright.load`.
 
     `entries` are executables by name, which are called, profiled and explained like others; `run["decode"]` is one.
@@ -111,6 +112,11 @@ class MultiExecutable:
         arrays = {id(c): c.nbytes for e in self.entries.values() for c in e.package.constants}
         memory = {"weights": sum(arrays.values()), "states": self._buffers.nbytes}
         return {"entries": {n: e.facts() for n, e in self.entries.items()}, "memory": memory}
+
+    @property
+    def threads(self) -> int:
+        """The threads of one run of the entry that has most."""
+        return max(e.threads for e in self.entries.values())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all entries to one file that `tilewright.load` reads; UsageError if that is not possible."""

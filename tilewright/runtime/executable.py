@@ -36,6 +36,7 @@ from ..support.numbers import count
 from ..support.options import get
 from ..targets import base
 from . import arrays, indices, noise
+from .copies import Copyable
 from .export import export
 from .states import States
 
@@ -69,7 +70,7 @@ class Memory:
         return self.states + self.arena + self.scratch + (0 if self.in_place else self.weights + self.code)
 
 
-class Executable:
+class Executable(Copyable):
     """A loaded model. Made by `tilewright.compile` and `tilewright.load`.
 
     Calls from several Python threads run at the same time (the GIL is released), each with a memory and a team of

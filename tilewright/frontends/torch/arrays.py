@@ -9,7 +9,8 @@ from ...support.dtypes import NUMPY
 from ...support.errors import UnsupportedError
 from .node import COMPLEX, DTYPES
 
-_TORCH = {name: dtype for dtype, name in DTYPES.items()}
+#: dtypes by their names here
+TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
 
 def view(tensor: torch.Tensor) -> np.ndarray:

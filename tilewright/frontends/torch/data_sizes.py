@@ -20,6 +20,12 @@ def masked_select(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return x[mask]
 
 
+@on_host("index.Tensor(mask)", "_unsafe_index.Tensor(mask)")
+def masked_index(x: np.ndarray, indices: list[Any]) -> np.ndarray:
+    """PyTorch's order of dimensions: with None between indices theirs come first, as in NumPy."""
+    return x[tuple(slice(None) if i is None else i.astype(bool) if i.dtype == np.uint8 else i for i in indices)]
+
+
 @on_host("_local_scalar_dense")
 def item(x: np.ndarray) -> np.ndarray:
     return x.reshape(())

@@ -46,6 +46,10 @@ _ON_NUMBERS = {
 }  # fmt: skip
 
 
+#: overloads that take what indices, or masks, choose
+_INDEXING = ("aten.index.Tensor", "aten._unsafe_index.Tensor")
+
+
 class Importer:
     """Imports a graph module: `inputs` are (name, type) of those placeholders that are arguments, `known` the arrays of
     the others. `sizes` has numbers for symbols of dimensions."""
@@ -265,7 +269,14 @@ def key_of(node: torch.fx.Node, name: str) -> str:
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         called = next((str(a).removesuffix(".default") for a in node.args if isinstance(a, torch._ops.OpOverload)), "")
         return f"higher_order.{node.target.name()}{f'({called})' if called else ''}"
-    return ("complex." if touches_complex(node) else "") + name.removeprefix("aten.")
+    name = name.removeprefix("aten.") + ("(mask)" if name in _INDEXING and _by_mask(node) else "")
+    return ("complex." if touches_complex(node) else "") + name
+
+
+def _by_mask(node: torch.fx.Node) -> bool:
+    """Whether a node takes what masks choose: the size of its result depends on data."""
+    values = [i.meta.get("val") for i in node.args[1] if isinstance(i, torch.fx.Node)]  # type: ignore[union-attr]
+    return any(isinstance(v, torch.Tensor) and v.dtype in (torch.bool, torch.uint8) for v in values)
 
 
 def host_function(node: torch.fx.Node) -> Callable[..., Any] | None:

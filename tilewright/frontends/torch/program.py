@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import re
+import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -13,6 +15,8 @@ from torch._decomp import core_aten_decompositions
 from torch.export import ExportedProgram, default_decompositions, export
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.fx.experimental import _config as experimental
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
 
 from ...ir.graph import Graph
 from ...ir.types import Type
@@ -71,14 +75,14 @@ def training_decompositions() -> Any:
 class Program:
     """A program of `torch.export` after decomposition."""
 
-    def __init__(self, exported: ExportedProgram, name: str) -> None:
+    def __init__(self, exported: ExportedProgram, name: str, parameters: inspect.Signature | None = None) -> None:
         self.exported, self.name = exported, name
         signature = exported.graph_signature
         state = {**exported.state_dict, **exported.constants}
         written = {s.target for s in signature.output_specs if s.kind == OutputKind.BUFFER_MUTATION}
         #: arrays (and numbers, None) by placeholder, which the graph has built in
         self.known: dict[str, Any] = {}
-        self.call = Call(exported)
+        self.call = Call(exported, name, parameters)
         self.inputs: list[str] = []
         #: the symbols of shapes, and conditions of them that were found to hold where they cannot be proved
         self.open: list[Open] = []
@@ -114,6 +118,7 @@ class Program:
             program = _decomposed(source, "ExportedProgram")
             program.find_open({}, {})
             return program
+        _warn_of_training(source)
         args, kwargs = _arguments(examples)
         shapes, ours = for_pytorch(dynamic_shapes)
         args, kwargs = enlarged(source, args, kwargs, shapes)
@@ -131,7 +136,7 @@ class Program:
                     hint="torch.export.export(module, example_inputs, strict=False) says more",
                 ) from e
             exported = found
-        program = _decomposed(exported, type(source).__name__)
+        program = _decomposed(exported, type(source).__name__, _parameters(source))
         program.find_open(ours, {})
         program.check_ends(source, args, kwargs)
         return program
@@ -144,7 +149,7 @@ class Program:
         try:
             with experimental.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
                 exported = export(module, args, kwargs, dynamic_shapes=hinted(shapes), strict=False)
-                program = _decomposed(exported, type(module).__name__)
+                program = _decomposed(exported, type(module).__name__, _parameters(module))
             program.find_open({}, places(module, exported, args, kwargs, shapes))
             program.check_ends(module, args, kwargs)
             with open_sizes(program.open_dims()):
@@ -274,13 +279,35 @@ class Program:
         return TorchExecutable(executable, self.call)
 
 
-def _decomposed(exported: ExportedProgram, name: str) -> Program:
+def _decomposed(exported: ExportedProgram, name: str, parameters: inspect.Signature | None = None) -> Program:
     try:
-        return Program(exported.run_decompositions(decompositions()), name)
+        return Program(exported.run_decompositions(decompositions()), name, parameters)
     except TilewrightError:
         raise
     except Exception as e:
         raise UnsupportedError(f"PyTorch cannot decompose this program: {type(e).__name__}: {e}", stage="import") from e
+
+
+def _parameters(module: torch.nn.Module) -> inspect.Signature | None:
+    try:
+        return inspect.signature(module.forward)
+    except (TypeError, ValueError):  # a callable that does not say
+        return None
+
+
+def _warn_of_training(module: torch.nn.Module) -> None:
+    """Warn where training mode makes a module compute something else than what is deployed."""
+    for name, part in module.named_modules():
+        drops = isinstance(part, _DropoutNd) and part.p > 0
+        if part.training and (drops or (isinstance(part, _NormBase) and part.track_running_stats)):
+            warnings.warn(
+                f"{type(module).__name__} is in training mode: {name or type(part).__name__} "
+                f"({type(part).__name__}) {'drops values at random' if drops else 'updates its statistics'} in every "
+                "call. Call module.eval() before compiling it for inference",
+                UserWarning,
+                stacklevel=4,
+            )
+            return
 
 
 def _reason(e: Exception) -> str:
