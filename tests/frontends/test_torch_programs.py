@@ -44,13 +44,14 @@ def test_arguments_that_do_not_fit():
     run = tw.compile(Nested(), {"x": x, "options": {"shift": shift}, "scale": 3}, threads=1)
     with pytest.raises(InputError, match="made for 3"):
         run(x=x, options={"shift": shift}, scale=4)
+    torch.testing.assert_close(run(x, {"shift": shift}, scale=3)["y"], x * 3 + shift)  # by position as well
     with pytest.raises(InputError, match="structure"):
-        run(x, {"shift": shift}, scale=3)
+        run(x, [shift], scale=3)
     with pytest.raises(InputError, match="not a tensor"):
         run(x=1.5, options={"shift": shift}, scale=3)
     with pytest.raises(InputError, match=r"f32\[2, 4\]"):
         run(x=torch.randn(2, 4), options={"shift": shift}, scale=3)
-    with pytest.raises(InputError, match="f64"):
+    with pytest.raises(InputError, match=r"torch.float64, the program takes torch.float32(?s:.*)x.to\(torch.float32\)"):
         run(x=x.double(), options={"shift": shift}, scale=3)
 
 

@@ -30,7 +30,7 @@ from ..support.errors import PackageError, UsageError
 from ..support.files import own_folder, trusted
 from ..support.lru_folder import trim, used
 from ..support.mapped_file import MappedFile, map_file
-from ..support.options import Options, get
+from ..support.options import Options, get, with_options
 from ..targets import base
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def compile(
 ) -> Callable[..., Any]: ...
 
 
+@with_options
 def compile(
     source: Any,
     example_inputs: Any = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
 import sys
 import tempfile
@@ -510,6 +511,24 @@ class Options:
     @property
     def job_count(self) -> int:
         return self.jobs if self.jobs is not None else get("TILEWRIGHT_JOBS")
+
+
+def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, whose ``**options`` interpreters and notebooks know by name, type and default.
+
+    >>> import tilewright, inspect
+    >>> inspect.signature(tilewright.compile).parameters["precision"].default
+    'f32'
+    """
+    own = inspect.signature(function)
+    kept = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    more = [
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
+        for f in fields(Options)
+        if f.name not in own.parameters
+    ]
+    function.__signature__ = own.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
+    return function
 
 
 class OptionsDict(TypedDict, total=False):

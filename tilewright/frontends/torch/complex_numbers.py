@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from . import elementwise, shape
+from .linear import explicit
 from .node import COMPLEX, Node, Tensor, is_complex
 from .registry import aten
 
@@ -180,6 +181,41 @@ def matmul(n: Node, x: Tensor, y: Tensor) -> Any:
         return n.full(n.shape, 0, n.dtype)
     re = n("sub", n("matmul", a, c), n("matmul", b, d))
     return joined(n, re, n("add", n("matmul", a, d), n("matmul", b, c)))
+
+
+@aten("complex.einsum")
+def einsum(n: Node, equation: str, tensors: Sequence[Tensor], *, path: Any = None) -> Any:
+    """One operand after the other is multiplied to the sum of products so far; letters that others need stay."""
+    n.need(not any(0 in t.shape for t in tensors), "of empty tensors")
+    given: Any = n.node.args[1]
+    pairs = [
+        halves(n, n.cast(t, n.dtype)) if is_complex(g.meta["val"]) else (n.cast(t, n.dtype), None)
+        for t, g in zip(tensors, given, strict=True)
+    ]
+    names, _, out = explicit(n, equation.replace(" ", ""), [re.rank for re, _ in pairs]).partition("->")
+    left, *rest = names.split(",")
+    (re, im), todo = pairs[0], list(zip(rest, pairs[1:], strict=True))
+    if not todo:
+        made = [v if v is None else n("einsum", v, equation=f"{left}->{out}") for v in (re, im)]
+    for i, (right, (c, d)) in enumerate(todo):
+        wanted = set("".join([out, *(name for name, _ in todo[i + 1 :])]))
+        kept = out if i == len(todo) - 1 else "".join(dict.fromkeys(k for k in left + right if k in wanted))
+        made = _products(n, f"{left},{right}->{kept}", (re, im), (c, d))
+        left, (re, im) = kept, made
+    return joined(n, made[0], n.tensor(0, n.dtype) if made[1] is None else made[1])
+
+
+def _products(n: Node, equation: str, x: Pair, y: Pair) -> list[Any]:
+    """Real and imaginary part of an einsum of two; None is an imaginary part that is 0."""
+
+    def product(kind: str, p: tuple[Any, Any], q: tuple[Any, Any]) -> Any:
+        found = [n("einsum", *v, equation=equation) for v in (p, q) if None not in v]
+        if len(found) == 2:
+            return n(kind, *found)
+        return None if not found else n("neg", found[0]) if kind == "sub" and None in p else found[0]
+
+    (a, b), (c, d) = x, y
+    return [product("sub", (a, c), (b, d)), product("add", (a, d), (b, c))]
 
 
 # ---- moving --------------------------------------------------------------------------------------------------------

@@ -61,8 +61,8 @@ def assert_scalar(n: Node, condition: Any, message: str) -> None:
     n.need(condition is not False, f"it fails for all sizes: {message}")
 
 
-@aten("_assert_async", "_assert_async.msg", "_assert_tensor_metadata", "sym_constrain_range",
-      "sym_constrain_range_for_size", "_functional_assert_async.msg")  # fmt: skip
+@aten("_assert_async", "_assert_async.msg", "_assert_tensor_metadata", "complex._assert_tensor_metadata",
+      "sym_constrain_range", "sym_constrain_range_for_size", "_functional_assert_async.msg")  # fmt: skip
 def nothing(n: Node, *_: Any, **__: Any) -> None:
     """What the program expects of its inputs is not checked."""
 

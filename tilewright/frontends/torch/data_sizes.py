@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ...support.errors import InputError
 from .registry import on_host
 
 
@@ -24,6 +25,14 @@ def masked_select(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
 def masked_index(x: np.ndarray, indices: list[Any]) -> np.ndarray:
     """PyTorch's order of dimensions: with None between indices theirs come first, as in NumPy."""
     return x[tuple(slice(None) if i is None else i.astype(bool) if i.dtype == np.uint8 else i for i in indices)]
+
+
+@on_host("repeat_interleave.Tensor")
+def repeated_indices(repeats: np.ndarray, *, output_size: int | None = None) -> np.ndarray:
+    """Which element each of the repeated ones is; InputError for a negative number of times."""
+    if (repeats < 0).any():
+        raise InputError("repeat_interleave: the numbers of repeats must not be negative", stage="run")
+    return np.repeat(np.arange(repeats.size, dtype=repeats.dtype), repeats)
 
 
 @on_host("_local_scalar_dense")

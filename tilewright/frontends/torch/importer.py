@@ -225,9 +225,21 @@ class Importer:
     def _import(
         self, node: torch.fx.Node, name: str, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
     ) -> Any:
+        if name == "aten.slice.Tensor":
+            self._learn_size(node, *args)
         n = Node(self, node, name, self._results(node))
         made = function(n, *args, **kwargs)
         return self._checked(n, name, made)
+
+    def _learn_size(
+        self, node: torch.fx.Node, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+    ) -> None:
+        """PyTorch gives a slice by numbers that depend on data a size of its own; here the numbers are known."""
+        size = node.meta["val"].shape[dim]
+        symbol = size.node.expr if isinstance(size, torch.SymInt) else None
+        numbers = [x.shape[dim], *(v for v in (start, end) if v is not None)]
+        if symbol is not None and symbol.is_symbol and symbol not in self.sizes and not _computed(numbers):
+            self.sizes = {**self.sizes, symbol: len(range(numbers[0])[slice(start, end, step)])}
 
     def _results(self, node: torch.fx.Node) -> list[Type | None]:
         """The types that PyTorch gives the results."""

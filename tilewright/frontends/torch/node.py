@@ -216,5 +216,7 @@ def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
 def report(failures: Sequence[Failure]) -> UnsupportedError:
     """All failures as one error."""
     return failures_as_error(
-        failures, "docs/torch.md lists what is imported; an operator is one function in frontends/torch/"
+        failures,
+        'torch.compile(module, backend="tilewright") runs such operators in PyTorch; docs/torch.md lists what is '
+        "imported, an operator is one function in frontends/torch/",
     )

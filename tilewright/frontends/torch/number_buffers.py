@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.export import ExportedProgram, export
+from torch.export import ExportedProgram
+
+from .tracing import traced
 
 
 class Frozen:
@@ -77,7 +79,7 @@ def export_with_constants(
         return None
     try:
         with as_constants(source) as frozen:
-            exported = export(source, args, kwargs, dynamic_shapes=shapes, strict=False)
+            exported = traced(source, args, kwargs, shapes)
     except Exception:  # the first error says what is in the way
         return None
     return None if frozen.written else exported

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import re
 import warnings
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions
-from torch.export import ExportedProgram, default_decompositions, export
+from torch.export import ExportedProgram, default_decompositions
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.fx.experimental import _config as experimental
 from torch.nn.modules.batchnorm import _NormBase
@@ -29,6 +28,7 @@ from .importer import Importer
 from .node import COMPLEX, DTYPES
 from .number_buffers import export_with_constants
 from .symbols import Formula, Known, Open, formula_of, linear, open_dimensions, size_of, undecided
+from .tracing import traced, untraced
 
 #: overloads that stay whole, for there is an operator for each: PyTorch would make several of them
 WHOLE = (
@@ -77,6 +77,7 @@ class Program:
 
     def __init__(self, exported: ExportedProgram, name: str, parameters: inspect.Signature | None = None) -> None:
         self.exported, self.name = exported, name
+        _drop_unused_numbers(exported.graph)
         signature = exported.graph_signature
         state = {**exported.state_dict, **exported.constants}
         written = {s.target for s in signature.output_specs if s.kind == OutputKind.BUFFER_MUTATION}
@@ -123,18 +124,14 @@ class Program:
         shapes, ours = for_pytorch(dynamic_shapes)
         args, kwargs = enlarged(source, args, kwargs, shapes)
         try:
-            exported = export(source, args, kwargs, dynamic_shapes=shapes, strict=False)
+            exported = traced(source, args, kwargs, shapes)
         except Exception as e:  # whatever the module's own code raises
             unproved = Program._unproved(source, args, kwargs, shapes) if "Constraints violated" in str(e) else None
             if unproved is not None:
                 return unproved
             found = export_with_constants(source, args, kwargs, shapes) if "data-dependent" in str(e) else None
             if found is None:
-                raise UnsupportedError(
-                    f"PyTorch cannot export this module: {type(e).__name__}: {_reason(e)}",
-                    stage="import",
-                    hint="torch.export.export(module, example_inputs, strict=False) says more",
-                ) from e
+                raise untraced(e) from e
             exported = found
         program = _decomposed(exported, type(source).__name__, _parameters(source))
         program.find_open(ours, {})
@@ -148,7 +145,7 @@ class Program:
         Its conditions stay with it, and it does not take a size for another one than 1."""
         try:
             with experimental.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
-                exported = export(module, args, kwargs, dynamic_shapes=hinted(shapes), strict=False)
+                exported = traced(module, args, kwargs, hinted(shapes))
                 program = _decomposed(exported, type(module).__name__, _parameters(module))
             program.find_open({}, places(module, exported, args, kwargs, shapes))
             program.check_ends(module, args, kwargs)
@@ -288,6 +285,21 @@ def _decomposed(exported: ExportedProgram, name: str, parameters: inspect.Signat
         raise UnsupportedError(f"PyTorch cannot decompose this program: {type(e).__name__}: {e}", stage="import") from e
 
 
+def _drop_unused_numbers(graph: torch.fx.Graph) -> None:
+    """Remove numbers that nobody uses, and PyTorch's checks of where a slice begins in memory, which means nothing
+    here."""
+    aten = torch.ops.aten
+    of_memory = (aten.sym_storage_offset.default, aten.sym_stride.int)
+    for node in reversed(list(graph.nodes)):
+        value = node.meta.get("val")
+        unused = not node.users and isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+        checked = node.args[0] if node.target is aten._assert_scalar.default else None
+        if isinstance(checked, torch.fx.Node):
+            unused = any(n.target in of_memory for n in checked.all_input_nodes)
+        if unused and node.op == "call_function":
+            graph.erase_node(node)
+
+
 def _parameters(module: torch.nn.Module) -> inspect.Signature | None:
     try:
         return inspect.signature(module.forward)
@@ -308,15 +320,6 @@ def _warn_of_training(module: torch.nn.Module) -> None:
                 stacklevel=4,
             )
             return
-
-
-def _reason(e: Exception) -> str:
-    """What PyTorch says, without its advice on how to see more; of violated ranges all of them."""
-    lines = [line.strip() for line in str(e).strip().split("\n")]
-    if "Constraints violated" not in lines[0]:
-        return lines[0]
-    said = itertools.takewhile(lambda line: "error above occurred" not in line, lines[1:])
-    return " ".join(["the ranges do not fit:", *(line for line in said if line)])
 
 
 def _arguments(examples: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
