@@ -106,6 +106,24 @@ def test_text_models_with_open_batch_and_length(name, masked, monkeypatch):
         run(**text(2, LONGEST + 1, masked))
 
 
+@pytest.mark.parametrize("steps", [2, 3])
+def test_strides_behind_each_other(steps):
+    """PyTorch takes (h // 2) // 2 for h // 4."""
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            for _ in range(steps):
+                x = torch.nn.functional.max_pool2d(x, 2)
+            return x
+
+    run = tw.compile(
+        Net(), (torch.randn(1, 2, 32, 16),), dynamic_shapes={"x": {2: Dim("h", min=16, max=64)}}, threads=1
+    )
+    for h in (16, 37, 63):
+        x = torch.randn(1, 2, h, 16)
+        torch.testing.assert_close(run(x), Net()(x))
+
+
 def test_images_with_open_batch():
     torch.manual_seed(0)
     nn = torch.nn

@@ -386,6 +386,8 @@ def _quotient(a: Any, b: Any, space: Sizes) -> int:
     if q <= 0 and not isinstance(b, Size):  # of positive numbers, so that what stands for it is positive
         rounded: int = -((-a + b - 1) // b)
         return rounded
+    if (nested := _nested(a, b)) is not None:
+        return nested
     several = isinstance(b, Size) and len(b.polynomial) == 1 and not str(b).isidentifier()
     name = f"{a}//({b})" if several else f"{a}//{b}"  # a sum has its parentheses
     made = space.atom(
@@ -394,6 +396,19 @@ def _quotient(a: Any, b: Any, space: Sizes) -> int:
     with contextlib.suppress(Undecided):  # what is left is known to be less than the divisor, whoever computes it
         _keep_remainder(a - b * made, b, space)
     return made
+
+
+def _nested(a: Any, b: Any) -> Any:
+    """``(x//c + k) // b`` as ``(x + k*c) // (c*b)``, which is the same for all x; None for other sums."""
+    terms = dict(a.polynomial) if isinstance(a, Size) else {}
+    constant = terms.pop((), 0)
+    if len(terms) != 1 or isinstance(b, Size):
+        return None
+    ((factors, times),) = terms.items()
+    made = a.space._atoms[factors[0]].made if times == 1 and len(factors) == 1 else None
+    if made is None or made[0] != "floordivsi" or isinstance(made[2], Size):
+        return None
+    return (made[1] + constant * made[2]) // (made[2] * b)
 
 
 def _keep_remainder(left: Any, b: Any, space: Sizes) -> None:

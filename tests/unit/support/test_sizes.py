@@ -136,6 +136,13 @@ def test_a_quotient_rounds_down_and_a_remainder_is_not_negative(known):
         7 // (batch - 1)
 
 
+def test_quotients_of_quotients_are_one(known):
+    batch, seq, _ = known.symbols
+    assert (batch // 2) // 2 is batch // 4
+    assert ((batch + 3) // 2 + 5) // 3 is (batch + 13) // 6
+    assert (batch * seq // 4) // 2 // 2 is batch * seq // 16
+
+
 def test_what_a_quotient_leaves_is_a_remainder_whoever_computes_it(known):
     batch, seq, _ = known.symbols
     pairs = 2 * (batch * seq // 2)
