@@ -386,7 +386,8 @@ def _quotient(a: Any, b: Any, space: Sizes) -> int:
     if q <= 0 and not isinstance(b, Size):  # of positive numbers, so that what stands for it is positive
         rounded: int = -((-a + b - 1) // b)
         return rounded
-    if (nested := _nested(a, b)) is not None:
+    nested: int | None = _nested(a, b)
+    if nested is not None:
         return nested
     several = isinstance(b, Size) and len(b.polynomial) == 1 and not str(b).isidentifier()
     name = f"{a}//({b})" if several else f"{a}//{b}"  # a sum has its parentheses

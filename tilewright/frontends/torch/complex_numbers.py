@@ -195,6 +195,7 @@ def einsum(n: Node, equation: str, tensors: Sequence[Tensor], *, path: Any = Non
     names, _, out = explicit(n, equation.replace(" ", ""), [re.rank for re, _ in pairs]).partition("->")
     left, *rest = names.split(",")
     (re, im), todo = pairs[0], list(zip(rest, pairs[1:], strict=True))
+    made: list[Any] = []
     if not todo:
         made = [v if v is None else n("einsum", v, equation=f"{left}->{out}") for v in (re, im)]
     for i, (right, (c, d)) in enumerate(todo):
