@@ -47,6 +47,7 @@ for _name, _place in {
     "several devices": "targets.several.target:SeveralTarget",
     "build a kernel": "driver.kernels:build",
     "source of a kernel": "driver.kernels:source",
+    "load a package": "runtime.load:load",
     "specialization": "driver.specialization",
     "opener": "driver.background:opener",
     "explain": "report.explain:explain",

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ..support import providers
+
 
 class Copyable:
     """An executable that can be copied and pickled.
@@ -28,12 +30,10 @@ class Copyable:
 
 
 def _restored(data: bytes, threads: int, states: Mapping[str, np.ndarray]) -> Any:
-    from .load import load
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.tw"
         path.write_bytes(data)
-        made: Any = load(path, threads=threads, copy=True)
+        made: Any = providers.ask("load a package")(path, threads=threads, copy=True)
     for name, value in states.items():
         made.states[name] = value
     return made
