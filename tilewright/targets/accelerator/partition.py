@@ -1,8 +1,9 @@
 """What of a model a chip runs: what its instructions compute, where that is faster than the host.
 
 Operations come in the groups that fusion makes for the host. A group that is instructions as a whole is one kernel of
-the chip; else the longest beginning of it that is: a convolution without the float arithmetic behind it. Whether it is
-worth it the cycles say that its program takes, against the operations that the host does in a second.
+the chip; else a beginning of it that is: a convolution without the float arithmetic behind it. Of several beginnings
+the one is taken with which the group is done first: by the cycles that its program takes, and the operations that the
+host does in a second for the rest. A chip alone, without a host, has to run groups as a whole.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Placed:
     kernel: Kernel
     on_chip: bool
     why: str
+    #: on the chip
+    seconds: float = 0.0
 
 
 class Partitioner:
@@ -59,19 +62,37 @@ class Partitioner:
         return [f"{p.kernel.name} runs on {chip if p.on_chip else host}: {p.why}" for p in self.report]
 
     def claim(self, group: Sequence[int], alone: Callable[[Sequence[int]], Kernel]) -> Sequence[int]:
-        """The longest beginning of a group that the chip runs."""
+        """The beginning of a group that the chip runs: the longest one, or with a host the one that is done first."""
         first: Placed | None = None
+        runs: list[tuple[float, Sequence[int], Placed]] = []
         nodes = sorted(group)
         for n in range(len(nodes), 0, -1):
-            kernel = alone(nodes[:n])
-            placed = self.judged(kernel)
+            placed = self.judged(alone(nodes[:n]))
             if placed.on_chip:
-                self.report.append(placed)
-                return nodes[:n]
+                left = alone(nodes[n:]) if n < len(nodes) else None
+                runs.append((placed.seconds + self.on_host(left), nodes[:n], placed))
+                if not self.host:
+                    break
             first = first or placed
-        assert first is not None
-        self.report.append(first)
-        return ()
+        if not runs:
+            assert first is not None
+            self.report.append(first)
+            return ()
+        _, taken, placed = min(runs, key=lambda run: run[0])
+        if placed is not (longest := runs[0][2]):
+            more = f", with what follows {longest.why}: left to the host"
+            placed = replace(placed, why=placed.why + more)
+        self.report.append(placed)
+        return taken
+
+    def on_host(self, kernel: Kernel | None) -> float:
+        """Seconds in which the host computes a kernel, at an operation for each of its elements."""
+        if kernel is None:
+            return 0.0
+        return (
+            sum(b.size for b in (*kernel.temporaries, *map(kernel.buffer, kernel.outputs)))
+            / self.formats.chip.host_rate
+        )
 
     def judged(self, kernel: Kernel) -> Placed:
         """Whether the chip runs a kernel."""
@@ -85,7 +106,7 @@ class Partitioner:
         if self.host and here > there:
             return Placed(kernel, False, f"{here * 1e6:.3g} us on the chip, {there * 1e6:.3g} us on the host")
         tuned = ", tuned" if self.tuned.get(nameless(kernel)) == "" else ""
-        return Placed(kernel, True, f"{made.timing.cycles} cycles{tuned}")
+        return Placed(kernel, True, f"{made.timing.cycles} cycles{tuned}", here)
 
     def select(self, kernel: Kernel) -> Selection | str:
         key = nameless(kernel)
