@@ -200,13 +200,16 @@ class Region:
         strides: list[int] = []
         for dim in o.dims[-2::-1]:
             d = self.meaning.dim(dim)
+            before = len(strides)
             for v in [v for v in reversed(self.path) if v in self.loops and self.loops[v].dim == dim]:
                 if d.levels and not o.dense:
                     strides.insert(0, steps[v])
                 elif counts[v] > 1 and steps[v] != pitch:
                     e.fail(f"rows of {o.name} of {self.meaning.name} do not follow one another")
                 pitch *= counts[v]
+            if d.levels and not o.dense:  # levels that no loop is, outside of those that one is
+                strides = [0] * (before + d.levels - len(strides)) + strides
         if any(s % word for s in strides):
             e.fail(f"rows of {o.name} of {self.meaning.name} do not begin at words of {o.memory}")
-        if strides:
+        if any(strides):
             values[f"{o.name}_stride"] = [s // word for s in strides]

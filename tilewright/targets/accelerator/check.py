@@ -193,7 +193,11 @@ class _Check:
         """The body must give what was read from it: it is tried on small numbers, and on all that there are."""
         for o in i.outputs:
             if o.access == ACCUMULATE and accumulated(read.values[o.name], o.name) is None:
-                self.fail(f"the body does not add a sum to {o.name}", f"give it, or access={WRITE!r}", where)
+                self.fail(
+                    f"the body adds nothing to {o.name}, and takes no maximum or minimum of it",
+                    f"give it, or access={WRITE!r}",
+                    where,
+                )
         for wide in (False, True):
             self.tried(i, read, where, wide)
 

@@ -13,7 +13,7 @@ import numpy as np
 from ...support.errors import UsageError
 from .binary import ChipProgram, Formats, Issue
 from .describe import HOST, READ, Operand
-from .meaning import run_body
+from .meaning import first_number, run_body
 from .places import operand_shape, walk
 
 
@@ -100,7 +100,7 @@ class Functional:
         for o in meaning.inputs:
             value = self.operand(issue, o)
             if o.access != READ and issue["start"]:
-                value = np.zeros(value.shape, value.dtype)
+                value = np.full(value.shape, first_number(meaning), value.dtype)
             given.append(value.reshape([issue.counts[d] for d in o.dims]))
         with np.errstate(all="ignore"):
             made = run_body(meaning, given, {f.name: issue[f.name] for f in meaning.fields})

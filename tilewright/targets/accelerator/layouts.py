@@ -131,6 +131,25 @@ class Layouts:
         """How many iterations of a run one instruction takes at most, whichever: results lie in columns so wide."""
         return run_limit(self.s, v)
 
+    def pads(self, step: Step, v: str) -> bool:
+        """Whether an instruction takes its full width for the last columns too, on the zeros that constants are padded
+        with: rows that follow one another would lie closer there, where a word is shorter than a run."""
+        limit = self.width(v)
+        rest = self.extents[v] % limit
+        dim = next((d for d in step.instruction.dims if v in step.dims[d.name]), None)
+        if dim is None or dim.levels or not rest or self.extents[v] < limit or v in step.sums:
+            return False
+        closer = False
+        for o in step.instruction.operands:
+            e = step.operands.get(o.name, step.output)
+            if dim.name not in o.dims:
+                continue
+            if not e.constant and e.buffer not in self.written:
+                return False  # columns of the host's, which end here
+            follow = any(o.dense or not step.instruction.dim(d).levels for d in o.dims[:-1])
+            closer |= follow and -(-rest // self.word(o)) != -(-limit // self.word(o))
+        return closer
+
     # ---- loops that are one run ----
 
     def loops_of(self, step: Step, d: str) -> tuple[str, ...]:
@@ -186,7 +205,8 @@ class Layouts:
             if box is not None and prod(a.size for a in box.axes) <= self.row_size(o, around, rows, run):
                 return box
             return self.in_rows(o, around, rows, run)
-        return self.in_columns(step, o, mine, around, rows, run)
+        padded = e.constant and bool(run) and self.pads(step, run[0])
+        return self.in_columns(step, o, mine, around, rows, run, padded)
 
     def row_size(self, o: Operand, around: Sequence[str], rows: Sequence[str], run: Sequence[str]) -> int:
         return prod(self.tile(v) for v in (*around, *rows)) * self.padded(o, run)
@@ -222,6 +242,7 @@ class Layouts:
         around: Sequence[str],
         rows: Sequence[str],
         run: Sequence[str],
+        padded: bool = False,
     ) -> Layout:
         """As many columns as a run has beside each other: one row below the other, with as many rows as there are."""
         limit = self.width(run[0]) if run else 1
@@ -233,6 +254,8 @@ class Layouts:
         if run:
             v = run[0]
             columns = self.actual(v) if v in mine else Const(self.tile(v), "index")
+            if padded and v in mine:
+                columns = ceildiv(columns, limit) * limit
             axes.append(Axis(-(-self.tile(v) // limit), _quotient(v, limit)))
             walks += [(f"{v}_q", ceildiv(columns, limit))]
             at[v] = Var(f"{v}_q") * limit + Var(f"{v}_r")

@@ -112,8 +112,12 @@ def matches(m: Meaning, value: Value) -> list[Found]:
         if like_sum is None or like_sum.combiner != value.combiner:
             return []
         like = like_sum.body
-    elif value.combiner:
-        return []
+    elif value.combiner:  # the whole sum, maximum or minimum in one instruction
+        over: tuple[str, ...] = ()
+        while isinstance(like, Reduce) and like.combiner == value.combiner:
+            like, over = like.body, (*over, *like.over)
+        if not over:
+            return []
     u = Unifier({f.name: f for f in i.fields}, out.dims, value.extents, value.loops)
     return list(u.match(like, value.expr, Found(fields=dict(m.chosen))))
 
@@ -214,7 +218,8 @@ class _Selector:
                 best, step = max(fitting, key=lambda f: f[0].rate(f[1]))
                 vars(self).update(vars(best))
                 return n, step
-            reasons.append(f"no instruction computes {_short(value.expr)}")
+            over = f"{value.combiner} over {', '.join(value.sums)} of " if value.combiner else ""
+            reasons.append(f"no instruction computes {over}{_short(value.expr)}")
         raise NoMatch(near[0] if near else reasons[-1])
 
     def copied(self) -> _Selector:
@@ -254,6 +259,8 @@ class _Selector:
         dims = self.dimensions(i, operands, output, (*self.in_frame(loops), *value.sums), value.sums, extents, found)
         if isinstance(dims, str):
             return dims
+        if value.combiner and not i.accumulates and (why := self.in_parts(i, dims, value.sums, extents)) is not None:
+            return why
         if (twice := self.lies_twice(i, operands, output, dims)) is not None:
             return twice
         self.extents |= extents
@@ -262,6 +269,20 @@ class _Selector:
         again = {v: loop for loop in found.reduced.values() for v in _sums_in(expr) if extents[v] == extents[loop]}
         ran = tuple(s.name for s in stages)
         return Step(i, ran, operands, output, dims, value.sums, expr, value.combiner, again, dict(found.fields))
+
+    @staticmethod
+    def in_parts(
+        i: Instruction, dims: Mapping[str, tuple[str, ...]], sums: tuple[str, ...], extents: Mapping[str, int]
+    ) -> str | None:
+        """Why an instruction that does not accumulate cannot take all of a sum at once, None if it can."""
+        placed = {v for own in dims.values() for v in own}
+        if left := [v for v in sums if v not in placed and extents[v] > 1]:
+            return f"it takes all of a sum at once, and has no place for loop {left[0]} of {extents[left[0]]}"
+        for d in i.dims:
+            own = [v for v in dims[d.name] if v in sums]
+            if (n := prod(extents[v] for v in own)) > d.limit:
+                return f"{d.name} has at most {d.limit}, here are {n}"
+        return None
 
     def in_frame(self, loops: tuple[str, ...]) -> tuple[str, ...]:
         """Loops in the order of those of the first step, so that rows follow one another alike in all steps."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -19,8 +20,8 @@ import numpy as np
 
 from ...support.dtypes import FLOATS, LOOP_TYPES
 from ...support.errors import UsageError
-from ...tensor.expr import Const, Expr, Load, Op, Var, children, rebuild
-from .describe import Instruction
+from ...tensor.expr import Const, Expr, Load, Op, Var, children, neutral, rebuild
+from .describe import ACCUMULATE, Instruction
 
 _NAMES = {t.numpy: n for n, t in LOOP_TYPES.items() if n != "index"}
 #: NumPy's functions -> operation of floats, of integers ("" where there is none)
@@ -51,6 +52,8 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
 }
 _MAY = f"it takes operands, then fields by name; it may use operators, @, astype, sum, max, min, {', '.join(FUNCTIONS)}"
 _COMBINE = {"sum": ("addf", "addi"), "max": ("maximumf", "maxsi"), "min": ("minimumf", "minsi")}
+#: what an instruction may accumulate by
+COMBINERS = frozenset(op for both in _COMBINE.values() for op in both)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,14 +288,30 @@ def _chosen(e: Expr, values: Mapping[str, int]) -> Expr:
 
 
 def accumulated(like: Expr, name: str) -> Reduce | None:
-    """What an instruction adds to its operand `name`, from zeros on: a sum, or one thing each time (a sum over
-    nothing); None if it does another thing."""
-    if isinstance(like, Op) and like.op in ("addf", "addi"):
+    """What an instruction adds to its operand `name`, or takes the maximum or minimum of, from the neutral number on: a
+    sum, or one thing each time (a sum over nothing); None if it does another thing."""
+    if isinstance(like, Op) and like.op in COMBINERS:
         for a, b in (like.args, like.args[::-1]):
             if isinstance(a, Load) and a.buffer == name:
                 summed = isinstance(b, Reduce) and b.combiner == like.op
                 return b if summed else Reduce(like.op, (), b)  # type: ignore[return-value]
     return None
+
+
+@lru_cache(maxsize=256)
+def first_number(i: Instruction) -> float:
+    """What an accumulating instruction finds in place of its operand where it starts anew: 0, or for a maximum the
+    smallest number.
+
+    >>> from tilewright.targets.chips.systolic32 import CHIP
+    >>> first_number(CHIP().instruction("mma"))
+    0
+    """
+    out = next(o for o in i.outputs if o.access == ACCUMULATE)
+    found = accumulated(meaning(i).values[out.name], out.name)
+    assert found is not None
+    number: float = neutral(found.combiner, out.dtype).value
+    return number
 
 
 def run_body(instruction: Instruction, arrays: list[Any], fields: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -330,16 +349,17 @@ def canonical(e: Expr) -> Expr:
     return visit(e)
 
 
-_SAME = {"maxnumf": "maximumf", "minnumf": "minimumf"}
+#: combiners that differ for NaN only
+SAME = {"maxnumf": "maximumf", "minnumf": "minimumf"}
 
 
 def _canonical_node(e: Expr) -> Expr:
     if isinstance(e, Reduce):
-        return Reduce(_SAME.get(e.combiner, e.combiner), e.over, e.body)
+        return Reduce(SAME.get(e.combiner, e.combiner), e.over, e.body)
     if not isinstance(e, Op):
         return e
-    if e.op in _SAME:
-        return Op(_SAME[e.op], e.args, e.dtype)
+    if e.op in SAME:
+        return Op(SAME[e.op], e.args, e.dtype)
     if e.op == "divf" and not (isinstance(e.args[0], Const) and e.args[0].value == 1):
         a, b = e.args
         return Op("mulf", (a, Op("divf", (Const(1.0, e.dtype), b), e.dtype)), e.dtype)

@@ -157,6 +157,8 @@ def _instructions(group: int, extent: int, part: int, limit: int) -> int:
 def along(s: Selection, v: str) -> list[int]:
     """The sizes that are tried along one loop: multiples of what an instruction takes, or parts of the whole."""
     extent = s.extents[v]
+    if v in s.steps[0].sums and not s.steps[0].instruction.accumulates:
+        return [extent]
     places = [step.instruction.dim(d) for step in s.steps for d, own in step.dims.items() if v in own]
     if v in s.loops and len(places) < len(s.steps):
         return [1]  # some instruction does not have it: tiles are single iterations

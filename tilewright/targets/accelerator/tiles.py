@@ -33,7 +33,6 @@ from ...tensor.expr import (
     simplify,
     variables,
 )
-from .describe import ACCUMULATE
 from .layouts import Layouts
 from .match import Element, Step
 from .meaning import Reduce, parts, with_parts
@@ -185,7 +184,8 @@ class Tiles(Layouts):
             cut = v in several
             place = Var(f"{v}_c") * c + Var(v) if cut else Var(v)
             at |= self.parted(v, place) if self.joined_with(v) else {v: place}
-            inner[v] = minimum(c, self.run_actual(v) - Var(f"{v}_c") * c) if cut else self.run_actual(v)
+            left = self.run_actual(v) - Var(f"{v}_c") * c if cut else self.run_actual(v)
+            inner[v] = Const(c, "index") if self.pads(step, v) else minimum(c, left) if cut else left
         return self.loops(outer, self.instruction(step, at, inner))
 
     def instruction(self, step: Step, at: dict[str, Expr], inner: dict[str, Expr]) -> Stmt:
@@ -214,7 +214,7 @@ class Tiles(Layouts):
         """Where an instruction writes; a sum goes on from what is there."""
         out, b = step.output, self.buffers[step.output.buffer]
         place = self.on_chip(out, at)
-        if step.result.access != ACCUMULATE:
+        if not step.combiner:
             return Store((Target(b.name, place, value),), f"{b.name}_{step.instruction.name}")
         over = tuple(f"{v}_t" for v in step.sums if self.cut(v))
         over += tuple(n for v in step.sums for n in (f"{v}_c", v) if n in self.running(step, v))

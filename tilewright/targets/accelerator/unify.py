@@ -9,7 +9,7 @@ from typing import Any
 from ...tensor.expr import Const, Expr, Load, Op, Var, substitute, walk
 from ...tensor.kernel import Kernel, Stage
 from .describe import Field
-from .meaning import Reduce, canonical, parts, with_parts
+from .meaning import SAME, Reduce, canonical, parts, with_parts
 
 _COMMUTE = {"addi", "muli", "addf", "mulf", "maximumf", "minimumf", "maxsi", "minsi", "andi", "ori"}
 #: what leaves the other operand as it is
@@ -165,7 +165,7 @@ class _Inliner:
         if isinstance(t.value, Op) and len(t.value.args) == 2:
             own = [isinstance(a, Load) and a.buffer == t.buffer for a in t.value.args]
             if sum(own) == 1:
-                return self.loaded(t.value.args[own.index(False)]), t.value.op
+                return self.loaded(t.value.args[own.index(False)]), SAME.get(t.value.op, t.value.op)
         raise _NotOne(f"stage {s.name} is no sum or the like")
 
     def loaded(self, e: Expr) -> Expr:

@@ -91,7 +91,7 @@ WRONG = {
     "mixed types": (multiplies(body=lambda acc, x, w: acc + x @ w), "addi of i32 and i8"),
     "no sum": (
         multiplies(body=lambda acc, x, w: acc * (x.astype(np.int32) @ w.astype(np.int32))),
-        "does not add a sum to acc",
+        "adds nothing to acc",
     ),
     "other numbers": (
         adds(body=lambda x, y: x + y if type(x).__name__ == "Traced" else x - y),
