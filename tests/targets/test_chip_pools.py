@@ -1,4 +1,4 @@
-"""Chips with maxima, with words shorter than a run, and the choice between a chip and its host."""
+"""Chips with maxima, and with words shorter than a run."""
 
 from __future__ import annotations
 
@@ -136,24 +136,3 @@ def test_columns_that_do_not_fill_the_last_run(columns):
     run, lines = compiled([node], x.shape, [8, columns], {"w": w}, "cpu+short_words", TensorProto.INT32)
     np.testing.assert_array_equal(run(x)[0], x.astype(np.int32) @ w.astype(np.int32))
     assert "runs on short_words: " in lines[0]
-
-
-def test_what_follows_a_product_stays_on_the_host_where_the_chip_would_lose_by_it():
-    """A transposition that splits columns into heads leaves an instruction one column at a time."""
-    rng = np.random.default_rng(1)
-    c = {"xs": np.float32(0.02), "ys": np.float32(0.5), "z": np.int8(0), "ws": np.float32(0.02)}
-    c |= {"w": rng.integers(-127, 128, (64, 64), dtype=np.int8), "shape": np.int64([1, 64, 4, 16])}
-    nodes = [
-        helper.make_node("QLinearMatMul", ["x", "xs", "z", "w", "ws", "z", "ys", "z"], ["p"]),
-        helper.make_node("Reshape", ["p", "shape"], ["r"]),
-        helper.make_node("Transpose", ["r"], ["t"], perm=[0, 2, 1, 3]),
-        helper.make_node("DequantizeLinear", ["t", "ys", "z"], ["y"]),
-    ]
-    arrays = {k: np.asarray(v) for k, v in c.items()}
-    run, lines = compiled(nodes, [1, 64, 64], [1, 4, 64, 16], arrays, "cpu+systolic32", TensorProto.FLOAT)
-    x = rng.integers(-128, 128, (1, 64, 64), dtype=np.int8)
-    alone, _ = compiled(nodes, [1, 64, 64], [1, 4, 64, 16], arrays, "cpu", TensorProto.FLOAT)
-    np.testing.assert_array_equal(run(x)[0], alone(x)[0])
-    (line,) = [line for line in lines if "runs on systolic32: " in line]
-    cycles, more = line.split("runs on systolic32: ")[1].split(" cycles, with what follows ")
-    assert int(more.split()[0]) > 4 * int(cycles) and "left to the host" in more
