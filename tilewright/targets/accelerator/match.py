@@ -106,18 +106,17 @@ def matches(m: Meaning, value: Value) -> list[Found]:
     if len(i.outputs) != 1:
         return []
     out = i.outputs[0]
-    like = m.values[out.name]
+    like: Expr = m.values[out.name]
     if out.access == ACCUMULATE:
         like_sum = accumulated(like, out.name)
         if like_sum is None or like_sum.combiner != value.combiner:
             return []
         like = like_sum.body
     elif value.combiner:  # the whole sum, maximum or minimum in one instruction
-        over: tuple[str, ...] = ()
-        while isinstance(like, Reduce) and like.combiner == value.combiner:
-            like, over = like.body, (*over, *like.over)
-        if not over:
+        if not isinstance(like, Reduce) or like.combiner != value.combiner:
             return []
+        while isinstance(like, Reduce) and like.combiner == value.combiner:
+            like = like.body
     u = Unifier({f.name: f for f in i.fields}, out.dims, value.extents, value.loops)
     return list(u.match(like, value.expr, Found(fields=dict(m.chosen))))
 
