@@ -163,7 +163,7 @@ def fuse_graph(state: State) -> None:
     if isinstance(state.target, PlanTaker):
         tuned = _open_tuned(state)
         state.target.take_plans(tuned.plan if tuned is not None else None)
-    fused = partial(fuse, state.module, writes_once(), joins, reuses(), d.row_piece, claims)
+    fused = partial(fuse, state.module, writes_once(), joins, reuses(), d.row_piece, claims, paired=d.paired_dtypes)
     if isinstance(state.target, Placing):
         _step(state, "place", partial(_place, state, state.target, fused))
     else:

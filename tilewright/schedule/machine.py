@@ -286,6 +286,13 @@ class Machine:
         return ()
 
     @property
+    def paired_dtypes(self) -> frozenset[str]:
+        """Element types of operands of which an instruction multiplies neighbours along a sum, and adds the products:
+        such operands have to lie along the sum."""
+        bf16 = {"bf16"} if self.pairs is not None else set()
+        return frozenset(bf16 | ({"i8", "ui8"} if self.dot_products else set()))
+
+    @property
     def warp_products(self) -> tuple[WarpProduct, ...]:
         """The instructions on matrices that several units hold in parts."""
         return ()

@@ -82,8 +82,9 @@ class Fuser:
         piece: int,
         taken: Sequence[Sequence[int]] = (),
         together: Together | None = None,
+        paired: frozenset[str] = frozenset(),
     ) -> None:
-        self.together = together
+        self.together, self.paired = together, paired
         self.taken = {n: Group(sorted(nodes), "taken", max(nodes)) for nodes in taken for n in nodes}
         self.taken = {n: self.taken[g.nodes[0]] for n, g in self.taken.items()}
         self.a, self.nodes, self.writes_once, self.reuses = analysis, analysis.nodes, writes_once, reuses
@@ -327,6 +328,7 @@ class Fuser:
                 and all(movement(self.nodes[n].stage) or widening(self.nodes[n].stage) for n in g.nodes)
                 and self.reads(readers[0], node) == 1
                 and not self.turns_lanes(readers[0], node)
+                and not self.turns_sum(readers[0], node)
                 and not any(self.reverses(self.nodes[n]) for n in g.nodes)
             )
         if h.kind in ("injective", "copy"):
@@ -360,6 +362,23 @@ class Fuser:
         near = [read.indices[d] for d, v in enumerate(written) if along.get(v, 0) == 1]
         summed = len(near) == 1 and isinstance(near[0], Var) and near[0].name in reader.stage.reduction
         return not (summed and self.a.shapes[value.buffer].dtype == "f32")
+
+    def turns_sum(self, reader: Node, node: Node) -> bool:
+        """Whether an operand of pairs (`paired`) is contiguous along a contraction's sum, but would not be if it were
+        read through a node that only moves data: one transpose is much faster than products without pairs."""
+        if not reader.stages or not movement(node.stage) or self.a.shapes[node.result].dtype not in self.paired:
+            return False
+        (read, *_) = loads_of(reader.stage, node.result)
+        steps, _ = linear(flat(self.a.shapes[node.result], read.indices))
+        run = next((v for v, step in steps.items() if step == 1 and isinstance(v, Var)), None)
+        if run is None or run.name not in reader.stage.reduction:
+            return False
+        written, value = node.stage.targets[0].indices, node.stage.targets[0].value
+        assert isinstance(value, Load)
+        ranges = {v: (0, n - 1) for v, n in node.stage.dims}
+        along, _ = linear(flat(self.a.shapes[value.buffer], [simplify(i, ranges) for i in value.indices]))
+        turned = [along.get(w, 0) for w, i in zip(written, read.indices, strict=True) if run in linear(i)[0]]
+        return turned != [1]
 
     def reverses(self, node: Node) -> bool:
         """Whether a node only moves data, against its order: a contraction would bring them element by element."""
@@ -425,6 +444,7 @@ def fuse(
     piece: int = 1,
     claims: Claims | None = None,
     apart: Apart | None = None,
+    paired: frozenset[str] = frozenset(),
 ) -> tuple[Graph, FusionReport]:
     """A level-3 graph whose @main only calls kernels; see the module docstring.
 
@@ -432,7 +452,8 @@ def fuse(
     nothing is computed inside, `joins` says of a kernel around a depthwise convolution whether it shall be (None: it
     shall not). Rows of a result that go to several places go there in pieces of multiples of `piece` elements, which
     are whole vectors. `claims` says what runs on another processor, in kernels of its own: their functions have the
-    attribute ``tw.taken``. `apart` keeps operations of several devices in kernels of their own.
+    attribute ``tw.taken``. `apart` keeps operations of several devices in kernels of their own. Operands of the types
+    `paired` that lie along a contraction's sum are not read through a transposition.
     """
     from ..ir.context import use
     from .outline import outline, outlined
@@ -441,11 +462,11 @@ def fuse(
         analysis = Analysis(graph.main)
         alone = partial(_alone, graph, analysis)
         together = None if apart is None else apart(analysis.nodes, alone)
-        fuser = Fuser(analysis, writes_once, reuses, piece, together=together)
+        fuser = Fuser(analysis, writes_once, reuses, piece, together=together, paired=paired)
         groups = fuser.run()
         if claims is not None:
             taken = claims([g.nodes for g in groups], alone)
-            fuser = Fuser(analysis, writes_once, reuses, piece, taken)
+            fuser = Fuser(analysis, writes_once, reuses, piece, taken, paired=paired)
             groups = fuser.run()
         if joins is not None:
             groups = Joiner(fuser, lambda g: outlined(graph, analysis, g), joins).run()
