@@ -19,6 +19,8 @@ from .work import Work, work_of
 EXPECTED = {"contraction": "contraction", "reduction": "rows", "elementwise": "elementwise", "opaque": "opaque"}
 #: operations of a loop nest that stand for an instruction of another precision than the kernel's own
 INSTRUCTIONS = {"dot2": "bf16", "dot4": "i8"}
+#: operations of a product from which on the instructions that it misses are named
+LARGE = 1_000_000
 
 
 def about(kernel: Kernel, scheduled: Scheduled, seconds: Mapping[str, float]) -> dict[str, Any]:
@@ -52,7 +54,11 @@ def kernel_facts(kernel: Kernel, scheduled: Scheduled) -> dict[str, Any]:
         "trace": [str(step) for step in scheduled.schedule.trace],
         "refused": [list(r) for r in scheduled.refused],
         "fell": fell(kernel, scheduled),
-        "slow": [*scheduled.problems, *scattered(nest, scheduled.schedule.machine())],
+        "slow": [
+            *scheduled.problems,
+            *scattered(nest, scheduled.schedule.machine()),
+            *unpaired(scheduled, kernel, work),
+        ],
         **(
             {"executed": round(x.recomputation, 3), "remark": x.remark} if (x := scheduled.executed) is not None else {}
         ),
@@ -79,6 +85,17 @@ def fell(kernel: Kernel, scheduled: Scheduled) -> str:
         return ""  # none made it (it was given), or one that is meant for such kernels
     passed = [r for r in scheduled.refused if order.index(r[0]) >= order.index(expected)]
     return "; ".join(f"{rule}: {reason}" for rule, reason in passed)
+
+
+def unpaired(scheduled: Scheduled, kernel: Kernel, work: Work) -> list[str]:
+    """Why a large product of bf16 does not use the machine's instruction for pairs or tiles of them."""
+    reads = any(p.dtype == "bf16" for p in kernel.inputs) and "bf16" in scheduled.schedule.machine().paired_dtypes
+    if not reads or work.precision == "bf16" or work.operations < LARGE or what(kernel) != "contraction":
+        return []
+    why = dict(scheduled.refused).get("bf16-contraction", "")
+    if not why or why.startswith("not a "):  # there is nothing to sum in pairs
+        return []
+    return [f"it multiplies bf16 in f32, without the instruction for pairs: {why}"]
 
 
 def _at_known_sizes(kernel: Kernel, scheduled: Scheduled) -> tuple[Kernel, Nest]:

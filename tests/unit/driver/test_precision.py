@@ -18,6 +18,7 @@ from tilewright.graph.passes import parse_pipeline, run_pipeline
 from tilewright.ir.constants import ConstantTable
 from tilewright.ir.context import parse
 from tilewright.ir.graph import Graph
+from tilewright.schedule.facts import kernel_facts
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.nest import stores
@@ -28,6 +29,7 @@ from tilewright.support.errors import UsageError
 from tilewright.support.options import Options
 from tilewright.targets.cpu.description import describe_x86, host
 from tilewright.targets.cpu.emit import emit
+from tilewright.tensor.fuse import fuse
 from tilewright.tensor.interpret import interpret_function
 from tilewright.tensor.read import read_kernel
 
@@ -103,6 +105,37 @@ def interpreted(kernel, scheduled):
 
 
 # ---- the rule ------------------------------------------------------------------------------------------------------
+
+
+def conv_of_channels_first(channels, dtype="bf16"):
+    """A 1x1 convolution of an image whose channels lie first, as behind a concatenation."""
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((64, channels, 1, 1)).astype(BF16)
+    x, moved, y = f"1x{channels}x16x16x{dtype}", f"1x16x16x{channels}x{dtype}", "1x16x16x64xf32"
+    attributes = (
+        'dtype = "f32", layout = "nhwc", strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, '
+        "dilations = array<i64: 1, 1>, operandSegmentSizes = array<i32: 1, 1, 0>"
+    )
+    body = (
+        f'%0 = "tw.transpose"(%x) {{permutation = array<i64: 0, 2, 3, 1>}} : (tensor<{x}>) -> tensor<{moved}>\n'
+        f'%y = "tw.conv"(%0, %w) {{{attributes}}} : (tensor<{moved}>, tensor<64x{channels}x1x1xbf16>) -> tensor<{y}>'
+    )
+    return graph_of(body, [("x", x)], y, [("w", w)])
+
+
+def test_what_pairs_read_is_not_read_through_a_transposition():
+    rules = {}
+    for paired in (PAIRS.paired_dtypes, frozenset()):
+        fused, _ = fuse(tw.compile(conv_of_channels_first(128), stop_after="lower"), paired=paired)
+        kernels = [read_kernel(f) for f in fused.functions()]
+        product = next(k for k in kernels if any(s.reduction for s in k.stages))
+        made = schedule(product, PAIRS)
+        rules[len(kernels)] = made.rule, kernel_facts(product, made)["slow"]
+    assert rules[2] == ("bf16-contraction", [])
+    rule, (slow,) = rules[1]  # where nobody says that there are pairs, and a machine has them all the same
+    assert rule == "contraction" and slow.startswith(
+        "it multiplies bf16 in f32, without the instruction for pairs: no "
+    )
 
 
 @pytest.mark.parametrize(
