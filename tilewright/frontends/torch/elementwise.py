@@ -149,12 +149,7 @@ def power(n: Node, x: Any, y: Any) -> Any:
         if y in (1, 2, 3):
             return x if y == 1 else n("mul", x, x) if y == 2 else n("mul", n("mul", x, x), x)
     x, y = both(n, x, y, n.dtype)
-    if x.is_float:
-        return n("pow", x, y)
-    one = n("where", n("equal", x, 1), n("sub", x, n("sub", x, 1)), n("mul", x, 0))  # x ** -k is 0 but for 1 and -1
-    odd = n("where", n("equal", n("and", y, 1), 1), x, n("mul", x, x))
-    small = n("where", n("equal", x, -1), odd, one) if not x.dtype.startswith("u") else one
-    return n("where", n("less", y, 0), small, n("pow", x, y))
+    return n("pow", x, y)
 
 
 @aten("maximum", "minimum")
@@ -347,24 +342,17 @@ def where(n: Node, condition: Tensor, x: Any, y: Any) -> Any:
 @aten("clone", "alias", "contiguous", "lift_fresh_copy", "lift", "detach", "_to_copy", "to.dtype", "to.dtype_layout",
       "to.device", "to.other", "type_as", "positive", "conj_physical", "real")  # fmt: skip
 def convert(n: Node, x: Tensor, *_: Any, **__: Any) -> Tensor:
-    return to(n, x, n.dtype)
+    return n.cast(x, n.dtype)
 
 
 @aten("prims.convert_element_type")
 def convert_element_type(n: Node, x: Tensor, dtype: torch.dtype) -> Tensor:
-    return to(n, x, dtype_of(dtype))
-
-
-def to(n: Node, x: Tensor, dtype: str) -> Tensor:
-    """x as `dtype`; negative floats as unsigned integers wrap, as on x86."""
-    if x.is_float and dtype in ("ui8", "ui16"):
-        return n.cast(n.cast(x, "i32"), dtype)
-    return n.cast(x, dtype)
+    return n.cast(x, dtype_of(dtype))
 
 
 @aten("copy")
 def copy(n: Node, x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    return n.expand(to(n, source, x.dtype), x.shape)
+    return n.expand(n.cast(source, x.dtype), x.shape)
 
 
 @aten("view.dtype")
