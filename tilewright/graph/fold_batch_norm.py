@@ -136,7 +136,7 @@ def _constant_conv(rw: Rewriter, op: ir.Operation | None) -> tuple[np.ndarray, n
 def _rebuild(rw: Rewriter, conv: ir.Operation, x: ir.Value, w: np.ndarray, bias: np.ndarray | None) -> ir.Value:
     _, old, old_bias = [*dialect.arguments(conv), None][:3]
     kind = dtype(conv.results[0])
-    b = None if bias is None else _weights(rw, bias, old_bias if old_bias is not None else old, kind)
+    b = None if bias is None or not bias.any() else _weights(rw, bias, old_bias if old_bias is not None else old, kind)
     return rw.again(conv, [x, _weights(rw, w, old, kind), b])[0]
 
 
@@ -216,6 +216,8 @@ def _offset_after(rw: Rewriter, op: ir.Operation, has_bias: bool) -> Any:
         before = rw.array(bias)
         if c is None or (bias is not None) != has_bias or (bias is not None and before is None):
             continue
+        if not c.any():  # the sign of a zero that sums give is open
+            return y
         rw.names_of(conv, op)
         total = c if before is None else before.astype(np.float64) + c
         return rw.again(conv, [x, w, _weights(rw, total, value if bias is None else bias, dtype(y))])[0]

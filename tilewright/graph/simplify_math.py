@@ -41,11 +41,19 @@ def constant_right(rw: Rewriter, op: ir.Operation) -> Any:
 
 @pattern("add", "sub")
 def add_zero(rw: Rewriter, op: ir.Operation) -> Any:
-    """x + 0 -> x for integers, x + (-0) and x - 0 -> x for floats: -0 + 0 is 0"""
+    """x + 0 -> x for integers and sums, x + (-0) and x - 0 -> x for all floats: -0 + 0 is 0"""
     x, c = op.operands
-    if rw.splat(c) != 0 or (is_float(dtype(x)) and (np.signbit(rw.array(c)) != (op.name == "tw.add")).any()):
+    if rw.splat(c) != 0:
         return None
-    return rw.broadcast(x, shape(op.results[0]))
+    changes = is_float(dtype(x)) and (np.signbit(rw.array(c)) != (op.name == "tw.add")).any()
+    return None if changes and not _unsigned_zero(rw, x) else rw.broadcast(x, shape(op.results[0]))
+
+
+def _unsigned_zero(rw: Rewriter, x: ir.Value) -> bool:
+    """Whether a tensor of floats has no -0, or what has the sign of its zeros open: sums begin with 0, or without."""
+    while (op := defined_by(x, "reshape", "transpose", "expand")) is not None:
+        x = op.operands[0]
+    return defined_by(x, "matmul", "conv", "conv_transpose", "reduce_sum") is not None or never_negative(rw, x)
 
 
 @pattern("add")
