@@ -154,9 +154,11 @@ def test_integers():
 def test_pad_of_pytorch():
     class Model(torch.nn.Module):
         def forward(self, x):
-            return torch.ops.aten.constant_pad_nd(x, (1, 0), 2**60 + 1), x ** torch.full_like(x, -1)
+            zero = torch.nn.functional.pad(x.float(), (1, 0), value=-0.0)
+            return torch.ops.aten.constant_pad_nd(x, (1, 0), 2**60 + 1), x ** torch.full_like(x, -1), zero
 
     x = torch.tensor([[1, 2, -1]])
-    padded, power = tw.compile(torch.export.export(Model(), (x,)), threads=1)(x.numpy())
+    padded, power, zero = tw.compile(torch.export.export(Model(), (x,)), threads=1)(x.numpy())
     np.testing.assert_array_equal(padded, [[2**60 + 1, 1, 2, -1]])
     np.testing.assert_array_equal(power, [[1, 0, -1]])
+    assert np.signbit(zero[0]).tolist() == [True, False, False, True]
