@@ -162,3 +162,25 @@ def test_pad_of_pytorch():
     np.testing.assert_array_equal(padded, [[2**60 + 1, 1, 2, -1]])
     np.testing.assert_array_equal(power, [[1, 0, -1]])
     assert np.signbit(zero[0]).tolist() == [True, False, False, True]
+
+
+def test_numbers_that_halves_have_no_room_for():
+    """PyTorch computes with them in f32: 1e-5 has four digits in f16, 1e-8 is 0 there, and 1e5 infinite."""
+
+    class Model(torch.nn.Module):
+        def forward(self, x, y):
+            return (
+                x * 1e-5,
+                y * 1e5,
+                x * 1e-8,
+                y / 1e5 * 3,
+                y * torch.tensor(1e5),
+            )
+
+    x = torch.tensor([60000.0, 1000.0, 3.0, -0.1] * 4).half()
+    y = (torch.arange(16) * 1e-4).half()
+    made = tw.compile(torch.export.export(Model(), (x, y)), threads=1)(x.numpy(), y.numpy())
+    for number, (got, want) in enumerate(zip(made, Model()(x, y), strict=True)):
+        np.testing.assert_allclose(
+            np.asarray(got, F32), want.float().numpy(), rtol=1e-3, atol=6e-8, err_msg=str(number)
+        )

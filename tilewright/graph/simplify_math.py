@@ -43,9 +43,10 @@ def constant_right(rw: Rewriter, op: ir.Operation) -> Any:
 def add_zero(rw: Rewriter, op: ir.Operation) -> Any:
     """x + 0 -> x for integers and sums, x + (-0) and x - 0 -> x for all floats: -0 + 0 is 0"""
     x, c = op.operands
-    if rw.splat(c) != 0:
+    array = rw.array(c)
+    if array is None or rw.splat(c) != 0:
         return None
-    changes = is_float(dtype(x)) and (np.signbit(rw.array(c)) != (op.name == "tw.add")).any()
+    changes = is_float(dtype(x)) and (np.signbit(array) != (op.name == "tw.add")).any()
     return None if changes and not _unsigned_zero(rw, x) else rw.broadcast(x, shape(op.results[0]))
 
 

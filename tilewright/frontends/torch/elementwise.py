@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ...support.dtypes import HALVES
+from ...support.sizes import is_open
 from .. import functions
 from .node import Node, Tensor, dtype_of
 from .registry import aten
@@ -25,6 +27,15 @@ def both(n: Node, x: Any, y: Any, dtype: str | None = None) -> tuple[Tensor, Ten
     """Two operands in the dtype in which they meet."""
     dtype = dtype or n.common(0, 1)
     return n.tensor(x, dtype), n.tensor(y, dtype)
+
+
+def at_work(n: Node, x: Any, y: Any) -> str:
+    """The dtype in which two operands are multiplied: f32 for halves beside a number that they have no room for, or
+    beside a tensor of f32 without dimensions, as PyTorch has it. Other numbers are rounded to halves."""
+    wide = any(isinstance(v, Tensor) and v.rank == 0 and v.dtype in ("f32", "f64") for v in (x, y))
+    numbers = [abs(v) for v in (x, y) if isinstance(v, (int, float)) and not is_open(v)]
+    beyond = any(0 < v < 2.0**-14 or v > 65504 for v in numbers if math.isfinite(v))
+    return "f32" if (n.dtype in HALVES and wide) or (n.dtype == "f16" and beyond) else n.dtype
 
 
 @aten(*FUNCTIONS)
@@ -104,13 +115,13 @@ def add(n: Node, x: Any, y: Any, alpha: Any = 1) -> Any:
 
 @aten("mul.Tensor", "mul.Scalar")
 def mul(n: Node, x: Any, y: Any) -> Any:
-    x, y = both(n, x, y, n.dtype)
-    return n("and" if n.dtype == "i1" else "mul", x, y)
+    x, y = both(n, x, y, at_work(n, x, y))
+    return n.cast(n("and" if n.dtype == "i1" else "mul", x, y), n.dtype)
 
 
 @aten("div.Tensor", "div.Scalar", "true_divide.Tensor", "true_divide.Scalar")
 def div(n: Node, x: Any, y: Any) -> Any:
-    return n("div", *both(n, x, y, n.dtype))
+    return n.cast(n("div", *both(n, x, y, at_work(n, x, y))), n.dtype)
 
 
 @aten("div.Tensor_mode", "div.Scalar_mode", "floor_divide")
