@@ -76,7 +76,7 @@ def test_onnx_wraps(source):
         np.testing.assert_array_equal(made[f"{to}_c"], expected, f"{source} to {to}, folded")
 
 
-@pytest.mark.parametrize("length", [4, 5, 8, 9, 64])
+@pytest.mark.parametrize("length", [5, 9])
 def test_by_length(length):
     """300.0 to int8 was 44 or 127, by the length of the array."""
     x = torch.full((length,), 300.0)

@@ -161,7 +161,7 @@ def test_pad_of_pytorch():
     padded, power, zero = tw.compile(torch.export.export(Model(), (x,)), threads=1)(x.numpy())
     np.testing.assert_array_equal(padded, [[2**60 + 1, 1, 2, -1]])
     np.testing.assert_array_equal(power, [[1, 0, -1]])
-    assert np.signbit(zero[0]).tolist() == [True, False, False, True]
+    assert np.signbit(np.asarray(zero)[0]).tolist() == [True, False, False, True]
 
 
 def test_numbers_that_halves_have_no_room_for():
