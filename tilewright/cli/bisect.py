@@ -51,7 +51,7 @@ def bisect(
 
     keep = [
         "target", "precision", "threads", "jobs", "shape", "arena_limit", "operators", "deadline", "no_tuned",
-        "schedule", "no_winograd", "no_stream", "check_indices", "no_cache",
+        "schedule", "fast_math", "no_winograd", "no_stream", "check_indices", "no_cache",
     ]  # fmt: skip
     refuse_options(keep, "for bisect, which looks at every stage itself")
     if model.endswith(".tw"):

@@ -6,6 +6,7 @@ import -> simplify -> layout -> lower -> fuse -> schedule -> emit -> assemble ->
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -45,6 +46,8 @@ SIMPLIFY = (
     "simplify,match-attention,fold-batch-norm,simplify,fold,cse,dce"
 )
 LAYOUT = "layout,transposed-conv,clip-windows,simplify,fold,cse,dce"
+#: those of them that do more with the option `fast_math`
+FAST = re.compile(r"\b(simplify|match-softmax|match-activation|fold-batch-norm)(?=,|$)")
 
 
 def import_source(state: State) -> None:
@@ -63,6 +66,8 @@ def _passes(state: State, pipeline: str) -> bool:
     from ..graph.passes import name_of, parse_pipeline, pass_text, run_pipeline
 
     graph, look = state.module, state.inside
+    if state.options.fast_math:
+        pipeline = FAST.sub(r"\1{fast_math=true}", pipeline)
     after = None if look is None else lambda p, seconds: look.after(name_of(p), seconds, graph, pass_text(p))
     reports = run_pipeline(graph, parse_pipeline(pipeline), stage=state.stage, after=after)
     return any(any(report.values()) for _, report in reports)

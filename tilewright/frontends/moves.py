@@ -7,6 +7,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..ir.dialect import GROUPS
+from ..ir.types import is_float
+from ..support.dtypes import INTS
+from ..support.sub_byte import FLOATS as NARROW
+
+
+def wrapping(x: Any, dtype: str) -> dict[str, bool]:
+    """The attributes of a cast where floats out of the range of an integer wrap."""
+    return {"saturate": False} if dtype in INTS and (is_float(x.dtype) or x.dtype in NARROW) else {}
+
+
+def fill(dtype: str, number: Any) -> float | int:
+    """The attribute of `tw.pad` for a number: integers stay such, as floats do not hold each of them.
+
+    >>> fill("i64", 2**53 + 1), fill("ui64", 2**64 - 1), fill("f32", 1)
+    (9007199254740993, -1, 1.0)
+    """
+    if is_float(dtype) or number == 0:
+        return float(number)
+    return (int(number) + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 class Moves:
@@ -15,12 +34,15 @@ class Moves:
     Tensors are `Typed` and immutable. Where nothing moves, the operand itself is the result.
     """
 
+    #: floats out of the range of an integer wrap in a cast, else they become its ends
+    wraps = False
+
     def __call__(self, operator: str, *operands: Any, **attributes: Any) -> Any:
         raise NotImplementedError
 
     def cast(self, x: Any, dtype: str) -> Any:
         """x as `dtype`."""
-        return x if x.dtype == dtype else self("cast", x, to=dtype)
+        return x if x.dtype == dtype else self("cast", x, to=dtype, **(wrapping(x, dtype) if self.wraps else {}))
 
     def reshape(self, x: Any, shape: Sequence[int]) -> Any:
         """x under a new shape."""
@@ -58,4 +80,4 @@ class Moves:
         return self("concat", *xs, axis=axis)
 
 
-__all__ = ["Moves"]
+__all__ = ["Moves", "fill", "wrapping"]

@@ -17,15 +17,21 @@ from .rewrite import Rewriter, defined_by, either_order, pattern, rewrite
 @register("match-activation")
 @dataclass(frozen=True)
 class MatchActivation:
-    """Find sigmoid, silu (swish, also with a factor inside the sigmoid), softplus, mish, hard sigmoid and hard swish.
+    """Find sigmoid, silu (swish, also with a factor inside the sigmoid), mish and hard swish.
+
+    With `fast_math` also softplus, which does not overflow where log(1 + exp(x)) does and keeps digits that that loses,
+    and hard sigmoid, whose sum is rounded otherwise.
 
         %0 = "tw.sigmoid"(%x) : (tensor<4xf32>) -> tensor<4xf32>
         %1 = "tw.mul"(%x, %0) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
     ->  %0 = "tw.silu"(%x) : (tensor<4xf32>) -> tensor<4xf32>
     """
 
+    fast_math: bool = False
+
     def run(self, graph: Graph) -> PassReport:
-        return rewrite(graph, [sigmoid, softplus, hard_sigmoid, silu, silu_quotient, mish, hard_swish])
+        fast = [softplus, hard_sigmoid] if self.fast_math else []
+        return rewrite(graph, [sigmoid, *fast, silu, silu_quotient, mish, hard_swish])
 
 
 @pattern("reciprocal", "div")

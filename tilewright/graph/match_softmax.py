@@ -16,7 +16,7 @@ from .rewrite import Rewriter, defined_by, either_order, pattern, rewrite, shape
 @register("match-softmax")
 @dataclass(frozen=True)
 class MatchSoftmax:
-    """Find softmax written as exp and sum, with or without the subtraction of the maximum.
+    """Find softmax written as exp and sum; with `fast_math` without the subtraction of the maximum, too.
 
         %0 = "tw.reduce_max"(%x) {axes = array<i64: 1>, keepdims = true} : ...
         %1 = "tw.sub"(%x, %0) : ...
@@ -26,13 +26,25 @@ class MatchSoftmax:
     ->  %0 = "tw.softmax"(%x) {axis = 1 : i64} : (tensor<2x8xf32>) -> tensor<2x8xf32>
     """
 
+    fast_math: bool = False
+
     def run(self, graph: Graph) -> PassReport:
-        return rewrite(graph, [softmax])
+        return rewrite(graph, [softmax, softmax_of_any] if self.fast_math else [softmax])
 
 
 @pattern("div", "mul")
 def softmax(rw: Rewriter, op: ir.Operation) -> Any:
     """exp(x - max(x)) / sum(exp(x - max(x))), the quotient also as a product with the reciprocal"""
+    return _softmax(rw, op, False)
+
+
+@pattern("div", "mul")
+def softmax_of_any(rw: Rewriter, op: ir.Operation) -> Any:
+    """exp(x) / sum(exp(x)), which overflows where softmax does not"""
+    return _softmax(rw, op, True)
+
+
+def _softmax(rw: Rewriter, op: ir.Operation, of_any: bool) -> Any:
     for e, s in either_order(op) if op.name == "tw.mul" else [tuple(op.operands)]:
         if op.name == "tw.mul":
             inverse = defined_by(s, "reciprocal")
@@ -45,8 +57,11 @@ def softmax(rw: Rewriter, op: ir.Operation) -> Any:
         summed, axes, keepdims = reduced(total)
         if summed != e or len(axes) != 1 or not keepdims:
             continue
+        x = _without_max(exp.operands[0], axes[0])
+        if x == exp.operands[0] and not of_any:
+            continue
         rw.names_of(exp, total, op)
-        return rw.create("softmax", _without_max(exp.operands[0], axes[0]), axis=axes[0])
+        return rw.create("softmax", x, axis=axes[0])
     return None
 
 

@@ -15,9 +15,9 @@ from .rewrite import rewrite
 class Simplify:
     """Remove and cheapen operators, by the patterns of simplify_math.py and simplify_shape.py, until none applies.
 
-    Rule on floats: a rewrite never rounds more often than what it replaces. So ``x / 8`` becomes ``x * 0.125`` but
-    ``x / 3`` stays, and ``(x * c) * d`` becomes ``x * (c * d)`` unless that overflows. The sign of a zero, and powers
-    of negative infinity, are not kept.
+    What floats give stays the same, to the sign of a zero; only the payload of a NaN may change. So ``x / 8`` becomes
+    ``x * 0.125`` but ``x / 3`` stays, and so do ``(x * 3) * 5`` and ``x + 0``, which is 0 where x is -0. With
+    `fast_math` constants are joined, and signs of zeros do not matter.
 
         %0 = "tw.pow"(%x, %two) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
         %1 = "tw.div"(%0, %eight) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
@@ -25,5 +25,8 @@ class Simplify:
         %1 = "tw.mul"(%0, %eighth) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
     """
 
+    fast_math: bool = False
+
     def run(self, graph: Graph) -> PassReport:
-        return rewrite(graph, [*simplify_math.PATTERNS, *simplify_shape.PATTERNS])
+        fast = simplify_math.FAST if self.fast_math else []
+        return rewrite(graph, [*simplify_math.PATTERNS, *fast, *simplify_shape.PATTERNS])

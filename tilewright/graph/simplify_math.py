@@ -10,9 +10,9 @@ from torch_mlir import ir
 
 from ..ir import dialect
 from ..ir.types import broadcast_shapes, is_float, is_unsigned, type_of
-from ..support.dtypes import INTS, NUMPY, TYPES
+from ..support.dtypes import HALVES, INTS, NUMPY, TYPES
 from ..support.sub_byte import NARROW
-from .rewrite import Rewriter, defined_by, dtype, either_order, has_one_use, pattern, shape, static
+from .rewrite import Rewriter, defined_by, definition, dtype, either_order, has_one_use, pattern, shape, static
 
 #: operators whose operands may change places
 COMMUTATIVE = ("add", "mul", "max", "min", "and", "or", "xor", "equal")
@@ -41,7 +41,25 @@ def constant_right(rw: Rewriter, op: ir.Operation) -> Any:
 
 @pattern("add", "sub")
 def add_zero(rw: Rewriter, op: ir.Operation) -> Any:
-    """x + 0 and x - 0 -> x (the sign of a zero may change)"""
+    """x + 0 -> x for integers and sums, x + (-0) and x - 0 -> x for all floats: -0 + 0 is 0"""
+    x, c = op.operands
+    array = rw.array(c)
+    if array is None or rw.splat(c) != 0:
+        return None
+    changes = is_float(dtype(x)) and (np.signbit(array) != (op.name == "tw.add")).any()
+    return None if changes and not _unsigned_zero(rw, x) else rw.broadcast(x, shape(op.results[0]))
+
+
+def _unsigned_zero(rw: Rewriter, x: ir.Value) -> bool:
+    """Whether a tensor of floats has no -0, or what has the sign of its zeros open: sums begin with 0, or without."""
+    while (op := defined_by(x, "reshape", "transpose", "expand")) is not None:
+        x = op.operands[0]
+    return defined_by(x, "matmul", "conv", "conv_transpose", "reduce_sum") is not None or never_negative(rw, x)
+
+
+@pattern("add")
+def add_any_zero(rw: Rewriter, op: ir.Operation) -> Any:
+    """x + 0 -> x, where the sign of a zero does not matter"""
     x, c = op.operands
     return rw.broadcast(x, shape(op.results[0])) if rw.splat(c) == 0 else None
 
@@ -101,21 +119,67 @@ def reciprocal_of_sqrt(rw: Rewriter, op: ir.Operation) -> Any:
     return rw.create("rsqrt", root.operands[0])
 
 
+#: whole powers of integers that become products: they wrap, so that products may stand in any order
+LARGEST_POWER = 64
+
+
 @pattern("pow")
 def small_power(rw: Rewriter, op: ir.Operation) -> Any:
-    """x ** 2 -> x * x; x ** 3, 1, 0.5, -0.5, -1 in the same way"""
+    """x ** 2 -> x * x, and whole powers of integers; of floats x ** 3 (not of halves), 1, 0.5, -0.5 and -1"""
     x, c = op.operands
     exponent = rw.scalar(c)
     if exponent is None or not same_type(x, op.results[0]):
         return None
+    if not is_float(dtype(x)):
+        return _product(rw, x, exponent) if 0 < exponent <= LARGEST_POWER else None
+    if exponent in (1, 2) or (exponent == 3 and dtype(x) not in HALVES):
+        return _product(rw, x, int(exponent))
+    if exponent in ROOTS:
+        return _root(rw, x, *ROOTS[exponent])
+    return rw.create("reciprocal", x) if exponent == -1 else None
+
+
+def _product(rw: Rewriter, x: ir.Value, exponent: int) -> ir.Value:
+    """x ** exponent by squaring."""
     if exponent == 1:
         return x
-    if exponent == 2:
-        return rw.create("mul", x, x)
-    if exponent == 3:
-        return rw.create("mul", rw.create("mul", x, x), x)
-    unary = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}.get(exponent)
-    return rw.create(unary, x) if unary and is_float(dtype(x)) else None
+    half = _product(rw, x, exponent // 2)
+    square = rw.create("mul", half, half)
+    return rw.create("mul", square, x) if exponent % 2 else square
+
+
+#: powers that are roots, and what they are of negative infinity
+ROOTS = {0.5: ("sqrt", math.inf), -0.5: ("rsqrt", 0.0)}
+
+
+def _root(rw: Rewriter, x: ir.Value, name: str, of_negative_infinity: float) -> ir.Value:
+    """A power as the operator `name`, which keeps the sign of zero and has no root of negative infinity."""
+    if never_negative(rw, x):
+        return rw.create(name, x)
+    infinite = rw.create("equal", x, rw.like(-math.inf, x))
+    root = rw.create(name, rw.create("add", x, rw.like(0.0, x)))
+    return rw.create("where", infinite, rw.like(of_negative_infinity, x), root)
+
+
+def never_negative(rw: Rewriter, value: ir.Value, depth: int = 6) -> bool:
+    """Whether it is certain that no number in a tensor of floats has a minus sign, be it of zero."""
+    array = rw.array(value)
+    if array is not None:
+        return array.size <= LARGE and not np.signbit(array).any()
+    op = definition(value)
+    name = dialect.mnemonic(op) if op is not None else None
+    if op is None or name is None:
+        return False
+    if name in ("exp", "abs", "sigmoid", "softmax", "softplus") or (name == "pow" and rw.scalar(op.operands[1]) == 2):
+        return True
+    if name == "mul" and op.operands[0] == op.operands[1]:
+        return True
+    return depth > 0 and name in SIGN_KEPT and all(never_negative(rw, v, depth - 1) for v in op.operands)
+
+
+#: what they give has no minus sign if no operand has one
+SIGN_KEPT = ("add", "mul", "div", "sqrt", "reciprocal", "rsqrt", "reduce_sum", "reduce_mean", "reshape", "expand",
+             "transpose", "slice", "max", "min")  # fmt: skip
 
 
 @pattern("neg", "not")
@@ -155,7 +219,17 @@ def multiply_negative(rw: Rewriter, op: ir.Operation) -> Any:
 
 @pattern("add", "mul")
 def merge_constants(rw: Rewriter, op: ir.Operation) -> Any:
-    """(x + c) + d -> x + (c + d), (x * c) * d -> x * (c * d): one rounding less"""
+    """(x + c) + d -> x + (c + d), (x * c) * d -> x * (c * d), where that is exact: integers, powers of two from 1 on"""
+    return _merged(rw, op, exact=True)
+
+
+@pattern("add", "mul")
+def merge_rounded_constants(rw: Rewriter, op: ir.Operation) -> Any:
+    """(x + c) + d -> x + (c + d), (x * c) * d -> x * (c * d): one rounding less, but digits and overflows differ"""
+    return _merged(rw, op, exact=False)
+
+
+def _merged(rw: Rewriter, op: ir.Operation, exact: bool) -> Any:
     name = dialect.mnemonic(op) or ""
     d = rw.array(op.operands[1])
     inner = defined_by(op.operands[0], name)
@@ -164,18 +238,26 @@ def merge_constants(rw: Rewriter, op: ir.Operation) -> Any:
     c = rw.array(inner.operands[1])
     if c is None or not static(inner.operands[0]) or np.broadcast(c, d).size > max(c.size, d.size):
         return None
-    if is_float(dtype(op.operands[1])):
+    if not is_float(dtype(op.operands[1])):
+        merged = (np.add if name == "add" else np.multiply)(c, d)
+    elif exact and (name == "add" or not (_powers_from_one(c) and _powers_from_one(d))):
+        return None
+    else:
         wide = (np.add if name == "add" else np.multiply)(c.astype(np.float64), d.astype(np.float64))
         merged = wide.astype(c.dtype)
         if name == "mul" and not _normal(merged, wide):  # an overflow or underflow that (x * c) * d need not have
             return None
-    else:
-        merged = (np.add if name == "add" else np.multiply)(c, d)
     out = broadcast_shapes(shape(inner.operands[0]), merged.shape)
     if out != shape(op.results[0]):
         return None
     rw.names_of(inner, op)
     return rw.create(name, inner.operands[0], rw.constant(merged, rw.symbol(op.operands[1])))
+
+
+def _powers_from_one(c: np.ndarray) -> bool:
+    """All are 1, 2, 4 ... or their negatives: x times such is exact, or infinite and stays that."""
+    size = np.abs(c.astype(np.float64))
+    return bool(np.isfinite(size).all() and (size >= 1).all() and (np.frexp(size)[0] == 0.5).all())
 
 
 def _normal(rounded: np.ndarray, exact: np.ndarray) -> bool:
@@ -272,15 +354,28 @@ def logic_with_constant(rw: Rewriter, op: ir.Operation) -> Any:
 
 @pattern("cast")
 def cast_to_same(rw: Rewriter, op: ir.Operation) -> Any:
-    """cast(x) to the dtype it has -> x; cast(cast(x)) -> cast(x) where the inner cast loses nothing"""
+    """cast(x) to the dtype it has -> x; cast(cast(x)) -> cast(x) where the inner cast loses nothing
+
+    Of integers that become floats and integers again, only where the last hold them: out of range, a float is converted
+    otherwise than an integer.
+    """
     x = op.operands[0]
     if same_type(x, op.results[0]):
         return x
     inner = defined_by(x, "cast")
-    if inner is None or not lossless(dtype(inner.operands[0]), dtype(x)):
+    if inner is None:
+        return None
+    source, between, to = dtype(inner.operands[0]), dtype(x), dtype(op.results[0])
+    through_float = _whole(source) and not _whole(between) and _whole(to) and to != "i1"
+    if not lossless(source, between) or (through_float and not lossless(source, to)):
         return None
     rw.names_of(inner, op)
-    return rw.create("cast", inner.operands[0], to=dtype(op.results[0]))
+    return rw.again(op, [inner.operands[0]])[0]
+
+
+def _whole(name: str) -> bool:
+    """Whether the numbers of a dtype are integers."""
+    return TYPES[name].format is None
 
 
 def lossless(source: str, target: str) -> bool:
@@ -325,3 +420,6 @@ PATTERNS = [
     logic_with_constant,
     cast_to_same,
 ]
+
+#: what also applies with the option `fast_math`
+FAST = [add_any_zero, merge_rounded_constants]

@@ -282,7 +282,7 @@ def pad_simple(rw: Rewriter, op: ir.Operation) -> Any:
     if inner is None or a["mode"] != "constant":
         return None
     b = dialect.attributes(inner)
-    if b["mode"] != "constant" or b["value"] != a["value"]:
+    if b["mode"] != "constant" or str(b["value"]) != str(a["value"]):  # 0.0 is not -0.0
         return None
     rw.names_of(inner, op)
     low, high = (tuple(p + q for p, q in zip(a[k], b[k], strict=True)) for k in ("low", "high"))

@@ -297,7 +297,7 @@ def _groups(types: Sequence[Any]) -> list[int]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and a == b
+    return type(a) is type(b) and a == b and (a != 0 or str(a) == str(b))  # -0.0 is not 0.0
 
 
 # ---- verification --------------------------------------------------------------------------------------------------

@@ -310,7 +310,7 @@ def where(condition: Value, a: Any, b: Any) -> Value:
 
 
 def cast(x: Any, dtype: str) -> Value:
-    """A value as another dtype."""
+    """A value as another dtype. A float becomes an integer toward zero; limit what is out of range before."""
     v = _value(x)
     dtype = dtype if dtype == "index" else _dtype(dtype)
     if v.dtype == dtype:

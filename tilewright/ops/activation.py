@@ -147,15 +147,15 @@ class HardSigmoid(Activation):
 
 
 class HardSwish(Activation):
-    """x * hard_sigmoid(x) with alpha = 1/6."""
+    """x * clip(x + 3, 0, 6) / 6."""
 
     @staticmethod
     def compute(x):
-        return x * np.clip(x / 6 + 0.5, 0, 1)
+        return x * np.clip(x + 3, 0, 6) / 6
 
     @staticmethod
     def scalar(b, x):
-        return x * b.minimum(b.maximum(x * (1 / 6) + 0.5, 0.0), 1.0)
+        return x * b.minimum(b.maximum(x + 3.0, 0.0), 6.0) * (1 / 6)
 
 
 class Elu(Activation):

@@ -1,12 +1,11 @@
-"""Comparisons, logic, bits, selection and conversion."""
+"""Comparisons, logic, bits and selection."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..ir.types import NUMPY, is_float, is_unsigned, itemsize
+from ..ir.types import NUMPY, is_unsigned, itemsize
 from ..support.errors import OpError
-from ..support.sub_byte import NARROW, ROUND_MODES, decode, encode
 from .common import KINDS, Binary, Elementwise, Unary, need, same_dtype
 
 
@@ -201,49 +200,6 @@ class Where(Elementwise):
     @classmethod
     def lower(cls, b, condition, x, y):
         return b.elementwise(b.select, condition, x, y, dtype=x.dtype)
-
-
-class Cast(Elementwise):
-    """x converted to the dtype `to`: floats to integers truncate toward zero, to ``i1`` compare with zero. To unsigned
-    integers, floats below zero and NaN give 0, and those that are too large the largest number.
-    `saturate` and `round_mode` are for results of 8-bit floats (see `narrow`).
-
-    ``"tw.cast"(%x) {to = "f32"} : (tensor<4xi64>) -> tensor<4xf32>``
-    """
-
-    @classmethod
-    def infer(cls, x, *, to: str, saturate: bool = True, round_mode: str = "up"):
-        if to not in KINDS["any"]:
-            raise OpError(f"unknown dtype {to!r}")
-        if round_mode not in ROUND_MODES:
-            raise OpError(f"round_mode is one of {', '.join(ROUND_MODES)}, not {round_mode!r}")
-        return x.with_dtype(to)
-
-    @staticmethod
-    def reference(x, *, to, saturate, round_mode):
-        with np.errstate(all="ignore"):
-            x = decode(x)
-            if to in NARROW:
-                return encode(x, to, saturate, round_mode)
-            if x.dtype.kind in "fV" and to in KINDS["int"] and is_unsigned(to):
-                x = x.astype(np.float64)
-                top = 2.0 ** (8 * itemsize(to))
-                inside = np.where((x > 0) & (x < top), x, 0).astype(NUMPY[to])
-                return np.where(x >= top, np.iinfo(NUMPY[to]).max, inside).astype(NUMPY[to])
-            return x.astype(NUMPY[to])
-
-    @classmethod
-    def lower(cls, b, x, *, to, saturate, round_mode):
-        if not is_float(x.dtype) or x.dtype in NARROW or to not in KINDS["int"] or not is_unsigned(to):
-            return b.cast_tensor(x, to, saturate, round_mode)
-
-        def bounded(v):  # what is outside is undefined to the machine
-            v = b.cast(v, "f32") if itemsize(v.dtype) == 2 else v
-            top = 2.0 ** (8 * itemsize(to))
-            inside = b.select(v > 0.0, b.select(v < top, v, 0.0), 0.0)
-            return b.select(v >= top, -1, b.cast(inside, to))  # all bits
-
-        return b.elementwise(bounded, x, dtype=to)
 
 
 class Bitcast(Elementwise):

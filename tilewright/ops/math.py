@@ -109,27 +109,30 @@ class Mod(Elementwise):
 
 
 class Pow(Binary):
-    """x ** y; integer powers wrap, and their exponents lie in 0 .. 65535."""
+    """x ** y; integer powers wrap. Negative powers of integers are 0, but for those of 1 and -1."""
 
     accepts = "number"
     widens = True
 
     @staticmethod
     def reference(x, y):
-        if x.dtype.kind in "iu":
-            return np.power(x, np.maximum(y, 0))
-        return in_wide(np.power, x, y)
+        if x.dtype.kind not in "iu":  # of one exponent for all NumPy takes the square root, which differs for -0
+            return in_wide(np.power, x, np.array(np.broadcast_to(y, np.broadcast_shapes(x.shape, y.shape))))
+        power = np.power(x, np.where(y < 0, y & 1, y))
+        return np.where((y < 0) & (x != 1) & (x + 1 != 0), 0, power).astype(x.dtype)
 
     @staticmethod
     def scalar(b, x, y):
         if is_float(x.dtype):
             return b.pow(x, y)
-        result = b.constant(1, x.dtype)
-        for bit in range(min(int(signless(x.dtype)[1:]) - 1, 16)):  # by squaring; negative exponents count as 0
-            use = ((y & (1 << bit)).ne(0)) & (y >= 0)
-            result = b.select(use, result * x, result)
-            x = x * x
-        return result
+        result, square = b.constant(1, x.dtype), x
+        bits = int(signless(x.dtype)[1:]) - (not is_unsigned(x.dtype))
+        for bit in range(bits):
+            square = square * square if bit else x
+            result = b.select((y & (1 << bit)).ne(0), result * square, result)
+        if is_unsigned(x.dtype):
+            return result
+        return b.select((y < 0) & x.ne(1) & x.ne(-1), 0, result)  # the lowest bit says what -1 becomes
 
 
 class Max(Binary):

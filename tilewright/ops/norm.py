@@ -43,12 +43,10 @@ class BatchNorm(Operator):
         def factor(s, v):
             return b.cast(s, acc) * b.unary("rsqrt", b.cast(v, acc) + epsilon)
 
-        def shift(c, m, k):
-            return b.cast(c, acc) - b.cast(m, acc) * k
+        def body(v, k, m, c):  # the mean first: what is near it keeps its digits
+            return b.cast((b.cast(v, acc) - b.cast(m, acc)) * k + b.cast(c, acc), x.dtype)
 
-        k = b.elementwise(factor, scale, var, dtype=acc)
-        c = b.elementwise(shift, bias, mean, k, dtype=acc)
-        return per_channel(b, lambda v, k, c: b.cast(b.cast(v, acc) * k + c, x.dtype), x, [k, c], axis % x.rank)
+        return per_channel(b, body, x, [b.elementwise(factor, scale, var, dtype=acc), mean, bias], axis % x.rank)
 
 
 def _normalize(b, x, axes, epsilon, dtype):

@@ -12,6 +12,7 @@ from ..support.dtypes import wide
 from ..support.errors import OpError
 from ..support.sizes import is_open
 from .common import axes_of, axis_of, need, total, widen
+from .math import Div
 
 
 class Reduction(Operator, abstract=True):
@@ -64,7 +65,10 @@ class ReduceMean(Reduction):
     def fold(x, axes):
         count = prod(x.shape[a] for a in axes)
         s = x.sum(axis=axes, keepdims=True, dtype=x.dtype)
-        return s / np.asarray(count, x.dtype) if x.dtype.kind == "f" else np.trunc(s / max(count, 1))
+        if x.dtype.kind == "f":
+            return s / np.asarray(count, x.dtype)
+        whole = np.dtype(f"{x.dtype.kind}8")
+        return Div.reference(s.astype(whole), np.array(max(count, 1), whole))
 
     @staticmethod
     def reduce(b, x, axes):
@@ -72,6 +76,8 @@ class ReduceMean(Reduction):
         s = total(b, x, axes, keepdims=True)
         if is_float(x.dtype):
             return b.elementwise(lambda v: v / count, s)
+        if not is_open(count) and count > np.iinfo(NUMPY[x.dtype]).max:  # more than any sum
+            return b.fill(0, s.type)
         return b.elementwise(lambda v: v / max(count, 1), s)
 
 

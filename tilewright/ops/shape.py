@@ -182,11 +182,11 @@ class Pad(Operator):
     """x with low[i] and high[i] elements added before and after dimension i.
 
     The new elements are `value` (mode "constant"), mirrored without repeating the border ("reflect"), copies of the
-    border ("edge"), or x repeated ("wrap").
+    border ("edge"), or x repeated ("wrap"). `value` is a float, or for integers one of 64 bits.
     """
 
     @staticmethod
-    def infer(x, *, low: tuple[int, ...], high: tuple[int, ...], mode: str = "constant", value: float = 0.0):
+    def infer(x, *, low: tuple[int, ...], high: tuple[int, ...], mode: str = "constant", value: float | int = 0.0):
         if mode not in PAD_MODES:
             raise OpError(f"mode is one of {', '.join(PAD_MODES)}, not {mode!r}")
         if not len(low) == len(high) == x.rank or any(p < 0 for p in (*low, *high)):

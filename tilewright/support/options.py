@@ -345,6 +345,13 @@ class Options:
         kept=True,
         flag=Flag(metavar="SECONDS"),
     )
+    fast_math: bool = option(
+        False,
+        "rewrites that change numbers: constants in a row become one, functions that overflow become ones that do not "
+        "(docs/semantics.md)",
+        effect=Effect.RESULT,
+        kept=True,
+    )
     winograd: bool = option(
         True,
         "3x3 convolutions by Winograd's method where it is faster; costs about 1e-6 of the largest result each",
@@ -549,6 +556,7 @@ class OptionsDict(TypedDict, total=False):
     specializations: int | None
     operators: int | None
     deadline: float | None
+    fast_math: bool
     winograd: bool
     stream: bool
     verify: bool

@@ -67,6 +67,27 @@ func.func @main(%x: tensor<2x8xf32>) -> tensor<2x8xf32> {
 }
 // AFTER
 func.func @main(%arg0: tensor<2x8xf32>) -> tensor<2x8xf32> {
+  %0 = "tw.exp"(%arg0) : (tensor<2x8xf32>) -> tensor<2x8xf32>
+  %1 = "tw.constant"() {value = dense<1.000000e+00> : tensor<f32>} : () -> tensor<f32>
+  %2 = "tw.add"(%0, %1) : (tensor<2x8xf32>, tensor<f32>) -> tensor<2x8xf32>
+  %3 = "tw.log"(%2) : (tensor<2x8xf32>) -> tensor<2x8xf32>
+  %4 = "tw.tanh"(%3) : (tensor<2x8xf32>) -> tensor<2x8xf32>
+  %5 = "tw.mul"(%arg0, %4) : (tensor<2x8xf32>, tensor<2x8xf32>) -> tensor<2x8xf32>
+  return %5 : tensor<2x8xf32>
+}
+
+// CASE mish_fast: match-activation{fast_math=true}
+func.func @main(%x: tensor<2x8xf32>) -> tensor<2x8xf32> {
+  %0 = "tw.exp"(%x) : (tensor<2x8xf32>) -> tensor<2x8xf32>
+  %c1 = "tw.constant"() {value = dense<1.0> : tensor<f32>} : () -> tensor<f32>
+  %1 = "tw.add"(%0, %c1) : (tensor<2x8xf32>, tensor<f32>) -> tensor<2x8xf32>
+  %2 = "tw.log"(%1) : (tensor<2x8xf32>) -> tensor<2x8xf32>
+  %3 = "tw.tanh"(%2) : (tensor<2x8xf32>) -> tensor<2x8xf32>
+  %4 = "tw.mul"(%x, %3) : (tensor<2x8xf32>, tensor<2x8xf32>) -> tensor<2x8xf32>
+  return %4 : tensor<2x8xf32>
+}
+// AFTER
+func.func @main(%arg0: tensor<2x8xf32>) -> tensor<2x8xf32> {
   %0 = "tw.mish"(%arg0) : (tensor<2x8xf32>) -> tensor<2x8xf32>
   return %0 : tensor<2x8xf32>
 }

@@ -13,6 +13,27 @@ func.func @main(%x: tensor<2x8xf32>) -> tensor<2x8xf32> {
 }
 // AFTER
 func.func @main(%arg0: tensor<2x8xf32>) -> tensor<2x8xf32> {
+  %0 = "tw.constant"() {value = dense<0.000000e+00> : tensor<f32>} : () -> tensor<f32>
+  %1 = "tw.add"(%arg0, %0) : (tensor<2x8xf32>, tensor<f32>) -> tensor<2x8xf32>
+  %2 = "tw.exp"(%1) : (tensor<2x8xf32>) -> tensor<2x8xf32>
+  return %2 : tensor<2x8xf32>
+}
+
+// CASE plus_zero_fast: simplify{fast_math=true}
+func.func @main(%x: tensor<2x8xf32>) -> tensor<2x8xf32> {
+  %c0 = "tw.constant"() {value = dense<0.0> : tensor<f32>} : () -> tensor<f32>
+  %0 = "tw.add"(%x, %c0) : (tensor<2x8xf32>, tensor<f32>) -> tensor<2x8xf32>
+  %c1 = "tw.constant"() {value = dense<0.0> : tensor<f32>} : () -> tensor<f32>
+  %1 = "tw.sub"(%0, %c1) : (tensor<2x8xf32>, tensor<f32>) -> tensor<2x8xf32>
+  %c2 = "tw.constant"() {value = dense<1.0> : tensor<f32>} : () -> tensor<f32>
+  %2 = "tw.mul"(%1, %c2) : (tensor<2x8xf32>, tensor<f32>) -> tensor<2x8xf32>
+  %c3 = "tw.constant"() {value = dense<1.0> : tensor<f32>} : () -> tensor<f32>
+  %3 = "tw.div"(%2, %c3) : (tensor<2x8xf32>, tensor<f32>) -> tensor<2x8xf32>
+  %4 = "tw.exp"(%3) : (tensor<2x8xf32>) -> tensor<2x8xf32>
+  return %4 : tensor<2x8xf32>
+}
+// AFTER
+func.func @main(%arg0: tensor<2x8xf32>) -> tensor<2x8xf32> {
   %0 = "tw.exp"(%arg0) : (tensor<2x8xf32>) -> tensor<2x8xf32>
   return %0 : tensor<2x8xf32>
 }
@@ -25,10 +46,36 @@ func.func @main(%x: tensor<2x8xf32>) -> tensor<2x8xf32> {
 }
 // AFTER
 func.func @main(%arg0: tensor<2x8xf32>) -> tensor<2x8xf32> {
+  %0 = "tw.constant"() {value = dense<0.000000e+00> : tensor<8xf32>} : () -> tensor<8xf32>
+  %1 = "tw.add"(%arg0, %0) : (tensor<2x8xf32>, tensor<8xf32>) -> tensor<2x8xf32>
+  return %1 : tensor<2x8xf32>
+}
+
+// CASE zero_bias_vector_fast: simplify{fast_math=true}
+func.func @main(%x: tensor<2x8xf32>) -> tensor<2x8xf32> {
+  %b = "tw.constant"() {value = dense<0.0> : tensor<8xf32>} : () -> tensor<8xf32>
+  %0 = "tw.add"(%x, %b) : (tensor<2x8xf32>, tensor<8xf32>) -> tensor<2x8xf32>
+  return %0 : tensor<2x8xf32>
+}
+// AFTER
+func.func @main(%arg0: tensor<2x8xf32>) -> tensor<2x8xf32> {
   return %arg0 : tensor<2x8xf32>
 }
 
 // CASE broadcasting_add: simplify
+func.func @main(%x: tensor<8xf32>) -> tensor<2x8xf32> {
+  %b = "tw.constant"() {value = dense<0.0> : tensor<2x8xf32>} : () -> tensor<2x8xf32>
+  %0 = "tw.add"(%x, %b) : (tensor<8xf32>, tensor<2x8xf32>) -> tensor<2x8xf32>
+  return %0 : tensor<2x8xf32>
+}
+// AFTER
+func.func @main(%arg0: tensor<8xf32>) -> tensor<2x8xf32> {
+  %0 = "tw.constant"() {value = dense<0.000000e+00> : tensor<2x8xf32>} : () -> tensor<2x8xf32>
+  %1 = "tw.add"(%arg0, %0) : (tensor<8xf32>, tensor<2x8xf32>) -> tensor<2x8xf32>
+  return %1 : tensor<2x8xf32>
+}
+
+// CASE broadcasting_add_fast: simplify{fast_math=true}
 func.func @main(%x: tensor<8xf32>) -> tensor<2x8xf32> {
   %b = "tw.constant"() {value = dense<0.0> : tensor<2x8xf32>} : () -> tensor<2x8xf32>
   %0 = "tw.add"(%x, %b) : (tensor<8xf32>, tensor<2x8xf32>) -> tensor<2x8xf32>
@@ -155,12 +202,52 @@ func.func @main(%x: tensor<2x8xf32>) -> tensor<2x8xf32> {
 }
 // AFTER
 func.func @main(%arg0: tensor<2x8xf32>) -> tensor<2x8xf32> {
+  %0 = "tw.constant"() {value = dense<-3.000000e+00> : tensor<f32>} : () -> tensor<f32>
+  %1 = "tw.add"(%arg0, %0) : (tensor<2x8xf32>, tensor<f32>) -> tensor<2x8xf32>
+  %2 = "tw.constant"() {value = dense<5.000000e+00> : tensor<f32>} : () -> tensor<f32>
+  %3 = "tw.add"(%1, %2) : (tensor<2x8xf32>, tensor<f32>) -> tensor<2x8xf32>
+  return %3 : tensor<2x8xf32>
+}
+
+// CASE subtract_constant_fast: simplify{fast_math=true}
+func.func @main(%x: tensor<2x8xf32>) -> tensor<2x8xf32> {
+  %c0 = "tw.constant"() {value = dense<3.0> : tensor<f32>} : () -> tensor<f32>
+  %0 = "tw.sub"(%x, %c0) : (tensor<2x8xf32>, tensor<f32>) -> tensor<2x8xf32>
+  %c1 = "tw.constant"() {value = dense<5.0> : tensor<f32>} : () -> tensor<f32>
+  %1 = "tw.add"(%0, %c1) : (tensor<2x8xf32>, tensor<f32>) -> tensor<2x8xf32>
+  return %1 : tensor<2x8xf32>
+}
+// AFTER
+func.func @main(%arg0: tensor<2x8xf32>) -> tensor<2x8xf32> {
   %0 = "tw.constant"() {value = dense<2.000000e+00> : tensor<f32>} : () -> tensor<f32>
   %1 = "tw.add"(%arg0, %0) : (tensor<2x8xf32>, tensor<f32>) -> tensor<2x8xf32>
   return %1 : tensor<2x8xf32>
 }
 
 // CASE merge_constants: simplify
+func.func @main(%x: tensor<2x8xf32>) -> tensor<2x8xf32> {
+  %v = "tw.constant"() {value = dense<[1.0,2.0,3.0,4.0,5.0,6.0,7.0,8.0]> : tensor<8xf32>} : () -> tensor<8xf32>
+  %c0 = "tw.constant"() {value = dense<0.3> : tensor<f32>} : () -> tensor<f32>
+  %0 = "tw.mul"(%x, %c0) : (tensor<2x8xf32>, tensor<f32>) -> tensor<2x8xf32>
+  %1 = "tw.mul"(%0, %v) : (tensor<2x8xf32>, tensor<8xf32>) -> tensor<2x8xf32>
+  %c2 = "tw.constant"() {value = dense<0.3> : tensor<f32>} : () -> tensor<f32>
+  %2 = "tw.add"(%1, %c2) : (tensor<2x8xf32>, tensor<f32>) -> tensor<2x8xf32>
+  %3 = "tw.add"(%v, %2) : (tensor<8xf32>, tensor<2x8xf32>) -> tensor<2x8xf32>
+  return %3 : tensor<2x8xf32>
+}
+// AFTER
+func.func @main(%arg0: tensor<2x8xf32>) -> tensor<2x8xf32> {
+  %0 = "tw.constant"() {value = dense<[1.000000e+00, 2.000000e+00, 3.000000e+00, 4.000000e+00, 5.000000e+00, 6.000000e+00, 7.000000e+00, 8.000000e+00]> : tensor<8xf32>} : () -> tensor<8xf32>
+  %1 = "tw.constant"() {value = dense<3.000000e-01> : tensor<f32>} : () -> tensor<f32>
+  %2 = "tw.mul"(%arg0, %1) : (tensor<2x8xf32>, tensor<f32>) -> tensor<2x8xf32>
+  %3 = "tw.mul"(%2, %0) : (tensor<2x8xf32>, tensor<8xf32>) -> tensor<2x8xf32>
+  %4 = "tw.constant"() {value = dense<3.000000e-01> : tensor<f32>} : () -> tensor<f32>
+  %5 = "tw.add"(%3, %4) : (tensor<2x8xf32>, tensor<f32>) -> tensor<2x8xf32>
+  %6 = "tw.add"(%5, %0) : (tensor<2x8xf32>, tensor<8xf32>) -> tensor<2x8xf32>
+  return %6 : tensor<2x8xf32>
+}
+
+// CASE merge_constants_fast: simplify{fast_math=true}
 func.func @main(%x: tensor<2x8xf32>) -> tensor<2x8xf32> {
   %v = "tw.constant"() {value = dense<[1.0,2.0,3.0,4.0,5.0,6.0,7.0,8.0]> : tensor<8xf32>} : () -> tensor<8xf32>
   %c0 = "tw.constant"() {value = dense<0.3> : tensor<f32>} : () -> tensor<f32>
@@ -338,4 +425,76 @@ func.func @main(%x: tensor<4xi1>) -> tensor<4xi1> {
 // AFTER
 func.func @main(%arg0: tensor<4xi1>) -> tensor<4xi1> {
   return %arg0 : tensor<4xi1>
+}
+
+// CASE roots_of_any_number: simplify
+func.func @main(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %h = "tw.constant"() {value = dense<-0.5> : tensor<f32>} : () -> tensor<f32>
+  %0 = "tw.pow"(%x, %h) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  %s = "tw.mul"(%x, %x) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %e = "tw.constant"() {value = dense<1.0e-05> : tensor<f32>} : () -> tensor<f32>
+  %t = "tw.add"(%s, %e) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  %1 = "tw.pow"(%t, %h) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  return %0, %1 : tensor<4xf32>, tensor<4xf32>
+}
+// AFTER
+func.func @main(%arg0: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %0 = "tw.constant"() {value = dense<0xFF800000> : tensor<f32>} : () -> tensor<f32>
+  %1 = "tw.equal"(%arg0, %0) : (tensor<4xf32>, tensor<f32>) -> tensor<4xi1>
+  %2 = "tw.constant"() {value = dense<0.000000e+00> : tensor<f32>} : () -> tensor<f32>
+  %3 = "tw.add"(%arg0, %2) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  %4 = "tw.rsqrt"(%3) : (tensor<4xf32>) -> tensor<4xf32>
+  %5 = "tw.constant"() {value = dense<0.000000e+00> : tensor<f32>} : () -> tensor<f32>
+  %6 = "tw.where"(%1, %5, %4) : (tensor<4xi1>, tensor<f32>, tensor<4xf32>) -> tensor<4xf32>
+  %7 = "tw.mul"(%arg0, %arg0) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %8 = "tw.constant"() {value = dense<9.99999974E-6> : tensor<f32>} : () -> tensor<f32>
+  %9 = "tw.add"(%7, %8) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  %10 = "tw.rsqrt"(%9) : (tensor<4xf32>) -> tensor<4xf32>
+  return %6, %10 : tensor<4xf32>, tensor<4xf32>
+}
+
+// CASE exact_factors: simplify
+func.func @main(%x: tensor<4xf32>, %i: tensor<4xi32>) -> (tensor<4xf32>, tensor<4xi32>, tensor<4xi32>) {
+  %two = "tw.constant"() {value = dense<2.0> : tensor<f32>} : () -> tensor<f32>
+  %four = "tw.constant"() {value = dense<-4.0> : tensor<f32>} : () -> tensor<f32>
+  %half = "tw.constant"() {value = dense<0.5> : tensor<f32>} : () -> tensor<f32>
+  %0 = "tw.mul"(%x, %two) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  %1 = "tw.mul"(%0, %four) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  %2 = "tw.mul"(%1, %half) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  %c = "tw.constant"() {value = dense<2147483647> : tensor<i32>} : () -> tensor<i32>
+  %3 = "tw.add"(%i, %c) : (tensor<4xi32>, tensor<i32>) -> tensor<4xi32>
+  %4 = "tw.add"(%3, %c) : (tensor<4xi32>, tensor<i32>) -> tensor<4xi32>
+  %five = "tw.constant"() {value = dense<5> : tensor<i32>} : () -> tensor<i32>
+  %5 = "tw.pow"(%i, %five) : (tensor<4xi32>, tensor<i32>) -> tensor<4xi32>
+  return %2, %4, %5 : tensor<4xf32>, tensor<4xi32>, tensor<4xi32>
+}
+// AFTER
+func.func @main(%arg0: tensor<4xf32>, %arg1: tensor<4xi32>) -> (tensor<4xf32>, tensor<4xi32>, tensor<4xi32>) {
+  %0 = "tw.constant"() {value = dense<5.000000e-01> : tensor<f32>} : () -> tensor<f32>
+  %1 = "tw.constant"() {value = dense<-8.000000e+00> : tensor<f32>} : () -> tensor<f32>
+  %2 = "tw.mul"(%arg0, %1) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  %3 = "tw.mul"(%2, %0) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  %4 = "tw.constant"() {value = dense<-2> : tensor<i32>} : () -> tensor<i32>
+  %5 = "tw.add"(%arg1, %4) : (tensor<4xi32>, tensor<i32>) -> tensor<4xi32>
+  %6 = "tw.mul"(%arg1, %arg1) : (tensor<4xi32>, tensor<4xi32>) -> tensor<4xi32>
+  %7 = "tw.mul"(%6, %6) : (tensor<4xi32>, tensor<4xi32>) -> tensor<4xi32>
+  %8 = "tw.mul"(%7, %arg1) : (tensor<4xi32>, tensor<4xi32>) -> tensor<4xi32>
+  return %3, %5, %8 : tensor<4xf32>, tensor<4xi32>, tensor<4xi32>
+}
+
+// CASE integers_through_floats: simplify
+func.func @main(%x: tensor<4xi8>) -> (tensor<4xui8>, tensor<4xi16>, tensor<4xf16>) {
+  %0 = "tw.cast"(%x) {to = "f32"} : (tensor<4xi8>) -> tensor<4xf32>
+  %1 = "tw.cast"(%0) {to = "ui8"} : (tensor<4xf32>) -> tensor<4xui8>
+  %2 = "tw.cast"(%0) {to = "i16"} : (tensor<4xf32>) -> tensor<4xi16>
+  %3 = "tw.cast"(%0) {to = "f16"} : (tensor<4xf32>) -> tensor<4xf16>
+  return %1, %2, %3 : tensor<4xui8>, tensor<4xi16>, tensor<4xf16>
+}
+// AFTER
+func.func @main(%arg0: tensor<4xi8>) -> (tensor<4xui8>, tensor<4xi16>, tensor<4xf16>) {
+  %0 = "tw.cast"(%arg0) {to = "f32"} : (tensor<4xi8>) -> tensor<4xf32>
+  %1 = "tw.cast"(%0) {to = "ui8"} : (tensor<4xf32>) -> tensor<4xui8>
+  %2 = "tw.cast"(%arg0) {to = "i16"} : (tensor<4xi8>) -> tensor<4xi16>
+  %3 = "tw.cast"(%arg0) {to = "f16"} : (tensor<4xi8>) -> tensor<4xf16>
+  return %1, %2, %3 : tensor<4xui8>, tensor<4xi16>, tensor<4xf16>
 }

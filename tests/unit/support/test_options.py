@@ -124,6 +124,7 @@ OTHERS = {
     "specializations": {"specializations": 5},
     "operators": {"operators": 5000},
     "deadline": {"deadline": 100.0},
+    "fast_math": {"fast_math": True},
     "winograd": {"winograd": False},
     "stream": {"stream": False},
     "verify": {"verify": True},

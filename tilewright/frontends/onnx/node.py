@@ -15,6 +15,7 @@ from ...ir.dialect import GROUPS
 from ...ir.types import NUMPY, is_float
 from ...support.errors import ModelError
 from ...support.sizes import decode, is_open
+from ..moves import wrapping
 from .values import Ask, NotImported, Partial, Value, inputs_of
 
 if TYPE_CHECKING:
@@ -180,8 +181,8 @@ class Node:
         return self("transpose", x, permutation=tuple(permutation))
 
     def cast(self, x: Value, dtype: str) -> Value:
-        """x as `dtype`; x itself if it has it."""
-        return x if x.dtype == dtype else self("cast", x, to=dtype)
+        """x as `dtype`, as NumPy converts it on x86; x itself if it has it."""
+        return x if x.dtype == dtype else self("cast", x, to=dtype, **wrapping(x, dtype))
 
     def expand(self, x: Value, shape: Sequence[int]) -> Value:
         """x broadcast to `shape`; x itself if it has that shape."""

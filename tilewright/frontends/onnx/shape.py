@@ -10,6 +10,7 @@ import numpy as np
 from ...ir.dialect import GROUPS
 from ...ir.types import broadcast_shapes
 from ...support.sizes import at_most, decode, highest, is_open, larger, lowest
+from ..moves import fill
 from ..open_values import fixed, open_slice
 from .reader import DTYPES
 from .registry import onnx_op
@@ -310,8 +311,8 @@ def pad(n, x, pads, mode, value, axes=None):
         return [n("where", n.constant(inside), around, n.reshape(value, ()))]
     if x.dtype == "i1":  # as numbers: tw.pad fills with a number
         x = n.cast(x, "ui8")
-        return [n.cast(n("pad", x, low=tuple(low), high=tuple(high), mode=mode, value=float(value)), "i1")]
-    return [n("pad", x, low=tuple(low), high=tuple(high), mode=mode, value=float(value))]
+        return [n.cast(n("pad", x, low=tuple(low), high=tuple(high), mode=mode, value=fill(x.dtype, value)), "i1")]
+    return [n("pad", x, low=tuple(low), high=tuple(high), mode=mode, value=fill(x.dtype, value))]
 
 
 @onnx_op("Pad", since=2)
@@ -322,10 +323,10 @@ def pad_2(n, x):
 @onnx_op("Pad", since=11)
 def pad_11(n, x, pads, value=None, axes=None):
     mode = n.attr("mode", "constant")
-    fill = 0 if mode != "constant" or value is None else value
-    if isinstance(fill, Value) and fill.known() is not None:
-        fill = n.scalar(fill, "constant_value")
-    return pad(n, x, n.ints(pads, "pads"), mode, fill, None if axes is None else n.ints(axes, "axes"))
+    around = 0 if mode != "constant" or value is None else value
+    if isinstance(around, Value) and around.known() is not None:
+        around = n.scalar(around, "constant_value")
+    return pad(n, x, n.ints(pads, "pads"), mode, around, None if axes is None else n.ints(axes, "axes"))
 
 
 @onnx_op("Tile", since=6)

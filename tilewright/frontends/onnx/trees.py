@@ -105,7 +105,7 @@ class Forest:
         total = n(reduce, values, axes=(1,), keepdims=False)
         if fill:  # targets that no leaf on the way is for
             total = n("where", n("equal", total, float(fill)), n.zero(total), total)
-        return n("mul", total, 1.0 / len(self.roots)) if aggregate == "AVERAGE" and self.roots else total
+        return n("div", total, float(len(self.roots))) if aggregate == "AVERAGE" and self.roots else total
 
 
 def examples(n, x):

@@ -79,7 +79,7 @@ def convert(n: Node, x: Tensor, *_: Any, **__: Any) -> Any:
     re, im = halves(n, x)
     if result.dtype == torch.bool:
         return n("or", n.cast(re, "i1"), n.cast(im, "i1"))
-    return elementwise.to(n, re, n.dtype)
+    return n.cast(re, n.dtype)
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------------------------

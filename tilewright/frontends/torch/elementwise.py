@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ...support.dtypes import HALVES
+from ...support.sizes import is_open
 from .. import functions
 from .node import Node, Tensor, dtype_of
 from .registry import aten
@@ -25,6 +27,15 @@ def both(n: Node, x: Any, y: Any, dtype: str | None = None) -> tuple[Tensor, Ten
     """Two operands in the dtype in which they meet."""
     dtype = dtype or n.common(0, 1)
     return n.tensor(x, dtype), n.tensor(y, dtype)
+
+
+def at_work(n: Node, x: Any, y: Any) -> str:
+    """The dtype in which two operands are multiplied: f32 for halves beside a number that they have no room for, or
+    beside a tensor of f32 without dimensions, as PyTorch has it. Other numbers are rounded to halves."""
+    wide = any(isinstance(v, Tensor) and v.rank == 0 and v.dtype in ("f32", "f64") for v in (x, y))
+    numbers = [abs(v) for v in (x, y) if isinstance(v, (int, float)) and not is_open(v)]
+    beyond = any(0 < v < 2.0**-14 or v > 65504 for v in numbers if math.isfinite(v))
+    return "f32" if (n.dtype in HALVES and wide) or (n.dtype == "f16" and beyond) else n.dtype
 
 
 @aten(*FUNCTIONS)
@@ -104,13 +115,13 @@ def add(n: Node, x: Any, y: Any, alpha: Any = 1) -> Any:
 
 @aten("mul.Tensor", "mul.Scalar")
 def mul(n: Node, x: Any, y: Any) -> Any:
-    x, y = both(n, x, y, n.dtype)
-    return n("and" if n.dtype == "i1" else "mul", x, y)
+    x, y = both(n, x, y, at_work(n, x, y))
+    return n.cast(n("and" if n.dtype == "i1" else "mul", x, y), n.dtype)
 
 
 @aten("div.Tensor", "div.Scalar", "true_divide.Tensor", "true_divide.Scalar")
 def div(n: Node, x: Any, y: Any) -> Any:
-    return n("div", *both(n, x, y, n.dtype))
+    return n.cast(n("div", *both(n, x, y, at_work(n, x, y))), n.dtype)
 
 
 @aten("div.Tensor_mode", "div.Scalar_mode", "floor_divide")
@@ -149,12 +160,7 @@ def power(n: Node, x: Any, y: Any) -> Any:
         if y in (1, 2, 3):
             return x if y == 1 else n("mul", x, x) if y == 2 else n("mul", n("mul", x, x), x)
     x, y = both(n, x, y, n.dtype)
-    if x.is_float:
-        return n("pow", x, y)
-    one = n("where", n("equal", x, 1), n("sub", x, n("sub", x, 1)), n("mul", x, 0))  # x ** -k is 0 but for 1 and -1
-    odd = n("where", n("equal", n("and", y, 1), 1), x, n("mul", x, x))
-    small = n("where", n("equal", x, -1), odd, one) if not x.dtype.startswith("u") else one
-    return n("where", n("less", y, 0), small, n("pow", x, y))
+    return n("pow", x, y)
 
 
 @aten("maximum", "minimum")
@@ -347,24 +353,17 @@ def where(n: Node, condition: Tensor, x: Any, y: Any) -> Any:
 @aten("clone", "alias", "contiguous", "lift_fresh_copy", "lift", "detach", "_to_copy", "to.dtype", "to.dtype_layout",
       "to.device", "to.other", "type_as", "positive", "conj_physical", "real")  # fmt: skip
 def convert(n: Node, x: Tensor, *_: Any, **__: Any) -> Tensor:
-    return to(n, x, n.dtype)
+    return n.cast(x, n.dtype)
 
 
 @aten("prims.convert_element_type")
 def convert_element_type(n: Node, x: Tensor, dtype: torch.dtype) -> Tensor:
-    return to(n, x, dtype_of(dtype))
-
-
-def to(n: Node, x: Tensor, dtype: str) -> Tensor:
-    """x as `dtype`; negative floats as unsigned integers wrap, as on x86."""
-    if x.is_float and dtype in ("ui8", "ui16"):
-        return n.cast(n.cast(x, "i32"), dtype)
-    return n.cast(x, dtype)
+    return n.cast(x, dtype_of(dtype))
 
 
 @aten("copy")
 def copy(n: Node, x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    return n.expand(to(n, source, x.dtype), x.shape)
+    return n.expand(n.cast(source, x.dtype), x.shape)
 
 
 @aten("view.dtype")

@@ -110,6 +110,8 @@ class Node(Moves):
     """One node, and the means to append `tw` operators in its place: ``n("add", x, y)``. Numbers mix in as constants of
     the dtype of the first tensor."""
 
+    wraps = True
+
     def __init__(self, importer: Walk, node: torch.fx.Node, overload: str, results: list[Type | None]) -> None:
         self.importer, self.node, self.overload, self.results = importer, node, overload, results
         self.make = importer.make

@@ -9,7 +9,6 @@ import torch
 
 from ...support.sizes import is_open, larger
 from ..functions import log1p
-from .elementwise import to
 from .node import Node, Tensor, dtype_of
 from .registry import aten
 
@@ -23,12 +22,12 @@ def folded(n: Node, operator: str, x: Tensor, axes: tuple[int, ...], keepdim: bo
 @aten("sum", "sum.dim_IntList", "mean", "mean.dim")
 def total(n: Node, x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
     mean = n.overload.startswith("aten.mean")
-    return folded(n, "reduce_mean" if mean else "reduce_sum", to(n, x, n.dtype), x.axes(dim), keepdim)
+    return folded(n, "reduce_mean" if mean else "reduce_sum", n.cast(x, n.dtype), x.axes(dim), keepdim)
 
 
 @aten("prod", "prod.dim_int")
 def prod(n: Node, x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
-    return folded(n, "reduce_prod", to(n, x, n.dtype), x.axes(dim), keepdim)
+    return folded(n, "reduce_prod", n.cast(x, n.dtype), x.axes(dim), keepdim)
 
 
 @aten("amax", "amin", "max", "min", "max.dim", "min.dim")
@@ -76,7 +75,7 @@ def truth(n: Node, x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
 
 @aten("cumsum", "cumprod")
 def running(n: Node, x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
-    x = to(n, x, n.dtype if dtype is None else dtype_of(dtype))
+    x = n.cast(x, n.dtype if dtype is None else dtype_of(dtype))
     if not x.rank or not math.prod(x.shape):
         return x
     return n(n.overload.removeprefix("aten."), x, axis=x.axis(dim))

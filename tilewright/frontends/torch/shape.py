@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ...support.sizes import is_open
+from ..moves import fill
 from ..open_values import open_slice
 from .node import Node, Tensor
 from .registry import aten
@@ -192,7 +193,7 @@ def constant_pad(n: Node, x: Tensor, pad: Sequence[int], value: Any = 0) -> Tens
         return x
     if x.dtype == "i1":
         return n.cast(n("pad", n.cast(x, "ui8"), low=tuple(low), high=tuple(high), value=float(bool(value))), "i1")
-    made: Tensor = n("pad", x, low=tuple(low), high=tuple(high), value=float(value))
+    made: Tensor = n("pad", x, low=tuple(low), high=tuple(high), value=fill(x.dtype, value))
     return made
 
 

@@ -9,7 +9,6 @@ from torch_mlir._mlir_libs import _stablehlo
 
 from ... import functions
 from ...fourier import Fourier, mirrored
-from .elementwise import converted
 from .node import Emitter, Node
 from .registry import complex_hlo
 from .values import Complex, Tensor
@@ -69,10 +68,10 @@ def convert(n: Node, x: Tensor | Complex) -> Any:
     """Of complex to real numbers the imaginary part is lost."""
     result = "complex" in str(n.op.results[0].type)
     re, im = (x.re, x.im) if isinstance(x, Complex) else (x, None)
-    made = converted(n, re, n.dtype)
+    made = n.cast(re, n.dtype)
     if not result:
         return made
-    return Complex(made, n.full(made.shape, 0, n.dtype) if im is None else converted(n, im, n.dtype))
+    return Complex(made, n.full(made.shape, 0, n.dtype) if im is None else n.cast(im, n.dtype))
 
 
 @complex_hlo("compare")

@@ -173,9 +173,6 @@ def _top(dtype: str) -> int:
 
 @hlo("power", elementwise=True)
 def power(n: Node, x: Tensor, y: Tensor) -> Any:
-    if not x.is_float:
-        known = y.array is not None and bool(np.all((y.array >= 0) & (y.array < 1 << 16)))
-        n.need(known, "of integers, with exponents that are no constants from 0 to 65535")
     return n("pow", x, y)
 
 
@@ -244,22 +241,8 @@ def clamp(n: Node, low: Tensor, x: Tensor, high: Tensor) -> Any:
 
 @hlo("convert", elementwise=True)
 def convert(n: Node, x: Tensor) -> Any:
-    return converted(n, x, n.dtype)
-
-
-def converted(n: Emitter, x: Tensor, dtype: str) -> Tensor:
-    """x as `dtype`. Floats out of the range of an integer give its end, NaN 0."""
-    if not x.is_float or not (dtype[0] == "i" and dtype != "i1"):
-        made: Tensor = n.cast(x, dtype)
-        return made
-    x = n.cast(x, "f32") if x.dtype in ("f16", "bf16") else x
-    bounds = np.iinfo(NUMPY[dtype])
-    made = n.cast(x, dtype)
-    beyond = float(2 ** (bounds.bits - 1))
-    made = n("where", n("less", x, beyond), made, n.full((), bounds.max, dtype))
-    made = n("where", n("less", x, -beyond), n.full((), bounds.min, dtype), made)
-    made = n("where", n("is_nan", x), n.full((), 0, dtype), made)
-    return made
+    """Floats out of the range of an integer give its end, NaN 0, as `tw.cast` has it."""
+    return n.cast(x, n.dtype)
 
 
 @hlo("bitcast_convert", elementwise=True)

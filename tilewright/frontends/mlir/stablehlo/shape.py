@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...moves import fill
 from .node import Emitter, Node
 from .registry import hlo
 from .values import Tensor
@@ -96,9 +97,8 @@ def padded(
 def filled(n: Emitter, x: Tensor, value: Tensor, low: Sequence[int], high: Sequence[int]) -> Tensor:
     """x with `value`, which may be computed, around it."""
     number = None if value.array is None else value.array.reshape(())[()]
-    # attributes of operators are floats: they do not hold every integer
-    if number is not None and (number == 0 or x.is_float or abs(int(number)) < 1 << 53) and x.dtype != "i1":
-        made: Tensor = n("pad", x, low=tuple(low), high=tuple(high), value=float(number))
+    if number is not None and x.dtype != "i1":
+        made: Tensor = n("pad", x, low=tuple(low), high=tuple(high), value=fill(x.dtype, number))
         return made
     shape = [a + d + b for a, d, b in zip(low, x.shape, high, strict=True)]
     for axis, (before, after) in enumerate(zip(low, high, strict=True)):
