@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from hard_reference import REFERENCES, Choices, Rules, Value
+from hard_reference import REFERENCES, SAMPLES, Choices, Rules, Value
 from onnx import helper
 from support.hard_numbers import BF16, DTYPES, draw, hard, is_float
 from support.onnx_models import model, node, value
@@ -58,9 +58,9 @@ class Chain:
         made = {s.name for s in self.steps} | set(self.constants)
         return {i for s in self.steps for i in s.inputs} - made
 
-    def values(self, feed: Mapping[str, np.ndarray], rules: Rules) -> dict[str, Value]:
+    def values(self, feed: Mapping[str, np.ndarray], rules: Rules, count: int = SAMPLES) -> dict[str, Value]:
         """The right values of all steps."""
-        choices = Choices(np.random.default_rng(abs(hash_of(self.seed))), rules)
+        choices = Choices(np.random.default_rng(hash_of(self.seed)), rules, count)
         given = {n: feed[n] for n in self.reads} | dict(self.constants)
         found = {n: Value.of(a) for n, a in given.items()}
         if rules.flushes:
@@ -74,8 +74,8 @@ class Chain:
                 found[s.name] = made
         return found
 
-    def value(self, feed: Mapping[str, np.ndarray], rules: Rules) -> Value:
-        return self.values(feed, rules)[self.steps[-1].name]
+    def value(self, feed: Mapping[str, np.ndarray], rules: Rules, count: int = SAMPLES) -> Value:
+        return self.values(feed, rules, count)[self.steps[-1].name]
 
 
 def hash_of(text: str) -> int:
@@ -95,7 +95,7 @@ FLOAT_UNARY = (
     "Atanh", "Softplus", "Softsign", "Elu", "Mish", "LeakyRelu", "HardSigmoid",
 )  # fmt: skip
 #: drawn more often than functions: what a compiler likes to rewrite
-FLOAT_EXACT = ["Neg", "Abs", "Floor", "Ceil", "Round", "Relu", "Sqrt", "Reciprocal", "Sign", "Identity"]
+FLOAT_EXACT = ("Neg", "Abs", "Floor", "Ceil", "Round", "Relu", "Sqrt", "Reciprocal", "Sign", "Identity")
 FLOAT_BINARY = (
     "Add", "Sub", "Mul", "Div", "Max", "Min", "Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "Mod", "PRelu",
 )  # fmt: skip
@@ -137,8 +137,11 @@ class Drawing:
         return name
 
     def number(self, dtype: np.dtype | None = None) -> np.ndarray:
-        """A number of a type, mostly a hard one."""
+        """A number of a type, mostly a hard one; some are those that rewrites look for."""
         dtype = dtype or self.dtype
+        if dtype.kind != "b" and self.rng.random() < 0.2:
+            plain = [0, 1, 2] if dtype.kind == "u" else [0, 1, -1, 2, *([-0.0, 0.5] if is_float(dtype) else [])]
+            return np.array(self.rng.choice(plain)).astype(dtype)
         return draw(self.numbers, dtype, (), tame=0.2).reshape(())
 
     def operand(self, dtype: np.dtype | None = None) -> str:
@@ -176,6 +179,7 @@ class Drawing:
         else:
             kinds += [self.whole, self.whole, self.whole, self.choose, self.test]
             kinds += [self.along_axis] if d.itemsize >= 4 else []
+        kinds += [self.idiom] * 2 if d.kind != "b" else []
         if self.base:
             kinds += [self.place]
         while not self.rng.choice(kinds)():
@@ -283,6 +287,51 @@ class Drawing:
         matrix = (self.numbers.integers(-8, 9, (self.shape[1], columns)) / 4).astype(self.dtype)
         self.add("MatMul", self.name, self.constant(matrix))
         self.base = False
+        return True
+
+    def idiom(self) -> bool:
+        """What rewrites look for: the same again, its inverse, a value with itself."""
+        d, x, floats = self.dtype, self.name, is_float(self.dtype)
+        c = self.constant(self.number()) if self.rng.random() < 0.7 else self.operand()
+        e = c if self.rng.random() < 0.4 else self.constant(self.number())
+        whole = d.kind == "i" or floats
+        pairs = [
+            ("Add", "Sub"),
+            ("Add", "Add"),
+            ("Sub", "Add"),
+            ("Mul", "Mul"),
+            ("Max", "Min"),
+            ("Min", "Max"),
+            ("Max", "Max"),
+        ]
+        pairs += (
+            [("Mul", "Div"), ("Div", "Mul"), ("Mul", "Add"), ("Add", "Mul"), ("Div", "Div"), ("Min", "Min")]
+            if floats
+            else []
+        )
+        kind = self.rng.randrange(6)
+        if kind <= 1:
+            first, second = self.rng.choice(pairs)
+            self.add(first, x, c)
+            self.add(second, self.name, e)
+        elif kind == 2:
+            self.add(self.rng.choice(["Sub", "Add", "Mul", "Max", *(["Div"] if floats else [])]), x, x)
+        elif kind == 3 and whole:
+            unary = self.rng.choice(["Neg", "Abs", "Sign", *((*FLOAT_EXACT, "Exp", "Log") if floats else ())])
+            other = self.rng.choice(
+                {"Exp": ["Log"], "Log": ["Exp"], "Sqrt": ["Reciprocal", "Sqrt"]}.get(unary, [unary, "Neg"])
+            )
+            self.add(unary, x)
+            self.add(other, self.name)
+        elif kind == 4 and floats:
+            power = self.rng.choice([0.5, -0.5, -1.0, 2.0, 3.0, 1.0, 0.0, -2.0, 4.0, 1.5])
+            self.add("Pow", x, self.constant(np.array(power).astype(d)))
+        else:
+            others = [t for t in self.types if t != d and t.kind != "b"]
+            if not others:
+                return False
+            self.add("Cast", x, dtype=self.rng.choice(others))
+            self.add("Cast", self.name, dtype=self.rng.choice(self.types))
         return True
 
     def place(self) -> bool:

@@ -17,7 +17,8 @@ import ml_dtypes
 import numpy as np
 from support.hard_numbers import BF16, is_float
 
-SAMPLES = 12
+#: versions of a result, and of one that seems wrong
+SAMPLES, MANY = 12, 300
 #: units in the last place that functions of f32 and f64 may be off; docs/math_accuracy.md has the bounds
 ULPS = {"Exp": 2, "Log": 2, "Erf": 3, "Tan": 4, "Pow": 4, "Acosh": 4, "Asinh": 4, "Atanh": 4, "Gelu": 8, "Mish": 8}
 FUNCTION_ULPS = 3
@@ -25,18 +26,19 @@ FUNCTION_ULPS = 3
 
 @dataclass(frozen=True)
 class Rules:
-    """What a target may do to numbers: how far its functions, divisions and roots may be off, and whether it may take
-    subnormal numbers for zero."""
+    """What a target may do to numbers: how far its functions, divisions and roots may be off (of f32), and the element
+    types whose subnormal numbers it may take for zero."""
 
     functions: int = 0
     divisions: int = 0
     roots: int = 0
-    flushes: bool = False
+    flushes: tuple[str, ...] = ()
 
 
 @dataclass
 class Value:
-    """A matrix in SAMPLES versions (the first dimension) and where it may be anything; of a product its factors."""
+    """A matrix in many versions (the first dimension; one where there was no choice) and where it may be anything; of a
+    product its factors."""
 
     samples: np.ndarray
     free: np.ndarray
@@ -45,7 +47,7 @@ class Value:
     @classmethod
     def of(cls, array: np.ndarray) -> Value:
         array = array.reshape((1,) * (2 - array.ndim) + array.shape)
-        return cls(np.broadcast_to(array, (SAMPLES, *array.shape)), np.zeros(array.shape, bool))
+        return cls(array[None], np.zeros(array.shape, bool))
 
     @property
     def dtype(self) -> np.dtype:
@@ -58,14 +60,22 @@ class Choices:
 
     rng: np.random.Generator
     rules: Rules = field(default_factory=Rules)
+    count: int = SAMPLES
 
     def either(self, shape: tuple[int, ...]) -> np.ndarray:
         """For each sample one choice for all elements, or one for each; the first sample takes the first choice."""
-        whole = self.rng.random((SAMPLES, *[1] * (len(shape) - 1))) < 0.5
+        shape = (self.count, *shape[1:])
+        whole = self.rng.random((self.count, *[1] * (len(shape) - 1))) < 0.5
         each = self.rng.random(shape) < 0.5
-        picked = np.where(np.arange(SAMPLES).reshape(-1, *[1] * (len(shape) - 1)) % 2 == 0, whole, each)
+        picked = np.where(np.arange(self.count).reshape(whole.shape) % 2 == 0, whole, each)
         picked[0] = False
-        return np.broadcast_to(picked, shape)
+        return picked
+
+    def between(self, shape: tuple[int, ...]) -> np.ndarray:
+        """For each sample and element a number from -1 to 1, of the first sample 0."""
+        step = self.rng.uniform(-1, 1, (self.count, *shape[1:]))
+        step[0] = 0
+        return step
 
     def nudged(self, x: np.ndarray, ulps: Any) -> np.ndarray:
         """Moved by up to so many units in the last place (a number, or one for each element); zeros, infinities and NaN
@@ -73,14 +83,16 @@ class Choices:
         ulps = np.asarray(ulps)
         if not ulps.any():
             return x
+        x = np.broadcast_to(x, (self.count, *x.shape[1:]))
         step = self.rng.integers(-2, 3, x.shape) / 2
         step[0], step[1], step[2] = 0, 1, -1
         return moved(x, np.trunc(step * ulps))
 
     def flushed(self, x: np.ndarray) -> np.ndarray:
-        if not self.rules.flushes or not is_float(x.dtype):
+        if x.dtype.name not in self.rules.flushes:
             return x
-        small = (x != 0) & (np.abs(x) < ml_dtypes.finfo(x.dtype).tiny)
+        with np.errstate(invalid="ignore"):
+            small = (x != 0) & (np.abs(x) < ml_dtypes.finfo(x.dtype).tiny)
         return np.where(small & self.either(x.shape), np.copysign(np.zeros_like(x), x), x) if small.any() else x
 
 
@@ -90,7 +102,7 @@ def moved(x: np.ndarray, by: np.ndarray) -> np.ndarray:
     top = int(np.array(np.inf, x.dtype).view(f"i{size}"))
     bits = np.abs(x).view(f"i{size}").astype(np.int64)
     keep = (x == 0) | ~np.isfinite(x)
-    bits = np.clip(bits + np.where(keep, 0, by).astype(np.int64), 0, np.where(keep, 1 << 62, top))
+    bits = np.clip(bits + np.where(keep, 0, by).astype(np.int64), 0, np.where(keep, 2**63 - 1, top))
     return np.copysign(bits.astype(f"i{size}").view(x.dtype), x).astype(x.dtype)
 
 
@@ -342,11 +354,18 @@ FUNCTIONS: dict[str, Callable] = {
 }  # fmt: skip
 
 
+#: what ONNX defines by a formula may be computed by it, in f32 and f64: e^-x overflows where its inverse is subnormal
+FORMULAS: dict[str, Callable] = {"Sigmoid": lambda x: 1 / (1 + np.exp(-x))}
+
+
 @reference(*FUNCTIONS)
 def function(c, *v, op, **_):
     """Computed in more precision, rounded, moved by what is stated; of 16 bits that is less than one unit."""
     dtype = v[0].dtype
     made = narrow(FUNCTIONS[op](*(wide(x.samples) for x in v)), dtype)
+    if op in FORMULAS:
+        at = v[0].samples if dtype.itemsize > 2 else v[0].samples.astype(np.float32)
+        made = np.where(c.either(made.shape), FORMULAS[op](at).astype(dtype), made)
     ulps = max(ULPS.get(op, FUNCTION_ULPS), c.rules.functions) if dtype.itemsize > 2 else 1
     return Value(c.nudged(made, ulps), free_of(*v))
 
@@ -385,9 +404,7 @@ def _in_any_order(c: Choices, total, size, terms: int, dtype: np.dtype, free: np
     may overflow."""
     info = ml_dtypes.finfo(dtype)
     bound = size * float(info.eps) * (terms + 1)
-    step = c.rng.uniform(-1, 1, total.shape)
-    step[0] = 0
-    made = narrow(total + np.where(np.isfinite(total), step * bound, 0), dtype)
+    made = narrow(total + np.where(np.isfinite(total), c.between(total.shape) * bound, 0), dtype)
     return Value(zero_of_either_sign(c, made), free | (size + bound >= float(info.max)).any(0))
 
 
@@ -460,9 +477,7 @@ def softmax(c, x, *, op, axis, **_):
         return Value(c.nudged(narrow(made, x.dtype), np.ceil(far + n + 2 * functions)), free)
     made = apart - np.log(total)
     bound = (np.abs(apart) + functions * (1 + np.log(total))) * float(info.eps) * 4
-    step = c.rng.uniform(-1, 1, made.shape)
-    step[0] = 0
-    made = narrow(made + np.where(np.isfinite(made), step * bound, 0), x.dtype)
+    made = narrow(made + np.where(np.isfinite(made), c.between(made.shape) * bound, 0), x.dtype)
     return Value(zero_of_either_sign(c, made), free)
 
 
@@ -503,13 +518,15 @@ REFERENCES.update(
 
 @reference("Concat")
 def concat(c, x, y, *, axis, **_):
-    return Value(np.concatenate([x.samples, y.samples], axis + 1), np.concatenate([x.free, y.free], axis))
+    n = max(len(x.samples), len(y.samples))
+    parts = [np.broadcast_to(v.samples, (n, *v.free.shape)) for v in (x, y)]
+    return Value(np.concatenate(parts, axis + 1), np.concatenate([x.free, y.free], axis))
 
 
 @reference("Pad")
 def pad(c, x, number, *, pads, **_):
     rows, columns = pads
-    s = np.full((SAMPLES, x.free.shape[0] + rows, x.free.shape[1] + columns), number.samples.flat[0], x.dtype)
+    s = np.full((len(x.samples), x.free.shape[0] + rows, x.free.shape[1] + columns), number.samples.flat[0], x.dtype)
     s[:, rows:, columns:] = x.samples
     return Value(s, np.pad(x.free, ((rows, 0), (columns, 0))))
 
