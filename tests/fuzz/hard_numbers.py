@@ -38,8 +38,9 @@ BF, SMALL = ("bfloat16",), ("bfloat16", "float16", "float32", "float64")
 #: what each target may do to numbers besides, and the element types that it has (docs/gpu.md)
 TARGETS: dict[str, tuple[Rules, tuple[str, ...]]] = {
     "cpu": (Rules(flushes=BF), tuple(DTYPES)),
-    "c": (Rules(), tuple(DTYPES)),
+    "c": (Rules(), tuple(t for t in DTYPES if t not in ("f16", "bf16"))),
     "opencl": (Rules(functions=40, divisions=3, roots=3, flushes=SMALL), tuple(DTYPES)),
+    "vulkan:text=spirv": (Rules(functions=70, divisions=3, roots=3, flushes=SMALL), tuple(DTYPES)),
     "vulkan": (Rules(functions=70, divisions=3, roots=3, flushes=SMALL), tuple(DTYPES)),
 }
 #: mismatches of a pack that are shortened; the others are only counted

@@ -46,7 +46,7 @@ fn tw_round_{d}(x: {t}) -> {t} {{
 fn tw_remf_{d}(a: {t}, b: {t}) -> {t} {{
     var rest = abs(a);
     let by = abs(b);
-    if (!(rest < {t}(3.0e38)) || !(by > {t}(0))) {{ return {t}(tw_bits_f32(0x7fc00000u)); }}
+    if (!tw_isfinite_{d}(a) || !(by > {t}(0))) {{ return {t}(tw_bits_f32(0x7fc00000u)); }}
     while (rest >= by) {{
         var step = by;
         while (step <= rest * {t}(0.5)) {{ step = step + step; }}
