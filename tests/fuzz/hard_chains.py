@@ -19,7 +19,7 @@ from support.onnx_models import model, node, value
 
 MODES = ("static", "folded", "mixed", "dynamic", "open")
 #: rows and columns of the inputs: less than a vector, vectors with and without a rest
-SHAPES = ((3, 37), (2, 64), (5, 7), (1, 16), (4, 19), (1, 1), (8, 8), (3, 21))
+SHAPES = ((3, 37), (2, 64), (5, 7), (1, 16), (4, 19), (1, 1), (8, 8), (3, 21), (2, 300), (130, 3))
 OPSET = 20
 F32, I64, BOOL = np.dtype(np.float32), np.dtype(np.int64), np.dtype(bool)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import sys
 import tempfile
 import time
@@ -60,7 +61,7 @@ class Task:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return SHAPES[self.number % len(SHAPES)]
+        return random.Random(self.number).choice(SHAPES)
 
     def draw(self) -> list[Chain]:
         names = [f"s{self.seed}p{self.number}c{i}" for i in range(self.chains)]

@@ -168,7 +168,7 @@ def check(case: Any) -> Result:
                     got = [np.asarray(v) for v in flatten(prepared.run(given))]
             except Exception as e:
                 return Result(name, operator, "error", f"{type(e).__name__}: {str(e)[:300]}")
-            w, a = judged(got, found, 0.0 if elementwise and operator in COMPUTES else max(sizes, default=0.0))
+            w, a = judged(got, found, 0.0 if elementwise and operator in COMPUTES else max(sizes, default=1.0))
             why, apart, compared = why or (w and f"{mode}: {w}"), apart or a, compared + 1
     if not compared:
         return Result(name, operator, "no reference")

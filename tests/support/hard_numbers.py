@@ -73,6 +73,8 @@ def _floats(dtype: np.dtype) -> np.ndarray:
     wide += [2.0**k + d for k in (7, 8, 15, 16, 31, 32, 63, 64) for d in (-1, -0.5, 0, 1)]
     wide += [9999.0, 1e4, 10001.0, 1e4 + 0.5, 127.5, 255.5, 300.0, 12582912.0, 1e-4, 1e-5, 1e-8, 1e8, 1e30, 1e-30]
     wide += [np.log(top), np.log(top) * (1 + 4 * eps), np.log(tiny), np.log(small), 88.0, 20.0, 30.0, 1e5, 1e9]
+    for narrower in (8, 11, 24):  # beside ties of narrower types: rounded twice they go astray
+        wide += [m * (1 + 2.0**-narrower + d) for m in (1, 2.0**-14, 2.0**-130) for d in (0, 4 * eps, -4 * eps)]
     with np.errstate(all="ignore"):
         found = np.array([*wide, *(-v for v in wide), np.nan], np.float64).astype(dtype)
     bits = found.view(f"u{dtype.itemsize}")  # signed zeros are two numbers
