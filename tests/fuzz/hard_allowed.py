@@ -4,10 +4,20 @@ from __future__ import annotations
 
 #: of an operator of ONNX -> why its results may differ from both references
 OPERATORS: dict[str, str] = {
-    "Attention": "keys that a mask hides are not read, so that NaN there does not spread; scores are scaled before or "
-    "after they are summed, so that they overflow elsewhere",
+    "Attention": "keys that a mask hides are not read, so that NaN there does not spread; a row whose scores are all "
+    "-inf gives 0; scores are scaled before or after they are summed, in f32, so that they overflow elsewhere",
+    "FlexAttention": "a row whose scores are all -inf gives 0; scores may be scaled before they are summed",
     "ConvTranspose": "a sum also over the places between strides, whose zeros times an infinite weight are NaN",
+    "DFT": "a sum of products, or a fast transform: infinities meet in another order",
+    "DynamicQuantizeLinear": "a range that overflows, or NaN: there is no scale that quantizes it",
+    "LinearAttention": "sums that overflow do so in another order",
 }
 
 #: of an entry of PyTorch's table -> the same
-TORCH: dict[str, str] = {}
+TORCH: dict[str, str] = {
+    **{f"polygamma.polygamma_n_{n}": "infinite at its poles, where PyTorch's sine misses zero" for n in range(5)},
+    **dict.fromkeys(
+        ("std", "std.unbiased", "std_mean", "std_mean.unbiased"),
+        "squares beyond the type are infinite; PyTorch sums them in f64",
+    ),
+}

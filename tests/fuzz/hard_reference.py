@@ -229,8 +229,8 @@ def div(c, x, y, **_):
     zero = y.samples == 0
     safe = np.where(zero, 1, y.samples).astype(x.dtype)
     quotient = x.samples // safe
-    toward_zero = (x.samples % safe != 0) & ((x.samples < 0) != (safe < 0))
-    return Value((quotient + toward_zero.astype(x.dtype)).astype(x.dtype), free_of(x, y) | zero.any(0))
+    quotient += ((x.samples % safe != 0) & ((x.samples < 0) != (safe < 0))).astype(x.dtype)
+    return Value(np.where(zero, 0, quotient).astype(x.dtype), free_of(x, y))
 
 
 @reference("Mod")
@@ -239,7 +239,8 @@ def mod(c, x, y, *, fmod=0, **_):
         return Value(rounded(np.fmod, x.samples, y.samples), free_of(x, y))
     zero = y.samples == 0
     safe = np.where(zero, 1, y.samples).astype(x.dtype)
-    return Value((np.fmod if fmod else np.mod)(x.samples, safe), free_of(x, y) | zero.any(0))
+    rest = (np.fmod if fmod else np.mod)(x.samples, safe)
+    return Value(np.where(zero, 0, rest).astype(x.dtype), free_of(x, y))
 
 
 @reference("Reciprocal")
@@ -301,11 +302,10 @@ def where(c, condition, x, y, **_):
 
 @reference("BitShift")
 def shift(c, x, y, *, direction, **_):
-    bits = 8 * x.dtype.itemsize
-    wrong = y.samples >= bits
-    by = np.where(wrong, 0, y.samples).astype(x.dtype)
     f = np.left_shift if direction == "LEFT" else np.right_shift
-    return Value(f(x.samples, by), free_of(x, y) | wrong.any(0))
+    out = y.samples >= 8 * x.dtype.itemsize
+    made = f(x.samples, np.where(out, 0, y.samples).astype(x.dtype))
+    return Value(np.where(out, 0, made).astype(x.dtype), free_of(x, y))
 
 
 @reference("Cast")
@@ -314,16 +314,27 @@ def cast(c, x, *, dtype, **_):
     if dtype.kind == "b":
         return Value(s != 0, free)
     if is_float(x.dtype) and not is_float(dtype):
-        s = s.astype(np.float64)
-        info = np.iinfo(dtype)
-        outside = ~((s > float(info.min) - 1) & (s < float(info.max) + 1))
-        if dtype.itemsize == 8:
-            outside |= ~((s >= float(info.min)) & (s < float(info.max)))
-        return Value(np.where(outside, 0, s).astype(dtype), free | outside.any(0))
-    if is_float(dtype):
-        w = s.astype(np.longdouble if s.dtype.kind in "iu" or s.dtype == np.float64 else np.float64)
-        return Value(w.astype(dtype) if dtype == np.float64 else narrow(w, dtype), free)
-    return Value(s.astype(dtype), free)
+        return Value(wrapped(np.trunc(s.astype(np.float64)), dtype), free)
+    if not is_float(dtype):
+        return Value(s.astype(dtype), free)
+    w = s.astype(np.longdouble if s.dtype.kind in "iu" or s.dtype == np.float64 else np.float64)
+    made = w.astype(dtype) if dtype == np.float64 else narrow(w, dtype)
+    if s.dtype.kind in "iu" and dtype.itemsize == 2:  # may go by way of f32
+        made = np.where(c.either(made.shape), s.astype(np.float32).astype(dtype), made)
+    return Value(made, free)
+
+
+def wrapped(whole: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Floats without fractions as an integer: those out of range by way of a signed integer of 32 or 64 bits, of which
+    the lowest bits are kept, and whose lowest number stands for what it has no room for (docs/semantics.md)."""
+    bits = 64 if dtype.itemsize == 8 else 32
+    half, signed = 2.0 ** (bits - 1), np.dtype(f"int{bits}")
+    lowest = np.array(np.iinfo(signed).min, signed)
+    upper = (whole >= half) & (dtype.kind == "u") & (8 * dtype.itemsize == bits)
+    whole = np.where(upper, whole - half, whole)
+    inside = np.abs(whole) < half
+    made = np.where(inside, np.where(inside, whole, 0).astype(signed), lowest)
+    return np.where(upper, made ^ lowest, made).astype(dtype)
 
 
 # ---- functions ------------------------------------------------------------------------------------------------------
@@ -488,8 +499,12 @@ def matmul(c, x, y, **_):
     terms, info = a * b, ml_dtypes.finfo(x.dtype)
     finite = np.isfinite(a) & np.isfinite(b)
     size = np.where(finite, np.abs(terms), 0)
-    small = (terms != 0) & (np.abs(terms) < float(info.tiny))
-    free = x.free.any(-1, keepdims=True) | (size.max(-2) > float(info.max)).any(0) | small.any(0).any(-2)
+    # a factor of the whole, up to 2^20, may be put into the constant: so near the ends of the type all is open
+    low, high = float(info.tiny) * 2.0**20, float(info.max) / 2.0**20
+    ends = (terms != 0) & (np.abs(terms) < low) | (size > high) | (np.abs(a) > high) & (x.product is not None)
+    if x.product is not None:
+        ends |= (a != 0) & (np.abs(a) < low)
+    free = x.free.any(-1, keepdims=True) | ends.any(0).any(-2)
     return _in_any_order(c, terms.sum(-2), size.sum(-2), 2 * a.shape[-2], x.dtype, free)
 
 
