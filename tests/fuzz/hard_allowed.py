@@ -10,6 +10,10 @@ OPERATORS: dict[str, str] = {
     "ConvTranspose": "a sum also over the places between strides, whose zeros times an infinite weight are NaN",
     "DFT": "a sum of products, or a fast transform: infinities meet in another order",
     "DynamicQuantizeLinear": "a range that overflows, or NaN: there is no scale that quantizes it",
+    "GridSample": "a place that is infinite or NaN makes its weights NaN, and these times a zero of the border are NaN",
+    "MaxPool": "NaN is the largest number, as PyTorch has it; the references keep or lose it by its place",
+    "NonMaxSuppression": "NaN has no place in an order",
+    "QuantizeLinear": "what is too large for the integer is its largest number; the reference wraps before it limits",
     "LinearAttention": "sums that overflow do so in another order",
 }
 

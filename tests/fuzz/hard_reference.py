@@ -125,6 +125,11 @@ def to_odd(x: np.ndarray, dtype: type) -> np.ndarray:
 
 def narrow(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Rounded once, to the nearest even."""
+    with np.errstate(all="ignore"):
+        return _narrow(x, dtype)
+
+
+def _narrow(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if dtype == x.dtype:
         return x
     if dtype.itemsize <= 4 and x.dtype == np.longdouble:
@@ -361,7 +366,7 @@ FUNCTIONS: dict[str, Callable] = {
     "Softsign": lambda x: x / (1 + np.abs(x)),
     "Elu": lambda x: np.where(x > 0, x, np.expm1(x)),
     "Mish": lambda x: x * np.tanh(softplus(x)),
-    "Pow": np.power,
+    "Pow": lambda x, y: np.power(*map(np.array, np.broadcast_arrays(x, y))),  # NumPy takes roots for one exponent
 }  # fmt: skip
 
 
