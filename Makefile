@@ -108,8 +108,8 @@ fuzz-open: $(VENV)/with-fuzz
 	$(BIN)/python tests/fuzz/nnsmith_models.py out/fuzz --count 1000 --seconds $(FUZZ_SECONDS)
 	$(BIN)/python tests/fuzz/nnsmith_open.py out/fuzz --count 1000 --seconds $(FUZZ_SECONDS)
 
-# chains on hard numbers against NumPy, always the same ones, for each target whose driver is there (HARD_ARGS says more:
-# about an hour of a core for 40,000 on the processor); it goes on where it was stopped
+# chains on hard numbers against NumPy, always the same ones; it goes on where it was stopped (100,000 take two hours of a
+# core; FUZZ_SECONDS=20000 HARD_ARGS="--target cpu c opencl vulkan" runs them on devices too)
 hard-numbers: $(VENV)/with-fuzz
 	mkdir -p out
 	$(BIN)/python tests/fuzz/hard_numbers.py --count 100000 --seconds $(FUZZ_SECONDS) --save out/hard_numbers --resume out/hard_numbers.jsonl $(HARD_ARGS)
