@@ -13,6 +13,8 @@ OPERATORS: dict[str, str] = {
     "GridSample": "a place that is infinite or NaN makes its weights NaN, and these times a zero of the border are NaN",
     "MaxPool": "NaN is the largest number, as PyTorch has it; the references keep or lose it by its place",
     "NonMaxSuppression": "NaN has no place in an order",
+    "OneHot": "the reference adds the difference of the two values to one of them, which rounds",
+    "RoiAlign": "NaN is the largest number, as of MaxPool",
     "QuantizeLinear": "what is too large for the integer is its largest number; the reference wraps before it limits",
     "LinearAttention": "sums that overflow do so in another order",
 }

@@ -96,7 +96,7 @@ def compiled(chains: Sequence[Chain], task: Task):
     model = pack(chains, ("rows", "columns"))
     if task.mode == "dynamic":
         return tw.compile(model, specialize="now", **how)
-    dims = (tw.Dim("rows", 1, 64), tw.Dim("columns", 1, 128))
+    dims = (tw.Dim("rows", 1, 200), tw.Dim("columns", 1, 512))
     return tw.compile(model, inputs={i.name: dims for i in model.graph.input}, **how)
 
 
