@@ -2,6 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
+#: of chains on a target: what its name begins with, a pattern of the shortened chain, and the reason
+CHAINS: tuple[tuple[str, str, str], ...] = (
+    ("vulkan", r"(Reciprocal|Div)\(.*Reciprocal\(", "Mesa's driver takes 1 / (1 / x) for x; the language allows it"),
+)
+
+
+def reason_of(target: str, text: str) -> str:
+    """Why a chain may give other numbers on a target, "" if it may not.
+
+    >>> reason_of("cpu", "Reciprocal(Reciprocal(x))"), bool(reason_of("vulkan", "Reciprocal(Reciprocal(x))"))
+    ('', True)
+    """
+    return next((why for name, form, why in CHAINS if target.startswith(name) and re.search(form, text)), "")
+
+
 #: of an operator of ONNX -> why its results may differ from both references
 OPERATORS: dict[str, str] = {
     "Attention": "keys that a mask hides are not read, so that NaN there does not spread; a row whose scores are all "

@@ -58,6 +58,11 @@ class Chain:
         made = {s.name for s in self.steps} | set(self.constants)
         return {i for s in self.steps for i in s.inputs} - made
 
+    @property
+    def types(self) -> set[str]:
+        """The element types that it computes in."""
+        return {s.dtype.name for s in self.steps}
+
     def values(self, feed: Mapping[str, np.ndarray], rules: Rules, count: int = SAMPLES) -> dict[str, Value]:
         """The right values of all steps."""
         choices = Choices(np.random.default_rng(hash_of(self.seed)), rules, count)

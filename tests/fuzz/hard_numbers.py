@@ -28,6 +28,7 @@ import numpy as np
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "conformance"), str(HERE.parents[1])]
 
+from hard_allowed import reason_of  # noqa: E402
 from hard_chains import MODES, SHAPES, Chain, draw_chain, feed_of, pack, pruned  # noqa: E402
 from hard_reference import MANY, Rules, wrong  # noqa: E402
 from isolated import run_isolated  # noqa: E402
@@ -84,6 +85,7 @@ class Found:
     seconds: float = 0.0
     refused: list[str] = field(default_factory=list)
     wrong: list[dict] = field(default_factory=list)
+    allowed: int = 0
 
 
 def compiled(chains: Sequence[Chain], task: Task):
@@ -183,6 +185,9 @@ def run_pack(task: Task, folder: Path | None = None) -> Found:
         short, given = chain, feeds
         if i < SHORTENED:
             short, given, why = shortened(chain, task, feeds)
+        if reason_of(task.target, str(short)):
+            found.allowed += 1
+            continue
         found.wrong.append({"chain": chain.seed, "text": str(short), "whole": str(chain), "why": why})
         if folder is not None:
             save(folder / f"{task.target}-{task.mode}-{chain.seed}", short, given, task)
@@ -230,13 +235,26 @@ def tasks(arguments: argparse.Namespace) -> list[Task]:
 
 def table(results: Sequence[Found]) -> str:
     """Chains, numbers and mismatches by target and mode."""
-    lines = ["| target | mode | chains | numbers | refused | wrong | seconds |", "|---|---|---|---|---|---|---|"]
+    lines = ["| target | mode | chains | numbers | refused | allowed | wrong | seconds |", "|---" * 8 + "|"]
     for key in sorted({(r.target, r.mode) for r in results}):
         part = [r for r in results if (r.target, r.mode) == key]
         counts = [sum(r.chains for r in part), sum(r.numbers for r in part)]
-        counts += [sum(len(r.refused) for r in part), sum(len(r.wrong) for r in part)]
+        counts += [sum(len(r.refused) for r in part), sum(r.allowed for r in part), sum(len(r.wrong) for r in part)]
         lines.append(f"| {' | '.join(key)} | {' | '.join(map(str, counts))} | {sum(r.seconds for r in part):.0f} |")
     return "\n".join(lines)
+
+
+def report(results: Sequence[Found], todo: Sequence[Task], command: str) -> str:
+    """A page of results."""
+    done = {r.number for r in results}
+    types = Counter(t for task in todo if task.number in done for c in task.draw() for t in c.types)
+    operators = Counter(s.op for task in todo if task.number in done for c in task.draw() for s in c.steps)
+    lines = ["# Chains of operators on hard numbers", "", f"`{command}`", "", table(results), ""]
+    lines += ["Chains that compute in a type: " + ", ".join(f"{t} {n}" for t, n in types.most_common()) + ".", ""]
+    lines += [f"Operators ({len(operators)}): " + ", ".join(f"{o} {n}" for o, n in operators.most_common()) + "."]
+    if found := [w for r in results for w in r.wrong]:
+        lines += ["", "Wrong:", "", *(f"- `{w['text']}` ({w['chain']}): {w['why']}" for w in found)]
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
@@ -251,10 +269,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--save", type=Path, help="folder for the models of chains that are wrong")
     parser.add_argument("--resume", type=Path, help="a file of results: packs that it has are not run again")
+    parser.add_argument("--report", type=Path, help="write a page of all results here")
     parser.add_argument("--only", type=int, help="the pack of this number, in this process")
     arguments = parser.parse_args()
     os.environ.setdefault("TILEWRIGHT_COMPILE", "inprocess")
-    todo, results = tasks(arguments), []
+    every, results = tasks(arguments), []
+    todo = every
     if arguments.only is not None:
         todo = [t for t in todo if t.number == arguments.only]
     if arguments.resume and arguments.resume.exists():
@@ -286,6 +306,8 @@ def main() -> int:
                 todo, work, lost, workers=arguments.jobs, timeout=TIMEOUT, progress=show, seconds=arguments.seconds
             )
     print(f"\n{table(results)}")
+    if arguments.report:
+        arguments.report.write_text(report(results, every, f"python {' '.join(sys.argv)}"))
     for text, n in Counter(r.split(" | ")[-1][:120] for f in results for r in f.refused).most_common(10):
         print(f"refused {n} times: {text}")
     return bool(any(f.wrong for f in results))

@@ -151,3 +151,12 @@ def test_remainders_of_the_largest_numbers(target):
         (got,) = results(nodes, {"x": x, "y": y}, {"z": dtype}, target=target)
         with np.errstate(invalid="ignore"):
             np.testing.assert_array_equal(got, np.fmod(x, y))
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), BF16], ids=str)
+def test_one_over_a_root_of_halves_rounds_the_root(dtype):
+    """1 / sqrt(x) became an operator that rounds once."""
+    x = np.linspace(0.01, 9, 60).astype(dtype)[None]
+    (got,) = results([node("Sqrt", "x", "r"), node("Reciprocal", "r", "y")], {"x": x}, {"y": dtype})
+    root = narrow(np.sqrt(x.astype(np.float64)), dtype)
+    np.testing.assert_array_equal(got.astype(float), narrow(1 / root.astype(np.float64), dtype).astype(float))
