@@ -33,6 +33,7 @@ OPERATORS: dict[str, str] = {
     "OneHot": "the reference adds the difference of the two values to one of them, which rounds",
     "RoiAlign": "NaN is the largest number, as of MaxPool",
     "QuantizeLinear": "what is too large for the integer is its largest number; the reference wraps before it limits",
+    "STFT": "as of DFT",
     "LinearAttention": "sums that overflow do so in another order",
 }
 
