@@ -8,18 +8,21 @@
 #   make conformance-opencl, conformance-vulkan   the node tests on a device
 #   make bench-gpu the models on every GPU that has a driver, kernels beside cuBLAS and FlashAttention on NVIDIA's
 #   make open-dims 300 random graphs with open dimensions against ONNX Runtime
+#   make hard-numbers 100,000 random chains on NaN, infinities, ties and ends of types, then each operator of ONNX and PyTorch
 #   make fuzz-open 1,000 random models of NNSmith with open batch against ONNX Runtime
 #   make rtl-test  100 random layers on the RTL of systolic32 at 32x32 (needs verilator)
 #   make rtl-fpga  that RTL at 4x4 placed and routed for an ECP5 (needs yosys)
 #   make docs      the site of the documentation, into out/site
 #   make fuzz      3,000 random models against ONNX Runtime (which can run two thirds of them)
-# Variables: PYTHON (the interpreter that makes .venv), PYTEST_ARGS, BENCH_ARGS, FUZZ_COUNT, FUZZ_SECONDS.
+# Variables: PYTHON (the interpreter that makes .venv), PYTEST_ARGS, BENCH_ARGS, FUZZ_COUNT, FUZZ_SECONDS,
+# HARD_ARGS.
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
 BENCH_ARGS ?= --short
 FUZZ_COUNT ?= 3000
 FUZZ_SECONDS ?= 3600
+HARD_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
@@ -32,7 +35,7 @@ TEST_ENV := TILEWRIGHT_CACHE=$(TEST_CACHE) TILEWRIGHT_JOBS=1 OMP_NUM_THREADS=1
 # hundreds of processes of the tests import the package: its modules are compiled to bytecode once
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-models test-boards lint format docs conformance conformance-open conformance-opencl conformance-vulkan mutations fuzz fuzz-open work open-dims rtl-test rtl-fpga bench bench-gpu models wheel clean
+.PHONY: demo test test-all test-models test-boards lint format docs conformance conformance-open conformance-opencl conformance-vulkan mutations fuzz fuzz-open hard-numbers work open-dims rtl-test rtl-fpga bench bench-gpu models wheel clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/with-demo
@@ -104,6 +107,14 @@ open-dims: $(VENV)/with-fuzz
 fuzz-open: $(VENV)/with-fuzz
 	$(BIN)/python tests/fuzz/nnsmith_models.py out/fuzz --count 1000 --seconds $(FUZZ_SECONDS)
 	$(BIN)/python tests/fuzz/nnsmith_open.py out/fuzz --count 1000 --seconds $(FUZZ_SECONDS)
+
+# chains on hard numbers against NumPy, always the same ones; it goes on where it was stopped (100,000 take two hours of a
+# core; FUZZ_SECONDS=20000 HARD_ARGS="--target cpu c opencl vulkan" runs them on devices too)
+hard-numbers: $(VENV)/with-fuzz
+	mkdir -p out
+	$(BIN)/python tests/fuzz/hard_numbers.py --count 100000 --seconds $(FUZZ_SECONDS) --save out/hard_numbers --resume out/hard_numbers.jsonl $(HARD_ARGS)
+	$(BIN)/python tests/fuzz/hard_operators.py --seconds $(FUZZ_SECONDS)
+	$(BIN)/python tests/fuzz/hard_op_db.py --seconds $(FUZZ_SECONDS)
 
 # random layers and programs on the RTL of systolic32, against the simulators
 rtl-test: $(VENV)/with-dev

@@ -111,9 +111,9 @@ def one_over(rw: Rewriter, op: ir.Operation) -> Any:
 
 @pattern("reciprocal")
 def reciprocal_of_sqrt(rw: Rewriter, op: ir.Operation) -> Any:
-    """1 / sqrt(x) -> rsqrt(x)"""
+    """1 / sqrt(x) -> rsqrt(x); not of halves, which round the root too"""
     root = defined_by(op.operands[0], "sqrt")
-    if root is None:
+    if root is None or TYPES[dtype(op.operands[0])].bits == 16:
         return None
     rw.names_of(root, op)
     return rw.create("rsqrt", root.operands[0])

@@ -111,6 +111,8 @@ class Dialect:
     # ---- expressions
     #: casts to types, where they are another text than `casts`; "u" and the type: to the same bits without sign
     conversions: Mapping[str, str] = field(default_factory=dict)
+    #: how a number without sign becomes a wider integer, where that is no conversion of the same name
+    extended: Mapping[str, str] = field(default_factory=dict)
     casts: str = "({type}){value}"
     choice: str = "({test} ? {yes} : {no})"
     #: whether a choice evaluates only what it chooses

@@ -466,17 +466,20 @@ class ExprWriter:
         if source == "i1" and name in ("sitofp", "extsi"):
             return self.dialect.spread.format(type=self.type(to), value=x)
         bits = name in ("uitofp", "index_castui") or (name == "extui" and source != "i1")
+        if bits and to in self.dialect.extended:
+            return self.dialect.extended[to].format(value=self.unsigned(source, x))
         return self.cast(to, self.unsigned(source, x) if bits else x)
 
     def half(self, name: str, x: str, source: str, to: str) -> str:
-        """A conversion from or to a number of 16 bits, by way of f32."""
+        """A conversion from or to a number of 16 bits, by way of f32; of f64 rounded to odd, so that it rounds once."""
         if source in HALVES:
             x = f"{self.helper(f'extf_{source}_f32')}({x})"
             if to in HALVES:
                 return f"{self.helper(f'truncf_f32_{to}')}({x})"
             return x if to == "f32" else self.converted(name, x, "f32", to)
         if source != "f32":
-            x = self.cast("f32", x) if source == "f64" else self.converted(name, x, source, "f32")
+            odd = source == "f64"
+            x = f"{self.helper('odd_f64_f32')}({x})" if odd else self.converted(name, x, source, "f32")
         return f"{self.helper(f'truncf_f32_{to}')}({x})"
 
     def integer(self, name: str, e: Op) -> tuple[str, int]:

@@ -37,6 +37,15 @@ _HALVES = {
 }
 """,
 }
+_ODD = """float tw_odd_f64_f32(double x)
+{
+    const float near = (float)x;
+    const uint32_t bits = tw_float_bits_f32(near);
+    if ((double)near == x || x != x || (bits & 1u))
+        return near;
+    return tw_bits_f32(fabs((double)near) < fabs(x) ? bits + 1u : bits - 1u);
+}
+"""
 #: in terms of `bits_f32` and `float_bits_f32`, for all dialects of C++
 BFLOATS = {
     "extf_bf16_f32": "float tw_extf_bf16_f32(uint16_t x)\n{\n    return tw_bits_f32((uint32_t)x << 16);\n}\n",
@@ -66,6 +75,7 @@ HIP: Dialect = replace(
     helpers={
         **{n: replace(h, text=f"__device__ {h.text}") for n, h in C99.helpers.items()},
         **{n: Helper(f"__device__ static inline {t}") for n, t in _HALVES.items()},
+        "odd_f64_f32": Helper(f"__device__ static inline {_ODD}", needs=("bits_f32", "float_bits_f32")),
         **{n: Helper(f"__device__ static inline {t}", needs=BFLOAT_NEEDS[n]) for n, t in BFLOATS.items()},
     },
     stack_bytes=1 << 15,

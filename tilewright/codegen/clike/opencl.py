@@ -43,6 +43,15 @@ _HALVES = {
     return bits;
 }
 """,
+    "odd_f64_f32": """float tw_odd_f64_f32(double x)
+{
+    const float near = (float)x;
+    const uint bits = as_uint(near);
+    if ((double)near == x || x != x || (bits & 1u))
+        return near;
+    return as_float(fabs((double)near) < fabs(x) ? bits + 1u : bits - 1u);
+}
+""",
     "extf_bf16_f32": "float tw_extf_bf16_f32(ushort x)\n{\n    return as_float((uint)x << 16);\n}\n",
     "truncf_f32_bf16": """ushort tw_truncf_f32_bf16(float x)
 {

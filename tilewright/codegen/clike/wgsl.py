@@ -46,7 +46,7 @@ fn tw_round_{d}(x: {t}) -> {t} {{
 fn tw_remf_{d}(a: {t}, b: {t}) -> {t} {{
     var rest = abs(a);
     let by = abs(b);
-    if (!(rest < {t}(3.0e38)) || !(by > {t}(0))) {{ return {t}(tw_bits_f32(0x7fc00000u)); }}
+    if (!tw_isfinite_{d}(a) || !(by > {t}(0))) {{ return {t}(tw_bits_f32(0x7fc00000u)); }}
     while (rest >= by) {{
         var step = by;
         while (step <= rest * {t}(0.5)) {{ step = step + step; }}
@@ -102,6 +102,12 @@ fn tw_negative_f64(x: f64) -> bool { return (tw_high_f64(x) & 0x80000000u) != 0u
 fn tw_isfinite_f64(x: f64) -> bool { return (tw_high_f64(x) & 0x7ff00000u) != 0x7ff00000u; }
 fn tw_isinf_f64(x: f64) -> bool { return (tw_high_f64(x) & 0x7fffffffu) == 0x7ff00000u && tw_low_f64(x) == 0u; }
 fn tw_isnan_f64(x: f64) -> bool { return !tw_isfinite_f64(x) && !tw_isinf_f64(x); }
+fn tw_odd_f64_f32(x: f64) -> f32 {
+    let near = f32(x);
+    let bits = bitcast<u32>(near);
+    if (f64(near) == x || tw_isnan_f64(x) || (bits & 1u) != 0u) { return near; }
+    return bitcast<f32>(select(bits - 1u, bits + 1u, abs(f64(near)) < abs(x)));
+}
 """
 _INTEGERS = """\
 fn tw_max_{n}(a: {i}, b: {i}) -> {i} {{ return max(a, b); }}
@@ -283,6 +289,7 @@ WGSL_64 = with_functions(
         hint="it has no pointers",
         types={**_TYPES, "f64": "f64", "i64": "i64"},
         unsigned={**_UNSIGNED, "i64": "u64"},
+        extended={"i64": "i64(u64({value}))"},  # wgpu spreads the highest bit of a u32 that becomes an i64
         parameters=(*_CORE.parameters, "f64"),
         packed=_PACKED,
         literals={**_CORE.literals, "f64": "{}lf", "i64": "{}li", "ui64": "{}lu"},

@@ -120,6 +120,15 @@ def infinity(x: V) -> V:
     return bits(x).like(_INFINITY if x.dtype == "f32" else _INFINITY_64)
 
 
+def odd(x: V) -> V:
+    """An f64 as an f32, rounded such that another rounding, to a half, is as if there was this one only."""
+    near = own("fconvert", "f32", x)
+    back, pattern = own("fconvert", "f64", near), bits(near)
+    below = magnitude(back) < magnitude(x)
+    off = (below | (magnitude(back) > magnitude(x))) & (magnitude(x) < infinity(x) + 1) & (pattern & 1).eq(0)
+    return choose(off, own("bitcast", "f32", pattern + choose(below, i32(1), i32(-1))), near)
+
+
 def isnan(x: V) -> V:
     return magnitude(x) > infinity(x)
 

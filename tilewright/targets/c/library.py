@@ -357,6 +357,8 @@ def weights(package: Package, lay: Layout) -> str:
         "#include <stdint.h>",
         "",
     ]
+    if any(a.dtype.kind == "f" and not np.isfinite(a).all() for a in package.constants):
+        parts.insert(1, "#include <math.h>")
     for i, (info, array) in enumerate(zip(package.program.constants, package.constants, strict=True)):
         kind, name = weight_type(info), weight_name(lay, i)
         parts.append(f"/* {comment(str(info))} */")
@@ -365,19 +367,17 @@ def weights(package: Package, lay: Layout) -> str:
     return "\n".join(parts)
 
 
+#: what C99 calls numbers that it has no digits for
+_SPECIAL = {"inf": "INFINITY", "-inf": "-INFINITY", "nan": "NAN"}
+
+
 def _numbers(array: np.ndarray) -> str:
     flat = np.ascontiguousarray(array).reshape(-1)
     if not flat.size:
         return "    0"
     if flat.dtype.kind == "f":
-        if not np.isfinite(flat).all():
-            raise UnsupportedError(
-                "a weight that is infinite or not a number cannot be written as a C constant",
-                stage="package",
-                hint="write the weights as a binary blob: --setting weights=blob",
-            )
         suffix = "f" if flat.dtype == np.float32 else ""
-        texts = [f"{x}{suffix}" for x in flat.astype(str)]
+        texts = [_SPECIAL.get(x) or f"{x}{suffix}" for x in flat.astype(str)]
     else:
         signed = flat.view(f"i{flat.dtype.itemsize}")
         smallest = np.iinfo(signed.dtype).min

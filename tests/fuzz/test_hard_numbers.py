@@ -1,0 +1,162 @@
+"""Chains of operators on hard numbers are right; `hard_numbers.py` draws more. What it found has a case of its own."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from hard_chains import Chain, Step, draw_chain, element
+from hard_numbers import MODES, TARGETS, run_pack, tasks
+from hard_reference import Choices, Rules, Value, fma, moved, narrow, wrong
+from support.gpus import device_of
+from support.hard_numbers import BF16, DTYPES, hard, is_float
+from support.onnx_models import model, node, value
+
+import tilewright as tw
+
+F32 = np.dtype(np.float32)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_few_chains(mode):
+    arguments = argparse.Namespace(target=["cpu"], mode=[mode], count=16, pack=16, seed=100, types=None)
+    (task,) = tasks(arguments)
+    found = run_pack(task)
+    assert not found.wrong
+    assert found.chains >= 13
+
+
+def test_a_pack_is_decided_by_its_seed():
+    one, two = (draw_chain("s1p2c3", tuple(DTYPES), (3, 5), "mixed") for _ in range(2))
+    assert str(one) == str(two)
+    assert all(np.array_equal(a, two.constants[n], equal_nan=is_float(a.dtype)) for n, a in one.constants.items())
+
+
+# ---- what is right --------------------------------------------------------------------------------------------------
+
+
+def reference(steps, x, constants=None, rules=Rules()):  # noqa: B008
+    made = [Step(op, tuple(reads.split()), f"v{i}", F32) for i, (op, reads) in enumerate(steps)]
+    return Chain("test", tuple(made), constants or {}).value({"float32_a": x}, rules)
+
+
+def test_rewrites_that_are_wrong_are_seen():
+    """Sums put together, a limit crossed, the sign of a zero lost, a power taken for a root."""
+    x = np.array([[0.3, -0.3, 7.7]], np.float32)
+    big = np.array(12582912, np.float32)
+    want = reference([("Add", "float32_a c"), ("Sub", "v0 c")], x, {"c": big})
+    assert not wrong(np.rint(x) + np.float32(0), want).any()  # of -0.3: 0, as a sum gives it
+    assert wrong(x, want).all()
+    zeros = np.array([[-0.0, 0.0]], np.float32)
+    want = reference([("Add", "float32_a c")], zeros, {"c": np.array(0, np.float32)})
+    assert wrong(zeros, want).tolist() == [[True, False]]
+    low, high = np.array(5, np.float32), np.array(2, np.float32)
+    want = reference([("Clip", "float32_a l h")], np.array([[np.inf, np.nan]], np.float32), {"l": low, "h": high})
+    assert wrong(np.array([[np.nan, 2]], np.float32), want).all()
+
+
+def test_products_may_be_contracted():
+    x = hard(F32)[None]
+    c = np.array(1 / 3, np.float32)
+    want = reference([("Mul", "float32_a c"), ("Sub", "v0 float32_a")], x, {"c": c})
+    with np.errstate(all="ignore"):
+        assert not wrong(x * c - x, want).any()
+        assert not wrong(fma(x, np.broadcast_to(c, x.shape), -x), want).any()
+        assert wrong((x.astype(np.float64) * (float(c) - 1)).astype(np.float32), want).any()
+
+
+def test_a_number_is_rounded_once():
+    tie = 1 + 2.0**-8
+    assert narrow(np.array([tie, tie + 2.0**-40, tie - 2.0**-40]), BF16).astype(float).tolist() == [1, 1.0078125, 1]
+    assert narrow(np.array([np.longdouble(2**62 + 2**38 + 1)]), F32)[0] == 2.0**62 + 2**39
+    for dtype in (np.float16, np.float32, np.float64, BF16):
+        one = np.ones(2, dtype)
+        assert (moved(one, np.array([1, 0])) > one).tolist() == [True, False]
+
+
+def test_fma_rounds_once():
+    a, b = np.float32(1 + 2.0**-12), np.float32(1 - 2.0**-12)
+    assert fma(*(np.array([v]) for v in (a, b, np.float32(-1))))[0] == -(2.0**-24)
+
+
+def test_subnormals_may_be_zero_where_a_target_says_so():
+    x = np.array([[1e-40]], np.float32)
+    assert wrong(np.zeros_like(x), reference([("Neg", "float32_a"), ("Neg", "v0")], x)).all()
+    flushing = Rules(flushes=("float32",))
+    assert not wrong(np.zeros_like(x), reference([("Neg", "float32_a"), ("Neg", "v0")], x, rules=flushing)).any()
+
+
+def test_targets_are_known():
+    assert {"cpu", "c", "opencl", "vulkan"} <= set(TARGETS)
+    assert Choices(np.random.default_rng(0)).count == Value.of(np.zeros(3)).samples.shape[0] * 12
+
+
+# ---- what it found --------------------------------------------------------------------------------------------------
+
+GPUS = ("opencl", "vulkan", "vulkan:text=spirv")
+
+
+def results(nodes, inputs, outputs, constants=None, target="cpu"):
+    """What small ONNX nodes give on a target; `outputs` are names and dtypes."""
+    given = [value(n, x.shape, element(x.dtype)) for n, x in inputs.items()]
+    wanted = [value(n, None, element(np.dtype(d))) for n, d in outputs.items()]
+    run = tw.compile(model(nodes, given, wanted, constants, opset=20), target=target, threads=1, cache=False)
+    return run.run(inputs)
+
+
+def test_weights_that_are_no_numbers_in_c():
+    weights = np.array([np.inf, -np.inf, np.nan, -0.0, 1e-45], np.float32)
+    x = np.full((1, 5), -1, np.float32)
+    (got,) = results([node("Max", "x w", "y")], {"x": x}, {"y": "f4"}, {"w": weights}, "c")
+    np.testing.assert_array_equal(got, np.maximum(x, weights))
+
+
+@pytest.mark.parametrize("target", GPUS)
+def test_doubles_become_halves_in_one_rounding(target):
+    """By way of f32, a number beside a tie was first rounded to the tie."""
+    device_of(target.partition(":")[0])
+    ties = np.array([1 + 2.0**-8, 1 + 2.0**-11, 3 * 2.0**-25, 65520.0, 2.0**-130 * (1 + 2.0**-8)])
+    x = np.concatenate([s * (ties * (1 + d)) for s in (1, -1) for d in (0, 2.0**-40, -(2.0**-40))])
+    x = np.concatenate([x, [np.inf, -np.inf, np.nan, -0.0, 1e300, 1e-300]])[None]
+    nodes = [node("Cast", "x", "h", to=element(np.dtype("f2"))), node("Cast", "x", "b", to=element(BF16))]
+    h, b = results(nodes, {"x": x}, {"h": "f2", "b": BF16}, target=target)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(h, x.astype(np.float16))
+    np.testing.assert_array_equal(b.astype(float), narrow(x, BF16).astype(float))
+
+
+@pytest.mark.parametrize("target", GPUS)
+def test_unsigned_numbers_become_wider_ones(target):
+    """wgpu spreads the highest bit of a u32 that becomes an i64."""
+    device_of(target.partition(":")[0])
+    x = np.array([[0, 1, 2**31 - 1, 2**31, 2**32 - 1]], np.uint32)
+    nodes = [node("Cast", "x", "y", to=element(np.dtype("i8"))), node("Cast", "x", "z", to=element(np.dtype("u8")))]
+    for got in results(nodes, {"x": x}, {"y": "i8", "z": "u8"}, target=target):
+        assert got.tolist() == x.tolist()
+
+
+@pytest.mark.parametrize("target", GPUS)
+def test_remainders_of_the_largest_numbers(target):
+    """Beyond 3e38 they were NaN in WGSL, of f64 too."""
+    device_of(target.partition(":")[0])
+    for dtype in (np.float32, np.float64):
+        x = np.array([[3.3e38, -3.4e38, 3e38, np.inf, 1, 7.5]], dtype) * dtype(2.0 if dtype == np.float64 else 1)
+        y = np.array([[3.0, 7e37, np.inf, 2, 0, -2]], dtype)
+        nodes = [node("Mod", "x y", "z", fmod=1)]
+        (got,) = results(nodes, {"x": x, "y": y}, {"z": dtype}, target=target)
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_array_equal(got, np.fmod(x, y))
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), BF16], ids=str)
+def test_one_over_a_root_of_halves_rounds_the_root(dtype):
+    """1 / sqrt(x) became an operator that rounds once."""
+    x = np.linspace(0.01, 9, 60).astype(dtype)[None]
+    (got,) = results([node("Sqrt", "x", "r"), node("Reciprocal", "r", "y")], {"x": x}, {"y": dtype})
+    root = narrow(np.sqrt(x.astype(np.float64)), dtype)
+    np.testing.assert_array_equal(got.astype(float), narrow(1 / root.astype(np.float64), dtype).astype(float))
