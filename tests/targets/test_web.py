@@ -68,9 +68,8 @@ def test_the_steps_of_a_site_mean_the_model(site, digits_cases):
     np.testing.assert_allclose(out.view("f4"), probabilities[0], atol=1e-4)
 
 
-def test_webassembly_stands_beside_it(compile_digits, tmp_path):
-    if not any(shutil.which(n) for n in ("wasm-ld", "wasm-ld-19")):
-        pytest.skip("wasm-ld is not installed: apt install lld")
+def test_webassembly_stands_beside_it(compile_digits, tmp_path, need):
+    need("wasm-ld")
     compile_digits("web").export(tmp_path, beside=[compile_digits("wasm")])
     backends = json.loads((tmp_path / "model.json").read_text())["backends"]
     assert set(backends) == {"webgpu", "wasm", "wasm-threads"} or set(backends) == {"webgpu", "wasm"}
