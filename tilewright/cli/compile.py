@@ -122,11 +122,14 @@ def compile_command(
     """
     import tilewright as tw
 
+    from ..runtime.export import exports
     from ..support.numbers import size
     from ..targets.base import Joining, find
 
     if output is None and options["stop_after"] is None:
-        raise UsageError("where should the package go?", stage="command line", hint="add -o model.tw")
+        exported = exports(find(options["target"]))
+        where = "-o out, a folder for its files, or -o model.tw" if exported else "-o model.tw"
+        raise UsageError("where should the result go?", stage="command line", hint=f"add {where}")
     source = sources(model)
     if not isinstance(source, str) and (output is None or output.suffix != ".tw"):
         raise UsageError("several entries make a package: -o model.tw", stage="command line")
@@ -274,7 +277,7 @@ def run(
         return
     executable = chosen(executable, entry)
     if given is None:
-        given = data.random_inputs(data.fixed_shapes(getattr(executable, "arguments", executable.inputs)), seed)
+        given = data.random_inputs(data.fixed_shapes(executable, model), seed)
     times, values = [], []
     emulated = executable.emulate(given) if emulate else None
     if emulated is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,10 @@ __all__ = [
 ]
 
 
-def fixed_shapes(inputs: Sequence[Any]) -> list[tuple[str, tuple[int, ...], np.dtype]]:
-    """Name, shape and dtype of every input; ModelError if a model leaves some open, so that no data can be made up."""
+def fixed_shapes(executable: Any, model: str) -> list[tuple[str, tuple[int, ...], np.dtype]]:
+    """Name, shape and dtype of every input, open dimensions of typical sizes; ModelError if `model`, a package perhaps,
+    leaves some without a range, so that no data can be made up."""
+    inputs = getattr(executable, "arguments", executable.inputs)
     fixed = [
         getattr(i, "kind", "tensor") == "tensor" and i.shape is not None and all(isinstance(d, int) for d in i.shape)
         for i in inputs
@@ -40,7 +42,8 @@ def fixed_shapes(inputs: Sequence[Any]) -> list[tuple[str, tuple[int, ...], np.d
         raise ModelError(
             f"the model leaves the shape of {len(open_)} input{'s' * (len(open_) > 1)} open: {'; '.join(open_)}",
             stage="run",
-            hint=f"give data with --input, or --shape {first}=1x... for random data",
+            hint="give data with --input"
+            + ("" if model.endswith(".tw") else f", or --shape {first}=1x... for random data"),
         )
     return [(i.name, i.shape, i.numpy_dtype) for i in inputs]
 

@@ -1,9 +1,9 @@
 """How far the results of a quantized model may be from their reference.
 
-A number near the middle between two quanta may be rounded to either: the reference adds in another order, and a model of
-integers has biases in whole numbers of quanta. What follows from one such number is as large as a quantum, whatever the
-precision that is computed in. `allowed` measures it: the reference runs again a few times, with every number moved by up
-to `BIAS_STEP` of a quantum at random before it is rounded.
+A number near the middle between two quanta may be rounded to either: the reference adds in another order, and a model
+of integers has biases in whole numbers of quanta. What follows from one such number is as large as a quantum, whatever
+the precision that is computed in. `allowed` measures it: the reference runs again a few times, with every number moved
+by up to `BIAS_STEP` of a quantum at random before it is rounded.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def _moving(random: np.random.Generator) -> Change:
             return operands
         x, scale, *rest = operands
         small = attributes["to"] in sub_byte.FLOATS
-        step = np.abs(x) * FLOAT_STEP if small else spread(scale, x, attributes["axis"], attributes["block"]) * BIAS_STEP
+        step = (
+            np.abs(x) * FLOAT_STEP if small else spread(scale, x, attributes["axis"], attributes["block"]) * BIAS_STEP
+        )
         return [(x + step * random.uniform(-1, 1, x.shape)).astype(x.dtype), scale, *rest]
 
     return change

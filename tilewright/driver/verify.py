@@ -14,8 +14,8 @@ the errors of one part of the compiler:
 With a precision below f32 the last two comparisons only find gross errors, and the error of every kernel against f32
 is reported instead (see `precision`).
 
-The last two allow what rounding to one of two quanta explains (`quanta`). An error is relative to the largest value of its array. Integers and booleans must be equal; where they come from
-comparing floats, which float64 may decide otherwise, equal to the same IR evaluated in the model's own precision.
+An error is relative to the largest value of its array. The last two comparisons allow what rounding to one of two
+quanta explains (`quanta`). Integers and booleans must be equal; where they come from comparing floats, which float64 may decide otherwise, equal to the same IR evaluated in the model's own precision.
 """
 
 from __future__ import annotations
