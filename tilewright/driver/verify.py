@@ -15,8 +15,8 @@ With a precision below f32 the last two comparisons only find gross errors, and 
 is reported instead (see `precision`).
 
 An error is relative to the largest value of its array. The last two comparisons allow what rounding to one of two
-quanta explains (`quanta`). Integers and booleans must be equal; where they come from comparing floats, which float64 may
-decide otherwise, equal to the same IR evaluated in the model's own precision.
+quanta explains (`quanta`). Integers and booleans must be equal; where they come from comparing floats, which float64
+may decide otherwise, equal to the same IR evaluated in the model's own precision.
 """
 
 from __future__ import annotations

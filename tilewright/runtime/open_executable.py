@@ -24,6 +24,7 @@ from ..program.states import StateBuffers
 from ..support.aligned import address
 from ..support.errors import InputError, PackageError, UsageError
 from ..support.formulas import evaluate
+from ..support.notebook import Text
 from ..support.numbers import count
 from ..targets import base
 from . import arrays
@@ -229,10 +230,10 @@ class OpenExecutable(Executable):
                 return special.profile(inputs, repeats)
         return super().profile(inputs, repeats)
 
-    def explain(self) -> str:
+    def explain(self) -> Text:
         """What was compiled, as text, and the sizes that have programs of their own."""
         more = self.background.describe() if self.background is not None else []
-        return "\n".join([super().explain(), *more])
+        return Text("\n".join([super().explain(), *more]))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the program for all sizes to one file that `tilewright.load` reads, without those for single sizes;

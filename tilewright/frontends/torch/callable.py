@@ -127,6 +127,9 @@ class TorchExecutable:
                 )
         return found
 
+    def _repr_html_(self) -> str:
+        return self.executable._repr_html_()
+
     def __repr__(self) -> str:
         return f"<TorchExecutable of {self.executable!r}>"
 
