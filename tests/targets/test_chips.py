@@ -148,7 +148,7 @@ def test_a_chip_alone_says_what_it_cannot_do():
         ("cpu+systolic32:sides=3", "systolic32 has no parameter 'sides'"),
         ("cpu+systolic32:array=many", "is no number for array"),
         ("cpu+systolic32:array", "is no parameter"),
-        ("systolic32:array=12", "are no words of 12"),
+        ("systolic32:array=12", "is not a multiple of its word"),
         ("cpu:threads=3", "has no parameters"),
         ("cpu+c", "c cannot stand beside cpu"),
         ("nothing.py", "there is no file nothing.py"),
