@@ -129,7 +129,7 @@ def compile_command(
     if output is None and options["stop_after"] is None:
         exported = exports(find(options["target"]))
         where = "-o out, a folder for its files, or -o model.tw" if exported else "-o model.tw"
-        raise UsageError("where should the result go?", stage="command line", hint=f"add {where}")
+        raise UsageError("where should the package go?", stage="command line", hint=f"add {where}")
     source = sources(model)
     if not isinstance(source, str) and (output is None or output.suffix != ".tw"):
         raise UsageError("several entries make a package: -o model.tw", stage="command line")
