@@ -53,9 +53,8 @@ def _moving(random: np.random.Generator) -> Change:
             return operands
         x, scale, *rest = operands
         small = attributes["to"] in sub_byte.FLOATS
-        step = (
-            np.abs(x) * FLOAT_STEP if small else spread(scale, x, attributes["axis"], attributes["block"]) * BIAS_STEP
-        )
+        quantum: Any = spread(scale, x, attributes["axis"], attributes["block"])  # type: ignore[no-untyped-call]
+        step = np.abs(x) * FLOAT_STEP if small else quantum * BIAS_STEP
         return [(x + step * random.uniform(-1, 1, x.shape)).astype(x.dtype), scale, *rest]
 
     return change
