@@ -35,9 +35,9 @@ def with_siblings(path: Path, module: str) -> Iterator[None]:
         with contextlib.suppress(ValueError):
             sys.path.remove(str(folder))
         for name, found in list(sys.modules.items()):
-            file = getattr(found, "__file__", None)
-            if file and name != module and "." not in name and Path(file).resolve().parent == folder:
-                _SIBLINGS[name] = Path(file).resolve()
+            place = Path(getattr(found, "__file__", None) or "/").resolve()
+            if name != module and "." not in name and place.parent == folder:
+                _SIBLINGS[name] = place
         _IMPORTED[module] = {f for f in _SIBLINGS.values() if f.parent == folder}
 
 
