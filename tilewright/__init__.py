@@ -54,6 +54,7 @@ for _name, _place in {
     "explain as data": "report.explain:facts",
     "explain as a page": "report.explain:page",
     "text of a profile": "report.profile_text:text",
+    "table of a profile": "report.profile_text:table",
     "page of a profile": "report.profile_html:page",
     "trace of a profile": "report.trace:trace",
 }.items():

@@ -12,6 +12,8 @@ import onnx
 import pytest
 
 import tilewright as tw
+from tilewright.support.errors import UsageError
+from tilewright.targets.linker import linker
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DIGITS = REPOSITORY / "examples" / "digits"
@@ -46,13 +48,17 @@ def digits_cases():
 
 @pytest.fixture(scope="session")
 def need():
-    """``need("gcc")`` skips the test where a program is not installed. Of linkers one with a version in its name will
-    do: code finds those."""
+    """``need("gcc")`` skips the test where a program is not installed; of a linker, where there is none of LLVM `least`
+    or newer."""
 
-    def check(*names: str) -> None:
+    def check(*names: str, least: int = 0) -> None:
         for name in names:
-            versions = range(14, 23) if name.endswith("ld") else ()
-            if not any(shutil.which(n) for n in (name, *(f"{name}-{v}" for v in versions))):
+            if name in ("ld.lld", "wasm-ld"):
+                try:
+                    linker(name, "this test", "test", least)
+                except UsageError as e:
+                    pytest.skip(str(e))
+            elif not shutil.which(name):
                 pytest.skip(f"{name} is not installed")
 
     return check

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -21,8 +20,10 @@ from tilewright.schedule.rules import schedule
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.text import parse_nest
 from tilewright.support.errors import CompileError, UnsupportedError, UsageError
+from tilewright.targets.amdgpu.code_object import LEAST_LINKER, linked
 from tilewright.targets.amdgpu.description import MACHINES
 from tilewright.targets.base import find
+from tilewright.targets.linker import linker
 from tilewright.targets.mcu.elf import read
 
 GFX90A, GFX1100 = MACHINES["gfx90a"], MACHINES["gfx1100"]
@@ -146,9 +147,8 @@ def test_functions_and_numbers_of_all_kinds_are_accepted(dtype):
 
 
 @pytest.fixture(scope="module")
-def exported(digits_path, tmp_path_factory):
-    if not any(shutil.which(n) for n in ("ld.lld", "ld.lld-19")):
-        pytest.skip("no linker ld.lld: apt install lld-19")
+def exported(digits_path, tmp_path_factory, need):
+    need("ld.lld", least=LEAST_LINKER)
     folder = tmp_path_factory.mktemp("amdgpu")
     made = tw.compile(digits_path, target="amdgpu", inputs={"image": (1, 1, 8, 8)})
     made.export(folder)
@@ -185,10 +185,21 @@ def test_a_package_is_kept_but_does_not_run(exported, tmp_path):
     assert "load its code object with HIP or HSA" in str(e.value)
 
 
-def test_without_a_linker_there_is_one_clear_error(exported, tmp_path, monkeypatch):
-    monkeypatch.setattr("shutil.which", lambda name: None)
+def test_a_linker_that_is_missing_or_old_is_named(tmp_path, monkeypatch):
+    """Debian's plain `ld.lld` is of LLVM 14, which does not know these objects; one with a newer version in its name is
+    taken."""
+    for name, text in {"ld.lld": "Debian LLD 14.0.6 (compatible with GNU linkers)", "ld.lld-19": "LLD 19.1.7"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{text}'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert linker("ld.lld", "emulation", "emulate") == str(tmp_path / "ld.lld")
+    assert linker("ld.lld", "code", "package", LEAST_LINKER) == str(tmp_path / "ld.lld-19")
+    (tmp_path / "ld.lld-19").unlink()
+    with pytest.raises(UsageError, match=r"ld.lld of LLVM 18 or newer; \S*ld.lld is of LLVM 14[\s\S]*install lld-19"):
+        linked([b""])
+    (tmp_path / "ld.lld").unlink()
     with pytest.raises(UsageError, match=r"the linker ld.lld, which was not found[\s\S]*apt install lld"):
-        exported[0].export(tmp_path)
+        linked([b""])
 
 
 def test_a_schedule_shows_its_code():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -10,6 +12,7 @@ from support.quantized_digits import REPOSITORY, digits_int8
 
 import tilewright as tw
 from tilewright.support.errors import TilewrightError, UnsupportedError, UsageError
+from tilewright.targets.base import find
 
 DESCRIPTION = '''
 from dataclasses import dataclass
@@ -148,7 +151,7 @@ def test_a_chip_alone_says_what_it_cannot_do():
         ("cpu+systolic32:sides=3", "systolic32 has no parameter 'sides'"),
         ("cpu+systolic32:array=many", "is no number for array"),
         ("cpu+systolic32:array", "is no parameter"),
-        ("systolic32:array=12", "are no words of 12"),
+        ("systolic32:array=12", "is not a multiple of its word"),
         ("cpu:threads=3", "has no parameters"),
         ("cpu+c", "c cannot stand beside cpu"),
         ("nothing.py", "there is no file nothing.py"),
@@ -168,3 +171,50 @@ def test_files_that_describe_no_chip(tmp_path):
         path.write_text(text)
         with pytest.raises(UsageError, match=message):
             tw.compile(small_float_network(), target=str(path))
+
+
+TWO = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.targets.accelerator import Chip
+from tilewright.targets.chips.outer4 import Outer4
+from parts_of_chips import CLOCK
+
+@dataclass(frozen=True)
+class First(Outer4):
+    name: ClassVar[str] = "first"
+    clock: ClassVar[float] = CLOCK
+
+@dataclass(frozen=True)
+class Second(Outer4):
+    name: ClassVar[str] = "second"
+    clock: ClassVar[float] = 2 * CLOCK
+"""
+
+
+def test_several_chips_of_one_file_with_a_file_beside_it(tmp_path):
+    """A chip is named after the colon; parts may be imported, and belong to what programs depend on."""
+    path = tmp_path / "chips.py"
+    path.write_text(TWO)
+    seen = []
+    for clock in (1e8, 3e8):
+        (tmp_path / "parts_of_chips.py").write_text(f"CLOCK = {clock}")
+        sys.modules.pop("parts_of_chips", None)
+        first, second = (find(f"{path}:{n}") for n in ("first", "second"))
+        assert (first.chip.clock, second.chip.clock) == (clock, 2 * clock)
+        assert find(second.name).chip.clock == 2 * clock
+        assert find(find(f"{path}:second,array=2").name).chip.array == 2
+        seen.append(first.tuned_on()[1])
+    assert seen[0] != seen[1], "the file beside it has changed"
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "chips.py").write_text(TWO + "CHIP = Second")
+    (other / "parts_of_chips.py").write_text("CLOCK = 5e8")
+    assert find(str(other / "chips.py")).chip.clock == 1e9, "its own file of that name"
+    assert str(tmp_path) not in sys.path and str(other) not in sys.path
+    with pytest.raises(UsageError, match="has several chips: first, second"):
+        find(str(path))
+    with pytest.raises(UsageError, match="no chip 'third'") as e:
+        find(f"cpu+{path}:third")
+    assert "first, second" in e.value.hint

@@ -6,7 +6,9 @@ import functools
 import http.server
 import json
 import shutil
+import subprocess
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,9 +70,8 @@ def test_the_steps_of_a_site_mean_the_model(site, digits_cases):
     np.testing.assert_allclose(out.view("f4"), probabilities[0], atol=1e-4)
 
 
-def test_webassembly_stands_beside_it(compile_digits, tmp_path):
-    if not any(shutil.which(n) for n in ("wasm-ld", "wasm-ld-19")):
-        pytest.skip("wasm-ld is not installed: apt install lld")
+def test_webassembly_stands_beside_it(compile_digits, tmp_path, need):
+    need("wasm-ld")
     compile_digits("web").export(tmp_path, beside=[compile_digits("wasm")])
     backends = json.loads((tmp_path / "model.json").read_text())["backends"]
     assert set(backends) == {"webgpu", "wasm", "wasm-threads"} or set(backends) == {"webgpu", "wasm"}
@@ -125,3 +126,58 @@ def test_in_a_browser(site, digits_cases):
         browser.close()
     server.shutdown()
     np.testing.assert_allclose(got, probabilities[0], atol=1e-4)
+
+
+#: which backend a page gets, with adapters that say such things of themselves; where files are looked for
+CHOICES = """
+import { WebFiles, backends, load } from "./runner.js";
+const manifest = { format: 1, inputs: [], outputs: [], backends: { webgpu: {} } };
+const files = { bytes: async () => new TextEncoder().encode(JSON.stringify(manifest)) };
+const told = {};
+for (const b of backends) b.open = async () => ({});
+const wasm = backends.filter((b) => b.name !== "webgpu");
+async function chosen(info, more = {}, there = true, options = {}) {
+  const adapter = info && { info, ...more };
+  const gpu = { requestAdapter: async () => adapter };
+  Object.defineProperty(globalThis, "navigator", { value: { gpu }, configurable: true });
+  for (const b of wasm) b.missing = () => (there ? "" : "none");
+  return (await load("./", { files, ...options })).backend;
+}
+told.hardware = await chosen({ vendor: "nvidia", architecture: "ampere", isFallbackAdapter: false });
+told.silent = await chosen({ vendor: "", architecture: "" });
+told.swiftshader = await chosen({ vendor: "google", architecture: "swiftshader" });
+told.llvmpipe = await chosen({ vendor: "mesa", description: "llvmpipe (LLVM 15.0.6, 256 bits)" });
+told.flagged = await chosen({ isFallbackAdapter: true });
+told.old = await chosen({}, { isFallbackAdapter: true });
+told.alone = await chosen({ isFallbackAdapter: true }, {}, false);
+told.asked = await chosen({ isFallbackAdapter: true }, {}, true, { backend: "webgpu" });
+globalThis.location = { href: "http://site.org/page/index.html" };
+told.places = ["./m/digits", "./m/digits/", "./", "http://site.org/m/model.json", "x.v2?k"].map(
+  (base) => new URL("model.json", new WebFiles(base).base).href,
+);
+globalThis.fetch = async () => ({ ok: false, status: 404, statusText: "Not Found" });
+told.missing = await load("./m/digits").catch((e) => e.message);
+console.log(JSON.stringify(told));
+"""
+
+
+def test_a_software_adapter_comes_after_webassembly(need, tmp_path):
+    """SwiftShader takes 13 ms for what WebAssembly does in 0.04."""
+    need("node")
+    targets = Path(tw.__file__).parent / "targets"
+    for part in ("wasm", "web"):  # of the two, the target web has the list of all backends
+        shutil.copytree(targets / part / "site", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    (tmp_path / "choices.js").write_text(CHOICES)
+    done = subprocess.run(["node", "choices.js"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    told = json.loads(done.stdout or f'"{done.stderr[-500:]}"')
+    assert [told.pop(n) for n in ("hardware", "silent", "alone", "asked")] == ["webgpu"] * 4
+    assert told.pop("places") == [
+        "http://site.org/page/m/digits/model.json",
+        "http://site.org/page/m/digits/model.json",
+        "http://site.org/page/model.json",
+        "http://site.org/m/model.json",
+        "http://site.org/page/x.v2/model.json",
+    ]
+    assert told.pop("missing") == "cannot read http://site.org/page/m/digits/model.json: 404 Not Found"
+    assert set(told.values()) == {"wasm-threads"}

@@ -78,7 +78,10 @@ def begin() -> None:
 
 
 def fail(error: TilewrightError, code: int) -> int:
-    """Print an error to stderr, coloured on a terminal; gives `code` back."""
+    """Print an error to stderr, with flags for options, coloured on a terminal; gives `code` back."""
+    from .hints import in_flags
+
+    error.message, error.hint = in_flags(error.message), in_flags(error.hint or "") or None
     if not sys.stderr.isatty() or "NO_COLOR" in os.environ:
         print(f"error: {error}", file=sys.stderr)
         return code

@@ -122,11 +122,14 @@ def compile_command(
     """
     import tilewright as tw
 
+    from ..runtime.export import exports
     from ..support.numbers import size
     from ..targets.base import Joining, find
 
     if output is None and options["stop_after"] is None:
-        raise UsageError("where should the package go?", stage="command line", hint="add -o model.tw")
+        exported = exports(find(options["target"]))
+        where = "-o out, a folder for its files, or -o model.tw" if exported else "-o model.tw"
+        raise UsageError("where should the package go?", stage="command line", hint=f"add {where}")
     source = sources(model)
     if not isinstance(source, str) and (output is None or output.suffix != ".tw"):
         raise UsageError("several entries make a package: -o model.tw", stage="command line")
@@ -274,7 +277,7 @@ def run(
         return
     executable = chosen(executable, entry)
     if given is None:
-        given = data.random_inputs(data.fixed_shapes(getattr(executable, "arguments", executable.inputs)), seed)
+        given = data.random_inputs(data.fixed_shapes(executable, model), seed)
     times, values = [], []
     emulated = executable.emulate(given) if emulate else None
     if emulated is not None:
@@ -293,11 +296,12 @@ def run(
         ms = sorted(1e3 * t for t in times)
         note(f"{repeat} runs: min {ms[0]:.3f} ms, median {ms[len(ms) // 2]:.3f} ms, max {ms[-1]:.3f} ms", wanted=True)
     if wanted:
-        expected = wanted(given)
+        expected, quanta = wanted(given)
         allowed = data.Allowed(rtol, precision_of(executable))
-        errors = data.compare(results, expected, allowed)
-        said = ", ".join(f"{name} {error:.1e}" for name, error in errors)
-        note(f"check passed: {said} ({allowed.described(results[name] for name in expected)})")
+        errors = data.compare(results, expected, allowed, quanta)
+        said = ", ".join(f"{name} {error:.1e}" for name, error, _ in errors)
+        more = [f"rounding to quanta explains {e:.1e} of {n}" for n, _, e in errors if e > allowed.of(results[n])]
+        note(f"check passed: {said} ({'; '.join([allowed.described(results[n] for n in expected), *more])})")
 
 
 def precision_of(executable: Any) -> str:
@@ -328,13 +332,13 @@ def check_source(
     given: dict[str, np.ndarray] | None = None,
     runs: int = 1,
 ) -> Callable | None:
-    """How to get the expected outputs of the last of so many runs from the inputs; None without --check. Files are read
-    before compiling."""
+    """How to get the expected outputs of the last of so many runs from the inputs, and what `data.compare` asks of
+    quanta; None without --check. Files are read before compiling."""
     if check is None:
         return None
     if check != "reference":
         expected = data.read_npz(Path(check))
-        return lambda inputs: expected
+        return lambda inputs: (expected, dict)
     if is_package(model):
         raise UsageError(
             "--check reference needs the model: a package holds compiled code only",
@@ -343,7 +347,8 @@ def check_source(
         )
     import tilewright as tw
 
-    from ..graph.interpret import interpret
+    from ..driver.quanta import allowed
+    from ..graph.interpret import Change, interpret
 
     quiet = {**options, "print_after": (), "dump": None, "time": False, "verify": False, "stop_after": "import"}
     quiet |= {"precision": "f32", "tolerance": None}  # the graph before either has a meaning
@@ -359,13 +364,17 @@ def check_source(
     graph: Any = tw.compile(model, **quiet)
     states: dict[str, str] = options["states"] or {}
 
-    def expected_of(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def outputs_of(inputs: dict[str, np.ndarray], change: Change | None = None) -> dict[str, np.ndarray]:
         """Without states all runs give the same; with them every run begins with what the one before has left."""
         known = {name: np.zeros(t.dims, NUMPY[t.dtype]) for name, t in graph.inputs() if name in states}
         for _ in range(runs if states else 1):
-            outputs = interpret(graph, {**inputs, **known})
+            outputs = interpret(graph, {**inputs, **known}, change=change)
             known = {name: outputs[following] for name, following in states.items()}
         return {name: array for name, array in outputs.items() if name not in states.values()}
+
+    def expected_of(inputs: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], Callable]:
+        expected = outputs_of(inputs)
+        return expected, lambda: allowed(graph, lambda change: outputs_of(inputs, change), expected)
 
     return expected_of
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,10 @@ __all__ = [
 ]
 
 
-def fixed_shapes(inputs: Sequence[Any]) -> list[tuple[str, tuple[int, ...], np.dtype]]:
-    """Name, shape and dtype of every input; ModelError if a model leaves some open, so that no data can be made up."""
+def fixed_shapes(executable: Any, model: str) -> list[tuple[str, tuple[int, ...], np.dtype]]:
+    """Name, shape and dtype of every input, open dimensions of typical sizes; ModelError if `model`, a package perhaps,
+    leaves some without a range, so that no data can be made up."""
+    inputs = getattr(executable, "arguments", executable.inputs)
     fixed = [
         getattr(i, "kind", "tensor") == "tensor" and i.shape is not None and all(isinstance(d, int) for d in i.shape)
         for i in inputs
@@ -40,7 +42,8 @@ def fixed_shapes(inputs: Sequence[Any]) -> list[tuple[str, tuple[int, ...], np.d
         raise ModelError(
             f"the model leaves the shape of {len(open_)} input{'s' * (len(open_) > 1)} open: {'; '.join(open_)}",
             stage="run",
-            hint=f"give data with --input, or --shape {first}=1x... for random data",
+            hint="give data with --input"
+            + ("" if model.endswith(".tw") else f", or --shape {first}=1x... for random data"),
         )
     return [(i.name, i.shape, i.numpy_dtype) for i in inputs]
 
@@ -121,9 +124,16 @@ class Allowed:
 
 
 def compare(
-    got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], allowed: Allowed
-) -> list[tuple[str, float]]:
-    """(output, error) for every expected output; CheckError lists those above the tolerance or of another shape."""
+    got: Mapping[str, np.ndarray],
+    expected: Mapping[str, np.ndarray],
+    allowed: Allowed,
+    quanta: Callable[[], Mapping[str, float]] = dict,
+) -> list[tuple[str, float, float]]:
+    """(output, error, error allowed) for every expected output; CheckError lists those above it or of another shape.
+
+    `quanta` is asked where an error is above the usual one: what rounding explains in a quantized model, by output
+    (`driver.quanta`).
+    """
     unknown = [name for name in expected if name not in got]
     if unknown or not expected:
         raise InputError(
@@ -132,15 +142,20 @@ def compare(
             hint=f"its outputs: {', '.join(got)}",
         )
     errors, wrong = [], []
+    explained: Mapping[str, float] | None = None
     for name, want in expected.items():
         have = got[name]
         if have.shape != want.shape:
             wrong.append(f"output {name!r} has shape {have.shape}, expected {want.shape}")
             continue
-        error = largest_error(have, want)
-        errors.append((name, error))
-        if not error <= allowed.of(have):
-            wrong.append(f"output {name!r} differs by {error:.2e} of its largest value")
+        error, limit = largest_error(have, want), allowed.of(have)
+        if not error <= limit and allowed.given is None:
+            explained = quanta() if explained is None else explained
+            limit = max(limit, explained.get(name, 0.0))
+        errors.append((name, error, limit))
+        if not error <= limit:
+            more = f", {limit:.2e} of which rounding to quanta explains" if limit > allowed.of(have) else ""
+            wrong.append(f"output {name!r} differs by {error:.2e} of its largest value{more}")
     if wrong:
         said = allowed.described(got[name] for name in expected)
         raise CheckError("; ".join(wrong), stage="check", hint=f"{said} (--rtol gives another)")

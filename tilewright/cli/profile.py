@@ -65,7 +65,7 @@ def profile(
     given = data.read_npz(input) if input else None
     executable = chosen(obtain(model, options, sha256), entry)
     if given is None:
-        given = data.random_inputs(data.fixed_shapes(executable.inputs), seed)
+        given = data.random_inputs(data.fixed_shapes(executable, model), seed)
     if remeasure:
         measure_again(executable)
     found = executable.profile(given, repeats=repeats)

@@ -157,7 +157,7 @@ def _run_stages(todo: Sequence[Stage], state: State, pipeline: Sequence[Stage]) 
                     f"states need fixed shapes, and those of this model are known at run time only: {e.message}",
                     stage=stage.name,
                     operator=e.operator,
-                    hint="give the shapes of its inputs: inputs={name: shape}, or --shape name=1x...",
+                    hint="give the shapes of its inputs: inputs={name: shape}",
                 ) from None
             if (known := current()) is not None:
                 raise UnsupportedError(

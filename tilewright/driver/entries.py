@@ -42,7 +42,7 @@ def compile_entries(sources: Mapping[str, Any], options: Options, compile: Calla
             raise UnsupportedError(
                 f"entry {name!r} leaves shapes open: {'; '.join(map(str, made.inputs))}",
                 stage="import",
-                hint=f"give them: inputs={{'{name}:{made.inputs[0].name}': shape}}, or --shape",
+                hint=f"give them: inputs={{'{name}:{made.inputs[0].name}': shape}}",
             )
         packages[name] = made.package
         made.package.constants[:] = [pool.share("", c) for c in made.package.constants]

@@ -27,7 +27,7 @@ def check_open(options: Options, dims: Sequence[Dim], target: Target) -> None:
         raise UnsupportedError(
             f"target {target.name!r} has no open dimensions ({named})",
             stage="import",
-            hint=f"give the sizes: inputs={{name: (1, 128)}}, or --shape NAME=1x128; with open dimensions: {able}",
+            hint=f"give the sizes: inputs={{name: (1, 128)}}; with open dimensions: {able}",
         )
     if options.states and options.specialize == "background":
         raise UnsupportedError(
@@ -46,7 +46,7 @@ def check_open(options: Options, dims: Sequence[Dim], target: Target) -> None:
             raise UnsupportedError(
                 f"{name}={wanted!r} runs the model, and the sizes of {named} are not known",
                 stage="import",
-                hint="use it at fixed sizes: inputs={name: (1, 128)}, or --shape NAME=1x128",
+                hint="use it at fixed sizes: inputs={name: (1, 128)}",
             )
     if options.arena_limit is not None:
         raise UnsupportedError(

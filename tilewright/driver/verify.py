@@ -14,8 +14,9 @@ the errors of one part of the compiler:
 With a precision below f32 the last two comparisons only find gross errors, and the error of every kernel against f32
 is reported instead (see `precision`).
 
-An error is relative to the largest value of its array. Integers and booleans must be equal; where they come from
-comparing floats, which float64 may decide otherwise, equal to the same IR evaluated in the model's own precision.
+An error is relative to the largest value of its array. The last two comparisons allow what rounding to one of two
+quanta explains (`quanta`). Integers and booleans must be equal; where they come from comparing floats, which float64
+may decide otherwise, equal to the same IR evaluated in the model's own precision.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from .build_program import build_program
 from .compare import largest_error, random_inputs
 from .kernel_errors import KernelError, Results, errors_against_f32, table
 from .placement import devices_in
+from .quanta import allowed
 from .state import State
 
 #: largest difference of one kernel, relative to the largest value of the array, by dtype
@@ -254,6 +256,7 @@ def _check_graphs(state: State, arrays: dict[str, np.ndarray], outputs: Outputs)
     except CompileError as e:
         raise CheckError(f"the model cannot be interpreted: {e.message}", stage="verify", operator=e.operator) from None
     worst = 0.0
+    quanta: dict[str, float] = {}
     for name, output in outputs:
         dtype = DTYPES[output.dtype]
         limit = MODEL_TOLERANCE.get(dtype, 0.0)
@@ -263,6 +266,9 @@ def _check_graphs(state: State, arrays: dict[str, np.ndarray], outputs: Outputs)
         if dtype not in FLOATS and error > 0:  # decided by comparing floats: as the model's own precision does
             error = min(error, largest_error(output, interpret(first, arrays)[name]))
         worst = max(worst, error)
+        if not error <= limit:
+            quanta = quanta or allowed(first, lambda c: interpret(first, arrays, float64=True, change=c), expected)
+            limit = max(limit, quanta.get(name, 0.0))
         if error <= limit:
             continue
         passes = largest_error(after[name], expected[name]) > limit

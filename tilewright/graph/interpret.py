@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,9 @@ from ..support.dtypes import DTYPES
 from ..support.errors import CompileError, InputError
 from .rewrite import names
 
+#: what an operator's reference is given (its name, operands, attributes)
+Change = Callable[[str, list[Any], Mapping[str, Any]], list[Any]]
+
 #: attributes that name the dtype of a result
 _DTYPE_ATTRIBUTES = ("to", "dtype")
 
@@ -26,12 +29,14 @@ def interpret(
     *,
     float64: bool = False,
     keep: Collection[str] = (),
+    change: Change | None = None,
 ) -> dict[str, np.ndarray]:
     """The outputs of a level-2 graph, by name, for arrays by input name.
 
     ``float64=True`` computes in double precision throughout: inputs, constants and the results of casts to smaller
     floats are all promoted. ``keep`` names source nodes (as in the locations) whose first result is returned as well,
-    under that name. Intermediate arrays are freed after their last use.
+    under that name. ``change`` gives other operands to an operator's reference (`driver.quanta`). Intermediate arrays
+    are freed after their last use.
 
     Raises InputError if a name, shape or dtype does not fit the graph, CompileError (naming the operator) if a
     reference fails or gives another shape than the operator's type.
@@ -52,7 +57,7 @@ def interpret(
         last = {v: i for i, op in enumerate(operations) for v in op.operands}
         kept: dict[str, np.ndarray] = {}
         for i, op in enumerate(operations[:-1]):
-            results = evaluate(graph, op, [values.get(v) for v in op.operands], float64=float64)
+            results = evaluate(graph, op, [values.get(v) for v in op.operands], float64=float64, change=change)
             for r, array in zip(op.results, results, strict=True):
                 if r in last:
                     values[r] = array
@@ -66,7 +71,9 @@ def interpret(
         return kept | {name: array for (name, _), array in zip(graph.outputs(), outputs, strict=True)}
 
 
-def evaluate(graph: Graph, op: ir.Operation, operands: list[Any], *, float64: bool = False) -> list[np.ndarray]:
+def evaluate(
+    graph: Graph, op: ir.Operation, operands: list[Any], *, float64: bool = False, change: Change | None = None
+) -> list[np.ndarray]:
     """The results of one `tw` operation; `operands` holds one array an SSA operand."""
     name = dialect.mnemonic(op)
     if name is None:
@@ -78,6 +85,8 @@ def evaluate(graph: Graph, op: ir.Operation, operands: list[Any], *, float64: bo
         attrs |= {k: "f64" for k in _DTYPE_ATTRIBUTES if isinstance(attrs.get(k), str) and is_float(attrs[k])}
     rest = iter(operands)
     arguments = [None if v is None else next(rest) for v in dialect.arguments(op)]
+    if change is not None:
+        arguments = change(name, arguments, attrs)
     try:
         with np.errstate(all="ignore"):
             results = [np.asarray(r) for r in dialect.as_list(cls.reference(*arguments, **attrs))]

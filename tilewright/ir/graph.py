@@ -12,6 +12,8 @@ from torch_mlir import ir
 
 from ..support.dtypes import NUMPY
 from ..support.errors import ModelError
+from ..support.notebook import Text, fragment
+from ..support.numbers import count
 from . import dialect
 from .constants import ConstantTable
 from .context import parse, use
@@ -123,9 +125,24 @@ class Graph:
 
     # ---- text and files ----
 
-    def text(self) -> str:
+    def text(self) -> Text:
         """The module as MLIR text with locations."""
-        return str(self.module.operation.get_asm(enable_debug_info=True, use_local_scope=False))
+        return Text(self.module.operation.get_asm(enable_debug_info=True, use_local_scope=False))
+
+    def __repr__(self) -> str:
+        with use():
+            inputs, outputs = ("; ".join(f"{n}: {t}" for n, t in found) for found in (self.inputs(), self.outputs()))
+            more = count(sum(1 for _ in self.operations()), "operation")
+        return (
+            f"<Graph of level {self.level} ({inputs}) -> ({outputs}), {more}, {count(len(self.constants), 'constant')}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what it takes and gives; the text unfolds."""
+        with use():
+            found = {"input": self.inputs(), "output": self.outputs()}
+            rows = [(kind, name, str(t)) for kind, pairs in found.items() for name, t in pairs]
+            return fragment(f"graph of level {self.level}", rows, self.text(), "MLIR")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write ``NAME.mlir`` and, if there are constants outside the IR, ``NAME.constants`` beside it."""

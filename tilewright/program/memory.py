@@ -181,6 +181,8 @@ def _pieces(alive: Sequence[Lifetime], shown: int = 4) -> str:
 
 def _advice(alive: Sequence[Lifetime], ways: Sequence[str]) -> str:
     parts = [*ways, "a smaller input or fewer channels in the layer named"]
-    if len(alive) > 2:
-        parts.insert(len(ways), f"ending the long life of {alive[-1].name} (a skip connection keeps it)")
+    kept = [x for x in alive if x.last > x.first + 1]  # others are read by the next call, or scratch
+    if kept:
+        longest = max(kept, key=lambda x: x.last - x.first)
+        parts.insert(len(ways), f"no late reader of {longest.name} (a skip connection keeps it in memory)")
     return "what would help: " + ", or ".join(parts)

@@ -23,6 +23,7 @@ from .page_parts import (
     RIGHT,
     TOP,
     WIDTH,
+    Circle,
     Log,
     ceilings,
     circle_names,
@@ -146,8 +147,8 @@ def roofline(runs: Sequence[LayerRun], formats: Formats) -> str:
             f"<g data-k='{k}'><line class='stem' x1='{cx:.1f}' x2='{cx:.1f}' y1='{cy:.1f}' y2='{top:.1f}'/>"
             f"<circle class='f-{colour}' cx='{cx:.1f}' cy='{cy:.1f}' r='{radius:.1f}'/><title>{tip}</title></g>"
         )
-        labels.append((cx, cy, radius, r.name))
-    parts += circle_names(labels[:_NAMED])
+        labels.append(Circle(cx, cy, radius, r.name))
+    parts += circle_names(labels[:_NAMED], labels[_NAMED:])
     head = f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img' aria-label='roofline' class='roofline'>"
     return f"{head}{''.join(parts)}</svg>{_legend(formats)}"
 

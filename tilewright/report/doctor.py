@@ -15,11 +15,18 @@ from ..support.errors import TilewrightError
 from ..targets.base import Check, Examinable, Placed, Sharing, targets
 
 NEEDED = ("numpy", "onnx", "ml_dtypes", "llvmlite", "torch_mlir", "typer", "rich")
-OPTIONAL = {
-    "torch": "front end for PyTorch programs",
-    "onnxruntime": "benchmarks and demo compare with it",
-    "openvino": "benchmarks compare with it",
+#: what ``pip install 'tilewright[NAME]'`` brings, and what for
+EXTRAS = {
+    "torch": (("torch", "scipy"), "PyTorch modules, torch.compile"),
+    "jax": (("jax",), "JAX programs"),
+    "tune": (("lightgbm",), "tilewright tune"),
+    "ray": (("lightgbm", "ray"), "tuning on machines of a Ray cluster"),
+    "opencl": (("pyopencl",), "the target opencl"),
+    "vulkan": (("wgpu",), "the target vulkan"),
+    "demo": (("onnxruntime", "scikit-learn"), "make demo"),
 }
+#: extras of those who work on Tilewright, which make installs
+DEVELOPERS = ("models", "bench", "zoo", "fuzz", "rtl", "docs", "gpu-tests", "dev")
 
 
 def examine() -> Iterator[Check]:
@@ -47,9 +54,17 @@ def examine() -> Iterator[Check]:
             yield Check(name, "problem", error.message, error.hint or "")
         except Exception as error:
             yield Check(name, "problem", f"{type(error).__name__}: {error}")
-    for name, use in OPTIONAL.items():
-        version = _version(name)
-        yield Check(name, "ok" if version else "note", version or f"not installed ({use})")
+    for name, (packages, use) in EXTRAS.items():
+        yield _extra(name, packages, use)
+
+
+def _extra(name: str, packages: tuple[str, ...], use: str) -> Check:
+    """What an extra is for, and whether it is there."""
+    versions = {p: _version(p) for p in packages}
+    missing = [p for p, v in versions.items() if v is None]
+    if missing:
+        return Check(f"extra {name}", "note", f"no {', '.join(missing)}: pip install 'tilewright[{name}]' ({use})")
+    return Check(f"extra {name}", "ok", ", ".join(f"{p} {v}" for p, v in versions.items()))
 
 
 def _version(name: str) -> str | None:

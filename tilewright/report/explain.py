@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ..program.package import Package
 from ..program.program import COPY
+from ..support.notebook import fragment
 from ..support.numbers import count, size
 
 if TYPE_CHECKING:
@@ -110,12 +110,8 @@ def page(package: Package, memory: Memory, threads: int) -> str:
     inputs, outputs = tensors(program)
     found = {"input": inputs, "output": outputs, "state": [s.tensor for s in program.states]}
     rows = [(kind, t.name, t.dtype, "x".join(map(str, t.shape)) or "scalar") for kind, ts in found.items() for t in ts]
-    cells = "".join("<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in rows)
     head = f"{package.report.get('model', 'model')}: {package.target}, {count(threads, 'thread')}, {size(memory.peak)}"
-    return (
-        f"<div><b>{escape(head)}</b><table>{cells}</table>"
-        f"<details><summary>explain</summary><pre>{escape(explain(package, memory, threads))}</pre></details></div>"
-    )
+    return fragment(head, rows, explain(package, memory, threads), "explain")
 
 
 def _levels(levels: Sequence[dict[str, Any]]) -> list[str]:

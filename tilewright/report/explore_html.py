@@ -12,7 +12,21 @@ from html import escape
 from .. import __version__
 from ..targets.accelerator.designs import Design, Exploration, Measured, shown
 from .explore_text import area, bottleneck, energy
-from .page_parts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Log, circle_names, document, grid, plain_table, section
+from .page_parts import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Circle,
+    Log,
+    circle_names,
+    document,
+    grid,
+    plain_table,
+    section,
+)
 from .page_style import PLAIN
 from .profile_text import percent, seconds
 
@@ -110,7 +124,7 @@ def chart(e: Exploration, across: Callable[[Design], float], across_is: str) -> 
             f"cx='{cx:.1f}' cy='{cy:.1f}' r='{_RADIUS}'/><title>{escape(tip)}</title></g>"
         )
         if d in line:
-            labels.append((cx, cy, _RADIUS, d.text))
+            labels.append(Circle(cx, cy, _RADIUS, d.text))
     parts += circle_names(labels)
     return (
         f"<svg class='roofline' viewBox='0 0 {WIDTH} {HEIGHT}' role='img' aria-label='{escape(across_is)}'>"

@@ -8,9 +8,13 @@ from .profile_text import percent, seconds
 
 def headings(e: Exploration) -> list[str]:
     """One for each cell of `rows`."""
-    times = [f"{name}" for name in e.models]
-    mean = ["relative"]
-    return [*e.varied, *times, *mean, "energy", "area", "use", "bottleneck", "front"]
+    alone = [f"{name} on chip" for name in e.models] if _hosted(e) else []
+    return [*e.varied, *e.models, *alone, "relative", "energy", "area", "use", "bottleneck", "front"]
+
+
+def _hosted(e: Exploration) -> bool:
+    """Whether the host does a part of a model, so that the chip's time alone is another one."""
+    return any(m.host for d in e.measured for m in d.models)
 
 
 def rows(e: Exploration, every: bool = True) -> list[list[str]]:
@@ -24,6 +28,7 @@ def _row(e: Exploration, d: Design, on_front: bool) -> list[str]:
     return [
         *(shown(d.parameters[name]) for name in e.varied),
         *(seconds(m.seconds) for m in d.models),
+        *(seconds(m.seconds - m.host) for m in d.models if _hosted(e)),
         f"{d.seconds / e.best:.2f}",
         energy(d.energy),
         area(d.area),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from .page_style import SCRIPT, STYLE
@@ -38,6 +39,16 @@ def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"<table class='plain'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
+@dataclass(frozen=True)
+class Circle:
+    """A circle of a drawing, with a name."""
+
+    x: float
+    y: float
+    r: float
+    name: str = ""
+
+
 class Log:
     """A logarithmic axis from decade to decade."""
 
@@ -57,17 +68,34 @@ class Log:
         return [m * 10.0**d for d in range(self.low, self.high) for m in range(2, 10)]
 
 
-def circle_names(labels: Sequence[tuple[float, float, float, str]]) -> Iterable[str]:
-    """Names beside circles (x, y, radius, name), on the side where there is room; none that would lie on another."""
-    taken: list[tuple[float, float, float]] = []
-    for cx, cy, r, name in labels:
-        width, left = 5.8 * len(name), cx > (LEFT + WIDTH) / 2
-        start = cx - r - 4 - width if left else cx + r + 4
-        if any(abs(y - cy) < 12 and start < end and begin < start + width for begin, end, y in taken):
-            continue
-        taken.append((start, start + width, cy))
-        at, anchor = (cx - r - 4, "end") if left else (cx + r + 4, "start")
-        yield f"<text class='name' x='{at:.1f}' y='{cy + 4:.1f}' text-anchor='{anchor}'>{escape(name)}</text>"
+#: of a letter, as the names are written
+_LETTER, _LINE = 6.4, 12.0
+#: left, right, top, bottom
+Box = tuple[float, float, float, float]
+
+
+def circle_names(labels: Sequence[Circle], others: Sequence[Circle] = ()) -> Iterable[str]:
+    """Names beside, above or below circles, where they lie on no circle, on no other name and not outside; none where
+    there is no such place. `others` are circles without a name."""
+    taken: list[Box] = [(c.x - c.r, c.x + c.r, c.y - c.r, c.y + c.r) for c in (*labels, *others)]
+    for c in labels:
+        width, half = _LETTER * len(c.name), _LINE / 2
+        left, right = c.x - c.r - 4, c.x + c.r + 4
+        above, below = c.y - c.r - half - 2, c.y + c.r + half + 2
+        sides = [(left - width, c.y), (right, c.y)]
+        sides = sides if c.x > (LEFT + WIDTH) / 2 else sides[::-1]
+        for start, y in (*sides, (c.x - width / 2, below), (c.x - width / 2, above)):
+            box = (start, start + width, y - half, y + half)
+            inside = box[0] > LEFT and box[1] < WIDTH - RIGHT and box[2] > TOP and box[3] < HEIGHT - BOTTOM
+            if inside and not any(_meet(box, b) for b in taken):
+                taken.append(box)
+                at, anchor = (start + width, "end") if start + width < c.x else (start, "start")
+                yield f"<text class='name' x='{at:.1f}' y='{y + 4:.1f}' text-anchor='{anchor}'>{escape(c.name)}</text>"
+                break
+
+
+def _meet(a: Box, b: Box) -> bool:
+    return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
 
 
 def grid(x: Log, y: Log, across_is: str, up_is: str) -> Iterable[str]:

@@ -11,7 +11,7 @@ STYLE = """
     --c6: #e08bb5; --c7: #b9bd4a; --c8: #9a9df5; --rest: #98a2b3;
     --accent: #6c9cf2; --warn: #ef7a73; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 28px 24px 60px; max-width: 1240px; background: var(--paper); color: var(--ink);
+body { margin: 0 auto; padding: 28px 24px 60px; max-width: 1330px; background: var(--paper); color: var(--ink);
   font: 14px/1.45 system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
 h1 { font-size: 24px; margin: 0; } h2 { font-size: 17px; margin: 0; } section { margin-top: 34px; }
 .sub { color: var(--soft); margin: 3px 0 12px; max-width: 92ch; }
@@ -36,7 +36,8 @@ circle { fill-opacity: .55; stroke: var(--paper); stroke-width: 1; }
 i { display: inline-block; width: 10px; height: 10px; border-radius: 3px; background: var(--c); margin-right: 7px; }
 .legend { display: flex; flex-wrap: wrap; gap: 6px 20px; color: var(--soft); margin: 8px 0; }
 .hot circle { fill-opacity: .95; stroke: var(--ink); stroke-width: 1.5; } .hot .stem { stroke: var(--ink); }
-.lanes { display: flex; gap: 8px; } .threads { position: relative; width: 58px; color: var(--soft); }
+.lanes { display: flex; gap: 8px; } .threads { position: relative; width: 62px; color: var(--soft);
+  white-space: nowrap; }
 .threads div { position: absolute; right: 0; line-height: 34px; } .scroll { overflow-x: auto; flex: 1; }
 .lane { fill: var(--faint); } .wait { fill: url(#hatch); } .hatch { fill: var(--soft); opacity: .55; }
 .timeline line { stroke: var(--line); } .timeline svg text { fill: #fff; } .timeline svg rect { stroke: var(--paper);
@@ -48,9 +49,9 @@ i { display: inline-block; width: 10px; height: 10px; border-radius: 3px; backgr
 button { font: inherit; color: var(--ink); background: var(--card); border: 1px solid var(--line); border-radius: 6px;
   padding: 2px 10px; cursor: pointer; } button.on { border-color: var(--accent); color: var(--accent); }
 .table { overflow-x: auto; font-variant-numeric: tabular-nums; }
-.row { display: grid; gap: 10px; min-width: 1180px; padding: 4px 6px; align-items: center;
+.row { display: grid; gap: 10px; min-width: 1250px; padding: 4px 6px; align-items: center;
   grid-template-columns: minmax(190px, 1.5fr)
-    44px 82px 78px 68px 62px 64px 82px 108px 66px 112px minmax(150px, 1.6fr); }
+    44px 82px 78px 68px 62px 64px 88px 108px 66px 112px minmax(150px, 1.6fr); }
 .row span { text-align: right; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .row span:nth-child(1), .row span:nth-child(9), .row span:nth-child(n+11) { text-align: left; }
 .head { color: var(--soft); border-bottom: 1px solid var(--line); } .head span { cursor: pointer; }
@@ -59,7 +60,7 @@ summary { cursor: pointer; list-style: none; border-bottom: 1px solid var(--fain
 summary::-webkit-details-marker { display: none; } summary:hover, details.hot summary { background: var(--card); }
 .bar { background: linear-gradient(90deg, color-mix(in srgb, var(--accent) 26%, transparent) var(--bar), transparent 0);
   border-radius: 3px; padding: 1px 5px; } em { color: var(--warn); font-weight: 700; font-style: normal; }
-.more { background: var(--card); border-bottom: 1px solid var(--line); padding: 8px 18px 12px; min-width: 1180px; }
+.more { background: var(--card); border-bottom: 1px solid var(--line); padding: 8px 18px 12px; min-width: 1250px; }
 dl { display: grid; grid-template-columns: 96px 1fr; gap: 3px 14px; margin: 0; } dt { color: var(--soft); }
 dd { margin: 0; } pre { margin: 0; white-space: pre-wrap; font: 12px/1.5 ui-monospace, Menlo, Consolas, monospace; }
 footer { margin-top: 34px; border-top: 1px solid var(--line); padding-top: 10px; color: var(--soft); font-size: 13px; }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import __version__
+from ..support.numbers import count
 from .explain import why_slow
 from .page_parts import (
     AXIS,
@@ -22,6 +23,7 @@ from .page_parts import (
     RIGHT,
     TOP,
     WIDTH,
+    Circle,
     Log,
     ceilings,
     circle_names,
@@ -31,7 +33,7 @@ from .page_parts import (
     section,
     time_axis,
 )
-from .profile_text import disturbance, names, number, percent, seconds, summary
+from .profile_text import above, above_text, disturbance, names, number, percent, seconds, summary
 
 if TYPE_CHECKING:
     from ..runtime.profile import Entry, Profile
@@ -53,7 +55,7 @@ def page(profile: Profile) -> str:
         _tiles(profile),
         section("Roofline", _ROOFLINE_TEXT, roofline(profile)) if profile.ceilings else "",
         section("Timeline", _TIMELINE_TEXT, timeline(profile)) if profile.timeline is not None else "",
-        section("Kernels", _KERNELS_TEXT, kernels(profile)),
+        section("Kernels", _KERNELS_TEXT + above_text(profile.kernels, " *: "), kernels(profile)),
         "<footer>" + "".join(f"<p>{escape(line)}</p>" for line in summary(profile)) + "</footer>",
     ]
     return document(title, body)
@@ -71,7 +73,7 @@ _KERNELS_TEXT = "The most expensive first; a click on a heading sorts, a click o
 
 
 def _about(p: Profile) -> str:
-    threads = f"{p.threads} thread{'s' if p.threads > 1 else ''}"
+    threads = count(p.threads, "thread")
     machine = p.ceilings.machine.split("|")[0] if p.ceilings else ""
     return ", ".join(x for x in (f"target {p.target}", machine, threads, f"{p.repeats} runs") if x) + (
         f"; Tilewright {__version__}"
@@ -86,7 +88,7 @@ def _tiles(p: Profile) -> str:
         (percent(inside), "in kernels", f"{seconds(p.between)} between them: barriers and waking threads"),
         (number(total.gflops), "10⁹ operations/s", "arithmetic of all kernels over their time"),
         (percent(total.efficiency), "of the roofline", "least time by the ceilings over the real one"),
-        (str(total.calls), "kernel calls", f"{len(p.kernels)} kernels"),
+        (str(total.calls), "kernel calls", count(len(p.kernels), "kernel")),
     ]
     if p.threads > 1 and p.seconds:
         waits = ", ".join(percent(t.waiting / p.seconds) for t in p.per_thread)
@@ -122,7 +124,7 @@ def _legend(p: Profile, entries: Iterable[Entry]) -> str:
 def _tooltip(entry: Entry) -> str:
     lines = [
         entry.symbol,
-        f"{seconds(entry.seconds)}, {percent(entry.share)} of the run, {entry.calls} calls",
+        f"{seconds(entry.seconds)}, {percent(entry.share)} of the run, {count(entry.calls, 'call')}",
         f"{number(entry.gflops)} GFLOP/s, {number(entry.gbytes)} GB/s, {number(entry.intensity)} FLOP/B",
         f"{percent(entry.efficiency)} of the roofline ({entry.limit})" if entry.efficiency is not None else "",
         ", ".join(entry.names[:4]) + (f" and {len(entry.names) - 4} more" if len(entry.names) > 4 else ""),
@@ -159,13 +161,13 @@ def roofline(p: Profile) -> str:
             f"<g data-k='{order[e.symbol]}'>{stem}<circle class='{colours[e.rule]}' cx='{cx:.1f}' cy='{cy:.1f}' "
             f"r='{r:.1f}'/>{_tooltip(e)}</g>"
         )
-        labels.append((cx, cy, r, names(e, 24) or e.symbol))
-    parts += circle_names(labels[:_NAMED])
+        labels.append(Circle(cx, cy, r, names(e, 24) or e.symbol))
+    parts += circle_names(labels[:_NAMED], labels[_NAMED:])
     rest = [e for e in p.kernels if not (e.gflops and e.intensity)]
     note = ""
     if rest:
         note = (
-            f"<p class='sub'>Not shown: {len(rest)} kernels that only move data "
+            f"<p class='sub'>Not shown, as they only move data: {count(len(rest), 'kernel')} "
             f"({percent(sum(e.share for e in rest))} of the time).</p>"
         )
     head = f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img' aria-label='roofline' class='roofline'>"
@@ -249,18 +251,20 @@ def _kernel(index: int, e: Entry, facts: Any, colour: str) -> str:
         (number(e.gflops), e.gflops or 0.0, None),
         (number(e.gbytes), e.gbytes or 0.0, None),
         (number(e.intensity), e.intensity or 0.0, None),
-        (percent(e.efficiency), e.efficiency or 0.0, e.efficiency),
+        (percent(e.efficiency) + ("*" if above(e) else ""), e.efficiency or 0.0, e.efficiency),
         (e.limit, e.limit, None),
         (percent(e.balance), e.balance, None),
         (e.rule, e.rule, None),
         (names(e), ", ".join(e.names), None),
     ]
     spans = []
+    full = {0: e.symbol, len(cells) - 1: ", ".join(e.names)}
     for position, (text, key, bar) in enumerate(cells):
         style = f" style='--bar:{100 * min(max(bar, 0.0), 1.0):.1f}%' class='bar'" if bar is not None else ""
         mark = f"<i class='{colour}'></i>" if position == 0 else ""
         warn = "<em title='it may be slow: open it'>!</em> " if position == 10 and slow else ""
-        spans.append(f"<span data-v='{escape(str(key), quote=True)}'{style}>{mark}{warn}{escape(text)}</span>")
+        title = f" title='{escape(full[position], quote=True)}'" if position in full else ""
+        spans.append(f"<span data-v='{escape(str(key), quote=True)}'{title}{style}>{mark}{warn}{escape(text)}</span>")
     return (
         f"<details data-k='{index}'><summary class='row'>{''.join(spans)}</summary>"
         f"<div class='more'>{_details(e, facts, slow)}</div></details>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..support.notebook import fragment
 from ..support.numbers import count, size
 from .explain import why_slow
 
@@ -182,13 +183,27 @@ def ceiling_lines(profile: Profile) -> list[str]:
     lines = [f"ceilings of this machine: {compute}; GB/s: {memory}"]
     if not c.quiet:
         lines.append("the ceilings were measured while other programs ran, and are measured again the next time")
-    above = [e for e in profile.kernels if (e.efficiency or 0) > 1.1 and e.share > 0.01]
-    if above:
-        lines.append(
-            f"{len(above)} kernels are above their ceiling, which may have been measured while the machine was busy: "
-            "--remeasure"
-        )
+    if over := above_text(profile.kernels):
+        lines.append(over)
     return lines
+
+
+def above(entry: Entry) -> bool:
+    """Whether a kernel is faster than the roofline says it can be."""
+    return (entry.efficiency or 0) > 1.005
+
+
+def above_text(entries: Sequence[Entry], before: str = "") -> str:
+    """Why some kernels are above the roofline; nothing where none is."""
+    over = [e for e in entries if above(e)]
+    if not over:
+        return ""
+    most = max(over, key=lambda e: e.efficiency or 0)
+    return (
+        f"{before}{count(len(over), 'kernel')} above the roofline ({most.symbol}: {percent(most.efficiency)}): the "
+        "bytes were in a nearer cache than the roofline takes them from (the one that is large enough for all), or the "
+        "ceilings were measured while the machine was busy (--remeasure)"
+    )
 
 
 def text(profile: Profile) -> str:
@@ -203,6 +218,12 @@ def text(profile: Profile) -> str:
     return "\n".join([*(line.rstrip() for line in lines), *summary(profile)])
 
 
+def table(profile: Profile) -> str:
+    """The same for notebooks."""
+    return fragment(f"{profile.model}: profile", [headings(profile), *rows(profile)], "\n".join(summary(profile)))
+
+
 __all__: Sequence[str] = [
-    *("HEADINGS", "disturbance", "headings", "names", "number", "percent", "row", "rows", "seconds", "summary", "text"),
+    *("HEADINGS", "disturbance", "headings", "names", "number", "percent", "row", "rows", "seconds", "summary"),
+    *("table", "text"),
 ]

@@ -29,7 +29,7 @@ def trace(profile: Profile) -> dict[str, Any]:
         raise UsageError(
             "this profile has no timeline to make a trace of",
             stage="profile",
-            hint="models that run in several parts have none: profile one with fixed shapes (--shape, inputs=)",
+            hint="models that run in several parts have none: profile one with fixed shapes (inputs={name: (1, 128)})",
         )
     names = [{"ph": "M", "name": "process_name", "pid": _PROCESS, "tid": 0, "args": {"name": profile.model}}]
     names += [

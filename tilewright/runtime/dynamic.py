@@ -23,6 +23,7 @@ import numpy as np
 from ..support.aligned import address
 from ..support.dtypes import DTYPES
 from ..support.errors import InputError, UsageError
+from ..support.notebook import Text, fragment
 from ..support.numbers import size
 from . import arrays
 from .buckets import Buckets
@@ -341,7 +342,7 @@ class DynamicExecutable(Copyable):
             *(sum(getattr(m, f) for m in every) for f in ("arena", "arena_bound", "scratch", "code")),
         )
 
-    def explain(self) -> str:
+    def explain(self) -> Text:
         """Inputs and outputs, and every part with what it was made for, its kernels and its steps on the host."""
         lines = [
             f"model: {self.name} (specializes itself)",
@@ -364,7 +365,7 @@ class DynamicExecutable(Copyable):
             lines += [f"  {len(calls)} kernel calls, made in {made.part.seconds:.2f} s, for {made.served} sizes so far"]
             lines += _then(made.part)
         lines += self.opening.describe() if self.opening is not None else []
-        return "\n".join(lines)
+        return Text("\n".join(lines))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model and the parts made so far to one file that `tilewright.load` reads."""
@@ -386,6 +387,11 @@ class DynamicExecutable(Copyable):
             self.opening.close()
         for executable in self._executables():
             executable.close()
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what it takes and gives; the parts unfold."""
+        rows = [(kind, str(t)) for kind, infos in (("input", self.inputs), ("output", self.outputs)) for t in infos]
+        return fragment(f"{self.name}: {self.options['target']}", rows, self.explain(), "explain")
 
     def __repr__(self) -> str:
         inputs, outputs = ("; ".join(map(str, infos)) for infos in (self.inputs, self.outputs))

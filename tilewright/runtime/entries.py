@@ -19,6 +19,7 @@ import numpy as np
 from ..program.package import Package, save_entries
 from ..program.states import StateBuffer, StateBuffers
 from ..support.errors import UnsupportedError
+from ..support.notebook import Text, fragment
 from ..support.numbers import size
 from ..targets import base
 from .copies import Copyable
@@ -99,13 +100,13 @@ class MultiExecutable(Copyable):
         for entry in self.entries.values():
             entry.reset()
 
-    def explain(self) -> str:
+    def explain(self) -> Text:
         """What was compiled, as text: each entry as `Executable.explain` has it, then what they have together."""
         memory = self.facts()["memory"]
         each = sum(e.memory.weights for e in self.entries.values())
         parts = [f"entry {name}\n\n{e.explain()}\n" for name, e in self.entries.items()]
         weights = f"{size(memory['weights'])} ({size(each)} if none were shared)"
-        return "\n".join([*parts, f"all entries\n  weights  {weights}\n  states   {size(memory['states'])}"])
+        return Text("\n".join([*parts, f"all entries\n  weights  {weights}\n  states   {size(memory['states'])}"]))
 
     def facts(self) -> dict[str, Any]:
         """What `explain` says, as JSON data: ``entries``, each as `Executable.facts`, ``memory`` of all together."""
@@ -126,6 +127,10 @@ class MultiExecutable(Copyable):
         """End the threads of all entries; they can still be called."""
         for entry in self.entries.values():
             entry.close()
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the entries, each with what it takes and gives; the rest unfolds."""
+        return fragment("several entries", [(n, repr(e)) for n, e in self.entries.items()], self.explain(), "explain")
 
     def __repr__(self) -> str:
         return f"<MultiExecutable {'; '.join(f'{n}: {e}' for n, e in self.entries.items())}>"

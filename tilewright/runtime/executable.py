@@ -32,6 +32,7 @@ from ..program.timeline import Stamps, Timeline
 from ..support import providers
 from ..support.aligned import address, aligned_copy
 from ..support.errors import PackageError, UsageError
+from ..support.notebook import Text
 from ..support.numbers import count
 from ..support.options import get
 from ..targets import base
@@ -387,10 +388,9 @@ class Executable(Copyable):
             states=self._buffers.nbytes,
         )
 
-    def explain(self) -> str:
+    def explain(self) -> Text:
         """What was compiled, as text: inputs and outputs, the levels, the kernels, the memory."""
-        text: str = providers.ask("explain")(self._package, self.memory, self.threads)
-        return text
+        return Text(providers.ask("explain")(self._package, self.memory, self.threads))
 
     def facts(self) -> dict[str, Any]:
         """What `explain` says, as JSON data; see `tilewright.report.explain.facts`."""

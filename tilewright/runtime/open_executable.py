@@ -24,6 +24,7 @@ from ..program.states import StateBuffers
 from ..support.aligned import address
 from ..support.errors import InputError, PackageError, UsageError
 from ..support.formulas import evaluate
+from ..support.notebook import Text
 from ..support.numbers import count
 from ..targets import base
 from . import arrays
@@ -79,7 +80,6 @@ class OpenExecutable(Executable):
         super().__init__(package, threads, buffers)
         assert package.program.open is not None
         self.sizes: OpenSizes = package.program.open
-        self._typical_inputs, self._typical_outputs = list(self.inputs), list(self.outputs)
         self.inputs = _open(self.inputs, self.sizes.inputs)
         self.outputs = _open(self.outputs, self.sizes.outputs)
         #: states that grow, with their buffers
@@ -180,10 +180,10 @@ class OpenExecutable(Executable):
         """The arguments as arrays, in order; their shapes are not checked yet."""
         if self._draws:
             args = self._with_key(args)
-        infos = self.arguments
+        infos = self.arguments  # of typical sizes, which are none of the caller's business
         given = list(args)
         if len(given) != len(infos) or (len(args) == 1 and isinstance(args[0], Mapping)):
-            given = arrays.bind(infos, args)
+            given = arrays.bind([*self.inputs, *infos[len(self.inputs) :]], args)
         return [
             v if isinstance(v, np.ndarray) else arrays.imported(v, t, self.inputs)
             for v, t in zip(given, infos, strict=True)
@@ -230,10 +230,10 @@ class OpenExecutable(Executable):
                 return special.profile(inputs, repeats)
         return super().profile(inputs, repeats)
 
-    def explain(self) -> str:
+    def explain(self) -> Text:
         """What was compiled, as text, and the sizes that have programs of their own."""
         more = self.background.describe() if self.background is not None else []
-        return "\n".join([super().explain(), *more])
+        return Text("\n".join([super().explain(), *more]))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the program for all sizes to one file that `tilewright.load` reads, without those for single sizes;

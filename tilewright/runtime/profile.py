@@ -166,6 +166,13 @@ class Profile:
         text: str = providers.ask("text of a profile")(self)
         return text
 
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the table; `html` makes a page with drawings."""
+        text: str = providers.ask("table of a profile")(self)
+        return text
+
 
 def check_repeats(repeats: int) -> None:
     """UsageError for anything but a positive integer."""

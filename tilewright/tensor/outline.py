@@ -181,17 +181,20 @@ class _Outliner:
                 _remap(copy, local)
                 local.update(zip(op.results, copy.results, strict=True))
             func.ReturnOp([local[o] for o in outputs])
+        text = function.operation.get_asm(use_local_scope=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:10]  # of a kernel that may yet be taken, too (`alone`)
+        key = digest + (TAKEN if taken else "")
+        if key in self.kernels:
+            function.operation.erase()
+            return self.kernels[key]
+        name = f"{'_'.join(_labels(members))}_{digest}"
+        if name in self.kernels.values():  # the same, on another processor
+            name += "_taken" if taken else "_left"
         if taken:
             function.attributes["tw.taken"] = ir.UnitAttr.get()
-        text = function.operation.get_asm(use_local_scope=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:10]
-        if digest in self.kernels:
-            function.operation.erase()
-            return self.kernels[digest]
-        name = f"{'_'.join(_labels(members))}_{digest}"
         function.attributes["sym_name"] = ir.StringAttr.get(name)
         function.operation.move_before(self.main.operation)
-        self.kernels[digest] = name
+        self.kernels[key] = name
         return name
 
 

@@ -45,9 +45,12 @@ def measure(job: Job) -> Answer:
     """Adds up what the simulator says of each call of a kernel on the chip; until `forget`, the model's file may not
     change."""
     from ..driver.package_cache import data_files
+    from ..targets.accelerator.target import one_of_several
 
     try:
-        state = lowered(job.model, job.shapes, job.target.partition(":")[0])
+        file, _, given = job.target.partition(":")
+        wanted, _ = one_of_several(given)
+        state = lowered(job.model, job.shapes, f"{file}:{wanted}" if wanted else file)
         found = measured(state, job.target)
     except TilewrightError as e:
         return Answer(error=e.message, hint=e.hint)

@@ -62,7 +62,7 @@ def compiled(source: Any, **options: Any) -> tuple[Any, Executable]:
     raise UsageError(
         f"a model whose shapes are known at run time only cannot be tuned: {open_}",
         stage="tune",
-        hint="fix its inputs with --shape NAME=1x128 (inputs={name: shape}), one tuning for each size that matters",
+        hint="fix its inputs, inputs={name: (1, 128)}, one tuning for each size that matters",
     )
 
 

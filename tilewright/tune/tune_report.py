@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..support.notebook import Printed
+
 if TYPE_CHECKING:
     from .algorithm_choice import WayReport
     from .pretrained import Pretrained
@@ -36,7 +38,7 @@ class TaskReport:
 
 
 @dataclass
-class TuneReport:
+class TuneReport(Printed):
     """The outcome of `tune`: one entry a kernel, trials made now, and how they ended (status -> count).
 
     `ways` has the convolutions that are computed another way than estimated, `doing` what is at work before there are

@@ -24,7 +24,7 @@ from ..support.dims import open_dims
 from ..support.errors import CheckError, TilewrightError, UnsupportedError, UsageError
 from ..support.options import DEFAULT_TARGET, Options
 from ..targets.base import PlanTaker, find
-from .cost import CostModel
+from .cost import CostModel, require
 from .measure import Died, Meter, NoRunners, Outcome, machine_of
 from .pretrained import load
 from .quiet import alone, doubt, least_seconds, warning
@@ -96,13 +96,14 @@ def tune(
         raise UnsupportedError(
             f"tuning measures programs of known sizes, and {', '.join(map(str, dims))} is open",
             stage="tune",
-            hint="tune at a size in the range: inputs={name: (1, 128)}, or --shape NAME=1x128",
+            hint="tune at a size in the range: inputs={name: (1, 128)}",
         )
     given = {"trials": trials, "minutes": minutes, "inputs": inputs, "database": database, "runners": runners}
     given["states"] = states
     given |= {"key": key, "verify": verify, "pretrained": pretrained, "seed": seed, "watch": watch}
     if isinstance(find(target), PlanTaker):
         return _tune_chip(source, threads, target, **given)
+    require()  # before anything is waited for
     if runners:  # they measure, not this machine
         return _tune(source, threads, target, **given)
     with alone(lambda what: log.warning("%s", what)):

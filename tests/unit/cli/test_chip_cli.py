@@ -27,7 +27,9 @@ def test_layers_and_their_page(dense, tmp_path, capsys):
     assert main(["chip", dense, "--target", "cpu+outer4", "--placed", *files]) == 0
     shown = capsys.readouterr().out
     assert "matmul_relu" in shown and "1,536" in shown  # 8 x 16 x 12 multiply-adds
-    assert "runs on outer4" in shown
+    layer, *_, source = next(line for line in shown.splitlines() if line.startswith("matmul_relu")).split()
+    assert f"{layer} runs on outer4" in shown, "one name in all tables"
+    assert source.startswith("MatMul") or "Relu" in source, "and the nodes that it is made of"
     assert "<svg" in page.read_text(encoding="utf-8")
     assert picture.read_text(encoding="utf-8").startswith("<svg")
 

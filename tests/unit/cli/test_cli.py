@@ -2,6 +2,8 @@
 
 import io
 import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from tilewright import __version__
 from tilewright.cli import EXIT_CODES, app, main
 from tilewright.cli.common import _compile_options, table
 from tilewright.driver.compiler import stages
+from tilewright.report.doctor import DEVELOPERS, EXTRAS
 from tilewright.support.errors import TilewrightError, UsageError
 
 COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands]
@@ -199,6 +202,20 @@ def test_doctor_finds_this_installation_sound(capsys, tmp_path, monkeypatch):
     text = capsys.readouterr().out
     assert re.search(r"^ok +LLVM: .*ran it$", text, re.M)
     assert "problem" not in text
+    for extra in EXTRAS:
+        assert re.search(rf"^(ok|note) +extra {extra}: ", text, re.M)
+
+
+def test_doctor_knows_every_extra():
+    """Those of pyproject.toml, with the packages that each brings."""
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no tomllib")
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
+    given = tomllib.loads(text)["project"]["optional-dependencies"]
+    assert set(given) == {*EXTRAS, *DEVELOPERS}
+
+    for name, (brought, _) in EXTRAS.items():
+        lines = [line for e in (name, "tune") if name == "ray" or e == name for line in given[e]]
+        assert set(brought) == {re.match(r"[\w-]+", line)[0] for line in lines} - {"tilewright"}, name
 
 
 def test_opt_prints_and_times_passes(tmp_path, capsys):
@@ -210,3 +227,40 @@ def test_opt_prints_and_times_passes(tmp_path, capsys):
     assert len(re.findall(r"^\S+ +\d+\.\d{3} s$", said, re.M)) == 3
     assert main(["opt", str(file), "--pass", "cse,dce", "--print-after", "all"]) == 0
     assert capsys.readouterr().err.count("// ---- after ") == 2
+
+
+def test_errors_are_in_the_words_of_the_command_line(tmp_path, capsys):
+    """Options of `tilewright.compile` are flags there; what makes files asks for a folder."""
+    write_open(tmp_path / "m.onnx")
+    model = str(tmp_path / "m.onnx")
+    for command, said in (
+        (["compile", model, "--target", "web"], "add -o out, a folder"),
+        (["compile", model], "add -o model.tw"),
+        (["tune", model], "give --trials 200 or --minutes 15"),
+        (["tune", model, "--trials", "3", "--shape", "x=n:1..8,4"], "tune at a size in the range: --shape NAME=1x128"),
+        (["compile", model, "--stop-after", "layout"], "--shape x=1x..."),
+        (["run", model, "--tolerance", "1e-2"], "give --precision auto"),
+        (["run", model, "--shape", "x=n:1..8,4", "--verify"], "fixed sizes: --shape NAME=1x128"),
+        (["profile", model, "--shape", "x=n:1..8,4"], "compile it with --shape NAME=1x128"),
+    ):
+        assert main(command) != 0
+        text = capsys.readouterr().err
+        assert said in text and not re.search(r"\b(inputs|trials|precision|specialize|verify)=", text), text
+
+
+def write_open(path):
+    """A model with one open dimension."""
+    import onnx
+    from onnx import parser
+
+    onnx.save(
+        parser.parse_model('<ir_version: 8, opset_import: ["": 18]> m (float[n, 4] x) => (y) { y = Relu(x) }'), path
+    )
+
+
+def test_tuning_without_lightgbm_says_so_at_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+    monkeypatch.setattr("tilewright.tune.tuner.alone", None)
+    for more in ([], ["--no-pretrained"]):
+        assert main(["tune", str(tmp_path / "none.onnx"), "--trials", "3", *more]) == 2
+        assert "pip install tilewright[tune]" in capsys.readouterr().err

@@ -75,7 +75,7 @@ def test_largest_error(got, expected, error):
 
 def test_compare_reports_all_outputs_that_differ():
     got = {"a": np.ones(3), "b": np.ones(3), "c": np.ones((1, 3))}
-    assert compare(got, {"a": np.ones(3)}, Allowed(0.0)) == [("a", 0.0)]
+    assert compare(got, {"a": np.ones(3)}, Allowed(0.0)) == [("a", 0.0, 0.0)]
     with pytest.raises(CheckError) as caught:
         compare(got, {"a": np.ones(3), "b": np.full(3, 2.0), "c": np.ones(3)}, Allowed(1e-3))
     assert caught.value.message == (

@@ -297,3 +297,13 @@ def test_no_winograd_after_loading(tmp_path):
     np.testing.assert_array_equal(again(image)[0], run(image)[0])
     kernels = [c.symbol for _, _, part in again.parts() for c in part.executable.package.program.calls]
     assert kernels and not any("winograd" in k for k in kernels)
+
+
+def test_a_new_process_compiles_for_new_shapes(saved):
+    """It has imported no operator of the front end before."""
+    code = CODE.partition("sys.meta_path")[0] + "import numpy as np\nimport tilewright as tw\n"
+    code += (
+        'x = np.ones((2, 16), np.float32)\nprint(tw.load(sys.argv[1], threads=1)({"x": x, "k": np.array(1)})[0].shape)'
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(saved[0])], capture_output=True, text=True)
+    assert done.returncode == 0 and "(64,)" in done.stdout, done.stderr

@@ -265,3 +265,13 @@ def test_a_model_with_the_number_of_a_symbol_is_refused():
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         with pytest.raises(UnsupportedError, match="stands for an open"):
             tw.compile(model, inputs={"x": ("s:1..8", width)})
+
+
+def test_a_call_that_does_not_fit_is_told_the_names_of_sizes():
+    """Not the sizes that the program is planned for."""
+    made = model([node("Relu", "x", "y")], [value("x", ["rows", 4])], [value("y", None)])
+    run = tw.compile(made, inputs={"x": (tw.Dim("rows", 1, 64), 4)})
+    for call in (lambda: run(), lambda: run(other=np.zeros((2, 4), "f4")), lambda: run({})):
+        with pytest.raises(InputError, match=r"missing input 'x'|0 were given|unknown input") as e:
+            call()
+        assert "x: f32[rows, 4]" in e.value.hint

@@ -208,7 +208,7 @@ def test_shapes_of_dynamic_models(tmp_path, counted):
     model, db = dense(tmp_path / "net.onnx", 32, 32, batch="batch"), tmp_path / "d"
     with pytest.raises(UsageError, match="leaves the shape of 1 input open") as e:
         explore("outer4", [model], {}, jobs=1, database=db)
-    assert "--shape" in e.value.hint
+    assert "inputs=" in e.value.hint
     for batch in (8, 8, 16):
         (found,) = explore("outer4", [model], {}, inputs={"x": (batch, 32)}, jobs=1, database=db).designs
         assert found.models[0].work == batch * 32 * 32
@@ -259,6 +259,14 @@ def test_table():
     assert first == ["16", "2.00 ms", "2.00 ms", "1.00", "4 uJ", "2 mm2", "50.0%", "load 100%", "front"]
     assert last[3:4] == ["2.00"] and len(rows(FOUND)) == 3 and len(rows(FOUND, every=False)) == 2
     assert summary(FOUND) == ["3 designs, 2 on the front; 1 refused", "refused: array=12: no words of <12>"]
+
+
+def test_the_chip_alone_has_columns_where_the_host_does_a_part():
+    beside = [replace(d, models=tuple(replace(m, host=m.seconds / 4) for m in d.models)) for d in FOUND.measured]
+    found = replace(FOUND, designs=tuple(beside))
+    at = headings(found).index("a & b on chip")
+    assert headings(found)[at : at + 3] == ["a & b on chip", "c on chip", "relative"]
+    assert rows(found)[0][at : at + 2] == ["1.50 ms", "1.50 ms"]
 
 
 def test_the_page():

@@ -34,14 +34,24 @@ _VECTORS = [f"{t}{n}" for t in ("char", "short", "int", "long", "float", "double
 _AXES = {f"grid.{d}": (f"get_group_id({i})", "") for i, d in enumerate("xyz")}
 _AXES |= {f"block.{d}": (f"get_local_id({i})", "") for i, d in enumerate("xyz")}
 
+#: Halves have pointers but no variables, so bits are read and written in memory, as another type than they are declared
+#: of. By a pointer to a `ushort` a compiler may take the two for apart, and use a value before it is there (PoCL's does
+#: on processors with F16C); through a union with bytes it may not.
+_BITS = "union { ushort bits; uchar bytes[2]; } at;"
 _HALVES = {
-    "extf_f16_f32": "float tw_extf_f16_f32(ushort x)\n{\n    return vload_half(0, (const half *)&x);\n}\n",
-    "truncf_f32_f16": """ushort tw_truncf_f32_f16(float x)
-{
-    ushort bits;
-    vstore_half_rte(x, 0, (half *)&bits);
-    return bits;
-}
+    "extf_f16_f32": f"""float tw_extf_f16_f32(ushort x)
+{{
+    {_BITS}
+    at.bits = x;
+    return vload_half(0, (const half *)at.bytes);
+}}
+""",
+    "truncf_f32_f16": f"""ushort tw_truncf_f32_f16(float x)
+{{
+    {_BITS}
+    vstore_half_rte(x, 0, (half *)at.bytes);
+    return at.bits;
+}}
 """,
     "odd_f64_f32": """float tw_odd_f64_f32(double x)
 {

@@ -70,6 +70,10 @@ class JaxExecutable:
         results = self.executable(*[_array(leaves[i], aval) for i, aval in self._kept])
         return jax.tree_util.tree_unflatten(self._out_tree, results)
 
+    def _repr_html_(self) -> str:
+        text: str = self.executable._repr_html_()
+        return text
+
     def __repr__(self) -> str:
         return f"<JaxExecutable of {self.executable!r}>"
 

@@ -64,7 +64,7 @@ def resolve(
             f"{source} leaves the shape of {len(open_inputs)} input{'s' * (len(open_inputs) > 1)} open: "
             + "; ".join(open_inputs),
             stage="import",
-            hint=f"give shapes: inputs={{{first!r}: (1, ...)}}, or --shape {first}=1x... on the command line",
+            hint=f"give shapes: inputs={{{first!r}: (1, ...)}}",
         )
         error.run_time = True
         raise error

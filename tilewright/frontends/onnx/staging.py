@@ -39,7 +39,7 @@ from ...support import host_operators as host
 from ...support.errors import UnsupportedError
 from ...support.mapped_file import MappedFile
 from ...support.sizes import at_most
-from . import functions, partials, stored
+from . import functions, operators, partials, stored  # noqa: F401  (a restored model needs the operators, too)
 from .bodies import Body, declared, node_of
 from .importer import Importer, Scope, _domain, _opsets
 from .node import Node

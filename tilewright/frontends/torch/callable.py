@@ -237,9 +237,9 @@ class TorchExecutable:
         """The same of what comes out: named by the keys and fields of the module's result."""
         return list(self.executable.outputs)
 
-    def explain(self) -> str:
+    def explain(self) -> Any:
         """What was compiled, as text; see `Executable.explain`."""
-        return str(self.executable.explain())
+        return self.executable.explain()
 
     def profile(self, *args: Any, **kwargs: Any) -> Any:
         """Where the time of a call with these arguments goes; see `Executable.profile`."""
@@ -255,6 +255,9 @@ class TorchExecutable:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _unpickled, (pickle.dumps((self.executable, self.call)),)
+
+    def _repr_html_(self) -> str:
+        return self.executable._repr_html_()
 
     def __repr__(self) -> str:
         given = ", ".join(str(i) for i in self.inputs if i.name not in self.call.buffers)

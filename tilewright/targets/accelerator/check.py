@@ -29,12 +29,14 @@ from .describe import (
     Operand,
 )
 from .meaning import Meaning, Reduce, accumulated, meaning, parts, run_body, with_parts
+from .typed import arguments, typed
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*$")
 #: words that the text of programs uses
 _TAKEN = {HOST, "copy", "wait"}
 #: words that loop nests use where memories are named
 _MEMORIES = {"register", "out", "packed", *keyword.kwlist}
+_TYPES = f"types of elements: {', '.join(n for n in LOOP_TYPES if n != 'index')}"
 #: counts of the dimensions that bodies are tried with
 _TRIED = (3, 2, 4, 1)
 
@@ -51,12 +53,8 @@ def check(chip: Chip) -> None:
 class _Check:
     def __init__(self, chip: Chip) -> None:
         self.chip = chip
-        try:
-            self.listing = Listing.of(chip)
-        except NotImplementedError:
-            parts = ("spaces", "copy_engines", "compute_engines", "instructions")
-            missing = [p for p in parts if getattr(type(chip), p) is getattr(Chip, p)]
-            self.fail(f"{type(chip).__name__} does not say its {', '.join(missing)}", "write these methods")
+        typed(chip, self.fail)
+        self.listing = Listing.of(chip)
 
     def fail(self, message: str, hint: str = "", where: str = "") -> NoReturn:
         raise UsageError(
@@ -70,7 +68,7 @@ class _Check:
         if not _NAME.match(self.chip.name):
             self.fail(f"the name {self.chip.name!r} is no identifier in small letters", "set `name` in the class")
         if self.chip.clock <= 0:
-            self.fail(f"a clock of {self.chip.clock} Hz")
+            self.fail(f"its clock is {self.chip.clock} Hz", "`clock` is its frequency in hertz, as 1e9")
         self.names("memory", [m.name for m in self.chip.spaces()])
         self.names("engine", [e.name for e in self.chip.engines])
         self.names("instruction", [i.name for i in self.chip.instructions()])
@@ -79,6 +77,7 @@ class _Check:
             self.instruction(i)
         for engine in self.listing.engines.values():
             self.engine(engine)
+        self.ways()
         self.formats()
 
     def formats(self) -> None:
@@ -101,7 +100,11 @@ class _Check:
             if m.name in _MEMORIES:
                 self.fail(f"{m.name!r} cannot be the name of a memory", "it has a meaning in loop nests")
             if m.word < 1 or m.bytes < m.word or m.bytes % m.word:
-                self.fail(f"{m.bytes} bytes are no words of {m.word}", where=f"memory {m.name}")
+                self.fail(
+                    f"its size of {m.bytes} bytes is not a multiple of its word, {m.word} bytes",
+                    "a memory is one word or several",
+                    f"memory {m.name}",
+                )
         placed = sorted((m.at, m.at + m.bytes, m.name) for m in spaces if m.at is not None)
         for (_, end, first), (at, _, second) in pairwise(placed):
             if at < end:
@@ -118,11 +121,41 @@ class _Check:
             if m != HOST and m not in self.listing.memories:
                 self.fail(f"there is no memory {m!r}", f"memories: {', '.join(self.listing.memories)}", where)
         if not e.sources or not e.targets or (HOST in e.sources and HOST in e.targets):
-            self.fail("it copies from nowhere, to nowhere, or within the host", "set `sources` and `targets`", where)
+            said = f"from {', '.join(e.sources) or 'nowhere'} to {', '.join(e.targets) or 'nowhere'}"
+            self.fail(f"it copies {said}", "`sources` and `targets` name memories; one of the two may be HOST", where)
         if HOST in (*e.sources, *e.targets) and set(e.sources) != {HOST} != set(e.targets):
-            self.fail("one side is the host beside other memories", "describe two engines", where)
+            way, both = ("from", e.sources) if HOST in e.sources else ("to", e.targets)
+            self.fail(
+                f"it copies {way} the host and memories of the chip: {', '.join(both)}",
+                "describe two engines, one for the host alone",
+                where,
+            )
         if min(e.bytes_per_cycle, e.levels, e.queue) < 1 or min(e.latency, e.setup) < 0:
-            self.fail("bytes_per_cycle, levels and queue must be at least 1, latency and setup at least 0", where=where)
+            least = {"bytes_per_cycle": 1, "levels": 1, "queue": 1, "latency": 0, "setup": 0}
+            name = next(n for n, low in least.items() if getattr(e, n) < low)
+            self.fail(f"{name} is {getattr(e, name)}", f"it is at least {least[name]}", where)
+
+    def ways(self) -> None:
+        """Data must come to all that instructions read, and results must leave the chip."""
+        copies = [e for e in self.listing.engines.values() if isinstance(e, CopyEngine)]
+        steps = [(set(e.sources), set(e.targets), "", True) for e in copies]
+        for i in self.listing.instructions.values():
+            read = {o.memory for o in i.operands if o.access == READ}
+            steps.append((read, {o.memory for o in i.outputs}, i.name, False))
+        come, go = {HOST}, {HOST}
+        for _ in self.listing.memories:  # as far as one path may be
+            for read, written, _, one in steps:
+                if (read & come) if one else read <= come:
+                    come |= written
+                if written & go:
+                    go |= read
+        hint = "copies: " + "; ".join(f"{e.name}, {', '.join(e.sources)} to {', '.join(e.targets)}" for e in copies)
+        for read, written, name, _ in steps:
+            if name and not read <= come:
+                memory = min(read - come)
+                self.fail(f"nothing brings what it reads to memory {memory}", hint, f"instruction {name}")
+            if name and not written & go:
+                self.fail(f"nothing takes its results out of memory {min(written)}", hint, f"instruction {name}")
 
     # ---- instructions ----
 
@@ -139,7 +172,8 @@ class _Check:
         self.operands(i, where)
         for f in i.fields:
             if f.bits < 1 or f.dtype not in LOOP_TYPES:
-                self.fail(f"field {f.name} has {f.bits} bits of {f.dtype}", where=where)
+                self.fail(f"field {f.name} has {f.bits} bits of {f.dtype}", _TYPES, where)
+        arguments(i, self.fail, where)
         self.body(i, meaning(i), where)
         self.costs(i, where)
 
@@ -149,13 +183,16 @@ class _Check:
             asked = counts | {f.name: 0 for f in i.fields}
             try:
                 busy, delay, _ = i.busy(asked), i.delay(asked), i.joules(asked)
-            except (AttributeError, TypeError) as e:
-                known = ", ".join(asked)
-                self.fail(f"its cycles, latency or energy cannot be asked: {e}", f"they are given {known}", where)
-            if not all(isinstance(n, int) for n in (*busy, delay)):
-                self.fail(f"it takes {busy} cycles and {delay} more with {counts}", "cycles are whole numbers", where)
+            except AttributeError as e:
+                known, what = ", ".join(asked), f" ask for {e.name!r}" if e.name else f": {e}"
+                self.fail(f"its cycles, latency or energy{what}, which it has not", f"they are given {known}", where)
+            except (TypeError, ArithmeticError) as e:
+                self.fail(f"its cycles, latency or energy cannot be computed for {_said(counts)}: {e}", where=where)
+            took = f"for {_said(counts)} its cycles are {_one(busy)} and its latency {delay}"
+            if not all(isinstance(n, (int, np.integer)) for n in (*busy, delay)):
+                self.fail(took, "both are whole numbers: divide by // in place of /", where)
             if min(busy, default=0) < 0 or sum(busy) < 1 or delay < 0:
-                self.fail(f"it takes {busy} cycles and {delay} more with {counts}", "cycles must be positive", where)
+                self.fail(took, "cycles are at least 1, the latency is at least 0", where)
 
     def operands(self, i: Instruction, where: str) -> None:
         if not i.outputs:
@@ -164,18 +201,26 @@ class _Check:
             if o.memory not in self.listing.memories:
                 known = ", ".join(self.listing.memories)
                 self.fail(f"operand {o.name} is in {o.memory!r}, which is no memory", f"memories: {known}", where)
-            if o.dtype not in LOOP_TYPES or o.access not in (READ, WRITE, ACCUMULATE):
-                self.fail(f"operand {o.name} is {o.dtype!r} to {o.access}", where=where)
+            if o.dtype not in LOOP_TYPES:
+                self.fail(f"operand {o.name} has elements of type {o.dtype!r}, which there is not", _TYPES, where)
+            if o.access not in (READ, WRITE, ACCUMULATE):
+                known = ", ".join(map(repr, (READ, WRITE, ACCUMULATE)))
+                self.fail(f"the access of operand {o.name} is {o.access!r}", f"it is one of {known}", where)
             if unknown := [d for d in o.dims if all(d != x.name for x in i.dims)]:
                 self.fail(f"operand {o.name} has a dimension {unknown[0]!r} that the instruction has not", where=where)
             if len(set(o.dims)) < len(o.dims):
                 self.fail(f"operand {o.name} has a dimension twice", where=where)
             word, size = self.listing.memories[o.memory].word, o.numpy.itemsize
             if word % size and size % word:
-                self.fail(f"{o.name} has elements of {size} bytes, and {o.memory} words of {word}", where=where)
+                hint = "one of the two must divide the other"
+                self.fail(f"{o.name} has elements of {size} bytes, and {o.memory} words of {word}", hint, where)
             self.fits(i, o, where)
             if o.dims and i.dim(o.dims[-1]).levels:
-                self.fail(f"a run of {o.name} is along {o.dims[-1]}, which may not have levels", where=where)
+                self.fail(
+                    f"the last dimension of operand {o.name} is {o.dims[-1]}, which has levels",
+                    "the last one is a run of neighbours: put another dimension last, or give it levels=0",
+                    where,
+                )
 
     def fits(self, i: Instruction, o: Operand, where: str) -> None:
         """The longest run must fit the memory, and so must the most runs."""
@@ -220,6 +265,18 @@ class _Check:
             close = np.allclose(got.astype(np.float64), want.astype(np.float64), rtol=1e-2 if o.dtype in FLOATS else 0)
             if got.ndim > len(shape) or not close:
                 self.fail(f"the body gives other numbers for {o.name} than what was read from it", where=where)
+
+
+def _said(counts: dict[str, int]) -> str:
+    """
+    >>> _said({"m": 1, "n": 8})
+    'm = 1, n = 8'
+    """
+    return ", ".join(f"{k} = {v}" for k, v in counts.items()) or "no dimensions"
+
+
+def _one(busy: tuple[int, ...]) -> str:
+    return str(busy[0] if len(busy) == 1 else busy)
 
 
 def _numbers(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], wide: bool) -> np.ndarray:

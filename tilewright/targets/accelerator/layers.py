@@ -246,17 +246,18 @@ def table(runs: Sequence[LayerRun], formats: Formats) -> str:
     """A line a layer: cycles, use of the array, floors, what bounds it, energy; then the sum."""
     listing = formats.listing
     copies = [e for e, d in listing.engines.items() if isinstance(d, CopyEngine)]
-    rows = [["layer", "operations", "cycles", "use", "floor: array", *copies, "nJ", "bound"]]
+    rows = [["layer", "operations", "cycles", "use", "floor: array", *copies, "nJ", "bound", "from"]]
     for r in runs:
         floors = [r.engine(r.array).floor if r.array else 0, *(r.engine(e).floor for e in copies)]
-        rows.append(_cells(r.name, r.work, r.cycles, r.utilization, floors, r.energy, r.bound))
+        names = ", ".join(r.sources[:2]) + (f" +{len(r.sources) - 2}" if len(r.sources) > 2 else "")
+        rows.append(_cells(r.name, r.work, r.cycles, r.utilization, floors, r.energy, r.bound, names))
     t = Totals.of(runs, listing)
     floors = [sum(r.engine(r.array).floor for r in runs if r.array)]
     floors += [sum(r.engine(e).floor for r in runs) for e in copies]
     time = f"{1e3 * t.cycles / formats.chip.clock:.3f} ms at {formats.chip.clock / 1e6:g} MHz"
-    rows.append(_cells("all", t.work, t.cycles, t.utilization, floors, sum(t.energy.values()), time))
+    rows.append(_cells("all", t.work, t.cycles, t.utilization, floors, sum(t.energy.values()), time, ""))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    outer = (0, len(widths) - 1)
+    outer = (0, len(widths) - 2, len(widths) - 1)
     lines = (
         "  ".join(c.ljust(w) if i in outer else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
         for row in rows
@@ -264,6 +265,8 @@ def table(runs: Sequence[LayerRun], formats: Formats) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _cells(name: str, work: int, cycles: int, use: float, floors: Sequence[int], joules: float, last: str) -> list[str]:
+def _cells(
+    name: str, work: int, cycles: int, use: float, floors: Sequence[int], joules: float, bound: str, names: str
+) -> list[str]:
     numbers = [f"{work:,}", f"{cycles:,}", f"{use:.1%}", *(f"{f:,}" for f in floors), f"{joules / 1e3:,.1f}"]
-    return [name, *numbers, last]
+    return [name, *numbers, bound, names]

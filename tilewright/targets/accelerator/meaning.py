@@ -10,7 +10,8 @@ broadcast by dimensions of size 1, made with ``keepdims=True`` or by operands th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
@@ -54,6 +55,16 @@ _MAY = f"it takes operands, then fields by name; it may use operators, @, astype
 _COMBINE = {"sum": ("addf", "addi"), "max": ("maximumf", "maxsi"), "min": ("minimumf", "minsi")}
 #: what an instruction may accumulate by
 COMBINERS = frozenset(op for both in _COMBINE.values() for op in both)
+
+
+#: operations that bodies often do to what does not fit, in words
+_DOES = {f"{op}{t}": f"{word}s" for op, word in (("add", "add"), ("sub", "subtract")) for t in "fi"}
+_DOES |= {"mulf": "multiplies", "muli": "multiplies", "divf": "divides"}
+
+
+def shapes(arrays: Sequence[Traced]) -> str:
+    """Their dimensions, in words."""
+    return " and ".join(f"({', '.join(d or '1' for d in a.dims)})" for a in arrays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +144,15 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             )
         return self.applied(FUNCTIONS[function.__name__], function.__name__, *inputs)
 
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if function in (np.sum, np.max, np.min):
+            return getattr(args[0], function.__name__.removeprefix("a"))(*args[1:], **kwargs)
+        raise UsageError(
+            f"the body of an instruction may not use np.{function.__name__}",
+            stage="describe",
+            hint=f"a product of matrices is a @ b; it may use sum, max, min, {', '.join(FUNCTIONS)}",
+        )
+
     def applied(self, names: tuple[str, str], shown: str, *inputs: Any) -> Traced:
         is_float = any(isinstance(x, Traced) and x.expr.dtype in FLOATS for x in inputs)  # type: ignore[attr-defined]
         op = names[0] if is_float else names[1]
@@ -147,7 +167,13 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             raise UsageError(f"{op} of what is no operand", stage="describe", hint="numbers are constants, not arrays")
         dtypes = {x.expr.dtype for x in arrays}  # type: ignore[attr-defined]
         if len(dtypes) != 1:
-            raise UsageError(f"{op} of {' and '.join(sorted(dtypes))}", stage="describe", hint="say astype")
+            pair, to = (
+                " and ".join(sorted(dtypes)),
+                LOOP_TYPES[max(dtypes, key=lambda d: LOOP_TYPES[d].numpy.itemsize)].numpy,
+            )
+            raise UsageError(
+                f"the body {_DOES.get(op, op)} {pair}", stage="describe", hint=f"give both one type: x.astype(np.{to})"
+            )
         dtype = dtypes.pop()
         rank = max(x.ndim for x in arrays)
         padded = [("",) * (rank - x.ndim) + x.dims for x in arrays]
@@ -155,7 +181,11 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         for at in zip(*padded, strict=True):
             named = {d for d in at if d}
             if len(named) > 1:
-                raise UsageError(f"{op} of dimensions {' and '.join(sorted(named))}", stage="describe")
+                raise UsageError(
+                    f"the body {_DOES.get(op, op)} arrays of {shapes(arrays)}, element by element",
+                    stage="describe",
+                    hint="dimensions meet from the last one on; a product of matrices is a @ b",
+                )
             dims.append(named.pop() if named else "")
         args = tuple(x.expr if isinstance(x, Traced) else _constant(x, dtype) for x in inputs)
         return Traced(tuple(dims), Op(op, args, "i1" if op.startswith("cmp") else dtype), self.sizes)
@@ -179,7 +209,11 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
 
     def matmul(self, a: Traced, b: Traced) -> Traced:
         if a.ndim != 2 or b.ndim != 2 or a.dims[1] != b.dims[0]:
-            raise UsageError(f"a product of {a.dims} and {b.dims}", stage="describe", hint="(m, k) times (k, n)")
+            raise UsageError(
+                f"the body multiplies matrices of {shapes((a, b))}",
+                stage="describe",
+                hint="a @ b is (m, k) @ (k, n); the body takes its operands in the order of the description",
+            )
         is_float = a.expr.dtype in FLOATS  # type: ignore[attr-defined]
         mul, add = ("mulf", "addf") if is_float else ("muli", "addi")
         product = Op(mul, (a.expr, b.expr), a.expr.dtype)  # type: ignore[attr-defined]
@@ -245,7 +279,8 @@ def meaning(instruction: Instruction) -> Meaning:
     except UsageError as e:
         raise UsageError(e.message, stage="describe", operator=e.operator or where, hint=e.hint) from None
     except Exception as e:  # whatever a body may do that arrays can and these cannot
-        raise UsageError(f"the body cannot be read: {e}", stage="describe", operator=where, hint=_MAY) from e
+        why = re.sub(r"'Traced' object", "an operand", f"{type(e).__name__}: {e}")
+        raise UsageError(f"the body cannot be read: {why}", stage="describe", operator=where, hint=_MAY) from e
     values = {}
     for o, value in zip(instruction.outputs, made, strict=True):
         if not isinstance(value, Traced):

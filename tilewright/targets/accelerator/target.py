@@ -12,6 +12,7 @@ kernels the host runs its own, each run of them as one native function.
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +42,7 @@ class ChipTarget:
         self.kind, self.given, self.host = kind, dict(given or {}), None
         shown = ",".join(f"{k}={v}" for k, v in self.given.items())
         self.plain = name or kind.name
-        self.name = f"{self.plain}:{shown}" if shown else self.plain
+        self.name = f"{self.plain}{',' if ':' in self.plain else ':'}{shown}" if shown else self.plain
         self.doc = f"{kind.doc} (simulated)"
 
     @cached_property
@@ -207,18 +208,20 @@ def parsed(kind: type[Chip], parameters: Mapping[str, str]) -> dict[str, Any]:
 
 
 def from_file(name: str) -> Any:
-    """The chip that a file describes, ``path/to/chip.py`` or ``path/to/chip.py:parameter=value``; or what else its
-    ``CHIP`` is that can stand beside a host (`tw.offload` gives such)."""
+    """The chip that a file describes, ``path/to/chip.py`` or ``path/to/chip.py:parameter=value``, of several in it
+    ``path/to/chip.py:name,parameter=value``; or what else its ``CHIP`` is that can stand beside a host (`tw.offload`
+    gives such)."""
     path_text, _, given = name.partition(":")
     path = Path(path_text)
     if not path.is_file():
         raise UsageError(f"there is no file {path_text}", hint="a chip's file is a Python file with `CHIP`")
-    found = chip_in(path)
+    wanted, given = one_of_several(given)
+    found = chip_in(path, wanted)
     if isinstance(found, Beside):
         if given:
             raise UsageError(f"{found.name} in {path_text} has no parameters", hint=f"leave out :{given}")
         return found
-    target = ChipTarget(kind_of(found, path), name=path_text)
+    target = ChipTarget(kind_of(found, path), name=f"{path_text}:{wanted}" if wanted else path_text)
     return target.configured(dict(p.split("=", 1) for p in given.split(","))) if given else target
 
 
@@ -227,22 +230,53 @@ def kind_in(path: Path) -> type[Chip]:
     return kind_of(chip_in(path), path)
 
 
-def chip_in(path: Path) -> Any:
-    """What is called ``CHIP`` in a file, None if nothing is; UsageError if the file cannot be run."""
-    spec = importlib.util.spec_from_file_location(f"tilewright_chip_{path.stem}", path)
+def one_of_several(given: str) -> tuple[str, str]:
+    """The name of a chip, if what follows a file begins with one, and the parameters.
+
+    >>> one_of_several("dsp,lanes=32"), one_of_several("lanes=32")
+    (('dsp', 'lanes=32'), ('', 'lanes=32'))
+    """
+    first, _, rest = given.partition(",")
+    return ("", given) if "=" in first else (first, rest)
+
+
+def chip_in(path: Path, wanted: str = "") -> Any:
+    """The chip of that name in a file; without a name what is called ``CHIP``, or the only one; None if there is none.
+    The file may import others of its folder. UsageError if it cannot be run, or has no such chip, or several."""
+    from .identity import with_siblings
+
+    place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]  # files of one name in two folders are two
+    spec = importlib.util.spec_from_file_location(f"tilewright_chip_{path.stem}_{place}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
-        spec.loader.exec_module(module)
+        with with_siblings(path, spec.name):
+            spec.loader.exec_module(module)
     except Exception as e:
         raise UsageError(f"{path} cannot be read: {type(e).__name__}: {e}", stage="describe") from e
-    return vars(module).get("CHIP")
+    found = [k for k in vars(module).values() if _is_chip(k) and k.__module__ == spec.name and k.name]
+    named = {k.name: k for k in found}
+    if wanted and wanted not in named:
+        raise UsageError(f"there is no chip {wanted!r} in {path}", hint=f"chips: {', '.join(named) or 'none'}")
+    if wanted or "CHIP" in vars(module):
+        return named[wanted] if wanted else vars(module)["CHIP"]
+    if len(named) > 1:
+        one = next(iter(named))
+        raise UsageError(
+            f"{path} has several chips: {', '.join(named)}",
+            hint=f"name one, {path}:{one}, or set CHIP = {named[one].__name__}",
+        )
+    return next(iter(named.values()), None)
+
+
+def _is_chip(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, Chip) and is_dataclass(found)
 
 
 def kind_of(found: Any, path: Path) -> type[Chip]:
     """What is called ``CHIP`` in a file, if it is a chip's class."""
-    if not (isinstance(found, type) and issubclass(found, Chip) and is_dataclass(found)):
+    if not _is_chip(found):
         raise UsageError(
             f"{path} describes no chip", stage="describe", hint="CHIP = a dataclass that inherits accelerator.Chip"
         )

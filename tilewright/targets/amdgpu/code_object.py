@@ -15,6 +15,8 @@ from ..linker import linker
 from .stages import Launched
 
 CODE = "model.hsaco"
+#: the first LLVM that writes code objects of version 5 by itself; 14 does not know them
+LEAST_LINKER = 18
 POINTER_BYTES = 8
 
 
@@ -31,8 +33,8 @@ def exported(package: Package) -> dict[str, bytes]:
 
 
 def linked(objects: Iterable[bytes]) -> bytes:
-    """The code object; UsageError if there is no linker, CompileError for what it says."""
-    path = linker("ld.lld", "code for AMD GPUs", "package")
+    """The code object; UsageError if there is no linker or an old one, CompileError for what it says."""
+    path = linker("ld.lld", "code for AMD GPUs", "package", LEAST_LINKER)
     with tempfile.TemporaryDirectory(prefix="tilewright-amdgpu-") as name:
         folder, names = Path(name), []
         for i, data in enumerate(objects):

@@ -52,11 +52,21 @@ def adapters() -> list[Any]:
     # Mesa's driver for processors loads an LLVM of its own. Where MLIR comes after it, LLVM ends the process.
     from ...ir import context as context
 
+    _no_gl()
     found = [a for a in wgpu.gpu.enumerate_adapters_sync() if a.info["backend_type"] == "Vulkan"]
     if not found:
         raise UsageError("Vulkan has no device here", hint=HINT)
     order = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU")
     return sorted(found, key=lambda a: order.index(t) if (t := a.info["adapter_type"]) in order else len(order))
+
+
+def _no_gl() -> None:
+    """Let wgpu ask no driver of OpenGL, which gives no device of Vulkan and prints errors where there is no desktop.
+    Whoever has used wgpu before has asked already."""
+    from wgpu.backends.wgpu_native.extras import set_instance_extras
+
+    with contextlib.suppress(RuntimeError):  # there is an instance
+        set_instance_extras(backends=["Primary"])
 
 
 @dataclass(frozen=True)

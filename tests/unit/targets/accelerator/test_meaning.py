@@ -91,7 +91,7 @@ def test_sums_say_their_type():
         (lambda x, y: x + np.arange(4, dtype=np.float32), "of what is no operand"),
         (lambda x, y: np.sum(x), "sum of all dimensions"),
         (lambda x, y: x + np.float64(3), "beside f32"),
-        (lambda x, y: x @ y, "a product of"),
+        (lambda x, y: x @ y, "multiplies matrices of"),
         (lambda x, y: x & y, "no meaning for floats"),
         (lambda x, y: np.add.reduce(x), "may not use np.add.reduce"),
         (lambda x, y: x.T + y, "cannot be read"),

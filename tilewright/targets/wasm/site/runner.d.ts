@@ -53,6 +53,8 @@ export interface Backend {
   readonly name: string;
   /** Why it cannot run the model here, "" if it can. */
   missing(manifest: unknown): string | Promise<string>;
+  /** Whether others go first here. */
+  slow?(): boolean | Promise<boolean>;
   open(manifest: unknown, files: Files, options: LoadOptions): Promise<Session>;
 }
 
@@ -71,13 +73,14 @@ export class Model {
 /** The backends, the best first. */
 export const backends: Backend[];
 
-/** Load the model whose files are at `base`; an Error says what is missing. */
+/** Load the model whose files are in the folder `base`, with a slash at its end or without; an Error says what is
+ * missing, and at which address. */
 export function load(base?: string | URL, options?: LoadOptions): Promise<Model>;
 
 /** The kind of array that has the elements of a tensor. */
 export function arrayOf(tensor: Tensor): { new (length: number): Elements; readonly BYTES_PER_ELEMENT: number };
 
-/** Files by `fetch`. */
+/** Files of a folder by `fetch`, or those beside a page, script or model.json whose address is given. */
 export class WebFiles implements Files {
   constructor(base: string | URL);
   bytes(name: string): Promise<Uint8Array>;

@@ -12,15 +12,17 @@ import { arrayOf } from "./tensors.js";
 export { arrayOf, backends };
 
 const FORMAT = 1;
-/** Files beside a page or a script, by `fetch`. */
+/** Files of a folder, or beside a page or a script, by `fetch`. */
 export class WebFiles {
   constructor(base) {
     this.base = new URL(base, globalThis.document?.baseURI ?? globalThis.location?.href);
+    if (!/\/$|\.(html?|m?js|json)$/.test(this.base.pathname)) this.base.pathname += "/";
   }
 
   async response(name) {
-    const response = await fetch(new URL(name, this.base));
-    if (!response.ok) throw new Error(`cannot read ${name}: ${response.status} ${response.statusText}`);
+    const url = new URL(name, this.base);
+    const response = await fetch(url);
+    if (!response.ok) throw new Error(`cannot read ${url}: ${response.status} ${response.statusText}`);
     return response;
   }
 
@@ -51,16 +53,19 @@ export async function load(base = "./", options = {}) {
   return new Model(manifest, backend.name, await backend.open(manifest, files, options));
 }
 
-/** The best backend for a model here, or the one of that name. */
+/** The best backend for a model here, one that is slow here only where no other is left; or the one of that name. */
 async function choose(manifest, name) {
   const wanted = backends.filter((b) => name === undefined || b.name === name);
   if (!wanted.length) throw new Error(`no backend ${name}: there are ${backends.map((b) => b.name).join(", ")}`);
   const reasons = [];
+  let slow;
   for (const backend of wanted) {
     const missing = await backend.missing(manifest);
-    if (!missing) return backend;
-    reasons.push(`${backend.name}: ${missing}`);
+    if (missing) reasons.push(`${backend.name}: ${missing}`);
+    else if (!(await backend.slow?.())) return backend;
+    else slow ??= backend;
   }
+  if (slow) return slow;
   throw new Error(reasons.join("; "));
 }
 

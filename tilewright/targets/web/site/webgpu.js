@@ -3,6 +3,8 @@
 import { arrayOf } from "./tensors.js";
 
 const LIMITS = ["maxBufferSize", "maxStorageBufferBindingSize", "maxComputeWorkgroupStorageSize"];
+/** What drivers on the processor call themselves, where a browser does not say it of them. */
+const SOFTWARE = /swiftshader|llvmpipe|lavapipe|basic render|\bwarp\b|software/i;
 
 export const webgpu = {
   name: "webgpu",
@@ -10,6 +12,13 @@ export const webgpu = {
     if (!manifest.backends.webgpu) return "the site was exported without it";
     if (!globalThis.navigator?.gpu) return "the browser has no WebGPU";
     return (await navigator.gpu.requestAdapter()) ? "" : "WebGPU finds no device";
+  },
+  /** Drivers on the processor are slower than WebAssembly. */
+  async slow() {
+    const adapter = await navigator.gpu.requestAdapter();
+    const info = adapter.info ?? {};
+    const names = `${info.vendor} ${info.architecture} ${info.device} ${info.description}`;
+    return !!(info.isFallbackAdapter ?? adapter.isFallbackAdapter) || SOFTWARE.test(names);
   },
   async open(manifest, files, options) {
     const { program: file, weights } = manifest.backends.webgpu;
