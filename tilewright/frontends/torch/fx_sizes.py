@@ -4,7 +4,7 @@ between which sizes they lie."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,6 +139,15 @@ class Range:
         high = self.high if self.high is not None else max(AT_LEAST, TIMES * size, at_least)
         return Dim(name, self.low, high // self.divisor * self.divisor, self.divisor)
 
+    def both(self, other: Range) -> Range:
+        """What is known of a symbol that both are known of.
+
+        >>> Range(2, None, 4).both(Range(3, 90, 6))
+        Range(low=3, high=90, divisor=12)
+        """
+        ends = [r.high for r in (self, other) if r.high is not None]
+        return Range(max(self.low, other.low), min(ends, default=None), math.lcm(self.divisor, other.divisor))
+
 
 def ranges_of(module: torch.fx.GraphModule) -> dict[Any, Range]:
     """The symbols that a graph computes with, by name; UnsupportedError if one of them is no integer.
@@ -185,4 +194,42 @@ def _may_be(symbol: Any, number: int, guards: Sequence[Any]) -> bool:
         return False
 
 
-__all__ = ["Range", "hints_of", "number_of", "numbers_at", "ranges_of", "symbols_of"]
+# ---- symbols that are equal ------------------------------------------------------------------------------------------
+
+
+def places_alike(module: torch.fx.GraphModule, sizes: Mapping[Any, Any], equal: Mapping[Any, int]) -> list[list[Any]]:
+    """Symbols that are the same dimension of arguments with one shape under these sizes: the lengths of the keys and
+    values of a cache. `equal` has the symbols in question, and those that may be one have one number."""
+    number, found = numbers_at(sizes), dict[Any, list[Any]]()
+    for node in module.graph.nodes:
+        value = node.meta.get("val")
+        if node.op == "placeholder" and isinstance(value, torch.Tensor):
+            shape = tuple(map(number, value.shape))
+            for axis, d in enumerate(value.shape):
+                symbol = d.node.expr if isinstance(d, torch.SymInt) else None
+                if symbol in equal:
+                    found.setdefault((shape, axis, equal[symbol]), []).append(symbol)
+    return list(found.values())
+
+
+def tied(groups: Iterable[Sequence[Any]]) -> dict[Any, Any]:
+    """For symbols of which groups are equal, all but one, the one that each of them equals.
+
+    >>> tied([["a", "b"], ["c"], ["d", "b"]])
+    {'b': 'a', 'd': 'a'}
+    """
+    leaders: dict[Any, Any] = {}
+
+    def leader(symbol: Any) -> Any:
+        while symbol in leaders:
+            symbol = leaders[symbol]
+        return symbol
+
+    for first, *others in filter(None, groups):
+        for other in others:
+            if len(both := sorted({leader(first), leader(other)}, key=str)) == 2:
+                leaders[both[1]] = both[0]
+    return {s: leader(s) for s in leaders}
+
+
+__all__ = ["Range", "hints_of", "number_of", "numbers_at", "places_alike", "ranges_of", "symbols_of", "tied"]
