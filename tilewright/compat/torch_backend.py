@@ -24,10 +24,11 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..driver.graph_cache import compile_graph
 from ..frontends.torch.fx_graph import FxGraph
-from ..frontends.torch.fx_sizes import hints_of, symbols_of
+from ..frontends.torch.fx_sizes import give_symbols, hints_of, symbols_of
 from ..frontends.torch.node import Failure, report
 from ..frontends.torch.partition import Trial, cut, random_operator, trial
 from ..frontends.torch.program import training_decompositions
+from ..frontends.torch.rng_state import without_rng_state
 from ..runtime.executable import Executable
 from ..support.errors import UnsupportedError, UsageError
 from ..support.options import Options
@@ -166,6 +167,7 @@ class Compiler:
         self.settings, self.frozen = settings, frozen or {}
 
     def __call__(self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
+        without_rng_state(module)
         with unset_fake_temporarily():  # constants are read as they are
             return self._compile(module)
 
@@ -232,6 +234,7 @@ class Compiler:
 
     def _in_parts(self, module: torch.fx.GraphModule, failed: set[torch.fx.Node]) -> Call:
         whole, names = cut(module, failed)
+        give_symbols(whole, names)
         tensors = {n.name: self.frozen[i] for i, n in enumerate(_placeholders(module)) if i in self.frozen}
         calls = {n.target: n for n in whole.graph.nodes if n.op == "call_module"}
         for name in names:

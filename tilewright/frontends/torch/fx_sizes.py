@@ -64,31 +64,60 @@ def numbers_at(sizes: Mapping[Any, Any]) -> Callable[[Any], Any]:
 def symbols_of(module: torch.fx.GraphModule) -> dict[Any, tuple[int, int | None]]:
     """Where the symbols of a graph are found in its arguments: the number of the argument, and of its dimension, None
     where the argument itself is the number. UnsupportedError for a symbol that is in none of them."""
-    places: dict[Any, tuple[int, int | None]] = {}
-    needed: set[Any] = set()
-    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
-    for i, node in enumerate(placeholders):
-        value = node.meta.get("val")
-        dims: Sequence[tuple[int | None, Any]] = [(None, value)]
-        if isinstance(value, torch.Tensor):
-            dims = list(enumerate(value.shape))
-            needed |= {s for d in (*value.shape, *value.stride()) for s in _symbols(d)}
-        for axis, d in dims:
-            needed |= set(_symbols(d))
-            if isinstance(d, (torch.SymInt, torch.SymFloat)) and d.node.expr.is_Symbol:
-                places.setdefault(d.node.expr, (i, axis))
-    for d in _numbers(module):
-        needed |= {s for s in _symbols(d) if not _unbacked(s)}
+    places, needed = {s: place for s, (place, _) in _places(module).items()}, _needed(module)
     if missing := needed - set(places):
         names = ", ".join(sorted(map(str, missing)))
         raise UnsupportedError(f"the sizes {names} are in no argument of the graph", stage="import")
     return {s: places[s] for s in sorted(needed, key=str)}
 
 
+def give_symbols(whole: torch.fx.GraphModule, names: Iterable[str]) -> None:
+    """Arguments for the symbols that parts of a graph need and find in none of theirs: what linear algebra makes of a
+    matrix has formulas as sizes."""
+    places, placeholders = _places(whole), [n for n in whole.graph.nodes if n.op == "placeholder"]
+    calls = {n.target: n for n in whole.graph.nodes if n.op == "call_module"}
+    for name in names:
+        part, call = whole.get_submodule(name), calls[name]
+        assert isinstance(part, torch.fx.GraphModule)
+        for symbol in sorted((_needed(part) - set(_places(part))) & set(places), key=str):
+            (i, axis), value = places[symbol]
+            with part.graph.inserting_before(next(n for n in part.graph.nodes if n.op != "placeholder")):
+                part.graph.placeholder(str(symbol)).meta["val"] = value
+            given = placeholders[i]
+            if axis is not None:
+                with whole.graph.inserting_before(call):
+                    given = whole.graph.call_function(torch.ops.aten.sym_size.int, (given, axis))
+                    given.meta["val"] = value
+            call.args = (*call.args, given)
+        part.recompile()
+    whole.recompile()
+
+
+def _places(module: torch.fx.GraphModule) -> dict[Any, tuple[tuple[int, int | None], Any]]:
+    """Where symbols are found in the arguments of a graph, and what PyTorch has there."""
+    found: dict[Any, tuple[tuple[int, int | None], Any]] = {}
+    for i, node in enumerate(n for n in module.graph.nodes if n.op == "placeholder"):
+        value = node.meta.get("val")
+        dims: Sequence[tuple[int | None, Any]] = [(None, value)]
+        for axis, d in enumerate(value.shape) if isinstance(value, torch.Tensor) else dims:
+            if isinstance(d, (torch.SymInt, torch.SymFloat)) and d.node.expr.is_Symbol:
+                found.setdefault(d.node.expr, ((i, axis), d))
+    return found
+
+
+def _needed(module: torch.fx.GraphModule) -> set[Any]:
+    """The symbols of a graph, but for those that data decide."""
+    arguments = [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder" and n.users]
+    strides = [d for v in arguments if isinstance(v, torch.Tensor) for d in v.stride()]
+    return {s for d in (*_numbers(module), *strides) for s in _symbols(d) if not _unbacked(s)}
+
+
 def _numbers(module: torch.fx.GraphModule) -> Iterator[Any]:
-    """The extents of all tensors, and all numbers."""
+    """The extents of all tensors, and all numbers, but for tensors among the arguments that nobody reads."""
     for node in module.graph.nodes:
         value = node.meta.get("val")
+        if node.op == "placeholder" and not node.users and isinstance(value, torch.Tensor):
+            continue
         for v in value if isinstance(value, (list, tuple)) else [value]:
             yield from v.shape if isinstance(v, torch.Tensor) else [v]
 
@@ -169,7 +198,7 @@ def _computed(module: torch.fx.GraphModule) -> Iterator[Any]:
     """The numbers of a graph but for arguments that nobody reads, such as the strides of others."""
     for node in module.graph.nodes:
         value = node.meta.get("val")
-        if node.op == "placeholder" and not isinstance(value, torch.Tensor) and not node.users:
+        if node.op == "placeholder" and not node.users:
             continue
         for v in value if isinstance(value, (list, tuple)) else [value]:
             yield from v.shape if isinstance(v, torch.Tensor) else [v]
@@ -232,4 +261,6 @@ def tied(groups: Iterable[Sequence[Any]]) -> dict[Any, Any]:
     return {s: leader(s) for s in leaders}
 
 
-__all__ = ["Range", "hints_of", "number_of", "numbers_at", "places_alike", "ranges_of", "symbols_of", "tied"]
+__all__ = [
+    "Range", "give_symbols", "hints_of", "number_of", "numbers_at", "places_alike", "ranges_of", "symbols_of", "tied",
+]  # fmt: skip
