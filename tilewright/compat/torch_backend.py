@@ -36,6 +36,7 @@ from ..support.options import Options
 from ..support.sizes import current
 from .torch_calls import BySize, Call, Frozen, boxed, call_of
 from .torch_open import MOST_CALLS, NotImported, OpenPrograms
+from .torch_recurrent import keep_whole, take_in
 
 #: what the modes of `torch.compile` mean here
 MODES: dict[str, dict[str, Any]] = {
@@ -109,6 +110,7 @@ def backend(
     from functorch.compile import min_cut_rematerialization_partition
 
     settings = Settings.of(mode, options)
+    keep_whole(module)
     compiler = Compiler(settings)
     aot = aot_autograd(
         fw_compiler=compiler,
@@ -119,6 +121,9 @@ def backend(
     )
     made: Callable[..., Any] = aot(module, example_inputs)
     return made
+
+
+take_in(backend)
 
 
 def _inference(
