@@ -82,7 +82,7 @@ def take_in(backend: Callable[..., Any]) -> None:
                 return wrap(self, value)
         return wrap(self, value)
 
-    VariableBuilder.wrap_module = wrap_module
+    VariableBuilder.wrap_module = wrap_module  # type: ignore[method-assign]
 
 
 __all__ = ["keep_whole", "take_in"]
