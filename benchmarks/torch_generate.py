@@ -138,9 +138,9 @@ def page(rows: list[dict[str, Any]], tokens: int) -> str:
         "",
         f"PyTorch {torch.__version__}, transformers {transformers.__version__}, {platform.machine()}; 1 thread, "
         f"{tokens} tokens. `benchmarks/torch_generate.py`: small random models, each in a process of its own with "
-        "empty caches, on a machine on which others worked too. CPU seconds: of the first call of `generate()` (traces and "
-        "compiles) and of the second one in the process itself, and of the whole process with its compiling children, "
-        "imports and eager PyTorch's run included.",
+        "empty caches, on a machine on which others worked too. CPU seconds: of the first call of `generate()` (traces "
+        "and compiles) and of the second one in the process itself, and of the whole process with its compiling "
+        "children, imports and eager PyTorch's run included.",
         "",
         "| model | mode | backend | graphs | programs | in the second run | tokens are eager's | first, s | second, s "
         "| whole process, s |",
