@@ -111,7 +111,7 @@ def test_random_numbers_follow_the_seed():
 
 def test_frozen_parameters_that_change():
     module, x = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.BatchNorm1d(5)).eval(), torch.randn(4, 6)
-    run = compiled(module, freeze=True)
+    run = compiled(module)
     with torch.no_grad():
         for _ in range(2):
             torch.testing.assert_close(run(x), module(x), **CLOSE)
@@ -122,7 +122,96 @@ def test_frozen_parameters_that_change():
         torch.testing.assert_close(run(x), module(x), **CLOSE)
 
 
+@pytest.mark.parametrize("write", [
+    lambda p: p.data.add_(1), lambda p: p.detach().numpy().__iadd__(1), lambda p: setattr(p, "data", torch.ones(5, 6)),
+    lambda p: p.data[0].fill_(3.0),
+])  # fmt: skip
+def test_frozen_parameters_that_change_behind_their_counters(write):
+    module, x = nn.Linear(6, 5), torch.randn(4, 6)
+    run = compiled(module)
+    with torch.no_grad():
+        before = run(x)
+        write(module.weight)
+        after = run(x)
+    torch.testing.assert_close(after, module(x).detach(), **CLOSE)
+    assert not torch.allclose(before, after)
+
+
+def test_what_is_frozen(monkeypatch):
+    """In inference, unless the option says otherwise, there is no room, or a parameter is written to."""
+    frozen = []
+    constants = torch_backend._constants
+    monkeypatch.setattr(torch_backend, "_constants", lambda *a: frozen.append(constants(*a)) or frozen[-1])
+    module, x = nn.Linear(6, 5), torch.randn(4, 6)
+
+    def kept(f, grad=False, **options):
+        frozen.clear()
+        torch._dynamo.reset()
+        with torch.set_grad_enabled(grad), torch.inference_mode(not grad):
+            torch.testing.assert_close(compiled(f, **options)(x), f(x), **CLOSE)
+        return [len(f) for f in frozen]
+
+    assert kept(module) == [2] and kept(module, freeze=True) == [2] and kept(module, grad=True) == []
+    assert kept(module, freeze=False) == []
+    assert kept(lambda x: (module.weight.mul_(1.0), module(x))[1]) == [0]
+    monkeypatch.setattr(torch_backend, "_room", lambda: 10)
+    made = []
+    monkeypatch.setattr(torch_backend, "Frozen", lambda *a: made.append(a))
+    assert kept(module) == [2] and not made
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_are_whole_in_inference(kind, monkeypatch):
+    monkeypatch.setattr(torch_backend, "_reported", set())
+    module = kind(5, 6, num_layers=2, bidirectional=True, batch_first=kind is nn.GRU)
+    x, made, compile_graph = torch.randn(30, 3, 5), [], torch_backend.compile_graph
+    monkeypatch.setattr(torch_backend, "compile_graph", lambda g, o: made.append(g.text()) or compile_graph(g, o))
+    run = compiled(lambda x: module(x.sin())[0] * 2, fallback=False)
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), module(x.sin())[0] * 2, **CLOSE)
+        torch.testing.assert_close(run(x + 1), module((x + 1).sin())[0] * 2, **CLOSE)
+    assert len(made) == 1 and made[0].count(f'"tw.{kind.__name__.lower()}"') == 4
+    assert not torch._dynamo.config.allow_rnn
+    given = x.clone().requires_grad_()
+    run(given).sum().backward()  # with gradients they are PyTorch's
+    assert given.grad is not None
+
+
 # ---- training --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_step_of_an_optimizer(foreach, monkeypatch):
+    monkeypatch.setattr(torch_backend, "_reported", set())
+    modules = [nn.Linear(5, 3)]
+    modules.append(copy.deepcopy(modules[0]))
+    steppers = [torch.optim.AdamW(m.parameters(), 0.01, amsgrad=True, foreach=foreach) for m in modules]
+    steps = [compiled(steppers[0].step), steppers[1].step]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*tilewright")
+        for _ in range(3):
+            x = torch.randn(4, 5)
+            for module, stepper, step in zip(modules, steppers, steps, strict=True):
+                stepper.zero_grad()
+                module(x).sin().sum().backward()
+                step()
+    torch.testing.assert_close(modules[0].weight, modules[1].weight, **CLOSE)
+
+
+def test_operators_on_lists():
+    a, b = ([torch.rand(3) + 0.5, torch.rand(2, 2) + 0.5] for _ in range(2))
+
+    def f(*given):
+        a, b = list(given[:2]), list(given[2:])
+        return [
+            *torch._foreach_add(a, b, alpha=2), *torch._foreach_sub(a, 1.5), *torch._foreach_mul(a, [2.0, 3.0]),
+            *torch._foreach_addcmul(a, a, b, 0.5), *torch._foreach_addcdiv(a, a, b, [1.0, 2.0]),
+            *torch._foreach_lerp(a, b, 0.3), *torch._foreach_maximum(a, 0.7), *torch._foreach_minimum(a, b),
+            *torch._foreach_norm(a), *torch._foreach_pow(1.5, a), *torch._foreach_clamp_max(a, b),
+            *torch._foreach_sqrt(a),
+        ]  # fmt: skip
+
+    check(f, *a, *b, fallback=False)
 
 
 class ResNet(nn.Module):
@@ -300,7 +389,7 @@ def test_complex_numbers_are_left_to_pytorch():
 
 
 def test_modes_and_options():
-    assert Settings.of("max-autotune", None).freeze and not Settings.of(None, {}).freeze
+    assert Settings.of("max-autotune", None).freeze and Settings.of(None, {}).freeze is None
     assert Settings.of(None, {}).options.threads == torch.get_num_threads()
     assert Settings.of("reduce-overhead", {"threads": 3}).options.threads == 3
     for mode, options, why in (

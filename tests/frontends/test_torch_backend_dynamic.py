@@ -239,6 +239,50 @@ def test_sizes_that_were_equal(made):
     assert len(made) == graphs() <= 4
 
 
+@pytest.mark.parametrize("across", [False, True])
+def test_a_cache_that_grows(across, made):
+    """Keys and values of which no guard says that they are as long, in the same place of tensors or in another one."""
+
+    def f(q, k, v, new):
+        k, v = torch.cat([k, new], 2), torch.cat([v.transpose(1, 2) if across else v, new], 2)
+        return F.scaled_dot_product_attention(q, k, v), k.sum(), v.sum()
+
+    run, q, new = compiled(f, None, fallback=False), torch.randn(2, 4, 1, 8), torch.randn(2, 2, 1, 8)
+    new = new.repeat_interleave(2, 1)
+    for n in (3, 4, 5, 90, 6, 3):
+        k, v = torch.randn(2, 4, n, 8), torch.randn(2, 4, n, 8)
+        given = q, k, v.transpose(1, 2).contiguous() if across else v, new
+        same(run(*given), f(*given), n)
+    assert [len(d) for d in made] == [0, 1] and graphs() == 2
+
+
+def test_heads_of_any_size(made):
+    def f(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).sum(2), q.sum()
+
+    run = compiled(f, fallback=False)
+    with torch.no_grad():
+        for b, h, n, d in ((2, 3, 5, 4), (2, 4, 6, 5), (3, 7, 2, 8)):
+            given = [torch.randn(b, h, n, d) for _ in range(3)]
+            same(run(*given), f(*given), (b, h, n, d))
+    assert len(made) == graphs() == 1
+
+
+def test_sizes_that_are_equal_by_chance(made):
+    """Symbols that PyTorch tells apart are one while they are equal in every call."""
+
+    def f(x, y):
+        return x * 2, y.cumsum(0)
+
+    run = compiled(f, None)
+    for a, b in ((5, 5), (6, 6), (8, 8), (6, 7), (9, 9), (4, 30)):
+        given = torch.randn(a, 3), torch.randn(b, 3)
+        for t in given:
+            torch._dynamo.mark_dynamic(t, 0)
+        same(run(*given), f(*given), (a, b))
+    assert [len(d) for d in made] == [1, 2] and graphs() == 1
+
+
 def test_conditions_of_sizes(made):
     """PyTorch says that 4 divides the length, and that something is left behind the first two."""
 

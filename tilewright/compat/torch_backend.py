@@ -9,6 +9,7 @@ The name is an entry point of the group ``torch_dynamo_backends``; where the pac
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -24,16 +25,18 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..driver.graph_cache import compile_graph
 from ..frontends.torch.fx_graph import FxGraph
-from ..frontends.torch.fx_sizes import hints_of, symbols_of
+from ..frontends.torch.fx_sizes import give_symbols, hints_of, symbols_of
 from ..frontends.torch.node import Failure, report
 from ..frontends.torch.partition import Trial, cut, random_operator, trial
 from ..frontends.torch.program import training_decompositions
+from ..frontends.torch.rng_state import without_rng_state
 from ..runtime.executable import Executable
 from ..support.errors import UnsupportedError, UsageError
 from ..support.options import Options
 from ..support.sizes import current
 from .torch_calls import BySize, Call, Frozen, boxed, call_of
 from .torch_open import MOST_CALLS, NotImported, OpenPrograms
+from .torch_recurrent import keep_whole, take_in
 
 #: what the modes of `torch.compile` mean here
 MODES: dict[str, dict[str, Any]] = {
@@ -57,14 +60,15 @@ class Settings:
 
     `fallback`: whether operators that cannot be imported are left to PyTorch; each is reported once by name. False:
     they are an UnsupportedError that lists them. `freeze`: in inference, parameters and buffers are constants, packed
-    ahead; when one of them changes, the graph is compiled once more with them as inputs. `random`: who draws random
+    ahead; when one of them changes, the graph is compiled once more with them as inputs. None: unless the graph writes
+    to a parameter, or they take more than an eighth of the machine's memory. `random`: who draws random
     numbers, tilewright (fast, other numbers than eager PyTorch's, the same after the same `torch.manual_seed`) or
     torch.
     """
 
     options: Options
     fallback: bool = True
-    freeze: bool = False
+    freeze: bool | None = None
     random: str = "tilewright"
 
     @staticmethod
@@ -75,7 +79,7 @@ class Settings:
         chosen = {**MODES[mode or "default"], **(given or {})}
         own = {f.name: chosen.pop(f.name) for f in fields(Settings) if f.name != "options" and f.name in chosen}
         for name in ("fallback", "freeze"):
-            if not isinstance(own.get(name, True), bool):
+            if not isinstance(own.get(name, True), bool) and (name, own[name]) != ("freeze", None):
                 raise UsageError(f"option {name!r} is True or False, not {own[name]!r}")
         if own.get("random", RANDOM[0]) not in RANDOM:
             raise UsageError(f"option 'random' is {' or '.join(RANDOM)}, not {own['random']!r}")
@@ -106,6 +110,7 @@ def backend(
     from functorch.compile import min_cut_rematerialization_partition
 
     settings = Settings.of(mode, options)
+    keep_whole(module)
     compiler = Compiler(settings)
     aot = aot_autograd(
         fw_compiler=compiler,
@@ -118,19 +123,31 @@ def backend(
     return made
 
 
+take_in(backend)
+
+
 def _inference(
     settings: Settings, given: Sequence[Any], module: torch.fx.GraphModule, example_inputs: Sequence[Any]
 ) -> Call:
     compiler = Compiler(settings)
-    frozen = _constants(module, given) if settings.freeze else {}
-    if not frozen:
+    frozen = _constants(module, given, settings.freeze is True) if settings.freeze is not False else {}
+    if not frozen or (settings.freeze is None and sum(t.nbytes for t in frozen.values()) > _room()):
         return compiler(module, example_inputs)
     call = Compiler(settings, frozen)(module, example_inputs)
     return Frozen(call, frozen, lambda: compiler(module, example_inputs))
 
 
-def _constants(module: torch.fx.GraphModule, given: Sequence[Any]) -> dict[int, torch.Tensor]:
-    """Parameters and buffers among the arguments of a graph by number, but for those that the graph writes to.
+def _room() -> int:
+    """The bytes of parameters that are built in without having been asked for."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
+    except (AttributeError, OSError, ValueError):
+        return 1 << 30
+
+
+def _constants(module: torch.fx.GraphModule, given: Sequence[Any], asked: bool) -> dict[int, torch.Tensor]:
+    """Parameters and buffers among the arguments of a graph by number, but for those that the graph writes to; none
+    where it writes to a parameter, unless that is `asked` for.
 
     The graph gets the parts of a tensor made of others (torchao's quantized weights) one by one."""
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
@@ -140,13 +157,15 @@ def _constants(module: torch.fx.GraphModule, given: Sequence[Any]) -> dict[int, 
     if meta is None or len(placeholders) != len(parts):
         return {}
     written = set(meta.mutated_inp_runtime_indices)
+    if not asked and any(isinstance(given[i], torch.nn.Parameter) for i in written):
+        return {}  # a step of training
     static = {i for i, t in enumerate(given) if isinstance(t, torch.nn.Parameter)}
     if len(parts) == len(given):  # else PyTorch's numbers may be those of parts
         static |= set(meta.static_input_indices)
     found = {}
     for i, (owner, t) in enumerate(parts):
-        plain = type(t) in (torch.Tensor, torch.nn.Parameter) and not t.is_inference()
-        if owner in static and owner not in written and plain:
+        plain = type(t) in (torch.Tensor, torch.nn.Parameter) and t.device.type == "cpu" and t.layout == torch.strided
+        if owner in static and owner not in written and plain and not t.is_inference():
             found[i] = t
     return found
 
@@ -166,6 +185,7 @@ class Compiler:
         self.settings, self.frozen = settings, frozen or {}
 
     def __call__(self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
+        without_rng_state(module)
         with unset_fake_temporarily():  # constants are read as they are
             return self._compile(module)
 
@@ -232,6 +252,7 @@ class Compiler:
 
     def _in_parts(self, module: torch.fx.GraphModule, failed: set[torch.fx.Node]) -> Call:
         whole, names = cut(module, failed)
+        give_symbols(whole, names)
         tensors = {n.name: self.frozen[i] for i, n in enumerate(_placeholders(module)) if i in self.frozen}
         calls = {n.target: n for n in whole.graph.nodes if n.op == "call_module"}
         for name in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from ..frontends.torch.fx_sizes import symbols_of
 
 #: programs kept for the sizes that a graph with open dimensions is called with
 MOST_SIZES = 64
+#: bytes in each of the places where a tensor that is built in is looked at in every call
+WINDOW = 64
 #: programs run on the addresses of their inputs, and of the memory for their outputs
 Run = Callable[[Sequence[int], Sequence[int]], None]
 #: calls take all arguments as one list, which they empty, so that memory is given back early
@@ -137,27 +140,51 @@ class BySize:
 
 class Frozen:
     """A call with tensors built in, as long as none of them is written to or replaced; from then on one that reads them
-    anew in every call, which `make` makes."""
+    anew in every call, which `make` makes.
+
+    A call compares the tensors, their version counters and their places. What is written past the counters (through
+    `tensor.data`, or NumPy) is seen by bytes of them: the first, those in the middle and the last.
+    """
 
     _boxed_call = True
 
     def __init__(self, call: Call, frozen: Mapping[int, torch.Tensor], make: Callable[[], Call]) -> None:
         self._call, self._make = call, make
-        self._frozen: list[tuple[int, torch.Tensor, int]] | None = [(i, t, t._version) for i, t in frozen.items()]
+        self._frozen: list[tuple[int, torch.Tensor, int, int]] | None = [
+            (i, t, t._version, t.data_ptr()) for i, t in frozen.items()
+        ]
+        self._windows = [w for t in frozen.values() for w in _windows(t)]
+        self._content = b"".join(self._windows)
         self._lock = threading.Lock()
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        for i, tensor, version in self._frozen or ():
-            given = args[i]
-            if given is not tensor or given._version != version:
-                self._thaw()
-                break
+        frozen = self._frozen
+        if frozen is not None and not self._same(frozen, args):
+            self._thaw()
         return self._call(args)
+
+    def _same(self, frozen: Sequence[tuple[int, torch.Tensor, int, int]], args: Sequence[Any]) -> bool:
+        for i, tensor, version, place in frozen:
+            given = args[i]
+            if given is not tensor or given._version != version or given.data_ptr() != place:
+                return False
+        return b"".join(self._windows) == self._content  # after the places, which it reads
 
     def _thaw(self) -> None:
         with self._lock:
             if self._frozen is not None:
                 self._call, self._frozen = self._make(), None
+
+
+def _windows(tensor: torch.Tensor) -> list[memoryview]:
+    """The first bytes of the memory of a tensor, those in the middle and the last, to be read as they are then."""
+    if not tensor.numel():
+        return []
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    size = (last + 1) * tensor.element_size()
+    part = min(size, WINDOW)
+    places = sorted({0, (size - part) // 2, size - part})
+    return [memoryview((ctypes.c_char * part).from_address(tensor.data_ptr() + p)).cast("B") for p in places]
 
 
 __all__ = ["BySize", "Call", "Frozen", "boxed", "call_of"]

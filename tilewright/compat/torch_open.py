@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from ..frontends.failures import Failure
 from ..frontends.torch.fx_graph import FxGraph
-from ..frontends.torch.fx_sizes import ranges_of
+from ..frontends.torch.fx_sizes import Range, places_alike, ranges_of, tied
 from ..runtime.executable import Executable
 from ..runtime.open_executable import OpenExecutable
 from ..support.errors import TilewrightError
@@ -33,17 +34,21 @@ class NotImported(Exception):
 
 @dataclass
 class Program:
-    """A program for all sizes of dimensions, which stand for symbols, and for one size each of the other symbols."""
+    """A program for all sizes of dimensions, which stand for symbols, and for one size each of the other symbols; those
+    of `ties` have the size of the symbol that they are tied to."""
 
     dims: Mapping[Any, Dim]
     others: Mapping[Any, int]
+    ties: Mapping[Any, Any]
     graph: FxGraph
     executable: Executable | None
 
     def takes(self, sizes: Mapping[Any, int]) -> bool:
-        """Whether sizes are in its ranges."""
-        return all(d.low <= sizes[s] <= d.high and sizes[s] % d.divisor == 0 for s, d in self.dims.items()) and all(
-            sizes[s] == n for s, n in self.others.items()
+        """Whether sizes are in its ranges, and fit each other."""
+        return (
+            all(d.low <= sizes[s] <= d.high and sizes[s] % d.divisor == 0 for s, d in self.dims.items())
+            and all(sizes[s] == n for s, n in self.others.items())
+            and all(sizes[s] == sizes[t] for s, t in self.ties.items())
         )
 
     def call(self, sizes: Mapping[Any, Any]) -> Call:
@@ -60,6 +65,11 @@ class OpenPrograms:
     """The programs of a graph, each for all sizes of its ranges; a call with sizes beyond them makes one with wider
     ranges.
 
+    PyTorch has symbols that nothing says to be equal, although the operators ask for it: the lengths of the keys and
+    the values of a cache. Symbols that have had the same size in every call are tied where they stand in the same place
+    of tensors of one shape, and, if that fails, wherever they stand. A call in which they differ makes one more
+    program.
+
     Where that is `refused`, which is told why, dimensions are open whose sizes have changed since. What there is no
     program for then is served `otherwise`.
     """
@@ -71,6 +81,8 @@ class OpenPrograms:
         self._ranges: Mapping[Any, Any] | None = None
         self._programs: list[Program] = []
         self._first: Mapping[Any, Any] | None = None
+        #: of each symbol the number of a class: those of one have been equal in every call
+        self._equal: dict[Any, int] = {}
         self._moving: set[Any] = set()
         self._tried: list[set[Any]] = []  # without success
 
@@ -79,6 +91,8 @@ class OpenPrograms:
         if self._first is None:
             self._first = sizes
         self._moving |= {s for s, n in sizes.items() if n != self._first[s]}
+        classes: dict[tuple[Any, Any], int] = {}
+        self._equal = {s: classes.setdefault((self._equal.get(s), n), len(classes)) for s, n in sizes.items()}
         program = next((p for p in reversed(self._programs) if p.takes(sizes)), None) or self._wider(sizes)
         return self._otherwise if program is None else program.call(sizes)
 
@@ -90,7 +104,7 @@ class OpenPrograms:
             chosen = self._moving & set(self._ranges) if self._tried else set(self._ranges)
             if not chosen or any(t <= chosen for t in self._tried) or len(self._tried) >= MOST_TRIED:
                 return None
-            program = self._program(sizes, chosen)
+            program = self._tied(sizes, chosen)
         except Exception as e:  # what nobody thought of is no reason for a call to fail
             if not self._tried:
                 self._refused(_failures(e), e)
@@ -100,12 +114,24 @@ class OpenPrograms:
             self._programs = [*self._programs, program][-MOST_SIZES:]
         return program
 
-    def _program(self, sizes: Mapping[Any, Any], chosen: set[Any]) -> Program | None:
+    def _tied(self, sizes: Mapping[Any, Any], chosen: set[Any]) -> Program | None:
+        """A program with these symbols open, and with as few of them tied as it takes."""
+        alike = tied(places_alike(self._module, sizes, {s: self._equal[s] for s in chosen}))
+        try:
+            return self._program(sizes, chosen, alike)
+        except Exception:
+            equal = tied([[s for s in sorted(chosen, key=str) if self._equal[s] == c] for c in self._equal.values()])
+            if equal == alike:
+                raise
+            return self._program(sizes, chosen, equal)
+
+    def _program(self, sizes: Mapping[Any, Any], chosen: set[Any], ties: Mapping[Any, Any]) -> Program | None:
         """A program with these symbols open; None where one of them is no size, such as a negative number."""
         assert self._ranges is not None
         dims: dict[Any, Dim] = {}
         for i, (symbol, r) in enumerate(self._ranges.items()):
-            if symbol in chosen:
+            if symbol in chosen and symbol not in ties:
+                r = reduce(Range.both, [self._ranges[s] for s, t in ties.items() if t == symbol], r)
                 before = max((p.dims[symbol].high for p in self._programs if symbol in p.dims), default=0)
                 if (dim := r.dim(f"d{i}", int(sizes[symbol]), before)) is None:
                     self._refused(
@@ -116,8 +142,9 @@ class OpenPrograms:
         others = {s: int(sizes[s]) for s in self._ranges if s not in chosen}
         with open_sizes(list(dims.values())) as space:
             assert space is not None
-            graph, made = self._make({**others, **dict(zip(dims, space.symbols, strict=True))})
-        return Program(dims, others, graph, made)
+            known = dict(zip(dims, space.symbols, strict=True))
+            graph, made = self._make({**others, **known, **{s: known[t] for s, t in ties.items()}})
+        return Program(dims, others, ties, graph, made)
 
 
 def _failures(e: Exception) -> Sequence[Failure]:

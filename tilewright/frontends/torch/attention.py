@@ -17,7 +17,7 @@ from .registry import aten
 def attention(n: Node, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
               is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False) -> Any:  # fmt: skip
     n.need(all(math.prod(t.shape) for t in (q, k, v)), "of nothing")
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+    scale = factor_of(n, q, scale)
     mask = attn_mask
     if mask is not None and mask.dtype == "i1":
         mask = n("where", mask, n.full((), 0, q.dtype), n.full((), -np.inf, q.dtype))
@@ -30,25 +30,35 @@ def attention(n: Node, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None
     q = n.expand(q, (*batch, heads, *q.shape[2:]))
     shared = max(k.shape[1], v.shape[1]) if enable_gqa else heads
     k, v = (n.expand(t, (*batch, shared, *t.shape[2:])) for t in (k, v))
-    if dropout_p:
-        return n.reshape(_with_dropout(n, q, k, v, mask, scale, is_causal, dropout_p), n.shape)
+    if dropout_p or isinstance(scale, Tensor):
+        return n.reshape(_written_out(n, q, k, v, mask, scale, is_causal, dropout_p), n.shape)
     made = n("attention", q, k, v, mask, scale=scale, causal=is_causal)
     return n.reshape(made, n.shape)
 
 
-def _with_dropout(n: Node, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, causal: bool,
-                  p: float) -> Any:  # fmt: skip
-    """Attention that forgets some of the weights, others in every run."""
+def factor_of(n: Node, q: Tensor, scale: Any) -> Any:
+    """What scores are multiplied by: a float, or a tensor where it depends on an open size."""
+    if scale is None and is_open(q.shape[-1]):
+        return n("rsqrt", n.tensor(q.shape[-1], "f64" if q.dtype == "f64" else "f32"))
+    if isinstance(scale, Tensor):
+        return scale
+    return 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+
+
+def _written_out(n: Node, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: Any, causal: bool,
+                 p: float) -> Any:  # fmt: skip
+    """Attention of heads of any size, or that forgets some of the weights, others in every run."""
     if k.shape[1] != q.shape[1]:
         times = q.shape[1] // k.shape[1]
         at = n.constant(np.repeat(np.arange(k.shape[1]), times))
         k, v = (n("gather", t, at, axis=1) for t in (k, v))
-    scores = n("mul", n("matmul", q, n.transpose(k, (0, 1, 3, 2))), scale)
+    scores = n("mul", n("matmul", q, n.transpose(k, (0, 1, 3, 2))), n.tensor(scale, q.dtype))
     if causal:
         seen = lower_triangle(n, *scores.shape[-2:])
         scores = n("where", seen, scores, n.full((), -np.inf, q.dtype))
     scores = scores if mask is None else n("add", scores, mask)
-    weights = dropout(n, n("softmax", scores, axis=3), p)
+    weights = n("softmax", scores, axis=3)
+    weights = dropout(n, weights, p) if p else weights
     return n("matmul", weights, v)
 
 

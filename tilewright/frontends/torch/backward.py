@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...support.sizes import is_open, larger
-from .attention import lower_triangle
+from .attention import factor_of, lower_triangle
 from .conv import _each
 from .node import Node, Tensor
 from .registry import aten
@@ -184,8 +184,7 @@ def adaptive_avg_pool_backward(n: Node, dy: Tensor, x: Tensor) -> Any:
 
 def _weights(n: Node, q: Tensor, k: Tensor, causal: bool, mask: Tensor | None, scale: float | None) -> Tensor:
     """The scores [N, heads, rows, columns] before the softmax."""
-    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    scores = n("mul", n("matmul", q, n.transpose(k, (0, 1, 3, 2))), factor)
+    scores = n("mul", n("matmul", q, n.transpose(k, (0, 1, 3, 2))), n.tensor(factor_of(n, q, scale), q.dtype))
     if mask is not None:
         scores = n("add", scores, n.cast(mask, scores.dtype))
     if causal:
@@ -200,8 +199,8 @@ def flash_attention(n: Node, q: Tensor, k: Tensor, v: Tensor, dropout_p: float =
     """Attention, and the logarithm of the sums of the exponents [N, heads, rows], where it is used."""
     n.need(dropout_p == 0, "with dropout")
     n.need(all(math.prod(t.shape) for t in (q, k, v)), "of nothing")
-    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    if {u.args[1] for u in n.node.users if u.users} <= {0}:
+    factor = factor_of(n, q, scale)
+    if {u.args[1] for u in n.node.users if u.users} <= {0} and not isinstance(factor, Tensor):
         mask = None if attn_mask is None else n.ranks(n.cast(attn_mask, q.dtype), 4)
         return [n("attention", q, k, v, mask, scale=factor, causal=is_causal), None]
     wide = "f64" if q.dtype == "f64" else "f32"
@@ -218,7 +217,6 @@ def flash_attention_backward(n: Node, dy: Tensor, q: Tensor, k: Tensor, v: Tenso
     """Dao et al., FlashAttention (2022), appendix B: the weights are computed anew from the sums."""
     n.need(dropout_p == 0, "with dropout")
     n.need(all(math.prod(t.shape) for t in (q, k, v)), "of nothing")
-    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
     wide = sums.dtype
     scores = n.cast(_weights(n, q, k, is_causal, attn_mask, scale), wide)
     p = n("exp", n("sub", scores, n.unsqueeze(sums, 3)))
@@ -226,5 +224,6 @@ def flash_attention_backward(n: Node, dy: Tensor, q: Tensor, k: Tensor, v: Tenso
     dv = n("matmul", n.transpose(n.cast(p, v.dtype), across), dy)
     dp = n.cast(n("matmul", dy, n.transpose(v, across)), wide)
     d = n("reduce_sum", n("mul", n.cast(dy, wide), n.cast(y, wide)), axes=(3,), keepdims=True)
+    factor = n.tensor(factor_of(n, q, scale), wide)
     ds = n.cast(n("mul", n("mul", p, n("sub", dp, d)), factor), q.dtype)
     return [n("matmul", ds, k), n("matmul", n.transpose(ds, across), q), dv]

@@ -49,10 +49,17 @@ def _at(n: Node, xs: Sequence[Tensor], i: int) -> list[Tensor]:
     return [n.reshape(n.slice(x, 0, i, 1), x.shape[1:]) for x in xs]
 
 
-@aten("higher_order.wrap_with_set_grad_enabled", "higher_order.wrap_with_autocast")
-def wrapped(n: Node, *arguments: Any) -> list[Any]:
+@aten("higher_order.wrap_with_set_grad_enabled", "higher_order.wrap_with_autocast", "higher_order.wrap",
+      "higher_order.invoke_subgraph", "higher_order.hints_wrapper", "higher_order.tag_activation_checkpoint",
+      "higher_order.wrap_activation_checkpoint", "higher_order.strict_mode")  # fmt: skip
+def wrapped(n: Node, *arguments: Any, **_: Any) -> list[Any]:
+    """A graph in a graph, behind what decides how PyTorch runs it; one that is called by name has that before its
+    operands."""
     body = next(i for i, a in enumerate(arguments) if hasattr(a, "graph"))
-    return n.importer.walk(arguments[body], list(arguments[body + 1 :]))
+    operands = [a for a in arguments[body + 1 :] if not isinstance(a, (str, dict))]
+    if len(operands) == 1 and isinstance(operands[0], list):
+        operands = operands[0]
+    return n.importer.walk(arguments[body], operands)
 
 
 @aten("_assert_scalar")

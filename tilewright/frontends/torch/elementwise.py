@@ -207,6 +207,13 @@ def add_product(n: Node, x: Tensor, y: Tensor, z: Tensor, *, value: Any = 1) -> 
     return n("add", x, product if value == 1 else n("mul", product, n.tensor(value, n.dtype)))
 
 
+@aten("prims.fma")
+def product_and_sum(n: Node, *xs: Any) -> Any:
+    """Rounded once or twice, as the processor has it and as PyTorch's own kernels are."""
+    x, y, z = (n.tensor(v, n.dtype) for v in xs)
+    return n("add", n("mul", x, y), z)
+
+
 @aten("copysign.Tensor", "copysign.Scalar")
 def copysign(n: Node, x: Tensor, y: Any) -> Any:
     x, y = both(n, x, y, n.dtype)

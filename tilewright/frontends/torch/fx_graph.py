@@ -126,6 +126,8 @@ class FxGraph:
             value = node.meta.get("val")
             if not isinstance(value, torch.Tensor):
                 self.known[node.name] = self._argument(value)
+            elif not node.users:
+                self.known[node.name] = FAILED  # nobody asks
             elif value.dtype not in DTYPES or value.layout != torch.strided or value.is_conj() or value.is_neg():
                 self.known[node.name] = FAILED
             elif i in (frozen or {}):

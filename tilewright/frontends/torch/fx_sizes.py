@@ -4,7 +4,7 @@ between which sizes they lie."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,31 +64,60 @@ def numbers_at(sizes: Mapping[Any, Any]) -> Callable[[Any], Any]:
 def symbols_of(module: torch.fx.GraphModule) -> dict[Any, tuple[int, int | None]]:
     """Where the symbols of a graph are found in its arguments: the number of the argument, and of its dimension, None
     where the argument itself is the number. UnsupportedError for a symbol that is in none of them."""
-    places: dict[Any, tuple[int, int | None]] = {}
-    needed: set[Any] = set()
-    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
-    for i, node in enumerate(placeholders):
-        value = node.meta.get("val")
-        dims: Sequence[tuple[int | None, Any]] = [(None, value)]
-        if isinstance(value, torch.Tensor):
-            dims = list(enumerate(value.shape))
-            needed |= {s for d in (*value.shape, *value.stride()) for s in _symbols(d)}
-        for axis, d in dims:
-            needed |= set(_symbols(d))
-            if isinstance(d, (torch.SymInt, torch.SymFloat)) and d.node.expr.is_Symbol:
-                places.setdefault(d.node.expr, (i, axis))
-    for d in _numbers(module):
-        needed |= {s for s in _symbols(d) if not _unbacked(s)}
+    places, needed = {s: place for s, (place, _) in _places(module).items()}, _needed(module)
     if missing := needed - set(places):
         names = ", ".join(sorted(map(str, missing)))
         raise UnsupportedError(f"the sizes {names} are in no argument of the graph", stage="import")
     return {s: places[s] for s in sorted(needed, key=str)}
 
 
+def give_symbols(whole: torch.fx.GraphModule, names: Iterable[str]) -> None:
+    """Arguments for the symbols that parts of a graph need and find in none of theirs: what linear algebra makes of a
+    matrix has formulas as sizes."""
+    places, placeholders = _places(whole), [n for n in whole.graph.nodes if n.op == "placeholder"]
+    calls = {n.target: n for n in whole.graph.nodes if n.op == "call_module"}
+    for name in names:
+        part, call = whole.get_submodule(name), calls[name]
+        assert isinstance(part, torch.fx.GraphModule)
+        for symbol in sorted((_needed(part) - set(_places(part))) & set(places), key=str):
+            (i, axis), value = places[symbol]
+            with part.graph.inserting_before(next(n for n in part.graph.nodes if n.op != "placeholder")):
+                part.graph.placeholder(str(symbol)).meta["val"] = value
+            given = placeholders[i]
+            if axis is not None:
+                with whole.graph.inserting_before(call):
+                    given = whole.graph.call_function(torch.ops.aten.sym_size.int, (given, axis))
+                    given.meta["val"] = value
+            call.args = (*call.args, given)
+        part.recompile()
+    whole.recompile()
+
+
+def _places(module: torch.fx.GraphModule) -> dict[Any, tuple[tuple[int, int | None], Any]]:
+    """Where symbols are found in the arguments of a graph, and what PyTorch has there."""
+    found: dict[Any, tuple[tuple[int, int | None], Any]] = {}
+    for i, node in enumerate(n for n in module.graph.nodes if n.op == "placeholder"):
+        value = node.meta.get("val")
+        dims: Sequence[tuple[int | None, Any]] = [(None, value)]
+        for axis, d in enumerate(value.shape) if isinstance(value, torch.Tensor) else dims:
+            if isinstance(d, (torch.SymInt, torch.SymFloat)) and d.node.expr.is_Symbol:
+                found.setdefault(d.node.expr, ((i, axis), d))
+    return found
+
+
+def _needed(module: torch.fx.GraphModule) -> set[Any]:
+    """The symbols of a graph, but for those that data decide."""
+    arguments = [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder" and n.users]
+    strides = [d for v in arguments if isinstance(v, torch.Tensor) for d in v.stride()]
+    return {s for d in (*_numbers(module), *strides) for s in _symbols(d) if not _unbacked(s)}
+
+
 def _numbers(module: torch.fx.GraphModule) -> Iterator[Any]:
-    """The extents of all tensors, and all numbers."""
+    """The extents of all tensors, and all numbers, but for tensors among the arguments that nobody reads."""
     for node in module.graph.nodes:
         value = node.meta.get("val")
+        if node.op == "placeholder" and not node.users and isinstance(value, torch.Tensor):
+            continue
         for v in value if isinstance(value, (list, tuple)) else [value]:
             yield from v.shape if isinstance(v, torch.Tensor) else [v]
 
@@ -139,6 +168,15 @@ class Range:
         high = self.high if self.high is not None else max(AT_LEAST, TIMES * size, at_least)
         return Dim(name, self.low, high // self.divisor * self.divisor, self.divisor)
 
+    def both(self, other: Range) -> Range:
+        """What is known of a symbol that both are known of.
+
+        >>> Range(2, None, 4).both(Range(3, 90, 6))
+        Range(low=3, high=90, divisor=12)
+        """
+        ends = [r.high for r in (self, other) if r.high is not None]
+        return Range(max(self.low, other.low), min(ends, default=None), math.lcm(self.divisor, other.divisor))
+
 
 def ranges_of(module: torch.fx.GraphModule) -> dict[Any, Range]:
     """The symbols that a graph computes with, by name; UnsupportedError if one of them is no integer.
@@ -160,7 +198,7 @@ def _computed(module: torch.fx.GraphModule) -> Iterator[Any]:
     """The numbers of a graph but for arguments that nobody reads, such as the strides of others."""
     for node in module.graph.nodes:
         value = node.meta.get("val")
-        if node.op == "placeholder" and not isinstance(value, torch.Tensor) and not node.users:
+        if node.op == "placeholder" and not node.users:
             continue
         for v in value if isinstance(value, (list, tuple)) else [value]:
             yield from v.shape if isinstance(v, torch.Tensor) else [v]
@@ -185,4 +223,44 @@ def _may_be(symbol: Any, number: int, guards: Sequence[Any]) -> bool:
         return False
 
 
-__all__ = ["Range", "hints_of", "number_of", "numbers_at", "ranges_of", "symbols_of"]
+# ---- symbols that are equal ------------------------------------------------------------------------------------------
+
+
+def places_alike(module: torch.fx.GraphModule, sizes: Mapping[Any, Any], equal: Mapping[Any, int]) -> list[list[Any]]:
+    """Symbols that are the same dimension of arguments with one shape under these sizes: the lengths of the keys and
+    values of a cache. `equal` has the symbols in question, and those that may be one have one number."""
+    number, found = numbers_at(sizes), dict[Any, list[Any]]()
+    for node in module.graph.nodes:
+        value = node.meta.get("val")
+        if node.op == "placeholder" and isinstance(value, torch.Tensor):
+            shape = tuple(map(number, value.shape))
+            for axis, d in enumerate(value.shape):
+                symbol = d.node.expr if isinstance(d, torch.SymInt) else None
+                if symbol in equal:
+                    found.setdefault((shape, axis, equal[symbol]), []).append(symbol)
+    return list(found.values())
+
+
+def tied(groups: Iterable[Sequence[Any]]) -> dict[Any, Any]:
+    """For symbols of which groups are equal, all but one, the one that each of them equals.
+
+    >>> tied([["a", "b"], ["c"], ["d", "b"]])
+    {'b': 'a', 'd': 'a'}
+    """
+    leaders: dict[Any, Any] = {}
+
+    def leader(symbol: Any) -> Any:
+        while symbol in leaders:
+            symbol = leaders[symbol]
+        return symbol
+
+    for first, *others in filter(None, groups):
+        for other in others:
+            if len(both := sorted({leader(first), leader(other)}, key=str)) == 2:
+                leaders[both[1]] = both[0]
+    return {s: leader(s) for s in leaders}
+
+
+__all__ = [
+    "Range", "give_symbols", "hints_of", "number_of", "numbers_at", "places_alike", "ranges_of", "symbols_of", "tied",
+]  # fmt: skip

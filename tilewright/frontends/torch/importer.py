@@ -85,10 +85,11 @@ class Importer:
         """The results of a graph; `given` are the values of its placeholders, by position, if it is part of another."""
         outer, self.values = self.values, {}
         self.depth += 1
-        results = self._nodes(module, given)
-        self.depth -= 1
-        self.values = outer
-        return results
+        try:
+            return self._nodes(module, given)
+        finally:
+            self.depth -= 1
+            self.values = outer
 
     def values_of(self, module: torch.fx.GraphModule) -> Mapping[torch.fx.Node, Any]:
         """Import all nodes; the values of all of them. What cannot be imported is in `failures`."""

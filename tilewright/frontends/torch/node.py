@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,6 +53,15 @@ def is_complex(value: Any) -> bool:
 def touches_complex(node: torch.fx.Node) -> bool:
     """Whether an operand or a result of a node is complex."""
     return any(is_complex(n.meta.get("val")) for n in (node, *node.all_input_nodes))
+
+
+def result_of(node: torch.fx.Node) -> Any:
+    """What PyTorch says of the result of a node; of what is taken from it where it says nothing, as of what runs under
+    a state of its random numbers."""
+    if node.meta.get("val") is not None:
+        return node.meta["val"]
+    taken = {u.args[1]: result_of(u) for u in node.users if u.target is operator.getitem}
+    return [taken.get(i) for i in range(max(taken) + 1)] if taken else None  # type: ignore[type-var,arg-type,operator]
 
 
 @dataclass(frozen=True, eq=False)

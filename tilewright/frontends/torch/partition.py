@@ -14,7 +14,7 @@ from ...ir.types import Type
 from ...support.errors import UnsupportedError
 from ...support.sizes import Undecided
 from .importer import Importer
-from .node import DTYPES, FAILED, Failure, NotImported, Tensor, is_complex, place_of
+from .node import DTYPES, FAILED, Failure, NotImported, Tensor, is_complex, place_of, result_of
 from .symbols import NoFormula
 
 
@@ -30,6 +30,8 @@ class Trial(Importer):
         self.failed: set[torch.fx.Node] = set()
 
     def _call(self, node: torch.fx.Node) -> Any:
+        if self.depth > 1:
+            return self._inside(node)
         if self.leave(node):
             return self._stands_in(node)
         before = len(self.failures)
@@ -44,6 +46,16 @@ class Trial(Importer):
         if not known:  # what a failed one gives is no fault of who takes it
             self.failures.append(Failure(self._name(node), place_of(node), "of complex or quantized tensors"))
         return self._stands_in(node)
+
+    def _inside(self, node: torch.fx.Node) -> Any:
+        """The same in the graph of a branch or a loop, which is PyTorch's as a whole if one node of it is."""
+        before = len(self.failures)
+        made = FAILED if self.leave(node) else super()._call(node)
+        if made is not FAILED:
+            return made
+        found = self.failures[before:]
+        del self.failures[before:]
+        raise NotImported(f"with {found[0].operator} {found[0].reason}".rstrip() if found else f"with {node.target}")
 
     def _wait(self, node: torch.fx.Node, nested: bool) -> Any:
         """What needs the host is PyTorch's."""
@@ -60,7 +72,7 @@ class Trial(Importer):
     def _stands_in(self, node: torch.fx.Node) -> Any:
         """New inputs in place of the results of a node."""
         self.failed.add(node)
-        value = node.meta.get("val")
+        value = result_of(node)
         if isinstance(value, (list, tuple)):
             return [self._input(node, v) for v in value]
         return self._input(node, value)

@@ -24,6 +24,7 @@ from ...support.sizes import Dim, at_most, current, open_sizes
 from . import arrays
 from .callable import Call, TorchExecutable
 from .dynamic_shapes import check_ends, enlarged, for_pytorch, hinted, places
+from .foreach import foreach_decompositions
 from .importer import Importer
 from .node import COMPLEX, DTYPES
 from .number_buffers import export_with_constants
@@ -65,7 +66,7 @@ def decompositions() -> Any:
 @lru_cache(maxsize=1)
 def training_decompositions() -> Any:
     """The same for the graphs of `torch.compile`, forward and backward."""
-    table = dict(core_aten_decompositions())
+    table = {**core_aten_decompositions(), **foreach_decompositions()}
     for name in (*WHOLE, "_scaled_dot_product_flash_attention_for_cpu"):
         packet, _, overload = name.partition(".")
         table.pop(getattr(getattr(torch.ops.aten, packet), overload or "default"), None)

@@ -12,14 +12,16 @@ from .registry import aten
 
 #: for every cell, which of PyTorch's gates are those of `tw`, in order: LSTM i, f, g, o and GRU r, z, n
 ORDERS = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
+#: what PyTorch calls the operators
+KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
-@aten("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")
+@aten(*[f"{kind}.input" for kind in KINDS], *[f"tilewright.{kind}" for kind in KINDS])
 def recurrent(n: Node, x: Tensor, states: Any, params: Sequence[Tensor], biases: bool, layers: int, dropout: float,
               train: bool, bidirectional: bool, batch_first: bool) -> list[Any]:  # fmt: skip
     """The last layer's h of all steps, and the last states of all layers and directions."""
-    kind = n.overload.removeprefix("aten.").partition(".")[0]
-    states = list(states) if kind == "lstm" else [states]
+    kind = n.overload.split(".")[1]
+    states = list(states) if isinstance(states, list) else [states]
     directions = 2 if bidirectional else 1
     each = len(params) // (layers * directions)
     projected = each > 2 + 2 * biases
@@ -89,4 +91,4 @@ def _unrolled(n: Node, x: Tensor, states: Sequence[Tensor], params: Sequence[Ten
     return [n.concat(steps[:: -1 if reverse else 1], 0), h, c]
 
 
-__all__: list[str] = []
+__all__ = ["KINDS"]
