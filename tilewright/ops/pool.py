@@ -362,10 +362,10 @@ class LpPool(Pool):
         pads: tuple[int, ...],
         dilations: tuple[int, ...],
         ceil_mode: bool = False,
-        p: int = 2,
+        p: float = 2.0,
         layout: str = "nchw",
     ):
-        if p < 1:
+        if p <= 0:
             raise OpError(f"p is positive, not {p}")
         return cls.check(x, kernel, strides, pads, dilations, ceil_mode, layout)
 

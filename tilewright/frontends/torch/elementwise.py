@@ -13,11 +13,11 @@ from .registry import aten
 
 #: floats in, floats out; integers are converted first
 FUNCTIONS = (
-    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "log", "reciprocal", "rsqrt",
-    "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "exp2", "expm1",
+    "log", "log10", "log1p", "log2", "reciprocal", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
 )  # fmt: skip
 #: of numbers of any kind
-UNARY = {"abs": "abs", "ceil": "ceil", "floor": "floor", "neg": "neg", "round": "round", "sgn": "sign", "sign": "sign"}
+UNARY = {"abs": "abs", "ceil": "ceil", "floor": "floor", "neg": "neg", "round": "round"}
 COMPARISONS = {"eq": "equal", "ge": "greater_equal", "gt": "greater", "le": "less_equal", "lt": "less"}
 
 
@@ -42,6 +42,11 @@ def unary(n: Node, x: Tensor) -> Tensor:
     return made
 
 
+@aten("sign", "sgn")
+def sign(n: Node, x: Tensor) -> Any:
+    return x if x.dtype == "i1" else n("sign", x, by_order=True)
+
+
 @aten("round.decimals")
 def round_decimals(n: Node, x: Tensor, *, decimals: int = 0) -> Any:
     if not x.is_float:
@@ -60,27 +65,6 @@ def trunc(n: Node, x: Tensor) -> Any:
 @aten("frac")
 def frac(n: Node, x: Tensor) -> Any:
     return n("sub", x, trunc(n, x))
-
-
-@aten("expm1")
-def expm1(n: Node, x: Tensor) -> Any:
-    return functions.expm1(n, n.cast(x, n.dtype))
-
-
-@aten("log1p")
-def log1p(n: Node, x: Tensor) -> Any:
-    return functions.log1p(n, n.cast(x, n.dtype))
-
-
-@aten("log2", "log10")
-def log_base(n: Node, x: Tensor) -> Any:
-    base = 2 if n.overload.endswith("log2") else 10
-    return n("mul", n("log", n.cast(x, n.dtype)), 1 / math.log(base))
-
-
-@aten("exp2")
-def exp2(n: Node, x: Tensor) -> Any:
-    return n("exp", n("mul", n.cast(x, n.dtype), math.log(2)))
 
 
 @aten("square")
@@ -127,12 +111,15 @@ def div_mode(n: Node, x: Any, y: Any, *, rounding_mode: str | None = "floor") ->
         rest = n("sub", x, n("mul", quotient, y))
         down = n("and", n("not", n("equal", rest, 0)), n("xor", n("less", rest, 0), n("less", y, 0)))
         return n("sub", quotient, n.cast(down, x.dtype))
-    # as Python does it: what is left is divided out first
-    rest = n("mod", x, y)
+    # as Python does it: what is left is divided out first, and a zero has the sign of the quotient
+    plain, rest = n("div", x, y), n("mod", x, y, fmod=True)
     quotient = n("div", n("sub", x, rest), y)
+    down = n("and", n("not", n("equal", rest, 0.0)), n("xor", n("less", rest, 0.0), n("less", y, 0.0)))
+    quotient = n("where", down, n("sub", quotient, 1.0), quotient)
     low = n("floor", quotient)
     near = n("where", n("greater", n("sub", quotient, low), 0.5), n("add", low, 1.0), low)
-    return n("where", n("equal", y, 0.0), n("div", x, y), near)
+    near = n("where", n("equal", quotient, 0.0), n("where", signbit(n, plain), n.tensor(-0.0, x.dtype), n.tensor(0.0, x.dtype)), near)
+    return n("where", n("equal", y, 0.0), plain, near)
 
 
 @aten("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", "fmod.Tensor", "fmod.Scalar")
@@ -188,7 +175,7 @@ def clamp(n: Node, x: Tensor, min: Any = None, max: Any = None) -> Any:
     x = n.cast(x, n.dtype)
     if x.is_float and all(isinstance(v, (int, float)) and not math.isnan(v) for v in (min, max) if v is not None):
         if min is not None and max is not None and min > max:
-            return n("add", n("mul", x, 0.0), float(max))
+            return n("where", n("is_nan", x), x, n.tensor(max, n.dtype))
         return n("clip", x, low=None if min is None else float(min), high=None if max is None else float(max))
     x = x if min is None else n("max", x, n.tensor(min, n.dtype))
     return x if max is None else n("min", x, n.tensor(max, n.dtype))
@@ -197,8 +184,8 @@ def clamp(n: Node, x: Tensor, min: Any = None, max: Any = None) -> Any:
 @aten("addcmul", "addcdiv")
 def add_product(n: Node, x: Tensor, y: Tensor, z: Tensor, *, value: Any = 1) -> Any:
     x, y, z = (n.cast(v, n.dtype) for v in (x, y, z))
-    product = n("mul" if n.overload.endswith("addcmul") else "div", y, z)
-    return n("add", x, product if value == 1 else n("mul", product, n.tensor(value, n.dtype)))
+    y = y if value == 1 else n("mul", n.tensor(value, n.dtype), y)
+    return n("add", x, n("mul" if n.overload.endswith("addcmul") else "div", y, z))
 
 
 @aten("copysign.Tensor", "copysign.Scalar")
@@ -409,7 +396,7 @@ def hardsigmoid(n: Node, x: Tensor) -> Any:
 def elu(n: Node, x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
     if scale == input_scale == 1:
         return n("elu", x, alpha=float(alpha))
-    low = n("mul", expm1(n, n("mul", x, float(input_scale))), float(alpha * scale))
+    low = n("mul", n("expm1", n("mul", x, float(input_scale))), float(alpha * scale))
     return n("where", n("greater", x, 0.0), n("mul", x, float(scale)), low)
 
 
@@ -425,8 +412,6 @@ def selu(n: Node, x: Tensor) -> Any:
 
 @aten("leaky_relu")
 def leaky_relu(n: Node, x: Tensor, negative_slope: float = 0.01) -> Any:
-    if negative_slope == 0:
-        return n("relu", x)
     return n("leaky_relu", x, alpha=float(negative_slope))
 
 

@@ -16,9 +16,10 @@ from .values import Tensor
 
 #: StableHLO's name and ours
 FUNCTIONS = {
-    "abs": "abs", "ceil": "ceil", "cosine": "cos", "exponential": "exp", "floor": "floor", "log": "log",
-    "logistic": "sigmoid", "not": "not", "round_nearest_even": "round", "rsqrt": "rsqrt", "sign": "sign",
-    "sine": "sin", "sqrt": "sqrt", "tan": "tan", "tanh": "tanh",
+    "abs": "abs", "ceil": "ceil", "cosine": "cos", "exponential": "exp", "exponential_minus_one": "expm1",
+    "floor": "floor", "log": "log", "log_plus_one": "log1p", "logistic": "sigmoid", "not": "not",
+    "round_nearest_even": "round", "rsqrt": "rsqrt", "sign": "sign", "sine": "sin", "sqrt": "sqrt", "tan": "tan",
+    "tanh": "tanh",
 }  # fmt: skip
 #: composite operators for which there is one of ours; all others are their decomposition
 COMPOSITES = {
@@ -45,16 +46,6 @@ def composite_function(n: Node, x: Tensor) -> Any:
 @hlo("negate", by_parts=True, elementwise=True)
 def negate(n: Node, x: Tensor) -> Any:
     return n("sub", n.full((), 0, x.dtype), x) if is_unsigned(x.dtype) else n("neg", x)
-
-
-@hlo("exponential_minus_one", elementwise=True)
-def exponential_minus_one(n: Node, x: Tensor) -> Any:
-    return n.wide(functions.expm1, x)
-
-
-@hlo("log_plus_one", elementwise=True)
-def log_plus_one(n: Node, x: Tensor) -> Any:
-    return n.wide(functions.log1p, x)
 
 
 @hlo("atan2", elementwise=True)
