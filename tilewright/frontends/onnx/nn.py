@@ -251,7 +251,8 @@ def softmax(n, x):
 @onnx_op("Dropout", since=1)
 def dropout_1(n, x, ratio=None):
     """Nothing is dropped at inference."""
-    return [x, n.expand(n.constant(np.array(True)), x.shape)] if n.wants(1) else [x]
+    kept = n.constant(np.array(True) if n.opset >= 10 else np.ones((), NUMPY[x.dtype]))
+    return [x, n.expand(kept, x.shape)] if n.wants(1) else [x]
 
 
 @onnx_op("Dropout", since=12)
