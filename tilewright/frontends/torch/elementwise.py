@@ -118,7 +118,12 @@ def div_mode(n: Node, x: Any, y: Any, *, rounding_mode: str | None = "floor") ->
     quotient = n("where", down, n("sub", quotient, 1.0), quotient)
     low = n("floor", quotient)
     near = n("where", n("greater", n("sub", quotient, low), 0.5), n("add", low, 1.0), low)
-    near = n("where", n("equal", quotient, 0.0), n("where", signbit(n, plain), n.tensor(-0.0, x.dtype), n.tensor(0.0, x.dtype)), near)
+    near = n(
+        "where",
+        n("equal", quotient, 0.0),
+        n("where", signbit(n, plain), n.tensor(-0.0, x.dtype), n.tensor(0.0, x.dtype)),
+        near,
+    )
     return n("where", n("equal", y, 0.0), plain, near)
 
 
