@@ -228,7 +228,7 @@ class MaxPoolIndices(Pool):
         shape = (kernel, strides, pads, dilations, ceil_mode, "nchw")
         view, where = cls.windows(x, *shape, lowest(x.dtype)), cls.windows(at, *shape, -1)
         out = view.shape[: x.ndim]
-        view, where = view.reshape(*out, -1), where.reshape(*out, -1)
+        view, where = (v.reshape(*out, prod(kernel)) for v in (view, where))
         top = view.max(axis=-1, keepdims=True)
         hit = (where >= 0) & ((view == top) | (view != view))
         return np.where(hit, where, np.iinfo(np.int64).max).min(-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,6 +26,24 @@ def both(n: Node, x: Any, y: Any, dtype: str | None = None) -> tuple[Tensor, Ten
     """Two operands in the dtype in which they meet."""
     dtype = dtype or n.common(0, 1)
     return n.tensor(x, dtype), n.tensor(y, dtype)
+
+
+HALVES = ("f16", "bf16")
+#: the normal numbers of f16
+LEAST, MOST = 2.0**-14, 65504.0
+
+
+def beside_numbers(n: Node, *given: Any) -> str:
+    """The dtype of a product or quotient of a half and a Python number, which PyTorch does not round to the half: f32.
+    Ours is the half's own where the number only loses digits by it, no more than the result does."""
+    lost = any(isinstance(v, float) and v and not LEAST <= abs(v) <= MOST for v in given)
+    return "f32" if n.dtype == "f16" and lost else n.dtype
+
+
+def in_floats(n: Node, f: Callable[..., Any], *given: Any) -> Any:
+    """f of operands as they meet, of halves computed in f32 with one rounding at the end."""
+    dtype = "f32" if n.dtype in HALVES else n.dtype
+    return n.cast(f(*(n.tensor(v, dtype) for v in given)), n.dtype)
 
 
 @aten(*FUNCTIONS)
@@ -51,10 +70,9 @@ def sign(n: Node, x: Tensor) -> Any:
 def round_decimals(n: Node, x: Tensor, *, decimals: int = 0) -> Any:
     if not x.is_float:
         return x
+    up, down = ("mul", "div") if decimals >= 0 else ("div", "mul")
     factor = 10.0 ** abs(decimals)
-    if decimals >= 0:
-        return n("div", n("round", n("mul", x, factor)), factor)
-    return n("mul", n("round", n("div", x, factor)), factor)
+    return in_floats(n, lambda x: n(down, n("round", n(up, x, factor)), factor), x)
 
 
 @aten("trunc", "fix")
@@ -80,7 +98,7 @@ def add(n: Node, x: Any, y: Any, alpha: Any = 1) -> Any:
     if n.overload.startswith("aten.rsub"):
         x, y = y, x
     x, y = both(n, x, y, n.dtype)
-    y = y if alpha == 1 else n("mul", y, n.tensor(alpha, n.dtype))
+    y = y if alpha == 1 else n("and" if n.dtype == "i1" else "mul", y, n.tensor(alpha, n.dtype))
     if n.dtype == "i1":
         return n("or", x, y)
     return n("add" if n.overload.startswith("aten.add") else "sub", x, y)
@@ -88,18 +106,23 @@ def add(n: Node, x: Any, y: Any, alpha: Any = 1) -> Any:
 
 @aten("mul.Tensor", "mul.Scalar")
 def mul(n: Node, x: Any, y: Any) -> Any:
-    x, y = both(n, x, y, n.dtype)
-    return n("and" if n.dtype == "i1" else "mul", x, y)
+    x, y = both(n, x, y, beside_numbers(n, x, y))
+    return n("and", x, y) if n.dtype == "i1" else n.cast(n("mul", x, y), n.dtype)
 
 
 @aten("div.Tensor", "div.Scalar", "true_divide.Tensor", "true_divide.Scalar")
 def div(n: Node, x: Any, y: Any) -> Any:
-    return n("div", *both(n, x, y, n.dtype))
+    return n.cast(n("div", *both(n, x, y, beside_numbers(n, x, y))), n.dtype)
 
 
 @aten("div.Tensor_mode", "div.Scalar_mode", "floor_divide")
 def div_mode(n: Node, x: Any, y: Any, *, rounding_mode: str | None = "floor") -> Any:
-    x, y = both(n, x, y, n.dtype)
+    if n.dtype in HALVES:
+        return in_floats(n, lambda x, y: rounded_quotient(n, x, y, rounding_mode), x, y)
+    return rounded_quotient(n, *both(n, x, y, n.dtype), rounding_mode)
+
+
+def rounded_quotient(n: Node, x: Tensor, y: Tensor, rounding_mode: str | None) -> Any:
     if rounding_mode is None or (rounding_mode == "trunc" and not x.is_float):
         return n("div", x, y)
     if rounding_mode == "trunc":
@@ -118,12 +141,8 @@ def div_mode(n: Node, x: Any, y: Any, *, rounding_mode: str | None = "floor") ->
     quotient = n("where", down, n("sub", quotient, 1.0), quotient)
     low = n("floor", quotient)
     near = n("where", n("greater", n("sub", quotient, low), 0.5), n("add", low, 1.0), low)
-    near = n(
-        "where",
-        n("equal", quotient, 0.0),
-        n("where", signbit(n, plain), n.tensor(-0.0, x.dtype), n.tensor(0.0, x.dtype)),
-        near,
-    )
+    zero = n("where", signbit(n, plain), n.tensor(-0.0, x.dtype), n.tensor(0.0, x.dtype))
+    near = n("where", n("equal", quotient, 0.0), zero, near)
     return n("where", n("equal", y, 0.0), plain, near)
 
 
@@ -188,9 +207,11 @@ def clamp(n: Node, x: Tensor, min: Any = None, max: Any = None) -> Any:
 
 @aten("addcmul", "addcdiv")
 def add_product(n: Node, x: Tensor, y: Tensor, z: Tensor, *, value: Any = 1) -> Any:
-    x, y, z = (n.cast(v, n.dtype) for v in (x, y, z))
-    y = y if value == 1 else n("mul", n.tensor(value, n.dtype), y)
-    return n("add", x, n("mul" if n.overload.endswith("addcmul") else "div", y, z))
+    operator = "mul" if n.overload.endswith("addcmul") else "div"
+    if value == 1:
+        x, y, z = (n.cast(v, n.dtype) for v in (x, y, z))
+        return n("add", x, n(operator, y, z))
+    return in_floats(n, lambda x, y, z: n("add", x, n(operator, n("mul", y, value), z)), x, y, z)
 
 
 @aten("copysign.Tensor", "copysign.Scalar")
@@ -202,8 +223,7 @@ def copysign(n: Node, x: Tensor, y: Any) -> Any:
 
 @aten("ldexp.Tensor")
 def ldexp(n: Node, x: Tensor, y: Tensor) -> Any:
-    x, y = both(n, x, y, n.dtype)
-    return n("mul", x, n("pow", n.tensor(2, n.dtype), y))
+    return in_floats(n, lambda x, y: n("mul", x, n("exp2", y)), x, y)
 
 
 @aten("lerp.Scalar", "lerp.Tensor")
