@@ -155,6 +155,12 @@ def test_slices_far_out():
                 assert got.tolist() == list(range(first, last, step)), (start, end, step)
 
 
+def test_sign_of_no_number():
+    """NaN, as NumPy and StableHLO have it; PyTorch's is 0."""
+    (got,) = results("Sign", {"x": np.array([np.nan, 0, -2, np.inf], F32)}, opset=13)
+    np.testing.assert_array_equal(got, [np.nan, 0, -1, 1])
+
+
 # ---- nothing -------------------------------------------------------------------------------------------------------
 
 EMPTY = (0, 4, 8, 8)

@@ -57,6 +57,7 @@ SAMPLES: dict[str, list[tuple[list, dict]]] = {
             "abs",
             "neg",
             "sign",
+            "cbrt",
             "exp",
             "exp2",
             "expm1",

@@ -123,7 +123,7 @@ class Pow(Binary):
     def reference(x, y):
         if x.dtype.kind in "iu":
             return np.power(x, np.maximum(y, 0))
-        return in_wide(np.power, x, y)
+        return in_wide(lambda x, y: np.power(*np.broadcast_arrays(x, y)), x, y)  # not its short cuts for a number
 
     @staticmethod
     def scalar(b, x, y):
@@ -309,6 +309,12 @@ class Sqrt(Function):
     """Square root."""
 
     function = np.sqrt
+
+
+class Cbrt(Function):
+    """Cube root."""
+
+    function = np.cbrt
 
 
 class Rsqrt(Function):

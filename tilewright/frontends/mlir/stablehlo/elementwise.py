@@ -16,10 +16,10 @@ from .values import Tensor
 
 #: StableHLO's name and ours
 FUNCTIONS = {
-    "abs": "abs", "ceil": "ceil", "cosine": "cos", "exponential": "exp", "exponential_minus_one": "expm1",
-    "floor": "floor", "log": "log", "log_plus_one": "log1p", "logistic": "sigmoid", "not": "not",
-    "round_nearest_even": "round", "rsqrt": "rsqrt", "sign": "sign", "sine": "sin", "sqrt": "sqrt", "tan": "tan",
-    "tanh": "tanh",
+    "abs": "abs", "cbrt": "cbrt", "ceil": "ceil", "cosine": "cos", "exponential": "exp",
+    "exponential_minus_one": "expm1", "floor": "floor", "log": "log", "log_plus_one": "log1p", "logistic": "sigmoid",
+    "not": "not", "round_nearest_even": "round", "rsqrt": "rsqrt", "sign": "sign", "sine": "sin", "sqrt": "sqrt",
+    "tan": "tan", "tanh": "tanh",
 }  # fmt: skip
 #: composite operators for which there is one of ours; all others are their decomposition
 COMPOSITES = {
@@ -51,13 +51,6 @@ def negate(n: Node, x: Tensor) -> Any:
 @hlo("atan2", elementwise=True)
 def atan2(n: Node, y: Tensor, x: Tensor) -> Any:
     return n.wide(functions.atan2, y, x)
-
-
-@hlo("cbrt", elementwise=True)
-def cbrt(n: Node, x: Tensor) -> Any:
-    wide = n.cast(x, "f64")
-    root = n("pow", n("abs", wide), 1 / 3)
-    return n.cast(n("where", n("less", wide, 0.0), n("neg", root), root), x.dtype)
 
 
 @hlo("is_finite", elementwise=True)
