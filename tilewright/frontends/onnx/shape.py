@@ -254,7 +254,8 @@ def slice_(n, x, starts, ends, axes, steps):
         if is_open(start, end, step, x.shape[axis]):
             begin[axis], sizes[axis], strides[axis] = open_slice(n, start, end, step, x.shape[axis])
             continue
-        picked = range(*ends_inside(start, end, step, x.shape[axis]), step)
+        first, last = ends_inside(start, end, step, x.shape[axis])
+        picked = range(first, last, step)
         begin[axis], sizes[axis], strides[axis] = (picked.start if len(picked) else 0), len(picked), step
     if sizes == list(x.shape) and all(s == 1 for s in strides):
         return [x]
