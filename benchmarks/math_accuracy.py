@@ -179,7 +179,9 @@ Measured over every {step}th of the 2^32 bit patterns and all patterns near spec
 Hanek), in a branch that is only taken when a vector has one; its operations are not counted. Infinity is NaN.
 
 `sqrt`, `floor`, `fma` and the like are machine operations, exactly rounded. float16 and bfloat16 are computed in
-float32 and rounded once more; float64 goes to the C library.
+float32 and rounded once more; float64 goes to the C library, but for `expm1` (within 3 ULP).
+
+`exp2` of whole numbers, `log2` of powers of two and `log10` of powers of ten are exact, so `floor(log2(2^k))` is k.
 
 | function | bound (ULP) | measured (ULP) | at | operations | of which fma | divisions and roots |
 |---|---|---|---|---|---|---|

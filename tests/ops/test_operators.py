@@ -57,7 +57,10 @@ SAMPLES: dict[str, list[tuple[list, dict]]] = {
             "abs",
             "neg",
             "sign",
+            "cbrt",
             "exp",
+            "exp2",
+            "expm1",
             "tanh",
             "erf",
             "sin",
@@ -87,7 +90,7 @@ SAMPLES: dict[str, list[tuple[list, dict]]] = {
             "shrink",
         ]
     },
-    **{name: [([f(2, 3, low=0.1)], {})] for name in ("log", "sqrt", "rsqrt", "reciprocal")},
+    **{name: [([f(2, 3, low=0.1)], {})] for name in ("log", "log10", "log1p", "log2", "sqrt", "rsqrt", "reciprocal")},
     **{name: [([f(2, 3, low=-0.9, high=0.9)], {})] for name in ("asin", "acos", "atan", "atanh")},
     "acosh": [([f(2, 3, low=1.1)], {})],
     **{

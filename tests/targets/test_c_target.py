@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 import subprocess
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 from support.expressions import EXPRESSIONS, meaning, nest_of, values
 
 import tilewright as tw
@@ -182,3 +185,26 @@ def test_every_operation_means_what_the_evaluator_says(need, tmp_path):
         got = np.empty(env["a"].size, np.float32)
         getattr(library, f"f{i}")(*(x.ctypes.data_as(ctypes.c_void_p) for x in (*env.values(), got)))
         np.testing.assert_allclose(got, meaning(e, env), rtol=3e-7, atol=1e-44, err_msg=str(e))
+
+
+def test_names_that_c_takes_for_something_else(tmp_path):
+    """Words, types, macros and functions of C and C++, names of the generated code, and names that become one."""
+    names = "NULL main printf int errno stdin uintptr_t KERNEL arena model_run class I linux M_PI expf memcpy é x.y x_y"
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [7]) for n in names.split()]
+    nodes = [helper.make_node("Sum", names.split(), ["t"]), helper.make_node("Softmax", ["t"], ["stdout"], axis=0)]
+    outputs = [helper.make_tensor_value_info("stdout", TensorProto.FLOAT, [7])]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", inputs, outputs), opset_imports=[helper.make_opsetid("", 18)], ir_version=8
+    )
+    path = tmp_path / "time.onnx"  # files of this name would replace those of the C library
+    onnx.save(model, path)
+    tw.compile(path, target="c").export(tmp_path)
+    assert '{"\\303\\251", "f32"' in (tmp_path / "time_model.c").read_text()
+    for compiler, kind in (("gcc -std=gnu99", "c"), ("g++", "cpp")):
+        if not shutil.which(compiler.split()[0]):
+            continue
+        headers = ("errno.h", "stdio.h", "stdbool.h", "math.h", "complex.h", "time.h", "iso646.h")
+        user = tmp_path / f"user.{kind}"
+        user.write_text("".join(f"#include <{h}>\n" for h in (*headers, "time_model.h")))
+        for source in [user] if kind == "cpp" else [user, *tmp_path.glob("time_*.c"), tmp_path / "example.c"]:
+            subprocess.run([*compiler.split(), f"-I{tmp_path}", "-c", source, "-o", tmp_path / "a.o"], check=True)

@@ -14,22 +14,6 @@ def trunc(n: Any, x: Any) -> Any:
     return n("where", n("less", x, 0.0), n("ceil", x), n("floor", x))
 
 
-def expm1(n: Any, x: Any) -> Any:
-    """By tanh where e^x is close to 1: e^x - 1 = (e^x + 1) tanh(x / 2)."""
-    e = n("exp", x)
-    near = n("mul", n("add", e, 1.0), n("tanh", n("mul", x, 0.5)))
-    return n("where", n("less", n("abs", x), 1.0), near, n("sub", e, 1.0))
-
-
-def log1p(n: Any, x: Any) -> Any:
-    """log(1 + x) x / ((1 + x) - 1), which mends what the sum rounds off (Kahan)."""
-    y = n("add", x, 1.0)
-    off = n("sub", y, 1.0)
-    mended = n("mul", n("log", y), n("div", x, off))
-    plain = n("or", n("equal", off, 0.0), n("is_inf", y))
-    return n("where", plain, n("where", n("is_inf", y), n("log", y), x), mended)
-
-
 def atan2(n: Any, y: Any, x: Any) -> Any:
     """By the arc tangent of the smaller of both divided by the larger."""
     ay, ax = n("abs", y), n("abs", x)
@@ -56,4 +40,4 @@ def hypot(n: Any, x: Any, y: Any) -> Any:
     return n("where", n("or", n("is_inf", x), n("is_inf", y)), n.tensor(math.inf, x.dtype), made)
 
 
-__all__ = ["atan2", "expm1", "hypot", "log1p", "trunc"]
+__all__ = ["atan2", "hypot", "trunc"]

@@ -193,7 +193,7 @@ def undone(rw: Rewriter, op: ir.Operation) -> Any:
 def done_before(rw: Rewriter, op: ir.Operation) -> Any:
     """relu(relu(x)) -> relu(x), and other operators that change nothing the second time"""
     inner = defined_by(op.operands[0], dialect.mnemonic(op) or "")
-    return op.operands[0] if inner is not None else None
+    return op.operands[0] if inner is not None and dialect.attributes(inner) == dialect.attributes(op) else None
 
 
 @pattern("add", "sub")

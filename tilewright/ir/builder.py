@@ -196,8 +196,9 @@ def constant(value: Any, dtype: str) -> Scalar:
 UNARY = {
     n: getattr(math, n)
     for n in (
-        *("exp", "exp2", "expm1", "log", "log1p", "log2", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos", "tan"),
-        *("asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "floor", "ceil", "trunc", "roundeven"),
+        *("exp", "exp2", "expm1", "log", "log10", "log1p", "log2", "sqrt", "rsqrt", "cbrt", "erf", "sin", "cos", "tan"),
+        *("asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
+        *("floor", "ceil", "trunc", "roundeven"),
     )
 } | {"round": math.roundeven, "absf": math.absf}
 

@@ -167,7 +167,7 @@ class Elu(Activation):
 
     @staticmethod
     def compute(x, *, alpha):
-        return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+        return np.where(x > 0, x, alpha * np.expm1(np.where(x > 0, 0, x)))
 
     @staticmethod
     def scalar(b, x, *, alpha):
@@ -183,7 +183,7 @@ class Selu(Activation):
 
     @staticmethod
     def compute(x, *, alpha, gamma):
-        return gamma * np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+        return gamma * np.where(x > 0, x, alpha * np.expm1(np.where(x > 0, 0, x)))
 
     @staticmethod
     def scalar(b, x, *, alpha, gamma):
@@ -199,7 +199,7 @@ class Celu(Activation):
 
     @staticmethod
     def compute(x, *, alpha):
-        return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0) / alpha))
+        return np.where(x > 0, x, alpha * np.expm1(np.where(x > 0, 0, x) / alpha))
 
     @staticmethod
     def scalar(b, x, *, alpha):

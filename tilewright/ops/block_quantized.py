@@ -130,7 +130,7 @@ class QuantizeBlocks(Operator):
 
     @staticmethod
     def reference(x, *, block, parts):
-        blocks = x.astype(np.float32).reshape(len(x), -1, block)
+        blocks = x.astype(np.float32).reshape(len(x), x.shape[1] // block, block)
         most = np.abs(blocks).max(-1, initial=0)
         with np.errstate(invalid="ignore"):  # numbers that are none end as some byte
             inverse = np.divide(np.float32(LARGEST), most, out=np.zeros_like(most), where=~(most < NOTHING))

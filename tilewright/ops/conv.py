@@ -192,8 +192,9 @@ def convolve_numpy(x, w, strides, dilations, groups):
     sizes = windows.shape[2 : 2 + r]
     columns = windows.reshape(n, groups, x.shape[1] // groups, *windows.shape[2:])
     order = (0, 1, *range(3, 3 + r), 2, *range(3 + r, 3 + 2 * r))
-    columns = columns.transpose(order).reshape(n, groups, math.prod(sizes), -1)
-    out = np.matmul(w.reshape(groups, w.shape[0] // groups, -1), np.swapaxes(columns, -1, -2))
+    depth = math.prod(w.shape[1:])  # not -1, which is no size beside one of 0
+    columns = columns.transpose(order).reshape(n, groups, math.prod(sizes), depth)
+    out = np.matmul(w.reshape(groups, w.shape[0] // groups, depth), np.swapaxes(columns, -1, -2))
     return out.reshape(n, w.shape[0], *sizes)
 
 
@@ -266,7 +267,7 @@ class ConvTranspose(Operator):
             ]
             stuffed = stuffed[(..., *cut)]
             flipped = np.flip(w, tuple(range(2, 2 + r))).reshape(groups, w.shape[0] // groups, w.shape[1], *kernel)
-            flipped = np.swapaxes(flipped, 1, 2).reshape(-1, w.shape[0] // groups, *kernel)
+            flipped = np.swapaxes(flipped, 1, 2).reshape(groups * w.shape[1], w.shape[0] // groups, *kernel)
             out = convolve_numpy(stuffed, flipped, [1] * r, dilations, groups)
             out = out if bias is None else out + bias.reshape(-1, *[1] * r)
             return np.ascontiguousarray(np.moveaxis(out, 1, -1)) if layout == "nhwc" else out

@@ -86,11 +86,16 @@ class Mod(Elementwise):
 
     @staticmethod
     def reference(x, y, *, fmod):
-        f = np.fmod if fmod else np.mod
         if x.dtype.kind in "iu":
+            f = np.fmod if fmod else np.mod
             safe = np.where(y == 0, 1, y).astype(y.dtype)
             return np.where(y == 0, 0, f(x, safe)).astype(x.dtype)
-        return in_wide(f, x, y)
+
+        def of_floats(x, y):  # np.mod gives a zero the sign of y
+            r = np.fmod(x, y)
+            return r if fmod else np.where((r != 0) & ((r < 0) != (y < 0)), r + y, r)
+
+        return in_wide(of_floats, x, y)
 
     widens = True
 
@@ -179,15 +184,24 @@ class Abs(Unary):
         return b.abs(x)
 
 
-class Sign(Unary):
-    """1 for positive, -1 for negative, 0 for zero; NaN stays NaN."""
+class Sign(Elementwise):
+    """1 for positive, -1 for negative numbers; NaN and zeros stay, or are 0 `by_order`: (x > 0) - (x < 0)."""
 
     accepts = "number"
-    reference = staticmethod(np.sign)
+
+    @classmethod
+    def infer(cls, x, *, by_order: bool = False):
+        return cls.check(x)
 
     @staticmethod
-    def scalar(b, x):
-        low = x if is_unsigned(x.dtype) else b.select(x < 0, -1, x)
+    def reference(x, *, by_order):
+        other = np.zeros((), x.dtype) if by_order else x
+        return np.where(x > 0, np.ones((), x.dtype), np.where(x < 0, -np.ones((), x.dtype), other))
+
+    @staticmethod
+    def scalar(b, x, *, by_order):
+        other = b.constant(0, x.dtype) if by_order else x
+        low = other if is_unsigned(x.dtype) else b.select(x < 0, -1, other)
         return b.select(x > 0, 1, low)
 
 
@@ -252,16 +266,58 @@ class Exp(Function):
     function = np.exp
 
 
+class Exp2(Function):
+    """2 ** x, exact for whole numbers."""
+
+    @staticmethod
+    def function(x):
+        return np.exp2(x, dtype=np.float64)
+
+
+class Expm1(Function):
+    """e ** x - 1, precise near 0."""
+
+    function = np.expm1
+
+
 class Log(Function):
     """Natural logarithm."""
 
     function = np.log
 
 
+class Log1p(Function):
+    """log(1 + x), precise near 0."""
+
+    function = np.log1p
+
+
+class Log2(Function):
+    """Binary logarithm, exact for powers of 2."""
+
+    @staticmethod
+    def function(x):
+        return np.log2(x, dtype=np.float64)
+
+
+class Log10(Function):
+    """Decimal logarithm, exact for powers of 10."""
+
+    @staticmethod
+    def function(x):
+        return np.log10(x, dtype=np.float64)
+
+
 class Sqrt(Function):
     """Square root."""
 
     function = np.sqrt
+
+
+class Cbrt(Function):
+    """Cube root."""
+
+    function = np.cbrt
 
 
 class Rsqrt(Function):

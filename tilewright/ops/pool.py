@@ -228,7 +228,7 @@ class MaxPoolIndices(Pool):
         shape = (kernel, strides, pads, dilations, ceil_mode, "nchw")
         view, where = cls.windows(x, *shape, lowest(x.dtype)), cls.windows(at, *shape, -1)
         out = view.shape[: x.ndim]
-        view, where = view.reshape(*out, -1), where.reshape(*out, -1)
+        view, where = (v.reshape(*out, prod(kernel)) for v in (view, where))
         top = view.max(axis=-1, keepdims=True)
         hit = (where >= 0) & ((view == top) | (view != view))
         return np.where(hit, where, np.iinfo(np.int64).max).min(-1)
@@ -362,10 +362,10 @@ class LpPool(Pool):
         pads: tuple[int, ...],
         dilations: tuple[int, ...],
         ceil_mode: bool = False,
-        p: int = 2,
+        p: float = 2.0,
         layout: str = "nchw",
     ):
-        if p < 1:
+        if p <= 0:
             raise OpError(f"p is positive, not {p}")
         return cls.check(x, kernel, strides, pads, dilations, ceil_mode, layout)
 

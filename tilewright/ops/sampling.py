@@ -232,7 +232,7 @@ class DeformColumns(Operator):
                     weight = (y - y0 if dy else 1 - (y - y0)) * (z - z0 if dz else 1 - (z - z0))
                     value += float(x[b, ch, p, q]) * weight
             out[b, ch, k, i, j] = value * (1.0 if mask is None else float(mask[b, point, i, j]))
-        return out.reshape(n, groups, -1, oh * ow).astype(x.dtype)
+        return out.reshape(n, groups, c * kh * kw // groups, oh * ow).astype(x.dtype)
 
     @staticmethod
     def lower(b, x, offset, mask=None, *, kernel, strides, pads, dilations, groups, offset_groups):
@@ -281,7 +281,7 @@ class Col2im(Operator):
     def reference(x, *, image, block, strides, pads, dilations):
         r = len(image)
         places = Col2im.places(image, block, strides, pads, dilations)
-        windows = x.reshape(x.shape[0], -1, *block, *places).astype(np.float64)
+        windows = x.reshape(x.shape[0], x.shape[1] // math.prod(block), *block, *places).astype(np.float64)
         padded = np.zeros((*windows.shape[:2], *[n + pads[i] + pads[r + i] for i, n in enumerate(image)]))
         for k in itertools.product(*map(range, block)):
             cut = tuple(

@@ -74,3 +74,14 @@ def test_all_of_f32_are_there_and_short_powers_are_products():
     assert set(FUNCTIONS) >= BINARY
     x = Var("x", "f64")
     assert str(short_power(x, Const(2.0, "f64"))) == "(x *. x)" and short_power(x, Const(0.3, "f64")) is None
+
+
+@pytest.mark.parametrize(
+    "name, base, low, high", [("log2", 2, -1074, 1024), ("exp2", 2, -1074, 1024), ("log10", 10, -300, 309)]
+)
+def test_whole_powers_are_exact(name, base, low, high):
+    whole = np.arange(low, high, dtype=np.float64)
+    powers = np.ldexp(1.0, np.arange(low, high)) if base == 2 else np.array([float(f"1e{k}") for k in range(low, high)])
+    x, want = (whole, powers) if name == "exp2" else (powers, whole)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(evaluate(FUNCTIONS[name](V(Var("x", "f64"))).e, {"x": x}, None), want)

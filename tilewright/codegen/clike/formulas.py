@@ -15,7 +15,7 @@ from itertools import product
 from ...support.dims import Dim
 from .c99 import KEYWORDS, MATH
 from .dialect import ATOM, PRODUCT, SUM
-from .names import distinct, identifier
+from .names import distinct, identifier, taken_by_c
 
 #: what generated code and the headers that it includes call something
 _TAKEN = frozenset(
@@ -51,7 +51,7 @@ def dim_names(dims: Iterable[Dim]) -> dict[str, str]:
     """
     own = [d.name for d in dims]
     plain = [n if n in KEYWORDS else identifier(n) for n in own]
-    free = [f"{n}_size" if n in _TAKEN or _OURS.fullmatch(n) else n for n in plain]
+    free = [f"{n}_size" if n in _TAKEN or taken_by_c(n) or _OURS.fullmatch(n) else n for n in plain]
     return dict(zip(own, distinct(free, _TAKEN), strict=True))
 
 

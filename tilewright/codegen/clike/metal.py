@@ -54,6 +54,9 @@ _HELPERS |= {n: Helper(f"static inline {reworded(t)}", needs=BFLOAT_NEEDS[n]) fo
 _AXES = {f"grid.{d}": (f"group.{d}", "") for d in "xyz"} | {f"block.{d}": (f"own.{d}", "") for d in "xyz"}
 _UNIT = f"(group.x * {SHARING_BLOCK} + own.x)"
 
+#: functions that it lacks, and those of which it does not say that they are exact for powers
+_EXPANDED = ("cbrt", "erf", "exp2", "expm1", "log1p", "log10", "log2", "powf")
+
 METAL: Dialect = with_functions(
     replace(
         C99,
@@ -64,7 +67,7 @@ METAL: Dialect = with_functions(
         parameters=(*_TYPES, "f16", "bf16"),
         smallest={"i32": "INT_MIN", "i64": "LONG_MIN"},
         literals={"f32": "{}f", "i64": "{}l", "ui32": "{}u", "ui64": "{}ul"},
-        math={n: m for n, m in MATH.items() if n not in ("erf", "cbrt", "expm1", "log1p", "powf")} | {"absf": "fabs"},
+        math={n: m for n, m in MATH.items() if n not in _EXPANDED} | {"absf": "fabs"},
         suffix={},
         helpers=_HELPERS,
         not_a_number=True,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ...support.errors import CompileError
 from ...tensor.expr import CASTS, Const, Expr, Load, Op, Var
 from ...tensor.mathlib import expand
+from ...tensor.mathlib.double import expand_f64
 from .indices import Indices
 from .values import Value, Vector
 
@@ -60,7 +61,10 @@ class Expressions:
         if e.op not in ARITH and not e.op.startswith("cmp"):
             leaves = tuple(_Leaf(v.ssa, v.dtype, v.width) for v in args)
             tables = 0 < self.table_lanes == max((a.width for a in args), default=0)
-            expanded = expand(e.op, leaves, e.dtype, tables=tables)
+            if e.op == "expm1" and e.dtype == "f64":  # MLIR's own pass makes exp(x) - 1 of it
+                expanded = expand_f64(e.op, leaves)
+            else:
+                expanded = expand(e.op, leaves, e.dtype, tables=tables)
             if expanded is not None:
                 return self.expanded(expanded, {})
         # beside a constant, which of two zeros is larger may stay open: then x86 needs one instruction instead of four

@@ -88,7 +88,7 @@ def conv_transpose(n, x, w, bias=None):
         extra = tuple(e + max(-t, 0) for e, t in zip(extra, total, strict=True))
         total = [max(t, 0) for t in total]
         small, large = [t // 2 for t in total], [t - t // 2 for t in total]
-        pads = (*large, *small) if auto == "SAME_LOWER" else (*small, *large)
+        pads = (*small, *large) if auto == "SAME_UPPER" else (*large, *small)
     attributes = {"strides": strides, "pads": pads, "dilations": dilations, "output_padding": extra}
     return n("conv_transpose", x, w, bias, groups=n.attr("group", 1), **attributes)
 
@@ -117,7 +117,7 @@ def average_pool(n, x):
 
 @onnx_op("LpPool", since=1)
 def lp_pool(n, x):
-    return n("lp_pool", x, p=int(n.attr("p", 2)), **pool_attributes(n, x))
+    return n("lp_pool", x, p=float(n.attr("p", 2)), **pool_attributes(n, x))
 
 
 @onnx_op("GlobalAveragePool", since=1)
@@ -132,7 +132,7 @@ def global_max_pool(n, x):
 
 @onnx_op("GlobalLpPool", since=1)
 def global_lp_pool(n, x):
-    p, axes = int(n.attr("p", 2)), tuple(range(2, x.rank))
+    p, axes = float(n.attr("p", 2)), tuple(range(2, x.rank))
     if p == 1:
         return n("reduce_l1", x, axes=axes, keepdims=True)
     if p == 2:
@@ -144,30 +144,36 @@ def global_lp_pool(n, x):
 # ---- normalization -------------------------------------------------------------------------------------------------
 
 
-@onnx_op("BatchNormalization", since=7)
-def batch_norm(n, x, scale, bias, mean, var):
+@onnx_op("BatchNormalization", since=14)
+def batch_norm_14(n, x, scale, bias, mean, var):
     if n.attr("training_mode", 0):
-        return batch_norm_training(n, x, scale, bias, mean, var)
+        return batch_norm_training(n, x, scale, bias, mean, var)[:3]
+    return batch_norm(n, x, scale, bias, mean, var)
+
+
+def batch_norm(n, x, scale, bias, mean, var):
     parameters = [n.cast(p, x.dtype) for p in (scale, bias, mean, var)]
     return n("batch_norm", x, *parameters, epsilon=float(n.attr("epsilon", 1e-5)))
 
 
 def batch_norm_training(n, x, scale, bias, mean, var):
-    """Statistics of this batch, and the running ones."""
+    """The result, the running mean and variance, and those of this batch."""
     axes = tuple(i for i in range(x.rank) if i != 1)
     here = n("reduce_mean", x, axes=axes, keepdims=True)
     centred = n("sub", x, here)
     spread = n("reduce_mean", n("mul", centred, centred), axes=axes, keepdims=True)
     channels = (x.shape[1],)
+    wide = (x.shape[1], *[1] * (x.rank - 2))
+    scale, bias = (n.reshape(n.cast(p, x.dtype), wide) for p in (scale, bias))
+    factor = n("mul", scale, n("rsqrt", n("add", spread, float(n.attr("epsilon", 1e-5)))))
+    out = n("add", n("mul", centred, factor), bias)
     here, spread = n.reshape(here, channels), n.reshape(spread, channels)
-    parameters = [n.cast(p, x.dtype) for p in (scale, bias)]
-    out = n("batch_norm", x, *parameters, here, spread, epsilon=float(n.attr("epsilon", 1e-5)))
     keep = float(n.attr("momentum", 0.9))
 
     def running(old, new):
         return n("add", n("mul", old, keep), n("mul", n.cast(new, old.dtype), 1 - keep))
 
-    return [out, running(mean, here), running(var, spread)]
+    return [out, running(mean, here), running(var, spread), n.cast(here, mean.dtype), n.cast(spread, var.dtype)]
 
 
 @onnx_op("InstanceNormalization", since=1)
@@ -245,7 +251,8 @@ def softmax(n, x):
 @onnx_op("Dropout", since=1)
 def dropout_1(n, x, ratio=None):
     """Nothing is dropped at inference."""
-    return [x, n.expand(n.constant(np.array(True)), x.shape)] if n.wants(1) else [x]
+    kept = n.constant(np.array(True) if n.opset >= 10 else np.ones((), NUMPY[x.dtype]))
+    return [x, n.expand(kept, x.shape)] if n.wants(1) else [x]
 
 
 @onnx_op("Dropout", since=12)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import onnx
 
 from .math import BINARY
-from .nn import batch_norm
+from .nn import batch_norm, batch_norm_training
 from .reader import DTYPES
 from .registry import onnx_op
-from .resize import Resize
+from .resize import before_11
 from .shape import even, pad, reshape_to, split
 from .values import NotImported
 
@@ -46,9 +48,18 @@ def prelu(n, x, slope):
 
 @onnx_op("BatchNormalization", since=1)
 def batch_norm_1(n, x, scale, bias, mean, var):
-    if not n.attr("is_test", 0) and len(n.proto.output) > 1:
-        raise NotImported("for training, before opset 14")
-    return batch_norm(n, x, scale, bias, mean, var)
+    """In training where there are more outputs than one, unless `is_test` says otherwise. Without `spatial` each place
+    of each channel has its own numbers."""
+    shape = x.shape
+    if not n.attr("spatial", 1):
+        x = n.reshape(x, (shape[0], math.prod(shape[1:])))
+        scale, bias, mean, var = (n.reshape(p, x.shape[1:]) for p in (scale, bias, mean, var))
+    if n.attr("is_test", 0) or not any(map(n.wants, range(1, 5))):
+        return n.reshape(batch_norm(n, x, scale, bias, mean, var), shape)
+    made, *statistics = batch_norm_training(n, x, scale, bias, mean, var)
+    if not n.attr("spatial", 1):
+        statistics = [n.reshape(s, shape[1:]) for s in statistics]
+    return [n.reshape(made, shape), *statistics]
 
 
 @onnx_op("Cast", since=1)
@@ -91,4 +102,4 @@ def split_1(n, x, sizes=None):
 @onnx_op("Upsample", since=1)
 def upsample(n, x):
     scales = [1.0, 1.0, n.required("height_scale"), n.required("width_scale")]
-    return Resize(n, x, scales=scales, coordinates="asymmetric", rounding="floor").run()
+    return before_11(n, x, scales)

@@ -18,7 +18,7 @@ def open_resize(r: Any, x: Any, axis: int, size: int, scale: float | None) -> An
         raise Undecided(f"{r.n.label}: how many elements a result is made of is not known when the model is compiled")
     position = _positions(r, x.shape[axis], size, scale)
     if r.mode == "nearest":
-        index = _inside(r.n, _rounded(r.n, position, r.rounding), x.shape[axis])
+        index = _inside(r.n, _rounded(r.n, position, r.rounding_of(scale)), x.shape[axis])
         return r.n("gather", x, index, axis=axis)
     return _weighted(r, x, axis, position, scale)
 

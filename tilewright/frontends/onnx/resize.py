@@ -13,21 +13,21 @@ from .open_resize import open_resize
 from .registry import onnx_op
 
 
+def before_11(n, x, scales):
+    """Resize-10 and Upsample: results lie at i / scale, and their nearest elements are those below, or above where a
+    dimension shrinks."""
+    return Resize(n, x, scales=scales, coordinates="asymmetric", rounding="outward").run()
+
+
 @onnx_op("Upsample", since=7)
 def upsample_7(n, x):
-    return Resize(n, x, scales=n.required("scales"), coordinates="asymmetric", rounding="floor").run()
+    return before_11(n, x, n.required("scales"))
 
 
 @onnx_op("Upsample", since=9)
-def upsample(n, x, scales):
-    scales = n.known(scales, "scales").tolist()
-    return Resize(n, x, scales=scales, coordinates="asymmetric", rounding="floor").run()
-
-
 @onnx_op("Resize", since=10)
 def resize_10(n, x, scales):
-    scales = n.known(scales, "scales").tolist()
-    return Resize(n, x, scales=scales, coordinates="asymmetric", rounding="floor").run()
+    return before_11(n, x, n.known(scales, "scales").tolist())
 
 
 @onnx_op("Resize", since=11)
@@ -89,7 +89,8 @@ class Resize:
                 x = self._open(x, axis, size, scale)
                 continue
             position = self._positions(i, x.shape[axis], size, scale)
-            x = self._nearest(x, axis, position) if self.mode == "nearest" else self._weighted(x, axis, position, scale)
+            along = self._nearest if self.mode == "nearest" else self._weighted
+            x = along(x, axis, position, scale)
             if self.coordinates == "tf_crop_and_resize":
                 x = self._extrapolate(x, axis, position, self.x.shape[axis])
         return [n.cast(x, dtype)]
@@ -106,7 +107,7 @@ class Resize:
     def _repeats(self, factor):
         """Whether each element becomes `factor` ones, however many there are: so do the inner ones of a few."""
         some = 5
-        index = self._nearest_of(self._positions(0, some, some * factor, factor), some)
+        index = self._nearest_of(self._positions(0, some, some * factor, factor), some, factor)
         return np.array_equal(index, np.repeat(np.arange(some), factor))
 
     def _repeated(self, x, axis, factor):
@@ -132,8 +133,8 @@ class Resize:
                 else at * 0 + (end - start) * (before - 1) / 2
             )
             return start * (before - 1) + inside
-        if mode == "pytorch_half_pixel" and length == 1:
-            return at * 0 - 0.5
+        if mode == "pytorch_half_pixel" and after == 1:
+            return at * 0
         if mode in ("half_pixel", "pytorch_half_pixel"):
             return (at + 0.5) / scale - 0.5
         if mode == "half_pixel_symmetric":
@@ -142,7 +143,7 @@ class Resize:
             return (at + 0.5) / scale
         raise self.n.error(f"coordinate_transformation_mode {mode!r} is not known")
 
-    def _nearest_of(self, position, size):
+    def _nearest_of(self, position, size, scale):
         """The element nearest to each position."""
         rounding: dict[str, Callable] = {
             "round_prefer_floor": lambda p: np.ceil(p - 0.5),
@@ -150,13 +151,18 @@ class Resize:
             "floor": np.floor,
             "ceil": np.ceil,
         }
-        if self.rounding not in rounding:
-            raise self.n.error(f"nearest_mode {self.rounding!r} is not known")
-        return np.clip(rounding[self.rounding](position), 0, size - 1).astype(np.int64)
+        name = self.rounding_of(scale)
+        if name not in rounding:
+            raise self.n.error(f"nearest_mode {name!r} is not known")
+        return np.clip(rounding[name](position), 0, size - 1).astype(np.int64)
 
-    def _nearest(self, x, axis, position):
+    def rounding_of(self, scale):
+        """How positions along a dimension are rounded: by its scale before opset 11."""
+        return self.rounding if self.rounding != "outward" else "ceil" if scale < 1 else "floor"
+
+    def _nearest(self, x, axis, position, scale):
         n, size = self.n, x.shape[axis]
-        index = self._nearest_of(position, size)
+        index = self._nearest_of(position, size, scale)
         factor = len(index) // size
         if factor and np.array_equal(index, np.repeat(np.arange(size), factor)):  # plain repetition: no gather
             return self._repeated(x, axis, factor)
@@ -189,8 +195,11 @@ class Resize:
 
 
 def _scaled(size, scale):
-    """floor(size * scale), exactly."""
-    exact = Fraction(scale)
+    """floor(size * scale), the product rounded to f32, as ONNX infers shapes: 10 * f32(0.7) is 7."""
+    if not is_open(size):
+        return int(np.floor(np.float32(size) * np.float32(scale)))
+    near = Fraction(scale).limit_denominator(1000)
+    exact = near if np.float32(float(near)) == np.float32(scale) else Fraction(scale)
     return size * exact.numerator // exact.denominator
 
 

@@ -255,13 +255,21 @@ def slice_(n, x, starts, ends, axes, steps):
         if is_open(start, end, step, x.shape[axis]):
             begin[axis], sizes[axis], strides[axis] = open_slice(n, start, end, step, x.shape[axis])
             continue
-        picked = range(*slice(start, end, step).indices(x.shape[axis]))
-        if step < 0 and end < -x.shape[axis]:  # beyond the front
-            picked = range(*slice(start, None, step).indices(x.shape[axis]))
+        first, last = ends_inside(start, end, step, x.shape[axis])
+        picked = range(first, last, step)
         begin[axis], sizes[axis], strides[axis] = (picked.start if len(picked) else 0), len(picked), step
     if sizes == list(x.shape) and all(s == 1 for s in strides):
         return [x]
     return [n("slice", x, starts=tuple(begin), sizes=tuple(sizes), steps=tuple(strides))]
+
+
+def ends_inside(start, end, step, size):
+    """Where a slice begins and ends, as ONNX has it: backwards it begins within the dimension, however far in front
+    its start is (Python has nothing there)."""
+    start, end = (v + size if v < 0 else v for v in (start, end))
+    if step < 0:
+        return min(max(start, 0), size - 1), min(max(end, -1), size - 1)
+    return min(max(start, 0), size), min(max(end, 0), size)
 
 
 def n_axis(n, axis, rank):

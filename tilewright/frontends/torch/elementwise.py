@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,11 +16,11 @@ from .registry import aten
 
 #: floats in, floats out; integers are converted first
 FUNCTIONS = (
-    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "log", "reciprocal", "rsqrt",
-    "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "exp2", "expm1",
+    "log", "log10", "log1p", "log2", "reciprocal", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
 )  # fmt: skip
 #: of numbers of any kind
-UNARY = {"abs": "abs", "ceil": "ceil", "floor": "floor", "neg": "neg", "round": "round", "sgn": "sign", "sign": "sign"}
+UNARY = {"abs": "abs", "ceil": "ceil", "floor": "floor", "neg": "neg", "round": "round"}
 COMPARISONS = {"eq": "equal", "ge": "greater_equal", "gt": "greater", "le": "less_equal", "lt": "less"}
 
 
@@ -38,6 +39,12 @@ def at_work(n: Node, x: Any, y: Any) -> str:
     return "f32" if (n.dtype in HALVES and wide) or (n.dtype == "f16" and beyond) else n.dtype
 
 
+def in_floats(n: Node, f: Callable[..., Any], *given: Any) -> Any:
+    """f of operands as they meet, of halves computed in f32 with one rounding at the end."""
+    dtype = "f32" if n.dtype in HALVES else n.dtype
+    return n.cast(f(*(n.tensor(v, dtype) for v in given)), n.dtype)
+
+
 @aten(*FUNCTIONS)
 def function(n: Node, x: Tensor) -> Tensor:
     made: Tensor = n(n.overload.removeprefix("aten."), n.cast(x, n.dtype))
@@ -53,14 +60,18 @@ def unary(n: Node, x: Tensor) -> Tensor:
     return made
 
 
+@aten("sign", "sgn")
+def sign(n: Node, x: Tensor) -> Any:
+    return x if x.dtype == "i1" else n("sign", x, by_order=True)
+
+
 @aten("round.decimals")
 def round_decimals(n: Node, x: Tensor, *, decimals: int = 0) -> Any:
     if not x.is_float:
         return x
+    up, down = ("mul", "div") if decimals >= 0 else ("div", "mul")
     factor = 10.0 ** abs(decimals)
-    if decimals >= 0:
-        return n("div", n("round", n("mul", x, factor)), factor)
-    return n("mul", n("round", n("div", x, factor)), factor)
+    return in_floats(n, lambda x: n(down, n("round", n(up, x, factor)), factor), x)
 
 
 @aten("trunc", "fix")
@@ -71,27 +82,6 @@ def trunc(n: Node, x: Tensor) -> Any:
 @aten("frac")
 def frac(n: Node, x: Tensor) -> Any:
     return n("sub", x, trunc(n, x))
-
-
-@aten("expm1")
-def expm1(n: Node, x: Tensor) -> Any:
-    return functions.expm1(n, n.cast(x, n.dtype))
-
-
-@aten("log1p")
-def log1p(n: Node, x: Tensor) -> Any:
-    return functions.log1p(n, n.cast(x, n.dtype))
-
-
-@aten("log2", "log10")
-def log_base(n: Node, x: Tensor) -> Any:
-    base = 2 if n.overload.endswith("log2") else 10
-    return n("mul", n("log", n.cast(x, n.dtype)), 1 / math.log(base))
-
-
-@aten("exp2")
-def exp2(n: Node, x: Tensor) -> Any:
-    return n("exp", n("mul", n.cast(x, n.dtype), math.log(2)))
 
 
 @aten("square")
@@ -107,7 +97,7 @@ def add(n: Node, x: Any, y: Any, alpha: Any = 1) -> Any:
     if n.overload.startswith("aten.rsub"):
         x, y = y, x
     x, y = both(n, x, y, n.dtype)
-    y = y if alpha == 1 else n("mul", y, n.tensor(alpha, n.dtype))
+    y = y if alpha == 1 else n("and" if n.dtype == "i1" else "mul", y, n.tensor(alpha, n.dtype))
     if n.dtype == "i1":
         return n("or", x, y)
     return n("add" if n.overload.startswith("aten.add") else "sub", x, y)
@@ -126,7 +116,12 @@ def div(n: Node, x: Any, y: Any) -> Any:
 
 @aten("div.Tensor_mode", "div.Scalar_mode", "floor_divide")
 def div_mode(n: Node, x: Any, y: Any, *, rounding_mode: str | None = "floor") -> Any:
-    x, y = both(n, x, y, n.dtype)
+    if n.dtype in HALVES:
+        return in_floats(n, lambda x, y: rounded_quotient(n, x, y, rounding_mode), x, y)
+    return rounded_quotient(n, *both(n, x, y, n.dtype), rounding_mode)
+
+
+def rounded_quotient(n: Node, x: Tensor, y: Tensor, rounding_mode: str | None) -> Any:
     if rounding_mode is None or (rounding_mode == "trunc" and not x.is_float):
         return n("div", x, y)
     if rounding_mode == "trunc":
@@ -138,12 +133,16 @@ def div_mode(n: Node, x: Any, y: Any, *, rounding_mode: str | None = "floor") ->
         rest = n("sub", x, n("mul", quotient, y))
         down = n("and", n("not", n("equal", rest, 0)), n("xor", n("less", rest, 0), n("less", y, 0)))
         return n("sub", quotient, n.cast(down, x.dtype))
-    # as Python does it: what is left is divided out first
-    rest = n("mod", x, y)
+    # as Python does it: what is left is divided out first, and a zero has the sign of the quotient
+    plain, rest = n("div", x, y), n("mod", x, y, fmod=True)
     quotient = n("div", n("sub", x, rest), y)
+    down = n("and", n("not", n("equal", rest, 0.0)), n("xor", n("less", rest, 0.0), n("less", y, 0.0)))
+    quotient = n("where", down, n("sub", quotient, 1.0), quotient)
     low = n("floor", quotient)
     near = n("where", n("greater", n("sub", quotient, low), 0.5), n("add", low, 1.0), low)
-    return n("where", n("equal", y, 0.0), n("div", x, y), near)
+    zero = n("where", signbit(n, plain), n.tensor(-0.0, x.dtype), n.tensor(0.0, x.dtype))
+    near = n("where", n("equal", quotient, 0.0), zero, near)
+    return n("where", n("equal", y, 0.0), plain, near)
 
 
 @aten("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", "fmod.Tensor", "fmod.Scalar")
@@ -194,7 +193,7 @@ def clamp(n: Node, x: Tensor, min: Any = None, max: Any = None) -> Any:
     x = n.cast(x, n.dtype)
     if x.is_float and all(isinstance(v, (int, float)) and not math.isnan(v) for v in (min, max) if v is not None):
         if min is not None and max is not None and min > max:
-            return n("add", n("mul", x, 0.0), float(max))
+            return n("where", n("is_nan", x), x, n.tensor(max, n.dtype))
         return n("clip", x, low=None if min is None else float(min), high=None if max is None else float(max))
     x = x if min is None else n("max", x, n.tensor(min, n.dtype))
     return x if max is None else n("min", x, n.tensor(max, n.dtype))
@@ -202,9 +201,11 @@ def clamp(n: Node, x: Tensor, min: Any = None, max: Any = None) -> Any:
 
 @aten("addcmul", "addcdiv")
 def add_product(n: Node, x: Tensor, y: Tensor, z: Tensor, *, value: Any = 1) -> Any:
-    x, y, z = (n.cast(v, n.dtype) for v in (x, y, z))
-    product = n("mul" if n.overload.endswith("addcmul") else "div", y, z)
-    return n("add", x, product if value == 1 else n("mul", product, n.tensor(value, n.dtype)))
+    operator = "mul" if n.overload.endswith("addcmul") else "div"
+    if value == 1:
+        x, y, z = (n.cast(v, n.dtype) for v in (x, y, z))
+        return n("add", x, n(operator, y, z))
+    return in_floats(n, lambda x, y, z: n("add", x, n(operator, n("mul", y, value), z)), x, y, z)
 
 
 @aten("prims.fma")
@@ -223,8 +224,7 @@ def copysign(n: Node, x: Tensor, y: Any) -> Any:
 
 @aten("ldexp.Tensor")
 def ldexp(n: Node, x: Tensor, y: Tensor) -> Any:
-    x, y = both(n, x, y, n.dtype)
-    return n("mul", x, n("pow", n.tensor(2, n.dtype), y))
+    return in_floats(n, lambda x, y: n("mul", x, n("exp2", y)), x, y)
 
 
 @aten("lerp.Scalar", "lerp.Tensor")
@@ -415,7 +415,7 @@ def hardsigmoid(n: Node, x: Tensor) -> Any:
 def elu(n: Node, x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
     if scale == input_scale == 1:
         return n("elu", x, alpha=float(alpha))
-    low = n("mul", expm1(n, n("mul", x, float(input_scale))), float(alpha * scale))
+    low = n("mul", n("expm1", n("mul", x, float(input_scale))), float(alpha * scale))
     return n("where", n("greater", x, 0.0), n("mul", x, float(scale)), low)
 
 
@@ -431,8 +431,6 @@ def selu(n: Node, x: Tensor) -> Any:
 
 @aten("leaky_relu")
 def leaky_relu(n: Node, x: Tensor, negative_slope: float = 0.01) -> Any:
-    if negative_slope == 0:
-        return n("relu", x)
     return n("leaky_relu", x, alpha=float(negative_slope))
 
 

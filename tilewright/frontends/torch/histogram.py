@@ -13,10 +13,10 @@ from .node import Node, Tensor
 from .registry import aten
 
 
-def edges_between(n: Node, low: Tensor, high: Tensor, bins: int, margin: float = 0.5) -> Tensor:
-    """bins + 1 edges, counted from both ends, as PyTorch does it; equal ends are moved apart by the margin."""
+def edges_between(n: Node, low: Tensor, high: Tensor, bins: int) -> Tensor:
+    """bins + 1 edges, counted from both ends, as PyTorch does it; equal ends are moved apart by 1."""
     same = n("equal", low, high)
-    low, high = n("where", same, n("sub", low, margin), low), n("where", same, n("add", high, margin), high)
+    low, high = n("where", same, n("sub", low, 0.5), low), n("where", same, n("add", high, 0.5), high)
     step = n("div", n("sub", high, low), float(bins))
     kind, at = NUMPY[low.dtype], np.arange(bins + 1)
     up = n("add", low, n("mul", step, n.constant(at.astype(kind))))
@@ -66,10 +66,17 @@ def flat(n: Node, x: Tensor) -> Tensor:
 
 @aten("histc")
 def histc(n: Node, x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """By the place of each element between the ends, where `histogram` compares with every edge."""
     low, high = limits(n, x, (min, max) if min != max else None)
     if min == max != 0:
         low = high = n.full((), min, x.dtype)
-    return counted(n, inside(n, flat(n, x), edges_between(n, low, high, bins, 1.0)), None)
+    same, x = n("equal", low, high), flat(n, x)
+    low, high = n("where", same, n("sub", low, 1.0), low), n("where", same, n("add", high, 1.0), high)
+    place = n("floor", n("div", n("mul", n("sub", x, low), float(bins)), n("sub", high, low)))
+    place = n("min", place, float(bins - 1))  # the last bin has its upper edge
+    inside = n("and", n("less_equal", low, x), n("less_equal", x, high))
+    bin_ = n("equal", n.unsqueeze(place, 1), n.constant(np.arange(bins).astype(NUMPY[x.dtype])))
+    return counted(n, n("and", n.unsqueeze(inside, 1), bin_), None)
 
 
 @aten("histogram.bin_ct", "histogram.bins_tensor")

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from ...support.sizes import is_open, larger
-from ..functions import log1p
 from .node import Node, Tensor, dtype_of
 from .registry import aten
 
@@ -96,7 +95,7 @@ def log_running_sum(n: Node, x: Tensor, dim: int) -> Any:
         before = n.concat([none, n.slice(made, axis, 0, size - step)], axis)
         high, low = n("max", made, before), n("min", made, before)
         known = n("where", n("equal", high, low), n.full((), 0, made.dtype), n("sub", low, high))
-        both = n("add", high, log1p(n, n("exp", known)))
+        both = n("add", high, n("log1p", n("exp", known)))
         made = n("where", n("is_inf", high), high, both)
         step *= 2
     return n.cast(made, kept)

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...codegen.clike.c99 import C99, HEADER_TYPES
 from ...codegen.clike.function import Function
-from ...codegen.clike.names import comment, distinct, identifier
+from ...codegen.clike.names import comment, model_name, parameters
 from ...program.package import Package
 from ...program.program import COPY, BufferRef, Call, Program, TensorInfo, align_up
 from ...support.errors import UnsupportedError
@@ -76,15 +76,22 @@ class Layout:
         return max(align_up(self.scratch + self.program.scratch_size, self.align), self.align)
 
     @property
+    def places(self) -> int:
+        return len(self.open.sizes.starts) if self.open else 0
+
+    @property
     def arguments(self) -> list[str]:
         """C names of the inputs, then of the outputs."""
         infos = (*self.program.inputs, *self.program.outputs)
         sizes = self.open.arguments if self.open else []
-        return distinct([t.name for t in infos], ("arena", "arena_size", *sizes))
+        own = (f"{self.name}_{x}" for x in ("run", "tensor", "inputs", "outputs", "arena_size", "output_shape"))
+        weights = (weight_name(self, i) for i, _ in enumerate(self.program.constants))
+        local = ("arena", "arena_size", "base", "memcpy", "sizes_fit", *(f"place{i}" for i in range(self.places)))
+        return parameters([t.name for t in infos], (*local, *own, *weights, *self.program.symbols, *sizes))
 
 
 def layout(package: Package) -> Layout:
-    name = identifier(str(package.report.get("model", "model")))
+    name = model_name(str(package.report.get("model", "model")))
     align = max(
         int(package.description.get("arena_align", 16)), *(t.numpy_dtype.itemsize for t in _arrays(package.program)), 1
     )
@@ -192,9 +199,7 @@ def descriptors(lay: Layout) -> str:
             parts.append(f"static const int32_t {what}_shape{i}[] = {{{shape}}};")
             name = (
                 '"'
-                + "".join(
-                    c if " " <= c < "\x7f" and c not in '"\\?' else f"\\{b:03o}" for c in t.name for b in c.encode()[:1]
-                )
+                + "".join(chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in t.name.encode())
                 + '"'
             )
             rows.append(f'    {{{name}, "{t.dtype}", {t.nbytes}u, {len(t.shape)}, {what}_shape{i}}},')
@@ -444,14 +449,14 @@ def example(lay: Layout) -> str:
     arrays, prints = [], []
     largest = [f"{c}_MAX" for c in lay.open.constants] if lay.open else []
     for a, t in zip(lay.arguments, (*lay.inputs, *lay.outputs), strict=True):
-        arrays.append(f"static {c_type(t)} {a}[{max(int(np.prod(t.shape)), 1)}];")
+        arrays.append(f"static {c_type(t)} {a}_data[{max(int(np.prod(t.shape)), 1)}];")
     for a in lay.arguments[len(p.inputs) :]:
-        prints.append(f'    printf("{a}[0] = %g\\n", (double){a}[0]);')
+        prints.append(f'    printf("{a}[0] = %g\\n", (double){a}_data[0]);')
     return _EXAMPLE.format(
         name=n,
         upper=upper,
         arrays="\n".join(arrays),
-        args=", ".join([*largest, *lay.arguments]),
+        args=", ".join([*largest, *(f"{a}_data" for a in lay.arguments)]),
         prints="\n".join(prints),
     )
 

@@ -29,7 +29,9 @@ from tilewright.tensor.mathlib.double_parts import (
 LN2 = math.log(2.0)
 #: two parts of it, the first with 32 bits: times a number of 20 bits it is exact
 LN2_PARTS = (0.6931471803691238, 1.9082149292705877e-10)
-LOG2_E, LOG10_E, LOG10_2 = 1.4426950408889634, 0.4342944819032518, 0.3010299956639812
+LOG2_E, LOG10_E = 1.4426950408889634, 0.4342944819032518
+#: two parts of log10(2), the first with 40 bits: times an exponent it is exact
+LOG10_2_PARTS = (0.3010299956640665, -8.532344317057107e-14)
 #: 2 / ln 2 in parts, the first with 26 bits
 SCALE_PARTS = (2.885390043258667, 3.851925982253235e-08)
 HALF_PI, HALF_PI_LOW = math.pi / 2, 6.123233995736766e-17
@@ -147,9 +149,9 @@ def log2(x: V) -> V:
 
 
 def log10(x: V) -> V:
-    """Decimal logarithm, within 3 ULP."""
+    """Decimal logarithm, within 3 ULP; exact for powers of ten."""
     m, k = split(x)
-    return _finish(x, k * LOG10_2 + _log_1p_small(m - 1.0) * LOG10_E)
+    return _finish(x, k * LOG10_2_PARTS[0] + (_log_1p_small(m - 1.0) * LOG10_E + k * LOG10_2_PARTS[1]))
 
 
 def _log1p(x: V) -> V:

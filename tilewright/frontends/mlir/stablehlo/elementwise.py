@@ -16,9 +16,10 @@ from .values import Tensor
 
 #: StableHLO's name and ours
 FUNCTIONS = {
-    "abs": "abs", "ceil": "ceil", "cosine": "cos", "exponential": "exp", "floor": "floor", "log": "log",
-    "logistic": "sigmoid", "not": "not", "round_nearest_even": "round", "rsqrt": "rsqrt", "sign": "sign",
-    "sine": "sin", "sqrt": "sqrt", "tan": "tan", "tanh": "tanh",
+    "abs": "abs", "cbrt": "cbrt", "ceil": "ceil", "cosine": "cos", "exponential": "exp",
+    "exponential_minus_one": "expm1", "floor": "floor", "log": "log", "log_plus_one": "log1p", "logistic": "sigmoid",
+    "not": "not", "round_nearest_even": "round", "rsqrt": "rsqrt", "sign": "sign", "sine": "sin", "sqrt": "sqrt",
+    "tan": "tan", "tanh": "tanh",
 }  # fmt: skip
 #: composite operators for which there is one of ours; all others are their decomposition
 COMPOSITES = {
@@ -47,26 +48,9 @@ def negate(n: Node, x: Tensor) -> Any:
     return n("sub", n.full((), 0, x.dtype), x) if is_unsigned(x.dtype) else n("neg", x)
 
 
-@hlo("exponential_minus_one", elementwise=True)
-def exponential_minus_one(n: Node, x: Tensor) -> Any:
-    return n.wide(functions.expm1, x)
-
-
-@hlo("log_plus_one", elementwise=True)
-def log_plus_one(n: Node, x: Tensor) -> Any:
-    return n.wide(functions.log1p, x)
-
-
 @hlo("atan2", elementwise=True)
 def atan2(n: Node, y: Tensor, x: Tensor) -> Any:
     return n.wide(functions.atan2, y, x)
-
-
-@hlo("cbrt", elementwise=True)
-def cbrt(n: Node, x: Tensor) -> Any:
-    wide = n.cast(x, "f64")
-    root = n("pow", n("abs", wide), 1 / 3)
-    return n.cast(n("where", n("less", wide, 0.0), n("neg", root), root), x.dtype)
 
 
 @hlo("is_finite", elementwise=True)
