@@ -329,7 +329,7 @@ def _hoisted(s: Store, around: tuple[For, ...]) -> float:
             known[id(x)] = max(known[id(x)], own)
         return known[id(x)]
 
-    seen: set[int] = set()
+    seen: set[Expr] = set()
     whole = sum(operations(s.targets))
     if not whole or all(shorter[i] == 1.0 for i in range(len(around))):
         return whole
@@ -345,7 +345,7 @@ def _arithmetic(s: Store, cycles: OperationCycles) -> float:
     """Cycles of the arithmetic of one iteration."""
     slow = {"divf": cycles.divide, "sqrt": cycles.sqrt, "rsqrt": cycles.rsqrt}
     slow |= dict.fromkeys(("divsi", "remsi"), cycles.divide_integers)
-    seen: set[int] = set()
+    seen: set[Expr] = set()
     total = 0.0
     for t in s.targets:
         for x in walk(t.value, seen):

@@ -117,7 +117,7 @@ def extent_variables(s: Stmt) -> set[str]:
 def operations(targets: tuple[Target, ...]) -> tuple[int, int]:
     """(float operations, integer operations) of one iteration; what several targets share counts once."""
     floats = integers = 0
-    seen: set[int] = set()
+    seen: set[Expr] = set()
     for t in targets:
         for x in walk(t.value, seen):
             if isinstance(x, Op) and (n := operations_of(x)):

@@ -4,9 +4,10 @@ as a family of GPUs has them."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from ...support.errors import UnsupportedError
-from ...tensor.expr import CASTS, Const, Expr, Load, Op, Var
+from ...tensor.expr import CASTS, Const, Expr, Load, Op, Var, interned, node
 from ...tensor.mathlib import expand
 from ...tensor.mathlib.build import V
 from ...tensor.mathlib.double import expand_f64
@@ -143,15 +144,14 @@ class Expressions:
         return Value(text.result(phi), e.dtype)
 
 
+@node
 class _Emitted(Var):
     """An emitted value that stands in an expansion."""
 
-    __slots__ = ("value",)
     value: Value
 
-    def __init__(self, name: str, dtype: str, value: Value) -> None:
-        super().__init__(name, dtype)
-        object.__setattr__(self, "value", value)
+    def __new__(cls, name: str, dtype: str, value: Value) -> Any:
+        return interned(cls, (name, dtype, value), (cls, name, dtype, value))
 
 
 def _is(kind: str) -> Callable[[Expressions, list[Value], str], Value]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import Any
 
 from ...support.errors import CompileError
-from ...tensor.expr import CASTS, Const, Expr, Load, Op, Var
+from ...tensor.expr import CASTS, Const, Expr, Load, Op, Var, interned, node
 from ...tensor.mathlib import expand
 from .indices import Indices
 from .values import Value, Vector
@@ -131,8 +131,11 @@ class Expressions:
         return self.text.region(value)
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class _Leaf(Var):
     """An already emitted value standing in an expansion."""
 
-    width: int = 0
+    width: int
+
+    def __new__(cls, name: str, dtype: str, width: int) -> Any:
+        return interned(cls, (name, dtype, width), (cls, name, dtype, width))

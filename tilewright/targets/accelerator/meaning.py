@@ -19,7 +19,7 @@ import numpy as np
 
 from ...support.dtypes import FLOATS, LOOP_TYPES
 from ...support.errors import UsageError
-from ...tensor.expr import Const, Expr, Load, Op, Var, children, rebuild
+from ...tensor.expr import Const, Expr, Load, Op, Var, children, node, rebuild
 from .describe import Instruction
 
 _NAMES = {t.numpy: n for n, t in LOOP_TYPES.items() if n != "index"}
@@ -53,7 +53,7 @@ _MAY = f"it takes operands, then fields by name; it may use operators, @, astype
 _COMBINE = {"sum": ("addf", "addi"), "max": ("maximumf", "maxsi"), "min": ("minimumf", "minsi")}
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Reduce(Expr):
     """``body`` combined over all values of the variables, from the combiner's neutral element on."""
 
