@@ -125,10 +125,10 @@ def own_operations(kernel: Kernel) -> float:
     asked: dict[str, float] = {}  # operations of an iteration, with those of what it reads
     needed = {s.name for s in kernel.stages if s.buffer not in makers}
     for s in kernel.stages:
-        places = {str(x): x.buffer for t in s.targets for x in walk(t.value) if isinstance(x, Load)}
+        places = dict.fromkeys(x for t in s.targets for x in walk(t.value) if isinstance(x, Load))
         asked[s.name] = sum(operations(s.targets))
-        for buffer in places.values():
-            maker = makers.get(buffer)
+        for place in places:
+            maker = makers.get(place.buffer)
             if maker is None or maker is s:
                 continue
             if trips[s.name] <= trips[maker.name]:

@@ -110,7 +110,7 @@ def _accesses(s: Stmt, times: float, ranges: Ranges, fixed: dict[str, int]) -> I
 
 def extent_variables(s: Stmt) -> set[str]:
     """Variables that the extent of a loop in `s` depends on."""
-    own = variables(s.extent) if isinstance(s, For) else set()
+    own = set(variables(s.extent)) if isinstance(s, For) else set()
     return own.union(*[extent_variables(c) for c in children(s)])
 
 
