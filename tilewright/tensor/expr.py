@@ -13,32 +13,52 @@ from dataclasses import dataclass, field
 from functools import reduce as fold
 from operator import index, is_
 from struct import pack
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakValueDictionary
+from weakref import ref
 
 from ..support.sizes import Size, Undecided, at_most, gcd, is_open, larger, less, smaller
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 _Node = TypeVar("_Node", bound="Expr")
+
+
+class _Alive(ref["Expr"]):
+    """Refers to an expression as long as somebody else does."""
+
+    __slots__ = ("key",)
+    key: tuple[Any, ...]
+
+
 #: every expression that is alive, by its class and fields
-_INTERNED: WeakValueDictionary[tuple[Any, ...], Expr] = WeakValueDictionary()
-_LOCK = Lock()
+_INTERNED: dict[tuple[Any, ...], _Alive] = {}
+_LOCK = RLock()
+
+
+def _gone(alive: _Alive) -> None:
+    with _LOCK:
+        if _INTERNED.get(alive.key) is alive:
+            del _INTERNED[alive.key]
 
 
 def interned(kind: type[_Node], fields: tuple[Any, ...], key: tuple[Any, ...]) -> _Node:
     """The one node of a class with these fields; `key` tells apart what must be."""
-    found = _INTERNED.get(key)
+    alive = _INTERNED.get(key)
+    found: Any = alive() if alive is not None else None
     if found is None:
         made = object.__new__(kind)
         for name, value in zip(kind.__match_args__, fields, strict=True):
             object.__setattr__(made, name, value)
         with _LOCK:  # two threads may have missed it
-            found = _INTERNED.setdefault(key, made)
-    return found  # type: ignore[return-value]
-
-
-#: of the classes of expressions: immutable, compared by identity, made by `interned`
-node = dataclass(frozen=True, slots=True, eq=False, init=False)
+            alive = _INTERNED.get(key)
+            found = alive() if alive is not None else None
+            if found is None:
+                found, alive = made, _Alive(made, _gone)
+                alive.key = key
+                _INTERNED[key] = alive
+    return found  # type: ignore[no-any-return]
 
 
 class Expr:
@@ -47,7 +67,7 @@ class Expr:
     __slots__ = ("__weakref__", "_linear", "_variables")
     __match_args__: tuple[str, ...]
 
-    def __new__(cls, *fields: Any) -> Any:
+    def __new__(cls, *fields: Any) -> Self:
         return interned(cls, fields, (cls, *fields))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -85,26 +105,26 @@ class Expr:
         return mod(self, as_index(other))
 
 
-@node
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class Var(Expr):
     """A loop variable (or, with another dtype, a named scalar the emitter knows)."""
 
     name: str
     dtype: str = "index"
 
-    def __new__(cls, name: str, dtype: str = "index") -> Any:
+    def __new__(cls, name: str, dtype: str = "index") -> Self:
         return interned(cls, (name, dtype), (cls, name, dtype))
 
     def __str__(self) -> str:
         return self.name
 
 
-@node
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class Const(Expr):
     value: Any
     dtype: str
 
-    def __new__(cls, value: Any, dtype: str) -> Any:
+    def __new__(cls, value: Any, dtype: str) -> Self:
         if dtype == "index" and not isinstance(value, int):
             value = index(value)
         kind = type(value)  # -0.0 is not 0.0, True is not 1, a size is not the number that stands for it
@@ -120,7 +140,7 @@ def _exact(value: Any) -> Any:
     return id(value) if isinstance(value, Size) else value if isinstance(value, int) else repr(value)
 
 
-@node
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class Load(Expr):
     """``buffer[indices]``, an element of a buffer."""
 
@@ -128,14 +148,14 @@ class Load(Expr):
     indices: tuple[Expr, ...]
     dtype: str
 
-    def __new__(cls, buffer: str, indices: tuple[Expr, ...], dtype: str) -> Any:
+    def __new__(cls, buffer: str, indices: tuple[Expr, ...], dtype: str) -> Self:
         return interned(cls, (buffer, indices, dtype), (cls, buffer, indices, dtype))
 
     def __str__(self) -> str:
         return f"{self.buffer}[{', '.join(map(str, self.indices))}]"
 
 
-@node
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class Op(Expr):
     """``op(args)``. For casts and comparisons `dtype` is the result's."""
 
@@ -143,7 +163,7 @@ class Op(Expr):
     args: tuple[Expr, ...]
     dtype: str
 
-    def __new__(cls, op: str, args: tuple[Expr, ...], dtype: str) -> Any:
+    def __new__(cls, op: str, args: tuple[Expr, ...], dtype: str) -> Self:
         return interned(cls, (op, args, dtype), (cls, op, args, dtype))
 
     def __str__(self) -> str:
@@ -415,23 +435,30 @@ def from_linear(terms: dict[Expr, int], constant: int = 0, ranges: dict[str, tup
 def bounds(e: Expr, ranges: dict[str, tuple[int, int]]) -> tuple[int, int] | None:
     """Inclusive (low, high) of an index expression given inclusive ranges of its variables; None if unknown."""
     try:
-        return _bounds(e, ranges)
+        return _bounds(e, ranges, {})
     except Undecided:
         return None
 
 
-def _bounds(e: Expr, ranges: dict[str, tuple[int, int]]) -> tuple[int, int] | None:
+def _bounds(e: Expr, ranges: dict[str, tuple[int, int]], known: dict[Expr, Any]) -> tuple[int, int] | None:
     if isinstance(e, Const):
         return e.value, e.value
     if isinstance(e, Var):
         return ranges.get(e.name)
     if not isinstance(e, Op) or e.dtype != "index":
         return None
+    if e not in known:
+        known[e] = _bounds_of_op(e, ranges, known)
+    found: tuple[int, int] | None = known[e]
+    return found
+
+
+def _bounds_of_op(e: Op, ranges: dict[str, tuple[int, int]], known: dict[Expr, Any]) -> tuple[int, int] | None:
     terms, constant = linear(e)
     if len(terms) > 1 or (terms and (constant or next(iter(terms)) is not e)):
         low = high = constant
         for t, c in terms.items():
-            part = _bounds(t, ranges)
+            part = _bounds(t, ranges, known)
             if part is None:
                 return None
             up = less(0, c)
@@ -442,12 +469,12 @@ def _bounds(e: Expr, ranges: dict[str, tuple[int, int]]) -> tuple[int, int] | No
         return low, high
     if len(e.args) != 2:
         return None
-    first, second = (_bounds(a, ranges) for a in e.args)
+    first, second = (_bounds(a, ranges, known) for a in e.args)
     if first is None or second is None:
-        known = first or second
-        if e.op in ("minsi", "maxsi") and known is not None:  # bounded on one side
+        one = first or second
+        if e.op in ("minsi", "maxsi") and one is not None:  # bounded on one side
             far = 1 << 62
-            return (-far, known[1]) if e.op == "minsi" else (known[0], far)
+            return (-far, one[1]) if e.op == "minsi" else (one[0], far)
         return (0, second[1] - 1) if e.op == "remsi" and second is not None else None
     (a, b), (c, d) = first, second
     if e.op == "minsi":
@@ -592,9 +619,7 @@ def bottom_up(e: Expr, done: Callable[[Expr], bool]) -> Iterator[Expr]:
                 yield x
 
 
-def transform(
-    e: Expr, visit: Callable[[Expr, tuple[Expr, ...]], Expr], memo: dict[Expr, Expr] | None = None
-) -> Expr:
+def transform(e: Expr, visit: Callable[[Expr, tuple[Expr, ...]], Expr], memo: dict[Expr, Expr] | None = None) -> Expr:
     """Rewrite bottom-up: visit(node, rewritten children) -> node. Shared nodes are visited once."""
     memo = {} if memo is None else memo
     for x in bottom_up(e, memo.__contains__):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...support.errors import CompileError
-from ...tensor.expr import CASTS, Const, Expr, Load, Op, Var, interned, node
+from ...tensor.expr import CASTS, Const, Expr, Load, Op, Var, interned
 from ...tensor.mathlib import expand
 from .indices import Indices
 from .values import Value, Vector
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: operations of the arith dialect; all others are of math
 ARITH = CASTS | {
@@ -131,11 +135,11 @@ class Expressions:
         return self.text.region(value)
 
 
-@node
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class _Leaf(Var):
     """An already emitted value standing in an expansion."""
 
-    width: int
+    width: int  # type: ignore[misc]
 
-    def __new__(cls, name: str, dtype: str, width: int) -> Any:
+    def __new__(cls, name: str, dtype: str, width: int) -> Self:
         return interned(cls, (name, dtype, width), (cls, name, dtype, width))

@@ -10,7 +10,7 @@ broadcast by dimensions of size 1, made with ``keepdims=True`` or by operands th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 
 from ...support.dtypes import FLOATS, LOOP_TYPES
 from ...support.errors import UsageError
-from ...tensor.expr import Const, Expr, Load, Op, Var, children, node, rebuild
+from ...tensor.expr import Const, Expr, Load, Op, Var, children, rebuild
 from .describe import Instruction
 
 _NAMES = {t.numpy: n for n, t in LOOP_TYPES.items() if n != "index"}
@@ -53,7 +53,7 @@ _MAY = f"it takes operands, then fields by name; it may use operators, @, astype
 _COMBINE = {"sum": ("addf", "addi"), "max": ("maximumf", "maxsi"), "min": ("minimumf", "minsi")}
 
 
-@node
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class Reduce(Expr):
     """``body`` combined over all values of the variables, from the combiner's neutral element on."""
 
@@ -72,6 +72,17 @@ class Reduce(Expr):
 def parts(e: Expr) -> tuple[Expr, ...]:
     """The expressions of which one consists."""
     return (e.body,) if isinstance(e, Reduce) else children(e)
+
+
+def below(e: Expr) -> Iterator[Expr]:
+    """`e` and every distinct expression that it consists of."""
+    rest, seen = [e], set()
+    while rest:
+        x = rest.pop()
+        if x not in seen:
+            seen.add(x)
+            yield x
+            rest += parts(x)[::-1]
 
 
 def with_parts(e: Expr, new: tuple[Expr, ...]) -> Expr:
