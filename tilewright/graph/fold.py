@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from ..ir import dialect
 from ..ir.context import use
 from ..ir.graph import Graph
 from ..ir.types import Type, type_of
+from ..support.budget import check_time
 from ..support.huge_pages import release_pages
 from ..support.sizes import is_open
 from .interpret import evaluate
@@ -24,8 +26,9 @@ class Fold:
     """Evaluate operators whose operands are all constant; merge equal constants; drop unused ones.
 
     A result is kept only if it is at most ``max_elements`` elements, or not much larger than the operands (``growth``
-    times their bytes): folding an `expand` must not blow memory up. Operators that draw random numbers are never
-    folded.
+    times their bytes, each once): folding an `expand` must not blow memory up. What all results take beyond the
+    constants that they replace is at most what the model's own constants take, and ``most_bytes``; the rest is left to
+    run time. Operators that draw random numbers are never folded.
 
         %a = "tw.constant"() {value = dense<2.0> : tensor<f32>} : () -> tensor<f32>
         %b = "tw.sqrt"(%a) : (tensor<f32>) -> tensor<f32>
@@ -34,16 +37,18 @@ class Fold:
 
     max_elements: int = 1 << 18
     growth: float = 1.1
+    most_bytes: int = 64 << 20
 
     def run(self, graph: Graph) -> PassReport:
         with use():
-            folded = sum(self._fold(graph, op) for op in list(graph.operations())[:-1])
+            uses = Counter(s for op in graph.operations() if (s := _symbol(op)))
+            folded = sum(self._fold(graph, op, uses) for op in list(graph.operations())[:-1])
             erase_dead(graph)
             merged = merge_equal(graph)
             dropped = drop_unused_constants(graph)
         return {"folded": folded, "merged": merged, "dropped": dropped}
 
-    def _fold(self, graph: Graph, op: ir.Operation) -> bool:
+    def _fold(self, graph: Graph, op: ir.Operation, uses: Counter[str]) -> bool:
         name = dialect.mnemonic(op)
         if name is None or name == "constant" or not dialect.OPERATORS[name].pure:
             return False
@@ -53,14 +58,34 @@ class Fold:
         results = [type_of(r) for r in op.results]
         if not all(t.static for t in results) or _open(op, results):
             return False
-        allowed = self.growth * sum(type_of(v).nbytes for v in operands)
-        if sum(t.nbytes for t in results) > allowed and any(t.size > self.max_elements for t in results):
+        sources = list(dict.fromkeys(operands))
+        made = sum(t.nbytes for t in results)
+        if made > self.growth * sum(type_of(v).nbytes for v in sources) and any(
+            t.size > self.max_elements for t in results
+        ):
             return False
+        last = [v for v in sources if all(use.owner == op for use in v.uses)]
+        if not graph.constants.may_grow(made - sum(type_of(v).nbytes for v in last), self.most_bytes):
+            return False
+        check_time("fold", str(op.location))
         arrays = evaluate(graph, op, [graph.constant_value(v) for v in operands])
         hint = (names(op) or [name])[0]
+        gone = [_symbol(v.owner.operation) for v in last]
         with ir.InsertionPoint(op):
-            replace(op, [graph.constant(np.asarray(a, order="C"), hint, op.location) for a in arrays], by="fold")
+            new = [graph.constant(np.asarray(a, order="C"), hint, op.location) for a in arrays]
+        uses.update(s for v in new if (s := _symbol(v.owner.operation)))
+        replace(op, new, by="fold")
+        for symbol in filter(None, gone):  # at once: the arrays of a long chain must not be there together
+            uses[symbol] -= 1
+            if not uses[symbol]:
+                graph.constants.discard(symbol)
         return True
+
+
+def _symbol(op: ir.Operation) -> str:
+    """The array that a constant refers to; "" for other operations, and for constants that stand in the IR."""
+    refers = op.name == "tw.constant" and "symbol" in op.attributes
+    return ir.StringAttr(op.attributes["symbol"]).value if refers else ""
 
 
 def _open(op: ir.Operation, results: list[Type]) -> bool:

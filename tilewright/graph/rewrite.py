@@ -26,6 +26,7 @@ from ..ir.context import use
 from ..ir.graph import Graph
 from ..ir.types import numpy_dtype, type_of
 from ..ops.common import Elementwise
+from ..support.budget import check_time
 from ..support.errors import CompileError
 from ..support.sizes import Undecided
 
@@ -228,6 +229,7 @@ def _sweep(rw: Rewriter, table: dict[str, list[Pattern]]) -> str | None:
     last = None
     everywhere = table.get("tw.*", [])
     for op in list(rw.graph.operations()):
+        check_time("rewrite")
         for p in [*table.get(op.name, ()), *everywhere]:
             rw.location = op.location
             with ir.InsertionPoint(op):

@@ -41,6 +41,9 @@ class ConstantTable(Mapping[str, np.ndarray]):
         self.files: tuple[MappedFile, ...] = ()
         self._arrays: dict[str, np.ndarray] = {}
         self._digests: dict[str, str] = {}
+        #: bytes of the arrays before any was folded, and what folding has added to them
+        self._own: int | None = None
+        self._more = 0
 
     def __getitem__(self, symbol: str) -> np.ndarray:
         return self._arrays[symbol]
@@ -80,6 +83,14 @@ class ConstantTable(Mapping[str, np.ndarray]):
             self._digests[symbol] = h.hexdigest()
             release_pages(self._arrays[symbol])
         return self._digests[symbol]
+
+    def may_grow(self, more: int, most: int) -> bool:
+        """Whether folding may add so many bytes: in all as many as the arrays had before it began, and `most`."""
+        self._own = self.nbytes if self._own is None else self._own
+        if self._more + more > self._own + most and more > 0:
+            return False
+        self._more += more
+        return True
 
     @property
     def nbytes(self) -> int:

@@ -125,10 +125,10 @@ def own_operations(kernel: Kernel) -> float:
     asked: dict[str, float] = {}  # operations of an iteration, with those of what it reads
     needed = {s.name for s in kernel.stages if s.buffer not in makers}
     for s in kernel.stages:
-        places = {str(x): x.buffer for t in s.targets for x in walk(t.value) if isinstance(x, Load)}
+        places = dict.fromkeys(x for t in s.targets for x in walk(t.value) if isinstance(x, Load))
         asked[s.name] = sum(operations(s.targets))
-        for buffer in places.values():
-            maker = makers.get(buffer)
+        for place in places:
+            maker = makers.get(place.buffer)
             if maker is None or maker is s:
                 continue
             if trips[s.name] <= trips[maker.name]:
@@ -329,7 +329,7 @@ def _hoisted(s: Store, around: tuple[For, ...]) -> float:
             known[id(x)] = max(known[id(x)], own)
         return known[id(x)]
 
-    seen: set[int] = set()
+    seen: set[Expr] = set()
     whole = sum(operations(s.targets))
     if not whole or all(shorter[i] == 1.0 for i in range(len(around))):
         return whole
@@ -345,7 +345,7 @@ def _arithmetic(s: Store, cycles: OperationCycles) -> float:
     """Cycles of the arithmetic of one iteration."""
     slow = {"divf": cycles.divide, "sqrt": cycles.sqrt, "rsqrt": cycles.rsqrt}
     slow |= dict.fromkeys(("divsi", "remsi"), cycles.divide_integers)
-    seen: set[int] = set()
+    seen: set[Expr] = set()
     total = 0.0
     for t in s.targets:
         for x in walk(t.value, seen):

@@ -377,11 +377,14 @@ class Interpreter:
                 if name not in guards:
                     guards[name] = self.guarded(x, env, count)
                 return Var(name, x.dtype)
-            return _rebuild(x, tuple(cut(c) for c in children(x)))
+            if x not in done:
+                done[x] = _rebuild(x, tuple(cut(c) for c in children(x)))
+            return done[x]
 
+        done: dict[Expr, Expr] = {}
         if guarded:
             e = cut(e)
-            names = variables(e)
+            names = set(variables(e))
         bound = {v: env[v] for v in names if v in env} | guards
         missing = names - set(bound)
         if missing:

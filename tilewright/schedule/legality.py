@@ -7,8 +7,10 @@ variables out of scope) is checked here after each of them, and a primitive that
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from functools import partial, reduce
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -47,16 +49,27 @@ _ENUMERATE = 1 << 20
 def check(body: Stmt, params: dict[str, Buffer], temporaries: dict[str, Buffer]) -> str | None:
     """The first rule that a nest breaks, in words; None if it is legal."""
     buffers = {**temporaries, **params}
-    reason = _scopes(body, set()) or _accumulators(body, buffers) or _order(body)
-    if reason:
-        return reason
-    loops = [s for s in walk_stmts(body) if isinstance(s, For)]
-    kinds = {f.kind for f in loops}
-    if "vector" in kinds:
-        reason = next((r for f in loops if f.kind == "vector" and (r := _vector(f, buffers))), None)
-    if reason is None and THREAD in kinds:
-        reason = _parallel(body, params, buffers)
-    return reason
+    top = body.stmts if isinstance(body, Seq) else (body,)
+    reason = next((r for s in top if (r := _known(s, "alone", partial(_alone, s, buffers), params, buffers))), None)
+    return reason or (_order(body) if _out_of_order(top) else None) or _parallel(top, params, buffers)
+
+
+def _alone(s: Stmt, buffers: dict[str, Buffer]) -> str | None:
+    """The first rule that an outermost statement breaks by itself."""
+    reason = _scopes(s, set()) or _accumulators(s, buffers) or _order(s)
+    lanes = [f for f in walk_stmts(s) if isinstance(f, For) and f.kind == "vector"]
+    return reason or next((r for f in lanes if (r := _vector(f, buffers))), None)
+
+
+def _known(
+    s: Stmt, what: Any, find: Callable[[], Any], params: Mapping[str, Buffer], buffers: Mapping[str, Buffer]
+) -> Any:
+    """What is found out about a statement, once for the same memory: most steps of a schedule leave most loops alone,
+    so that a step costs what it changes and not what there is."""
+    key = what, tuple([(n, buffers[n].shape, n in params) for n in s._used if n in buffers])
+    if key not in s.known:
+        s.known[key] = find()
+    return s.known[key]
 
 
 # ---- scopes and sums -----------------------------------------------------------------------------------------------
@@ -99,6 +112,12 @@ def _accumulators(body: Stmt, buffers: dict[str, Buffer]) -> str | None:
         return next((r for c in children(s) if (r := visit(c, inner))), None)
 
     return visit(body, ())
+
+
+def _out_of_order(top: tuple[Stmt, ...]) -> bool:
+    """Whether an outermost statement reads what a later one writes."""
+    last = {name: i for i, s in enumerate(top) for name in writes(s)}
+    return any(last.get(name, i) > i for i, s in enumerate(top) for name in reads(s))
 
 
 def _order(body: Stmt) -> str | None:
@@ -250,47 +269,29 @@ def _places(s: Store, name: str) -> Iterator[tuple[Expr, ...]]:
 # ---- threads -------------------------------------------------------------------------------------------------------
 
 
-def _parallel(body: Stmt, params: dict[str, Buffer], buffers: dict[str, Buffer]) -> str | None:
+def _parallel(top: tuple[Stmt, ...], params: dict[str, Buffer], buffers: dict[str, Buffer]) -> str | None:
     """Iterations run on different threads, and no thread waits for another before the kernel ends."""
-    top = body.stmts if isinstance(body, Seq) else (body,)
+    if any(s._parallel_inside for s in top):
+        return "a parallel loop would not be outermost"
+    if not any(map(_is_parallel, top)):
+        return None
+    writers = Counter(n for s in top for n in writes(s))
     for s in top:
-        if _once(s, "inner", partial(_has_parallel_inside, s)):
-            return "a parallel loop would not be outermost"
         if isinstance(s, For) and s.kind == THREAD:
-            outside = writes(s) & {n for other in top if other is not s for n in writes(other)}
-            key = ("iterations", outside, _memory(s, params, buffers))
-            reason: str | None = _once(s, key, partial(_iterations, s, outside, params, buffers))
+            outside = frozenset(n for n in writes(s) if writers[n] > 1)
+            find = partial(_iterations, s, outside, params, buffers)
+            reason: str | None = _known(s, ("iterations", outside), find, params, buffers)
             if reason:
                 return reason
-    one = [bool(writes(s) & set(params)) for s in top]  # what writes results runs on one thread, other things on all
-    for i, s in enumerate(top):
-        for j, other in enumerate(top[i + 1 :], i + 1):
-            if _is_parallel(s) or _is_parallel(other) or one[i] != one[j]:
-                pair = ("between", id(other), _memory(s, params, buffers), _memory(other, params, buffers))
-                _, reason = _once(s, pair, partial(_between, s, other, params, buffers))
-                if reason:
-                    return reason
-    return None
-
-
-def _once(s: Stmt, key: Any, find: Callable[[], Any]) -> Any:
-    """What is found out about a statement, once: most steps of a schedule leave most loops alone."""
-    if key not in s.known:
-        s.known[key] = find()
-    return s.known[key]
-
-
-def _memory(s: Stmt, params: dict[str, Buffer], buffers: dict[str, Buffer]) -> tuple[Any, ...]:
-    """The shapes of what a statement uses and does not allocate, and which of it are parameters."""
-    return tuple((n, buffers[n].shape, n in params) for n in sorted(reads(s) | writes(s)) if n in buffers)
+    users: dict[str, list[Stmt]] = {n: [] for n in sorted(writers)}
+    for s in top:
+        for n in (writes(s) | reads(s)) & users.keys():
+            users[n].append(s)
+    return next((r for n, at in users.items() if len(at) > 1 and (r := _between(at, n, params, buffers))), None)
 
 
 def _is_parallel(s: Stmt) -> bool:
     return isinstance(s, For) and s.kind == THREAD
-
-
-def _has_parallel_inside(s: Stmt) -> bool:
-    return any(_is_parallel(x) for c in children(s) for x in walk_stmts(c))
 
 
 def _iterations(f: For, outside: Set[str], params: dict[str, Buffer], buffers: dict[str, Buffer]) -> str | None:
@@ -501,37 +502,69 @@ def own_part(position: Expr, var: str, ranges: Ranges) -> frozenset[Any] | None:
     return frozenset(chosen.items()) if surely(lambda: low >= 0 and high < step) else None
 
 
-def _between(a: Stmt, b: Stmt, params: dict[str, Buffer], buffers: dict[str, Buffer]) -> tuple[Stmt, str | None]:
-    """Two statements of which one is divided among the threads must not need each other's elements; `b` is returned to
-    be kept with the reason, as it is known by its identity."""
-    both = Seq((a, b))
-    ranges, tiles = all_ranges(both), Tiles.of(both)
-    for name in (writes(a) & (writes(b) | reads(b))) | (writes(b) & reads(a)):
-        if name in params:
-            if not _apart(a, b, name, buffers[name], ranges, tiles):
-                return b, f"a thread would use elements of {name} that another thread writes in another loop"
-        elif _is_parallel(a) or (writes(a) & set(params)):
-            return b, f"{name} is memory of each thread: what one thread writes there another does not see"
-    return b, None
+def _between(at: list[Stmt], name: str, params: dict[str, Buffer], buffers: dict[str, Buffer]) -> str | None:
+    """Statements that use a buffer, of which some are divided among the threads, must not need what others write."""
+    results = [bool(writes(s) & params.keys()) for s in at]  # who writes results runs on one thread, the others on all
+    own = [_is_parallel(s) for s in at]
+    boxes: list[_Box] = []
+    if name in params:
+        if not any(own) and len(set(results)) == 1:
+            return None
+        find = partial(_tiled_box, name=name, buffer=buffers[name])
+        boxes = [_known(s, ("box", name), partial(find, s), params, buffers) for s in at]
+        if any(_in_a_row([b[d] for b in boxes]) for d in range(len(buffers[name].shape))):
+            return None
+    for j, b in enumerate(at):
+        for i, a in enumerate(at[:j]):
+            if not (own[i] or own[j] or results[i] != results[j]) or name not in writes(a) | writes(b):
+                continue
+            if name in params and not _boxes_apart(boxes[i], boxes[j]):
+                return f"a thread would use elements of {name} that another thread writes in another loop"
+            if name not in params and (own[i] or results[i]):
+                return f"{name} is memory of each thread: what one thread writes there another does not see"
+    return None
 
 
-def _apart(a: Stmt, b: Stmt, name: str, buffer: Buffer, ranges: Ranges, tiles: Tiles | None = None) -> bool:
+#: the least and the largest index in each dimension, None where that is not known
+_Box = tuple[tuple[int, int] | None, ...]
+
+
+def _apart(a: Stmt, b: Stmt, name: str, buffer: Buffer, ranges: Ranges) -> bool:
     """Whether two statements touch different elements, by the range of some dimension."""
+    return _boxes_apart(*(_box(s, name, buffer, lambda i: bounds(i, ranges)) for s in (a, b)))
 
-    known = ranges if tiles is None else {**ranges, **tiles.ranges}
 
-    def box(s: Stmt, d: int) -> tuple[int, int] | None:
-        places = [p[d] for x in stores(s) for p in _places(x, name)]
-        found = [bounds(i if tiles is None else tiles.merged(i, ranges), known) for i in places]
+def _tiled_box(s: Stmt, name: str, buffer: Buffer) -> _Box:
+    """Where an outermost statement touches a buffer, with its tiles seen as the loops that they are of."""
+    ranges, tiles = all_ranges(s), Tiles.of(s)
+    known = {**ranges, **tiles.ranges}
+    return _box(s, name, buffer, lambda i: bounds(tiles.merged(i, ranges), known))
+
+
+def _box(s: Stmt, name: str, buffer: Buffer, limits: Callable[[Expr], tuple[int, int] | None]) -> _Box:
+    def span(d: int) -> tuple[int, int] | None:
+        found = [limits(p[d]) for p in places]
         if not found or any(f is None for f in found):
             return None
         return reduce(smaller, (f[0] for f in found if f)), reduce(larger, (f[1] for f in found if f))
 
-    for d in range(len(buffer.shape)):
-        p, q = box(a, d), box(b, d)
-        if p and q and (surely(lambda p=p, q=q: p[1] < q[0]) or surely(lambda p=p, q=q: q[1] < p[0])):  # type: ignore
-            return True
-    return False
+    places = [p for x in stores(s) for p in _places(x, name)]
+    return tuple(span(d) for d in range(len(buffer.shape)))
+
+
+def _boxes_apart(a: _Box, b: _Box) -> bool:
+    return any(
+        p and q and (surely(lambda p=p, q=q: p[1] < q[0]) or surely(lambda p=p, q=q: q[1] < p[0]))  # type: ignore
+        for p, q in zip(a, b, strict=True)
+    )
+
+
+def _in_a_row(spans: list[tuple[int, int] | None]) -> bool:
+    """Whether spans follow each other without overlap, as the parts of a concatenation do."""
+    if any(s is None or is_open(*s) for s in spans):
+        return False
+    ordered = sorted(s for s in spans if s is not None)
+    return all(p[1] < q[0] for p, q in pairwise(ordered))
 
 
 __all__ = ["check", "covers", "crosses_iterations", "is_update", "self_dependent"]

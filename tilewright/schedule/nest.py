@@ -41,6 +41,32 @@ class Stmt:
         return frozenset(own).union(*[c._writes for c in children(self)])
 
     @cached_property
+    def _loaded(self) -> frozenset[str]:
+        """All that is read in and below this statement, by sums of themselves and by prefetch hints too."""
+        own = [*exprs(self), *(i for _, i in self.prefetch)] if isinstance(self, For) else [*exprs(self)]
+        found = {n.buffer for e in own for n in walk(e) if isinstance(n, Load)}
+        return frozenset(found).union(*[c._loaded for c in children(self)])
+
+    @cached_property
+    def _stores(self) -> tuple[Store, ...]:
+        return (self,) if isinstance(self, Store) else tuple([s for c in children(self) for s in c._stores])
+
+    @cached_property
+    def _used(self) -> tuple[str, ...]:
+        return tuple(sorted(self._reads | self._writes))
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        """The loops and blocks in and below this statement."""
+        own = {self.var} if isinstance(self, For) else {self.block} if isinstance(self, Store) else set()
+        return frozenset(own).union(*[c._names for c in children(self)])
+
+    @cached_property
+    def _parallel_inside(self) -> bool:
+        below = children(self)
+        return any((isinstance(c, For) and c.kind == THREAD) or c._parallel_inside for c in below)
+
+    @cached_property
     def known(self) -> dict[Any, Any]:
         """What somebody found out about this statement and wants to keep, by all that it hangs on."""
         return {}
@@ -258,7 +284,7 @@ def walk_stmts(s: Stmt) -> Iterator[Stmt]:
 
 
 def stores(s: Stmt) -> list[Store]:
-    return [x for x in walk_stmts(s) if isinstance(x, Store)]
+    return list(s._stores)
 
 
 def transform(s: Stmt, f: Callable[[Stmt], Stmt | None]) -> Stmt | None:
@@ -348,17 +374,22 @@ def replace_loads(s: Stmt, buffer: str, f: Callable[[Load], Expr]) -> Stmt:
     def replaced(x: Load) -> Expr:
         return f(x) if x.buffer == buffer else x
 
-    out = transform(s, lambda x: map_exprs(x, lambda e: map_loads(e, replaced)) if here(x) else x)
-    assert out is not None
-    return out
+    def visit(x: Stmt) -> Stmt:
+        if buffer not in x._loaded:
+            return x
+        new = with_children(x, tuple([visit(c) for c in children(x)]))
+        return map_exprs(new, lambda e: map_loads(e, replaced)) if here(new) else new
+
+    return visit(s)
 
 
-def path_to(root: Stmt, match: Callable[[Stmt], bool]) -> tuple[Stmt, ...] | None:
-    """The statements from `root` down to the first one that matches, both included."""
+def path_to(root: Stmt, match: Callable[[Stmt], bool], names: Set[str] = frozenset()) -> tuple[Stmt, ...] | None:
+    """The statements from `root` down to the first one that matches, both included; only where there are loops and
+    blocks of these `names`."""
     if match(root):
         return (root,)
     for c in children(root):
-        below = path_to(c, match)
+        below = path_to(c, match, names) if names <= c._names else None
         if below:
             return (root, *below)
     return None

@@ -23,7 +23,7 @@ from ..tensor.expr import (
     substitute,
     variables,
 )
-from .nest import For, Stmt, children
+from .nest import For, Seq, Stmt, children
 
 #: combinations of outer loops that are tried one by one
 _ENUMERATE = 1 << 14
@@ -335,8 +335,19 @@ def same_region(
 def all_ranges(root: Stmt, known: dict[str, tuple[int, int]] | None = None) -> dict[str, tuple[int, int]]:
     """Inclusive ranges of every loop variable in a tree (upper bounds where extents vary), given those of outer
     loops."""
-    ranges: dict[str, tuple[int, int]] = dict(known or {})
+    if not known and isinstance(root, Seq):  # most steps of a schedule leave most loops alone
+        return {v: limits for s in root.stmts for v, limits in _own_ranges(s).items()}
+    return _ranges(root, dict(known or {}))
 
+
+def _own_ranges(s: Stmt) -> dict[str, tuple[int, int]]:
+    if "ranges" not in s.known:
+        s.known["ranges"] = _ranges(s, {})
+    found: dict[str, tuple[int, int]] = s.known["ranges"]
+    return found
+
+
+def _ranges(root: Stmt, ranges: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
     def visit(s: Stmt) -> None:
         if isinstance(s, For):
             limit = bounds(s.extent, ranges)

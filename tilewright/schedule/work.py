@@ -110,14 +110,14 @@ def _accesses(s: Stmt, times: float, ranges: Ranges, fixed: dict[str, int]) -> I
 
 def extent_variables(s: Stmt) -> set[str]:
     """Variables that the extent of a loop in `s` depends on."""
-    own = variables(s.extent) if isinstance(s, For) else set()
+    own = set(variables(s.extent)) if isinstance(s, For) else set()
     return own.union(*[extent_variables(c) for c in children(s)])
 
 
 def operations(targets: tuple[Target, ...]) -> tuple[int, int]:
     """(float operations, integer operations) of one iteration; what several targets share counts once."""
     floats = integers = 0
-    seen: set[int] = set()
+    seen: set[Expr] = set()
     for t in targets:
         for x in walk(t.value, seen):
             if isinstance(x, Op) and (n := operations_of(x)):

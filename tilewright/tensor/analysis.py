@@ -10,6 +10,7 @@ from torch_mlir import ir
 
 from ..ir import dialect
 from ..ir.types import type_of
+from ..support.budget import check_time
 from ..support.sizes import ordered
 from .expr import (
     Buffer,
@@ -67,6 +68,7 @@ class Analysis(Reader):
         for i, a in enumerate(block.arguments):
             self.bind(a, self._shape(Buffer(f"arg{i}", type_of(a).dims, type_of(a).dtype)))
         for op in block.operations:
+            check_time("fuse")
             self._visit(op.operation)
 
     def _shape(self, b: Buffer) -> Buffer:
@@ -195,12 +197,8 @@ def flat(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
 
 def loads_of(stage: Stage, buffer: str) -> list[Load]:
     """Distinct loads of a buffer in a stage's values."""
-    found = {}
-    for t in stage.targets:
-        for x in walk(t.value):
-            if isinstance(x, Load) and x.buffer == buffer:
-                found[str(x)] = x
-    return list(found.values())
+    found = (x for t in stage.targets for x in walk(t.value) if isinstance(x, Load) and x.buffer == buffer)
+    return list(dict.fromkeys(found))
 
 
 def mixed_radix(e: Expr, extents: dict[str, int], size: int) -> list[tuple[str, int]] | None:

@@ -1,8 +1,9 @@
 """Scalar expressions: the bodies of stages (level 3) and of loop nests (level 4), and all index arithmetic.
 
-Nodes are immutable and may be shared (a DAG). Operation names are the MLIR mnemonics without dialect (``addf``,
-``muli``, ``cmpf.olt``, ``exp``), so that reading from and emitting to MLIR is one to one. Dtypes are signless: ``f32
-f64 f16 bf16 i1 i8 i16 i32 i64 index``.
+Nodes are immutable and interned: equal expressions are one object (a DAG), so that comparing and hashing cost nothing,
+and whoever walks a set of nodes sees each value once. Operation names are the MLIR mnemonics without dialect
+(``addf``, ``muli``, ``cmpf.olt``, ``exp``), so that reading from and emitting to MLIR is one to one. Dtypes are
+signless: ``f32 f64 f16 bf16 i1 i8 i16 i32 i64 index``.
 """
 
 from __future__ import annotations
@@ -10,17 +11,71 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce as fold
-from operator import is_
-from typing import TYPE_CHECKING, Any
+from operator import index, is_
+from struct import pack
+from threading import RLock
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import ref
 
-from ..support.sizes import Undecided, at_most, gcd, is_open, larger, less, smaller
+from ..support.sizes import Size, Undecided, at_most, gcd, is_open, larger, less, smaller
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_Node = TypeVar("_Node", bound="Expr")
 
 
-@dataclass(frozen=True, slots=True)
+class _Alive(ref["Expr"]):
+    """Refers to an expression as long as somebody else does."""
+
+    __slots__ = ("key",)
+    key: tuple[Any, ...]
+
+
+#: every expression that is alive, by its class and fields
+_INTERNED: dict[tuple[Any, ...], _Alive] = {}
+_LOCK = RLock()
+
+
+def _gone(alive: _Alive) -> None:
+    with _LOCK:
+        if _INTERNED.get(alive.key) is alive:
+            del _INTERNED[alive.key]
+
+
+def interned(kind: type[_Node], fields: tuple[Any, ...], key: tuple[Any, ...]) -> _Node:
+    """The one node of a class with these fields; `key` tells apart what must be."""
+    alive = _INTERNED.get(key)
+    found: Any = alive() if alive is not None else None
+    if found is None:
+        made = object.__new__(kind)
+        for name, value in zip(kind.__match_args__, fields, strict=True):
+            object.__setattr__(made, name, value)
+        with _LOCK:  # two threads may have missed it
+            alive = _INTERNED.get(key)
+            found = alive() if alive is not None else None
+            if found is None:
+                found, alive = made, _Alive(made, _gone)
+                alive.key = key
+                _INTERNED[key] = alive
+    return found  # type: ignore[no-any-return]
+
+
 class Expr:
     """Base of all expressions; has a `dtype`. Python operators build index arithmetic with constant folding."""
 
+    __slots__ = ("__weakref__", "_linear", "_variables")
+    __match_args__: tuple[str, ...]
+
+    def __new__(cls, *fields: Any) -> Self:
+        return interned(cls, fields, (cls, *fields))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(getattr(self, name) for name in self.__match_args__)
+
     if TYPE_CHECKING:
+        _linear: tuple[dict[Expr, int], int]
+        _variables: frozenset[str]
 
         @property
         def dtype(self) -> str: ...
@@ -50,27 +105,42 @@ class Expr:
         return mod(self, as_index(other))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class Var(Expr):
     """A loop variable (or, with another dtype, a named scalar the emitter knows)."""
 
     name: str
     dtype: str = "index"
 
+    def __new__(cls, name: str, dtype: str = "index") -> Self:
+        return interned(cls, (name, dtype), (cls, name, dtype))
+
     def __str__(self) -> str:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class Const(Expr):
     value: Any
     dtype: str
+
+    def __new__(cls, value: Any, dtype: str) -> Self:
+        if dtype == "index" and not isinstance(value, int):
+            value = index(value)
+        kind = type(value)  # -0.0 is not 0.0, True is not 1, a size is not the number that stands for it
+        exact = value if kind is int else pack("d", value) if kind is float else _exact(value)
+        return interned(cls, (value, dtype), (cls, kind, exact, dtype))
 
     def __str__(self) -> str:
         return str(self.value) if self.dtype in ("index", "i1") else f"{self.value}:{self.dtype}"
 
 
-@dataclass(frozen=True, slots=True)
+def _exact(value: Any) -> Any:
+    """What tells a value of any other type from others that are equal."""
+    return id(value) if isinstance(value, Size) else value if isinstance(value, int) else repr(value)
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class Load(Expr):
     """``buffer[indices]``, an element of a buffer."""
 
@@ -78,17 +148,23 @@ class Load(Expr):
     indices: tuple[Expr, ...]
     dtype: str
 
+    def __new__(cls, buffer: str, indices: tuple[Expr, ...], dtype: str) -> Self:
+        return interned(cls, (buffer, indices, dtype), (cls, buffer, indices, dtype))
+
     def __str__(self) -> str:
         return f"{self.buffer}[{', '.join(map(str, self.indices))}]"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class Op(Expr):
     """``op(args)``. For casts and comparisons `dtype` is the result's."""
 
     op: str
     args: tuple[Expr, ...]
     dtype: str
+
+    def __new__(cls, op: str, args: tuple[Expr, ...], dtype: str) -> Self:
+        return interned(cls, (op, args, dtype), (cls, op, args, dtype))
 
     def __str__(self) -> str:
         infix = _INFIX.get(self.op)
@@ -269,28 +345,45 @@ def linear(e: Expr) -> tuple[dict[Expr, int], int]:
     >>> {str(t): c for t, c in terms.items()}, constant
     ({'i': 4, 'j': 1}, 3)
     """
-    terms: dict[Expr, int] = {}
-    constant = _linear(e, 1, terms)
+    if isinstance(e, Const):
+        return {}, e.value
+    if not _is_sum(e):
+        return {e: 1}, 0
+    if not hasattr(e, "_linear"):
+        for x in bottom_up(e, lambda x: not _is_sum(x) or hasattr(x, "_linear")):
+            object.__setattr__(x, "_linear", _linear(x))
+    terms, constant = e._linear
     return {t: c for t, c in terms.items() if c}, constant
 
 
-def _linear(e: Expr, scale: int, terms: dict[Expr, int]) -> int:
+def _is_sum(e: Expr) -> bool:
+    return isinstance(e, Op) and e.dtype == "index" and e.op in ("addi", "subi", "muli")
+
+
+def _linear(e: Expr) -> tuple[dict[Expr, int], int]:
+    """The linear form of a sum or product, with terms that cancel, those of its parts being known."""
+    assert isinstance(e, Op)
+    a, b = e.args
+    if e.op == "muli":
+        times = const_value(b)
+        if times is None:
+            a, times = b, const_value(a)
+        if times is None:
+            return {e: 1}, 0
+        terms, constant = _form(a)
+        return {t: c * times for t, c in terms.items()}, constant * times
+    terms, constant = _form(a)
+    more, offset = _form(b)
+    sign, terms = -1 if e.op == "subi" else 1, dict(terms)
+    for t, c in more.items():
+        terms[t] = terms.get(t, 0) + c * sign
+    return terms, constant + offset * sign
+
+
+def _form(e: Expr) -> tuple[dict[Expr, int], int]:
     if isinstance(e, Const):
-        return scale * e.value
-    if isinstance(e, Op) and e.dtype == "index":
-        if e.op == "addi":
-            return _linear(e.args[0], scale, terms) + _linear(e.args[1], scale, terms)
-        if e.op == "subi":
-            return _linear(e.args[0], scale, terms) + _linear(e.args[1], -scale, terms)
-        if e.op == "muli":
-            c = const_value(e.args[1])
-            if c is not None:
-                return _linear(e.args[0], scale * c, terms)
-            c = const_value(e.args[0])
-            if c is not None:
-                return _linear(e.args[1], scale * c, terms)
-    terms[e] = terms.get(e, 0) + scale
-    return 0
+        return {}, e.value
+    return e._linear if _is_sum(e) else ({e: 1}, 0)
 
 
 def merge_divisions(terms: dict[Expr, int], ranges: dict[str, tuple[int, int]] | None = None) -> dict[Expr, int]:
@@ -342,23 +435,30 @@ def from_linear(terms: dict[Expr, int], constant: int = 0, ranges: dict[str, tup
 def bounds(e: Expr, ranges: dict[str, tuple[int, int]]) -> tuple[int, int] | None:
     """Inclusive (low, high) of an index expression given inclusive ranges of its variables; None if unknown."""
     try:
-        return _bounds(e, ranges)
+        return _bounds(e, ranges, {})
     except Undecided:
         return None
 
 
-def _bounds(e: Expr, ranges: dict[str, tuple[int, int]]) -> tuple[int, int] | None:
+def _bounds(e: Expr, ranges: dict[str, tuple[int, int]], known: dict[Expr, Any]) -> tuple[int, int] | None:
     if isinstance(e, Const):
         return e.value, e.value
     if isinstance(e, Var):
         return ranges.get(e.name)
     if not isinstance(e, Op) or e.dtype != "index":
         return None
+    if e not in known:
+        known[e] = _bounds_of_op(e, ranges, known)
+    found: tuple[int, int] | None = known[e]
+    return found
+
+
+def _bounds_of_op(e: Op, ranges: dict[str, tuple[int, int]], known: dict[Expr, Any]) -> tuple[int, int] | None:
     terms, constant = linear(e)
     if len(terms) > 1 or (terms and (constant or next(iter(terms)) is not e)):
         low = high = constant
         for t, c in terms.items():
-            part = _bounds(t, ranges)
+            part = _bounds(t, ranges, known)
             if part is None:
                 return None
             up = less(0, c)
@@ -369,12 +469,12 @@ def _bounds(e: Expr, ranges: dict[str, tuple[int, int]]) -> tuple[int, int] | No
         return low, high
     if len(e.args) != 2:
         return None
-    first, second = (_bounds(a, ranges) for a in e.args)
+    first, second = (_bounds(a, ranges, known) for a in e.args)
     if first is None or second is None:
-        known = first or second
-        if e.op in ("minsi", "maxsi") and known is not None:  # bounded on one side
+        one = first or second
+        if e.op in ("minsi", "maxsi") and one is not None:  # bounded on one side
             far = 1 << 62
-            return (-far, known[1]) if e.op == "minsi" else (known[0], far)
+            return (-far, one[1]) if e.op == "minsi" else (one[0], far)
         return (0, second[1] - 1) if e.op == "remsi" and second is not None else None
     (a, b), (c, d) = first, second
     if e.op == "minsi":
@@ -505,14 +605,26 @@ def rebuild(e: Expr, args: tuple[Expr, ...]) -> Expr:
     return Load(e.buffer, args, e.dtype)
 
 
-def transform(e: Expr, visit: Callable[[Expr, tuple[Expr, ...]], Expr], memo: dict | None = None) -> Expr:
+def bottom_up(e: Expr, done: Callable[[Expr], bool]) -> Iterator[Expr]:
+    """The nodes of `e`, each after its children; not those that are `done`, which those given must be afterwards."""
+    rest = [e]
+    while rest:
+        x = rest[-1]
+        missing = () if done(x) else [c for c in children(x) if not done(c)]
+        if missing:
+            rest += missing[::-1]
+        else:
+            rest.pop()
+            if not done(x):
+                yield x
+
+
+def transform(e: Expr, visit: Callable[[Expr, tuple[Expr, ...]], Expr], memo: dict[Expr, Expr] | None = None) -> Expr:
     """Rewrite bottom-up: visit(node, rewritten children) -> node. Shared nodes are visited once."""
     memo = {} if memo is None else memo
-    key = id(e)
-    if key not in memo:
-        args = tuple([transform(c, visit, memo) for c in children(e)])
-        memo[key] = (e, visit(e, args))  # keeps e alive, so that its id stays taken
-    return memo[key][1]
+    for x in bottom_up(e, memo.__contains__):
+        memo[x] = visit(x, tuple([memo[c] for c in children(x)]))
+    return memo[e]
 
 
 def substitute(e: Expr, values: dict[str, Expr]) -> Expr:
@@ -534,14 +646,14 @@ def map_loads(e: Expr, f: Callable[[Load], Expr]) -> Expr:
     return transform(e, visit)
 
 
-def walk(e: Expr, seen: set[int] | None = None) -> Iterator[Expr]:
+def walk(e: Expr, seen: set[Expr] | None = None) -> Iterator[Expr]:
     """Every distinct node below and including `e`, parents before children."""
     seen = set() if seen is None else seen
     rest = [e]
     while rest:
         x = rest.pop()
-        if id(x) not in seen:
-            seen.add(id(x))
+        if x not in seen:
+            seen.add(x)
             yield x
             rest += children(x)[::-1]
 
@@ -550,10 +662,15 @@ def loads(e: Expr) -> list[Load]:
     return [x for x in walk(e) if isinstance(x, Load)]
 
 
-def variables(e: Expr) -> set[str]:
-    if isinstance(e, (Const, Var)):  # most are
-        return {e.name} if isinstance(e, Var) else set()
-    return {x.name for x in walk(e) if isinstance(x, Var)}
+def variables(e: Expr) -> frozenset[str]:
+    """The names of the variables in an expression, found once for each node."""
+    try:
+        return e._variables
+    except AttributeError:
+        for x in bottom_up(e, lambda x: hasattr(x, "_variables")):
+            own = frozenset([x.name]) if isinstance(x, Var) else frozenset()
+            object.__setattr__(x, "_variables", own.union(*[c._variables for c in children(x)]))
+        return e._variables
 
 
 @dataclass(frozen=True)

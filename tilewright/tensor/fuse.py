@@ -11,6 +11,7 @@ Rules, by the kind of operation (`Node.kind`); every join keeps the graph of ker
 - **inline**: an injective operation with one reader joins its reader; into contractions and opaque kernels only if it
   merely moves data, or widens halves, and not into opaque ones that read their operands many times.
 - **device**: operations that are for several devices (`apart`) do not join each other.
+- **size**: no kernel grows beyond what is scheduled and emitted in little time (`kernel_size`).
 - **taken**: what another processor claims is a kernel of its own there; nothing joins it.
 - **chain**: a depthwise convolution joins the contractions before and behind it where its rule says so (`chains`).
 
@@ -25,11 +26,13 @@ from functools import partial
 from math import prod
 
 from ..ir.graph import Graph
+from ..support.budget import check_time
 from ..support.sizes import Undecided
 from .analysis import Analysis, Node, flat, loads_of, mixed_radix, movement, reindex, row_of, widening
 from .chains import Joiner, Joins
 from .expr import Const, Expr, Load, Var, from_linear, linear, simplify, substitute, walk
 from .kernel import Kernel
+from .kernel_size import KernelSize
 
 #: whose kernel an operation joins first: a contraction's epilogue is free, while its other operands can still be
 #: inlined later
@@ -84,7 +87,7 @@ class Fuser:
         together: Together | None = None,
         paired: frozenset[str] = frozenset(),
     ) -> None:
-        self.together, self.paired = together, paired
+        self.together, self.paired, self.size = together, paired, KernelSize(analysis)
         self.taken = {n: Group(sorted(nodes), "taken", max(nodes)) for nodes in taken for n in nodes}
         self.taken = {n: self.taken[g.nodes[0]] for n, g in self.taken.items()}
         self.a, self.nodes, self.writes_once, self.reuses = analysis, analysis.nodes, writes_once, reuses
@@ -94,6 +97,7 @@ class Fuser:
 
     def run(self) -> list[Group]:
         for node in self.nodes:
+            check_time("fuse", node.label)
             if node.index in self.taken:
                 self.group_of[node.index] = self.taken[node.index]
                 continue
@@ -102,6 +106,7 @@ class Fuser:
         for g in {id(g): g for g in self.group_of.values() if g.kind == "reduction"}.values():
             self.one_end(g)
         for node in reversed(self.nodes):
+            check_time("fuse", node.label)
             self.backward(node)
         seen: list[Group] = []
         for node in self.nodes:
@@ -130,8 +135,8 @@ class Fuser:
                 why = self.why_not_join(node, self.nodes[p], g)
             except Undecided as e:
                 why = e.message
-            if why is None and not self.may_be_one(g, self.group_of[node.index]):
-                why = "it runs on another device"
+            if why is None:
+                why = self.why_not_one(g, self.group_of[node.index])
             if why is None and self.cyclic(g, self.group_of[node.index]):
                 why = "would make kernels wait for each other"
             if why is None:
@@ -139,9 +144,11 @@ class Fuser:
             reasons.append((node.label, f"not into {self.nodes[p].label}: {why}"))
         self.report.reasons += reasons
 
-    def may_be_one(self, g: Group, h: Group) -> bool:
-        """Whether the devices of two groups allow for one."""
-        return self.together is None or self.together([*g.nodes, *h.nodes])
+    def why_not_one(self, g: Group, h: Group) -> str | None:
+        """None if the devices of two groups, and what they compute together, allow for one."""
+        if self.together is not None and not self.together([*g.nodes, *h.nodes]):
+            return "it runs on another device"
+        return None if self.size.fits([*g.nodes, *h.nodes]) else "the kernel would hold too much"
 
     def why_not_join(self, node: Node, producer: Node, g: Group) -> str | None:
         """None if `node` may join `producer`'s group, else the reason."""
@@ -307,7 +314,7 @@ class Fuser:
         if len(targets) != 1:
             return
         (h,) = targets.values()
-        if h is g or self.cyclic(h, g) or not self.may_inline(g, node, h) or not self.may_be_one(h, g):
+        if h is g or self.cyclic(h, g) or not self.may_inline(g, node, h) or self.why_not_one(h, g):
             return
         if h.kind == "reduction":
             for n in g.nodes:

@@ -21,6 +21,7 @@ from ..ir.builder import Builder, Tensor
 from ..ir.context import use
 from ..ir.graph import Graph, from_dense
 from ..ir.types import Type, type_of
+from ..support.budget import check_time
 from ..support.errors import CompileError, OpError, TilewrightError, UnsupportedError
 from ..support.sub_byte import NARROW
 from .analysis import FREE, VIEWS
@@ -55,6 +56,7 @@ def lower(graph: Graph, direct: frozenset[str] = frozenset(), whole: Whole = lam
         }
         with ir.InsertionPoint(entry):
             for op in graph.operations():
+                check_time("lower")
                 if op.name == "func.return":
                     func.ReturnOp([values[v].value for v in op.operands])
                 elif op in processors:

@@ -161,7 +161,8 @@ def attention_f9118ab448(p0: f32[1, 2, 8, 8], p1: f32[1, 2, 16, 8], p2: f32[1, 2
             for j in serial(16):
                 for i_v in unroll(2):
                     for i_l in vector(4, lanes=4):
-                        exp: (sc[j, i_v * 4 + i_l], total[i_v * 4 + i_l]) = exp(subf(sc[j, i_v * 4 + i_l], shift[i_v * 4 + i_l])), addf(total[i_v * 4 + i_l], exp(subf(sc[j, i_v * 4 + i_l], shift[i_v * 4 + i_l])))
+                        x0 = exp(subf(sc[j, i_v * 4 + i_l], shift[i_v * 4 + i_l]))
+                        exp: (sc[j, i_v * 4 + i_l], total[i_v * 4 + i_l]) = x0, addf(total[i_v * 4 + i_l], x0)
             for i_v in unroll(2):
                 for i_l in vector(4, lanes=4):
                     inverse: inv[i_v * 4 + i_l] = divf(f32(1.0), select(cmpf.oeq(total[i_v * 4 + i_l], f32(0.0)), f32(1.0), total[i_v * 4 + i_l]))

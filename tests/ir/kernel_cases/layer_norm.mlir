@@ -276,4 +276,5 @@ def layer_norm_1943f6fb7c(p0: f32[6, 24], p1: f32[24], p2: out(f32[6, 24])):
                 s6: p2[i6, j6_i_o * 4 + j6_i_i] = addf(mulf(mulf(subf(p0[i6, j6_i_o * 4 + j6_i_i], mulf(t0[0, 0], f32(0.0416666679084301))), t4[0, 0]), p1[j6_i_o * 4 + j6_i_i]), p1[j6_i_o * 4 + j6_i_i])
         for j6_i_o in unroll(2):
             for j6_i_i in vector(4, lanes=4):
-                s6: p2[i6, j6_i_o * 4 + j6_i_i + 16] = addf(mulf(mulf(subf(p0[i6, j6_i_o * 4 + j6_i_i + 16], mulf(t0[0, 0], f32(0.0416666679084301))), t4[0, 0]), p1[j6_i_o * 4 + j6_i_i + 16]), p1[j6_i_o * 4 + j6_i_i + 16])
+                x0 = p1[j6_i_o * 4 + j6_i_i + 16]
+                s6: p2[i6, j6_i_o * 4 + j6_i_i + 16] = addf(mulf(mulf(subf(p0[i6, j6_i_o * 4 + j6_i_i + 16], mulf(t0[0, 0], f32(0.0416666679084301))), t4[0, 0]), x0), x0)

@@ -27,9 +27,11 @@ def top_k_1f776b495f(p0: f32[4, 20], p1: out(f32[4, 3])):
             take: new[()] = p0[line, n]
             if ori(cmpi.slt(where[2], i64(0)), ori(cmpf.ogt(new[()], best[2]), andi(cmpf.uno(new[()], new[()]), cmpf.ord(best[2], best[2])))):
                 for i in serial(3):
-                    x0 = best[max(i * -1 + 1, 0)]
+                    x0 = where[max(i * -1 + 1, 0)]
                     x1 = best[max(i * -1 + 1, 0)]
-                    insert: (best[i * -1 + 2], where[i * -1 + 2]) = select(andi(i * -1 + 2 >= 1, ori(cmpi.slt(where[max(i * -1 + 1, 0)], i64(0)), ori(cmpf.ogt(new[()], x0), andi(cmpf.uno(new[()], new[()]), cmpf.ord(x0, x0))))), best[max(i * -1 + 1, 0)], select(ori(cmpi.slt(where[i * -1 + 2], i64(0)), ori(cmpf.ogt(new[()], best[i * -1 + 2]), andi(cmpf.uno(new[()], new[()]), cmpf.ord(best[i * -1 + 2], best[i * -1 + 2])))), new[()], best[i * -1 + 2])), select(andi(i * -1 + 2 >= 1, ori(cmpi.slt(where[max(i * -1 + 1, 0)], i64(0)), ori(cmpf.ogt(new[()], x1), andi(cmpf.uno(new[()], new[()]), cmpf.ord(x1, x1))))), where[max(i * -1 + 1, 0)], select(ori(cmpi.slt(where[i * -1 + 2], i64(0)), ori(cmpf.ogt(new[()], best[i * -1 + 2]), andi(cmpf.uno(new[()], new[()]), cmpf.ord(best[i * -1 + 2], best[i * -1 + 2])))), index_cast[i64](n), where[i * -1 + 2]))
+                    x2 = andi(i * -1 + 2 >= 1, ori(cmpi.slt(x0, i64(0)), ori(cmpf.ogt(new[()], x1), andi(cmpf.uno(new[()], new[()]), cmpf.ord(x1, x1)))))
+                    x3 = ori(cmpi.slt(where[i * -1 + 2], i64(0)), ori(cmpf.ogt(new[()], best[i * -1 + 2]), andi(cmpf.uno(new[()], new[()]), cmpf.ord(best[i * -1 + 2], best[i * -1 + 2]))))
+                    insert: (best[i * -1 + 2], where[i * -1 + 2]) = select(x2, x1, select(x3, new[()], best[i * -1 + 2])), select(x2, x0, select(x3, index_cast[i64](n), where[i * -1 + 2]))
         for i in serial(3):
             result: p1[line, i] = best[i]
 
@@ -53,11 +55,16 @@ def top_k_1f776b495f(p0: f32[4, 20], p1: out(f32[4, 3])):
         for l in vector(4, lanes=4):
             take: new[l] = p0[l, j]
         for l in vector(4, lanes=4):
-            insert: (best[l + 8], where[l + 8]) = select(ori(cmpi.slt(where[l + 4], i32(0)), ori(cmpf.ogt(new[l], best[l + 4]), andi(cmpf.uno(new[l], new[l]), cmpf.ord(best[l + 4], best[l + 4])))), best[l + 4], select(ori(cmpi.slt(where[l + 8], i32(0)), ori(cmpf.ogt(new[l], best[l + 8]), andi(cmpf.uno(new[l], new[l]), cmpf.ord(best[l + 8], best[l + 8])))), new[l], best[l + 8])), select(ori(cmpi.slt(where[l + 4], i32(0)), ori(cmpf.ogt(new[l], best[l + 4]), andi(cmpf.uno(new[l], new[l]), cmpf.ord(best[l + 4], best[l + 4])))), where[l + 4], select(ori(cmpi.slt(where[l + 8], i32(0)), ori(cmpf.ogt(new[l], best[l + 8]), andi(cmpf.uno(new[l], new[l]), cmpf.ord(best[l + 8], best[l + 8])))), index_cast[i32](j), where[l + 8]))
+            x0 = ori(cmpi.slt(where[l + 4], i32(0)), ori(cmpf.ogt(new[l], best[l + 4]), andi(cmpf.uno(new[l], new[l]), cmpf.ord(best[l + 4], best[l + 4]))))
+            x1 = ori(cmpi.slt(where[l + 8], i32(0)), ori(cmpf.ogt(new[l], best[l + 8]), andi(cmpf.uno(new[l], new[l]), cmpf.ord(best[l + 8], best[l + 8]))))
+            insert: (best[l + 8], where[l + 8]) = select(x0, best[l + 4], select(x1, new[l], best[l + 8])), select(x0, where[l + 4], select(x1, index_cast[i32](j), where[l + 8]))
         for l in vector(4, lanes=4):
-            insert: (best[l + 4], where[l + 4]) = select(ori(cmpi.slt(where[l], i32(0)), ori(cmpf.ogt(new[l], best[l]), andi(cmpf.uno(new[l], new[l]), cmpf.ord(best[l], best[l])))), best[l], select(ori(cmpi.slt(where[l + 4], i32(0)), ori(cmpf.ogt(new[l], best[l + 4]), andi(cmpf.uno(new[l], new[l]), cmpf.ord(best[l + 4], best[l + 4])))), new[l], best[l + 4])), select(ori(cmpi.slt(where[l], i32(0)), ori(cmpf.ogt(new[l], best[l]), andi(cmpf.uno(new[l], new[l]), cmpf.ord(best[l], best[l])))), where[l], select(ori(cmpi.slt(where[l + 4], i32(0)), ori(cmpf.ogt(new[l], best[l + 4]), andi(cmpf.uno(new[l], new[l]), cmpf.ord(best[l + 4], best[l + 4])))), index_cast[i32](j), where[l + 4]))
+            x0 = ori(cmpi.slt(where[l], i32(0)), ori(cmpf.ogt(new[l], best[l]), andi(cmpf.uno(new[l], new[l]), cmpf.ord(best[l], best[l]))))
+            x1 = ori(cmpi.slt(where[l + 4], i32(0)), ori(cmpf.ogt(new[l], best[l + 4]), andi(cmpf.uno(new[l], new[l]), cmpf.ord(best[l + 4], best[l + 4]))))
+            insert: (best[l + 4], where[l + 4]) = select(x0, best[l], select(x1, new[l], best[l + 4])), select(x0, where[l], select(x1, index_cast[i32](j), where[l + 4]))
         for l in vector(4, lanes=4):
-            insert: (best[l], where[l]) = select(ori(cmpi.slt(where[l], i32(0)), ori(cmpf.ogt(new[l], best[l]), andi(cmpf.uno(new[l], new[l]), cmpf.ord(best[l], best[l])))), new[l], best[l]), select(ori(cmpi.slt(where[l], i32(0)), ori(cmpf.ogt(new[l], best[l]), andi(cmpf.uno(new[l], new[l]), cmpf.ord(best[l], best[l])))), index_cast[i32](j), where[l])
+            x0 = ori(cmpi.slt(where[l], i32(0)), ori(cmpf.ogt(new[l], best[l]), andi(cmpf.uno(new[l], new[l]), cmpf.ord(best[l], best[l]))))
+            insert: (best[l], where[l]) = select(x0, new[l], best[l]), select(x0, index_cast[i32](j), where[l])
     for l in vector(4, lanes=4):
         result: p1[l, 0] = best[l]
     for l in vector(4, lanes=4):

@@ -109,7 +109,7 @@ class _Closing:
         self.names: dict[int, str] = {}  # sizes -> their variables
         self.formulas: list[Formula] = []
         self.ranges: dict[str, tuple[int, int]] = {}
-        self.memo: dict[int, Expr] = {}
+        self.memo: dict[Expr, Expr] = {}
 
     def run(self) -> Closed:
         nest = self.nest

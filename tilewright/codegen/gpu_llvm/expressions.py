@@ -4,9 +4,11 @@ as a family of GPUs has them."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...support.errors import UnsupportedError
-from ...tensor.expr import CASTS, Const, Expr, Load, Op, Var
+from ...tensor.expr import CASTS, Const, Expr, Load, Op, Var, interned
 from ...tensor.mathlib import expand
 from ...tensor.mathlib.build import V
 from ...tensor.mathlib.double import expand_f64
@@ -14,6 +16,9 @@ from ..gpu.indices import Indices
 from .builder import Builder, Value, literal, llvm_type
 from .family import Family
 from .memory import Memory
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _BINARY = {"addf": "fadd", "subf": "fsub", "mulf": "fmul", "divf": "fdiv", "remf": "frem"}
 _BINARY |= {"addi": "add", "subi": "sub", "muli": "mul", "divsi": "sdiv", "divui": "udiv", "remsi": "srem"}
@@ -143,15 +148,14 @@ class Expressions:
         return Value(text.result(phi), e.dtype)
 
 
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class _Emitted(Var):
     """An emitted value that stands in an expansion."""
 
-    __slots__ = ("value",)
-    value: Value
+    value: Value  # type: ignore[misc]
 
-    def __init__(self, name: str, dtype: str, value: Value) -> None:
-        super().__init__(name, dtype)
-        object.__setattr__(self, "value", value)
+    def __new__(cls, name: str, dtype: str, value: Value) -> Self:
+        return interned(cls, (name, dtype, value), (cls, name, dtype, value))
 
 
 def _is(kind: str) -> Callable[[Expressions, list[Value], str], Value]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...support.errors import CompileError
-from ...tensor.expr import CASTS, Const, Expr, Load, Op, Var
+from ...tensor.expr import CASTS, Const, Expr, Load, Op, Var, interned
 from ...tensor.mathlib import expand
 from ...tensor.mathlib.double import expand_f64
 from .indices import Indices
 from .values import Value, Vector
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: operations of the arith dialect; all others are of math
 ARITH = CASTS | {
@@ -135,8 +139,11 @@ class Expressions:
         return self.text.region(value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class _Leaf(Var):
     """An already emitted value standing in an expansion."""
 
-    width: int = 0
+    width: int  # type: ignore[misc]
+
+    def __new__(cls, name: str, dtype: str, width: int) -> Self:
+        return interned(cls, (name, dtype, width), (cls, name, dtype, width))

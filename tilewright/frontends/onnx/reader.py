@@ -21,6 +21,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from onnx import TensorProto, numpy_helper
 
+from ...support.budget import check_time
 from ...support.dtypes import NUMPY, TABLE
 from ...support.errors import ModelError, UnsupportedError
 from ...support.mapped_file import MappedFile, map_file
@@ -129,6 +130,7 @@ def _checked(model: Model) -> Model:
 
 def _garbled(message: Message) -> bytes | None:
     """A string field of a message that is not UTF-8 (protobuf hands it out as bytes), None if there is none."""
+    check_time("import")
     for field_, content in message.ListFields():
         several = [content] if isinstance(content, (str, bytes, Message)) else content
         if field_.type == FieldDescriptor.TYPE_STRING:

@@ -424,7 +424,7 @@ def sized(
 def operands_of(s: Schedule, anchor: Stage) -> tuple[Operand, ...]:
     """What a sum loads."""
     store, ranges = s.store(anchor.name), all_ranges(s.body)
-    own = {str(x) for x in walk(anchor.targets[0].value)}
+    own = set(walk(anchor.targets[0].value))
     loops = [v for v, _ in anchor.dims]
     found = []
     for x, position in load_positions(s, store):
@@ -433,7 +433,7 @@ def operands_of(s: Schedule, anchor: Stage) -> tuple[Operand, ...]:
         indices = tuple(simplify(i, ranges) for i in x.indices)
         steps = {v: None if (c := coefficient(position, v)) is None else typical(c) for v in loops}
         shape = tuple(map(typical, buffer.shape))
-        mine, count = str(x) in own, reads(s, x.buffer)
+        mine, count = x in own, reads(s, x.buffer)
         found.append(Operand(x, buffer.dtype, shape, mine, constant, variable, count, steps, indices))
     return tuple(found)
 

@@ -163,7 +163,7 @@ class State:
         return self.params.get(name) or self.temporaries[name]
 
     def loop(self, var: str) -> For:
-        found = path_to(self.body, lambda s: isinstance(s, For) and s.var == var)
+        found = path_to(self.body, lambda s: isinstance(s, For) and s.var == var, {var})
         if found is None:
             raise ScheduleError(f"there is no loop {var}", stage="schedule", hint=f"loops: {', '.join(self.loops())}")
         return found[-1]  # type: ignore[return-value]
@@ -178,7 +178,7 @@ class State:
         return self._path(block)[-1]  # type: ignore[return-value]
 
     def _path(self, block: str) -> tuple[Stmt, ...]:
-        found = path_to(self.body, lambda s: isinstance(s, Store) and s.block == block)
+        found = path_to(self.body, lambda s: isinstance(s, Store) and s.block == block, {block})
         if found is None:
             known = ", ".join(s.block for s in stores(self.body))
             raise ScheduleError(f"there is no block {block}", stage="schedule", hint=f"blocks: {known}")
@@ -220,6 +220,8 @@ class State:
         def visit(s: Stmt) -> Stmt | None:
             if s is old:
                 return new
+            if not old._names <= s._names:
+                return s
             kept = [visit(c) for c in children(s)]
             if isinstance(s, Seq):
                 return seq(*kept) if any(k is not None for k in kept) else None
@@ -259,7 +261,7 @@ class State:
 
     def _around(self, root: Stmt) -> set[str]:
         """The loops around a statement."""
-        path = path_to(self.body, lambda s: s is root) or (root,)
+        path = path_to(self.body, lambda s: s is root, root._names) or (root,)
         return {s.var for s in path[:-1] if isinstance(s, For)}
 
     def _stays_inside(self, root: Stmt, at: For) -> None:

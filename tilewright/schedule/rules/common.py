@@ -31,7 +31,7 @@ def load_positions(s: Schedule, store: Store) -> list[tuple[Load, Expr]]:
     """Every load of a block, but those of its own sums, with its flat index."""
     own = {t.buffer for t in store.targets if t.init is not None}
     loads = [x for t in store.targets for x in walk(t.value) if isinstance(x, Load) and x.buffer not in own]
-    return [(x, _position(s, x)) for x in {str(x): x for x in loads}.values()]
+    return [(x, _position(s, x)) for x in dict.fromkeys(loads)]
 
 
 def _position(s: Schedule, x: Load) -> Expr:
@@ -47,7 +47,7 @@ def _position(s: Schedule, x: Load) -> Expr:
 def reads(s: Schedule, buffer: str) -> int:
     """In how many places a buffer is read."""
     values = [t.value for b in s.stages.values() for t in b.targets]
-    return len({str(x) for v in values for x in walk(v) if isinstance(x, Load) and x.buffer == buffer})
+    return len({x for v in values for x in walk(v) if isinstance(x, Load) and x.buffer == buffer})
 
 
 def store_stride(s: Schedule, store: Store, var: str) -> int | None:
@@ -65,8 +65,8 @@ def merge_loops(s: Schedule, block: str, order: list[str]) -> list[str]:
         store = s.store(block)
         extent = s.extent_or_zero(v)
         strides = [(store_stride(s, store, outer), store_stride(s, store, v))]
-        along = {str(x): c for x, c in load_strides(s, store, v)}
-        strides += [(c, along[str(x)]) for x, c in load_strides(s, store, outer)]
+        along = dict(load_strides(s, store, v))
+        strides += [(c, along[x]) for x, c in load_strides(s, store, outer)]
         if extent and all(a is not None and b is not None and a == b * extent for a, b in strides):
             result[-1] = s.fuse(outer, v)
         else:

@@ -21,7 +21,7 @@ from ...tensor.analysis import flat, movement
 from ...tensor.expr import Const, Expr, Load, Var, linear, variables
 from ...tensor.kernel import Kernel, Stage
 from .describe import ACCUMULATE, HOST, READ, CopyEngine, Dim, Instruction, Listing, Operand
-from .meaning import Meaning, Reduce, accumulated, choices, meaning, parts, with_parts
+from .meaning import Meaning, Reduce, accumulated, below, choices, meaning, parts, with_parts
 from .rows import with_rows
 from .unify import Found, Unifier, Value, put_in, value_of
 
@@ -443,8 +443,7 @@ def with_buffers(e: Expr, names: Mapping[str, str]) -> Expr:
 
 def _sums_in(e: Expr) -> set[str]:
     """The loops of sums within an expression."""
-    own = set(e.over) if isinstance(e, Reduce) else set()
-    return own.union(*map(_sums_in, parts(e)))
+    return {v for x in below(e) if isinstance(x, Reduce) for v in x.over}
 
 
 def _short(e: Expr) -> str:

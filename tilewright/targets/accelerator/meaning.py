@@ -11,7 +11,7 @@ broadcast by dimensions of size 1, made with ``keepdims=True`` or by operands th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
@@ -67,7 +67,7 @@ def shapes(arrays: Sequence[Traced]) -> str:
     return " and ".join(f"({', '.join(d or '1' for d in a.dims)})" for a in arrays)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class Reduce(Expr):
     """``body`` combined over all values of the variables, from the combiner's neutral element on."""
 
@@ -86,6 +86,17 @@ class Reduce(Expr):
 def parts(e: Expr) -> tuple[Expr, ...]:
     """The expressions of which one consists."""
     return (e.body,) if isinstance(e, Reduce) else children(e)
+
+
+def below(e: Expr) -> Iterator[Expr]:
+    """`e` and every distinct expression that it consists of."""
+    rest, seen = [e], set()
+    while rest:
+        x = rest.pop()
+        if x not in seen:
+            seen.add(x)
+            yield x
+            rest += parts(x)[::-1]
 
 
 def with_parts(e: Expr, new: tuple[Expr, ...]) -> Expr:

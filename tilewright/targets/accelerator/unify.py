@@ -9,7 +9,7 @@ from typing import Any
 from ...tensor.expr import Const, Expr, Load, Op, Var, substitute, walk
 from ...tensor.kernel import Kernel, Stage
 from .describe import Field
-from .meaning import SAME, Reduce, canonical, parts, with_parts
+from .meaning import SAME, Reduce, below, canonical, parts, with_parts
 
 _COMMUTE = {"addi", "muli", "addf", "mulf", "maximumf", "minimumf", "maxsi", "minsi", "andi", "ori"}
 #: what leaves the other operand as it is
@@ -93,17 +93,11 @@ class Unifier:
 
 def put_in(e: Expr, values: dict[str, Expr]) -> Expr:
     """`substitute` for expressions with sums in them."""
-    if not isinstance(e, Reduce) and not any(isinstance(x, Reduce) for x in _below(e)):
+    if not any(isinstance(x, Reduce) for x in below(e)):
         return substitute(e, values)
     if isinstance(e, Reduce):
         return Reduce(e.combiner, e.over, put_in(e.body, {k: v for k, v in values.items() if k not in e.over}))
     return with_parts(e, tuple(put_in(p, values) for p in parts(e)))
-
-
-def _below(e: Expr) -> Iterator[Expr]:
-    for p in parts(e):
-        yield p
-        yield from _below(p)
 
 
 # ---- kernels as expressions ------------------------------------------------------------------------------------------

@@ -134,8 +134,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
 def _factors(stage: Stage) -> list[Load]:
     """What is multiplied, each once."""
     own = stage.targets[0].buffer
-    loads = {str(x): x for x in walk(stage.targets[0].value) if isinstance(x, Load) and x.buffer != own}
-    return list(loads.values())
+    return [x for x in walk(stage.targets[0].value) if isinstance(x, Load) and x.buffer != own]
 
 
 def _own_channels(anchor: Stage) -> bool:
@@ -179,7 +178,7 @@ def _form(s: Schedule, anchor: Stage, machine: Machine) -> Form | str:
 
 
 def _still(s: Schedule, anchor: Stage, x: Load, v: str) -> bool:
-    return {str(y): c for y, c in load_strides(s, s.store(anchor.name), v)}[str(x)] == 0
+    return dict(load_strides(s, s.store(anchor.name), v))[x] == 0
 
 
 def _axes(anchor: Stage, image: Load, n: str) -> Iterator[Axis]:
@@ -357,9 +356,9 @@ def _mergeable(s: Schedule, anchor: Stage, last: str, form: Form) -> bool:
     if len(outer) < 2 or store_stride(s, store, outer[-1]) != 1:
         return False
     for block, c, z in ((anchor.name, n, column.loop), (last, outer[-1], outer[-2])):
-        along, past = ({str(x): (x, step) for x, step in load_strides(s, s.store(block), v)} for v in (c, z))
+        along, past = (dict(load_strides(s, s.store(block), v)) for v in (c, z))
         written = (store_stride(s, s.store(block), v) for v in (c, z))
-        steps = [tuple(written), *((along[k][1], past[k][1]) for k in along if not _of_channel(s, along[k][0], c, z))]
+        steps = [tuple(written), *((along[k], past[k]) for k in along if not _of_channel(s, k, c, z))]
         if any(a != 1 or b != form.channels for a, b in steps):
             return False
     return prod(s.extent_or_zero(v) for v in outer[-2:]) == column.extent * form.channels

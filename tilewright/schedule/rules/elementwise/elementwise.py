@@ -138,9 +138,9 @@ def _take_turns(s: Schedule, block: str, order: list[str], width: int) -> tuple[
         return order, 1
     store, (outer, inner) = s.store(block), order[-2:]
     on = store_stride(s, store, inner) == 1 and store_stride(s, store, outer) == few
-    contiguous = {str(x) for v in order[:-2] for x, c in load_strides(s, store, v) if c == 1}
-    along = {str(x): c for x, c in load_strides(s, store, outer)}
-    near = {str(x): c for x, c in load_strides(s, store, inner)}
+    contiguous = {x for v in order[:-2] for x, c in load_strides(s, store, v) if c == 1}
+    along = dict(load_strides(s, store, outer))
+    near = dict(load_strides(s, store, inner))
     rows = any(c not in (0, 1) and along[x] == 1 for x, c in near.items())
     goes_on = {x for x, c in along.items() if c in (0, 1) or x in contiguous or (c == few and near[x] == 1)}
     if not on or (rows and few > MAX_TURNS) or along.keys() != goes_on:
@@ -183,9 +183,9 @@ def _reads_along(s: Schedule, store: Store, v: str) -> bool:
 def _across(s: Schedule, block: str, order: list[str]) -> str | None:
     """The loop along which an operand that jumps along the vectorized loop is contiguous (a transposition)."""
     store = s.store(block)
-    jumps = {str(x) for x, c in load_strides(s, store, order[-1]) if c not in (0, 1)}
+    jumps = {x for x, c in load_strides(s, store, order[-1]) if c not in (0, 1)}
     for v in order[:-1]:
-        if any(c == 1 and str(x) in jumps for x, c in load_strides(s, store, v)):
+        if any(c == 1 and x in jumps for x, c in load_strides(s, store, v)):
             return v
     return None
 

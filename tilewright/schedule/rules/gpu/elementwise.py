@@ -78,7 +78,7 @@ def _short(s: Schedule, name: str, dims: list[tuple[str, int]], machine: Machine
     takes all of it reads what it has brought already. None where units would be too few."""
     if not dims:
         return None
-    steps = {v: {str(x): c for x, c in load_strides(s, s.store(name), v)} for v, _ in dims}
+    steps = {v: dict(load_strides(s, s.store(name), v)) for v, _ in dims}
     last, count = steps[dims[-1][0]], prod(n for _, n in dims)
     for v, n in dims[:-1]:
         apart = any(c == 1 and last[x] not in (0, 1, None) for x, c in steps[v].items())

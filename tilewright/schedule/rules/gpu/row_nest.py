@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ....support.sizes import highest
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, loads, rebuild, transform
@@ -348,7 +348,7 @@ class RowWriter:
                 return transform(self.rows.nodes[x.buffer].value, visit, memo)
             return rebuild(x, args)
 
-        memo: dict[int, Any] = {}
+        memo: dict[Expr, Expr] = {}
         return transform(e, visit, memo)
 
 

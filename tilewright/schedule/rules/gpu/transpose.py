@@ -94,8 +94,8 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
 def read(s: Schedule, name: str, dims: Sequence[tuple[str, int]]) -> Across | None:
     """A store as one that reads across; None if it does not, or if its rows or columns are short."""
     block, order = s.store(name), [v for v, _ in dims]
-    steps = {v: {str(x): c for x, c in load_strides(s, block, v)} for v in order}
-    units = list({str(e): e for e in _read_together(block.targets[0].value)}.values())
+    steps = {v: dict(load_strides(s, block, v)) for v in order}
+    units = list(_read_together(block.targets[0].value))
     if len(block.targets) != 1:
         return None
     inner = next((v for v in order if store_stride(s, block, v) == 1), None)
@@ -108,7 +108,7 @@ def read(s: Schedule, name: str, dims: Sequence[tuple[str, int]]) -> Across | No
     rest = [d for d in dims if d not in row]
     for v in (v for v, _ in rest if v in across):
         reads = [e for e in units if _is_across(e, steps[inner], steps[v])]
-        columns = {d: tuple(steps[d][str(x)] for e in reads for x in loads(e)) for d, _ in rest}
+        columns = {d: tuple(steps[d][x] for e in reads for x in loads(e)) for d, _ in rest}
         column = _in_a_line(rest, columns)
         if min(prod(n for _, n in row), prod(n for _, n in column)) >= SHORT:
             return Across(block, row, column, tuple(d for d in rest if d not in column), tuple(reads))
@@ -130,19 +130,23 @@ def _in_a_line(dims: Sequence[tuple[str, int]], strides: Mapping[str, Sequence[i
 
 def _read_together(e: Expr) -> Iterator[Expr]:
     """What a value reads in any case: elements, and guards with what they may read."""
-    if isinstance(e, Load) or (isinstance(e, Op) and e.op == "guard"):
-        yield e
-        return
-    lazy = isinstance(e, Op) and e.op == "seldom"
-    for i, c in enumerate(children(e)):
-        if not (lazy and i == 1):
-            yield from _read_together(c)
+    rest, seen = [e], set()
+    while rest:
+        x = rest.pop()
+        if x in seen:
+            continue
+        seen.add(x)
+        if isinstance(x, Load) or (isinstance(x, Op) and x.op == "guard"):
+            yield x
+        else:
+            lazy = isinstance(x, Op) and x.op == "seldom"
+            rest += [c for i, c in enumerate(children(x)) if not (lazy and i == 1)][::-1]
 
 
-def _is_across(e: Expr, along_row: dict[str, int | None], along_column: dict[str, int | None]) -> bool:
+def _is_across(e: Expr, along_row: dict[Load, int | None], along_column: dict[Load, int | None]) -> bool:
     """Whether neighbours along the column are neighbours in memory, and those along a row lie apart: all that is
     read."""
-    found = [str(x) for x in loads(e)]
+    found = loads(e)
     return bool(found) and all(along_column[x] == 1 and along_row[x] not in (0, 1, None) for x in found)
 
 
@@ -246,11 +250,11 @@ class Writer:
     def put(self) -> Stmt:
         """Write the result along its rows."""
         row, column, inside, values = self.phase("out", False)
-        here = {str(x): Load(b.name, (row, column), x.dtype) for b, x in zip(self.pieces, self.a.reads, strict=True)}
+        here = {x: Load(b.name, (row, column), x.dtype) for b, x in zip(self.pieces, self.a.reads, strict=True)}
         t = self.a.store.targets[0]
 
         def bring(x: Expr, args: tuple[Expr, ...]) -> Expr:
-            return Var(f"%{x}", x.dtype) if isinstance(x, (Load, Op)) and str(x) in here else rebuild(x, args)
+            return Var(f"%{x}", x.dtype) if isinstance(x, (Load, Op)) and x in here else rebuild(x, args)
 
         value = transform(t.value, bring)
         value = substitute(value, {**values, **{f"%{x}": held for x, held in here.items()}})

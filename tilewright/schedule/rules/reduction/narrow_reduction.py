@@ -96,8 +96,8 @@ def _sums(s: Schedule, block: str, outer: int) -> bool:
 
 def _walks(s: Schedule, store: Store, n: str) -> bool:
     """Whether what a sum reads are rows of columns, or the same for all rows; and there are some of the first."""
-    along = {str(x): c for x, c in load_strides(s, store, n)}
-    steps = [{str(x): c for x, c in load_strides(s, store, k)} for k in store.reduction]
+    along = dict(load_strides(s, store, n))
+    steps = [dict(load_strides(s, store, k)) for k in store.reduction]
     rows = {x for x in along if any(step[x] != 0 for step in steps)}
     whole = all(step[x] is not None for step in steps for x in along)
     plain = not any(getattr(x, "op", "") == "guard" for t in store.targets for x in walk(t.value))

@@ -191,7 +191,7 @@ def _numbers(s: Schedule, block: str, row: str) -> None:
 def _reads_beside_rows(s: Schedule, root: str) -> bool:
     """Whether the last stage reads vectors that are the same for all rows of a task (a scale, a bias)."""
     _, row, *rest = s.loops(root)
-    strides = [{str(x): c for x, c in load_strides(s, s.store(root), v)} for v in (row, rest[-1])]
+    strides = [dict(load_strides(s, s.store(root), v)) for v in (row, rest[-1])]
     return any(c == 0 and strides[1][x] == 1 for x, c in strides[0].items())
 
 
@@ -298,7 +298,7 @@ def _row_variables(s: Schedule, kernel: Kernel, block: str, ranges: dict[str, tu
     made = {x.buffer: x for x in kernel.stages if exists(s, x.name) and x.name != block}
     found: set[str] = set()
     seen = False
-    for x in {str(x): x for v in s.loops(block) for x, _ in load_strides(s, s.store(block), v)}.values():
+    for x in dict.fromkeys(x for v in s.loops(block) for x, _ in load_strides(s, s.store(block), v)):
         if x.buffer not in made:
             continue
         positions: list[int] | None = list(range(len(x.indices)))
