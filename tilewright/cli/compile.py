@@ -45,6 +45,10 @@ Sha256 = Annotated[
     str | None,
     typer.Option(metavar="HEX", help="Use the package only if its file has this SHA-256.", show_default=False),
 ]
+ChipFile = Annotated[
+    str | None,
+    typer.Option("--chip", metavar="chip.py", help="The file of the chip a package was made for.", show_default=False),
+]
 
 
 def chosen(executable: Any, entry: str | None) -> Any:
@@ -70,7 +74,7 @@ def is_package(source: str) -> bool:
     return source.endswith(".tw")
 
 
-def obtain(source: str, options: dict[str, Any], sha256: str | None = None) -> Any:
+def obtain(source: str, options: dict[str, Any], sha256: str | None = None, chip: str | None = None) -> Any:
     """The executable of a model, or of a package, for which options of the compilation make no sense.
 
     With ``stop_after`` it is the level at which the compilation stopped.
@@ -80,6 +84,11 @@ def obtain(source: str, options: dict[str, Any], sha256: str | None = None) -> A
     if not is_package(source):
         if sha256 is not None:
             raise UsageError("--sha256 is for packages (.tw), which are code that is run", stage="command line")
+        if chip is not None:
+            hint = f"--target cpu+{chip}"
+            raise UsageError(
+                "--chip is for packages (.tw): a model is compiled for it", stage="command line", hint=hint
+            )
         result = tw.compile(source, **options)
         report_verified(result, options)
         return result
@@ -88,7 +97,7 @@ def obtain(source: str, options: dict[str, Any], sha256: str | None = None) -> A
         f"for {source!r}, which is compiled already",
         "give it when the package is made: tilewright compile",
     )
-    return tw.load(source, threads=options["threads"], sha256=sha256)
+    return tw.load(source, threads=options["threads"], sha256=sha256, chip=chip)
 
 
 @app.command("compile")
@@ -245,6 +254,7 @@ def run(
     ] = False,
     entry: EntryName = None,
     sha256: Sha256 = None,
+    chip: ChipFile = None,
 ) -> None:
     """Run a model or a package, and check what comes out.
 
@@ -268,7 +278,7 @@ def run(
     check_writable(output, "the outputs", [".npz"], [model, input, check])
     given = data.read_npz(input) if input else None
     wanted = check_source(model, check, options, given, repeat)
-    executable = obtain(model, options, sha256)
+    executable = obtain(model, options, sha256, chip)
     if options["stop_after"] is not None:
         emit_ir(executable, None)
         return
@@ -388,6 +398,7 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: bytes and seconds as numbers.")] = False,
     entry: EntryName = None,
     sha256: Sha256 = None,
+    chip: ChipFile = None,
 ) -> None:
     """Show what a model became: its levels, kernels, sizes and memory.
 
@@ -395,7 +406,7 @@ def explain(
       tilewright explain model.onnx
       tilewright explain model.tw --json
     """
-    result = obtain(model, options, sha256)
+    result = obtain(model, options, sha256, chip)
     if entry is not None and options["stop_after"] is None:
         result = chosen(result, entry)
     if options["stop_after"] is not None:

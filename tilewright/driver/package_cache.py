@@ -191,7 +191,7 @@ class CacheEntry:
         try:
             if not self.path.is_file() or not trusted(self.path, get("TILEWRIGHT_CACHE")):
                 return None
-            package = Package.load(self.path, lambda target, d: base.find(target).check(d))
+            package = Package.load(self.path, base.check)
             known = package.report["files"]
             now = data_files(self.model, [map_file(name) for name in known["sha256"]])
         except PackageError:

@@ -24,6 +24,7 @@ from ..support.dtypes import DTYPES, NUMPY
 from ..support.errors import PackageError, UsageError
 from ..support.files import replacing
 from ..support.mapped_file import MappedFile
+from ..targets import base
 from .open_executable import make
 from .open_parts import Form, OpenPart, Sight, Term
 
@@ -97,7 +98,7 @@ class _Writer:
         return {
             "name": x.name,
             "limit": x.staged.limit,  # for older versions, which have not all options
-            "options": x.options,
+            "options": {**x.options, "target": base.name_in_packages(base.find(x.options["target"]))},
             "inputs": [asdict(t) for t in x.inputs],
             "outputs": [asdict(t) for t in x.outputs],
             "source": {
@@ -236,6 +237,7 @@ class _Reader:
         d, pool = self.dynamic, Pool()
         threads = threads if threads is not None else get("TILEWRIGHT_THREADS")
         options = replace(Options.restore({"specializations": d["limit"], **d["options"]}), threads=threads)
+        base.recorded(options.target)  # what is compiled later is for a target that a package may name
         kept = {n: self.arrays[i] for n, i in d["source"]["arrays"].items()}
         stored = StoredSource(d["source"]["kind"], self.blobs["source"], kept, d["source"]["bodies"])
         lazy = LazySource(stored, options, d["name"], pool)

@@ -85,7 +85,7 @@ class Executable:
         its states where it shares them."""
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
             raise UsageError(f"threads must be an integer of at least 1 or None, not {threads!r}")
-        self._target = base.find(package.target)
+        self._target = base.recorded(package.target)
         self._target.check(package.description)
         for i, constant in enumerate(package.constants):
             # Kernels rely on the alignment. One after the other: the memory of the copied ones can go at once.
