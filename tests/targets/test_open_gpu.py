@@ -257,5 +257,5 @@ def test_a_damaged_kernel_is_refused(tmp_path):
     package = replace(
         run.package, objects={symbol: replace(kernel, open=replace(kernel.open, table=("heads",))).pack()}
     )
-    with pytest.raises(PackageError, match="'heads' is no formula of batch, seq"):
+    with pytest.raises(PackageError, match="'heads' is no formula of sizes"):
         base.find("opencl").load_with_sizes(package, 1, None)

@@ -14,7 +14,7 @@ import typer
 from ..support.dims import Dim, open_dims
 from ..support.dtypes import NUMPY
 from ..support.errors import UsageError, printable
-from ..support.formulas import evaluate
+from ..support.formulas import value_of
 from . import data
 from .app import app
 from .common import check_writable, note, refuse_options, table, with_compile_options
@@ -363,7 +363,7 @@ def check_source(
     elif ranges:  # what random data has
         typical = {d.name: d.typical for d in ranges}
         quiet["inputs"] = {
-            name: tuple(d.typical if isinstance(d, Dim) else evaluate((d,), typical)[0] for d in shape)
+            name: tuple(d.typical if isinstance(d, Dim) else value_of(str(d), typical) for d in shape)
             for name, shape in options["inputs"].items()
         }
     graph: Any = tw.compile(model, **quiet)
