@@ -25,6 +25,7 @@ from ..frontends import protocol
 from ..program.package import Package
 from ..runtime.executable import Executable
 from ..runtime.open_executable import make
+from ..support import providers
 from ..support.digests import source_digest
 from ..support.errors import PackageError, UsageError
 from ..support.files import own_folder, trusted
@@ -299,5 +300,5 @@ def _ours() -> bool:
     What has not been imported yet has nothing added to it, but for the entry points of installed packages."""
     if metadata.entry_points(group="tilewright.rules"):
         return False
-    rules = sys.modules.get("tilewright.schedule.rules")
+    rules = providers.loaded("tilewright.schedule.rules")
     return rules is None or bool(rules.all_ours())

@@ -15,6 +15,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,14 +136,14 @@ class Tensor:
         if len(given) != len(self.shape):
             raise UsageError(f"tensor {self.name} has {len(self.shape)} dimensions, indexed with {len(given)}")
         indices = tuple(_index(i) for i in given)
-        known = _read.setdefault(self.name, self)
+        known = vars(_read).setdefault("tensors", {}).setdefault(self.name, self)
         if known is not self:
             raise UsageError(f"two tensors are called {self.name!r}", hint="give them different names")
         return Value(Load(self.name, indices, self.dtype))
 
 
-#: what the body of the `compute` that is being called has read
-_read: dict[str, Tensor] = {}
+#: what the body of the `compute` that a thread calls has read: `tensors`
+_read = threading.local()
 _numbers = itertools.count()
 
 
@@ -203,9 +204,9 @@ def compute(shape: Sequence[int], body: Callable[..., Any], name: str | None = N
     index: tuple[Expr, ...] = tuple(
         Var(v) if n != 1 else Const(0, "index") for v, n in zip(variables_, sizes, strict=True)
     )
-    _read.clear()
+    read: dict[str, Tensor] = {}
+    _read.tensors = read
     result = body(*[Value(i) for i in index])
-    read = dict(_read)
     dims = [(v, n) for v, n in zip(variables_, sizes, strict=True) if n != 1]
     if isinstance(result, _Reduction):
         dtype = result.value.dtype  # type: ignore[attr-defined]

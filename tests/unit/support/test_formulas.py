@@ -112,7 +112,8 @@ def test_a_dimension_is_one_of_those():
 
 #: what Python's parser takes for one name, for another thing, or for none
 NAMES = (
-    "s", "\u017f", "\u00b5", "\u03bc", "u\u0308", "\u00fc", "\ufb01", "fi", "min", "max", "and", "True", "None", "lambda",
+    "s", "\u017f", "\u00b5", "\u03bc", "u\u0308", "\u00fc", "\ufb01", "fi", "min", "max", "and", "True", "None",
+    "lambda",
     "batch size", "past-len", "a.b", "a*b", "min(a, b)", "d0", "d1", "2x", "7", "(", ")//2", "\u0663", "x" * 100_000,
 )  # fmt: skip
 
