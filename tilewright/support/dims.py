@@ -45,7 +45,7 @@ class Dim:
         >>> Dim.parse("seq:8..512:8")
         Dim(name='seq', low=8, high=512, divisor=8)
         """
-        found = re.fullmatch(r"(.+):([0-9]{1,18})\.\.([0-9]{1,18})(?::([0-9]{1,18}))?", text, re.DOTALL)
+        found = re.fullmatch(r"([^:]+):([0-9]{1,18})\.\.([0-9]{1,18})(?::([0-9]{1,18}))?", text, re.DOTALL)
         if found is None:
             raise UsageError(f"{text!r} is no open dimension", hint="write it as seq:1..512, or seq:8..512:8")
         name, low, high, divisor = found.groups()
