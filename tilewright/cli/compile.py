@@ -271,6 +271,8 @@ def run(
       tilewright run decoder.onnx --state past_key=present_key --repeat 20
       tilewright run model.tw --entry decode --input in.npz
     """
+    from ..runtime.dynamic import DynamicExecutable
+
     if options["stop_after"] is not None and (output, check, repeat, emulate) != (None, None, 1, False):
         raise UsageError("--stop-after leaves nothing to run", stage="command line")
     if emulate and repeat > 1:
@@ -285,6 +287,8 @@ def run(
     executable = chosen(executable, entry)
     if given is None:
         given = data.random_inputs(data.fixed_shapes(getattr(executable, "arguments", executable.inputs)), seed)
+    if repeat > 1 and isinstance(executable, DynamicExecutable):
+        executable.run(given)  # compiles for these sizes, which is no part of a run
     times, values = [], []
     emulated = executable.emulate(given) if emulate else None
     if emulated is not None:

@@ -227,16 +227,18 @@ class _Reader:
         self.arrays = [_array(weights, *where) for where in manifest["weights"]]
 
     def executable(self, threads: int | None) -> DynamicExecutable:
-        from ..support.options import Options, get
+        from ..support.options import Options
         from .dynamic import DynamicExecutable
+        from .executable import threads_of
         from .lazy import LazySource
         from .opening import Opening
         from .parts import DynamicInfo, StoredSource
         from .pool import Pool
 
         d, pool = self.dynamic, Pool()
-        threads = threads if threads is not None else get("TILEWRIGHT_THREADS")
-        options = replace(Options.restore({"specializations": d["limit"], **d["options"]}), threads=threads)
+        options = Options.restore({"specializations": d["limit"], **d["options"]})
+        asked, threads = options.threads, threads if threads is not None else threads_of(d["options"])
+        options = replace(options, threads=threads)
         base.recorded(options.target)  # what is compiled later is for a target that a package may name
         kept = {n: self.arrays[i] for n, i in d["source"]["arrays"].items()}
         stored = StoredSource(d["source"]["kind"], self.blobs["source"], kept, d["source"]["bodies"])
@@ -257,6 +259,7 @@ class _Reader:
             name=d["name"],
             options=options,
         )
+        executable.options["threads"] = asked
         executable.staged.opens = lazy.opens
         if options.specialize == "background":
             executable.opening = Opening(inputs, executable.staged, d["name"], lazy.open)

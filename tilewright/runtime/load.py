@@ -28,6 +28,9 @@ def load(
     """Load a package that `save` wrote; a `MultiExecutable` if it has several entries. Needs no model and no
     compilation, but for new shapes of dynamic models.
 
+    `threads`: None takes those that it was compiled with, no more than there are here (TILEWRIGHT_THREADS, else the
+    usable cores).
+
     A package is native code that runs with your rights, like a program: load only what comes from where you trust. With
     `sha256`, the hexadecimal SHA-256 of the file as it was made, other bytes are refused before anything of them is
     used.
