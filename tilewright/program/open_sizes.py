@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..support.errors import InputError
+from ..support.errors import InputError, UsageError
 from ..support.formulas import evaluate, function, named, symbol
 from ..support.sizes import Dim
 
@@ -124,11 +124,16 @@ class OpenSizes:
     @staticmethod
     def from_json(data: dict[str, Any]) -> OpenSizes:
         """The inverse of `to_json`; KeyError, TypeError or ValueError if damaged."""
-        dims = tuple(Dim(**d) for d in data["dims"])
+        if any(type(d[n]) is not int or d[n] >= 1 << 47 for d in data["dims"] for n in ("low", "high", "divisor")):
+            raise ValueError("the ranges of dimensions are no numbers")
+        try:
+            dims = tuple(Dim(**d) for d in data["dims"])
+        except UsageError as e:
+            raise ValueError(e.message) from None
         inputs, outputs = (tuple(tuple(x) for x in data[k]) for k in ("inputs", "outputs"))
         starts, typical, copies = (tuple(data[k]) for k in ("starts", "typical", "copies"))
         made = OpenSizes(dims, inputs, outputs, starts, typical, data["arena"], copies)
-        if len(starts) != len(typical):
+        if len(starts) != len(typical) or not all(type(n) is int and 0 <= n < 1 << 62 for n in typical):
             raise ValueError(f"{len(starts)} places begin at {len(typical)} offsets")
         for formulas in (*made.inputs, *made.outputs, made.starts, made.copies, (made.arena,)):
             function(formulas, len(dims))  # what is no formula is found now

@@ -21,7 +21,7 @@ from ..program.package import Package
 from ..program.program import Program, align_up
 from ..support.dims import Dim
 from ..support.dtypes import DTYPES, NUMPY
-from ..support.errors import PackageError, UsageError
+from ..support.errors import UsageError
 from ..support.files import replacing
 from ..support.mapped_file import MappedFile
 from ..targets import base
@@ -199,17 +199,13 @@ def load(
     path, data = file.path, file.view
     if len(data) < container._HEAD.size:
         return None  # `Package.load` says what is wrong
-    manifest = container._manifest(path, data)
-    if "dynamic" not in manifest:
-        return None
-    try:
+    with container.readable(path):
+        manifest = container._manifest(path, data)
+        if "dynamic" not in manifest:
+            return None
         executable = _Reader(path, data, manifest, check).executable(threads)
         executable.staged.files = lambda: (file,)
         return executable
-    except PackageError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, zlib.error) as e:
-        raise container._damaged(path, f"its manifest is inconsistent ({type(e).__name__}: {e})") from None
 
 
 class _Reader:

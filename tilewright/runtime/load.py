@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ..program.package import MAIN, load_entries, open_package
+from ..program.package import MAIN, load_entries, open_package, readable
 from ..support import providers
 from ..targets import base
 from .dynamic_package import load as load_dynamic
@@ -54,8 +54,9 @@ def load(
     if dynamic is not None:
         return dynamic
     packages = load_entries(file, base.check)
-    if list(packages) == [MAIN]:
-        return make(packages[MAIN], threads)
-    from .entries import MultiExecutable
+    with readable(file.path):
+        if list(packages) == [MAIN]:
+            return make(packages[MAIN], threads)
+        from .entries import MultiExecutable
 
-    return MultiExecutable(packages, threads)
+        return MultiExecutable(packages, threads)

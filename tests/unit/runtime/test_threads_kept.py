@@ -9,7 +9,6 @@ import tilewright as tw
 from tilewright.cli import main
 from tilewright.runtime.dynamic import DynamicExecutable
 
-
 #: enough that threads share the work
 WIDE = 1 << 20
 
