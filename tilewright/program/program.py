@@ -287,8 +287,9 @@ class Program:
             return None if g is None else Growth(int(g["axis"]), str(g["before"]), str(g["after"]))
 
         def tensor(t: dict[str, Any]) -> TensorInfo:
-            dtype = t["dtype"] if t["dtype"] in NUMPY else whole(None)
-            return TensorInfo(text(t["name"]), tuple(map(whole, t["shape"])), dtype, whole(t.get("device", 0)))
+            if t["dtype"] not in NUMPY:
+                raise ValueError(f"{str(t['dtype'])[:40]!r} is no element type")
+            return TensorInfo(text(t["name"]), tuple(map(whole, t["shape"])), t["dtype"], whole(t.get("device", 0)))
 
         def ref(a: list[Any]) -> BufferRef:
             space, *numbers = a

@@ -166,7 +166,9 @@ def copy_outputs(
     return arrays
 
 
-def _checked_outputs(out: Any, infos: Sequence[TensorInfo], taken: list[tuple[int, int]]) -> tuple[Any, list[int]]:
+def _checked_outputs(
+    out: Any, infos: Sequence[TensorInfo], taken: list[tuple[int, int]]
+) -> tuple[list[np.ndarray], list[int]]:
     """Outputs and their addresses; `taken` is memory, from one address to another, that they must not have."""
     if not isinstance(out, (Mapping, list, tuple)):
         raise InputError(

@@ -191,7 +191,7 @@ class ChipBesideHost:
     def load(self, package: Package, threads: int) -> SystemRunner:
         from .system import SystemRunner
 
-        return SystemRunner(package, threads, self, self.host)
+        return SystemRunner(package, threads, self.accelerator, self.host)
 
 
 class AbsentChip(ChipTarget):

@@ -57,6 +57,7 @@ class OpenGpuRunner(GpuRunner):
 
     def launches(self, sizes: Mapping[str, int]) -> dict[str, tuple[Kernel, LaunchAt]]:
         """The kernels with open sizes as they are launched for these, and what they need for it."""
+        assert self.program.open is not None
         numbers, found = self.formulas(self.program.open.values(sizes)), {}
         for symbol, places in self.asked.items():
             kernel = self.kernels[symbol]
