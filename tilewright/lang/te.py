@@ -15,10 +15,12 @@ from __future__ import annotations
 import builtins
 import inspect
 import itertools
+import keyword
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from unicodedata import is_normalized
 
 import numpy as np
 
@@ -148,7 +150,8 @@ _numbers = itertools.count()
 
 
 def _unique(name: str | None, kind: str) -> str:
-    if name is not None and not name.isidentifier():
+    if name is not None and (not name.isidentifier() or keyword.iskeyword(name) or not is_normalized("NFKC", name)):
+        # nests are read back by Python's parser, for which other spellings of a letter are that letter
         raise UsageError(f"{name!r} is not a name", hint="use letters, digits and underscores")
     return name or f"{kind}{next(_numbers)}"
 
