@@ -1,4 +1,4 @@
-# Every target sets up what it needs in .venv; given are only Python 3.10 to 3.13 and a package index.
+# Every target sets up what it needs in .venv; given are only Python 3.10 to 3.14 and a package index.
 #   make demo      compile, run and check a small model          make lint    ruff and mypy
 #   make test      lint and the test suite                       make bench   race against other runtimes
 #   make test-all  the test suite with more sizes and seeds
@@ -14,10 +14,11 @@
 #   make rtl-fpga  that RTL at 4x4 placed and routed for an ECP5 (needs yosys)
 #   make docs      the site of the documentation, into out/site
 #   make fuzz      3,000 random models against ONNX Runtime (which can run two thirds of them)
-# Variables: PYTHON (the interpreter that makes .venv), PYTEST_ARGS, BENCH_ARGS, FUZZ_COUNT, FUZZ_SECONDS,
-# HARD_ARGS.
+# Variables: PYTHON (the interpreter that makes .venv), CONSTRAINTS (a file with the builds to install), PYTEST_ARGS,
+# BENCH_ARGS, FUZZ_COUNT, FUZZ_SECONDS, HARD_ARGS.
 
 PYTHON ?= python3
+CONSTRAINTS ?= constraints.txt
 PYTEST_ARGS ?=
 BENCH_ARGS ?= --short
 FUZZ_COUNT ?= 3000
@@ -143,18 +144,18 @@ clean:
 # ---- the environment ----
 
 $(VENV)/python-ok:
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || { \
-	  echo "Tilewright needs Python 3.10 to 3.13; name one with: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' || { \
+	  echo "Tilewright needs Python 3.10 to 3.14; name one with: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
 # .venv/with-EXTRA: the project itself (editable) with one extra of pyproject.toml
-$(VENV)/with-demo $(VENV)/with-dev $(VENV)/with-docs: $(VENV)/with-%: pyproject.toml | $(VENV)/python-ok
+$(VENV)/with-demo $(VENV)/with-dev $(VENV)/with-docs: $(VENV)/with-%: pyproject.toml $(CONSTRAINTS) | $(VENV)/python-ok
 	@echo "installing tilewright and its extra '$*' into $(VENV) ..."
-	@$(PIP) install -e '.[$*]'
+	@$(PIP) install -c $(CONSTRAINTS) -e '.[$*]'
 	@touch $@
 
-$(VENV)/with-models $(VENV)/with-bench $(VENV)/with-fuzz $(VENV)/with-rtl: $(VENV)/with-%: pyproject.toml | $(VENV)/python-ok
+$(VENV)/with-models $(VENV)/with-bench $(VENV)/with-fuzz $(VENV)/with-rtl: $(VENV)/with-%: pyproject.toml $(CONSTRAINTS) | $(VENV)/python-ok
 	@echo "installing tilewright and its extras 'dev' and '$*' into $(VENV) ..."
-	@$(PIP) install -e '.[dev,$*]'
+	@$(PIP) install -c $(CONSTRAINTS) -e '.[dev,$*]'
 	@touch $@

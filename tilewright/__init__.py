@@ -44,6 +44,7 @@ for _name, _place in {
     "target": "targets.base:of",
     "loops as an instruction": "targets.accelerator.tensorize:tensorized",
     "chip of a file": "targets.accelerator.target:from_file",
+    "chip of a package": "targets.accelerator.target:from_package",
     "several devices": "targets.several.target:SeveralTarget",
     "build a kernel": "driver.kernels:build",
     "source of a kernel": "driver.kernels:source",

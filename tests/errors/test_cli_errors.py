@@ -146,7 +146,7 @@ def test_interruption(capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tilewright.report.doctor.examine", broken)
-    assert failure(capsys, "doctor") == (130, [""])
+    assert failure(capsys, "doctor") == (130, ["interrupted"])
 
 
 def test_colours_on_a_terminal_only(capsys, monkeypatch):

@@ -4,9 +4,9 @@ import dataclasses
 import json
 import random
 import struct
-import zlib
 
 import pytest
+from support.forged import rewrite
 
 from tilewright.program import package as module
 from tilewright.program.package import MAGIC, Package
@@ -20,17 +20,6 @@ from tilewright.targets.cpu.description import host
 def path(small_package, tmp_path):
     small_package.save(tmp_path / "m.tw")
     return tmp_path / "m.tw"
-
-
-def rewrite(path, change):
-    """Change the manifest of a package and make its checksum right again."""
-    data = path.read_bytes()
-    magic, version, _, offset, length = module._HEAD.unpack_from(data)
-    manifest = json.loads(data[offset : offset + length])
-    change(manifest)
-    text = json.dumps(manifest).encode()
-    head = module._HEAD.pack(magic, version, zlib.crc32(text), offset, len(text))
-    path.write_bytes(head + data[module._HEAD.size : offset] + text)
 
 
 def test_not_a_package(tmp_path):

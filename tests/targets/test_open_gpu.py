@@ -227,8 +227,8 @@ def test_sizes_become_numbers_of_a_table():
         assert found.nest.params[-1].name == "%sizes"
         kernel = base.find("opencl").built(made.nest)
     assert kernel.open == GpuKernel.unpack(kernel.pack()).open
-    assert kernel.open.arguments == (("24*(seq//2)*batch", 4),) * 2
-    assert kernel.open.grid == ("((24*(seq//2)*batch + 63)//64)", 1, 1)
+    assert kernel.open.arguments == (("24*(d1//2)*d0", 4),) * 2
+    assert kernel.open.grid == ("((24*(d1//2)*d0 + 63)//64)", 1, 1)
     assert "size0 = in2[0]" in kernel.text
 
 
@@ -257,5 +257,5 @@ def test_a_damaged_kernel_is_refused(tmp_path):
     package = replace(
         run.package, objects={symbol: replace(kernel, open=replace(kernel.open, table=("heads",))).pack()}
     )
-    with pytest.raises(PackageError, match="'heads' is no formula of batch, seq"):
+    with pytest.raises(PackageError, match="'heads' is no formula of sizes"):
         base.find("opencl").load_with_sizes(package, 1, None)

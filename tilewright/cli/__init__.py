@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from ..support.errors import TilewrightError
 from . import bisect, chip, compile, explore, info, opt, profile, slow, tune  # noqa: F401 (they register on `app`)
 from .app import EXIT_CODES as EXIT_CODES
-from .app import app
-from .common import begin, debug_wanted, fail
+from .app import INTERRUPTED, app
+from .common import begin, debug_wanted, fail, note
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,7 +20,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         app(args=arguments, prog_name="tilewright", standalone_mode=True)
     except SystemExit as stop:
+        if stop.code == INTERRUPTED:  # typer has caught Ctrl-C, and says nothing
+            note("interrupted", wanted=True)
         return int(stop.code or 0)
+    except KeyboardInterrupt:
+        note("interrupted", wanted=True)
+        return INTERRUPTED
     except TilewrightError as error:
         if debug_wanted() and error.__cause__ is not None and not isinstance(error.__cause__, TilewrightError):
             raise  # a bug of ours in other words, as of a pass

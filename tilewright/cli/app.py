@@ -6,6 +6,7 @@ import typer
 
 from .common import Debug, Quiet, Verbose, set_debug, set_loudness
 
+INTERRUPTED = 130
 EXIT_CODES = {
     0: "success",
     1: "any other error; `doctor` found a problem",
@@ -17,7 +18,7 @@ EXIT_CODES = {
     7: "the .tw file is damaged, foreign, or made for another machine or version",
     8: "--check found a difference above the tolerance",
     70: "a bug in Tilewright (add --debug for the traceback)",
-    130: "interrupted",
+    INTERRUPTED: "interrupted",
 }
 
 # \\b keeps the lines as they are

@@ -210,7 +210,7 @@ def _parameter(f: Field[Any]) -> inspect.Parameter:
         text = list[str] | None
     elif default is None:
         text = text | None
-    annotation = Annotated.__class_getitem__((text, _typer_option(f)))  # type: ignore[attr-defined]
+    annotation: Any = Annotated[text, _typer_option(f)]
     name = _flag_name(f).replace("-", "_")
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 

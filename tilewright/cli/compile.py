@@ -14,7 +14,7 @@ import typer
 from ..support.dims import Dim, open_dims
 from ..support.dtypes import NUMPY
 from ..support.errors import UsageError, printable
-from ..support.formulas import evaluate
+from ..support.formulas import value_of
 from . import data
 from .app import app
 from .common import check_writable, note, refuse_options, table, with_compile_options
@@ -45,6 +45,10 @@ Sha256 = Annotated[
     str | None,
     typer.Option(metavar="HEX", help="Use the package only if its file has this SHA-256.", show_default=False),
 ]
+ChipFile = Annotated[
+    str | None,
+    typer.Option("--chip", metavar="chip.py", help="The file of the chip a package was made for.", show_default=False),
+]
 
 
 def chosen(executable: Any, entry: str | None) -> Any:
@@ -70,7 +74,7 @@ def is_package(source: str) -> bool:
     return source.endswith(".tw")
 
 
-def obtain(source: str, options: dict[str, Any], sha256: str | None = None) -> Any:
+def obtain(source: str, options: dict[str, Any], sha256: str | None = None, chip: str | None = None) -> Any:
     """The executable of a model, or of a package, for which options of the compilation make no sense.
 
     With ``stop_after`` it is the level at which the compilation stopped.
@@ -80,6 +84,11 @@ def obtain(source: str, options: dict[str, Any], sha256: str | None = None) -> A
     if not is_package(source):
         if sha256 is not None:
             raise UsageError("--sha256 is for packages (.tw), which are code that is run", stage="command line")
+        if chip is not None:
+            hint = f"--target cpu+{chip}"
+            raise UsageError(
+                "--chip is for packages (.tw): a model is compiled for it", stage="command line", hint=hint
+            )
         result = tw.compile(source, **options)
         report_verified(result, options)
         return result
@@ -88,7 +97,7 @@ def obtain(source: str, options: dict[str, Any], sha256: str | None = None) -> A
         f"for {source!r}, which is compiled already",
         "give it when the package is made: tilewright compile",
     )
-    return tw.load(source, threads=options["threads"], sha256=sha256)
+    return tw.load(source, threads=options["threads"], sha256=sha256, chip=chip)
 
 
 @app.command("compile")
@@ -248,6 +257,7 @@ def run(
     ] = False,
     entry: EntryName = None,
     sha256: Sha256 = None,
+    chip: ChipFile = None,
 ) -> None:
     """Run a model or a package, and check what comes out.
 
@@ -264,6 +274,8 @@ def run(
       tilewright run decoder.onnx --state past_key=present_key --repeat 20
       tilewright run model.tw --entry decode --input in.npz
     """
+    from ..runtime.dynamic import DynamicExecutable
+
     if options["stop_after"] is not None and (output, check, repeat, emulate) != (None, None, 1, False):
         raise UsageError("--stop-after leaves nothing to run", stage="command line")
     if emulate and repeat > 1:
@@ -271,13 +283,15 @@ def run(
     check_writable(output, "the outputs", [".npz"], [model, input, check])
     given = data.read_npz(input) if input else None
     wanted = check_source(model, check, options, given, repeat)
-    executable = obtain(model, options, sha256)
+    executable = obtain(model, options, sha256, chip)
     if options["stop_after"] is not None:
         emit_ir(executable, None)
         return
     executable = chosen(executable, entry)
     if given is None:
         given = data.random_inputs(data.fixed_shapes(executable, model), seed)
+    if repeat > 1 and isinstance(executable, DynamicExecutable):
+        executable.run(given)  # compiles for these sizes, which is no part of a run
     times, values = [], []
     emulated = executable.emulate(given) if emulate else None
     if emulated is not None:
@@ -358,7 +372,7 @@ def check_source(
     elif ranges:  # what random data has
         typical = {d.name: d.typical for d in ranges}
         quiet["inputs"] = {
-            name: tuple(d.typical if isinstance(d, Dim) else evaluate((d,), typical)[0] for d in shape)
+            name: tuple(d.typical if isinstance(d, Dim) else value_of(str(d), typical) for d in shape)
             for name, shape in options["inputs"].items()
         }
     graph: Any = tw.compile(model, **quiet)
@@ -397,6 +411,7 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: bytes and seconds as numbers.")] = False,
     entry: EntryName = None,
     sha256: Sha256 = None,
+    chip: ChipFile = None,
 ) -> None:
     """Show what a model became: its levels, kernels, sizes and memory.
 
@@ -404,7 +419,7 @@ def explain(
       tilewright explain model.onnx
       tilewright explain model.tw --json
     """
-    result = obtain(model, options, sha256)
+    result = obtain(model, options, sha256, chip)
     if entry is not None and options["stop_after"] is None:
         result = chosen(result, entry)
     if options["stop_after"] is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -86,6 +87,11 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     try:
         with replacing(path) as file:
             np.savez(file, **dict(arrays))  # type: ignore[arg-type]
+    except struct.error:
+        longest = max(map(len, arrays))
+        raise UsageError(
+            f"cannot write {str(path)!r}: an npz file has no name of {longest:,} characters", stage="command line"
+        ) from None
     except OSError as error:
         raise UsageError(f"cannot write {str(path)!r}: {error.strerror}", stage="command line") from None
 

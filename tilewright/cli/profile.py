@@ -12,7 +12,7 @@ from ..support.errors import UsageError
 from . import data
 from .app import app
 from .common import check_writable, note, table, with_compile_options
-from .compile import EntryName, ModelOrPackage, Sha256, chosen, obtain
+from .compile import ChipFile, EntryName, ModelOrPackage, Sha256, chosen, obtain
 
 
 @app.command()
@@ -44,6 +44,7 @@ def profile(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
     entry: EntryName = None,
     sha256: Sha256 = None,
+    chip: ChipFile = None,
 ) -> None:
     """Show where the time of a model goes, beside what the machine could do at best.
 
@@ -63,7 +64,7 @@ def profile(
     if options["stop_after"] is not None:
         raise UsageError("--stop-after leaves nothing to profile", stage="command line")
     given = data.read_npz(input) if input else None
-    executable = chosen(obtain(model, options, sha256), entry)
+    executable = chosen(obtain(model, options, sha256, chip), entry)
     if given is None:
         given = data.random_inputs(data.fixed_shapes(executable, model), seed)
     if remeasure:
@@ -89,4 +90,8 @@ def measure_again(executable: Any) -> None:
     from ..targets import base
 
     package = getattr(executable, "package", None)
-    ceilings(base.find(package.target if package else executable.options["target"]), executable.threads, again=True)
+    ceilings(
+        base.recorded(package.target) if package else base.find(executable.options["target"]),
+        executable.threads,
+        again=True,
+    )

@@ -10,7 +10,7 @@ import typer
 from ..support.errors import UsageError
 from .app import app
 from .common import note, with_compile_options
-from .compile import EntryName, ModelOrPackage, chosen, obtain
+from .compile import ChipFile, EntryName, ModelOrPackage, Sha256, chosen, obtain
 
 
 @app.command("report-slow")
@@ -26,6 +26,8 @@ def report_slow(
         typer.Option(metavar="NAME", help="Kernels to write whether they are marked or not (or how they begin)."),
     ] = None,
     entry: EntryName = None,
+    sha256: Sha256 = None,
+    chip: ChipFile = None,
 ) -> None:
     """Write small reproducers of the kernels that stay far from their bound.
 
@@ -40,7 +42,7 @@ def report_slow(
 
     if options["stop_after"] is not None:
         raise UsageError("--stop-after leaves no kernels to report", stage="command line")
-    executable = chosen(obtain(model, options), entry)
+    executable = chosen(obtain(model, options, sha256, chip), entry)
     package = getattr(executable, "package", None)
     if package is None:
         raise UsageError(

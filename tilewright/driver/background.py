@@ -204,7 +204,7 @@ class ProcessMaker:
 
 
 def _loaded(file: MappedFile) -> Package:
-    (package,) = load_entries(file, lambda target, d: base.find(target).check(d)).values()
+    (package,) = load_entries(file, base.check).values()
     return package
 
 

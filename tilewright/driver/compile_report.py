@@ -28,7 +28,8 @@ def report(state: State, stages: Sequence[Stage]) -> dict[str, Any]:
         notes += state.tuned.notes()
         notes += [f"tuned {r.speedup:.2f}x: {layer.described(w)}" for layer, (w, r) in state.tuned.ways.items()]
     precision = state.options.precision
-    return {"model": state.name, "precision": precision, "levels": levels, "kernels": kernels, "notes": notes}
+    told = {"model": state.name, "precision": precision, "levels": levels, "kernels": kernels, "notes": notes}
+    return told if state.options.threads is None else {**told, "threads": state.options.threads}
 
 
 def _kernel_reports(state: State) -> Iterator[dict[str, Any]]:

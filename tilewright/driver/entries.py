@@ -18,6 +18,7 @@ from ..runtime.executable import Executable
 from ..runtime.pool import Pool
 from ..support.errors import UnsupportedError, UsageError
 from ..support.options import Options
+from ..targets.base import find
 
 
 def compile_entries(sources: Mapping[str, Any], options: Options, compile: Callable[..., Any]) -> MultiExecutable:
@@ -26,7 +27,7 @@ def compile_entries(sources: Mapping[str, Any], options: Options, compile: Calla
     UsageError for names that are none and states that do not fit; UnsupportedError for shapes that are left open
     without ranges, and for targets whose packages have one entry.
     """
-    check_target(options.target)
+    check_target(find(options.target))
     for name in sources:
         if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z_][\w.-]*", name)):
             raise UsageError(f"{name!r} cannot be the name of an entry", hint="letters, digits and _ . - can")

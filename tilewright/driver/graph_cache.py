@@ -67,7 +67,7 @@ def _load(path: Path) -> Package | None:
     try:
         if not path.is_file() or not trusted(path, get("TILEWRIGHT_CACHE")):
             return None
-        package = Package.load(path, lambda target, d: base.find(target).check(d))
+        package = Package.load(path, base.check)
     except PackageError:
         with contextlib.suppress(OSError):
             path.unlink()

@@ -12,7 +12,7 @@ from ..program.plan import MemoryPlan
 from ..program.program import BufferRef
 from ..schedule.open_nest import typical_sizes
 from ..support.errors import UnsupportedError, UsageError
-from ..support.formulas import formula
+from ..support.formulas import formula, symbol
 from ..support.options import Options
 from ..support.sizes import Dim, Sizes, current, is_open, value_at
 from ..targets.base import SizeTaker, Target, targets
@@ -80,8 +80,8 @@ def open_plan(
 
 
 def _declared(size: int, known: Sizes) -> Formula:
-    """A dimension of an input: a number, or the name of an open dimension."""
-    return next((d.name for d, s in zip(known.dims, known.symbols, strict=True) if s == size), formula(size))
+    """A dimension of an input: a number, an open dimension, or a formula of such."""
+    return next((symbol(i) for i, s in enumerate(known.symbols) if s == size), formula(size))
 
 
 def _settled(ref: BufferRef, starts: Sequence[int], typical: Mapping[str, int]) -> BufferRef:

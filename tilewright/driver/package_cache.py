@@ -25,6 +25,7 @@ from ..frontends import protocol
 from ..program.package import Package
 from ..runtime.executable import Executable
 from ..runtime.open_executable import make
+from ..support import providers
 from ..support.digests import source_digest
 from ..support.errors import PackageError, UsageError
 from ..support.files import own_folder, trusted
@@ -192,7 +193,7 @@ class CacheEntry:
         try:
             if not self.path.is_file() or not trusted(self.path, get("TILEWRIGHT_CACHE")):
                 return None
-            package = Package.load(self.path, lambda target, d: base.find(target).check(d))
+            package = Package.load(self.path, base.check)
             known = package.report["files"]
             now = data_files(self.model, [map_file(name) for name in known["sha256"]])
         except PackageError:
@@ -300,5 +301,5 @@ def _ours() -> bool:
     What has not been imported yet has nothing added to it, but for the entry points of installed packages."""
     if metadata.entry_points(group="tilewright.rules"):
         return False
-    rules = sys.modules.get("tilewright.schedule.rules")
+    rules = providers.loaded("tilewright.schedule.rules")
     return rules is None or bool(rules.all_ours())

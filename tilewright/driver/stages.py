@@ -24,7 +24,7 @@ from ..schedule.split import Divided, split
 from ..support.budget import check_time
 from ..support.options import DEFAULT_TARGET, get
 from ..support.sizes import current
-from ..targets.base import Annotating, Partitioning, Placing, PlanTaker, Target, find
+from ..targets.base import Annotating, Partitioning, Placing, PlanTaker, Target, find, name_in_packages
 from ..tensor.devices import device_of
 from ..tensor.divide import apply_division, symbol_of
 from ..tensor.fold_constants import fold_constants
@@ -329,7 +329,7 @@ def make_package(state: State) -> None:
         check_limit(program, state.options.arena_limit, ["layers that run row by row (stream=True)"] if off else [])
     constants = [np.ascontiguousarray(c) for c in constants]
     state.package = Package(
-        target=state.target.name,
+        target=name_in_packages(state.target),
         description=state.description.to_json(),
         program=program,
         objects=state.target.link(program, state.objects, state.description),

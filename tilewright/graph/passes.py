@@ -74,16 +74,18 @@ _LOADED: set[str] = set()
 
 
 def load() -> None:
-    """Import every module of `PACKAGES`, so that all passes are registered."""
+    """Import every module of `PACKAGES`, so that all passes are registered.
+
+    Several threads may do so at once: each waits for modules that another one imports, and what is loaded is said last.
+    """
     for package in PACKAGES:
         if package in _LOADED:
             continue
-        _LOADED.add(package)
         spec = importlib.util.find_spec(package)
-        if spec is None or spec.submodule_search_locations is None:
-            continue
-        for module in pkgutil.iter_modules(spec.submodule_search_locations):
+        locations = spec.submodule_search_locations if spec is not None else None
+        for module in pkgutil.iter_modules(locations or ()):
             importlib.import_module(f"{package}.{module.name}")
+        _LOADED.add(package)
 
 
 def available() -> dict[str, str]:

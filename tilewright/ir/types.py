@@ -8,6 +8,7 @@ operations say whether they are signed; narrow elements are ``i8`` there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -19,8 +20,10 @@ from ..support.dtypes import DTYPES, TYPES, UNSIGNED
 from ..support.dtypes import FLOATS as FLOATS
 from ..support.dtypes import NUMPY as NUMPY
 from ..support.errors import OpError
-from ..support.sizes import Undecided, decode, too_large
+from ..support.sizes import Undecided, decode, lowest, too_large
 
+#: bytes of the largest tensor, dimensions that arrays of NumPy have at most
+ADDRESSABLE, MOST_DIMS = 1 << 47, 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 #: the floats that the bindings have a class for; others are parsed
 _FLOAT_CLASSES = {"f64": ir.F64Type, "f32": ir.F32Type, "f16": ir.F16Type, "bf16": ir.BF16Type}
 
@@ -110,6 +113,22 @@ class Type:
             raise Undecided(f"{large} has too many open dimensions as factors: no tensor type has room for it")
         shape = [ir.ShapedType.get_dynamic_size() if d is None else d for d in self.shape]
         return ir.RankedTensorType.get(shape, element_type(signless(self.dtype) if signless_ints else self.dtype))
+
+
+def addressable(t: Type) -> Type:
+    """The type itself; OpError if no array can hold a tensor of it (sizes of damaged files overflow later)."""
+    check_shape(t.shape, itemsize(t.dtype), str(t))
+    return t
+
+
+def check_shape(shape: Sequence[int | None], element: int, called: str) -> None:
+    """OpError for a shape of elements of so many bytes that no array has."""
+    if len(shape) > MOST_DIMS:
+        raise OpError(f"a tensor of {len(shape)} dimensions, and arrays have {MOST_DIMS} at most")
+    # as NumPy counts: a dimension of 0 does not make the others small
+    nbytes = prod(d or 1 for d in shape) * element
+    if lowest(nbytes) > ADDRESSABLE:
+        raise OpError(f"a tensor of type {called} takes {nbytes:,} bytes, more than a machine can address")
 
 
 def broadcast_shapes(*shapes: tuple[int | None, ...]) -> tuple[Any, ...]:

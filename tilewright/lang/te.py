@@ -15,9 +15,12 @@ from __future__ import annotations
 import builtins
 import inspect
 import itertools
+import keyword
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from unicodedata import is_normalized
 
 import numpy as np
 
@@ -135,19 +138,20 @@ class Tensor:
         if len(given) != len(self.shape):
             raise UsageError(f"tensor {self.name} has {len(self.shape)} dimensions, indexed with {len(given)}")
         indices = tuple(_index(i) for i in given)
-        known = _read.setdefault(self.name, self)
+        known = vars(_read).setdefault("tensors", {}).setdefault(self.name, self)
         if known is not self:
             raise UsageError(f"two tensors are called {self.name!r}", hint="give them different names")
         return Value(Load(self.name, indices, self.dtype))
 
 
-#: what the body of the `compute` that is being called has read
-_read: dict[str, Tensor] = {}
+#: what the body of the `compute` that a thread calls has read: `tensors`
+_read = threading.local()
 _numbers = itertools.count()
 
 
 def _unique(name: str | None, kind: str) -> str:
-    if name is not None and not name.isidentifier():
+    if name is not None and (not name.isidentifier() or keyword.iskeyword(name) or not is_normalized("NFKC", name)):
+        # nests are read back by Python's parser, for which other spellings of a letter are that letter
         raise UsageError(f"{name!r} is not a name", hint="use letters, digits and underscores")
     return name or f"{kind}{next(_numbers)}"
 
@@ -203,9 +207,9 @@ def compute(shape: Sequence[int], body: Callable[..., Any], name: str | None = N
     index: tuple[Expr, ...] = tuple(
         Var(v) if n != 1 else Const(0, "index") for v, n in zip(variables_, sizes, strict=True)
     )
-    _read.clear()
+    read: dict[str, Tensor] = {}
+    _read.tensors = read
     result = body(*[Value(i) for i in index])
-    read = dict(_read)
     dims = [(v, n) for v, n in zip(variables_, sizes, strict=True) if n != 1]
     if isinstance(result, _Reduction):
         dtype = result.value.dtype  # type: ignore[attr-defined]

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..support.errors import InputError
-from ..support.formulas import evaluate, function
+from ..support.errors import InputError, UsageError
+from ..support.formulas import evaluate, function, named, symbol
 from ..support.sizes import Dim
 
 Formula = str | int
@@ -22,7 +22,7 @@ Formula = str | int
 @dataclass(frozen=True)
 class OpenSizes:
     """Dimensions; the shapes of inputs and outputs; where the places of the arena begin, also at typical sizes, and its
-    bytes; the bytes of copies, in the order of their calls."""
+    bytes; the bytes of copies, in the order of their calls. Formulas call dimensions by number (`support.formulas`)."""
 
     dims: tuple[Dim, ...]
     inputs: tuple[tuple[Formula, ...], ...]
@@ -35,6 +35,14 @@ class OpenSizes:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(d.name for d in self.dims)
+
+    def shown(self, shape: Sequence[Formula]) -> tuple[Formula, ...]:
+        """A shape with the names of dimensions, for people."""
+        return tuple(named(d, self.names) for d in shape)
+
+    def values(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Sizes in the order of the dimensions."""
+        return tuple([sizes[n] for n in self.names])
 
     def start(self, offset: int) -> int:
         """The place in the table of where a buffer begins that is at `offset` at typical sizes."""
@@ -56,32 +64,34 @@ class OpenSizes:
         """
         found: dict[str, int] = dict(known or {})
         where: dict[str, str] = dict.fromkeys(found, "the call")
-        for state, named, n in states:
-            if found.setdefault(named, n) != n:
+        for state, dim_name, n in states:
+            if found.setdefault(dim_name, n) != n:
                 raise InputError(
-                    f"state {state!r} has {n} rows, but {named} is {found[named]} in {where[named]!r}",
+                    f"state {state!r} has {n} rows, but {dim_name} is {found[dim_name]} in {where[dim_name]!r}",
                     stage="run",
                     hint="states that are assigned need one length; reset() empties all",
                 )
-            where.setdefault(named, state)
+            where.setdefault(dim_name, state)
         made: list[tuple[int, str, str]] = []  # of formulas: size, formula, what has it
+        names_of = {symbol(i): n for i, n in enumerate(self.names)}
         for shape, declared, name in zip(shapes, self.inputs, names, strict=True):
-            text = f"[{', '.join(map(str, declared))}]"
+            text = f"[{', '.join(map(str, self.shown(declared)))}]"
             fits = len(shape) == len(declared)
             if not fits or any(isinstance(d, int) and n != d for n, d in zip(shape, declared, strict=True)):
                 raise InputError(f"input {name!r} has shape {tuple(shape)}, the model takes {text}", stage="run")
             for axis, (n, d) in enumerate(zip(shape, declared, strict=True)):
                 if isinstance(d, int):
                     continue
-                if d not in self.names:
+                if (called := names_of.get(d)) is None:
                     made.append((n, d, f"dimension {axis} of input {name!r} {text}"))
-                elif found.setdefault(d, n) != n:
+                elif found.setdefault(called, n) != n:
                     raise InputError(
-                        f"dimension {axis} of input {name!r} {text} is {n}, but {d} is {found[d]} in {where[d]!r}",
+                        f"dimension {axis} of input {name!r} {text} is {n}, but {called} is {found[called]} in "
+                        f"{where[called]!r}",
                         stage="run",
                     )
                 else:
-                    where.setdefault(d, name)
+                    where.setdefault(called, name)
         for dim in self.dims:
             n = found[dim.name]
             if not dim.low <= n <= dim.high or n % dim.divisor:
@@ -91,18 +101,20 @@ class OpenSizes:
                     stage="run",
                 )
         for n, d, what in made:
-            if (wanted := evaluate((d,), found)[0]) != n:
-                raise InputError(f"{what} is {n}, but {d} is {wanted}", stage="run")
+            if (wanted := evaluate((d,), self.values(found))[0]) != n:
+                raise InputError(f"{what} is {n}, but {named(d, self.names)} is {wanted}", stage="run")
         return found
 
     def table(self, sizes: Mapping[str, int]) -> tuple[list[int], int]:
         """The table for these sizes, and the bytes of the arena."""
-        *found, arena = evaluate((*self.starts, *self.copies, self.arena), sizes)
-        return [*(sizes[n] for n in self.names), *found], arena
+        values = self.values(sizes)
+        *found, arena = evaluate((*self.starts, *self.copies, self.arena), values)
+        return [*values, *found], arena
 
     def shapes(self, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
         """The shapes of the outputs for these sizes."""
-        return [evaluate(shape, sizes) if shape else () for shape in self.outputs]
+        values = self.values(sizes)
+        return [evaluate(shape, values) if shape else () for shape in self.outputs]
 
     # ---- JSON, for the package ----
 
@@ -112,14 +124,19 @@ class OpenSizes:
     @staticmethod
     def from_json(data: dict[str, Any]) -> OpenSizes:
         """The inverse of `to_json`; KeyError, TypeError or ValueError if damaged."""
-        dims = tuple(Dim(**d) for d in data["dims"])
+        if any(type(d[n]) is not int or d[n] >= 1 << 47 for d in data["dims"] for n in ("low", "high", "divisor")):
+            raise ValueError("the ranges of dimensions are no numbers")
+        try:
+            dims = tuple(Dim(**d) for d in data["dims"])
+        except UsageError as e:
+            raise ValueError(e.message) from None
         inputs, outputs = (tuple(tuple(x) for x in data[k]) for k in ("inputs", "outputs"))
         starts, typical, copies = (tuple(data[k]) for k in ("starts", "typical", "copies"))
         made = OpenSizes(dims, inputs, outputs, starts, typical, data["arena"], copies)
-        if len(starts) != len(typical):
+        if len(starts) != len(typical) or not all(type(n) is int and 0 <= n < 1 << 62 for n in typical):
             raise ValueError(f"{len(starts)} places begin at {len(typical)} offsets")
         for formulas in (*made.inputs, *made.outputs, made.starts, made.copies, (made.arena,)):
-            function(formulas, made.names)  # what is no formula is found now
+            function(formulas, len(dims))  # what is no formula is found now
         return made
 
 

@@ -15,6 +15,8 @@ Nothing here imports MLIR.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import hashlib
 import json
 import os
@@ -42,14 +44,18 @@ MAGIC = b"\x93TILEWR\n"
 FORMAT = 3
 #: of programs with states, which versions that know only FORMAT refuse by this number; of files with several entries
 FORMAT_WITH_STATES, FORMAT_WITH_ENTRIES = 4, 5
-#: of programs with open dimensions
-FORMAT_WITH_DIMENSIONS = 6
+#: of programs with open dimensions, which formulas call by number
+FORMAT_WITH_DIMENSIONS = 7
 #: the name of the entry where there is one
 MAIN = "main"
 #: of the file's format, for all machines: bytes to whose multiples sections are moved, so that they can be mapped, and
 #: bytes that have a checksum of their own
 PAGE, CHUNK = 4096, 16 << 20
 _HEAD = struct.Struct("<8sIIQQ")
+_INCONSISTENT = (
+    *(KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError, AssertionError),
+    *(zlib.error, struct.error, ctypes.ArgumentError),
+)
 
 
 @dataclass
@@ -222,6 +228,23 @@ def open_package(path: str | os.PathLike[str], *, copy: bool = False, sha256: st
 def load_entries(file: MappedFile, check: Callable[[str, dict[str, Any]], None] | None = None) -> dict[str, Package]:
     """The packages in a file by the names of their entries, `MAIN` where there is one; see `Package.load`. What they
     share in the file is one array in memory."""
+    with readable(file.path):
+        return _entries(file, check)
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Whatever a damaged or forged manifest ends in is a PackageError that names the file."""
+    try:
+        yield
+    except PackageError as e:
+        e.message = e.message if str(path) in e.message else f"{path}: {e.message}"
+        raise
+    except _INCONSISTENT as e:
+        raise _damaged(path, f"its manifest is inconsistent ({type(e).__name__}: {str(e)[:200]})") from None
+
+
+def _entries(file: MappedFile, check: Callable[[str, dict[str, Any]], None] | None) -> dict[str, Package]:
     path, data = file.path, file.view
     if len(data) < _HEAD.size:
         raise _damaged(path, "it is too short")
@@ -232,34 +255,28 @@ def load_entries(file: MappedFile, check: Callable[[str, dict[str, Any]], None] 
             stage="load",
             hint="tilewright.load runs it; compile the model with inputs={name: shape} for a static package",
         )
-    try:
-        if check is not None:
-            check(manifest["target"], manifest["description"])
-        objects, weights, levels = _sections(path, data, manifest["sections"])
-        texts = json.loads(zlib.decompress(levels))
-        if "entries" not in manifest:
-            manifest, texts = {**manifest, "entries": {MAIN: manifest}}, {MAIN: texts}
-        made: dict[tuple[Any, ...], np.ndarray] = {}  # what entries share is one array
+    if check is not None:
+        check(manifest["target"], manifest["description"])
+    objects, weights, levels = _sections(path, data, manifest["sections"])
+    texts = json.loads(zlib.decompress(levels))
+    if "entries" not in manifest:
+        manifest, texts = {**manifest, "entries": {MAIN: manifest}}, {MAIN: texts}
+    made: dict[tuple[Any, ...], np.ndarray] = {}  # what entries share is one array
 
-        def array(info: TensorInfo, at: int) -> np.ndarray:
-            raw = np.frombuffer(weights, np.uint8, info.nbytes, at) if info.nbytes else np.empty(0, np.uint8)
-            return made.setdefault((at, info.shape, info.dtype), raw.view(info.numpy_dtype).reshape(info.shape))
+    def array(info: TensorInfo, at: int) -> np.ndarray:
+        raw = np.frombuffer(weights, np.uint8, info.nbytes, at) if info.nbytes else np.empty(0, np.uint8)
+        return made.setdefault((at, info.shape, info.dtype), raw.view(info.numpy_dtype).reshape(info.shape))
 
-        found = {}
-        for name, told in manifest["entries"].items():
-            program = Program.from_json(told["program"])
-            constants = [array(t, at) for t, at in zip(program.constants, told["weights"], strict=True)]
-            code = {symbol: bytes(objects[at : at + size]) for symbol, (at, size) in told["objects"].items()}
-            target, description = manifest["target"], manifest["description"]
-            found[name] = Package(target, description, program, code, constants, texts[name], told["report"], file)
-        if not found:
-            raise ValueError("it has no entries")
-        return found
-    except PackageError as e:
-        e.message = e.message if str(path) in e.message else f"{path}: {e.message}"
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, zlib.error) as e:
-        raise _damaged(path, f"its manifest is inconsistent ({type(e).__name__}: {e})") from None
+    found = {}
+    for name, told in manifest["entries"].items():
+        program = Program.from_json(told["program"])
+        constants = [array(t, at) for t, at in zip(program.constants, told["weights"], strict=True)]
+        code = {symbol: bytes(objects[at : at + size]) for symbol, (at, size) in told["objects"].items()}
+        target, description = manifest["target"], manifest["description"]
+        found[name] = Package(target, description, program, code, constants, texts[name], told["report"], file)
+    if not found:
+        raise ValueError("it has no entries")
+    return found
 
 
 def _manifest(path: Path, data: memoryview) -> dict[str, Any]:
@@ -280,6 +297,8 @@ def _manifest(path: Path, data: memoryview) -> dict[str, Any]:
     if zlib.crc32(text) != crc:
         raise _damaged(path, "the checksum of its manifest is wrong")
     header: dict[str, Any] = json.loads(bytes(text))
+    if not isinstance(header, dict):
+        raise _damaged(path, "its manifest is no table")
     return header
 
 

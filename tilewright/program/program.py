@@ -73,6 +73,24 @@ class DeviceInfo:
     arena_size: int
 
 
+def whole(x: Any) -> int:
+    """A number of bytes or elements, or a position, as a package holds it; ValueError for what is none.
+
+    >>> whole(12)
+    12
+    """
+    if type(x) is not int or not 0 <= x < 1 << 62:
+        raise ValueError(f"{str(x)[:40]!r} is no number of bytes or elements")
+    return x
+
+
+def text(x: Any) -> str:
+    """A name that a package holds; ValueError for what is none."""
+    if not isinstance(x, str):
+        raise ValueError(f"{str(x)[:40]!r} is no name")
+    return x
+
+
 @dataclass(frozen=True)
 class Growth:
     """How a state grows whose buffer has room for its largest value: along `axis`, in a run from as many rows as the
@@ -269,19 +287,25 @@ class Program:
             return None if g is None else Growth(int(g["axis"]), str(g["before"]), str(g["after"]))
 
         def tensor(t: dict[str, Any]) -> TensorInfo:
-            return TensorInfo(t["name"], tuple(t["shape"]), t["dtype"], t.get("device", 0))
+            if t["dtype"] not in NUMPY:
+                raise ValueError(f"{str(t['dtype'])[:40]!r} is no element type")
+            return TensorInfo(text(t["name"]), tuple(map(whole, t["shape"])), t["dtype"], whole(t.get("device", 0)))
+
+        def ref(a: list[Any]) -> BufferRef:
+            space, *numbers = a
+            return BufferRef(text(space), *map(whole, numbers))
 
         calls = tuple(
             Call(
-                c["symbol"],
-                tuple(BufferRef(*a) for a in c["args"]),
-                tuple(c["writes"]),
-                tuple(c["names"]),
-                c["parallel"],
-                None if c.get("scratch") is None else BufferRef(*c["scratch"]),
-                c.get("pieces", False),
-                c.get("device", 0),
-                c.get("sizes", False),
+                text(c["symbol"]),
+                tuple(map(ref, c["args"])),
+                tuple(map(whole, c["writes"])),
+                tuple(map(text, c["names"])),
+                bool(c["parallel"]),
+                None if c.get("scratch") is None else ref(c["scratch"]),
+                bool(c.get("pieces", False)),
+                whole(c.get("device", 0)),
+                bool(c.get("sizes", False)),
             )
             for c in data["calls"]
         )
@@ -290,9 +314,9 @@ class Program:
             infos("outputs"),
             infos("constants"),
             calls,
-            data["arena_size"],
-            data["scratch_size"],
-            data["arena_bound"],
+            whole(data["arena_size"]),
+            whole(data["scratch_size"]),
+            whole(data["arena_bound"]),
             tuple(
                 StateInfo(tensor(s["tensor"]), s["output"], s["swapped"], s.get("read", True), growth(s.get("growth")))
                 for s in data.get("states", ())

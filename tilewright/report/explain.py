@@ -80,8 +80,9 @@ def tensors(program: Program) -> tuple[list[TensorInfo], list[TensorInfo]]:
     """Inputs and outputs; where dimensions are open, with their names and formulas as sizes."""
     if program.open is None:
         return list(program.inputs), list(program.outputs)
+    shown = program.open.shown
     pairs = (program.inputs, program.open.inputs), (program.outputs, program.open.outputs)
-    inputs, outputs = ([replace(t, shape=s) for t, s in zip(ts, shapes, strict=True)] for ts, shapes in pairs)  # type: ignore[arg-type]
+    inputs, outputs = ([replace(t, shape=shown(s)) for t, s in zip(ts, shapes, strict=True)] for ts, shapes in pairs)  # type: ignore[arg-type]
     return inputs, outputs
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+
+try:
+    from numpy.lib.array_utils import byte_bounds
+except ImportError:  # before NumPy 2
+    from numpy import byte_bounds  # type: ignore[attr-defined,no-redef]
 
 from ..program.program import TensorInfo
 from ..support.aligned import ALIGN, address, uninitialized
@@ -139,10 +144,41 @@ def check_outputs(
 ) -> tuple[list[np.ndarray], list[int]]:
     """Preallocated outputs, which must fit exactly and share no memory with inputs or each other, with their addresses;
     `pointers` are the addresses of the inputs, which are contiguous."""
+    return _checked_outputs(out, infos, [(first, first + a.nbytes) for first, a in zip(pointers, inputs, strict=True)])
+
+
+def copy_outputs(
+    out: Sequence[np.ndarray] | Mapping[str, np.ndarray],
+    infos: Sequence[Any],
+    results: Sequence[Any],
+    inputs: Iterable[Any],
+) -> list[np.ndarray]:
+    """Results whose shapes a run has found, in preallocated outputs, which are checked as `check_outputs` does."""
+    made: list[TensorInfo] = []
+    for info, result in zip(infos, results, strict=True):
+        if not isinstance(result, np.ndarray):
+            raise InputError(f"output {info} is no array, and cannot be written to one of out", stage="run")
+        made.append(TensorInfo(info.name, result.shape, DTYPES[result.dtype]))
+    given = [a for value in inputs for a in (value if isinstance(value, list) else [value])]
+    arrays, _ = _checked_outputs(out, made, [byte_bounds(a) for a in given if isinstance(a, np.ndarray)])
+    for array, result in zip(arrays, results, strict=True):
+        array[...] = result
+    return arrays
+
+
+def _checked_outputs(
+    out: Any, infos: Sequence[TensorInfo], taken: list[tuple[int, int]]
+) -> tuple[list[np.ndarray], list[int]]:
+    """Outputs and their addresses; `taken` is memory, from one address to another, that they must not have."""
+    if not isinstance(out, (Mapping, list, tuple)):
+        raise InputError(
+            f"out is of type {type(out).__name__}, not a list of arrays or a dict of them by name",
+            stage="run",
+            hint=_expected(infos, "output"),
+        )
     arrays = list(out) if type(out) is list or type(out) is tuple else []
     if len(arrays) != len(infos):
         arrays = bind(infos, (out,) if isinstance(out, Mapping) else tuple(out), "output")
-    taken = [(first, first + a.nbytes) for first, a in zip(pointers, inputs, strict=True)]
     addresses = []
     for array, info in zip(arrays, infos, strict=True):
         if not isinstance(array, np.ndarray) or array.dtype != info.numpy_dtype or array.shape != info.shape:

@@ -149,19 +149,7 @@ class DynamicExecutable(Copyable):
             self._straight = Straight.of(self, given) if self.buckets is None else None
             return results
         results = self._run(given)
-        wanted = list(out.values()) if isinstance(out, Mapping) else list(out)
-        if isinstance(out, Mapping):
-            wanted = [out[o.name] for o in self.outputs if o.name in out]
-        if len(wanted) != len(results):
-            raise InputError(f"out has {len(wanted)} arrays, the model gives {len(results)}", stage="run")
-        for info, array, result in zip(self.outputs, wanted, results, strict=True):
-            if not isinstance(result, np.ndarray) or array.shape != result.shape or array.dtype != result.dtype:
-                gave = arrays.describe(result) if isinstance(result, np.ndarray) else "no array"
-                raise InputError(
-                    f"out for {info.name!r} is {arrays.describe(array)}, the model gives {gave}", stage="run"
-                )
-            array[...] = result
-        return wanted
+        return arrays.copy_outputs(out, self.outputs, results, given.values())
 
     def run(self, inputs: Any) -> list[Any]:
         """The same with all inputs in one argument: a dict by name, a list in order, or the only input itself."""

@@ -21,9 +21,10 @@ from ..program.package import Package
 from ..program.program import Program, align_up
 from ..support.dims import Dim
 from ..support.dtypes import DTYPES, NUMPY
-from ..support.errors import PackageError, UsageError
+from ..support.errors import UsageError
 from ..support.files import replacing
 from ..support.mapped_file import MappedFile
+from ..targets import base
 from .open_executable import make
 from .open_parts import Form, OpenPart, Sight, Term
 
@@ -97,7 +98,7 @@ class _Writer:
         return {
             "name": x.name,
             "limit": x.staged.limit,  # for older versions, which have not all options
-            "options": x.options,
+            "options": {**x.options, "target": base.name_in_packages(base.find(x.options["target"]))},
             "inputs": [asdict(t) for t in x.inputs],
             "outputs": [asdict(t) for t in x.outputs],
             "source": {
@@ -198,17 +199,13 @@ def load(
     path, data = file.path, file.view
     if len(data) < container._HEAD.size:
         return None  # `Package.load` says what is wrong
-    manifest = container._manifest(path, data)
-    if "dynamic" not in manifest:
-        return None
-    try:
+    with container.readable(path):
+        manifest = container._manifest(path, data)
+        if "dynamic" not in manifest:
+            return None
         executable = _Reader(path, data, manifest, check).executable(threads)
         executable.staged.files = lambda: (file,)
         return executable
-    except PackageError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, zlib.error) as e:
-        raise container._damaged(path, f"its manifest is inconsistent ({type(e).__name__}: {e})") from None
 
 
 class _Reader:
@@ -226,16 +223,19 @@ class _Reader:
         self.arrays = [_array(weights, *where) for where in manifest["weights"]]
 
     def executable(self, threads: int | None) -> DynamicExecutable:
-        from ..support.options import Options, get
+        from ..support.options import Options
         from .dynamic import DynamicExecutable
+        from .executable import threads_of
         from .lazy import LazySource
         from .opening import Opening
         from .parts import DynamicInfo, StoredSource
         from .pool import Pool
 
         d, pool = self.dynamic, Pool()
-        threads = threads if threads is not None else get("TILEWRIGHT_THREADS")
-        options = replace(Options.restore({"specializations": d["limit"], **d["options"]}), threads=threads)
+        options = Options.restore({"specializations": d["limit"], **d["options"]})
+        asked, threads = options.threads, threads if threads is not None else threads_of(d["options"])
+        options = replace(options, threads=threads)
+        base.recorded(options.target)  # what is compiled later is for a target that a package may name
         kept = {n: self.arrays[i] for n, i in d["source"]["arrays"].items()}
         stored = StoredSource(d["source"]["kind"], self.blobs["source"], kept, d["source"]["bodies"])
         lazy = LazySource(stored, options, d["name"], pool)
@@ -255,6 +255,7 @@ class _Reader:
             name=d["name"],
             options=options,
         )
+        executable.options["threads"] = asked
         executable.staged.opens = lazy.opens
         if options.specialize == "background":
             executable.opening = Opening(inputs, executable.staged, d["name"], lazy.open)

@@ -66,7 +66,7 @@ class MultiExecutable(Copyable):
     """
 
     def __init__(self, packages: Mapping[str, Package], threads: int | None = None) -> None:
-        check_target(next(iter(packages.values())).target)
+        check_target(base.recorded(next(iter(packages.values())).target))
         known: dict[str, StateBuffer] = {}
         self.entries: dict[str, Executable] = {}
         self._turn = SimpleNamespace()
@@ -136,12 +136,12 @@ class MultiExecutable(Copyable):
         return f"<MultiExecutable {'; '.join(f'{n}: {e}' for n, e in self.entries.items())}>"
 
 
-def check_target(name: str) -> None:
+def check_target(target: base.Target) -> None:
     """UnsupportedError if a package for this target has one entry only."""
-    if not isinstance(base.find(name), base.StateKeeper):
+    if not isinstance(target, base.StateKeeper):
         able = ", ".join(n for n, t in sorted(base.targets().items()) if isinstance(t, base.StateKeeper))
         raise UnsupportedError(
-            f"target {name!r} has one entry a package: its programs share no memory",
+            f"target {target.name!r} has one entry a package: its programs share no memory",
             stage="import",
             hint=f"compile each model by itself; several entries: {able}",
         )

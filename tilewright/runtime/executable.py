@@ -71,6 +71,13 @@ class Memory:
         return self.states + self.arena + self.scratch + (0 if self.in_place else self.weights + self.code)
 
 
+def threads_of(kept: Mapping[str, Any]) -> int:
+    """Threads for what was compiled with the option `threads`, or without: at most those there are for it here."""
+    here: int = get("TILEWRIGHT_THREADS")
+    threads = kept.get("threads")
+    return min(threads, here) if type(threads) is int and threads > 0 else here
+
+
 class Executable(Copyable):
     """A loaded model. Made by `tilewright.compile` and `tilewright.load`.
 
@@ -87,7 +94,7 @@ class Executable(Copyable):
         its states where it shares them."""
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
             raise UsageError(f"threads must be an integer of at least 1 or None, not {threads!r}")
-        self._target = base.find(package.target)
+        self._target = base.recorded(package.target)
         self._target.check(package.description)
         for i, constant in enumerate(package.constants):
             # Kernels rely on the alignment. One after the other: the memory of the copied ones can go at once.
@@ -108,7 +115,7 @@ class Executable(Copyable):
         self._buffers = StateBuffers(program.states) if buffers is None else buffers
         #: contexts there may be: calls that share states run one after the other
         self._most_contexts = 1 if program.states else MAX_CONTEXTS
-        self._runner = self._load(threads if threads is not None else get("TILEWRIGHT_THREADS"))
+        self._runner = self._load(threads if threads is not None else threads_of(package.report))
         self._timed: base.Context | None = None  # the program with time stamps, when it was asked for
         self._timed_lock = threading.RLock()
         self._forget_contexts()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -80,8 +80,8 @@ class OpenExecutable(Executable):
         super().__init__(package, threads, buffers)
         assert package.program.open is not None
         self.sizes: OpenSizes = package.program.open
-        self.inputs = _open(self.inputs, self.sizes.inputs)
-        self.outputs = _open(self.outputs, self.sizes.outputs)
+        self.inputs = _open(self.inputs, map(self.sizes.shown, self.sizes.inputs))
+        self.outputs = _open(self.outputs, map(self.sizes.shown, self.sizes.outputs))
         #: states that grow, with their buffers
         self._growing = [
             (s.name, s.growth, b)
@@ -211,7 +211,8 @@ class OpenExecutable(Executable):
 
     def _lengths(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """How long states that grow will be; InputError if there is no room for that."""
-        lengths = evaluate([growth.after for _, growth, _ in self._growing], sizes) if self._growing else ()
+        after = [growth.after for _, growth, _ in self._growing]
+        lengths = evaluate(after, self.sizes.values(sizes)) if after else ()
         for (name, growth, buffer), length in zip(self._growing, lengths, strict=True):
             most = buffer.tensor.shape[growth.axis]
             if length > most:
@@ -268,7 +269,7 @@ class OpenExecutable(Executable):
         )
 
 
-def _open(infos: Sequence[TensorInfo], shapes: Sequence[tuple[Any, ...]]) -> list[TensorInfo]:
+def _open(infos: Sequence[TensorInfo], shapes: Iterable[tuple[Any, ...]]) -> list[TensorInfo]:
     return [replace(t, shape=s) for t, s in zip(infos, shapes, strict=False)]
 
 

@@ -195,7 +195,7 @@ class OpenPart:
         self.signature, numbers = split(self.key)
         sizes = self.form.sizes(numbers)
         for places in self.formulas.values():  # those of a damaged file are found here
-            evaluate(tuple(places.values()), sizes or {})
+            evaluate(tuple(places.values()), tuple((sizes or {}).values()))
 
     def at(self, sizes: Mapping[str, int]) -> Part:
         """The part at some sizes."""
@@ -205,7 +205,7 @@ class OpenPart:
         made.constants = list(made.constants)
         for i, places in self.formulas.items():
             array = made.constants[i].array.copy()
-            array.reshape(-1)[list(places)] = evaluate(tuple(places.values()), sizes)
+            array.reshape(-1)[list(places)] = evaluate(tuple(places.values()), tuple(sizes.values()))
             made.constants[i] = Const(array)
         self.served += 1
         return made

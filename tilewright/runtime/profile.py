@@ -228,7 +228,7 @@ def make_profile(
     """Run an executable `repeats` times with time stamps; see `Executable.profile`. UsageError if its target has no
     clock."""
     check_repeats(repeats)
-    target, package = base.find(executable.package.target), executable.package
+    target, package = base.recorded(executable.package.target), executable.package
     lines = executable.timelines(inputs, repeats)
     limits = ceilings(target, executable.threads, again=remeasure) if isinstance(target, Measurable) else None
     facts = {k["symbol"]: k for k in package.report.get("kernels", ()) if "symbol" in k}

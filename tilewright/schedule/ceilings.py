@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from ..support.errors import TilewrightError, UsageError
 from ..support.files import own_folder, replacing
+from ..support.forks import wait_for
 from ..support.options import get
 
 #: raised when the loops that measure change, so that older measurements are not used
@@ -102,6 +104,10 @@ class Measurable(Protocol):
         """Measure now; takes seconds."""
 
 
+_measuring = threading.RLock()
+wait_for(_measuring)
+
+
 def ceilings(target: Any, threads: int, *, again: bool = False) -> Ceilings:
     """The ceilings of this machine with so many threads: from the cache folder, else measured now, as with `again`.
 
@@ -111,15 +117,16 @@ def ceilings(target: Any, threads: int, *, again: bool = False) -> Ceilings:
     if not isinstance(target, Measurable):
         raise UsageError(f"target {target.name} has no measured ceilings", stage="profile")
     path = _path(target, threads)
-    known = None if again else _read(path)
-    if known is not None and known.quiet:
-        return known
-    found = target.measure_ceilings(threads)
-    found = found.best(known) if known is not None else found
-    with contextlib.suppress(OSError):  # a folder that cannot be written only means measuring again
-        if own_folder(path.parent, get("TILEWRIGHT_CACHE")):
-            with replacing(path, private=True) as f:
-                f.write(json.dumps({**found.to_json(), "target": target.name}, indent=1).encode() + b"\n")
+    with _measuring:  # two at once would measure each other
+        known = None if again else _read(path)
+        if known is not None and known.quiet:
+            return known
+        found = target.measure_ceilings(threads)
+        found = found.best(known) if known is not None else found
+        with contextlib.suppress(OSError):  # a folder that cannot be written only means measuring again
+            if own_folder(path.parent, get("TILEWRIGHT_CACHE")):
+                with replacing(path, private=True) as f:
+                    f.write(json.dumps({**found.to_json(), "target": target.name}, indent=1).encode() + b"\n")
     return found
 
 

@@ -66,6 +66,7 @@ def start(call: str, **options: Any) -> Child:
     if os.name == "posix":
         reading, writing = os.pipe()
         options["pass_fds"] = (*options.get("pass_fds", ()), reading)
+        options["start_new_session"] = True  # Ctrl-C is meant for the caller, with whom this process ends
     line = Lifeline(writing)
     try:
         child = Child([sys.executable, *_flags(), "-c", _boot(call, reading)], **options)

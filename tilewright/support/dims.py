@@ -12,7 +12,8 @@ from .errors import UsageError
 
 @dataclass(frozen=True)
 class Dim:
-    """An open dimension: its name, the smallest and the largest size, and a number that divides every size.
+    """An open dimension: its name, which may be any text, the smallest and the largest size, and a number that divides
+    every size.
 
     >>> Dim("seq", 1, 4096)
     Dim(name='seq', low=1, high=4096, divisor=1)
@@ -27,8 +28,8 @@ class Dim:
     divisor: int = 1
 
     def __post_init__(self) -> None:
-        if not self.name.isidentifier():
-            raise UsageError(f"a dimension is called by an identifier, not {self.name!r}")
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise UsageError(f"a dimension is called by a text, not {self.name!r}")
         if self.low < 0 or self.high < max(self.low, 1) or self.divisor < 1:
             raise UsageError(
                 f"dimension {self.name}: {self.low}..{self.high} is no range of sizes",
@@ -44,7 +45,7 @@ class Dim:
         >>> Dim.parse("seq:8..512:8")
         Dim(name='seq', low=8, high=512, divisor=8)
         """
-        found = re.fullmatch(r"(\w+):(\d+)\.\.(\d+)(?::(\d+))?", text)
+        found = re.fullmatch(r"([^:]+):([0-9]{1,18})\.\.([0-9]{1,18})(?::([0-9]{1,18}))?", text, re.DOTALL)
         if found is None:
             raise UsageError(f"{text!r} is no open dimension", hint="write it as seq:1..512, or seq:8..512:8")
         name, low, high, divisor = found.groups()
@@ -52,11 +53,6 @@ class Dim:
 
     def __str__(self) -> str:
         return f"{self.name}:{self.low}..{self.high}" + (f":{self.divisor}" if self.divisor > 1 else "")
-
-    @property
-    def unit(self) -> str:
-        """What expressions count in: the size, or how often the divisor goes into it."""
-        return self.name if self.divisor == 1 else f"({self.name}//{self.divisor})"
 
     @property
     def typical(self) -> int:

@@ -37,19 +37,16 @@ class Registry(Generic[_T]):
         if self.all().get(item.name, item) is not item:
             raise UsageError(f"there is a {self.kind} {item.name!r} already", hint="choose another name")
         self._added[item.name] = item
-        self._found = None
 
     def remove(self, name: str) -> None:
         """Forget what `add` was given."""
         del self._added[name]
-        self._found = None
 
     def all(self) -> dict[str, _T]:
         """All by name: those added, installed ones, ours; none takes a name of ours."""
-        if self._found is None:
-            installed, ours = ({x.name: x for x in found} for found in (self._installed(), self._ours()))
-            self._found = {**self._added, **installed, **ours}
-        return self._found
+        if self._found is None:  # several threads may look at once: they find the same
+            self._found = {x.name: x for found in (self._installed(), self._ours()) for x in found}
+        return {**self._added, **self._found}
 
     def _installed(self) -> Iterator[Any]:
         for entry in metadata.entry_points(group=self.package):

@@ -140,7 +140,7 @@ def bucket_sizes(given: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """
     for name, sizes in given.items():
         listed = isinstance(sizes, (list, tuple)) and len(sizes) > 0
-        if not isinstance(name, str) or not listed or not all(map(_whole, sizes)):
+        if not isinstance(name, str) or not listed or not all(_whole(n) and n < 1 << 47 for n in sizes):
             raise UsageError(f"option 'buckets' has {sizes!r} for {name!r}: expected a list of sizes, such as [32, 64]")
     return {name: tuple(sorted(set(sizes))) for name, sizes in given.items()}
 

@@ -239,7 +239,7 @@ class Options:
         None,
         "threads that run the model; None: TILEWRIGHT_THREADS, else all usable cores",
         effect=Effect.RESULT,
-        kept=False,  # `tilewright.load` says how many
+        kept=True,  # `tilewright.load` may say another number
         most=MOST,
         counts=lambda options: options.thread_count,
     )

@@ -7,6 +7,7 @@ object of an upper room has a method that a lower room carries out: ``Schedule.b
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 _PROVIDERS: dict[str, str] = {}
@@ -29,4 +30,13 @@ def ask(name: str) -> Any:
     return getattr(found, attribute) if attribute else found
 
 
-__all__ = ["ask", "provide"]
+def loaded(module: str) -> Any:
+    """A module if anybody has imported it, None else; one that another thread is importing is waited for.
+
+    >>> loaded("math").floor(1.5), loaded("no.such.module")
+    (1, None)
+    """
+    return importlib.import_module(module) if module in sys.modules else None
+
+
+__all__ = ["ask", "loaded", "provide"]

@@ -21,6 +21,7 @@ the same expression: ``seq == 16`` is false, and what is done then must be right
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from math import gcd as _gcd
@@ -49,20 +50,24 @@ class Sizes:
 
     def __init__(self, dims: Sequence[Dim]) -> None:
         self.dims = tuple(dims)
-        names = [d.name for d in dims]
-        if len(set(names)) < len(names):
-            raise UsageError(f"two dimensions have one name: {', '.join(names)}")
+        self.names = [d.name for d in dims]
+        if len(set(self.names)) < len(dims):
+            raise UsageError(f"two dimensions have one name: {', '.join(self.names)}")
+        #: the atoms of dimensions, which are called by number: which one each is
+        self.places: dict[str, int] = {}
         self._atoms: dict[str, _Atom] = {}
         self.numbers = StandIns()
         self._of: dict[int, Size] = {}  # value -> size
         self._ranges: dict[int, tuple[int, int]] = {}  # better than what the atoms say
         self._bounds: Known = {}  # of polynomials
         self._quotients: dict[tuple[int, int], Any] = {}
-        self.symbols = [self._symbol(d) for d in dims]
+        self.symbols = [self._symbol(i, d) for i, d in enumerate(dims)]
 
-    def _symbol(self, d: Dim) -> Size:
+    def _symbol(self, number: int, d: Dim) -> Size:
         low, high = -(-d.low // d.divisor), d.high // d.divisor
-        unit = self.atom(_Atom(d.unit, low, high, lambda at: at[d.name] // d.divisor))
+        name = f"d{number}" if d.divisor == 1 else f"(d{number}//{d.divisor})"
+        self.places[name] = number
+        unit = self.atom(_Atom(name, low, high, lambda at: at[d.name] // d.divisor))
         size = unit if d.divisor == 1 else unit * d.divisor
         assert isinstance(size, Size)
         return size
@@ -163,13 +168,19 @@ class Size(int):
         for m, c in self.polynomial.items():
             yield c, [self.space._atoms[a] for a in m]
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
+        """The formula (`support.formulas`), in which dimensions are called by number: ``8*d0``."""
         text = ""
         for m, c in sorted(self.polynomial.items(), key=lambda x: (-len(x[0]), x[0])):
             factors = ([str(abs(c))] if abs(c) != 1 or not m else []) + list(m)
             sign = ("-" if c < 0 else "") if not text else (" - " if c < 0 else " + ")
             text += sign + "*".join(factors)
         return text if len(self.polynomial) == 1 else f"({text})"
+
+    def __str__(self) -> str:
+        """With the names of dimensions, for people."""
+        return re.sub(r"\bd([0-9]+)\b", lambda m: self.space.names[int(m[1])], self.text)
 
     __repr__ = __str__
 
@@ -389,8 +400,9 @@ def _quotient(a: Any, b: Any, space: Sizes) -> int:
     nested: int | None = _nested(a, b)
     if nested is not None:
         return nested
-    several = isinstance(b, Size) and len(b.polynomial) == 1 and not str(b).isidentifier()
-    name = f"{a}//({b})" if several else f"{a}//{b}"  # a sum has its parentheses
+    x, y = _text(a), _text(b)
+    several = isinstance(b, Size) and len(b.polynomial) == 1 and not y.isidentifier()
+    name = f"{x}//({y})" if several else f"{x}//{y}"  # a sum has its parentheses
     made = space.atom(
         _Atom(f"({name})", min(ends), max(ends), lambda at: _at(a, at) // _at(b, at), ("floordivsi", a, b))
     )
@@ -427,6 +439,10 @@ def _at(x: Any, sizes: Mapping[str, int]) -> int:
     return x.at(sizes) if isinstance(x, Size) else int(x)
 
 
+def _text(x: Any) -> str:
+    return x.text if isinstance(x, Size) else str(x)
+
+
 def _range(x: Any) -> tuple[int, int]:
     return x.range if isinstance(x, Size) else (x, x)
 
@@ -440,7 +456,7 @@ def _extremum(a: Any, b: Any, pick: Callable[[int, int], int], name: str) -> Any
     if surely(lambda: b <= a):
         return b if pick is min else a
     low, high = (pick(p, q) for p, q in zip(_range(a), _range(b), strict=True))
-    first, second = sorted((a, b), key=str)
+    first, second = sorted(map(_text, (a, b)))
     kind = "minsi" if pick is min else "maxsi"
     for x, y in ((a, b), (b, a)):  # min(min(a, b), b)
         if isinstance(x, Size) and len(x.polynomial) == 1:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from ..schedule.machine import Machine
 from ..support import providers
 from ..support.discovery import Registry
-from ..support.errors import UsageError
+from ..support.errors import PackageError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -264,6 +264,14 @@ class Beside(Protocol):
 
 
 @runtime_checkable
+class Recorded(Protocol):
+    """A target that packages call by another name than users, who may name a file."""
+
+    #: that name: a file's content, not its place
+    recorded: str
+
+
+@runtime_checkable
 class Configurable(Protocol):
     """A target whose design has parameters: ``name:array=16,bus=8``."""
 
@@ -479,8 +487,7 @@ def find(name: str) -> Target:
     if plus:
         second = _beside(other)
         return second.beside(find(host)) if isinstance(second, Beside) else _several([host, *other.split("+")])
-    if name.partition(":")[0].endswith(".py"):
-        found = providers.ask("chip of a file")(name)
+    if (found := _described(name)) is not None:
         if not isinstance(found, Target):
             raise _not_alone(name)
         return found
@@ -498,11 +505,44 @@ def find(name: str) -> Target:
     return targets()[name]
 
 
+def recorded(name: str) -> Target:
+    """The target of that name in a package, or in what another process says: find(name), but no file is run.
+
+    A chip that a file describes is called by the content of the file, which a user must have given to this process.
+    PackageError for the name of a file.
+
+    >>> recorded("cpu").name
+    'cpu'
+    """
+    parts = [p.partition(":")[0] for p in name.split("+")] if isinstance(name, str) else [".py"]
+    if any(p.endswith(".py") for p in parts):
+        raise PackageError(f"{str(name)[:200]!r} is no target that a package can name", stage="load")
+    return find(name)
+
+
+def name_in_packages(target: Target) -> str:
+    """What packages call a target (see `recorded`)."""
+    return target.recorded if isinstance(target, Recorded) else target.name
+
+
+def check(name: str, description: dict[str, Any]) -> None:
+    """PackageError if a package that was made for a target of that name and description does not run here."""
+    recorded(name).check(description)
+
+
+def _described(name: str) -> Any:
+    """What the file of that name describes, ``chip.py``, or that of a package, ``chip.py#digest``; None for others."""
+    plain, _, digest = name.partition(":")[0].rpartition("#")
+    if plain.endswith(".py") and digest:
+        return providers.ask("chip of a package")(name)
+    return providers.ask("chip of a file")(name) if name.partition(":")[0].endswith(".py") else None
+
+
 def _beside(name: str) -> Any:
     """What a name behind a plus stands for."""
     plain = name.partition(":")[0]
-    if plain.endswith(".py"):
-        return providers.ask("chip of a file")(name)
+    if (found := _described(name)) is not None:
+        return found
     if "+" in name:
         return find(name)
     if name not in _BESIDE and plain not in targets():

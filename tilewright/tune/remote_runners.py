@@ -20,7 +20,7 @@ from ..schedule.nest import Nest
 from ..schedule.text import format_nest, parse_nest
 from ..support.errors import CompileError, TilewrightError, UsageError
 from ..support.options import DEFAULT_TARGET
-from ..targets.base import find
+from ..targets.base import find, recorded
 from .measure import STATUSES, Contest, Died, Meter, NoRunners, Outcome
 from .runner import Subject
 
@@ -165,7 +165,7 @@ class Fleet:
                     stage="tune",
                     hint="results hold for one kind of machine: tune for each alone",
                 )
-        self.target = find(kind[0])
+        self.target = recorded(kind[0])
         self.description = type(self.target.describe()).from_json(about[first]["description"])
         self.machine = Machine(kind[0], kind[1], threads, kind[2])
         for link in links:

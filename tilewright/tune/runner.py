@@ -25,7 +25,7 @@ from ..program.program import BufferRef, Call, Program, TensorInfo
 from ..program.timeline import Stamps, Timeline
 from ..support.aligned import address
 from ..support.huge_pages import Pool
-from ..targets.base import Built, find
+from ..targets.base import Built, recorded
 
 #: largest difference from the reference, relative to the largest value of the array
 TOLERANCE = {"f64": 1e-10, "f32": 1e-5, "f16": 2e-3, "bf16": 2e-2}
@@ -85,7 +85,7 @@ class Bench:
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
-        self.target = find(subject.target)
+        self.target = recorded(subject.target)
         self.description = self.target.describe()
         inputs = [p for p in subject.params if p[0] not in subject.outputs]
         made = random_inputs([(n, s, NUMPY[d]) for n, s, d in inputs], subject.seed)

@@ -79,21 +79,21 @@ def test_a_compiler_finds_what_python_finds(bits, tmp_path):
 
 
 def test_the_range_of_what_grows_with_sizes_is_exact():
-    assert c_formula("160*seq + 64*batch + 16", DIMS).high == 160 * 512 + 64 * 64 + 16
-    assert c_formula("((seq + 1)//2)", DIMS).high == 256
-    assert c_formula("(-8*(batch//8) + batch)", DIMS).text == "batch - 8 * (batch / 8)"
+    assert c_formula("160*d1 + 64*d0 + 16", DIMS).high == 160 * 512 + 64 * 64 + 16
+    assert c_formula("((d1 + 1)//2)", DIMS).high == 256
+    assert c_formula("(-8*(d0//8) + d0)", DIMS).text == "batch - 8 * (batch / 8)"
 
 
 def test_a_helper_floors_where_c_does_not():
-    assert c_formula("((batch - 9)//4)", DIMS).text == "tw_floordivsi_i32(batch - 9, 4)"
-    assert c_formula("(seq//8)*8", DIMS).text == "seq"
+    assert c_formula("((d0 - 9)//4)", DIMS).text == "tw_floordivsi_i32(batch - 9, 4)"
+    assert c_formula("(d1//8)*8", DIMS).text == "seq"
 
 
 def test_more_than_31_bits_are_computed_in_64():
     """Then the compiler of a machine with shorter addresses is told so."""
     dims = (Dim("n", 1, 60_000), Dim("m", 1, 60_000))
-    shapes = (("n", "m"),)
-    text = OpenText("big", OpenSizes(dims, shapes, shapes, ("0", "4*m*n"), (0, 400), "8*m*n"))
+    shapes = (("d0", "d1"),)
+    text = OpenText("big", OpenSizes(dims, shapes, shapes, ("0", "4*d1*d0"), (0, 400), "8*d1*d0"))
     assert text.arena == 8 * 60_000 * 60_000
     code = text.definitions()
     assert "(size_t)(8 * (int64_t)m * (int64_t)n)" in code and "#if SIZE_MAX < BIG_ARENA_SIZE" in code

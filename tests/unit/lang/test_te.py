@@ -344,3 +344,11 @@ def test_unrolling_has_a_limit():
     s.unroll(inner)
     with pytest.raises(ScheduleError, match="unrolling i_c would make 524288"):
         s.unroll("i_c")
+
+
+@pytest.mark.parametrize("name", ["\u017f", "\ufb01", "\u00b5", "u\u0308", "and", "True", "lambda", "a b", "2x", ""])
+def test_names_that_the_text_of_a_nest_cannot_have(name):
+    """Python's parser reads that text: it takes the first for s, the second for fi, and others for no names."""
+    with pytest.raises(UsageError, match="is not a name"):
+        te.placeholder((4,), name)
+    assert te.placeholder((4,), "\u03bc").name == "\u03bc"

@@ -97,12 +97,12 @@ def _one_storage(plan, a, b):
 
 OPEN = OpenSizes(
     (BATCH, SEQ),
-    (("batch", "seq", 4), ("batch",)),
-    (("(batch*8*(seq//8))", 2), ()),
-    (0, "64*batch"),
+    (("d0", "d1", 4), ("d0",)),
+    (("(d0*8*(d1//8))", 2), ()),
+    (0, "64*d0"),
     (0, 64),
-    "64*batch + 4*batch*seq",
-    ("4*batch",),
+    "64*d0 + 4*d0*d1",
+    ("4*d0",),
 )
 
 

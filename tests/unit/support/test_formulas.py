@@ -7,12 +7,12 @@ import random
 import pytest
 
 from tilewright.support import sizes
-from tilewright.support.formulas import evaluate, formula, function
+from tilewright.support.formulas import evaluate, formula, function, named, numbered, value_of
 
 
 def test_formulas_are_evaluated():
-    at = {"batch": 3, "seq": 10}
-    assert evaluate(("batch*seq", 12, "(seq + 7)//8", "min(batch, 2)*max(seq, 4)", "-batch + 5"), at) == (
+    at = (3, 10)
+    assert evaluate(("d0*d1", 12, "(d1 + 7)//8", "min(d0, 2)*max(d1, 4)", "-d0 + 5"), at) == (
         30,
         12,
         2,
@@ -51,7 +51,8 @@ def test_the_text_of_a_size_is_its_formula():
             if len(str(text)) < 200:
                 made.append(x)
             for at in ({"batch": 1, "seq": 8}, {"batch": 17, "seq": 200}, {"batch": 64, "seq": 512}):
-                assert evaluate((text,), at) == (sizes.value_at(x, at),), text
+                assert evaluate((text,), tuple(at.values())) == (sizes.value_at(x, at),), text
+                assert value_of(str(x), at) == sizes.value_at(x, at), x  # as it is shown, it can be given
     assert formula(5) == 5
 
 
@@ -97,9 +98,30 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_what_is_no_formula_is_refused(text):
     with pytest.raises(ValueError, match="formula"):
-        function((text,), ("n",))
+        function((text,), 1)
+    with pytest.raises(ValueError, match="formula"):
+        function((text.replace("n", "d0"),), 1)
 
 
-def test_a_name_is_one_of_the_dimensions():
+def test_a_dimension_is_one_of_those():
+    with pytest.raises(ValueError, match="is no formula of 1 dimensions"):
+        function(("d0*d1",), 1)
     with pytest.raises(ValueError, match="is no formula of batch"):
-        function(("batch*seq",), ("batch",))
+        numbered("batch*seq", ("batch",))
+
+
+#: what Python's parser takes for one name, for another thing, or for none
+NAMES = (
+    "s", "\u017f", "\u00b5", "\u03bc", "u\u0308", "\u00fc", "\ufb01", "fi", "min", "max", "and", "True", "None",
+    "lambda",
+    "batch size", "past-len", "a.b", "a*b", "min(a, b)", "d0", "d1", "2x", "7", "(", ")//2", "\u0663", "x" * 100_000,
+)  # fmt: skip
+
+
+def test_names_are_compared_as_they_are():
+    for i, name in enumerate(NAMES):
+        assert named(f"8*d{i} + d0", NAMES) == f"8*{name} + s"
+        if not name.isdigit() or name == "\u0663":  # a number is a number
+            assert numbered(f"8*{name}", NAMES) == f"8*d{i}", name
+    assert value_of("min(min, past-len)", dict(zip(NAMES, range(len(NAMES)), strict=True))) == 8
+    assert value_of("past-len", {"past": 7, "len": 3}) == 4

@@ -246,7 +246,7 @@ def test_a_dimension_as_text(text, dim):
         (":1..4", "is no open dimension"),
         ("seq:-1..4", "is no open dimension"),
         ("seq:1..4:", "is no open dimension"),
-        ("2seq:1..4", "called by an identifier, not '2seq'"),
+        (" :1..4", "called by a text, not ' '"),
         ("seq:0..0", "0..0 is no range of sizes"),
         ("seq:5..4", "5..4 is no range of sizes"),
         ("seq:1..4:0", "1..4 is no range of sizes"),

@@ -214,7 +214,7 @@ class ExprWriter:
         """A size that is known at run time; one that divisions make is computed once, at the beginning."""
         if not self.dialect.size:
             raise self.unsupported(f"the size {size}, which is known at run time,")
-        made = c_formula(str(size), size.space.dims)
+        made = c_formula(size.text, size.space.dims)
         if made.peak >= 1 << 31:
             raise self.unsupported(f"a size of up to {made.peak} ({size})")
         self.sizes |= made.names

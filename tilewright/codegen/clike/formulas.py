@@ -1,4 +1,4 @@
-"""Formulas of sizes (`support.formulas`) as C: ``((seq + 7)//8)*batch`` becomes ``(seq + 7) / 8 * batch``.
+"""Formulas of sizes (`support.formulas`) as C: ``((d1 + 7)//8)*d0`` becomes ``(seq + 7) / 8 * batch``.
 
 C divides toward zero and computes in a type of so many bits. So every part is written with the range of what it can be:
 a quotient that may be negative is left to a helper, and whoever asks sees the largest number that is computed.
@@ -6,13 +6,13 @@ a quotient that may be negative is left to a helper, and whoever asks sees the l
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 from ...support.dims import Dim
+from ...support.formulas import Node, read
 from .c99 import KEYWORDS, MATH
 from .dialect import ATOM, PRODUCT, SUM
 from .names import distinct, identifier, taken_by_c
@@ -59,63 +59,64 @@ def c_formula(formula: str | int, dims: Sequence[Dim], bits: int = 32) -> Writte
     """A formula of these dimensions in C, computed in integers of so many bits (dimensions have 32).
 
     >>> time = Dim("time", 8, 128)
-    >>> c_formula("160*time + 64", [time]).text, c_formula("((time + 1)//2)", [time]).high
+    >>> c_formula("160*d0 + 64", [time]).text, c_formula("((d0 + 1)//2)", [time]).high
     ('160 * time + 64', 64)
-    >>> c_formula("4*(time//4)", [Dim("time", 4, 64, 4)]).text
+    >>> c_formula("4*(d0//4)", [Dim("time", 4, 64, 4)]).text
     'time'
     """
-    return _Writer(dims, bits).write(ast.parse(str(formula), mode="eval").body)
+    return _Writer(dims, bits).write(read(str(formula)))
 
 
 class _Writer:
     def __init__(self, dims: Sequence[Dim], bits: int) -> None:
-        self.dims = {d.name: d for d in dims}
+        self.dims = list(dims)
         self.names = dim_names(dims)
         self.bits = bits
 
-    def write(self, node: ast.expr) -> Written:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int):
+    def write(self, node: Node) -> Written:
+        if node.op == "number":
             n = node.value
             return Written(str(n), ATOM if n >= 0 else SUM, n, n, abs(n))
-        if isinstance(node, ast.Name):
-            d, name = self.dims[node.id], self.names[node.id]
+        if node.op == "dim":
+            d = self.dims[node.value]
+            name = self.names[d.name]
             low, high = -(-d.low // d.divisor) * d.divisor, d.high // d.divisor * d.divisor
             text = name if self.bits == 32 else f"(int{self.bits}_t){name}"
             return Written(text, ATOM, low, high, high, frozenset((name,)))
-        if isinstance(node, ast.UnaryOp):
-            x = self.write(node.operand)
+        if node.op == "neg":
+            x = self.write(node.args[0])
             return replace(x, text=f"-{x.within(ATOM)}", level=SUM, low=-x.high, high=-x.low)
-        if isinstance(node, ast.Call):
-            return self.extremum(node)
-        assert isinstance(node, ast.BinOp), ast.dump(node)
-        if isinstance(node.op, ast.Mult):
+        if node.op == "*":
             return self.product(node)
-        if isinstance(node.op, ast.Add) and isinstance(_factors(node.left)[0], ast.UnaryOp):  # -8*n + m is m - 8*n
-            node = ast.BinOp(node.right, ast.Sub(), ast.BinOp(ast.Constant(-1), ast.Mult(), node.left))
-        a, b = self.write(node.left), self.write(node.right)
-        if isinstance(node.op, ast.FloorDiv):
+        left, right = node.args
+        if node.op == "+" and _factors(left)[0].op == "neg":  # -8*n + m is m - 8*n
+            node = Node("-", (right, Node("*", (Node("number", (), -1), left))))
+        a, b = map(self.write, node.args)
+        if node.op in ("min", "max"):
+            return self.extremum(min if node.op == "min" else max, a, b)
+        if node.op == "//":
             return self.quotient(a, b)
-        sign, low, high = ("+", b.low, b.high) if isinstance(node.op, ast.Add) else ("-", -b.high, -b.low)
+        sign, low, high = ("+", b.low, b.high) if node.op == "+" else ("-", -b.high, -b.low)
         return _made(f"{a.within(SUM)} {sign} {b.within(PRODUCT)}", SUM, a.low + low, a.high + high, a, b)
 
-    def product(self, node: ast.expr) -> Written:
+    def product(self, node: Node) -> Written:
         """The numbers among the factors first; ``8 * (seq//8)`` is ``seq`` where 8 divides it."""
         number, factors = 1, []
         for f in _factors(node):
-            if isinstance(f, ast.UnaryOp):
-                number, f = -number, f.operand
-            if isinstance(f, ast.Constant) and isinstance(f.value, int):
+            if f.op == "neg":
+                number, f = -number, f.args[0]
+            if f.op == "number":
                 number *= f.value
             else:
                 factors.append(f)
         for i, f in enumerate(factors):
-            if isinstance(f, ast.BinOp) and isinstance(f.op, ast.FloorDiv) and isinstance(f.left, ast.Name):
-                n = f.right.value if isinstance(f.right, ast.Constant) and isinstance(f.right.value, int) else 0
-                if n and number % n == 0 and self.dims[f.left.id].divisor % n == 0:
-                    number, factors[i] = number // n, f.left
+            if f.op == "//" and f.args[0].op == "dim" and f.args[1].op == "number":
+                n = f.args[1].value
+                if n and number % n == 0 and self.dims[f.args[0].value].divisor % n == 0:
+                    number, factors[i] = number // n, f.args[0]
         parts = [self.write(f) for f in factors]
         if number != 1 or not parts:
-            parts.insert(0, self.write(ast.Constant(number)))
+            parts.insert(0, self.write(Node("number", (), number)))
         whole = parts[0]
         for p in parts[1:]:
             ends = [x * y for x, y in product((whole.low, whole.high), (p.low, p.high))]
@@ -131,9 +132,7 @@ class _Writer:
             made = self.helper("floordivsi", min(ends), max(ends), a, b)
         return replace(made, divides=True)
 
-    def extremum(self, node: ast.Call) -> Written:
-        a, b = (self.write(x) for x in node.args)
-        pick = min if isinstance(node.func, ast.Name) and node.func.id == "min" else max
+    def extremum(self, pick: Callable[[int, int], int], a: Written, b: Written) -> Written:
         made = self.helper(pick.__name__, pick(a.low, b.low), pick(a.high, b.high), a, b)
         return replace(made, divides=True)
 
@@ -143,10 +142,8 @@ class _Writer:
         return replace(made, helpers=made.helpers | {name})
 
 
-def _factors(node: ast.expr) -> list[ast.expr]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        return [*_factors(node.left), *_factors(node.right)]
-    return [node]
+def _factors(node: Node) -> list[Node]:
+    return [f for x in node.args for f in _factors(x)] if node.op == "*" else [node]
 
 
 def _made(text: str, level: int, low: int, high: int, a: Written, b: Written) -> Written:

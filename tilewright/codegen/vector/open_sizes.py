@@ -46,7 +46,7 @@ class OpenSizes:
             return self.first(f"arith.{op} {self._number(a)}, {self._number(b)} : index")
         known = current()
         assert known is not None
-        place = next((i for i, d in enumerate(known.dims) if d.unit == name), None)
+        place = known.places.get(name)
         if place is None:
             raise CompileError(f"the size {name} is no dimension of the model", stage="emit")
         number = self.first(f"memref.load {TABLE}[{self._number(place)}] : {self.parameter().split(': ')[1]}")

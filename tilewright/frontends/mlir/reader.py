@@ -13,8 +13,9 @@ from torch_mlir.dialects import arith
 from ...ir.constants import ConstantTable
 from ...ir.context import BYTECODE, parse, run_passes, use
 from ...ir.graph import INLINE_ELEMENTS, Graph, from_dense
-from ...ir.types import type_of
-from ...support.errors import ModelError, TilewrightError, UnsupportedError
+from ...ir.types import check_shape, type_of
+from ...support.dtypes import TYPES
+from ...support.errors import ModelError, OpError, TilewrightError, UnsupportedError
 from .stablehlo.program import Program
 from .text import checked, from_bytecode
 
@@ -95,6 +96,7 @@ def _module(text: str | bytes, source: str) -> ir.Module:
         raise
     with use():
         _entry(module, source)
+        _sizes(module, source)
     return module
 
 
@@ -104,6 +106,7 @@ def _program(module: ir.Module, source: str) -> Program | None:
 
 def _load(module: ir.Module, source: str, constants: ConstantTable | None) -> Graph:
     graph = Graph(module, constants or ConstantTable())
+    _signature(graph, source)
     used = _dialects(module)
     for name, pipeline in TO_LINALG.items():
         if name in used:
@@ -127,6 +130,41 @@ def _entry(module: ir.Module, source: str) -> None:
         if len(functions) > 1:
             raise ModelError(f"{source} has no function @main but {', '.join(names)}", stage="import")
         functions[0].attributes["sym_name"] = ir.StringAttr.get("main")
+    main = functions[0] if "main" not in names else functions[names.index("main")]
+    if not main.regions[0].blocks:
+        raise ModelError(f"{source}: @main is declared and has no body", stage="import")
+
+
+def _sizes(module: ir.Module, source: str) -> None:
+    """ModelError for tensors that no array can hold: their sizes would overflow later."""
+    types: dict[str, list[int]] = {}
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        arguments = [a for region in op.regions for block in region.blocks for a in block.arguments]
+        for t in {v.type for v in (*op.results, *arguments)}:
+            if isinstance(t, ir.ShapedType) and t.has_rank:
+                types[str(t)] = list(ir.ShapedType(t).shape)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    try:
+        for called, shape in types.items():
+            check_shape([None if d < 0 else d for d in shape], 1, called)
+    except OpError as e:
+        raise ModelError(f"{source}: {e}", stage="import") from None
+
+
+def _signature(graph: Graph, source: str) -> None:
+    """UnsupportedError for inputs and outputs that are no tensors of elements that there are."""
+    ends = graph.block.operations[len(graph.block.operations) - 1].operands
+    for kind, values in (("takes", graph.block.arguments), ("returns", ends)):
+        for t in (v.type for v in values):
+            if not isinstance(t, ir.RankedTensorType) or str(t.element_type) not in TYPES:
+                raise UnsupportedError(
+                    f"{source}: @main {kind} {t}, and a model has tensors of known rank",
+                    stage="import",
+                    hint=f"their elements are {', '.join(TYPES)}",
+                )
 
 
 def _dialects(module: ir.Module) -> set[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from functools import lru_cache
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
+from ...support import providers
 from ...support.mapped_file import map_file
 from ..protocol import Wanted, existing, is_a, path_of
 
@@ -45,7 +45,7 @@ class Onnx:
         return load(_there(source), inputs=wanted.shapes, lazy=wanted.lazy, check_indices=wanted.check_indices)
 
     def digest(self, source: Any) -> str | None:
-        registry = sys.modules.get(f"{__name__}.registry")  # what was not imported yet has nothing added to it
+        registry = providers.loaded(f"{__name__}.registry")  # what was not imported yet has nothing added to it
         path = path_of(source)
         ours = registry is None or registry.all_ours()
         return map_file(path).digest() if ours and path is not None and os.path.isfile(path) else None

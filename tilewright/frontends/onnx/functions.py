@@ -8,13 +8,28 @@ from typing import Any
 import onnx
 from onnx import AttributeProto, TypeProto, defs, helper
 
-from ...support.errors import ModelError
+from ...support.errors import ModelError, UnsupportedError
 from .node import Node
 from .reader import DTYPES
 from .registry import find, oldest
 from .values import Value
 
 ELEMENT = {dtype: element for element, dtype in DTYPES.items()}
+
+
+def by_name(model: onnx.ModelProto, source: str) -> dict[tuple[str, str], onnx.FunctionProto]:
+    """A model's own functions by domain and name; ModelError for two that have one, UnsupportedError for overloads."""
+    found: dict[tuple[str, str], onnx.FunctionProto] = {}
+    for f in model.functions:
+        key = "" if f.domain == "ai.onnx" else f.domain, f.name
+        other = found.setdefault(key, f)
+        if other is not f and getattr(other, "overload", "") != getattr(f, "overload", ""):
+            raise UnsupportedError(f"{source}: function {f.name[:200]!r} has overloads", stage="import")
+        if other is not f:
+            raise ModelError(
+                f"{source}: two functions are called {f.name[:200]!r} in domain {f.domain!r}", stage="import"
+            )
+    return found
 
 
 def schema(op_type: str, opset: int, domain: str) -> Any:

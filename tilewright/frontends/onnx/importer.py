@@ -17,7 +17,7 @@ from torch_mlir.dialects import func
 from ...ir import dialect
 from ...ir.context import use
 from ...ir.graph import INLINE_ELEMENTS, Graph
-from ...ir.types import NUMPY, Type, from_array, is_float, type_of
+from ...ir.types import NUMPY, Type, addressable, from_array, is_float, type_of
 from ...runtime import indices, noise
 from ...support.budget import Counter
 from ...support.errors import ModelError, OpError, TilewrightError, UnsupportedError
@@ -28,7 +28,7 @@ from .names import needed
 from .node import Node
 from .reader import Model
 from .registry import find, oldest
-from .values import POISON, Ask, Failure, NotImported, Poison, Value, addressable, report
+from .values import POISON, Ask, Failure, NotImported, Poison, Value, report
 
 #: integer and bool tensors up to this many elements are folded at once (floats: INLINE_ELEMENTS)
 FOLD_ELEMENTS = 1024
@@ -109,7 +109,7 @@ class Importer:
         #: operators with indices that only a run knows, the sizes that these have to fit, and their ranges (`bounds`)
         self.checks: list[tuple[str, Sequence[int], Value]] = []
         self.check_indices = check_indices
-        self.functions = {(_domain(f.domain), f.name): f for f in model.proto.functions}
+        self.functions = functions.by_name(model.proto, model.source)
         self._checker = functions.checker(model.proto)
         self._counter = Counter()
 

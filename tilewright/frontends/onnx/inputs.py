@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ...ir.types import Type, dtype_of
+from ...ir.types import Type, addressable, dtype_of
 from ...support.errors import InputError, ModelError, OpError, UnsupportedError
 from ...support.sizes import Undecided, decode, is_open
 from .reader import DTYPES
-from .values import Failure, addressable
+from .values import Failure
 
 #: a dimension: a size, the name of a symbolic one, or "?"
 Dim = int | str

@@ -5,27 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 from torch_mlir import ir
 
 from ...ir import dialect
-from ...ir.types import Type, Typed, is_float, itemsize, type_of
-from ...support.errors import OpError, UnsupportedError
-from ...support.sizes import lowest
-
-#: what a 64-bit processor can address
-ADDRESSABLE = 1 << 47
-
-
-def addressable(t: Type) -> Type:
-    """The type itself; OpError if no memory can hold a tensor of it (sizes of damaged files overflow later)."""
-    # as NumPy counts: a dimension of 0 does not make the others small
-    nbytes = prod(d or 1 for d in t.dims) * itemsize(t.dtype) if t.static else 0
-    if lowest(nbytes) > ADDRESSABLE:
-        raise OpError(f"a tensor of type {t} takes {nbytes:,} bytes, more than a machine can address")
-    return t
+from ...ir.types import Type, Typed, is_float, type_of
+from ...support.errors import UnsupportedError
 
 
 @dataclass(eq=False)

@@ -130,8 +130,9 @@ class TorchExecutable:
             if kind == "value":
                 flat.append(what[0])
             elif kind == "size":
-                sizes = self.executable.sizes.sizes([a.shape for a in given], self._names)
-                flat.append(evaluate((what[0],), sizes)[0])
+                known = self.executable.sizes
+                sizes = known.sizes([a.shape for a in given], self._names)
+                flat.append(evaluate((what[0],), known.values(sizes))[0])
             elif kind in ("output", "complex"):
                 flat.append(arrays.tensor(results[what[0]], pairs=kind == "complex"))
             elif kind == "number":

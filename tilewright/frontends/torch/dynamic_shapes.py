@@ -50,6 +50,8 @@ def for_pytorch(dynamic_shapes: Any) -> tuple[Any, dict[str, Dim]]:
 
 
 def _dim(d: Dim) -> Any:
+    if not d.name.isidentifier():
+        raise UsageError(f"PyTorch calls dimensions by identifiers, not {d.name!r}", stage="import")
     if d.divisor == 1:
         return torch.export.Dim(d.name, min=d.low, max=d.high)
     return d.divisor * torch.export.Dim(f"_{d.name}", min=-(-d.low // d.divisor), max=d.high // d.divisor)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import threading
 import warnings
 from collections.abc import Mapping
 from functools import lru_cache
@@ -107,9 +109,16 @@ class Program:
     @staticmethod
     def of(source: Any, examples: Any, dynamic_shapes: Any) -> Program:
         """A program for a module, an exported program, or a program. UnsupportedError if PyTorch cannot export it, or
-        if what it exports is not right for all sizes that `dynamic_shapes` lets in."""
+        if what it exports is not right for all sizes that `dynamic_shapes` lets in.
+
+        One thread after the other: PyTorch traces with modes that all threads share."""
         if isinstance(source, Program):
             return source
+        with _tracing:
+            return Program._of(source, examples, dynamic_shapes)
+
+    @staticmethod
+    def _of(source: Any, examples: Any, dynamic_shapes: Any) -> Program:
         if isinstance(source, ExportedProgram):
             if dynamic_shapes is not None:
                 raise UsageError(
@@ -275,6 +284,18 @@ class Program:
     def wrap(self, executable: Any) -> TorchExecutable:
         """What the caller gets: called as the module was, on tensors."""
         return TorchExecutable(executable, self.call)
+
+
+_tracing = threading.RLock()
+
+
+def _after_fork() -> None:
+    global _tracing
+    _tracing = threading.RLock()  # who had it is in the parent
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _decomposed(exported: ExportedProgram, name: str, parameters: inspect.Signature | None = None) -> Program:

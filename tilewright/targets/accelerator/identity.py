@@ -41,12 +41,16 @@ def with_siblings(path: Path, module: str) -> Iterator[None]:
         _IMPORTED[module] = {f for f in _SIBLINGS.values() if f.parent == folder}
 
 
-def digest_of(kind: type) -> str:
-    """A digest of the files that describe a chip: its own, those of what it inherits, and those that they import from
-    their folder."""
+def files_of(kind: type) -> set[Path]:
+    """The files that describe a chip: its own, those of what it inherits, and those that they import from their
+    folder."""
     files = {Path(f) for k in kind.__mro__ if k.__module__ != "builtins" and (f := inspect.getsourcefile(k))}
-    files |= {f for k in kind.__mro__ for f in _IMPORTED.get(k.__module__, ())}
-    return hashlib.sha256(b"\0".join(f.read_bytes() for f in sorted(files))).hexdigest()
+    return files | {f for k in kind.__mro__ for f in _IMPORTED.get(k.__module__, ())}
+
+
+def digest_of(kind: type) -> str:
+    """A digest of the files that describe a chip."""
+    return hashlib.sha256(b"\0".join(f.read_bytes() for f in sorted(files_of(kind)))).hexdigest()
 
 
 def design_of(chip: Chip) -> str:

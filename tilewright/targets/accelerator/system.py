@@ -17,6 +17,7 @@ from .timing import Timing, simulate
 
 if TYPE_CHECKING:
     from ...program.package import Package
+    from .target import ChipTarget
 
 
 class ChipMachine(Protocol):
@@ -35,28 +36,34 @@ def on_chip(objects: Mapping[str, bytes]) -> Set[str]:
 class ChipCalls:
     """A chip that runs calls of a program (`beside.runner.Other`)."""
 
-    machine: ChipMachine
+    machine: ChipMachine | None
     programs: Mapping[str, ChipProgram]
 
     def run_call(self, number: int, call: Call, memory: Sequence[np.ndarray]) -> None:
+        assert self.machine is not None
         self.machine.run(self.programs[call.symbol], memory)
 
 
 class SystemRunner(PartsRunner):
-    """A program loaded into this process (`tilewright.targets.base.Runner`)."""
+    """A program loaded into this process (`tilewright.targets.base.Runner`); the chip is asked only if it has a part in
+    it."""
 
     no_clock = "a chip's cycles are in `explain`"
 
-    def __init__(self, package: Package, threads: int, formats: Formats, host: Target | None) -> None:
-        self.formats = formats
+    def __init__(self, package: Package, threads: int, target: ChipTarget, host: Target | None) -> None:
+        self.target = target
         #: what runs the chip's programs: the simulator, or a machine that takes its place
         self.machine: Callable[[Formats], ChipMachine] = Functional
         chip = on_chip(package.objects)
-        self.programs = {s: formats.disassemble(d) for s, d in package.objects.items() if s in chip}
+        self.programs = {s: self.formats.disassemble(d) for s, d in package.objects.items() if s in chip}
         super().__init__(package, threads, chip, host)
 
+    @property
+    def formats(self) -> Formats:
+        return self.target.formats
+
     def other(self) -> ChipCalls:
-        return ChipCalls(self.machine(self.formats), self.programs)
+        return ChipCalls(self.machine(self.formats) if self.programs else None, self.programs)
 
     def timings(self) -> dict[str, Timing]:
         """The time of each kernel of the chip, by symbol."""

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...support.errors import UnsupportedError, UsageError
+from ...support.errors import PackageError, UnsupportedError, UsageError
 from ..base import Beside, Target, TargetStage
 from .describe import Chip
 
@@ -36,13 +36,20 @@ if TYPE_CHECKING:
 
 
 class ChipTarget:
-    """See `tilewright.targets.base.Target`; `given` is what follows the chip's name in that of the target."""
+    """See `tilewright.targets.base.Target`; `given` is what follows the chip's name in that of the target. A chip of a
+    file is called `name`, and in packages, which know no folders, `kept`."""
 
-    def __init__(self, kind: type[Chip], given: Mapping[str, Any] | None = None, name: str = "") -> None:
-        self.kind, self.given, self.host = kind, dict(given or {}), None
+    def __init__(
+        self, kind: type[Chip], given: Mapping[str, Any] | None = None, name: str = "", kept: str = ""
+    ) -> None:
+        self.kind, self.given, self.host, self.kept = kind, dict(given or {}), None, kept
         shown = ",".join(f"{k}={v}" for k, v in self.given.items())
         self.plain = name or kind.name
-        self.name = f"{self.plain}{',' if ':' in self.plain else ':'}{shown}" if shown else self.plain
+
+        def called(plain: str) -> str:
+            return f"{plain}{',' if ':' in plain else ':'}{shown}" if shown else plain
+
+        self.name, self.recorded = called(self.plain), called(kept or self.plain)
         self.doc = f"{kind.doc} (simulated)"
 
     @cached_property
@@ -67,7 +74,7 @@ class ChipTarget:
 
     def configured(self, parameters: Mapping[str, str]) -> ChipTarget:
         """See `tilewright.targets.base.Configurable`."""
-        return ChipTarget(self.kind, parsed(self.kind, parameters), self.plain)
+        return ChipTarget(self.kind, parsed(self.kind, parameters), self.plain, self.kept)
 
     def beside(self, host: Target) -> ChipBesideHost:
         """See `tilewright.targets.base.Beside`."""
@@ -123,7 +130,7 @@ class ChipTarget:
     def load(self, package: Package, threads: int) -> SystemRunner:
         from .system import SystemRunner
 
-        return SystemRunner(package, threads, self.formats, None)
+        return SystemRunner(package, threads, self, None)
 
 
 class ChipBesideHost:
@@ -131,7 +138,7 @@ class ChipBesideHost:
 
     def __init__(self, chip: ChipTarget, host: Target) -> None:
         self.accelerator, self.host = chip, host
-        self.name = f"{host.name}+{chip.name}"
+        self.name, self.recorded = f"{host.name}+{chip.name}", f"{host.name}+{chip.recorded}"
         self.doc = f"{host.doc}; {chip.doc} beside it"
 
     @property
@@ -187,7 +194,30 @@ class ChipBesideHost:
     def load(self, package: Package, threads: int) -> SystemRunner:
         from .system import SystemRunner
 
-        return SystemRunner(package, threads, self.formats, self.host)
+        return SystemRunner(package, threads, self.accelerator, self.host)
+
+
+class AbsentChip(ChipTarget):
+    """The chip of a file that this process was not given: what a package has for the host runs without it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = self.recorded = self.plain = self.kept = self.doc = name
+        self.given, self.host = {}, None
+
+    @property
+    def kind(self) -> type[Chip]:  # type: ignore[override]
+        file = self.plain.partition("#")[0]
+        others = [k for k in _GIVEN if k.partition("#")[0] == file]
+        raise PackageError(
+            f"the package has programs for the chip {self.name}, whose simulator is the Python that describes it"
+            + (f"; the file given is another one: {', '.join(others)}" if others else ""),
+            stage="load",
+            hint=f"a package names no code to run: give the file that it was made with, tilewright.load(..., "
+            f"chip={file!r}) or --chip {file}",
+        )
+
+    def configured(self, parameters: Mapping[str, str]) -> ChipTarget:
+        return AbsentChip(f"{self.plain}:{','.join(f'{k}={v}' for k, v in parameters.items())}")
 
 
 # ---- names ---------------------------------------------------------------------------------------------------------
@@ -202,15 +232,20 @@ def parsed(kind: type[Chip], parameters: Mapping[str, str]) -> dict[str, Any]:
             raise UsageError(f"{kind.name} has no parameter {name!r}", hint=f"it has {', '.join(sorted(known))}")
         try:
             found[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            raise UsageError(f"{text!r} is no number for {name} of {kind.name}", hint=f"{name}=16") from None
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            raise UsageError(f"{text[:80]!r} is no number for {name} of {kind.name}", hint=f"{name}=16") from None
     return found
+
+
+#: chips of files that users gave to this process, by what packages call them: the file's name and a digest of it
+_GIVEN: dict[str, type[Chip]] = {}
 
 
 def from_file(name: str) -> Any:
     """The chip that a file describes, ``path/to/chip.py`` or ``path/to/chip.py:parameter=value``, of several in it
     ``path/to/chip.py:name,parameter=value``; or what else its ``CHIP`` is that can stand beside a host (`tw.offload`
-    gives such)."""
+    gives such). The file is run: the name must be a user's own.
+    """
     path_text, _, given = name.partition(":")
     path = Path(path_text)
     if not path.is_file():
@@ -221,13 +256,23 @@ def from_file(name: str) -> Any:
         if given:
             raise UsageError(f"{found.name} in {path_text} has no parameters", hint=f"leave out :{given}")
         return found
-    target = ChipTarget(kind_of(found, path), name=f"{path_text}:{wanted}" if wanted else path_text)
-    return target.configured(dict(p.split("=", 1) for p in given.split(","))) if given else target
+    kind = kind_of(found, path)
+    kept = f"{path.name}#{_digest(kind, path)}"
+    _GIVEN[kept] = kind
+    return _with(ChipTarget(kind, name=f"{path_text}:{wanted}" if wanted else path_text, kept=kept), given)
 
 
-def kind_in(path: Path) -> type[Chip]:
-    """The class called ``CHIP`` in a file; UsageError if there is none."""
-    return kind_of(chip_in(path), path)
+def from_package(name: str) -> ChipTarget:
+    """The chip that a package calls so (`ChipTarget.recorded`), if a user gave it to this process: no file is run."""
+    plain, _, given = name.partition(":")
+    return _with(ChipTarget(_GIVEN[plain], name=plain, kept=plain) if plain in _GIVEN else AbsentChip(plain), given)
+
+
+def _with(target: ChipTarget, given: str) -> ChipTarget:
+    if not given:
+        return target
+    pairs = [p.partition("=") for p in given.split(",")]
+    return target.configured({name.strip(): value.strip() for name, _, value in pairs})
 
 
 def one_of_several(given: str) -> tuple[str, str]:
@@ -272,6 +317,16 @@ def chip_in(path: Path, wanted: str = "") -> Any:
 
 def _is_chip(found: Any) -> bool:
     return isinstance(found, type) and issubclass(found, Chip) and is_dataclass(found)
+
+
+def _digest(kind: type[Chip], path: Path) -> str:
+    """Of a chip's name and the files that describe it, but for those of this package."""
+    from .identity import files_of
+
+    ours = Path(__file__).parents[2]
+    files = {path.resolve(), *(f.resolve() for f in files_of(kind))}
+    contents = sorted(f.read_bytes() for f in files if ours not in f.parents)
+    return hashlib.sha256(b"\0".join([kind.name.encode(), *contents])).hexdigest()[:16]
 
 
 def kind_of(found: Any, path: Path) -> type[Chip]:

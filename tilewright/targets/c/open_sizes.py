@@ -17,6 +17,7 @@ from ...codegen.clike.names import comment, distinct
 from ...program.open_sizes import Formula, OpenSizes
 from ...program.program import TensorInfo
 from ...support.dims import Dim
+from ...support.formulas import symbol
 
 ERROR = ("SIZE_OUT_OF_RANGE", "an open dimension is out of its range, or no multiple of its divisor")
 
@@ -89,8 +90,8 @@ class OpenText:
     def ranges(self) -> list[str]:
         """The constants with the ranges."""
         lines = ["", "/* the smallest and the largest size of an open dimension, and the number that divides it */"]
-        for c, d in zip(self.constants, self.dims, strict=True):
-            made = self.written(d.name)
+        for i, (c, d) in enumerate(zip(self.constants, self.dims, strict=True)):
+            made = self.written(symbol(i))
             lines += [f"#define {c}_MIN {made.low}", f"#define {c}_MAX {made.high}", f"#define {c}_DIVISOR {d.divisor}"]
         return lines
 
@@ -172,7 +173,7 @@ class OpenText:
 
     def tensor(self, t: TensorInfo, shape: Sequence[Formula]) -> str:
         """An input or output in a comment: ``x: f32[1, time, 40]``."""
-        return comment(f"{t.name}: {t.dtype}[{', '.join(map(str, shape))}]")
+        return comment(f"{t.name}: {t.dtype}[{', '.join(map(str, self.sizes.shown(shape)))}]")
 
 
 #: constants of the header have these names, dimensions others

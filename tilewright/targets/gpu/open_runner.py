@@ -48,7 +48,7 @@ class OpenGpuRunner(GpuRunner):
         #: kernels with open sizes, and the numbers of their formulas among those of all
         self.asked = {s: [number[f] for f in formulas] for s, formulas in asked.items()}
         try:
-            self.formulas = function(every, self.program.open.names)
+            self.formulas = function(every, len(self.program.open.dims))
         except ValueError as e:
             raise PackageError(f"the package is damaged: {e}", stage="load") from None
 
@@ -57,7 +57,8 @@ class OpenGpuRunner(GpuRunner):
 
     def launches(self, sizes: Mapping[str, int]) -> dict[str, tuple[Kernel, LaunchAt]]:
         """The kernels with open sizes as they are launched for these, and what they need for it."""
-        numbers, found = self.formulas(sizes), {}
+        assert self.program.open is not None
+        numbers, found = self.formulas(self.program.open.values(sizes)), {}
         for symbol, places in self.asked.items():
             kernel = self.kernels[symbol]
             assert kernel.open is not None
@@ -114,8 +115,8 @@ class OpenGpuContext(GpuContext):
         found = self.kept.pop(numbers[:dims], None)
         if found is None:
             sizes = dict(zip(names, numbers, strict=False))
-            inputs = _sized(self.program.inputs, self.open.inputs, sizes)
-            outputs = _sized(self.program.outputs, self.open.outputs, sizes)
+            inputs = _sized(self.program.inputs, self.open.inputs, numbers[:dims])
+            outputs = _sized(self.program.outputs, self.open.outputs, numbers[:dims])
             found = AtSize(sizes, numbers[dims:starts], numbers[starts:], inputs, outputs)
             needs = {"input": [t.nbytes for t in inputs], "output": [t.nbytes for t in outputs]}
             needs["arena"] = [arena + PART_ALIGN_BYTES]  # a part without elements begins in it too
@@ -218,7 +219,7 @@ class OpenGpuContext(GpuContext):
         self.now = None
 
 
-def _sized(tensors: Sequence[TensorInfo], shapes: Sequence[Sequence[Any]], sizes: dict[str, int]) -> tuple[Any, ...]:
+def _sized(tensors: Sequence[TensorInfo], shapes: Sequence[Sequence[Any]], sizes: Sequence[int]) -> tuple[Any, ...]:
     return tuple(replace(t, shape=evaluate(s, sizes) if s else ()) for t, s in zip(tensors, shapes, strict=True))
 
 
