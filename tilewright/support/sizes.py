@@ -27,8 +27,9 @@ from math import gcd as _gcd
 from math import prod
 from typing import Any, TypeVar
 
+from .dims import ChosenDim
 from .dims import Dim as Dim
-from .errors import UsageError
+from .errors import Asks, UsageError
 from .polynomials import Polynomial, long_division, ratio, without
 from .size_bounds import Atom as _Atom
 from .size_bounds import Known, bounds
@@ -41,14 +42,21 @@ _T = TypeVar("_T")
 
 
 class Undecided(UsageError):
-    """A decision depends on a size that is not known when the model is compiled."""
+    """A decision depends on a size that is not known when the model is compiled. `asks` says which, if that is known:
+    it is either way for some sizes."""
+
+    def __init__(self, message: str, asks: Asks | None = None, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.asks = asks
 
 
 class Sizes:
     """The symbols of one compilation, and all sizes that have been made of them."""
 
     def __init__(self, dims: Sequence[Dim]) -> None:
-        self.dims = tuple(dims)
+        #: whether ranges may be narrowed, rather than something be done for sizes that make no sense
+        self.narrow = any(isinstance(d, ChosenDim) for d in dims)
+        self.dims = tuple(d.plain if isinstance(d, ChosenDim) else d for d in dims)
         names = [d.name for d in dims]
         if len(set(names)) < len(names):
             raise UsageError(f"two dimensions have one name: {', '.join(names)}")
@@ -58,6 +66,10 @@ class Sizes:
         self._ranges: dict[int, tuple[int, int]] = {}  # better than what the atoms say
         self._bounds: Known = {}  # of polynomials
         self._quotients: dict[tuple[int, int], Any] = {}
+        #: sums, products and comparisons that were computed before
+        self._sums: dict[tuple[Any, Any, int], Any] = {}
+        self._products: dict[tuple[Any, Any], Any] = {}
+        self._compared: dict[tuple[Any, Any, bool], bool | Undecided] = {}
         self.symbols = [self._symbol(d) for d in dims]
 
     def _symbol(self, d: Dim) -> Size:
@@ -201,6 +213,14 @@ class Size(int):
         return compute(self.typical, other)
 
     def _sum(self, other: Any, sign: int) -> Any:
+        known = self.space._sums.get((self, other, sign)) if isinstance(other, int) else None
+        if known is None:
+            known = self._summed(other, sign)
+            if isinstance(other, int):
+                self.space._sums[self, other, sign] = known
+        return known
+
+    def _summed(self, other: Any, sign: int) -> Any:
         p = self._other(other)
         if p is None:
             return self._inexact(other, lambda x, y: x + sign * y, f"{self} {'-' if sign < 0 else '+'} {other}")
@@ -233,6 +253,14 @@ class Size(int):
         return -self if self < 0 else self
 
     def __mul__(self, other: Any) -> Any:
+        known = self.space._products.get((self, other)) if isinstance(other, int) else None
+        if known is None:
+            known = self._multiplied(other)
+            if isinstance(other, int):
+                self.space._products[self, other] = known
+        return known
+
+    def _multiplied(self, other: Any) -> Any:
         p = self._other(other)
         if p is None:
             return self._inexact(other, lambda x, y: x * y, f"{self} * {other}")
@@ -296,15 +324,26 @@ class Size(int):
     # ---- comparisons: equality is that of the numbers, which is that of the expressions ----
 
     def _less(self, other: Any, sign: str, strict: bool) -> bool:
+        key = self, other, strict
+        known = self.space._compared.get(key)
+        if known is None:
+            known = self.space._compared[key] = self._compare(other, sign, 1 if strict else 0)
+        if isinstance(known, bool):
+            return known
+        if _typically.get():
+            return bool((other - self).typical >= (1 if strict else 0))
+        raise Undecided(known.message, known.asks)
+
+    def _compare(self, other: Any, sign: str, least: int) -> bool | Undecided:
+        """Whether another size is larger by at least so much, for all sizes."""
         difference = other - self
         low, high = difference.range if isinstance(difference, Size) else (difference,) * 2
-        if low >= (1 if strict else 0):
-            return True
-        if high < (1 if strict else 0):
-            return False
-        if _typically.get():
-            return bool(difference.typical >= (1 if strict else 0))
-        raise Undecided(f"whether {self} {sign} {other} depends on sizes that are not known when the model is compiled")
+        if low >= least or high < least:
+            return bool(low >= least)
+        return Undecided(
+            f"whether {self} {sign} {other} depends on sizes that are not known when the model is compiled",
+            lambda at: difference.at(at) >= least,
+        )
 
     def __lt__(self, other: Any) -> Any:
         return self._less(other, "<", True) if isinstance(other, int) else self._float(other, "<")
@@ -379,7 +418,7 @@ def _within(r: Any, b: Any) -> bool:
 def _quotient(a: Any, b: Any, space: Sizes) -> int:
     (p, q), (r, s) = (_range(a), _range(b))
     if r <= 0:
-        raise Undecided(f"{a} // {b}: the divisor may be 0")
+        raise Undecided(f"{a} // {b}: the divisor may be 0", lambda at: _at(b, at) > 0)
     ends = [x // y for x in (p, q) for y in (r, s)]
     if min(ends) == max(ends):
         return ends[0]
@@ -397,8 +436,9 @@ def _quotient(a: Any, b: Any, space: Sizes) -> int:
 
 
 def _keep_remainder(left: Any, b: Any, space: Sizes) -> None:
-    if isinstance(left, Size) and _range(b)[0] > 0:
-        space._ranges.setdefault(int(left), (0, _range(b)[1] - 1))
+    if isinstance(left, Size) and int(left) not in space._ranges and _range(b)[0] > 0:
+        space._ranges[int(left)] = (0, _range(b)[1] - 1)
+        space._compared.clear()  # what was open may be known now
 
 
 def _remainder(a: Any, b: Any, space: Sizes) -> Any:
