@@ -28,8 +28,8 @@ def open_all(run: Any, source: Any, options: Options) -> None:
 def opener(
     source: Any, options: Options, files: Callable[[], Sequence[MappedFile]] = tuple
 ) -> Callable[[dict[str, Any]], Any]:
-    """A function from the option `inputs`, with open dimensions, to an executable. `files` are those of the model, as it
-    was read: PackageError if others are there now."""
+    """A function from the option `inputs`, with open dimensions, to an executable. `files` are those of the model, as
+    it was read: PackageError if others are there now."""
     given = {f.name: getattr(options, f.name) for f in fields(options)}
     source = protocol.compilable(source) if isinstance(source, StoredSource) else source
 

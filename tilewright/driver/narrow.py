@@ -1,8 +1,8 @@
 """Ranges that nobody gave, narrowed to the sizes for which a model makes sense in one way.
 
-A model without ranges is compiled for wide ones (`runtime.opening`) around a point: sizes of a call, or usual ones. Where
-it asks a question that its sizes answer in two ways, the answer at the point counts, and the ranges are cut to where it
-is the same:
+A model without ranges is compiled for wide ones (`runtime.opening`) around a point: sizes of a call, or usual ones.
+Where it asks a question that its sizes answer in two ways, the answer at the point counts, and the ranges are cut to
+where it is the same:
 
     seq 1..4096 at 64, "is seq min(seq, 128)?"          seq 1..128: a table has 128 positions
     height 1..1024 at 32, "is height 2*(height//2)?"    height 2..1024 by 2: it is halved, doubled and joined again
@@ -14,8 +14,9 @@ Nothing here has to be right: the model is compiled again, and what the new rang
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ..support.dims import ChosenDim, Dim
@@ -48,20 +49,23 @@ def narrowed(inputs: Shapes, dims: list[Dim], asks: Asks) -> dict[str, tuple[Any
     changes: dict[str, Any] = {}
     corners: list[dict[str, int]] = [{}]
     for d in dims:
-        if not isinstance(d, ChosenDim) or all(same(**{d.name: n}) for n in _samples(d)):
+        if not isinstance(d, ChosenDim) or all([same(**{d.name: n}) for n in _samples(d)]):
             continue
-        cut = _cut(d, lambda n, name=d.name: all(same(**{**c, name: n}) for c in corners))  # type: ignore[misc]
+        cut = _cut(d, partial(_everywhere, same, d.name, corners))
         if cut is None:
             twin = next((o for o in dims if o.name != d.name and _move_together(d, o, point, same)), None)
-            if twin is not None:
-                return _with(inputs, {d.name: twin})
-            if d.point > 1:
+            if twin is None and d.point > 1:
                 return None
-            return _with(inputs, {d.name: d.point})
+            return _with(inputs, {d.name: d.point if twin is None else twin})
         if cut != d:
             changes[d.name] = cut
             corners = [{**c, d.name: n} for c in corners for n in (cut.low, cut.high)]
     return _with(inputs, changes) if changes else None
+
+
+def _everywhere(same: Callable[..., bool], name: str, corners: list[dict[str, int]], n: int) -> bool:
+    """Whether a question has its answer for a size of one dimension, at all ends of the ranges of others."""
+    return all(same(**{**c, name: n}) for c in corners)
 
 
 def _samples(d: ChosenDim) -> list[int]:
@@ -71,8 +75,8 @@ def _samples(d: ChosenDim) -> list[int]:
     return [n for n in some if d.low <= n <= d.high]
 
 
-def _cut(d: ChosenDim, holds: Any) -> ChosenDim | None:
-    """The largest range around the point in which a question has one answer; None if the sizes next to it have others."""
+def _cut(d: ChosenDim, holds: Callable[[int], bool]) -> ChosenDim | None:
+    """The largest range around the point in which a question has one answer; None if sizes next to it have others."""
     for divisor in range(d.divisor, max(DIVISORS, d.divisor) + 1, d.divisor):
         if d.point % divisor:
             continue
@@ -81,15 +85,17 @@ def _cut(d: ChosenDim, holds: Any) -> ChosenDim | None:
         if beside and all(holds(n) for n in beside):
             low = _end(d.point, -(-d.low // divisor) * divisor, divisor, holds)
             return replace(d, low=low, high=_end(d.point, d.high // divisor * divisor, divisor, holds), divisor=divisor)
-    # the point may be the first or the last size that there is
-    for step in (d.divisor, -d.divisor):
-        if d.low <= d.point + step <= d.high and holds(d.point + step):
-            end = _end(d.point, (d.high if step > 0 else d.low) // d.divisor * d.divisor, d.divisor, holds)
-            return replace(d, low=min(end, d.point), high=max(end, d.point))
-    return None
+    # the point may be the first or the last size that has its answer
+    low, high = (
+        _end(d.point, far // d.divisor * d.divisor, d.divisor, holds)
+        if d.low <= d.point + step <= d.high and holds(d.point + step)
+        else d.point
+        for step, far in ((-d.divisor, d.low + d.divisor - 1), (d.divisor, d.high))
+    )
+    return replace(d, low=low, high=high) if low < high else None
 
 
-def _end(point: int, far: int, step: int, holds: Any) -> int:
+def _end(point: int, far: int, step: int, holds: Callable[[int], bool]) -> int:
     """The multiple of `step` farthest from the point up to which a question has one answer."""
     near, sign = 0, 1 if far >= point else -1
     most = abs(far - point) // step
@@ -101,7 +107,7 @@ def _end(point: int, far: int, step: int, holds: Any) -> int:
     return point + sign * near * step
 
 
-def _move_together(d: ChosenDim, other: Dim, point: Mapping[str, int], same: Any) -> bool:
+def _move_together(d: ChosenDim, other: Dim, point: Mapping[str, int], same: Callable[..., bool]) -> bool:
     """Whether a question has one answer as long as two dimensions are one."""
     if not isinstance(other, ChosenDim) or point[d.name] != point[other.name] or d.divisor != other.divisor:
         return False

@@ -43,7 +43,7 @@ class LazySource:
         return _compiler("opener")(self.store(), self.options)(inputs)
 
     def beside(self, program: Any) -> None:
-        """Let sizes that recur have programs beside one for all sizes; where the compiler is missing, it serves them."""
+        """Let sizes that recur have programs beside the one for all sizes; not where the compiler is missing."""
         with suppress(PackageError):
             _compiler("beside")(program, self.store(), self.options)
 

@@ -39,8 +39,8 @@ KNOWN = 4096
 
 
 class Opening:
-    """The programs for all sizes of a `DynamicExecutable`: one, and more for sizes that it does not serve, such as those
-    beyond its ranges, or a 0. Each is made in the caller. Where a model cannot be compiled for all sizes at once,
+    """The programs for all sizes of a `DynamicExecutable`: one, and more for sizes that it does not serve, such as
+    those beyond its ranges, or a 0. Each is made in the caller. Where a model cannot be compiled for all sizes at once,
     nothing is served here: a program is then made for each size, in its call.
     """
 

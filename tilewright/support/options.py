@@ -292,9 +292,9 @@ class Options:
     )
     specialize: str = option(
         "open",
-        "which programs a model with open shapes gets: open (one for all sizes), background (and in another process some "
-        "for sizes that recur), now (one for each size, compiled in its call), or never (those made ahead: a call with "
-        "other sizes is an error)",
+        "which programs a model with open shapes gets: open (one for all sizes), background (and some for sizes that "
+        "recur, made by another process), now (one for each size, compiled in its call), or never (those made ahead: a "
+        "call with other sizes is an error)",
         effect=Effect.WORK,
         kept=True,
         choices=("open", "now", "never", "background"),
