@@ -49,7 +49,7 @@ def narrowed(inputs: Shapes, dims: list[Dim], asks: Asks) -> dict[str, tuple[Any
     changes: dict[str, Any] = {}
     corners: list[dict[str, int]] = [{}]
     for d in dims:
-        if not isinstance(d, ChosenDim) or all([same(**{d.name: n}) for n in _samples(d)]):
+        if not isinstance(d, ChosenDim) or all(map(partial(_everywhere, same, d.name, [{}]), _samples(d))):
             continue
         cut = _cut(d, partial(_everywhere, same, d.name, corners))
         if cut is None:
