@@ -65,7 +65,8 @@ def _finish(nest: Nest) -> Nest:
     body = simplify_nest(partition(simplify_nest(body, {}), {}), {})
     if current() is None:
         return replace(nest, body=body)
-    done = simplify_nest(row_by_row(body), {})
+    rows = row_by_row(body)
+    done = body if rows is body else simplify_nest(rows, {})
     lost = {s.block for s in stores(nest.body)} - {s.block for s in stores(done)}
     lost -= {
         s.block for loop in walk_stmts(nest.body) if isinstance(loop, For) and loop.trip == 0 for s in stores(loop)

@@ -69,7 +69,7 @@ class Sizes:
         #: sums, products and comparisons that were computed before
         self._sums: dict[tuple[Any, Any, int], Any] = {}
         self._products: dict[tuple[Any, Any], Any] = {}
-        self._compared: dict[tuple[Any, Any, bool], bool | Undecided] = {}
+        self._compared: dict[tuple[Any, Any, bool], bool | Size] = {}
         self.symbols = [self._symbol(d) for d in dims]
 
     def _symbol(self, d: Dim) -> Size:
@@ -323,24 +323,27 @@ class Size(int):
 
     # ---- comparisons: equality is that of the numbers, which is that of the expressions ----
 
-    def _less(self, other: Any, sign: str, strict: bool) -> bool:
+    def surely_less(self, other: Any, strict: bool) -> bool | Size:
+        """Whether this is less than another size (or at most that) for all sizes, or for none; the difference if it is
+        for some."""
         key = self, other, strict
         known = self.space._compared.get(key)
         if known is None:
-            known = self.space._compared[key] = self._compare(other, sign, 1 if strict else 0)
-        if isinstance(known, bool):
-            return known
-        if _typically.get():
-            return bool((other - self).typical >= (1 if strict else 0))
-        raise Undecided(known.message, known.asks)
+            difference = other - self
+            low, high = difference.range if isinstance(difference, Size) else (difference,) * 2
+            least = 1 if strict else 0
+            known = bool(low >= least) if low >= least or high < least else difference
+            self.space._compared[key] = known
+        return known
 
-    def _compare(self, other: Any, sign: str, least: int) -> bool | Undecided:
-        """Whether another size is larger by at least so much, for all sizes."""
-        difference = other - self
-        low, high = difference.range if isinstance(difference, Size) else (difference,) * 2
-        if low >= least or high < least:
-            return bool(low >= least)
-        return Undecided(
+    def _less(self, other: Any, sign: str, strict: bool) -> bool:
+        known = self.surely_less(other, strict)
+        if not isinstance(known, Size):
+            return known
+        difference, least = known, 1 if strict else 0
+        if _typically.get():
+            return bool(difference.typical >= least)
+        raise Undecided(
             f"whether {self} {sign} {other} depends on sizes that are not known when the model is compiled",
             lambda at: difference.at(at) >= least,
         )
@@ -500,7 +503,12 @@ def less(a: int, b: int) -> bool:
     >>> less(1, 2)
     True
     """
-    return surely(lambda: a < b) if isinstance(a, Size) or isinstance(b, Size) else a < b
+    try:
+        if isinstance(a, Size):
+            return a.surely_less(b, True) is True
+        return b.surely_less(a, False) is False if isinstance(b, Size) else a < b
+    except Undecided:  # their difference is no size that could be told apart
+        return False
 
 
 def at_most(a: int, b: int) -> bool:
@@ -509,7 +517,12 @@ def at_most(a: int, b: int) -> bool:
     >>> at_most(2, 2)
     True
     """
-    return surely(lambda: a <= b) if isinstance(a, Size) or isinstance(b, Size) else a <= b
+    try:
+        if isinstance(a, Size):
+            return a.surely_less(b, False) is True
+        return b.surely_less(a, True) is False if isinstance(b, Size) else a <= b
+    except Undecided:
+        return False
 
 
 def open_size(d: Any) -> Any:
@@ -571,6 +584,8 @@ def surely(test: Callable[[], bool]) -> bool:
     True
     """
     try:
+        if not _typically.get():
+            return bool(test())
         with typically(False):
             return bool(test())
     except Undecided:
