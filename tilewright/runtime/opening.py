@@ -59,11 +59,15 @@ class Opening:
 
     def at_once(self, args: tuple[Any, ...], out: Any) -> list[np.ndarray] | None:
         """The results of a call with shapes that were served before; None for others."""
+        if not self._known:
+            return None
         program = self._known.get(shapes_of(self.inputs, args))  # type: ignore[arg-type]
         return None if program is None else program(*args, out=out)
 
     def serve(self, given: Mapping[str, Any]) -> list[np.ndarray] | None:
         """The results for inputs by name, which are checked; None if no program can serve them all."""
+        if self.refused and not self.programs:
+            return None
         shapes = tuple([given[t.name].shape for t in self.inputs])
         program = self._program_for(shapes)
         if program is None:
