@@ -332,8 +332,8 @@ class DynamicExecutable:
     @property
     def arguments(self) -> list[Any]:
         """What a call takes: where one program serves all sizes, with sizes in the middle of its ranges."""
-        programs = self.opening.programs if self.opening is not None else []
-        return list(programs[0].arguments) if programs else self.inputs
+        programs, names = self.opening.programs if self.opening is not None else [], {t.name for t in self.inputs}
+        return [t for t in programs[0].arguments if t.name in names] if programs else self.inputs
 
     @property
     def memory(self) -> Memory:

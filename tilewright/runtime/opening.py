@@ -13,13 +13,16 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ..program.open_sizes import OpenSizes
 from ..support.dims import ChosenDim
 from ..support.errors import InputError, ModelError, TilewrightError
 from ..support.formulas import function
+from . import noise
 from .background import Shapes, shapes_of
 from .open_executable import OpenExecutable
 from .parts import DynamicInfo
@@ -102,7 +105,7 @@ class Opening:
         names = [t.name for t in self.inputs]
         for program in list(self.programs):
             try:
-                program.sizes.sizes(shapes, names)
+                _given(program).sizes(shapes, names)
             except InputError:
                 continue
             return program
@@ -236,6 +239,15 @@ def _with(name: str, chosen: Mapping[str, Any]) -> Any:
         if isinstance(d, int):
             name = re.sub(rf"\b{n}\b", str(d), name)
     return name
+
+
+def _given(program: OpenExecutable) -> OpenSizes:
+    """The sizes of a program, of the inputs that a caller gives."""
+    infos = program.package.program.inputs
+    if not any(t.name == noise.KEY for t in infos):
+        return program.sizes
+    shapes = zip(infos, program.sizes.inputs, strict=True)
+    return replace(program.sizes, inputs=tuple(dims for t, dims in shapes if t.name != noise.KEY))
 
 
 def _covers(program: OpenExecutable, other: OpenExecutable) -> bool:
