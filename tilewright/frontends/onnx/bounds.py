@@ -7,6 +7,8 @@ that may not be taken. Those that only a run knows are looked at where the impor
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from torch_mlir import ir
 
@@ -54,11 +56,15 @@ def _ask(n, indices, size) -> None:
             if not less(last, size):
                 raise Undecided(
                     f"whether position {last} is in a table of {size} depends on sizes",
-                    lambda at, last=last: value_at(last, at) < value_at(size, at),
+                    partial(_is_less, last, size),
                 )
         if name not in _MOVES:
             return
         value = value.owner.operands[0]
+
+
+def _is_less(a, b, sizes) -> bool:
+    return value_at(a, sizes) < value_at(b, sizes)
 
 
 #: operators whose elements are those of their first operand
