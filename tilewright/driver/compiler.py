@@ -7,7 +7,6 @@ stopped after and entered from a file.
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import time
@@ -126,7 +125,9 @@ def _compile_open(source: Any, dims: Sequence[Dim], arguments: dict[str, Any]) -
     """`compile_state` for all sizes of open dimensions at once; UnsupportedError where the model needs to know one.
     Ranges that nobody gave are narrowed to what the model asks for (`narrow`)."""
     try:
-        for rounds in itertools.count(1):
+        rounds = 0
+        while True:
+            rounds += 1
             try:
                 with open_sizes(dims):
                     return compile_state(source, **arguments)

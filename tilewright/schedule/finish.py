@@ -11,6 +11,7 @@ from ..support.sizes import Undecided, current, is_open, larger, smaller, surely
 from ..tensor.expr import (
     Const,
     Expr,
+    Load,
     Op,
     Target,
     Var,
@@ -176,7 +177,9 @@ def partition(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
 def _registers(s: For) -> bool:
     """Whether a laid-out loop decides which registers are meant: iterations of a serial one cannot."""
     kept = _IN_REGISTERS.get()
-    touched = [p for x in walk_stmts(s) if isinstance(x, Store) for p in (*x.targets, *x.loads)]
+    touched: list[Target | Load] = []
+    for x in walk_stmts(s):
+        touched += [*x.targets, *x.loads] if isinstance(x, Store) else []
     return any(p.buffer in kept and s.var in variables(i) for p in touched for i in p.indices)
 
 

@@ -253,7 +253,7 @@ def schedule(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> S
                 return made
             too_much.append(made)
             result = "; ".join(made.problems) or "one unit of many does all of it"
-        refused.append((module.NAME, result))
+        refused.append((module.NAME, str(result)))
     if too_much:
         best = min(too_much, key=lambda x: (_idles(x.nest, machine), x.executed.cycles if x.executed else 0.0))
         return replace(best, refused=tuple(r for r in refused if r[0] != best.rule))
