@@ -145,8 +145,8 @@ def measure(name: str, folder: Path, turns: int, burst: float) -> dict[str, Any]
             for way, call in ways.items():
                 first, second = (busy(partial(call, given)) for _ in range(2))
                 extra[way] = first - second
-            first, second = by_command(path, folder, given)
-            extra["command"] = first - second
+            tries = [by_command(path, folder, given) for _ in range(3)]  # of the clock: others run meanwhile
+            extra["command"] = min(first - second for first, second in tries)
             error = largest_error(run(given), session.run(None, given))
             if not error <= ALLOWED:
                 raise SystemExit(f"{name} is wrong at {size}: error {error}")
@@ -181,9 +181,10 @@ def markdown(report: Mapping[str, Any]) -> str:
     lines = [
         f"{m['cpu']}, {m['cores']} cores, 1 thread, ONNX Runtime {report['onnxruntime']} (for the results).",
         "Models with dynamic axes, compiled with no further argument; ten new sizes, each called twice by what "
-        "`tw.compile` gives, an `InferenceSession`, a loaded package and `tilewright run`. Compiled later: programs after "
-        "the first. Most extra: of the first call of a size beyond its second, in any of these ways (milliseconds "
-        "of the processor). Open, one size: seconds of the processor until a program is made; how long a call takes.",
+        "`tw.compile` gives, an `InferenceSession`, a loaded package and `tilewright run`. Compiled later: programs "
+        "after the first. Most extra: of the first call of a size beyond its second, in any of these ways "
+        "(milliseconds of the processor; of the command line of the clock, the best of three). Open, one size: "
+        "seconds of the processor until a program is made; how long a call takes.",
         "",
         *grid(rows),
         "",

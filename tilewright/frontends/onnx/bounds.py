@@ -68,7 +68,7 @@ def _is_less(a, b, sizes) -> bool:
 
 
 #: operators whose elements are those of their first operand
-_MOVES = ("reshape", "cast", "expand", "transpose", "slice")
+_MOVES = ("reshape", "cast", "expand", "transpose", "slice", "tile")
 
 
 def _that_are_outside(n, array, sizes):
