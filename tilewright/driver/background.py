@@ -17,7 +17,7 @@ import tempfile
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import IO, Any
@@ -30,18 +30,18 @@ from ..runtime.background import Background, Stopped
 from ..runtime.dynamic import DynamicExecutable
 from ..runtime.executable import Executable
 from ..runtime.open_executable import OpenExecutable
-from ..runtime.opening import Opening
 from ..runtime.parts import StoredSource
 from ..support import children
 from ..support.budget import SECONDS
-from ..support.errors import CompileError, ModelError, PackageError, TilewrightError, UsageError
+from ..support.errors import CompileError, ModelError, TilewrightError, UsageError
 from ..support.files import own_folder
 from ..support.huge_pages import release_pages
 from ..support.mapped_file import MappedFile, map_file
 from ..support.options import Options, get
 from ..targets import base
+from .all_sizes import changed
 from .out_of_process import ending
-from .package_cache import CacheEntry, Told, bound, compile, write
+from .package_cache import CacheEntry, Told, bound, write
 
 _CALL = "from tilewright.driver.background import serve; serve()"
 #: of a process that compiles: everything else comes first
@@ -61,33 +61,15 @@ def in_background(run: Any, source: Any, options: Options, told: Callable[[], To
     """
     if isinstance(run, DynamicExecutable):
         _check(options)
-        run.opening = Opening(run.inputs, run.staged, run.name, opener(source, options, run.staged.files))
     if not isinstance(run, OpenExecutable):
         return
     maker = ProcessMaker(source, options, told)
     run.background = Background(maker, run.package, options.thread_count, options.specializations)
 
 
-def opener(
-    source: Any, options: Options, files: Callable[[], Sequence[MappedFile]] = tuple
-) -> Callable[[dict[str, Any]], Any]:
-    """A function from the option `inputs`, with open dimensions, to an executable whose sizes are specialized. `files`
-    are those of the model, as it was read: PackageError if others are there now."""
-    given = {f.name: getattr(options, f.name) for f in fields(options)}
-    source = protocol.compilable(source) if isinstance(source, StoredSource) else source
-
-    def make(inputs: dict[str, Any]) -> Any:
-        made = compile(source, **{**given, "inputs": inputs})
-        for file in files():
-            try:
-                same = map_file(file.path).digest() == file.digest()
-            except OSError:
-                same = False
-            if not same:
-                raise _changed(file.path)
-        return made
-
-    return make
+def beside(program: OpenExecutable, stored: StoredSource, options: Options) -> None:
+    """`in_background` for a program that was saved with its model."""
+    in_background(program, protocol.compilable(stored), options, lambda: None)
 
 
 def _check(options: Options) -> None:
@@ -275,7 +257,7 @@ def _compile(source: Any, options: Options, told: Told | None) -> Package | Path
     entry = CacheEntry.of(source, options) if told is not None else None
     if entry is not None and told is not None:
         if entry.digest != told.digest:
-            raise _changed(source)
+            raise changed(source)
         kept = entry.load()
         if kept is not None and kept.report["files"] == told.files:
             return entry.path
@@ -287,14 +269,8 @@ def _compile(source: Any, options: Options, told: Told | None) -> Package | Path
     if told is None:
         return made.package
     if Told.of(state.files) != told:
-        raise _changed(source)
+        raise changed(source)
     with contextlib.suppress(OSError, UsageError):
         if entry is not None and write(made.package, entry.path, told.digest, state.files):
             return entry.path
     return made.package
-
-
-def _changed(source: Any) -> PackageError:
-    return PackageError(
-        f"{source} is not the model any more that was compiled", stage="specialize", hint="compile it again"
-    )

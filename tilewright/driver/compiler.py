@@ -31,6 +31,7 @@ from ..support.sizes import Undecided, current, open_sizes
 from ..targets.base import Enterable, Remembering, Warmable, find
 from . import given
 from .inside import Inside, Observer
+from .narrow import ROUNDS, narrowed
 from .open_program import check_open
 from .pins import check_pins
 from .stages import stages
@@ -121,10 +122,22 @@ def _open_dims(source: Any, options: Options) -> Sequence[Dim]:
 
 
 def _compile_open(source: Any, dims: Sequence[Dim], arguments: dict[str, Any]) -> tuple[State, Any]:
-    """`compile_state` for all sizes of open dimensions at once; UnsupportedError where the model needs to know one."""
+    """`compile_state` for all sizes of open dimensions at once; UnsupportedError where the model needs to know one.
+    Ranges that nobody gave are narrowed to what the model asks for (`narrow`)."""
     try:
-        with open_sizes(dims):
-            return compile_state(source, **arguments)
+        rounds = 0
+        while True:
+            rounds += 1
+            try:
+                with open_sizes(dims):
+                    return compile_state(source, **arguments)
+            except TilewrightError as e:
+                inputs = (
+                    narrowed(arguments["inputs"], list(dims), e.asks) if e.asks and arguments.get("inputs") else None
+                )
+                if inputs is None or rounds == ROUNDS or not (dims := open_dims(inputs)):
+                    raise
+                arguments = {**arguments, "inputs": inputs}
     except Undecided as e:
         raise _not_at_once(dims, e.message, e.stage, e.operator) from e
     except TilewrightError:

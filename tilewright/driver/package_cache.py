@@ -138,6 +138,10 @@ def _compile(source: Any, start_after: str | None, chosen: Options, options: dic
         if entry is not None and isinstance(made, Executable):
             entry.keep(made.package, state.files)
         told = partial(Told.of, state.files)
+    if chosen.specialize in ("open", "background") and not isinstance(made, Executable) and not chosen.looks:
+        from .all_sizes import open_all
+
+        open_all(made, source, chosen)
     if chosen.specialize == "background":
         from .background import in_background
 

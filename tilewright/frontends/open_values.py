@@ -9,7 +9,7 @@ import numpy as np
 from torch_mlir import ir
 
 from ..ir import dialect
-from ..support.sizes import SMALLEST, Size, Undecided, current, decode, is_open, larger, smaller, surely
+from ..support.sizes import SMALLEST, Size, Undecided, current, decode, is_open, larger, smaller, surely, value_at
 
 
 def holds_sizes(array: np.ndarray) -> bool:
@@ -146,7 +146,10 @@ def same(a: int, b: int) -> bool:
         return True
     if surely(lambda: a < b) or surely(lambda: b < a):
         return False
-    raise Undecided(f"whether {a} is {b} depends on sizes that are not known when the model is compiled")
+    raise Undecided(
+        f"whether {a} is {b} depends on sizes that are not known when the model is compiled",
+        lambda at: value_at(a, at) == value_at(b, at),
+    )
 
 
 def open_equal(x: Any, y: Any) -> Any:

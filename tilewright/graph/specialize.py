@@ -75,7 +75,9 @@ def infer_again(op: ir.Operation) -> bool:
         new = dialect.infer(cls, operands, dialect.attributes(op))
     except OpError as e:
         where = f'tw.{name} "{", ".join(names(op))}"'
-        raise CompileError(f"these shapes do not go together: {e}", stage="specialize", operator=where) from None
+        error = CompileError(f"these shapes do not go together: {e}", stage="specialize", operator=where)
+        error.asks = e.asks
+        raise error from None
     changed = [type_of(r) for r in op.results] != new
     if cls.multiple or any(o.variadic for o in cls.operands):
         _make_again(op, new)  # how the operands are grouped depends on their types

@@ -27,7 +27,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -35,7 +35,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import ext
 
 from ..support.errors import CompileError, OpError
-from ..support.sizes import Undecided, decode, too_large
+from ..support.sizes import Size, Undecided, current, decode, too_large, value_at
 from .types import Type, signless, type_of
 
 
@@ -227,7 +227,30 @@ def infer(cls: type[Operator], types: Sequence[Type | None], attrs: dict[str, An
     variadic = any(o.variadic for o in cls.operands)
     if len(types) < required or (len(types) > len(cls.operands) and not variadic):
         raise OpError(f"takes {required} to {len(cls.operands)} operands, got {len(types)}")
-    return as_list(cls.infer(*types, **attrs))
+    try:
+        return as_list(cls.infer(*types, **attrs))
+    except OpError as e:
+        if current() is not None:
+            e.asks = lambda at: _accepts(cls, types, attrs, at)
+        raise
+
+
+def _accepts(
+    cls: type[Operator], types: Sequence[Type | None], attrs: dict[str, Any], sizes: Mapping[str, int]
+) -> bool:
+    """Whether the type rule takes operands whose open dimensions have these sizes."""
+
+    def known(x: Any) -> Any:
+        if isinstance(x, (tuple, list)):
+            return type(x)(map(known, x))
+        return value_at(decode(x), sizes) if type(x) is int or isinstance(x, Size) else x
+
+    try:
+        shapes = [None if t is None else t.with_shape(known(t.shape)) for t in types]
+        cls.infer(*shapes, **{k: known(v) for k, v in attrs.items()})
+    except (OpError, ArithmeticError):
+        return False
+    return True
 
 
 def create(name: str, *operands: ir.Value | None, location: ir.Location | None = None, **attrs: Any) -> list[ir.Value]:

@@ -244,7 +244,7 @@ class Tile(Operator):
 
     @staticmethod
     def infer(x, *, repeats: tuple[int, ...]):
-        if len(repeats) != x.rank or min(repeats, default=0) < 0:
+        if len(repeats) != x.rank or any(r < 0 for r in repeats):
             raise OpError(f"repeats {tuple(repeats)} need one entry >= 0 a dimension of {x}")
         return x.with_shape([None if d is None else d * r for d, r in zip(x.shape, repeats, strict=True)])
 

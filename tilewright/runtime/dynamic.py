@@ -1,9 +1,8 @@
 """An executable for a model whose shapes are open: it specializes itself for what it is called with.
 
     run = tw.compile("bert.onnx")              # ids: i64[batch, sequence]
-    y, = run(np.zeros((1, 128), np.int64))     # compiles for 1 x 128
-    y, = run(np.ones((1, 128), np.int64))      # runs at once
-    run.specialize({"ids": (8, 128)})          # compiles ahead
+    y, = run(np.zeros((1, 128), np.int64))     # runs the program for all sizes
+    run.specialize({"ids": (8, 128)})          # compiles a faster one for 8 x 128
     run.save("bert.tw")                        # with both
 
 See docs/dynamic_models.md.
@@ -122,7 +121,7 @@ class DynamicExecutable(Copyable):
         self.compiled = 0
         self._warned = False
         self._straight: Straight | None = None
-        #: serves what there is no program for; None without specialize="background"
+        #: the programs for all sizes, which serve what there is no program for; None where none are made
         self.opening: Opening | None = None
 
     # ---- running ----
@@ -317,7 +316,14 @@ class DynamicExecutable(Copyable):
 
     def _executables(self) -> list[Executable]:
         parts = [p for _, _, p in self.parts()] + [made.part for _, made in self.open_parts()]
-        return [p.executable for p in parts if p.executable is not None]
+        opened = self.opening.programs if self.opening is not None else []
+        return [*(p.executable for p in parts if p.executable is not None), *opened]
+
+    @property
+    def arguments(self) -> list[Any]:
+        """What a call takes: where one program serves all sizes, with sizes in the middle of its ranges."""
+        programs, names = self.opening.programs if self.opening is not None else [], {t.name for t in self.inputs}
+        return [t for t in programs[0].arguments if t.name in names] if programs else self.inputs
 
     @property
     def memory(self) -> Memory:
@@ -371,8 +377,6 @@ class DynamicExecutable(Copyable):
 
     def close(self) -> None:
         """End the threads of all parts; the executable can still be called."""
-        if self.opening is not None:
-            self.opening.close()
         for executable in self._executables():
             executable.close()
 

@@ -25,7 +25,8 @@ from ..support.errors import UsageError
 from ..support.files import replacing
 from ..support.mapped_file import MappedFile
 from ..targets import base
-from .open_executable import make
+from .executable import Executable
+from .open_executable import OpenExecutable, make
 from .open_parts import Form, OpenPart, Sight, Term
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class _Writer:
                 "bodies": stored.bodies,
             },
             "bodies": [{"info": asdict(b.info), "stages": [self.stage(s) for s in b.stages.values()]} for b in bodies],
+            "opening": [self.program(p) for p in (x.opening.programs if x.opening is not None else ())],
         }
 
     def stage(self, stage: Stage) -> dict[str, Any]:
@@ -157,21 +159,25 @@ class _Writer:
         if part.following is not None:
             made["following"] = [part.following.todo, sorted(part.following.start)]
         if part.executable is not None:
-            package = part.executable.package
-            number = len(self.levels)
-            self.levels[str(number)] = package.levels
-            for name, data in package.objects.items():
-                self.blobs[f"{number}/{name}"] = data
-            made["program"] = {
-                "number": number,
-                "target": package.target,
-                "description": package.description,
-                "program": package.program.to_json(),
-                "objects": list(package.objects),
-                "constants": [self.arrays.add(c) for c in package.constants],
-                "report": package.report,
-            }
+            made["program"] = self.program(part.executable)
         return made
+
+    def program(self, executable: Executable) -> dict[str, Any]:
+        """A native program, whose code and constants are kept beside it."""
+        package = executable.package
+        number = len(self.levels)
+        self.levels[str(number)] = package.levels
+        for name, data in package.objects.items():
+            self.blobs[f"{number}/{name}"] = data
+        return {
+            "number": number,
+            "target": package.target,
+            "description": package.description,
+            "program": package.program.to_json(),
+            "objects": list(package.objects),
+            "constants": [self.arrays.add(c) for c in package.constants],
+            "report": package.report,
+        }
 
     def write(self, f: Any, dynamic: dict[str, Any]) -> None:
         objects, weights, size, place = {}, [], 0, 0
@@ -257,8 +263,12 @@ class _Reader:
         )
         executable.options["threads"] = asked
         executable.staged.opens = lazy.opens
-        if options.specialize == "background":
-            executable.opening = Opening(inputs, executable.staged, d["name"], lazy.open)
+        if options.specialize in ("open", "background") and not options.buckets:
+            opening = executable.opening = Opening(inputs, executable.staged, d["name"], lazy.open)
+            opening.programs = [self.open_program(p, inputs, threads, pool) for p in d.get("opening", ())]
+            if options.specialize == "background":
+                for program in opening.programs:
+                    lazy.beside(program)
         self.bodies(executable.staged, threads, pool)
         return executable
 
@@ -300,21 +310,26 @@ class _Reader:
         formulas = {int(i): {int(at): text for at, text in places} for i, places in data["formulas"]}
         return OpenPart(self.key(data["key"], {}), Form(dims, terms), self.part(data, stage, threads, pool), formulas)
 
+    def program(self, p: dict[str, Any], threads: int, pool: Any) -> Executable:
+        self.check(p["target"], p["description"])
+        program = Program.from_json(p["program"])
+        shared = [pool.share(t.name, self.arrays[i]) for t, i in zip(program.constants, p["constants"], strict=True)]
+        number = p["number"]
+        objects = {n: self.blobs[f"{number}/{n}"] for n in p["objects"]}
+        levels = self.levels[str(number)]
+        return make(Package(p["target"], p["description"], program, objects, shared, levels, p["report"]), threads)
+
+    def open_program(self, p: dict[str, Any], inputs: Sequence[Any], threads: int, pool: Any) -> OpenExecutable:
+        """One for all sizes; ValueError for another one."""
+        made = self.program(p, threads, pool)
+        if not isinstance(made, OpenExecutable) or [t.name for t in made.inputs] != [t.name for t in inputs]:
+            raise ValueError("a program for all sizes takes other inputs")
+        return made
+
     def part(self, data: dict[str, Any], stage: Stage, threads: int, pool: Any) -> Part:
         from .parts import Action, Part, Plan
 
-        executable = None
-        if (p := data["program"]) is not None:
-            self.check(p["target"], p["description"])
-            program = Program.from_json(p["program"])
-            shared = [
-                pool.share(t.name, self.arrays[i]) for t, i in zip(program.constants, p["constants"], strict=True)
-            ]
-            number = p["number"]
-            objects = {n: self.blobs[f"{number}/{n}"] for n in p["objects"]}
-            levels = self.levels[str(number)]
-            package = Package(p["target"], p["description"], program, objects, shared, levels, p["report"])
-            executable = make(package, threads)
+        executable = None if data["program"] is None else self.program(data["program"], threads, pool)
         actions = tuple(
             Action(
                 BEFORE.get(a["kind"], a["kind"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ..support import providers
@@ -40,6 +41,11 @@ class LazySource:
     def open(self, inputs: dict[str, Any]) -> Any:
         """The executable for the option `inputs`, with open dimensions; PackageError if the compiler is missing."""
         return _compiler("opener")(self.store(), self.options)(inputs)
+
+    def beside(self, program: Any) -> None:
+        """Let sizes that recur have programs beside the one for all sizes; not where the compiler is missing."""
+        with suppress(PackageError):
+            _compiler("beside")(program, self.store(), self.options)
 
     def opens(self) -> bool:
         """Whether parts may be compiled for all sizes at once."""

@@ -1,23 +1,28 @@
 """A model with open shapes of which nobody said between which sizes: one program for all of them.
 
-run = tw.compile("bert.onnx", specialize="background")      # ids: i64[batch, sequence]
-y, = run(np.zeros((1, 128), np.int64))      # compiles for batch 1 to 64, sequence 1 to 2048
-y, = run(np.zeros((8, 77), np.int64))       # compiles nothing; sizes that recur get programs of their own
+run = tw.compile("bert.onnx")               # ids: i64[batch, sequence]: for batch 1 to 64, sequence 1 to 512
+y, = run(np.zeros((1, 128), np.int64))      # compiles nothing
+y, = run(np.zeros((8, 77), np.int64))       # nor does this
 
-See docs/dynamic_models.md.
+See docs/open_dimensions.md.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..support.dims import Dim
-from ..support.errors import InputError, TilewrightError
+from ..program.open_sizes import OpenSizes
+from ..support.dims import ChosenDim
+from ..support.errors import InputError, ModelError, TilewrightError
+from ..support.formulas import numbered
+from . import noise
 from .background import Shapes, shapes_of
 from .open_executable import OpenExecutable
 from .parts import DynamicInfo
@@ -25,16 +30,21 @@ from .staged import Staged
 
 log = logging.getLogger("tilewright")
 
-#: a range goes from 1 to so many times the size of the call that it is made for, and at least to this
-TIMES, AT_LEAST = 16, 64
+#: the largest size of a dimension, and the one that questions of the model are answered for, where no call tells them:
+#: of the first dimension of an input (a batch), of those of an image, of all others
+BATCH, IMAGE, LENGTH = (64, 8), (1024, 32), (4096, 64)
+#: a range that a call outgrew goes to so many times its size, and at least to so many times what it was
+TIMES, GROWTH = 16, 2
+#: programs that are kept, and failures to make one after which nothing more is tried
+MOST_PROGRAMS, MOST_REFUSALS = 8, 2
 #: combinations of shapes that are known to be in the ranges
 KNOWN = 4096
 
 
 class Opening:
-    """The program for all sizes of a `DynamicExecutable`, made in its first call. A call with a size beyond the ranges
-    makes a program with wider ones, in the caller. Where a model cannot be compiled for all sizes at once, nothing is
-    served here: a program is then made for each size, in its call.
+    """The programs for all sizes of a `DynamicExecutable`: one, and more for sizes that it does not serve, such as
+    those beyond its ranges, or a 0. Each is made in the caller. Where a model cannot be compiled for all sizes at once,
+    nothing is served here: a program is then made for each size, in its call.
     """
 
     def __init__(
@@ -42,21 +52,25 @@ class Opening:
     ) -> None:
         """`compile` makes the executable for the option `inputs`."""
         self.inputs, self.staged, self.name, self.compile = inputs, staged, name, compile
-        self.program: OpenExecutable | None = None
-        #: nothing more is tried: there is no program, or none with wider ranges
+        #: those used last first
+        self.programs: list[OpenExecutable] = []
         tensors = all(t.kind == "tensor" and t.shape is not None for t in inputs)
+        #: nothing more is tried
         self.refused = not tensors or not any(isinstance(d, (str, type(None))) for t in inputs for d in t.shape or ())
-        self._known: set[Shapes] = set()
+        self._refusals, self._warned = 0, False
+        self._known: dict[Shapes, OpenExecutable] = {}
 
     def at_once(self, args: tuple[Any, ...], out: Any) -> list[np.ndarray] | None:
         """The results of a call with shapes that were served before; None for others."""
-        shapes = shapes_of(self.inputs, args)  # type: ignore[arg-type]
-        if shapes not in self._known or self.program is None:
+        if not self._known:
             return None
-        return self.program(*args, out=out)
+        program = self._known.get(shapes_of(self.inputs, args))  # type: ignore[arg-type]
+        return None if program is None else program(*args, out=out)
 
     def serve(self, given: Mapping[str, Any]) -> list[np.ndarray] | None:
         """The results for inputs by name, which are checked; None if no program can serve them all."""
+        if self.refused and not self.programs:
+            return None
         shapes = tuple([given[t.name].shape for t in self.inputs])
         program = self._program_for(shapes)
         if program is None:
@@ -64,81 +78,184 @@ class Opening:
         results = program(*(given[t.name] for t in self.inputs))
         if len(self._known) >= KNOWN:
             self._known.clear()
-        self._known.add(shapes)
+        self._known[shapes] = program
         return results
+
+    def prepare(self) -> None:
+        """Make the program for usual sizes, before anything is called."""
+        with self.staged.alone():
+            if not self.programs and not self.refused:
+                self._make(None)
 
     def forget(self) -> None:
         """There may be a better program for some shapes now."""
         self._known.clear()
 
     def _program_for(self, shapes: Shapes) -> OpenExecutable | None:
-        if self._fits(shapes):
-            return self.program
-        if self.refused or not all(n > 0 for shape in shapes for n in shape):
-            return None
-        with self.staged.alone():
-            if not self._fits(shapes) and not self.refused:
-                self._make(shapes)
-            return self.program if self._fits(shapes) else None
+        found = self._fitting(shapes)
+        if found is None and not self.refused:
+            with self.staged.alone():
+                found = self._fitting(shapes)
+                if found is None and not self.refused:
+                    self._make(shapes)
+                    found = self._fitting(shapes)
+        return found
 
-    def _fits(self, shapes: Shapes) -> bool:
-        if self.program is None:
-            return False
-        try:
-            self.program.sizes.sizes(shapes, [t.name for t in self.inputs])
-        except InputError:
-            return False
-        return True
+    def _fitting(self, shapes: Shapes) -> OpenExecutable | None:
+        names = [t.name for t in self.inputs]
+        for program in list(self.programs):
+            try:
+                _given(program).sizes(shapes, names)
+            except InputError:
+                continue
+            return program
+        return None
 
-    def _make(self, shapes: Shapes) -> None:
+    def _make(self, shapes: Shapes | None) -> None:
+        """A program around these shapes, or around usual ones."""
         wanted = self._ranges(shapes)
+        if not any(isinstance(d, ChosenDim) for dims in wanted.values() for d in dims):
+            return
         try:
             made = self.compile(wanted)
         except TilewrightError as e:
-            self.refused = True
-            log.warning(
-                "%s: cannot be compiled for all sizes at once, so each new size is compiled in its call: %s",
-                self.name,
-                e.message,
-            )
+            self._failed(e, shapes)
             return
-        before, self.program = self.program, made
-        if before is not None:
-            before.close()
-        named = ", ".join(map(str, made.sizes.dims))
-        log.info("%s: compiled for all sizes of %s", self.name, named)
+        # One that serves all sizes of another takes its place: it was made because they were too few.
+        replaced = [p for p in self.programs if _covers(made, p)]
+        self.programs = [made, *(p for p in self.programs if p not in replaced)][:MOST_PROGRAMS]
+        self.refused = len(self.programs) == MOST_PROGRAMS
+        self.forget()
+        for program in replaced:
+            program.close()
+        log.info("%s: compiled for all sizes of %s", self.name, ", ".join(map(str, made.sizes.dims)))
 
-    def _ranges(self, shapes: Shapes) -> dict[str, tuple[int | Dim, ...]]:
+    def _failed(self, error: TilewrightError, shapes: Shapes | None) -> None:
+        """There is no such program. Sizes that a model refuses say nothing about others."""
+        if shapes is not None and isinstance(error, (InputError, ModelError)):
+            return
+        self._refusals += 1
+        # Of usual sizes it is not known that the model takes them, so a call's are tried, where the import failed.
+        final = shapes is not None or error.run_time or error.stage not in (None, "import", "specialize")
+        self.refused = self._refusals >= MOST_REFUSALS or (final and not self.programs)
+        level, what = (
+            logging.WARNING,
+            "cannot be compiled for all sizes at once, so each new size is compiled in its call",
+        )
+        if error.run_time:
+            level, what = logging.INFO, "runs in parts, which are compiled when it is called"
+        elif not self.refused or self._warned:
+            level = logging.INFO
+        self._warned |= level == logging.WARNING
+        log.log(level, "%s: %s: %s", self.name, what, error.message)
+
+    def _ranges(self, shapes: Shapes | None) -> dict[str, tuple[Any, ...]]:
         """The option `inputs`: known sizes, and a range for each open one that holds these shapes and all before."""
-        names: dict[int | str | None, str] = {}
-        highs = {d.name: d.high for d in self.program.sizes.dims} if self.program is not None else {}
-        places: dict[str, list[int | str]] = {}
-        for info, shape in zip(self.inputs, shapes, strict=True):
-            dims: list[int | str] = []
-            for axis, (d, n) in enumerate(zip(info.shape or (), shape, strict=True)):
-                if isinstance(d, int):
-                    dims.append(d)
+        dims = _dimensions(self.inputs)
+        before = {d.name: d.high for p in self.programs for d in p.sizes.dims}
+        chosen: dict[str, Any] = {}
+        for t, names, shape in zip(self.inputs, dims, shapes or [None] * len(dims), strict=True):
+            for axis, name in enumerate(names):
+                if isinstance(name, int) or name in chosen or not name.isidentifier():
                     continue
-                name = _identifier(d or f"{info.name}_{axis}", names)
-                if n > highs.get(name, 0):
-                    highs[name] = max(AT_LEAST, TIMES * n)
-                dims.append(name)
-            places[info.name] = dims
+                high, point = _usual(t, axis)
+                n = point if shape is None else shape[axis]
+                if n > before.get(name, high):
+                    high = max(TIMES * n, GROWTH * before.get(name, 0))
+                high = max(high, before.get(name, 0))
+                chosen[name] = ChosenDim(name, 0 if _grows(self.inputs, name, dims) else 1, high, point=n) if n else 0
         return {
-            name: tuple(Dim(d, 1, highs[d]) if isinstance(d, str) else d for d in dims) for name, dims in places.items()
+            t.name: tuple(d if isinstance(d, int) else _with(d, chosen) for d in names)
+            for t, names in zip(self.inputs, dims, strict=True)
         }
 
     def describe(self) -> list[str]:
         """What `DynamicExecutable.explain` says of it."""
-        if self.program is None:
+        if not self.programs:
             return ["", "no program for all sizes" + (": each is compiled in its call" if self.refused else " yet")]
-        ranges = ", ".join(map(str, self.program.sizes.dims))
-        more = self.program.background.describe() if self.program.background is not None else []
-        return ["", f"one program for {ranges}", *more]
+        lines: list[str] = []
+        for program in self.programs:
+            lines += ["", f"one program for {', '.join(map(str, program.sizes.dims))}"]
+            lines += program.background.describe() if program.background is not None else []
+        return lines
 
     def close(self) -> None:
-        if self.program is not None:
-            self.program.close()
+        for program in self.programs:
+            program.close()
+
+
+def _dimensions(inputs: Sequence[DynamicInfo]) -> list[list[int | str]]:
+    """For each input its sizes, names of dimensions, and formulas of those of others, as exporters write them.
+
+    >>> ids, mask = DynamicInfo("ids", ("batch", None), "i64"), DynamicInfo("mask", ("batch", "past + ids"), "f32")
+    >>> _dimensions([ids, mask, DynamicInfo("past", ("past", "ids", 4), "f32")])
+    [['batch', 'ids_1'], ['batch', 'past + ids'], ['past', 'ids', 4]]
+    """
+    names: dict[int | str | None, str] = {}
+    plain = tuple({d for t in inputs for d in t.shape or () if isinstance(d, str) and d.isidentifier()})
+
+    def name(d: int | str | None, info: DynamicInfo, axis: int) -> int | str:
+        if isinstance(d, int):
+            return d
+        return d if d is not None and _formula(d, plain) else _identifier(d or f"{info.name}_{axis}", names)
+
+    return [[name(d, t, axis) for axis, d in enumerate(t.shape or ())] for t in inputs]
+
+
+def _formula(text: str, names: tuple[str, ...]) -> bool:
+    """Whether the name of a dimension says what it is made of."""
+    if text in names:
+        return False
+    try:
+        numbered(text, names)
+    except ValueError:
+        return False
+    return not text.isdecimal()
+
+
+def _usual(info: DynamicInfo, axis: int) -> tuple[int, int]:
+    """The largest size of a dimension, and a usual one."""
+    shape = info.shape or ()
+    if axis == 0:
+        return BATCH
+    unknown = sum(not isinstance(d, int) for d in shape[1:])
+    return IMAGE if len(shape) > 3 and unknown > 1 and info.dtype[0] != "i" else LENGTH
+
+
+def _grows(inputs: Sequence[DynamicInfo], name: str, dims: Sequence[Sequence[int | str]]) -> bool:
+    """Whether a dimension may be that of caches, which are empty at first: several inputs have it, alike but for their
+    names, none as a batch, and no tokens have it."""
+    found = [t for t, names in zip(inputs, dims, strict=True) if name in names]
+    alike = Counter((t.shape, t.dtype) for t in found)
+    first = any(names and names[0] == name for names in dims)
+    return not first and max(alike.values()) > 1 and not any(t.dtype[0] in "iu" for t in found)
+
+
+def _with(name: str, chosen: Mapping[str, Any]) -> Any:
+    """A dimension by its name; a formula with the sizes in it that are known."""
+    if name in chosen:
+        return chosen[name]
+    for n, d in chosen.items():
+        if isinstance(d, int):
+            name = re.sub(rf"\b{re.escape(n)}\b", str(d), name)
+    return name
+
+
+def _given(program: OpenExecutable) -> OpenSizes:
+    """The sizes of a program, of the inputs that a caller gives."""
+    infos = program.package.program.inputs
+    if not any(t.name == noise.KEY for t in infos):
+        return program.sizes
+    shapes = zip(infos, program.sizes.inputs, strict=True)
+    return replace(program.sizes, inputs=tuple(dims for t, dims in shapes if t.name != noise.KEY))
+
+
+def _covers(program: OpenExecutable, other: OpenExecutable) -> bool:
+    """Whether a program serves all sizes that another one serves."""
+    if program.sizes.inputs != other.sizes.inputs:
+        return False
+    pairs = zip(sorted(program.sizes.dims, key=str), sorted(other.sizes.dims, key=str), strict=True)
+    return all(a.low <= b.low and b.high <= a.high and b.divisor % a.divisor == 0 for a, b in pairs)
 
 
 def _identifier(name: str, names: dict[Any, str]) -> str:

@@ -4,12 +4,14 @@ split off from full ones, and index arithmetic is simplified with the known rang
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import replace
 
 from ..support.sizes import Undecided, current, is_open, larger, smaller, surely, typically
 from ..tensor.expr import (
     Const,
     Expr,
+    Load,
     Op,
     Target,
     Var,
@@ -26,6 +28,7 @@ from ..tensor.expr import (
 from ..tensor.expr import transform as transform_expr
 from .nest import (
     THREAD,
+    Alloc,
     AsyncCopy,
     Barrier,
     For,
@@ -48,6 +51,9 @@ from .open_tiles import row_by_row
 from .producers import PRODUCER
 from .region import all_ranges
 
+#: names of the registers of the nest at hand
+_IN_REGISTERS: ContextVar[frozenset[str]] = ContextVar("registers", default=frozenset())
+
 
 def finish(nest: Nest) -> Nest:
     """decompose -> partition -> simplify; the result has no `init` left and only constant extents wherever possible."""
@@ -62,10 +68,17 @@ def _finish(nest: Nest) -> Nest:
             body = decompose(body, s.block)
     body = transform(body, lambda s: replace(s, reduction=()) if isinstance(s, Store) and s.reduction else s) or body
     # simplified first: a term must look the same wherever it appears
-    body = simplify_nest(partition(simplify_nest(body, {}), {}), {})
+    token = _IN_REGISTERS.set(
+        frozenset(x.buffer.name for x in walk_stmts(body) if isinstance(x, Alloc) and x.buffer.scope == "register")
+    )
+    try:
+        body = simplify_nest(partition(simplify_nest(body, {}), {}), {})
+    finally:
+        _IN_REGISTERS.reset(token)
     if current() is None:
         return replace(nest, body=body)
-    done = simplify_nest(row_by_row(body), {})
+    rows = row_by_row(body)
+    done = body if rows is body else simplify_nest(rows, {})
     lost = {s.block for s in stores(nest.body)} - {s.block for s in stores(done)}
     lost -= {
         s.block for loop in walk_stmts(nest.body) if isinstance(loop, For) and loop.trip == 0 for s in stores(loop)
@@ -150,13 +163,24 @@ def partition(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
     if trip == 1 and s.kind != "vector" and not _instruction(s):
         return partition(substitute_all(s.body, {s.var: Const(0, "index")}), ranges)
     if s.kind == "unroll" and trip is not None and _deciding_term(s.body, s.var, inner) is not None:
-        if is_open(trip):
+        if not is_open(trip):
+            return seq(*[partition(substitute_all(s.body, {s.var: Const(i, "index")}), ranges) for i in range(trip)])
+        if _registers(s):
             raise Undecided(
                 f"laid-out loop {s.var} decides how long others are, and has {trip} iterations, of sizes that "
                 "are not known"
             )
-        return seq(*[partition(substitute_all(s.body, {s.var: Const(i, "index")}), ranges) for i in range(trip)])
+        s = replace(s, kind="serial")  # the last tile alone: the others are laid out
     return _without_test(replace(s, body=_split_tail(s.body, s.var, inner)))
+
+
+def _registers(s: For) -> bool:
+    """Whether a laid-out loop decides which registers are meant: iterations of a serial one cannot."""
+    kept = _IN_REGISTERS.get()
+    touched: list[Target | Load] = []
+    for x in walk_stmts(s):
+        touched += [*x.targets, *x.loads] if isinstance(x, Store) else []
+    return any(p.buffer in kept and s.var in variables(i) for p in touched for i in p.indices)
 
 
 def _without_test(s: For) -> Stmt:

@@ -61,6 +61,25 @@ class Dim:
         return max(middle, -(-self.low // self.divisor)) * self.divisor
 
 
+@dataclass(frozen=True)
+class ChosenDim(Dim):
+    """A dimension whose range nobody gave: the compiler may narrow it around `point`, a size that has to be in it.
+
+    >>> print(ChosenDim("seq", 1, 4096, point=64))
+    seq:1..4096~64
+    """
+
+    point: int = 1
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}~{self.point}"
+
+    @property
+    def plain(self) -> Dim:
+        """The range, which stays as it is."""
+        return Dim(self.name, self.low, self.high, self.divisor)
+
+
 def open_dims(inputs: Mapping[str, Any] | None) -> list[Dim]:
     """The open dimensions in the shapes that the option `inputs` gives, each once.
 

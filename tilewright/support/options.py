@@ -292,12 +292,13 @@ class Options:
         ),
     )
     specialize: str = option(
-        "now",
-        "what a call of a model with open shapes does that has no program for its sizes: now (compile one), never (an "
-        "error), or background (sizes that recur get programs beside the one for all sizes)",
+        "open",
+        "which programs a model with open shapes gets: open (one for all sizes), background (and some for sizes that "
+        "recur, made by another process), now (one for each size, compiled in its call), or never (those made ahead: a "
+        "call with other sizes is an error)",
         effect=Effect.WORK,
         kept=True,
-        choices=("now", "never", "background"),
+        choices=("open", "now", "never", "background"),
     )
     buckets: Mapping[str, Any] | None = option(
         None,

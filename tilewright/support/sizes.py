@@ -28,8 +28,9 @@ from math import gcd as _gcd
 from math import prod
 from typing import Any, TypeVar
 
+from .dims import ChosenDim
 from .dims import Dim as Dim
-from .errors import UsageError
+from .errors import Asks, UsageError
 from .polynomials import Polynomial, long_division, ratio, without
 from .size_bounds import Atom as _Atom
 from .size_bounds import Known, bounds
@@ -42,14 +43,21 @@ _T = TypeVar("_T")
 
 
 class Undecided(UsageError):
-    """A decision depends on a size that is not known when the model is compiled."""
+    """A decision depends on a size that is not known when the model is compiled. `asks` says which, if that is known:
+    it is either way for some sizes."""
+
+    def __init__(self, message: str, asks: Asks | None = None, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.asks = asks
 
 
 class Sizes:
     """The symbols of one compilation, and all sizes that have been made of them."""
 
     def __init__(self, dims: Sequence[Dim]) -> None:
-        self.dims = tuple(dims)
+        #: whether ranges may be narrowed, rather than something be done for sizes that make no sense
+        self.narrow = any(isinstance(d, ChosenDim) for d in dims)
+        self.dims = tuple(d.plain if isinstance(d, ChosenDim) else d for d in dims)
         self.names = [d.name for d in dims]
         if len(set(self.names)) < len(dims):
             raise UsageError(f"two dimensions have one name: {', '.join(self.names)}")
@@ -61,7 +69,11 @@ class Sizes:
         self._ranges: dict[int, tuple[int, int]] = {}  # better than what the atoms say
         self._bounds: Known = {}  # of polynomials
         self._quotients: dict[tuple[int, int], Any] = {}
-        self.symbols = [self._symbol(i, d) for i, d in enumerate(dims)]
+        #: sums, products and comparisons that were computed before
+        self._sums: dict[tuple[Any, Any, int], Any] = {}
+        self._products: dict[tuple[Any, Any], Any] = {}
+        self._compared: dict[tuple[Any, Any, bool], bool | Size] = {}
+        self.symbols = [self._symbol(i, d) for i, d in enumerate(self.dims)]
 
     def _symbol(self, number: int, d: Dim) -> Size:
         low, high = -(-d.low // d.divisor), d.high // d.divisor
@@ -212,6 +224,14 @@ class Size(int):
         return compute(self.typical, other)
 
     def _sum(self, other: Any, sign: int) -> Any:
+        known = self.space._sums.get((self, other, sign)) if isinstance(other, int) else None
+        if known is None:
+            known = self._summed(other, sign)
+            if isinstance(other, int):
+                self.space._sums[self, other, sign] = known
+        return known
+
+    def _summed(self, other: Any, sign: int) -> Any:
         p = self._other(other)
         if p is None:
             return self._inexact(other, lambda x, y: x + sign * y, f"{self} {'-' if sign < 0 else '+'} {other}")
@@ -244,6 +264,14 @@ class Size(int):
         return -self if self < 0 else self
 
     def __mul__(self, other: Any) -> Any:
+        known = self.space._products.get((self, other)) if isinstance(other, int) else None
+        if known is None:
+            known = self._multiplied(other)
+            if isinstance(other, int):
+                self.space._products[self, other] = known
+        return known
+
+    def _multiplied(self, other: Any) -> Any:
         p = self._other(other)
         if p is None:
             return self._inexact(other, lambda x, y: x * y, f"{self} * {other}")
@@ -306,16 +334,30 @@ class Size(int):
 
     # ---- comparisons: equality is that of the numbers, which is that of the expressions ----
 
+    def surely_less(self, other: Any, strict: bool) -> bool | Size:
+        """Whether this is less than another size (or at most that) for all sizes, or for none; the difference if it is
+        for some."""
+        key = self, other, strict
+        known = self.space._compared.get(key)
+        if known is None:
+            difference = other - self
+            low, high = difference.range if isinstance(difference, Size) else (difference,) * 2
+            least = 1 if strict else 0
+            known = bool(low >= least) if low >= least or high < least else difference
+            self.space._compared[key] = known
+        return known
+
     def _less(self, other: Any, sign: str, strict: bool) -> bool:
-        difference = other - self
-        low, high = difference.range if isinstance(difference, Size) else (difference,) * 2
-        if low >= (1 if strict else 0):
-            return True
-        if high < (1 if strict else 0):
-            return False
+        known = self.surely_less(other, strict)
+        if not isinstance(known, Size):
+            return known
+        difference, least = known, 1 if strict else 0
         if _typically.get():
-            return bool(difference.typical >= (1 if strict else 0))
-        raise Undecided(f"whether {self} {sign} {other} depends on sizes that are not known when the model is compiled")
+            return bool(difference.typical >= least)
+        raise Undecided(
+            f"whether {self} {sign} {other} depends on sizes that are not known when the model is compiled",
+            lambda at: difference.at(at) >= least,
+        )
 
     def __lt__(self, other: Any) -> Any:
         return self._less(other, "<", True) if isinstance(other, int) else self._float(other, "<")
@@ -390,7 +432,7 @@ def _within(r: Any, b: Any) -> bool:
 def _quotient(a: Any, b: Any, space: Sizes) -> int:
     (p, q), (r, s) = (_range(a), _range(b))
     if r <= 0:
-        raise Undecided(f"{a} // {b}: the divisor may be 0")
+        raise Undecided(f"{a} // {b}: the divisor may be 0", lambda at: _at(b, at) > 0)
     ends = [x // y for x in (p, q) for y in (r, s)]
     if min(ends) == max(ends):
         return ends[0]
@@ -425,8 +467,9 @@ def _nested(a: Any, b: Any) -> Any:
 
 
 def _keep_remainder(left: Any, b: Any, space: Sizes) -> None:
-    if isinstance(left, Size) and _range(b)[0] > 0:
-        space._ranges.setdefault(int(left), (0, _range(b)[1] - 1))
+    if isinstance(left, Size) and int(left) not in space._ranges and _range(b)[0] > 0:
+        space._ranges[int(left)] = (0, _range(b)[1] - 1)
+        space._compared.clear()  # what was open may be known now
 
 
 def _remainder(a: Any, b: Any, space: Sizes) -> Any:
@@ -492,7 +535,12 @@ def less(a: int, b: int) -> bool:
     >>> less(1, 2)
     True
     """
-    return surely(lambda: a < b) if isinstance(a, Size) or isinstance(b, Size) else a < b
+    try:
+        if isinstance(a, Size):
+            return a.surely_less(b, True) is True
+        return b.surely_less(a, False) is False if isinstance(b, Size) else a < b
+    except Undecided:  # their difference is no size that could be told apart
+        return False
 
 
 def at_most(a: int, b: int) -> bool:
@@ -501,7 +549,12 @@ def at_most(a: int, b: int) -> bool:
     >>> at_most(2, 2)
     True
     """
-    return surely(lambda: a <= b) if isinstance(a, Size) or isinstance(b, Size) else a <= b
+    try:
+        if isinstance(a, Size):
+            return a.surely_less(b, False) is True
+        return b.surely_less(a, True) is False if isinstance(b, Size) else a <= b
+    except Undecided:
+        return False
 
 
 def open_size(d: Any) -> Any:
@@ -563,6 +616,8 @@ def surely(test: Callable[[], bool]) -> bool:
     True
     """
     try:
+        if not _typically.get():
+            return bool(test())
         with typically(False):
             return bool(test())
     except Undecided:

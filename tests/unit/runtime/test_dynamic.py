@@ -118,7 +118,7 @@ def rows(n, seed=0):
 
 def test_encoder_for_several_shapes():
     model = encoder()
-    executable = tw.compile(model, threads=2)
+    executable = tw.compile(model, threads=2, specialize="now")
     rng = np.random.default_rng(3)
     for shape in ((1, 7), (2, 16), (1, 1), (1, 7)):
         agrees(executable, model, {"ids": rng.integers(0, 50, shape)})
@@ -168,7 +168,7 @@ def test_ahead_of_time():
 
 
 def test_it_says_so(caplog):
-    executable = tw.compile(small(), threads=1)
+    executable = tw.compile(small(), threads=1, specialize="now")
     with caplog.at_level(logging.INFO, "tilewright"):
         executable(rows(3))
         executable(rows(3))
@@ -178,7 +178,7 @@ def test_it_says_so(caplog):
 
 
 def test_the_least_recently_used_goes():
-    executable = tw.compile(small(), threads=1, specializations=2)
+    executable = tw.compile(small(), threads=1, specialize="now", specializations=2)
     for n in (1, 2, 1, 3):
         executable(rows(n))
     kept = [key[1][1] for _, key, _ in executable.parts()]
@@ -193,7 +193,7 @@ def test_the_least_recently_used_goes():
 def test_more_sizes_than_are_kept(caplog, monkeypatch):
     monkeypatch.setattr(staged, "KEPT", 2)
     monkeypatch.setattr(staged, "MOST_KEPT", 4)
-    executable = tw.compile(small(), threads=1)
+    executable = tw.compile(small(), threads=1, specialize="now")
     for n in (1, 2, 3, 4, 5):
         executable(rows(n))
     assert [key[1][1] for _, key, _ in executable.parts()] == [(2, 16), (3, 16), (4, 16), (5, 16)]
@@ -215,7 +215,7 @@ def test_a_shape_has_sizes_only(shape):
 
 
 def test_threads():
-    executable = tw.compile(small(), threads=2)
+    executable = tw.compile(small(), threads=2, specialize="now")
     want = {n: np.maximum(rows(n) @ onnx.numpy_helper.to_array(small().graph.initializer[0]), 0) for n in (2, 3, 4)}
     wrong: list = []
 

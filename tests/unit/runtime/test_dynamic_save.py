@@ -198,7 +198,7 @@ def test_constants_of_all_sizes_are_there_for_new_shapes(kind, tmp_path):
         onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
     elif kind == "file":
         onnx.save(proto, tmp_path / "m.onnx")
-    run = tw.compile(sources.get(kind, sources["file"])(), threads=1)
+    run = tw.compile(sources.get(kind, sources["file"])(), threads=1, specialize="now")
     x = np.arange(3, dtype=np.float32).reshape(3, 1)
     want = run(x)
     run.save(tmp_path / "m.tw")
@@ -265,13 +265,14 @@ def test_parts_made_after_loading_have_the_same_options(name, built, tmp_path):
 
 
 def test_files_of_before_have_the_defaults(built, tmp_path):
-    executable = tw.compile(softmax(), threads=1, specializations=5, precision="bf16")
-    executable.options = {k: executable.options[k] for k in ("target", "precision", "cache", "tuned", "check_indices")}
+    executable = tw.compile(softmax(), threads=1, specializations=5, precision="bf16", specialize="now")
+    kept = ("target", "precision", "cache", "tuned", "check_indices", "specialize")
+    executable.options = {k: executable.options[k] for k in kept}
     executable.save(tmp_path / "m.tw")
     again = tw.load(tmp_path / "m.tw", threads=1)
     with pytest.raises(CompileError, match="enough"):
         again(np.zeros((3, 8), np.float32))
-    assert built[-1] == Options(threads=1, specializations=5, precision="bf16")
+    assert built[-1] == Options(threads=1, specializations=5, precision="bf16", specialize="now")
 
 
 def test_files_with_options_of_another_version_are_refused(built, tmp_path):
@@ -291,7 +292,7 @@ def test_no_winograd_after_loading(tmp_path):
     graph = helper.make_graph([conv], "net", [x], [helper.make_tensor_value_info("y", F, None)], [weight])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     image = rng.standard_normal((1, 128, 28, 28)).astype(np.float32)
-    run = tw.compile(proto, threads=1, winograd=False)
+    run = tw.compile(proto, threads=1, specialize="now", winograd=False)
     run.save(tmp_path / "m.tw")
     again = tw.load(tmp_path / "m.tw", threads=1)
     np.testing.assert_array_equal(again(image)[0], run(image)[0])

@@ -62,6 +62,21 @@ def test_every_size(name, threads, monkeypatch):
         right(name, run, batch, seq)
 
 
+@pytest.mark.parametrize("name", ["exp", "softmax"])
+def test_loops_along_an_open_dimension_run_in_vectors(name):
+    """The last tile of several vectors is a loop over vectors: that there are fewer is no reason to have none."""
+    source = MODELS["softmax"][0]()
+    if name == "exp":
+        source = model([node("Exp", "x", "y")], [value("x", ["n", "m"])], [value("y", ["n", "m"])], {})
+    run = tw.compile(source, inputs={"x": ("n:1..16", "m:1..1024")}, threads=1)
+    assert all(k["kind"] != "general" for k in run.package.report["kernels"])
+    for n, m in ((1, 1), (3, 17), (5, 64), (2, 100), (7, 1000), (16, 63)):
+        x = np.random.default_rng(m).standard_normal((n, m)).astype(np.float32)
+        want = np.exp(x)
+        want = want / want.sum(-1, keepdims=True) if name == "softmax" else want
+        np.testing.assert_allclose(run(x)[0], want, rtol=1e-5, atol=1e-7)
+
+
 def test_it_says_what_it_takes():
     run = compiled("encoder")
     assert str(run.inputs[0]) == "ids: i64[batch, seq]" and str(run.outputs[1]) == "y1: f32[batch, seq, 32]"

@@ -126,7 +126,7 @@ def test_nothing_found_and_sizes_beyond_the_range():
 
 def test_a_model_whose_sizes_are_those_of_its_inputs_has_a_program_for_each():
     made = model([node("Relu", "x", "y")], [value("x", ["n"])], [value("y", ["n"])])
-    run = tw.compile(made, threads=1)
+    run = tw.compile(made, threads=1, specialize="now")
     assert compared(run, made, [{"x": normal(n, n)} for n in (3, 5, 7)]) == [1, 2, 3]
 
 

@@ -1,4 +1,4 @@
-"""Models without ranges whose sizes are compiled in the background: one program for all sizes serves the calls."""
+"""Models without ranges: one program for all sizes serves the calls, and is there when the model is compiled."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from support.onnx_models import model, node, value
 from support.open_models import MODELS, feeds
 
 import tilewright as tw
+from tilewright.compat.onnxruntime import InferenceSession
 from tilewright.driver import compiler
 from tilewright.driver.background import ProcessMaker, _compile
 from tilewright.frontends import protocol
 from tilewright.runtime.dynamic import DynamicExecutable
 from tilewright.runtime.executable import Executable
-from tilewright.support.dims import Dim
 from tilewright.support.errors import InputError, UsageError
 from tilewright.support.options import Options
 
@@ -27,7 +27,7 @@ ort = pytest.importorskip("onnxruntime", reason="onnxruntime computes what is ex
 
 
 def compiled(source, **options) -> DynamicExecutable:
-    run = tw.compile(source, threads=1, specialize="background", **options)
+    run = tw.compile(source, threads=1, **options)
     assert isinstance(run, DynamicExecutable) and run.opening is not None
     return run
 
@@ -41,29 +41,43 @@ def right(run, name: str, batch: int, seq: int = 1) -> None:
 
 
 def dims(run) -> list[str]:
-    return [str(d) for d in run.opening.program.sizes.dims]
+    """Of the program that was made last."""
+    return [str(d) for d in run.opening.programs[0].sizes.dims]
 
 
-def test_the_first_call_compiles_for_all_sizes(monkeypatch):
-    """In wide ranges, of which some once ended in a question that no size answers."""
-    run = compiled(MODELS["encoder"][0]())
-    assert "no program for all sizes yet" in run.explain()
-    right(run, "encoder", 3, 70)
-    assert dims(run) == ["batch:1..64", "seq:1..1120"]
-    monkeypatch.setattr(compiler, "_run_stage", None)  # nothing is compiled any more
-    for batch, seq in ((1, 1), (1, 128), (2, 33), (64, 3), (7, 96), (3, 70)):
+@pytest.fixture
+def no_compiler(monkeypatch):
+    """From a call of this on nothing is compiled any more."""
+
+    def end():
+        monkeypatch.setattr(compiler, "_run_stage", None)
+
+    return end
+
+
+def test_nothing_is_left_to_calls(no_compiler, tmp_path):
+    """How long a text may be the table of positions says. What is saved and loaded has the program too."""
+    source = MODELS["encoder"][0]()
+    run = compiled(source)
+    run.save(tmp_path / "m.tw")
+    session = InferenceSession(source.SerializeToString())
+    no_compiler()
+    assert dims(run) == ["batch:1..64", "seq:1..128"] and "one program for batch:1..64, seq:1..128" in run.explain()
+    loaded = tw.load(tmp_path / "m.tw", threads=1)
+    for i, (batch, seq) in enumerate(((1, 1), (1, 128), (2, 33), (64, 3), (7, 96), (3, 70))):
+        right([run, loaded, lambda given: session.run(None, given)][i % 3], "encoder", batch, seq)
         right(run, "encoder", batch, seq)
-    assert "one program for batch:1..64, seq:1..1120" in run.explain() and run.compiled == 0
+    assert run.compiled == loaded.compiled == 0 and len(run.opening.programs) == 1
 
 
 def test_ranges_that_are_outgrown():
-    run = compiled(MODELS["mlp"][0]())
+    run = compiled(MODELS["mlp"][0](), specialize="background")
     right(run, "mlp", 2)
-    before = run.opening.program
+    (before,) = run.opening.programs
     right(run, "mlp", 64)
-    assert run.opening.program is before and dims(run) == ["batch:1..64"]
+    assert run.opening.programs == [before] and dims(run) == ["batch:1..64"]
     right(run, "mlp", 65)
-    assert dims(run) == ["batch:1..1040"] and before.background._stopped
+    assert dims(run) == ["batch:1..1040"] and before.background._stopped and len(run.opening.programs) == 1
     for batch in (1040, 1, 3):
         right(run, "mlp", batch)
 
@@ -75,9 +89,9 @@ def test_all_ways_of_a_call():
     out = np.empty_like(want)
     for got in (run(given["x"]), run(x=given["x"]), run.run(given), run(given, out=[out]), run(given, out={"y0": out})):
         np.testing.assert_array_equal(got[0], want)
-    fresh = compiled(MODELS["mlp"][0]())
-    fresh(given, out=[out])  # the first call, into an array
-    np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-6)
+    other = feeds("mlp", 6, 1)
+    run(other, out=[fresh := np.empty((6, 10), np.float32)])  # the first call of a size, into an array
+    np.testing.assert_array_equal(fresh, run(other)[0])
     for wrong in (given["x"].astype(np.float64), np.zeros((5, 23), np.float32), np.zeros(24, np.float32)):
         with pytest.raises(InputError):
             run(wrong)
@@ -97,22 +111,100 @@ def branch():
     return model(nodes, [value("x", ["n", 4])], [value("y", ["n", 4])], {"three": np.array(3, np.int64)})
 
 
-def test_a_model_that_cannot_be_compiled_for_all_sizes(caplog):
+def test_a_branch_on_a_size():
+    """Each branch has a program for the sizes that take it."""
     run = compiled(branch())
-    for n in (2, 5, 2, 3):
+    for n in (2, 5, 2, 3, 4):
         x = np.random.default_rng(n).standard_normal((n, 4)).astype(np.float32)
         np.testing.assert_array_equal(run(x)[0], np.maximum(x, 0) if n > 3 else -x)
-    said = [r.message for r in caplog.records if r.levelno == logging.WARNING]
+    assert [[str(d) for d in p.sizes.dims] for p in run.opening.programs] == [["n:1..3"], ["n:4..64"]]
+
+
+def test_a_model_that_cannot_be_compiled_for_all_sizes(caplog):
+    """A size is where no formula can have it, in a type of floats: a program for each, which is said once."""
+    caplog.set_level(logging.WARNING, "tilewright")
+    nodes = [
+        node("Shape", "x", "s"),
+        node("Cast", "s", "f", to=1),
+        node("Mul", "f two", "g"),
+        node("Cast", "g", "i", to=7),
+    ]
+    nodes += [node("Expand", "one i", "y")]
+    made = model(
+        nodes, [value("x", ["n"])], [value("y", ["m"])], {"two": np.float32(1.5), "one": np.ones(1, np.float32)}
+    )
+    run = compiled(made)
+    for n in (2, 5, 2):
+        np.testing.assert_array_equal(run(np.zeros(n, np.float32))[0], np.ones(int(n * 1.5), np.float32))
+    said = [r.message for r in caplog.records]
     assert len(said) == 1 and "each new size is compiled in its call" in said[0]
-    assert run.compiled == 3 and "no program for all sizes: each is compiled in its call" in run.explain()
+    assert run.compiled == 2 and "no program for all sizes: each is compiled in its call" in run.explain()
 
 
 def test_sizes_that_no_range_has():
     run = compiled(MODELS["mlp"][0]())
     assert run(np.zeros((0, 24), np.float32))[0].shape == (0, 10)
-    assert run.opening.program is None and run.compiled == 1
+    assert dims(run) == ["batch:1..64"] and run.compiled == 1
     right(run, "mlp", 3)
-    assert run.opening.program is not None and run.compiled == 1
+    assert run.compiled == 1
+
+
+def test_a_size_that_is_0_beside_others():
+    run = compiled(MODELS["elementwise"][0]())
+    for seq in (5, 9):
+        assert run(np.zeros((0, seq, 20), np.float32))[0].shape == (0, seq, 20)
+    assert dims(run) == ["seq:1..4096"] and run.compiled == 0 and len(run.opening.programs) == 2
+    right(run, "elementwise", 3, 4)
+
+
+def test_caches_that_are_empty_at_first(no_compiler):
+    """And a mask whose length is a sum of others, as exporters write it."""
+    caches = [value(n, ["batch", 2, "past", 4]) for n in ("key", "value")]
+    nodes = [node("Concat", f"{n} new", f"{n}2", axis=2) for n in ("key", "value")]
+    nodes += [node("Add", "key2 value2", "sum"), node("Add", "sum mask", "y")]
+    inputs = [*caches, value("new", ["batch", 2, "seq", 4]), value("mask", ["past + seq", 1])]
+    run = compiled(model(nodes, inputs, [value("y", None)], {}))
+    no_compiler()
+    for past, seq in ((0, 3), (3, 1), (4, 1), (7, 9), (0, 1)):
+        old, new = np.full((2, 2, past, 4), 2, np.float32), np.ones((2, 2, seq, 4), np.float32)
+        (got,) = run(old, old, new, np.zeros((past + seq, 1), np.float32))
+        np.testing.assert_array_equal(got, np.concatenate([old, new], 2) * 2)
+    assert sorted(dims(run)) == ["batch:1..64", "past:0..4096", "seq:1..4096"] and len(run.opening.programs) == 1
+
+
+def test_an_image_that_is_halved_and_doubled(no_compiler):
+    """A size that the model takes is a multiple, which is found."""
+    nodes = [
+        node("MaxPool", "x", "a", kernel_shape=[2, 2], strides=[2, 2]),
+        node("MaxPool", "a", "b", kernel_shape=[2, 2], strides=[2, 2]),
+        node("ConvTranspose", "b w", "c", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Concat", "a c", "d", axis=1),
+        node("ConvTranspose", "d v", "e", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Add", "x e", "y"),
+    ]
+    rng = np.random.default_rng(0)
+    weights = {n: rng.standard_normal(s).astype(np.float32) for n, s in (("w", (2, 2, 2, 2)), ("v", (4, 2, 2, 2)))}
+    made = model(nodes, [value("x", ["n", 2, "h", "w_"])], [value("y", ["n", 2, "h", "w_"])], weights)
+    run = compiled(made)
+    assert dims(run) == ["n:1..64", "h:4..1024:4", "w_:4..1024:4"]
+    no_compiler()
+    session = ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    for n, h, w in ((1, 4, 4), (2, 8, 20), (3, 36, 16)):
+        x = rng.standard_normal((n, 2, h, w)).astype(np.float32)
+        np.testing.assert_allclose(run(x)[0], session.run(None, {"x": x})[0], rtol=1e-4, atol=1e-4)
+
+
+def test_names_that_have_to_be_one():
+    """The program is for equal sizes; a size that is 1 is broadcast by another one."""
+    made = model([node("Add", "a b", "y")], [value("a", ["n", 4]), value("b", ["m", 4])], [value("y", None)], {})
+    run = compiled(made)
+    assert dims(run) == ["m:1..64"]
+    for n, m in ((3, 3), (1, 5), (1, 7), (9, 1), (64, 64)):
+        a, b = np.full((n, 4), 2, np.float32), np.arange(m, dtype=np.float32)[:, None] * np.ones(4, np.float32)
+        np.testing.assert_array_equal(run(a, b)[0], a + b)
+    assert run.compiled == 0 and len(run.opening.programs) == 3
+    with pytest.raises(tw.errors.TilewrightError, match="broadcast"):
+        run(np.zeros((2, 4), np.float32), np.zeros((3, 4), np.float32))
 
 
 def test_dimensions_without_names_and_with_odd_ones():
@@ -121,7 +213,7 @@ def test_dimensions_without_names_and_with_odd_ones():
     for n, m in ((3, 4), (9, 7), (1, 1)):
         a, b = np.full((n, m), 2, np.float32), np.arange(m, dtype=np.float32)[None]
         np.testing.assert_array_equal(run(a, b)[0], a + b)
-    assert dims(run) == ["a_0:1..64", "_2_n:1..64"] and run.compiled == 0
+    assert dims(run) == ["a_0:1..64", "_2_n:1..4096"] and run.compiled == 0
 
 
 def test_what_is_compiled_ahead_comes_first():
@@ -136,23 +228,23 @@ def test_what_is_compiled_ahead_comes_first():
     assert part.runs == 1 and run.compiled == 1
 
 
-def test_a_saved_model_begins_anew(tmp_path):
-    run = compiled(MODELS["mlp"][0]())
-    right(run, "mlp", 3)
+def test_a_saved_model_that_specializes_in_the_background(tmp_path):
+    run = compiled(MODELS["mlp"][0](), specialize="background")
     run.save(tmp_path / "m.tw")
     again = tw.load(tmp_path / "m.tw", threads=1)
     right(again, "mlp", 5)
     right(again, "mlp", 3)
-    assert dims(again) == ["batch:1..80"] and again.compiled == 0
-    maker = again.opening.program.background.maker
+    assert dims(again) == ["batch:1..64"] and again.compiled == 0
+    maker = again.opening.programs[0].background.maker
     assert isinstance(maker, ProcessMaker)
     source = protocol.compilable(again.store())  # what another process is given
     found = _compile(source, Options(inputs={"x": (2, 24)}, threads=1, jobs=1), None)
     right(Executable(found, 1), "mlp", 2)
 
 
-def test_a_file_that_is_another_model_at_the_first_call(tmp_path, caplog):
+def test_a_file_that_is_another_model_at_a_later_call(tmp_path, caplog):
     """What was read is what runs."""
+    caplog.set_level(logging.INFO, "tilewright")
     path = tmp_path / "m.onnx"
     onnx.save(MODELS["mlp"][0](), path)
     run = compiled(path)
@@ -162,23 +254,18 @@ def test_a_file_that_is_another_model_at_the_first_call(tmp_path, caplog):
     onnx.save(other, tmp_path / "other")
     (tmp_path / "other").replace(path)
     right(run, "mlp", 3)
+    right(run, "mlp", 70)
     assert run.compiled == 1 and "is not the model any more" in caplog.text
 
 
-def test_threads_that_call_first():
+def test_threads_that_outgrow_a_range():
     run, count, compile = compiled(MODELS["mlp"][0]()), [], None
     compile = run.opening.compile
     run.opening.compile = lambda inputs: (count.append(threading.get_ident()), compile(inputs))[1]
     with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(right, run, "mlp", 1 + i % 5) for i in range(16)]:
+        for done in [pool.submit(right, run, "mlp", 65 + i % 5) for i in range(16)]:
             done.result()
     assert len(count) == 1
-
-
-def test_ranges():
-    run = compiled(MODELS["encoder"][0]())
-    found = run.opening._ranges(((3, 17), (3, 17)))
-    assert found == dict.fromkeys(("ids", "mask"), (Dim("batch", 1, 64), Dim("seq", 1, 272)))
 
 
 def test_what_does_not_go_together():

@@ -7,10 +7,14 @@ that may not be taken. Those that only a run knows are looked at where the impor
 
 from __future__ import annotations
 
-import numpy as np
+from functools import partial
 
+import numpy as np
+from torch_mlir import ir
+
+from ...ir import dialect
 from ...runtime import indices as checked
-from ...support.sizes import at_most, less
+from ...support.sizes import Undecided, at_most, current, decode, less, value_at
 from ..open_values import holds_sizes, open_array
 
 
@@ -24,6 +28,8 @@ def within(n, indices, *sizes) -> None:
     if array is not None and holds_sizes(array):
         array = _that_are_outside(n, open_array(array), sizes)
     if array is None:
+        if len(sizes) == 1:
+            _ask(n, indices, sizes[0])
         if n.importer.check_indices and n.scope.reached:
             n.importer.checks.append((n.label, sizes, _range(n, indices, len(sizes))))
         return
@@ -34,6 +40,35 @@ def within(n, indices, *sizes) -> None:
         row, k = np.argwhere(wrong)[0]
         message = checked.outside(int(columns[row, k]), sizes[k])
         raise n.error(message, "the model reads or writes outside of a tensor")
+
+
+def _ask(n, indices, size) -> None:
+    """Undecided where indices count up to an open size, which may be beyond the end of a table, and ranges can be
+    narrowed: positions in a text."""
+    known, value = current(), indices.ssa
+    if known is None or not known.narrow or n.scope.condition is not None or not n.scope.reached:
+        return
+    while value is not None and not isinstance(value.owner, ir.Block):
+        name = dialect.mnemonic(value.owner)
+        if name == "arange":
+            of = {k: decode(v) if type(v) is int else v for k, v in dialect.attributes(value.owner).items()}
+            last = of["start"] + (of["count"] - 1) * of["step"]
+            if not less(last, size):
+                raise Undecided(
+                    f"whether position {last} is in a table of {size} depends on sizes",
+                    partial(_is_less, last, size),
+                )
+        if name not in _MOVES:
+            return
+        value = value.owner.operands[0]
+
+
+def _is_less(a, b, sizes) -> bool:
+    return value_at(a, sizes) < value_at(b, sizes)
+
+
+#: operators whose elements are those of their first operand
+_MOVES = ("reshape", "cast", "expand", "transpose", "slice", "tile")
 
 
 def _that_are_outside(n, array, sizes):

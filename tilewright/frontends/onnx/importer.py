@@ -293,7 +293,9 @@ class Importer:
             self.failures.append(Failure(f"{node.operator} (opset {node.opset})", node.name, str(e), e.needs))
             return failed
         except OpError as e:
-            raise ModelError(str(e), stage="import", operator=node.label) from None
+            error = ModelError(str(e), stage="import", operator=node.label)
+            error.asks = e.asks
+            raise error from None
         except TilewrightError as e:
             e.operator = e.operator or node.label
             raise

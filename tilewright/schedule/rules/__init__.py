@@ -243,16 +243,17 @@ def schedule(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> S
             raise _failed(culprit, kernel, f"{type(e).__name__}: {e} ({_place(e)})") from e
         if not isinstance(result, (str, Schedule)):
             raise _failed(f"rule {module.NAME!r}", kernel, f"it gave {result!r}, not a Schedule or a reason")
-        if not isinstance(result, str) and (why := _unfinished(result)) is not None:
-            result = why
-        if not isinstance(result, str):
-            made = _judged(Scheduled(result, module.NAME, tuple(refused)), kernel, machine)
+        scheduled = None if isinstance(result, str) else Scheduled(result, module.NAME, tuple(refused))
+        if scheduled is not None and (why := _unfinished(scheduled)) is not None:
+            result, scheduled = why, None
+        if scheduled is not None:
+            made = _judged(scheduled, kernel, machine)
             well = not made.problems and not (too_much and _idles(made.nest, machine))
             if well or (decisions and schedule(kernel, machine).rule == module.NAME):
                 return made
             too_much.append(made)
             result = "; ".join(made.problems) or "one unit of many does all of it"
-        refused.append((module.NAME, result))
+        refused.append((module.NAME, str(result)))
     if too_much:
         best = min(too_much, key=lambda x: (_idles(x.nest, machine), x.executed.cycles if x.executed else 0.0))
         return replace(best, refused=tuple(r for r in refused if r[0] != best.rule))
@@ -269,15 +270,15 @@ def _idles(nest: Nest, machine: Machine) -> bool:
     )
 
 
-def _unfinished(made: Schedule) -> str | None:
+def _unfinished(made: Scheduled) -> str | None:
     """Why a schedule of a kernel with sizes that are not known cannot be finished; None where it can."""
     if current() is None:
         return None
-    nest = made.nest()
     try:
-        finish(nest)
+        made.nest  # noqa: B018 (kept)
     except Undecided as e:
         return e.message
+    nest = made.schedule.nest()
     bulk = [s for s in walk_stmts(nest.body) if isinstance(s, AsyncCopy) and s.bulk]
     return next((why for s in bulk if (why := of_open_size(s, nest.buffers()))), None)
 

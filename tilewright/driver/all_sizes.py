@@ -1,0 +1,62 @@
+"""Models with open shapes and no ranges: the program for all sizes is made when the model is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+from ..frontends import protocol
+from ..runtime.dynamic import DynamicExecutable
+from ..runtime.opening import Opening
+from ..runtime.parts import StoredSource
+from ..support.errors import PackageError
+from ..support.mapped_file import MappedFile, map_file
+from ..support.options import Options
+from .package_cache import CacheEntry, compile
+from .specialization import can_open
+
+
+def open_all(run: Any, source: Any, options: Options) -> None:
+    """Give an executable its program for all sizes, where target and options have such programs and the model can be
+    one. What cannot is compiled for each size in its call; the logger says so."""
+    if isinstance(run, DynamicExecutable) and can_open(options) and not options.buckets:
+        run.opening = Opening(run.inputs, run.staged, run.name, opener(source, options, run.staged.files))
+        run.opening.prepare()
+
+
+def opener(
+    source: Any, options: Options, files: Callable[[], Sequence[MappedFile]] = tuple
+) -> Callable[[dict[str, Any]], Any]:
+    """A function from the option `inputs`, with open dimensions, to an executable. `files` are those of the model, as
+    it was read: PackageError if others are there now."""
+    given = {f.name: getattr(options, f.name) for f in fields(options)}
+    source = protocol.compilable(source) if isinstance(source, StoredSource) else source
+
+    def make(inputs: dict[str, Any]) -> Any:
+        how = {**given, "inputs": {**inputs, **(options.inputs or {})}}
+        entry = CacheEntry.of(source, Options(**how))
+        if entry is not None and not entry.path.exists():
+            # What cannot be one program is mostly found here, where all that is needed has been imported.
+            compile(source, **{**how, "stop_after": "import"})
+        made = compile(source, **how)
+        for file in files():
+            try:
+                same = map_file(file.path).digest() == file.digest()
+            except OSError:
+                same = False
+            if not same:
+                raise changed(file.path)
+        return made
+
+    return make
+
+
+def changed(source: Any) -> PackageError:
+    """What is raised where a model file is another one than was compiled."""
+    return PackageError(
+        f"{source} is not the model any more that was compiled", stage="specialize", hint="compile it again"
+    )
+
+
+__all__ = ["changed", "open_all", "opener"]
