@@ -9,6 +9,7 @@ from onnx import TensorProto
 from support.onnx_models import model, node, value
 
 import tilewright as tw
+from tilewright.errors import ModelError
 from tilewright.frontends.protocol import load_source
 from tilewright.graph.interpret import interpret
 from tilewright.ir import dialect
@@ -210,3 +211,14 @@ def test_a_convolution_of_nothing_is_folded():
     x, w = np.zeros((0, 3, 8, 8), F32), np.ones((4, 3, 3, 3), F32)
     made = model([node("Conv", "x w", "y")], [], [value("y")], {"x": x, "w": w})
     assert tw.compile(made).run({})[0].shape == (0, 4, 6, 6)
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf, 1e38, 1e9])
+def test_resized_to_what_no_memory_holds(scale):
+    feeds = {"x": np.ones((1, 1, 2, 4), F32), "roi": np.zeros(0, F32), "scales": np.array([1, 1, scale, 1], F32)}
+    with pytest.raises(ModelError, match=r"scales .* give more than 268,435,456 elements"):
+        results("Resize", feeds, constants=("roi", "scales"), mode="nearest")
+    feeds["sizes"] = np.array([1, 1, 1 << 40, 4], np.int64)
+    feeds["scales"] = np.zeros(0, F32)
+    with pytest.raises(ModelError, match=r"sizes .* give more than"):
+        results("Resize", feeds, constants=("roi", "scales", "sizes"), mode="linear")

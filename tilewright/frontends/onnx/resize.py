@@ -8,9 +8,12 @@ from fractions import Fraction
 import numpy as np
 
 from ...ir.types import NUMPY, is_float
-from ...support.sizes import Undecided, is_open, surely
+from ...support.sizes import Undecided, highest, is_open, surely
 from .open_resize import open_resize
 from .registry import onnx_op
+
+#: elements along an axis of a result at most: where each comes from is computed ahead
+LARGEST = 1 << 28
 
 
 def before_11(n, x, scales):
@@ -68,7 +71,9 @@ class Resize:
         if scales is not None:
             if min(scales, default=1) <= 0:
                 raise self.n.error(f"scales {scales} are not positive")
+            self._check([s * highest(d) for s, d in zip(scales, shape, strict=True)], f"scales {scales}")
             return [(a, _scaled(d, s), s) for a, d, s in zip(self.axes, shape, scales, strict=True)]
+        self._check(list(map(highest, sizes)), f"sizes {sizes}")
         policy = self.n.attr("keep_aspect_ratio_policy", "stretch")
         ratios = [_ratio(s, d) for s, d in zip(sizes, shape, strict=True)]
         if policy != "stretch" and None in ratios:
@@ -77,6 +82,10 @@ class Resize:
             ratio = min(ratios) if policy == "not_larger" else max(ratios)
             return [(a, int(np.floor(d * ratio + 0.5)), ratio) for a, d in zip(self.axes, shape, strict=True)]
         return [(a, s, r) for a, s, r in zip(self.axes, sizes, ratios, strict=True)]
+
+    def _check(self, sizes, what):
+        if not all(size <= LARGEST for size in sizes):  # nor is a NaN
+            raise self.n.error(f"{what} give more than {LARGEST:,} elements along an axis")
 
     def run(self):
         n, x, dtype = self.n, self.x, self.x.dtype
