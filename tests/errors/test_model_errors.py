@@ -131,7 +131,7 @@ def test_unknown_operators_are_reported_all_at_once(folder, capsys):
 
 
 def test_dynamic_inputs_must_be_given(capsys):
-    code, err = failure(capsys, "run", DIGITS)
+    code, err = failure(capsys, "run", DIGITS, "--specialize", "now")
     assert (
         code == 3 and "leaves the shape of 1 input open: image: [batch, 1, 8, 8]" in err and "--shape image=1x" in err
     )

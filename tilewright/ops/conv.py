@@ -106,6 +106,8 @@ def check_conv(x, w, strides, pads, dilations, layout, dtype=None):
         raise OpError(f"needs {r} strides, {r} dilations and {2 * r} pads, got {strides}, {dilations}, {pads}")
     if min((*strides, *dilations), default=1) < 1 or min(pads, default=0) < 0:
         raise OpError(f"strides {strides} and dilations {dilations} are positive, pads {pads} not negative")
+    if 0 in w.shape[2:]:
+        raise OpError(f"the window of {w} has no elements")
     return x.shape[axis]
 
 

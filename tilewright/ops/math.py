@@ -86,6 +86,8 @@ class Mod(Elementwise):
 
     @staticmethod
     def reference(x, y, *, fmod):
+        if x.dtype.kind == "O":  # sizes, which are not negative
+            return np.mod(x, y)
         if x.dtype.kind in "iu":
             f = np.fmod if fmod else np.mod
             safe = np.where(y == 0, 1, y).astype(y.dtype)
