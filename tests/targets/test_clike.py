@@ -246,7 +246,8 @@ def test_one_kernel_in_three_dialects():
 KERNEL void scale(const float *restrict in0, const int32_t *restrict in1, float *restrict out2)
 {
     for (int32_t i = 0; i < 100; ++i) {
-        out2[i] = (in1[i] < 0 ? in0[i] * 0.1f : expf(in0[i]));
+        const float v1 = in0[i];
+        out2[i] = (in1[i] < 0 ? v1 * 0.1f : expf(v1));
     }
 }
 """
@@ -261,7 +262,8 @@ __kernel __attribute__((reqd_work_group_size(64, 1, 1))) void scale(__global con
     in1 = (__global const int *)((__global const uchar *)in1 + in1_at);
     out2 = (__global float *)((__global const uchar *)out2 + out2_at);
     for (int i = (int)get_global_id(0); i < 100; i += (int)get_global_size(0)) {
-        out2[i] = (in1[i] < 0 ? in0[i] * 0.1f : exp(in0[i]));
+        const float v1 = in0[i];
+        out2[i] = (in1[i] < 0 ? v1 * 0.1f : exp(v1));
     }
 }
 """
@@ -280,7 +282,8 @@ fn scale(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) 
     @builtin(local_invocation_index) lane: u32)
 {
     for (var i: i32 = i32(id.x); i < 100; i += i32(groups.x * 64u)) {
-        out2[i] = select(tw_exp_f32(in0[i]), in0[i] * 0.1f, in1[i] < 0i);
+        let v1: f32 = in0[i];
+        out2[i] = select(tw_exp_f32(v1), v1 * 0.1f, in1[i] < 0i);
     }
 }
 """
