@@ -87,8 +87,8 @@ def test_wrong_fusion_names_the_kernel(monkeypatch, tmp_path, capsys):
 
     plain = stages.fuse
 
-    def wrong(graph, *more):
-        fused, report = plain(graph, *more)
+    def wrong(graph, *more, **options):
+        fused, report = plain(graph, *more, **options)
         text = fused.text()
         assert "arith.maximumf" in text
         return Graph(parse(text.replace("arith.divf", "arith.mulf")), fused.constants), report

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ....support.sizes import is_open
 from ....tensor.expr import COMBINERS, Const, Op, Var, substitute
 from ...machine import Machine, lanes
 from ...nest import Store
@@ -113,6 +114,8 @@ def _prefetch(s: Schedule, alive: list[str], at: str, machine: Machine) -> None:
         return
     inside = _inside(s, alive[0], at)
     rows = (s.extent_or_zero(inside[0]) if inside else 0) or lanes(machine)
+    if is_open(rows, far.length):
+        return  # how many lines a task reads is not known
     width, n, most = lanes(machine), far.length, machine.prefetch.row_bytes
     if size > machine.l3_bytes:
         default = most if n <= MAX_SUM_VECTORS * width else 0
