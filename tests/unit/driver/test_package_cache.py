@@ -162,6 +162,7 @@ def test_data_files_beside_the_model(path):
 
 
 def test_of_models_with_open_shapes_the_program_for_all_sizes_is_kept(path, monkeypatch):
+    before = packages(path)
     onnx.save(make_model(rows="n"), path)
     for i in range(2):
         if i:  # known by now
@@ -169,7 +170,7 @@ def test_of_models_with_open_shapes_the_program_for_all_sizes_is_kept(path, monk
         model = tw.compile(path)
         assert isinstance(model, DynamicExecutable)
         check(model)
-    assert sorted(p.suffix for p in packages(path)) == [".here", ".tw"]
+    assert [p.suffix for p in packages(path) if p not in before] == [".tw"]
     monkeypatch.undo()
     check(tw.compile(path, inputs={"x": (3, 4)}))
 
