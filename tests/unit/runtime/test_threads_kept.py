@@ -54,7 +54,21 @@ def test_the_command_line_counts_runs_alone(tmp_path, monkeypatch, capsys):
         return plain(self, inputs)
 
     monkeypatch.setattr(DynamicExecutable, "run", run)
-    assert main(["run", str(tmp_path / "m.onnx"), "--input", str(tmp_path / "x.npz"), "--repeat", "3"]) == 0
+    assert (
+        main(
+            [
+                "run",
+                str(tmp_path / "m.onnx"),
+                "--input",
+                str(tmp_path / "x.npz"),
+                "--repeat",
+                "3",
+                "--specialize",
+                "now",
+            ]
+        )
+        == 0
+    )
     assert compiled == [0, 1, 1, 1] and "3 runs: min" in capsys.readouterr().err
     assert main(["compile", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m.tw"), "--threads", "1"]) == 0
     assert main(["explain", str(tmp_path / "m.tw")]) == 0
