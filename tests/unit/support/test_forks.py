@@ -37,7 +37,7 @@ def right(run, n) -> bool:
 def test_a_child_specializes_a_model_that_was_being_specialized(tmp_path, monkeypatch, loaded):
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     onnx.save(model(), tmp_path / "m.onnx")
-    run = tw.compile(tmp_path / "m.onnx", threads=1, jobs=1)
+    run = tw.compile(tmp_path / "m.onnx", threads=1, jobs=1, specialize="now")
     assert right(run, 3)
     if loaded:
         run.save(tmp_path / "m.tw")
