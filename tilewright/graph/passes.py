@@ -153,7 +153,7 @@ def parse_pipeline(text: str) -> list[Pass]:
     Raises UsageError that lists the known passes, or the options of the pass, if something is not known.
 
     >>> parse_pipeline("fold{max_elements=64},mlir:cse")
-    [Fold(max_elements=64, growth=1.1), MlirPass(pipeline='cse')]
+    [Fold(max_elements=64, growth=1.1, most_bytes=67108864), MlirPass(pipeline='cse')]
     """
     return [_parse_pass(item) for item in _split(text, ",") if item]
 
@@ -209,7 +209,7 @@ def make(name: str, **values: Any) -> Pass:
     """A pass by name; option values may be text, which is converted to the option's type.
 
     >>> make("fold", max_elements="64")
-    Fold(max_elements=64, growth=1.1)
+    Fold(max_elements=64, growth=1.1, most_bytes=67108864)
     """
     cls, known = _find(name), options(name)
     for key in values:

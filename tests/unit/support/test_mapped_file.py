@@ -131,11 +131,11 @@ def test_what_is_overwritten_before_it_is_stored_is_not_stored(tmp_path, monkeyp
 def test_a_live_model_whose_file_is_overwritten_makes_no_new_part(tmp_path, external):
     (tmp_path / "new").mkdir()
     file, other = (save(p / "m.onnx", f, "n", external) for p, f in ((tmp_path, 1), (tmp_path / "new", 2)))
-    model = tw.compile(tmp_path / "m.onnx")
+    model = tw.compile(tmp_path / "m.onnx", specialize="now")
     check(model)
     os.replace(other, file)  # replaced: what has it open keeps the old content
     check(model, x=X[:2])
-    model = tw.compile(tmp_path / "m.onnx")
+    model = tw.compile(tmp_path / "m.onnx", specialize="now")
     check(model, 2)
     overwrite(file, save(tmp_path / "new" / "m.onnx", 3, "n", external))
     for again in (lambda: model(X[:1]), lambda: model.specialize({"x": (5, 8)}), lambda: model.save(tmp_path / "m.tw")):
@@ -153,7 +153,7 @@ def packages(tmp_path):
 
     def make(rows):
         for name, factor in (("one", 1), ("two", 2)):
-            model = tw.compile(save(tmp_path / f"{name}.onnx", factor, rows))
+            model = tw.compile(save(tmp_path / f"{name}.onnx", factor, rows), specialize="now")
             check(model, factor)
             model.save(tmp_path / f"{name}.tw")
             os.utime(tmp_path / f"{name}.tw", LONG_AGO)
