@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hard_chains import Chain, Step, draw_chain, element
@@ -160,3 +161,14 @@ def test_one_over_a_root_of_halves_rounds_the_root(dtype):
     (got,) = results([node("Sqrt", "x", "r"), node("Reciprocal", "r", "y")], {"x": x}, {"y": dtype})
     root = narrow(np.sqrt(x.astype(np.float64)), dtype)
     np.testing.assert_array_equal(got.astype(float), narrow(1 / root.astype(np.float64), dtype).astype(float))
+
+
+@pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
+def test_the_place_of_an_extreme_subnormal_half(operator):
+    """x86 rounds such a number to 0 when it becomes bf16 again, and nothing is equal to that."""
+    x = np.array([[-3.5, 3.5, 1e-39], [1e-40, -1e-40, -1e-39]], np.float32).repeat(100, 1).astype(BF16)
+    types = [value("x", ["n", "m"], TensorProto.BFLOAT16)], [value("y", None, TensorProto.INT64)]
+    made = model([node(operator, "x", "y", axis=0)], *types, opset=20)
+    run = tw.compile(made, inputs={"x": (tw.Dim("n", 1, 512), tw.Dim("m", 1, 512))}, threads=1)
+    find = np.argmax if operator == "ArgMax" else np.argmin
+    np.testing.assert_array_equal(run(x)[0][0], find(x.astype(np.float32), 0))

@@ -269,7 +269,9 @@ class ArgExtreme(Operator, abstract=True):
     def lower(cls, b, x, *, axis, keepdims, last):
         axis = axis % x.rank
         n = x.shape[axis]
-        extreme = cls.extreme(b, x, (axis,))  # type: ignore[attr-defined]
+        # of halves in f32: rounded to a half again it may be another number (on x86 bf16 has no subnormal ones)
+        acc = wide(x.dtype)
+        extreme = cls.extreme(b, b.cast_tensor(x, acc), (axis,))  # type: ignore[attr-defined]
         kept = [1 if i == axis else d for i, d in enumerate(x.shape)]
         place = "i32" if n < 1 << 31 else "i64"  # half of the lanes would be needed for nothing
         # behind the last place; the largest number where that is not known
@@ -279,6 +281,7 @@ class ArgExtreme(Operator, abstract=True):
         one = b.broadcast_index(kept, x.shape)
 
         def body(v, m, at):
+            v = b.cast(v, acc)
             hit = v.eq(m) if not is_float(v.dtype) else v.eq(m) | v.ne(v)
             here = b.cast(b.index(axis), place)
             found = b.select(hit, here, b.constant(none, place))
