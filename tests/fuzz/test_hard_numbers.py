@@ -172,3 +172,20 @@ def test_the_place_of_an_extreme_subnormal_half(operator):
     run = tw.compile(made, inputs={"x": (tw.Dim("n", 1, 512), tw.Dim("m", 1, 512))}, threads=1)
     find = np.argmax if operator == "ArgMax" else np.argmin
     np.testing.assert_array_equal(run(x)[0][0], find(x.astype(np.float32), 0))
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), BF16], ids=str)
+def test_comparisons_of_halves_as_numbers_of_any_width(dtype):
+    """LLVM could not select those of vectors of bf16 that become 16-bit integers."""
+    x = hard(dtype)
+    x, y = (np.ascontiguousarray(v).reshape(1, -1) for v in (np.repeat(x, len(x)), np.tile(x, len(x))))
+    compared = {"Equal": np.equal, "Less": np.less, "GreaterOrEqual": np.greater_equal}
+    nodes, outputs, wanted = [], {}, []
+    for name, compare in compared.items():
+        nodes.append(node(name, "x y", name))
+        for to in (np.int8, np.uint16, np.int16, np.int32, np.float32):
+            nodes.append(node("Cast", name, f"{name}_{to.__name__}", to=element(np.dtype(to))))
+            outputs[f"{name}_{to.__name__}"] = np.dtype(to)
+            wanted.append(compare(x.astype(np.float32), y.astype(np.float32)).astype(to))
+    for got, want in zip(results(nodes, {"x": x, "y": y}, outputs), wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
