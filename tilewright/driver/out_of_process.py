@@ -17,7 +17,8 @@ from typing import Any
 
 from ..support import children
 from ..support.errors import CompileError, TilewrightError, UsageError
-from ..support.options import Options
+from ..support.files import sweep
+from ..support.options import Options, get
 
 _CALL = "from tilewright.driver.out_of_process import serve; serve()"
 #: what the process answers, and what `compile_apart` returns for it
@@ -40,8 +41,10 @@ def compile_apart(source: Path, digest: str, options: Options, to: Path) -> bool
     with child:
         try:
             answer, _ = child.communicate(pickle.dumps(request))
-        except BaseException:  # interrupted
+        except BaseException:  # interrupted, perhaps while the process writes
             child.kill()
+            child.wait()
+            sweep(get("TILEWRIGHT_CACHE"), below=True)
             raise
     found = pickle.loads(answer) if answer and child.returncode == 0 else None
     if isinstance(found, str) and found in ANSWERS:

@@ -90,10 +90,10 @@ def _lock(fd: int) -> bool:
     return True
 
 
-def sweep(folder: Path) -> None:
-    """Delete files that `replacing` of processes that were killed has left in a folder."""
+def sweep(folder: Path, *, below: bool = False) -> None:
+    """Delete files that `replacing` of processes that were killed has left in a folder (and in those `below` it)."""
     with contextlib.suppress(OSError):
-        for path in list(folder.glob(_TEMPORARY.format("*"))):
+        for path in list((folder.rglob if below else folder.glob)(_TEMPORARY.format("*"))):
             with contextlib.suppress(OSError):
                 if fcntl is None:
                     path.unlink()

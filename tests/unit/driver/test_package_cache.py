@@ -222,6 +222,29 @@ def test_here_on_request(path, monkeypatch):
     assert len(packages(path)) == 2
 
 
+def test_an_interrupted_process_leaves_nothing(path, monkeypatch):
+    """It is killed wherever it is, perhaps while it writes the package."""
+    onnx.save(make_model(2 * WEIGHT), path)
+    cache = path.parent / "cache"
+    before = sorted(p for p in cache.rglob("*") if p.is_file())
+    folder = str(cache / "packages")
+    writes = (
+        f"import os, time; from tilewright.support.files import replacing\nwith replacing({folder!r} + '/x.tw') as f:\n"
+        " os.write(1, b'.'); time.sleep(60)"
+    )
+    monkeypatch.setattr(apart, "_CALL", writes)
+
+    def interrupted(child, request):
+        child.stdout.read(1)
+        assert list(cache.rglob("*.tmp"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(apart.children.Child, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tw.compile(path)
+    assert sorted(p for p in cache.rglob("*") if p.is_file()) == before
+
+
 def test_errors_come_back(path):
     model = make_model(2 * WEIGHT)
     model.graph.node[0].op_type = "Nothing"
