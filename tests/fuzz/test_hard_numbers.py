@@ -6,9 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hard_chains import Chain, Step, draw_chain, element
@@ -189,3 +190,29 @@ def test_comparisons_of_halves_as_numbers_of_any_width(dtype):
             wanted.append(compare(x.astype(np.float32), y.astype(np.float32)).astype(to))
     for got, want in zip(results(nodes, {"x": x, "y": y}, outputs), wanted, strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("columns", [2, 18, 34])
+def test_halves_as_truth_as_integers(columns):
+    """LLVM could not select that of a vector of bf16 that is loaded in part."""
+    x = np.resize(hard(BF16), (1, columns))
+    nodes = [node("Cast", "x", "b", to=TensorProto.BOOL), node("Cast", "b", "y", to=TensorProto.INT16)]
+    (got,) = results(nodes, {"x": x}, {"y": np.dtype(np.int16)})
+    np.testing.assert_array_equal(got, x.astype(np.float32) != 0)
+
+
+@pytest.mark.parametrize("exponent", [0.5, -0.5])
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), BF16, np.dtype(np.float32)], ids=str)
+def test_powers_that_are_roots(dtype, exponent):
+    """That of -1e-40 was -inf, as if it were -0: a sum of bf16 with 0 may make that of it."""
+    x = hard(dtype).reshape(1, -1)
+    c = numpy_helper.from_array(np.array(exponent, dtype), "c")
+    (got,) = results([node("Constant", "", "c", value=c), node("Pow", "x c", "y")], {"x": x}, {"y": dtype})
+    got, tiny = got.astype(np.float64), float(ml_dtypes.finfo(dtype).tiny)
+    with np.errstate(all="ignore"):
+        want = np.power(x.astype(np.float64), exponent)
+    want[x.astype(np.float64) == -np.inf] = np.inf if exponent > 0 else 0  # NumPy takes a root
+    flushed = (dtype == BF16) & (abs(x.astype(np.float64)) < tiny) & (got == (np.inf if exponent < 0 else 0))
+    np.testing.assert_array_equal(np.isnan(got) | flushed, np.isnan(want) | flushed)
+    bits = {"float16": 10, "bfloat16": 7, "float32": 21}[dtype.name]
+    np.testing.assert_allclose(np.where(flushed, want, got), want, rtol=2.0**-bits, atol=tiny)

@@ -157,8 +157,9 @@ def _root(rw: Rewriter, x: ir.Value, name: str, of_negative_infinity: float) -> 
     if never_negative(rw, x):
         return rw.create(name, x)
     infinite = rw.create("equal", x, rw.like(-math.inf, x))
-    root = rw.create(name, rw.create("add", x, rw.like(0.0, x)))
-    return rw.create("where", infinite, rw.like(of_negative_infinity, x), root)
+    # not x + 0, which may make -0 of a subnormal number
+    unsigned = rw.create("where", rw.create("equal", x, rw.like(0.0, x)), rw.like(0.0, x), x)
+    return rw.create("where", infinite, rw.like(of_negative_infinity, x), rw.create(name, unsigned))
 
 
 def never_negative(rw: Rewriter, value: ir.Value, depth: int = 6) -> bool:

@@ -226,18 +226,17 @@ class Builder:
         return Value(self.op(f"{name} {names}{flags} : {t}"), dtype, width)
 
     def compare(self, e: Op, args: list[Value]) -> Value:
-        if args[0].dtype == "bf16":
-            args = [self.bf16_bits(a) for a in args]
         args, width = self.even(args)
+        if args[0].dtype == "bf16":
+            args = [self.fenced(self.elementwise("arith.extf", args[:1], "f32")),
+                    self.elementwise("arith.extf", args[1:], "f32")]  # fmt: skip
         kind, predicate = e.op.split(".")
         return Value(self.op(f"arith.{kind} {predicate}, {args[0].ssa}, {args[1].ssa} : {args[0].type}"), "i1", width)
 
-    def bf16_bits(self, x: Value) -> Value:
-        """x as f32, by its bits: LLVM makes a comparison of bf16 out of one that widens them, and cannot select it on
-        x86 with AVX-512 where the result becomes 16-bit integers."""
-        wide = self.elementwise("arith.extui", [self.elementwise("arith.bitcast", [x], "i16")], "i32")
-        high = self.elementwise("arith.shli", [wide, Value(self.const(16, "i32"), "i32")], "i32")
-        return self.elementwise("arith.bitcast", [high], "f32")
+    def fenced(self, x: Value) -> Value:
+        """x, behind a fence: LLVM makes a comparison of bf16 out of one that widens them, and cannot select it on x86
+        with AVX-512 where the result becomes 16-bit integers."""
+        return self.op_value(f'llvm.call_intrinsic "llvm.arithmetic.fence"({x.ssa}) : ({x.type}) -> {x.type}', x)
 
     def call(self, name: str, args: list[Value], result: Value) -> Value:
         """A call of a function that the target defines when the kernel is compiled."""
