@@ -69,8 +69,10 @@ def _polynomial(roots: list[Fraction]) -> list[Fraction]:
 def transform_weights(w: np.ndarray, m: int) -> np.ndarray:
     """Weights [F, C, 3, 3] as ``tw.winograd_conv`` takes them: [(m + 2)^2, C, F], rounded once."""
     _, g, _ = matrices(m)
-    u = np.einsum("ik,fckl,jl->ijcf", g, w.astype(np.float64), g, optimize=True)
-    return np.ascontiguousarray(u.reshape(-1, *u.shape[2:]).astype(w.dtype))
+    f, c, k, _ = w.shape
+    rows = g @ w.transpose(2, 3, 1, 0).astype(np.float64).reshape(k, -1)
+    u = g @ rows.reshape(len(g), k, -1)
+    return u.astype(w.dtype).reshape(-1, c, f)
 
 
 class WinogradConv(Operator):
