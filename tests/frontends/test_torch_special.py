@@ -130,16 +130,11 @@ def test_compiled():
         np.testing.assert_allclose(got.numpy(), reference(x.double().numpy()), rtol=2e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize(
-    "function",
-    [torch.lgamma, torch.digamma, torch.erfinv, torch.erfc, T.i0e, T.bessel_j0, lambda x: torch.polygamma(3, x)],
-)
-def test_a_function_is_few_operators_in_one_kernel(function):
-    """They were 33 to 113 operators, in up to 12 kernels."""
-    module, x = Function(function), torch.rand(4, 8)
-    operators = tw.compile(module, (x,), stop_after="import").text()
-    assert operators.count('"tw.') - operators.count('"tw.constant"') <= 9
-    assert tw.compile(module, (x,), stop_after="fuse").text().count("func.func private") == 1
+@pytest.mark.parametrize("function", [torch.lgamma, torch.erfinv, T.bessel_j0])
+def test_a_function_is_few_operations_in_one_kernel(function):
+    """They were 75, 112 and 70 operations; lgamma was 12 kernels, erfinv 7."""
+    text = tw.compile(Function(function), (torch.rand(4, 8),), stop_after="fuse").text()
+    assert text.count("func.func private") == 1 and text.count("linalg.generic") <= 6
 
 
 def test_a_long_series_is_several_operators():
