@@ -130,6 +130,10 @@ SAMPLES: dict[str, list[tuple[list, dict]]] = {
         for p in (True, False)
     ],
     "where": [([truth(2, 1, 4), X, f(4)], {})],
+    "formula": [
+        ([X, f(4)], {"body": ("abs x0", "max s0 x1", "log s1", "less x1 0.25", "where s3 -1.5 s2")}),
+        ([X], {"body": ("less x0 0.25",)}),
+    ],
     "clip": [([X], {"low": -0.5, "high": 0.75}), ([X], {"high": 0.5}), ([i(9)], {"low": 1.0})],
     "cast": [([X], {"to": "i32"}), ([X], {"to": "f64"}), ([truth(4)], {"to": "f32"}), ([i(9)], {"to": "ui8"})],
     "prelu": [([X, f(3, 1)], {})],
@@ -472,6 +476,11 @@ REFUSED = [
     ),
     ("cast", [T((4,), "f32")], {"to": "f8"}, "unknown dtype"),
     ("reduce_sum", [T((4,), "f32")], {"axes": (0, -1)}, "twice"),
+    ("formula", [T((4,), "f32")], {"body": ("exp x0", "add s1 1.0")}, "reads s1, which is not computed yet"),
+    ("formula", [T((4,), "f32")], {"body": ("add x0 x1",)}, "more than its 1 operands"),
+    ("formula", [T((4,), "f32")], {"body": ("add x0",)}, "wrong number of operands"),
+    ("formula", [T((4,), "f32")], {"body": ("add x0 half",)}, "'half' is no number, x0 or s0"),
+    ("formula", [T((4,), "f32")], {"body": ("softmax x0",)}, "names no elementwise operator"),
 ]
 
 

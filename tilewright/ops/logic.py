@@ -197,6 +197,10 @@ class Where(Elementwise):
     def reference(condition, x, y):
         return np.where(condition, x, y)
 
+    @staticmethod
+    def scalar(b, condition, x, y):
+        return b.select(condition, x, y)
+
     @classmethod
     def lower(cls, b, condition, x, y):
         return b.elementwise(b.select, condition, x, y, dtype=x.dtype)

@@ -71,6 +71,10 @@ class Kernel:
     def buffer(self, name: str) -> Buffer:
         return next(b for b in (*self.params, *self.temporaries) if b.name == name)
 
+    def holds(self, dtype: str) -> bool:
+        """Whether a parameter or a temporary has this dtype: what has none reads none, however stages are inlined."""
+        return any(b.dtype == dtype for b in (*self.params, *self.temporaries))
+
     @property
     def inputs(self) -> tuple[Buffer, ...]:
         return tuple(p for p in self.params if p.name not in self.outputs)

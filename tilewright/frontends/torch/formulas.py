@@ -9,31 +9,77 @@ import numpy as np
 
 from .node import Node, Tensor
 
+#: steps one behind the other after which a number is a tensor, and what follows another operator
+MOST_DEPTH = 80
+#: steps that give masks, which are no operands of a formula
+MASKS = ("less", "less_equal", "greater", "greater_equal", "equal", "is_nan", "and", "or")
+
 
 class Real:
     """A tensor of f64 with the operators of Python; numbers and arrays (constants, broadcast) mix in.
 
-    Comparisons give masks for `where`.
+    Comparisons give masks for `where`. Steps are collected until the tensor `t` is asked for, and are then one operator
+    (`tw.formula`): hundreds of small ones would take seconds to compile.
     """
 
-    __slots__ = ("n", "t")
+    __slots__ = ("depth", "made", "n", "operands", "operator")
     __array_priority__ = 1000  # an array on the left leaves the operator to us
     __array_ufunc__ = None
 
-    def __init__(self, n: Node, t: Tensor) -> None:
-        self.n, self.t = n, t
+    def __init__(
+        self, n: Node, made: Tensor | None, operator: str = "", operands: tuple[Real | float, ...] = ()
+    ) -> None:
+        self.n, self.made, self.operator, self.operands, self.depth = n, made, operator, operands, 0
+        for o in operands:
+            if isinstance(o, Real) and o.made is None:
+                if o.depth >= MOST_DEPTH and o.operator not in MASKS:
+                    _ = o.t
+                self.depth = max(self.depth, 1 + (o.depth if o.made is None else 0))
 
     @staticmethod
     def of(n: Node, x: Tensor) -> Real:
         return Real(n, n.cast(x, "f64"))
 
-    def lift(self, other: Any) -> Tensor:
+    def lift(self, other: Any) -> Real | float:
         if isinstance(other, Real):
-            return other.t
-        return self.n.constant(np.asarray(other, np.float64))
+            return other
+        array = np.asarray(other, np.float64)
+        return Real(self.n, self.n.constant(array)) if array.ndim else float(array)
 
     def call(self, operator: str, *others: Any) -> Real:
-        return Real(self.n, self.n(operator, self.t, *map(self.lift, others)))
+        return Real(self.n, None, operator, (self, *map(self.lift, others)))
+
+    @property
+    def t(self) -> Tensor:
+        """The tensor. What is computed of it later reads it."""
+        if self.made is None:
+            steps, tensors = self.steps()
+            self.made = self.n("formula", *tensors, body=tuple(steps))
+        return self.made
+
+    def steps(self) -> tuple[list[str], list[Tensor]]:
+        """The steps from tensors to this one, each once, and those tensors."""
+        names: dict[int, str] = {}  # by the identity of a `Real`, all of which live as long as this one
+        steps: list[str] = []
+        tensors: list[Tensor] = []
+        waiting: list[Real] = [self]
+        while waiting:
+            v = waiting[-1]
+            missing = [o for o in v.operands if isinstance(o, Real) and id(o) not in names]
+            if v.made is None and missing:
+                waiting += missing
+                continue
+            waiting.pop()
+            if id(v) in names:
+                continue
+            if v.made is not None:
+                names[id(v)] = f"x{len(tensors)}"
+                tensors.append(v.made)
+                continue
+            operands = [names[id(o)] if isinstance(o, Real) else repr(o) for o in v.operands]
+            names[id(v)] = f"s{len(steps)}"
+            steps.append(" ".join([v.operator, *operands]))
+        return steps, tensors
 
     def __add__(self, other: Any) -> Real:
         return self.call("add", other)
@@ -50,10 +96,10 @@ class Real:
     __radd__, __rmul__ = __add__, __mul__
 
     def __rsub__(self, other: Any) -> Real:
-        return Real(self.n, self.lift(other)).call("sub", self)
+        return Real(self.n, None, "sub", (self.lift(other), self))
 
     def __rtruediv__(self, other: Any) -> Real:
-        return Real(self.n, self.lift(other)).call("div", self)
+        return Real(self.n, None, "div", (self.lift(other), self))
 
     def __neg__(self) -> Real:
         return self.call("neg")
@@ -78,13 +124,13 @@ class Real:
 
     def where(self, yes: Any, no: Any) -> Real:
         """`yes` where this mask holds."""
-        return Real(self.n, self.n("where", self.t, self.lift(yes), self.lift(no)))
+        return self.call("where", yes, no)
 
     def __and__(self, other: Real) -> Real:
-        return Real(self.n, self.n("and", self.t, other.t))
+        return self.call("and", other)
 
     def __or__(self, other: Real) -> Real:
-        return Real(self.n, self.n("or", self.t, other.t))
+        return self.call("or", other)
 
     def exp(self) -> Real:
         return self.call("exp")

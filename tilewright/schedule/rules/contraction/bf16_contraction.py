@@ -27,6 +27,8 @@ PRIORITY = 17
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
     if machine.pairs is None:
         return "the machine has no instruction for pairs of bf16"
+    if not kernel.holds("bf16"):  # before producers are inlined
+        return "not a sum of products of bf16"
     instruction = pairs(machine.pairs, machine)
 
     def plan(s: Schedule, anchor: Stage) -> tuple[Plan, Product] | str:

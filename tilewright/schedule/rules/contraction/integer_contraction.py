@@ -33,6 +33,8 @@ MIN_RUN = 3
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
     if not machine.dot_products:
         return "the machine has no instruction for sums of products of bytes"
+    if not kernel.holds("i8"):  # before producers are inlined
+        return "not a sum of products of bytes"
 
     def plan(s: Schedule, anchor: Stage) -> tuple[Plan, Product] | str:
         factors = byte_factors(s, anchor)

@@ -43,6 +43,9 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if lanes(machine) < MAX_TURNED_COLUMNS:
         return "vectors are short"
     s = Schedule(kernel, decisions=decisions)
+    for x in kernel.stages:
+        if x.targets[0].init is not None and not _many_rows(s, s.store(x.name)):  # before others are inlined
+            return f"{x.name} does not sum up many rows of columns"
     inline_cheap(s, kernel)
     alive = [x.name for x in kernel.stages if exists(s, x.name)]
     root = s.store(alive[-1])
@@ -89,9 +92,13 @@ def _sums(s: Schedule, block: str, outer: int) -> bool:
         raise ScheduleError(f"{block} does not make a number a column", stage="schedule")
     if not store.reduction:
         return False
-    if prod(map(s.extent_or_zero, store.reduction)) < MIN_ROWS or not _walks(s, store, n):
+    if not _many_rows(s, store) or not _walks(s, store, n):
         raise ScheduleError(f"{block} does not sum up many rows of columns", stage="schedule")
     return True
+
+
+def _many_rows(s: Schedule, store: Store) -> bool:
+    return prod(map(s.extent_or_zero, store.reduction)) >= MIN_ROWS
 
 
 def _walks(s: Schedule, store: Store, n: str) -> bool:
