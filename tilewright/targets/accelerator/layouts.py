@@ -16,7 +16,7 @@ from typing import TypeVar
 from ...schedule.nest import Pack
 from ...tensor.expr import Buffer, Const, Expr, Op, Var, ceildiv, linear, minimum, variables
 from .describe import Listing, Operand
-from .match import Element, Selection, Step
+from .match import Element, Selection, Step, columns_of
 
 _L = TypeVar("_L", bound="Layouts")
 
@@ -146,6 +146,8 @@ class Layouts:
                 continue
             if not e.constant and e.buffer not in self.written:
                 return False  # columns of the host's, which end here
+            if e.constant and (columns_of(e, v, self.extents) or (0, 0))[1]:
+                return False  # a block of columns, behind which the next one begins
             follow = any(o.dense or not step.instruction.dim(d).levels for d in o.dims[:-1])
             closer |= follow and -(-rest // self.word(o)) != -(-limit // self.word(o))
         return closer
@@ -335,12 +337,13 @@ class Layouts:
         self.buffers[e.buffer] = Buffer(f"{e.buffer}_s", shape, o.dtype, o.memory)
 
     def pack(self, step: Step, o: Operand, e: Element) -> None:
-        """A constant lies in memory in columns as wide as a run, one after the other, padded with zeros."""
+        """A constant lies in memory in columns as wide as a run, one after the other, padded with zeros; where it has
+        blocks of columns that do not divide into such, in these."""
         b = self.params[e.buffer]
         run = step.dims[o.dims[-1]]
         limit = self.width(run[0]) if run else 1
-        at = next((d for d, i in enumerate(e.indices) if run and i == Var(run[0])), None)
-        if at is None:
+        found = columns_of(e, run[0], self.extents) if run else None
+        if found is None:
             if run and not self.depends(e):  # one number for all columns
                 self.spread[e.buffer] = (run[0], limit)
                 rank = max(len(b.shape), 1)
@@ -348,6 +351,8 @@ class Layouts:
                 self.packs[e.buffer] = Pack(e.buffer, ((),) * rank, tuple(range(rank)), repeats)
                 self.params[e.buffer] = replace(b, shape=(*(1,) * (rank - 1), limit))
             return
+        at, block = found
+        limit = block if block % limit else limit
         rest = [d for d in range(len(b.shape)) if d != at]
         splits = tuple((limit,) if d == at else () for d in range(len(b.shape)))
         order = (at, *(d + (d > at) for d in rest), at + 1)
