@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 
 from ...tensor.analysis import flat, movement
@@ -89,6 +90,20 @@ class Selection:
     extents: dict[str, int]
     stored: Element
     fills: tuple[Fill, ...] = ()
+
+    @cached_property
+    def in_blocks(self) -> frozenset[str]:
+        """The loops that stay in one block of a constant's columns, where others step over the blocks."""
+        runs = [
+            (e, v)
+            for s in self.steps
+            for o in s.instruction.operands
+            if o.dims
+            for v in s.dims[o.dims[-1]]
+            for e in (s.operands.get(o.name),)
+            if e is not None and e.constant
+        ]
+        return frozenset(v for e, v in runs if (columns_of(e, v, self.extents) or (0, 0))[1])
 
 
 class NoMatch(Exception):
