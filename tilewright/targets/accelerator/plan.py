@@ -129,14 +129,14 @@ def laid_out(costs: Costs, plan: Plan) -> Tiles | None:
 
 
 def more_slots(costs: Costs, plan: Plan) -> Iterator[tuple[Plan, Estimate]]:
-    """A plan with more places for results: small tiles of them wait longer for what comes next than they take."""
-    results = {step.memory for step in costs.s.steps}
-    for wanted in SLOTS if plan.order else ():
-        every = {m: wanted if m in results else plan.slots_in(m) for m in costs.listing.memories}
-        slots, depth = costs.tiles.planned(plan).slots(every)
-        deeper = replace(plan, slots=slots, depth=depth)
-        if (t := laid_out(costs, deeper)) is not None:
-            yield deeper, costs.of_tile(t).estimate(deeper)
+    """A plan with more places for results, and for all tiles: small ones wait longer for each other than they take."""
+    every = tuple(costs.listing.memories)
+    for wanted, deeper in product(SLOTS, ({step.memory for step in costs.s.steps}, every)) if plan.order else ():
+        given = {m: wanted if m in deeper else plan.slots_in(m) for m in every}
+        slots, depth = costs.tiles.planned(plan).slots(given)
+        more = replace(plan, slots=slots, depth=depth)
+        if (t := laid_out(costs, more)) is not None:
+            yield more, costs.of_tile(t).estimate(more)
 
 
 def planned(s: Selection, formats: Formats, plan: Plan) -> Planned:
