@@ -42,6 +42,8 @@ class Costs:
             engine = listing.copy_engine(HOST, buffers[e.buffer].scope)
             assert engine is not None
             self.read.append((e, self.tiles.depends(e), engine))
+        sizes = {name: b.size * LOOP_TYPES[b.dtype].nbytes for name, b in buffers.items()}
+        self.small = {name for name, size in sizes.items() if size <= listing.memories[self.memories[name]].bytes}
         self.last = s.steps[-1].output.buffer
         stored = listing.copy_engine(buffers[self.last].scope, HOST)
         assert stored is not None
@@ -51,12 +53,12 @@ class Costs:
         self.users = [{x.buffer for x in step.operands.values()} for step in s.steps]
 
     def comes_again(self, order: tuple[str, ...]) -> tuple[str, ...]:
-        """The operands whose tiles are brought more than once in this order."""
+        """The operands whose tiles are brought more than once in this order, but for those that no memory holds."""
         again = []
         for e, mine, _ in self.read:
             loops = [v for v in order if e.buffer in self.users[0] or v not in self.tiles.sums]
             last = max((n for n, v in enumerate(loops) if v in mine), default=-1)
-            if any(v not in mine for v in loops[:last]):
+            if e.buffer in self.small and any(v not in mine for v in loops[:last]):
                 again.append(e.buffer)
         return tuple(again)
 
