@@ -3,10 +3,11 @@
     python benchmarks/chips.py                                     # systolic32
     python benchmarks/chips.py --target systolic32:array=16 --name chips_16
     python benchmarks/chips.py --part networks                     # the rest of the page stays as it is
+    python benchmarks/chips.py --part attention
 
 The layers are a product of 512 x 512 x 512, the convolutions of ResNet-18 at 224 x 224, and some drawn at random, for
-which nothing was chosen. The network is MobileNetV2 at 224 x 224, quantized, beside a host. Cycles are simulated: they
-are the same on every machine.
+which nothing was chosen. The network is MobileNetV2 at 224 x 224, quantized, beside a host; so are blocks of attention,
+on the chips of the package and two of a file. Cycles are simulated: they are the same on every machine.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from bench import HERE, grid, machine, write
-from quantized_networks import mobilenet_v2
+from quantized_networks import attention, mobilenet_v2
 
 from tilewright import te
+from tilewright.driver.chip_layers import chip_layers
 from tilewright.driver.compiler import compile_state
 from tilewright.driver.kernel_key import kernel_key
 from tilewright.driver.tuning_database import Database
@@ -241,6 +243,39 @@ def total(w: dict[str, Any]) -> str:
     )
 
 
+# ---- attention ----------------------------------------------------------------------------------------------------
+
+#: chips, and (tokens, channels, heads) of blocks of attention
+CHIPS = ("systolic32", "outer4", f"{HERE / 'two_chips.py'}:gem", f"{HERE / 'two_chips.py'}:dsp")
+BLOCKS = ((128, 256, 4), (64, 64, 4))
+
+
+def block(chip: str, size: tuple[int, int, int]) -> dict[str, Any]:
+    """A quantized block of attention on a host with a chip: the kernels that the chip runs, their cycles and floors."""
+    tokens, channels, heads = size
+    found = chip_layers(attention(*size), f"cpu+{chip}", cache=False, tuned=False, threads=1)
+    runs = [{"kernel": r.name.rpartition("_")[0], "cycles": r.cycles, "floor": r.floor} for r in found.runs]
+    name = f"{tokens} tokens, {channels} channels, {heads} heads"
+    return {"chip": found.formats.chip.name, "block": name, "kernels": runs}
+
+
+def blocks(found: list[dict[str, Any]]) -> list[str]:
+    rows = [["block", "chip", "kernels", "cycles", "floors", "floors / cycles", "least of a kernel"]]
+    for x in found:
+        cycles, floors = (sum(k[n] for k in x["kernels"]) for n in ("cycles", "floor"))
+        least = min(x["kernels"], key=lambda k: k["floor"] / k["cycles"])
+        share = f"{least['floor'] / least['cycles']:.0%} ({least['kernel'].replace('_', ' ')})"
+        counts = str(len(x["kernels"])), f"{cycles:,}", f"{floors:,}", f"{floors / cycles:.0%}"
+        rows.append([x["block"], x["chip"], *counts, share])
+    text = (
+        "Four projections, scores, softmax and context, quantized, beside a host. A floor is what the engine of a "
+        "kernel takes that has most to do, at its full rate, with every byte moved once. Chips of bytes run all six "
+        "products; outer4, of floats, scores, softmax and context. The host does the rest. Heads of 16 fill half of an "
+        "array of 32."
+    )
+    return ["## Quantized attention", "", text, "", *grid(rows), ""]
+
+
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
@@ -294,6 +329,7 @@ def markdown(report: dict[str, Any]) -> str:
             "one processor in all.",
             "",
             *networks(report["networks"]),
+            *blocks(report["attention"]),
         ]
     )
 
@@ -304,6 +340,7 @@ class Part(str, Enum):
     all = "all"
     layers = "layers"
     networks = "networks"
+    attention = "attention"
 
 
 def main(
@@ -320,7 +357,7 @@ def main(
     report: dict[str, Any] = {"machine": machine(), "target": target, "trials": trials}
     if part is not Part.all:
         report = json.loads((results / f"{name}.json").read_text())
-    if part is not Part.networks:
+    if part in (Part.all, Part.layers):
         report |= {"layers": [], "drawn": [], "trials": trials}
         for where, layers in (
             ("layers", [product(512, 512, 512), *(convolution(*x) for x in RESNET18)]),
@@ -330,8 +367,10 @@ def main(
                 report[where].append(measure(layer, chip, trials))
                 x = report[where][-1]
                 print(f"{layer.name}: {x['planned']['use']:.1%}, tuned {x['tuned']['use']:.1%}", flush=True)
-    if part is not Part.layers:
+    if part in (Part.all, Part.networks):
         report["networks"] = [network("MobileNetV2 at 224 x 224, quantized", mobilenet_v2(224), report["target"])]
+    if part in (Part.all, Part.attention):
+        report["attention"] = [block(chip, size) for size in BLOCKS for chip in CHIPS]
     write(results / f"{name}.json", json.dumps(report, indent=1) + "\n")
     write(results / f"{name}.md", markdown(report))
 

@@ -1,4 +1,5 @@
-"""Quantized networks in QDQ form, written layer by layer with weights drawn from a seed: MobileNetV2 and parts of it.
+"""Quantized networks in QDQ form, written layer by layer with weights drawn from a seed: MobileNetV2 and parts of it,
+and a block of attention.
 
     network = Network(seed=0)
     x = network.image(96)
@@ -46,6 +47,35 @@ class Network:
         self.shape: tuple[int, ...] = ()
 
     # ---- layers ----
+
+    def tokens(self, count: int, channels: int) -> Bytes:
+        """The input ``x``: floats [1, count, channels]."""
+        self.shape = (1, count, channels)
+        return self.quantized("x", 0.02, channels)
+
+    def linear(self, x: Bytes, outputs: int, step: float = 0.03) -> Bytes:
+        """A product with a bias of the last dimension."""
+        w, scale = self.weights((outputs, x.channels))
+        bias = self.vector(self.rng.integers(-500, 500, outputs).astype(np.int32), scale * np.float32(x.step))
+        turned = self.op("Transpose", w, perm=[1, 0])
+        return self.quantized(self.op("Add", self.op("MatMul", x.name, turned), bias), step, outputs)
+
+    def attention(self, x: Bytes, heads: int) -> Bytes:
+        """Attention of all tokens to all, with its four projections: every product of bytes, the softmax of floats."""
+        size = x.channels // heads
+        parted, whole = (self.constant(np.int64(s)) for s in ([0, -1, heads, size], [0, -1, x.channels]))
+
+        def head(perm: list[int]) -> Bytes:
+            y = self.linear(x, x.channels)
+            return Bytes(self.op("Transpose", self.op("Reshape", y.name, parted), perm=perm), y.step, size)
+
+        q, k, v = head([0, 2, 1, 3]), head([0, 2, 3, 1]), head([0, 2, 1, 3])
+        scores = self.quantized(self.op("MatMul", q.name, k.name), 0.05 * size**0.5, size)
+        scaled = self.op("Mul", scores.name, self.constant(np.float32(size**-0.5)))
+        weights = self.quantized(self.op("Softmax", scaled, axis=-1), 1 / 127, size)
+        y = self.quantized(self.op("MatMul", weights.name, v.name), 0.01, size)
+        y = Bytes(self.op("Reshape", self.op("Transpose", y.name, perm=[0, 2, 1, 3]), whole), y.step, x.channels)
+        return self.linear(y, x.channels)
 
     def image(self, size: int, channels: int = 3) -> Bytes:
         """The input ``x``: a float image [1, channels, size, size]."""
@@ -146,3 +176,9 @@ def mobilenet_v2(
             x = network.inverted_residual(x, channels, expansion, stride if n == 0 else 1)
     x = network.conv(x, last, 1, limit="relu6")
     return network.model(network.dense(network.mean(x), classes), (1, classes))
+
+
+def attention(tokens: int = 128, channels: int = 256, heads: int = 4) -> onnx.ModelProto:
+    """A block of attention as a network of its own."""
+    network = Network()
+    return network.model(network.attention(network.tokens(tokens, channels), heads), (1, tokens, channels))

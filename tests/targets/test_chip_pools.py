@@ -136,3 +136,20 @@ def test_columns_that_do_not_fill_the_last_run(columns):
     run, lines = compiled([node], x.shape, [8, columns], {"w": w}, "cpu+short_words", TensorProto.INT32)
     np.testing.assert_array_equal(run(x)[0], x.astype(np.int32) @ w.astype(np.int32))
     assert "runs on short_words: " in lines[0]
+
+
+@pytest.mark.parametrize("size", [16, 24, 8, 20])
+def test_heads_of_columns_that_do_not_fill_a_run(size):
+    """A head's columns are taken in equal parts, so that rows follow one another as for the whole."""
+    x = RNG.integers(-128, 128, (8, 16), dtype=np.int8)
+    w = RNG.integers(-128, 128, (16, 3 * size), dtype=np.int8)
+    nodes = [
+        helper.make_node("MatMulInteger", ["x", "w"], ["p"]),
+        helper.make_node("Reshape", ["p", "shape"], ["r"]),
+        helper.make_node("Transpose", ["r"], ["y"], perm=[1, 0, 2]),
+    ]
+    arrays = {"w": w, "shape": np.int64([8, 3, size])}
+    run, lines = compiled(nodes, x.shape, [3, 8, size], arrays, "short_words", TensorProto.INT32)
+    want = (x.astype(np.int32) @ w.astype(np.int32)).reshape(8, 3, size).transpose(1, 0, 2)
+    np.testing.assert_array_equal(run(x)[0], want)
+    assert "runs on short_words: " in lines[0]

@@ -88,7 +88,7 @@ def _step(state: State, name: str, run: Callable[[], Any]) -> Any:
 def simplify(state: State) -> None:
     if state.module.level == 2:
         d = state.description  # it says which 8-bit numbers the machine multiplies, and how it rounds them
-        changed = _passes(state, f"integers{{activations={d.activations},halves={d.halves}}}")
+        changed = _passes(state, f"integers{{activations={d.activations},halves={d.halves},factors={d.byte_factors}}}")
         if changed and state.references:  # integers are defined anew, within a quantum of what floats give
             state.references[-1] = state.module.clone()
         _passes(state, SIMPLIFY if d.grid_costs is not None else f"gather-pages,{SIMPLIFY}")

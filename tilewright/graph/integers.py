@@ -67,12 +67,14 @@ class Integers:
 
     activations: Literal["i8", "ui8"] = "i8"
     halves: Literal["operands", "product"] = "operands"
+    factors: Literal["constant", "any"] = "constant"
 
     def run(self, graph: Graph) -> PassReport:
         exact = [*_kept_as(self.activations), *EXACT]
         report: PassReport = {}
         more = [halves_in_product] if self.halves == "product" else []
-        for patterns in (exact, [*exact, *PATTERNS], [*LEFT, *more]):
+        more_patterns = [quantized_product] if self.factors == "any" else []
+        for patterns in (exact, [*exact, *PATTERNS, *more_patterns], [*LEFT, *more]):
             for name, count in rewrite(graph, patterns).items():
                 report[name] = report.get(name, 0) + count
         return report
@@ -259,6 +261,27 @@ def _without_bias(rw: Rewriter, op: ir.Operation) -> Sum | None:
     axes = tuple(range(1, w.numbers.ndim))
     offset = -x.zero * w.numbers.sum(axis=axes)
     return Sum(x, w, numbers, offset, reach_of(w.numbers, axes, dtype(x.value), offset), op, w.numbers.shape[0])
+
+
+@quantizing
+def quantized_product(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Any:
+    """quantize(clip(matmul(dequantize(x), dequantize(y)))) -> requantize(einsum(x, y)), if both zero points are 0"""
+    inner = defined_by(value, "matmul")
+    if inner is None or not has_one_use(value):
+        return None
+    x, y = (dequantized(rw, v) for v in inner.operands)
+    if x is None or y is None or x.zero or y.zero or not static(x.value, y.value):
+        return None
+    (*rows, _, depth), (*others, _, _) = (shape(q.value) if len(shape(q.value)) > 1 else (0, 0) for q in (x, y))
+    if not rows or rows != others or dtype(x.value) != "i8" or dtype(y.value) != "i8":
+        return None
+    how = step(np.array([x.scale * y.scale]), np.zeros(1, np.int64), np.array([float(depth) * 128 * 128]), result)
+    if how is None:
+        return None
+    rw.names_of(inner, op)
+    along = "abcdefgh"[: len(rows)]
+    total = rw.create("einsum", x.value, y.value, equation=f"{along}mk,{along}kn->{along}mn", dtype="i32")
+    return how.create(rw, total, result)
 
 
 # ---- elementwise ---------------------------------------------------------------------------------------------------

@@ -422,6 +422,11 @@ class Machine:
         return "operands"
 
     @property
+    def byte_factors(self) -> str:
+        """Products of which bytes stay products of bytes: one factor is "constant", or "any" two tensors."""
+        return "constant"
+
+    @property
     def row_piece(self) -> int:
         """Rows of a result that go to several places (`tensor/fuse.py`) go there in pieces of multiples of so many
         elements, which are whole vectors."""

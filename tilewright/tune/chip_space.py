@@ -94,7 +94,11 @@ class PlanSearch(Search):
         slots = [float(v) for n, v in c.decisions.items() if n.startswith("slots")]
         fixed = [_filled(x, n) for x, n in ((engines, ENGINES), (tiles, LOOPS), (order, LOOPS), (slots, ENGINES))]
         estimate = _log(own.estimate.cycles, base.estimate.cycles)
-        return (estimate, *(x for part in fixed for x in part), float(c.decisions["first"]), c.decisions["joined"])
+        return (
+            estimate,
+            *(x for part in fixed for x in part),
+            *(float(c.decisions[n]) for n in ("first", "joined", "kept")),
+        )
 
 
 class CorrectedEstimate(CostModel):

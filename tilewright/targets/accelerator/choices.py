@@ -5,6 +5,7 @@
     slots_MEMORY       how many tiles of an operand are in a memory at a time
     first              the operand that is brought before others, by its number; -1 leaves them as they are read
     joined             how many loops of sums are joined with the run of the sum
+    kept               operands that are kept where they would come again, a bit for each
 
 Numbers stand for names, so that equal kernels have equal decisions whatever their loops are called.
 """
@@ -74,6 +75,8 @@ class Choices:
         self.candidates |= {f"slots_{m}": SLOTS for m in self.memories}
         self.candidates["first"] = (-1, *range(len(self.operands)))
         self.candidates["joined"] = tuple(range(len(self.joinable) + 1))
+        ones, every = [1 << n for n in range(len(self.operands))], (1 << len(self.operands)) - 1
+        self.candidates["kept"] = tuple(sorted({0, self.default["kept"], *ones, every}))
 
     def orders(self) -> list[tuple[int, ...]]:
         """Of the loops that can be cut."""
@@ -92,7 +95,8 @@ class Choices:
         order = tuple(self.loops.index(v) for v in (*plan.order, *(v for v in self.loops if v not in plan.order)))
         slots = {f"slots_{m}": plan.slots_in(m) for m in self.memories}
         first = self.operands.index(plan.first[0]) if plan.first else -1
-        return {**tiles, "order": order, **slots, "first": first, "joined": len(plan.joined)}
+        kept = sum(1 << self.operands.index(b) for b in plan.kept)
+        return {**tiles, "order": order, **slots, "first": first, "joined": len(plan.joined), "kept": kept}
 
     def chosen(self, decisions: Mapping[str, Any]) -> Chosen | None:
         """The plan of some decisions; those left out, or not among the candidates, are the default's. None if its tiles
@@ -124,12 +128,11 @@ class Choices:
         order += [v for v in self.loops if v not in order]
         cut = tuple(v for v in order if tiles[v] < self.s.extents[v])
         bare = self.costs.tiles.planned(Plan(tiles, cut, joined=joined))
-        moving = {o.memory for _, o, e in bare.users.values() if bare.enclosing(e)}
-        depth = {m: taken[f"slots_{m}"] for m in self.memories if m in moving}
-        slots = max(depth.values(), key=lambda n: (list(depth.values()).count(n), n)) if depth else 2
-        depth = {m: n for m, n in depth.items() if n != slots}
+        slots, depth = bare.slots({m: taken[f"slots_{m}"] for m in self.memories})
         first = (self.operands[taken["first"]],) if taken["first"] > 0 else ()
-        return Plan(tiles, cut, slots, depth, first, joined)
+        again = self.costs.comes_again(cut)
+        kept = tuple(b for n, b in enumerate(self.operands) if taken["kept"] >> n & 1 and b in again)
+        return Plan(tiles, cut, slots, depth, first, joined, kept)
 
 
 def sizes(s: Selection, v: str) -> list[int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ...support.dtypes import LOOP_TYPES
-from .describe import HOST, CopyEngine, Listing
+from .describe import HOST, CopyEngine, Engine, Listing
 from .layouts import Layout, Plan
 from .match import Element, Selection, Step
 from .tiles import Tiles
@@ -42,6 +42,8 @@ class Costs:
             engine = listing.copy_engine(HOST, buffers[e.buffer].scope)
             assert engine is not None
             self.read.append((e, self.tiles.depends(e), engine))
+        sizes = {name: b.size * LOOP_TYPES[b.dtype].nbytes for name, b in buffers.items()}
+        self.small = {name for name, size in sizes.items() if size <= listing.memories[self.memories[name]].bytes}
         self.last = s.steps[-1].output.buffer
         stored = listing.copy_engine(buffers[self.last].scope, HOST)
         assert stored is not None
@@ -49,6 +51,16 @@ class Costs:
         self.delay = {n: e.latency for n, e in listing.engines.items() if isinstance(e, CopyEngine)}
         self.latencies = {step.instruction.name: _latency(step) for step in s.steps}
         self.users = [{x.buffer for x in step.operands.values()} for step in s.steps]
+
+    def comes_again(self, order: tuple[str, ...]) -> tuple[str, ...]:
+        """The operands whose tiles are brought more than once in this order, but for those that no memory holds."""
+        again = []
+        for e, mine, _ in self.read:
+            loops = [v for v in order if e.buffer in self.users[0] or v not in self.tiles.sums]
+            last = max((n for n, v in enumerate(loops) if v in mine), default=-1)
+            if e.buffer in self.small and any(v not in mine for v in loops[:last]):
+                again.append(e.buffer)
+        return tuple(again)
 
     def of_tile(self, t: Tiles) -> TileCosts:
         return TileCosts(self, t)
@@ -64,10 +76,11 @@ class TileCosts:
         def copied(engine: CopyEngine, buffer: str, whole: bool) -> float:
             b = t.buffers[buffer]
             word = costs.listing.memories[b.scope].word
-            return _copied(engine, t.layouts[buffer], LOOP_TYPES[b.dtype].nbytes, whole, word)
+            cycles = _copied(engine, t.layouts[buffer], LOOP_TYPES[b.dtype].nbytes, whole, word)
+            return _paced(cycles, engine.latency, engine)
 
         self.brought = [(e, mine, engine.name, copied(engine, e.buffer, e.constant)) for e, mine, engine in costs.read]
-        self.steps = [(step, step_cycles(t, step)) for step in costs.s.steps]
+        self.steps = [(step, step_cycles(t, step, paced=True)) for step in costs.s.steps]
         self.out = (costs.out.name, copied(costs.out, costs.last, False))
 
     def estimate(self, plan: Plan) -> Estimate:
@@ -82,16 +95,19 @@ class TileCosts:
         brought: list[tuple[Element, int, float, str]] = []
         results = tuple(v for v in plan.order if v not in self.sums)
         for e, mine, engine, cycles in self.brought:
-            n = self.around(plan.order if e.buffer in c.users[0] else results, mine)
+            order = plan.order if e.buffer in c.users[0] else results
+            n = prod(self.times[v] for v in order if v in mine) if e.buffer in plan.kept else self.around(order, mine)
             work[engine] += cycles * n
             first += cycles
             brought.append((e, n, cycles, engine))
         for (step, used), times, users in zip(self.steps, runs, c.users, strict=True):
-            moving = [x for x in brought if x[0].buffer in users and x[1] > 1]
+            moving = [x for x in brought if x[0].buffer in users and x[1] > 1 and x[0].buffer not in plan.kept]
             if moving:
                 late = max(n * (c.delay[g] + c.latencies[step.instruction.name]) for _, n, _, g in moving)
                 slots = min(plan.slots_in(c.memories[e.buffer]) for e, _, _, _ in moving)
                 turns.append((sum(n * m for _, n, m, _ in moving) + late + used * times) / slots)
+        if plan.kept:
+            turns.append(self.beginning(plan, brought, max(work[step.instruction.engine] for step, _ in self.steps)))
         engine, out = self.out
         work[engine] += out * frame
         for (a, used), (b, more), n in zip(self.steps, self.steps[1:], runs, strict=False):
@@ -102,6 +118,16 @@ class TileCosts:
         rest = sum(work.values()) - slowest
         alone = max(plan.slots, *plan.depth.values(), 1) == 1
         return Estimate(total + rest * (1.0 if alone else HIDDEN), work)
+
+    def beginning(self, plan: Plan, brought: list[tuple[Element, int, float, str]], computing: float) -> float:
+        """What a plan takes that keeps operands: in the first round of the outermost loop all tiles of those come that
+        it does not move, and instructions wait for them; then the other rounds."""
+        outer = plan.order[0]
+        rounds, loads = self.times[outer], dict.fromkeys(self.c.engines, 0.0)
+        for e, n, cycles, engine in brought:
+            whole = e.buffer in plan.kept and outer not in self.c.tiles.depends(e)
+            loads[engine] += n * cycles / (1 if whole else rounds)
+        return max(*loads.values(), computing / rounds) + computing * (1 - 1 / rounds)
 
     def around(self, order: tuple[str, ...], mine: set[str]) -> int:
         """How often a tile is brought: once for all loops up to the last by which it moves."""
@@ -122,16 +148,26 @@ def _copied(engine: CopyEngine, layout: Layout, size: int, whole: bool, word: in
 
 
 def _latency(step: Step) -> int:
-    """Of an instruction as large as it can be."""
+    """From the beginning of an instruction's work to its result, but for the longest part of its pipeline; of one as
+    large as it can be."""
     i = step.instruction
-    return i.delay({d.name: d.limit for d in i.dims} | {f.name: 0 for f in i.fields})
+    counts = {d.name: d.limit for d in i.dims} | {f.name: 0 for f in i.fields}
+    return i.delay(counts) + sum(i.busy(counts)) - max(i.busy(counts))
 
 
-def step_cycles(t: Tiles, step: Step) -> float:
-    """Cycles of an instruction's engine for one tile."""
+def _paced(cycles: float, latency: int, engine: Engine) -> float:
+    """What one of several takes: not more than the engine's queue are under way at a time."""
+    return max(cycles, (cycles + latency) / engine.queue)
+
+
+def step_cycles(t: Tiles, step: Step, paced: bool = False) -> float:
+    """Cycles of an instruction's engine for one tile; `paced`, with what it waits for room in its queue."""
     chunk = t.chunks(step)
     counts = {d.name: prod(chunk[v] for v in step.dims[d.name]) for d in step.instruction.dims}
-    busy = max(step.instruction.busy(counts | {f.name: 0 for f in step.instruction.fields}))
+    counts |= {f.name: 0 for f in step.instruction.fields}
+    busy: float = max(step.instruction.busy(counts))
+    if paced:
+        busy = _paced(busy, step.instruction.delay(counts), t.listing.engines[step.instruction.engine])
     around = prod(t.tile(v) for v in t.around(step))
     runs = {v for d in step.instruction.dims if not d.levels for v in step.dims[d.name]}
     times = (-(-t.run_tile(v) // c) if v in runs else t.run_tile(v) / c for v, c in chunk.items())

@@ -263,6 +263,17 @@ class Chip(Machine):
         return "product"
 
     @property
+    def byte_factors(self) -> str:
+        """A chip that multiplies bytes takes them from anywhere: neither factor need be constant."""
+        products = (i for i in self.instructions() if i.accumulates)
+        return "any" if any(sum(o.dtype == "i8" for o in i.inputs) > 1 for i in products) else "constant"
+
+    @property
+    def row_piece(self) -> int:
+        """A copy engine takes runs of any length: no host is there to move what is not stored where it belongs."""
+        return 1
+
+    @property
     def engines(self) -> tuple[Engine, ...]:
         """All engines, those that copy first: the order of streams in a program."""
         return (*self.copy_engines(), *self.compute_engines())

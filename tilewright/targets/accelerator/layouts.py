@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import prod
+from math import ceil, prod
 from typing import TypeVar
 
 from ...schedule.nest import Pack
 from ...tensor.expr import Buffer, Const, Expr, Op, Var, ceildiv, linear, minimum, variables
 from .describe import Listing, Operand
-from .match import Element, Selection, Step
+from .match import Element, Selection, Step, columns_of
 
 _L = TypeVar("_L", bound="Layouts")
 
@@ -29,7 +29,9 @@ class Plan:
     tiles, outer first; it says what stays on the chip. With the loops of sums innermost results stay; one further out
     lets an operand stay instead, and the sums of all tiles inside wait. `slots`: how many tiles of an operand are on
     the chip at a time, by `depth` in some memories. `first`: operands (buffers) that are brought before others.
-    `joined`: loops of sums that are one run with the run of the sum, as taps of a window with few channels.
+    `joined`: loops of sums that are one run with the run of the sum, as taps of a window with few channels. `kept`:
+    operands all of whose tiles have places on the chip: what would be brought again for each tile of something else is
+    brought once, when it is first needed.
 
     >>> print(Plan({"i": 32}, ("i",), depth={"weights": 3}, first=("w",), joined=("r",)))
     tiles i=32; order i; 2 slots, 3 in weights; first w; joined r
@@ -41,6 +43,7 @@ class Plan:
     depth: Mapping[str, int] = field(default_factory=dict)
     first: tuple[str, ...] = ()
     joined: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
     def slots_in(self, memory: str) -> int:
         return self.depth.get(memory, self.slots)
@@ -49,7 +52,7 @@ class Plan:
         sizes = ", ".join(f"{v}={n}" for v, n in self.tiles.items())
         slots = ", ".join([f"{self.slots} slots", *(f"{n} in {m}" for m, n in self.depth.items())])
         parts = [f"tiles {sizes or 'whole'}", f"order {' '.join(self.order) or 'none'}", slots]
-        more = (("first", self.first), ("joined", self.joined))
+        more = (("first", self.first), ("joined", self.joined), ("kept", self.kept))
         return "; ".join([*parts, *(f"{name} {' '.join(names)}" for name, names in more if names)])
 
 
@@ -137,7 +140,7 @@ class Layouts:
         limit = self.width(v)
         rest = self.extents[v] % limit
         dim = next((d for d in step.instruction.dims if v in step.dims[d.name]), None)
-        if dim is None or dim.levels or not rest or self.extents[v] < limit or v in step.sums:
+        if dim is None or dim.levels or not rest or self.extents[v] < limit or v in step.sums or v in self.s.in_blocks:
             return False
         closer = False
         for o in step.instruction.operands:
@@ -331,16 +334,19 @@ class Layouts:
             self.made[key] = self.layout(step, o, e)
         made = self.layouts[e.buffer] = self.made[key]
         slots = self.plan.slots_in(o.memory) if self.enclosing(e) else 1
+        if e.buffer in self.plan.kept:
+            slots = prod(self.times(v) for v in self.moved_by(e))
         shape = (slots, *(self.times(v) for v in self.waiting(e)), *(a.size for a in made.axes))
         self.buffers[e.buffer] = Buffer(f"{e.buffer}_s", shape, o.dtype, o.memory)
 
     def pack(self, step: Step, o: Operand, e: Element) -> None:
-        """A constant lies in memory in columns as wide as a run, one after the other, padded with zeros."""
+        """A constant lies in memory in columns as wide as a run, one after the other, padded with zeros; where it has
+        blocks of columns that do not divide into such, in these."""
         b = self.params[e.buffer]
         run = step.dims[o.dims[-1]]
         limit = self.width(run[0]) if run else 1
-        at = next((d for d, i in enumerate(e.indices) if run and i == Var(run[0])), None)
-        if at is None:
+        found = columns_of(e, run[0], self.extents) if run else None
+        if found is None:
             if run and not self.depends(e):  # one number for all columns
                 self.spread[e.buffer] = (run[0], limit)
                 rank = max(len(b.shape), 1)
@@ -348,6 +354,8 @@ class Layouts:
                 self.packs[e.buffer] = Pack(e.buffer, ((),) * rank, tuple(range(rank)), repeats)
                 self.params[e.buffer] = replace(b, shape=(*(1,) * (rank - 1), limit))
             return
+        at, block = found
+        limit = block if block % limit else limit
         rest = [d for d in range(len(b.shape)) if d != at]
         splits = tuple((limit,) if d == at else () for d in range(len(b.shape)))
         order = (at, *(d + (d > at) for d in rest), at + 1)
@@ -373,6 +381,17 @@ class Layouts:
         last = max((n for n, v in enumerate(order) if v in mine), default=-1)
         return order[: last + 1]
 
+    def slots(self, wanted: Mapping[str, int]) -> tuple[int, dict[str, int]]:
+        """`Plan.slots` and `Plan.depth` for so many slots by memory, without those that only hold tiles that stay."""
+        moving = {o.memory for _, o, e in self.users.values() if self.enclosing(e)}
+        depth = {m: n for m, n in wanted.items() if m in moving}
+        slots = max(depth.values(), key=lambda n: (list(depth.values()).count(n), n)) if depth else 2
+        return slots, {m: n for m, n in depth.items() if n != slots}
+
+    def moved_by(self, e: Element) -> list[str]:
+        """Of these loops, those by which it moves: with others, the same tile comes again."""
+        return [v for v in self.enclosing(e) if v in self.depends(e)]
+
     def waiting(self, e: Element) -> list[str]:
         """The loops over tiles inside a loop of sums: the sums of all their tiles are on the chip."""
         if e.buffer != self.summed_up:
@@ -392,9 +411,10 @@ class Layouts:
 
 
 def run_limit(s: Selection, v: str) -> int:
-    """The fewest iterations of a loop that an instruction takes as a run."""
+    """The fewest iterations of a loop that an instruction takes as a run; of a block of columns, equal parts."""
     limits = [d.limit for step in s.steps for d in step.instruction.dims if not d.levels and v in step.dims[d.name]]
-    return min(limits, default=1)
+    limit, extent = min(limits, default=1), s.extents[v]
+    return ceil(extent / ceil(extent / limit)) if v in s.in_blocks else limit
 
 
 def run_of_sums(s: Selection) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 
 from ...tensor.analysis import flat, movement
@@ -89,6 +90,20 @@ class Selection:
     extents: dict[str, int]
     stored: Element
     fills: tuple[Fill, ...] = ()
+
+    @cached_property
+    def in_blocks(self) -> frozenset[str]:
+        """The loops that stay in one block of a constant's columns, where others step over the blocks."""
+        runs = [
+            (e, v)
+            for s in self.steps
+            for o in s.instruction.operands
+            if o.dims
+            for v in s.dims[o.dims[-1]]
+            for e in (s.operands.get(o.name),)
+            if e is not None and e.constant
+        ]
+        return frozenset(v for e, v in runs if (columns_of(e, v, self.extents) or (0, 0))[1])
 
 
 class NoMatch(Exception):
@@ -352,7 +367,7 @@ class _Selector:
             for d in sorted(i.dims, key=lambda d: d.levels):  # runs of neighbours before what has strides
                 if found.reduced.get(d.name, loop) != loop:
                     continue
-                if self.fits(i, d, loop, loop in sums, elements, steps, dims[d.name]):
+                if self.fits(i, d, loop, loop in sums, extents, elements, steps, dims[d.name]):
                     dims[d.name].insert(0, loop)
                     break
         for name, loop in found.reduced.items():
@@ -398,6 +413,7 @@ class _Selector:
         d: Dim,
         loop: str,
         summed: bool,
+        extents: Mapping[str, int],
         elements: Mapping[str, Element],
         steps: Mapping[str, dict[str, int] | None],
         taken: list[str],
@@ -417,14 +433,41 @@ class _Selector:
                 repeated = dim == o.dims[-1] and e.constant and self.kernel.buffer(e.buffer).size == 1
                 if not (free or repeated):
                     return False
-            elif any((loop in s.dims[x.dims[-1]]) != (dim == o.dims[-1]) for s, x, _ in self.uses(e.buffer)):
+            elif not all(_walked_alike(loop, dim == o.dims[-1], s.dims, x) for s, x, _ in self.uses(e.buffer)):
                 return False
             elif dim == o.dims[-1] and e.constant:
-                if sum(loop in variables(index) for index in e.indices) != 1 or Var(loop) not in e.indices:
+                if columns_of(e, loop, extents) is None:
                     return False
             elif dim == o.dims[-1] and step != 1 and e.buffer not in temporaries:
                 return False
         return True
+
+
+def columns_of(e: Element, loop: str, extents: Mapping[str, int]) -> tuple[int, int] | None:
+    """The dimension of a constant that a loop walks, and into blocks of how many this dimension is to be cut so that
+    the loop stays in one of them: 0 for any, the loop's extent where others step over its blocks (``head * 16 + i``).
+    None where the loop moves in no such way.
+
+    >>> e = Element("w", (Var("k"), Var("head") * 16 + Var("i")), True)
+    >>> columns_of(e, "k", {"k": 64}), columns_of(e, "i", {"i": 16}), columns_of(e, "i", {"i": 12})
+    ((0, 0), (1, 16), None)
+    """
+    moved = [d for d, index in enumerate(e.indices) if loop in variables(index)]
+    if len(moved) != 1:
+        return None
+    terms, constant = linear(e.indices[moved[0]])
+    steps = {t: c for t, c in terms.items() if t != Var(loop)}
+    if terms.get(Var(loop)) != 1 or any(not isinstance(t, Var) for t in steps):
+        return None
+    if not steps and not constant:
+        return moved[0], 0
+    block = extents[loop]
+    return None if any(c % block for c in (*steps.values(), constant)) else (moved[0], block)
+
+
+def _walked_alike(loop: str, as_run: bool, dims: Mapping[str, tuple[str, ...]], o: Operand) -> bool:
+    """Whether a loop walks an operand so, as the run or as rows: what lies on the chip, lies there in one way."""
+    return loop in dims[o.dims[-1]] if as_run else any(loop in dims[d] for d in o.dims[:-1])
 
 
 def _lying(e: Element, o: Operand, dims: Mapping[str, tuple[str, ...]]) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ slowest of them hiding the others where there are two slots. `best` asks the tim
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations, product
 from math import ceil, prod
 
@@ -29,6 +29,14 @@ OUTER, INNER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128), (1, 2, 4, 8)
 TRIED = 12
 #: tiles of columns or sums at most, in what an instruction takes of them: 1, 2, 4 ...
 DOUBLED = 4
+#: how many plans that keep operands are looked at
+KEPT = 32
+#: of how many plans more slots for results are tried, and how many those may be
+DEEPER, SLOTS = 8, (3, 4)
+#: estimates that say nothing about which plan is the better one
+ALIKE = 1.005
+#: instructions of the programs that are simulated to choose among plans
+SHORT = 150
 
 
 @dataclass(frozen=True)
@@ -48,13 +56,23 @@ def plans(s: Selection, listing: Listing) -> list[tuple[Plan, Estimate]]:
         if found := [p for tiles in sizes(s, listing) for p in orders(costs, tiles, slots)]:
             for joined in joins(s):
                 found += [p for tiles in grouped(s, joined) for p in orders(costs, tiles, slots, joined)]
-            return sorted(found, key=lambda p: p[1].cycles)
+            found = fitting(costs, sorted(found, key=lambda p: p[1].cycles))
+            deeper = [p for plan, _ in found[:DEEPER] for p in more_slots(costs, plan)]
+            return ranked(s, [*found, *deeper])
     raise CompileError(
         "no tile of it fits the memories of the chip",
         stage="schedule",
         operator=s.kernel.name,
         hint=_too_much(s, listing),
     )
+
+
+def ranked(s: Selection, found: list[tuple[Plan, Estimate]]) -> list[tuple[Plan, Estimate]]:
+    """The best first; of those that are as good as the best, the one with the fewest tiles."""
+    found = sorted(found, key=lambda p: p[1].cycles)
+    good = [p for p in found if p[1].cycles <= ALIKE * found[0][1].cycles]
+    tiles = {id(p): prod(ceil(s.extents[v] / n) for v, n in p[0].tiles.items()) for p in good}
+    return [*sorted(good, key=lambda p: tiles[id(p)]), *found[len(good) :]]
 
 
 def _too_much(s: Selection, listing: Listing) -> str:
@@ -78,19 +96,47 @@ def _too_much(s: Selection, listing: Listing) -> str:
 def orders(
     costs: Costs, tiles: dict[str, int], slots: int, joined: tuple[str, ...] = ()
 ) -> Iterator[tuple[Plan, Estimate]]:
-    """The orders of tiles of one size; none if they do not fit."""
+    """The orders of tiles of one size, each also with operands kept that would come again; none if they do not fit
+    (what keeps operands may not: see `fitting`)."""
     s = costs.s
     cut = [v for v in s.extents if v in tiles and tiles[v] < s.extents[v]]
     sums = [v for v in cut if v in s.steps[0].sums]
     frame = [v for v in cut if v in s.loops]
-    first = costs.tiles.planned(Plan(tiles, (*frame, *sums), slots, joined=joined))
-    first.prepare()
-    if not fits(first, costs.listing):
+    first = laid_out(costs, Plan(tiles, (*frame, *sums), slots, joined=joined))
+    if first is None:
         return
     of_tile = costs.of_tile(first)
     for order in permutations(frame):
         plan = Plan(tiles, (*order, *sums), slots, joined=joined)
         yield plan, of_tile.estimate(plan)
+        if slots > 1 and (again := costs.comes_again(plan.order)):
+            plan = replace(plan, kept=again)
+            yield plan, of_tile.estimate(plan)
+
+
+def fitting(costs: Costs, found: list[tuple[Plan, Estimate]]) -> list[tuple[Plan, Estimate]]:
+    """Plans (the best first) without those that keep more than fits; of those that keep something, the first few."""
+    kept = [p for p in found if p[0].kept]
+    good = {id(p) for p in kept[:KEPT] if laid_out(costs, p[0]) is not None}
+    return [p for p in found if not p[0].kept or id(p) in good]
+
+
+def laid_out(costs: Costs, plan: Plan) -> Tiles | None:
+    """The tiles of a plan, None if they do not fit."""
+    t = costs.tiles.planned(plan)
+    t.prepare()
+    return t if fits(t, costs.listing) else None
+
+
+def more_slots(costs: Costs, plan: Plan) -> Iterator[tuple[Plan, Estimate]]:
+    """A plan with more places for results, and for all tiles: small ones wait longer for each other than they take."""
+    every = tuple(costs.listing.memories)
+    for wanted, deeper in product(SLOTS, ({step.memory for step in costs.s.steps}, every)) if plan.order else ():
+        given = {m: wanted if m in deeper else plan.slots_in(m) for m in every}
+        slots, depth = costs.tiles.planned(plan).slots(given)
+        more = replace(plan, slots=slots, depth=depth)
+        if (t := laid_out(costs, more)) is not None:
+            yield more, costs.of_tile(t).estimate(more)
 
 
 def planned(s: Selection, formats: Formats, plan: Plan) -> Planned:
@@ -101,7 +147,8 @@ def planned(s: Selection, formats: Formats, plan: Plan) -> Planned:
 
 
 def best(s: Selection, formats: Formats, asked: int = 1) -> Planned:
-    """The plan that is estimated to be the fastest; of the first `asked`, the one that the simulator finds so.
+    """The plan that is estimated to be the fastest; of the first `asked`, the one that the simulator finds so. Of short
+    programs more are asked about: what engines wait for each other counts most there, and asking costs little.
 
     CompileError if no plan fits, or none of the first `TRIED` can be emitted.
     """
@@ -112,7 +159,7 @@ def best(s: Selection, formats: Formats, asked: int = 1) -> Planned:
             found.append(planned(s, formats, plan))
         except CompileError as e:  # rows that do not begin at words, say: other sizes may do
             failed = e
-        if len(found) == asked:
+        if len(found) >= asked and sum(len(e) for p in found for e in p.program.streams.values()) > SHORT:
             break
     if not found:
         assert failed is not None

@@ -34,11 +34,11 @@ class OnChip(Taken):
         return self.planned.nest
 
 
-def beside(description: Machine) -> Machine:
-    """A host's description that keeps 8-bit numbers signed and finds exact halves as chips do, whatever its own
-    instructions want."""
+def beside(description: Machine, chip: Chip) -> Machine:
+    """A host's description that keeps 8-bit numbers signed, multiplies them and finds exact halves as the chip does,
+    whatever its own instructions want."""
     kind = type(description)
-    said = {"activations": Chip.activations, "halves": Chip.halves}
+    said = {"activations": Chip.activations, "halves": Chip.halves, "byte_factors": chip.byte_factors}
     changed: Any = make_dataclass(kind.__name__, [], bases=(kind,), frozen=True, namespace=said)
     return changed.from_json(description.to_json())
 

@@ -155,7 +155,7 @@ class ChipBesideHost:
         """The host's description, with bytes kept as the chip multiplies them."""
         from .stages import beside
 
-        return beside(self.host.describe())
+        return beside(self.host.describe(), self.accelerator.chip)
 
     def notes(self) -> list[str]:
         """See `tilewright.targets.base.Partitioning`."""

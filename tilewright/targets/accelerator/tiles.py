@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ...schedule.nest import Alloc, AsyncCopy, For, Nest, Stmt, Store, Wait, loop, seq, store
+from ...schedule.nest import Alloc, AsyncCopy, For, If, Nest, Stmt, Store, Wait, loop, seq, store
 from ...tensor.expr import (
     Buffer,
     Const,
@@ -88,10 +88,10 @@ class Tiles(Layouts):
         return loop(f"{v}_t", self.times(v), body)
 
     def slot(self, e: Element) -> Expr:
-        """Tiles take turns with the slots of their buffer."""
+        """Tiles take turns with the slots of their buffer, or have one each."""
         b = self.buffers[e.buffer]
         count: Expr = Const(0, "index")
-        for v in self.enclosing(e):
+        for v in self.moved_by(e) if e.buffer in self.plan.kept else self.enclosing(e):
             count = count * self.times(v) + Var(f"{v}_t")
         return count % b.shape[0]
 
@@ -125,6 +125,9 @@ class Tiles(Layouts):
             there, here = self.in_host(e, made.positions), self.on_chip(e, made.positions)
         value = Load(e.buffer, there, b.dtype)
         body = self.loops(made.walks, store(b.name, here, value, f"{b.name}_in"))
+        if e.buffer in self.plan.kept:
+            for v in (v for v in self.enclosing(e) if v not in self.depends(e)):
+                body = If(Op("cmpi.eq", (Var(f"{v}_t"), Const(0, "index")), "i1"), body)
         return [AsyncCopy(f"{b.name}_t", body), Wait(f"{b.name}_t")]
 
     def stored(self) -> Stmt:
