@@ -8,8 +8,8 @@ Models are those of models.py and zoo_models.py, which export them. ``NAME.int8.
 Runtime's static quantizer where it is not there: QDQ, uint8 activations, int8 weights by output channel, every operator
 that it quantizes, calibrated with the model's one input and noise.
 
-Each runtime has a process of its own, stopped while another has its turn (bench.py), and one thread. What is compared is
-the least CPU time of a run: neighbours on a shared machine lengthen runs and shorten none. Errors are relative to the
+Each runtime has a process of its own, stopped while another has its turn (bench.py), and one thread. What is compared
+is the least CPU time of a run: neighbours on a shared machine lengthen runs and shorten none. Errors are relative to the
 largest value of the framework's f32 outputs; those of int8 are the quantizer's first of all.
 """
 

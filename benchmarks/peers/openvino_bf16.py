@@ -1,4 +1,4 @@
-"""OpenVINO, CPU plugin, latency hint, told to compute in bfloat16; refuses where the plugin then computes in float32."""
+"""OpenVINO, CPU plugin, latency hint, told to compute in bfloat16; an error where it then computes in float32."""
 
 import openvino
 
