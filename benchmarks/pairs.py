@@ -9,7 +9,7 @@ Runtime's static quantizer where it is not there: QDQ, uint8 activations, int8 w
 that it quantizes, calibrated with the model's one input and noise.
 
 Each runtime has a process of its own, stopped while another has its turn (bench.py), and one thread. What is compared
-is the least CPU time of a run: neighbours on a shared machine lengthen runs and shorten none. Errors are relative to the
+is the least CPU time of a run: neighbours on a shared machine lengthen runs and shorten none. Errors are parts of the
 largest value of the framework's f32 outputs; those of int8 are the quantizer's first of all.
 """
 
