@@ -21,7 +21,7 @@ import tilewright as tw
 from tilewright.lang import te
 from tilewright.schedule.rules import schedule
 from tilewright.targets.cpu import CpuTarget
-from tilewright.targets.cpu import host as host_module
+from tilewright.targets.cpu import description as host_module
 from tilewright.tensor.kernel import Kernel
 
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -27,7 +27,7 @@ from tilewright.schedule.rules import schedule
 from tilewright.schedule.text import format_nest, parse_nest
 from tilewright.support.errors import CompileError, PackageError
 from tilewright.targets.cpu import amx
-from tilewright.targets.cpu import host as host_module
+from tilewright.targets.cpu import description as host_module
 from tilewright.targets.cpu.description import describe_x86, host
 from tilewright.targets.cpu.emit import emit
 from tilewright.targets.cpu.emit_tiles import TileReader

@@ -16,7 +16,13 @@ from .layout_choice import stay_first
 from .machine_costs import ImageCosts, WinogradCosts, given
 from .passes import PassReport, register
 from .rewrite import Pattern, Rewriter, defined_by, elementwise, has_one_use, pattern, rewrite, shape, static
-from .simplify_shape import permutation, reshape_of_reshape, transpose_of_reshape, transpose_of_transpose
+from .simplify_shape import (
+    grouped_permutation,
+    permutation,
+    reshape_of_reshape,
+    transpose_of_reshape,
+    transpose_of_transpose,
+)
 
 #: channels of an image that is better read as it is than transposed: colours, which no vector is full of
 FEW = 4
@@ -121,6 +127,29 @@ def channels_first_of(value: ir.Value | None) -> ir.Value | None:
     return op.operands[0] if len(perm) > 2 and perm == to_first(len(perm)) else None
 
 
+def with_channels_last(value: ir.Value) -> Callable[[Rewriter], ir.Value] | None:
+    """How to get a value with channels last without moving elements: its transpose goes, or that of the tokens (N,
+    area, channels) that it is an image of."""
+    inner = channels_first_of(value)
+    if inner is not None:
+        return lambda rw: inner
+    image = defined_by(value, "reshape")
+    tokens = defined_by(image.operands[0], "transpose") if image is not None else None
+    rank = len(shape(value))
+    if tokens is None or rank < 3 or not static(value, x := tokens.operands[0]):
+        return None
+    last = _permuted(shape(value), to_last(rank))
+    order = grouped_permutation(shape(x), last, to_first(rank))
+    if order is None or _moves(order, x) != _moves(permutation(tokens), x):
+        return None
+    return lambda rw: rw.reshape(x, last)
+
+
+def _moves(order: Sequence[int], value: ir.Value) -> list[int]:
+    """A permutation without the dimensions of size 1."""
+    return [i for i in order if shape(value)[i] != 1]
+
+
 @pattern("*")
 def through_elementwise(rw: Rewriter, op: ir.Operation) -> Any:
     """add(transpose(x), transpose(y)) -> transpose(add(x, y)); constants and small operands are transposed"""
@@ -137,10 +166,12 @@ def through_elementwise(rw: Rewriter, op: ir.Operation) -> Any:
 
 def _moved(value: ir.Value, out: tuple[int | None, ...]) -> Callable[[Rewriter], ir.Value] | None:
     """How to get an operand with channels last: it is a transpose, a constant, or has one dimension larger than 1."""
-    inner = channels_first_of(value)
+    inner = with_channels_last(value)
     rank, dims = len(out), shape(value)
-    if inner is not None:
-        return (lambda rw: inner) if len(dims) == rank else None
+    if inner is not None and len(dims) == rank:
+        return inner
+    if channels_first_of(value) is not None:
+        return None
     free = [d for d in dims if d != 1]
     if defined_by(value, "constant") is None and len(free) > 1:
         return None
@@ -151,14 +182,16 @@ def _moved(value: ir.Value, out: tuple[int | None, ...]) -> Callable[[Rewriter],
 
 @pattern("batch_norm", "softmax", "log_softmax", "hardmax", "lp_norm", "resample", "cumsum")
 def through_axis(rw: Rewriter, op: ir.Operation) -> Any:
-    """softmax(transpose(x)) -> transpose(softmax(x)) along the axis that x has it on"""
+    """softmax(transpose(x)) -> transpose(softmax(x)) along the axis that x has it on; images of tokens too are
+    resampled so"""
     x, *rest = dialect.arguments(op)
-    inner = channels_first_of(x)
-    if inner is None:
+    assert x is not None
+    inner = with_channels_last(x)
+    if inner is None or (channels_first_of(x) is None and op.name != "tw.resample"):
         return None
-    perm = to_first(len(shape(inner)))
+    perm = to_first(len(shape(x)))
     axis = perm[dialect.attributes(op)["axis"] % len(perm)]
-    return rw.transpose(rw.again(op, [inner, *rest], axis=axis)[0], perm)
+    return rw.transpose(rw.again(op, [inner(rw), *rest], axis=axis)[0], perm)
 
 
 @pattern("requantize", "quantize_linear", "dequantize_linear", "lookup")
@@ -176,12 +209,14 @@ def through_quantization(rw: Rewriter, op: ir.Operation) -> Any:
 @pattern("concat")
 def through_concat(rw: Rewriter, op: ir.Operation) -> Any:
     """concat(transpose(x), transpose(y)) -> transpose(concat(x, y))"""
-    inner = [channels_first_of(v) for v in op.operands]
+    inner = [with_channels_last(v) for v in op.operands]
     constant = [defined_by(v, "constant") is not None for v in op.operands]
-    if not any(i is not None for i in inner) or any(i is None and not c for i, c in zip(inner, constant, strict=True)):
+    if all(channels_first_of(v) is None for v in op.operands):
+        return None
+    if any(i is None and not c for i, c in zip(inner, constant, strict=True)):
         return None
     rank = len(shape(op.results[0]))
-    operands = [i if i is not None else rw.transpose(v, to_last(rank)) for i, v in zip(inner, op.operands, strict=True)]
+    operands = [i(rw) if i else rw.transpose(v, to_last(rank)) for i, v in zip(inner, op.operands, strict=True)]
     axis = to_first(rank)[dialect.attributes(op)["axis"] % rank]
     return rw.transpose(rw.create("concat", *operands, axis=axis), to_first(rank))
 

@@ -179,6 +179,57 @@ def _last_dimension_only(op: ir.Operation) -> int | None:
     return full[0] if len(full) == 1 and all(prod(s[:-1]) == 1 for s in rest) else None
 
 
+@pattern("reshape")
+def split_and_back(rw: Rewriter, op: ir.Operation) -> Any:
+    """reshape(f(reshape(x), y)) -> f(x, reshape(y)) where f works on elements and the result has the shape of x
+
+    Exporters split the windows of a batch of images off their scores to add a mask that is different in each.
+    """
+    value, chain = op.operands[0], []
+    while True:
+        maker = definition(value)
+        if maker is None or not has_one_use(value) or not static(value, *maker.operands):
+            return None
+        if maker.name == "tw.reshape":
+            break
+        full = [i for i, v in enumerate(maker.operands) if shape(v) == shape(value)]
+        if not elementwise(maker) or len(full) != 1:
+            return None
+        chain.append((maker, full[0]))
+        value = maker.operands[full[0]]
+    x, split = maker.operands[0], shape(value)
+    if not chain or shape(x) != shape(op.results[0]) or 0 in split:
+        return None
+    joined = {v: _joined(shape(v), split, shape(x)) for m, i in chain for j, v in enumerate(m.operands) if j != i}
+    if None in joined.values():
+        return None
+    rw.names_of(maker, *[m for m, _ in chain], op)
+    for m, main in reversed(chain):
+        operands = [x if i == main else rw.reshape(v, joined[v] or ()) for i, v in enumerate(m.operands)]
+        x = rw.again(m, operands)[0]
+    return x
+
+
+def _joined(dims: Sequence[int], split: Sequence[int], whole: Sequence[int]) -> list[int] | None:
+    """The shape for what broadcasts to `split`, with which it broadcasts to `whole` as the reshape of both would; None
+    if it repeats some of the dimensions that are joined, or split further.
+
+    >>> _joined((64, 1, 49, 49), (1, 64, 3, 49, 49), (64, 3, 49, 49)), _joined((64, 1, 1), (2, 64, 9), (128, 9))
+    ([64, 1, 49, 49], None)
+    """
+    own = (*[1] * (len(split) - len(dims)), *dims)
+    source, target = ([i for i, d in enumerate(s) if d != 1] for s in (split, whole))
+    found = [1] * len(whole)
+    for a, b in reshape_groups([split[i] for i in source], [whole[i] for i in target]):
+        mine = [own[source[i]] for i in a]
+        if mine == [split[source[i]] for i in a]:
+            for i in b:
+                found[target[i]] = whole[target[i]]
+        elif any(d != 1 for d in mine):
+            return None
+    return found
+
+
 # ---- expand --------------------------------------------------------------------------------------------------------
 
 
@@ -381,6 +432,7 @@ PATTERNS = [
     transpose_of_reshape,
     reshape_of_reshape,
     reshape_back,
+    split_and_back,
     expand_nothing,
     slice_simple,
     concat_simple,

@@ -215,3 +215,34 @@ func.func @main(%arg0: tensor<1x4x6x6xf32>) -> tensor<1x36x4xf32> {
   %4 = "tw.reshape"(%3) {shape = array<i64: 1, 36, 4>} : (tensor<1x6x6x4xf32>) -> tensor<1x36x4xf32>
   return %4 : tensor<1x36x4xf32>
 }
+
+// CASE images_of_tokens: layout
+// CONSTANT idx i64 4x2
+// CONSTANT at f32 4x2
+// CONSTANT w f32 4x8x1x1
+func.func @main(%x: tensor<1x16x4xf32>, %y: tensor<1x16x4xf32>) -> tensor<1x4x4x4xf32> {
+  %w = "tw.constant"() {symbol = "w"} : () -> tensor<4x8x1x1xf32>
+  %idx = "tw.constant"() {symbol = "idx"} : () -> tensor<4x2xi64>
+  %at = "tw.constant"() {symbol = "at"} : () -> tensor<4x2xf32>
+  %t0 = "tw.transpose"(%x) {permutation = array<i64: 0, 2, 1>} : (tensor<1x16x4xf32>) -> tensor<1x4x16xf32>
+  %v0 = "tw.reshape"(%t0) {shape = array<i64: 1, 4, 4, 4>} : (tensor<1x4x16xf32>) -> tensor<1x4x4x4xf32>
+  %t1 = "tw.transpose"(%y) {permutation = array<i64: 0, 2, 1>} : (tensor<1x16x4xf32>) -> tensor<1x4x16xf32>
+  %v1 = "tw.reshape"(%t1) {shape = array<i64: 1, 4, 4, 4>} : (tensor<1x4x16xf32>) -> tensor<1x4x4x4xf32>
+  %v2 = "tw.resample"(%v1, %idx, %at) {axis = 3 : i64} : (tensor<1x4x4x4xf32>, tensor<4x2xi64>, tensor<4x2xf32>) -> tensor<1x4x4x4xf32>
+  %v3 = "tw.concat"(%v0, %v2) {axis = 1 : i64, operandSegmentSizes = array<i32: 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0>} : (tensor<1x4x4x4xf32>, tensor<1x4x4x4xf32>) -> tensor<1x8x4x4xf32>
+  %v4 = "tw.conv"(%v3, %w) {strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>, operandSegmentSizes = array<i32: 1, 1, 0>} : (tensor<1x8x4x4xf32>, tensor<4x8x1x1xf32>) -> tensor<1x4x4x4xf32>
+  return %v4 : tensor<1x4x4x4xf32>
+}
+// AFTER
+func.func @main(%arg0: tensor<1x16x4xf32>, %arg1: tensor<1x16x4xf32>) -> tensor<1x4x4x4xf32> {
+  %0 = "tw.constant"() {symbol = "w"} : () -> tensor<4x8x1x1xf32>
+  %1 = "tw.constant"() {symbol = "idx"} : () -> tensor<4x2xi64>
+  %2 = "tw.constant"() {symbol = "at"} : () -> tensor<4x2xf32>
+  %3 = "tw.reshape"(%arg1) {shape = array<i64: 1, 4, 4, 4>} : (tensor<1x16x4xf32>) -> tensor<1x4x4x4xf32>
+  %4 = "tw.resample"(%3, %1, %2) {axis = 2 : i64} : (tensor<1x4x4x4xf32>, tensor<4x2xi64>, tensor<4x2xf32>) -> tensor<1x4x4x4xf32>
+  %5 = "tw.reshape"(%arg0) {shape = array<i64: 1, 4, 4, 4>} : (tensor<1x16x4xf32>) -> tensor<1x4x4x4xf32>
+  %6 = "tw.concat"(%5, %4) {axis = 3 : i64, operandSegmentSizes = array<i32: 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0>} : (tensor<1x4x4x4xf32>, tensor<1x4x4x4xf32>) -> tensor<1x4x4x8xf32>
+  %7 = "tw.conv"(%6, %0) {dilations = array<i64: 1, 1>, layout = "nhwc", operandSegmentSizes = array<i32: 1, 1, 0>, pads = array<i64: 0, 0, 0, 0>, strides = array<i64: 1, 1>} : (tensor<1x4x4x8xf32>, tensor<4x8x1x1xf32>) -> tensor<1x4x4x4xf32>
+  %8 = "tw.transpose"(%7) {permutation = array<i64: 0, 3, 1, 2>} : (tensor<1x4x4x4xf32>) -> tensor<1x4x4x4xf32>
+  return %8 : tensor<1x4x4x4xf32>
+}

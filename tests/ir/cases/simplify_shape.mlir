@@ -256,3 +256,35 @@ func.func @main(%arg0: tensor<3x2x4xf32>, %arg1: tensor<1x4x5xf32>) -> tensor<3x
   %1 = "tw.matmul"(%arg0, %0) : (tensor<3x2x4xf32>, tensor<4x5xf32>) -> tensor<3x2x5xf32>
   return %1 : tensor<3x2x5xf32>
 }
+
+// CASE split_and_back: simplify
+func.func @main(%x: tensor<4x3x5x5xf32>, %b: tensor<3x5x5xf32>, %m: tensor<1x4x1x5x5xf32>) -> tensor<4x3x5x5xf32> {
+  %0 = "tw.reshape"(%x) {shape = array<i64: 1, 4, 3, 5, 5>} : (tensor<4x3x5x5xf32>) -> tensor<1x4x3x5x5xf32>
+  %1 = "tw.add"(%0, %b) : (tensor<1x4x3x5x5xf32>, tensor<3x5x5xf32>) -> tensor<1x4x3x5x5xf32>
+  %2 = "tw.add"(%1, %m) : (tensor<1x4x3x5x5xf32>, tensor<1x4x1x5x5xf32>) -> tensor<1x4x3x5x5xf32>
+  %3 = "tw.reshape"(%2) {shape = array<i64: 4, 3, 5, 5>} : (tensor<1x4x3x5x5xf32>) -> tensor<4x3x5x5xf32>
+  return %3 : tensor<4x3x5x5xf32>
+}
+// AFTER
+func.func @main(%arg0: tensor<4x3x5x5xf32>, %arg1: tensor<3x5x5xf32>, %arg2: tensor<1x4x1x5x5xf32>) -> tensor<4x3x5x5xf32> {
+  %0 = "tw.reshape"(%arg1) {shape = array<i64: 1, 3, 5, 5>} : (tensor<3x5x5xf32>) -> tensor<1x3x5x5xf32>
+  %1 = "tw.add"(%arg0, %0) : (tensor<4x3x5x5xf32>, tensor<1x3x5x5xf32>) -> tensor<4x3x5x5xf32>
+  %2 = "tw.reshape"(%arg2) {shape = array<i64: 4, 1, 5, 5>} : (tensor<1x4x1x5x5xf32>) -> tensor<4x1x5x5xf32>
+  %3 = "tw.add"(%1, %2) : (tensor<4x3x5x5xf32>, tensor<4x1x5x5xf32>) -> tensor<4x3x5x5xf32>
+  return %3 : tensor<4x3x5x5xf32>
+}
+
+// CASE split_and_repeated_stays: simplify
+func.func @main(%x: tensor<8x3x5xf32>, %m: tensor<1x4x1x5xf32>) -> tensor<8x3x5xf32> {
+  %0 = "tw.reshape"(%x) {shape = array<i64: 2, 4, 3, 5>} : (tensor<8x3x5xf32>) -> tensor<2x4x3x5xf32>
+  %1 = "tw.add"(%0, %m) : (tensor<2x4x3x5xf32>, tensor<1x4x1x5xf32>) -> tensor<2x4x3x5xf32>
+  %2 = "tw.reshape"(%1) {shape = array<i64: 8, 3, 5>} : (tensor<2x4x3x5xf32>) -> tensor<8x3x5xf32>
+  return %2 : tensor<8x3x5xf32>
+}
+// AFTER
+func.func @main(%arg0: tensor<8x3x5xf32>, %arg1: tensor<1x4x1x5xf32>) -> tensor<8x3x5xf32> {
+  %0 = "tw.reshape"(%arg0) {shape = array<i64: 2, 4, 3, 5>} : (tensor<8x3x5xf32>) -> tensor<2x4x3x5xf32>
+  %1 = "tw.add"(%0, %arg1) : (tensor<2x4x3x5xf32>, tensor<1x4x1x5xf32>) -> tensor<2x4x3x5xf32>
+  %2 = "tw.reshape"(%1) {shape = array<i64: 8, 3, 5>} : (tensor<2x4x3x5xf32>) -> tensor<8x3x5xf32>
+  return %2 : tensor<8x3x5xf32>
+}

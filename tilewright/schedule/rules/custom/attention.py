@@ -152,7 +152,11 @@ def _blocked(s: Shape, read: Reader, machine: Machine, choose: Choose) -> Stmt:
         keys = minimum(keys, first + (block + s.offset)) if s.offset + block > 0 else keys
     qt, sc = Buffer("qt", (s.depth, block), s.dtype, "local"), Buffer("sc", (s.keys, block), s.dtype, "local")
     inverse, top = (Buffer(n, (block,), s.dtype, "local") for n in ("inv", "top"))
-    pack = _turned(s, read, b, h, first, w, block)
+    pack = turned(
+        "qt", lambda i, d: mul(read(s.q, b, h, i, d), s.number(s.scale)), s.depth, s, first, w, block, "d", "pack"
+    )
+    if mask_by_query(s):
+        pack = seq(pack, turned_mask("sc", s, read, b, h, first, w, block))
     scores = _scores(s, read, b, h, first, keys, w, vectors, block, machine, choose)
     body = seq(
         pack, scores, _softmax(s, keys, w, vectors), _weighted(s, read, b, h, first, keys, block, machine, choose)
@@ -161,17 +165,49 @@ def _blocked(s: Shape, read: Reader, machine: Machine, choose: Choose) -> Stmt:
     return loop("task", s.batch * s.heads * blocks, allocated, "thread")
 
 
-def _turned(s: Shape, read: Reader, b: Expr, h: Expr, first: Expr, w: int, block: int) -> Stmt:
-    """Scale a block of queries and lay them out as columns, in tiles that targets can transpose in registers.
+def turned(
+    to: str,
+    of: Callable[[Expr, Expr], Expr],
+    extent: int,
+    s: Shape,
+    first: Expr,
+    w: int,
+    block: int,
+    d: str,
+    label: str,
+) -> Stmt:
+    """What a block of queries has `extent` of each, ``of(query, n)``, as columns, in tiles that targets can transpose
+    in registers.
 
     Lanes beyond the last query are left as they are: no lane looks at another, and their results are not written."""
-    d, i = Var("d_o") * w + Var("d_r"), Var("i_v") * w + Var("i_l")
+    n, i = Var(f"{d}_o") * w + Var(f"{d}_r"), Var("i_v") * w + Var("i_l")
     rest: Expr = minimum(block, s.queries - first) if s.queries % block else Const(block, "index")
     lane = minimum(w, rest - Var("i_v") * w) if s.queries % block else Const(w, "index")
-    depth = minimum(w, s.depth - Var("d_o") * w) if s.depth % w else Const(w, "index")
-    body = store("qt", (d, i), mul(read(s.q, b, h, first + i, d), s.number(s.scale)), "pack")
-    tile = For("d_r", depth, For("i_l", lane, body, "vector", w), "unroll")
-    return For("i_v", ceildiv(rest, w), loop("d_o", -(-s.depth // w), tile))
+    some = minimum(w, extent - Var(f"{d}_o") * w) if extent % w else Const(w, "index")
+    row = For("i_l", lane, store(to, (n, i), of(first + i, n), label), "vector", w)
+    return For("i_v", ceildiv(rest, w), loop(f"{d}_o", -(-extent // w), For(f"{d}_r", some, row, "unroll")))
+
+
+def mask_by_query(s: Shape) -> bool:
+    """Whether each query has a row of the mask, and rows more than one number: lanes would gather them."""
+    return s.mask is not None and len(s.mask_shape) > 1 and 1 not in s.mask_shape[-2:] and not is_open(s.keys)
+
+
+def mask_of(s: Shape, read: Reader, b: Expr, h: Expr, query: Expr, key: Expr) -> Expr:
+    """The number that is added to a score."""
+    assert s.mask is not None
+    index = (b, h, query, key)[4 - len(s.mask_shape) :]
+    return read(s.mask, *(Const(0, "index") if n == 1 else x for n, x in zip(s.mask_shape, index, strict=True)))
+
+
+def turned_mask(to: str, s: Shape, read: Reader, b: Expr, h: Expr, first: Expr, w: int, block: int) -> Stmt:
+    """The rows that a block of queries has of the mask, as columns, where the scores are added to them; zeros behind
+    the last query."""
+    rows = turned(to, lambda i, j: mask_of(s, read, b, h, i, j), s.keys, s, first, w, block, "m", "mask")
+    if s.queries % block == 0:
+        return rows
+    zero = store(to, (Var("m0"), Var("i_v") * w + Var("i_l")), s.number(0.0), "mask.behind")
+    return seq(loop("m0", s.keys, i_loops(w, block // w, "i", zero)), rows)
 
 
 def _scores(
@@ -219,13 +255,10 @@ def _score_tile(
     product = mul(read(s.k, b, h // s.group, j, Var("d1")), Load("qt", (Var("d1"), i), s.dtype))
     update = loop("d1", s.depth, tile(store("acc", at, add(Load("acc", at, s.dtype), product), "qk")))
     value: Expr = Load("acc", at, s.dtype)
-    if s.mask is not None:
-        index = (b, h, minimum(first + i, s.queries - 1), j)
-        aligned = [
-            Const(0, "index") if n == 1 else x
-            for n, x in zip(s.mask_shape, index[4 - len(s.mask_shape) :], strict=True)
-        ]
-        value = add(value, read(s.mask, *aligned))
+    if mask_by_query(s):
+        value = add(value, Load("sc", (j, i), s.dtype))
+    elif s.mask is not None:
+        value = add(value, mask_of(s, read, b, h, minimum(first + i, s.queries - 1), j))
     if s.causal:
         seen = Op("cmpi.sle", (j, first + i + s.offset), "i1")
         value = Op("select", (seen, value, s.number(float("-inf"))), s.dtype)
@@ -327,12 +360,7 @@ def _few_queries(s: Shape, read: Reader, machine: Machine) -> Stmt:
     product = mul(read(s.q, b, h, i, d), read(s.k, b, h // s.group, j, d))
     value = mul(Load("one", (), s.dtype), s.number(s.scale))
     if s.mask is not None:
-        index = (b, h, i, j)
-        aligned = [
-            Const(0, "index") if n == 1 else x
-            for n, x in zip(s.mask_shape, index[4 - len(s.mask_shape) :], strict=True)
-        ]
-        value = add(value, read(s.mask, *aligned))
+        value = add(value, mask_of(s, read, b, h, i, j))
     total_of_lanes = add(Load("one", (), s.dtype), Load("dot", lane, s.dtype))
     scores = For("j", keys, Alloc(dot, Alloc(one, seq(
         For("d_l", Const(w, "index"), store("dot", lane, s.number(0.0), "qk.init"), "vector", w),

@@ -18,7 +18,7 @@ from ...planner.candidates import best_tile
 from ...planner.instructions import pairs as pair_sums
 from ...planner.product import sized
 from .. import Choose
-from .attention import Reader, Shape, i_loops
+from .attention import Reader, Shape, i_loops, mask_by_query, mask_of, turned_mask
 from .nests import add, index, mul
 
 F32 = "f32"
@@ -47,14 +47,18 @@ def build(s: Shape, read: Reader, machine: Machine, choose: Choose, kind: type[B
     sc = Buffer("sc", (s.keys, block), F32, "local")
     p = Buffer("p", (-(-s.keys // 2), block, 2), "bf16", "local")
     vp = Buffer("vp", (-(-s.keys // 2), -(-s.width // width) * width, 2), "bf16", "local")
-    body: Stmt = seq(at.pack(), at.scores(), at.softmax(), at.pack_values(), at.weighted())
-    for b in (Buffer("inv", (block,), F32, "local"), vp, p, sc, qt):
+    body: Stmt = seq(at.pack(), *at.mask(), at.scores(), at.softmax(), at.pack_values(), at.weighted())
+    mask = [Buffer(at.mask_in, sc.shape, F32, "local")] if at.mask_in != "sc" and mask_by_query(s) else []
+    for b in (Buffer("inv", (block,), F32, "local"), vp, p, *mask, sc, qt):
         body = Alloc(b, body)
     return loop("task", s.batch * s.heads * blocks, body, "thread")
 
 
 class Block:
     """The statements for one block of queries of one head."""
+
+    #: where the rows of the mask are, as columns
+    mask_in = "sc"
 
     def __init__(
         self, s: Shape, read: Reader, machine: Machine, choose: Choose, b: Expr, h: Expr, first: Expr, vectors: int
@@ -94,6 +98,14 @@ class Block:
 
     # ---- scores ----
 
+    def mask(self) -> list[Stmt]:
+        s, to = self.s, self.mask_in
+        return (
+            [turned_mask(to, s, self.read, self.b, self.h, self.first, self.wide, self.block)]
+            if mask_by_query(s)
+            else []
+        )
+
     def scores(self) -> Stmt:
         s, v = self.s, self.vectors
         most = (self.machine.vector_registers - 1 - v) // v
@@ -120,12 +132,11 @@ class Block:
 
     def masked(self, value: Expr, j: Expr) -> Expr:
         s = self.s
-        if s.mask is not None:
-            place = (self.b, self.h, minimum(self.first + self.i, s.queries - 1), j)
-            aligned = [
-                index(0) if n == 1 else x for n, x in zip(s.mask_shape, place[4 - len(s.mask_shape) :], strict=True)
-            ]
-            value = add(value, self.read(s.mask, *aligned))
+        if mask_by_query(s):
+            value = add(value, Load(self.mask_in, (j, self.i), F32))
+        elif s.mask is not None:
+            query = minimum(self.first + self.i, s.queries - 1)
+            value = add(value, mask_of(s, self.read, self.b, self.h, query, j))
         if s.causal:
             seen = Op("cmpi.sle", (j, self.first + self.i + s.offset), "i1")
             value = Op("select", (seen, value, Const(float("-inf"), F32)), F32)

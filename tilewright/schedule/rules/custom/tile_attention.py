@@ -42,6 +42,9 @@ def _step(s: Shape, product: TileProduct) -> int:
 class Block(bf16_attention.Block):
     """The statements for one block of queries of one head."""
 
+    #: products add up in the scores
+    mask_in = "mt"
+
     def scores(self) -> Stmt:
         s, product = self.s, _product(self.machine)
         assert product is not None
