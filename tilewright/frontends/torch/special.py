@@ -53,8 +53,9 @@ def sine_of_pi(x: Real) -> Real:
 
 
 def cotangent_of_pi(x: Real) -> Real:
+    """cot(pi x), with exact zeros: the cosine is the sine of what is left to a half."""
     part = x - (x + 0.5).floor()
-    return (part * math.pi).cos() / (part * math.pi).sin()
+    return ((0.5 - part.abs()) * math.pi).sin() / (part * math.pi).sin()
 
 
 @aten("lgamma", "special_gammaln")
