@@ -216,6 +216,8 @@ def test_elements_outside_of_a_window_do_not_count():
         "pool2": lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
         "linear": lambda x: F.interpolate(x, (3, 4), mode="bilinear", antialias=True),
         "cubic": lambda x: F.interpolate(x, (3, 4), mode="bicubic", antialias=True),
+        "linear backward": lambda x: torch.ops.aten.upsample_linear1d_backward(x[0], [11], [3, 4, 4], False),
+        "pool backward": lambda x: torch.ops.aten._adaptive_avg_pool2d_backward(x, x.new_zeros(2, 3, 6, 16)),
     }
     check(functions, x)
 

@@ -328,6 +328,12 @@ def ties(s: Seen) -> Any:
     return np.any([(a == b) | ((a != a) & (b != b)) for a, b in picked], axis=0)
 
 
+def one_rounding(s: Seen) -> Any:
+    """A difference of almost equal numbers, within a rounding of those."""
+    apart = np.abs(s.got.astype(np.float64) - s.wants[0].astype(np.float64))
+    return apart <= float(ml_dtypes.finfo(s.got.dtype).eps) * np.abs(s.input(0))
+
+
 def with_nan(s: Seen) -> Any:
     """Of slices with a NaN, along the dimension that is missing in the result."""
     odd = [np.isnan(s.input(0)).any(d, keepdims=k) for d in range(s.inputs[0].ndim) for k in (False, True)]
@@ -358,6 +364,7 @@ TORCH: dict[str, tuple[Reason, ...]] = {
     "nn.functional.scaled_dot_product_attention": OPERATORS["Attention"],
     **{f"nn.functional.conv_transpose{r}d": OPERATORS["ConvTranspose"] for r in (1, 2, 3)},
     **dict.fromkeys(("sort", "argsort", "msort"), (("equal numbers stand in any order", ties),)),
+    "nn.functional.tanhshrink": (("x - tanh(x) is as exact as tanh(x)", one_rounding),),
     "mode": (("PyTorch's order has no place for NaN", with_nan),),
     **dict.fromkeys(
         ("grid_sampler_2d", "grid_sampler_3d", "nn.functional.grid_sample"),
