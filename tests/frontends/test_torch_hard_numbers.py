@@ -222,8 +222,12 @@ def test_elements_outside_of_a_window_do_not_count():
     check(functions, x)
 
 
-def test_polygamma_between_its_poles():
-    """The cotangent is exactly 0 there; that of a rounded pi / 2 was 27% of the sum."""
+def test_zeros_of_gamma_functions():
+    """The logarithm's at 1 and 2; the cotangent's between the poles, where that of a rounded pi / 2 was 27% of the
+    sum."""
+    for dtype in (torch.float32, torch.float64):
+        x = torch.tensor([0.0, -1.0, 1.0, 2.0, 3.0], dtype=dtype)
+        check({"lgamma": torch.lgamma}, x)
     x = torch.tensor([-8388607.5, -0.5, -7.5], dtype=torch.float64)
     (got,) = tw.compile(Results([lambda x: torch.special.polygamma(2, x)]), (x,), threads=1)(x)
     np.testing.assert_allclose(got, [-(2.0**-46), -0.82879664423432, -0.0155645117959039], rtol=1e-12)

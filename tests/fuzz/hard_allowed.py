@@ -121,9 +121,8 @@ def rows_of(s: Seen) -> Rows:
         hidden |= key >= valid.reshape(-1, 1, 1, 1)
     if mask is not None:
         unseen = ~mask if mask.dtype == bool else mask == -np.inf
-        hidden |= np.pad(
-            unseen, [(0, 0)] * (mask.ndim - 1) + [(0, max(0, k.shape[2] - mask.shape[-1]))], constant_values=True
-        )
+        missing = max(0, k.shape[2] - mask.shape[-1]) if mask.shape[-1] > 1 else 0
+        hidden |= np.pad(unseen, [(0, 0)] * (mask.ndim - 1) + [(0, missing)], constant_values=True)
     left, right = (s.attributes.get(f"{side}_window_size", -1) for side in ("left", "right"))
     right = 0 if s.attributes.get("is_causal") else right
     if right >= 0:
@@ -334,6 +333,12 @@ def one_rounding(s: Seen) -> Any:
     return apart <= float(ml_dtypes.finfo(s.got.dtype).eps) * np.abs(s.input(0))
 
 
+def near_zero(s: Seen) -> Any:
+    """As exact as a number of 1."""
+    apart = np.abs(s.got.astype(np.float64) - s.wants[0].astype(np.float64))
+    return apart <= 8 * float(ml_dtypes.finfo(s.got.dtype).eps)
+
+
 def with_nan(s: Seen) -> Any:
     """Of slices with a NaN, along the dimension that is missing in the result."""
     odd = [np.isnan(s.input(0)).any(d, keepdims=k) for d in range(s.inputs[0].ndim) for k in (False, True)]
@@ -365,6 +370,10 @@ TORCH: dict[str, tuple[Reason, ...]] = {
     **{f"nn.functional.conv_transpose{r}d": OPERATORS["ConvTranspose"] for r in (1, 2, 3)},
     **dict.fromkeys(("sort", "argsort", "msort"), (("equal numbers stand in any order", ties),)),
     "nn.functional.tanhshrink": (("x - tanh(x) is as exact as tanh(x)", one_rounding),),
+    **dict.fromkeys(
+        [f"mvlgamma.mvlgamma_p_{p}" for p in (1, 3, 5)],
+        (("near its zeros the logarithm of gamma is as exact as beside them", near_zero),),
+    ),
     "mode": (("PyTorch's order has no place for NaN", with_nan),),
     **dict.fromkeys(
         ("grid_sampler_2d", "grid_sampler_3d", "nn.functional.grid_sample"),
