@@ -205,3 +205,29 @@ def test_powers_are_exact(dtype):
     got = [torch.as_tensor(v) for v in made(twos, tens, whole)[0]]
     for ours, want in zip(got, (whole, torch.arange(*limits[2:], dtype=dtype), twos), strict=True):
         assert torch.equal(ours, want)
+
+
+def test_elements_outside_of_a_window_do_not_count():
+    """Shorter windows than others were filled with a weight of zero, which made NaN of the next infinity."""
+    x = torch.arange(11.0).repeat(2, 3, 4, 1)
+    x[..., 5], x[..., 10] = INF, NAN
+    functions = {
+        "pool1": lambda x: F.adaptive_avg_pool1d(x[:, 0], 5),
+        "pool2": lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
+        "linear": lambda x: F.interpolate(x, (3, 4), mode="bilinear", antialias=True),
+        "cubic": lambda x: F.interpolate(x, (3, 4), mode="bicubic", antialias=True),
+        "linear backward": lambda x: torch.ops.aten.upsample_linear1d_backward(x[0], [11], [3, 4, 4], False),
+        "pool backward": lambda x: torch.ops.aten._adaptive_avg_pool2d_backward(x, x.new_zeros(2, 3, 6, 16)),
+    }
+    check(functions, x)
+
+
+def test_zeros_of_gamma_functions():
+    """The logarithm's at 1 and 2; the cotangent's between the poles, where that of a rounded pi / 2 was 27% of the
+    sum."""
+    for dtype in (torch.float32, torch.float64):
+        x = torch.tensor([0.0, -1.0, 1.0, 2.0, 3.0], dtype=dtype)
+        check({"lgamma": torch.lgamma}, x)
+    x = torch.tensor([-8388607.5, -0.5, -7.5], dtype=torch.float64)
+    (got,) = tw.compile(Results([lambda x: torch.special.polygamma(2, x)]), (x,), threads=1)(x)
+    np.testing.assert_allclose(got, [-(2.0**-46), -0.82879664423432, -0.0155645117959039], rtol=1e-12)

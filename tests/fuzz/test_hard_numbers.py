@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).parent))
+from hard_allowed import OPERATORS, Seen, excused
 from hard_chains import Chain, Step, draw_chain, element
 from hard_numbers import MODES, TARGETS, run_pack, tasks
 from hard_reference import Choices, Rules, Value, fma, moved, narrow, wrong
@@ -216,3 +217,56 @@ def test_powers_that_are_roots(dtype, exponent):
     np.testing.assert_array_equal(np.isnan(got) | flushed, np.isnan(want) | flushed)
     bits = {"float16": 10, "bfloat16": 7, "float32": 21}[dtype.name]
     np.testing.assert_allclose(np.where(flushed, want, got), want, rtol=2.0**-bits, atol=tiny)
+
+
+def test_places_outside_that_are_infinite():
+    """Their weights are NaN, which made NaN of the zeros there. NaN itself has no place."""
+    x = np.arange(1, 13, dtype=np.float32).reshape(1, 1, 3, 4)
+    grid = np.array([[np.inf, 0], [0, -np.inf], [1e30, np.inf], [0, 0], [np.nan, 0]], np.float32).reshape(1, 1, 5, 2)
+    modes = ("linear", "cubic", "nearest")
+    nodes = [node("GridSample", "x grid", mode, mode=mode) for mode in modes]
+    nodes += [node("GridSample", "c places", f"{mode}_folded", mode=mode) for mode in modes]
+    names = [n.output[0] for n in nodes]
+    given = {"x": x, "grid": grid}
+    made = results(nodes, given, dict.fromkeys(names, "f4"), {"c": x, "places": grid})
+    for name, got in zip(names, made, strict=True):
+        assert got[0, 0, 0, :3].tolist() == [0, 0, 0]
+        assert 6 <= got[0, 0, 0, 3] <= 7
+        assert got[0, 0, 0, 4] == 0 if "nearest" in name else np.isnan(got[0, 0, 0, 4])
+
+
+def test_constants_of_doubles_become_bf16_in_one_rounding():
+    x = np.array([[1 + 2.0**-8 + 2.0**-40, -(2.0**-14) * (1 + 2.0**-8 + 2.0**-40), 1e300, np.nan]])
+    nodes = [node("Cast", name, f"{name}_b", to=element(BF16)) for name in ("x", "c")]
+    for got in results(nodes, {"x": x}, {"x_b": BF16, "c_b": BF16}, {"c": x}):
+        np.testing.assert_array_equal(got.astype(float), narrow(x, BF16).astype(float))
+
+
+# ---- what is allowed ------------------------------------------------------------------------------------------------
+
+
+def allowed(operator, inputs, got, want, **attributes):
+    got, want = (np.asarray(v, np.float32) for v in (got, want))
+    return excused(OPERATORS[operator], Seen(inputs, attributes, 0, got, [want]))[0].tolist()
+
+
+def test_only_the_rows_with_a_reason_are_allowed():
+    q, k, v = (np.ones((1, 1, 3, 2), np.float32) for _ in range(3))
+    k[0, 0, 2, 0] = np.nan
+    nothing = np.full((1, 1, 3, 2), 9, np.float32)
+    assert not np.any(allowed("Attention", [q, k[:, :, :2], v[:, :, :2]], nothing, v))
+    rows = allowed("Attention", [q, k, v], nothing, v, is_causal=1)
+    assert rows == [[[[True, True], [True, True], [False, False]]]]  # the last query sees the key that is NaN
+    mask = np.array([[True, True, False], [False, False, False], [True, True, True]])
+    zeros = np.zeros_like(nothing)
+    tame = np.ones_like(k)
+    assert allowed("Attention", [q, tame, v, mask], zeros, v) == [[[[False] * 2, [True] * 2, [False] * 2]]]
+    q[0, 0, 0] = 3e38
+    assert allowed("Attention", [q, tame, v], nothing, v) == [[[[True] * 2, [False] * 2, [False] * 2]]]
+
+
+def test_only_the_end_of_an_integer_is_allowed():
+    x, scale = np.array([1e20, -1e20, 1e20, 3], np.float32), np.array(1, np.float32)
+    got, want = np.array([255, 0, 7, 4], np.uint8), np.zeros(4, np.uint8)
+    seen = Seen([x, scale], {}, 0, got, [want])
+    assert excused(OPERATORS["QuantizeLinear"], seen)[0].tolist() == [True, True, False, False]

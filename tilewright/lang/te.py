@@ -24,7 +24,7 @@ from unicodedata import is_normalized
 
 import numpy as np
 
-from ..support.dtypes import FLOATS, NUMPY, named
+from ..support.dtypes import FLOATS, NUMPY, TYPES, named
 from ..support.errors import UsageError
 from ..tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, floordiv, mod, neutral, variables, walk
 from ..tensor.inside import outside
@@ -314,24 +314,53 @@ def where(condition: Value, a: Any, b: Any) -> Value:
 
 
 def cast(x: Any, dtype: str) -> Value:
-    """A value as another dtype. A float becomes an integer toward zero; limit what is out of range before."""
+    """A value as another dtype. A float becomes an integer toward zero, as ``i1`` any number whether it is not zero.
+
+    A float out of the range of an integer becomes its nearest end, and NaN 0. UsageError for sub-byte types and 8-bit
+    floats, which are only stored.
+    """
     v = _value(x)
     dtype = dtype if dtype == "index" else _dtype(dtype)
     if v.dtype == dtype:
         return v
+    for d in (v.dtype, dtype):
+        if d != "index" and TYPES[d].computed:
+            raise UsageError(f"te.cast makes no {dtype} of {v.dtype}", hint=f"{d} is only stored; cast its codes, i8")
     old_float, new_float = v.dtype in FLOATS, dtype in FLOATS
-    if old_float and new_float:
+    if dtype == "i1":
+        return Value(
+            Op("cmpf.une" if old_float else "cmpi.ne", (v.expr, Const(0.0 if old_float else 0, v.dtype)), "i1")
+        )
+    if old_float and not new_float:
+        return cast(_whole(v, "i64"), "index") if dtype == "index" else _whole(v, dtype)
+    if old_float:
+        if NUMPY[dtype].itemsize == NUMPY[v.dtype].itemsize:  # f16 and bf16
+            v = cast(v, "f32")
         op = "extf" if NUMPY[dtype].itemsize > NUMPY[v.dtype].itemsize else "truncf"
-    elif old_float or new_float:
-        op = "fptosi" if old_float else "uitofp" if v.dtype == "i1" else "sitofp"
+    elif new_float:
+        op = "uitofp" if v.dtype == "i1" else "sitofp"
         if v.dtype == "index":
             v = Value(Op("index_cast", (v.expr,), "i64"))
     elif "index" in (v.dtype, dtype):
-        op = "index_cast"
+        op = "index_castui" if v.dtype == "i1" else "index_cast"
     else:
         wider = NUMPY[dtype].itemsize > NUMPY[v.dtype].itemsize or v.dtype == "i1"
         op = ("extui" if v.dtype == "i1" else "extsi") if wider else "trunci"
     return Value(Op(op, (v.expr,), dtype))
+
+
+def _whole(v: Value, dtype: str) -> Value:
+    """A float as an integer; only what is in its range is converted, since the rest is undefined to some machines."""
+    v = v if v.dtype in ("f32", "f64") else cast(v, "f32")
+    low, high = (float(s * 2 ** (8 * NUMPY[dtype].itemsize - 1)) for s in (-1, 1))
+
+    def chosen(test: str, bound: float, a: Any, b: Expr) -> Expr:
+        a = a if isinstance(a, Expr) else Const(a, b.dtype)
+        return Op("select", (Op(f"cmpf.{test}", (v.expr, Const(bound, v.dtype)), "i1"), a, b), b.dtype)
+
+    zero = Const(0.0, v.dtype)
+    inside = Op("fptosi", (chosen("ogt", low, chosen("olt", high, v.expr, zero), zero),), dtype)
+    return Value(chosen("oge", high, int(high) - 1, chosen("ole", low, int(low), inside)))
 
 
 def _value(x: Any, dtype: str = "f32") -> Value:

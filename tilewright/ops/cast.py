@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..ir.types import NUMPY, is_float, is_unsigned, itemsize
+from ..support.dtypes import converted
 from ..support.errors import OpError
 from ..support.sub_byte import FLOATS, INTS, NARROW, ROUND_MODES, decode, encode
 from .common import KINDS, Elementwise
@@ -39,6 +40,8 @@ class Cast(Elementwise):
                 if to in INTS:
                     return encode(_wrapped_array(whole, "i32"), to)
                 return _limited_array(whole, to) if saturate else _wrapped_array(whole, to)
+            if is_float(to) and to not in NARROW:
+                return converted(x, to)
             return encode(x, to, saturate, round_mode) if to in NARROW else x.astype(NUMPY[to])
 
     @classmethod

@@ -27,7 +27,8 @@ class GridSample(Operator):
 
     `mode` is nearest, linear or cubic (images of two dimensions only); `padding` says what is read outside: zeros, the
     border, or the reflection of the inside. With `align_corners` -1 and 1 are the centres of the first and last
-    element.
+    element. A place that is infinite is outside; where it is NaN the result is too, but for `nearest` (zero outside)
+    and a linear border or reflection (the first element).
     """
 
     @staticmethod
@@ -56,9 +57,9 @@ class GridSample(Operator):
         if mode != "cubic" and padding == "reflection":
             at = [_reflect(p, *low) for p, low in zip(at, lows, strict=True)]
         if mode != "cubic" and padding != "zeros":
-            at = [np.clip(p, 0, s - 1) for p, s in zip(at, sizes, strict=True)]
+            at = [np.clip(np.where(np.isnan(p), 0, p), 0, s - 1) for p, s in zip(at, sizes, strict=True)]
         for offsets in itertools.product(*[_offsets(mode)] * r):
-            weight, index, inside = np.ones(grid.shape[:-1]), [], np.ones(grid.shape[:-1], bool)
+            weight, index, outside = np.ones(grid.shape[:-1]), [], np.zeros(grid.shape[:-1], bool)
             for p, o, s, low in zip(at, offsets, sizes, lows, strict=True):
                 base = np.rint(p) if mode == "nearest" else np.floor(p)
                 i = base + o
@@ -67,11 +68,11 @@ class GridSample(Operator):
                     i = _reflect(i, *low)
                 if padding != "zeros":
                     i = np.clip(np.trunc(i) if padding == "reflection" else i, 0, s - 1)
-                inside &= (i >= 0) & (i <= s - 1)
+                outside |= (i < 0) | (i > s - 1) | ((mode == "nearest") & np.isnan(i))
                 index.append(np.clip(np.nan_to_num(i), 0, s - 1).astype(np.int64))
             for b in range(x.shape[0]):
                 picked = x[b][(slice(None), *[i[b] for i in index])]
-                out[b] += np.where(inside[b], picked, 0) * weight[b]
+                out[b] += np.where(outside[b], 0, picked * weight[b])
         return out.astype(x.dtype)
 
     @staticmethod
@@ -91,20 +92,21 @@ class GridSample(Operator):
                 at = [_clamp(b, p, 0.0, s - 1.0) for p, s in zip(at, sizes, strict=True)]
             total = None
             for offsets in itertools.product(*[_offsets(mode)] * r):
-                weight, index, inside = None, [], None
+                weight, index, outside = None, [], None
                 for p, o, s, low in zip(at, offsets, sizes, lows, strict=True):
                     base = b.unary("roundeven" if mode == "nearest" else "floor", p)
                     i, w = base + float(o), _weight_scalar(b, mode, p - base, o)
                     weight = w if weight is None or w is None else weight * w
                     if mode == "cubic" and padding == "reflection":
                         i = b.unary("trunc", _reflect_scalar(b, i, *low))
-                    test = (i >= 0.0) & (i <= s - 1.0)
-                    inside = test if inside is None else inside & test
+                    test = (i < 0.0) | (i > s - 1.0)
+                    test = test | i.ne(i) if mode == "nearest" else test
+                    outside = test if outside is None else outside | test
                     index.append(b.cast(b.cast(_clamp(b, i, 0.0, s - 1.0), "i64"), "index"))
                 value = b.cast(b.load(x, [out[0], out[1], *index]), acc)
-                if padding == "zeros":
-                    value = b.select(inside, value, 0)
                 value = value if weight is None else value * weight
+                if padding == "zeros":  # after the weight, which is NaN for an infinite place
+                    value = b.select(outside, 0, value)
                 total = value if total is None else total + value
             return b.cast(total, x.dtype)
 

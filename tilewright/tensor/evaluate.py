@@ -14,7 +14,7 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from tilewright.support.dtypes import FLOATS, LOOP_TYPES
+from tilewright.support.dtypes import FLOATS, LOOP_TYPES, converted
 from tilewright.support.errors import CompileError
 from tilewright.tensor.expr import Const, Expr, Load, Op, Var, children
 
@@ -117,7 +117,7 @@ def _operation(e: Op, args: list[Array]) -> Array:
         word, *signed = (a.astype(np.int64) for a in args)
         return np.sum([((word >> 8 * i) & 255) * x for i, x in enumerate(signed)], axis=0).astype(np.int32)
     if name in _TRANSCENDENTAL:
-        return _round_float(_TRANSCENDENTAL[name](*(a.astype(np.float64) for a in args)), "f64", e.dtype)
+        return converted(_TRANSCENDENTAL[name](*(a.astype(np.float64) for a in args)), e.dtype)
     raise CompileError(
         f"unknown operation {e.op!r}", stage="evaluate", hint="names are MLIR mnemonics, without dialect"
     )
@@ -494,23 +494,13 @@ def _round_to(a: Array, dtype: str) -> Array:
     return np.where(a < 0, -kept.astype(np.float64), kept.astype(np.float64)).astype(np.float32).astype(NUMPY["bf16"])
 
 
-def _round_float(a: Array, source: str, dtype: str) -> Array:
-    if source == "f64" and dtype == "bf16":  # through an odd-rounded float32, so that it rounds once
-        near = a.astype(np.float32)
-        back, bits = near.astype(np.float64), near.view(np.int32)
-        step = np.where(np.abs(a) > np.abs(back), 1, -1).astype(np.int32)
-        fix = (back != a) & (bits & 1 == 0) & np.isfinite(a) & np.isfinite(near)
-        a = np.where(fix, bits + step, bits).astype(np.int32).view(np.float32)
-    return a.astype(_numpy(dtype))
-
-
 def _bitcast(a: Array, source: str, dtype: str) -> Array:
     return np.ascontiguousarray(a).reshape(a.shape).view(_numpy(dtype))
 
 
 _CASTS: dict[str, Callable[[Array, str, str], Array]] = {
     "extf": lambda a, source, dtype: a.astype(_numpy(dtype)),
-    "truncf": _round_float,
+    "truncf": lambda a, source, dtype: converted(a, dtype),
     "extsi": _sign_extend,
     "extui": _zero_extend,
     "trunci": _truncate,

@@ -6,9 +6,11 @@ import re
 
 import numpy as np
 import pytest
+from support.hard_numbers import DTYPES, hard, is_float
 
 import tilewright as tw
 from tilewright.lang import te
+from tilewright.ops.cast import Cast
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.schedule import ScheduleError
 from tilewright.support.errors import InputError, UsageError
@@ -77,6 +79,32 @@ def test_functions_casts_and_indices():
     np.testing.assert_allclose(run(te.kernel(y), v)[0], expected, rtol=1e-5)
     z = te.compute((6,), lambda i: x[(i * 5 + 1) % 6], "z")
     np.testing.assert_array_equal(run(te.kernel(z), v)[0], v[(np.arange(6) * 5 + 1) % 6])
+
+
+@pytest.mark.parametrize("to", ["bool", "i8", "i16", "i32", "i64", "f16", "bf16", "f32", "f64"])
+@pytest.mark.parametrize("source", ["f32", "f16", "bf16", "f64", "i8", "i64", "bool"])
+def test_casts_out_of_range(source, to):
+    """Floats become the nearest end, which was undefined; any number becomes a bool by whether it is zero, which was
+    its lowest bit; f16 and bf16 become each other."""
+    v = hard(DTYPES[source])
+    with np.errstate(all="ignore"):
+        wide = v.astype(np.float64)
+    v = v[~((wide != 0) & (abs(wide) < 1e-30))] if is_float(v.dtype) else v  # which some processors flush in bf16
+    x = te.placeholder(v.shape, "x", dtype=source)
+    kernel = te.kernel(te.compute(v.shape, lambda i: te.cast(x[i], to), "y"))
+    to = "i1" if to == "bool" else to
+    want = Cast.reference(v, to=to, saturate=True, round_mode="up").astype(np.float64)
+    np.testing.assert_array_equal(run(kernel, v)[0].astype(np.float64), want)
+    if to in ("i1", "i8", "i64", "bf16"):
+        s = tw.Schedule(kernel, "cpu")
+        s.vectorize(s.split(*s.loops(), 8)[1])
+        np.testing.assert_array_equal(s.build(threads=1)(v).astype(np.float64), want)
+
+
+def test_casts_of_what_is_only_stored():
+    x = te.placeholder((4,), "x")
+    with pytest.raises(UsageError, match="makes no i4 of f32"):
+        te.compute((4,), lambda i: te.cast(x[i], "i4"), "y")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...support.sizes import is_open, larger
 from .attention import factor_of, lower_triangle
-from .conv import _each
+from .conv import _each, halved
 from .node import Node, Tensor
 from .registry import aten
 
@@ -136,8 +136,8 @@ def spread(n: Node, dy: Tensor, axis: int, table: np.ndarray, weights: np.ndarra
     used = matrix != 0
     most = max(int(used.sum(1).max(initial=0)), 1)
     order = np.argsort(~used, axis=1, kind="stable")[:, :most]
-    made: Tensor = n("resample", dy, n.constant(order), n.constant(np.take_along_axis(matrix, order, 1), dy.dtype),
-                     axis=axis)  # fmt: skip
+    order, weights = halved(order, np.take_along_axis(matrix, order, 1), np.maximum(used.sum(1), 1))
+    made: Tensor = n("resample", dy, n.constant(order), n.constant(weights, dy.dtype), axis=axis)
     return made
 
 

@@ -176,7 +176,23 @@ def _antialiased(at: np.ndarray, ratio: np.float32, size: int, cubic: bool) -> t
     distance = np.abs((table + 0.5 - centre[:, None]) / scale)
     weights = _cubic(distance, -0.5) if cubic else np.clip(1 - distance, 0, 1)
     weights = np.where(table < high[:, None], weights, 0)
-    return np.clip(table, 0, size - 1), weights / weights.sum(1, keepdims=True)
+    return halved(table, weights / weights.sum(1, keepdims=True), high - low)
+
+
+def halved(table: np.ndarray, weights: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of `counts` elements and their weights, filled with the last element of each, which counts in parts.
+
+    A weight of zero would make NaN of another element that is infinite. Halves are exact:
+
+    >>> halved(np.array([[0, 1, 2], [2, 3, 4]]), np.array([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0]]), np.array([3, 1]))[1]
+    array([[0.5 , 0.25, 0.25],
+           [0.5 , 0.25, 0.25]])
+    """
+    at = np.arange(table.shape[1]) - (counts[:, None] - 1)  # from the last element on
+    last = np.arange(len(table))[:, None], counts[:, None] - 1
+    more = table.shape[1] - counts[:, None]
+    parts = weights[last] * 0.5 ** np.minimum(at + 1, more)
+    return np.where(at > 0, table[last], table), np.where(at >= 0, parts, weights)
 
 
 def _cubic(distance: np.ndarray, a: float) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .conv import _each
+from .conv import _each, halved
 from .node import Node, Tensor
 from .registry import aten
 
@@ -90,8 +90,7 @@ def _windows(size: int, out: int) -> tuple[np.ndarray, np.ndarray]:
     low = np.arange(out) * size // out
     high = -(-(np.arange(out) + 1) * size // out)
     table = low[:, None] + np.arange(int((high - low).max()))
-    weights = (table < high[:, None]) / (high - low)[:, None]
-    return np.minimum(table, size - 1), weights
+    return halved(table, np.broadcast_to(1 / (high - low)[:, None], table.shape), high - low)
 
 
 @aten("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
