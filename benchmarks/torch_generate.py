@@ -1,11 +1,13 @@
 """`generate()` of transformers with its default cache, which grows with every token: Tilewright and inductor.
 
     python benchmarks/torch_generate.py [--models llama,t5,whisper] [--backends tilewright,inductor] [--tokens 16]
+                                        [--modes default,dynamic=True]
 
 Small random models: a Llama of two layers, a T5 with three beams, a Whisper. Each model, mode and backend is a process
 of its own with empty caches. Counted: graphs of TorchDynamo, programs that are compiled in the first call of
 `generate()` and in a second one, whether tokens are eager's. CPU time of both calls, and of the whole process. Writes
-`results/torch_generate.json` and `.md`. inductor needs a C++ compiler.
+`results/torch_generate.json` and `.md`, in which rows of other models, modes and backends stay. inductor needs a C++
+compiler.
 """
 
 from __future__ import annotations
@@ -159,23 +161,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--backends", default="tilewright,inductor")
+    parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.one:
         print(json.dumps(measure(*chosen.one, chosen.tokens)))
         return
-    rows = []
-    for mode in MODES:
+    path = RESULTS / "torch_generate.json"
+    found = json.loads(path.read_text()) if path.exists() else {}
+    rows = found["rows"] if found.get("tokens") == chosen.tokens else []
+    for mode in chosen.modes.split(","):
         for model in chosen.models.split(","):
             for backend in chosen.backends.split(","):
                 if (row := in_a_process(model, mode, backend, chosen.tokens)) is None:
                     continue
-                rows.append(row)
                 print(row, flush=True)
-                found = {"tokens": chosen.tokens, "rows": rows}
-                (RESULTS / "torch_generate.json").write_text(json.dumps(found, indent=1) + "\n")
-                (RESULTS / "torch_generate.md").write_text(page(rows, chosen.tokens))
+                rows = sorted([r for r in rows if _key(r) != _key(row)] + [row], key=_key)
+                path.write_text(json.dumps({"tokens": chosen.tokens, "rows": rows}, indent=1) + "\n")
+                path.with_suffix(".md").write_text(page(rows, chosen.tokens))
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return (list(MODES).index(row["mode"]), list(MODELS).index(row["model"]), row["backend"] != "tilewright")
 
 
 if __name__ == "__main__":

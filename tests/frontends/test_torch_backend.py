@@ -16,6 +16,7 @@ from torch import nn  # noqa: E402
 
 from tilewright.compat import torch_backend  # noqa: E402
 from tilewright.compat.torch_backend import Settings, backend  # noqa: E402
+from tilewright.compat.torch_calls import Frozen  # noqa: E402
 from tilewright.errors import UsageError  # noqa: E402
 
 F = nn.functional
@@ -135,6 +136,22 @@ def test_frozen_parameters_that_change_behind_their_counters(write):
         after = run(x)
     torch.testing.assert_close(after, module(x).detach(), **CLOSE)
     assert not torch.allclose(before, after)
+
+
+def test_frozen_parameters_cost_a_call_no_loop_of_pythons():
+    """Models have hundreds of them, and each is compared in each call."""
+
+    def events(count):
+        tensors, seen = [torch.ones(3) for _ in range(count)], []
+        call = Frozen(lambda args: args, dict(enumerate(tensors)), lambda: pytest.fail("nothing has changed"))
+        sys.setprofile(lambda frame, event, what: seen.append(event))
+        try:
+            call(tensors)
+        finally:
+            sys.setprofile(None)
+        return len(seen)
+
+    assert events(3) == events(100) > 0
 
 
 def test_what_is_frozen(monkeypatch):

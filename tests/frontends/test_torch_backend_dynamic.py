@@ -296,6 +296,21 @@ def test_conditions_of_sizes(made):
     assert graphs() == 1 and len(made) == 1
 
 
+def test_sizes_that_conditions_relate(made):
+    """Slices whose length is the size of another tensor, what is left of them, every second one, and one more."""
+
+    def f(x, y, z, mask):
+        first, rest = x.split([y.shape[1], x.shape[1] - y.shape[1]], 1)
+        joined = torch.cat([x, y[:, :1]], 1) + mask
+        return x[:, -y.shape[1] :] * y + first, rest.sum(1), x[:, ::2] + z, joined, mask[:, : y.shape[1]] + y
+
+    run = compiled(f)
+    for n, m in ((11, 4), (12, 4), (40, 7), (8, 6)):
+        given = [torch.randn(3, size) for size in (n, m, (n + 1) // 2, n + 1)]
+        same(run(*given), f(*given), (n, m))
+    assert graphs() == 1 and len(made) == 1
+
+
 def test_what_is_known_of_a_symbol():
     assert str(Range(2, None, 1).dim("n", 9)) == "n:2..1024"
     assert str(Range(2, None, 1).dim("n", 100, 9000)) == "n:2..9000"

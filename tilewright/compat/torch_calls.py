@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,8 @@ WINDOW = 64
 Run = Callable[[Sequence[int], Sequence[int]], None]
 #: calls take all arguments as one list, which they empty, so that memory is given back early
 Call = Callable[[list[Any]], list[Any]]
+#: the version counter of a tensor, and where its elements begin
+_version, _place = operator.attrgetter("_version"), torch.Tensor.data_ptr
 
 
 def boxed(call: Callable[[list[Any]], list[Any]]) -> Call:
@@ -150,30 +153,33 @@ class Frozen:
 
     def __init__(self, call: Call, frozen: Mapping[int, torch.Tensor], make: Callable[[], Call]) -> None:
         self._call, self._make = call, make
-        self._frozen: list[tuple[int, torch.Tensor, int, int]] | None = [
-            (i, t, t._version, t.data_ptr()) for i, t in frozen.items()
-        ]
-        self._windows = [w for t in frozen.values() for w in _windows(t)]
+        self._tensors = list(frozen.values())
+        self._numbers = list(frozen)
+        self._versions = list(map(_version, self._tensors))
+        self._places = list(map(_place, self._tensors))
+        self._windows = [w for t in self._tensors for w in _windows(t)]
         self._content = b"".join(self._windows)
+        self._thawed = False
         self._lock = threading.Lock()
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        frozen = self._frozen
-        if frozen is not None and not self._same(frozen, args):
+        if not (self._thawed or self._same(args)):
             self._thaw()
         return self._call(args)
 
-    def _same(self, frozen: Sequence[tuple[int, torch.Tensor, int, int]], args: Sequence[Any]) -> bool:
-        for i, tensor, version, place in frozen:
-            given = args[i]
-            if given is not tensor or given._version != version or given.data_ptr() != place:
-                return False
-        return b"".join(self._windows) == self._content  # after the places, which it reads
+    def _same(self, args: Sequence[Any]) -> bool:
+        """Whether all is as it was; models have hundreds of tensors, so there is no loop of Python's."""
+        return (
+            all(map(operator.is_, map(args.__getitem__, self._numbers), self._tensors))
+            and list(map(_version, self._tensors)) == self._versions
+            and list(map(_place, self._tensors)) == self._places
+            and b"".join(self._windows) == self._content  # after the places, which it reads
+        )
 
     def _thaw(self) -> None:
         with self._lock:
-            if self._frozen is not None:
-                self._call, self._frozen = self._make(), None
+            if not self._thawed:
+                self._call, self._thawed = self._make(), True
 
 
 def _windows(tensor: torch.Tensor) -> list[memoryview]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from ..frontends.failures import Failure
 from ..frontends.torch.fx_graph import FxGraph
-from ..frontends.torch.fx_sizes import Range, places_alike, ranges_of, tied
+from ..frontends.torch.fx_sizes import Range, places_alike, ranges_of, relations_of, tied
+from ..frontends.torch.symbols import size_of
 from ..runtime.executable import Executable
 from ..runtime.open_executable import OpenExecutable
 from ..support.errors import TilewrightError
@@ -35,21 +36,28 @@ class NotImported(Exception):
 @dataclass
 class Program:
     """A program for all sizes of dimensions, which stand for symbols, and for one size each of the other symbols; those
-    of `ties` have the size of the symbol that they are tied to."""
+    of `ties` have the size of the symbol that they are tied to. The dimension of a symbol that has a `base` is by how
+    much it is more than that one."""
 
     dims: Mapping[Any, Dim]
     others: Mapping[Any, int]
     ties: Mapping[Any, Any]
+    bases: Mapping[Any, Any]
     graph: FxGraph
     executable: Executable | None
 
     def takes(self, sizes: Mapping[Any, int]) -> bool:
         """Whether sizes are in its ranges, and fit each other."""
+        found = ((self._size(s, sizes), d) for s, d in self.dims.items())
         return (
-            all(d.low <= sizes[s] <= d.high and sizes[s] % d.divisor == 0 for s, d in self.dims.items())
+            all(d.low <= n <= d.high and n % d.divisor == 0 for n, d in found)
             and all(sizes[s] == n for s, n in self.others.items())
             and all(sizes[s] == sizes[t] for s, t in self.ties.items())
         )
+
+    def _size(self, symbol: Any, sizes: Mapping[Any, int]) -> int:
+        """Of the dimension of a symbol."""
+        return int(sizes[symbol]) - (int(sizes[self.bases[symbol]]) if symbol in self.bases else 0)
 
     def call(self, sizes: Mapping[Any, Any]) -> Call:
         """The call for some sizes."""
@@ -57,7 +65,7 @@ class Program:
         if executable is None:
             return call_of(layout, None)
         assert isinstance(executable, OpenExecutable)
-        run = executable.at_sizes({d.name: int(sizes[s]) for s, d in self.dims.items()})
+        run = executable.at_sizes({d.name: self._size(s, sizes) for s, d in self.dims.items()})
         return call_of(layout, run, len(executable.arguments) > len(executable.inputs))
 
 
@@ -68,7 +76,8 @@ class OpenPrograms:
     PyTorch has symbols that nothing says to be equal, although the operators ask for it: the lengths of the keys and
     the values of a cache. Symbols that have had the same size in every call are tied where they stand in the same place
     of tensors of one shape, and, if that fails, wherever they stand. A call in which they differ makes one more
-    program.
+    program. Where a program needs to know how symbols are related, conditions of PyTorch's say so: that one is at most
+    another (of which a slice of its length is taken), or a formula of others.
 
     Where that is `refused`, which is told why, dimensions are open whose sizes have changed since. What there is no
     program for then is served `otherwise`.
@@ -115,25 +124,45 @@ class OpenPrograms:
         return program
 
     def _tied(self, sizes: Mapping[Any, Any], chosen: set[Any]) -> Program | None:
-        """A program with these symbols open, and with as few of them tied as it takes."""
+        """A program with these symbols open, and with as few of them tied or related as it takes."""
+        assert self._ranges is not None
         alike = tied(places_alike(self._module, sizes, {s: self._equal[s] for s in chosen}))
-        try:
-            return self._program(sizes, chosen, alike)
-        except Exception:
-            equal = tied([[s for s in sorted(chosen, key=str) if self._equal[s] == c] for c in self._equal.values()])
-            if equal == alike:
-                raise
-            return self._program(sizes, chosen, equal)
+        equal = tied([[s for s in sorted(chosen, key=str) if self._equal[s] == c] for c in self._equal.values()])
+        related = {
+            s: (formula, least)
+            for s, (formula, least) in relations_of(self._module).items()
+            if {s, *formula.free_symbols} <= chosen - set(alike)
+            and (least is None or self._follows(self._ranges[s], self._ranges[formula], least))
+        }
+        ways = [(alike, {}), *([(alike, related)] if related else []), *([(equal, {})] if equal != alike else [])]
+        for number, (ties, relations) in enumerate(ways, 1):
+            try:
+                return self._program(sizes, chosen, ties, relations)
+            except Exception:
+                if number == len(ways):
+                    raise
+        return None
 
-    def _program(self, sizes: Mapping[Any, Any], chosen: set[Any], ties: Mapping[Any, Any]) -> Program | None:
+    @staticmethod
+    def _follows(large: Range, small: Range, least: int) -> bool:
+        """Whether a symbol that is at least so much more than another is in its range whenever that one is."""
+        return large.low <= small.low + least and large.high is None and large.divisor == 1
+
+    def _program(
+        self, sizes: Mapping[Any, Any], chosen: set[Any], ties: Mapping[Any, Any], related: Mapping[Any, Any]
+    ) -> Program | None:
         """A program with these symbols open; None where one of them is no size, such as a negative number."""
         assert self._ranges is not None
         dims: dict[Any, Dim] = {}
+        bases = {s: base for s, (base, least) in related.items() if least is not None}
         for i, (symbol, r) in enumerate(self._ranges.items()):
-            if symbol in chosen and symbol not in ties:
+            if symbol in chosen and symbol not in ties and (symbol not in related or symbol in bases):
+                size = int(sizes[symbol])
+                if symbol in bases:
+                    r, size = Range(related[symbol][1], None, 1), size - int(sizes[bases[symbol]])
                 r = reduce(Range.both, [self._ranges[s] for s, t in ties.items() if t == symbol], r)
                 before = max((p.dims[symbol].high for p in self._programs if symbol in p.dims), default=0)
-                if (dim := r.dim(f"d{i}", int(sizes[symbol]), before)) is None:
+                if (dim := r.dim(f"d{i}", size, before)) is None:
                     self._refused(
                         [Failure("a number", "", f"{sizes[symbol]} is none of the sizes from {r.low} on")], None
                     )
@@ -143,8 +172,17 @@ class OpenPrograms:
         with open_sizes(list(dims.values())) as space:
             assert space is not None
             known = dict(zip(dims, space.symbols, strict=True))
-            graph, made = self._make({**others, **known, **{s: known[t] for s, t in ties.items()}})
-        return Program(dims, others, ties, graph, made)
+
+            def size_at(symbol: Any) -> Any:
+                if symbol not in related:
+                    return known[symbol]
+                formula = related[symbol][0]
+                base = size_of(formula, {s: size_at(s) for s in formula.free_symbols})
+                return base + known[symbol] if symbol in bases else base
+
+            open_ones = {s: size_at(s) for s in (*known, *related)}
+            graph, made = self._make({**others, **open_ones, **{s: open_ones[t] for s, t in ties.items()}})
+        return Program(dims, others, ties, bases, graph, made)
 
 
 def _failures(e: Exception) -> Sequence[Failure]:

@@ -194,6 +194,34 @@ def _guards(env: Any) -> list[Any]:
     return [] if env is None else list(dict.fromkeys(env.replace(g.expr) for g in env.guards))
 
 
+def relations_of(module: torch.fx.GraphModule) -> dict[Any, tuple[Any, int | None]]:
+    """Symbols that the conditions of a graph relate to others: ``s: (formula, None)`` if s is the formula of others,
+    ``s: (t, least)`` if it is another symbol and at least so much more. No symbol is related to itself, over others
+    neither."""
+    guards = _guards(_environment(module))
+    apart = {frozenset(g.free_symbols) for g in guards if isinstance(g, sympy.Ne) and all(a.is_Symbol for a in g.args)}
+    found: dict[Any, tuple[Any, int | None]] = {}
+
+    def relate(symbol: Any, formula: Any, least: int | None) -> None:
+        behind, todo = set(), set(formula.free_symbols)
+        while todo:
+            behind.add(s := todo.pop())
+            todo |= found[s][0].free_symbols - behind if s in found else set()
+        if symbol not in behind and symbol not in found:
+            found[symbol] = formula, least
+
+    for g in guards:
+        if isinstance(g, sympy.Eq):
+            for symbol, formula in (g.args, g.args[::-1]):
+                if symbol.is_Symbol and formula.free_symbols - {symbol}:
+                    relate(symbol, formula, None)
+        elif isinstance(g, (sympy.LessThan, sympy.GreaterThan)) and len(g.free_symbols) == 2:
+            for small, large in (sorted(g.free_symbols, key=str), sorted(g.free_symbols, key=str)[::-1]):
+                if sympy.expand(g.gts - g.lts) == large - small:
+                    relate(large, small, int(frozenset(g.free_symbols) in apart))
+    return found
+
+
 def _computed(module: torch.fx.GraphModule) -> Iterator[Any]:
     """The numbers of a graph but for arguments that nobody reads, such as the strides of others."""
     for node in module.graph.nodes:
@@ -262,5 +290,6 @@ def tied(groups: Iterable[Sequence[Any]]) -> dict[Any, Any]:
 
 
 __all__ = [
-    "Range", "give_symbols", "hints_of", "number_of", "numbers_at", "places_alike", "ranges_of", "symbols_of", "tied",
+    "Range", "give_symbols", "hints_of", "number_of", "numbers_at", "places_alike", "ranges_of",
+    "relations_of", "symbols_of", "tied",
 ]  # fmt: skip
