@@ -61,6 +61,16 @@ class Bound:
         """Of the inputs."""
         return [t.numpy_dtype for t in self.inputs]
 
+    def dense(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Arrays of these shapes as the program takes them; InputError for those of another dtype."""
+        given = list(values)
+        for i, (value, dtype) in enumerate(zip(values, self.dtypes, strict=True)):
+            # The usual case without a function call, as in `Executable._bind`; the shapes are those of the table.
+            flags = value.flags
+            if value.dtype != dtype or not (flags.c_contiguous and flags.aligned):
+                given[i] = arrays.to_array(value, self.inputs[i], self.inputs)
+        return given
+
     @cached_property
     def makers(self) -> list[Callable[[], np.ndarray]]:
         """Functions that make arrays for the outputs."""
@@ -153,12 +163,7 @@ class OpenExecutable(Executable):
     ) -> list[np.ndarray]:
         """The results for arrays of any shapes, of the context that is taken, or of one that is for the run alone."""
         bound = self._bound_for(tuple([v.shape for v in values]), sizes)
-        given = list(values)
-        for i, (value, dtype) in enumerate(zip(values, bound.dtypes, strict=True)):
-            # The usual case without a function call, as in `Executable._bind`; the shapes are those of `bound`.
-            flags = value.flags
-            if value.dtype != dtype or not (flags.c_contiguous and flags.aligned):
-                given[i] = arrays.to_array(value, bound.inputs[i], bound.inputs)
+        given = bound.dense(values)
         pointers = [address(a) for a in given]
         if out is None:
             results = [make() for make in bound.makers]
@@ -224,7 +229,7 @@ class OpenExecutable(Executable):
         return lengths
 
     def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeats: int = 20) -> Profile:
-        """As `Executable.profile`, for sizes that have a program of their own; UsageError for others."""
+        """As `Executable.profile`; the program that a call of these sizes runs is measured."""
         if self.background is not None:
             special = self.background.program(shapes_of(self.inputs, arrays.spread(inputs)))
             if special is not None:
@@ -260,13 +265,16 @@ class OpenExecutable(Executable):
             return text
         return f"{text[:-1]}, {count(len(self.background.sizes()), 'size')} specialized>"
 
-    def _bind(self, args: tuple[Any, ...]) -> list[np.ndarray]:
-        raise UsageError(
-            "a program with open dimensions is measured at fixed sizes only",
-            stage="run",
-            hint="compile it with inputs={name: shape} for the sizes in question"
-            + ("" if self.background is None else "; run.background.sizes() have a program of their own"),
-        )
+    def _for_timing(
+        self, args: tuple[Any, ...]
+    ) -> tuple[list[np.ndarray], list[np.ndarray], Callable[[base.Context], None]]:
+        values = self._values(args)
+        bound = self._bound_for(tuple([v.shape for v in values]))
+
+        def prepare(context: base.Context) -> None:
+            cast(base.SizedContext, context).resize(bound.address, bound.arena)
+
+        return bound.dense(values), [make() for make in bound.makers], prepare
 
 
 def _open(infos: Sequence[TensorInfo], shapes: Iterable[tuple[Any, ...]]) -> list[TensorInfo]:
