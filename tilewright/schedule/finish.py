@@ -209,11 +209,16 @@ def _split_tail(body: Stmt, var: str, ranges: dict[str, tuple[int, int]]) -> Stm
     stand_in = Var("%term")
     narrowed = {**ranges, stand_in.name: (limit[0], limit[1] - 1)}
 
+    def narrow(e: Expr) -> Expr:
+        found = simplify_value(_replace_expr(e, term, stand_in), {**narrowed, **_inner_ranges})
+        return _replace_expr(found, stand_in, term)
+
     def full_extent(s: Stmt) -> Stmt:
-        if not isinstance(s, For):
-            return s
-        extent = simplify(_replace_expr(s.extent, term, stand_in), {**narrowed, **_inner_ranges})
-        return replace(s, extent=_replace_expr(extent, stand_in, term))
+        if isinstance(s, For):
+            return replace(s, extent=narrow(s.extent))
+        if isinstance(s, If) and isinstance(decided := narrow(s.cond), Const):
+            return (s.then if decided.value else s.otherwise) or seq()
+        return s
 
     _inner_ranges = all_ranges(body, ranges)
     full = transform(body, full_extent)

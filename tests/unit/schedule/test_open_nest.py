@@ -124,6 +124,18 @@ def test_a_shared_tail_of_rows_of_two_dimensions(known):
     computes(schedule(kernel, WIDE).schedule.nest(), kernel)
 
 
+def test_a_product_with_open_columns_stays_in_registers(known):
+    """How many vectors the last tile of columns has decides what is laid out: tiles have one, or as many as surely
+    divide. Before, such a product went to another rule."""
+    _, seq, wide = known.symbols
+    for m, k, n in ((32, 12, seq), (seq, 12, 4), (32, 12, wide)):
+        for machine in (NARROW, WIDE):
+            kernel = product(m, k, n)
+            made = schedule(kernel, machine)
+            assert made.rule == "contraction", dict(made.refused).get("contraction")
+            computes(made.nest, kernel)
+
+
 def test_the_points_are_in_range():
     for at in POINTS:
         for dim in (ROWS, SEQ, WIDE8):

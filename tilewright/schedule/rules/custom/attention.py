@@ -368,7 +368,10 @@ def _one_query(s: Shape, read: Reader, b: Expr, h: Expr, i: Expr, machine: Machi
             s.keys,
             wide,
             lambda jj: store(
-                "weights", (jj,), Op("exp", (Op("subf", (Load("weights", (jj,), s.dtype), m), s.dtype),), s.dtype), "exp"
+                "weights",
+                (jj,),
+                Op("exp", (Op("subf", (Load("weights", (jj,), s.dtype), m), s.dtype),), s.dtype),
+                "exp",
             ),
         ),
         For("j", keys, store("sum", (), add(sum_, score), "sum")),
