@@ -65,13 +65,18 @@ def mean(ratios: Iterable[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
-def seconds(call: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
+def seconds(call: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
+    begin = clock()
     call()
-    return time.perf_counter() - begin
+    return clock() - begin
 
 
-def race(runs: Mapping[str, Callable[[], Any]], turns: int, burst: float) -> dict[str, float]:
+def race(
+    runs: Mapping[str, Callable[[], Any]],
+    turns: int,
+    burst: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
     """The median milliseconds of each, by turns."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(turns):
@@ -79,7 +84,7 @@ def race(runs: Mapping[str, Callable[[], Any]], turns: int, burst: float) -> dic
             runs[name]()
             end = time.perf_counter() + burst
             while time.perf_counter() < end:
-                times[name].append(seconds(runs[name]))
+                times[name].append(seconds(runs[name], clock))
     return {name: statistics.median(t) * 1e3 for name, t in times.items()}
 
 

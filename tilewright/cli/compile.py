@@ -425,12 +425,6 @@ def explain(
     if options["stop_after"] is not None:
         emit_ir(result, None)
     elif as_json:
-        if not hasattr(result, "facts"):
-            raise UsageError(
-                "a model with open shapes becomes a program for each shape it is called with",
-                stage="command line",
-                hint="choose one with --shape to explain it as JSON",
-            )
         typer.echo(json.dumps(result.facts(), indent=1))
     else:
         typer.echo(printable(result.explain()))

@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -202,13 +203,18 @@ class DynamicExecutable(Copyable):
             self.specialize(shapes)
 
     def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeats: int = 20) -> Profile:
-        """Where the time of a run goes, as for an `Executable`: the native parts that run for these inputs, one after
-        the other, and the operators on the host between them (``host.NonZero``, measured once). Without a timeline."""
+        """Where the time of a run goes, as for an `Executable`: what a call with these inputs runs is measured. That is
+        the program for all sizes, or the native parts, one after the other, and the operators on the host between them
+        (``host.NonZero``, measured once), without a timeline."""
         from .profile import check_repeats, joined
 
         check_repeats(repeats)
         times = Times(repeats)
         given = self._bind(arrays.spread(inputs))
+        if self.opening is not None and not self.staged.has("main", given):
+            program = self.opening.program_for(given)
+            if program is not None:
+                return program.profile([given[t.name] for t in self.inputs], repeats)
         with self.staged.ahead():  # programs for these sizes are measured
             self._run(given)  # what is compiled for these shapes is no part of the run
             self._run(given, times)
@@ -361,19 +367,48 @@ class DynamicExecutable(Copyable):
         lines += self.opening.describe() if self.opening is not None else []
         return Text("\n".join(lines))
 
+    def facts(self) -> dict[str, Any]:
+        """What `explain` says, as JSON data: ``model target threads inputs outputs memory programs``. Each of
+        `programs` is what `Executable.facts` says of one, those for all sizes first."""
+        opened = self.opening.programs if self.opening is not None else []
+        memory = self.memory
+        return {
+            "model": self.name,
+            "target": self.options["target"],
+            "threads": self.threads,
+            "inputs": [str(t) for t in self.inputs],
+            "outputs": [str(t) for t in self.outputs],
+            "memory": {n: getattr(memory, n) for n in ("weights", "arena", "arena_bound", "scratch", "code")},
+            "programs": [e.facts() for e in (*opened, *(e for e in self._executables() if e not in opened))],
+        }
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model and the parts made so far to one file that `tilewright.load` reads."""
         from .dynamic_package import save
 
         save(self, path)
 
-    def export(self, *args: Any, **settings: Any) -> Any:
-        """Not possible: exported files are of fixed shapes. UsageError."""
-        raise UsageError(
-            "a model with open shapes cannot be exported", stage="export", hint="compile it with inputs={name: shape}"
-        )
+    def export(self, folder: str | os.PathLike[str], **settings: Any) -> list[Path]:
+        """As `Executable.export`, of the program for all sizes; UsageError where there is none."""
+        return self._whole("exported").export(folder, **settings)
 
-    emulate = export
+    def emulate(self, *args: Any) -> Any:
+        """As `Executable.emulate`, of the program for all sizes; UsageError where there is none."""
+        return self._whole("emulated").emulate(*args)
+
+    def _whole(self, what: str) -> Executable:
+        """The program for all sizes, which has no parts on the host."""
+        programs = self.opening.programs if self.opening is not None else []
+        if len(programs) != 1:
+            why = (
+                "is compiled for each size in its call" if not programs else "has several programs, each for some sizes"
+            )
+            raise UsageError(
+                f"the model cannot be {what}: it {why}",
+                stage="export",
+                hint="give the sizes, or ranges for which it is one program: inputs={name: shape}, --shape NAME=SHAPE",
+            )
+        return programs[0]
 
     def close(self) -> None:
         """End the threads of all parts; the executable can still be called."""

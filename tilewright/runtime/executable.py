@@ -18,7 +18,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -241,20 +241,25 @@ class Executable(Copyable):
 
     def _stamped(self, inputs: Mapping[str, Any] | Sequence[Any], runs: int, warm: int) -> list[Stamps]:
         """The time stamps of each of `runs` runs, close behind each other so that no thread goes to sleep."""
-        given = self._bind(arrays.spread(inputs))
         if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
             raise UsageError(f"the number of runs must be an integer of at least 1, not {runs!r}")
-        pointers = [address(a) for a in given]
-        results, addresses = self._outputs(None, given, pointers)  # the arrays must live until the last run
         with self._timed_lock, self._states_restored():
+            given, results, prepare = self._for_timing(arrays.spread(inputs))  # arrays must live until the last run
+            pointers, addresses = ([address(a) for a in some] for some in (given, results))
             if self._timed is None:
                 self._timed = self._runner.timed().context()
+            prepare(self._timed)
             threads, calls = self._runner.threads, len(self._package.program.calls)
             found = [Stamps(threads, calls) for _ in range(runs)]
             for stamps in (*[Stamps(threads, calls) for _ in range(warm)], *found):
                 self._timed.run(pointers, addresses, stamps)
-        del results
         return found
+
+    def _for_timing(
+        self, args: tuple[Any, ...]
+    ) -> tuple[list[np.ndarray], list[np.ndarray], Callable[[base.Context], None]]:
+        """Inputs as they are run, arrays for all results, and what a context is told before."""
+        return self._bind(args), [make() for make in self._makers], lambda context: None
 
     # ---- states ----
 

@@ -22,7 +22,7 @@ from ..program.package import Package
 from ..program.program import TensorInfo
 from ..program.states import StateBuffers
 from ..support.aligned import address
-from ..support.errors import InputError, PackageError, UsageError
+from ..support.errors import InputError, PackageError
 from ..support.formulas import evaluate
 from ..support.notebook import Text
 from ..support.numbers import count
@@ -50,6 +50,8 @@ class Bound:
     outputs: tuple[TensorInfo, ...]
     #: how long states that grow are afterwards
     lengths: tuple[int, ...] = ()
+    #: where contexts enter with arrays of any sizes
+    maker: base.FormsMaker | None = None
 
     @cached_property
     def address(self) -> int:
@@ -60,6 +62,21 @@ class Bound:
     def dtypes(self) -> list[np.dtype[Any]]:
         """Of the inputs."""
         return [t.numpy_dtype for t in self.inputs]
+
+    def dense(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Arrays of these shapes as the program takes them; InputError for those of another dtype."""
+        given = list(values)
+        for i, (value, dtype) in enumerate(zip(values, self.dtypes, strict=True)):
+            # The usual case without a function call, as in `Executable._bind`; the shapes are those of the table.
+            flags = value.flags
+            if value.dtype != dtype or not (flags.c_contiguous and flags.aligned):
+                given[i] = arrays.to_array(value, self.inputs[i], self.inputs)
+        return given
+
+    @cached_property
+    def forms(self) -> Any:
+        """What contexts that enter are told."""
+        return None if self.maker is None else self.maker.forms_of(self.inputs, self.outputs)
 
     @cached_property
     def makers(self) -> list[Callable[[], np.ndarray]]:
@@ -105,13 +122,38 @@ class OpenExecutable(Executable):
         if named:
             args = arrays.with_named(self.inputs, args, named)
         if (background := self.background) is None:
-            return self._judged(self.run_all(args, out))
+            found = self._at_once(args) if out is None else None
+            return self._judged(self.run_all(args, out) if found is None else found)
         shapes = shapes_of(self.inputs, args)
         if (special := background.program(shapes)) is not None:
             return special(*args, out=out)
         results = self._judged(self.run_all(args, out))
         background.called(shapes)
         return results
+
+    def _at_once(self, args: tuple[Any, ...]) -> list[np.ndarray] | None:
+        """All results of a call with plain arrays of a size that was called before; None where nothing has run."""
+        if self._draws:
+            args = self._with_key(args)
+        if len(args) == 1 and type(args[0]) is dict and len(args[0]) == len(self._names):
+            args = tuple(map(args[0].get, self._names))
+        try:
+            bound = self._bound.get(tuple([a.shape for a in args]))
+        except (AttributeError, TypeError):
+            return None
+        if bound is None or bound.forms is None:
+            return None
+        results = [make() for make in bound.makers]
+        context = cast(base.FormedContext, self._take())
+        try:
+            context.resize(bound.address, bound.arena)
+            context.expect(bound.forms)
+            done = context.enter(*args, *results)  # type: ignore[attr-defined]
+            if done > 1:
+                context.judge()  # type: ignore[attr-defined]
+        finally:
+            self._give(context)  # type: ignore[arg-type]
+        return results if done else None
 
     def at_sizes(self, sizes: Mapping[str, int]) -> Callable[[Sequence[int], Sequence[int]], None]:
         """`run_at` for these sizes of the dimensions, in their ranges, which the caller answers for too."""
@@ -153,12 +195,7 @@ class OpenExecutable(Executable):
     ) -> list[np.ndarray]:
         """The results for arrays of any shapes, of the context that is taken, or of one that is for the run alone."""
         bound = self._bound_for(tuple([v.shape for v in values]), sizes)
-        given = list(values)
-        for i, (value, dtype) in enumerate(zip(values, bound.dtypes, strict=True)):
-            # The usual case without a function call, as in `Executable._bind`; the shapes are those of `bound`.
-            flags = value.flags
-            if value.dtype != dtype or not (flags.c_contiguous and flags.aligned):
-                given[i] = arrays.to_array(value, bound.inputs[i], bound.inputs)
+        given = bound.dense(values)
         pointers = [address(a) for a in given]
         if out is None:
             results = [make() for make in bound.makers]
@@ -204,7 +241,8 @@ class OpenExecutable(Executable):
             infos = tuple(replace(t, shape=s) for t, s in zip(self.arguments, shapes, strict=True))
             made = self.sizes.shapes(sizes)
             outputs = tuple(replace(t, shape=s) for t, s in zip(self.results, made, strict=True))
-            found = self._bound[key] = Bound(np.array(table, np.int64), arena, infos, outputs, lengths)
+            maker = self._runner if isinstance(self._runner, base.FormsMaker) else None
+            found = self._bound[key] = Bound(np.array(table, np.int64), arena, infos, outputs, lengths, maker)
             while len(self._bound) > _KEPT:
                 self._bound.popitem(last=False)
         return found
@@ -224,12 +262,17 @@ class OpenExecutable(Executable):
         return lengths
 
     def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeats: int = 20) -> Profile:
-        """As `Executable.profile`, for sizes that have a program of their own; UsageError for others."""
+        """As `Executable.profile`; the program that a call of these sizes runs is measured. Work and bytes of the
+        program for all sizes are known at typical sizes; at others there are times alone."""
         if self.background is not None:
             special = self.background.program(shapes_of(self.inputs, arrays.spread(inputs)))
             if special is not None:
                 return special.profile(inputs, repeats)
-        return super().profile(inputs, repeats)
+        from .profile import make_profile
+
+        values = self._values(arrays.spread(inputs))
+        typical = [v.shape for v in values] == [t.shape for t in self.arguments]
+        return make_profile(self, inputs, repeats, counted=typical)
 
     def explain(self) -> Text:
         """What was compiled, as text, and the sizes that have programs of their own."""
@@ -260,13 +303,16 @@ class OpenExecutable(Executable):
             return text
         return f"{text[:-1]}, {count(len(self.background.sizes()), 'size')} specialized>"
 
-    def _bind(self, args: tuple[Any, ...]) -> list[np.ndarray]:
-        raise UsageError(
-            "a program with open dimensions is measured at fixed sizes only",
-            stage="run",
-            hint="compile it with inputs={name: shape} for the sizes in question"
-            + ("" if self.background is None else "; run.background.sizes() have a program of their own"),
-        )
+    def _for_timing(
+        self, args: tuple[Any, ...]
+    ) -> tuple[list[np.ndarray], list[np.ndarray], Callable[[base.Context], None]]:
+        values = self._values(args)
+        bound = self._bound_for(tuple([v.shape for v in values]))
+
+        def prepare(context: base.Context) -> None:
+            cast(base.SizedContext, context).resize(bound.address, bound.arena)
+
+        return bound.dense(values), [make() for make in bound.makers], prepare
 
 
 def _open(infos: Sequence[TensorInfo], shapes: Iterable[tuple[Any, ...]]) -> list[TensorInfo]:

@@ -69,17 +69,21 @@ class Opening:
 
     def serve(self, given: Mapping[str, Any]) -> list[np.ndarray] | None:
         """The results for inputs by name, which are checked; None if no program can serve them all."""
-        if self.refused and not self.programs:
-            return None
-        shapes = tuple([given[t.name].shape for t in self.inputs])
-        program = self._program_for(shapes)
+        program = self.program_for(given)
         if program is None:
             return None
         results = program(*(given[t.name] for t in self.inputs))
         if len(self._known) >= KNOWN:
             self._known.clear()
-        self._known[shapes] = program
+        self._known[tuple([given[t.name].shape for t in self.inputs])] = program
         return results
+
+    def program_for(self, given: Mapping[str, Any]) -> OpenExecutable | None:
+        """The program for all sizes that serves inputs by name, which are checked; made if there is none yet. None if
+        no program can serve them all."""
+        if self.refused and not self.programs:
+            return None
+        return self._program_for(tuple([given[t.name].shape for t in self.inputs]))
 
     def prepare(self) -> None:
         """Make the program for usual sizes, before anything is called."""
@@ -176,7 +180,7 @@ class Opening:
         lines: list[str] = []
         for program in self.programs:
             lines += ["", f"one program for {', '.join(map(str, program.sizes.dims))}"]
-            lines += program.background.describe() if program.background is not None else []
+            lines += [f"  {line}".rstrip() for line in program.explain().splitlines()]
         return lines
 
     def close(self) -> None:

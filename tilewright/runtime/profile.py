@@ -29,6 +29,10 @@ from ..targets import base
 FORMAT = 1
 
 
+#: facts of a kernel that depend on the sizes it is called with
+COUNTED = ("flops", "integer_ops", "touched")
+
+
 @dataclass(frozen=True)
 class Entry:
     """A kernel call, or all calls of one kernel together.
@@ -223,15 +227,22 @@ class Timed(Protocol):
 
 
 def make_profile(
-    executable: Timed, inputs: Mapping[str, Any] | Sequence[Any], repeats: int, *, remeasure: bool = False
+    executable: Timed,
+    inputs: Mapping[str, Any] | Sequence[Any],
+    repeats: int,
+    *,
+    remeasure: bool = False,
+    counted: bool = True,
 ) -> Profile:
-    """Run an executable `repeats` times with time stamps; see `Executable.profile`. UsageError if its target has no
-    clock."""
+    """Run an executable `repeats` times with time stamps; see `Executable.profile`. `counted`: what the compiler
+    counted is true of these inputs. UsageError if its target has no clock."""
     check_repeats(repeats)
     target, package = base.recorded(executable.package.target), executable.package
     lines = executable.timelines(inputs, repeats)
     limits = ceilings(target, executable.threads, again=remeasure) if isinstance(target, Measurable) else None
     facts = {k["symbol"]: k for k in package.report.get("kernels", ()) if "symbol" in k}
+    if not counted:
+        facts = {s: {k: v for k, v in about.items() if k not in COUNTED} for s, about in facts.items()}
     totals = np.array([line.total for line in lines])
     low, middle, high = np.quantile(totals, (0.25, 0.5, 0.75))
     threads = tuple(
@@ -246,7 +257,7 @@ def make_profile(
         float(middle),
         float(low),
         float(high),
-        tuple(_entries(package.program, lines, facts, float(middle), limits)),
+        tuple(_entries(package.program, lines, facts, float(middle), limits, counted)),
         threads,
         float(np.median([line.total - line.seconds().sum() for line in lines])),
         lines[int(np.argsort(totals)[len(totals) // 2])],
@@ -265,6 +276,7 @@ def _entries(
     facts: Mapping[str, Mapping[str, Any]],
     whole: float,
     limits: Ceilings | None,
+    counted: bool,
 ) -> Iterable[Entry]:
     seconds = np.array([line.seconds() for line in lines])
     quartiles = np.quantile(seconds, (0.25, 0.5, 0.75), axis=0)
@@ -277,8 +289,10 @@ def _entries(
         if "flops" in about:
             operations = int(about["flops"]) + int(about.get("integer_ops", 0))
         precision = str(about.get("precision", "f32"))
-        traffic = Traffic.of(call, about.get("touched"))
-        ideal, limit = least_time(traffic, operations or 0, precision, footprint, limits) if limits else (None, "")
+        traffic = Traffic.of(call, about.get("touched") if counted else [0] * len(call.args))
+        ideal, limit = None, ""
+        if limits and counted:
+            ideal, limit = least_time(traffic, operations or 0, precision, footprint, limits)
         yield Entry(
             call.symbol,
             call.names,

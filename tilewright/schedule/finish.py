@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
+from typing import Any
 
 from ..support.sizes import Undecided, current, is_open, larger, smaller, surely, typically
 from ..tensor.expr import (
@@ -53,12 +54,19 @@ from .region import all_ranges
 
 #: names of the registers of the nest at hand
 _IN_REGISTERS: ContextVar[frozenset[str]] = ContextVar("registers", default=frozenset())
+#: what `simplify_value` found for the nest at hand, by expression and the ranges of its variables: tiles that are laid
+#: out or split repeat a few expressions many times
+_SIMPLIFIED: ContextVar[dict[tuple[Any, ...], Expr] | None] = ContextVar("simplified", default=None)
 
 
 def finish(nest: Nest) -> Nest:
     """decompose -> partition -> simplify; the result has no `init` left and only constant extents wherever possible."""
-    with typically(False):
-        return _finish(nest)
+    token = _SIMPLIFIED.set({})
+    try:
+        with typically(False):
+            return _finish(nest)
+    finally:
+        _SIMPLIFIED.reset(token)
 
 
 def _finish(nest: Nest) -> Nest:
@@ -209,11 +217,16 @@ def _split_tail(body: Stmt, var: str, ranges: dict[str, tuple[int, int]]) -> Stm
     stand_in = Var("%term")
     narrowed = {**ranges, stand_in.name: (limit[0], limit[1] - 1)}
 
+    def narrow(e: Expr) -> Expr:
+        found = simplify_value(_replace_expr(e, term, stand_in), {**narrowed, **_inner_ranges})
+        return _replace_expr(found, stand_in, term)
+
     def full_extent(s: Stmt) -> Stmt:
-        if not isinstance(s, For):
-            return s
-        extent = simplify(_replace_expr(s.extent, term, stand_in), {**narrowed, **_inner_ranges})
-        return replace(s, extent=_replace_expr(extent, stand_in, term))
+        if isinstance(s, For):
+            return replace(s, extent=narrow(s.extent))
+        if isinstance(s, If) and isinstance(decided := narrow(s.cond), Const):
+            return (s.then if decided.value else s.otherwise) or seq()
+        return s
 
     _inner_ranges = all_ranges(body, ranges)
     full = transform(body, full_extent)
@@ -335,7 +348,17 @@ def _known(
 
 def simplify_value(e: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
     """`simplify`, and comparisons of indices, `select` and `guard` with a known condition."""
+    if isinstance(e, (Const, Var)):
+        return e
+    if (known := _SIMPLIFIED.get()) is None:
+        return _simplified(e, ranges)
+    key = (e, *[ranges.get(v) for v in variables(e)])
+    if (found := known.get(key)) is None:
+        found = known[key] = _simplified(e, ranges)
+    return found
 
+
+def _simplified(e: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
     def visit(x: Expr, args: tuple[Expr, ...]) -> Expr:
         if isinstance(x, Op) and x.dtype == "index":
             return simplify_node(x, args, ranges)
@@ -362,4 +385,4 @@ def simplify_value(e: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
             return x.args[0].args[0]
         return x
 
-    return e if isinstance(e, (Const, Var)) else transform_expr(e, visit)
+    return transform_expr(e, visit)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..program.package import Package
-    from ..program.program import Program
+    from ..program.program import Program, TensorInfo
     from ..program.states import StateBuffers
     from ..program.timeline import Stamps
     from ..schedule.nest import Nest
@@ -102,6 +102,21 @@ class SizedContext(Protocol):
 
     def resize(self, table: int, arena: int) -> None:
         """What comes runs with the table of sizes at this address, in an arena of so many bytes at least."""
+
+
+@runtime_checkable
+class FormsMaker(Protocol):
+    """A runner whose `FormedContext`s `enter` with arrays of any sizes, after they are told which."""
+
+    def forms_of(self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> Any:
+        """What such contexts are told."""
+
+
+class FormedContext(SizedContext, Protocol):
+    """See `FormsMaker`."""
+
+    def expect(self, forms: Any) -> None:
+        """`enter` takes what has these forms from now on."""
 
 
 def not_at_once(*arrays: np.ndarray) -> int:

@@ -18,9 +18,9 @@ func.func private @attention_f9118ab448(%arg0: tensor<1x2x8x8xf32>, %arg1: tenso
 
 def attention_f9118ab448(p0: f32[1, 2, 8, 8], p1: f32[1, 2, 16, 8], p2: f32[1, 2, 16, 8], p3: out(f32[1, 2, 8, 8])):
     for task in thread(16):
-        sc = local(f32[16])
-        top = local(f32[()])
-        total = local(f32[()])
+        weights = local(f32[16])
+        best = local(f32[()])
+        sum = local(f32[()])
         for j in serial(16):
             dot = register(f32[8])
             one = register(f32[()])
@@ -31,25 +31,25 @@ def attention_f9118ab448(p0: f32[1, 2, 8, 8], p1: f32[1, 2, 16, 8], p2: f32[1, 2
             sum.init: one[()] = f32(0.0)
             for d_l in vector(8, lanes=8):
                 sum: one[()] = addf(one[()], dot[d_l])
-            score: sc[j] = mulf(one[()], f32(0.5))
-        max.init: top[()] = f32(-inf)
+            score: weights[j] = mulf(one[()], f32(0.5))
+        max.init: best[()] = f32(-inf)
         for j in serial(16):
-            max: top[()] = maxnumf(top[()], sc[j])
-        max.finite: top[()] = select(cmpf.oeq(top[()], f32(-inf)), f32(0.0), top[()])
-        total.init: total[()] = f32(0.0)
+            max: best[()] = maxnumf(best[()], weights[j])
+        max.finite: best[()] = select(cmpf.oeq(best[()], f32(-inf)), f32(0.0), best[()])
+        total.init: sum[()] = f32(0.0)
         for j_l in vector(16, lanes=16):
-            exp: sc[j_l] = exp(subf(sc[j_l], top[()]))
+            exp: weights[j_l] = exp(subf(weights[j_l], best[()]))
         for j in serial(16):
-            total: total[()] = addf(total[()], sc[j])
-        total.safe: total[()] = select(cmpf.oeq(total[()], f32(0.0)), f32(1.0), total[()])
-        oacc = register(f32[8])
+            sum: sum[()] = addf(sum[()], weights[j])
+        total.safe: sum[()] = select(cmpf.oeq(sum[()], f32(0.0)), f32(1.0), sum[()])
+        sums = register(f32[8])
         for e_l in vector(8, lanes=8):
-            pv.init: oacc[e_l] = f32(0.0)
+            pv.init: sums[e_l] = f32(0.0)
         for j in serial(16):
             for e_l in vector(8, lanes=8):
-                pv: oacc[e_l] = addf(oacc[e_l], mulf(sc[j], p2[0, task // 8, j, e_l]))
+                pv: sums[e_l] = addf(sums[e_l], mulf(weights[j], p2[0, task // 8, j, e_l]))
         for e_l in vector(8, lanes=8):
-            out: p3[0, task // 8, task % 8, e_l] = divf(oacc[e_l], total[()])
+            out: p3[0, task // 8, task % 8, e_l] = divf(sums[e_l], sum[()])
 
 // LEVEL 4: avx2
 # rule: opaque

@@ -144,12 +144,26 @@ def test_what_open_dimensions_do_not_go_with(encoder, tmp_path, capsys, more, me
     assert not out.exists()
 
 
-def test_profile_and_tune_need_sizes(package, encoder, tmp_path, capsys):
+def test_a_profile_is_of_the_sizes_that_are_given(package, encoder, tmp_path, capsys):
     np.savez(tmp_path / "x.npz", **feeds("encoder", 2, 9))
-    assert main(["profile", str(package), "-i", str(tmp_path / "x.npz")]) != 0
-    assert "open dimensions is measured at fixed sizes only" in capsys.readouterr().err
+    assert main(["profile", str(package), "-i", str(tmp_path / "x.npz"), "--repeats", "2"]) == 0
+    assert main(["profile", str(encoder), "--repeats", "2", "--json", str(tmp_path / "p.json"), "--threads", "1"]) == 0
+    assert json.loads((tmp_path / "p.json").read_text())["total"]["operations"] > 0
+    capsys.readouterr()
     assert main(["tune", str(encoder), "--trials", "1", "--no-pretrained", *RANGES]) != 0
     assert "tuning measures programs of known sizes" in capsys.readouterr().err
+
+
+def test_a_model_without_ranges_is_explained_and_exported(encoder, tmp_path, capsys):
+    """By its program for all sizes."""
+    assert main(["explain", str(encoder), "--threads", "1", "-q"]) == 0
+    said = capsys.readouterr().out
+    assert "one program for batch:1..64, seq:1..128" in said and "  open   seq: 1 to 128; typically" in said
+    assert main(["explain", str(encoder), "--threads", "1", "-q", "--json"]) == 0
+    (program,) = json.loads(capsys.readouterr().out)["programs"]
+    assert [d["name"] for d in program["dimensions"]] == ["batch", "seq"] and program["kernels"]
+    assert main(["compile", str(encoder), "--target", "c", "-o", str(tmp_path / "c")]) == 0
+    assert "int32_t" in next((tmp_path / "c").glob("*.h")).read_text()
 
 
 def test_an_input_of_derived_size(encoder, tmp_path, capsys):

@@ -241,7 +241,7 @@ def test_out_and_profile_and_close():
     with pytest.raises(InputError, match="out for 'y'"):
         executable(rows(2), out=[np.zeros((3, 8), np.float32)])
     profile = executable.profile({"x": rows(2)}, 2)
-    assert profile.calls[0].names and profile.timeline is None
+    assert profile.calls[0].names and profile.timeline is not None  # of the program for all sizes
     assert sum(c.share for c in profile.calls) <= 1.01 and "total" in str(profile) and "<svg" in profile.html()
     executable.close()
     executable(rows(2))

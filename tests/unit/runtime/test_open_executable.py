@@ -21,6 +21,7 @@ from tilewright.driver import compiler
 from tilewright.runtime.open_executable import OpenExecutable
 from tilewright.support.errors import InputError, TilewrightError, UnsupportedError, UsageError
 from tilewright.support.sizes import open_sizes
+from tilewright.targets.cpu import entry
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime computes what is expected")
 
@@ -261,13 +262,6 @@ def test_a_model_that_needs_to_know_a_size_is_refused_or_right(name):
         np.testing.assert_allclose(run(x)[0], wanted.run(None, {"x": x})[0])
 
 
-def test_what_stays_out(tmp_path):
-    """Each ends in one error that says what is missing."""
-    run = compiled("mlp")
-    with pytest.raises((UsageError, UnsupportedError), match="open dimensions"):
-        run.profile({"x": np.zeros((1, 24), np.float32)})
-
-
 def test_a_model_with_the_number_of_a_symbol_is_refused():
     """Sizes are numbers of their own while a model is compiled; one that has such a number itself is not mistaken."""
     with open_sizes([tw.Dim("s", 1, 8)]) as known:
@@ -290,3 +284,50 @@ def test_a_call_that_does_not_fit_is_told_the_names_of_sizes():
         with pytest.raises(InputError, match=r"missing input 'x'|0 were given|unknown input") as e:
             call()
         assert "x: f32[rows, 4]" in e.value.hint
+
+
+def test_attention_asks_how_many_queries_there_are():
+    """Blocks of many queries and single ones are both there: typical sizes decided for all before."""
+    text = compiled("attention").package.levels["schedule"]
+    assert text.count("qt = local") == 2 and text.count("for few in serial") == 1  # whole blocks, and the last one
+
+
+def test_a_size_that_was_called_before_goes_straight_to_native_code(monkeypatch):
+    if not entry.usable():
+        pytest.skip("this interpreter's arrays are looked at in Python")
+    run = compiled("encoder")
+    for batch, seq in ((2, 9), (1, 5)):
+        right("encoder", run, batch, seq)
+    monkeypatch.setattr(run, "run_all", None)
+    for batch, seq in ((2, 9), (1, 5), (2, 9)):
+        right("encoder", run, batch, seq)
+    given = feeds("encoder", 2, 9)
+    assert len(run(*given.values())) == len(run.outputs)
+    monkeypatch.undo()
+    strided = {n: np.repeat(a, 2, axis=1)[:, ::2] for n, a in given.items()}
+    for want, got in zip(run(given), run(strided), strict=True):
+        np.testing.assert_array_equal(want, got)
+    with pytest.raises(InputError, match="i32"):
+        run({n: a.astype(np.int32) for n, a in given.items()})
+
+
+def test_a_profile_has_times_of_any_size_and_work_of_typical_ones():
+    run = compiled("encoder")
+    found = run.profile(feeds("encoder", 2, 9), repeats=2)
+    assert found.seconds > 0 and len(found.calls) == len(run.package.program.calls)
+    assert all(c.operations in (None, 0) and c.ideal is None and not c.bytes for c in found.calls)
+    assert "total" in str(found)
+    typical = {d.name: d.typical for d in run.sizes.dims}
+    found = run.profile(feeds("encoder", *typical.values()), repeats=2)
+    assert sum(c.operations or 0 for c in found.calls) > 0 and any(c.bytes for c in found.calls)
+    right("encoder", run, 3, 4)
+
+
+def test_a_transposition_along_an_open_dimension_gathers_nothing():
+    """Rows of the last tile that are not there stand for the last one; vectors are no longer than the machine's."""
+    made = model([node("Transpose", "x", "y", perm=[1, 0])], [value("x", ["n", 64])], [value("y", [64, "n"])])
+    run = tw.compile(made, inputs={"x": (tw.Dim("n", 1, 64), 64)}, threads=1)
+    assert "vector.gather" not in run.package.levels["emit"]
+    for n in (1, 2, 3, 7, 15, 16, 17, 31, 64):
+        x = np.random.default_rng(n).random((n, 64), np.float32)
+        np.testing.assert_array_equal(run(x)[0], x.T)

@@ -8,6 +8,7 @@ import pytest
 from support.machines import NARROW, WIDE
 from support.open_nests import POINTS, ROWS, SEQ, WIDE8, computes, product, rows_by_columns, softmax, total, transposed
 
+from tilewright.schedule import finish
 from tilewright.schedule.nest import For, walk_stmts
 from tilewright.schedule.open_nest import kernel_at, nest_at, typical_sizes
 from tilewright.schedule.rules import schedule
@@ -15,6 +16,7 @@ from tilewright.schedule.schedule import Schedule, ScheduleError
 from tilewright.schedule.text import format_nest
 from tilewright.support import sizes
 from tilewright.support.sizes import Size, Sizes, Undecided
+from tilewright.tensor.expr import variables
 
 
 @pytest.fixture
@@ -122,6 +124,32 @@ def test_a_shared_tail_of_rows_of_two_dimensions(known):
     rows, seq, _ = known.symbols
     kernel = product(rows * seq, 6, 20)
     computes(schedule(kernel, WIDE).schedule.nest(), kernel)
+
+
+def test_a_product_with_open_columns_stays_in_registers(known):
+    """How many vectors the last tile of columns has decides what is laid out: tiles have one, or as many as surely
+    divide. Before, such a product went to another rule."""
+    _, seq, wide = known.symbols
+    for m, k, n in ((32, 12, seq), (seq, 12, 4), (32, 12, wide)):
+        for machine in (NARROW, WIDE):
+            kernel = product(m, k, n)
+            made = schedule(kernel, machine)
+            assert made.rule == "contraction", dict(made.refused).get("contraction")
+            computes(made.nest, kernel)
+
+
+def test_an_expression_is_simplified_once_for_a_nest(known, monkeypatch):
+    """However often it stands in laid-out loops and tiles (25 times each in a U-Net, before)."""
+    seq = known.symbols[1]
+    made, asked, simplified = schedule(product(seq, 12, 8), WIDE).schedule, [], finish._simplified
+
+    def counted(e, ranges):
+        asked.append((e, *[ranges.get(v) for v in sorted(variables(e))]))
+        return simplified(e, ranges)
+
+    monkeypatch.setattr(finish, "_simplified", counted)
+    finish.finish(made.nest())
+    assert len(asked) == len(set(asked)) > 0
 
 
 def test_the_points_are_in_range():

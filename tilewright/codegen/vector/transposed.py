@@ -7,7 +7,8 @@
 Read one by one, the lanes of x would be gathered, sixteen elements from sixteen lines for every a. Instead the sixteen
 rows of x are loaded as they lie, and log2(16) rounds of two-vector shuffles make them columns: in the round of step s,
 vectors i and i + s exchange the elements whose position has that bit set. A tile with fewer rows or columns is read and
-written with masks; rows of half a vector or less share one.
+written with masks; rows of half a vector or less share one. Where it is not known how many rows a tile has, the last
+one stands for those that are missing.
 
 Where that is fewer shuffles, columns are picked out of whole vectors instead (see `strided`): three columns of sixteen
 rows are three vectors as they lie, and two shuffles each. So are lanes of any other form whose places are known:
@@ -22,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...schedule.nest import For, Stmt, Store
-from ...support.sizes import is_open
+from ...support.sizes import highest, is_open, lowest
 from ...tensor.expr import Load, Op, Var, linear, variables, walk
 from .part import Core, Part
 from .strided import Places, windows
@@ -72,9 +73,11 @@ class TransposedTiles(Part):
         lane = s.body
         if not (isinstance(lane, For) and lane.kind == "vector" and isinstance(lane.body, Store)):
             return []
-        if s.trip is None or lane.trip is None or is_open(s.trip, lane.trip):
+        if s.trip is None or lane.trip is None or is_open(s.trip):
             return []
-        if lane.trip < 2 or not 2 <= s.trip <= max(lanes_of(lane), MOST_PICKED):
+        if is_open(lane.trip) and (lowest(lane.trip) < 1 or lanes_of(lane) < highest(lane.trip)):
+            return []
+        if highest(lane.trip) < 2 or not 2 <= s.trip <= max(lanes_of(lane), MOST_PICKED):
             return []
         targets = lane.body.targets
         values = [x for t in targets for x in walk(t.value)]
@@ -90,6 +93,9 @@ class TransposedTiles(Part):
         lane = s.body
         assert isinstance(lane, For) and s.trip is not None and lane.trip is not None
         width, size = lanes_of(lane), power_of_two(s.trip)
+        if is_open(lane.trip):
+            crosses = LEAST_TRANSPOSED <= s.trip <= width and self._crosses(x, s.var, lane.var)
+            return self._transposed(x, s) if crosses else []
         picked = self._picks(x, s, lane, width)
         if not (LEAST_TRANSPOSED <= s.trip <= width and self._crosses(x, s.var, lane.var)):
             return self._picked(x, picked[1], width) if picked else []
@@ -143,14 +149,21 @@ class TransposedTiles(Part):
         assert isinstance(lane, For) and s.trip is not None and lane.trip is not None
         width, size = lanes_of(lane), power_of_two(s.trip)
         steps = {str(t): c for t, c in linear(self.at.flat(self.buffers[x.buffer], x.indices))[0].items()}
+        count = width if is_open(lane.trip) else lane.trip
         if s.trip == size < width == lane.trip and steps.get(lane.var) == size:
             return self._together(x, s, lane, width)
         mask = None if s.trip == width else self.text.first_lanes(s.trip, width)
         rows: list[Value] = []
-        for b in range(lane.trip):
+        places: list[int | str] = [*range(count)]
+        if is_open(lane.trip):
+            last = self.at.index(lane.extent + -1).ssa
+            places[1:] = [
+                self.text.op(f"arith.minsi {self.text.const(b, 'index')}, {last} : index") for b in places[1:]
+            ]
+        for b in places:
             with self.text.lanes(Vector(s.var, width, mask)), self.text.bind(lane.var, b):
                 rows.append(self.plain(x))
-        rows += rows[:1] * (width - lane.trip)
+        rows += rows[:1] * (width - count)
         while len(rows) > size:  # rows of half a vector or less: several become one
             free = width * size // len(rows)
             both = [j if j < free else width + j - free if j < 2 * free else 0 for j in range(width)]

@@ -57,12 +57,17 @@ def tiled(product: Product, machine: Machine, registers: int | None = None) -> l
         many = prod(product.spans) >= MIN_TRANSPOSED_ROWS
         across: Brought = "transposed" if many else "gathered"
         plan = Plan(operands=across if product.transposed else "direct", instruction=product.instruction.name)
-        return [replace(plan, tile=t) for t in product.instruction.tiles(product.spans, product.n, room)]
+        return [replace(plan, tile=t) for t in product.tiles(room)]
     step, size = product.window
     found = []
     for r, q, v in product.instruction.tiles(product.spans[:1], product.n, room):
         touched = (r - 1) * step + size
-        if q == 1 and v <= (WINDOW_VECTORS if step == 1 else 1) and (r == 1 or (r + touched) * v <= room):
+        if (
+            q == 1
+            and product.fits(v)
+            and v <= (WINDOW_VECTORS if step == 1 else 1)
+            and (r == 1 or (r + touched) * v <= room)
+        ):
             found.append(Plan(tile=(r, q, v)))
     return found
 
@@ -80,7 +85,7 @@ def along_rows(product: Product, machine: Machine) -> list[Plan]:
     if product.transposed or not product.across(product.rows[0], 1):
         return []
     turned = product.along_rows(widest)
-    return [Plan("M", t, operands="transposed") for t in turned.instruction.tiles(turned.spans, turned.n)]
+    return [Plan("M", t, operands="transposed") for t in turned.tiles()]
 
 
 def shared(product: Product, machine: Machine) -> list[Plan]:
@@ -146,7 +151,7 @@ def blocked(product: Product, counts: Sequence[int], machine: Machine) -> list[P
     first-level cache, if they can. Panels (and runs of rows) should be shared evenly by the cores, and what a run of
     rows reads in one block should stay in the second-level cache."""
     room, found = int(machine.l1_bytes * BLOCK_L1_SHARE), []
-    for tile in product.instruction.tiles(product.spans, product.n):
+    for tile in product.tiles():
         rows, outer, vectors = tile
         step = (vectors * product.width + rows * outer) * 4
         count = next((c for c in counts if product.steps // c * step <= room), counts[-1])

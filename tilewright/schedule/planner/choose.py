@@ -65,7 +65,7 @@ def choose(product: Product, machine: Machine, ask: Ask) -> tuple[Plan, Product]
 def choose_grouped(product: Product, machine: Machine, ask: Ask) -> Plan:
     """The plan for a sum on an instruction that takes neighbours of the reduction together."""
     x = product.instruction
-    sizes = x.tiles(product.spans, product.n)
+    sizes = product.tiles()
     preferred = sizes if isinstance(x, Pairs) else sorted(sizes)  # of tiles with equal cycles the first
     plans = [Plan(tile=t, operands=brought(product), instruction=x.name) for t in preferred]
     plan = best(plans, product, machine)[1]
@@ -161,7 +161,7 @@ def _tile(product: Product, operands: str, whole: bool, machine: Machine, ask: A
         if count not in (1, blocks.k_blocks):
             blocks = best(blocked(product, [count], machine), product, machine)[1]
         plan = plan if count == 1 else blocks
-    sizes, best_size = product.instruction.tiles(product.spans, product.n), plan.tile
+    sizes, best_size = product.tiles(), plan.tile
     if (rows := whole_rows(product)) and rows not in sizes:
         sizes, best_size = [*sizes, rows], rows
     return replace(plan, tile=ask("tile", sizes, best_size))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ...support.sizes import gcd, is_open
 from ...tensor.expr import Const, Load, Op, Var, walk
 from ...tensor.kernel import Stage
 from ..legality import is_update
@@ -32,6 +33,7 @@ class Grouped(NamedTuple):
         return Product(
             instruction, anchor.extents, self.columns, rows, parallel, tuple(anchor.reduction), self.operands,
             run=run, live=frozenset(s.loops()),
+            divides={v: gcd(d) for v, d in anchor.extents.items() if is_open(d)},
         )  # fmt: skip
 
 

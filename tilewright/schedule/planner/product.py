@@ -21,7 +21,7 @@ from ..primitives.memory import packed_shape
 from ..region import all_ranges
 from ..rules.common import coefficient, load_positions, reads, store_stride
 from ..schedule import Schedule
-from .instructions import Instruction, vectors
+from .instructions import Instruction, Tile, vectors
 
 #: sums of one operand with columns of at least so many need no other rows beside them (measured)
 ENOUGH_COLUMNS = 128
@@ -112,7 +112,8 @@ class Product:
     """A sum. `run` is the loop of the reduction of which the instruction takes neighbours, `alone` hides what is around
     a kernel (other threads, where its operands come from), for plans that are compared by their registers. With
     `swapped` rows and columns have changed places. A tile takes part of the innermost `tile_rows` rows. `live` are the
-    loops that the nest has. With `open_rows` it is not known how many rows there are, and extents are typical.
+    loops that the nest has. With `open_rows` it is not known how many rows there are, and extents are typical; all
+    loops of unknown extents stand in `divides` with what surely divides these.
 
     >>> p = sized([64], 100, 32, Instruction(lanes=8))
     >>> p.spans, p.extents[p.columns], p.steps, p.others
@@ -137,6 +138,7 @@ class Product:
     sliding: tuple[int, int] | None = None
     live: frozenset[str] = field(default_factory=frozenset)
     open_rows: bool = False
+    divides: Mapping[str, int] = field(default_factory=dict)
 
     # ---- sizes
 
@@ -153,6 +155,16 @@ class Product:
     def n(self) -> int:
         """How many columns."""
         return self.extents[self.columns]
+
+    def fits(self, vectors: int) -> bool:
+        """Whether a tile may have so many vectors of columns: how many the last one has decides what is laid out, so it
+        has to be known, or one."""
+        known = self.divides.get(self.columns)
+        return vectors == 1 or known is None or known % (vectors * self.width) == 0
+
+    def tiles(self, registers: int | None = None) -> list[Tile]:
+        """The instruction's tiles that may be had."""
+        return [t for t in self.instruction.tiles(self.spans, self.n, registers) if self.fits(t[2])]
 
     def trips(self, v: str) -> int:
         """Steps along a loop of the reduction."""
@@ -455,6 +467,7 @@ def product_of(s: Schedule, anchor: Stage, machine: Machine) -> Product | str:
         vectors(machine, lanes(machine, dtype)), extents, n, tuple(rows), parallel, tuple(anchor.reduction), operands,
         is_contraction(anchor), guarded, dtype, typical(s.buffer(anchor.buffer).size), alone=False,
         live=frozenset(s.loops()), open_rows=is_open(*(anchor.extents[v] for v in rows)),
+        divides={v: gcd(d) for v, d in anchor.extents.items() if is_open(d)},
     )  # fmt: skip
     far = any((c := x.steps[n]) is None or not 0 <= c <= MAX_LANE_STEP for x in operands)
     if far and rows and found.transposed:  # what lies across is transposed once for all rows

@@ -21,7 +21,7 @@ import numpy as np
 
 from ...codegen.llvm.assemble import target_machine
 from ...program.package import Package
-from ...program.program import align_up
+from ...program.program import TensorInfo, align_up
 from ...program.states import StateBuffers
 from ...program.timeline import Stamps
 from ...support.aligned import address, aligned_empty
@@ -80,6 +80,10 @@ class CpuRunner:
     def context(self) -> CpuContext:
         return CpuContext(self)
 
+    def forms_of(self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> entry.Forms:
+        """See `tilewright.targets.base.FormsMaker`."""
+        return entry.Forms(inputs, outputs)
+
     def timed(self) -> CpuRunner:
         """The same program with time stamps; its contexts must be given memory for them."""
         return self if self.is_timed else CpuRunner(self.package, self.threads, timed=True, states=self.states)
@@ -117,6 +121,7 @@ class CpuContext:
             "spin_ticks": int(SPIN_SECONDS / runner.seconds_per_tick),
         }.items():
             ctypes.c_int64.from_address(self._state + field_offset(name)).value = value
+        self._sizes = ctypes.c_int64.from_address(self._state + field_offset("sizes"))
         if program.open is not None:
             self.resize(address(runner.typical), program.arena_size)
         self._team = Team(threads)
@@ -155,7 +160,12 @@ class CpuContext:
         if arena > self.arena.nbytes:
             self.arena = aligned_empty(arena)
             ctypes.c_int64.from_address(self._state + field_offset("arena")).value = address(self.arena)
-        ctypes.c_int64.from_address(self._state + field_offset("sizes")).value = table
+        self._sizes.value = table
+
+    def expect(self, forms: entry.Forms) -> None:
+        """See `tilewright.targets.base.FormedContext`."""
+        if self._entry is not None:
+            self._entry.expect(forms)
 
     def judge(self) -> None:
         """How many threads the next run gets, after one in which threads waited or while the team is watched."""

@@ -59,6 +59,7 @@ class Forms:
         for i, (t, dtype, shape) in enumerate(zip(infos, self._dtypes, self._shapes, strict=True)):
             flags = _CONTIGUOUS | _ALIGNED | (_WRITEABLE if i >= len(inputs) else 0)
             self.table[i] = id(dtype), len(t.shape), _address(shape), flags, t.nbytes
+        self.address = _address(self.table)
 
 
 class Entry:
@@ -75,12 +76,16 @@ class Entry:
         block.text, block.name = b"enter", at + _Block.text.offset
         block.code, block.kind = code, _FASTCALL
         block.state, block.addresses = state, addresses
-        block.forms, block.inputs, block.arguments = _address(forms.table), forms.inputs, forms.arguments
+        block.forms, block.inputs, block.arguments = forms.address, forms.inputs, forms.arguments
         block.array_type = id(np.ndarray)
         block.save_thread, block.restore_thread = map(_function, ("PyEval_SaveThread", "PyEval_RestoreThread"))
         block.to_integer = _function("PyLong_FromSsize_t")
         # The function holds the array, and with it its own definition: CPython reads that until the very end.
         self.function: Callable[..., int] = _api().PyCFunction_NewEx(at, memory, None)
+
+    def expect(self, forms: Forms) -> None:
+        """What arguments have to be from now on: as many as before."""
+        self._forms, self._block.forms = forms, forms.address
 
     def watch(self, team_is_busy: bool) -> None:
         """Whether the team is to be looked at after every run."""

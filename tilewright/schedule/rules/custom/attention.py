@@ -9,7 +9,7 @@ For a block of queries (the vector lanes `i`):
     o[i, e]   = (sum_j s[j, i] * v[j, e]) / l[i]         # queries are the rows, v is read as it lies
 
 A causal mask also shortens the loops over keys. With few queries (a decode step) the lanes run along the head dimension
-instead.
+instead. Where it is not known how many there are, both are there, and each block of queries asks how many it has.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ....support.dtypes import wide
-from ....support.sizes import decode, is_open
+from ....support.sizes import decode, highest, is_open, lowest
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, ceildiv, minimum
 from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
-from ...nest import Alloc, For, Stmt, Store, loop, seq, store
+from ...nest import Alloc, For, If, Stmt, Store, loop, seq, store
+from ...open_tiles import TOGETHER
 from ...planner.candidates import best_tile
 from ...planner.instructions import vectors as vector_sums
 from ...planner.product import sized
@@ -101,7 +102,8 @@ def build(kernel: Kernel, machine: Machine, choose: Choose) -> Stmt:
     if 0 in kernel.buffer(shape.out).shape:
         return seq()
     reader = Reader(kernel)
-    if shape.queries * 2 <= lanes(machine, shape.dtype):
+    few = lanes(machine, shape.dtype) // 2
+    if highest(shape.queries) <= few:
         return _few_queries(shape, reader, machine)
     from . import bf16_attention, tile_attention
 
@@ -109,7 +111,7 @@ def build(kernel: Kernel, machine: Machine, choose: Choose) -> Stmt:
         return bf16_attention.build(shape, reader, machine, choose, tile_attention.Block)
     if bf16_attention.applies(shape, reader, machine):
         return bf16_attention.build(shape, reader, machine, choose)
-    return _blocked(shape, reader, machine, choose)
+    return _blocked(shape, reader, machine, choose, few if lowest(shape.queries) <= few else 0)
 
 
 class Reader:
@@ -133,7 +135,8 @@ def i_loops(width: int, vectors: int, name: str, body: Stmt) -> Stmt:
     return loop(f"{name}_v", vectors, For(f"{name}_l", Const(width, "index"), body, "vector", width), "unroll")
 
 
-def _blocked(s: Shape, read: Reader, machine: Machine, choose: Choose) -> Stmt:
+def _blocked(s: Shape, read: Reader, machine: Machine, choose: Choose, few: int) -> Stmt:
+    """`few`: blocks of up to so many queries go one query at a time; 0 where there are none."""
     w = lanes(machine, s.dtype)
     # two vectors share what is read of the keys, unless much of the last block would be empty (77 queries: 80 or 96)
     waste = -(-s.queries // (2 * w)) * 2 * w / (-(-s.queries // w) * w)
@@ -161,7 +164,11 @@ def _blocked(s: Shape, read: Reader, machine: Machine, choose: Choose) -> Stmt:
     body = seq(
         pack, scores, _softmax(s, keys, w, vectors), _weighted(s, read, b, h, first, keys, block, machine, choose)
     )
-    allocated = Alloc(qt, Alloc(sc, Alloc(inverse, Alloc(top, body))))
+    allocated: Stmt = Alloc(qt, Alloc(sc, Alloc(inverse, Alloc(top, body))))
+    if few:
+        rest = minimum(block, s.queries - first)
+        one = For("few", rest, _one_query(s, read, b, h, first + Var("few"), machine))
+        allocated = If(Op("cmpi.slt", (rest, Const(few + 1, "index")), "i1"), one, allocated)
     return loop("task", s.batch * s.heads * blocks, allocated, "thread")
 
 
@@ -228,13 +235,16 @@ def _scores(
     rows = choose("score_rows", range(1, min(most, s.keys) + 1), min(rows, most))
     i = Var("i_v") * w + Var("i_l")
     start = i_loops(w, vectors, "i", store("top", (i,), s.number(float("-inf")), "max.init"))
-    if is_open(s.keys):  # whole tiles, then what is left key by key
-        whole = keys // rows
-        tiles = For(
-            "jt", whole, _score_tile(s, read, b, h, first, Var("jt") * rows, Const(rows, "index"), rows, w, vectors)
-        )
-        one = _score_tile(s, read, b, h, first, whole * rows + Var("jl"), Const(1, "index"), 1, w, vectors)
-        return seq(start, tiles, For("jl", keys - whole * rows, one))
+    if is_open(s.keys):  # whole tiles, then what is left in smaller ones
+        done: Expr = Const(0, "index")
+        parts = [start]
+        for count in (rows, *(n for n in TOGETHER if n < rows)):
+            many, name = (keys - done) // count, "jt" if count == rows else f"jt_{count}"
+            key = done + Var(name) * count
+            tile = _score_tile(s, read, b, h, first, key, Const(count, "index"), count, w, vectors)
+            parts.append(For(name, many, tile))
+            done = done + many * count
+        return seq(*parts)
     left: Expr = Const(s.keys, "index") - Var("jt") * rows
     extent = Const(rows, "index") if s.keys % rows == 0 else minimum(rows, left)
     body = _score_tile(s, read, b, h, first, Var("jt") * rows, extent, rows, w, vectors)
@@ -333,22 +343,26 @@ def _weighted(
 
 
 def _few_queries(s: Shape, read: Reader, machine: Machine) -> Stmt:
-    """One query at a time: scores are dot products along the head dimension, values are summed row by row."""
-    w = min(lanes(machine, s.dtype), 1 << max(s.depth - 1, 0).bit_length())
-    wide = lanes(machine, s.dtype)
     task = Var("task")
     head, i = task // s.queries, task % s.queries
     if s.queries == 1:
         head, i = task, Const(0, "index")
-    b, h = head // s.heads, head % s.heads
+    body = _one_query(s, read, head // s.heads, head % s.heads, i, machine)
+    return loop("task", s.batch * s.heads * s.queries, body, "thread")
+
+
+def _one_query(s: Shape, read: Reader, b: Expr, h: Expr, i: Expr, machine: Machine) -> Stmt:
+    """Scores are dot products along the head dimension, values are summed row by row."""
+    w = min(lanes(machine, s.dtype), 1 << max(s.depth - 1, 0).bit_length())
+    wide = lanes(machine, s.dtype)
     keys: Expr = Const(s.keys, "index")
     if s.causal:
         keys = minimum(keys, i + (1 + s.offset))
-    sc, dot = Buffer("sc", (s.keys,), s.dtype, "local"), Buffer("dot", (w,), s.dtype, "register")
+    sc, dot = Buffer("weights", (s.keys,), s.dtype, "local"), Buffer("dot", (w,), s.dtype, "register")
     one, top, total = (
         Buffer("one", (), s.dtype, "register"),
-        Buffer("top", (), s.dtype, "local"),
-        Buffer("total", (), s.dtype, "local"),
+        Buffer("best", (), s.dtype, "local"),
+        Buffer("sum", (), s.dtype, "local"),
     )
     j, d = Var("j"), Var("d_o") * w + Var("d_l")
 
@@ -367,35 +381,36 @@ def _few_queries(s: Shape, read: Reader, machine: Machine) -> Stmt:
         along(store("dot", lane, add(Load("dot", lane, s.dtype), product), "qk")),
         store("one", (), s.number(0.0), "sum.init"),
         For("d_l", Const(w, "index"), store("one", (), total_of_lanes, "sum"), "vector", w),
-        store("sc", (j,), value, "score"),
+        store("weights", (j,), value, "score"),
     ))))  # fmt: skip
-    score, m, sum_ = Load("sc", (j,), s.dtype), Load("top", (), s.dtype), Load("total", (), s.dtype)
+    score, m, sum_ = Load("weights", (j,), s.dtype), Load("best", (), s.dtype), Load("sum", (), s.dtype)
     infinity = s.number(float("-inf"))
     softmax = seq(
-        store("top", (), infinity, "max.init"),
-        For("j", keys, store("top", (), Op("maxnumf", (m, score), s.dtype), "max")),
-        store("top", (), Op("select", (Op("cmpf.oeq", (m, infinity), "i1"), s.number(0.0), m), s.dtype), "max.finite"),
-        store("total", (), s.number(0.0), "total.init"),
+        store("best", (), infinity, "max.init"),
+        For("j", keys, store("best", (), Op("maxnumf", (m, score), s.dtype), "max")),
+        store("best", (), Op("select", (Op("cmpf.oeq", (m, infinity), "i1"), s.number(0.0), m), s.dtype), "max.finite"),
+        store("sum", (), s.number(0.0), "total.init"),
         _vectors_over(
             "j",
             keys,
             s.keys,
             wide,
             lambda jj: store(
-                "sc", (jj,), Op("exp", (Op("subf", (Load("sc", (jj,), s.dtype), m), s.dtype),), s.dtype), "exp"
+                "weights",
+                (jj,),
+                Op("exp", (Op("subf", (Load("weights", (jj,), s.dtype), m), s.dtype),), s.dtype),
+                "exp",
             ),
         ),
-        For("j", keys, store("total", (), add(sum_, score), "total")),
+        For("j", keys, store("sum", (), add(sum_, score), "sum")),
         store(
-            "total",
+            "sum",
             (),
             Op("select", (Op("cmpf.oeq", (sum_, s.number(0.0)), "i1"), s.number(1.0), sum_), s.dtype),
             "total.safe",
         ),
     )
-    return loop("task", s.batch * s.heads * s.queries, Alloc(sc, Alloc(top, Alloc(total, seq(
-        scores, softmax, _few_weighted(s, read, b, h, i, keys, machine),
-    )))), "thread")  # fmt: skip
+    return Alloc(sc, Alloc(top, Alloc(total, seq(scores, softmax, _few_weighted(s, read, b, h, i, keys, machine)))))
 
 
 def _vectors_over(name: str, extent: Expr, most: int, w: int, body: Callable[[Expr], Stmt]) -> Stmt:
@@ -412,17 +427,17 @@ def _few_weighted(s: Shape, read: Reader, b: Expr, h: Expr, i: Expr, keys: Expr,
     vectors = min(-(-s.width // w), 8)
     columns = vectors * w
     e = Var("et") * columns + Var("e_v") * w + Var("e_l")
-    acc, at = Buffer("oacc", (columns,), s.dtype, "register"), (Var("e_v") * w + Var("e_l"),)
+    acc, at = Buffer("sums", (columns,), s.dtype, "register"), (Var("e_v") * w + Var("e_l"),)
     width = minimum(columns, s.width - Var("et") * columns) if s.width % columns else Const(columns, "index")
 
     def over(body: Stmt) -> Stmt:
         lane = For("e_l", minimum(w, width - Var("e_v") * w) if s.width % w else Const(w, "index"), body, "vector", w)
         return For("e_v", ceildiv(width, w), lane, "unroll")
 
-    product = mul(Load("sc", (Var("j"),), s.dtype), read(s.v, b, h // s.group, Var("j"), e))
-    result = Op("divf", (Load("oacc", at, s.dtype), Load("total", (), s.dtype)), s.dtype)
+    product = mul(Load("weights", (Var("j"),), s.dtype), read(s.v, b, h // s.group, Var("j"), e))
+    result = Op("divf", (Load("sums", at, s.dtype), Load("sum", (), s.dtype)), s.dtype)
     return loop("et", -(-s.width // columns), Alloc(acc, seq(
-        over(store("oacc", at, s.number(0.0), "pv.init")),
-        For("j", keys, over(store("oacc", at, add(Load("oacc", at, s.dtype), product), "pv"))),
+        over(store("sums", at, s.number(0.0), "pv.init")),
+        For("j", keys, over(store("sums", at, add(Load("sums", at, s.dtype), product), "pv"))),
         over(read.write(s.out, (b, h, i, e), result, "out")),
     )))  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 
-from ....support.sizes import gcd, typical
+from ....support.sizes import gcd, highest, typical
 from ....tensor.analysis import flat
 from ....tensor.expr import linear
 from ....tensor.kernel import Kernel
@@ -103,8 +103,8 @@ def _schedule_block(s: Schedule, block: str, machine: Machine, choose: Choose) -
     n = order[-1]
     size = s.extent(n)
     across = _across(s, block, order)
-    if size >= width:
-        counts = [v for v in sorted({1, 2, 4, 8, period}) if v * width <= size]  # functions are long chains
+    if size >= width or highest(size) > width:  # an open size that is typically small may be large
+        counts = [v for v in sorted({1, 2, 4, 8, period}) if v == 1 or v * width <= size]  # functions are long chains
         beside = machine.chains if has_function(s, block) and machine.many_registers else 1
         beside = beside if 4 * beside * width * machine.cores <= size else 1
         default = period if period in counts and period > 1 else beside
@@ -119,7 +119,7 @@ def _schedule_block(s: Schedule, block: str, machine: Machine, choose: Choose) -
         s.vectorize(n)
         order = order[:-1]
     if across is not None and across in order and size >= MIN_TRANSPOSED_VECTORS:
-        side = min(width, 1 << (size - 1).bit_length())
+        side = width if highest(size) > width else 1 << (size - 1).bit_length()
         order = _tile_across(s, block, order, across, side, machine, choose)
     if len(order) > 1 and s.extent(order[0]) < 4 * machine.cores:
         with contextlib.suppress(ScheduleError):
