@@ -21,7 +21,6 @@ from ..tensor.expr import (
     linear,
     rebuild,
     simplify,
-    simplify_node,
     substitute,
     variables,
     walk,
@@ -306,14 +305,15 @@ def simplify_nest(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
         once = limit is not None and limit[1] == 1 and s.kind != "vector" and not _instruction(s)
         body = substitute_all(s.body, {s.var: Const(0, "index")}) if once else s.body  # or not at all
         body = simplify_nest(body, {**ranges, **({s.var: (0, limit[1] - 1)} if limit else {})})
-        return Seq(()) if body == Seq(()) else replace(s, body=body)
+        return Seq(()) if body == Seq(()) else s if body is s.body else replace(s, body=body)
     if isinstance(s, If):
         if isinstance(s.cond, Const):
             chosen = s.then if s.cond.value else s.otherwise
             return simplify_nest(chosen, ranges) if chosen else Seq(())
         narrowed = _narrow(s.cond, ranges)
         other = simplify_nest(s.otherwise, ranges) if s.otherwise else None
-        return If(s.cond, simplify_nest(s.then, narrowed), None if other == Seq(()) else other)
+        then, other = simplify_nest(s.then, narrowed), None if other == Seq(()) else other
+        return s if then is s.then and other is s.otherwise else If(s.cond, then, other)
     return with_children(s, tuple(simplify_nest(c, ranges) for c in children(s)))
 
 
@@ -360,8 +360,6 @@ def simplify_value(e: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
 
 def _simplified(e: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
     def visit(x: Expr, args: tuple[Expr, ...]) -> Expr:
-        if isinstance(x, Op) and x.dtype == "index":
-            return simplify_node(x, args, ranges)
         x = rebuild(x, args)
         if not isinstance(x, Op):
             return x
@@ -385,4 +383,4 @@ def _simplified(e: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
             return x.args[0].args[0]
         return x
 
-    return transform_expr(e, visit)
+    return simplify(e, ranges, visit)

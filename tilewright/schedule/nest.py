@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import is_
 from typing import Any
 
-from ..tensor.expr import Buffer, Const, Expr, Load, const_value, map_loads, substitute, variables, walk
+from ..tensor.expr import Buffer, Const, Expr, Load, const_value, loads, map_loads, substitute, variables
 from ..tensor.expr import Target as Target
 
 #: what a loop may be besides bound to an axis
@@ -32,7 +33,7 @@ class Stmt:
     @cached_property
     def _reads(self) -> frozenset[str]:
         own = {t.buffer for t in self.targets if t.init is not None} if isinstance(self, Store) else set()
-        found = {n.buffer for e in exprs(self) for n in walk(e) if isinstance(n, Load) and n.buffer not in own}
+        found = {n.buffer for e in exprs(self) for n in loads(e) if n.buffer not in own}
         return frozenset(found).union(*[c._reads for c in children(self)])
 
     @cached_property
@@ -44,7 +45,7 @@ class Stmt:
     def _loaded(self) -> frozenset[str]:
         """All that is read in and below this statement, by sums of themselves and by prefetch hints too."""
         own = [*exprs(self), *(i for _, i in self.prefetch)] if isinstance(self, For) else [*exprs(self)]
-        found = {n.buffer for e in own for n in walk(e) if isinstance(n, Load)}
+        found = {n.buffer for e in own for n in loads(e)}
         return frozenset(found).union(*[c._loaded for c in children(self)])
 
     @cached_property
@@ -123,7 +124,7 @@ class Store(Stmt):
     @cached_property
     def loads(self) -> tuple[Load, ...]:
         """What is read for values and places, initial values too."""
-        return tuple(x for e in exprs(self) for x in walk(e) if isinstance(x, Load))
+        return tuple([x for e in exprs(self) for x in loads(e)])
 
 
 @dataclass(frozen=True)
@@ -256,14 +257,14 @@ def children(s: Stmt) -> tuple[Stmt, ...]:
 
 
 def with_children(s: Stmt, new: tuple[Stmt, ...]) -> Stmt:
-    if all(a is b for a, b in zip(new, children(s), strict=True)):
+    if all(map(is_, new, children(s))):
         return s
     if isinstance(s, (For, Alloc, AsyncCopy)):
         return replace(s, body=new[0])
     if isinstance(s, Seq):
         return seq(*new)
     assert isinstance(s, If)
-    return replace(s, then=new[0], otherwise=new[1] if len(new) > 1 else None)
+    return If(s.cond, new[0], new[1] if len(new) > 1 else None)
 
 
 def in_parts(s: Stmt, params: Set[str]) -> bool:
@@ -296,7 +297,7 @@ def transform(s: Stmt, f: Callable[[Stmt], Stmt | None]) -> Stmt | None:
     if isinstance(s, If):
         if new[0] is None and (len(new) == 1 or new[1] is None):
             return None
-        return f(If(s.cond, new[0] or Seq(()), new[1] if len(new) > 1 else None))
+        return f(with_children(s, tuple([new[0] or Seq(()), *new[1:]])))
     if isinstance(s, AsyncCopy):  # a group that copies nothing is one too: waits count it
         return f(with_children(s, (new[0] or Seq(()),)))
     if any(n is None for n in new):
@@ -305,19 +306,27 @@ def transform(s: Stmt, f: Callable[[Stmt], Stmt | None]) -> Stmt | None:
 
 
 def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
-    """Rewrite every expression of one statement (not of its children)."""
+    """Rewrite every expression of one statement (not of its children); the same object where they are unchanged, with
+    what is known of it."""
     if isinstance(s, For):
-        return replace(s, extent=f(s.extent), prefetch=tuple((b, f(i)) for b, i in s.prefetch))
+        extent, prefetch = f(s.extent), tuple([(b, f(i)) for b, i in s.prefetch])
+        same = extent is s.extent and prefetch == s.prefetch
+        return s if same else replace(s, extent=extent, prefetch=prefetch)
     if isinstance(s, If):
-        return replace(s, cond=f(s.cond))
+        cond = f(s.cond)
+        return s if cond is s.cond else replace(s, cond=cond)
     if isinstance(s, Store):
-        return replace(s, targets=tuple(_map_target(t, f) for t in s.targets))
+        targets = tuple([_map_target(t, f) for t in s.targets])
+        return s if all(map(is_, targets, s.targets)) else Store(targets, s.block, s.reduction)
     return s
 
 
 def _map_target(t: Target, f: Callable[[Expr], Expr]) -> Target:
-    init = None if t.init is None else f(t.init)
-    return Target(t.buffer, tuple(f(i) for i in t.indices), f(t.value), init)
+    init, value = None if t.init is None else f(t.init), f(t.value)
+    indices = tuple([f(i) for i in t.indices])
+    if value is t.value and init is t.init and all(map(is_, indices, t.indices)):
+        return t
+    return Target(t.buffer, indices, value, init)
 
 
 def transform_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
@@ -369,7 +378,7 @@ def replace_loads(s: Stmt, buffer: str, f: Callable[[Load], Expr]) -> Stmt:
         if isinstance(x, Store):
             return buffer in x._reads
         own = [*exprs(x), *(i for _, i in x.prefetch)] if isinstance(x, For) else [*exprs(x)]
-        return any(isinstance(e, Load) and e.buffer == buffer for o in own for e in walk(o))
+        return any(e.buffer == buffer for o in own for e in loads(o))
 
     def replaced(x: Load) -> Expr:
         return f(x) if x.buffer == buffer else x

@@ -17,7 +17,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
 
-from ..support.sizes import Size, Undecided, at_most, gcd, is_open, larger, less, smaller
+from ..support.sizes import Size, Undecided, at_most, current, gcd, is_open, larger, less, smaller
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -64,8 +64,10 @@ def interned(kind: type[_Node], fields: tuple[Any, ...], key: tuple[Any, ...]) -
 class Expr:
     """Base of all expressions; has a `dtype`. Python operators build index arithmetic with constant folding."""
 
-    __slots__ = ("__weakref__", "_linear", "_variables")
+    __slots__ = ("__weakref__", "_linear", "_loads", "_simple", "_variables")
     __match_args__: tuple[str, ...]
+    #: what it is computed of (the fields `Op.args`, `Load.indices`)
+    parts: tuple[Expr, ...] = ()
 
     def __new__(cls, *fields: Any) -> Self:
         return interned(cls, fields, (cls, *fields))
@@ -75,6 +77,8 @@ class Expr:
 
     if TYPE_CHECKING:
         _linear: tuple[dict[Expr, int], int]
+        _loads: tuple[Load, ...]
+        _simple: dict[tuple[Any, ...], Expr]
         _variables: frozenset[str]
 
         @property
@@ -174,6 +178,8 @@ class Op(Expr):
         return f"{self.op}({inner}):{self.dtype}" if self.op in CASTS else f"{self.op}({inner})"
 
 
+Load.parts = Load.indices  # type: ignore[assignment]
+Op.parts = Op.args  # type: ignore[assignment]
 _INFIX = {
     "addi": "+",
     "muli": "*",
@@ -495,13 +501,45 @@ def _either(x: int, y: int, better: Callable[[int, int], int]) -> int:
     return better(x, y)
 
 
-def simplify(e: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
+def simplify(
+    e: Expr,
+    ranges: dict[str, tuple[int, int]],
+    other: Callable[[Expr, tuple[Expr, ...]], Expr] | None = None,
+) -> Expr:
     """Fold what the variables' ranges prove: ``(i*8 + j) // 8`` is ``i`` for j in 0..7, ``min(8, n)`` is 8 for n >=
-    8."""
+    8. What is no index arithmetic becomes what `other` makes of it and its simplified children (default: the same).
 
-    if isinstance(e, (Const, Var)):
-        return e
-    return transform(e, lambda x, args: simplify_node(x, args, ranges))
+    What an index expression becomes is kept with it, by the ranges of its variables."""
+    other, keep, memo, rest = other or rebuild, current() is None, dict[Expr, Expr](), [e]
+    while rest:
+        x = rest[-1]
+        if x in memo:
+            rest.pop()
+            continue
+        if not x.parts:
+            memo[rest.pop()] = x
+            continue
+        arithmetic = isinstance(x, Op) and x.dtype == "index"
+        if arithmetic and keep:
+            key = tuple([ranges.get(v) for v in variables(x)])
+            known = x._simple.get(key) if hasattr(x, "_simple") else None
+            if known is not None:
+                memo[rest.pop()] = known
+                continue
+        if missing := [c for c in x.parts if c not in memo]:
+            rest += missing[::-1]
+            continue
+        rest.pop()
+        args = tuple([memo[c] for c in x.parts])
+        if not arithmetic:
+            memo[x] = other(x, args)
+            continue
+        memo[x] = made = simplify_node(x, args, ranges)
+        if keep:
+            if not hasattr(x, "_simple"):
+                object.__setattr__(x, "_simple", {})
+            x._simple[key] = made
+    return memo[e]
 
 
 def simplify_node(x: Expr, args: tuple[Expr, ...], ranges: dict[str, tuple[int, int]]) -> Expr:
@@ -585,14 +623,12 @@ def _split_aligned(e: Expr, n: int, ranges: dict[str, tuple[int, int]]) -> tuple
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
-    if isinstance(e, Op):
-        return e.args
-    return e.indices if isinstance(e, Load) else ()
+    return e.parts
 
 
 def rebuild(e: Expr, args: tuple[Expr, ...]) -> Expr:
     """`e` with other children (the same object where they are unchanged)."""
-    old = children(e)
+    old = e.parts
     if not old or all(map(is_, args, old)):
         return e
     if isinstance(e, Op):
@@ -610,7 +646,7 @@ def bottom_up(e: Expr, done: Callable[[Expr], bool]) -> Iterator[Expr]:
     rest = [e]
     while rest:
         x = rest[-1]
-        missing = () if done(x) else [c for c in children(x) if not done(c)]
+        missing = () if done(x) else [c for c in x.parts if not done(c)]
         if missing:
             rest += missing[::-1]
         else:
@@ -620,24 +656,48 @@ def bottom_up(e: Expr, done: Callable[[Expr], bool]) -> Iterator[Expr]:
 
 
 def transform(e: Expr, visit: Callable[[Expr, tuple[Expr, ...]], Expr], memo: dict[Expr, Expr] | None = None) -> Expr:
-    """Rewrite bottom-up: visit(node, rewritten children) -> node. Shared nodes are visited once."""
+    """Rewrite bottom-up: visit(node, rewritten children) -> node. Shared nodes are visited once; those of `memo` are
+    known."""
     memo = {} if memo is None else memo
-    for x in bottom_up(e, memo.__contains__):
-        memo[x] = visit(x, tuple([memo[c] for c in children(x)]))
+    rest = [e]
+    while rest:
+        x = rest[-1]
+        if x in memo:
+            rest.pop()
+        elif missing := [c for c in x.parts if c not in memo]:
+            rest += missing[::-1]
+        else:
+            rest.pop()
+            memo[x] = visit(x, tuple([memo[c] for c in x.parts]))
     return memo[e]
 
 
 def substitute(e: Expr, values: dict[str, Expr]) -> Expr:
     """Replace variables by name."""
-    if not values or isinstance(e, Const):
+    names = values.keys()
+    if names.isdisjoint(variables(e)):
         return e
-    if isinstance(e, Var):
-        return values.get(e.name, e)
-    return transform(e, lambda x, a: values.get(x.name, x) if isinstance(x, Var) else rebuild(x, a))
+    memo: dict[Expr, Expr] = {}
+    rest = [e]
+    while rest:
+        x = rest[-1]
+        if x in memo:
+            rest.pop()
+        elif names.isdisjoint(variables(x)):
+            memo[rest.pop()] = x
+        elif isinstance(x, Var):
+            memo[rest.pop()] = values[x.name]
+        elif missing := [c for c in x.parts if c not in memo]:
+            rest += missing[::-1]
+        else:
+            memo[rest.pop()] = rebuild(x, tuple([memo[c] for c in x.parts]))
+    return memo[e]
 
 
 def map_loads(e: Expr, f: Callable[[Load], Expr]) -> Expr:
     """Replace every Load by f(load with rewritten indices)."""
+    if not loads(e):
+        return e
 
     def visit(x: Expr, args: tuple[Expr, ...]) -> Expr:
         y = rebuild(x, args)
@@ -655,11 +715,19 @@ def walk(e: Expr, seen: set[Expr] | None = None) -> Iterator[Expr]:
         if x not in seen:
             seen.add(x)
             yield x
-            rest += children(x)[::-1]
+            rest += x.parts[::-1]
 
 
-def loads(e: Expr) -> list[Load]:
-    return [x for x in walk(e) if isinstance(x, Load)]
+def loads(e: Expr) -> tuple[Load, ...]:
+    """The distinct loads in an expression, parents before children; found once for each that is asked for."""
+    if not e.parts:
+        return (e,) if isinstance(e, Load) else ()
+    try:
+        return e._loads
+    except AttributeError:
+        found = tuple([x for x in walk(e) if isinstance(x, Load)])
+        object.__setattr__(e, "_loads", found)
+        return found
 
 
 def variables(e: Expr) -> frozenset[str]:
@@ -669,7 +737,7 @@ def variables(e: Expr) -> frozenset[str]:
     except AttributeError:
         for x in bottom_up(e, lambda x: hasattr(x, "_variables")):
             own = frozenset([x.name]) if isinstance(x, Var) else frozenset()
-            object.__setattr__(x, "_variables", own.union(*[c._variables for c in children(x)]))
+            object.__setattr__(x, "_variables", own.union(*[c._variables for c in x.parts]))
         return e._variables
 
 
