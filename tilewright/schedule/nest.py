@@ -257,7 +257,8 @@ def children(s: Stmt) -> tuple[Stmt, ...]:
 
 
 def with_children(s: Stmt, new: tuple[Stmt, ...]) -> Stmt:
-    if all(map(is_, new, children(s))):
+    old = children(s)
+    if len(new) == len(old) and all(map(is_, new, old)):
         return s
     if isinstance(s, (For, Alloc, AsyncCopy)):
         return replace(s, body=new[0])
@@ -297,7 +298,7 @@ def transform(s: Stmt, f: Callable[[Stmt], Stmt | None]) -> Stmt | None:
     if isinstance(s, If):
         if new[0] is None and (len(new) == 1 or new[1] is None):
             return None
-        return f(with_children(s, tuple([new[0] or Seq(()), *new[1:]])))
+        return f(with_children(s, (new[0] or Seq(()), *[n for n in new[1:] if n is not None])))
     if isinstance(s, AsyncCopy):  # a group that copies nothing is one too: waits count it
         return f(with_children(s, (new[0] or Seq(()),)))
     if any(n is None for n in new):

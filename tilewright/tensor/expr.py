@@ -178,8 +178,8 @@ class Op(Expr):
         return f"{self.op}({inner}):{self.dtype}" if self.op in CASTS else f"{self.op}({inner})"
 
 
-Load.parts = Load.indices  # type: ignore[assignment]
-Op.parts = Op.args  # type: ignore[assignment]
+type.__setattr__(Load, "parts", vars(Load)["indices"])
+type.__setattr__(Op, "parts", vars(Op)["args"])
 _INFIX = {
     "addi": "+",
     "muli": "*",
