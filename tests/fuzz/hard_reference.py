@@ -383,7 +383,10 @@ def function(c, *v, op, **_):
         at = v[0].samples if dtype.itemsize > 2 else v[0].samples.astype(np.float32)
         made = np.where(c.either(made.shape), FORMULAS[op](at).astype(dtype), made)
     ulps = max(ULPS.get(op, FUNCTION_ULPS), c.rules.functions) if dtype.itemsize > 2 else 1
-    return Value(c.nudged(made, ulps), free_of(*v))
+    free = free_of(*v)
+    if op == "Mish":  # x times e^x, which was subnormal before
+        free = free | ((made != 0) & (np.abs(wide(made)) < 4 * float(ml_dtypes.finfo(dtype).tiny))).any(0)
+    return Value(c.nudged(made, ulps), free)
 
 
 @reference("LeakyRelu")
@@ -416,11 +419,12 @@ def _total(x: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _in_any_order(c: Choices, total, size, terms: int, dtype: np.dtype, free: np.ndarray) -> Value:
-    """A sum of `terms` numbers, whose sizes add up to `size`: off by a rounding a term, and open where a part of it
-    may overflow."""
+    """A sum of `terms` numbers, whose sizes add up to `size`: off by a rounding a term, which may leave nothing, and
+    open where a part of it may overflow."""
     info = ml_dtypes.finfo(dtype)
     bound = size * float(info.eps) * (terms + 1)
-    made = narrow(total + np.where(np.isfinite(total), c.between(total.shape) * bound, 0), dtype)
+    near = total + np.where(np.isfinite(total), c.between(total.shape) * bound, 0)
+    made = narrow(np.where((np.abs(total) <= bound) & (c.between(total.shape) < -0.5), 0, near), dtype)
     return Value(zero_of_either_sign(c, made), free | (size + bound >= float(info.max)).any(0))
 
 
