@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from .. import __version__
-from ..targets.accelerator.designs import Design, Exploration, Measured, shown
+from ..targets.accelerator.designs import Design, DesignMeasurement, Exploration, shown
 from .explore_text import area, bottleneck, energy
 from .page_parts import (
     BOTTOM,
@@ -210,7 +210,7 @@ def _details(e: Exploration, d: Design) -> str:
     return plain_table(heads, rows)
 
 
-def _bounds(m: Measured) -> str:
+def _bounds(m: DesignMeasurement) -> str:
     shares = [(name, took / m.seconds) for name, took in m.bounds.items()]
     return ", ".join(f"{name} {percent(share)}" for name, share in shares if share >= 0.001)
 

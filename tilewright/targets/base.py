@@ -12,7 +12,7 @@ other tools), `Joining` (such files of several targets), `Emulator` (running the
 `Enterable` (going on from level 5), `Tunable` (kernels measured one by one), `Showing` (the text of one kernel),
 `Cacheable` (packages kept between processes), `Remembering` (kernels kept), `Warmable` (processes started ahead),
 `Examinable` (`tilewright doctor`), `Partitioning`, `Annotating`, `Beside` and `Configurable` (what stands beside a
-host), `Placed` (one of several devices of this machine), and `Measurable` of `schedule/ceilings.py`.
+host), `DeviceTarget` (one of several devices of this machine), and `Measurable` of `schedule/ceilings.py`.
 docs/add_a_target.md builds a small target.
 """
 
@@ -279,7 +279,7 @@ class Beside(Protocol):
 
 
 @runtime_checkable
-class Recorded(Protocol):
+class NamedInPackages(Protocol):
     """A target that packages call by another name than users, who may name a file."""
 
     #: that name: a file's content, not its place
@@ -303,7 +303,7 @@ class OfMachines(Protocol):
 
 
 @runtime_checkable
-class Placed(Protocol):
+class DeviceTarget(Protocol):
     """A target that runs on a device of this machine, of which there may be several: ``name:device=1``."""
 
     def device_list(self) -> Sequence[str]:
@@ -537,7 +537,7 @@ def recorded(name: str) -> Target:
 
 def name_in_packages(target: Target) -> str:
     """What packages call a target (see `recorded`)."""
-    return target.recorded if isinstance(target, Recorded) else target.name
+    return target.recorded if isinstance(target, NamedInPackages) else target.name
 
 
 def check(name: str, description: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from ..support.errors import UsageError
 
 
-class Elsewhere:
+class CrossCompiledRunner:
     """The runner of such code: asked to run, it says what to do instead."""
 
     seconds_per_tick = 1.0

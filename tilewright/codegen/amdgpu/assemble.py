@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from ..gpu_llvm.assemble import optimized
-from ..gpu_llvm.emitter import Emitted
+from ..gpu_llvm.emitter import GpuLlvmKernel
 from ..llvm.machine import LlvmMachine
 
 
-def amd_object(emitted: Emitted, machine: LlvmMachine) -> bytes:
+def amd_object(emitted: GpuLlvmKernel, machine: LlvmMachine) -> bytes:
     """The object file; CompileError if LLVM does not accept the kernel."""
     module, maker = optimized(emitted.text, machine)
     return bytes(maker.emit_object(module))
 
 
-def amd_assembly(emitted: Emitted, machine: LlvmMachine) -> str:
+def amd_assembly(emitted: GpuLlvmKernel, machine: LlvmMachine) -> str:
     """The same as assembler text, to look at."""
     module, maker = optimized(emitted.text, machine)
     return str(maker.emit_assembly(module))

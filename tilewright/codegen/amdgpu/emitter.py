@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...schedule.machine import Machine
 from ...schedule.nest import Barrier, Nest
 from ..gpu_llvm import emitter as gpu
-from ..gpu_llvm.emitter import Emitted
+from ..gpu_llvm.emitter import GpuLlvmKernel
 from ..gpu_llvm.family import Family
 
 _NUMBERS = {f"grid.{d}": f"llvm.amdgcn.workgroup.id.{d}" for d in "xyz"}
@@ -34,13 +34,13 @@ _SWIZZLED = 32
 _BARRIERS = {"block": ("workgroup", "llvm.amdgcn.s.barrier"), "warp": ("wavefront", "llvm.amdgcn.wave.barrier")}
 
 
-def emit(nest: Nest, machine: Machine) -> Emitted:
+def emit(nest: Nest, machine: Machine) -> GpuLlvmKernel:
     """LLVM IR of a finished nest; CompileError for what its loops and copies cannot be, UnsupportedError for sizes and
     operations that are missing here."""
-    return Emitter(nest, machine, AMD).run()
+    return AmdgpuEmitter(nest, machine, AMD).run()
 
 
-class Emitter(gpu.Emitter):
+class AmdgpuEmitter(gpu.GpuLlvmEmitter):
     def barrier(self, s: Barrier) -> None:
         """What was written before it is there for all who meet."""
         if s.scope not in _BARRIERS:
@@ -67,4 +67,4 @@ class Emitter(gpu.Emitter):
         return f"llvm.amdgcn.{signs[0]}dot4", [*args, "i1 false"]
 
 
-__all__ = ["Emitted", "Emitter", "emit"]
+__all__ = ["GpuLlvmKernel", "AmdgpuEmitter", "emit"]

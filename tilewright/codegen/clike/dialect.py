@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .helpers import Helper
-from .pieces import Pieces, element
+from .pieces import SplitBindings, element
 from .vectors import Vectors
 
 #: how tightly an operator binds; everything else is written in parentheses
@@ -162,7 +162,7 @@ class Dialect:
     entry: str = "KERNEL void {name}({params})"
     parameter: str = "{const}{type} *{restrict}{name}"
     #: how parameters that are read are bound; None: as a whole, however large
-    pieces: Pieces | None = None
+    pieces: SplitBindings | None = None
     #: the first line of a kernel for each parameter
     begin: str = ""
     between: str = ", "

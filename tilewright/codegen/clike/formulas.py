@@ -64,10 +64,10 @@ def c_formula(formula: str | int, dims: Sequence[Dim], bits: int = 32) -> Writte
     >>> c_formula("4*(d0//4)", [Dim("time", 4, 64, 4)]).text
     'time'
     """
-    return _Writer(dims, bits).write(read(str(formula)))
+    return _FormulaPrinter(dims, bits).write(read(str(formula)))
 
 
-class _Writer:
+class _FormulaPrinter:
     def __init__(self, dims: Sequence[Dim], bits: int) -> None:
         self.dims = list(dims)
         self.names = dim_names(dims)

@@ -10,7 +10,7 @@ from .dialect import Dialect
 
 
 @dataclass(frozen=True)
-class Launch:
+class DispatchSize:
     """On how many units a kernel runs: units of a block, and blocks (x, y, z). Of a kernel whose loops share their
     iterations out (`thread`) any number is right."""
 
@@ -29,7 +29,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Function:
+class ClikeFunction:
     """A kernel: parameters (name, type of an element, whether it is written), body, and what it needs: bytes of scratch
     memory (for each unit, where it runs on several), helpers, C's mathematical functions, sizes of open dimensions,
     units to run on, declarations in front of it or of its lines (memory that units share, functions). Each argument is
@@ -44,7 +44,7 @@ class Function:
     helpers: tuple[str, ...]
     needs_math: bool
     sizes: tuple[str, ...] = ()
-    launch: Launch = Launch()
+    launch: DispatchSize = DispatchSize()
     shared: tuple[str, ...] = ()
     pieces: tuple[int, ...] = ()
     arrays: tuple[tuple[str, str, int], ...] = ()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ...schedule.nest import THREAD, Barrier, For, Nest, walk_stmts
 from ...support.sizes import smaller
 from ..gpu.open_sizes import most_units
-from .function import Launch
+from .function import DispatchSize
 
 #: units of a block, and the most blocks, of kernels whose loops share their iterations out
 SHARING_BLOCK, SHARING_GRID = 64, 4096
@@ -15,7 +15,7 @@ SHARING_BLOCK, SHARING_GRID = 64, 4096
 SCRATCH_BYTES = 64 << 20
 
 
-def launch_of(nest: Nest) -> Launch:
+def launch_of(nest: Nest) -> DispatchSize:
     """As many units on each axis as the longest loop on it has iterations; blocks may be sizes.
 
     >>> from tilewright.schedule.text import parse_nest
@@ -24,12 +24,12 @@ def launch_of(nest: Nest) -> Launch:
     """
     most = most_units(nest, _trips)
     if THREAD in most:
-        return Launch((SHARING_BLOCK, 1, 1), (smaller(-(-most[THREAD] // SHARING_BLOCK), SHARING_GRID), 1, 1))
+        return DispatchSize((SHARING_BLOCK, 1, 1), (smaller(-(-most[THREAD] // SHARING_BLOCK), SHARING_GRID), 1, 1))
     block, grid = (tuple(most.get(f"{name}.{d}", 1) for d in "xyz") for name in ("block", "grid"))
-    return Launch(block, grid)  # type: ignore[arg-type]
+    return DispatchSize(block, grid)  # type: ignore[arg-type]
 
 
-def limited(launch: Launch, nest: Nest, nbytes: int) -> Launch:
+def limited(launch: DispatchSize, nest: Nest, nbytes: int) -> DispatchSize:
     """As many units as have room for scratch memory, of `nbytes` for each: of kernels that share iterations out."""
     if not nbytes or not any(isinstance(s, For) and s.kind == THREAD for s in walk_stmts(nest.body)):
         return launch

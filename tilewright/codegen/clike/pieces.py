@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Pieces:
+class SplitBindings:
     """How a dialect binds what is read: `bytes` of a parameter at once (a multiple of what bindings begin at)."""
 
     bytes: int

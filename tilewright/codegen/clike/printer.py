@@ -40,7 +40,7 @@ from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, walk
 from ..gpu.open_launch import typical_grid
 from ..gpu.open_sizes import TABLE, closed
 from .dialect import PRODUCT, Dialect
-from .function import Function, Launch
+from .function import ClikeFunction, DispatchSize
 from .launch import launch_of, limited, may_skip
 from .vector_loops import VectorLoops
 
@@ -48,14 +48,14 @@ from .vector_loops import VectorLoops
 SCRATCH_ALIGN_BYTES = 8
 
 
-def emit(nest: Nest, dialect: Dialect, constants: frozenset[str] = frozenset()) -> Function:
+def emit(nest: Nest, dialect: Dialect, constants: frozenset[str] = frozenset()) -> ClikeFunction:
     """A finished nest as a function; UnsupportedError for a dtype, an operation or memory that the dialect has not."""
-    return Emitter(nest, dialect, constants).run()
+    return ClikeEmitter(nest, dialect, constants).run()
 
 
-class Emitter(VectorLoops):
+class ClikeEmitter(VectorLoops):
     def __init__(self, nest: Nest, dialect: Dialect, constants: frozenset[str]) -> None:
-        self.launch = launch_of(nest) if dialect.axes else Launch()
+        self.launch = launch_of(nest) if dialect.axes else DispatchSize()
         self.closed = closed(nest) if dialect.axes and not dialect.size else None
         nest = self.closed.nest if self.closed is not None else nest
         super().__init__(nest.buffers(), nest.name, dialect)
@@ -106,7 +106,7 @@ class Emitter(VectorLoops):
     def nbytes(self, b: Buffer) -> int:
         return b.size * (4 if b.dtype == "index" else LOOP_TYPES[b.dtype].nbytes)
 
-    def run(self) -> Function:
+    def run(self) -> ClikeFunction:
         params: list[tuple[str, str, bool]] = []
         for p in self.nest.params:
             if highest(p.size) >= 1 << 31:
@@ -128,7 +128,7 @@ class Emitter(VectorLoops):
         arrays = tuple((f"scratch_{kind}", kind, most) for kind, (_, most) in self.arrays.items())
         own = int(highest(self.scratch_peak)) + sum(8 * n for _, _, n in arrays)
         launch = limited(self.launch, self.nest, own) if self.dialect.axes else self.launch
-        return Function(
+        return ClikeFunction(
             self.nest.name,
             tuple(params),
             "\n".join(self.lines),

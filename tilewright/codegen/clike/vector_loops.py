@@ -12,7 +12,7 @@ from ...schedule.nest import For, Nest, Store, writes
 from ...support.sizes import highest
 from ...tensor.expr import Buffer, Const, Expr, Load, Target, Var, map_loads
 from ..gpu.byte_products import byte_product, byte_products
-from ..gpu.indices import Indices
+from ..gpu.indices import GpuIndices
 from ..gpu.vectors import always, divided, in_turn, lanes_of, whole_only
 from .expressions import ExprWriter
 from .vectors import Vectors
@@ -23,7 +23,7 @@ class VectorLoops(ExprWriter):
 
     def begin_vectors(self, nest: Nest, ranges: dict[str, tuple[int, int]]) -> None:
         """Find out which arrays are such of vectors, or of whole words."""
-        self.at = Indices(None, ranges)  # type: ignore[arg-type]  # what is asked here makes no text
+        self.at = GpuIndices(None, ranges)  # type: ignore[arg-type]  # what is asked here makes no text
         self.at.values = self.values
         if self.dialect.vectors is None or not self.dialect.vectors.bound:
             return

@@ -19,7 +19,7 @@ from .dialect import Dialect, LowWords, Packed
 from .functions import with_functions
 from .helpers import Helper
 from .launch import SHARING_BLOCK
-from .pieces import Pieces
+from .pieces import SplitBindings
 from .vectors import Vectors
 
 _BUILTINS = (
@@ -258,7 +258,7 @@ _CORE = Dialect(
     step="{name}++",
     unused="_ = &{name};",
     vectors=Vectors("vec{n}<{type}>", "{name}[{at}]", "{name}[{at}] = {value};", made="{vector}({parts})", bound=True),
-    pieces=Pieces(1 << 27),  # what every device binds at once
+    pieces=SplitBindings(1 << 27),  # what every device binds at once
     arrays={"local": "var {name}: array<{type}, {size}>;"},
     stack_bytes=4096,  # drivers take minutes over larger ones
     arena="",

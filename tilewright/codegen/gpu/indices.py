@@ -26,21 +26,21 @@ from ...tensor.expr import (
     variables,
     walk,
 )
-from .text import Text, Value
+from .text import KernelText, SsaValue
 
 _OPERATIONS = {"addi": "add", "subi": "sub", "muli": "mul", "andi": "and", "ori": "or", "xori": "xor", "shli": "shl"}
 _OPERATIONS |= {"shrsi": "ashr", "shrui": "lshr", "divsi": "sdiv", "divui": "udiv", "remui": "urem"}
 _EXTREMES = {"minsi": "slt", "maxsi": "sgt", "minui": "ult", "maxui": "ugt"}
 
 
-class Indices:
+class GpuIndices:
     """`ranges` has the smallest and the largest value of each variable; `values` what a loop variable is: a number in
     unrolled code, or an expression of others; `names` the values that variables have in the code."""
 
     #: emits what stands in an index and is none itself; given when there is an emitter of expressions
-    expr: Callable[[Expr], Value]
+    expr: Callable[[Expr], SsaValue]
 
-    def __init__(self, text: Text, ranges: dict[str, tuple[int, int]]) -> None:
+    def __init__(self, text: KernelText, ranges: dict[str, tuple[int, int]]) -> None:
         self.text, self.ranges = text, ranges
         self.values: dict[str, Expr] = {}
         self.names: dict[str, str] = {}

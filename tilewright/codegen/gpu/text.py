@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Value:
+class SsaValue:
     """A name or a literal, with its dtype."""
 
     ssa: str
     dtype: str
 
 
-class Text(ABC):
+class KernelText(ABC):
     """`entry` are the lines at the head of the kernel. What is abstract is on truth values and on indices of 32 bits,
     and gives names of values."""
 

@@ -19,22 +19,22 @@ from ...schedule.region import all_ranges
 from ...support.dtypes import LOOP_TYPES
 from ...support.errors import CompileError, UnsupportedError
 from ...tensor.expr import Buffer, Const, Expr
-from .indices import Indices
+from .indices import GpuIndices
 from .launch import UnitsOfNest
 from .open_launch import OpenLaunch
 from .open_sizes import closed, has_sizes
 from .own_parts import own_parts
-from .text import Text, Value
+from .text import KernelText, SsaValue
 
 
-class Walk(ABC):
+class NestWalk(ABC):
     """`family`: what the GPUs are called in errors. UnsupportedError for sizes that kernels cannot have there."""
 
     family: str
     #: emits a scalar expression; given by who makes code
-    expr: Callable[[Expr], Value]
+    expr: Callable[[Expr], SsaValue]
 
-    def __init__(self, nest: Nest, machine: Machine, text: Text) -> None:
+    def __init__(self, nest: Nest, machine: Machine, text: KernelText) -> None:
         self.text = text
         given = nest_at(nest, typical_sizes()) if has_sizes(nest) else nest
         params = {p.name for p in nest.params}
@@ -54,7 +54,7 @@ class Walk(ABC):
             if b.size * max(element_bytes(b), 1) >= 1 << 32 or b.size >= 1 << 31:
                 why = f"kernels for {self.family} have no arrays of {b.size} elements"
                 raise UnsupportedError(why, stage="emit", operator=nest.name)
-        self.at = Indices(text, all_ranges(self.nest.body, known))
+        self.at = GpuIndices(text, all_ranges(self.nest.body, known))
         self.names: dict[str, str] = {}  # the thread's units by axis
         self.inside: dict[str, str] = {}  # axes whose loops are around, with the variable
 
@@ -232,4 +232,4 @@ def element_bytes(b: Buffer) -> int:
     return 4 if b.dtype == "index" else LOOP_TYPES[b.dtype].nbytes
 
 
-__all__ = ["Walk", "element_bytes"]
+__all__ = ["NestWalk", "element_bytes"]

@@ -18,7 +18,7 @@ _TYPES = {"f16": "half", "bf16": "bfloat", "f32": "float", "f64": "double", "ind
 BYTES = {n: 4 if n == "index" else t.nbytes for n, t in LOOP_TYPES.items()}
 
 
-class Value(gpu.Value):
+class GpuLlvmValue(gpu.SsaValue):
     """A name or a literal of LLVM IR, with its dtype."""
 
     @property
@@ -59,7 +59,7 @@ def literal(value: Any, dtype: str) -> str:
     return str(number - (1 << bits) if number >> bits - 1 else number)
 
 
-class Builder(gpu.Text):
+class GpuLlvmBuilder(gpu.KernelText):
     """See the file. `globals_` is the kernel's memory beside the stack, `label` the block at hand."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from .producers import DONE
 from .rings import Rings
 
 if TYPE_CHECKING:
-    from .emitter import Emitter
+    from .emitter import NvptxEmitter
 
 #: bytes of a tensor map, and what it begins at a multiple of
 MAP_BYTES, MAP_ALIGN_BYTES = 128, 64
@@ -61,7 +61,7 @@ class TensorMap:
 class Bulk:
     """Emits bulk copies and waits for them. `core` is the emitter whose part this is."""
 
-    def __init__(self, core: Emitter, nest: Nest, machine: Machine) -> None:
+    def __init__(self, core: NvptxEmitter, nest: Nest, machine: Machine) -> None:
         self.core, self.nest, self.text, self.at = core, nest, core.text, core.at
         self.rings = Rings.of(nest.body, nest.name)
         self.memory = machine.bulk.memory if machine.bulk else ""

@@ -20,7 +20,7 @@ from ...schedule.nest import Barrier, For, Nest, Stmt, Wait, children, walk_stmt
 from ...schedule.producers import PRODUCER
 from ...tensor.expr import Expr, Var, variables
 from ..gpu.launch import CLUSTER, UnitsOfNest
-from ..gpu_llvm.builder import BYTES, Builder
+from ..gpu_llvm.builder import BYTES, GpuLlvmBuilder
 from .producers import last
 
 _MAP = "llvm.nvvm.mapa.shared.cluster"
@@ -65,12 +65,12 @@ class Clusters:
         """A bit for each block."""
         return (1 << self.count) - 1
 
-    def meet(self, text: Builder) -> None:
+    def meet(self, text: GpuLlvmBuilder) -> None:
         """The barrier of all threads of a cluster."""
         text.call("llvm.nvvm.barrier.cluster.arrive", "void", [])
         text.call("llvm.nvvm.barrier.cluster.wait", "void", [])
 
-    def arrive(self, text: Builder, lane: str, barrier: str) -> None:
+    def arrive(self, text: GpuLlvmBuilder, lane: str, barrier: str) -> None:
         """At a barrier in all blocks: a lane of the warp for each. The address is one for any lane."""
         rank = text.op(f"urem i32 {lane}, {self.count}")
         with text.where(text.op(f"icmp slt i32 {lane}, {self.count}"), "arrives"):

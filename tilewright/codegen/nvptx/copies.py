@@ -10,7 +10,7 @@ from ...schedule.nest import AsyncCopy, For, If, Stmt, Wait, children, walk_stmt
 from ...support.errors import CompileError
 from ...tensor.expr import Load, Target
 from ..gpu_llvm.builder import BYTES
-from ..gpu_llvm.memory import GLOBAL, SHARED, Lanes, Memory
+from ..gpu_llvm.memory import GLOBAL, SHARED, GpuLlvmMemory, Lanes
 
 #: bytes that one instruction copies
 SIZES = (16, 8, 4)
@@ -47,10 +47,10 @@ def _follow(s: Stmt, begun: list[str], found: dict[int, int]) -> None:
             _follow(c, begun, found)
 
 
-class Copies:
+class AsyncCopies:
     """Emits copies as asynchronous ones."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: GpuLlvmMemory) -> None:
         self.memory, self.text = memory, memory.text
 
     def commit(self) -> None:

@@ -33,11 +33,11 @@ from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, linear, variables
 from ..gpu_llvm.builder import BYTES, llvm_type
 from ..gpu_llvm.memory import OWN, Lanes
-from .fragment_rows import WARP, Rows
+from .fragment_rows import WARP, FragmentRows
 from .groups import Groups
 
 if TYPE_CHECKING:
-    from .emitter import Emitter
+    from .emitter import NvptxEmitter
 
 #: the variable of indices that is the number of a lane
 LANE = "%lane"
@@ -102,7 +102,7 @@ class Role:
 class Fragments:
     """`core` is the emitter whose part this is."""
 
-    def __init__(self, core: Emitter, nest: Nest, machine: Machine) -> None:
+    def __init__(self, core: NvptxEmitter, nest: Nest, machine: Machine) -> None:
         self.core, self.nest = core, nest
         self.text, self.at, self.memory = core.text, core.at, core.memory
         self.products = {p.name: p for p in machine.warp_products}
@@ -111,7 +111,7 @@ class Fragments:
         self.names = {b.name for b in core.buffers.values() if b.scope in {p.memory for p in self.products.values()}}
         self.roles: dict[str, Role] = {}
         self.groups = Groups(self)
-        self.rows = Rows(core.expressions, core.units.lanes, self.refuse)
+        self.rows = FragmentRows(core.expressions, core.units.lanes, self.refuse)
         for s in walk_stmts(nest.body) if self.names else ():
             product = self.products.get(noted(s) or "")
             if product is not None and _depth(s) == PRODUCT_LOOPS:

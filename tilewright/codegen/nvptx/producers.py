@@ -18,9 +18,9 @@ from ...schedule.machine import RegisterTrade
 from ...schedule.nest import Alloc, AsyncCopy, For, Nest, Seq, Stmt
 from ...schedule.producers import Produced, begins_copies, parts, read_producer
 from ...tensor.expr import Buffer, Expr, Var
-from ..gpu.indices import Indices
+from ..gpu.indices import GpuIndices
 from ..gpu.launch import UnitsOfNest
-from ..gpu_llvm.builder import Builder
+from ..gpu_llvm.builder import GpuLlvmBuilder
 from .rings import Rings
 
 #: the ring on which teams say that they have done a step
@@ -31,7 +31,7 @@ _OTHERS = 48
 _TOGETHER = 1
 
 
-class Copies(Protocol):
+class ProducerCopies(Protocol):
     """What begins copies, and has their barriers (`bulk.Bulk`)."""
 
     rings: Rings
@@ -56,15 +56,15 @@ class Products(Protocol):
     def before_barrier(self) -> None: ...
 
 
-class Core(Protocol):
+class ProducerEmitter(Protocol):
     """The emitter whose part this is."""
 
     nest: Nest
     buffers: dict[str, Buffer]
     units: UnitsOfNest
     names: dict[str, str]
-    text: Builder
-    at: Indices
+    text: GpuLlvmBuilder
+    at: GpuIndices
     consuming: bool
 
     def stmt(self, s: Stmt) -> None: ...
@@ -74,7 +74,9 @@ class Core(Protocol):
 class Producers:
     """Emits loops with a producer."""
 
-    def __init__(self, core: Core, copies: Copies, products: Products, trade: RegisterTrade | None) -> None:
+    def __init__(
+        self, core: ProducerEmitter, copies: ProducerCopies, products: Products, trade: RegisterTrade | None
+    ) -> None:
         self.core, self.copies, self.products, self.trade = core, copies, products, trade
         self.text, self.at, self.units, self.names = core.text, core.at, core.units, core.names
         self.found: Produced | None = None  # the loop whose consumers' part is being emitted

@@ -2,7 +2,8 @@
 
 Division by zero gives 0 (and all remains), the smallest number divided by -1 itself; shifts by the width or more move
 all bits out; a float that does not fit an integer saturates, NaN gives 0. Drivers may take it that there is no NaN and
-no infinity: tests for them look at bits. Operations named ``spirv.`` are the machine's own (`expressions.Expressions`).
+no infinity: tests for them look at bits. Operations named ``spirv.`` are the machine's own
+(`expressions.SpirvExpressions`).
 """
 
 from __future__ import annotations

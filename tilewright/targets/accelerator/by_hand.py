@@ -17,15 +17,15 @@ from .binary import ChipProgram, Formats
 from .describe import Chip
 from .emit import emit
 from .functional import Functional
-from .layouts import Plan
+from .layouts import TilePlan
 from .order import check_order
 from .plan import Planned
 from .tiles import CHIP, DIM
-from .timing import Timing, simulate
+from .timing import ProgramTiming, simulate
 
 
 @dataclass(frozen=True)
-class ByHand(Plan):
+class ByHand(TilePlan):
     """In the place of a plan: tiles are as the schedule says."""
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class HandMade:
     formats: Formats
     nest: Nest
     program: ChipProgram
-    timing: Timing
+    timing: ProgramTiming
 
     @property
     def cycles(self) -> int:

@@ -14,7 +14,7 @@ ON_HOST = "the host"
 
 
 @dataclass(frozen=True)
-class Measured:
+class DesignMeasurement:
     """A run of a model on a design. `cycles`, `work` (multiply-adds) and `energy` (picojoules) are the chip's, `host`
     is what the host takes at the chip's `host_rate`, in seconds; `use` is the work over what the array could have done
     in all cycles. `calls` of kernels are the chip's, `left` those of the host. `bounds`: seconds by what bounds them,
@@ -34,8 +34,8 @@ class Measured:
         return asdict(self)
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Measured:
-        return Measured(**data)
+    def from_json(data: Mapping[str, Any]) -> DesignMeasurement:
+        return DesignMeasurement(**data)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Design:
 
     parameters: Mapping[str, Value]
     area: float = 0.0
-    models: tuple[Measured, ...] = ()
+    models: tuple[DesignMeasurement, ...] = ()
     refused: str = ""
 
     @property

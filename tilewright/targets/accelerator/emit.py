@@ -17,8 +17,8 @@ from ...support.dtypes import LOOP_TYPES
 from ...support.errors import CompileError
 from ...tensor.analysis import flat
 from ...tensor.expr import Const, Expr, Load, Op, Target, Var
-from .binary import COUNT, RUN, ChipProgram, Form, Formats, Issue, fields_of
-from .blocks import Block, Env, is_block
+from .binary import COUNT, RUN, ChipProgram, Formats, InstructionFormat, Issue, fields_of
+from .blocks import Env, InstructionLoop, is_block
 from .describe import HOST, CopyEngine
 from .places import Dependences, Touched
 from .tiles import CHIP
@@ -29,10 +29,10 @@ _COMPARED = {"slt": "<", "sle": "<=", "sgt": ">", "sge": ">=", "eq": "==", "ne":
 
 def emit(nest: Nest, formats: Formats) -> ChipProgram:
     """The program of a nest; CompileError for what the chip cannot do, or where its memories are too small."""
-    return Emitter(nest, formats).run()
+    return ChipProgramEmitter(nest, formats).run()
 
 
-class Emitter:
+class ChipProgramEmitter:
     def __init__(self, nest: Nest, formats: Formats) -> None:
         self.nest, self.formats, self.listing = nest, formats, formats.listing
         self.arguments = {p.name: n for n, p in enumerate(nest.params)}
@@ -297,7 +297,7 @@ class Emitter:
             self.fail(f"rows of {name} do not begin at words of {memory} ({word} bytes)")
         return start // word, [s // word for s in strides]
 
-    def issue(self, form: Form, values: Mapping[str, Any]) -> None:
+    def issue(self, form: InstructionFormat, values: Mapping[str, Any]) -> None:
         made = Issue(form, fields_of(form, values))
         self.place(made, self.dependences.touched(made))
 
@@ -308,12 +308,12 @@ class Emitter:
 
     # ---- instructions ----
 
-    def block(self, s: For) -> Block | None:
+    def block(self, s: For) -> InstructionLoop | None:
         """The instructions that a loop is, or is around; None if it is around copies too."""
         key = (CHIP, id(s))
         if key not in self.compiled:
-            self.compiled[key] = (Block(self, s) if is_block(s) else None, s)
-        found: Block | None = self.compiled[key][0]
+            self.compiled[key] = (InstructionLoop(self, s) if is_block(s) else None, s)
+        found: InstructionLoop | None = self.compiled[key][0]
         return found
 
 

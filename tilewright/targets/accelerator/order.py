@@ -12,7 +12,7 @@ import numpy as np
 from ...support.errors import UsageError
 from .binary import ChipProgram, Formats, Issue
 from .functional import in_order
-from .places import Access, accesses
+from .places import MemoryRange, accesses
 
 
 def check_order(formats: Formats, program: ChipProgram) -> None:
@@ -49,7 +49,7 @@ def check_order(formats: Formats, program: ChipProgram) -> None:
             (wrote if a.written else read)[a.memory][me, a.low : a.high] = len(own)
 
 
-def _meeting(formats: Formats, program: ChipProgram, a: Access, issue: Issue, engine: str, n: int) -> UsageError:
+def _meeting(formats: Formats, program: ChipProgram, a: MemoryRange, issue: Issue, engine: str, n: int) -> UsageError:
     other = formats.line(program.streams[engine][n - 1])
     return UsageError(
         f"two engines may meet at words {a.low} to {a.high - 1} of {a.memory}: it does not wait for {other!r}",

@@ -27,7 +27,7 @@ def with_rows(kernel: Kernel) -> Kernel:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _SplitDimension:
     """Dimension `axis` of a temporary: one loop, `var`, in the stage that writes it, loops of `sizes` where it is
     read."""
 
@@ -76,7 +76,7 @@ class _Rows:
         return replace(s, targets=tuple(replace(t, value=map_loads(t.value, element)) for t in s.targets))
 
 
-def _found(kernel: Kernel) -> _Rows | None:
+def _found(kernel: Kernel) -> _SplitDimension | None:
     for b in kernel.temporaries:
         writers = [s for s in kernel.stages if any(t.buffer == b.name for t in s.targets)]
         if len(writers) != 1 or len(writers[0].targets) != 1:
@@ -87,7 +87,7 @@ def _found(kernel: Kernel) -> _Rows | None:
             alone = isinstance(index, Var) and sum(index.name in variables(i) for i in indices) == 1
             sizes = _sizes(kernel, b.name, axis, writer) if alone else None
             if sizes is not None and prod(sizes) == writer.extents[index.name]:  # type: ignore[attr-defined]
-                return _Rows(b.name, axis, writer, index.name, sizes)  # type: ignore[attr-defined]
+                return _SplitDimension(b.name, axis, writer, index.name, sizes)  # type: ignore[attr-defined]
     return None
 
 

@@ -13,7 +13,7 @@ from ..base import Target
 from ..beside.runner import PartsRunner
 from .binary import MAGIC, ChipProgram, Formats
 from .functional import Functional
-from .timing import Timing, simulate
+from .timing import ProgramTiming, simulate
 
 if TYPE_CHECKING:
     from ...program.package import Package
@@ -65,6 +65,6 @@ class SystemRunner(PartsRunner):
     def other(self) -> ChipCalls:
         return ChipCalls(self.machine(self.formats) if self.programs else None, self.programs)
 
-    def timings(self) -> dict[str, Timing]:
+    def timings(self) -> dict[str, ProgramTiming]:
         """The time of each kernel of the chip, by symbol."""
         return {s: simulate(self.formats, p) for s, p in self.programs.items()}

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ...schedule.ceilings import Ceilings
 from ..gpu import ceilings
-from ..gpu.ceilings import Bench
+from ..gpu.ceilings import CeilingBench
 from .description import CudaDescription
 
 PRECISIONS = ("bf16", "f16")
@@ -21,7 +21,7 @@ _BLOCKS = 8
 _STEPS = (64, 1024, 16384)
 
 
-def measure(bench: Bench, machine: CudaDescription, name: str) -> Ceilings:
+def measure(bench: CeilingBench, machine: CudaDescription, name: str) -> Ceilings:
     """Measure a GPU; it takes seconds."""
     found = ceilings.measure(bench, name)
     peaks = {p: max(ceilings.rate(products(bench, machine, p, text)) for text in texts(machine)) for p in PRECISIONS}
@@ -34,7 +34,7 @@ def texts(machine: CudaDescription) -> list[str]:
     return [WARPS, GROUPS] if groups else [WARPS]
 
 
-def products(bench: Bench, machine: CudaDescription, precision: str, text: str) -> Iterator[tuple[float, float]]:
+def products(bench: CeilingBench, machine: CudaDescription, precision: str, text: str) -> Iterator[tuple[float, float]]:
     """Operations and time of products on tensor cores."""
     blocks = _BLOCKS * machine.multiprocessors
     rows, columns, depth = (32, 128, 16) if text == WARPS else (64, 128, 64)

@@ -14,7 +14,7 @@ from ...schedule.nest import Nest
 from ...support.errors import CompileError, TilewrightError
 from ..base import Built
 from .description import CudaDescription
-from .stages import Launched, job
+from .stages import CudaKernel, job
 
 
 def build(
@@ -52,9 +52,9 @@ def _ptx(nest: Nest, description: CudaDescription) -> str:
     return launched(nest, description).ptx
 
 
-def launched(nest: Nest, description: CudaDescription) -> Launched:
+def launched(nest: Nest, description: CudaDescription) -> CudaKernel:
     """A kernel as the driver takes it, of a finished nest."""
     (made,) = compile_each([job(nest.name, emit(nest, description))], description.llvm, workers=1).values()
     if isinstance(made, str):
         raise CompileError(f"kernel {nest.name} cannot be compiled: {made}", stage="assemble")
-    return Launched.from_bytes(made.data)
+    return CudaKernel.from_bytes(made.data)

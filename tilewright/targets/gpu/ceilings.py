@@ -19,7 +19,7 @@ from ...schedule.ceilings import Ceilings, Level
 from ...schedule.machine import Machine
 from ...schedule.nest import Nest
 from ...schedule.parse import parse_nest
-from .device import Device, Dispatch, Part, Run
+from .device import BufferSlice, Device, Dispatch, Run
 
 #: units of a block, at most 256 on some devices; blocks of kernels on registers
 _UNITS, _PEAK_BLOCKS = 256, 2048
@@ -40,7 +40,7 @@ _FAR = 0.618
 _RUNS, _ENOUGH_NS = 8, 2e8
 
 
-def measure(bench: Bench, name: str) -> Ceilings:
+def measure(bench: CeilingBench, name: str) -> Ceilings:
     """Measure a device; it takes seconds."""
     peak = max(rate(bench.peak(chains)) for chains in _CHAINS)
     most = 1 << (min(_SIZES[-1], bench.device.largest // 2).bit_length() - 1)
@@ -59,7 +59,7 @@ def rate(tried: Iterator[tuple[float, float]]) -> float:
     return best
 
 
-class Bench:
+class CeilingBench:
     """A device, for which `built` makes kernels of nests for this machine."""
 
     def __init__(self, built: Callable[[Nest], Any], machine: Machine, device: Device) -> None:
@@ -68,7 +68,7 @@ class Bench:
     def nanoseconds(self, text: str, sizes: tuple[int, ...]) -> float:
         """The fastest run of a kernel on buffers of so many bytes."""
         kernel = self.built(parse_nest(text.strip(), self.machine))
-        parts = tuple(Part(self.device.allocate(n), 0, n) for n in sizes)
+        parts = tuple(BufferSlice(self.device.allocate(n), 0, n) for n in sizes)
         for p in parts:  # memory that was never written to may be one page of zeros
             self.device.write(p.buffer, np.full(p.nbytes // _F32, 0.5, np.float32).view(np.uint8))
         recorded, taken = self.device.record(Run((Dispatch(kernel, parts),))), list[float]()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
-from ...codegen.gpu_llvm.emitter import Emitted
+from ...codegen.gpu_llvm.emitter import GpuLlvmKernel
 from ...codegen.kernel_info import call_names, kernel_info
 from ...codegen.llvm.pool import Job, compile_many
 from ...schedule.machine import Machine
@@ -17,7 +17,7 @@ from .stages import check_known
 
 ALONE = "all of its work is done by one thread: no loop is bound to grid, block, warp or lane"
 
-Emit = Callable[[Nest, Machine], Emitted]
+Emit = Callable[[Nest, Machine], GpuLlvmKernel]
 
 
 def emit_kernels(state: Any, emit: Emit) -> None:
@@ -37,7 +37,7 @@ def emitted_text(state: Any) -> str:
     return "\n".join(state.emitted.values())
 
 
-def job(name: str, emitted: Emitted, make: str, nodes: tuple[str, ...] = ()) -> Job:
+def job(name: str, emitted: GpuLlvmKernel, make: str, nodes: tuple[str, ...] = ()) -> Job:
     """The work of a process that makes an object of a kernel, by the function ``module:name``."""
     return Job(name, json.dumps(asdict(emitted)), nodes, make)
 

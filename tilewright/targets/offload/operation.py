@@ -22,7 +22,7 @@ MAGIC = b"tilewright.offload\n"
 
 
 @dataclass(frozen=True)
-class Operand:
+class OffloadOperand:
     """A tensor that an operation reads or writes.
 
     `constant`: it is a weight, or another array of the model; builders find it as `value`, predicates do not.
@@ -62,8 +62,8 @@ class Operation:
     """
 
     name: str
-    operands: tuple[Operand | None, ...]
-    results: tuple[Operand, ...]
+    operands: tuple[OffloadOperand | None, ...]
+    results: tuple[OffloadOperand, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
 
@@ -91,9 +91,9 @@ def of_level2(op: ir.Operation) -> Operation:
     from ...ir import dialect
     from ...ir.types import type_of
 
-    def operand(v: ir.Value) -> Operand:
+    def operand(v: ir.Value) -> OffloadOperand:
         t = type_of(v)
-        return Operand(t.dims, t.dtype, not isinstance(v.owner, ir.Block) and v.owner.name == "tw.constant")
+        return OffloadOperand(t.dims, t.dtype, not isinstance(v.owner, ir.Block) and v.owner.name == "tw.constant")
 
     operands = tuple(None if v is None else operand(v) for v in dialect.arguments(op))
     results = tuple(map(operand, op.results))
@@ -101,7 +101,7 @@ def of_level2(op: ir.Operation) -> Operation:
 
 
 @dataclass(frozen=True)
-class Places:
+class OperationArguments:
     """An operation, and which argument of its kernel each operand and result is (None: absent)."""
 
     operation: Operation
@@ -109,14 +109,14 @@ class Places:
     results: tuple[int, ...]
 
     @staticmethod
-    def of(kernel: Kernel) -> Places:
+    def of(kernel: Kernel) -> OperationArguments:
         """Those of a kernel that is one operator."""
         o = kernel.opaque
         assert o is not None and not kernel.stages
         place = {p.name: n for n, p in enumerate(kernel.params)}
 
-        def operand(name: str, dtype: str) -> Operand:
-            return Operand(kernel.buffer(name).shape, dtype, name in kernel.constants)
+        def operand(name: str, dtype: str) -> OffloadOperand:
+            return OffloadOperand(kernel.buffer(name).shape, dtype, name in kernel.constants)
 
         operands = tuple(
             None if n is None or t is None else operand(n, t) for n, t in zip(o.operands, o.dtypes, strict=True)
@@ -124,13 +124,13 @@ class Places:
         results = tuple(operand(n, t) for n, t in zip(o.results, o.made, strict=True))
         made = Operation(o.mnemonic, operands, results, o.attributes)
         given = tuple(None if n is None else place[n] for n in o.operands)
-        return Places(made, given, tuple(place[n] for n in o.results))
+        return OperationArguments(made, given, tuple(place[n] for n in o.results))
 
     def to_bytes(self) -> bytes:
         return MAGIC + json.dumps(asdict(self)).encode()
 
     @staticmethod
-    def from_bytes(data: bytes) -> Places:
+    def from_bytes(data: bytes) -> OperationArguments:
         """What `to_bytes` wrote.
 
         >>> o = Operation("sum", (Operand((4, 2), "f32"), None), (Operand((4,), "f32"),), {"axes": (1,)})
@@ -139,10 +139,10 @@ class Places:
         """
         read = json.loads(data.removeprefix(MAGIC), object_hook=lambda d: {k: _tuples(v) for k, v in d.items()})
         o = read["operation"]
-        operands = tuple(None if x is None else Operand(**x) for x in o["operands"])
-        results = tuple(Operand(**x) for x in o["results"])
+        operands = tuple(None if x is None else OffloadOperand(**x) for x in o["operands"])
+        results = tuple(OffloadOperand(**x) for x in o["results"])
         operation = Operation(o["name"], operands, results, o["attributes"], o["nodes"])
-        return Places(operation, read["operands"], read["results"])
+        return OperationArguments(operation, read["operands"], read["results"])
 
     def with_values(self, arrays: Mapping[int, np.ndarray], nodes: tuple[str, ...]) -> Operation:
         """The operation of one call, with its constants by argument."""
@@ -154,7 +154,7 @@ class Places:
         return replace(self.operation, operands=operands, nodes=nodes)
 
 
-def view(memory: np.ndarray, operand: Operand) -> np.ndarray:
+def view(memory: np.ndarray, operand: OffloadOperand) -> np.ndarray:
     """The bytes of an argument as the array that it is."""
     return memory.view(operand.numpy_dtype).reshape(operand.shape)
 

@@ -12,7 +12,7 @@ from ...support.errors import UsageError
 from ..base import Target
 from ..beside.runner import PartsRunner
 from .api import Code, Offload
-from .operation import MAGIC, Operation, Places, view
+from .operation import MAGIC, Operation, OperationArguments, view
 
 if TYPE_CHECKING:
     from ...program.package import Package
@@ -26,7 +26,7 @@ class OffloadRunner(PartsRunner):
 
     def __init__(self, package: Package, threads: int, offload: Offload, host: Target) -> None:
         self.offload = offload
-        self.places = {s: Places.from_bytes(d) for s, d in package.objects.items() if d.startswith(MAGIC)}
+        self.places = {s: OperationArguments.from_bytes(d) for s, d in package.objects.items() if d.startswith(MAGIC)}
         super().__init__(package, threads, self.places.keys(), host)
         calls = {n: c for n, c in enumerate(self.program.calls) if c.symbol in self.places}
         self.operations = {n: self.operation(c) for n, c in calls.items()}

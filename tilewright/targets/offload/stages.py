@@ -7,17 +7,17 @@ from typing import Any
 
 from ...codegen.kernel_info import KernelInfo
 from ..beside.stages import Taken
-from .operation import Places
+from .operation import OperationArguments
 
 
 @dataclass(frozen=True)
 class Offloaded(Taken):
     """A kernel that is one operation, which a function of the program computes."""
 
-    places: Places | None = None
+    places: OperationArguments | None = None
 
 
-def _places(state: Any) -> dict[str, Places]:
+def _places(state: Any) -> dict[str, OperationArguments]:
     made = {n: s.places for n, s in state.schedules.items() if isinstance(s, Offloaded)}
     return {n: p for n, p in made.items() if p is not None}
 

@@ -15,7 +15,7 @@ _SET = 4096
 _BYTES = 8
 
 
-class Clock:
+class TimestampQueries:
     """Sets of queries for the stamps of so many steps, and the buffers they are read by."""
 
     def __init__(self, device: Any, steps: int) -> None:
@@ -56,4 +56,4 @@ class Clock:
         return (table - table.min(initial=table.max(initial=0))).astype(np.float64) * self.period
 
 
-__all__ = ["FEATURES", "Clock"]
+__all__ = ["FEATURES", "TimestampQueries"]

@@ -1,8 +1,8 @@
-"""The k first elements of a line without sorting it: find a bar that few more than k reach, and rank those that do.
+"""Top-k of a line without sorting it: radix select of a threshold that few more than k elements reach, then a ranking.
 
-Numbers become integers of the same order (`TopK.order`), so that counting decides: bit by bit, from the highest one,
-``bar`` grows while at least k integers reach it. It begins with the largest of every 64th integer, say (of `groups`):
-the k-th of them is not above the k-th of all, and few more than k integers reach it.
+Numbers become integers of the same order (`TopKKernel.order`), so that counting decides: bit by bit, from the highest
+one, ``bar`` (the threshold) grows while at least k integers reach it. It begins with the largest of every 64th integer,
+say (of `groups`): the k-th of them is not above the k-th of all, and few more than k integers reach it.
 
     for every integer: groups[j % 64] = max(groups[j % 64], keys[j])
     bar = the k-th of groups                                     # about
@@ -23,7 +23,7 @@ from ...nest import Alloc, For, If, Stmt, Store, loop, seq, store
 from .nests import at_least, both, either, index, less, select
 
 if TYPE_CHECKING:
-    from .top_k import TopK
+    from .top_k import TopKKernel
 
 #: lines from so many elements on, and up to so many, for their integers are kept; k up to this, for k * k are compared
 SHORT, LONG, MOST = 96, 1 << 20, 1024
@@ -35,15 +35,15 @@ ROUGH = {"i32": 20, "i64": 24}
 BLOCK, SPARSE = 4, 128
 
 
-def select_pays(t: TopK, machine: Machine) -> bool:
+def select_pays(t: TopKKernel, machine: Machine) -> bool:
     """Whether a line is long enough, and its integers and their ranks are not too many."""
     return SHORT <= t.size <= LONG and t.k <= MOST and t.lanes(machine, t.order_dtype) > 1
 
 
-class Selection:
+class ThresholdSelect:
     """The loops for one line."""
 
-    def __init__(self, t: TopK, line: Expr, machine: Machine) -> None:
+    def __init__(self, t: TopKKernel, line: Expr, machine: Machine) -> None:
         self.t, self.line = t, line
         self.dtype = t.order_dtype
         self.width = t.lanes(machine, self.dtype)

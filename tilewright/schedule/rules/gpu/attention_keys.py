@@ -38,7 +38,7 @@ from .attention_operands import (
     within_buffers,  # fmt: skip
 )
 from .attention_tiles import EXPONENTIAL, FEW_SUMS, MEETING
-from .units import BLOCK, Warps, all_of, axis, on, only_if, processors, shared, warps_of, within
+from .units import BLOCK, WarpAxes, all_of, axis, on, only_if, processors, shared, warps_of, within
 from .vector_product import ALONE, ON_WAY, OTHER_REGISTERS
 
 F32 = "f32"
@@ -49,7 +49,7 @@ OPERATIONS = 8
 
 
 @dataclass(frozen=True)
-class Share:
+class KeySplit:
     """Units of a block and of a team, queries of a block, keys of a team in a step; then neighbours that a unit reads
     at once, and how often to have all of a key and all of a value. `warps`: those that teams are parts of, if they go
     along the keys each for itself."""
@@ -61,7 +61,7 @@ class Share:
     lanes: int
     depth: int
     width: int
-    warps: Warps | None = field(default=None, kw_only=True)
+    warps: WarpAxes | None = field(default=None, kw_only=True)
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -91,7 +91,7 @@ class Share:
         )
 
 
-def shares(o: Operands, machine: Machine) -> list[Share]:
+def shares(o: Operands, machine: Machine) -> list[KeySplit]:
     """Those that fit the machine; of those that have too many sums for its registers the fewest, if there are no
     others."""
     s, block, memory = o.s, axis(machine, BLOCK), shared(machine)
@@ -105,19 +105,19 @@ def shares(o: Operands, machine: Machine) -> list[Share]:
             once = team * lanes
             depth, width = -(-s.depth // once), -(-s.width // once)
             for rows in [r for r in ROWS if r < 2 * o.rows]:
-                made += [Share(units, team, rows, keys, lanes, depth, width) for keys in KEYS]
+                made += [KeySplit(units, team, rows, keys, lanes, depth, width) for keys in KEYS]
     room = [x for x in made if 4 * (x.room + x.units) <= memory.bytes]
     most = max(FEW_SUMS, machine.vector_registers // 2)
-    return [x for x in room if x.sums() <= most] or sorted(room, key=Share.sums)[:1]
+    return [x for x in room if x.sums() <= most] or sorted(room, key=KeySplit.sums)[:1]
 
 
-def with_warps(t: Share, machine: Machine) -> Share:
+def with_warps(t: KeySplit, machine: Machine) -> KeySplit:
     """The same by warps, where that can be."""
     w = warps_of(machine)
     return t if w is None or w.lanes % t.team or t.units % w.lanes else replace(t, warps=w)
 
 
-def cost(t: Share, o: Operands, machine: Machine) -> float:
+def cost(t: KeySplit, o: Operands, machine: Machine) -> float:
     """The time of the busiest processor of units, in bytes that it reads at full speed (`vector_product.cost`): what it
     reads, or what it computes, whichever takes longer, and some of the other."""
     s, block = o.s, axis(machine, BLOCK)
@@ -141,7 +141,7 @@ def cost(t: Share, o: Operands, machine: Machine) -> float:
 class Shared:
     """Writes the nest."""
 
-    def __init__(self, o: Operands, t: Share, machine: Machine) -> None:
+    def __init__(self, o: Operands, t: KeySplit, machine: Machine) -> None:
         memory = shared(machine)
         assert memory is not None
         self.o, self.s, self.t, self.memory = o, o.s, t, memory.name

@@ -51,7 +51,7 @@ AT_ONCE = 1 << 13
 
 
 @dataclass(frozen=True)
-class Tile:
+class AttentionTile:
     """Rows and keys of a block, rows of a unit, units of a row, steps of a product of a query and a key and keys of the
     values that are in shared memory at a time, and columns of the result that a unit has."""
 
@@ -105,7 +105,7 @@ class Tile:
         )
 
 
-def tiles(s: Shape, rows: int, machine: Machine) -> list[Tile]:
+def tiles(s: Shape, rows: int, machine: Machine) -> list[AttentionTile]:
     """Those that fit the machine and are not much larger than what there is."""
     sums = max(FEW_SUMS, machine.vector_registers // 2)
     made = []
@@ -116,11 +116,11 @@ def tiles(s: Shape, rows: int, machine: Machine) -> list[Tile]:
                     columns = min(-(-s.width // across), max(sums // a - n // across, 1))
                     depths = [p for p in PIECES if p < 2 * s.depth] or [PIECES[-1]]
                     pieces = [p for p in PIECES if p <= n]
-                    made += [Tile(m, n, a, across, d, v, columns) for d in depths for v in pieces]
+                    made += [AttentionTile(m, n, a, across, d, v, columns) for d in depths for v in pieces]
     return [t for t in made if t.fits(machine)]
 
 
-def cost(t: Tile, o: Operands, machine: Machine) -> float:
+def cost(t: AttentionTile, o: Operands, machine: Machine) -> float:
     """Multiply-adds of all units together that take as long: what a unit loads from near and far memory counts, what it
     waits at barriers, and units that have nothing to do."""
     s, memory = o.s, shared(machine)
@@ -137,14 +137,14 @@ def cost(t: Tile, o: Operands, machine: Machine) -> float:
     return max(blocks * t.units, machine.cores, AT_ONCE) * steps * each * max(32 / t.units, 1.0)
 
 
-def numbers(t: Tile) -> tuple[int, ...]:
+def numbers(t: AttentionTile) -> tuple[int, ...]:
     return astuple(t)
 
 
 class Tiled:
     """Writes the nest of an attention with a tile."""
 
-    def __init__(self, o: Operands, t: Tile, machine: Machine) -> None:
+    def __init__(self, o: Operands, t: AttentionTile, machine: Machine) -> None:
         memory = shared(machine)
         assert memory is not None
         self.o, self.s, self.t, self.memory = o, o.s, t, memory.name
@@ -355,4 +355,4 @@ class Tiled:
         return [self.unit("told", tell), Barrier(BLOCK), self.unit("write", write)]
 
 
-__all__ = ["Op", "Tile", "Tiled", "cost", "numbers", "tiles"]
+__all__ = ["Op", "AttentionTile", "Tiled", "cost", "numbers", "tiles"]

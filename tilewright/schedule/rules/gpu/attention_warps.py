@@ -79,23 +79,25 @@ def instructions(o: Operands, machine: Machine) -> Instructions | None:
 
 
 @dataclass(frozen=True)
-class Plan:
+class WarpAttentionPlan:
     """Teams of a block (warps, or groups of them) and keys of a tile."""
 
     teams: int
     keys: int
 
 
-def plans(o: Operands, machine: Machine) -> list[Plan]:
+def plans(o: Operands, machine: Machine) -> list[WarpAttentionPlan]:
     """Those that fit the machine, the best first; none if sizes or numbers are not those of its instructions."""
     s, found = o.s, instructions(o, machine)
     if found is None or s.depth % found.scores.depth or s.width % found.scores.depth:
         return []
-    tried = [Plan(w, k) for w in WARPS for k in KEYS]
+    tried = [WarpAttentionPlan(w, k) for w in WARPS for k in KEYS]
     return [p for p in tried if fits(p, o, found, s.depth, machine, found.scores.rows)]
 
 
-def fits(plan: Plan, o: Operands, own: Instructions, held_depth: int, machine: Machine, least: int = 0) -> bool:
+def fits(
+    plan: WarpAttentionPlan, o: Operands, own: Instructions, held_depth: int, machine: Machine, least: int = 0
+) -> bool:
     """Whether tiles are shared out evenly and have room, in registers with `held_depth` of the queries. A lane has of
     every row an element in 32 columns, of two beside each other in one register where they have 16 bits. Half of the
     rows of a tile are queries, unless it has no more than `least`."""
@@ -118,7 +120,9 @@ class Brought:
     """Tiles of `rows` rows of a matrix with `columns`, in `stages` parts of shared memory, whose pieces of 16 bytes are
     swizzled so that rows beside each other lie in different banks. The rows are shared out among all lanes."""
 
-    def __init__(self, name: str, dtype: str, memory: str, rows: int, columns: int, stages: int, w: Writer) -> None:
+    def __init__(
+        self, name: str, dtype: str, memory: str, rows: int, columns: int, stages: int, w: WarpAttentionWriter
+    ) -> None:
         self.name, self.rows, self.columns, self.w = name, rows, columns, w
         self.buffer = Buffer(name, (stages, rows, columns), dtype, memory)
         pieces = columns // _LANES
@@ -161,13 +165,13 @@ class Brought:
         return None if self.w.way == "plain" else Wait(f"{self.name}_come", later)
 
 
-class Writer:
+class WarpAttentionWriter:
     """Writes the nest. The `way` of copies: by an engine of the machine ("bulk"), by units and asynchronous ("async"),
     or ordinary ones ("plain")."""
 
     tile = Brought
 
-    def __init__(self, o: Operands, plan: Plan, own: Instructions, machine: Machine, way: str) -> None:
+    def __init__(self, o: Operands, plan: WarpAttentionPlan, own: Instructions, machine: Machine, way: str) -> None:
         memory = shared(machine)
         assert memory is not None
         self.o, self.s, self.plan, self.own, self.way = o, o.s, plan, own, way
@@ -426,4 +430,4 @@ def can_copy(body: Stmt, buffers: dict[str, Buffer], machine: Machine) -> bool:
     return True
 
 
-__all__ = ["Brought", "Instructions", "Plan", "Writer", "can_copy", "plans"]
+__all__ = ["Brought", "Instructions", "WarpAttentionPlan", "WarpAttentionWriter", "can_copy", "plans"]

@@ -21,7 +21,7 @@ from ..custom.nests import Access, add, index, mul
 from ..custom.opaque import joined
 from .attention_operands import unrolled, within_buffers
 from .units import all_of, has_blocks, on, only_if, within
-from .vector_product import Matrix, Share, Writer, choose
+from .vector_product import GemvShare, GemvWriter, Matrix, choose
 
 NAME = "block_product"
 PRIORITY = 7
@@ -88,10 +88,10 @@ class Words:
         return 32 // self.bits
 
 
-class BlockWriter(Writer):
+class BlockWriter(GemvWriter):
     """Writes the nest."""
 
-    def __init__(self, s: Schedule, w: Words, t: Share) -> None:
+    def __init__(self, s: Schedule, w: Words, t: GemvShare) -> None:
         self.s, self.w, self.m, self.t = s, w, w.matrix, t
         self.tile, self.step = Var("tile"), Var("step")
         self.zero, self.add = Const(0.0, F32), "addf"

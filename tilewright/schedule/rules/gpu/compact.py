@@ -22,7 +22,7 @@ from ...nest import If, Stmt, loop, seq, store
 from ...schedule import Schedule
 from ..custom.nests import Access, add, index, is_float, select, unflatten
 from ..custom.opaque import joined
-from .teams import Scanned, Team
+from .teams import BlockRows, Scanned
 from .units import BLOCK, axis, guarded, has_blocks, only_if, within
 
 NAME = "block_compact"
@@ -65,7 +65,7 @@ class _Places(Access):
         self.x, (self.out, self.number) = self.operand(0), self.opaque.results
         self.sizes, self.units = self.shape(self.x), units
         self.size = prod(self.sizes)
-        self.team = Team(machine, 1, 1, units, along=True)
+        self.team = BlockRows(machine, 1, 1, units, along=True)
         self.flags = self.team.own("flags", _COUNT, RUN)
         self.found, self.before, self.whole, self.carry, self.next = (
             self.team.own(n, _COUNT) for n in ("found", "before", "whole", "carry", "next")

@@ -77,7 +77,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     return s
 
 
-def writer(s: Schedule, p: Product, t: Tile, machine: Machine) -> Writer:
+def writer(s: Schedule, p: Contraction, t: ContractionTile, machine: Machine) -> ContractionWriter:
     """Who writes the nest: by what the machine has."""
     from .contraction_bytes import ByteWriter, instruction
     from .contraction_vectors import VectorWriter
@@ -85,14 +85,14 @@ def writer(s: Schedule, p: Product, t: Tile, machine: Machine) -> Writer:
     dot = instruction(p, machine)
     if dot is not None:
         return ByteWriter(s, p, t, dot)
-    return VectorWriter(s, p, t) if lanes(machine) > 1 else Writer(s, p, t)
+    return VectorWriter(s, p, t) if lanes(machine) > 1 else ContractionWriter(s, p, t)
 
 
 # ---- what is computed ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Product:
+class Contraction:
     """A sum of products: its store, the two factors, the groups of its loops, the stages after it, and what is written
     around a padded result."""
 
@@ -109,7 +109,7 @@ class Product:
         return prod(n for _, n in getattr(self, group))
 
 
-def read(s: Schedule) -> Product | str:
+def read(s: Schedule) -> Contraction | str:
     """The sum of products of a kernel whose producers have been inlined, or why it has none."""
     blocks = stores(s.body)
     sums = [b for b in blocks if b.reduction]
@@ -131,7 +131,7 @@ def read(s: Schedule) -> Product | str:
     if isinstance(after, str):
         return after
     depth = _neighbours_last(s, factors, tuple(d for d in dims if d[0] in total.reduction))
-    return Product(total, factors, batch, rows, columns, depth, after, borders)
+    return Contraction(total, factors, batch, rows, columns, depth, after, borders)
 
 
 def _neighbours_last(
@@ -158,7 +158,7 @@ def _factors(t: Target) -> tuple[Expr, Expr] | None:
     return product.args[0], product.args[1]
 
 
-def along_depth(s: Schedule, p: Product, which: int) -> bool:
+def along_depth(s: Schedule, p: Contraction, which: int) -> bool:
     """Whether a factor's neighbours in memory are neighbours in the sum, not among its rows or columns."""
     group = p.rows if which == 0 else p.columns
     for x in loads(p.factors[which]):
@@ -170,7 +170,7 @@ def along_depth(s: Schedule, p: Product, which: int) -> bool:
     return False
 
 
-def gaps_of(s: Schedule, p: Product) -> tuple[int, int]:
+def gaps_of(s: Schedule, p: Contraction) -> tuple[int, int]:
     """Numbers between the rows of the pieces of both factors, so that what neighbouring units write of them lies in
     different banks."""
     return tuple(GAP if along_depth(s, p, i) else 0 for i in (0, 1))  # type: ignore[return-value]
@@ -180,7 +180,7 @@ def gaps_of(s: Schedule, p: Product) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Tile:
+class ContractionTile:
     """Rows and columns of a block and of a unit, and steps of the sum that are in shared memory at a time."""
 
     rows: int
@@ -200,7 +200,7 @@ class Tile:
         )
 
 
-def choose(s: Schedule, p: Product, machine: Machine) -> Tile | str:
+def choose(s: Schedule, p: Contraction, machine: Machine) -> ContractionTile | str:
     """The tile; what a tuner may change is asked of the schedule."""
     rows, columns, depth = p.size("rows"), p.size("columns"), p.size("depth")
     if rows < 2 or columns < 2 or rows * columns * depth < SMALL:
@@ -223,10 +223,10 @@ def choose(s: Schedule, p: Product, machine: Machine) -> Tile | str:
     fits = filled or fits
     best = min(fits, key=lambda t: cost(t, p, machine))
     chosen = s.sample_choice("tile", [_numbers(t) for t in fits], _numbers(best))
-    return Tile(*chosen)
+    return ContractionTile(*chosen)
 
 
-def grid(p: Product, t: Tile) -> tuple[tuple[str, int], ...]:
+def grid(p: Contraction, t: ContractionTile) -> tuple[tuple[str, int], ...]:
     """The axes of the grid and the tiles along each: of columns, of rows, of the batch."""
     return (
         ("grid.x", -(-p.size("columns") // t.columns)),
@@ -235,16 +235,16 @@ def grid(p: Product, t: Tile) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _numbers(t: Tile) -> tuple[int, ...]:
+def _numbers(t: ContractionTile) -> tuple[int, ...]:
     return (t.rows, t.columns, t.unit_rows, t.unit_columns, t.depth)
 
 
-def _tiles(rows: int, columns: int, depth: int) -> list[Tile]:
+def _tiles(rows: int, columns: int, depth: int) -> list[ContractionTile]:
     def sizes(n: int) -> list[int]:
         return [b for b in BLOCK_TILES if b < 2 * n] or [BLOCK_TILES[-1]]
 
     return [
-        Tile(m, n, a, b, d)
+        ContractionTile(m, n, a, b, d)
         for m in sizes(rows)
         for n in sizes(columns)
         for a in UNIT_TILES
@@ -254,7 +254,7 @@ def _tiles(rows: int, columns: int, depth: int) -> list[Tile]:
     ]
 
 
-def cost(t: Tile, p: Product, machine: Machine) -> float:
+def cost(t: ContractionTile, p: Contraction, machine: Machine) -> float:
     """The cycles of the processor with most tiles.
 
     Those that it has at a time share its lanes, if they have units for all of them; each waits for far memory at every
@@ -278,13 +278,13 @@ def cost(t: Tile, p: Product, machine: Machine) -> float:
     return most / at_once * (-(-depth // t.depth) * step + costs.begin)
 
 
-def beyond(t: Tile, p: Product) -> float:
+def beyond(t: ContractionTile, p: Contraction) -> float:
     """How many times the products are computed, with those beyond the result and the sum."""
     sizes = [typical(p.size(g)) for g in ("rows", "columns", "depth")]
     return prod(-(-n // m) * m / n for n, m in zip(sizes, (t.rows, t.columns, t.depth), strict=True))
 
 
-def resident(t: Tile, machine: Machine) -> int:
+def resident(t: ContractionTile, machine: Machine) -> int:
     """Tiles that a processor has at a time, by its units, registers and shared memory."""
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
@@ -297,10 +297,10 @@ def resident(t: Tile, machine: Machine) -> int:
 # ---- the nest ------------------------------------------------------------------------------------------------------
 
 
-class Writer:
+class ContractionWriter:
     """Writes the nest of a product with a tile."""
 
-    def __init__(self, s: Schedule, p: Product, t: Tile) -> None:
+    def __init__(self, s: Schedule, p: Contraction, t: ContractionTile) -> None:
         self.s, self.p, self.t = s, p, t
         self.batch: Expr = Var("batch")
         self.row: Expr = Var("row_tile")

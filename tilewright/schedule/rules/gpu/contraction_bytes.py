@@ -12,7 +12,7 @@ from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var
 from ...machine import DotProduct, Machine, lanes
 from ...nest import For, If, Stmt, store
 from ...schedule import Schedule
-from .contraction import Product, Tile
+from .contraction import Contraction, ContractionTile
 from .contraction_vectors import VectorWriter
 from .units import all_of, guarded, on, only_if, within
 
@@ -22,7 +22,7 @@ _EXTENDS = {"extsi": "s", "extui": "u"}
 _LANE = Var("q")
 
 
-def instruction(p: Product, machine: Machine) -> DotProduct | None:
+def instruction(p: Contraction, machine: Machine) -> DotProduct | None:
     """The one that multiplies the factors of a product, if there is one."""
     ext = [f for f in p.factors if isinstance(f, Op) and f.op in _EXTENDS and f.dtype == "i32"]
     if len(ext) != 2 or any(f.args[0].dtype != "i8" for f in ext):
@@ -35,7 +35,7 @@ def instruction(p: Product, machine: Machine) -> DotProduct | None:
 class ByteWriter(VectorWriter):
     """Writes the nest of a product of bytes with a tile."""
 
-    def __init__(self, s: Schedule, p: Product, t: Tile, dot: DotProduct) -> None:
+    def __init__(self, s: Schedule, p: Contraction, t: ContractionTile, dot: DotProduct) -> None:
         super().__init__(s, p, t)
         self.dot = dot
         a, b = (

@@ -14,14 +14,14 @@ from ...machine import lanes
 from ...nest import Alloc, If, Stmt, seq, store
 from ...schedule import Schedule
 from ..common import coefficient
-from .contraction import LANE, Product, Tile, Writer
+from .contraction import LANE, Contraction, ContractionTile, ContractionWriter
 from .units import all_of, on, only_if, within
 
 
-class VectorWriter(Writer):
+class VectorWriter(ContractionWriter):
     """Writes the nest of a product with a tile; `wide`: elements of an access."""
 
-    def __init__(self, s: Schedule, p: Product, t: Tile) -> None:
+    def __init__(self, s: Schedule, p: Contraction, t: ContractionTile) -> None:
         super().__init__(s, p, t)
         self.wide = lanes(s.machine(), self.zero.dtype)
         self.rows_wide, self.columns_wide = (n % self.wide == 0 for n in (t.unit_rows, t.unit_columns))

@@ -23,8 +23,8 @@ from ...machine import Machine, WarpLoad, WarpProduct
 from ...nest import Alloc, AsyncCopy, Barrier, Stmt, Wait, seq, store, walk_stmts
 from ...producers import PRODUCER
 from ...schedule import Schedule
-from .contraction import TILE_LOOPS, Product, grid
-from .group_tiles import GroupWriter
+from .contraction import TILE_LOOPS, Contraction, grid
+from .group_tiles import WarpgroupWriter
 from .tile_order import TileOrder
 from .units import BLOCK, CLUSTER, all_of, digits, guarded, on, only_if, within
 from .warp_tiles import Side, WarpTile
@@ -33,11 +33,11 @@ from .warp_tiles import Side, WarpTile
 ROW, PIECE = 64, 8
 
 
-class PipelineWriter(GroupWriter):
+class PipelineWriter(WarpgroupWriter):
     """Writes the nest. Without an order a block of the grid has a tile, and the grid is one of rows and columns."""
 
     def __init__(
-        self, s: Schedule, p: Product, t: WarpTile, w: WarpProduct, sides: tuple[Side, Side], load: WarpLoad,
+        self, s: Schedule, p: Contraction, t: WarpTile, w: WarpProduct, sides: tuple[Side, Side], load: WarpLoad,
         order: TileOrder | None,
     ) -> None:  # fmt: skip
         super().__init__(s, p, t, w, sides, load)

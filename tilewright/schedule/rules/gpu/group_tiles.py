@@ -11,7 +11,7 @@ from .units import GROUP, MEMBER, on
 from .warp_tiles import WarpWriter
 
 
-class GroupWriter(WarpWriter):
+class WarpgroupWriter(WarpWriter):
     """Writes the nest of a product with a tile of groups of warps."""
 
     team_axis, unit_axis = GROUP, MEMBER
@@ -41,4 +41,4 @@ class GroupWriter(WarpWriter):
         return on(self.team_axis, "w", t.warps, every)
 
 
-__all__ = ["GroupWriter"]
+__all__ = ["WarpgroupWriter"]

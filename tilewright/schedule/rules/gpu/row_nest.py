@@ -20,8 +20,8 @@ from ....support.sizes import highest
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, loads, rebuild, transform
 from ...nest import Alloc, Barrier, For, Stmt, Store, loop, seq, store
 from ...schedule import Schedule
-from .row_team import FEW_PARTS, Keep, Team
-from .row_values import AT, ROW, Rows, Sum, Write
+from .row_team import FEW_PARTS, Keep, RowTeam
+from .row_values import AT, ROW, RowSum, RowwiseKernel, Write
 from .units import BLOCK, all_of, block_number, blocks_on_grid, on, only_if, within
 
 _ZERO = Const(0, "index")
@@ -42,7 +42,7 @@ class Spot:
 class RowWriter:
     """Writes the nest of rows with a team of units."""
 
-    def __init__(self, s: Schedule, rows: Rows, keeps: Sequence[Keep], team: Team) -> None:
+    def __init__(self, s: Schedule, rows: RowwiseKernel, keeps: Sequence[Keep], team: RowTeam) -> None:
         self.s, self.rows, self.team = s, rows, team
         self.keeps = list(keeps) if team.keep != "again" else []
         self.params = {p.name for p in rows.kernel.params}
@@ -109,7 +109,7 @@ class RowWriter:
         roots = self.rows.roots(number)
         single = [x for x in roots if isinstance(x, Write) and x.size == 1]
         roots = [x for x in roots if x not in single]
-        sums = [x for x in roots if isinstance(x, Sum)]
+        sums = [x for x in roots if isinstance(x, RowSum)]
         self.here = x = self.unit()
         work: list[Stmt] = [self.begin(s, x) for s in sums]
         if roots:
@@ -157,11 +157,11 @@ class RowWriter:
             count = self.team.lanes
         return on(self.team.unit_axis, var.name, count, body) if isinstance(var, Var) else body
 
-    def begin(self, s: Sum, x: Expr) -> Stmt:
+    def begin(self, s: RowSum, x: Expr) -> Stmt:
         self.sums[s.buffer] = made = self.own(f"{s.buffer}_u", s.dtype)
         return store(made.name, (self.y, x), s.start, f"{s.stage.name}_0")
 
-    def put(self, s: Sum, x: Expr) -> Stmt:
+    def put(self, s: RowSum, x: Expr) -> Stmt:
         t = self.team
         if t.exchange:
             return self.give(s, x, Load(self.sums[s.buffer].name, (self.y, x), s.dtype))
@@ -170,7 +170,7 @@ class RowWriter:
         mine = Load(self.sums[s.buffer].name, (self.y, x), s.dtype)
         return store(part.name, self.together(self.y, x), mine, f"{s.stage.name}_part")
 
-    def tree(self, sums: Sequence[Sum]) -> list[Stmt]:
+    def tree(self, sums: Sequence[RowSum]) -> list[Stmt]:
         """Combine what units have added up, until a unit can take in what is left."""
         steps: list[Stmt] = [Barrier(self.team.barrier)]
         left = self.team.units
@@ -188,14 +188,14 @@ class RowWriter:
 
     # ---- shuffles
 
-    def give(self, s: Sum, x: Expr, mine: Expr) -> Stmt:
+    def give(self, s: RowSum, x: Expr, mine: Expr) -> Stmt:
         """Where the lanes of a warp see what a unit has of a sum: twice, so that steps go from one to the other."""
         shape = (self.warps, self.team.lanes)
         if s.buffer not in self.given:
             self.given[s.buffer] = [self.new(f"{s.buffer}_{i}", shape, s.dtype, self.team.exchange) for i in "ab"]
         return store(self.given[s.buffer][0].name, (self.warp, self.variables.get(x, x)), mine, f"{s.stage.name}_give")
 
-    def shuffled(self, sums: Sequence[Sum]) -> list[Stmt]:
+    def shuffled(self, sums: Sequence[RowSum]) -> list[Stmt]:
         """Combine what the lanes of each warp have added up: all of them then have the sum, in the register where each
         had its own. Several warps of a row give theirs to each other in shared memory."""
         w, lanes = self.team.warps_of_row, self.team.lanes
@@ -219,7 +219,7 @@ class RowWriter:
             steps += [self.on_units(x, self.team.units, seq(*gives)), *self.butterflies(sums, w)]
         return steps
 
-    def butterflies(self, sums: Sequence[Sum], count: int) -> list[Stmt]:
+    def butterflies(self, sums: Sequence[RowSum], count: int) -> list[Stmt]:
         """Lanes that are count / 2 apart combine what they have, then those that are half as far apart, and so on."""
         steps: list[Stmt] = []
         apart, turn = count // 2, 0
@@ -238,7 +238,7 @@ class RowWriter:
 
     # ---- along a row
 
-    def along(self, roots: Sequence[Sum | Write], x: Expr) -> list[Stmt]:
+    def along(self, roots: Sequence[RowSum | Write], x: Expr) -> list[Stmt]:
         """The part of a row that is a unit's: whole steps of all units, and what is left."""
         t, size = self.team, roots[0].size
         full, rest = divmod(-(-size // t.vector), t.units)
@@ -253,7 +253,7 @@ class RowWriter:
             steps.append(self.element(roots, Const(full, "index"), x, cond))
         return steps
 
-    def element(self, roots: Sequence[Sum | Write], step: Expr, x: Expr, cond: Expr | None) -> Stmt:
+    def element(self, roots: Sequence[RowSum | Write], step: Expr, x: Expr, cond: Expr | None) -> Stmt:
         """What a unit does at one position, or at neighbours, if the condition holds. Registers that live on are set in
         any case: a driver (PoCL 3.1) mixes up those that are not."""
         t, size, level = self.team, roots[0].size, roots[0].level
@@ -272,12 +272,12 @@ class RowWriter:
             if k.level == level:
                 made.append(store(held.name, place, self.value(k.value, spot), f"keep_{held.name}"))
             spot.kept[str(k.leaf)] = Load(held.name, place, k.leaf.dtype)
-        made += [self.add(r, spot) for r in roots if isinstance(r, Sum)]
+        made += [self.add(r, spot) for r in roots if isinstance(r, RowSum)]
         if writes := [r for r in roots if isinstance(r, Write)]:
             made.append(self.write(writes, spot))
         return seq(*(_vector(m, vector) for m in first), only_if(cond, seq(*(_vector(m, vector) for m in made))))
 
-    def add(self, s: Sum, spot: Spot) -> Stmt:
+    def add(self, s: RowSum, spot: Spot) -> Stmt:
         mine = Load(self.sums[s.buffer].name, (self.y, spot.unit), s.dtype)
         added = Op(s.combiner, (mine, self.value(s.value, spot)), s.dtype)
         return store(mine.buffer, mine.indices, added, s.stage.name)
@@ -293,7 +293,7 @@ class RowWriter:
 
     # ---- numbers of a row
 
-    def once(self, roots: Sequence[Sum | Write], x: Expr) -> list[Stmt]:
+    def once(self, roots: Sequence[RowSum | Write], x: Expr) -> list[Stmt]:
         """Registers for what is one number a row and is read along it from this level on."""
         made: list[Stmt] = []
         values = [r.value for r in roots] + [k.value for k in self.keeps if k.level == roots[0].level]
@@ -317,7 +317,7 @@ class RowWriter:
                     self.numbers[text] = number
         return made
 
-    def total(self, s: Sum) -> Expr:
+    def total(self, s: RowSum) -> Expr:
         """A sum, of what the tree has left of it."""
         if s.buffer in self.parts:
             part, left = self.parts[s.buffer]
@@ -352,7 +352,7 @@ class RowWriter:
         return transform(e, visit, memo)
 
 
-def _combined(s: Sum, parts: Sequence[Expr]) -> Expr:
+def _combined(s: RowSum, parts: Sequence[Expr]) -> Expr:
     return reduce(lambda a, b: Op(s.combiner, (a, b), s.dtype), parts)
 
 

@@ -14,7 +14,7 @@ from ....tensor.evaluate import evaluate
 from ....tensor.expr import Expr, Load, walk
 from ...machine import Machine, lanes
 from ...schedule import Schedule
-from .row_values import AT, ROW, Rows
+from .row_values import AT, ROW, RowwiseKernel
 from .units import BLOCK, axis, grid_of, shared
 
 #: of how many parts of a sum a unit makes one in a step of the tree: what is tried
@@ -53,7 +53,7 @@ class Reads:
 
 
 @dataclass(frozen=True)
-class Team:
+class RowTeam:
     """`units` of each of the `rows` of a block; `grid`: blocks along x and y. `vector` neighbours are a unit's. Units
     that are neighbours of each other take neighbours of a row (`along`), or else rows side by side.
 
@@ -108,7 +108,7 @@ class Team:
 # ---- what is needed ------------------------------------------------------------------------------------------------
 
 
-def reads(rows: Rows) -> Reads:
+def reads(rows: RowwiseKernel) -> Reads:
     """What of a row is worth keeping: what several levels need, and what is costly or needs no sum."""
     with_keeps, without = _Uses(rows), _Uses(rows)
     with_keeps.follow(keep=True)
@@ -120,7 +120,7 @@ def reads(rows: Rows) -> Reads:
 class _Uses:
     """At which levels values along a row are needed."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RowwiseKernel) -> None:
         self.rows = rows
         self.levels: dict[tuple[str, int], set[int]] = {}
         self.leaf: dict[tuple[str, int], Load] = {}
@@ -167,7 +167,7 @@ class _Uses:
         return writes + sum(1 if k in kept else len(self.levels[k]) for k in params)
 
 
-def runs_along(rows: Rows) -> bool:
+def runs_along(rows: RowwiseKernel) -> bool:
     """Whether neighbours along a row are neighbours in memory, rather than rows are: in most of what is touched."""
     votes = 0
     for x in _far(rows):
@@ -180,7 +180,7 @@ def runs_along(rows: Rows) -> bool:
     return votes >= 0
 
 
-def _far(rows: Rows) -> list[Load]:
+def _far(rows: RowwiseKernel) -> list[Load]:
     """The elements that positions of a row touch in far memory."""
     found = [Load(w.target.buffer, w.target.indices, "") for w in rows.writes if w.size > 1]
     values = [x.value for x in rows.nodes.values()] + [x.value for x in rows.sums.values()]
@@ -190,7 +190,7 @@ def _far(rows: Rows) -> list[Load]:
     return list({str(x): x for x in found}.values())
 
 
-def _position(rows: Rows, x: Load, row: int, at: int) -> int:
+def _position(rows: RowwiseKernel, x: Load, row: int, at: int) -> int:
     place = flat(rows.buffer(x.buffer), x.indices)
     if any(isinstance(y, Load) for y in walk(place)):
         raise KeyError(x.buffer)
@@ -200,7 +200,7 @@ def _position(rows: Rows, x: Load, row: int, at: int) -> int:
 # ---- choosing ------------------------------------------------------------------------------------------------------
 
 
-def choose(s: Schedule, rows: Rows, needs: Reads, machine: Machine) -> Team | str:
+def choose(s: Schedule, rows: RowwiseKernel, needs: Reads, machine: Machine) -> RowTeam | str:
     """The team; what a tuner may change is asked of the schedule."""
     along = runs_along(rows)
     teams = _teams(rows, needs, machine, along)
@@ -225,7 +225,7 @@ def choose(s: Schedule, rows: Rows, needs: Reads, machine: Machine) -> Team | st
     return team
 
 
-def _teams(rows: Rows, needs: Reads, machine: Machine, along: bool) -> list[Team]:
+def _teams(rows: RowwiseKernel, needs: Reads, machine: Machine, along: bool) -> list[RowTeam]:
     """All that fit the machine."""
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
@@ -233,7 +233,7 @@ def _teams(rows: Rows, needs: Reads, machine: Machine, along: bool) -> list[Team
     found = []
     for units in _powers(min(block.limit or 1, typical(-(-rows.longest // vector)))):
         for together in _powers(min((block.limit or 1) // units, typical(rows.count))):
-            team = Team(together, units, grid_of(-(-rows.count // together), machine), along, vector=vector)
+            team = RowTeam(together, units, grid_of(-(-rows.count // together), machine), along, vector=vector)
             team = _on_warps(machine, team)
             held = sum(team.steps(k.size) for k in needs.keeps)
             fits = ["registers"] if needs.keeps and not is_open(held) and held <= machine.vector_registers else []
@@ -243,7 +243,7 @@ def _teams(rows: Rows, needs: Reads, machine: Machine, along: bool) -> list[Team
     return found
 
 
-def shared_bytes(t: Team, rows: Rows, needs: Reads) -> int:
+def shared_bytes(t: RowTeam, rows: RowwiseKernel, needs: Reads) -> int:
     """What a block takes of shared memory, at the largest sizes."""
     each = t.warps_of_row if t.exchange else t.units
     parts = t.rows * each * sum(_bytes(s.dtype) for s in rows.sums.values()) if each > 1 else 0
@@ -251,7 +251,7 @@ def shared_bytes(t: Team, rows: Rows, needs: Reads) -> int:
     return parts + t.rows * kept
 
 
-def _vector(rows: Rows, machine: Machine) -> int:
+def _vector(rows: RowwiseKernel, machine: Machine) -> int:
     """Neighbours that a unit takes at once: as many as its longest access has, if all rows are made of those."""
     wide = lanes(machine)
     sizes = rows.sizes - {1}
@@ -271,7 +271,7 @@ def _bytes(dtype: str) -> int:
     return LOOP_TYPES[dtype].nbytes
 
 
-def cost(t: Team, rows: Rows, needs: Reads, machine: Machine) -> float:
+def cost(t: RowTeam, rows: RowwiseKernel, needs: Reads, machine: Machine) -> float:
     """The time of a team, in operations of a unit: of all of them, so many at a time, and of one after all.
 
     Neighbours that share no line of memory bring one each, unless a row is no longer than a line; what they write of
@@ -303,7 +303,7 @@ def at_once(machine: Machine) -> int:
     return max(machine.cores, (block.limit if block is not None else None) or 1)
 
 
-def _meeting(t: Team) -> float:
+def _meeting(t: RowTeam) -> float:
     """What it takes that units combine what they have."""
     if not t.exchange:
         return (WARP_BARRIER if t.warps else BARRIER) * (1 + log(t.units, t.fan))
@@ -313,7 +313,7 @@ def _meeting(t: Team) -> float:
     return within + BARRIER + (others if others <= FEW_PARTS else SHUFFLE * log(others, 2))
 
 
-def _on_warps(machine: Machine, t: Team) -> Team:
+def _on_warps(machine: Machine, t: RowTeam) -> RowTeam:
     """The team with the axes of warps and of their lanes, where a row's units are just the lanes of one warp, or of
     several, if lanes exchange what they have."""
     for inner in machine.axes:
@@ -329,4 +329,4 @@ def _on_warps(machine: Machine, t: Team) -> Team:
     return t
 
 
-__all__ = ["Keep", "Reads", "Team", "choose", "cost", "reads", "runs_along"]
+__all__ = ["Keep", "Reads", "RowTeam", "choose", "cost", "reads", "runs_along"]

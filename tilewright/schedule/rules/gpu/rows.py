@@ -14,7 +14,7 @@ from ...machine import Machine
 from ...schedule import Schedule
 from .row_nest import RowWriter
 from .row_team import choose, reads
-from .row_values import Rows
+from .row_values import RowwiseKernel
 from .units import has_blocks
 
 NAME = "block_rows"
@@ -26,7 +26,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return "the machine has no grid of blocks"
     if kernel.opaque or kernel.one_thread:
         return "an operator with a loop nest of its own, or a part of a kernel"
-    rows = Rows.of(kernel)
+    rows = RowwiseKernel.of(kernel)
     if isinstance(rows, str):
         return rows
     s = Schedule(kernel, machine, decisions=decisions)

@@ -26,7 +26,7 @@ from ...schedule import Schedule
 from ..custom.nests import Access, add, mul, unflatten
 from ..custom.opaque import joined
 from .row_team import FAR, at_once
-from .teams import Scanned, Team, meeting
+from .teams import BlockRows, Scanned, meeting
 from .units import BLOCK, all_of, axis, has_blocks, only_if, within
 
 NAME = "block_scan"
@@ -37,7 +37,7 @@ _LANE = "lane_of_vector"
 
 
 @dataclass(frozen=True)
-class Plan:
+class ScanPlan:
     """`rows` lines of a block, `units` a line, each with `run` neighbours of a piece."""
 
     rows: int
@@ -67,7 +67,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return "the machine has no grid of blocks"
     if kernel.opaque is None or kernel.opaque.mnemonic not in ("cumsum", "cumprod"):
         return "it is no running sum"
-    scan = Scan(kernel)
+    scan = ScanKernel(kernel)
     if any(map(is_open, scan.sizes)):
         return "its sizes are open"
     if prod(scan.sizes) == 0:
@@ -75,7 +75,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     asking = Schedule(kernel, machine, body=seq(), decisions=decisions)
     found = plans(scan.lines, machine)
     best = min(found, key=lambda p: cost(p, scan.lines, machine))
-    plan = Plan(*asking.sample_choice("team", [p.numbers for p in found], best.numbers))
+    plan = ScanPlan(*asking.sample_choice("team", [p.numbers for p in found], best.numbers))
     body = joined(kernel, scan.nest(plan, machine))
     if isinstance(body, str):
         return body
@@ -87,7 +87,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     return s
 
 
-def plans(lines: Lines, machine: Machine) -> list[Plan]:
+def plans(lines: Lines, machine: Machine) -> list[ScanPlan]:
     """All that fit the machine: shared memory has two numbers for each unit."""
     block, memory = axis(machine, BLOCK), _shared_bytes(machine)
     assert block is not None
@@ -95,7 +95,7 @@ def plans(lines: Lines, machine: Machine) -> list[Plan]:
     found = []
     for run in RUNS:
         for units in _powers(min(limit, -(-lines.size // run))):
-            found += [Plan(rows, units, run) for rows in _powers(min(limit // units, lines.count))]
+            found += [ScanPlan(rows, units, run) for rows in _powers(min(limit // units, lines.count))]
     return found
 
 
@@ -108,7 +108,7 @@ def _powers(limit: int) -> list[int]:
     return [1 << i for i in range(max(limit, 1).bit_length())]
 
 
-def cost(p: Plan, lines: Lines, machine: Machine) -> float:
+def cost(p: ScanPlan, lines: Lines, machine: Machine) -> float:
     """The time of all units, so many at once, and of one after all, in operations of a unit."""
     block = axis(machine, BLOCK)
     limit = (block.limit if block is not None else None) or 1
@@ -122,7 +122,7 @@ def cost(p: Plan, lines: Lines, machine: Machine) -> float:
     return one * everyone / at_once(machine) + one
 
 
-class Scan(Access):
+class ScanKernel(Access):
     """One ``tw.cumsum`` or ``tw.cumprod``; halves are added up in f32."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -143,16 +143,16 @@ class Scan(Access):
     def combine(self, a: Expr, b: Expr) -> Expr:
         return (mul if self.product else add)(a, b)
 
-    def nest(self, plan: Plan, machine: Machine) -> Stmt:
-        return _Writer(self, plan, machine).nest()
+    def nest(self, plan: ScanPlan, machine: Machine) -> Stmt:
+        return _ScanWriter(self, plan, machine).nest()
 
 
-class _Writer:
+class _ScanWriter:
     """The nest of one plan."""
 
-    def __init__(self, scan: Scan, plan: Plan, machine: Machine) -> None:
+    def __init__(self, scan: ScanKernel, plan: ScanPlan, machine: Machine) -> None:
         self.scan, self.plan, self.size = scan, plan, scan.lines.size
-        self.team = Team(machine, -(-scan.lines.count // plan.rows), plan.rows, plan.units, scan.lines.along)
+        self.team = BlockRows(machine, -(-scan.lines.count // plan.rows), plan.rows, plan.units, scan.lines.along)
         d = scan.sum_dtype
         self.nothing = Const(float(scan.product) if d in ("f32", "f64") else int(scan.product), d)
         self.held = self.team.own("held", d, plan.run)
@@ -240,4 +240,4 @@ class _Writer:
         return seq(*steps)
 
 
-__all__ = ["Lines", "Plan", "Scan", "cost", "plans"]
+__all__ = ["Lines", "ScanPlan", "ScanKernel", "cost", "plans"]

@@ -29,7 +29,7 @@ from ..custom.nests import Access, both, flatten, index, less, select, unflatten
 from ..custom.opaque import joined
 from ..custom.scatter import Scatter
 from .row_team import FAR, at_once
-from .teams import Scanned, Team
+from .teams import BlockRows, Scanned
 from .units import BLOCK, all_of, axis, block_sizes, has_blocks, only_if, shared, spread_out, within
 
 NAME = "block_scatter"
@@ -189,7 +189,7 @@ def _inside(at: tuple[Expr, ...], chosen: tuple[int, ...], data: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Plan:
+class ScatterPlan:
     """`rows` slices, or parts of such, of a block, on `units` units each; each unit has `each` elements."""
 
     rows: int
@@ -213,13 +213,13 @@ def _slices(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt, s
     units = 1
     while units <= min(block.limit or 1, 256) and (units == 1 or units < 2 * size):
         rows = max(min(block.limit or 1, 256) // units, 1)
-        found.append(Plan(rows, units, min(-(-size // units), EACH)))
+        found.append(ScatterPlan(rows, units, min(-(-size // units), EACH)))
         units *= 2
     found = [p for p in found if 4 * (min(count, PIECE) + 3 * p.rows * p.units) <= memory.bytes]
     if not found:
         return "no block fits the machine"
 
-    def cost(p: Plan) -> float:
+    def cost(p: ScatterPlan) -> float:
         blocks = -(-slices * -(-size // (p.units * p.each)) // p.rows)
         search = count // p.units if s.reduction == "none" else count
         spread = max(machine.line_bytes // 4 // min(p.units, size) / (p.rows if size == 1 else 1), 1.0)
@@ -231,7 +231,7 @@ def _slices(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt, s
     alone = count * FAR + 8 * FAR * -(-prod(s.data) // tasks)
     if cost(best) > WORTH * alone and not asking.given:
         return "looking for the updates of each slice takes longer than to go through them"
-    plan = Plan(*asking.sample_choice("slices", [p.numbers for p in found], best.numbers))
+    plan = ScatterPlan(*asking.sample_choice("slices", [p.numbers for p in found], best.numbers))
     nest = _Slices(s, plan, machine, slices, size, count).nest()
     return nest, f"{plan.rows} slices of a block on {plan.units} units each"
 
@@ -239,10 +239,10 @@ def _slices(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt, s
 class _Slices:
     """Units a slice, or a part of one."""
 
-    def __init__(self, s: Scatter, plan: Plan, machine: Machine, slices: int, size: int, count: int) -> None:
+    def __init__(self, s: Scatter, plan: ScatterPlan, machine: Machine, slices: int, size: int, count: int) -> None:
         self.s, self.plan, self.size, self.count, self.slices = s, plan, size, count, slices
         self.parts = -(-size // (plan.units * plan.each))
-        self.team = Team(machine, -(-slices * self.parts // plan.rows), plan.rows, plan.units, along=size > 1)
+        self.team = BlockRows(machine, -(-slices * self.parts // plan.rows), plan.rows, plan.units, along=size > 1)
         number = self.team.number
         self.inside = within(number, slices * self.parts, self.team.blocks * plan.rows)
         self.slice = number // self.parts if self.parts > 1 else number
@@ -349,4 +349,4 @@ class _Slices:
         return self.s.update((*first, *rest), (*u, *rest))
 
 
-__all__ = ["Plan"]
+__all__ = ["ScatterPlan"]

@@ -26,7 +26,7 @@ BARRIER, SHUFFLE = 8, 2
 
 
 @dataclass(frozen=True)
-class Warps:
+class ShuffleWarps:
     """The axes of warps and their lanes, how many lanes there are, their barrier, and the memory of which each lane
     holds a part."""
 
@@ -37,7 +37,7 @@ class Warps:
     memory: str
 
 
-def warps_of(machine: Machine) -> Warps | None:
+def warps_of(machine: Machine) -> ShuffleWarps | None:
     """Those of a machine with shuffles."""
     for inner in machine.axes:
         outer = axis(machine, inner.inside)
@@ -46,7 +46,7 @@ def warps_of(machine: Machine) -> Warps | None:
             continue
         own = [b for b in inner.barriers if b not in outer.barriers]
         if own:
-            return Warps(outer.name, inner.name, inner.limit, own[0], memory)
+            return ShuffleWarps(outer.name, inner.name, inner.limit, own[0], memory)
     return None
 
 
@@ -64,7 +64,7 @@ class Scanned:
         return reduce(self.combine, parts)
 
 
-class Team:
+class BlockRows:
     """`rows` rows of `units` units (a power of two) a block, in `blocks` blocks; `along`: neighbouring units are those
     of a row, else those of neighbouring rows."""
 
@@ -378,4 +378,4 @@ def _maximum(a: Expr) -> Expr:
     return Op("maxsi", (a, index(0)), "index")
 
 
-__all__ = ["Scanned", "Team", "Warps", "meeting", "warps_of"]
+__all__ = ["Scanned", "BlockRows", "ShuffleWarps", "meeting", "warps_of"]

@@ -16,7 +16,7 @@ from ...machine import Machine, WarpProduct
 from ...region import all_ranges
 from ...schedule import Schedule
 from ..common import coefficient, inline_producers
-from .contraction import SMALL, Product, grid, read
+from .contraction import SMALL, Contraction, grid, read
 from .units import BLOCK, LANE, WARP, axis, fits_axis, has_blocks, shared
 from .warp_tiles import COPY_BYTES, Side, WarpTile, WarpWriter, innermost
 
@@ -53,7 +53,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return product
     if padded(s, found, product):
         found = read(s)
-        assert isinstance(found, Product)
+        assert isinstance(found, Contraction)
     if min(found.size("rows"), found.size("columns")) < 2 or _multiplications(found) < SMALL:
         return "one of its factors is a vector, or it is small"
     sides = side(s, found, product, 0), side(s, found, product, 1)
@@ -69,7 +69,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
 # ---- what is multiplied ----------------------------------------------------------------------------------------------
 
 
-def instruction(s: Schedule, p: Product, machine: Machine) -> WarpProduct | str:
+def instruction(s: Schedule, p: Contraction, machine: Machine) -> WarpProduct | str:
     """The instruction that multiplies the factors of a product, or why there is none."""
     total = s.buffer(p.sum.targets[0].buffer).dtype
     for w in machine.warp_products:
@@ -79,7 +79,7 @@ def instruction(s: Schedule, p: Product, machine: Machine) -> WarpProduct | str:
     return "no instruction of a warp multiplies its factors"
 
 
-def padded(s: Schedule, p: Product, product: WarpProduct) -> bool:
+def padded(s: Schedule, p: Contraction, product: WarpProduct) -> bool:
     """Whether rows of a constant factor have been filled up, so that each begins where copies can."""
     most, done = COPY_BYTES // LOOP_TYPES[product.dtype].nbytes, False
     for f, group in zip(p.factors, (p.rows, p.columns), strict=True):
@@ -95,7 +95,7 @@ def padded(s: Schedule, p: Product, product: WarpProduct) -> bool:
     return done
 
 
-def side(s: Schedule, p: Product, product: WarpProduct, which: int) -> Side:
+def side(s: Schedule, p: Contraction, product: WarpProduct, which: int) -> Side:
     f = p.factors[which]
     assert isinstance(f, Op)
     value, group = f.args[0], p.rows if which == 0 else p.columns
@@ -152,7 +152,7 @@ def _run(where: Expr, var: str, extent: int, most: int) -> int:
 # ---- tiles -----------------------------------------------------------------------------------------------------------
 
 
-def choose(s: Schedule, p: Product, w: WarpProduct, sides: tuple[Side, Side], machine: Machine) -> WarpTile | str:
+def choose(s: Schedule, p: Contraction, w: WarpProduct, sides: tuple[Side, Side], machine: Machine) -> WarpTile | str:
     """The tile; what a tuner may change is asked of the schedule."""
     warps, lanes = axis(machine, WARP), axis(machine, LANE)
     assert warps is not None and lanes is not None and lanes.limit is not None
@@ -181,11 +181,11 @@ def _registers(t: WarpTile, w: WarpProduct) -> int:
     return t.unit_rows * t.unit_columns // t.lanes + (t.unit_rows // w.rows) * 4 + (t.unit_columns // w.columns) * 2
 
 
-def _multiplications(p: Product) -> int:
+def _multiplications(p: Contraction) -> int:
     return p.size("rows") * p.size("columns") * p.size("depth")
 
 
-def _tiles(p: Product, w: WarpProduct, sides: tuple[Side, Side], lanes: int) -> list[WarpTile]:
+def _tiles(p: Contraction, w: WarpProduct, sides: tuple[Side, Side], lanes: int) -> list[WarpTile]:
     size = LOOP_TYPES[w.dtype].nbytes
     rows, columns, depth = p.size("rows"), p.size("columns"), p.size("depth")
     copied = all(x.plain and x.run * size >= LEAST_BYTES for x in sides)
@@ -208,7 +208,7 @@ def _tiles(p: Product, w: WarpProduct, sides: tuple[Side, Side], lanes: int) -> 
     return found
 
 
-def cost(t: WarpTile, p: Product, w: WarpProduct, machine: Machine) -> float:
+def cost(t: WarpTile, p: Contraction, w: WarpProduct, machine: Machine) -> float:
     """What a tile is worth, in multiply-adds of a multiprocessor's tensor cores.
 
     Each number that a warp reads from shared memory is worth so many, one from far memory more; a step of the sum costs

@@ -1,6 +1,6 @@
 """The k first elements of an order along an axis, a line by the units of a block; of equal ones the first.
 
-Elements become integers of the same order (`TopK.order`). Three forms:
+Elements become integers of the same order (`TopKKernel.order`). Three forms:
 
     rank:    each unit has some elements, and counts for each how many of the line come before it: that is its place.
              The line goes through shared memory in pieces; blocks share out the elements of a line
@@ -27,9 +27,9 @@ from ...nest import If, Stmt, Store, loop, seq, store
 from ...schedule import Schedule
 from ..custom.nests import add, both, either, index, less, select
 from ..custom.opaque import joined
-from ..custom.top_k import TopK
+from ..custom.top_k import TopKKernel
 from .row_team import FAR, at_once
-from .teams import BARRIER, Scanned, Team, meeting
+from .teams import BARRIER, BlockRows, Scanned, meeting
 from .units import BLOCK, all_of, axis, guarded, has_blocks, only_if, shared, within
 
 NAME = "block_top_k"
@@ -52,7 +52,7 @@ _RANK = "i32"
 
 
 @dataclass(frozen=True)
-class Plan:
+class TopKPlan:
     """`form`: "rank", "select" or "sort"; `rows` lines of a block, `units` a line; `each`: elements of a unit, which
     are ranked, or kept in registers (0: they are read again and again)."""
 
@@ -71,7 +71,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return "the machine has no grid of blocks"
     if kernel.opaque is None or kernel.opaque.mnemonic != "top_k":
         return "it is no selection of the first elements"
-    t = TopK(kernel)
+    t = TopKKernel(kernel)
     if any(map(is_open, (*t.lead, t.size))) or is_open(t.k):
         return "its sizes are open"
     lines = prod(t.lead)
@@ -84,7 +84,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if not (decisions or {}).get("plan") and cost(best, t, machine) > WORTH * alone(t, machine):
         return "sorting a line by one unit takes less"
     asking = Schedule(kernel, machine, body=seq(), decisions=decisions)
-    plan = Plan(*asking.sample_choice("plan", [p.numbers for p in found], best.numbers))
+    plan = TopKPlan(*asking.sample_choice("plan", [p.numbers for p in found], best.numbers))
     body = joined(kernel, _FORMS[plan.form](t, plan, machine).nest())
     if isinstance(body, str):
         return body
@@ -96,7 +96,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     return s
 
 
-def plans(t: TopK, machine: Machine) -> list[Plan]:
+def plans(t: TopKKernel, machine: Machine) -> list[TopKPlan]:
     """All that fit the machine."""
     block, memory, lines = axis(machine, BLOCK), shared(machine), prod(t.lead)
     assert block is not None and memory is not None
@@ -105,28 +105,28 @@ def plans(t: TopK, machine: Machine) -> list[Plan]:
     for each in ELEMENTS:
         for units in _powers(min(limit, -(-t.size // each))):
             room = memory.bytes // (size * min(t.size, PIECE))
-            found += [Plan("rank", rows, units, each) for rows in _powers(min(limit // units, lines, max(room, 1)))]
+            found += [TopKPlan("rank", rows, units, each) for rows in _powers(min(limit // units, lines, max(room, 1)))]
     if t.order_dtype == _RANK and t.k <= MOST and t.k < t.size:
         for units in [n for n in _powers(limit) if n >= 32 or n == limit]:
             each = -(-t.size // units)
             registers = machine.vector_registers * limit // units  # of a unit, where others have theirs too
             kept = [each] if each <= min(machine.vector_registers // 4, registers // 12) else []
             if 8 * t.k + 7 * 4 * units + 64 <= memory.bytes:
-                found += [Plan("select", 1, units, e) for e in [*kept, 0]]
+                found += [TopKPlan("select", 1, units, e) for e in [*kept, 0]]
     whole = _whole(t)
     fits = whole > 1 and (t.order_dtype == _RANK or whole == t.size)  # browsers have no least number of 64 bits
     for units in _powers(min(limit, whole // 2)) if fits else ():
         room = memory.bytes // ((size + 4) * whole)
-        found += [Plan("sort", rows, units, 0) for rows in _powers(min(limit // units, lines, room)) if room]
+        found += [TopKPlan("sort", rows, units, 0) for rows in _powers(min(limit // units, lines, room)) if room]
     return found
 
 
-def _whole(t: TopK) -> int:
+def _whole(t: TopKKernel) -> int:
     """The length of a line, filled up to a power of two."""
     return 1 << int(t.size - 1).bit_length()
 
 
-def _steps(t: TopK) -> int:
+def _steps(t: TopKKernel) -> int:
     """The steps of sorting a line."""
     log = _whole(t).bit_length() - 1
     return log * (log + 1) // 2
@@ -141,13 +141,13 @@ def _powers(limit: int) -> list[int]:
     return [1 << i for i in range(max(limit, 1).bit_length())]
 
 
-def alone(t: TopK, machine: Machine) -> float:
+def alone(t: TopKKernel, machine: Machine) -> float:
     """What lines take where each is a single unit's, in operations."""
     turns, passes = -(-prod(t.lead) // at_once(machine)), log2(t.size) if t.k > 1 and t.size > 1 else 1.0
     return float(turns * t.size * FAR * passes)
 
 
-def cost(p: Plan, t: TopK, machine: Machine) -> float:
+def cost(p: TopKPlan, t: TopKKernel, machine: Machine) -> float:
     """The time of all units, so many at once, and of one after all, in operations of a unit."""
     block, lines, n = axis(machine, BLOCK), prod(t.lead), int(t.size)
     limit = (block.limit if block is not None else None) or 1
@@ -171,11 +171,11 @@ def cost(p: Plan, t: TopK, machine: Machine) -> float:
 class _Lines:
     """What all forms share: where a unit's elements lie. `parts`: blocks that share a line."""
 
-    def __init__(self, t: TopK, plan: Plan, machine: Machine, parts: int) -> None:
+    def __init__(self, t: TopKKernel, plan: TopKPlan, machine: Machine, parts: int) -> None:
         self.t, self.plan, self.parts = t, plan, parts
         lines = prod(t.lead)
         blocks = -(-lines // plan.rows) * parts
-        self.team = Team(machine, blocks, plan.rows, plan.units, along=True)
+        self.team = BlockRows(machine, blocks, plan.rows, plan.units, along=True)
         number = self.team.number  # of all rows of all blocks: a line's parts are blocks apart
         block = (number - self.team.row) // plan.rows if plan.rows > 1 else number
         self.part = block % parts if parts > 1 else index(0)
@@ -208,7 +208,7 @@ class _Lines:
 
 
 class _Ranked(_Lines):
-    def __init__(self, t: TopK, plan: Plan, machine: Machine) -> None:
+    def __init__(self, t: TopKKernel, plan: TopKPlan, machine: Machine) -> None:
         super().__init__(t, plan, machine, -(-t.size // (plan.units * plan.each)))
         self.piece = min(t.size, PIECE)
         self.pieces = -(-t.size // self.piece)
@@ -281,7 +281,7 @@ class _Ranked(_Lines):
 
 
 class _Selected(_Lines):
-    def __init__(self, t: TopK, plan: Plan, machine: Machine) -> None:
+    def __init__(self, t: TopKKernel, plan: TopKPlan, machine: Machine) -> None:
         super().__init__(t, plan, machine, 1)
         team = self.team
         self.least = Const(-(1 << 31), _RANK)
@@ -445,7 +445,7 @@ class _Sorted(_Lines):
     """Two registers say how far apart the elements of a pair are (`apart`, as a power of two), and how long runs of one
     direction are (`run`): half as far in each step, and of runs twice as long when they have been neighbours."""
 
-    def __init__(self, t: TopK, plan: Plan, machine: Machine) -> None:
+    def __init__(self, t: TopKKernel, plan: TopKPlan, machine: Machine) -> None:
         super().__init__(t, plan, machine, 1)
         self.whole = _whole(t)
         self.keys = self.team.shared("keys", self.whole, t.order_dtype)
@@ -526,4 +526,4 @@ class _Sorted(_Lines):
 
 _FORMS: dict[str, Callable[..., Any]] = {"rank": _Ranked, "select": _Selected, "sort": _Sorted}
 
-__all__ = ["Plan", "cost", "plans"]
+__all__ = ["TopKPlan", "cost", "plans"]

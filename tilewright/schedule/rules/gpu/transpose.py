@@ -51,7 +51,7 @@ Dims = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
-class Across:
+class TransposedStore:
     """A store whose rows run along the loops `row`, while `reads` (elements, or what stands for some of them beyond a
     border: a ``guard``) run along `column`, and the other loops. Neighbouring iterations of several loops, the last one
     fastest, are neighbours in memory."""
@@ -85,13 +85,13 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if isinstance(tile, str):
         return tile
     others = {name: tuple(dims) for name, dims in stores_of.items() if name != found.store.block}
-    s.body = Writer(found, tile, s, machine, others).nest()
+    s.body = TransposeWriter(found, tile, s, machine, others).nest()
     s.temporaries.clear()
     s.plan = f"tiles of {tile[0]} x {tile[0]} through shared memory, {tile[1]} elements a unit"
     return s
 
 
-def read(s: Schedule, name: str, dims: Sequence[tuple[str, int]]) -> Across | None:
+def read(s: Schedule, name: str, dims: Sequence[tuple[str, int]]) -> TransposedStore | None:
     """A store as one that reads across; None if it does not, or if its rows or columns are short."""
     block, order = s.store(name), [v for v, _ in dims]
     steps = {v: dict(load_strides(s, block, v)) for v in order}
@@ -111,7 +111,7 @@ def read(s: Schedule, name: str, dims: Sequence[tuple[str, int]]) -> Across | No
         columns = {d: tuple(steps[d][x] for e in reads for x in loads(e)) for d, _ in rest}
         column = _in_a_line(rest, columns)
         if min(prod(n for _, n in row), prod(n for _, n in column)) >= SHORT:
-            return Across(block, row, column, tuple(d for d in rest if d not in column), tuple(reads))
+            return TransposedStore(block, row, column, tuple(d for d in rest if d not in column), tuple(reads))
     return None
 
 
@@ -150,7 +150,7 @@ def _is_across(e: Expr, along_row: dict[Load, int | None], along_column: dict[Lo
     return bool(found) and all(along_column[x] == 1 and along_row[x] not in (0, 1, None) for x in found)
 
 
-def choose(s: Schedule, a: Across, machine: Machine) -> tuple[int, int] | str:
+def choose(s: Schedule, a: TransposedStore, machine: Machine) -> tuple[int, int] | str:
     """The side of the tile, and elements of it that a unit takes."""
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
@@ -166,7 +166,7 @@ def choose(s: Schedule, a: Across, machine: Machine) -> tuple[int, int] | str:
     return s.sample_choice("tile", fits, min(fits, key=lambda t: cost(t, a, machine)))
 
 
-def cost(tile: tuple[int, int], a: Across, machine: Machine) -> float:
+def cost(tile: tuple[int, int], a: TransposedStore, machine: Machine) -> float:
     """What a tile is worth: lines of memory that are not used up and places beyond the result count as time, and so do
     the indices of each unit, and units of a block that are few."""
     side, each = tile
@@ -176,11 +176,11 @@ def cost(tile: tuple[int, int], a: Across, machine: Machine) -> float:
     return (lines + 1 / each + side / 256) * beyond * idle
 
 
-class Writer:
+class TransposeWriter:
     """Writes the nest of a transposition with tiles of a side."""
 
     def __init__(
-        self, a: Across, tile: tuple[int, int], s: Schedule, machine: Machine, others: Mapping[str, Dims]
+        self, a: TransposedStore, tile: tuple[int, int], s: Schedule, machine: Machine, others: Mapping[str, Dims]
     ) -> None:
         self.a, (self.side, self.each), self.s = a, tile, s
         self.units = self.side * self.side // self.each

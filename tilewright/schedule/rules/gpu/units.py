@@ -84,7 +84,7 @@ def on(kind: str, var: str, extent: int, *body: Stmt) -> For:
 
 
 @dataclass(frozen=True)
-class Warps:
+class WarpAxes:
     """Blocks as warps of so many lanes: their axes, and the barrier of the lanes of one warp."""
 
     outer: str
@@ -93,14 +93,14 @@ class Warps:
     lanes: int
 
 
-def warps_of(machine: Machine) -> Warps | None:
+def warps_of(machine: Machine) -> WarpAxes | None:
     """The warps of a machine whose lanes have a barrier of their own."""
     for inner in machine.axes:
         outer = axis(machine, inner.inside)
         if outer is None or not outer.barriers or inner.kind or not inner.limit:
             continue
         if own := [b for b in inner.barriers if b not in outer.barriers]:
-            return Warps(outer.name, inner.name, own[0], inner.limit)
+            return WarpAxes(outer.name, inner.name, own[0], inner.limit)
     return None
 
 

@@ -27,7 +27,7 @@ from ...machine import Machine
 from ...nest import Alloc, Barrier, For, Stmt, Store, seq, store
 from ...schedule import Schedule
 from ..common import inline_producers
-from .contraction import SMALL, Product, read
+from .contraction import SMALL, Contraction, read
 from .elements import applied
 from .tensor_cores import lies_along_batch, lies_along_sum
 from .units import BLOCK, all_of, axis, digits, fits_axis, has_blocks, on, only_if, processors, shared, within
@@ -85,18 +85,18 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return "the matrix may be empty"
     if filled(s, p, which, machine):
         p = read(s)
-        assert isinstance(p, Product)
+        assert isinstance(p, Contraction)
     matrix = Matrix.of(s, p, which, machine)
     share = choose(s, matrix, p.size("batch"), machine)
     if isinstance(share, str):
         return share
-    s.body = Writer(s, p, matrix, share).nest()
+    s.body = GemvWriter(s, p, matrix, share).nest()
     s.temporaries.clear()
     s.plan = str(share)
     return s
 
 
-def filled(s: Schedule, p: Product, which: int, machine: Machine) -> bool:
+def filled(s: Schedule, p: Contraction, which: int, machine: Machine) -> bool:
     """Whether rows of a constant matrix have been filled up, so that accesses of all of them are as long as they may
     be."""
     (x, *more), group = loads(p.factors[which]), p.rows if which == 0 else p.columns
@@ -127,7 +127,7 @@ class Matrix:
     beside: int
 
     @staticmethod
-    def of(s: Schedule, p: Product, which: int, machine: Machine) -> Matrix:
+    def of(s: Schedule, p: Contraction, which: int, machine: Machine) -> Matrix:
         group, others = (p.rows, p.columns)[:: 1 if which == 0 else -1]
         value = p.factors[which]
         deep = lies_along_sum(s, value, group, p.depth)
@@ -159,7 +159,7 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Share:
+class GemvShare:
     """Units of a block along its columns and along the sum, columns of a unit, and steps that it takes at once."""
 
     across: int
@@ -199,7 +199,7 @@ class Share:
         )
 
 
-def choose(s: Schedule, m: Matrix, batch: int, machine: Machine) -> Share | str:
+def choose(s: Schedule, m: Matrix, batch: int, machine: Machine) -> GemvShare | str:
     """How a block shares out its work; what a tuner may change is asked of the schedule."""
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
@@ -219,16 +219,16 @@ def choose(s: Schedule, m: Matrix, batch: int, machine: Machine) -> Share | str:
     fits = [t for t in fits if t.beyond(m) <= MOST_BEYOND] or fits
     best = min(fits, key=lambda t: (cost(t, m, batch, machine), t.units))
     chosen = s.sample_choice("share", [t.numbers for t in fits], best.numbers)
-    return Share(*chosen)
+    return GemvShare(*chosen)
 
 
-def _shares(m: Matrix) -> list[Share]:
+def _shares(m: Matrix) -> list[GemvShare]:
     found = []
     for units in UNITS:
         for across in (a for a in ACROSS if a <= units):
             for n in AT_ONCE:
                 for each, steps in [(c, m.run * n // c) for c in COLUMNS if c <= n] if m.deep else [(m.run, n)]:
-                    t = Share(across, units // across, each, steps)
+                    t = GemvShare(across, units // across, each, steps)
                     if (t.columns < 2 * m.columns or across * each == m.run) and (
                         t.shares * t.steps < 2 * m.steps or (t.shares, n) == (1, AT_ONCE[0])
                     ):
@@ -236,7 +236,7 @@ def _shares(m: Matrix) -> list[Share]:
     return found
 
 
-def cost(t: Share, m: Matrix, batch: int, machine: Machine) -> float:
+def cost(t: GemvShare, m: Matrix, batch: int, machine: Machine) -> float:
     """The time of the busiest processor of units, in bytes that it reads at full speed.
 
     It reads at full speed if enough is on its way; alone it can have more than its part of the memory's speed. Short
@@ -263,10 +263,10 @@ def cost(t: Share, m: Matrix, batch: int, machine: Machine) -> float:
     return max(read, again) + min(read, again) / 4 + tree * busiest
 
 
-class Writer:
+class GemvWriter:
     """Writes the nest."""
 
-    def __init__(self, s: Schedule, p: Product, m: Matrix, t: Share) -> None:
+    def __init__(self, s: Schedule, p: Contraction, m: Matrix, t: GemvShare) -> None:
         self.s, self.p, self.m, self.t = s, p, m, t
         self.tile, self.step = Var("tile"), Var("step")
         dtype = s.buffer(p.sum.targets[0].buffer).dtype
@@ -473,4 +473,4 @@ def _runs(number: Expr, dims: Sequence[tuple[str, int]], run: int, v: Expr) -> d
     return {**found, inner: found[inner] * run + v}
 
 
-__all__ = ["NAME", "PRIORITY", "Matrix", "Share", "Writer", "apply", "choose", "cost"]
+__all__ = ["NAME", "PRIORITY", "Matrix", "GemvShare", "GemvWriter", "apply", "choose", "cost"]

@@ -25,7 +25,7 @@ from ...machine import WarpLoad, WarpProduct
 from ...nest import Alloc, AsyncCopy, Barrier, For, If, Stmt, Store, Wait, seq, store, substitute_vars
 from ...schedule import Schedule
 from ...warp import NOTE
-from .contraction import TILE_LOOPS, Product, Tile, Writer, grid
+from .contraction import TILE_LOOPS, Contraction, ContractionTile, ContractionWriter, grid
 from .elements import applied
 from .units import BLOCK, LANE, WARP, all_of, digits, on, only_if, within
 
@@ -56,7 +56,7 @@ def innermost(group: tuple[tuple[str, int], ...]) -> tuple[str, int]:
 
 
 @dataclass(frozen=True)
-class WarpTile(Tile):
+class WarpTile(ContractionTile):
     """A tile whose units are warps: `unit_rows` and `unit_columns` are those of a warp. `stages`: pieces of each factor
     in shared memory, all but one of them on their way."""
 
@@ -71,7 +71,7 @@ class WarpTile(Tile):
     def units(self) -> int:
         return self.lanes * self.warps
 
-    def tiles(self, p: Product) -> int:
+    def tiles(self, p: Contraction) -> int:
         """How many a result has."""
         return prod(n for _, n in grid(p, self))
 
@@ -86,7 +86,7 @@ class WarpTile(Tile):
         )
 
 
-class WarpWriter(Writer):
+class WarpWriter(ContractionWriter):
     """Writes the nest of a product with a tile of warps."""
 
     t: WarpTile
@@ -94,7 +94,7 @@ class WarpWriter(Writer):
     team_axis, unit_axis = WARP, LANE
 
     def __init__(
-        self, s: Schedule, p: Product, t: WarpTile, w: WarpProduct, sides: tuple[Side, Side], load: WarpLoad
+        self, s: Schedule, p: Contraction, t: WarpTile, w: WarpProduct, sides: tuple[Side, Side], load: WarpLoad
     ) -> None:
         super().__init__(s, p, t)
         self.w, self.sides, self.load = w, sides, load
