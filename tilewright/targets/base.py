@@ -1,4 +1,4 @@
-"""What a target is, and how targets are found. Nothing outside `targets/` names one.
+"""Protocols of a target, and how targets are looked up. Nothing outside `targets/` names one.
 
 A target is a folder in `tilewright/targets` (or an entry point of the group ``tilewright.targets`` of any installed
 package) whose module has an attribute ``TARGET`` that fulfils the protocol `Target`, or ``TARGETS``, a list of such for
@@ -87,7 +87,7 @@ class Context(Protocol):
     enter: Callable[..., int]
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Stamps | None = None) -> None:
-        """Run once on the addresses of the arrays. A `Runner.timed` program fills `stamps`; no other takes any."""
+        """Run once on the addresses of the arrays. `ProgramRunner.timed` ones fill `stamps`, others take none."""
 
     def judge(self) -> None:
         """Look at what the last run was like, for the next one."""
@@ -124,7 +124,7 @@ def not_at_once(*arrays: np.ndarray) -> int:
     return 0
 
 
-class Runner(Protocol):
+class ProgramRunner(Protocol):
     """A program loaded into this process."""
 
     seconds_per_tick: float
@@ -132,7 +132,7 @@ class Runner(Protocol):
 
     def context(self) -> Context: ...
 
-    def timed(self) -> Runner:
+    def timed(self) -> ProgramRunner:
         """The same program with time stamps in it; UsageError if the target has no clock."""
 
 
@@ -155,7 +155,7 @@ class Target(Protocol):
     def check(self, description: dict[str, Any]) -> None:
         """PackageError if code for a machine so described cannot run here."""
 
-    def load(self, package: Package, threads: int) -> Runner:
+    def load(self, package: Package, threads: int) -> ProgramRunner:
         """Load a package's code to run with `threads` threads."""
 
 
@@ -165,7 +165,7 @@ class StateKeeper(Protocol):
 
     name: str
 
-    def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> Runner:
+    def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> ProgramRunner:
         """`Target.load` for a program that reads and writes these buffers; they are of one run at a time."""
 
 
@@ -175,7 +175,7 @@ class SizeTaker(Protocol):
 
     name: str
 
-    def load_with_sizes(self, package: Package, threads: int, states: StateBuffers) -> Runner:
+    def load_with_sizes(self, package: Package, threads: int, states: StateBuffers) -> ProgramRunner:
         """`Target.load` for a program with open dimensions, and these buffers of its states if it has any; its contexts
         are `SizedContext`s."""
 

@@ -1,4 +1,4 @@
-"""Code that cannot run in this process."""
+"""The runner of cross-compiled packages, which cannot run in this process: its error says what to do instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Instructions for sums of products of bytes, and the like: what schedules know of them, and their LLVM IR.
+"""Registry of byte dot-product instructions (VNNI, SDOT and the like): what schedules know of them, and the LLVM IR of
+each as an inlined function.
 
 Kernels call them as functions (``@tw_dot_vnni512_us``). `with_definitions` puts their bodies, which LLVM inlines, in
 place of the declarations. They stand in the file `instructions.py` of targets' folders, and belong to every processor

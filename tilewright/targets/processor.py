@@ -1,4 +1,5 @@
-"""A processor that LLVM makes code for, as plain data: what the descriptions of targets for such are made of."""
+"""A CPU as LLVM sees it, as plain data (triple, processor, features): what machine records of such targets are made
+of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Level 5 -> 6: the LLVM IR of a kernel to an object for AMD GPUs, which the linker makes a code object of."""
+"""Level 5 -> 6: compiles the LLVM IR of a kernel to an ELF object for AMD GPUs, which the linker makes a code object
+of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Level 4 -> 5: a finished loop nest to LLVM IR for AMD GPUs: what they have beyond `gpu_llvm.emitter`.
+"""Level 4 -> 5: lowers a finished loop nest to LLVM IR for AMD GPUs: what they have beyond `gpu_llvm.emitter`.
 
 A warp is what AMD calls a wavefront, of 32 or 64 threads, shared memory is its LDS. Kernels take pointers, 8 bytes
 each, one behind the other, and nothing else: no hidden arguments, and no dynamic LDS.

@@ -1,4 +1,4 @@
-"""What differs between the dialects of C that loop nests are printed in: a table, one file a dialect.
+"""Dialect tables: what differs between the C-like languages that loop nests are printed in, one file a language.
 
 Texts with braces are formats. The printer fills in names, types and values; what a table has no entry for is refused.
 """

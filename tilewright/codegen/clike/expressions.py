@@ -1,4 +1,5 @@
-"""Scalar expressions to C-like text: one expression where it is short, named temporaries where it is shared or long.
+"""Prints scalar expressions in a C-like language: one expression where it is short, named temporaries where it is
+shared or long.
 
 Integers wrap as the levels above say they do: signed overflow, shifts by the width and conversions out of range, which
 C leaves undefined, never happen in what is written here. Indices have 32 bits.

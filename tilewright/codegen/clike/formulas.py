@@ -1,4 +1,4 @@
-"""Formulas of sizes (`support.formulas`) as C: ``((d1 + 7)//8)*d0`` becomes ``(seq + 7) / 8 * batch``.
+"""Prints symbolic size expressions (`support.formulas`) as C: ``((d1 + 7)//8)*d0`` becomes ``(seq + 7) / 8 * batch``.
 
 C divides toward zero and computes in a type of so many bits. So every part is written with the range of what it can be:
 a quotient that may be negative is left to a helper, and whoever asks sees the largest number that is computed.

@@ -1,4 +1,5 @@
-"""A kernel in a dialect of C, as the printer leaves it and a package has it."""
+"""The result of printing a kernel: its source in a C-like language, parameters and launch sizes, as packages store
+it."""
 
 from __future__ import annotations
 

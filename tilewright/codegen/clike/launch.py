@@ -1,4 +1,4 @@
-"""On how many units a kernel in a dialect with axes runs."""
+"""Launch sizes of a printed kernel: the numbers of work-groups and of their work-items, along x, y and z."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Parameters that are larger than what devices bind at once: they are bound in pieces, which a function puts together.
+"""Buffers larger than a device's binding limit: they are bound as several parameters, which a helper function indexes
+as one.
 
 let x = in0[i];    ->    let x = in0_at(i);
 

@@ -1,11 +1,11 @@
-"""Level 4 -> 5: a finished loop nest to a function in a dialect of C.
+"""Level 4 -> 5: prints a finished loop nest as a function in a C-like language.
 
     KERNEL void conv_relu(const float *in0, const float *weights1, float *out2, unsigned char *scratch)
 
 Loops keep the names and the order of the schedule; unrolled ones are written out, vectorized ones (a vector is one
-element here) are plain. Register buffers are local variables. A loop bound to an axis is one where the dialect has no
-such axis. Where it has, each unit runs its iterations, and what stands outside of those loops runs on every unit, or on
-the first one if it writes parameters, as the nest's interpreter has it.
+element here) are plain. Register buffers are local variables. A loop bound to a grid or block axis is a plain loop
+where the dialect has no such axes. Where it has, each thread runs its iteration, and what stands outside of those loops
+runs on every thread, or on the first one if it writes parameters, as the nest's interpreter has it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Vector loops around one statement in dialects of C: neighbours are read and written at once (`vectors.Vectors`).
+"""Vector types in C-like languages: a vector loop around one statement reads and writes contiguous elements at once
+(`vectors.Vectors`).
 
 Where a dialect has no pointers an array has vectors as elements, if all that is written of it is whole vectors; and
 elements that share words are written as whole words, not by atomic operations, where all writes are such.

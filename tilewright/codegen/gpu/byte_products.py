@@ -1,4 +1,5 @@
-"""Products of four bytes added to an i32: loops with the note ``dot`` (`schedule.primitives.tensors`)."""
+"""Matches loops that are a dp4a-like instruction: four byte products added to an i32 (loops with the note ``dot``, set
+by `schedule.primitives.tensors`)."""
 
 from __future__ import annotations
 

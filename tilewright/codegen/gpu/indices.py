@@ -1,5 +1,5 @@
-"""Index expressions in 32 bits, and where elements lie: what varies apart from what is constant, so that neighbours
-share an address."""
+"""Index arithmetic of a kernel in 32 bits: each address is a variable part plus a constant offset, so that neighbouring
+elements share the variable part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many units a nest is launched on, and which unit a thread is.
+"""Launch configuration of a nest: the sizes of its grid and blocks, and which loop iteration each thread has.
 
 Nests that are scheduled for a processor bind loops to ``thread``: here each iteration is one of a GPU's.
 """

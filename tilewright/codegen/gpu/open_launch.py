@@ -1,4 +1,4 @@
-"""What the host computes for a kernel of a GPU at each size of open dimensions (`open_sizes`)."""
+"""Launch parameters that the host computes at run time for kernels with dynamic shapes (`open_sizes`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that are known at run time only, as a kernel of a GPU has them: a table of numbers, its last parameter.
+"""Dynamic shapes in GPU kernels: sizes known only at run time come in a table of integers, the kernel's last parameter.
 
 A nest computes with expressions of the model's dimensions (`support.sizes`). Here each becomes a variable, whose value
 the kernel reads from the table at its beginning; the host evaluates the expressions, once for each size.

@@ -1,7 +1,7 @@
-"""What a thread keeps of buffers that it has for itself.
+"""Privatization: buffers that each thread has for itself shrink to the elements that one thread uses.
 
 A nest says ``acc[row, column]`` with row and column bound to threads, and each thread has a buffer of its own. The
-thread uses one element of it: what the numbers of units add to an index is left out where it is the same everywhere.
+thread uses one element of it: what thread indices add to an index is left out where it is the same everywhere.
 
     acc = register(f32[16, 16])                       acc = register(f32[1, 1])
     for row in block.y(16): for c in block.x(16):  -> for row in block.y(16): for c in block.x(16):

@@ -1,4 +1,4 @@
-"""The code of a kernel as it grows, in a form with named values: lines, names, and what is known where.
+"""Base of builders that write a kernel in SSA form: lines, value names, and common subexpressions by dominance.
 
 An operation without effects is made once in code that it dominates. Loops and branches are structured, so the scopes of
 that are a stack.

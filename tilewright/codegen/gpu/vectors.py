@@ -1,5 +1,5 @@
-"""Which accesses of a nest take several neighbours at once: those of vector loops around one statement, as far as
-elements lie side by side at a multiple of as many (`GpuIndices.run`)."""
+"""Vectorized memory accesses: the loads and stores of vector loops whose elements are contiguous and aligned, by
+`GpuIndices.run`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Level 4: a finished loop nest on the units of a GPU, statement by statement, for those that make code of it.
+"""Level 4: the walk over a finished loop nest, statement by statement, that all GPU emitters in SSA form derive from.
 
-Every thread runs the whole text: a loop on an axis is the iteration of its unit, and what stands outside of such loops
-is run by the first unit if it writes memory that the units share, else by all, as the nest's interpreter has it.
-What only some GPUs have (asynchronous copies, instructions of warps) are methods that their emitters add to.
+Every thread runs the whole kernel (SPMD): a loop bound to an axis is the iteration of that thread's index, and what
+stands outside of such loops is run by the first thread if it writes global or shared memory, else by all, as the nest's
+interpreter has it. What only some GPUs have (asynchronous copies, warp-level instructions) are methods that emitters
+override.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The LLVM IR of a kernel as it grows: `gpu.text` with blocks, stack memory, and what the module declares."""
+"""Builder of a GPU kernel's LLVM IR as text: basic blocks, allocas, and declarations of the module."""
 
 from __future__ import annotations
 

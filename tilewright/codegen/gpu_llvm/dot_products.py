@@ -1,4 +1,4 @@
-"""Products of four bytes added to an i32, in one instruction: loops with the note ``dot``
+"""Emits dp4a-like intrinsics, four byte products added to an i32, for loops with the note ``dot``
 (`schedule.primitives.tensors`)."""
 
 from __future__ import annotations

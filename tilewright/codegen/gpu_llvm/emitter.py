@@ -1,4 +1,4 @@
-"""Level 4 -> 5: a finished loop nest, bound to the units of a GPU (`gpu.walk`), to LLVM IR.
+"""Level 4 -> 5: lowers a finished loop nest, bound to blocks and threads (`gpu.walk`), to LLVM IR for a GPU.
 
 define KERNEL void @name(ptr addrspace(1) %p0, ...)        one parameter for each of the nest
 """

@@ -1,5 +1,5 @@
-"""What the lanes of a warp hold of an array with an element for each of them (`schedule.exchange`): a register of each
-lane, which others read by a shuffle."""
+"""Warp shuffles: an array with one element for each lane (`schedule.exchange`) is a register of each lane, which other
+lanes read by a shuffle."""
 
 from __future__ import annotations
 

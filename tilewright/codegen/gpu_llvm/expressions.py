@@ -1,5 +1,5 @@
-"""Scalar expressions to LLVM IR: machine operations as they are, functions as the polynomials of `tensor.mathlib`, or
-as a family of GPUs has them."""
+"""Lowers scalar expressions to LLVM IR for GPUs: arithmetic as instructions, math functions as polynomials
+(`tensor.mathlib`) or as the vendor's intrinsics."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Reading and writing: global and shared memory, a thread's own arrays, and its registers.
+"""Loads and stores in LLVM IR for GPUs: global and shared memory, a thread's local arrays, and its registers.
 
-A vector loop around one statement reads and writes neighbours together, 16 bytes at most, where they lie at a multiple
-of that. A register buffer is an array on the stack whose places are all known, which LLVM makes registers of.
+A vector loop around one statement becomes one access, 16 bytes at most, where the elements are contiguous and aligned
+to its size. A register buffer is an alloca whose indices are all constants, which LLVM promotes to registers.
 """
 
 from __future__ import annotations

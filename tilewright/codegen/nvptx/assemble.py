@@ -1,4 +1,4 @@
-"""Level 5 -> 6: the LLVM IR of a kernel to PTX, which the driver or ``ptxas`` translates for a GPU."""
+"""Level 5 -> 6: compiles the LLVM IR of a kernel to PTX, which the driver or ``ptxas`` translates for a GPU."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Bulk copies of boxes (``cp.async.bulk.tensor``) with ``mbarrier``.
+"""Tensor memory accelerator (TMA): bulk copies of boxes (``cp.async.bulk.tensor``) that complete on an ``mbarrier``.
 
 An array is described to the copy engine by a tensor map, one more parameter of the kernel, which the host encodes
-(`TensorMap`). The first thread of a block begins a group of copies: it tells the group's barrier how many bytes will
-come, and all threads wait for the phase of that barrier (`rings`). `producers` has warps that do nothing else than
-begin copies.
+(`TensorMap`). The first thread of a block begins a group of copies: it sets how many bytes the group's barrier expects,
+and all threads wait for the phase of that barrier (`rings`). `producers` has warps that only issue copies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Blocks of a cluster that copy for each other (multicast).
+"""Thread block clusters: TMA multicast of boxes that all blocks of a cluster need.
 
 What all blocks of a cluster copy alike (a box whose place hangs on nothing of a block), each of them copies a part of,
 to the same place in the shared memory of all. The barrier of a group of copies counts the bytes of all parts. That a

@@ -1,4 +1,5 @@
-"""Asynchronous copies from global to shared memory (``cp.async``), and how many groups of them a wait may leave.
+"""Asynchronous copies from global to shared memory (``cp.async``), and the number of pending groups a wait may leave
+(``cp.async.wait_group``).
 
 A thread's groups of copies end in the order in which it began them, whichever token they have: the GPU can wait for all
 but the n last ones. A wait for all but the last `pending` groups of one token is one for all groups up to that.

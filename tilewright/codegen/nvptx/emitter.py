@@ -1,6 +1,5 @@
-"""Level 4 -> 5: a finished loop nest to LLVM IR with NVVM intrinsics: what NVIDIA GPUs have beyond others, added to
-`gpu_llvm.emitter`: asynchronous copies, bulk copies, and products and copies that warps and groups of warps make
-together."""
+"""Level 4 -> 5: lowers a finished loop nest to LLVM IR with NVVM intrinsics: `gpu_llvm.emitter` plus what only NVIDIA
+GPUs have: asynchronous and bulk copies, and tensor core instructions of warps and warpgroups."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Numbers for the rows of matrices that lanes hold in parts: sums or largest numbers of rows, and what follows of them.
+"""Row reductions of tensor core fragments, as softmax needs them: the sum or maximum of each row, by shuffles.
 
 Of sums a lane holds two neighbouring columns of every 8, of rows g and g + 8 of 16 (`fragments`). A buffer of one
 dimension in the same memory has a number for each row, and a lane those of its two rows of 16: four lanes have the same
-ones. To fold rows a lane takes its own columns first, and then asks the three others (``shfl``).
+ones. To reduce rows a lane takes its own columns first, and then exchanges with the three others (``shfl``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Matrices that the lanes of a warp hold in parts, and the instructions on them (``mma.sync``, ``ldmatrix``).
+"""Tensor core fragments: matrices distributed over the lanes of a warp, and the instructions on them (``mma.sync``,
+``ldmatrix``).
 
 A buffer of such a matrix is cut into blocks, those that one product takes. Of each a lane holds a few registers. With
 g = lane / 4, t = lane % 4, and `per` numbers in 4 bytes:

@@ -1,4 +1,5 @@
-"""Products of four warps together (``wgmma``): factors stay in shared memory, sums are in registers.
+"""Warpgroup matrix products (``wgmma``, four warps together): factors stay in shared memory, accumulators are in
+registers.
 
 A factor is a matrix whose rows go along the sum: 64 numbers of 16 bits, 128 bytes, in pieces of 16 bytes that are
 swizzled by the row (`schedule.primitives.swizzle`: pieces of 8, every row). Rows may also go along the lines (rows of

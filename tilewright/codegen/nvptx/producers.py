@@ -1,12 +1,14 @@
-"""Warps that do nothing else than begin bulk copies (`schedule.producers`), beside those that use what was copied.
+"""Warp specialization: producer warps that only issue bulk copies (`schedule.producers`), and consumer warps that
+compute.
 
-A loop with a producer is two loops at the same time. One thread of a further team begins the copies of each step, and
-waits until the others have done it: they arrive at a barrier of the ring "done". The others wait for the copies and
-compute. The barrier at the top of a step is only run before the first one; where the steps are a loop within the loop,
-those that compute meet before each run of it, and at the barriers around it, without the producer.
+A loop with a producer is two loops at the same time. One thread of a further team issues the copies of each step, and
+waits until the consumers have done it: they arrive at a barrier of the ring "done". The consumers wait for the copies
+and compute. The barrier at the top of a step is only run before the first one; where the steps are a loop within the
+loop, the consumers synchronize before each run of it, and at the barriers around it, without the producer.
 
-Threads that begin copies need few registers. Where sums take most of the others', teams can hand registers to each
-other (`machine.RegisterTrade`) and nothing comes after the loop that all run together, they get them (``setmaxnreg``).
+Threads that issue copies need few registers. Where accumulators take most of the others', teams can hand registers to
+each other (`machine.RegisterTrade`): if nothing that all run together comes after the loop, they get them
+(``setmaxnreg``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which ``mbarrier`` a group of bulk copies uses, and in which of its phases.
+"""Rings of ``mbarrier``: which barrier a group of bulk copies completes on, and the parity of the phase to wait for.
 
 The groups of a token are numbered in the order in which they begin. Group n uses barrier ``n % size`` of the token's
-ring, whose phase ``n // size`` ends when its bytes are there. A unit that waits asks for the parity of a phase, so a
-barrier must not go on by two phases while somebody still waits for the first: before group n begins, all units have
+ring, whose phase ``n // size`` ends when its bytes are there. A thread that waits asks for the parity of a phase, so a
+barrier must not go on by two phases while somebody still waits for the first: before group n begins, all threads have
 waited for group n - size, and met at a barrier since. `Rings` numbers groups and waits by expressions of the loops
 around them, and finds how large rings have to be.
 """

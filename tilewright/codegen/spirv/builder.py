@@ -1,4 +1,4 @@
-"""Operations of MLIR's `spirv` dialect as a kernel grows: constants, variables, structured branches and loops.
+"""Builder of operations of MLIR's `spirv` dialect: constants, variables, structured branches and loops.
 
 Integers are signed (``si32``): who reads SPIR-V may take what has no sign for unsigned. What is unsigned is done on
 ``ui32`` between bitcasts.

@@ -1,4 +1,5 @@
-"""Level 4 -> 5: a finished loop nest, bound to the units of a GPU (`gpu.walk`), to a module of MLIR's `spirv` dialect.
+"""Level 4 -> 5: lowers a finished loop nest, bound to workgroups and invocations (`gpu.walk`), to a module of MLIR's
+`spirv` dialect.
 
 Parameters are storage buffers of set 0, numbered. The module is one kernel, the entry point is its name.
 """

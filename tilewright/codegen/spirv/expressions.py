@@ -1,4 +1,4 @@
-"""Scalar expressions to operations of the `spirv` dialect.
+"""Lowers scalar expressions to operations of MLIR's `spirv` dialect.
 
 Integers of 8 and 16 bits are computed in 32, 16-bit floats in f32, and brought back to their type after every
 operation.

@@ -1,4 +1,4 @@
-"""Operations that SPIR-V has not, or not for all numbers, as expressions of those that it has.
+"""Legalization for SPIR-V: operations that it lacks, or leaves undefined for some operands, as expressions of others.
 
 Division by zero gives 0 (and all remains), the smallest number divided by -1 itself; shifts by the width or more move
 all bits out; a float that does not fit an integer saturates, NaN gives 0. Drivers may take it that there is no NaN and

@@ -1,10 +1,10 @@
-"""Buffers of a kernel: parameters as storage buffers, shared memory, and a thread's own.
+"""A SPIR-V kernel's memory: storage buffers, workgroup (shared) memory, and an invocation's private variables.
 
-Elements of 8 and 16 bits share words of 32 in parameters, as in WGSL (`clike.dialect.Packed`): units write their parts
-of a word by atomic operations, unless all write whole words. Elsewhere each element has the type that it is computed
-in. Where all that is written of an array is whole vectors it is an array of vectors (`gpu.vectors`). A register buffer
-is one variable an element. Parameters that are larger than what devices bind at once are bound in pieces; local arrays
-that are too large for a unit's own memory are parts of a buffer.
+Elements of 8 and 16 bits share words of 32 in parameters, as in WGSL (`clike.dialect.Packed`): threads write their
+parts of a word by atomic operations, unless all write whole words. Elsewhere each element has the type that it is
+computed in. Where all that is written of an array is whole vectors it is an array of vectors (`gpu.vectors`). A
+register buffer is one variable an element. Parameters that are larger than what devices bind at once are bound in
+pieces; local arrays that are too large for a thread's private memory are parts of a buffer.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A program is one stream of instructions for each engine. An instruction begins with its number among those of its engine
 (`opcode`) and the counts it waits for, one for each other engine: it begins when that engine has finished so many. What
-follows is laid out from the lowest bit on, in the order of `InstructionFormat.fields`; each engine's instructions are as
-wide as the longest, in whole 32-bit words, the lowest first.
+follows is laid out from the lowest bit on, in the order of `InstructionFormat.fields`; each engine's instructions are
+as wide as the longest, in whole 32-bit words, the lowest first.
 
 - A copy: `route` (the number of the pair of memories, in the order of the engine's sources and targets), the host's
   argument `arg` and the byte `host` in it, the word `at` on the chip, the bytes of a `run`, then for each level its

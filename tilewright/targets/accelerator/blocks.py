@@ -1,4 +1,4 @@
-"""Loops around instructions alone, as the instructions that they become.
+"""Emits the instructions of a tile: the innermost loops, which contain only instructions.
 
 What a block becomes hangs on few numbers of the loops around it: the slots of its tiles, how many iterations the last
 tiles have, whether sums begin. Blocks that have these in common are emitted once; only what they wait for differs.

@@ -1,4 +1,5 @@
-"""Kernels that a user schedules for a chip: from the trace of primitives to a program and its time."""
+"""Manual scheduling for an accelerator: compiles a kernel that a user scheduled with primitives, and times its
+program."""
 
 from __future__ import annotations
 

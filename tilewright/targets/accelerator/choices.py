@@ -1,4 +1,5 @@
-"""What a plan leaves open: decisions by name, each with its candidates, and the plans that they lead to.
+"""The search space of tilings for a kernel on an accelerator: decisions by name, each with its candidates, and the
+plans that they lead to.
 
     tile0, tile1 ...   the size of a tile along each loop, those of the result first, then those of sums
     order              the loops over tiles, by number, outer first: what stays on the chip while others come and go

@@ -1,4 +1,4 @@
-"""What a plan is expected to take: what each engine has to do in all tiles, without making a program.
+"""Analytical cost model of a tiling on an accelerator: each engine's busy cycles over all tiles, without a program.
 
 Engines work beside each other, so the slowest of them counts, or two that take turns with the slots of what one makes
 and the other takes. What hangs on the kernel alone is found out once, what hangs on the sizes of tiles once for all

@@ -1,4 +1,4 @@
-"""What designs of a chip are worth: time, energy and area of models on them, and which designs no other one beats."""
+"""Design-space exploration: time, energy and area of models on several designs of a chip, and the Pareto front."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chip's MLIR dialect, made from its description: one operation for each instruction and each copy engine.
+"""An MLIR dialect for each chip, made from its description: one operation for each instruction and each copy engine.
 
     func.func @conv(%arg0: memref<3200xi8>, ...) {
       %0 = "systolic32.copy_load"(%arg0) {count = array<i64: 1, 1, 1>, host = 32 : i64, route = "host -> weights", ...}

@@ -1,4 +1,5 @@
-"""Loop nests to programs: every loop around instructions and copies is run here, what is left are the instructions.
+"""Lowers loop nests to accelerator programs: all loops are unrolled here, so that only a stream of instructions is
+left.
 
 A copy's loops become one instruction where they are a box with as many strides as the engine has, else several. The
 loops of an instruction (`tiles.CHIP`) become its counts, places and strides. What waits for what is found from the

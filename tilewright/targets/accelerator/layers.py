@@ -1,4 +1,4 @@
-"""What a run of layers on a chip says: cycles beside the least that the chip could do, and what stands in between.
+"""Roofline report of layers on an accelerator: cycles of each beside its lower bound, and what makes up the difference.
 
 A multiply-add is one operation here; where nothing is multiplied, an element of the instruction's dimensions is. The
 floor of the engine that computes is the layer's work at the engine's full size; the floor of a copy engine is each byte

@@ -1,4 +1,5 @@
-"""How tiles lie on a chip: which part of an operand is there at a time, in which order, and the loops that bring it.
+"""Layouts of operand tiles in a chip's scratchpads: which part of an operand is there at a time, how it is packed, and
+the copy loops that load it.
 
 A tile that is read with strides is a box of the host's buffer where its rows then begin at words, else a row for each
 position of a window. All others lie in columns as wide as an instruction takes, one row below the other.

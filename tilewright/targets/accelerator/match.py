@@ -1,4 +1,5 @@
-"""Finds instructions for a kernel: what is computed decides, not what an operator is called.
+"""Instruction selection: finds the accelerator instructions that compute a kernel, by its expressions and not by
+operator names.
 
 Stages are taken in runs, the longest first; a run is one expression, and so is an instruction. Where both are the same,
 the elements that the kernel reads tell which of its loops are which dimension of the instruction:

@@ -1,4 +1,5 @@
-"""What an instruction means, read from its NumPy body: the body runs once on arrays that write down what is done.
+"""Semantics of an instruction, traced from its NumPy body: the body runs once on symbolic arrays, which record an
+expression.
 
     lambda acc, x, w: acc + x.astype(np.int32) @ w.astype(np.int32)
     -> acc[m, n] + sum over k of extsi(x[m, k]) * extsi(w[k, n])

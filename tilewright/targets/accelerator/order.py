@@ -1,4 +1,5 @@
-"""Whether the waits of a program are enough: no two engines may touch the same words at once if one of them writes.
+"""Race detector for accelerator programs: checks that an instruction's waits order all conflicting accesses of two
+engines.
 
 What an engine has finished when an instruction begins is known from what it waits for, from what the engine's
 instructions before waited for, and from what all of those waited for in turn (vector clocks, Fidge 1988, Mattern 1989).

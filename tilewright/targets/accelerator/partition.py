@@ -1,4 +1,4 @@
-"""What of a model a chip runs: what its instructions compute, where that is faster than the host.
+"""Partitions a model between an accelerator and its host: which fused groups run on the chip, where it is faster.
 
 Operations come in the groups that fusion makes for the host. A group that is instructions as a whole is one kernel of
 the chip; else a beginning of it that is: a convolution without the float arithmetic behind it. Of several beginnings

@@ -1,4 +1,5 @@
-"""Which words of which memories an instruction touches, and what therefore waits for what."""
+"""Dependences between instructions of an accelerator: the address ranges each reads and writes, and the waits that
+follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chooses tiles: sizes along every loop, the order of tiles, one or two slots, so that engines wait little.
+"""Tiling search for an accelerator: tile sizes, loop order, and single or double buffering, ranked by a cost model.
 
 `plans` lists what fits the memories, the best first by an estimate: what each engine has to do in all tiles, the
 slowest of them hiding the others where there are two slots. `best` asks the timing simulator about the first few.

@@ -1,4 +1,5 @@
-"""Gives a loop over all pixels back its rows and columns, where a stage behind it counts them apart.
+"""Loop splitting before instruction selection: a loop over all pixels becomes loops over rows and columns again, where
+a later stage has them separate.
 
 A convolution with a window of one pixel is a product with one row a pixel; what follows knows the image:
 

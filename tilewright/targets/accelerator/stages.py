@@ -1,4 +1,5 @@
-"""The part of the pipeline that is a chip's: kernels to plans, nests and programs; the host does the rest as ever."""
+"""Pipeline stages of accelerator targets: kernels to tiling plans, loop nests and programs; the host's stages do the
+rest."""
 
 from __future__ import annotations
 

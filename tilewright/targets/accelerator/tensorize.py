@@ -1,4 +1,5 @@
-"""Loops that a user wants to be an instruction: compared with its meaning, and noted as the planner's nests are."""
+"""Tensorization by hand: checks that loops which a user wants to be an instruction compute what it does, and marks
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Loop nests for chips: tiles of operands copied to the chip, instructions on them, results copied back.
+"""Writes tiled loop nests for an accelerator: operand tiles copied to scratchpads, instructions on them, results copied
+back.
 
 A nest does what the kernel does (the interpreter runs it), and says in notes which loops are an instruction:
 

@@ -1,4 +1,4 @@
-"""How long a program of a chip takes: the cycle at which each instruction begins and ends, and what engines wait for.
+"""Cycle-level timing simulator of an accelerator: when each instruction begins and ends, and what engines stall on.
 
 An engine takes its instructions in order, each when
 

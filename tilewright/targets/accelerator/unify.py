@@ -1,4 +1,5 @@
-"""Compares what a kernel computes with what an instruction means: both are expressions, loops and dimensions differ."""
+"""Unification for instruction selection: matches a kernel's expression with an instruction's, binding operands, fields
+and dimensions to buffers, numbers and loops."""
 
 from __future__ import annotations
 

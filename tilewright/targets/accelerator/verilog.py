@@ -1,4 +1,4 @@
-"""What RTL must know of a chip, as a SystemVerilog package: sizes, and the layout of instructions as packed structs.
+"""Generates a SystemVerilog package for a chip's RTL: memory sizes, and instruction formats as packed structs.
 
 The package is made from the same `Formats` that the assembler encodes with, so that the two cannot disagree. It is
 written into a build folder and never kept.

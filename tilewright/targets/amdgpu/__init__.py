@@ -1,4 +1,5 @@
-"""AMD GPUs: kernels as a code object that a program of one's own loads; nothing runs here."""
+"""Target ``amdgpu``: kernels as a code object (``.hsaco``) that other programs load through HIP or HSA; it is not run
+here."""
 
 from __future__ import annotations
 

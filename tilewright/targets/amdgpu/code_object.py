@@ -1,4 +1,4 @@
-"""Linking: the kernels of a package as one code object (``.hsaco``), by `ld.lld`, and the files of an export."""
+"""Links the kernels of a package to one code object (``.hsaco``) with `ld.lld`, and writes the files of an export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machine records of AMD GPUs: axes, memories, and the instructions that each has."""
+"""Machine records of AMD GPUs: grid and block limits, memories, dp4a-like instructions, and LLVM's processor names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of the pipeline that is this target's: loop nests to LLVM IR to objects with how they are launched."""
+"""Pipeline stages of the target ``amdgpu``: loop nests to LLVM IR, and to object files with their launch parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of a host and another processor: who runs which calls.
+"""Partitions a program between a host and a coprocessor: consecutive calls of the host become one native function.
 
 Calls of the host between two of the other processor become one native function: a program of their own, whose last
 output is the arena.

@@ -1,4 +1,4 @@
-"""A package of this target as source files: header, code, weights, and examples of how to build them.
+"""Writes a package as a C library in source: header, code, weights, and build files for Make and CMake.
 
 model.h          sizes, descriptors, error codes, the run function      (the same for targets that make object files)
 model.c          the kernels and the function that calls them in order

@@ -1,4 +1,5 @@
-"""The C of programs with open dimensions: sizes as arguments, their checks, the arena and the shapes for given sizes.
+"""C code of programs with dynamic shapes: sizes as arguments, checks of them, and the arena size and output shapes for
+them.
 
     int model_run(void *arena, size_t arena_size, int32_t time, const float *x, float *y);
     size_t model_arena_size(int32_t time);

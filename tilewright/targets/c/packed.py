@@ -1,4 +1,4 @@
-"""Kernels in C as they lie in a package: facts, then the text."""
+"""How compiled kernels in C are stored in a package: a JSON header, then the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running generated C here: built with the system's C compiler into a shared library, called through ctypes."""
+"""Runs generated C in this process: built with the system's C compiler to a shared library, called through ctypes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of the pipeline that is this target's: loop nests to C functions."""
+"""Pipeline stages of the target ``c``: loop nests to C functions."""
 
 from __future__ import annotations
 

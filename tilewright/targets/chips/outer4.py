@@ -1,4 +1,4 @@
-"""outer4: a 4 x 4 array of float32 whose sums stay where they are, and a vector unit beside it.
+"""Chip description of outer4: a 4 x 4 output-stationary float32 array, and a vector engine beside it.
 
 The array multiplies float32 or bfloat16 and keeps 4 x 4 sums in its own registers while columns of one operand and rows
 of the other pass (output-stationary). The vector unit adds, takes the maximum with zero, and makes softmax of rows.

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: kernels in PTX, launched through the driver."""
+"""Target ``cuda``: NVIDIA GPUs, kernels in PTX, launched through the driver API."""
 
 from __future__ import annotations
 

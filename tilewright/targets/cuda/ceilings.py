@@ -1,4 +1,5 @@
-"""The ceilings of an NVIDIA GPU: those of every device (`targets.gpu.ceilings`), and products on tensor cores.
+"""Measures the rooflines of an NVIDIA GPU: those of every device (`targets.gpu.ceilings`), and the peak of tensor
+cores.
 
 warps    each warp has a tile of 32 x 32 sums and its factors in registers          (mma)
 groups   four warps have 64 x 128 sums, and their factors in shared memory          (wgmma, where there is such)

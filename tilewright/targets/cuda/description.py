@@ -1,4 +1,5 @@
-"""Machine records of NVIDIA GPUs: axes, memories, and the instructions that warps run together."""
+"""Machine records of NVIDIA GPUs: grid and block limits, memories, tensor core shapes, and asynchronous copies, by
+compute capability."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""NVIDIA's GPU as a device (`targets.gpu.device.Device`): a run is a CUDA graph, from the upload of its inputs to its
-outputs in memory of the host."""
+"""Runs programs on an NVIDIA GPU (`targets.gpu.device.Device`): a run is a CUDA graph, from the upload of its inputs to
+the download of its outputs into pinned memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of the pipeline that is this target's: loop nests to LLVM IR to PTX with how it is launched."""
+"""Pipeline stages of the target ``cuda``: loop nests to LLVM IR, and to PTX with launch parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensor maps: what the copy engine is told of an array and of boxes of it, encoded by the driver for an address."""
+"""TMA tensor maps (``CUtensorMap``): descriptors of an array and its boxes, encoded by the driver for each address."""
 
 from __future__ import annotations
 

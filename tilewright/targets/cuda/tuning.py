@@ -1,4 +1,5 @@
-"""What the tuner, and `Schedule.source`, ask of this target: kernels built one by one, and the texts of one."""
+"""Builds single kernels for CUDA, as the tuner and `Schedule.source` need them: PTX to run, and the texts of each
+level."""
 
 from __future__ import annotations
 

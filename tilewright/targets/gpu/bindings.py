@@ -1,4 +1,4 @@
-"""Arguments as WebGPU binds them: at aligned places, none over another, large ones in pieces."""
+"""Buffer bindings under WebGPU's rules: aligned offsets, no aliasing, and large buffers split at the binding limit."""
 
 from __future__ import annotations
 

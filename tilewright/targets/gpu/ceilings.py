@@ -1,4 +1,4 @@
-"""The ceilings of a device, measured by four kernels that do nothing else, for profiles (`schedule.ceilings`).
+"""Measures the rooflines of a device by four microbenchmarks, for profiles (`schedule.ceilings`).
 
     peak    multiply-adds on registers, in several chains     read   sums over memory
     write   one value to all of memory                        copy   one buffer to another

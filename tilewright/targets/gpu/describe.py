@@ -1,4 +1,4 @@
-"""What schedules may assume of a GPU: blocks of units that share a memory, in a grid."""
+"""Machine record of a GPU, as scheduling rules see it: a grid of thread blocks with shared memory."""
 
 from __future__ import annotations
 

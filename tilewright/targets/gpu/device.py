@@ -1,4 +1,4 @@
-"""What a GPU's driver has to be able to do: memory, kernels, and runs that are recorded once and repeated often."""
+"""The interface of a GPU driver (`Device`): memory, kernels, and runs that are recorded once and replayed."""
 
 from __future__ import annotations
 

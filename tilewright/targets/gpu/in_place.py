@@ -1,4 +1,4 @@
-"""Kernels that write a state where they read it.
+"""In-place variants of kernels that write a state which they read, for dialects whose parameters may not alias.
 
 Dialects rely on it that no two parameters are the same memory, and WebGPU binds none over another. So such a call has
 a kernel of its own, with one parameter for both, which stands beside the other in the package.

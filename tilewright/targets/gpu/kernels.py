@@ -1,4 +1,5 @@
-"""Kernels of GPUs as they lie in a package: facts as JSON, and the text or SPIR-V that the device's driver compiles."""
+"""How compiled GPU kernels are stored in a package: a JSON header, and the source or SPIR-V that the driver
+compiles."""
 
 from __future__ import annotations
 

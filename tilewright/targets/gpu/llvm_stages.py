@@ -1,4 +1,4 @@
-"""The part of the pipeline that targets share whose kernels are LLVM IR: loop nests to objects."""
+"""Pipeline stages of GPU targets that use LLVM: loop nests to LLVM IR, and to object code."""
 
 from __future__ import annotations
 

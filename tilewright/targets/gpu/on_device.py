@@ -1,4 +1,4 @@
-"""What is the same for all targets whose programs run on a device of this machine."""
+"""Base of GPU targets that run here: device selection, the roofline's measurement, and the loading of packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Programs with open dimensions on a device: one program, recorded for each size that it is called with.
+"""Runs programs with dynamic shapes on a device: the kernels are compiled once, and a run is recorded for each set of
+sizes.
 
 The host evaluates what kernels need for a size (`codegen.gpu.open_sizes`), and the run is recorded with that: blocks,
 places in the arena, and tables that kernels read. The recordings of the sizes used last are kept. No kernel is compiled

@@ -1,4 +1,4 @@
-"""Running a program on a device: constants are uploaded once, a run is recorded once for each context."""
+"""Runs a program on a device: weights are uploaded once, a run is recorded once for each context and then replayed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class GpuRunner:
-    """A package's kernels and constants on a device (`tilewright.targets.base.Runner`).
+    """A package's kernels and constants on a device (`tilewright.targets.base.ProgramRunner`).
 
     The device is asked for when the program first runs: code can be made where there is none. `unpack` makes a kernel
     of an object of the package; `states` are the buffers of its states.

@@ -1,4 +1,4 @@
-"""Targets whose kernels are written as source, for a program and a compiler of one's own."""
+"""Base of GPU targets that only export source (HIP, Metal), for a compiler and a runtime of the user's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of the pipeline that targets with a dialect of C share: loop nests to texts."""
+"""Pipeline stages of GPU targets with a C-like kernel language: loop nests to source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""States on a device: buffers that live between runs (docs/states.md), whose value the host has when it asks."""
+"""States in device memory: buffers that keep their value between runs (docs/states.md), copied to the host on
+request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Microcontrollers and small processors: object files by LLVM, a C header, and simulated boards. See `machines`."""
+"""Microcontroller targets: object files by LLVM, a C header, and simulated boards in QEMU. See `machines`."""
 
 from __future__ import annotations
 

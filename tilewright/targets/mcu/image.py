@@ -1,5 +1,5 @@
-"""An image that runs a model on a simulated board: start-up code, a main loop that talks to the host by semihosting, a
-linker script.
+"""Bare-metal image that runs a model on a simulated board: start-up code, a main loop that reads and writes by
+semihosting, and a linker script.
 
 The loop reads the inputs of one run after the other from the file ``inputs``, and writes to ``outputs`` after each run:
 the code that the model returned and the ticks before each kernel call and at the end (all 32 bits), then the outputs. A

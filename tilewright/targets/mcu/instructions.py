@@ -1,4 +1,4 @@
-"""Instructions of Cortex-M processors: sums of products of bytes, and the upper word of a product."""
+"""DSP instructions of Cortex-M processors: byte dot products, and the upper word of a product."""
 
 from __future__ import annotations
 

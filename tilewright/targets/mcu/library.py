@@ -1,4 +1,4 @@
-"""A package of these targets as a static library with a C header, and the sizes of what is in it."""
+"""Exports a package as a static library with a C header, and reports the sizes of its sections."""
 
 from __future__ import annotations
 

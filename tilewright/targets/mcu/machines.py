@@ -1,4 +1,4 @@
-"""The machines of this family, one description each: what LLVM is told, what schedules may assume, the simulated board.
+"""Machine records of microcontrollers: LLVM's triple and features, costs for schedules, and the simulated board.
 
 To add a machine, add an entry to `MACHINES`.
 """

@@ -1,4 +1,4 @@
-"""The program of a model in LLVM IR: run function, weights, descriptors of the header, and small support functions.
+"""LLVM IR of a model's C API: the run function, weights, tensor descriptors, and small support functions.
 
     i32 <name>_run(arena, arena_size, inputs..., outputs...)
 

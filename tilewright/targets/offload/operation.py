@@ -1,4 +1,4 @@
-"""What a predicate or a builder of `tw.offload` is told of an operation."""
+"""The description of an operator that `tw.offload` passes to a user's predicate and builder."""
 
 from __future__ import annotations
 

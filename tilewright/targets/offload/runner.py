@@ -1,4 +1,4 @@
-"""Calls the functions of a program in place of kernels."""
+"""Calls user-supplied functions in place of kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class OffloadRunner(PartsRunner):
-    """A program loaded into this process (`tilewright.targets.base.Runner`): code is made for each call that was taken,
+    """A program loaded into this process (`targets.base.ProgramRunner`): code is made for each call that was taken,
     because equal kernels have constants of their own."""
 
     no_clock = "measure in the code itself"

@@ -1,4 +1,4 @@
-"""Kernels that functions of a program compute, in the pipeline: without a loop nest; an object says what they are."""
+"""Pipeline stages of offloaded operators: they have no loop nest; their object is a description of the operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host with functions of a program beside it as one target: what is annotated becomes a kernel, and an object.
+"""A host with user-supplied functions as one target: what a predicate takes becomes a kernel of its own.
 
 Loading a package needs neither MLIR nor LLVM, so what compiles is imported where it is used.
 """

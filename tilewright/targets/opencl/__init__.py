@@ -1,4 +1,5 @@
-"""OpenCL: kernels in OpenCL C, compiled by the driver of whatever device is there (GPUs, and CPUs through PoCL)."""
+"""Target ``opencl``: kernels in OpenCL C, compiled by the driver of whatever device is there (GPUs, and CPUs through
+PoCL)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices of OpenCL, through pyopencl.
+"""Runs programs on OpenCL devices, through pyopencl.
 
 Every run enqueues its commands anew: cl_khr_command_buffer, which would record them, is provisional, and pyopencl has
 no functions for it.

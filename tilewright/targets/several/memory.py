@@ -1,4 +1,4 @@
-"""What a context has on one device: its arena, and the device's segments, recorded."""
+"""Run-time memory on one of several devices: its arena, and its recorded program segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running a program on several devices: segment by segment, with the values that the next one needs copied between."""
+"""Runs a program on several devices, segment by segment, and copies the tensors that the next segment needs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _UNTIMED = contextlib.nullcontext()
 
 
 class SeveralRunner:
-    """A package's code on its devices (`tilewright.targets.base.Runner`).
+    """A package's code on its devices (`tilewright.targets.base.ProgramRunner`).
 
     Devices are asked for when the program first runs: code can be made where there are none. `states` are the buffers
     of its states. With `timed` the host's functions are linked with time stamps.

@@ -1,4 +1,4 @@
-"""The time of a run on several devices: each part by its own clock, all on one line of nanoseconds."""
+"""Run times on several devices: each segment by its device's clock, merged on one time line in nanoseconds."""
 
 from __future__ import annotations
 

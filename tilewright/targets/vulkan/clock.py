@@ -1,4 +1,4 @@
-"""Time stamps of a device of wgpu: before and after each step of a run, in the order of its commands."""
+"""Timestamp queries of wgpu: before and after each step of a run, in the order of its commands."""
 
 from __future__ import annotations
 

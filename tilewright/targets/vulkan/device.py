@@ -1,4 +1,4 @@
-"""Devices of Vulkan, through wgpu.
+"""Runs programs on Vulkan devices, through wgpu.
 
 WebGPU's command buffers are for one submission: what is recorded are pipelines, bindings and copies, and every run
 writes its commands anew.

@@ -1,4 +1,4 @@
-"""The part of the pipeline that makes SPIR-V: loop nests to MLIR's `spirv` dialect to words."""
+"""Pipeline stages that make SPIR-V: loop nests to MLIR's `spirv` dialect, and to binaries."""
 
 from __future__ import annotations
 

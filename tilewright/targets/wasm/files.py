@@ -1,4 +1,4 @@
-"""A package as the files of a static site.
+"""Exports a package as a static web site.
 
 model.json           inputs and outputs, sizes, and which modules there are (`manifest`)
 model.wasm           for one thread; model.threads.wasm for several

@@ -1,4 +1,5 @@
-"""The program of a model in LLVM IR: one function that calls the kernels in order, which all threads run together.
+"""LLVM IR of a model's entry point in WebAssembly: one function that calls the kernels in order, run by all threads
+together.
 
     run(thread, threads, passed, count, weights, arena, arrays)
 

@@ -1,4 +1,4 @@
-"""The part of the pipeline that is this target's: loop nests to MLIR to objects, by the shared code generators."""
+"""Pipeline stages of the target ``wasm``: loop nests to MLIR to object files, by the shared code generators."""
 
 from __future__ import annotations
 

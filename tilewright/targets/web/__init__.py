@@ -1,5 +1,5 @@
-"""The browser: a static site whose kernels are WGSL for WebGPU. `tilewright compile` puts the modules of the target
-wasm beside them, for browsers that have no WebGPU."""
+"""Target ``web``: a static site whose kernels are WGSL for WebGPU. `tilewright compile` adds the modules of the target
+``wasm``, for browsers that have no WebGPU."""
 
 from __future__ import annotations
 

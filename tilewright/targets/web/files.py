@@ -1,4 +1,4 @@
-"""A package as a static site for WebGPU, with what the target wasm makes of the same model where that is given.
+"""Exports a package as a static site for WebGPU, with the WebAssembly modules of the same model where those are given.
 
 What is here besides the files of `wasm.files`:
 

@@ -1,9 +1,9 @@
-"""The k first elements of an order along an axis, of equal ones the first; lines are independent.
+"""Top-k along an axis on a processor, of equal elements the first; lines are independent.
 
-Four ways, by sizes: many short lines in lanes (`top_k_lanes`), few of a long line by counting what reaches a bar
+Four ways, by sizes: many short lines in vector lanes (`top_k_lanes`), few of a long line by radix select of a threshold
 (`top_k_select`), and here the other ones. For few, a short sorted list takes every element that beats its last one;
 blocks of elements of which the best does not are passed over. For many, the line is sorted by merging runs of 1, 2, 4
-... elements: every step of a merge picks from one of two runs without a branch.
+... elements (merge sort): every step of a merge picks from one of two runs without a branch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The few first elements of many lines, a line in each lane of a vector: every lane keeps a sorted list in registers.
+"""Top-k of many short lines, one line in each SIMD lane: every lane keeps a sorted list in registers (insertion sort).
 
 for groups of 16 lines:
   for j in the length of a line:

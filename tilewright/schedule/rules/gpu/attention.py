@@ -1,9 +1,8 @@
-"""Attention with an online softmax, by blocks of units: no scores leave a block.
+"""Fused attention with an online softmax (FlashAttention): scores stay within a thread block.
 
-Many queries go by tiles: a block takes a tile of them and goes along the keys, on numbers of single units
-(`attention_tiles`), or, where the machine has such instructions, on matrices that warps (`attention_warps`) or groups
-of warps (`attention_groups`) hold in parts. Few queries have their keys shared out among the units of a block
-(`attention_keys`).
+Many queries are tiled: a block takes a tile of them and iterates over the keys, with scalar arithmetic in each thread
+(`attention_tiles`), or, where the machine has tensor cores, by instructions of warps (`attention_warps`) or warpgroups
+(`attention_groups`). With few queries the threads of a block divide the keys among them (`attention_keys`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Attention of many queries by instructions of groups of warps, whose factors lie in shared memory (`attention_warps`).
+"""Fused attention by warpgroup matrix instructions (``wgmma``), whose factors lie in shared memory (see
+`attention_warps`).
 
-A group has 64 rows. Scores are products of queries and keys, both in shared memory in rows of 64 numbers along the
-depth; results are products of the weights, which the group holds as it holds sums, and of the values, whose rows of 64
-numbers go along the columns of the result.
+A warpgroup has 64 rows. Scores are products of queries and keys, both in shared memory in rows of 64 numbers along the
+depth; results are products of the weights, which the warpgroup holds as it holds accumulators, and of the values, whose
+rows of 64 numbers go along the columns of the result.
 """
 
 from __future__ import annotations

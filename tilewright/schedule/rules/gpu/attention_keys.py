@@ -1,16 +1,17 @@
-"""Attention of few queries (a decode step): the units of a block share the keys out among them.
+"""Attention of few queries (a decode step): the threads of a block divide the keys among them.
 
-Units come in teams. The units of a team have parts of one row of the depth and of the values, neighbours beside each
-other, so that a team reads keys and values as they lie. Every team goes through its own keys with an online softmax:
+Threads come in teams. The threads of a team have parts of one row of the depth and of the values, contiguous in memory,
+so that a team's reads of keys and values coalesce. Every team iterates over its own keys with an online softmax:
 
     for each step:
-        each unit multiplies its part of the queries with that of the team's next keys, and tells the others
-        each unit adds up the products of its team: the scores, of which the largest so far (top) is kept
-        each unit adds its part of the values, weighted; what was summed before shrinks as top grows
-    teams tell each other their tops; what each summed is weighted by that and added up, one query after the other
+        each thread multiplies its part of the queries with that of the team's next keys, and shares the products
+        each thread adds up the products of its team: the scores, of which the largest so far (top) is kept
+        each thread adds its part of the values, weighted; what was summed before shrinks as top grows
+    teams exchange their tops; what each summed is weighted by that and added up, one query after the other
 
-Where a team is a part of a warp, warps go along the keys each for itself: memory is busy for the one while another
-computes. Of a part of the keys (`attention_parts`) the sums are written as they are, and with them what joins them.
+Where a team is a part of a warp, warps iterate over the keys each for itself, without block barriers: memory is busy
+for the one while another computes. Of a part of the keys (`attention_parts`) the partial sums are written, and with
+them what is needed to combine them.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Attention of many queries: a block takes a tile of rows and goes along the keys, a tile of them at a time.
+"""Fused attention without tensor cores: a block takes a tile of queries and iterates over tiles of the keys.
 
-    each unit begins sums of the values, the largest score so far (top) and the sum of exponentials (total) of its rows
+    each thread begins sums of the values, the largest score so far (top), and the sum of exponentials (total), by rows
     for each tile of keys:
         for each piece of the depth:
-            units bring a piece of the queries (once, if they all have room) and of the keys to shared memory
-            each unit multiplies its rows with its keys, in registers
-        units of a row tell each other their largest scores
+            threads load a piece of the queries (once, if they all have room) and of the keys into shared memory
+            each thread multiplies its rows with its keys, in registers
+        threads of a row exchange their largest scores
         top grows, and what was summed before shrinks with it; exponentials go to shared memory
         for each piece of the values:
-            units bring it to shared memory, and each adds its rows' weighted values, in registers
-    units of a row add up their totals, and each writes its results
+            threads load it into shared memory, and each adds its rows' weighted values, in registers
+    threads of a row add up their totals, and each writes its results
 
-A unit has some rows, and every `across`-th key and column: units beside each other use neighbouring banks.
+A thread has some rows, and every `across`-th key and column, so that neighbouring threads use neighbouring banks.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Attention of many queries by instructions on matrices that the lanes of a warp hold in parts (`machine.WarpProduct`).
+"""Fused attention (FlashAttention) by tensor core instructions of warps (`machine.WarpProduct`).
 
-A warp has 16 rows (queries), and goes along the keys with all others of its block:
+A warp has 16 rows (queries), and iterates over the keys with all others of its block:
 
     copies of the keys and values of the first tile begin
     for each tile of keys:
         copies of the next tile begin, into the other half of shared memory; those of this one are waited for
-        scores = queries x keys, both in parts of 16 x 16
+        scores = queries x keys, both in fragments of 16 x 16
         the largest score of each row grows, and what was summed before shrinks with it
-        weights = 2^((scores - largest) * log2(e)), in the type of the factors, which lanes hold as they hold sums
+        weights = 2^((scores - largest) * log2(e)), in the type of the factors, in the lanes' layout of accumulators
         results = results * shrink + weights x values
     results / totals
 

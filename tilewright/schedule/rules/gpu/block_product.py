@@ -1,9 +1,9 @@
-"""Products of a few rows with weights in blocks of a few bits (`ops/block_quantized.py`), as a decoder has them for one
-token: words are read once, in long accesses, and unpacked in registers.
+"""Matrix-vector products with block-quantized weights of a few bits (`ops/block_quantized.py`), as LLM decoding has
+them: words are read once, in long accesses, and dequantized in registers.
 
-A unit has some rows of weights and neighbouring words of each (`vector_product`, where neighbours in memory are
-neighbours in the sum). A number q of b bits becomes the float 2**b + q where it is put behind the point of that, and
-what is too much goes once for all numbers that a unit multiplies at once:
+A thread has some rows of weights and contiguous words of each (`vector_product`, where contiguous elements are those
+along the sum). A number q of b bits becomes the float 2**b + q by putting its bits into the mantissa, and the excess is
+subtracted once for all numbers that a thread multiplies at once:
 
     sum += scale * (sum of x * (2**b + q) - (2**b + zero) * sum of x)
 """

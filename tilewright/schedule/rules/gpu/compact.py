@@ -1,12 +1,11 @@
-"""The places of the elements that are not zero, in order, by one block: its units look at neighbouring elements, and a
-scan says how many are found before each unit's.
+"""NonZero: stream compaction of the indices of nonzero elements, in order, by one block with a prefix sum of counts.
 
-    for each piece of the elements:
-        each unit: found = how many of its run are not zero
-        scan of found -> before[unit], all
-        each unit: the places of its own, from number carry + before on
-        carry = carry + all
-    the rest of the result is zero
+for each piece of the elements:
+    each thread: found = how many of its run are not zero
+    scan of found -> before[thread], all
+    each thread: the indices of its own, from number carry + before on
+    carry = carry + all
+the rest of the result is zero
 """
 
 from __future__ import annotations

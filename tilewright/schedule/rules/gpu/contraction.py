@@ -1,4 +1,4 @@
-"""Contractions and convolutions as products of matrices (implicit GEMM): each block computes a tile of the result.
+"""Contractions and convolutions as matrix products (implicit GEMM): each block computes a tile of the result.
 
 The loops of a sum of products fall into four groups: those that only the first factor uses (rows), only the second
 (columns), both (batch), and those of the sum (depth). Each group is one index, whatever loops it is made of, so that a
@@ -6,9 +6,9 @@ convolution is a product of its windows, which are gathered on the way into shar
 
     for each tile, on a block:
         for each step of the depth:
-            units bring a piece of both factors to shared memory
-            each unit multiplies its rows with its columns, in registers
-        each unit writes its tile, with what is computed of it element for element, and its part of a border around it
+            threads load a piece of both factors into shared memory
+            each thread multiplies its rows with its columns, in registers
+        each thread writes its tile, with the elementwise epilogue, and its part of a border around it
 """
 
 from __future__ import annotations

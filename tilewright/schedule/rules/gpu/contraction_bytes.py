@@ -1,7 +1,8 @@
-"""`block_contraction` of bytes on machines with an instruction for sums of four products (`machine.DotProduct`).
+"""int8 matrix products on dp4a-like instructions, sums of four byte products (`machine.DotProduct`): a form of
+`block_contraction`.
 
-Pieces lie in rows along the sum, whatever way they lie in far memory, so that four neighbours are a word; rows are a
-word longer, which puts neighbouring rows into other banks.
+Pieces lie in rows along the sum, whatever their layout in global memory, so that four consecutive bytes are a word;
+rows are padded by a word, which puts neighbouring rows into other banks.
 """
 
 from __future__ import annotations

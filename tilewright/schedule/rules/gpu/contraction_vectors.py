@@ -1,6 +1,6 @@
-"""`block_contraction` on machines with accesses of several elements: units bring, read and write neighbours at once.
+"""`block_contraction` with vector loads and stores: threads copy, read and write several contiguous elements at once.
 
-The columns of a unit are then runs of neighbours, which lie apart by those of the units beside it.
+The columns of a thread are then vectors, interleaved with those of its neighbouring threads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reductions of which each unit computes one element: pooling, depthwise convolutions, products with vectors, sums with
+"""Reductions with one thread for each element of the result: pooling, depthwise convolutions, small products, sums with
 many results. Loops stay loops, so that kernels are small."""
 
 from __future__ import annotations

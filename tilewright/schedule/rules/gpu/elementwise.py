@@ -1,5 +1,5 @@
-"""Elementwise operations and data movement: units take neighbouring elements of what is written, a few neighbours each
-where the machine has accesses that long."""
+"""Elementwise operations and data movement with coalesced accesses: neighbouring threads take neighbouring elements of
+the result, each a vector of them where the machine has vector accesses."""
 
 from __future__ import annotations
 

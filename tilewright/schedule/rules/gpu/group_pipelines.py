@@ -1,15 +1,16 @@
-"""The nest of a product by groups of warps whose factors an engine of the machine brings (`group_tensor_cores`).
+"""The nest of a warpgroup matrix product (``wgmma``) whose factors are copied by TMA or the like
+(`group_tensor_cores`).
 
-    one unit begins to copy the first pieces of both factors
+    one thread begins to copy the first pieces of both factors
     for each tile of the block:
         for each step of the sum:
-            wait for its pieces; a unit of its own begins to copy those of a later step, perhaps of the next tile
-            each group multiplies its rows and columns, while the products of the step before end
-        each group writes its tile, with what is computed of it element for element
+            wait for its pieces; a producer thread begins to copy those of a later step, perhaps of the next tile
+            each warpgroup multiplies its rows and columns, while the products of the step before end
+        each warpgroup writes its tile, with the elementwise epilogue
 
-A factor whose neighbours in memory are neighbours in the sum lies in shared memory in rows of 128 bytes along the sum;
-one whose neighbours are rows or columns of the result in rows of 128 bytes along these, in panels. Both are swizzled.
-The engine writes zeros beyond the factors.
+A factor that is contiguous along the sum lies in shared memory in rows of 128 bytes along the sum; one that is
+contiguous along rows or columns of the result in rows of 128 bytes along these, in panels. Both are swizzled. The copy
+engine writes zeros beyond the factors.
 """
 
 from __future__ import annotations

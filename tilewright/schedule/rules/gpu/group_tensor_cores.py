@@ -1,9 +1,10 @@
-"""Contractions and convolutions on tensor cores that groups of warps use together, on factors in shared memory.
+"""Contractions and convolutions by warpgroup matrix instructions (``wgmma``), on factors in shared memory.
 
-What `tensor_cores` does with warps and fragments, with the larger instructions of groups: both factors stay in shared
-memory, swizzled as the instruction wants them. Where an engine of the machine can bring them, it does, begun by a group
-that does nothing else (`group_pipelines`). Elsewhere units bring them, in rows along the sum: windows of a convolution,
-for instance. A constant factor that lies otherwise is laid out along the sum when the model is compiled.
+What `tensor_cores` does with warps and fragments, with the larger instructions of warpgroups: both factors stay in
+shared memory, swizzled as the instruction wants them. Where the machine has a copy engine (TMA) that can load them, it
+does, driven by a warpgroup that does nothing else (`group_pipelines`). Elsewhere threads load them, in rows along the
+sum: windows of a convolution, for instance. A constant factor with another layout is repacked along the sum when the
+model is compiled.
 """
 
 from __future__ import annotations

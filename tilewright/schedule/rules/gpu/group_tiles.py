@@ -1,4 +1,5 @@
-"""What nests of products by groups of warps have in common, however their factors are brought: the instructions."""
+"""The part that all nests of warpgroup matrix products share, however their factors are loaded: the matrix
+instructions."""
 
 from __future__ import annotations
 

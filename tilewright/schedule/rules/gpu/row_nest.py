@@ -1,12 +1,12 @@
-"""The nest of a kernel's rows on the units of blocks, or of warps.
+"""Writes the nest of a row-wise reduction kernel (`row_values`) for the threads of blocks, or of warps.
 
     for each few rows, on a block:
         for each level:
-            each unit takes every so many of a row's positions: it adds up sums, computes what is kept, writes results
-            sums are combined in shared memory by a tree, whose last step every unit that reads them does for itself,
+            each thread takes every so many of a row's positions: it adds up sums, computes what is kept, writes results
+            sums are combined in shared memory by a tree, whose last step every thread that reads them does for itself,
             or by the shuffles of each warp, and in shared memory those of several warps
 
-A row that is kept lies in the registers of its units, or in shared memory; a unit reads only what it wrote.
+A row that is kept lies in the registers of its threads, or in shared memory; a thread reads only what it wrote.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""How many units take a row, how many rows a block takes, and where a row is kept between the levels."""
+"""Chooses the mapping of a row-wise reduction: threads for each row, rows for each block, and whether a row stays in
+registers, in shared memory, or is read again."""
 
 from __future__ import annotations
 

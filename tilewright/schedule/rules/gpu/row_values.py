@@ -1,4 +1,4 @@
-"""A kernel as rows: what is summed along each of them, what is written, and the values that these are made of.
+"""Reads a kernel as a row-wise reduction: the sums along each row, what is written, and the elementwise values of both.
 
 Every stage gets the same two coordinates: the number of a row, and the position along it. Elementwise stages become
 values that are computed where they are needed, so that only sums and results are left, each at a level: what needs the

@@ -1,13 +1,14 @@
-"""Running sums and products along an axis, a line by the units of a block: each takes a run of it in registers, a scan
-says what those before it have, and the results follow. Lines that are longer go in pieces, one after the other.
+"""Prefix sums and products (``cumsum``, ``cumprod``) along an axis, a line by the threads of a block: each thread scans
+a run of it in registers, a scan over threads gives what those before it have. Longer lines go in pieces, one after the
+other.
 
     for each piece of the line:
-        each unit: x = its run;  run sums in x
-        scan of the units' last sums -> before[unit], all
-        each unit: result = carry + before + x
+        each thread: x = its run;  run sums in x
+        scan of the threads' last sums -> before[thread], all
+        each thread: result = carry + before + x
         carry = carry + all
 
-Units go along a line, or, where lines lie side by side in memory, neighbouring units have neighbouring lines.
+Threads go along a line, or, where lines are contiguous with each other, neighbouring threads have neighbouring lines.
 """
 
 from __future__ import annotations

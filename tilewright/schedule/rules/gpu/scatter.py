@@ -1,11 +1,11 @@
-"""Scatter and append by blocks: every element of the result is one unit's, which copies it and then looks for its
-updates in their order. So the result is the same in every run: of several updates to one element the last one wins, and
-sums are added up from front to back.
+"""Deterministic scatter without atomics: every element of the result belongs to one thread, which copies it and then
+applies its updates in their order. So the result is the same in every run: of several updates to one element the last
+one wins, and sums are added up from front to back.
 
-    elements   of ``scatter_elements``: a unit an element, which goes along the indices that may name it
-    lines      of ``scatter_elements``: a unit a line along the axis, which goes along its updates
-    slices     of ``scatter_nd``: units a slice that an index names. The numbers of the slices that updates go to are
-               brought to shared memory in pieces; where the last one wins, the units of a slice share out the search
+    elements   of ``scatter_elements``: a thread an element, which goes along the indices that may name it
+    lines      of ``scatter_elements``: a thread a line along the axis, which goes along its updates
+    slices     of ``scatter_nd``: threads a slice that an index names. The numbers of the slices that updates go to are
+               loaded into shared memory in pieces; where the last one wins, the threads of a slice divide the search
 
 Copies are loops of their own (`COPIES`): where the result takes the place of its data they are left out.
 """

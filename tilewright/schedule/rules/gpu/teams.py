@@ -1,9 +1,9 @@
-"""Units of a block in rows of as many: each row works on something of its own, and its units learn what those before
-them have (a scan of one number a unit, in shared memory or by shuffles).
+"""Block-wide and warp-wide prefix scans for rules: a block's threads form rows, and each row scans one number a thread,
+in shared memory or by shuffles.
 
     for each few rows, on a block:                          along x of the block, or y, or on warps and their lanes
-        for each unit: a[row, unit] = what it has
-        scan: prefix[row, unit] = what the units before it have together; total[row, unit] = what all have
+        for each thread: a[row, thread] = what it has
+        scan: prefix[row, thread] = what the threads before it have together; total[row, thread] = what all have
 """
 
 from __future__ import annotations

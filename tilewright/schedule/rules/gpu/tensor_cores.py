@@ -1,4 +1,4 @@
-"""Contractions and convolutions on tensor cores: warps multiply pieces of both factors that lie in shared memory.
+"""Contractions and convolutions on tensor cores by warp instructions (``mma``), from factors in shared memory.
 
 What is taken, and the groups of loops, are those of `contraction`; the factors have to be numbers that an instruction
 of a warp multiplies (`machine.WarpProduct`): products in f32 stay where they are. `warp_tiles` writes the nest.

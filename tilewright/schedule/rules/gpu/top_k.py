@@ -1,14 +1,16 @@
-"""The k first elements of an order along an axis, a line by the units of a block; of equal ones the first.
+"""Top-k along an axis, a line by the threads of a block: by ranking, by radix select, or by sorting; of equal elements
+the first wins.
 
 Elements become integers of the same order (`TopKKernel.order`). Three forms:
 
-    rank:    each unit has some elements, and counts for each how many of the line come before it: that is its place.
-             The line goes through shared memory in pieces; blocks share out the elements of a line
-    select:  one block a line, for few of many. Two bits at a time units count how many elements reach a bar, until it
-             is the k-th largest, and then up to which position equal ones are among the first k; these are copied to
-             shared memory, and ranked there
+    rank:    each thread has some elements, and counts for each how many of the line come before it: that is its place.
+             The line goes through shared memory in pieces; blocks divide the elements of a line
+    select:  one block a line, for few of many: radix select. Two bits at a time, the highest first, threads count how
+             many elements reach a threshold, until it is the k-th largest, and then up to which position equal ones are
+             among the first k; these are copied to shared memory, and ranked there
+    sort:    see `_Sorted`
 
-Nothing hangs on the order of units, and all of them come to every barrier whatever the numbers are.
+Nothing depends on the order of threads, and all of them come to every barrier whatever the numbers are.
 """
 
 from __future__ import annotations

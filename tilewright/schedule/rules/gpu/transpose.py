@@ -1,12 +1,11 @@
-"""Transpositions: elementwise kernels that write rows and read columns. What is read across comes in tiles through
-shared memory, so that neighbouring units read neighbours and write neighbours.
+"""Tiled transposition through shared memory: elementwise kernels that read strided and write contiguously, so that both
+accesses coalesce.
 
     for each tile, on a block:
-        units bring it row by row of what is read, into rows of shared memory that are one element longer
-        units write it row by row of the result, with what else is computed
+        threads load it row by row of what is read, into rows of shared memory that are one element longer
+        threads write it row by row of the result, with the elementwise work
 
-A unit brings neighbours at once, and writes such, where the machine has accesses that long and all rows are made of
-them.
+A thread loads and writes vectors where the machine has such accesses and all rows are made of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Steps that rules for grids of blocks share."""
+"""Steps that GPU rules share: binding loops to grid, block and warp axes, loops over a block's threads, reductions."""
 
 from __future__ import annotations
 

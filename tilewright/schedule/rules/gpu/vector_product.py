@@ -1,14 +1,14 @@
-"""Products of a vector, or of a few, with a matrix (what a decoder computes for one token): the matrix is read once,
-and nothing else takes time, so that its accesses are as long as the machine's and many are on their way at once.
+"""Matrix-vector products (GEMV), or with a few vectors, as LLM decoding has them: bound by memory, so each thread has
+many long loads of the matrix in flight.
 
     for each tile of columns, on a block:
-        each unit takes some neighbouring columns and every so many steps of the sum; for each few of these:
-            it asks for all of its part of the matrix, and for that of the vectors
+        each thread takes some neighbouring columns and every so many steps of the sum; for each few of these:
+            it loads all of its part of the matrix, and that of the vectors
             it multiplies and adds, in registers
-        what the units of a column have added up is combined in shared memory
-        each column is written by one unit, with what is computed of it element for element
+        the partial sums of a column's threads are combined in shared memory
+        each column is written by one thread, with the elementwise epilogue
 
-Where neighbours in memory are neighbours in the sum, a unit has neighbouring steps of some columns.
+Where the matrix is contiguous along the sum, a thread has neighbouring steps of some columns.
 """
 
 from __future__ import annotations

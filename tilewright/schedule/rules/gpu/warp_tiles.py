@@ -1,16 +1,15 @@
-"""The nest of a product on tensor cores (`tensor_cores`).
+"""Writes the nest of a matrix product on tensor cores (`tensor_cores`): a software pipeline through shared memory.
 
-    units begin to copy the first pieces of both factors to shared memory
+    threads begin to copy the first pieces of both factors to shared memory
     for each step of the sum:
         wait for its pieces, and for all warps: nobody uses those of the step before any more
         begin to copy later ones in their place
         each warp loads its rows and columns into fragments and multiplies them
-    each warp writes its tile, with what is computed of it element for element
+    each warp writes its tile, with the elementwise epilogue
 
-Pieces lie in rows along what is side by side in memory, each row with its runs of 16 bytes in an order of its own, so
-that the rows which a warp reads at once are in different banks. Rows and columns beyond the result are those at its
-edge once more, which nobody writes; steps beyond the sum are zeros. What cannot be copied as it lies is brought, and
-used, one piece after the other.
+Pieces lie in rows along the contiguous dimension, the 16-byte runs of each row swizzled, so that the rows which a warp
+reads at once are in different banks. Rows and columns beyond the result are those at its edge once more, which nobody
+writes; steps beyond the sum are zeros. What cannot be copied as it lies is loaded and used one piece after the other.
 """
 
 from __future__ import annotations
