@@ -55,7 +55,7 @@ class TargetStage:
 
 @dataclass(frozen=True)
 class Built:
-    """A kernel that was built alone: its object, and what a program must know of it (`codegen.kernel_info`)."""
+    """A kernel that was built alone: its object, and what a program needs to know about it (`codegen.kernel_info`)."""
 
     data: bytes
     info: Any
@@ -202,8 +202,8 @@ class Sharing(Protocol):
         """See `Target`; its `device_costs` decide what runs here."""
 
     def units(self, nest: Nest, constants: frozenset[str]) -> int:
-        """How many units run a finished nest; a TilewrightError where no code can be made of it. `constants`: those of
-        its parameters that are constants."""
+        """How many threads run a finished nest; a TilewrightError where no code can be made of it. `constants`: those
+        of its parameters that are constants."""
 
 
 @runtime_checkable

@@ -8,7 +8,7 @@ from ..support.errors import UsageError
 
 
 class CrossCompiledRunner:
-    """The runner of such code: asked to run, it says what to do instead."""
+    """Raises an error when run, which says what to do instead."""
 
     seconds_per_tick = 1.0
     threads = 1

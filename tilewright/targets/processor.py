@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Processor(Machine):
-    """What LLVM is told (triple, cpu, features) and what the schedule rules ask (vectors, caches, cores).
+    """LLVM's options (triple, cpu, features) and what the schedule rules ask (vectors, caches, cores).
 
     >>> Processor("aarch64-unknown-none-elf", "cortex-a76", ("neon", "dotprod"), reloc="static").llvm_features()
     '+neon,+dotprod'

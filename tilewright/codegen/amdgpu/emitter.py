@@ -51,7 +51,7 @@ class AmdgpuEmitter(gpu.GpuLlvmEmitter):
         self.text.line(f'fence syncscope("{scope}") acquire')
 
     def shuffle(self, word: str, asked: str | int) -> str:
-        """Lanes up to 31 apart ask each other without an address; else each says of which one it wants the word."""
+        """Lanes up to 31 apart exchange words without an address; else each gives the index of its source lane."""
         if isinstance(asked, int) and asked < _SWIZZLED:
             return self.text.call("llvm.amdgcn.ds.swizzle", "i32", [word, f"i32 {asked << 10 | _SWIZZLED - 1}"])
         lane = next(self.names[k] for k in self.units.kinds if self.units.is_lane(k))

@@ -57,8 +57,8 @@ class ExprWriter:
         self.recent: dict[str, str] = {}  # words of bytes that have been read, for products that follow each other
         self.words: frozenset[str] = frozenset()  # shared arrays of words of bytes
         self.wholes: frozenset[str] = frozenset()  # arrays of vectors, or of words that are written as a whole
-        self.units: dict[str, str] = {}  # variables of loops whose iterations are units -> axes
-        self.own: dict[str, dict[str, int]] = {}  # register buffers -> elements from one unit to the next, by axis
+        self.units: dict[str, str] = {}  # variables of loops whose iterations are threads -> axes
+        self.own: dict[str, dict[str, int]] = {}  # register buffers -> elements from one thread to the next, by axis
         self.helpers: set[str] = set()
         self.needs_math = False
         self.count = 0
@@ -289,7 +289,8 @@ class ExprWriter:
         return element(self.names[name], at, whole)
 
     def slot(self, buffer: Buffer, flat: Expr) -> str:
-        """The variable of an element. What loops of units add to its index is left out: each unit has its own."""
+        """The variable of an element. What loops bound to axes add to its index is left out: each thread has its
+        own."""
         terms, at = linear(flat)
         own = {self.units[t.name]: c for t, c in terms.items() if isinstance(t, Var) and t.name in self.units}
         if len(own) < len(terms) or self.own.setdefault(buffer.name, own) != own:

@@ -61,14 +61,14 @@ class ClikeEmitter(VectorLoops):
         super().__init__(nest.buffers(), nest.name, dialect)
         self.nest, self.written = nest, frozenset(nest.outputs)
         self.signed = self.closed.signed if self.closed is not None else frozenset()
-        self.spread = bool(dialect.axes)  # whether what is printed runs on every unit
+        self.spread = bool(dialect.axes)  # whether what is printed runs on every thread
         self.scratch = self.scratch_peak = 0
         self.arrays: dict[str, tuple[int, int]] = {}  # typed scratch memory, by type: elements in use, and at most
         self.braces, self.alone = True, False  # whether what comes needs a block of its own, or has one
         self.copied: str | None = None  # the input that the loop at hand copies
         self.within: tuple[str, ...] = ()  # axes of the loops around
         self.used = {s.kind for s in walk_stmts(nest.body) if isinstance(s, For) and s.kind in dialect.axes}
-        self.shared: list[str] = []  # declarations of arrays that units share
+        self.shared: list[str] = []  # declarations of arrays that threads share
         taken = {*dialect.reserved, *self.dims.values()}
         for i, p in enumerate(nest.params):
             kind = "out" if p.name in nest.outputs else "weights" if p.name in constants else "in"
@@ -196,11 +196,11 @@ class ClikeEmitter(VectorLoops):
         self.line(self.dialect.barriers[s.scope])
 
     def shared_out(self, s: Stmt) -> bool:
-        """Whether it is a loop whose iterations are shared out among units."""
+        """Whether it is a loop whose iterations are divided among threads."""
         return isinstance(s, For) and s.kind in self.dialect.axes
 
     def unshared(self, s: Stmt) -> None:
-        """A statement beside loops of units: the first one of them writes what they share, each of them its own."""
+        """A statement outside of loops bound to axes: the first thread writes what they share, each of them its own."""
         shared, params = self.written_in(s, "shared"), writes(s) & {p.name for p in self.nest.params}
         inner = {k for k in self.used if k.partition(".")[0] == "block"}
         first = (self.used if params else inner if shared else set()) - set(self.within)
@@ -273,7 +273,8 @@ class ClikeEmitter(VectorLoops):
             del self.terms[t]
 
     def on_unit(self, s: For, unit: str) -> None:
-        """A loop each of whose iterations is one unit's: there is no loop, only units that have nothing to do."""
+        """A loop each of whose iterations is one thread's: no loop is written, only a condition for threads beyond
+        it."""
         name = self.loop_names[s.var]
         all_of_it = Const(self.launch.extent(s.kind), "index")
         short = s.extent != (self.closed.extents.get(s.kind, all_of_it) if self.closed is not None else all_of_it)
@@ -387,7 +388,7 @@ class ClikeEmitter(VectorLoops):
             self.scratch = offset
 
     def place(self, s: Alloc, kind: str) -> None:
-        """A local array as a part of the unit's own scratch memory for numbers of this type."""
+        """A local array as a part of the thread's own scratch memory for numbers of this type."""
         b, array = s.buffer, f"scratch_{kind}"
         begin, most = self.arrays.get(kind, (0, 0))
         end = begin + int(highest(b.size))

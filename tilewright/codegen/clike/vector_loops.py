@@ -24,7 +24,7 @@ class VectorLoops(ExprWriter):
 
     def begin_vectors(self, nest: Nest, ranges: dict[str, tuple[int, int]]) -> None:
         """Find out which arrays are such of vectors, or of whole words."""
-        self.at = GpuIndices(None, ranges)  # type: ignore[arg-type]  # what is asked here makes no text
+        self.at = GpuIndices(None, ranges)  # type: ignore[arg-type]  # nothing here emits text
         self.at.values = self.values
         if self.dialect.vectors is None or not self.dialect.vectors.bound:
             return

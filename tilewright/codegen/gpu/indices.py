@@ -37,7 +37,7 @@ class GpuIndices:
     """`ranges` has the smallest and the largest value of each variable; `values` what a loop variable is: a number in
     unrolled code, or an expression of others; `names` the values that variables have in the code."""
 
-    #: emits what stands in an index and is none itself; given when there is an emitter of expressions
+    #: emits expressions in an index that are no index arithmetic; set by the emitter
     expr: Callable[[Expr], SsaValue]
 
     def __init__(self, text: KernelText, ranges: dict[str, tuple[int, int]]) -> None:
@@ -69,7 +69,7 @@ class GpuIndices:
         return self._emit(self.known(e))
 
     def computed(self, e: Expr, moving: set[str], made: dict[Expr, Expr]) -> Expr:
-        """The expression with a variable for each term in it that does not hang on some variables, and is no sum or
+        """The expression with a variable for each term in it that does not depend on some variables, and is no sum or
         multiple of others: it is computed here, once (`made`). Terms that read memory stay."""
         if not isinstance(e, Op):
             return rebuild(e, tuple(self.computed(x, moving, made) for x in children(e)))

@@ -52,7 +52,7 @@ class OpenLaunch:
 
 @dataclass(frozen=True)
 class LaunchAt:
-    """An `OpenLaunch` for given sizes: numbers, bytes of the arguments, blocks."""
+    """An `OpenLaunch` at known sizes: the table, bytes of the arguments, blocks."""
 
     table: tuple[int, ...]
     nbytes: tuple[int, ...]

@@ -46,7 +46,7 @@ _DIVISIONS = ("floordivsi", "remsi")
 @dataclass(frozen=True)
 class Closed:
     """A nest without sizes, and what was put in their place: variables in the order of the table, with their ranges.
-    `extents` are the units of the axes whose number is open; `launch` is without blocks."""
+    `extents` are the threads of the axes whose number is open; `launch` is without blocks."""
 
     nest: Nest
     names: tuple[str, ...]

@@ -33,7 +33,7 @@ def in_turn(s: Store, var: str, at: GpuIndices, buffers: dict[str, Buffer]) -> b
 
 
 def always(e: Expr) -> Iterator[Load]:
-    """The loads of a value that do not hang on a condition, nor stand in an index."""
+    """The loads of a value that do not depend on a condition, nor stand in an index."""
     if isinstance(e, Load):
         yield e
         return

@@ -60,7 +60,7 @@ def literal(value: Any, dtype: str) -> str:
 
 
 class GpuLlvmBuilder(gpu.KernelText):
-    """See the file. `globals_` is the kernel's memory beside the stack, `label` the block at hand."""
+    """See the module. `globals_` is the kernel's memory beside the stack, `label` the block at hand."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -103,7 +103,7 @@ class GpuLlvmEmitter(NestWalk):
         return []
 
     def begin(self) -> None:
-        """Before the first statement, when `names` has the numbers of the thread's units."""
+        """Before the first statement, when `names` has the indices of the thread."""
 
     def end(self) -> None:
         """Behind the last one."""

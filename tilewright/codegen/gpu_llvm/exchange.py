@@ -12,7 +12,7 @@ from ...tensor.expr import Buffer, Const, Expr, Op, Var
 from .builder import BYTES, GpuLlvmValue, llvm_type, storage
 from .memory import GpuLlvmMemory
 
-#: ``i32 name`` of a word, and of the lane to ask, or how many apart lanes are that ask each other -> the other's word
+#: ``i32 name`` of a word, and of the source lane, or of the distance of lanes that exchange words -> the other's word
 Shuffle = Callable[[str, "str | int"], str]
 _WORD = 32
 

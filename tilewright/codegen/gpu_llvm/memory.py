@@ -40,7 +40,7 @@ class GpuLlvmMemory:
         self.pointers: dict[str, tuple[str, str]] = {}
         #: buffers that lie in a way of their own: what gives the address of an element
         self.special: dict[str, Callable[[Buffer, Indexes], str]] = {}
-        #: buffers of which a thread has a part, and asks others for theirs: what gives an element
+        #: buffers distributed over lanes, which read each other's parts by shuffles: what emits a read
         self.asked: dict[str, Callable[[Buffer, Indexes, GpuLlvmValue], GpuLlvmValue]] = {}
         self.lanes: Lanes | None = None
 

@@ -10,7 +10,7 @@ from ..gpu_llvm.builder import BYTES, storage
 from ..llvm.machine import LlvmMachine
 from .emitter import NvptxKernel
 
-#: what a kernel may declare; more is given when it is launched
+#: what a kernel may declare; more is set at launch
 STATIC_SHARED_BYTES = 48 << 10
 #: what no array in shared memory needs more of
 _ALIGN_BYTES = 1024
@@ -39,7 +39,7 @@ def ptx(emitted: NvptxKernel, machine: LlvmMachine) -> str:
 
 
 def with_dynamic_shared(text: str) -> str:
-    """The arrays in shared memory as parts of one whose size is given at launch.
+    """The arrays in shared memory as parts of one whose size is set at launch.
 
     >>> text = "@k.a = internal addrspace(3) global [3 x float] undef, align 16\\n; @k.a"
     >>> print(with_dynamic_shared(text))

@@ -37,8 +37,8 @@ _TRY = "llvm.nvvm.mbarrier.try.wait.parity.scope.cta.space.cta"
 
 @dataclass(frozen=True)
 class TensorMap:
-    """What the host tells the copy engine of an array: the number of the kernel's parameter, its dtype and shape, sides
-    of boxes, and bytes of the rows that are swizzled (0: none)."""
+    """What the host encodes in the tensor map of an array: the number of the kernel's parameter, its dtype and shape,
+    sides of boxes, and bytes of the rows that are swizzled (0: none)."""
 
     parameter: int
     dtype: str
@@ -191,7 +191,7 @@ class Bulk:
             self.group(s)
 
     def group(self, s: AsyncCopy) -> None:
-        """One thread tells the barrier what comes, and begins it."""
+        """One thread sets the bytes that the barrier expects, and begins the copy."""
         where = self.barrier(s.token, self.rings.number[id(s)])
         self.text.line(_FENCE)
         parts: dict[str, list[Box]] = {}

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 LANE = "%lane"
 _PAIR = "%pair"
 _GROUP, _PLACE = Var(LANE) // 4, Var(LANE) % 4
-#: rows of sums, and of first factors, of a warp; of a group of warps each has the next ones
+#: rows of sums, and of first factors, of a warp; of a warpgroup each has the next ones
 _WARP_ROWS = Var(LANE) // 32 * 16 + Var(LANE) % 32 // 4
 #: the block of a matrix that `ldmatrix` takes
 _ROWS = 8

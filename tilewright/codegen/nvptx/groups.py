@@ -8,7 +8,7 @@ instruction gets a descriptor: where the matrix begins, how far 8 rows are from 
 next 64, and that it is swizzled so. Whether the nest has its elements there is checked by number before anything is
 emitted. The first factor may also be in registers, which lanes hold as `fragments` says.
 
-The instruction reads through another way to memory than stores do: a thread that wrote tells so (``fence.proxy.async``)
+The instruction reads memory through another proxy than stores do: a thread that wrote needs a ``fence.proxy.async``
 before the barrier at which the others wait.
 """
 

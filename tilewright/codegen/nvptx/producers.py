@@ -21,7 +21,7 @@ from ...schedule.nest import Alloc, AsyncCopy, For, Nest, Seq, Stmt
 from ...schedule.producers import Produced, begins_copies, parts, read_producer
 from ...tensor.expr import Buffer, Expr, Var
 from ..gpu.indices import GpuIndices
-from ..gpu.launch import UnitsOfNest
+from ..gpu.launch import LaunchAxes
 from ..gpu_llvm.builder import GpuLlvmBuilder
 from .rings import Rings
 
@@ -47,7 +47,7 @@ class ProducerCopies(Protocol):
 
 
 class Products(Protocol):
-    """What makes the products of groups of warps (`groups.Groups`)."""
+    """What makes the products of warpgroups (`groups.Groups`)."""
 
     left: int
 
@@ -63,7 +63,7 @@ class ProducerEmitter(Protocol):
 
     nest: Nest
     buffers: dict[str, Buffer]
-    units: UnitsOfNest
+    units: LaunchAxes
     names: dict[str, str]
     text: GpuLlvmBuilder
     at: GpuIndices
@@ -146,7 +146,7 @@ class Producers:
         self.text.call("llvm.nvvm.barrier.cta.sync.aligned.count", "void", [f"i32 {_TOGETHER}", f"i32 {count}"])
 
     def consume(self, s: For) -> None:
-        """The steps. If they are products of groups of warps alone, those of a step run on while the next copies are
+        """The steps. If they are products of warpgroups alone, those of a step run on while the next copies are
         waited for; their factors are free when the products after them have begun."""
         assert self.found is not None
         turn = self.copies.rings.number[id(s)]

@@ -16,7 +16,7 @@ from ...schedule.producers import PRODUCER, begins_copies, parts
 from ...support.errors import CompileError
 from ...tensor.expr import Const, Expr, Var
 
-#: the barrier that all units of a block have
+#: the barrier that all threads of a block have
 _SCOPE = "block"
 #: barriers of a ring, at most, and iterations of a loop after which nothing new comes
 _MOST, _ITERATIONS = 32, 64

@@ -31,8 +31,8 @@ _BARRIER = "spirv.ControlBarrier <Workgroup>, <Workgroup>, <AcquireRelease|Unifo
 
 
 class SpirvModule(NamedTuple):
-    """The text of the module, on how many units it runs, as how many parameters each argument is bound, bytes of
-    scratch memory of a unit, which are one more parameter for each number; and what open sizes need."""
+    """The text of the module, on how many threads it runs, as how many parameters each argument is bound, bytes of
+    scratch memory of a thread, which are one more parameter for each number; and what open sizes need."""
 
     text: str
     launch: DispatchSize
@@ -86,7 +86,7 @@ class SpirvEmitter(NestWalk):
         return SpirvModule(module(name, body), made, pieces, scratch, opened)
 
     def begin_scratch(self) -> tuple[int, ...]:
-        """A buffer for each type of large local arrays, of which every unit has a part."""
+        """A buffer for each type of large local arrays, of which every thread has a part."""
         sizes = []
         for kind, arrays in self.large.items():
             each = sum(b.size for b in arrays)
@@ -99,7 +99,7 @@ class SpirvEmitter(NestWalk):
         return tuple(sizes)
 
     def unit_number(self) -> str:
-        """The number of the unit among all of the grid."""
+        """The index of the thread among all of the grid."""
         launch, text = self.launch(), self.text
         found = text.number(0)
         sides = (*(("grid", i) for i in (2, 1, 0)), *(("block", i) for i in (2, 1, 0)))

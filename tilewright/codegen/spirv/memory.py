@@ -46,7 +46,7 @@ class SpirvPointer:
     #: the pieces of a parameter that is bound in several, each of `each` elements of its array
     pieces: tuple[SpirvPointer, ...] = ()
     each: int = 0
-    #: where a unit's own part of the array begins
+    #: where a thread's own part of the array begins
     first: str = ""
 
     @property
@@ -90,7 +90,7 @@ class SpirvMemory:
         return count
 
     def begin_scratch(self, kind: str, own: int, unit: str) -> SpirvPointer:
-        """A buffer of which each unit has `own` elements."""
+        """A buffer of which each thread has `own` elements."""
         found = self._buffer(kind, 1, _BITS[kind] // 8)
         return replace(found, first=self.text.integer("mul", unit, self.text.number(own)))
 

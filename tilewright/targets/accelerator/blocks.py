@@ -1,6 +1,6 @@
 """Emits the instructions of a tile: the innermost loops, which contain only instructions.
 
-What a block becomes hangs on few numbers of the loops around it: the slots of its tiles, how many iterations the last
+What a block becomes depends on few numbers of the loops around it: the slots of its tiles, how many iterations the last
 tiles have, whether sums begin. Blocks that have these in common are emitted once; only what they wait for differs.
 """
 

@@ -1,7 +1,7 @@
 """Analytical cost model of a tiling on an accelerator: each engine's busy cycles over all tiles, without a program.
 
 Engines work beside each other, so the slowest of them counts, or two that take turns with the slots of what one makes
-and the other takes. What hangs on the kernel alone is found out once, what hangs on the sizes of tiles once for all
+and the other takes. What depends on the kernel alone is found out once, what depends on the sizes of tiles once for all
 orders.
 """
 
@@ -67,7 +67,7 @@ class Costs:
 
 
 class EngineTileCosts:
-    """What engines do for one tile; how often they do it hangs on the order of tiles."""
+    """What engines do for one tile; how often they do it depends on the order of tiles."""
 
     def __init__(self, costs: Costs, t: TiledNest) -> None:
         self.c, self.sums = costs, t.sums

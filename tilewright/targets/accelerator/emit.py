@@ -150,7 +150,8 @@ class ChipProgramEmitter:
     # ---- copies ----
 
     def copies(self, s: Stmt, env: Env) -> None:
-        """Loops around one plain store; loops that others hang on are run, in groups whose inner loops are the same."""
+        """Loops around one plain store; loops that others depend on are run, in groups whose inner loops are the
+        same."""
         loops: list[For] = []
         while isinstance(s, For):
             loops.append(s)

@@ -109,7 +109,7 @@ class Layouts:
             for o in step.instruction.operands:
                 e = step.operands.get(o.name, step.output)
                 self.users.setdefault(e.buffer, (step, o, e))
-        self.asks: dict[str, tuple[str, ...]] = {}  # the loops whose tiles a layout hangs on
+        self.asks: dict[str, tuple[str, ...]] = {}  # the loops whose tiles a layout depends on
         self.made: dict[tuple[object, ...], TileLayout] = {}  # layouts for sizes of tiles; other plans use them too
 
     # ---- sizes ----
@@ -321,7 +321,7 @@ class Layouts:
             self.add_tile(step, o, e)
 
     def planned(self: _L, plan: TilePlan) -> _L:
-        """The same kernel cut by another plan: what does not hang on the plan is shared."""
+        """The same kernel cut by another plan: what does not depend on the plan is shared."""
         other = copy(self)
         other.plan, other.buffers, other.layouts = plan, {}, {}
         return other

@@ -478,7 +478,7 @@ def _walked_alike(loop: str, as_run: bool, dims: Mapping[str, tuple[str, ...]], 
 
 
 def _lying(e: Element, o: Operand, dims: Mapping[str, tuple[str, ...]]) -> tuple[object, ...]:
-    """What the place of an element on the chip hangs on: the memory, the indices, the loops of its rows and runs."""
+    """What the place of an element on the chip depends on: the memory, the indices, the loops of its rows and runs."""
     moved = {v for index in e.indices for v in variables(index)}
     rows = tuple(v for d in o.dims[:-1] for v in dims[d] if v in moved)
     return (o.memory, e.indices, rows, dims[o.dims[-1]] if o.dims else ())

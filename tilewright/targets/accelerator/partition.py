@@ -157,7 +157,7 @@ class Partitioner:
 
 
 def nameless(kernel: Kernel) -> Kernel:
-    """What two kernels have in common that compute the same."""
+    """The key of a kernel: equal for kernels that compute the same."""
     return replace(kernel, name="kernel")
 
 

@@ -25,7 +25,7 @@ from .timing import ProgramTiming, simulate
 
 #: into how many tiles the outermost loop of rows is cut, and the others
 OUTER, INNER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128), (1, 2, 4, 8)
-#: plans that may fail before a kernel is given up
+#: plans that may fail before a kernel is left to the host
 TRIED = 12
 #: tiles of columns or sums at most, in what an instruction takes of them: 1, 2, 4 ...
 DOUBLED = 4

@@ -74,7 +74,7 @@ class AmdDescription(Machine):
 
     @property
     def llvm(self) -> LlvmRecord:
-        """What LLVM is told of it."""
+        """The machine for LLVM: triple and processor."""
         return LlvmRecord("amdgcn-amd-amdhsa", self.gfx)
 
     def to_json(self) -> dict[str, Any]:

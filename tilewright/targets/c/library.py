@@ -37,7 +37,8 @@ ERRORS = (
 
 @dataclass(frozen=True)
 class CInterface:
-    """What a caller must know of a program: names and sizes. `arena` includes the scratch memory, from `scratch` on."""
+    """What a caller needs to know about a program: names and sizes. `arena` includes the scratch memory, from `scratch`
+    on."""
 
     name: str
     program: Program

@@ -150,7 +150,7 @@ class OpenText:
         return f"(int32_t)({made.text})" if made.peak >= 1 << 31 else made.text
 
     def _wide(self) -> list[str]:
-        """A machine whose addresses are too short for the largest sizes is told so by its compiler."""
+        """A compile-time check: fails on machines whose addresses are too short for the largest sizes."""
         if self.arena < 1 << 31:
             return []
         test = f"#if SIZE_MAX < {self.name.upper()}_ARENA_SIZE"

@@ -187,7 +187,7 @@ class CudaDescription(Machine):
 
     @property
     def llvm(self) -> LlvmRecord:
-        """What LLVM is told of it."""
+        """The machine for LLVM: triple and processor."""
         return LlvmRecord("nvptx64-nvidia-cuda", self.sm, (_PTX[self.sm],))
 
     def to_json(self) -> dict[str, Any]:

@@ -21,15 +21,15 @@ from ...schedule.nest import Nest
 from ...schedule.parse import parse_nest
 from .device import BufferSlice, Device, Dispatch, Run
 
-#: units of a block, at most 256 on some devices; blocks of kernels on registers
+#: threads of a block, at most 256 on some devices; blocks of kernels on registers
 _UNITS, _PEAK_BLOCKS = 256, 2048
 #: blocks of kernels over memory: few with long loops (GPUs), or one for each piece of memory without loops (processors,
-#: whose drivers make vectors of units); and so many of them along x at most
+#: whose drivers make vectors of threads); and so many of them along x at most
 _BLOCKS, _SIDE = (1024, 1 << 40), 1024
 _F32 = 4
 #: bytes that are gone over, the last as far as the device has it; names of what is as fast as with so many in use
 _SIZES = (2 << 20, 16 << 20, 256 << 20)
-#: chains of multiply-adds: a few leave registers to many units, many keep a processor busy that has one
+#: chains of multiply-adds: a few leave registers to many threads, many keep a processor busy that has one
 _CHAINS = (8, 32)
 #: how often a loop in a kernel is run, the next where a kernel ends sooner than can be measured
 _STEPS, _PASSES = (64, 1024, 16384), (1, 8, 64, 512)

@@ -23,7 +23,7 @@ class DeviceKernel(Protocol):
 
     @property
     def scratch_bytes(self) -> int:
-        """Scratch memory of all units, whose buffer is one more argument; 0 for none."""
+        """Scratch memory of all threads, whose buffer is one more argument; 0 for none."""
 
     def placed(self, arguments: Sequence[BufferSlice]) -> tuple[DeviceKernel, tuple[BufferSlice, ...]]:
         """The kernel of a call with these arguments, and those that it takes: outputs may be inputs that may be

@@ -38,7 +38,7 @@ def read_states(state: Any) -> dict[str, set[int]]:
 
 def pairs_of(nest: Nest, states: set[int]) -> Pairs:
     """(output, input) by position: what may share memory, where the input is a state in some call. None of a kernel
-    with open sizes: what is in its table hangs on its parameters."""
+    with open sizes: what is in its table depends on its parameters."""
     if has_sizes(nest):
         return ()
     positions = {p.name: i for i, p in enumerate(nest.params)}

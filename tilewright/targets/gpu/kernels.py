@@ -25,10 +25,10 @@ _HEAD = b"tilewright kernel 3\n"
 
 @dataclass(frozen=True)
 class GpuKernel:
-    """The entry `name` of `text`, units to start, which parameters it writes, and bytes of scratch memory of a unit:
-    one more parameter for each number. Argument i is bound as so many parameters as `pieces` says, of `piece_bytes`
-    each but for the last one. A `binary` text is SPIR-V in base 64. With `open` the last parameter is a table of sizes,
-    and `launch` is that for typical ones."""
+    """The entry `name` of `text`, threads to start, which parameters it writes, and bytes of scratch memory of a
+    thread: one more parameter for each number. Argument i is bound as so many parameters as `pieces` says, of
+    `piece_bytes` each but for the last one. A `binary` text is SPIR-V in base 64. With `open` the last parameter is a
+    table of sizes, and `launch` is that for typical ones."""
 
     name: str
     text: str
@@ -66,7 +66,7 @@ class GpuKernel:
 
     @property
     def scratch_bytes(self) -> int:
-        """Of all units."""
+        """Of all threads."""
         return sum(n for _, n in self.scratch_parts)
 
     @property

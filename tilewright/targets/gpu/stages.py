@@ -39,7 +39,7 @@ def emit_kernels(state: Any, made: Callable[[Nest, frozenset[str]], GpuKernel]) 
     states = read_states(state)
     for name, nest in state.nests.items():
         pairs, constants = pairs_of(nest, states.get(name, set())), state.kernels[name].constants
-        # scratch memory is the context's, for all units
+        # scratch memory is the context's, for all threads
         state.infos[name] = replace(kernel_info(nest, scratch=0), parallel=False, inplace=pairs)
         done, names = made(nest, constants), [p.name for p in nest.params]
         others = []

@@ -1,5 +1,5 @@
 """`tw.offload`: operators that user-supplied functions compute at run time, while the host runs the rest.
 
-`api` has the public function, `operation` what predicates and builders are told, `target` the host with such functions
+`api` has the public function, `operation` what predicates and builders receive, `target` the host with such functions
 beside it, `runner` calls them.
 """

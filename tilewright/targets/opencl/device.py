@@ -22,7 +22,7 @@ from ..gpu.kernels import GpuKernel
 from ..gpu.opened import Devices
 
 HINT = "pip install 'tilewright[opencl]', and a driver: of your GPU, or Debian's pocl-opencl-icd for the processor"
-#: the longest access of a unit, which begins at a multiple of it
+#: the longest access of a thread, which begins at a multiple of it
 ACCESS_BYTES = 16
 #: what drivers answer when memory is short
 _MEMORY = ("MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_HOST_MEMORY", "INVALID_BUFFER_SIZE")

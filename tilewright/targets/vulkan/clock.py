@@ -44,7 +44,7 @@ class TimestampQueries:
         write_timestamp(encoder, self.sets[number // _SET], number % _SET)
 
     def fetch(self, encoder: Any) -> None:
-        """After all steps: the stamps are brought to where the host reads them."""
+        """After all steps: the stamps are copied to where the host reads them."""
         for at, (queries, n) in enumerate(zip(self.sets, self.sizes, strict=True)):
             encoder.resolve_query_set(queries, 0, n, self.found, at * _SET * _BYTES)
         if self.count:

@@ -55,7 +55,7 @@ def around(package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def manifest(package: Package, modules: Mapping[str, Module]) -> dict[str, Any]:
-    """What the runner must know of a model, as JSON data."""
+    """What the runner needs to know about a model, as JSON data."""
     p = package.program
     relaxed = bool(modules) and WasmDescription.from_json(package.description).relaxed
     backends: dict[str, Any] = {

@@ -49,7 +49,7 @@ def site(package: Package, fallback: Package | None, settings: Mapping[str, str]
 
 
 def program(package: Package) -> dict[str, Any]:
-    """What the runner must know of a program, as JSON data: buffers by space and their sizes, kernels, steps."""
+    """What the runner needs to know about a program, as JSON data: buffers by space and their sizes, kernels, steps."""
     p = package.program
     kernels = {s: GpuKernel.unpack(package.objects[s]) for s in p.symbols}
     sizes: dict[str, list[int]] = {

@@ -27,11 +27,14 @@ if TYPE_CHECKING:
 
 #: lines from so many elements on, and up to so many, for their integers are kept; k up to this, for k * k are compared
 SHORT, LONG, MOST = 96, 1 << 20, 1024
-#: groups for one of the k, and the least number of them: with 4, a seventh more than k integers reach the first bar
+#: groups for one of the k, and the least number of them: with 4, a seventh more than k integers reach the first
+#: threshold
 GROUPS, LEAST = 4, 64
-#: bits of the first bar where integers stand for floats: sign, exponent, and enough for few more than k to reach it
+#: bits of the first threshold where integers stand for floats: sign, exponent, and enough for few more than k to reach
+#: it
 ROUGH = {"i32": 20, "i64": 24}
-#: vectors that are compared with the bar at once, where at most one block of SPARSE integers holds one that is taken
+#: vectors that are compared with the threshold at once, where at most one block of SPARSE integers holds one that is
+#: taken
 BLOCK, SPARSE = 4, 128
 
 
@@ -128,7 +131,7 @@ class ThresholdSelect:
         return seq(*steps)
 
     def count(self, buffer: str, vectors: Expr, holds: str, bar: Expr, name: str) -> Stmt:
-        """``name`` = how many integers of a buffer compare so with a bar."""
+        """``name`` = how many integers of a buffer compare so with a threshold."""
         lane, w = Var("l"), self.width
         part = Load("part", (lane,), self.dtype)
         hit = Op(f"cmpi.{holds}", (self.load(buffer, Var("v") * w + lane), bar), "i1")
@@ -162,7 +165,7 @@ class ThresholdSelect:
         return seq(store("bar", (), self.least, "start"), loop("bit", rough or bits, one_bit))
 
     def copy(self) -> Sequence[Stmt]:
-        """Integers that reach the bar, and their positions, to ``close`` and ``found``."""
+        """Integers that reach the threshold, and their positions, to ``close`` and ``found``."""
         sparse = self.t.size >= SPARSE * self.t.k
         blocks = self.vectors // BLOCK if sparse else 0
         steps = []
@@ -174,7 +177,7 @@ class ThresholdSelect:
         return steps
 
     def block(self, first: Expr, vectors: int) -> Stmt:
-        """Look at a block's integers one by one if the largest reaches the bar; without a branch for each."""
+        """Look at a block's integers one by one if the largest reaches the threshold; without a branch for each."""
         w, lane, top, count = self.width, Var("l"), Load("top", (), self.dtype), Load("count", (), "index")
         part = Load("part", (lane,), self.dtype)
         steps = [self.vector(store("part", (lane,), self.load("keys", first + lane), "first"))]

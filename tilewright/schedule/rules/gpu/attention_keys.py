@@ -43,17 +43,17 @@ from .units import BLOCK, WarpAxes, all_of, axis, on, only_if, processors, share
 from .vector_product import ALONE, ON_WAY, OTHER_REGISTERS
 
 F32 = "f32"
-#: units of a block and of a team, queries of a block, keys of a team in a step
+#: threads of a block and of a team, queries of a block, keys of a team in a step
 UNITS, TEAMS, ROWS, KEYS = (256, 128, 64), (4, 8, 16, 32, 64), (8, 4, 2, 1), (8, 4, 2, 1)
-#: operations that a processor's units do while a byte comes for them
+#: operations that a multiprocessor's threads do in the time of loading a byte
 OPERATIONS = 8
 
 
 @dataclass(frozen=True)
 class KeySplit:
-    """Units of a block and of a team, queries of a block, keys of a team in a step; then neighbours that a unit reads
-    at once, and how often to have all of a key and all of a value. `warps`: those that teams are parts of, if they go
-    along the keys each for itself."""
+    """Threads of a block and of a team, queries of a block, keys of a team in a step; then neighbours that a thread
+    reads at once, and how often to have all of a key and all of a value. `warps`: those that teams are parts of, if
+    they go along the keys each for itself."""
 
     units: int
     team: int
@@ -79,11 +79,11 @@ class KeySplit:
 
     @property
     def room(self) -> int:
-        """Numbers that units tell each other at one time."""
+        """Numbers that threads exchange at one time."""
         return max(self.rows * self.keys * self.units, self.teams * self.columns)
 
     def sums(self) -> int:
-        """Numbers that a unit keeps."""
+        """Numbers that a thread keeps."""
         return self.rows * (self.depth + self.width) * self.lanes + self.rows * self.keys
 
     def __str__(self) -> str:
@@ -119,7 +119,7 @@ def with_warps(t: KeySplit, machine: Machine) -> KeySplit:
 
 
 def cost(t: KeySplit, o: Operands, machine: Machine) -> float:
-    """The time of the busiest processor of units, in bytes that it reads at full speed (`vector_product.cost`): what it
+    """The time of the busiest multiprocessor, in bytes that it reads at full speed (`vector_product.cost`): what it
     reads, or what it computes, whichever takes longer, and some of the other."""
     s, block = o.s, axis(machine, BLOCK)
     assert block is not None and block.limit is not None
@@ -175,7 +175,7 @@ class Shared:
     # ---- places
 
     def unit(self, name: str, body: Callable[[Expr], Stmt], *, skipped: bool = False) -> For:
-        """What each unit does, or each of a warp."""
+        """What each thread does, or each of a warp."""
         w, u = self.t.warps, Var(f"u_{name}")
         number = u if w is None else Var("w") * w.lanes + u
         made = only_if(self.reached if skipped else None, body(number))
@@ -193,7 +193,7 @@ class Shared:
         return self.step * self.each + Var("i") * self.t.teams + u // self.t.team
 
     def part(self, u: Expr, name: str, size: int) -> tuple[Expr, Expr | None]:
-        """The first of a unit's neighbours in a row of `size` numbers, and whether there are such."""
+        """The first of a thread's neighbours in a row of `size` numbers, and whether there are such."""
         t = self.t
         at = Var(name) * t.team + u % t.team
         count = size // t.lanes
@@ -201,7 +201,7 @@ class Shared:
         return (minimum(at, count - 1) if inside is not None else at) * t.lanes, inside
 
     def load(self, u: Expr, name: str, size: int, read: Callable[[Expr, Expr], Expr], keys: bool = True) -> Stmt:
-        """Bring a unit's part of a key's row, with zeros for what there is not."""
+        """Load a thread's part of a key's row, with zeros for what there is not."""
         t, s = self.t, self.s
         start, inside = self.part(u, name, size)
         key = self.key(u)
@@ -236,7 +236,7 @@ class Shared:
         )
 
     def dots(self, u: Expr) -> Stmt:
-        """Products of a unit's parts of the queries and the team's keys."""
+        """Products of a thread's parts of the queries and the team's keys."""
         t = self.t
         product = mul(self.mine("query", u, "r", "a", "m"), self.mine("piece", u, "m"))
         put = folded("dot", (u, Var("r")), add, product, "multiply")
@@ -313,7 +313,7 @@ class Shared:
         ]
 
     def told(self, u: Expr) -> Stmt:
-        """What a unit has summed of a query."""
+        """A thread's partial sums of a query."""
         t, shrink = self.t, self.mine("shrink", u, "r")
         place = u // t.team * t.columns + (Var("e") * t.team + u % t.team) * t.lanes + Var("m")
         put = store("told", (place,), mul(self.mine("sums", u, "r", "e", "m"), shrink), "tell")

@@ -174,7 +174,7 @@ class Operands:
 
 
 def own(name: str, dtype: str, *shape: int) -> Buffer:
-    """Numbers that units keep for themselves: the first index is the unit."""
+    """Numbers that threads keep for themselves: the first index is the thread."""
     return Buffer(name, shape, dtype, "register")
 
 

@@ -40,20 +40,21 @@ from .attention_operands import (  # fmt: skip
 from .units import BLOCK, all_of, axis, guarded, on, only_if, shared, within
 
 F32 = "f32"
-#: rows and keys of a block, rows of a unit, units of a row, and how much of the depth or of the keys' values at a time
+#: rows and keys of a block, rows of a thread, threads of a row, and how much of the depth or of the keys' values at a
+#: time
 ROWS, KEYS, UNIT_ROWS, ACROSS, PIECES = (64, 32, 16, 8), (64, 32, 16), (8, 4, 2, 1), (32, 16, 8), (64, 32, 16, 8)
-#: sums that any unit has registers for; of more than these a record's registers hold twice as many
+#: sums that any thread has registers for; of more than these a record's registers hold twice as many
 FEW_SUMS = 16
-#: what an access of far memory, a barrier, and the exponential of a number cost in multiply-adds
+#: what an access of global memory, a barrier, and the exponential of a number cost in multiply-adds
 FAR, MEETING, EXPONENTIAL = 4, 16, 12
-#: units that run at the same time on a machine with a grid, at least: fewer leave some of it idle
+#: threads that run at the same time on a machine with a grid, at least: fewer leave some of it idle
 AT_ONCE = 1 << 13
 
 
 @dataclass(frozen=True)
 class AttentionTile:
-    """Rows and keys of a block, rows of a unit, units of a row, steps of a product of a query and a key and keys of the
-    values that are in shared memory at a time, and columns of the result that a unit has."""
+    """Rows and keys of a block, rows of a thread, threads of a row, steps of a product of a query and a key and keys of
+    the values that are in shared memory at a time, and columns of the result that a thread has."""
 
     rows: int
     keys: int
@@ -77,7 +78,7 @@ class AttentionTile:
 
     @property
     def numbers(self) -> int:
-        """In shared memory, without the queries: the piece of keys or values, exponentials, what units tell."""
+        """In shared memory, without the queries: the piece of keys or values, exponentials, what threads exchange."""
         piece = max(self.depth * (self.keys + 1), self.values * self.columns)
         return piece + self.rows * (self.keys + 1) + self.rows * self.across
 
@@ -121,8 +122,8 @@ def tiles(s: Shape, rows: int, machine: Machine) -> list[AttentionTile]:
 
 
 def cost(t: AttentionTile, o: Operands, machine: Machine) -> float:
-    """Multiply-adds of all units together that take as long: what a unit loads from near and far memory counts, what it
-    waits at barriers, and units that have nothing to do."""
+    """Multiply-adds of all threads together that take as long: what a thread loads from shared and global memory
+    counts, what it waits at barriers, and threads that have nothing to do."""
     s, memory = o.s, shared(machine)
     assert memory is not None
     parts = -(-s.width // t.columns)
@@ -178,12 +179,12 @@ class Tiled:
     # ---- places
 
     def unit(self, name: str, body: Callable[[Expr], Stmt], *, skipped: bool = False) -> For:
-        """What each unit does; nothing if it may be `skipped` and no query of the tile sees these keys."""
+        """What each thread does; nothing if it may be `skipped` and no query of the tile sees these keys."""
         u = Var(f"u_{name}")
         return on("block.x", u.name, self.t.units, only_if(self.reached if skipped else None, body(u)))
 
     def row(self, u: Expr) -> Expr:
-        """Of a unit's row r, within the tile."""
+        """Of a thread's row r, within the tile."""
         return u // self.t.across * self.t.unit_rows + Var("r")
 
     def key(self, u: Expr) -> Expr:
@@ -218,7 +219,7 @@ class Tiled:
     def spread(
         self, name: str, count: int, at: Callable[[Expr], tuple[str, tuple[Expr, ...], Expr]], *, skipped: bool = False
     ) -> Stmt:
-        """Share `count` places of shared memory out among the units."""
+        """Divide `count` places of shared memory among the threads."""
 
         def body(u: Expr) -> Stmt:
             place = Var(f"n_{name}") * self.t.units + u

@@ -42,7 +42,7 @@ _LOG2_E = 1.4426950408889634
 @dataclass(frozen=True)
 class Instructions:
     """Those of a machine for factors of a dtype: the products for scores and for results, and what loads factors and
-    folds rows by name. The axes of teams and of their units, with the units of a team."""
+    folds rows by name. The axes of teams and of their threads, with the threads of a team."""
 
     scores: WarpProduct
     results: WarpProduct
@@ -118,7 +118,7 @@ _LANES = 8
 
 class Brought:
     """Tiles of `rows` rows of a matrix with `columns`, in `stages` parts of shared memory, whose pieces of 16 bytes are
-    swizzled so that rows beside each other lie in different banks. The rows are shared out among all lanes."""
+    swizzled so that rows beside each other lie in different banks. The rows are divided among all lanes."""
 
     def __init__(
         self, name: str, dtype: str, memory: str, rows: int, columns: int, stages: int, w: WarpAttentionWriter
@@ -166,8 +166,8 @@ class Brought:
 
 
 class WarpAttentionWriter:
-    """Writes the nest. The `way` of copies: by an engine of the machine ("bulk"), by units and asynchronous ("async"),
-    or ordinary ones ("plain")."""
+    """Writes the nest. The `way` of copies: by an engine of the machine ("bulk"), by threads and asynchronous
+    ("async"), or ordinary ones ("plain")."""
 
     tile = Brought
 
@@ -203,7 +203,7 @@ class WarpAttentionWriter:
                 self.o.reached((self.step + 1) * self.plan.keys, self.first, self.rows),
             ]
         )
-        came = Barrier(BLOCK) if self.way != "bulk" else None  # all units wait for bulk copies themselves
+        came = Barrier(BLOCK) if self.way != "bulk" else None  # all threads wait for bulk copies themselves
         arrived = seq(self.keys.ready(1), self.values.ready(1), came)
         following = self.bring(self.step + 1, follows)
         step = on("serial", "step", self.steps, Barrier(BLOCK), following, arrived, along)
@@ -279,7 +279,7 @@ class WarpAttentionWriter:
         return For(var, Const(extent, "index"), body, notes=((NOTE, name),))
 
     def loaded(self, name: str, value: Callable[[Expr, Expr], Expr], rows: int, columns: int) -> Stmt:
-        """Bring a matrix from shared memory to the parts of the lanes."""
+        """Load a matrix from shared memory to the parts of the lanes."""
         a, b = Var("a"), Var("b")
         put = store(name, (a, b), value(a, b), f"load_{name}")
         return on("serial", "a", rows, self.noted("b", columns, put, self.own.load))

@@ -26,7 +26,7 @@ from .units import BLOCK, axis, guarded, has_blocks, only_if, within
 
 NAME = "block_compact"
 PRIORITY = 7
-#: neighbours that a unit looks at in a piece
+#: neighbours that a thread looks at in a piece
 RUN = 4
 _COUNT, _PLACE = "i32", "i64"
 
@@ -95,7 +95,7 @@ class _Places(Access):
         return (piece * self.units + x) * RUN + v
 
     def look(self, x: Expr) -> Stmt:
-        """Which of a unit's run are not zero, and how many."""
+        """Which of a thread's run are not zero, and how many."""
         steps, total = [], Const(0, _COUNT)
         found: Expr = total
         for v in range(RUN):
@@ -112,7 +112,7 @@ class _Places(Access):
         return seq(*steps, self.set("found", x, found))
 
     def put(self, x: Expr) -> Stmt:
-        """The places of a unit's own, behind those of all before it."""
+        """The places of a thread's own, behind those of all before it."""
         steps = [self.set("next", x, add(self.reg("carry", x), self.reg("before", x)))]
         for v in range(RUN):
             flag = Load(self.flags.name, (self.team.row, x, index(v)), _COUNT)
@@ -126,7 +126,7 @@ class _Places(Access):
         return seq(*steps, self.set("carry", x, add(self.reg("carry", x), self.reg("whole", x))))
 
     def rest(self, x: Expr) -> Stmt:
-        """Zeros behind the last place, and the number of places, which the first unit writes."""
+        """Zeros behind the last place, and the number of places, which the first thread writes."""
         steps = -(-self.size // self.units)
         i = Var("z") * self.units + x if steps > 1 else x
         behind = Op("cmpi.sge", (Op("index_cast", (i,), _COUNT), self.reg("carry", x)), "i1")

@@ -33,21 +33,21 @@ from .units import BLOCK, all_of, axis, digits, fits_axis, guarded, has_blocks, 
 
 NAME = "block_contraction"
 PRIORITY = 5
-#: rows and columns that a unit computes, rows and columns of a block, and steps of the sum at a time: what is tried
+#: rows and columns that a thread computes, rows and columns of a block, and steps of the sum at a time: what is tried
 UNIT_TILES = (8, 4, 2, 1)
 BLOCK_TILES = (128, 64, 32, 16, 8)
 DEPTHS = (32, 16, 8)
 #: loops over tiles, along the axes of `grid`
 TILE_LOOPS = ("column_tile", "row_tile", "batch")
-#: neighbours in the sum that units beside each other bring (a divisor of all of `DEPTHS`), and numbers between the rows
+#: neighbours in the sum that neighbouring threads load (a divisor of all of `DEPTHS`), and numbers between the rows
 #: of a piece that is brought so: their product is the number of banks
 RUN, GAP = 8, 4
-#: what the loads that neighbouring units make together take, beside those of each by itself, and to bring an element to
-#: shared memory; operations to find an element's places
+#: costs: of loads that neighbouring threads make together (coalesced), of those of each by itself, to bring an element
+#: to shared memory; operations to find an element's places
 TOGETHER, BRING, INDICES = 0.375, 1.25, 4
 #: what may be computed beyond a result, in times of all of it; fewer results than these are sums of their own rather
 MOST_BEYOND, FEW_RESULTS = 1.4, 256
-#: registers of a unit beside its numbers, and those that each unit of the largest block may have
+#: registers of a thread beside its numbers, and those that each thread of the largest block may have
 ADDRESSES, REGISTERS = 20, 64
 #: how many times as long it takes to read columns one by one where the machine reads several at once
 ONE_BY_ONE = 1.25
@@ -171,7 +171,7 @@ def along_depth(s: Schedule, p: Contraction, which: int) -> bool:
 
 
 def gaps_of(s: Schedule, p: Contraction) -> tuple[int, int]:
-    """Numbers between the rows of the pieces of both factors, so that what neighbouring units write of them lies in
+    """Numbers between the rows of the pieces of both factors, so that what neighbouring threads write of them lies in
     different banks."""
     return tuple(GAP if along_depth(s, p, i) else 0 for i in (0, 1))  # type: ignore[return-value]
 
@@ -181,7 +181,7 @@ def gaps_of(s: Schedule, p: Contraction) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class ContractionTile:
-    """Rows and columns of a block and of a unit, and steps of the sum that are in shared memory at a time."""
+    """Rows and columns of a block and of a thread, and steps of the sum that are in shared memory at a time."""
 
     rows: int
     columns: int
@@ -201,7 +201,7 @@ class ContractionTile:
 
 
 def choose(s: Schedule, p: Contraction, machine: Machine) -> ContractionTile | str:
-    """The tile; what a tuner may change is asked of the schedule."""
+    """The tile; what a tuner may change is a decision of the schedule."""
     rows, columns, depth = p.size("rows"), p.size("columns"), p.size("depth")
     if rows < 2 or columns < 2 or rows * columns * depth < SMALL:
         return "one of its factors is a vector, or it is small"
@@ -257,9 +257,9 @@ def _tiles(rows: int, columns: int, depth: int) -> list[ContractionTile]:
 def cost(t: ContractionTile, p: Contraction, machine: Machine) -> float:
     """The cycles of the processor with most tiles.
 
-    Those that it has at a time share its lanes, if they have units for all of them; each waits for far memory at every
-    step of its sum, while others compute. A unit's loads from shared memory go on beside its products, so far as they
-    take no longer: where units lie, they read their rows together, and columns each by itself.
+    Those that it has at a time share its lanes, if they have threads for all of them; each waits for global memory at
+    every step of its sum, while others compute. A thread's loads from shared memory go on beside its products, so far
+    as they take no longer: where threads lie, they read their rows together, and columns each by itself.
     """
     costs, how = machine.grid_costs or MIDDLING, machine.unit_access or UnitAccess()
     speed, units = costs.products[0], -(-t.units // how.together) * how.together  # those of whole warps
@@ -285,7 +285,7 @@ def beyond(t: ContractionTile, p: Contraction) -> float:
 
 
 def resident(t: ContractionTile, machine: Machine) -> int:
-    """Tiles that a processor has at a time, by its units, registers and shared memory."""
+    """Tiles that a processor has at a time, by its threads, registers and shared memory."""
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
     limit = block.limit or 1
@@ -327,12 +327,12 @@ class ContractionWriter:
         return body
 
     def border(self, b: Store, number: int) -> Stmt:
-        """What is written around a padded result, by the units of all tiles."""
+        """What is written around a padded result, by the threads of all tiles."""
         dims = [(v, self.s.extent_or_zero(v)) for v in self.s.loops(b.block)]
         return shared_out(b, dims, number, self.border_lanes(dims), self.own_number(), self.t.units, self.unit)
 
     def border_lanes(self, dims: Sequence[tuple[str, int]]) -> int:
-        """How many neighbours of a border a unit takes at once."""
+        """How many neighbours of a border a thread takes at once."""
         return 1
 
     def own_number(self) -> tuple[Expr, int]:
@@ -351,14 +351,14 @@ class ContractionWriter:
         return self.unit("u0", self.own(body, "r0", "c0"))
 
     def own(self, body: Stmt, row: str, column: str) -> Stmt:
-        """For each element of a unit's tile."""
+        """For each element of a thread's tile."""
         return on("unroll", row, self.t.unit_rows, on("unroll", column, self.t.unit_columns, body))
 
     def bring(self) -> list[Stmt]:
         return [self.piece(i) for i in (0, 1)]
 
     def piece(self, which: int) -> Stmt:
-        """Units bring a piece of a factor: those beside each other what lies beside each other, where that is so."""
+        """Threads load a piece of a factor, with coalesced accesses where its layout allows them."""
         p, t = self.p, self.t
         group, tile, base = (p.rows, t.rows, self.row) if which == 0 else (p.columns, t.columns, self.column)
         name = "ab"[which]
@@ -390,13 +390,13 @@ class ContractionWriter:
         return substitute(p.factors[which], values)
 
     def column_of(self, u: Expr, c: Expr) -> Expr:
-        """The column within the tile of a unit's column: neighbours among the units take neighbouring ones, so that
+        """The column within the tile of a thread's column: neighbours among the threads take neighbouring ones, so that
         they read other banks of the memory."""
         across = self.t.columns // self.t.unit_columns
         return u % across + c * across
 
     def multiply_add(self, u: Expr, a: Expr, b: Expr) -> Store:
-        """A product is added to a unit's sum."""
+        """A product is added to a thread's sum."""
         value, at = self.p.sum.targets[0].value, (u, Var("r"), Var("c"))
         assert isinstance(value, Op)
         old = Load(self.sums.name, at, self.zero.dtype)
@@ -411,8 +411,8 @@ class ContractionWriter:
         return self.unit("u", on("serial", "k", t.depth, self.own(self.multiply_add(u, a, b), "r", "c")))
 
     def results(self, u: Expr, r: Expr, c: Expr, first: Expr) -> tuple[Expr | None, list[Store]]:
-        """The condition that a unit's element exists (that of column `first`, and others with it), and what is written
-        of it."""
+        """The condition that a thread's element exists (that of column `first`, and others with it), and what is
+        written of it."""
         t, p = self.t, self.p
         row = self.row * t.rows + u // (t.columns // t.unit_columns) * t.unit_rows + r
         base, column = self.column * t.columns, self.column * t.columns + self.column_of(u, c)

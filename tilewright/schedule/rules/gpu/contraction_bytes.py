@@ -46,7 +46,7 @@ class ByteWriter(VectorWriter):
         self.pieces = a, b
 
     def piece(self, which: int) -> Stmt:
-        """A unit brings words of a factor's bytes; those beyond the sum are zeros."""
+        """A thread loads words of a factor's bytes; those beyond the sum are zeros."""
         p, t = self.p, self.t
         group, tile, base = (p.rows, t.rows, self.row) if which == 0 else (p.columns, t.columns, self.column)
         name, words = "ab"[which], t.depth // WORD

@@ -78,7 +78,7 @@ class VectorWriter(ContractionWriter):
         return c // wide * (across * wide) + u % across * wide + c % wide
 
     def multiply(self) -> Stmt:
-        """The numbers of a unit's rows and columns are brought to registers before they are multiplied."""
+        """The numbers of a thread's rows and columns are loaded into registers before they are multiplied."""
         t, u, k = self.t, Var("u"), Var("k")
         if not self.columns_wide:
             return super().multiply()

@@ -36,7 +36,7 @@ ROW_BYTES = 128
 GROUPS, BLOCKS, STAGES = ((1, 1), (2, 1), (1, 2), (2, 2)), (1, 2), (2, 3, 4)
 #: the same where an engine copies
 BULK_STAGES = (2, 3, 4, 5, 6)
-#: what a number from shared and from far memory is worth in multiply-adds: those of `tensor_cores` are half as fast
+#: what a number from shared and from global memory is worth in multiply-adds: those of `tensor_cores` are half as fast
 NEAR, FAR = 32, 80
 
 
@@ -63,7 +63,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
 
 def planned(s: Schedule, p: Contraction, products: list[WarpProduct], machine: Machine) -> Schedule | str:
     """The schedule with a nest, or why there is none: one whose factors an engine of the machine brings, or else one
-    whose units do."""
+    whose threads do."""
     why = pipelined(s, p, products, machine)
     if not why:
         return s
@@ -187,8 +187,8 @@ def turned(s: Schedule, p: Contraction) -> bool:
 
 
 def choose(s: Schedule, p: Contraction, products: list[WarpProduct], machine: Machine, engine: bool) -> WarpTile | str:
-    """The tile; what a tuner may change is asked of the schedule. With an `engine` that copies one more group begins
-    copies, and zeros are beyond the sum."""
+    """The tile; what a tuner may change is a decision of the schedule. With an `engine` that copies one more group
+    begins copies, and zeros are beyond the sum."""
     size = LOOP_TYPES[products[0].dtype].nbytes
     group, member = axis(machine, GROUP), axis(machine, MEMBER)
     assert group is not None and member is not None and member.limit is not None
@@ -224,7 +224,7 @@ def choose(s: Schedule, p: Contraction, products: list[WarpProduct], machine: Ma
 
 
 def _registers(t: WarpTile) -> int:
-    """Of a unit: sums."""
+    """Of a thread: sums."""
     return t.unit_rows * t.unit_columns // t.lanes
 
 

@@ -13,7 +13,7 @@ from .warp_tiles import WarpWriter
 
 
 class WarpgroupWriter(WarpWriter):
-    """Writes the nest of a product with a tile of groups of warps."""
+    """Writes the nest of a product with a tile of warpgroups."""
 
     team_axis, unit_axis = GROUP, MEMBER
 

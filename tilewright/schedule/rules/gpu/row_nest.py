@@ -31,7 +31,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Spot:
-    """Where a unit is: its number, its step, the position along the row, and what is kept of it by now, by text."""
+    """The position of a thread: its number, its step, the position along the row, and what is kept of it by now, by
+    text."""
 
     unit: Expr
     step: Expr
@@ -40,7 +41,7 @@ class Spot:
 
 
 class RowWriter:
-    """Writes the nest of rows with a team of units."""
+    """Writes the nest of rows with a team of threads."""
 
     def __init__(self, s: Schedule, rows: RowwiseKernel, keeps: Sequence[Keep], team: RowTeam) -> None:
         self.s, self.rows, self.team = s, rows, team
@@ -56,12 +57,12 @@ class RowWriter:
             self.y = self.warp // team.warps_of_row if team.rows > 1 else _ZERO
         self.at_row(self.y)
         self.buffers: list[Buffer] = []
-        self.sums: dict[str, Buffer] = {}  # sums of units
+        self.sums: dict[str, Buffer] = {}  # sums of threads
         self.parts: dict[str, tuple[Buffer, int]] = {}  # the same in shared memory, and how many are left to combine
-        self.numbers: dict[str, Buffer] = {}  # what is one number a row, in registers of each unit
+        self.numbers: dict[str, Buffer] = {}  # what is one number a row, in registers of each thread
         self.given: dict[str, list[Buffer]] = {}  # what lanes show each other
-        self.variables: dict[Expr, Var] = {}  # of loops over the lanes of warps, by the unit's number in a row
-        self.here: Expr = _ZERO  # the number of the unit at hand
+        self.variables: dict[Expr, Var] = {}  # of loops over the lanes of warps, by the thread's number in a row
+        self.here: Expr = _ZERO  # the index of the thread at hand
         self.held = {(str(k.leaf), k.size): self.hold(k) for k in self.keeps}
 
     def at_row(self, y: Expr) -> None:
@@ -89,7 +90,7 @@ class RowWriter:
         return self.buffers[-1]
 
     def own(self, name: str, dtype: str) -> Buffer:
-        """A register of each unit."""
+        """A register of each thread."""
         return self.new(name, (self.team.rows, self.team.units), dtype, "register")
 
     def hold(self, k: Keep) -> Buffer:
@@ -100,7 +101,8 @@ class RowWriter:
         return self.new(f"{k.name}_row", self.together(t.rows, highest(k.size)), k.leaf.dtype, "shared")
 
     def together(self, row: _T, at: _T) -> tuple[_T, _T]:
-        """A row, and where in it, as they lie in shared memory: so that units beside each other have neighbours."""
+        """A row, and where in it, as they lie in shared memory: so that neighbouring threads access neighbouring
+        words."""
         return (row, at) if self.team.along else (at, row)
 
     # ---- levels
@@ -128,7 +130,7 @@ class RowWriter:
         return seq(*steps)
 
     def by_first(self, single: Sequence[Write]) -> Stmt:
-        """What the first unit of a row writes."""
+        """What the first thread of a row writes."""
         if not self.team.exchange:
             return only_if(self.inside, seq(*(self.write([w]) for w in single)))
         self.here = x = self.unit()
@@ -136,7 +138,7 @@ class RowWriter:
         return self.on_units(x, self.team.units, only_if(cond, seq(*(self.write([w]) for w in single))))
 
     def unit(self) -> Expr:
-        """The number of a unit of a row in a new loop over them; where a warp has several rows, it says which one."""
+        """The number of a thread of a row in a new loop over them; where a warp has several rows, it says which one."""
         self.loops += 1
         t = self.team
         if t.units == 1:
@@ -151,7 +153,7 @@ class RowWriter:
         return number
 
     def on_units(self, x: Expr, count: int, body: Stmt) -> Stmt:
-        """A loop over the units of a row, or of its warps over their lanes."""
+        """A loop over the threads of a row, or of its warps over their lanes."""
         var = self.variables.get(x, x)
         if self.shared_out:
             count = self.team.lanes
@@ -171,7 +173,7 @@ class RowWriter:
         return store(part.name, self.together(self.y, x), mine, f"{s.stage.name}_part")
 
     def tree(self, sums: Sequence[RowSum]) -> list[Stmt]:
-        """Combine what units have added up, until a unit can take in what is left."""
+        """Combine what threads have added up, until a thread can take in what is left."""
         steps: list[Stmt] = [Barrier(self.team.barrier)]
         left = self.team.units
         while left > 2 * self.team.fan:
@@ -189,7 +191,7 @@ class RowWriter:
     # ---- shuffles
 
     def give(self, s: RowSum, x: Expr, mine: Expr) -> Stmt:
-        """Where the lanes of a warp see what a unit has of a sum: twice, so that steps go from one to the other."""
+        """Where the lanes of a warp see what a thread has of a sum: twice, so that steps go from one to the other."""
         shape = (self.warps, self.team.lanes)
         if s.buffer not in self.given:
             self.given[s.buffer] = [self.new(f"{s.buffer}_{i}", shape, s.dtype, self.team.exchange) for i in "ab"]
@@ -239,7 +241,7 @@ class RowWriter:
     # ---- along a row
 
     def along(self, roots: Sequence[RowSum | Write], x: Expr) -> list[Stmt]:
-        """The part of a row that is a unit's: whole steps of all units, and what is left."""
+        """The part of a row that is a thread's: whole steps of all threads, and what is left."""
         t, size = self.team, roots[0].size
         full, rest = divmod(-(-size // t.vector), t.units)
         laid_out = t.keep == "registers" and any(k.size == size for k in self.keeps)
@@ -254,8 +256,8 @@ class RowWriter:
         return steps
 
     def element(self, roots: Sequence[RowSum | Write], step: Expr, x: Expr, cond: Expr | None) -> Stmt:
-        """What a unit does at one position, or at neighbours, if the condition holds. Registers that live on are set in
-        any case: a driver (PoCL 3.1) mixes up those that are not."""
+        """What a thread does at one position, or at neighbours, if the condition holds. Registers that live on are set
+        in any case: a driver (PoCL 3.1) mixes up those that are not."""
         t, size, level = self.team, roots[0].size, roots[0].level
         lane, vector = (_LANE, t.vector) if size > 1 and t.vector > 1 else (_ZERO, 1)
         at = (step * t.units + x) * vector + lane
@@ -329,7 +331,7 @@ class RowWriter:
         return found if s.init is None else Op(s.combiner, (self.value(s.init), found), s.dtype)
 
     def value(self, e: Expr, spot: Spot | None = None) -> Expr:
-        """A value of the row, or where a unit is: there it has what is kept, and numbers of the row, at hand."""
+        """A value of the row, or where a thread is: there it has what is kept, and numbers of the row, at hand."""
         known = {ROW.name: self.row} | ({AT.name: spot.at} if spot is not None else {})
 
         def visit(x: Expr, args: tuple[Expr, ...]) -> Expr:

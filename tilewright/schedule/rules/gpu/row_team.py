@@ -18,13 +18,14 @@ from ...schedule import Schedule
 from .row_values import AT, ROW, RowwiseKernel
 from .units import BLOCK, axis, grid_of, shared
 
-#: of how many parts of a sum a unit makes one in a step of the tree: what is tried
+#: of how many parts of a sum a thread makes one in a step of the tree: what is tried
 FANS = (4, 2, 8)
-#: what a barrier takes, one of the lanes of a warp, a shuffle, and an access of far memory, in operations of a unit
+#: what a barrier takes, one of the lanes of a warp, a shuffle, and an access of global memory, in operations of a
+#: thread
 BARRIER, WARP_BARRIER, SHUFFLE, FAR = 8, 2, 2, 16
 #: up to so many parts of a sum are combined by all who read it
 FEW_PARTS = 8
-#: blocks of fewer units than this part of the largest leave processors idle, which hold a number of blocks
+#: blocks of fewer threads than this part of the largest leave processors idle, which hold a number of blocks
 SMALL_BLOCK = 8
 
 
@@ -42,7 +43,7 @@ class Keep:
 
 @dataclass(frozen=True)
 class Reads:
-    """What is kept, and how often far memory is touched for a position: with that, and without."""
+    """What is kept, and how often global memory is accessed for a position: with that, and without."""
 
     keeps: tuple[Keep, ...]
     once: int
@@ -55,11 +56,11 @@ class Reads:
 
 @dataclass(frozen=True)
 class RowTeam:
-    """`units` of each of the `rows` of a block; `grid`: blocks along x and y. `vector` neighbours are a unit's. Units
-    that are neighbours of each other take neighbours of a row (`along`), or else rows side by side.
+    """`units` of each of the `rows` of a block; `grid`: blocks along x and y. `vector` neighbours are a thread's.
+    Threads that are neighbours of each other take neighbours of a row (`along`), or else rows side by side.
 
     `keep`: "registers", "shared", or "again" for rows that are read at each level. `warps`: the axes of warps and their
-    lanes, and the lanes' own barrier, where the units of a row are the lanes of one warp, or a part of these or of
+    lanes, and the lanes' own barrier, where the threads of a row are the lanes of one warp, or a part of these or of
     several warps that combine sums by shuffles, in the memory `exchange`.
     """
 
@@ -96,7 +97,7 @@ class RowTeam:
         return self.warps[2] if self.warps else BLOCK
 
     def steps(self, size: int) -> int:
-        """Positions of a row that a unit takes."""
+        """Positions of a row that a thread takes."""
         return -(-size // (self.units * self.vector)) * self.vector
 
     def __str__(self) -> str:
@@ -161,7 +162,7 @@ class _Uses:
         return True
 
     def far(self) -> int:
-        """Elements of far memory that are touched for a position."""
+        """Elements of global memory that are accessed for a position."""
         kept = {(str(k.leaf), k.size) for k in self.keeps}
         params = [k for k, x in self.leaf.items() if x.buffer not in self.rows.nodes]
         writes = sum(w.size > 1 for w in self.rows.writes)
@@ -174,7 +175,7 @@ def runs_along(rows: RowwiseKernel) -> bool:
     for x in _far(rows):
         try:
             here, next_at, next_row = (_position(rows, x, r, a) for r, a in ((0, 0), (0, 1), (1, 0)))
-        except KeyError:  # it hangs on what is in memory
+        except KeyError:  # it depends on what is in memory
             continue
         size = rows.buffer(x.buffer).size
         votes += size * ((next_at - here == 1) - (rows.count > 1 and next_row - here == 1))
@@ -182,7 +183,7 @@ def runs_along(rows: RowwiseKernel) -> bool:
 
 
 def _far(rows: RowwiseKernel) -> list[Load]:
-    """The elements that positions of a row touch in far memory."""
+    """The elements of global memory that positions of a row access."""
     found = [Load(w.target.buffer, w.target.indices, "") for w in rows.writes if w.size > 1]
     values = [x.value for x in rows.nodes.values()] + [x.value for x in rows.sums.values()]
     for e in (*values, *(w.value for w in rows.writes)):
@@ -202,7 +203,7 @@ def _position(rows: RowwiseKernel, x: Load, row: int, at: int) -> int:
 
 
 def choose(s: Schedule, rows: RowwiseKernel, needs: Reads, machine: Machine) -> RowTeam | str:
-    """The team; what a tuner may change is asked of the schedule."""
+    """The team; what a tuner may change is a decision of the schedule."""
     along = runs_along(rows)
     teams = _teams(rows, needs, machine, along)
     if not teams:
@@ -253,7 +254,7 @@ def shared_bytes(t: RowTeam, rows: RowwiseKernel, needs: Reads) -> int:
 
 
 def _vector(rows: RowwiseKernel, machine: Machine) -> int:
-    """Neighbours that a unit takes at once: as many as its longest access has, if all rows are made of those."""
+    """Neighbours that a thread takes at once: as many as its longest access has, if all rows are made of those."""
     wide = lanes(machine)
     sizes = rows.sizes - {1}
     return wide if sizes and all(n % wide == 0 for n in sizes) else 1
@@ -273,11 +274,11 @@ def _bytes(dtype: str) -> int:
 
 
 def cost(t: RowTeam, rows: RowwiseKernel, needs: Reads, machine: Machine) -> float:
-    """The time of a team, in operations of a unit: of all of them, so many at a time, and of one after all.
+    """The time of a team, in operations of a thread: of all of them, so many at a time, and of one after all.
 
     Neighbours that share no line of memory bring one each, unless a row is no longer than a line; what they write of
     short rows goes there a sector each, for nothing waits for the others of it. What is kept in shared memory is
-    touched there at each level; registers and shared memory that are full leave room for fewer units.
+    touched there at each level; registers and shared memory that are full leave room for fewer threads.
     """
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
@@ -299,13 +300,13 @@ def cost(t: RowTeam, rows: RowwiseKernel, needs: Reads, machine: Machine) -> flo
 
 
 def at_once(machine: Machine) -> int:
-    """Units that work at the same time, as far as the record says."""
+    """Threads that work at the same time, as far as the record says."""
     block = axis(machine, BLOCK)
     return max(machine.cores, (block.limit if block is not None else None) or 1)
 
 
 def _meeting(t: RowTeam) -> float:
-    """What it takes that units combine what they have."""
+    """What it takes that threads combine what they have."""
     if not t.exchange:
         return (WARP_BARRIER if t.warps else BARRIER) * (1 + log(t.units, t.fan))
     within, others = SHUFFLE * log(min(t.units, t.lanes), 2), t.warps_of_row
@@ -315,7 +316,7 @@ def _meeting(t: RowTeam) -> float:
 
 
 def _on_warps(machine: Machine, t: RowTeam) -> RowTeam:
-    """The team with the axes of warps and of their lanes, where a row's units are just the lanes of one warp, or of
+    """The team with the axes of warps and of their lanes, where a row's threads are just the lanes of one warp, or of
     several, if lanes exchange what they have."""
     for inner in machine.axes:
         outer = axis(machine, inner.inside)

@@ -62,7 +62,7 @@ class RowValue:
 
 @dataclass(frozen=True)
 class RowSum:
-    """``buffer[row] = combiner over the positions of value``; `start` is what units begin with, and `init` what the
+    """``buffer[row] = combiner over the positions of value``; `start` is what threads begin with, and `init` what the
     whole is combined with at the end, if that is not the same."""
 
     stage: Stage

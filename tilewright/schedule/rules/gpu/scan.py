@@ -32,7 +32,7 @@ from .units import BLOCK, all_of, axis, has_blocks, only_if, within
 
 NAME = "block_scan"
 PRIORITY = 7
-#: neighbours that a unit may have in registers
+#: neighbours that a thread may have in registers
 RUNS = (4, 1, 2, 8)
 _LANE = "lane_of_vector"
 
@@ -89,7 +89,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
 
 
 def plans(lines: Lines, machine: Machine) -> list[ScanPlan]:
-    """All that fit the machine: shared memory has two numbers for each unit."""
+    """All that fit the machine: shared memory has two numbers for each thread."""
     block, memory = axis(machine, BLOCK), _shared_bytes(machine)
     assert block is not None
     limit = min(block.limit or 1, memory // 16)
@@ -110,12 +110,12 @@ def _powers(limit: int) -> list[int]:
 
 
 def cost(p: ScanPlan, lines: Lines, machine: Machine) -> float:
-    """The time of all units, so many at once, and of one after all, in operations of a unit."""
+    """The time of all threads, so many at once, and of one after all, in operations of a thread."""
     block = axis(machine, BLOCK)
     limit = (block.limit if block is not None else None) or 1
     beside = p.units * p.run if lines.along else p.rows
     spread = max(machine.line_bytes / 4 / beside, 1.0)
-    # a unit's loads do not wait for each other, those of another piece wait for its sums
+    # a thread's loads do not wait for each other, those of another piece wait for its sums
     each = 2 * FAR * spread / min(p.run, 4) + 3
     one = p.pieces(lines.size) * (p.run * each + FAR + meeting(p.units, lines.along, machine))
     blocks = -(-lines.count // p.rows)
@@ -178,7 +178,7 @@ class _ScanWriter:
         return t.nest(seq(start, one))
 
     def place(self, x: Expr, i: Expr | int) -> tuple[Expr, Expr | None]:
-        """The position of the i-th of a unit's run, and the condition that there is one."""
+        """The position of the i-th of a thread's run, and the condition that there is one."""
         p = self.plan
         at = (self.piece * p.units + x) * p.run + i
         return at, all_of([self.inside, within(at, self.size, self.pieces * p.units * p.run)])
@@ -201,7 +201,7 @@ class _ScanWriter:
         return loop(_LANE, n, body, "unroll") if n > 1 else loop(_LANE, 1, body)
 
     def bring(self, x: Expr) -> Stmt:
-        """Read a unit's run, and add it up from front to back. Registers are set in any case."""
+        """Read a thread's run, and add it up from front to back. Registers are set in any case."""
         s, t, i = self.scan, self.team, Var(_LANE)
         at, cond = self.place(x, i)
         read = s.read(s.x, self.element(at))
@@ -220,7 +220,7 @@ class _ScanWriter:
         return seq(*steps)
 
     def finish(self, x: Expr) -> Stmt:
-        """Write what a unit's run comes to, and go on."""
+        """Write what a thread's run comes to, and go on."""
         s, t, i = self.scan, self.team, Var(_LANE)
         carry, before, whole = (t.of(b, x) for b in (self.carry, self.before, self.all))
         start = store(before.buffer, before.indices, s.combine(carry, before), "begin")

@@ -27,14 +27,14 @@ PRIORITY = 3
 ROWS, COLUMNS = (64, 32, 16), (64, 32, 16, 8)
 WARPS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2))
 DEPTHS, STAGES = (1, 2, 4), (1, 2, 3, 4)
-#: the same where pieces of both factors are small: few rows of one, and all of the other comes from far memory
+#: the same where pieces of both factors are small: few rows of one, and all of the other comes from global memory
 MORE_STAGES, SMALL_BYTES = (6, 8), 12 << 10
-#: the fewest bytes that a unit may copy while it goes on
+#: the fewest bytes that a thread may copy while it goes on
 LEAST_BYTES = 4
-#: warps that keep a multiprocessor busy; registers of a unit beside its matrices
+#: warps that keep a multiprocessor busy; registers of a thread beside its matrices
 BUSY, OTHER_REGISTERS = 4, 40
-#: what is worth so many multiply-adds of a multiprocessor: a number from shared memory, one from far memory, the time
-#: until a copy from there has come, a barrier
+#: what is worth so many multiply-adds of a multiprocessor: a number from shared memory, one from global memory, the
+#: time until a copy from there has come, a barrier
 NEAR, FAR, LATENCY, STEP = 16, 40, 600 << 10, 40 << 10
 
 
@@ -153,7 +153,7 @@ def _run(where: Expr, var: str, extent: int, most: int) -> int:
 
 
 def choose(s: Schedule, p: Contraction, w: WarpProduct, sides: tuple[Side, Side], machine: Machine) -> WarpTile | str:
-    """The tile; what a tuner may change is asked of the schedule."""
+    """The tile; what a tuner may change is a decision of the schedule."""
     warps, lanes = axis(machine, WARP), axis(machine, LANE)
     assert warps is not None and lanes is not None and lanes.limit is not None
     size = LOOP_TYPES[w.dtype].nbytes
@@ -211,10 +211,10 @@ def _tiles(p: Contraction, w: WarpProduct, sides: tuple[Side, Side], lanes: int)
 def cost(t: WarpTile, p: Contraction, w: WarpProduct, machine: Machine) -> float:
     """What a tile is worth, in multiply-adds of a multiprocessor's tensor cores.
 
-    Each number that a warp reads from shared memory is worth so many, one from far memory more; a step of the sum costs
-    a barrier, and what its copies take longer than the steps that they are ahead: so many of them are on their way at
-    once. A multiprocessor works on several tiles at once if these leave it the memory and the registers; with few warps
-    it is idle.
+    Each number that a warp reads from shared memory is worth so many, one from global memory more; a step of the sum
+    costs a barrier, and what its copies take longer than the steps that they are ahead: so many of them are on their
+    way at once. A multiprocessor works on several tiles at once if these leave it the memory and the registers; with
+    few warps it is idle.
     """
     steps = -(-typical(p.size("depth")) // t.depth)
     turns = -(-typical(t.tiles(p)) // max(machine.cores // 8, 1))
@@ -229,9 +229,9 @@ def cost(t: WarpTile, p: Contraction, w: WarpProduct, machine: Machine) -> float
 
 
 def share(t: WarpTile, registers: int, size: int, machine: Machine, more: int = 0) -> float:
-    """The part of a multiprocessor's shared memory or registers that a tile takes: a unit has so many for matrices, and
-    some for all else; `more` units have as many. The largest block has a quarter of the registers that a unit may
-    have."""
+    """The part of a multiprocessor's shared memory or registers that a tile takes: a thread has so many for matrices,
+    and some for all else; `more` threads have as many. The largest block has a quarter of the registers that a thread
+    may have."""
     memory, block = shared(machine), axis(machine, BLOCK)
     assert memory is not None and block is not None and block.limit is not None
     all_of_it = block.limit * machine.vector_registers // 4

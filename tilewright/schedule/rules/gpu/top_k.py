@@ -36,17 +36,17 @@ from .units import BLOCK, all_of, axis, guarded, has_blocks, only_if, shared, wi
 
 NAME = "block_top_k"
 PRIORITY = 7
-#: elements of a unit in the form that ranks, which each number from shared memory is compared with
+#: elements of a thread in the form that ranks, which each number from shared memory is compared with
 ELEMENTS = (1, 2, 4)
-#: bits of the bar that are found at once, with so many counts
+#: bits of the threshold that are found in a pass (a radix of 4), with so many counts
 DIGIT = 2
 #: most elements that are ranked after they were selected
 MOST = 2048
 #: numbers of a line in shared memory at once
 PIECE = 1024
-#: so many times as many operations as where each line is one unit's are worth it: those are far from each other
+#: so many times as many operations as where each line is one thread's are worth it: those accesses do not coalesce
 WORTH = 8
-#: what an element takes in each comparison, in operations of a unit
+#: what an element takes in each comparison, in operations of a thread
 COMPARED = 3
 #: what a step of sorting takes a pair
 SWAPPED = 16
@@ -55,7 +55,7 @@ _RANK = "i32"
 
 @dataclass(frozen=True)
 class TopKPlan:
-    """`form`: "rank", "select" or "sort"; `rows` lines of a block, `units` a line; `each`: elements of a unit, which
+    """`form`: "rank", "select" or "sort"; `rows` lines of a block, `units` a line; `each`: elements of a thread, which
     are ranked, or kept in registers (0: they are read again and again)."""
 
     form: str
@@ -111,7 +111,7 @@ def plans(t: TopKKernel, machine: Machine) -> list[TopKPlan]:
     if t.order_dtype == _RANK and t.k <= MOST and t.k < t.size:
         for units in [n for n in _powers(limit) if n >= 32 or n == limit]:
             each = -(-t.size // units)
-            registers = machine.vector_registers * limit // units  # of a unit, where others have theirs too
+            registers = machine.vector_registers * limit // units  # of a thread, where others have theirs too
             kept = [each] if each <= min(machine.vector_registers // 4, registers // 12) else []
             if 8 * t.k + 7 * 4 * units + 64 <= memory.bytes:
                 found += [TopKPlan("select", 1, units, e) for e in [*kept, 0]]
@@ -144,13 +144,13 @@ def _powers(limit: int) -> list[int]:
 
 
 def alone(t: TopKKernel, machine: Machine) -> float:
-    """What lines take where each is a single unit's, in operations."""
+    """What lines take where each is a single thread's, in operations."""
     turns, passes = -(-prod(t.lead) // at_once(machine)), log2(t.size) if t.k > 1 and t.size > 1 else 1.0
     return float(turns * t.size * FAR * passes)
 
 
 def cost(p: TopKPlan, t: TopKKernel, machine: Machine) -> float:
-    """The time of all units, so many at once, and of one after all, in operations of a unit."""
+    """The time of all threads, so many at once, and of one after all, in operations of a thread."""
     block, lines, n = axis(machine, BLOCK), prod(t.lead), int(t.size)
     limit = (block.limit if block is not None else None) or 1
     one: float
@@ -171,7 +171,7 @@ def cost(p: TopKPlan, t: TopKKernel, machine: Machine) -> float:
 
 
 class _Lines:
-    """What all forms share: where a unit's elements lie. `parts`: blocks that share a line."""
+    """What all forms share: where a thread's elements lie. `parts`: blocks that share a line."""
 
     def __init__(self, t: TopKKernel, plan: TopKPlan, machine: Machine, parts: int) -> None:
         self.t, self.plan, self.parts = t, plan, parts
@@ -261,7 +261,7 @@ class _Ranked(_Lines):
         return loop("step", steps, put) if steps > 1 else put
 
     def count(self, x: Expr) -> Stmt:
-        """How many of the piece come before each of a unit's elements."""
+        """How many of the piece come before each of a thread's elements."""
         t, j = self.team, Var("j")
         key = Load(self.keys.name, (t.row, j), self.keys.dtype)
         steps = []
@@ -333,14 +333,14 @@ class _Selected(_Lines):
         return step * self.plan.units + x
 
     def over(self, x: Expr, body) -> Stmt:  # type: ignore[no-untyped-def]
-        """``body(key, position)`` for each of a unit's elements; beyond the line the key is the least one."""
+        """``body(key, position)`` for each of a thread's elements; beyond the line the key is the least one."""
         if self.held is not None:
             keys = [Load(self.held.name, (self.team.row, x, index(s)), _RANK) for s in range(self.steps)]
             return seq(*(body(k, self.at(x, index(s))) for s, k in enumerate(keys)))
         at = self.at(x, Var("step"))
         return loop("step", self.steps, body(self.key(at, self.least, self.steps * self.plan.units), at))
 
-    # ---- the bar
+    # ---- the threshold
 
     def reaches(self, key: Expr, at: Expr, bar: Expr, x: Expr) -> Expr:
         return Op("cmpi.sge", (key, bar), "i1")
@@ -353,8 +353,8 @@ class _Selected(_Lines):
         return found if inside is None else both(found, inside)
 
     def digit(self, bits: int, bar: Buffer, holds, enough: bool) -> Stmt:  # type: ignore[no-untyped-def]
-        """The next two bits of a bar: the largest of which still `enough` elements hold, k of them, or of which not
-        enough do, those that are missing beside the ones above."""
+        """The next two bits of a threshold: the largest of which still `enough` elements hold, k of them, or of which
+        not enough do, those that are missing beside the ones above."""
         t = self.team
         var = Var("digit") if enough else Var("place")
         shift = Op("index_cast", (index(bits - DIGIT) - var * DIGIT,), _RANK)
@@ -408,7 +408,7 @@ class _Selected(_Lines):
         return seq(self.set(self.taken, x, Const(0, _RANK)), self.over(x, one))
 
     def copy(self, x: Expr) -> Stmt:
-        """Those that are taken to shared memory, each unit's behind those of the units before it."""
+        """Those that are taken to shared memory, each thread's behind those of the threads before it."""
 
         def one(key: Expr, at: Expr) -> Stmt:
             wanted, slot = self.is_taken(key, at, x), self.reg(self.slot, x)

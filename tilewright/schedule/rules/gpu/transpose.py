@@ -43,7 +43,7 @@ NAME = "block_transpose"
 PRIORITY = 8
 #: shorter rows or columns are not worth a tile
 SHORT = 8
-#: sides of a tile, and elements of it that a unit takes: what is tried
+#: sides of a tile, and elements of it that a thread takes: what is tried
 SIDES, ELEMENTS = (64, 32, 16, 8), (4, 1, 2, 8)
 _LANE = Var("lane")
 Dims = tuple[tuple[str, int], ...]
@@ -150,7 +150,7 @@ def _is_across(e: Expr, along_row: dict[Load, int | None], along_column: dict[Lo
 
 
 def choose(s: Schedule, a: TransposedStore, machine: Machine) -> tuple[int, int] | str:
-    """The side of the tile, and elements of it that a unit takes."""
+    """The side of the tile, and elements of it that a thread takes."""
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
     size = sum(LOOP_TYPES[x.dtype].nbytes for x in a.reads)
@@ -167,7 +167,7 @@ def choose(s: Schedule, a: TransposedStore, machine: Machine) -> tuple[int, int]
 
 def cost(tile: tuple[int, int], a: TransposedStore, machine: Machine) -> float:
     """What a tile is worth: lines of memory that are not used up and places beyond the result count as time, and so do
-    the indices of each unit, and units of a block that are few."""
+    the indices of each thread, and threads of a block that are few."""
     side, each = tile
     lines = max(machine.line_bytes / 4 / side, 1.0)
     beyond = prod(-(-n // side) * side / n for n in (typical(a.rows), typical(a.columns)))
@@ -219,8 +219,8 @@ class TransposeWriter:
         return on("block.x", name, self.units, body)
 
     def phase(self, name: str, across: bool) -> tuple[Expr, Expr, Expr | None, dict[str, Expr]]:
-        """Row and column within the tile of a unit's element, the condition that they exist, and all loops' values;
-        neighbouring units go along columns, or `across` them."""
+        """Row and column within the tile of a thread's element, the condition that they exist, and all loops' values;
+        neighbouring threads go along columns, or `across` them."""
         a, u, step = self.a, Var(f"u_{name}"), Var(f"e_{name}")
         beside = self.side // self.wide
         far, first = step * (self.units // beside) + u // beside, u % beside * self.wide
@@ -240,7 +240,7 @@ class TransposeWriter:
         return body if self.wide == 1 else on("vector", _LANE.name, self.wide, body)
 
     def bring(self) -> Stmt:
-        """Bring what is read across, along its rows."""
+        """Load what is read across, along its rows."""
         row, column, inside, values = self.phase("in", True)
         parts = zip(self.pieces, self.a.reads, strict=True)
         puts = [store(b.name, (row, column), substitute(x, values), f"bring_{i}") for i, (b, x) in enumerate(parts)]

@@ -35,29 +35,29 @@ from .warp_tiles import innermost
 
 NAME = "vector_product"
 PRIORITY = 4
-#: what is tried: units of a block, units beside each other along its columns, columns of a unit (where neighbours in
-#: memory are neighbours in the sum), accesses of a unit that are on their way at once
+#: what is tried: threads of a block, neighbouring threads along its columns, columns of a thread (where neighbours in
+#: memory are neighbours in the sum), accesses of a thread that are on their way at once
 UNITS, ACROSS, COLUMNS, AT_ONCE = (64, 128, 256, 512, 1024), (1, 2, 4, 8, 16, 32), (1, 2, 4), (4, 8, 16)
 #: vectors that are multiplied at once
 FEW = 10
-#: accesses of a unit that a compiler leaves on their way, of those that could be (read in what NVIDIA's makes)
+#: accesses of a thread that a compiler leaves on their way, of those that could be (read in what NVIDIA's makes)
 ON_WAY = 4
-#: parts of a sum that one unit adds up, at the end and in a step before it
+#: parts of a sum that one thread adds up, at the end and in a step before it
 LAST, FAN = 8, 4
 #: runs of fewer bytes waste a part of what memory gives at once: by how much, for each halving, and how many bytes at
 #: least are brought
 SHORT_RUN_BYTES, SHORT_RUN, LEAST_BYTES = 128, 1.12, 32
-#: how much more than its part a processor of units can read where others have nothing to do
+#: how much more than its share of the memory bandwidth a multiprocessor can read where others are idle
 ALONE = 1.5
 #: what may be computed beyond the matrix, in times of all of it
 MOST_BEYOND = 1.4
-#: how much faster a processor reads what units have read before (vectors) than its part of the memory
+#: how much faster a multiprocessor reads what is in its cache (vectors) than its share of the memory
 CACHED = 5
 #: what a step of the tree is worth in bytes from memory
 STEP_BYTES = 1 << 10
-#: numbers of a unit that any machine keeps, and registers that stay free where these are many
+#: numbers of a thread that any machine keeps, and registers that stay free where these are many
 MOST_NUMBERS, OTHER_REGISTERS = 80, 40
-#: registers of a unit beside its numbers, and those that each of the units of the largest block may have
+#: registers of a thread beside its numbers, and those that each of the threads of the largest block may have
 ADDRESSES, REGISTERS = 20, 64
 
 
@@ -114,7 +114,7 @@ def filled(s: Schedule, p: Contraction, which: int, machine: Machine) -> bool:
 @dataclass(frozen=True)
 class Matrix:
     """The factor of a number that is a matrix: its columns and steps of the sum, whether neighbours in memory are
-    neighbours in the sum (`deep`), how many of them a unit reads at once, and the bytes of each. `others`: the loops
+    neighbours in the sum (`deep`), how many of them a thread reads at once, and the bytes of each. `others`: the loops
     over the vectors, and `beside` the bytes that all of these have for a step."""
 
     which: int
@@ -153,14 +153,14 @@ class Matrix:
         return prod(n for _, n in self.others)
 
     def registers(self, each: int, steps: int) -> int:
-        """What a unit keeps of so many columns and steps, in registers of 4 bytes: sums, vectors, and the matrix as it
-        lies."""
+        """What a thread keeps of so many columns and steps, in registers of 4 bytes: sums, vectors, and the matrix as
+        it lies."""
         return self.vectors * (each + steps) + each * steps * self.nbytes // 4
 
 
 @dataclass(frozen=True)
 class GemvShare:
-    """Units of a block along its columns and along the sum, columns of a unit, and steps that it takes at once."""
+    """Threads of a block along its columns and along the sum, columns of a thread, and steps that it takes at once."""
 
     across: int
     shares: int
@@ -184,7 +184,7 @@ class GemvShare:
         return -(-m.columns // self.columns)
 
     def taken(self, m: Matrix) -> int:
-        """Steps that are computed: whole turns of all units."""
+        """Steps that are computed: whole turns of all threads."""
         turn = self.shares * self.steps
         return -(-m.steps // turn) * turn
 
@@ -200,7 +200,7 @@ class GemvShare:
 
 
 def choose(s: Schedule, m: Matrix, batch: int, machine: Machine) -> GemvShare | str:
-    """How a block shares out its work; what a tuner may change is asked of the schedule."""
+    """How a block divides its work; what a tuner may change is a decision of the schedule."""
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
     fits = [
@@ -237,7 +237,7 @@ def _shares(m: Matrix) -> list[GemvShare]:
 
 
 def cost(t: GemvShare, m: Matrix, batch: int, machine: Machine) -> float:
-    """The time of the busiest processor of units, in bytes that it reads at full speed.
+    """The time of the busiest multiprocessor, in bytes that it reads at full speed.
 
     It reads at full speed if enough is on its way; alone it can have more than its part of the memory's speed. Short
     runs waste some of what memory gives, columns and steps beyond the matrix all of it.
@@ -303,7 +303,7 @@ class GemvWriter:
         return on("block.x", name, self.t.units, body(Var(name)))
 
     def along(self, u: Expr) -> tuple[Expr, Expr]:
-        """A unit's place along the columns of the block, and along the sum: neighbours are neighbours in memory."""
+        """A thread's place along the columns of the block, and along the sum: neighbours are neighbours in memory."""
         t = self.t
         if t.across == 1:
             return Const(0, "index"), u
@@ -342,7 +342,7 @@ class GemvWriter:
         return self.unit(name, body)
 
     def flat(self, u: Expr, x: Expr, y: Expr, step: Expr, inside: bool) -> list[Stmt]:
-        """Neighbours in memory are columns: a unit has a run of them, and neighbouring steps of the sum."""
+        """Neighbours in memory are columns: a thread has a run of them, and neighbouring steps of the sum."""
         t, m = self.t, self.m
         column = self.tile * t.across + x
         column = minimum(column, -(-m.columns // m.run) - 1) if m.columns % t.columns else column
@@ -371,7 +371,7 @@ class GemvWriter:
         return run
 
     def deep(self, u: Expr, x: Expr, y: Expr, step: Expr, inside: bool) -> list[Stmt]:
-        """Neighbours in memory are steps of the sum: a unit has runs of them, of some columns."""
+        """Neighbours in memory are steps of the sum: a thread has runs of them, of some columns."""
         t, m = self.t, self.m
         count = t.steps // m.run
         turn = step * count + Var("h")
@@ -395,10 +395,10 @@ class GemvWriter:
     def zero_beyond(self, condition: Expr | None, value: Expr) -> Expr:
         return value if condition is None else Op("select", (condition, value, self.zero), self.zero.dtype)
 
-    # ---- all units of a column together
+    # ---- all threads of a column together
 
     def combined(self) -> list[Stmt]:
-        """Sums go to shared memory, and are added up until a unit can add what is left."""
+        """Sums go to shared memory, and are added up until a thread can add what is left."""
         t, dtype = self.t, self.zero.dtype
 
         def put(u: Expr) -> Stmt:
@@ -435,7 +435,7 @@ class GemvWriter:
         return (count, t.shares + 1) if self.m.deep else (t.shares, count)
 
     def of_share(self, share: Expr, place: Expr) -> tuple[Expr, Expr]:
-        """Where in shared memory a share's sum is: those of neighbouring units are neighbours, and where these have
+        """Where in shared memory a share's sum is: those of neighbouring threads are neighbours, and where these have
         shares of one place, the others lie a number apart that is odd."""
         return (place, share) if self.m.deep else (share, place)
 

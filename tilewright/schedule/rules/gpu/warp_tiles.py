@@ -28,7 +28,7 @@ from .contraction import TILE_LOOPS, Contraction, ContractionTile, ContractionWr
 from .elements import applied
 from .units import BLOCK, LANE, WARP, all_of, digits, on, only_if, within
 
-#: bytes that a unit copies at once
+#: bytes that a thread copies at once
 COPY_BYTES = 16
 #: bytes that a memory in banks gives at once
 _BANKS_BYTES = 128
@@ -56,8 +56,8 @@ def innermost(group: tuple[tuple[str, int], ...]) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class WarpTile(ContractionTile):
-    """A tile whose units are warps: `unit_rows` and `unit_columns` are those of a warp. `stages`: pieces of each factor
-    in shared memory, all but one of them on their way."""
+    """A tile of which warps have parts: `unit_rows` and `unit_columns` are those of a warp. `stages`: pieces of each
+    factor in shared memory, all but one of them on their way."""
 
     stages: int
     lanes: int
@@ -136,7 +136,7 @@ class WarpWriter(ContractionWriter):
         return on("serial", "first", stages - 1, begin), on("serial", "step", steps, *turn)
 
     def unit(self, name: str, *body: Stmt) -> For:
-        """All units: the lanes of the warps."""
+        """All threads: the lanes of the warps."""
         team, lane = f"{name}_warp", f"{name}_lane"
         number = Var(team) * self.t.lanes + Var(lane)
         inner = on(self.unit_axis, lane, self.t.lanes, substitute_vars(seq(*body), {name: number}))
@@ -145,7 +145,7 @@ class WarpWriter(ContractionWriter):
     # ---- bringing
 
     def copy(self, which: int, step: Expr, slot: Expr, suffix: str = "") -> Stmt:
-        """Units bring a piece of a factor to its place among those that are there at once, a run at a time."""
+        """Threads load a piece of a factor into its place among those that are there at once, a run at a time."""
         t, side, piece = self.t, self.sides[which], self.pieces[which]
         name = f"{'ab'[which]}{suffix}"
         u, e, v = Var(f"u_{name}"), Var(f"e_{name}"), Var(f"v_{name}")
