@@ -52,6 +52,11 @@ class AmdDescription(Machine):
         return 128
 
     @property
+    def cores(self) -> int:
+        """Parts that kernels have: eight for each compute unit."""
+        return 8 * self.compute_units
+
+    @property
     def axes(self) -> tuple[Axis, ...]:
         return *warp_axes(_GRID, _BLOCK, self.wave), Axis("lanes", kind="vector")
 
