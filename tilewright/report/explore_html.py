@@ -56,7 +56,7 @@ _TABLE_TEXT = (
 def page(e: Exploration) -> str:
     """The whole document.
 
-    >>> m = Measured(1e-3, 1000, 0.0, 5e6, 100, 0.5, 3, 1, {"array": 1e-3})
+    >>> m = DesignMeasurement(1e-3, 1000, 0.0, 5e6, 100, 0.5, 3, 1, {"array": 1e-3})
     >>> found = Exploration("chip", "", ("array",), ("net",), (Design({"array": 8}, 1.0, (m,)),))
     >>> page(found).splitlines()[0]
     '<!DOCTYPE html>'

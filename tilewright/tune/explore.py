@@ -158,7 +158,7 @@ class Store:
 
     >>> import tempfile
     >>> store = Store(Path(tempfile.mkdtemp()) / "designs.sqlite")
-    >>> m = Measured(1.0, 10, 0.0, 5.0, 100, 0.5, 1, 0, {"array": 1.0})
+    >>> m = DesignMeasurement(1.0, 10, 0.0, 5.0, 100, 0.5, 1, 0, {"array": 1.0})
     >>> store.keep("key", Job("cpu+chip", "m.onnx"), Answer(m, {}))
     >>> store.known("key") == (m, {}), store.known("other")
     (True, None)

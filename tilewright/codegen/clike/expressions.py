@@ -170,7 +170,7 @@ class ExprWriter:
         shared = self.uses.get(id(e), 0) > 1 and isinstance(e, (Op, Load)) and e.dtype != "index"
         if (shared and re.fullmatch(r"\w+", text) is None) or (len(text) > LONG and isinstance(e, Op)):
             name = self.fresh()
-            self.define(self.local_type(e.dtype), name, text)  # type: ignore[attr-defined]
+            self.define(self.local_type(e.dtype), name, text)
             self.memo[-1][id(e)] = (e, name)  # keeps e alive: its id stays taken
             return name
         return f"({text})" if level < least else text
@@ -371,7 +371,7 @@ class ExprWriter:
 
     def op(self, e: Op) -> tuple[str, int]:
         name, _, predicate = e.op.partition(".")
-        operand = e.args[0].dtype if e.args else e.dtype  # type: ignore[attr-defined]
+        operand = e.args[0].dtype if e.args else e.dtype
         self.type(e.dtype), self.type(operand)
         if {operand, e.dtype} & set(HALVES) and name not in CASTS and name != "select":
             return self.expr(self.keep(in_f32(e)), ATOM), ATOM
@@ -436,7 +436,7 @@ class ExprWriter:
         if re.fullmatch(r"[\w.+]+", text) or isinstance(e, Const):
             return text
         name = self.fresh()
-        self.define(self.local_type(e.dtype), name, text)  # type: ignore[attr-defined]
+        self.define(self.local_type(e.dtype), name, text)
         self.memo[-1][id(e)] = (e, name)
         return name
 
@@ -548,7 +548,7 @@ def in_f32(e: Op) -> Expr:
     >>> print(in_f32(Op("mulf", (Var("x", "f16"), Var("y", "f16")), "f16")))
     truncf((extf(x):f32 *. extf(y):f32)):f16
     """
-    args = tuple(Op("extf", (a,), "f32") if a.dtype in HALVES else a for a in e.args)  # type: ignore[attr-defined]
+    args = tuple(Op("extf", (a,), "f32") if a.dtype in HALVES else a for a in e.args)
     if e.dtype not in HALVES:
         return Op(e.op, args, e.dtype)
     return Op("truncf", (Op(e.op, args, "f32"),), e.dtype)
@@ -557,7 +557,7 @@ def in_f32(e: Op) -> Expr:
 def _narrow(e: Op) -> bool:
     """Whether a product of two i32 cannot overflow: both come from 8 or 16 bits."""
     return e.op == "muli" and all(
-        isinstance(a, Op) and (a.op, a.args[0].dtype) in (("extsi", "i8"), ("extsi", "i16"), ("extui", "i8"))  # type: ignore[attr-defined]
+        isinstance(a, Op) and (a.op, a.args[0].dtype) in (("extsi", "i8"), ("extsi", "i16"), ("extui", "i8"))
         for a in e.args
     )
 

@@ -20,13 +20,13 @@ def launch_of(nest: Nest) -> DispatchSize:
 
     >>> from tilewright.schedule.text import parse_nest
     >>> launch_of(parse_nest("def f(p0: f32[200], p1: out(f32[200])):\\n  for i in thread(200):\\n    p1[i] = p0[i]"))
-    Launch(block=(64, 1, 1), grid=(4, 1, 1))
+    DispatchSize(block=(64, 1, 1), grid=(4, 1, 1))
     """
     most = most_units(nest, _trips)
     if THREAD in most:
         return DispatchSize((SHARING_BLOCK, 1, 1), (smaller(-(-most[THREAD] // SHARING_BLOCK), SHARING_GRID), 1, 1))
-    block, grid = (tuple(most.get(f"{name}.{d}", 1) for d in "xyz") for name in ("block", "grid"))
-    return DispatchSize(block, grid)  # type: ignore[arg-type]
+    (i, j, k), (x, y, z) = ([most.get(f"{name}.{d}", 1) for d in "xyz"] for name in ("block", "grid"))
+    return DispatchSize((i, j, k), (x, y, z))
 
 
 def limited(launch: DispatchSize, nest: Nest, nbytes: int) -> DispatchSize:

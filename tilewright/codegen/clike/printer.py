@@ -145,9 +145,10 @@ class ClikeEmitter(VectorLoops):
 
     def define_sizes(self) -> None:
         """What the kernel needs of its table of sizes, at its beginning."""
-        for name in self.closed.names if self.closed is not None else ():
-            own = self.loops[name] = name.removeprefix("%")
-            self.define(self.type("index"), own, self.bare(self.closed.place(name))[0])  # type: ignore[union-attr]
+        if self.closed is not None:
+            for name in self.closed.names:
+                own = self.loops[name] = name.removeprefix("%")
+                self.define(self.type("index"), own, self.bare(self.closed.place(name))[0])
 
     def bound_as(self, p: Buffer) -> list[tuple[str, str, bool]]:
         """Name, type and whether it is written of what a parameter is bound as: itself, or its pieces."""
@@ -293,25 +294,19 @@ class ClikeEmitter(VectorLoops):
 
     def name_terms(self, s: For) -> list[Expr]:
         """Quotients and remainders of a loop variable (of fused loops) get a name at the head of its loop."""
-        found: list[Expr] = []
+        found: dict[Op, Const] = {}
         for x in walk_stmts(s.body):
             for e in exprs(x):
                 for t in walk(e):
-                    plain = (
-                        isinstance(t, Op)
-                        and t.op in ("floordivsi", "remsi")
-                        and t.dtype == "index"
-                        and isinstance(t.args[1], Const)
-                    )
-                    if plain and t.args[0] == Var(s.var) and t not in found:  # type: ignore[attr-defined]
-                        found.append(t)
-        for t in found:
-            b = t.args[1]  # type: ignore[attr-defined]
+                    match t:
+                        case Op("floordivsi" | "remsi", (a, Const() as b), "index") if a == Var(s.var):
+                            found.setdefault(t, b)
+        for t, b in found.items():
             text, _ = self.bare(t)
-            name = f"{self.loops[s.var]}_{'div' if t.op == 'floordivsi' else 'mod'}"  # type: ignore[attr-defined]
+            name = f"{self.loops[s.var]}_{'div' if t.op == 'floordivsi' else 'mod'}"
             self.terms[t] = self._term(name, b.value)
             self.define(self.type("index"), self.terms[t], text)
-        return found
+        return [*found]
 
     def _term(self, name: str, divisor: int) -> str:
         name += str(len(self.terms)) + "_" if isinstance(divisor, Size) else str(divisor)
@@ -419,7 +414,7 @@ class ClikeEmitter(VectorLoops):
             text = self.bare(v)[0] if len(s.targets) == 1 else self.expr(v)
             if len(s.targets) > 1:
                 name = self.fresh()
-                self.define(self.local_type(v.dtype), name, text)  # type: ignore[attr-defined]
+                self.define(self.local_type(v.dtype), name, text)
                 text = name
             texts.append((t, text, v))
         for t, text, v in texts:
@@ -439,7 +434,7 @@ class ClikeEmitter(VectorLoops):
             self.line(line)
 
     def assignment(self, where: str, text: str, value: Expr) -> str:
-        if value.dtype == "i1":  # type: ignore[attr-defined]
+        if value.dtype == "i1":
             return f"{where} = {self.cast('i1', f'({text})')};"
         if (
             isinstance(value, Op)

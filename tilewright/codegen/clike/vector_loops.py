@@ -146,7 +146,7 @@ class VectorLoops(ExprWriter):
         text = self.expr(value)
         if not isinstance(value, (Const, Var)) and not text.isidentifier():
             name = self.fresh()
-            self.define(self.local_type(value.dtype), name, text)  # type: ignore[attr-defined]
+            self.define(self.local_type(value.dtype), name, text)
             text = name
         here = tuple(self.bound(i) for i in t.indices)
         return Target(t.buffer, here, t.value), text, value

@@ -5,6 +5,7 @@ Nests that are scheduled for a processor bind loops to ``thread``: here each ite
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...schedule.concurrent import Units
@@ -31,6 +32,12 @@ class Launch:
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
+
+    @staticmethod
+    def from_json(data: Mapping[str, Sequence[int]]) -> Launch:
+        """The inverse of `dataclasses.asdict`."""
+        (x, y, z), (i, j, k) = data["grid"], data["block"]
+        return Launch((x, y, z), (i, j, k))
 
     @property
     def threads(self) -> int:
@@ -95,13 +102,16 @@ class LaunchAxes:
 
     @property
     def launch(self) -> Launch:
-        grid, block = (tuple(self.count.get(f"{a}.{d}", 1) for d in "xyz") for a in ("grid", "block"))
-        grid = (grid[0] * self.clustered, *grid[1:])
         if THREAD in self.count:  # one thread an iteration, as many blocks as that needs
             return Launch((-(-self.count[THREAD] // self.warp), 1, 1), (self.warp, 1, 1))
+        (x, y, z), block = self._sides("grid"), self._sides("block")
         if self.lane:
             block = (self.count.get(self.team, 1) * self.lanes, 1, 1)
-        return Launch(grid, block)  # type: ignore[arg-type]
+        return Launch((x * self.clustered, y, z), block)
+
+    def _sides(self, axis: str) -> tuple[int, int, int]:
+        x, y, z = (self.count.get(f"{axis}.{d}", 1) for d in "xyz")
+        return x, y, z
 
     @property
     def clustered(self) -> int:

@@ -130,8 +130,9 @@ class NestWalk(ABC):
 
     def define_sizes(self) -> None:
         """Read the table of sizes."""
-        for name in self.closed.names if self.closed is not None else ():
-            self.at.names[name] = self.expr(self.closed.place(name)).ssa  # type: ignore[union-attr]
+        if self.closed is not None:
+            for name in self.closed.names:
+                self.at.names[name] = self.expr(self.closed.place(name)).ssa
 
     @property
     def open_launch(self) -> OpenLaunch | None:

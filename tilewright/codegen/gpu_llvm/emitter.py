@@ -46,7 +46,7 @@ class GpuLlvmKernel:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The inverse of `dataclasses.asdict`."""
-        launch = Launch(*(tuple(data["launch"][n]) for n in ("grid", "block")))  # type: ignore[arg-type]
+        launch = Launch.from_json(data["launch"])
         return cls(data["name"], data["text"], launch, data["shared"], OpenLaunch.from_json(data["open"]))
 
 

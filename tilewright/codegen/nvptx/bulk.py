@@ -7,10 +7,11 @@ and all threads wait for the phase of that barrier (`rings`). `producers` has wa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...schedule.bulk import Box, read_copies
 from ...schedule.machine import Machine
@@ -52,9 +53,10 @@ class TensorMap:
         return tuple(prod(self.shape[d:]) * BYTES[self.dtype] for d in range(1, len(self.shape)))
 
     @staticmethod
-    def from_json(data: dict[str, object]) -> TensorMap:
+    def from_json(data: Mapping[str, Any]) -> TensorMap:
         """The inverse of `dataclasses.asdict`."""
-        return TensorMap(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})  # type: ignore[arg-type]
+        shape, sides = tuple(data["shape"]), tuple(data["sides"])
+        return TensorMap(data["parameter"], data["dtype"], shape, sides, data["swizzle"])
 
 
 class Bulk:

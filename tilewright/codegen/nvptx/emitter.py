@@ -50,7 +50,7 @@ class NvptxKernel(gpu.GpuLlvmKernel):
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        launch = Launch(*(tuple(data["launch"][n]) for n in ("grid", "block")))  # type: ignore[arg-type]
+        launch = Launch.from_json(data["launch"])
         maps = tuple(map(TensorMap.from_json, data["maps"]))
         return cls(data["name"], data["text"], launch, data["shared"], OpenLaunch.from_json(data["open"]), maps)
 

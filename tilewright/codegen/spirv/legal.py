@@ -81,7 +81,7 @@ def shift(name: str, a: V, b: V, bits: int) -> V:
     last, inside = b.like(bits - 1), b.compare("ult", b.like(bits))
     out = own(name, a.dtype, a, last) if name == "ashr" else a.like(0)
     moved = own(name, a.dtype, a, b if known(b) else b & last)
-    return moved if known(b) and 0 <= b.e.value < bits else choose(inside, moved, out)  # type: ignore[attr-defined]
+    return moved if isinstance(b.e, Const) and 0 <= b.e.value < bits else choose(inside, moved, out)
 
 
 def narrowed(x: V, bits: int) -> V:

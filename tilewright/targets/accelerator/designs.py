@@ -76,7 +76,7 @@ class Design:
     def bottleneck(self) -> tuple[str, float]:
         """What bounds the most time, each model counted alike, and which part of the time that is.
 
-        >>> m = Measured(4.0, 3, 1.0, 0.0, 1, 0.5, 2, 1, {"load": 2.5, "array": 0.5, "the host": 1.0})
+        >>> m = DesignMeasurement(4.0, 3, 1.0, 0.0, 1, 0.5, 2, 1, {"load": 2.5, "array": 0.5, "the host": 1.0})
         >>> Design({}, 0.0, (m,)).bottleneck
         ('load', 0.625)
         """

@@ -34,7 +34,7 @@ class TilePlan:
     operands all of whose tiles have places on the chip: what would be brought again for each tile of something else is
     brought once, when it is first needed.
 
-    >>> print(Plan({"i": 32}, ("i",), depth={"weights": 3}, first=("w",), joined=("r",)))
+    >>> print(TilePlan({"i": 32}, ("i",), depth={"weights": 3}, first=("w",), joined=("r",)))
     tiles i=32; order i; 2 slots, 3 in weights; first w; joined r
     """
 

@@ -126,7 +126,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def dtype(self) -> np.dtype:
-        return LOOP_TYPES[self.expr.dtype].numpy  # type: ignore[attr-defined]
+        return LOOP_TYPES[self.expr.dtype].numpy
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -166,7 +166,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
         )
 
     def applied(self, names: tuple[str, str], shown: str, *inputs: Any) -> TracedArray:
-        is_float = any(isinstance(x, TracedArray) and x.expr.dtype in FLOATS for x in inputs)  # type: ignore[attr-defined]
+        is_float = any(isinstance(x, TracedArray) and x.expr.dtype in FLOATS for x in inputs)
         op = names[0] if is_float else names[1]
         if not op:
             raise UsageError(f"np.{shown} has no meaning for {'floats' if is_float else 'integers'}", stage="describe")
@@ -177,7 +177,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
         arrays = [x for x in inputs if isinstance(x, TracedArray)]
         if not arrays or not all(isinstance(x, (TracedArray, int, float, np.generic)) for x in inputs):
             raise UsageError(f"{op} of what is no operand", stage="describe", hint="numbers are constants, not arrays")
-        dtypes = {x.expr.dtype for x in arrays}  # type: ignore[attr-defined]
+        dtypes = {x.expr.dtype for x in arrays}
         if len(dtypes) != 1:
             pair, to = (
                 " and ".join(sorted(dtypes)),
@@ -226,9 +226,9 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
                 stage="describe",
                 hint="a @ b is (m, k) @ (k, n); the body takes its operands in the order of the description",
             )
-        is_float = a.expr.dtype in FLOATS  # type: ignore[attr-defined]
+        is_float = a.expr.dtype in FLOATS
         mul, add = ("mulf", "addf") if is_float else ("muli", "addi")
-        product = Op(mul, (a.expr, b.expr), a.expr.dtype)  # type: ignore[attr-defined]
+        product = Op(mul, (a.expr, b.expr), a.expr.dtype)
         return TracedArray((a.dims[0], b.dims[1]), Reduce(add, (a.dims[1],), product), self.sizes)
 
     def _reduced(self, kind: str, axis: int | None, keepdims: bool, out: Any = None) -> TracedArray:
@@ -237,13 +237,13 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
         if axis is None and self.ndim != 1:
             raise UsageError(f"{kind} of all dimensions", stage="describe", hint="say axis")
         at = (0 if axis is None else axis) % self.ndim
-        combiner = _COMBINE[kind][0 if self.expr.dtype in FLOATS else 1]  # type: ignore[attr-defined]
+        combiner = _COMBINE[kind][0 if self.expr.dtype in FLOATS else 1]
         expr = Reduce(combiner, (self.dims[at],), self.expr) if self.dims[at] else self.expr
         middle = ("",) if keepdims else ()
         return TracedArray((*self.dims[:at], *middle, *self.dims[at + 1 :]), expr, self.sizes)
 
     def sum(self, axis: int | None = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> TracedArray:
-        own = self.expr.dtype  # type: ignore[attr-defined]
+        own = self.expr.dtype
         if dtype is None and own not in FLOATS and own != "i64":
             raise UsageError(f"NumPy's sum of {own} is i64", stage="describe", hint="say dtype=np.int32, or what it is")
         added = self if dtype is None else self.astype(dtype)
@@ -298,7 +298,7 @@ def meaning(instruction: Instruction) -> Meaning:
         if not isinstance(value, TracedArray):
             raise _wrong(instruction, f"the body gives {value!r} for {o.name}")
         dims = ("",) * (len(o.dims) - value.ndim) + value.dims
-        dtype = value.expr.dtype  # type: ignore[attr-defined]
+        dtype = value.expr.dtype
         if len(dims) != len(o.dims) or any(d not in ("", want) for d, want in zip(dims, o.dims, strict=True)):
             shown = ", ".join(d or "1" for d in dims)
             raise _wrong(instruction, f"the body gives ({shown}) for {o.name}, which is ({', '.join(o.dims)})")
@@ -340,8 +340,7 @@ def accumulated(like: Expr, name: str) -> Reduce | None:
     if isinstance(like, Op) and like.op in COMBINERS:
         for a, b in (like.args, like.args[::-1]):
             if isinstance(a, Load) and a.buffer == name:
-                summed = isinstance(b, Reduce) and b.combiner == like.op
-                return b if summed else Reduce(like.op, (), b)  # type: ignore[return-value]
+                return b if isinstance(b, Reduce) and b.combiner == like.op else Reduce(like.op, (), b)
     return None
 
 

@@ -85,10 +85,11 @@ def _found(kernel: Kernel) -> _SplitDimension | None:
         (writer,) = writers
         indices = writer.targets[0].indices
         for axis, index in enumerate(indices):
-            alone = isinstance(index, Var) and sum(index.name in variables(i) for i in indices) == 1
-            sizes = _sizes(kernel, b.name, axis, writer) if alone else None
-            if sizes is not None and prod(sizes) == writer.extents[index.name]:  # type: ignore[attr-defined]
-                return _SplitDimension(b.name, axis, writer, index.name, sizes)  # type: ignore[attr-defined]
+            if not isinstance(index, Var) or sum(index.name in variables(i) for i in indices) != 1:
+                continue
+            sizes = _sizes(kernel, b.name, axis, writer)
+            if sizes is not None and prod(sizes) == writer.extents[index.name]:
+                return _SplitDimension(b.name, axis, writer, index.name, sizes)
     return None
 
 

@@ -57,10 +57,12 @@ class Unifier:
             yield from self.operation(like, e, found)
 
     def number(self, name: str, e: Expr, found: Unification) -> Iterator[Unification]:
-        low, high = self.fields[name].range
-        right = isinstance(e, Const) and e.dtype == self.fields[name].dtype and low <= e.value <= high
-        if right and found.fields.get(name, e.value) == e.value:  # type: ignore[attr-defined]
-            yield replace(found, fields={**found.fields, name: e.value})  # type: ignore[attr-defined]
+        own = self.fields[name]
+        low, high = own.range
+        if not isinstance(e, Const) or e.dtype != own.dtype or not low <= e.value <= high:
+            return
+        if found.fields.get(name, e.value) == e.value:
+            yield replace(found, fields={**found.fields, name: e.value})
 
     def operation(self, like: Op, e: Expr, found: Unification) -> Iterator[Unification]:
         if isinstance(e, Op) and (e.op, e.dtype) == (like.op, like.dtype) and len(e.args) == len(like.args):

@@ -52,10 +52,10 @@ class Outer4(Chip):
         )
 
     def copy_engines(self) -> tuple[CopyEngine, ...]:
-        bus = {"bytes_per_cycle": self.bus, "latency": 16, "energy": 15.0}
+        bus: dict[str, Any] = {"bytes_per_cycle": self.bus, "latency": 16, "energy": 15.0}
         return (
-            CopyEngine("load", sources=(HOST,), targets=("scratch",), fill=True, **bus),  # type: ignore[arg-type]
-            CopyEngine("store", sources=("scratch",), targets=(HOST,), fill=True, **bus),  # type: ignore[arg-type]
+            CopyEngine("load", sources=(HOST,), targets=("scratch",), fill=True, **bus),
+            CopyEngine("store", sources=("scratch",), targets=(HOST,), fill=True, **bus),
         )
 
     def compute_engines(self) -> tuple[ComputeEngine, ...]:

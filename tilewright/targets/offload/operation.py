@@ -27,7 +27,7 @@ class OffloadOperand:
 
     `constant`: it is a weight, or another array of the model; builders find it as `value`, predicates do not.
 
-    >>> str(Operand((6, 32), "f32")), Operand((6, 32), "f32").nbytes
+    >>> str(OffloadOperand((6, 32), "f32")), OffloadOperand((6, 32), "f32").nbytes
     ('f32[6, 32]', 768)
     """
 
@@ -56,7 +56,7 @@ class Operation:
     are in the order of the operator's declaration, None for an absent optional one. `nodes` are the names of the nodes
     of the model that it comes from.
 
-    >>> o = Operation("relu", (Operand((2, 2), "f32"),), (Operand((2, 2), "f32"),))
+    >>> o = Operation("relu", (OffloadOperand((2, 2), "f32"),), (OffloadOperand((2, 2), "f32"),))
     >>> str(o), o.reference(np.float32([[1, -1], [-2, 2]]))[0].tolist()
     ('relu(f32[2, 2]) -> f32[2, 2]', [[1.0, 0.0], [0.0, 2.0]])
     """
@@ -133,8 +133,8 @@ class OperationArguments:
     def from_bytes(data: bytes) -> OperationArguments:
         """What `to_bytes` wrote.
 
-        >>> o = Operation("sum", (Operand((4, 2), "f32"), None), (Operand((4,), "f32"),), {"axes": (1,)})
-        >>> Places.from_bytes(Places(o, (0, None), (1,)).to_bytes()) == Places(o, (0, None), (1,))
+        >>> o = Operation("sum", (OffloadOperand((4, 2), "f32"), None), (OffloadOperand((4,), "f32"),), {"axes": (1,)})
+        >>> OperationArguments.from_bytes(OperationArguments(o, (0, None), (1,)).to_bytes()) == OperationArguments(o, (0, None), (1,))
         True
         """
         read = json.loads(data.removeprefix(MAGIC), object_hook=lambda d: {k: _tuples(v) for k, v in d.items()})

@@ -173,7 +173,8 @@ def along_depth(s: Schedule, p: Contraction, which: int) -> bool:
 def gaps_of(s: Schedule, p: Contraction) -> tuple[int, int]:
     """Numbers between the rows of the pieces of both factors, so that what neighbouring threads write of them lies in
     different banks."""
-    return tuple(GAP if along_depth(s, p, i) else 0 for i in (0, 1))  # type: ignore[return-value]
+    first, second = (GAP if along_depth(s, p, i) else 0 for i in (0, 1))
+    return first, second
 
 
 # ---- tiles ---------------------------------------------------------------------------------------------------------

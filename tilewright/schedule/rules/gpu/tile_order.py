@@ -88,8 +88,9 @@ class TileOrder:
 
 
 def _either(condition: Expr, a: Expr, b: Expr) -> Expr:
-    if isinstance(condition, Op) and all(isinstance(x, Const) for x in condition.args):
-        return a if condition.args[0].value < condition.args[1].value else b  # type: ignore[attr-defined]
+    match condition:
+        case Op(_, (Const(low), Const(high)), _):
+            return a if low < high else b
     return Op("select", (condition, a, b), "index")
 
 

@@ -332,7 +332,7 @@ class _Selected(_Lines):
     def at(self, x: Expr, step: Expr) -> Expr:
         return step * self.plan.units + x
 
-    def over(self, x: Expr, body) -> Stmt:  # type: ignore[no-untyped-def]
+    def over(self, x: Expr, body: Callable[[Expr, Expr], Stmt]) -> Stmt:
         """``body(key, position)`` for each of a thread's elements; beyond the line the key is the least one."""
         if self.held is not None:
             keys = [Load(self.held.name, (self.team.row, x, index(s)), _RANK) for s in range(self.steps)]
@@ -352,7 +352,7 @@ class _Selected(_Lines):
         found = both(same, Op("cmpi.slt", (Op("index_cast", (at,), _RANK), place), "i1"))
         return found if inside is None else both(found, inside)
 
-    def digit(self, bits: int, bar: Buffer, holds, enough: bool) -> Stmt:  # type: ignore[no-untyped-def]
+    def digit(self, bits: int, bar: Buffer, holds: Callable[[Expr, Expr, Expr, Expr], Expr], enough: bool) -> Stmt:
         """The next two bits of a threshold: the largest of which still `enough` elements hold, k of them, or of which
         not enough do, those that are missing beside the ones above."""
         t = self.team
