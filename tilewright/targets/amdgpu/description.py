@@ -38,6 +38,11 @@ class AmdDescription(Machine):
     any_signs: bool = False
 
     @property
+    def cores(self) -> int:
+        """Parts that kernels have: eight for each compute unit."""
+        return 8 * self.compute_units
+
+    @property
     def vector_bytes(self) -> int:
         """The longest access of a thread."""
         return 16
@@ -50,11 +55,6 @@ class AmdDescription(Machine):
     @property
     def line_bytes(self) -> int:
         return 128
-
-    @property
-    def cores(self) -> int:
-        """Parts that kernels have: eight for each compute unit."""
-        return 8 * self.compute_units
 
     @property
     def axes(self) -> tuple[Axis, ...]:

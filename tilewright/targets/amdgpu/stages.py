@@ -20,6 +20,8 @@ from .description import AmdDescription
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
 
+    from ..state import CompilationState
+
 MAKE = f"{__name__}:make"
 
 
@@ -73,17 +75,17 @@ def _made(text: str, machine: LlvmMachine, code: Callable[[GpuLlvmKernel, LlvmMa
     return made, data, {"llvm_seconds": time.perf_counter() - start, "bytes": len(data)}
 
 
-def emit_kernels(state: Any) -> None:
+def emit_kernels(state: CompilationState) -> None:
     """Nests -> LLVM IR."""
     llvm_stages.emit_kernels(state, emit)
 
 
-def assemble_kernels(state: Any) -> None:
+def assemble_kernels(state: CompilationState) -> None:
     """LLVM IR -> objects."""
     llvm_stages.assemble_kernels(state, MAKE)
 
 
-def launches_text(state: Any) -> str:
+def launches_text(state: CompilationState) -> str:
     """How each kernel is launched, and the size of its object."""
     kernels = (AmdgpuKernel.from_bytes(data) for data in state.objects.values())
     return "\n".join(f"{k.name}: {json.dumps(k.to_json())}, {len(k.code)} bytes" for k in kernels)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Self  # Python 3.11
 
     from ..gpu.device import BufferSlice
+    from ..state import CompilationState
 
 MAKE = f"{__name__}:make"
 
@@ -85,15 +86,15 @@ def make(text: str, machine: LlvmMachine) -> tuple[CudaKernel, bytes, dict[str, 
     return made, data, {"llvm_seconds": time.perf_counter() - start, "bytes": len(data)}
 
 
-def emit_kernels(state: Any) -> None:
+def emit_kernels(state: CompilationState) -> None:
     """Nests -> LLVM IR."""
     llvm_stages.emit_kernels(state, emit)
 
 
-def assemble_kernels(state: Any) -> None:
+def assemble_kernels(state: CompilationState) -> None:
     """LLVM IR -> PTX."""
     llvm_stages.assemble_kernels(state, MAKE)
 
 
-def ptx_text(state: Any) -> str:
+def ptx_text(state: CompilationState) -> str:
     return "\n".join(CudaKernel.from_bytes(data).ptx for data in state.objects.values())

@@ -16,13 +16,14 @@ from ...codegen.gpu.open_sizes import has_sizes
 from ...schedule.inplace import inplace_pairs
 from ...schedule.nest import Nest
 from ...tensor.analysis import source_of
+from ..state import CompilationState
 
 Pairs = tuple[tuple[int, int], ...]
 #: pairs of one kernel, for all sets of which there are kernels
 MOST = 3
 
 
-def read_states(state: Any) -> dict[str, set[int]]:
+def read_states(state: CompilationState) -> dict[str, set[int]]:
     """Which operands of kernels are states in some call, by position."""
     names = set(state.options.states or ())
     given = zip(state.module.block.arguments, state.module.inputs(), strict=True)

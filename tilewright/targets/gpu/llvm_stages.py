@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import Any
 
 from ...codegen.gpu_llvm.emitter import GpuLlvmKernel
 from ...codegen.kernel_info import call_names, kernel_info
@@ -13,6 +12,7 @@ from ...codegen.llvm.pool import Job, compile_many
 from ...schedule.machine import Machine
 from ...schedule.nest import Nest
 from ...support.errors import UsageError
+from ..state import CompilationState
 from .stages import check_known
 
 ALONE = "all of its work is done by one thread: no loop is bound to grid, block, warp or lane"
@@ -20,7 +20,7 @@ ALONE = "all of its work is done by one thread: no loop is bound to grid, block,
 Emit = Callable[[Nest, Machine], GpuLlvmKernel]
 
 
-def emit_kernels(state: Any, emit: Emit) -> None:
+def emit_kernels(state: CompilationState, emit: Emit) -> None:
     """Nests -> LLVM IR, with what the program needs to know of each kernel."""
     if state.nests and not state.kernels:
         raise UsageError("this target continues from the levels before scheduling only", stage="emit")
@@ -33,7 +33,7 @@ def emit_kernels(state: Any, emit: Emit) -> None:
         state.objects[name] = json.dumps(asdict(made)).encode()  # until it is assembled
 
 
-def emitted_text(state: Any) -> str:
+def emitted_text(state: CompilationState) -> str:
     return "\n".join(state.emitted.values())
 
 
@@ -42,7 +42,7 @@ def job(name: str, emitted: GpuLlvmKernel, make: str, nodes: tuple[str, ...] = (
     return Job(name, json.dumps(asdict(emitted)), nodes, make)
 
 
-def assemble_kernels(state: Any, make: str) -> None:
+def assemble_kernels(state: CompilationState, make: str) -> None:
     """LLVM IR -> objects, in processes that LLVM may end."""
     names = call_names(state.module)
     jobs = [Job(k, data.decode(), names.get(k, ()), make) for k, data in state.objects.items()]

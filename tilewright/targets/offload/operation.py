@@ -134,7 +134,8 @@ class OperationArguments:
         """What `to_bytes` wrote.
 
         >>> o = Operation("sum", (OffloadOperand((4, 2), "f32"), None), (OffloadOperand((4,), "f32"),), {"axes": (1,)})
-        >>> OperationArguments.from_bytes(OperationArguments(o, (0, None), (1,)).to_bytes()) == OperationArguments(o, (0, None), (1,))
+        >>> a = OperationArguments(o, (0, None), (1,))
+        >>> OperationArguments.from_bytes(a.to_bytes()) == a
         True
         """
         read = json.loads(data.removeprefix(MAGIC), object_hook=lambda d: {k: _tuples(v) for k, v in d.items()})
