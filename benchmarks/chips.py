@@ -39,11 +39,11 @@ from tilewright.targets.accelerator.binary import Formats
 from tilewright.targets.accelerator.costs import step_cycles
 from tilewright.targets.accelerator.layers import LayerRun, work_of
 from tilewright.targets.accelerator.layers import peak as highest
-from tilewright.targets.accelerator.layouts import Plan
-from tilewright.targets.accelerator.match import Selection, select
+from tilewright.targets.accelerator.layouts import TilePlan
+from tilewright.targets.accelerator.match import InstructionSelection, select
 from tilewright.targets.accelerator.plan import Planned, joins, planned
 from tilewright.targets.accelerator.stages import OnChip
-from tilewright.targets.accelerator.tiles import Tiles
+from tilewright.targets.accelerator.tiles import TiledNest
 from tilewright.targets.base import find
 from tilewright.tensor.kernel import Kernel
 from tilewright.tune.chip_space import CorrectedEstimate
@@ -127,11 +127,11 @@ def drawn(count: int, seed: int) -> list[Layer]:
     return layers
 
 
-def padded(s: Selection, formats: Formats) -> int:
+def padded(s: InstructionSelection, formats: Formats) -> int:
     """Cycles that the array needs however the layer is cut: instructions are not full where channels or columns are
     left over, and take their weights in whatever number of rows they have."""
-    plans = (Plan(), *(Plan(joined=j) for j in joins(s)))
-    return min(round(step_cycles(Tiles(s, formats.listing, p), s.steps[0])) for p in plans)
+    plans = (TilePlan(), *(TilePlan(joined=j) for j in joins(s)))
+    return min(round(step_cycles(TiledNest(s, formats.listing, p), s.steps[0])) for p in plans)
 
 
 def said(p: Planned, formats: Formats, work: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from bench import HERE, MODELS, grid, machine, write
 sys.path.insert(0, str(HERE.parent / "tests" / "fuzz"))
 from random_chains import random_chain
 
-from tilewright.codegen.gpu.launch import UnitsOfNest
+from tilewright.codegen.gpu.launch import LaunchAxes
 from tilewright.driver.stages import FRONT
 from tilewright.driver.state import State
 from tilewright.schedule.coalescing import Together, together
@@ -76,7 +76,7 @@ def counted(source: Any, name: str, target: str, precision: str) -> Iterator[Cou
         stage.run(state)
     for symbol, kernel in state.kernels.items():
         nest, work = state.nests[symbol], work_of(kernel, state.nests[symbol])
-        launch = UnitsOfNest(nest, description).launch
+        launch = LaunchAxes(nest, description).launch
         found = together(nest, description)
         (sectors, memory), (_, banks) = over(found, False), over(found, True)
         own = work.precision if work.precision in costs.ceilings.compute else "f32"

@@ -15,7 +15,7 @@ from tilewright.targets.accelerator.emit import emit
 from tilewright.targets.accelerator.functional import Functional
 from tilewright.targets.accelerator.match import select
 from tilewright.targets.accelerator.plan import plans
-from tilewright.targets.accelerator.tiles import Tiles
+from tilewright.targets.accelerator.tiles import TiledNest
 from tilewright.tensor.evaluate import NUMPY
 
 
@@ -229,7 +229,7 @@ def compiled(kernel, listing, plan=None):
     """(nest, formats, program) of a kernel, by a plan or the best one."""
     selection = select(kernel, listing)
     formats = Formats(listing.chip)
-    nest = Tiles(selection, listing, plan or plans(selection, listing)[0][0]).build()
+    nest = TiledNest(selection, listing, plan or plans(selection, listing)[0][0]).build()
     return nest, formats, emit(nest, formats)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright import te
 from tilewright.targets.accelerator.binary import Formats
-from tilewright.targets.accelerator.layouts import Plan
+from tilewright.targets.accelerator.layouts import TilePlan
 from tilewright.targets.accelerator.match import select
 from tilewright.targets.accelerator.plan import Planned, planned
 from tilewright.tensor.kernel import Kernel
@@ -80,4 +80,4 @@ def add_relu(x: f32[{m}, {n}], b: f32[{n}], y: out(f32[{m}, {n}])):
 
 def on_chip(kernel: Kernel, formats: Formats, tiles: dict[str, int], order: tuple[str, ...]) -> Planned:
     """A kernel cut into tiles, as a program of a chip."""
-    return planned(select(kernel, formats.listing), formats, Plan(tiles, order))
+    return planned(select(kernel, formats.listing), formats, TilePlan(tiles, order))

@@ -13,7 +13,7 @@ import numpy as np
 from support.cuda_emulator import Places, launch
 from support.cuda_tensor_maps import encode, told
 from tilewright.codegen.gpu.launch import Launch
-from tilewright.codegen.nvptx.emitter import Emitted
+from tilewright.codegen.nvptx.emitter import NvptxKernel
 
 SAID = {2: b"out of memory", 700: b"an illegal memory access was encountered", 1: b"invalid argument"}
 
@@ -24,7 +24,7 @@ class EmulatedDriver:
 
     def __init__(
         self,
-        kernels: dict[str, Emitted],
+        kernels: dict[str, NvptxKernel],
         capability: tuple[int, int] = (8, 0),
         failing: str = "",
         code: int = 2,

@@ -22,7 +22,7 @@ from support.cuda_tensor_maps import map_of
 from tilewright.codegen.gpu.launch import Launch
 from tilewright.codegen.llvm.assemble import initialize_llvm
 from tilewright.codegen.llvm.builtins import builtins_llvm
-from tilewright.codegen.nvptx.emitter import Emitted
+from tilewright.codegen.nvptx.emitter import NvptxKernel
 from tilewright.schedule.nest import Nest
 from tilewright.tensor.evaluate import NUMPY
 from tilewright.tensor.expr import Buffer
@@ -72,7 +72,7 @@ def library() -> ctypes.CDLL:
 
 
 def run(
-    nest: Nest, emitted: Emitted, arrays: dict[str, np.ndarray], *, text: str | None = None, backwards: bool = False
+    nest: Nest, emitted: NvptxKernel, arrays: dict[str, np.ndarray], *, text: str | None = None, backwards: bool = False
 ) -> dict[str, np.ndarray]:
     """The results of a kernel by name; `text` is LLVM IR to run instead (the optimized one, or one with a mistake)."""
     places = _places(nest, arrays)
@@ -81,7 +81,7 @@ def run(
 
 
 def run_some(
-    nest: Nest, emitted: Emitted, arrays: dict[str, np.ndarray], blocks: Sequence[int]
+    nest: Nest, emitted: NvptxKernel, arrays: dict[str, np.ndarray], blocks: Sequence[int]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """What some blocks of the grid make of a kernel's results, and which elements they wrote, by name. Blocks are
     counted along x first."""
@@ -104,9 +104,9 @@ def _places(nest: Nest, arrays: dict[str, np.ndarray]) -> Places:
     return places
 
 
-def _arguments(nest: Nest, emitted: Emitted, places: Places) -> list[str | int | np.ndarray]:
+def _arguments(nest: Nest, emitted: NvptxKernel, places: Places) -> list[str | int | np.ndarray]:
     """Names of parameters, and the tensor maps behind them."""
-    told = emitted.maps if isinstance(emitted, Emitted) else ()  # others' GPUs have none
+    told = emitted.maps if isinstance(emitted, NvptxKernel) else ()  # others' GPUs have none
     maps = [map_of(m, places.all[nest.params[m.parameter].name][0]) for m in told]
     return [*(p.name for p in nest.params), *maps]
 

@@ -20,7 +20,7 @@ from support.cuda_emulator import run_some
 from support.ptxas import Taken, assembled
 from tilewright.codegen.gpu.launch import Launch
 from tilewright.codegen.kernel_info import pack_array
-from tilewright.codegen.nvptx.emitter import Emitted
+from tilewright.codegen.nvptx.emitter import NvptxKernel
 from tilewright.driver.compiler import compile_state
 from tilewright.driver.kernels import BuiltKernel
 from tilewright.driver.state import State
@@ -28,8 +28,8 @@ from tilewright.program.package import Package
 from tilewright.schedule.nest import Nest, Pack
 from tilewright.schedule.rules import schedule
 from tilewright.targets.base import find
-from tilewright.targets.cuda.stages import Launched
-from tilewright.targets.gpu.device import Dispatch, Part, Run
+from tilewright.targets.cuda.stages import CudaKernel
+from tilewright.targets.gpu.device import BufferSlice, Dispatch, Run
 from tilewright.targets.gpu.runner import GpuRunner
 from tilewright.tensor.evaluate import NUMPY
 
@@ -69,7 +69,7 @@ class CheckedModel:
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The results of the model by this processor's kernels; afterwards `kernels` has what each of them does."""
         device = CheckedDevice(self)
-        context = GpuRunner(self.package, lambda: device, Launched.from_bytes).context()
+        context = GpuRunner(self.package, lambda: device, CudaKernel.from_bytes).context()
         infos = self.package.program
         given = [np.ascontiguousarray(a, i.numpy_dtype) for a, i in zip(inputs, infos.inputs, strict=True)]
         made = [np.empty(o.shape, o.numpy_dtype) for o in infos.outputs]
@@ -79,7 +79,7 @@ class CheckedModel:
     def assemble(self, sm: Sequence[str], folder: Path) -> None:
         """What the assembler says of each kernel; AssertionError if it refuses one."""
         for name, data in self.package.objects.items():
-            text = Launched.from_bytes(data).ptx
+            text = CudaKernel.from_bytes(data).ptx
             self.kernels[name].taken = {s: assembled(text, s, folder) for s in sm}
 
 
@@ -115,7 +115,7 @@ class CheckedDevice:
         for part, array in zip(recorded.outputs, outputs, strict=True):
             array[:] = _bytes(part)
 
-    def call(self, name: str, arguments: Sequence[Part]) -> None:
+    def call(self, name: str, arguments: Sequence[BufferSlice]) -> None:
         """What the kernel computes, by this processor; the first time beside what the emulator makes of it."""
         state = self.model.state
         nest: Nest = state.nests[name]
@@ -147,21 +147,21 @@ class CheckedDevice:
         nest, emitted = state.nests[name], self.emitted(name)
         key = sha256(emitted.text.replace(name, "").encode()).hexdigest()
         if key not in self.model.known:
-            given = Launched.from_bytes(self.model.package.objects[name]).shared
+            given = CudaKernel.from_bytes(self.model.package.objects[name]).shared
             found = Checked(name, state.schedules[name].rule, emitted.launch, given)
             self.model.known[key] = found
             compare(found, nest, emitted, inputs, want)
         known = self.model.known[key]
         return replace(known, name=name)
 
-    def emitted(self, name: str) -> Emitted:
-        launched = Launched.from_bytes(self.model.package.objects[name])
+    def emitted(self, name: str) -> NvptxKernel:
+        launched = CudaKernel.from_bytes(self.model.package.objects[name])
         launch = Launch(launched.grid, launched.block)
-        return Emitted(name, self.model.state.emitted[name], launch, {}, maps=launched.maps)
+        return NvptxKernel(name, self.model.state.emitted[name], launch, {}, maps=launched.maps)
 
 
 def compare(
-    found: Checked, nest: Nest, emitted: Emitted, inputs: dict[str, np.ndarray], want: dict[str, np.ndarray]
+    found: Checked, nest: Nest, emitted: NvptxKernel, inputs: dict[str, np.ndarray], want: dict[str, np.ndarray]
 ) -> None:
     """Note what some blocks of a kernel do."""
     blocks = some_blocks(emitted.launch)
@@ -218,5 +218,5 @@ def some_blocks(on: Launch) -> list[int]:
     return sorted({0, count - 1, *drawn.tolist()})
 
 
-def _bytes(part: Part) -> np.ndarray:
+def _bytes(part: BufferSlice) -> np.ndarray:
     return part.buffer[part.offset : part.offset + part.nbytes]

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.codegen.gpu_llvm.builder import BYTES
 from tilewright.codegen.nvptx.bulk import MAP_ALIGN_BYTES, MAP_BYTES, TensorMap
-from tilewright.codegen.nvptx.emitter import Emitted
+from tilewright.codegen.nvptx.emitter import NvptxKernel
 
 #: bytes of an element, by the driver's number of its type
 _SIZES = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2}
@@ -55,7 +55,7 @@ def encode(found, dtype, rank, address, shape, steps, sides, strides, interleave
     return 0
 
 
-def told(params: Sequence[int], kernel: Emitted) -> list[int | np.ndarray]:
+def told(params: Sequence[int], kernel: NvptxKernel) -> list[int | np.ndarray]:
     """The arguments of a launch: addresses, and copies of the tensor maps behind them."""
     count = len(params) - len(kernel.maps)
     found: list[int | np.ndarray] = [ctypes.c_uint64.from_address(p).value for p in params[:count]]

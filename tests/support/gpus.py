@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tilewright.support.errors import UsageError
-from tilewright.targets.gpu.device import Dispatch, Part, Run
+from tilewright.targets.gpu.device import BufferSlice, Dispatch, Run
 
 
 def device_of(target: str):
@@ -24,7 +24,7 @@ def run_on(device, kernel, arrays) -> None:
     buffers = [device.allocate(x.nbytes) for x in arrays]
     for buffer, x in zip(buffers, arrays, strict=True):
         device.write(buffer, x.reshape(-1).view(np.uint8))
-    parts = tuple(Part(b, 0, x.nbytes) for b, x in zip(buffers, arrays, strict=True))
+    parts = tuple(BufferSlice(b, 0, x.nbytes) for b, x in zip(buffers, arrays, strict=True))
     scratch = device.allocate(kernel.scratch_bytes) if kernel.scratch else None
     device.run(device.record(Run((Dispatch(kernel, parts, scratch),))), (), ())
     for buffer, x in zip(buffers, arrays, strict=True):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.targets.accelerator.binary import ChipProgram, Form, Formats, Issue, fields_of
+from tilewright.targets.accelerator.binary import ChipProgram, Formats, InstructionFormat, Issue, fields_of
 from tilewright.targets.accelerator.places import Dependences, walk
 from tilewright.targets.chips.systolic32 import Systolic32
 
@@ -23,7 +23,7 @@ class Writer:
         self.formats, self.dependences = formats, Dependences(formats)
         self.streams: dict[str, list[Issue]] = {e: [] for e in formats.engines}
 
-    def add(self, form: Form, **fields: Sequence[int] | int) -> None:
+    def add(self, form: InstructionFormat, **fields: Sequence[int] | int) -> None:
         issue = Issue(form, fields_of(form, fields))
         waits = self.dependences.waits(issue)
         self.streams[form.engine].append(Issue(form, issue.values, waits))

@@ -17,6 +17,7 @@ from tilewright.lang import te
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.rules import schedule
+from tilewright.schedule.rules.gpu import row_team
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.text import parse_nest
 from tilewright.support.errors import CompileError, UnsupportedError, UsageError
@@ -76,6 +77,12 @@ NVIDIA_WORDS |= {"declare void @llvm.amdgcn.s.barrier()": "declare void @llvm.nv
 NVIDIA_WORDS |= {"call void @llvm.amdgcn.s.barrier()": "call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)"}
 NVIDIA_WORDS |= {"amdgpu_kernel": "ptx_kernel", " !reqd_work_group_size !0": "", "ptr addrspace(5)": "ptr"}
 NVIDIA_WORDS |= {", addrspace(5)\n": "\n", 'fence syncscope("workgroup")': "fence"}
+
+
+def test_rules_see_all_compute_units():
+    for machine in MACHINES.values():
+        assert machine.cores == 8 * machine.compute_units, "`cores // 8` is what rules take for processors"
+    assert row_team.at_once(MACHINES["gfx942"]) > row_team.at_once(MACHINES["gfx1201"])
 
 
 @needs_compiler

@@ -17,7 +17,7 @@ from tilewright.codegen.clike.c99 import C99
 from tilewright.codegen.clike.hip import HIP
 from tilewright.codegen.clike.metal import METAL
 from tilewright.codegen.clike.opencl import OPENCL
-from tilewright.codegen.clike.pieces import Pieces
+from tilewright.codegen.clike.pieces import SplitBindings
 from tilewright.codegen.clike.printer import emit
 from tilewright.codegen.clike.wgsl import WGSL, WGSL_64
 from tilewright.schedule.finish import finish
@@ -127,7 +127,7 @@ def test_parameters_that_are_larger_than_a_device_binds(dtype):
       for i in thread(9):
         for j in serial(70):
           p2[i, j] = p0[j, index_cast[index](p1[i])]"""
-    nest, dialect = parse_nest(text), replace(WGSL_64, pieces=Pieces(256))
+    nest, dialect = parse_nest(text), replace(WGSL_64, pieces=SplitBindings(256))
     numbers = np.random.default_rng(0).integers(-100, 100, (70, 9)).astype(NUMPY[dtype])
     order = np.arange(9, dtype="i4")[::-1].copy()
     found = np.zeros((9, 70), numbers.dtype)

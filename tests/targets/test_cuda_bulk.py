@@ -18,7 +18,7 @@ from support.cuda_matmul import bulk_groups, tensor_cores
 from support.ptxas import assembled
 
 from tilewright.codegen.nvptx.assemble import optimized, ptx, shared_at_launch
-from tilewright.codegen.nvptx.emitter import Emitted, emit
+from tilewright.codegen.nvptx.emitter import NvptxKernel, emit
 from tilewright.schedule.concurrent import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
@@ -28,8 +28,8 @@ from tilewright.support.errors import CompileError, TilewrightError
 from tilewright.targets.cuda.description import SM_80, SM_90A, SM_100
 from tilewright.targets.cuda.device import CudaDevice
 from tilewright.targets.cuda.driver import Driver
-from tilewright.targets.cuda.stages import Launched
-from tilewright.targets.gpu.device import Dispatch, Part, Run
+from tilewright.targets.cuda.stages import CudaKernel
+from tilewright.targets.gpu.device import BufferSlice, Dispatch, Run
 from tilewright.tensor.evaluate import NUMPY
 
 #: rows of a box are brought, and written in reverse
@@ -184,7 +184,7 @@ def test_barriers_need_room_too():
 
 
 @lru_cache(maxsize=1)
-def product() -> tuple[Nest, Emitted, dict[str, np.ndarray]]:
+def product() -> tuple[Nest, NvptxKernel, dict[str, np.ndarray]]:
     """One of ragged sizes, two groups and one that begins copies."""
     nest = finish(bulk_matmul(100, 44, 200, columns=64, groups=2, stages=3))
     return nest, emit(nest, SM_90A), factors(100, 44, 200)
@@ -195,7 +195,7 @@ def factors(m: int, n: int, k: int) -> dict[str, np.ndarray]:
     return {x: rng.standard_normal(s).astype(ml_dtypes.bfloat16) for x, s in (("a", (m, k)), ("b", (n, k)))}
 
 
-def is_right(nest: Nest, emitted: Emitted, arrays: dict[str, np.ndarray], **how) -> bool:
+def is_right(nest: Nest, emitted: NvptxKernel, arrays: dict[str, np.ndarray], **how) -> bool:
     want = arrays["a"].astype(np.float64) @ arrays["b"].astype(np.float64).T
     found = run(nest, emitted, arrays, **how)["c"]
     return bool(np.abs(found - want).max() <= 1e-5 * np.abs(want).max())
@@ -271,15 +271,17 @@ def test_what_llvm_makes_of_it_is_right_too(producer):
 # ---- through the driver ----------------------------------------------------------------------------------------------
 
 
-def launched(emitted: Emitted) -> Launched:
+def launched(emitted: NvptxKernel) -> CudaKernel:
     launch = emitted.launch
-    return Launched(emitted.name, ".visible .entry", launch.grid, launch.block, shared_at_launch(emitted), emitted.maps)
+    return CudaKernel(
+        emitted.name, ".visible .entry", launch.grid, launch.block, shared_at_launch(emitted), emitted.maps
+    )
 
 
 @needs_compiler
 def test_tensor_maps_are_encoded_for_the_addresses_of_a_call():
     nest, emitted, arrays = product()
-    kernel = Launched.from_bytes(launched(emitted).to_bytes())
+    kernel = CudaKernel.from_bytes(launched(emitted).to_bytes())
     assert kernel == launched(emitted) and "maps" in kernel.to_json()
     device = CudaDevice(Driver(EmulatedDriver({"matmul": emitted}, (9, 0))))
     parts = []
@@ -287,7 +289,7 @@ def test_tensor_maps_are_encoded_for_the_addresses_of_a_call():
         size = p.size * NUMPY[p.dtype].itemsize
         buffer = device.allocate(size)
         device.write(buffer, arrays.get(p.name, np.zeros(p.shape, np.float32)).reshape(-1).view(np.uint8))
-        parts.append(Part(buffer, 0, size))
+        parts.append(BufferSlice(buffer, 0, size))
     found = np.empty((100, 44), np.float32)
     recorded = device.record(Run((Dispatch(kernel, tuple(parts)),), outputs=(parts[2],)))
     device.run(recorded, [], [found])
@@ -300,7 +302,7 @@ def test_a_map_that_the_driver_does_not_take():
     _, emitted, _ = product()
     kernel = replace(launched(emitted), maps=(replace(emitted.maps[0], sides=(512, 64)),))
     device = CudaDevice(Driver(EmulatedDriver({"matmul": emitted}, (9, 0))))
-    step = Dispatch(kernel, tuple(Part(device.allocate(1 << 16), 0, 1 << 16) for _ in range(2)))
+    step = Dispatch(kernel, tuple(BufferSlice(device.allocate(1 << 16), 0, 1 << 16) for _ in range(2)))
     with pytest.raises(TilewrightError, match="failed while loading kernels: cuTensorMapEncodeTiled"):
         device.record(Run((step,)))
 
@@ -308,7 +310,7 @@ def test_a_map_that_the_driver_does_not_take():
 # ---- mistakes --------------------------------------------------------------------------------------------------------
 
 
-def wrong(emitted: Emitted, text: str | None = None) -> str:
+def wrong(emitted: NvptxKernel, text: str | None = None) -> str:
     """What the emulator says of the product, in both orders of the threads."""
     nest, _, arrays = product()
     messages = []

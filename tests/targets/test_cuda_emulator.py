@@ -11,7 +11,7 @@ import pytest
 from support.cuda_emulator import EmulationError, conflicts, needs_compiler, run
 from support.cuda_matmul import tensor_cores
 
-from tilewright.codegen.nvptx.emitter import Emitted, emit
+from tilewright.codegen.nvptx.emitter import NvptxKernel, emit
 from tilewright.schedule.finish import finish
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.text import parse_nest
@@ -39,14 +39,14 @@ def reverse(x: f32[4, 64], y: out(f32[4, 64])):
 """
 
 
-def reverse(old: str = "", new: str = "", count: int = -1) -> tuple[Nest, Emitted, np.ndarray]:
+def reverse(old: str = "", new: str = "", count: int = -1) -> tuple[Nest, NvptxKernel, np.ndarray]:
     text = REVERSE.strip().replace(old, new, count) if old else REVERSE.strip()
     assert not old or text != REVERSE.strip()
     nest = finish(parse_nest(text, SM_80))
     return nest, emit(nest, SM_80), np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
 
 
-def wrong(nest: Nest, emitted: Emitted, arrays: dict[str, np.ndarray], text: str | None = None) -> str:
+def wrong(nest: Nest, emitted: NvptxKernel, arrays: dict[str, np.ndarray], text: str | None = None) -> str:
     """What the emulator says, the same in both orders of the threads but for who is named."""
     messages = []
     for backwards in (False, True):
@@ -56,7 +56,7 @@ def wrong(nest: Nest, emitted: Emitted, arrays: dict[str, np.ndarray], text: str
     return messages[0]
 
 
-def edited(emitted: Emitted, old: str, new: str, which: int = 0) -> str:
+def edited(emitted: NvptxKernel, old: str, new: str, which: int = 0) -> str:
     """The LLVM IR with one line changed: the one in the function that has `old` for the time number `which`."""
     lines = emitted.text.splitlines()
     found = [i for i, line in enumerate(lines) if old in line and not line.startswith(("declare", "@"))]
@@ -202,7 +202,7 @@ def test_a_vector_is_read_where_it_is_not_aligned():
 
 
 @lru_cache(maxsize=1)
-def products() -> tuple[tuple[Nest, Emitted], ...]:
+def products() -> tuple[tuple[Nest, NvptxKernel], ...]:
     """One with rows in the order of the matrices, one with rows swizzled."""
     made = []
     s = tensor_cores(32, 32, 32, stages=2, tile=(32, 32), warps=(1, 2), depth=16, swizzled=False)
@@ -215,7 +215,7 @@ def products() -> tuple[tuple[Nest, Emitted], ...]:
     return tuple(made)
 
 
-def product() -> tuple[Nest, Emitted]:
+def product() -> tuple[Nest, NvptxKernel]:
     return products()[1]
 
 
@@ -225,7 +225,7 @@ def factors() -> dict[str, np.ndarray]:
     return {n: rng.standard_normal(s).astype(ml_dtypes.bfloat16) for n, s in shapes.items()}
 
 
-def is_right(nest: Nest, emitted: Emitted, text: str | None = None) -> bool:
+def is_right(nest: Nest, emitted: NvptxKernel, text: str | None = None) -> bool:
     arrays = factors()
     want = arrays["a"].astype(np.float32) @ arrays["b"].astype(np.float32)
     return bool(np.abs(run(nest, emitted, arrays, text=text)["c"] - want).max() < 1e-4)

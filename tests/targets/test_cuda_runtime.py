@@ -101,7 +101,7 @@ def test_ceilings_are_measured(monkeypatch):
 
     monkeypatch.setattr(tuning, "emit", recorded)
     target = base.find("cuda")
-    bench = ceilings.Bench(target.built, target.describe(), CudaDevice(Driver(functions)))
+    bench = ceilings.CeilingBench(target.built, target.describe(), CudaDevice(Driver(functions)))
     found = products.measure(bench, replace(target.describe(), multiprocessors=1), "a GPU")
     assert set(found.compute) == {"f32", "bf16", "f16"} and all(v > 0 for v in found.compute.values())
     assert [v.capacity for v in found.levels] == [1 << 13, None]

@@ -107,7 +107,7 @@ def test_kernels_of_all_kinds_run_on_threads(name):
 def test_all_kernels_of_a_model_are_accepted(digits, tmp_path):
     made, _ = digits
     for data in made.package.objects.values():
-        assert assembled(stages.Launched.from_bytes(data).ptx, "sm_80", tmp_path).registers > 0
+        assert assembled(stages.CudaKernel.from_bytes(data).ptx, "sm_80", tmp_path).registers > 0
 
 
 def test_without_a_driver_a_run_is_one_clear_error(digits, monkeypatch):

@@ -127,7 +127,7 @@ def test_a_row_fits_the_registers_of_a_warp(body, tmp_path):
     if "scale" in body:
         made.graph.initializer.extend(numpy_helper.from_array(np.ones(768, "f4"), n) for n in ("scale", "bias"))
     (data,) = tw.compile(made, target="cuda").package.objects.values()
-    ptx = stages.Launched.from_bytes(data).ptx
+    ptx = stages.CudaKernel.from_bytes(data).ptx
     assert re.search(r"ld\.global(\.nc)?\.v4", ptx) and "shfl.sync.bfly" in ptx
     assert "bar.warp.sync" not in ptx and "barrier" not in ptx, "a shuffle waits for all lanes itself"
     taken = assembled(ptx, "sm_80", tmp_path)

@@ -17,7 +17,7 @@ from support.ptxas import assembled
 from tilewright import te
 from tilewright.codegen.kernel_info import pack_array
 from tilewright.codegen.nvptx.assemble import optimized, ptx, shared_at_launch
-from tilewright.codegen.nvptx.emitter import Emitted, emit
+from tilewright.codegen.nvptx.emitter import NvptxKernel, emit
 from tilewright.schedule.concurrent import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
@@ -265,7 +265,7 @@ def test_why_a_product_is_left_to_warps():
 
 
 @lru_cache(maxsize=1)
-def clustered() -> tuple[Case, Nest, Emitted, dict[str, np.ndarray]]:
+def clustered() -> tuple[Case, Nest, NvptxKernel, dict[str, np.ndarray]]:
     """Two tiles for each of two blocks, which share columns."""
     case, machine = Case(256, 64, 72, shared=True), replace(SM_90A, multiprocessors=2, shared_bytes=40 << 10)
     made = ruled(case, machine)
@@ -277,7 +277,7 @@ def clustered() -> tuple[Case, Nest, Emitted, dict[str, np.ndarray]]:
 
 
 @lru_cache(maxsize=1)
-def several_turns() -> tuple[Case, Nest, Emitted, dict[str, np.ndarray]]:
+def several_turns() -> tuple[Case, Nest, NvptxKernel, dict[str, np.ndarray]]:
     case = Case(264, 64, 72, turned=(True, False), shared=True)
     made = ruled(case, FEW[1], {"tile": (128, 64, 64, 64, 64, 2), "order": (2, 2, 1)})
     assert made.plan.endswith("2 for each of 2 blocks, 2 rows of them at once")

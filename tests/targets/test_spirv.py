@@ -216,12 +216,12 @@ def f(p0: f32[90, 5000], p1: i64[90], p2: out(i64[90, 5000]), p3: out(f32[90])):
 @pytest.mark.parametrize("dtype", ["f32", "f16", "i64"])
 def test_parameters_that_are_larger_than_a_device_binds(device, dtype, monkeypatch):
     """They are bound in pieces, here of 256 bytes, as single elements and as vectors."""
-    from tilewright.codegen.clike.pieces import Pieces
+    from tilewright.codegen.clike.pieces import SplitBindings
     from tilewright.codegen.spirv import memory
     from tilewright.targets.vulkan import spirv
 
     for module in (memory, spirv):
-        monkeypatch.setattr(module, "PIECES", Pieces(256))
+        monkeypatch.setattr(module, "PIECES", SplitBindings(256))
     text = f"""
 def f(p0: {dtype}[70, 8], p1: i32[8], p2: out({dtype}[8, 70]), p3: out({dtype}[70, 8])):
     for i in thread(8):

@@ -16,7 +16,7 @@ from support.systolic_programs import BYTES, HALVES, NUMBERS, SHIFTS, STORED, Ra
 import tilewright as tw
 from tilewright.targets.accelerator.binary import ChipProgram, Formats
 from tilewright.targets.accelerator.functional import Functional
-from tilewright.targets.accelerator.layouts import Plan
+from tilewright.targets.accelerator.layouts import TilePlan
 from tilewright.targets.accelerator.match import select
 from tilewright.targets.accelerator.plan import best, planned, plans
 from tilewright.targets.accelerator.timing import simulate
@@ -223,7 +223,7 @@ def test_sums_that_wait(chip):
     rng = np.random.default_rng(6)
     kernel = product(40, 24, 20)
     s = select(kernel, chip.formats.listing)
-    found = planned(s, chip.formats, Plan({"i": 16, "l": 8, "n": 8}, ("l", "n", "i"), depth={"weights": 3}))
+    found = planned(s, chip.formats, TilePlan({"i": 16, "l": 8, "n": 8}, ("l", "n", "i"), depth={"weights": 3}))
     check(chip, found.program, layer_arguments(kernel, found.nest, rng))
 
 

@@ -155,7 +155,7 @@ def test_the_matrix_is_read_in_long_accesses_many_at_once(k, n, sm, tmp_path):
     text = ptx(emitted, machine.llvm)
     taken = assembled(text, sm, tmp_path)
     assert (taken.spilled, taken.stack) == (0, 0) and taken.registers <= 64
-    share = vector_product.Share(*made.schedule.decisions["share"].chosen)
+    share = vector_product.GemvShare(*made.schedule.decisions["share"].chosen)
     reads = len(re.findall(r"ld\.global\.nc\.v4\.b32", text))
     assert reads >= share.steps and "ld.global.nc.b16" not in text
     blocks, processors = emitted.launch.grid[0], machine.multiprocessors

@@ -15,9 +15,9 @@ import pytest
 from support.gpus import device_of
 
 import tilewright as tw
-from tilewright.codegen.clike.function import Launch
+from tilewright.codegen.clike.function import DispatchSize
 from tilewright.support.errors import UnsupportedError, UsageError
-from tilewright.targets.gpu.device import Dispatch, Move, Part, Run
+from tilewright.targets.gpu.device import BufferSlice, Dispatch, Move, Run
 from tilewright.targets.gpu.kernels import GpuKernel
 
 
@@ -51,7 +51,7 @@ def test_the_steps_of_a_site_mean_the_model(site, digits_cases):
 
     def part(place):
         space, i, offset, size = place
-        return Part(buffers[space][i], offset, size)
+        return BufferSlice(buffers[space][i], offset, size)
 
     steps = []
     for step in program["steps"]:
@@ -60,7 +60,7 @@ def test_the_steps_of_a_site_mean_the_model(site, digits_cases):
             continue
         k = program["kernels"][step["kernel"]]
         n = k["arguments"]
-        own = GpuKernel(k["entry"], k["text"], Launch(grid=tuple(k["grid"])), (True,) * n, pieces=(1,) * n)
+        own = GpuKernel(k["entry"], k["text"], DispatchSize(grid=tuple(k["grid"])), (True,) * n, pieces=(1,) * n)
         steps.append(Dispatch(own, tuple(map(part, step["arguments"]))))
     images, probabilities, _ = digits_cases
     device.write(buffers["input"][0], images[:1].copy().view(np.uint8).reshape(-1))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..support import options
 from ..support.errors import TilewrightError
-from ..targets.base import Check, Examinable, Placed, Sharing, targets
+from ..targets.base import Check, DeviceTarget, Examinable, Sharing, targets
 
 NEEDED = ("numpy", "onnx", "ml_dtypes", "llvmlite", "torch_mlir", "typer", "rich")
 #: what ``pip install 'tilewright[NAME]'`` brings, and what for
@@ -109,11 +109,11 @@ def _requirement(name: str):
 def _several() -> Check:
     """What may run one program together on this machine."""
     sharing = {name: t for name, t in targets().items() if isinstance(t, Sharing)}
-    hosts = [name for name, t in sharing.items() if not isinstance(t, Placed)]
+    hosts = [name for name, t in sharing.items() if not isinstance(t, DeviceTarget)]
     found = []
     for name, target in sharing.items():
         with contextlib.suppress(TilewrightError):  # the target's own check says why there is none
-            found += [name] if isinstance(target, Placed) and target.device_list() else []
+            found += [name] if isinstance(target, DeviceTarget) and target.device_list() else []
     if not found:
         return Check("several devices", "note", f"beside {', '.join(hosts)} there is no device that runs kernels")
     told = ", ".join(f"{name}+{host}" for name in sorted(found) for host in hosts)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from .. import __version__
-from ..targets.accelerator.designs import Design, Exploration, Measured, shown
+from ..targets.accelerator.designs import Design, DesignMeasurement, Exploration, shown
 from .explore_text import area, bottleneck, energy
 from .page_parts import (
     BOTTOM,
@@ -56,7 +56,7 @@ _TABLE_TEXT = (
 def page(e: Exploration) -> str:
     """The whole document.
 
-    >>> m = Measured(1e-3, 1000, 0.0, 5e6, 100, 0.5, 3, 1, {"array": 1e-3})
+    >>> m = DesignMeasurement(1e-3, 1000, 0.0, 5e6, 100, 0.5, 3, 1, {"array": 1e-3})
     >>> found = Exploration("chip", "", ("array",), ("net",), (Design({"array": 8}, 1.0, (m,)),))
     >>> page(found).splitlines()[0]
     '<!DOCTYPE html>'
@@ -210,7 +210,7 @@ def _details(e: Exploration, d: Design) -> str:
     return plain_table(heads, rows)
 
 
-def _bounds(m: Measured) -> str:
+def _bounds(m: DesignMeasurement) -> str:
     shares = [(name, took / m.seconds) for name, took in m.bounds.items()]
     return ", ".join(f"{name} {percent(share)}" for name, share in shares if share >= 0.001)
 

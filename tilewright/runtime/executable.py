@@ -121,7 +121,7 @@ class Executable(Copyable):
         self._forget_contexts()
         _all.add(self)
 
-    def _load(self, threads: int) -> base.Runner:
+    def _load(self, threads: int) -> base.ProgramRunner:
         if not self._package.program.states:
             return self._target.load(self._package, threads)
         if not isinstance(self._target, base.StateKeeper):

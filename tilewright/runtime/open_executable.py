@@ -109,7 +109,7 @@ class OpenExecutable(Executable):
         #: makes programs for single sizes beside this one; None: nothing does (`background.Background`)
         self.background: Background | None = None
 
-    def _load(self, threads: int) -> base.Runner:
+    def _load(self, threads: int) -> base.ProgramRunner:
         if not isinstance(self._target, base.SizeTaker):
             name = self._package.target
             raise PackageError(f"the package has open dimensions, target {name!r} has none", stage="load")

@@ -1,1 +1,2 @@
-"""Targets: each folder here turns loop nests into code for one kind of machine. Nothing outside names one of them."""
+"""Targets (back ends): each folder here compiles loop nests for one kind of machine. Nothing outside names one of
+them."""

@@ -1,4 +1,4 @@
-"""What a target is, and how targets are found. Nothing outside `targets/` names one.
+"""Protocols of a target, and how targets are looked up. Nothing outside `targets/` names one.
 
 A target is a folder in `tilewright/targets` (or an entry point of the group ``tilewright.targets`` of any installed
 package) whose module has an attribute ``TARGET`` that fulfils the protocol `Target`, or ``TARGETS``, a list of such for
@@ -12,7 +12,7 @@ other tools), `Joining` (such files of several targets), `Emulator` (running the
 `Enterable` (going on from level 5), `Tunable` (kernels measured one by one), `Showing` (the text of one kernel),
 `Cacheable` (packages kept between processes), `Remembering` (kernels kept), `Warmable` (processes started ahead),
 `Examinable` (`tilewright doctor`), `Partitioning`, `Annotating`, `Beside` and `Configurable` (what stands beside a
-host), `Placed` (one of several devices of this machine), and `Measurable` of `schedule/ceilings.py`.
+host), `DeviceTarget` (one of several devices of this machine), and `Measurable` of `schedule/ceilings.py`.
 docs/add_a_target.md builds a small target.
 """
 
@@ -55,7 +55,7 @@ class TargetStage:
 
 @dataclass(frozen=True)
 class Built:
-    """A kernel that was built alone: its object, and what a program must know of it (`codegen.kernel_info`)."""
+    """A kernel that was built alone: its object, and what a program needs to know about it (`codegen.kernel_info`)."""
 
     data: bytes
     info: Any
@@ -87,7 +87,7 @@ class Context(Protocol):
     enter: Callable[..., int]
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Stamps | None = None) -> None:
-        """Run once on the addresses of the arrays. A `Runner.timed` program fills `stamps`; no other takes any."""
+        """Run once on the addresses of the arrays. `ProgramRunner.timed` ones fill `stamps`, others take none."""
 
     def judge(self) -> None:
         """Look at what the last run was like, for the next one."""
@@ -124,7 +124,7 @@ def not_at_once(*arrays: np.ndarray) -> int:
     return 0
 
 
-class Runner(Protocol):
+class ProgramRunner(Protocol):
     """A program loaded into this process."""
 
     seconds_per_tick: float
@@ -132,7 +132,7 @@ class Runner(Protocol):
 
     def context(self) -> Context: ...
 
-    def timed(self) -> Runner:
+    def timed(self) -> ProgramRunner:
         """The same program with time stamps in it; UsageError if the target has no clock."""
 
 
@@ -155,7 +155,7 @@ class Target(Protocol):
     def check(self, description: dict[str, Any]) -> None:
         """PackageError if code for a machine so described cannot run here."""
 
-    def load(self, package: Package, threads: int) -> Runner:
+    def load(self, package: Package, threads: int) -> ProgramRunner:
         """Load a package's code to run with `threads` threads."""
 
 
@@ -165,7 +165,7 @@ class StateKeeper(Protocol):
 
     name: str
 
-    def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> Runner:
+    def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> ProgramRunner:
         """`Target.load` for a program that reads and writes these buffers; they are of one run at a time."""
 
 
@@ -175,7 +175,7 @@ class SizeTaker(Protocol):
 
     name: str
 
-    def load_with_sizes(self, package: Package, threads: int, states: StateBuffers) -> Runner:
+    def load_with_sizes(self, package: Package, threads: int, states: StateBuffers) -> ProgramRunner:
         """`Target.load` for a program with open dimensions, and these buffers of its states if it has any; its contexts
         are `SizedContext`s."""
 
@@ -202,8 +202,8 @@ class Sharing(Protocol):
         """See `Target`; its `device_costs` decide what runs here."""
 
     def units(self, nest: Nest, constants: frozenset[str]) -> int:
-        """How many units run a finished nest; a TilewrightError where no code can be made of it. `constants`: those of
-        its parameters that are constants."""
+        """How many threads run a finished nest; a TilewrightError where no code can be made of it. `constants`: those
+        of its parameters that are constants."""
 
 
 @runtime_checkable
@@ -279,7 +279,7 @@ class Beside(Protocol):
 
 
 @runtime_checkable
-class Recorded(Protocol):
+class NamedInPackages(Protocol):
     """A target that packages call by another name than users, who may name a file."""
 
     #: that name: a file's content, not its place
@@ -303,7 +303,7 @@ class OfMachines(Protocol):
 
 
 @runtime_checkable
-class Placed(Protocol):
+class DeviceTarget(Protocol):
     """A target that runs on a device of this machine, of which there may be several: ``name:device=1``."""
 
     def device_list(self) -> Sequence[str]:
@@ -537,7 +537,7 @@ def recorded(name: str) -> Target:
 
 def name_in_packages(target: Target) -> str:
     """What packages call a target (see `recorded`)."""
-    return target.recorded if isinstance(target, Recorded) else target.name
+    return target.recorded if isinstance(target, NamedInPackages) else target.name
 
 
 def check(name: str, description: dict[str, Any]) -> None:

@@ -1,5 +1,5 @@
-"""The LLVM IR of ``tw_dot_words7_N`` and ``tw_dot_words8_N``: sums of products of the bytes of N words with those of N
-others, added to N sums (N 0: of one word in a scalar).
+"""LLVM IR of emulated byte dot products, ``tw_dot_words7_N`` and ``tw_dot_words8_N``: products of the bytes of N words
+with those of N others, added to N sums (N 0: one scalar word).
 
 The bytes of the first words have no sign, and 7 bits at most in the first of the two; those of the second are signed.
 """

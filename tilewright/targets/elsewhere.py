@@ -1,4 +1,4 @@
-"""Code that cannot run in this process."""
+"""The runner of cross-compiled packages, which cannot run in this process: its error says what to do instead."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from ..support.errors import UsageError
 
 
-class Elsewhere:
-    """The runner of such code: asked to run, it says what to do instead."""
+class CrossCompiledRunner:
+    """Raises an error when run, which says what to do instead."""
 
     seconds_per_tick = 1.0
     threads = 1

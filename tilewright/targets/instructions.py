@@ -1,4 +1,5 @@
-"""Instructions for sums of products of bytes, and the like: what schedules know of them, and their LLVM IR.
+"""Registry of byte dot-product instructions (VNNI, SDOT and the like): what schedules know of them, and the LLVM IR of
+each as an inlined function.
 
 Kernels call them as functions (``@tw_dot_vnni512_us``). `with_definitions` puts their bodies, which LLVM inlines, in
 place of the declarations. They stand in the file `instructions.py` of targets' folders, and belong to every processor
@@ -28,7 +29,7 @@ SOURCES = (Path(__file__), *_FILES, Path(byte_words.__file__))
 
 
 @dataclass(frozen=True)
-class Instruction:
+class InlineFunction:
     """A function that kernels call, inlined by LLVM: `definition` with ``@NAME`` for its name, the processors that have
     it, and the sum of products that it is, if it is one (then it is called ``tw_dot_`` and the name of that)."""
 
@@ -38,9 +39,9 @@ class Instruction:
     dot: DotProduct | None = None
 
 
-def product(dot: DotProduct, definition: str, there: Callable[[Processor], bool]) -> Instruction:
+def product(dot: DotProduct, definition: str, there: Callable[[Processor], bool]) -> InlineFunction:
     """One for a sum of products."""
-    return Instruction(f"tw_dot_{dot.name}", definition, there, dot)
+    return InlineFunction(f"tw_dot_{dot.name}", definition, there, dot)
 
 
 def dot_products(processor: Processor) -> tuple[DotProduct, ...]:
@@ -49,16 +50,16 @@ def dot_products(processor: Processor) -> tuple[DotProduct, ...]:
 
 
 @lru_cache(maxsize=1)
-def _all() -> dict[str, Instruction]:
+def _all() -> dict[str, InlineFunction]:
     """Those in the file `instructions.py` of all targets' folders, by name."""
-    found: dict[str, Instruction] = {}
+    found: dict[str, InlineFunction] = {}
     for path in _FILES:
         module = importlib.import_module(f"tilewright.targets.{path.parent.name}.instructions")
         found.update((i.name, i) for i in module.INSTRUCTIONS)
     return found
 
 
-def instruction(name: str) -> Instruction | None:
+def instruction(name: str) -> InlineFunction | None:
     """That of a function that kernels call."""
     return _all().get(name)
 

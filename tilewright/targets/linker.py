@@ -1,4 +1,4 @@
-"""LLVM's linkers, as distributions name them."""
+"""Finds LLVM's linkers (``ld.lld``, ``wasm-ld``) under the names that distributions give them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A processor that LLVM makes code for, as plain data: what the descriptions of targets for such are made of."""
+"""A CPU as LLVM sees it, as plain data (triple, processor, features): what machine records of such targets are made
+of."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Processor(Machine):
-    """What LLVM is told (triple, cpu, features) and what the schedule rules ask (vectors, caches, cores).
+    """LLVM's options (triple, cpu, features) and what the schedule rules ask (vectors, caches, cores).
 
     >>> Processor("aarch64-unknown-none-elf", "cortex-a76", ("neon", "dotprod"), reloc="static").llvm_features()
     '+neon,+dotprod'

@@ -19,8 +19,8 @@ from ..support import progress
 from ..support.dtypes import NUMPY
 from ..support.errors import CompileError, TilewrightError
 from ..targets.accelerator.functional import Functional
-from ..targets.accelerator.layouts import Plan
-from ..targets.accelerator.match import Selection, select
+from ..targets.accelerator.layouts import TilePlan
+from ..targets.accelerator.match import InstructionSelection, select
 from ..targets.accelerator.order import check_order
 from ..targets.accelerator.plan import Planned, planned
 from ..targets.base import find
@@ -29,7 +29,7 @@ from .measure import NoRunners, Outcome
 
 #: the targets and selections of this process
 _targets: dict[str, Any] = {}
-_selections: dict[tuple[str, Kernel], Selection] = {}
+_selections: dict[tuple[str, Kernel], InstructionSelection] = {}
 
 
 def _begin() -> None:
@@ -38,7 +38,7 @@ def _begin() -> None:
     progress.allowed = False
 
 
-def _planned(target: str, kernel: Kernel, plan: Plan) -> Planned:
+def _planned(target: str, kernel: Kernel, plan: TilePlan) -> Planned:
     if target not in _targets:
         _targets[target] = find(target)
     formats = _targets[target].formats
@@ -47,7 +47,7 @@ def _planned(target: str, kernel: Kernel, plan: Plan) -> Planned:
     return planned(_selections[target, kernel], formats, plan)
 
 
-def cycles(target: str, kernel: Kernel, plan: Plan) -> int | str:
+def cycles(target: str, kernel: Kernel, plan: TilePlan) -> int | str:
     """The cycles of a plan, or why it has no program."""
     try:
         return _planned(target, kernel, plan).timing.cycles
@@ -55,7 +55,7 @@ def cycles(target: str, kernel: Kernel, plan: Plan) -> int | str:
         return e.message
 
 
-def differs(target: str, kernel: Kernel, default: Plan, plan: Plan) -> str:
+def differs(target: str, kernel: Kernel, default: TilePlan, plan: TilePlan) -> str:
     """Why a plan is not right, if it is not: engines that meet at the same words, or other results than the default's
     on random data."""
     results = []

@@ -17,8 +17,8 @@ import numpy as np
 from ..schedule.decisions import Decision, freeze
 from ..targets.accelerator.choices import Choices, Chosen
 from ..targets.accelerator.describe import Listing
-from ..targets.accelerator.layouts import Plan
-from ..targets.accelerator.match import Selection
+from ..targets.accelerator.layouts import TilePlan
+from ..targets.accelerator.match import InstructionSelection
 from ..targets.accelerator.plan import plans
 from .cost import CostModel
 from .search import Search
@@ -54,9 +54,9 @@ class PlanSpace(Space):
     `kernel` and `machine` are the selection's kernel and the chip.
     """
 
-    selection: Selection
+    selection: InstructionSelection
     listing: Listing
-    first: Plan
+    first: TilePlan
 
     def __post_init__(self) -> None:
         self.choices = Choices(self.selection, self.listing, self.first)

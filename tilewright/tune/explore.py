@@ -32,7 +32,7 @@ from ..support.digests import source_digest
 from ..support.errors import CompileError, TilewrightError, UsageError
 from ..support.mapped_file import map_file
 from ..support.options import get
-from ..targets.accelerator.designs import Design, Exploration, Measured, Value
+from ..targets.accelerator.designs import Design, DesignMeasurement, Exploration, Value
 from ..targets.accelerator.identity import digest_of
 from ..targets.accelerator.target import ChipTarget
 from ..targets.base import find
@@ -158,7 +158,7 @@ class Store:
 
     >>> import tempfile
     >>> store = Store(Path(tempfile.mkdtemp()) / "designs.sqlite")
-    >>> m = Measured(1.0, 10, 0.0, 5.0, 100, 0.5, 1, 0, {"array": 1.0})
+    >>> m = DesignMeasurement(1.0, 10, 0.0, 5.0, 100, 0.5, 1, 0, {"array": 1.0})
     >>> store.keep("key", Job("cpu+chip", "m.onnx"), Answer(m, {}))
     >>> store.known("key") == (m, {}), store.known("other")
     (True, None)
@@ -184,10 +184,10 @@ class Store:
                 f"cannot keep designs in {self.path}: {e}", stage="explore", hint="give --database another file"
             ) from None
 
-    def known(self, key: str) -> tuple[Measured, dict[str, Any]] | None:
+    def known(self, key: str) -> tuple[DesignMeasurement, dict[str, Any]] | None:
         with self._open() as c:
             row = c.execute("SELECT measured, files FROM designs WHERE key = ?", (key,)).fetchone()
-        return (Measured.from_json(json.loads(row[0])), json.loads(row[1])) if row is not None else None
+        return (DesignMeasurement.from_json(json.loads(row[0])), json.loads(row[1])) if row is not None else None
 
     def keep(self, key: str, job: Job, answer: Answer) -> None:
         assert answer.measured is not None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..support.errors import TilewrightError
-from ..targets.accelerator.designs import ON_HOST, Measured
+from ..targets.accelerator.designs import ON_HOST, DesignMeasurement
 from ..targets.base import find
 
 #: models that are kept lowered
@@ -35,7 +35,7 @@ class Job:
 class Answer:
     """What came out: numbers with the model's data files as they were, or an error's text."""
 
-    measured: Measured | None = None
+    measured: DesignMeasurement | None = None
     files: Mapping[str, Any] | None = None
     error: str = ""
     hint: str | None = None
@@ -74,7 +74,7 @@ def forget() -> None:
     lowered.cache_clear()
 
 
-def measured(state: Any, name: str) -> Measured | None:
+def measured(state: Any, name: str) -> DesignMeasurement | None:
     """The numbers of a lowered model on the target `name`, a chip beside a host; None if nothing runs on the chip."""
     from ..driver.stages import fuse_graph
     from ..driver.state import State
@@ -125,7 +125,7 @@ class _Sum:
         self.host += times * work.work_of(kernel, nest).operations / 2 / self.formats.chip.host_rate
         self.left += times
 
-    def result(self) -> Measured | None:
+    def result(self) -> DesignMeasurement | None:
         from ..targets.accelerator.layers import peak
 
         if not self.calls:
@@ -135,4 +135,6 @@ class _Sum:
         most_first = dict(sorted(parts.items(), key=lambda p: -p[1]))
         use = self.work / (peak(self.formats.listing)[1] * self.cycles)
         seconds = self.cycles / clock + self.host
-        return Measured(seconds, self.cycles, self.host, self.energy, self.work, use, self.calls, self.left, most_first)
+        return DesignMeasurement(
+            seconds, self.cycles, self.host, self.energy, self.work, use, self.calls, self.left, most_first
+        )

@@ -14,7 +14,7 @@ from tilewright.driver.chip_layers import chip_layers
 from tilewright.report.explore_html import page
 from tilewright.report.explore_text import headings, rows, summary
 from tilewright.support.errors import UsageError
-from tilewright.targets.accelerator.designs import Design, Exploration, Measured, front
+from tilewright.targets.accelerator.designs import Design, DesignMeasurement, Exploration, front
 from tilewright.tune import explore as module
 from tilewright.tune.explore import MOST, explore, points, vary
 
@@ -234,7 +234,7 @@ def test_wrong_names(tmp_path):
 
 
 def made(array, seconds, energy, area, bound):
-    m = Measured(seconds, 100, 0.0, energy, 1000, 0.5, 2, 1, {bound: seconds})
+    m = DesignMeasurement(seconds, 100, 0.0, energy, 1000, 0.5, 2, 1, {bound: seconds})
     return Design({"array": array}, area, (m, m))
 
 

@@ -1,1 +1,1 @@
-"""Loop nests on the units of an AMD GPU to LLVM IR with AMDGCN intrinsics, and to objects."""
+"""Loop nests to LLVM IR with AMDGCN intrinsics for AMD GPUs, and LLVM IR to object files."""

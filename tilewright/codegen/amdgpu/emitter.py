@@ -1,4 +1,4 @@
-"""Level 4 -> 5: a finished loop nest to LLVM IR for AMD GPUs: what they have beyond `gpu_llvm.emitter`.
+"""Level 4 -> 5: lowers a finished loop nest to LLVM IR for AMD GPUs: what they have beyond `gpu_llvm.emitter`.
 
 A warp is what AMD calls a wavefront, of 32 or 64 threads, shared memory is its LDS. Kernels take pointers, 8 bytes
 each, one behind the other, and nothing else: no hidden arguments, and no dynamic LDS.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...schedule.machine import Machine
 from ...schedule.nest import Barrier, Nest
 from ..gpu_llvm import emitter as gpu
-from ..gpu_llvm.emitter import Emitted
+from ..gpu_llvm.emitter import GpuLlvmKernel
 from ..gpu_llvm.family import Family
 
 _NUMBERS = {f"grid.{d}": f"llvm.amdgcn.workgroup.id.{d}" for d in "xyz"}
@@ -34,13 +34,13 @@ _SWIZZLED = 32
 _BARRIERS = {"block": ("workgroup", "llvm.amdgcn.s.barrier"), "warp": ("wavefront", "llvm.amdgcn.wave.barrier")}
 
 
-def emit(nest: Nest, machine: Machine) -> Emitted:
+def emit(nest: Nest, machine: Machine) -> GpuLlvmKernel:
     """LLVM IR of a finished nest; CompileError for what its loops and copies cannot be, UnsupportedError for sizes and
     operations that are missing here."""
-    return Emitter(nest, machine, AMD).run()
+    return AmdgpuEmitter(nest, machine, AMD).run()
 
 
-class Emitter(gpu.Emitter):
+class AmdgpuEmitter(gpu.GpuLlvmEmitter):
     def barrier(self, s: Barrier) -> None:
         """What was written before it is there for all who meet."""
         if s.scope not in _BARRIERS:
@@ -51,7 +51,7 @@ class Emitter(gpu.Emitter):
         self.text.line(f'fence syncscope("{scope}") acquire')
 
     def shuffle(self, word: str, asked: str | int) -> str:
-        """Lanes up to 31 apart ask each other without an address; else each says of which one it wants the word."""
+        """Lanes up to 31 apart exchange words without an address; else each gives the index of its source lane."""
         if isinstance(asked, int) and asked < _SWIZZLED:
             return self.text.call("llvm.amdgcn.ds.swizzle", "i32", [word, f"i32 {asked << 10 | _SWIZZLED - 1}"])
         lane = next(self.names[k] for k in self.units.kinds if self.units.is_lane(k))
@@ -67,4 +67,4 @@ class Emitter(gpu.Emitter):
         return f"llvm.amdgcn.{signs[0]}dot4", [*args, "i1 false"]
 
 
-__all__ = ["Emitted", "Emitter", "emit"]
+__all__ = ["GpuLlvmKernel", "AmdgpuEmitter", "emit"]

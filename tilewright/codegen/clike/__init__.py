@@ -1,1 +1,2 @@
-"""Loop nests to C-like text: one printer, and a table for each dialect (`dialect.Dialect`)."""
+"""Loop nests to source code in C, OpenCL C, HIP, Metal or WGSL: one printer, and a table for each language
+(`dialect.Dialect`)."""

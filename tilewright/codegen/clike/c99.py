@@ -1,4 +1,4 @@
-"""C99, for any compiler: what the C target writes.
+"""Dialect table of C99, which the C target writes for any compiler.
 
 Its types are derived from the table (`support.dtypes`), for what C99 has a type of. Kernels have signless integers and
 ``index``, headers have the types of inputs and outputs. C99 has no halves and no sub-byte types: a kernel that needs

@@ -1,4 +1,4 @@
-"""What differs between the dialects of C that loop nests are printed in: a table, one file a dialect.
+"""Dialect tables: what differs between the C-like languages that loop nests are printed in, one file a language.
 
 Texts with braces are formats. The printer fills in names, types and values; what a table has no entry for is refused.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .helpers import Helper
-from .pieces import Pieces, element
+from .pieces import SplitBindings, element
 from .vectors import Vectors
 
 #: how tightly an operator binds; everything else is written in parentheses
@@ -20,8 +20,8 @@ AND, TEST, SUM, PRODUCT, ATOM = range(5)
 @dataclass(frozen=True)
 class Packed:
     """Elements of `bits` bits that share words of 32, because a dialect has no smaller ones in memory: how a value
-    comes out of a word (``{word}``, moved by ``{shift}``), and its bits (of ``{value}``). Units write their parts of a
-    word by atomic operations, unless all write whole words.
+    comes out of a word (``{word}``, moved by ``{shift}``), and its bits (of ``{value}``). Threads write their parts of
+    a word by atomic operations, unless all write whole words.
 
     >>> Packed(8, "extractBits(i32({word} >> {shift}), 0u, 8u)", "u32({value}) & 255u").load("x", "i", False)
     'extractBits(i32(x[(i) >> 2u] >> ((u32(i) & 3u) * 8u)), 0u, 8u)'
@@ -144,12 +144,12 @@ class Dialect:
     arena: str = "{type} *const {name} = ({type} *)(void *)({place});"
     #: a line in front of loops of a kind that stay loops
     pragmas: Mapping[str, str] = field(default_factory=dict)
-    #: loops bound to an axis: the number of the unit, and of units among which iterations are shared out; "" where unit
-    #: i runs iteration i. Axes without an entry are loops.
+    #: loops bound to an axis: the index of the thread, and of threads among which iterations are shared out; "" where
+    #: thread i runs iteration i. Axes without an entry are loops.
     axes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     #: barriers by scope
     barriers: Mapping[str, str] = field(default_factory=dict)
-    #: memories that units share, by scope: arrays in them are declared in front of all else in a kernel, or where
+    #: memories that threads share, by scope: arrays in them are declared in front of all else in a kernel, or where
     #: `shared_outside` says so in front of the kernel
     shared: Mapping[str, str] = field(default_factory=dict)
     shared_outside: bool = False
@@ -158,11 +158,11 @@ class Dialect:
     #: whether parameters are pointers, of which two may be the same
     pointers: bool = True
     #: with `params` one behind the other, separated by `between`, each with `const`, `restrict` or `access`; `block` is
-    #: how many units a block has ("8, 8, 1"), `units` their product, `shared` the arrays that stand outside
+    #: how many threads a block has ("8, 8, 1"), `units` their product, `shared` the arrays that stand outside
     entry: str = "KERNEL void {name}({params})"
     parameter: str = "{const}{type} *{restrict}{name}"
     #: how parameters that are read are bound; None: as a whole, however large
-    pieces: Pieces | None = None
+    pieces: SplitBindings | None = None
     #: the first line of a kernel for each parameter
     begin: str = ""
     between: str = ", "
@@ -171,10 +171,10 @@ class Dialect:
     size: str = ""
     #: that table as a parameter, if it is another text than `parameter`
     table: str = ""
-    #: the first line of a kernel with scratch memory, where units of axes each have their own `bytes`
+    #: the first line of a kernel with scratch memory, where threads of axes each have their own `bytes`
     own_scratch: str = ""
     #: a dialect whose memory has a type: an array for each type in place of `scratch`, and the first line of a kernel
-    #: for each, after that with the number of the unit, of `block` units in a block
+    #: for each, after that with the index of the thread, of `block` threads in a block
     typed_scratch: str = ""
     own_typed_scratch: str = ""
     unit: str = ""

@@ -1,4 +1,5 @@
-"""Scalar expressions to C-like text: one expression where it is short, named temporaries where it is shared or long.
+"""Prints scalar expressions in a C-like language: one expression where it is short, named temporaries where it is
+shared or long.
 
 Integers wrap as the levels above say they do: signed overflow, shifts by the width and conversions out of range, which
 C leaves undefined, never happen in what is written here. Indices have 32 bits.
@@ -56,8 +57,8 @@ class ExprWriter:
         self.recent: dict[str, str] = {}  # words of bytes that have been read, for products that follow each other
         self.words: frozenset[str] = frozenset()  # shared arrays of words of bytes
         self.wholes: frozenset[str] = frozenset()  # arrays of vectors, or of words that are written as a whole
-        self.units: dict[str, str] = {}  # variables of loops whose iterations are units -> axes
-        self.own: dict[str, dict[str, int]] = {}  # register buffers -> elements from one unit to the next, by axis
+        self.units: dict[str, str] = {}  # variables of loops whose iterations are threads -> axes
+        self.own: dict[str, dict[str, int]] = {}  # register buffers -> elements from one thread to the next, by axis
         self.helpers: set[str] = set()
         self.needs_math = False
         self.count = 0
@@ -169,7 +170,7 @@ class ExprWriter:
         shared = self.uses.get(id(e), 0) > 1 and isinstance(e, (Op, Load)) and e.dtype != "index"
         if (shared and re.fullmatch(r"\w+", text) is None) or (len(text) > LONG and isinstance(e, Op)):
             name = self.fresh()
-            self.define(self.local_type(e.dtype), name, text)  # type: ignore[attr-defined]
+            self.define(self.local_type(e.dtype), name, text)
             self.memo[-1][id(e)] = (e, name)  # keeps e alive: its id stays taken
             return name
         return f"({text})" if level < least else text
@@ -288,7 +289,8 @@ class ExprWriter:
         return element(self.names[name], at, whole)
 
     def slot(self, buffer: Buffer, flat: Expr) -> str:
-        """The variable of an element. What loops of units add to its index is left out: each unit has its own."""
+        """The variable of an element. What loops bound to axes add to its index is left out: each thread has its
+        own."""
         terms, at = linear(flat)
         own = {self.units[t.name]: c for t, c in terms.items() if isinstance(t, Var) and t.name in self.units}
         if len(own) < len(terms) or self.own.setdefault(buffer.name, own) != own:
@@ -369,7 +371,7 @@ class ExprWriter:
 
     def op(self, e: Op) -> tuple[str, int]:
         name, _, predicate = e.op.partition(".")
-        operand = e.args[0].dtype if e.args else e.dtype  # type: ignore[attr-defined]
+        operand = e.args[0].dtype if e.args else e.dtype
         self.type(e.dtype), self.type(operand)
         if {operand, e.dtype} & set(HALVES) and name not in CASTS and name != "select":
             return self.expr(self.keep(in_f32(e)), ATOM), ATOM
@@ -434,7 +436,7 @@ class ExprWriter:
         if re.fullmatch(r"[\w.+]+", text) or isinstance(e, Const):
             return text
         name = self.fresh()
-        self.define(self.local_type(e.dtype), name, text)  # type: ignore[attr-defined]
+        self.define(self.local_type(e.dtype), name, text)
         self.memo[-1][id(e)] = (e, name)
         return name
 
@@ -546,7 +548,7 @@ def in_f32(e: Op) -> Expr:
     >>> print(in_f32(Op("mulf", (Var("x", "f16"), Var("y", "f16")), "f16")))
     truncf((extf(x):f32 *. extf(y):f32)):f16
     """
-    args = tuple(Op("extf", (a,), "f32") if a.dtype in HALVES else a for a in e.args)  # type: ignore[attr-defined]
+    args = tuple(Op("extf", (a,), "f32") if a.dtype in HALVES else a for a in e.args)
     if e.dtype not in HALVES:
         return Op(e.op, args, e.dtype)
     return Op("truncf", (Op(e.op, args, "f32"),), e.dtype)
@@ -555,7 +557,7 @@ def in_f32(e: Op) -> Expr:
 def _narrow(e: Op) -> bool:
     """Whether a product of two i32 cannot overflow: both come from 8 or 16 bits."""
     return e.op == "muli" and all(
-        isinstance(a, Op) and (a.op, a.args[0].dtype) in (("extsi", "i8"), ("extsi", "i16"), ("extui", "i8"))  # type: ignore[attr-defined]
+        isinstance(a, Op) and (a.op, a.args[0].dtype) in (("extsi", "i8"), ("extsi", "i16"), ("extui", "i8"))
         for a in e.args
     )
 

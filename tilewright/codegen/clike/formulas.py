@@ -1,4 +1,4 @@
-"""Formulas of sizes (`support.formulas`) as C: ``((d1 + 7)//8)*d0`` becomes ``(seq + 7) / 8 * batch``.
+"""Prints symbolic size expressions (`support.formulas`) as C: ``((d1 + 7)//8)*d0`` becomes ``(seq + 7) / 8 * batch``.
 
 C divides toward zero and computes in a type of so many bits. So every part is written with the range of what it can be:
 a quotient that may be negative is left to a helper, and whoever asks sees the largest number that is computed.
@@ -64,10 +64,10 @@ def c_formula(formula: str | int, dims: Sequence[Dim], bits: int = 32) -> Writte
     >>> c_formula("4*(d0//4)", [Dim("time", 4, 64, 4)]).text
     'time'
     """
-    return _Writer(dims, bits).write(read(str(formula)))
+    return _FormulaPrinter(dims, bits).write(read(str(formula)))
 
 
-class _Writer:
+class _FormulaPrinter:
     def __init__(self, dims: Sequence[Dim], bits: int) -> None:
         self.dims = list(dims)
         self.names = dim_names(dims)

@@ -1,4 +1,5 @@
-"""A kernel in a dialect of C, as the printer leaves it and a package has it."""
+"""The result of printing a kernel: its source in a C-like language, parameters and launch sizes, as packages store
+it."""
 
 from __future__ import annotations
 
@@ -10,15 +11,15 @@ from .dialect import Dialect
 
 
 @dataclass(frozen=True)
-class Launch:
-    """On how many units a kernel runs: units of a block, and blocks (x, y, z). Of a kernel whose loops share their
+class DispatchSize:
+    """On how many threads a kernel runs: threads of a block, and blocks (x, y, z). Of a kernel whose loops share their
     iterations out (`thread`) any number is right."""
 
     block: tuple[int, int, int] = (1, 1, 1)
     grid: tuple[int, int, int] = (1, 1, 1)
 
     def extent(self, axis: str) -> int:
-        """Of ``block.x`` and the like: how many units there are."""
+        """Of ``block.x`` and the like: how many threads there are."""
         name, _, dim = axis.partition(".")
         return (self.block if name == "block" else self.grid)["xyz".index(dim)]
 
@@ -29,13 +30,13 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Function:
+class ClikeFunction:
     """A kernel: parameters (name, type of an element, whether it is written), body, and what it needs: bytes of scratch
-    memory (for each unit, where it runs on several), helpers, C's mathematical functions, sizes of open dimensions,
-    units to run on, declarations in front of it or of its lines (memory that units share, functions). Each argument is
-    bound as so many parameters as `pieces` says, one behind the other. `arrays` is scratch memory where it has types:
-    name, type, and elements of a unit. With `open` the last parameter is the table of sizes, and `launch` is that for
-    typical ones."""
+    memory (for each thread, where it runs on several), helpers, C's mathematical functions, sizes of open dimensions,
+    threads to run on, declarations in front of it or of its lines (memory that threads share, functions). Each argument
+    is bound as so many parameters as `pieces` says, one behind the other. `arrays` is scratch memory where it has
+    types: name, type, and elements of a thread. With `open` the last parameter is the table of sizes, and `launch` is
+    that for typical ones."""
 
     name: str
     params: tuple[tuple[str, str, bool], ...]
@@ -44,7 +45,7 @@ class Function:
     helpers: tuple[str, ...]
     needs_math: bool
     sizes: tuple[str, ...] = ()
-    launch: Launch = Launch()
+    launch: DispatchSize = DispatchSize()
     shared: tuple[str, ...] = ()
     pieces: tuple[int, ...] = ()
     arrays: tuple[tuple[str, str, int], ...] = ()

@@ -1,4 +1,5 @@
-"""Functions of floats as helpers in a dialect, written from the expansions that targets share (`tensor/mathlib`).
+"""Math functions as helper functions in a C-like language, printed from the polynomials that all targets share
+(`tensor/mathlib`).
 
 So results do not depend on how a driver computes them, which WGSL leaves open; of f64 it has none.
 """

@@ -1,4 +1,5 @@
-"""The small functions that kernels in C may call; a file defines those it uses."""
+"""Helper functions that printed kernels may call, such as conversions and division; a file defines those that it
+uses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""HIP C++, for AMD's GPUs and NVIDIA's: source that AMD's compiler takes.
+"""Dialect table of HIP C++, for AMD's GPUs and NVIDIA's: source that AMD's compiler takes.
 
-A block of a grid is a thread block, its units are threads. Iterations of a loop over threads are shared out among all
-threads of a grid of any size. No two parameters are the same memory.
+Blocks and threads are HIP's own. Iterations of a parallel loop over threads are distributed over all threads of a grid
+of any size (a grid-stride loop). No two parameters alias.
 """
 
 from __future__ import annotations

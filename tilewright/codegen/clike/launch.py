@@ -1,4 +1,4 @@
-"""On how many units a kernel in a dialect with axes runs."""
+"""Launch sizes of a printed kernel: the numbers of work-groups and of their work-items, along x, y and z."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from dataclasses import replace
 from ...schedule.nest import THREAD, Barrier, For, Nest, walk_stmts
 from ...support.sizes import smaller
 from ..gpu.open_sizes import most_units
-from .function import Launch
+from .function import DispatchSize
 
-#: units of a block, and the most blocks, of kernels whose loops share their iterations out
+#: threads of a block, and the most blocks, of kernels whose loops distribute their iterations
 SHARING_BLOCK, SHARING_GRID = 64, 4096
-#: scratch memory of all units of a kernel, as far as there may be fewer units
+#: scratch memory of all threads of a kernel, as far as there may be fewer threads
 SCRATCH_BYTES = 64 << 20
 
 
-def launch_of(nest: Nest) -> Launch:
-    """As many units on each axis as the longest loop on it has iterations; blocks may be sizes.
+def launch_of(nest: Nest) -> DispatchSize:
+    """As many threads on each axis as the longest loop on it has iterations; blocks may be sizes.
 
     >>> from tilewright.schedule.text import parse_nest
     >>> launch_of(parse_nest("def f(p0: f32[200], p1: out(f32[200])):\\n  for i in thread(200):\\n    p1[i] = p0[i]"))
-    Launch(block=(64, 1, 1), grid=(4, 1, 1))
+    DispatchSize(block=(64, 1, 1), grid=(4, 1, 1))
     """
     most = most_units(nest, _trips)
     if THREAD in most:
-        return Launch((SHARING_BLOCK, 1, 1), (smaller(-(-most[THREAD] // SHARING_BLOCK), SHARING_GRID), 1, 1))
-    block, grid = (tuple(most.get(f"{name}.{d}", 1) for d in "xyz") for name in ("block", "grid"))
-    return Launch(block, grid)  # type: ignore[arg-type]
+        return DispatchSize((SHARING_BLOCK, 1, 1), (smaller(-(-most[THREAD] // SHARING_BLOCK), SHARING_GRID), 1, 1))
+    (i, j, k), (x, y, z) = ([most.get(f"{name}.{d}", 1) for d in "xyz"] for name in ("block", "grid"))
+    return DispatchSize((i, j, k), (x, y, z))
 
 
-def limited(launch: Launch, nest: Nest, nbytes: int) -> Launch:
-    """As many units as have room for scratch memory, of `nbytes` for each: of kernels that share iterations out."""
+def limited(launch: DispatchSize, nest: Nest, nbytes: int) -> DispatchSize:
+    """As many threads as have room for scratch memory, of `nbytes` for each: of kernels that distribute iterations."""
     if not nbytes or not any(isinstance(s, For) and s.kind == THREAD for s in walk_stmts(nest.body)):
         return launch
     most = max(SCRATCH_BYTES // (nbytes * SHARING_BLOCK), 1)
@@ -43,7 +43,7 @@ def _trips(s: For) -> int:
 
 
 def may_skip(s: For) -> bool:
-    """Whether some units of the loop's axis may leave it out: there is no barrier in it at which they all meet. (Blocks
-    of a grid do not meet at those of their units.)"""
+    """Whether some threads of the loop's axis may leave it out: there is no barrier in it at which they all meet.
+    (Blocks of a grid do not meet at those of their threads.)"""
     axis = s.kind.partition(".")[0]
     return not any(isinstance(x, Barrier) and x.scope == axis for x in walk_stmts(s.body))

@@ -1,8 +1,8 @@
-"""Metal Shading Language: a text has one kernel, whose parameters are buffers.
+"""Dialect table of Metal Shading Language: a source text has one kernel, whose parameters are buffers.
 
-A block of a grid is a threadgroup. Iterations of a loop over threads are shared out among all threads of a grid of any
-size. Compilers take it by default that there are no infinities and no NaN: functions look at bits, and those of
-mathematics are our own. There is no f64. No two parameters are the same memory.
+A block of a grid is a threadgroup. Iterations of a parallel loop over threads are distributed over all threads of a
+grid of any size (a grid-stride loop). Compilers assume by default that there are no infinities and no NaN (fast math):
+functions look at bits, and those of mathematics are our own. There is no f64. No two parameters alias.
 """
 
 from __future__ import annotations

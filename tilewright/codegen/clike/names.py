@@ -1,4 +1,4 @@
-"""Names for the things of a model, and text that is safe in a comment."""
+"""Identifiers for kernels and tensors of a model in C-like languages, and text that is safe in a comment."""
 
 from __future__ import annotations
 

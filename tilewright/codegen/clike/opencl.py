@@ -1,8 +1,8 @@
-"""OpenCL C 1.2. A block of a grid is a work-group, its units are work-items.
+"""Dialect table of OpenCL C 1.2. A block of a grid is a work-group, its threads are work-items.
 
-Iterations of a loop over threads are shared out among all work-items, of any number. Scratch memory is that of all
-work-items, `Function.scratch` bytes for each. Arrays are parts of larger ones: each comes with the byte that it
-begins at.
+Iterations of a parallel loop over threads are distributed over all work-items, of any number. Scratch memory is that of
+all work-items, `ClikeFunction.scratch` bytes for each. Arrays are parts of larger buffers: each comes with the byte
+that it begins at.
 """
 
 from __future__ import annotations

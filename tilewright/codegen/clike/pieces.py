@@ -1,4 +1,5 @@
-"""Parameters that are larger than what devices bind at once: they are bound in pieces, which a function puts together.
+"""Buffers larger than a device's binding limit: they are bound as several parameters, which a helper function indexes
+as one.
 
 let x = in0[i];    ->    let x = in0_at(i);
 
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Pieces:
+class SplitBindings:
     """How a dialect binds what is read: `bytes` of a parameter at once (a multiple of what bindings begin at)."""
 
     bytes: int
@@ -22,7 +23,7 @@ class Pieces:
     def count(self, nbytes: int) -> int:
         """Pieces of a parameter of so many bytes.
 
-        >>> Pieces(256).count(256), Pieces(256).count(257), Pieces(256).count(0)
+        >>> SplitBindings(256).count(256), SplitBindings(256).count(257), SplitBindings(256).count(0)
         (1, 2, 1)
         """
         return max(-(-nbytes // self.bytes), 1)
@@ -30,7 +31,7 @@ class Pieces:
     def reader(self, name: str, kind: str, element_bytes: int, count: int) -> str:
         """The function that reads an element, of type `kind`, of any of the pieces.
 
-        >>> print(Pieces(256).reader("in0", "f32", 4, 2))
+        >>> print(SplitBindings(256).reader("in0", "f32", 4, 2))
         fn in0_at(i: i32) -> f32 {
             if (i < 64) { return in0_0[i]; }
             return in0_1[i - 64];

@@ -1,11 +1,11 @@
-"""Level 4 -> 5: a finished loop nest to a function in a dialect of C.
+"""Level 4 -> 5: prints a finished loop nest as a function in a C-like language.
 
     KERNEL void conv_relu(const float *in0, const float *weights1, float *out2, unsigned char *scratch)
 
 Loops keep the names and the order of the schedule; unrolled ones are written out, vectorized ones (a vector is one
-element here) are plain. Register buffers are local variables. A loop bound to an axis is one where the dialect has no
-such axis. Where it has, each unit runs its iterations, and what stands outside of those loops runs on every unit, or on
-the first one if it writes parameters, as the nest's interpreter has it.
+element here) are plain. Register buffers are local variables. A loop bound to a grid or block axis is a plain loop
+where the dialect has no such axes. Where it has, each thread runs its iteration, and what stands outside of those loops
+runs on every thread, or on the first one if it writes parameters, as the nest's interpreter has it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, walk
 from ..gpu.open_launch import typical_grid
 from ..gpu.open_sizes import TABLE, closed
 from .dialect import PRODUCT, Dialect
-from .function import Function, Launch
+from .function import ClikeFunction, DispatchSize
 from .launch import launch_of, limited, may_skip
 from .vector_loops import VectorLoops
 
@@ -48,27 +48,27 @@ from .vector_loops import VectorLoops
 SCRATCH_ALIGN_BYTES = 8
 
 
-def emit(nest: Nest, dialect: Dialect, constants: frozenset[str] = frozenset()) -> Function:
+def emit(nest: Nest, dialect: Dialect, constants: frozenset[str] = frozenset()) -> ClikeFunction:
     """A finished nest as a function; UnsupportedError for a dtype, an operation or memory that the dialect has not."""
-    return Emitter(nest, dialect, constants).run()
+    return ClikeEmitter(nest, dialect, constants).run()
 
 
-class Emitter(VectorLoops):
+class ClikeEmitter(VectorLoops):
     def __init__(self, nest: Nest, dialect: Dialect, constants: frozenset[str]) -> None:
-        self.launch = launch_of(nest) if dialect.axes else Launch()
+        self.launch = launch_of(nest) if dialect.axes else DispatchSize()
         self.closed = closed(nest) if dialect.axes and not dialect.size else None
         nest = self.closed.nest if self.closed is not None else nest
         super().__init__(nest.buffers(), nest.name, dialect)
         self.nest, self.written = nest, frozenset(nest.outputs)
         self.signed = self.closed.signed if self.closed is not None else frozenset()
-        self.spread = bool(dialect.axes)  # whether what is printed runs on every unit
+        self.spread = bool(dialect.axes)  # whether what is printed runs on every thread
         self.scratch = self.scratch_peak = 0
         self.arrays: dict[str, tuple[int, int]] = {}  # typed scratch memory, by type: elements in use, and at most
         self.braces, self.alone = True, False  # whether what comes needs a block of its own, or has one
         self.copied: str | None = None  # the input that the loop at hand copies
         self.within: tuple[str, ...] = ()  # axes of the loops around
         self.used = {s.kind for s in walk_stmts(nest.body) if isinstance(s, For) and s.kind in dialect.axes}
-        self.shared: list[str] = []  # declarations of arrays that units share
+        self.shared: list[str] = []  # declarations of arrays that threads share
         taken = {*dialect.reserved, *self.dims.values()}
         for i, p in enumerate(nest.params):
             kind = "out" if p.name in nest.outputs else "weights" if p.name in constants else "in"
@@ -106,7 +106,7 @@ class Emitter(VectorLoops):
     def nbytes(self, b: Buffer) -> int:
         return b.size * (4 if b.dtype == "index" else LOOP_TYPES[b.dtype].nbytes)
 
-    def run(self) -> Function:
+    def run(self) -> ClikeFunction:
         params: list[tuple[str, str, bool]] = []
         for p in self.nest.params:
             if highest(p.size) >= 1 << 31:
@@ -128,7 +128,7 @@ class Emitter(VectorLoops):
         arrays = tuple((f"scratch_{kind}", kind, most) for kind, (_, most) in self.arrays.items())
         own = int(highest(self.scratch_peak)) + sum(8 * n for _, _, n in arrays)
         launch = limited(self.launch, self.nest, own) if self.dialect.axes else self.launch
-        return Function(
+        return ClikeFunction(
             self.nest.name,
             tuple(params),
             "\n".join(self.lines),
@@ -145,9 +145,10 @@ class Emitter(VectorLoops):
 
     def define_sizes(self) -> None:
         """What the kernel needs of its table of sizes, at its beginning."""
-        for name in self.closed.names if self.closed is not None else ():
-            own = self.loops[name] = name.removeprefix("%")
-            self.define(self.type("index"), own, self.bare(self.closed.place(name))[0])  # type: ignore[union-attr]
+        if self.closed is not None:
+            for name in self.closed.names:
+                own = self.loops[name] = name.removeprefix("%")
+                self.define(self.type("index"), own, self.bare(self.closed.place(name))[0])
 
     def bound_as(self, p: Buffer) -> list[tuple[str, str, bool]]:
         """Name, type and whether it is written of what a parameter is bound as: itself, or its pieces."""
@@ -196,11 +197,11 @@ class Emitter(VectorLoops):
         self.line(self.dialect.barriers[s.scope])
 
     def shared_out(self, s: Stmt) -> bool:
-        """Whether it is a loop whose iterations are shared out among units."""
+        """Whether it is a loop whose iterations are divided among threads."""
         return isinstance(s, For) and s.kind in self.dialect.axes
 
     def unshared(self, s: Stmt) -> None:
-        """A statement beside loops of units: the first one of them writes what they share, each of them its own."""
+        """A statement outside of loops bound to axes: the first thread writes what they share, each of them its own."""
         shared, params = self.written_in(s, "shared"), writes(s) & {p.name for p in self.nest.params}
         inner = {k for k in self.used if k.partition(".")[0] == "block"}
         first = (self.used if params else inner if shared else set()) - set(self.within)
@@ -273,7 +274,8 @@ class Emitter(VectorLoops):
             del self.terms[t]
 
     def on_unit(self, s: For, unit: str) -> None:
-        """A loop each of whose iterations is one unit's: there is no loop, only units that have nothing to do."""
+        """A loop each of whose iterations is one thread's: no loop is written, only a condition for threads beyond
+        it."""
         name = self.loop_names[s.var]
         all_of_it = Const(self.launch.extent(s.kind), "index")
         short = s.extent != (self.closed.extents.get(s.kind, all_of_it) if self.closed is not None else all_of_it)
@@ -292,25 +294,19 @@ class Emitter(VectorLoops):
 
     def name_terms(self, s: For) -> list[Expr]:
         """Quotients and remainders of a loop variable (of fused loops) get a name at the head of its loop."""
-        found: list[Expr] = []
+        found: dict[Op, Const] = {}
         for x in walk_stmts(s.body):
             for e in exprs(x):
                 for t in walk(e):
-                    plain = (
-                        isinstance(t, Op)
-                        and t.op in ("floordivsi", "remsi")
-                        and t.dtype == "index"
-                        and isinstance(t.args[1], Const)
-                    )
-                    if plain and t.args[0] == Var(s.var) and t not in found:  # type: ignore[attr-defined]
-                        found.append(t)
-        for t in found:
-            b = t.args[1]  # type: ignore[attr-defined]
+                    match t:
+                        case Op("floordivsi" | "remsi", (a, Const() as b), "index") if a == Var(s.var):
+                            found.setdefault(t, b)
+        for t, b in found.items():
             text, _ = self.bare(t)
-            name = f"{self.loops[s.var]}_{'div' if t.op == 'floordivsi' else 'mod'}"  # type: ignore[attr-defined]
+            name = f"{self.loops[s.var]}_{'div' if t.op == 'floordivsi' else 'mod'}"
             self.terms[t] = self._term(name, b.value)
             self.define(self.type("index"), self.terms[t], text)
-        return found
+        return [*found]
 
     def _term(self, name: str, divisor: int) -> str:
         name += str(len(self.terms)) + "_" if isinstance(divisor, Size) else str(divisor)
@@ -387,7 +383,7 @@ class Emitter(VectorLoops):
             self.scratch = offset
 
     def place(self, s: Alloc, kind: str) -> None:
-        """A local array as a part of the unit's own scratch memory for numbers of this type."""
+        """A local array as a part of the thread's own scratch memory for numbers of this type."""
         b, array = s.buffer, f"scratch_{kind}"
         begin, most = self.arrays.get(kind, (0, 0))
         end = begin + int(highest(b.size))
@@ -418,7 +414,7 @@ class Emitter(VectorLoops):
             text = self.bare(v)[0] if len(s.targets) == 1 else self.expr(v)
             if len(s.targets) > 1:
                 name = self.fresh()
-                self.define(self.local_type(v.dtype), name, text)  # type: ignore[attr-defined]
+                self.define(self.local_type(v.dtype), name, text)
                 text = name
             texts.append((t, text, v))
         for t, text, v in texts:
@@ -438,7 +434,7 @@ class Emitter(VectorLoops):
             self.line(line)
 
     def assignment(self, where: str, text: str, value: Expr) -> str:
-        if value.dtype == "i1":  # type: ignore[attr-defined]
+        if value.dtype == "i1":
             return f"{where} = {self.cast('i1', f'({text})')};"
         if (
             isinstance(value, Op)

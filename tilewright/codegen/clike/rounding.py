@@ -1,4 +1,5 @@
-"""Rounding by adding a large number, written as what it means.
+"""Rewrites the magic-number rounding ``x + m - m`` as a rounding function, for languages that allow fast-math
+reassociation.
 
 Some languages let compilers take it that ``x + m - m`` is x and that there is no infinity (WGSL does). There the
 expansions of `tensor/mathlib`, which round so, need the operations.

@@ -1,4 +1,5 @@
-"""Vector loops around one statement in dialects of C: neighbours are read and written at once (`vectors.Vectors`).
+"""Vector types in C-like languages: a vector loop around one statement reads and writes contiguous elements at once
+(`vectors.Vectors`).
 
 Where a dialect has no pointers an array has vectors as elements, if all that is written of it is whole vectors; and
 elements that share words are written as whole words, not by atomic operations, where all writes are such.
@@ -12,7 +13,7 @@ from ...schedule.nest import For, Nest, Store, writes
 from ...support.sizes import highest
 from ...tensor.expr import Buffer, Const, Expr, Load, Target, Var, map_loads
 from ..gpu.byte_products import byte_product, byte_products
-from ..gpu.indices import Indices
+from ..gpu.indices import GpuIndices
 from ..gpu.vectors import always, divided, in_turn, lanes_of, whole_only
 from .expressions import ExprWriter
 from .vectors import Vectors
@@ -23,7 +24,7 @@ class VectorLoops(ExprWriter):
 
     def begin_vectors(self, nest: Nest, ranges: dict[str, tuple[int, int]]) -> None:
         """Find out which arrays are such of vectors, or of whole words."""
-        self.at = Indices(None, ranges)  # type: ignore[arg-type]  # what is asked here makes no text
+        self.at = GpuIndices(None, ranges)  # type: ignore[arg-type]  # nothing here emits text
         self.at.values = self.values
         if self.dialect.vectors is None or not self.dialect.vectors.bound:
             return
@@ -145,7 +146,7 @@ class VectorLoops(ExprWriter):
         text = self.expr(value)
         if not isinstance(value, (Const, Var)) and not text.isidentifier():
             name = self.fresh()
-            self.define(self.local_type(value.dtype), name, text)  # type: ignore[attr-defined]
+            self.define(self.local_type(value.dtype), name, text)
             text = name
         here = tuple(self.bound(i) for i in t.indices)
         return Target(t.buffer, here, t.value), text, value

@@ -1,4 +1,4 @@
-"""How dialects of C have vectors of neighbours in memory.
+"""Dialect tables of vector types: how a C-like language loads and stores contiguous elements as one vector.
 
 out2[i * 4 + l] = in0[i * 4 + l] + in1[l];       ->   const float4 v1 = *(__global const float4 *)(in0 + i * 4);
 for all l of a vector loop of four                    ...

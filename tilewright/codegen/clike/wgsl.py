@@ -1,13 +1,14 @@
-"""WGSL, the language of WebGPU: a text has one kernel, whose parameters are storage buffers.
+"""Dialect table of WGSL, the shading language of WebGPU: a source text has one kernel, whose parameters are storage
+buffers.
 
 It computes in f32 and in integers of 32 bits. Smaller numbers share words in memory; halves are computed in f32, as
 everywhere. Of integers of 64 bits the low half counts: numbers that do not fit 32 bits are refused where they are known
 (constants here, inputs by who runs the text).
 
-A block of a grid is a workgroup, its units are invocations. Iterations of a loop over threads are shared out among all
-invocations, for any number of workgroups; what stands outside of it is done by the first one. An implementation may
-take it that there are no infinities and no NaN, and may round as WGSL's own rules allow. No two parameters may be the
-same buffer if one of them is written.
+A block of a grid is a workgroup, its threads are invocations. Iterations of a parallel loop over threads are
+distributed over all invocations, for any number of workgroups; what stands outside of it is done by the first one. An
+implementation may assume that there are no infinities and no NaN, and may round as WGSL's own rules allow. No two
+parameters may be the same buffer if one of them is written.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .dialect import Dialect, LowWords, Packed
 from .functions import with_functions
 from .helpers import Helper
 from .launch import SHARING_BLOCK
-from .pieces import Pieces
+from .pieces import SplitBindings
 from .vectors import Vectors
 
 _BUILTINS = (
@@ -258,7 +259,7 @@ _CORE = Dialect(
     step="{name}++",
     unused="_ = &{name};",
     vectors=Vectors("vec{n}<{type}>", "{name}[{at}]", "{name}[{at}] = {value};", made="{vector}({parts})", bound=True),
-    pieces=Pieces(1 << 27),  # what every device binds at once
+    pieces=SplitBindings(1 << 27),  # what every device binds at once
     arrays={"local": "var {name}: array<{type}, {size}>;"},
     stack_bytes=4096,  # drivers take minutes over larger ones
     arena="",

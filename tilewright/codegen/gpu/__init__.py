@@ -1,1 +1,2 @@
-"""Loop nests on the units of a GPU, whatever they become: who runs which statement, and where elements lie."""
+"""What all GPU code generators share: which thread runs which statement of a loop nest, and the address of each
+element."""

@@ -1,4 +1,5 @@
-"""Products of four bytes added to an i32: loops with the note ``dot`` (`schedule.primitives.tensors`)."""
+"""Matches loops that are a dp4a-like instruction: four byte products added to an i32 (loops with the note ``dot``, set
+by `schedule.primitives.tensors`)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ NOTE = "dot"
 
 
 @dataclass(frozen=True)
-class ByteProduct:
+class Dot4:
     """The machine's instruction, what is stored, the sum before, and the bytes of both factors."""
 
     name: str
@@ -21,7 +22,7 @@ class ByteProduct:
     factors: tuple[Load, Load]
 
 
-def byte_product(s: For) -> ByteProduct | None:
+def byte_product(s: For) -> Dot4 | None:
     """What a loop with the note adds up; None for other loops, and for what is no product of bytes from memory."""
     name, store = s.note(NOTE), s.body
     if name is None or not isinstance(store, Store) or len(store.targets) != 1:
@@ -36,14 +37,14 @@ def byte_product(s: For) -> ByteProduct | None:
         return None
     found = [e.args[0] for e in product.args if isinstance(e, Op) and e.op in ("extsi", "extui")]
     a, b = (*(x for x in found if isinstance(x, Load)), None, None)[:2]
-    return ByteProduct(name, t, acc, (a, b)) if a is not None and b is not None else None
+    return Dot4(name, t, acc, (a, b)) if a is not None and b is not None else None
 
 
-def byte_products(nest: Nest) -> Iterator[tuple[For, ByteProduct]]:
+def byte_products(nest: Nest) -> Iterator[tuple[For, Dot4]]:
     """All of a nest."""
     for s in walk_stmts(nest.body):
         if isinstance(s, For) and (found := byte_product(s)) is not None:
             yield s, found
 
 
-__all__ = ["ByteProduct", "byte_product", "byte_products"]
+__all__ = ["Dot4", "byte_product", "byte_products"]

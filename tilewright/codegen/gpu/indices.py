@@ -1,5 +1,5 @@
-"""Index expressions in 32 bits, and where elements lie: what varies apart from what is constant, so that neighbours
-share an address."""
+"""Index arithmetic of a kernel in 32 bits: each address is a variable part plus a constant offset, so that neighbouring
+elements share the variable part."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from ...tensor.expr import (
     variables,
     walk,
 )
-from .text import Text, Value
+from .text import KernelText, SsaValue
 
 _OPERATIONS = {"addi": "add", "subi": "sub", "muli": "mul", "andi": "and", "ori": "or", "xori": "xor", "shli": "shl"}
 _OPERATIONS |= {"shrsi": "ashr", "shrui": "lshr", "divsi": "sdiv", "divui": "udiv", "remui": "urem"}
 _EXTREMES = {"minsi": "slt", "maxsi": "sgt", "minui": "ult", "maxui": "ugt"}
 
 
-class Indices:
+class GpuIndices:
     """`ranges` has the smallest and the largest value of each variable; `values` what a loop variable is: a number in
     unrolled code, or an expression of others; `names` the values that variables have in the code."""
 
-    #: emits what stands in an index and is none itself; given when there is an emitter of expressions
-    expr: Callable[[Expr], Value]
+    #: emits expressions in an index that are no index arithmetic; set by the emitter
+    expr: Callable[[Expr], SsaValue]
 
-    def __init__(self, text: Text, ranges: dict[str, tuple[int, int]]) -> None:
+    def __init__(self, text: KernelText, ranges: dict[str, tuple[int, int]]) -> None:
         self.text, self.ranges = text, ranges
         self.values: dict[str, Expr] = {}
         self.names: dict[str, str] = {}
@@ -69,7 +69,7 @@ class Indices:
         return self._emit(self.known(e))
 
     def computed(self, e: Expr, moving: set[str], made: dict[Expr, Expr]) -> Expr:
-        """The expression with a variable for each term in it that does not hang on some variables, and is no sum or
+        """The expression with a variable for each term in it that does not depend on some variables, and is no sum or
         multiple of others: it is computed here, once (`made`). Terms that read memory stay."""
         if not isinstance(e, Op):
             return rebuild(e, tuple(self.computed(x, moving, made) for x in children(e)))

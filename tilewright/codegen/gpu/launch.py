@@ -1,10 +1,11 @@
-"""How many units a nest is launched on, and which unit a thread is.
+"""Launch configuration of a nest: the sizes of its grid and blocks, and which loop iteration each thread has.
 
 Nests that are scheduled for a processor bind loops to ``thread``: here each iteration is one of a GPU's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...schedule.concurrent import Units
@@ -14,14 +15,14 @@ from ...schedule.producers import PRODUCER
 from ...support.errors import CompileError
 from .open_sizes import most_units
 
-#: threads of a block where the machine does not say how many run together
+#: threads of a block where the machine's record has no warp size
 UNITS = 64
-#: axes whose units the hardware counts
+#: axes whose index is a hardware register (blockIdx, threadIdx)
 _COUNTED = tuple(f"{axis}.{d}" for axis in ("grid", "block") for d in "xyz")
-#: the axis of blocks that run at the same time: the hardware counts them along the grid's x
+#: the axis of thread block clusters: the hardware counts them along the grid's x
 CLUSTER, _CLUSTERED = "cluster", "grid.x"
-#: threads of a block as units of teams that run instructions together: the axis of a team's units -> that of teams; how
-#: many a team has is the limit of its units' axis
+#: threads of a block in teams that run instructions together, warps of lanes or warpgroups of members: the axis within
+#: a team -> that of teams. The size of a team is the limit of the axis within it
 _TEAMS = {"lane": "warp", "member": "group"}
 
 
@@ -31,6 +32,12 @@ class Launch:
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
+
+    @staticmethod
+    def from_json(data: Mapping[str, Sequence[int]]) -> Launch:
+        """The inverse of `dataclasses.asdict`."""
+        (x, y, z), (i, j, k) = data["grid"], data["block"]
+        return Launch((x, y, z), (i, j, k))
 
     @property
     def threads(self) -> int:
@@ -43,8 +50,9 @@ class Launch:
         return self.threads == 1 and self.grid == (1, 1, 1)
 
 
-class UnitsOfNest:
-    """The axes of a nest: `kinds`, outer ones first, with the units of each: blocks and threads of all may be sizes."""
+class LaunchAxes:
+    """The hardware axes that loops of a nest are bound to: `kinds`, outer ones first, with the extent of each; blocks,
+    and threads of all, may be sizes of open dimensions."""
 
     def __init__(self, nest: Nest, machine: Machine) -> None:
         self.units = Units.of(nest.body, machine)
@@ -65,7 +73,7 @@ class UnitsOfNest:
         self.warp = limits.get("lane", UNITS)  # threads that run one instruction together
         self.lane = next((u for u, team in _TEAMS.items() if {u, team} & used), "")
         self.team, self.lanes = _TEAMS.get(self.lane, ""), limits.get(self.lane, self.warp)
-        if self.lane:  # a team has all its units, bound or not
+        if self.lane:  # a team has all its lanes, bound or not
             self.add(self.lane, machine)
             self.count[self.lane] = self.lanes
         if any(isinstance(s, For) and s.note(PRODUCER) for s in walk_stmts(nest.body)):
@@ -94,13 +102,16 @@ class UnitsOfNest:
 
     @property
     def launch(self) -> Launch:
-        grid, block = (tuple(self.count.get(f"{a}.{d}", 1) for d in "xyz") for a in ("grid", "block"))
-        grid = (grid[0] * self.clustered, *grid[1:])
         if THREAD in self.count:  # one thread an iteration, as many blocks as that needs
             return Launch((-(-self.count[THREAD] // self.warp), 1, 1), (self.warp, 1, 1))
+        (x, y, z), block = self._sides("grid"), self._sides("block")
         if self.lane:
             block = (self.count.get(self.team, 1) * self.lanes, 1, 1)
-        return Launch(grid, block)  # type: ignore[arg-type]
+        return Launch((x * self.clustered, y, z), block)
+
+    def _sides(self, axis: str) -> tuple[int, int, int]:
+        x, y, z = (self.count.get(f"{axis}.{d}", 1) for d in "xyz")
+        return x, y, z
 
     @property
     def clustered(self) -> int:
@@ -108,25 +119,25 @@ class UnitsOfNest:
         return self.count.get(CLUSTER, 1)
 
     def counted_on(self, kind: str) -> str:
-        """The axis whose number the hardware has; those of warps and lanes are made of that of threads."""
+        """The axis whose index is a hardware register; those of warps and lanes are computed from that of threads."""
         return kind if kind in _COUNTED else _CLUSTERED if kind == CLUSTER else "block.x"
 
     def is_cluster(self, kind: str) -> bool:
-        """Whether units are blocks of a cluster."""
+        """Whether the axis is that of blocks within a cluster."""
         return kind == CLUSTER
 
     def has_clusters(self, kind: str) -> bool:
-        """Whether the hardware counts blocks where units are clusters."""
+        """Whether the axis is that of clusters, where the hardware counts blocks."""
         return kind == _CLUSTERED and self.clustered > 1
 
     def is_thread(self, kind: str) -> bool:
-        """Whether units are threads of all blocks."""
+        """Whether the axis is that of all threads of the grid."""
         return kind == THREAD
 
     def is_team(self, kind: str) -> bool:
-        """Whether units are teams: warps, or groups of four."""
+        """Whether the axis is that of teams: warps, or warpgroups."""
         return bool(self.lane) and kind == self.team
 
     def is_lane(self, kind: str) -> bool:
-        """Whether units are those of a team."""
+        """Whether the axis is that of lanes within a team."""
         return bool(self.lane) and kind == self.lane

@@ -1,4 +1,4 @@
-"""What the host computes for a kernel of a GPU at each size of open dimensions (`open_sizes`)."""
+"""Launch parameters that the host computes at run time for kernels with dynamic shapes (`open_sizes`)."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class OpenLaunch:
         """The inverse of `dataclasses.asdict`, also of None."""
         if data is None:
             return None
-        grid: Any = tuple(data["grid"])
-        return OpenLaunch(tuple(data["table"]), tuple((f, n) for f, n in data["arguments"]), grid)
+        x, y, z = data["grid"]
+        return OpenLaunch(tuple(data["table"]), tuple((f, n) for f, n in data["arguments"]), (x, y, z))
 
     def at(self, numbers: Sequence[int], kernel: str) -> LaunchAt:
         """Everything for a size, of what the formulas are then; UnsupportedError for a number of more than 32 bits."""
         first, last = len(self.table), len(self.table) + len(self.arguments)
-        table, counts, grid = tuple(numbers[:first]), numbers[first:last], tuple(numbers[last:])
+        table, counts, (x, y, z) = tuple(numbers[:first]), numbers[first:last], numbers[last:]
         if large := [n for n in (*table, *counts) if not -LARGEST <= n < LARGEST]:
             raise UnsupportedError(
                 f"kernel {kernel} would compute with {large[0]:,} at these sizes, which is too large for 32 bits",
@@ -47,12 +47,12 @@ class OpenLaunch:
                 hint="call it with smaller sizes",
             )
         nbytes = tuple(n * each for n, (_, each) in zip(counts, self.arguments, strict=True))
-        return LaunchAt(table, nbytes, grid)  # type: ignore[arg-type]
+        return LaunchAt(table, nbytes, (x, y, z))
 
 
 @dataclass(frozen=True)
 class LaunchAt:
-    """An `OpenLaunch` for given sizes: numbers, bytes of the arguments, blocks."""
+    """An `OpenLaunch` at known sizes: the table, bytes of the arguments, blocks."""
 
     table: tuple[int, ...]
     nbytes: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Sizes that are known at run time only, as a kernel of a GPU has them: a table of numbers, its last parameter.
+"""Dynamic shapes in GPU kernels: sizes known only at run time come in a table of integers, the kernel's last parameter.
 
 A nest computes with expressions of the model's dimensions (`support.sizes`). Here each becomes a variable, whose value
 the kernel reads from the table at its beginning; the host evaluates the expressions, once for each size.
@@ -46,7 +46,7 @@ _DIVISIONS = ("floordivsi", "remsi")
 @dataclass(frozen=True)
 class Closed:
     """A nest without sizes, and what was put in their place: variables in the order of the table, with their ranges.
-    `extents` are the units of the axes whose number is open; `launch` is without blocks."""
+    `extents` are the threads of the axes whose number is open; `launch` is without blocks."""
 
     nest: Nest
     names: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""What a thread keeps of buffers that it has for itself.
+"""Privatization: buffers that each thread has for itself shrink to the elements that one thread uses.
 
 A nest says ``acc[row, column]`` with row and column bound to threads, and each thread has a buffer of its own. The
-thread uses one element of it: what the numbers of units add to an index is left out where it is the same everywhere.
+thread uses one element of it: what thread indices add to an index is left out where it is the same everywhere.
 
     acc = register(f32[16, 16])                       acc = register(f32[1, 1])
     for row in block.y(16): for c in block.x(16):  -> for row in block.y(16): for c in block.x(16):
@@ -29,14 +29,14 @@ from ...tensor.expr import (
     variables,
     walk,
 )
-from .launch import UnitsOfNest
+from .launch import LaunchAxes
 
-#: a dimension's terms that only units decide, by axes instead of loops
+#: a dimension's terms that only thread indices decide, by axes instead of loops
 Terms = dict[Expr, int]
 Own = Callable[[tuple[Expr, ...]], tuple[Expr, ...]]
 
 
-def own_parts(nest: Nest, units: UnitsOfNest) -> Nest:
+def own_parts(nest: Nest, units: LaunchAxes) -> Nest:
     """The nest with buffers of single threads as small as one thread needs them."""
     for s in [s for s in walk_stmts(nest.body) if isinstance(s, Alloc)]:
         kinds = {k for k in units.kinds if not units.units.shares(k, s.buffer)}
@@ -80,7 +80,7 @@ def _places(body: Stmt, name: str) -> Iterator[tuple[Expr, ...]]:
 
 
 def _terms(index: Expr, loops: dict[str, str]) -> Terms:
-    """The terms with no other variables than loops of units."""
+    """The terms with no other variables than loops bound to axes."""
     kinds: dict[str, Expr] = {v: Var(k) for v, k in loops.items()}
     found = linear(index)[0].items()
     return {substitute(t, kinds): c for t, c in found if variables(t) and variables(t) <= set(loops)}

@@ -1,4 +1,4 @@
-"""The code of a kernel as it grows, in a form with named values: lines, names, and what is known where.
+"""Base of builders that write a kernel in SSA form: lines, value names, and common subexpressions by dominance.
 
 An operation without effects is made once in code that it dominates. Loops and branches are structured, so the scopes of
 that are a stack.
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Value:
+class SsaValue:
     """A name or a literal, with its dtype."""
 
     ssa: str
     dtype: str
 
 
-class Text(ABC):
+class KernelText(ABC):
     """`entry` are the lines at the head of the kernel. What is abstract is on truth values and on indices of 32 bits,
     and gives names of values."""
 

@@ -1,5 +1,5 @@
-"""Which accesses of a nest take several neighbours at once: those of vector loops around one statement, as far as
-elements lie side by side at a multiple of as many (`Indices.run`)."""
+"""Vectorized memory accesses: the loads and stores of vector loops whose elements are contiguous and aligned, by
+`GpuIndices.run`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from ...schedule.nest import For, Nest, Stmt, Store, children, exprs
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, from_linear, linear, walk
 from ...tensor.expr import children as parts
-from .indices import Indices
+from .indices import GpuIndices
 
 
 @dataclass(frozen=True)
-class Access:
+class WideAccess:
     """`width` neighbours of a buffer, `written` or read."""
 
     buffer: str
@@ -27,13 +27,13 @@ def lanes_of(s: For) -> int:
     return extent if s.kind == "vector" and isinstance(s.body, Store) and isinstance(extent, int) else 0
 
 
-def in_turn(s: Store, var: str, at: Indices, buffers: dict[str, Buffer]) -> bool:
+def in_turn(s: Store, var: str, at: GpuIndices, buffers: dict[str, Buffer]) -> bool:
     """Whether iterations of a vector loop write one element, or places that are not known: they do so in turn."""
     return any(at.step(buffers[t.buffer], t.indices, var) in (0, None) for t in s.targets)
 
 
 def always(e: Expr) -> Iterator[Load]:
-    """The loads of a value that do not hang on a condition, nor stand in an index."""
+    """The loads of a value that do not depend on a condition, nor stand in an index."""
     if isinstance(e, Load):
         yield e
         return
@@ -43,31 +43,31 @@ def always(e: Expr) -> Iterator[Load]:
             yield from always(c)
 
 
-def accesses(nest: Nest, at: Indices, most: Callable[[Buffer], int]) -> Iterator[Access]:
+def accesses(nest: Nest, at: GpuIndices, most: Callable[[Buffer], int]) -> Iterator[WideAccess]:
     """All of a nest; `most`: elements of a buffer that one access takes at most."""
     buffers = nest.buffers()
 
     def width(name: str, indices: tuple[Expr, ...], s: For) -> int:
         return at.run(buffers[name], indices, s.var, lanes_of(s), most(buffers[name]))
 
-    def together(s: For, body: Store) -> Iterator[Access]:
+    def together(s: For, body: Store) -> Iterator[WideAccess]:
         turns = in_turn(body, s.var, at, buffers)
         written = {t.buffer for t in body.targets}
         whole = {id(x) for t in body.targets for x in always(t.value) if not (turns and x.buffer in written)}
         for t in body.targets:
-            yield Access(t.buffer, 1 if turns else width(t.buffer, t.indices, s), True)
+            yield WideAccess(t.buffer, 1 if turns else width(t.buffer, t.indices, s), True)
         for e in exprs(body):
             for x in walk(e):
                 if isinstance(x, Load):
-                    yield Access(x.buffer, width(x.buffer, x.indices, s) if id(x) in whole else 1, False)
+                    yield WideAccess(x.buffer, width(x.buffer, x.indices, s) if id(x) in whole else 1, False)
 
-    def below(s: Stmt) -> Iterator[Access]:
+    def below(s: Stmt) -> Iterator[WideAccess]:
         if isinstance(s, For) and lanes_of(s) > 1:
             assert isinstance(s.body, Store)
             yield from together(s, s.body)
             return
-        yield from (Access(t.buffer, 1, True) for t in (s.targets if isinstance(s, Store) else ()))
-        yield from (Access(x.buffer, 1, False) for e in exprs(s) for x in walk(e) if isinstance(x, Load))
+        yield from (WideAccess(t.buffer, 1, True) for t in (s.targets if isinstance(s, Store) else ()))
+        yield from (WideAccess(x.buffer, 1, False) for e in exprs(s) for x in walk(e) if isinstance(x, Load))
         for c in children(s):
             yield from below(c)
 
@@ -75,11 +75,11 @@ def accesses(nest: Nest, at: Indices, most: Callable[[Buffer], int]) -> Iterator
 
 
 def whole_only(
-    nest: Nest, at: Indices, most: Callable[[Buffer], int], least: Callable[[Buffer], int]
+    nest: Nest, at: GpuIndices, most: Callable[[Buffer], int], least: Callable[[Buffer], int]
 ) -> frozenset[str]:
     """Buffers of which some access takes `least` elements or more, and every write does: they can be arrays of
     vectors. Of those that are never written one access is enough."""
-    found: dict[str, list[Access]] = {}
+    found: dict[str, list[WideAccess]] = {}
     for a in accesses(nest, at, most):
         found.setdefault(a.buffer, []).append(a)
     buffers = nest.buffers()
@@ -105,4 +105,4 @@ def divided(e: Expr, n: int) -> Expr | None:
     return from_linear({t: c // n for t, c in terms.items()}, constant // n)
 
 
-__all__ = ["Access", "accesses", "always", "divided", "in_turn", "lanes_of", "whole_only"]
+__all__ = ["WideAccess", "accesses", "always", "divided", "in_turn", "lanes_of", "whole_only"]

@@ -1,8 +1,9 @@
-"""Level 4: a finished loop nest on the units of a GPU, statement by statement, for those that make code of it.
+"""Level 4: the walk over a finished loop nest, statement by statement, that all GPU emitters in SSA form derive from.
 
-Every thread runs the whole text: a loop on an axis is the iteration of its unit, and what stands outside of such loops
-is run by the first unit if it writes memory that the units share, else by all, as the nest's interpreter has it.
-What only some GPUs have (asynchronous copies, instructions of warps) are methods that their emitters add to.
+Every thread runs the whole kernel (SPMD): a loop bound to an axis is the iteration of that thread's index, and what
+stands outside of such loops is run by the first thread if it writes global or shared memory, else by all, as the nest's
+interpreter has it. What only some GPUs have (asynchronous copies, warp-level instructions) are methods that emitters
+override.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from ...schedule.region import all_ranges
 from ...support.dtypes import LOOP_TYPES
 from ...support.errors import CompileError, UnsupportedError
 from ...tensor.expr import Buffer, Const, Expr
-from .indices import Indices
-from .launch import UnitsOfNest
+from .indices import GpuIndices
+from .launch import LaunchAxes
 from .open_launch import OpenLaunch
 from .open_sizes import closed, has_sizes
 from .own_parts import own_parts
-from .text import Text, Value
+from .text import KernelText, SsaValue
 
 
-class Walk(ABC):
+class NestWalk(ABC):
     """`family`: what the GPUs are called in errors. UnsupportedError for sizes that kernels cannot have there."""
 
     family: str
-    #: emits a scalar expression; given by who makes code
-    expr: Callable[[Expr], Value]
+    #: emits a scalar expression; set by the emitter
+    expr: Callable[[Expr], SsaValue]
 
-    def __init__(self, nest: Nest, machine: Machine, text: Text) -> None:
+    def __init__(self, nest: Nest, machine: Machine, text: KernelText) -> None:
         self.text = text
         given = nest_at(nest, typical_sizes()) if has_sizes(nest) else nest
         params = {p.name for p in nest.params}
@@ -42,7 +43,7 @@ class Walk(ABC):
         if reason := verify(given.body, own, machine):
             why = f"a GPU cannot run this nest: {reason}"
             raise CompileError(why, stage="emit", operator=nest.name)
-        self.units = UnitsOfNest(nest, machine)
+        self.units = LaunchAxes(nest, machine)
         self.nest = own_parts(nest, self.units)
         self.closed = closed(self.nest)
         known: dict[str, tuple[int, int]] = {}
@@ -54,8 +55,8 @@ class Walk(ABC):
             if b.size * max(element_bytes(b), 1) >= 1 << 32 or b.size >= 1 << 31:
                 why = f"kernels for {self.family} have no arrays of {b.size} elements"
                 raise UnsupportedError(why, stage="emit", operator=nest.name)
-        self.at = Indices(text, all_ranges(self.nest.body, known))
-        self.names: dict[str, str] = {}  # the thread's units by axis
+        self.at = GpuIndices(text, all_ranges(self.nest.body, known))
+        self.names: dict[str, str] = {}  # the thread's index on each axis
         self.inside: dict[str, str] = {}  # axes whose loops are around, with the variable
 
     def error(self, why: str, hint: str | None = None) -> CompileError:
@@ -66,7 +67,7 @@ class Walk(ABC):
         """The number of the thread's block on an axis of the grid, or of the thread on one of its block."""
 
     def unit(self, kind: str) -> str:
-        """The number of the thread's unit on an axis."""
+        """The thread's index on an axis."""
         number = self.number(self.units.counted_on(kind))
         if self.units.is_team(kind):
             return self.text.integer("udiv", number, self.text.number(self.units.lanes))
@@ -84,7 +85,7 @@ class Walk(ABC):
     # ---- who runs what
 
     def stmt(self, s: Stmt) -> None:
-        """A statement in a place where loops of units may still come."""
+        """A statement in which loops bound to axes may still come."""
         if is_plain(s) and not isinstance(s, Seq) and not in_parts(s, self.params):
             self.by_first(self.units.kinds, s)
         elif isinstance(s, Seq):
@@ -100,14 +101,15 @@ class Walk(ABC):
             self.literally(s)
 
     def by_first(self, kinds: Sequence[str], s: Stmt) -> None:
-        """A statement beside the loops of some axes: the first unit runs it alone if units share what it writes."""
+        """A statement outside of the loops of some axes: the first thread runs it alone if threads share what it
+        writes."""
         kinds = [k for k in kinds if k not in self.inside and self.units.units.first(k, s, self.buffers)]
         with self.only_first(kinds):
             self.plain(s)
 
     @contextmanager
     def only_first(self, kinds: Sequence[str]) -> Iterator[None]:
-        """Inside: only the first unit of each of these axes."""
+        """Inside: only the first thread of each of these axes."""
         if not kinds:
             yield
             return
@@ -118,18 +120,19 @@ class Walk(ABC):
             yield
 
     def here(self, kind: str) -> int:
-        """The units of an axis that run what is emitted now."""
+        """The threads of an axis that run what is emitted now."""
         return self.units.count[kind]
 
     def all_of(self, kind: str) -> Expr:
-        """The number of units of an axis as the extent of a loop on all of them."""
+        """The size of an axis as the extent of a loop on all of its threads."""
         extents = self.closed.extents if self.closed is not None else {}
         return extents[kind] if kind in extents else Const(self.here(kind), "index")
 
     def define_sizes(self) -> None:
         """Read the table of sizes."""
-        for name in self.closed.names if self.closed is not None else ():
-            self.at.names[name] = self.expr(self.closed.place(name)).ssa  # type: ignore[union-attr]
+        if self.closed is not None:
+            for name in self.closed.names:
+                self.at.names[name] = self.expr(self.closed.place(name)).ssa
 
     @property
     def open_launch(self) -> OpenLaunch | None:
@@ -150,7 +153,7 @@ class Walk(ABC):
     # ---- statements
 
     def plain(self, s: Stmt) -> None:
-        """A statement without loops of units, barriers and copies in it."""
+        """A statement without loops bound to axes, barriers and copies in it."""
         if isinstance(s, Seq):
             for x in s.stmts:
                 self.plain(x)
@@ -232,4 +235,4 @@ def element_bytes(b: Buffer) -> int:
     return 4 if b.dtype == "index" else LOOP_TYPES[b.dtype].nbytes
 
 
-__all__ = ["Walk", "element_bytes"]
+__all__ = ["NestWalk", "element_bytes"]

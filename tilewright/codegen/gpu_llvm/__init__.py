@@ -1,1 +1,1 @@
-"""Loop nests on the units of a GPU to LLVM IR: what GPUs of all vendors share. Each has a folder for its own part."""
+"""Loop nests to LLVM IR for GPUs: what NVPTX and AMDGPU share. Each vendor's own part has a folder."""

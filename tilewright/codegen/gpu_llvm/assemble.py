@@ -1,4 +1,4 @@
-"""LLVM's optimizations of a kernel, the same for the GPUs of all vendors."""
+"""Runs LLVM's optimization passes on a GPU kernel, the same for all vendors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The LLVM IR of a kernel as it grows: `gpu.text` with blocks, stack memory, and what the module declares."""
+"""Builder of a GPU kernel's LLVM IR as text: basic blocks, allocas, and declarations of the module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TYPES = {"f16": "half", "bf16": "bfloat", "f32": "float", "f64": "double", "ind
 BYTES = {n: 4 if n == "index" else t.nbytes for n, t in LOOP_TYPES.items()}
 
 
-class Value(gpu.Value):
+class GpuLlvmValue(gpu.SsaValue):
     """A name or a literal of LLVM IR, with its dtype."""
 
     @property
@@ -59,8 +59,8 @@ def literal(value: Any, dtype: str) -> str:
     return str(number - (1 << bits) if number >> bits - 1 else number)
 
 
-class Builder(gpu.Text):
-    """See the file. `globals_` is the kernel's memory beside the stack, `label` the block at hand."""
+class GpuLlvmBuilder(gpu.KernelText):
+    """See the module. `globals_` is the kernel's memory beside the stack, `label` the block at hand."""
 
     def __init__(self) -> None:
         super().__init__()

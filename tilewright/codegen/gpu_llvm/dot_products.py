@@ -1,4 +1,4 @@
-"""Products of four bytes added to an i32, in one instruction: loops with the note ``dot``
+"""Emits dp4a-like intrinsics, four byte products added to an i32, for loops with the note ``dot``
 (`schedule.primitives.tensors`)."""
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from ...schedule.machine import DotProduct
 from ...schedule.nest import For, Store
 from ...support.errors import CompileError
 from ...tensor.expr import Load, Op
-from ..gpu_llvm.builder import Value
-from ..gpu_llvm.memory import Lanes, Memory
+from ..gpu_llvm.builder import GpuLlvmValue
+from ..gpu_llvm.memory import GpuLlvmMemory, Lanes
 
 #: the machine's instruction, signs of the factors, and x, w and the sum as ``i32 name`` -> intrinsic and arguments
 Intrinsic = Callable[[str, str, list[str]], tuple[str, list[str]]]
 
 
-class ByteProducts:
+class Dot4Emitter:
     """`known` are the machine's instructions by name."""
 
-    def __init__(self, memory: Memory, known: Mapping[str, DotProduct], intrinsic: Intrinsic) -> None:
+    def __init__(self, memory: GpuLlvmMemory, known: Mapping[str, DotProduct], intrinsic: Intrinsic) -> None:
         self.memory, self.text, self.known, self.intrinsic = memory, memory.text, known, intrinsic
 
     def takes(self, s: For) -> bool:
@@ -46,7 +46,7 @@ class ByteProducts:
             before = self.memory.load(acc)
             words = [f"i32 {w}" for w in words]
             name, args = self.intrinsic(dot.name, "".join(signs), [*words, before.typed])
-            self.memory.store(t, Value(self.text.call(name, "i32", args, pure=True), "i32"))
+            self.memory.store(t, GpuLlvmValue(self.text.call(name, "i32", args, pure=True), "i32"))
 
     def word(self, s: For, x: Load) -> str:
         """Four neighbouring bytes."""

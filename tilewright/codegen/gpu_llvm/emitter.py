@@ -1,4 +1,4 @@
-"""Level 4 -> 5: a finished loop nest, bound to the units of a GPU (`gpu.walk`), to LLVM IR.
+"""Level 4 -> 5: lowers a finished loop nest, bound to blocks and threads (`gpu.walk`), to LLVM IR for a GPU.
 
 define KERNEL void @name(ptr addrspace(1) %p0, ...)        one parameter for each of the nest
 """
@@ -17,13 +17,13 @@ from ...schedule.nest import For, Nest, Stmt, Store, writes
 from ...tensor.expr import Buffer, Expr, Load, Op, Target
 from ..gpu.launch import Launch
 from ..gpu.open_launch import OpenLaunch, typical_grid
-from ..gpu.walk import Walk
-from .builder import BYTES, Builder, Value
-from .dot_products import ByteProducts
+from ..gpu.walk import NestWalk
+from .builder import BYTES, GpuLlvmBuilder, GpuLlvmValue
+from .dot_products import Dot4Emitter
 from .exchange import Exchange
-from .expressions import Expressions
+from .expressions import GpuLlvmExpressions
 from .family import Family
-from .memory import ALIGN_BYTES, GLOBAL, Lanes, Memory
+from .memory import ALIGN_BYTES, GLOBAL, GpuLlvmMemory, Lanes
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -33,7 +33,7 @@ PARAMETER_ALIGN_BYTES = 16
 
 
 @dataclass(frozen=True)
-class Emitted:
+class GpuLlvmKernel:
     """A kernel's name and LLVM IR, how it is launched, and the shared memory that a block takes: bytes by name. With
     `open` the last parameter is a table of sizes, and `launch` is that for typical ones."""
 
@@ -46,30 +46,30 @@ class Emitted:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The inverse of `dataclasses.asdict`."""
-        launch = Launch(*(tuple(data["launch"][n]) for n in ("grid", "block")))  # type: ignore[arg-type]
+        launch = Launch.from_json(data["launch"])
         return cls(data["name"], data["text"], launch, data["shared"], OpenLaunch.from_json(data["open"]))
 
 
-class Emitter(Walk):
+class GpuLlvmEmitter(NestWalk):
     """Of a finished nest. `run` raises CompileError for what its loops and copies cannot be, UnsupportedError for
     operations that are missing here."""
 
-    text: Builder
-    expr: Callable[[Expr], Value]
+    text: GpuLlvmBuilder
+    expr: Callable[[Expr], GpuLlvmValue]
 
     def __init__(self, nest: Nest, machine: Machine, family: Family) -> None:
         self.words, self.family = family, family.name
         self.pairs = inplace_pairs(nest)  # results that may be the memory of an operand
-        super().__init__(nest, machine, Builder())
-        self.memory = Memory(self.text, self.at, self.buffers, nest.name, family.own)
-        self.expressions = Expressions(self.text, self.at, self.memory, nest.name, family)
+        super().__init__(nest, machine, GpuLlvmBuilder())
+        self.memory = GpuLlvmMemory(self.text, self.at, self.buffers, nest.name, family.own)
+        self.expressions = GpuLlvmExpressions(self.text, self.at, self.memory, nest.name, family)
         self.expr = self.at.expr = self.expressions.expr
-        self.dots = ByteProducts(self.memory, {d.name: d for d in machine.dot_products}, self.dot_product)
+        self.dots = Dot4Emitter(self.memory, {d.name: d for d in machine.dot_products}, self.dot_product)
         self.exchange = Exchange(self.memory, held(self.buffers, machine), self.inside, self.shuffle)
         self.shared: dict[str, int] = {}
         self.told: set[tuple[str, str]] = set()  # of which it is known at hand that they are not
 
-    def run(self) -> Emitted:
+    def run(self) -> GpuLlvmKernel:
         alone = {name for pair in self.pairs for name in pair}
         params = []
         for i, p in enumerate(self.nest.params):
@@ -96,14 +96,14 @@ class Emitter(Walk):
         body = ["entry:", *self.text.entry, *self.text.lines, "  ret void", "}"]
         top = [*self.text.declared.values(), *self.text.globals_]
         head, end = (text.format(**told) for text in (self.words.head, self.words.end))
-        return Emitted(self.nest.name, "\n".join([*top, head, *body, end]), launch, self.shared, self.open_launch)
+        return GpuLlvmKernel(self.nest.name, "\n".join([*top, head, *body, end]), launch, self.shared, self.open_launch)
 
     def more_params(self) -> list[str]:
         """Those behind the nest's own."""
         return []
 
     def begin(self) -> None:
-        """Before the first statement, when `names` has the numbers of the thread's units."""
+        """Before the first statement, when `names` has the indices of the thread."""
 
     def end(self) -> None:
         """Behind the last one."""
@@ -170,7 +170,7 @@ class Emitter(Walk):
         """All iterations of a vector loop. Lanes that write one element do so in turn."""
         turns = any(self.at.step(self.buffers[t.buffer], t.indices, var) in (0, None) for t in s.targets)
         lanes = Lanes(var, count, alone=writes(s) if turns else frozenset())
-        values: list[list[Value]] = [[] for _ in s.targets]
+        values: list[list[GpuLlvmValue]] = [[] for _ in s.targets]
         self.memory.lanes = lanes
         for i in range(lanes.count):
             with self.memory.at_lane(lanes, i):
@@ -184,7 +184,7 @@ class Emitter(Walk):
             if not turns:
                 self.memory.store_lanes(t, kept, lanes)
 
-    def value(self, t: Target) -> Value:
+    def value(self, t: Target) -> GpuLlvmValue:
         """What is stored; a product that is added is so in one rounding."""
         v = t.value
         if isinstance(v, Op) and v.op == "addf" and v.dtype in ("f32", "f64"):
@@ -195,4 +195,4 @@ class Emitter(Walk):
         return self.expr(v)
 
 
-__all__ = ["Emitted", "Emitter"]
+__all__ = ["GpuLlvmKernel", "GpuLlvmEmitter"]

@@ -1,5 +1,5 @@
-"""What the lanes of a warp hold of an array with an element for each of them (`schedule.exchange`): a register of each
-lane, which others read by a shuffle."""
+"""Warp shuffles: an array with one element for each lane (`schedule.exchange`) is a register of each lane, which other
+lanes read by a shuffle."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from math import prod
 from ...schedule.machine import Axis
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Op, Var
-from .builder import BYTES, Value, llvm_type, storage
-from .memory import Memory
+from .builder import BYTES, GpuLlvmValue, llvm_type, storage
+from .memory import GpuLlvmMemory
 
-#: ``i32 name`` of a word, and of the lane to ask, or how many apart lanes are that ask each other -> the other's word
+#: ``i32 name`` of a word, and of the source lane, or of the distance of lanes that exchange words -> the other's word
 Shuffle = Callable[[str, "str | int"], str]
 _WORD = 32
 
@@ -20,7 +20,9 @@ _WORD = 32
 class Exchange:
     """`axes` are the arrays that lanes hold, by name; `inside` has the variables of loops around by their axes."""
 
-    def __init__(self, memory: Memory, axes: Mapping[str, Axis], inside: Mapping[str, str], shuffle: Shuffle) -> None:
+    def __init__(
+        self, memory: GpuLlvmMemory, axes: Mapping[str, Axis], inside: Mapping[str, str], shuffle: Shuffle
+    ) -> None:
         self.memory, self.text, self.at = memory, memory.text, memory.at
         self.axes, self.inside, self.shuffle = axes, inside, shuffle
 
@@ -48,7 +50,7 @@ class Exchange:
         place = self.text.op(f"getelementptr {storage(b.dtype)}, {kind} {pointer}, i32 {constant + varying.value}")
         return f"{kind} {place}"
 
-    def read(self, b: Buffer, indices: tuple[Expr, ...], own: Value) -> Value:
+    def read(self, b: Buffer, indices: tuple[Expr, ...], own: GpuLlvmValue) -> GpuLlvmValue:
         """An element, of which the lane has its `own`: that, or what another lane has."""
         index = self.at.known(indices[-1])
         lane = Var(self.inside[self.axes[b.name].name])
@@ -60,7 +62,7 @@ class Exchange:
 
     # ---- words of 32 bits
 
-    def words(self, v: Value) -> list[str]:
+    def words(self, v: GpuLlvmValue) -> list[str]:
         """A value as ``i32 name``, one or two of them."""
         bits, op = 8 * BYTES[v.dtype], self.text.op
         kind = f"i{1 if v.dtype == 'i1' else bits}"
@@ -70,7 +72,7 @@ class Exchange:
         upper = op(f"lshr {kind} {whole}, {_WORD}")
         return [f"i32 {op(f'trunc {kind} {x} to i32')}" for x in (whole, upper)]
 
-    def value(self, words: list[str], dtype: str) -> Value:
+    def value(self, words: list[str], dtype: str) -> GpuLlvmValue:
         bits, op = 8 * BYTES[dtype], self.text.op
         kind = f"i{1 if dtype == 'i1' else bits}"
         whole = words[0]
@@ -79,7 +81,9 @@ class Exchange:
             whole = op(f"or {kind} {low}, {op(f'shl {kind} {high}, {_WORD}')}")
         elif kind != "i32":
             whole = op(f"trunc i32 {whole} to {kind}")
-        return Value(whole if llvm_type(dtype) == kind else op(f"bitcast {kind} {whole} to {llvm_type(dtype)}"), dtype)
+        return GpuLlvmValue(
+            whole if llvm_type(dtype) == kind else op(f"bitcast {kind} {whole} to {llvm_type(dtype)}"), dtype
+        )
 
 
 __all__ = ["Exchange", "Shuffle"]

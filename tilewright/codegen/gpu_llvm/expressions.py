@@ -1,5 +1,5 @@
-"""Scalar expressions to LLVM IR: machine operations as they are, functions as the polynomials of `tensor.mathlib`, or
-as a family of GPUs has them."""
+"""Lowers scalar expressions to LLVM IR for GPUs: arithmetic as instructions, math functions as polynomials
+(`tensor.mathlib`) or as the vendor's intrinsics."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ...tensor.expr import CASTS, Const, Expr, Load, Op, Var, interned
 from ...tensor.mathlib import expand
 from ...tensor.mathlib.build import V
 from ...tensor.mathlib.double import expand_f64
-from ..gpu.indices import Indices
-from .builder import Builder, Value, literal, llvm_type
+from ..gpu.indices import GpuIndices
+from .builder import GpuLlvmBuilder, GpuLlvmValue, literal, llvm_type
 from .family import Family
-from .memory import Memory
+from .memory import GpuLlvmMemory
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -33,33 +33,35 @@ _CASTS = {"extf": "fpext", "truncf": "fptrunc", "extsi": "sext", "extui": "zext"
 _CASTS |= {"sitofp": "sitofp", "uitofp": "uitofp", "bitcast": "bitcast"}
 
 
-class Expressions:
+class GpuLlvmExpressions:
     """`operator` is the kernel's name, for messages."""
 
-    def __init__(self, text: Builder, at: Indices, memory: Memory, operator: str, family: Family) -> None:
+    def __init__(
+        self, text: GpuLlvmBuilder, at: GpuIndices, memory: GpuLlvmMemory, operator: str, family: Family
+    ) -> None:
         self.text, self.at, self.memory, self.operator, self.family = text, at, memory, operator, family
 
-    def expr(self, e: Expr) -> Value:
+    def expr(self, e: Expr) -> GpuLlvmValue:
         return self._expr(e, {})
 
-    def _expr(self, e: Expr, memo: dict[int, Value]) -> Value:
+    def _expr(self, e: Expr, memo: dict[int, GpuLlvmValue]) -> GpuLlvmValue:
         found = memo.get(id(e))
         if found is None:
             found = memo[id(e)] = self._emit(e, memo)
         return found
 
-    def _emit(self, e: Expr, memo: dict[int, Value]) -> Value:
+    def _emit(self, e: Expr, memo: dict[int, GpuLlvmValue]) -> GpuLlvmValue:
         if isinstance(e, Const):
-            return Value(literal(e.value, e.dtype), e.dtype)
+            return GpuLlvmValue(literal(e.value, e.dtype), e.dtype)
         if isinstance(e, Load):
             return self.memory.load(e)
         if isinstance(e, _Emitted):
             return e.value
         if isinstance(e, Var):
-            return Value(self.at.index(e), e.dtype)
+            return GpuLlvmValue(self.at.index(e), e.dtype)
         assert isinstance(e, Op)
         if e.dtype == "index" and not e.op.startswith("index_cast") and e.op != "select":
-            return Value(self.at.index(e), "index")
+            return GpuLlvmValue(self.at.index(e), "index")
         if e.op == "guard":
             return self.guard(e)
         args = [self._expr(a, memo) for a in e.args]
@@ -77,25 +79,25 @@ class Expressions:
             return own(V(args[0])).e
         return Op("truncf", (own(V(Op("extf", args, "f32"))).e,), dtype)
 
-    def machine(self, e: Op, args: list[Value]) -> Value:
+    def machine(self, e: Op, args: list[GpuLlvmValue]) -> GpuLlvmValue:
         """One operation on emitted operands."""
         text, kind = self.text, llvm_type(e.dtype)
         name, _, predicate = e.op.partition(".")
         if name in ("cmpi", "cmpf"):
-            return Value(
+            return GpuLlvmValue(
                 text.op(f"{'icmp' if name == 'cmpi' else 'fcmp'} {predicate} {args[0].typed}, {args[1].ssa}"), "i1"
             )
         if name in ("select", "seldom"):
-            return Value(text.op(f"select i1 {args[0].ssa}, {args[1].typed}, {args[2].typed}"), e.dtype)
+            return GpuLlvmValue(text.op(f"select i1 {args[0].ssa}, {args[1].typed}, {args[2].typed}"), e.dtype)
         if (name, e.dtype) == ("remf", "bf16"):  # which not all GPUs have
             return self.remainder_of_bf16(args)
         if name in self.family.instructions:
             function = self.family.instructions[name]
-            return Value(text.call(function, kind, [a.typed for a in args], pure=True), e.dtype)
+            return GpuLlvmValue(text.call(function, kind, [a.typed for a in args], pure=True), e.dtype)
         if name in _BINARY:
-            return Value(text.op(f"{_BINARY[name]} {kind} {args[0].ssa}, {args[1].ssa}"), e.dtype)
+            return GpuLlvmValue(text.op(f"{_BINARY[name]} {kind} {args[0].ssa}, {args[1].ssa}"), e.dtype)
         if name == "negf":
-            return Value(text.op(f"fneg {kind} {args[0].ssa}"), e.dtype)
+            return GpuLlvmValue(text.op(f"fneg {kind} {args[0].ssa}"), e.dtype)
         if name in _INTRINSICS:
             return self.intrinsic(_INTRINSICS[name], args, e.dtype)
         if name in CASTS:
@@ -107,37 +109,39 @@ class Expressions:
             stage="emit", operator=self.operator,
         )  # fmt: skip
 
-    def intrinsic(self, name: str, args: list[Value], dtype: str, extra: tuple[str, ...] = ()) -> Value:
+    def intrinsic(self, name: str, args: list[GpuLlvmValue], dtype: str, extra: tuple[str, ...] = ()) -> GpuLlvmValue:
         """One of LLVM's own functions, named after its type."""
         suffix = f"f{dtype[1:]}" if dtype in ("f16", "f32", "f64") else dtype
         function = f"llvm.{name}.{suffix}"
-        return Value(self.text.call(function, llvm_type(dtype), [*(a.typed for a in args), *extra], pure=True), dtype)
+        return GpuLlvmValue(
+            self.text.call(function, llvm_type(dtype), [*(a.typed for a in args), *extra], pure=True), dtype
+        )
 
-    def remainder_of_bf16(self, args: list[Value]) -> Value:
+    def remainder_of_bf16(self, args: list[GpuLlvmValue]) -> GpuLlvmValue:
         """In f32, whose upper half is the result: it is exact. LLVM makes one operation again of casts around it."""
         op = self.text.op
         a, b = (op(f"fpext {x.typed} to float") for x in args)
         rest = op(f"frem float {a}, {b}")
         upper = op(f"lshr i32 {op(f'bitcast float {rest} to i32')}, 16")
-        return Value(op(f"bitcast i16 {op(f'trunc i32 {upper} to i16')} to bfloat"), "bf16")
+        return GpuLlvmValue(op(f"bitcast i16 {op(f'trunc i32 {upper} to i16')} to bfloat"), "bf16")
 
-    def cast(self, name: str, x: Value, dtype: str) -> Value:
+    def cast(self, name: str, x: GpuLlvmValue, dtype: str) -> GpuLlvmValue:
         """A conversion. A float that does not fit an integer saturates."""
         kind, text = llvm_type(dtype), self.text
         if name in ("fptosi", "fptoui"):
             source = f"f{x.dtype[1:]}" if x.dtype in ("f16", "f32", "f64") else x.dtype
-            return Value(text.call(f"llvm.{name}.sat.{kind}.{source}", kind, [x.typed], pure=True), dtype)
+            return GpuLlvmValue(text.call(f"llvm.{name}.sat.{kind}.{source}", kind, [x.typed], pure=True), dtype)
         if name.startswith("index_cast"):
             wide, narrow = ("zext" if name.endswith("ui") else "sext"), "trunc"
             bits = [32 if d == "index" else int(d[1:]) for d in (x.dtype, dtype)]
             if bits[0] == bits[1]:
-                return Value(x.ssa, dtype)
-            return Value(text.op(f"{wide if bits[1] > bits[0] else narrow} {x.typed} to {kind}"), dtype)
+                return GpuLlvmValue(x.ssa, dtype)
+            return GpuLlvmValue(text.op(f"{wide if bits[1] > bits[0] else narrow} {x.typed} to {kind}"), dtype)
         if name == "extf" and x.dtype == "bf16" and dtype == "f64":  # what has no instruction of its own
-            x = Value(text.op(f"fpext {x.typed} to float"), "f32")
-        return Value(text.op(f"{_CASTS[name]} {x.typed} to {kind}"), dtype)
+            x = GpuLlvmValue(text.op(f"fpext {x.typed} to float"), "f32")
+        return GpuLlvmValue(text.op(f"{_CASTS[name]} {x.typed} to {kind}"), dtype)
 
-    def guard(self, e: Op) -> Value:
+    def guard(self, e: Op) -> GpuLlvmValue:
         """guard(c, x, y): x where c holds, else y; x's loads happen only where c holds."""
         cond, other, text = self.expr(e.args[0]), self.expr(e.args[2]), self.text
         before = text.label
@@ -145,72 +149,72 @@ class Expressions:
             x = self.expr(e.args[1])
             inside = text.label
         phi = f"phi {llvm_type(e.dtype)} [ {x.ssa}, %{inside} ], [ {other.ssa}, %{before} ]"
-        return Value(text.result(phi), e.dtype)
+        return GpuLlvmValue(text.result(phi), e.dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
 class _Emitted(Var):
     """An emitted value that stands in an expansion."""
 
-    value: Value  # type: ignore[misc]
+    value: GpuLlvmValue  # type: ignore[misc]
 
-    def __new__(cls, name: str, dtype: str, value: Value) -> Self:
+    def __new__(cls, name: str, dtype: str, value: GpuLlvmValue) -> Self:
         return interned(cls, (name, dtype, value), (cls, name, dtype, value))
 
 
-def _is(kind: str) -> Callable[[Expressions, list[Value], str], Value]:
+def _is(kind: str) -> Callable[[GpuLlvmExpressions, list[GpuLlvmValue], str], GpuLlvmValue]:
     """isnan and the like, by comparisons."""
 
-    def test(x: Expressions, args: list[Value], dtype: str) -> Value:
+    def test(x: GpuLlvmExpressions, args: list[GpuLlvmValue], dtype: str) -> GpuLlvmValue:
         (a,) = args
         if kind == "nan":
-            return Value(x.text.op(f"fcmp uno {a.typed}, {a.ssa}"), "i1")
+            return GpuLlvmValue(x.text.op(f"fcmp uno {a.typed}, {a.ssa}"), "i1")
         size, infinity = x.intrinsic("fabs", [a], a.dtype), literal(float("inf"), a.dtype)
-        return Value(x.text.op(f"fcmp {'oeq' if kind == 'inf' else 'one'} {size.typed}, {infinity}"), "i1")
+        return GpuLlvmValue(x.text.op(f"fcmp {'oeq' if kind == 'inf' else 'one'} {size.typed}, {infinity}"), "i1")
 
     return test
 
 
-def _zeros(name: str) -> Callable[[Expressions, list[Value], str], Value]:
+def _zeros(name: str) -> Callable[[GpuLlvmExpressions, list[GpuLlvmValue], str], GpuLlvmValue]:
     return lambda x, args, dtype: x.intrinsic(name, args, dtype, ("i1 false",))
 
 
-def _rounded(up: bool) -> Callable[[Expressions, list[Value], str], Value]:
+def _rounded(up: bool) -> Callable[[GpuLlvmExpressions, list[GpuLlvmValue], str], GpuLlvmValue]:
     """Signed division rounded down or up: one less, or more, where the remainder has the other, or the same, sign."""
 
-    def divide(x: Expressions, args: list[Value], dtype: str) -> Value:
+    def divide(x: GpuLlvmExpressions, args: list[GpuLlvmValue], dtype: str) -> GpuLlvmValue:
         op, kind, (a, b) = x.text.op, llvm_type(dtype), args
         quotient, rest = op(f"sdiv {kind} {a.ssa}, {b.ssa}"), op(f"srem {kind} {a.ssa}, {b.ssa}")
         signs = op(f"icmp {'sge' if up else 'slt'} {kind} {op(f'xor {kind} {rest}, {b.ssa}')}, 0")
         off = op(f"and i1 {op(f'icmp ne {kind} {rest}, 0')}, {signs}")
         one = op(f"zext i1 {off} to {kind}")
-        return Value(op(f"{'add' if up else 'sub'} {kind} {quotient}, {one}"), dtype)
+        return GpuLlvmValue(op(f"{'add' if up else 'sub'} {kind} {quotient}, {one}"), dtype)
 
     return divide
 
 
-def _upper_word(x: Expressions, args: list[Value], dtype: str) -> Value:
+def _upper_word(x: GpuLlvmExpressions, args: list[GpuLlvmValue], dtype: str) -> GpuLlvmValue:
     op = x.text.op
     a, b = (op(f"sext i32 {v.ssa} to i64") for v in args)
     upper = op(f"lshr i64 {op(f'mul nsw i64 {a}, {b}')}, 32")
-    return Value(op(f"trunc i64 {upper} to i32"), dtype)
+    return GpuLlvmValue(op(f"trunc i64 {upper} to i32"), dtype)
 
 
-def _unsigned_up(x: Expressions, args: list[Value], dtype: str) -> Value:
+def _unsigned_up(x: GpuLlvmExpressions, args: list[GpuLlvmValue], dtype: str) -> GpuLlvmValue:
     """Unsigned division rounded up."""
     op, kind, (a, b) = x.text.op, llvm_type(dtype), args
     quotient, rest = op(f"udiv {kind} {a.ssa}, {b.ssa}"), op(f"urem {kind} {a.ssa}, {b.ssa}")
     one = op(f"zext i1 {op(f'icmp ne {kind} {rest}, 0')} to {kind}")
-    return Value(op(f"add {kind} {quotient}, {one}"), dtype)
+    return GpuLlvmValue(op(f"add {kind} {quotient}, {one}"), dtype)
 
 
-def _reciprocal_root(x: Expressions, args: list[Value], dtype: str) -> Value:
+def _reciprocal_root(x: GpuLlvmExpressions, args: list[GpuLlvmValue], dtype: str) -> GpuLlvmValue:
     root = x.intrinsic("sqrt", args, dtype)
-    return Value(x.text.op(f"fdiv {llvm_type(dtype)} {literal(1.0, dtype)}, {root.ssa}"), dtype)
+    return GpuLlvmValue(x.text.op(f"fdiv {llvm_type(dtype)} {literal(1.0, dtype)}, {root.ssa}"), dtype)
 
 
 #: operations of several instructions
-_COMPOSED: dict[str, Callable[[Expressions, list[Value], str], Value]] = {
+_COMPOSED: dict[str, Callable[[GpuLlvmExpressions, list[GpuLlvmValue], str], GpuLlvmValue]] = {
     "isnan": _is("nan"),
     "isinf": _is("inf"),
     "isfinite": _is("finite"),
@@ -225,4 +229,4 @@ _COMPOSED: dict[str, Callable[[Expressions, list[Value], str], Value]] = {
 }
 
 
-__all__ = ["Expressions"]
+__all__ = ["GpuLlvmExpressions"]

@@ -1,4 +1,5 @@
-"""What differs between vendors in the LLVM IR of a plain kernel: names of intrinsics, pointers, and how it begins."""
+"""What differs between GPU vendors in a plain kernel's LLVM IR: intrinsics, address spaces, and the function's
+attributes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Reading and writing: global and shared memory, a thread's own arrays, and its registers.
+"""Loads and stores in LLVM IR for GPUs: global and shared memory, a thread's local arrays, and its registers.
 
-A vector loop around one statement reads and writes neighbours together, 16 bytes at most, where they lie at a multiple
-of that. A register buffer is an array on the stack whose places are all known, which LLVM makes registers of.
+A vector loop around one statement becomes one access, 16 bytes at most, where the elements are contiguous and aligned
+to its size. A register buffer is an alloca whose indices are all constants, which LLVM promotes to registers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Target
-from ..gpu.indices import Indices
-from .builder import BYTES, Builder, Value, storage
+from ..gpu.indices import GpuIndices
+from .builder import BYTES, GpuLlvmBuilder, GpuLlvmValue, storage
 
 #: the longest access of a thread, and what parameters and shared memory begin at a multiple of
 ACCESS_BYTES, ALIGN_BYTES = 16, 128
@@ -27,19 +27,21 @@ class Lanes:
 
     var: str
     count: int
-    loaded: dict[int, list[Value]] = field(default_factory=dict)
+    loaded: dict[int, list[GpuLlvmValue]] = field(default_factory=dict)
     alone: frozenset[str] = frozenset()  # buffers that are read one element at a time
 
 
-class Memory:
-    def __init__(self, text: Builder, at: Indices, buffers: dict[str, Buffer], operator: str, own: str = OWN) -> None:
+class GpuLlvmMemory:
+    def __init__(
+        self, text: GpuLlvmBuilder, at: GpuIndices, buffers: dict[str, Buffer], operator: str, own: str = OWN
+    ) -> None:
         self.text, self.at, self.buffers, self.operator, self.own = text, at, buffers, operator, own
         #: names of values by buffer, with the kind of pointer
         self.pointers: dict[str, tuple[str, str]] = {}
         #: buffers that lie in a way of their own: what gives the address of an element
         self.special: dict[str, Callable[[Buffer, Indexes], str]] = {}
-        #: buffers of which a thread has a part, and asks others for theirs: what gives an element
-        self.asked: dict[str, Callable[[Buffer, Indexes, Value], Value]] = {}
+        #: buffers distributed over lanes, which read each other's parts by shuffles: what emits a read
+        self.asked: dict[str, Callable[[Buffer, Indexes, GpuLlvmValue], GpuLlvmValue]] = {}
         self.lanes: Lanes | None = None
 
     # ---- places
@@ -97,7 +99,7 @@ class Memory:
 
     # ---- reading
 
-    def load(self, x: Load) -> Value:
+    def load(self, x: Load) -> GpuLlvmValue:
         b, lanes = self.buffers[x.buffer], self.lanes
         if lanes is None or self._single(b) or b.name in lanes.alone:
             return self._element(b, x.indices)
@@ -110,12 +112,12 @@ class Memory:
         assert isinstance(at, Const)
         return found[at.value]
 
-    def _element(self, b: Buffer, indices: Indexes) -> Value:
+    def _element(self, b: Buffer, indices: Indexes) -> GpuLlvmValue:
         name = self.text.result(f"load {storage(b.dtype)}, {self.address(b, indices)}, align {BYTES[b.dtype]}")
-        found = self._from_storage(Value(name, b.dtype))
+        found = self._from_storage(GpuLlvmValue(name, b.dtype))
         return self.asked[b.name](b, indices, found) if b.name in self.asked else found
 
-    def _elements(self, b: Buffer, indices: Indexes, lanes: Lanes) -> list[Value]:
+    def _elements(self, b: Buffer, indices: Indexes, lanes: Lanes) -> list[GpuLlvmValue]:
         """Those of all lanes, read together; none if that cannot be."""
         width, found = self.run(b, indices, lanes), []
         if width == 1:
@@ -126,23 +128,23 @@ class Memory:
                 where = self.address(b, indices)
             vector = self.text.result(f"load {kind}, {where}, align {width * BYTES[b.dtype]}")
             parts = (self.text.op(f"extractelement {kind} {vector}, i32 {j}") for j in range(width))
-            found += [self._from_storage(Value(p, b.dtype)) for p in parts]
+            found += [self._from_storage(GpuLlvmValue(p, b.dtype)) for p in parts]
         return found
 
-    def _from_storage(self, v: Value) -> Value:
-        return Value(self.text.op(f"icmp ne i8 {v.ssa}, 0"), "i1") if v.dtype == "i1" else v
+    def _from_storage(self, v: GpuLlvmValue) -> GpuLlvmValue:
+        return GpuLlvmValue(self.text.op(f"icmp ne i8 {v.ssa}, 0"), "i1") if v.dtype == "i1" else v
 
-    def _to_storage(self, v: Value) -> str:
+    def _to_storage(self, v: GpuLlvmValue) -> str:
         return self.text.op(f"zext i1 {v.ssa} to i8") if v.dtype == "i1" else v.ssa
 
     # ---- writing
 
-    def store(self, t: Target, value: Value) -> None:
+    def store(self, t: Target, value: GpuLlvmValue) -> None:
         b = self.buffers[t.buffer]
         kind = storage(b.dtype)
         self.text.line(f"store {kind} {self._to_storage(value)}, {self.address(b, t.indices)}, align {BYTES[b.dtype]}")
 
-    def store_lanes(self, t: Target, values: list[Value], lanes: Lanes) -> None:
+    def store_lanes(self, t: Target, values: list[GpuLlvmValue], lanes: Lanes) -> None:
         """The values of all lanes."""
         b = self.buffers[t.buffer]
         width = 1 if self._single(b) else self.run(b, t.indices, lanes)
@@ -159,4 +161,4 @@ class Memory:
             self.text.line(f"store {kind} {vector}, {where}, align {width * BYTES[b.dtype]}")
 
 
-__all__ = ["ACCESS_BYTES", "GLOBAL", "SHARED", "Lanes", "Memory"]
+__all__ = ["ACCESS_BYTES", "GLOBAL", "SHARED", "Lanes", "GpuLlvmMemory"]

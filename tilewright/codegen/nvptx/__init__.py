@@ -1,1 +1,1 @@
-"""Loop nests on the units of an NVIDIA GPU to LLVM IR with NVVM intrinsics, and to PTX."""
+"""Loop nests to LLVM IR with NVVM intrinsics for NVIDIA GPUs, and LLVM IR to PTX."""

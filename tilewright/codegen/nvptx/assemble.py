@@ -1,4 +1,4 @@
-"""Level 5 -> 6: the LLVM IR of a kernel to PTX, which the driver or ``ptxas`` translates for a GPU."""
+"""Level 5 -> 6: compiles the LLVM IR of a kernel to PTX, which the driver or ``ptxas`` translates for a GPU."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from ..gpu_llvm import assemble
 from ..gpu_llvm.builder import BYTES, storage
 from ..llvm.machine import LlvmMachine
-from .emitter import Emitted
+from .emitter import NvptxKernel
 
-#: what a kernel may declare; more is given when it is launched
+#: what a kernel may declare; more is set at launch
 STATIC_SHARED_BYTES = 48 << 10
 #: what no array in shared memory needs more of
 _ALIGN_BYTES = 1024
@@ -18,7 +18,7 @@ _SHARED = re.compile(r"^(@[\w.]+) = internal addrspace\(3\) global (\[\d+ x \w+\
 _DYNAMIC = "@tilewright_shared"
 
 
-def shared_at_launch(emitted: Emitted) -> int:
+def shared_at_launch(emitted: NvptxKernel) -> int:
     """Bytes of shared memory that a launch must give, 0 if the kernel declares all of it."""
     total = 0
     for size in emitted.shared.values():
@@ -26,20 +26,20 @@ def shared_at_launch(emitted: Emitted) -> int:
     return total if total > STATIC_SHARED_BYTES else 0
 
 
-def optimized(emitted: Emitted, machine: LlvmMachine) -> tuple[Any, Any]:
+def optimized(emitted: NvptxKernel, machine: LlvmMachine) -> tuple[Any, Any]:
     """LLVM's module after optimization, and what makes code of it."""
     text = emitted.text if not shared_at_launch(emitted) else with_dynamic_shared(emitted.text)
     return assemble.optimized(text, machine)
 
 
-def ptx(emitted: Emitted, machine: LlvmMachine) -> str:
+def ptx(emitted: NvptxKernel, machine: LlvmMachine) -> str:
     """The PTX of a kernel for a GPU; CompileError if LLVM does not accept it."""
     module, maker = optimized(emitted, machine)
     return str(maker.emit_assembly(module))
 
 
 def with_dynamic_shared(text: str) -> str:
-    """The arrays in shared memory as parts of one whose size is given at launch.
+    """The arrays in shared memory as parts of one whose size is set at launch.
 
     >>> text = "@k.a = internal addrspace(3) global [3 x float] undef, align 16\\n; @k.a"
     >>> print(with_dynamic_shared(text))

@@ -1,17 +1,17 @@
-"""Bulk copies of boxes (``cp.async.bulk.tensor``) with ``mbarrier``.
+"""Tensor memory accelerator (TMA): bulk copies of boxes (``cp.async.bulk.tensor``) that complete on an ``mbarrier``.
 
 An array is described to the copy engine by a tensor map, one more parameter of the kernel, which the host encodes
-(`TensorMap`). The first thread of a block begins a group of copies: it tells the group's barrier how many bytes will
-come, and all threads wait for the phase of that barrier (`rings`). `producers` has warps that do nothing else than
-begin copies.
+(`TensorMap`). The first thread of a block begins a group of copies: it sets how many bytes the group's barrier expects,
+and all threads wait for the phase of that barrier (`rings`). `producers` has warps that only issue copies.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...schedule.bulk import Box, read_copies
 from ...schedule.machine import Machine
@@ -25,7 +25,7 @@ from .producers import DONE
 from .rings import Rings
 
 if TYPE_CHECKING:
-    from .emitter import Emitter
+    from .emitter import NvptxEmitter
 
 #: bytes of a tensor map, and what it begins at a multiple of
 MAP_BYTES, MAP_ALIGN_BYTES = 128, 64
@@ -38,8 +38,8 @@ _TRY = "llvm.nvvm.mbarrier.try.wait.parity.scope.cta.space.cta"
 
 @dataclass(frozen=True)
 class TensorMap:
-    """What the host tells the copy engine of an array: the number of the kernel's parameter, its dtype and shape, sides
-    of boxes, and bytes of the rows that are swizzled (0: none)."""
+    """What the host encodes in the tensor map of an array: the number of the kernel's parameter, its dtype and shape,
+    sides of boxes, and bytes of the rows that are swizzled (0: none)."""
 
     parameter: int
     dtype: str
@@ -53,15 +53,16 @@ class TensorMap:
         return tuple(prod(self.shape[d:]) * BYTES[self.dtype] for d in range(1, len(self.shape)))
 
     @staticmethod
-    def from_json(data: dict[str, object]) -> TensorMap:
+    def from_json(data: Mapping[str, Any]) -> TensorMap:
         """The inverse of `dataclasses.asdict`."""
-        return TensorMap(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})  # type: ignore[arg-type]
+        shape, sides = tuple(data["shape"]), tuple(data["sides"])
+        return TensorMap(data["parameter"], data["dtype"], shape, sides, data["swizzle"])
 
 
 class Bulk:
     """Emits bulk copies and waits for them. `core` is the emitter whose part this is."""
 
-    def __init__(self, core: Emitter, nest: Nest, machine: Machine) -> None:
+    def __init__(self, core: NvptxEmitter, nest: Nest, machine: Machine) -> None:
         self.core, self.nest, self.text, self.at = core, nest, core.text, core.at
         self.rings = Rings.of(nest.body, nest.name)
         self.memory = machine.bulk.memory if machine.bulk else ""
@@ -192,7 +193,7 @@ class Bulk:
             self.group(s)
 
     def group(self, s: AsyncCopy) -> None:
-        """One thread tells the barrier what comes, and begins it."""
+        """One thread sets the bytes that the barrier expects, and begins the copy."""
         where = self.barrier(s.token, self.rings.number[id(s)])
         self.text.line(_FENCE)
         parts: dict[str, list[Box]] = {}

@@ -1,9 +1,8 @@
-"""Blocks of a cluster that copy for each other (multicast).
-
-What all blocks of a cluster copy alike (a box whose place hangs on nothing of a block), each of them copies a part of,
-to the same place in the shared memory of all. The barrier of a group of copies counts the bytes of all parts. That a
-place is free is what the teams of all blocks say: at the barrier of a step (`producers`) those of each block arrive in
-all blocks. No block begins before the barriers of all are there, and none ends while others may use its memory: all
+"""Thread block clusters: TMA multicast of boxes that all blocks of a cluster need.
+What all blocks of a cluster copy alike (a box whose place depends on nothing of a block), each of them copies a part
+of, to the same place in the shared memory of all. The barrier of a group of copies counts the bytes of all parts. That
+a place is free is what the teams of all blocks say: at the barrier of a step (`producers`) those of each block arrive
+in all blocks. No block begins before the barriers of all are there, and none ends while others may use its memory: all
 threads of a cluster meet at the beginning and at the end.
 
 That is done for a kernel which is one loop with a producer, and copies before it to what has not been used. In others
@@ -19,8 +18,8 @@ from ...schedule.bulk import Box
 from ...schedule.nest import Barrier, For, Nest, Stmt, Wait, children, walk_stmts
 from ...schedule.producers import PRODUCER
 from ...tensor.expr import Expr, Var, variables
-from ..gpu.launch import CLUSTER, UnitsOfNest
-from ..gpu_llvm.builder import BYTES, Builder
+from ..gpu.launch import CLUSTER, LaunchAxes
+from ..gpu_llvm.builder import BYTES, GpuLlvmBuilder
 from .producers import last
 
 _MAP = "llvm.nvvm.mapa.shared.cluster"
@@ -36,7 +35,7 @@ class Clusters:
     rank: str = ""
 
     @staticmethod
-    def of(nest: Nest, units: UnitsOfNest) -> Clusters:
+    def of(nest: Nest, units: LaunchAxes) -> Clusters:
         loops = [s for s in walk_stmts(nest.body) if isinstance(s, For)]
         ranks = [s.var for s in loops if s.kind == CLUSTER]
         produced = [s for s in loops if s.note(PRODUCER)]
@@ -65,12 +64,12 @@ class Clusters:
         """A bit for each block."""
         return (1 << self.count) - 1
 
-    def meet(self, text: Builder) -> None:
+    def meet(self, text: GpuLlvmBuilder) -> None:
         """The barrier of all threads of a cluster."""
         text.call("llvm.nvvm.barrier.cluster.arrive", "void", [])
         text.call("llvm.nvvm.barrier.cluster.wait", "void", [])
 
-    def arrive(self, text: Builder, lane: str, barrier: str) -> None:
+    def arrive(self, text: GpuLlvmBuilder, lane: str, barrier: str) -> None:
         """At a barrier in all blocks: a lane of the warp for each. The address is one for any lane."""
         rank = text.op(f"urem i32 {lane}, {self.count}")
         with text.where(text.op(f"icmp slt i32 {lane}, {self.count}"), "arrives"):

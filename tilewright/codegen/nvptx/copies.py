@@ -1,4 +1,5 @@
-"""Asynchronous copies from global to shared memory (``cp.async``), and how many groups of them a wait may leave.
+"""Asynchronous copies from global to shared memory (``cp.async``), and the number of pending groups a wait may leave
+(``cp.async.wait_group``).
 
 A thread's groups of copies end in the order in which it began them, whichever token they have: the GPU can wait for all
 but the n last ones. A wait for all but the last `pending` groups of one token is one for all groups up to that.
@@ -10,7 +11,7 @@ from ...schedule.nest import AsyncCopy, For, If, Stmt, Wait, children, walk_stmt
 from ...support.errors import CompileError
 from ...tensor.expr import Load, Target
 from ..gpu_llvm.builder import BYTES
-from ..gpu_llvm.memory import GLOBAL, SHARED, Lanes, Memory
+from ..gpu_llvm.memory import GLOBAL, SHARED, GpuLlvmMemory, Lanes
 
 #: bytes that one instruction copies
 SIZES = (16, 8, 4)
@@ -47,10 +48,10 @@ def _follow(s: Stmt, begun: list[str], found: dict[int, int]) -> None:
             _follow(c, begun, found)
 
 
-class Copies:
+class AsyncCopies:
     """Emits copies as asynchronous ones."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: GpuLlvmMemory) -> None:
         self.memory, self.text = memory, memory.text
 
     def commit(self) -> None:

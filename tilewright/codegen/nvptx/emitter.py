@@ -1,6 +1,5 @@
-"""Level 4 -> 5: a finished loop nest to LLVM IR with NVVM intrinsics: what NVIDIA GPUs have beyond others, added to
-`gpu_llvm.emitter`: asynchronous copies, bulk copies, and products and copies that warps and groups of warps make
-together."""
+"""Level 4 -> 5: lowers a finished loop nest to LLVM IR with NVVM intrinsics: `gpu_llvm.emitter` plus what only NVIDIA
+GPUs have: asynchronous and bulk copies, and tensor core instructions of warps and warpgroups."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from ..gpu_llvm import emitter as gpu
 from ..gpu_llvm.family import Family
 from ..gpu_llvm.memory import Lanes
 from .bulk import Bulk, TensorMap
-from .copies import Copies, waits
+from .copies import AsyncCopies, waits
 from .fragments import LANE, Fragments
 from .functions import FUNCTIONS, INSTRUCTIONS
 from .needless import needless_barriers
@@ -44,29 +43,29 @@ NVIDIA = Family(
 
 
 @dataclass(frozen=True)
-class Emitted(gpu.Emitted):
+class NvptxKernel(gpu.GpuLlvmKernel):
     """Also: behind the parameters of the nest come tensor maps of some of them (`bulk`)."""
 
     maps: tuple[TensorMap, ...] = ()
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        launch = Launch(*(tuple(data["launch"][n]) for n in ("grid", "block")))  # type: ignore[arg-type]
+        launch = Launch.from_json(data["launch"])
         maps = tuple(map(TensorMap.from_json, data["maps"]))
         return cls(data["name"], data["text"], launch, data["shared"], OpenLaunch.from_json(data["open"]), maps)
 
 
-def emit(nest: Nest, machine: Machine) -> Emitted:
+def emit(nest: Nest, machine: Machine) -> NvptxKernel:
     """LLVM IR of a finished nest; CompileError for what its loops and copies cannot be, UnsupportedError for sizes and
     operations that are missing here."""
-    return Emitter(nest, machine).run()
+    return NvptxEmitter(nest, machine).run()
 
 
-class Emitter(gpu.Emitter):
+class NvptxEmitter(gpu.GpuLlvmEmitter):
     def __init__(self, nest: Nest, machine: Machine) -> None:
         super().__init__(nest, machine, NVIDIA)
         self.at.ranges[LANE] = (0, self.units.lanes - 1)
-        self.copies, self.waits = Copies(self.memory), waits(self.nest.body)
+        self.copies, self.waits = AsyncCopies(self.memory), waits(self.nest.body)
         self.bulk = Bulk(self, self.nest, machine)
         self.fragments = Fragments(self, self.nest, machine)
         self.trade = machine.register_trade
@@ -78,9 +77,9 @@ class Emitter(gpu.Emitter):
         self.needless = needless_barriers(self.nest, "warp", machine)
         self.together = False  # whether the lanes of a warp run what they hold in parts, and the first one all else
 
-    def run(self) -> Emitted:
+    def run(self) -> NvptxKernel:
         made = super().run()
-        return Emitted(made.name, made.text, made.launch, made.shared, made.open, tuple(self.bulk.maps))
+        return NvptxKernel(made.name, made.text, made.launch, made.shared, made.open, tuple(self.bulk.maps))
 
     def more_params(self) -> list[str]:
         return list(self.bulk.params)
@@ -206,4 +205,4 @@ def _without_bulk(s: Stmt) -> Stmt:
     return transform(s, lambda x: None if isinstance(x, AsyncCopy) and x.bulk else x) or Seq(())
 
 
-__all__ = ["Emitted", "Emitter", "emit"]
+__all__ = ["NvptxKernel", "NvptxEmitter", "emit"]

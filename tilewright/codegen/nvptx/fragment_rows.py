@@ -1,8 +1,8 @@
-"""Numbers for the rows of matrices that lanes hold in parts: sums or largest numbers of rows, and what follows of them.
+"""Row reductions of tensor core fragments, as softmax needs them: the sum or maximum of each row, by shuffles.
 
 Of sums a lane holds two neighbouring columns of every 8, of rows g and g + 8 of 16 (`fragments`). A buffer of one
 dimension in the same memory has a number for each row, and a lane those of its two rows of 16: four lanes have the same
-ones. To fold rows a lane takes its own columns first, and then asks the three others (``shfl``).
+ones. To reduce rows a lane takes its own columns first, and then exchanges with the three others (``shfl``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from ...schedule.nest import For, Store
 from ...schedule.warp import FoldLoops
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, linear
-from ..gpu_llvm.builder import Value
-from ..gpu_llvm.expressions import Expressions
+from ..gpu_llvm.builder import GpuLlvmValue
+from ..gpu_llvm.expressions import GpuLlvmExpressions
 from ..gpu_llvm.memory import OWN
 
 #: columns of which a lane has two; rows of a warp, of which it has two; what its rows are apart
@@ -25,11 +25,11 @@ _F32 = "f32"
 WARP = 32
 
 
-class Rows:
+class FragmentRows:
     """A part of `fragments.Fragments`, which has the matrices. `lanes` run instructions together; `refuse` makes an
     error of a reason."""
 
-    def __init__(self, expressions: Expressions, lanes: int, refuse: Callable[..., CompileError]) -> None:
+    def __init__(self, expressions: GpuLlvmExpressions, lanes: int, refuse: Callable[..., CompileError]) -> None:
         self.expressions, self.refuse = expressions, refuse
         self.text, self.at, self.memory = expressions.text, expressions.at, expressions.memory
         self.together = lanes // WARP * _ROWS
@@ -101,19 +101,19 @@ class Rows:
                 found = self.folded(loops.operation, parts)
                 for apart in (1, 2):
                     args = ["i32 -1", found.typed, f"i32 {apart}", f"i32 {WARP - 1}"]
-                    other = Value(text.call("llvm.nvvm.shfl.sync.bfly.f32", "float", args), _F32)
+                    other = GpuLlvmValue(text.call("llvm.nvvm.shfl.sync.bfly.f32", "float", args), _F32)
                     found = self.folded(loops.operation, [found, other])
                 t = loops.target
                 old = self.memory.load(Load(t.buffer, t.indices, _F32))
                 self.memory.store(t, self.folded(loops.operation, [old, found]))
 
-    def folded(self, operation: str, values: list[Value]) -> Value:
+    def folded(self, operation: str, values: list[GpuLlvmValue]) -> GpuLlvmValue:
         """All of them by an operation, in a tree."""
         text = self.text
         while len(values) > 1:
             pairs, rest = list(zip(values[::2], values[1::2], strict=False)), values[len(values) // 2 * 2 :]
             if operation == "addf":
-                made = [Value(text.op(f"fadd {a.typed}, {b.ssa}"), _F32) for a, b in pairs]
+                made = [GpuLlvmValue(text.op(f"fadd {a.typed}, {b.ssa}"), _F32) for a, b in pairs]
             else:
                 call = self.expressions.intrinsic
                 made = [call("maxnum", list(pair), _F32) for pair in pairs]
@@ -121,4 +121,4 @@ class Rows:
         return values[0]
 
 
-__all__ = ["Rows"]
+__all__ = ["FragmentRows"]

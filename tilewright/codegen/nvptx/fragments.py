@@ -1,4 +1,5 @@
-"""Matrices that the lanes of a warp hold in parts, and the instructions on them (``mma.sync``, ``ldmatrix``).
+"""Tensor core fragments: matrices distributed over the lanes of a warp, and the instructions on them (``mma.sync``,
+``ldmatrix``).
 
 A buffer of such a matrix is cut into blocks, those that one product takes. Of each a lane holds a few registers. With
 g = lane / 4, t = lane % 4, and `per` numbers in 4 bytes:
@@ -33,17 +34,17 @@ from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, linear, variables
 from ..gpu_llvm.builder import BYTES, llvm_type
 from ..gpu_llvm.memory import OWN, Lanes
-from .fragment_rows import WARP, Rows
+from .fragment_rows import WARP, FragmentRows
 from .groups import Groups
 
 if TYPE_CHECKING:
-    from .emitter import Emitter
+    from .emitter import NvptxEmitter
 
 #: the variable of indices that is the number of a lane
 LANE = "%lane"
 _PAIR = "%pair"
 _GROUP, _PLACE = Var(LANE) // 4, Var(LANE) % 4
-#: rows of sums, and of first factors, of a warp; of a group of warps each has the next ones
+#: rows of sums, and of first factors, of a warp; of a warpgroup each has the next ones
 _WARP_ROWS = Var(LANE) // 32 * 16 + Var(LANE) % 32 // 4
 #: the block of a matrix that `ldmatrix` takes
 _ROWS = 8
@@ -102,7 +103,7 @@ class Role:
 class Fragments:
     """`core` is the emitter whose part this is."""
 
-    def __init__(self, core: Emitter, nest: Nest, machine: Machine) -> None:
+    def __init__(self, core: NvptxEmitter, nest: Nest, machine: Machine) -> None:
         self.core, self.nest = core, nest
         self.text, self.at, self.memory = core.text, core.at, core.memory
         self.products = {p.name: p for p in machine.warp_products}
@@ -111,7 +112,7 @@ class Fragments:
         self.names = {b.name for b in core.buffers.values() if b.scope in {p.memory for p in self.products.values()}}
         self.roles: dict[str, Role] = {}
         self.groups = Groups(self)
-        self.rows = Rows(core.expressions, core.units.lanes, self.refuse)
+        self.rows = FragmentRows(core.expressions, core.units.lanes, self.refuse)
         for s in walk_stmts(nest.body) if self.names else ():
             product = self.products.get(noted(s) or "")
             if product is not None and _depth(s) == PRODUCT_LOOPS:

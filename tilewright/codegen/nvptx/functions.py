@@ -1,4 +1,4 @@
-"""Functions of f32 that NVIDIA GPUs have instructions for: ``ex2.approx``, 2^x within 2 ULP.
+"""f32 functions as NVIDIA's approximate instructions: ``ex2.approx``, 2^x within 2 ULP.
 
 Results below the smallest normal number are 0: the instruction that keeps them takes four times as many.
 """

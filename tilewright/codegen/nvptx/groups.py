@@ -1,4 +1,5 @@
-"""Products of four warps together (``wgmma``): factors stay in shared memory, sums are in registers.
+"""Warpgroup matrix products (``wgmma``, four warps together): factors stay in shared memory, accumulators are in
+registers.
 
 A factor is a matrix whose rows go along the sum: 64 numbers of 16 bits, 128 bytes, in pieces of 16 bytes that are
 swizzled by the row (`schedule.primitives.swizzle`: pieces of 8, every row). Rows may also go along the lines (rows of
@@ -7,7 +8,7 @@ instruction gets a descriptor: where the matrix begins, how far 8 rows are from 
 next 64, and that it is swizzled so. Whether the nest has its elements there is checked by number before anything is
 emitted. The first factor may also be in registers, which lanes hold as `fragments` says.
 
-The instruction reads through another way to memory than stores do: a thread that wrote tells so (``fence.proxy.async``)
+The instruction reads memory through another proxy than stores do: a thread that wrote needs a ``fence.proxy.async``
 before the barrier at which the others wait.
 """
 

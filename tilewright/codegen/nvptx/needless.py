@@ -1,4 +1,4 @@
-"""Barriers of warps that order nothing but what lanes have in registers: a shuffle waits for all lanes itself.
+"""Removes warp barriers (``bar.warp.sync``) that order only registers: shuffles synchronize the lanes themselves.
 
 A barrier orders what the lanes do to memory before it and behind it. Where that is nothing, in all that lies between it
 and the last barrier that stays, or between it and the next one, it may be left out.

@@ -1,12 +1,14 @@
-"""Warps that do nothing else than begin bulk copies (`schedule.producers`), beside those that use what was copied.
+"""Warp specialization: producer warps that only issue bulk copies (`schedule.producers`), and consumer warps that
+compute.
 
-A loop with a producer is two loops at the same time. One thread of a further team begins the copies of each step, and
-waits until the others have done it: they arrive at a barrier of the ring "done". The others wait for the copies and
-compute. The barrier at the top of a step is only run before the first one; where the steps are a loop within the loop,
-those that compute meet before each run of it, and at the barriers around it, without the producer.
+A loop with a producer is two loops at the same time. One thread of a further team issues the copies of each step, and
+waits until the consumers have done it: they arrive at a barrier of the ring "done". The consumers wait for the copies
+and compute. The barrier at the top of a step is only run before the first one; where the steps are a loop within the
+loop, the consumers synchronize before each run of it, and at the barriers around it, without the producer.
 
-Threads that begin copies need few registers. Where sums take most of the others', teams can hand registers to each
-other (`machine.RegisterTrade`) and nothing comes after the loop that all run together, they get them (``setmaxnreg``).
+Threads that issue copies need few registers. Where accumulators take most of the others', teams can hand registers to
+each other (`machine.RegisterTrade`): if nothing that all run together comes after the loop, they get them
+(``setmaxnreg``).
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from ...schedule.machine import RegisterTrade
 from ...schedule.nest import Alloc, AsyncCopy, For, Nest, Seq, Stmt
 from ...schedule.producers import Produced, begins_copies, parts, read_producer
 from ...tensor.expr import Buffer, Expr, Var
-from ..gpu.indices import Indices
-from ..gpu.launch import UnitsOfNest
-from ..gpu_llvm.builder import Builder
+from ..gpu.indices import GpuIndices
+from ..gpu.launch import LaunchAxes
+from ..gpu_llvm.builder import GpuLlvmBuilder
 from .rings import Rings
 
 #: the ring on which teams say that they have done a step
@@ -31,7 +33,7 @@ _OTHERS = 48
 _TOGETHER = 1
 
 
-class Copies(Protocol):
+class ProducerCopies(Protocol):
     """What begins copies, and has their barriers (`bulk.Bulk`)."""
 
     rings: Rings
@@ -45,7 +47,7 @@ class Copies(Protocol):
 
 
 class Products(Protocol):
-    """What makes the products of groups of warps (`groups.Groups`)."""
+    """What makes the products of warpgroups (`groups.Groups`)."""
 
     left: int
 
@@ -56,15 +58,15 @@ class Products(Protocol):
     def before_barrier(self) -> None: ...
 
 
-class Core(Protocol):
+class ProducerEmitter(Protocol):
     """The emitter whose part this is."""
 
     nest: Nest
     buffers: dict[str, Buffer]
-    units: UnitsOfNest
+    units: LaunchAxes
     names: dict[str, str]
-    text: Builder
-    at: Indices
+    text: GpuLlvmBuilder
+    at: GpuIndices
     consuming: bool
 
     def stmt(self, s: Stmt) -> None: ...
@@ -74,7 +76,9 @@ class Core(Protocol):
 class Producers:
     """Emits loops with a producer."""
 
-    def __init__(self, core: Core, copies: Copies, products: Products, trade: RegisterTrade | None) -> None:
+    def __init__(
+        self, core: ProducerEmitter, copies: ProducerCopies, products: Products, trade: RegisterTrade | None
+    ) -> None:
         self.core, self.copies, self.products, self.trade = core, copies, products, trade
         self.text, self.at, self.units, self.names = core.text, core.at, core.units, core.names
         self.found: Produced | None = None  # the loop whose consumers' part is being emitted
@@ -142,7 +146,7 @@ class Producers:
         self.text.call("llvm.nvvm.barrier.cta.sync.aligned.count", "void", [f"i32 {_TOGETHER}", f"i32 {count}"])
 
     def consume(self, s: For) -> None:
-        """The steps. If they are products of groups of warps alone, those of a step run on while the next copies are
+        """The steps. If they are products of warpgroups alone, those of a step run on while the next copies are
         waited for; their factors are free when the products after them have begun."""
         assert self.found is not None
         turn = self.copies.rings.number[id(s)]

@@ -1,8 +1,8 @@
-"""Which ``mbarrier`` a group of bulk copies uses, and in which of its phases.
+"""Rings of ``mbarrier``: which barrier a group of bulk copies completes on, and the parity of the phase to wait for.
 
 The groups of a token are numbered in the order in which they begin. Group n uses barrier ``n % size`` of the token's
-ring, whose phase ``n // size`` ends when its bytes are there. A unit that waits asks for the parity of a phase, so a
-barrier must not go on by two phases while somebody still waits for the first: before group n begins, all units have
+ring, whose phase ``n // size`` ends when its bytes are there. A thread that waits asks for the parity of a phase, so a
+barrier must not go on by two phases while somebody still waits for the first: before group n begins, all threads have
 waited for group n - size, and met at a barrier since. `Rings` numbers groups and waits by expressions of the loops
 around them, and finds how large rings have to be.
 """
@@ -16,7 +16,7 @@ from ...schedule.producers import PRODUCER, begins_copies, parts
 from ...support.errors import CompileError
 from ...tensor.expr import Const, Expr, Var
 
-#: the barrier that all units of a block have
+#: the barrier that all threads of a block have
 _SCOPE = "block"
 #: barriers of a ring, at most, and iterations of a loop after which nothing new comes
 _MOST, _ITERATIONS = 32, 64

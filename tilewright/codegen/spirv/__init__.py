@@ -1,1 +1,1 @@
-"""Loop nests on the units of a GPU to MLIR's `spirv` dialect, and to SPIR-V."""
+"""Loop nests to MLIR's `spirv` dialect, and to SPIR-V binaries, for Vulkan compute shaders."""

@@ -1,4 +1,4 @@
-"""Level 5 -> 6: a module of the `spirv` dialect to SPIR-V, by MLIR's own serializer."""
+"""Level 5 -> 6: serializes a module of MLIR's `spirv` dialect to a SPIR-V binary."""
 
 from __future__ import annotations
 

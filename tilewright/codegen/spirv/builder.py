@@ -1,4 +1,4 @@
-"""Operations of MLIR's `spirv` dialect as a kernel grows: constants, variables, structured branches and loops.
+"""Builder of operations of MLIR's `spirv` dialect: constants, variables, structured branches and loops.
 
 Integers are signed (``si32``): who reads SPIR-V may take what has no sign for unsigned. What is unsigned is done on
 ``ui32`` between bitcasts.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from ..gpu.text import Text
+from ..gpu.text import KernelText
 
 #: dtypes -> what they are computed in: small integers in 32 bits, halves in f32
 KINDS = {"f32": "f32", "f16": "f32", "bf16": "f32", "f64": "f64", "i64": "si64", "i1": "i1"}
@@ -24,7 +24,7 @@ _ORDER = {"lt": "LessThan", "le": "LessThanEqual", "gt": "GreaterThan", "ge": "G
 _SHIFTS = ("ShiftLeftLogical", "ShiftRightArithmetic", "ShiftRightLogical")
 
 
-class SpirvText(Text):
+class SpirvText(KernelText):
     """`variables` are a thread's own, which stand in front of all else."""
 
     def __init__(self) -> None:

@@ -1,4 +1,5 @@
-"""Level 4 -> 5: a finished loop nest, bound to the units of a GPU (`gpu.walk`), to a module of MLIR's `spirv` dialect.
+"""Level 4 -> 5: lowers a finished loop nest, bound to workgroups and invocations (`gpu.walk`), to a module of MLIR's
+`spirv` dialect.
 
 Parameters are storage buffers of set 0, numbered. The module is one kernel, the entry point is its name.
 """
@@ -12,15 +13,15 @@ from ...schedule.machine import Machine
 from ...schedule.nest import AsyncCopy, Barrier, For, Nest, Store, Wait, writes
 from ...support.sizes import smaller
 from ...tensor.expr import Buffer, bounds, ceildiv
-from ..clike.function import Launch
+from ..clike.function import DispatchSize
 from ..clike.launch import SCRATCH_BYTES
 from ..gpu.open_launch import OpenLaunch, typical_grid
-from ..gpu.text import Value
+from ..gpu.text import SsaValue
 from ..gpu.vectors import always, in_turn, whole_only
-from ..gpu.walk import Walk
+from ..gpu.walk import NestWalk
 from .builder import SpirvText, pointer
-from .expressions import Expressions
-from .memory import LOCAL_BYTES, Memory, element, own_bytes
+from .expressions import SpirvExpressions
+from .memory import LOCAL_BYTES, SpirvMemory, element, own_bytes
 
 #: axes -> built-in variables
 _BUILT_IN = {"grid": "WorkgroupId", "block": "LocalInvocationId"}
@@ -29,31 +30,31 @@ _GRID = 65535
 _BARRIER = "spirv.ControlBarrier <Workgroup>, <Workgroup>, <AcquireRelease|UniformMemory|WorkgroupMemory>"
 
 
-class Emitted(NamedTuple):
-    """The text of the module, on how many units it runs, as how many parameters each argument is bound, bytes of
-    scratch memory of a unit, which are one more parameter for each number; and what open sizes need."""
+class SpirvModule(NamedTuple):
+    """The text of the module, on how many threads it runs, as how many parameters each argument is bound, bytes of
+    scratch memory of a thread, which are one more parameter for each number; and what open sizes need."""
 
     text: str
-    launch: Launch
+    launch: DispatchSize
     pieces: tuple[int, ...] = ()
     scratch: tuple[int, ...] = ()
     open: OpenLaunch | None = None
 
 
-def emit(nest: Nest, machine: Machine) -> Emitted:
+def emit(nest: Nest, machine: Machine) -> SpirvModule:
     """The module of a nest. CompileError for what its loops cannot be, UnsupportedError for operations and
     memory that are missing."""
-    return Emitter(nest, machine).run()
+    return SpirvEmitter(nest, machine).run()
 
 
-class Emitter(Walk):
+class SpirvEmitter(NestWalk):
     text: SpirvText
     family = "Vulkan"
 
     def __init__(self, nest: Nest, machine: Machine) -> None:
         super().__init__(nest, machine, SpirvText())
-        self.expressions = Expressions(self.text, self.at, nest.name)
-        self.memory = Memory(self.text, self.at, self.buffers, self.expressions)
+        self.expressions = SpirvExpressions(self.text, self.at, nest.name)
+        self.memory = SpirvMemory(self.text, self.at, self.buffers, self.expressions)
         self.memory.wholes = whole_only(self.nest, self.at, self.memory.longest, self.memory.least)
         self.expr = self.at.expr = self.expressions.expr
         self.used: dict[str, str] = {}  # built-in variables -> what they hold
@@ -64,7 +65,7 @@ class Emitter(Walk):
                 self.large.setdefault(element(b), []).append(b)
         self.own = sum(own_bytes(b) for those in self.large.values() for b in those)
 
-    def run(self) -> Emitted:
+    def run(self) -> SpirvModule:
         pieces = tuple(self.memory.begin_parameter(p, p.name in self.nest.outputs) for p in self.nest.params)
         scratch = self.begin_scratch()
         self.names = {k: self.unit(k) for k in self.units.kinds}
@@ -82,10 +83,10 @@ class Emitter(Walk):
         body = [*self.memory.globals, *inputs, f'spirv.func @{name}() "None" {{', *inside, "  spirv.Return", "}", *last]
         opened = None if self.closed is None else self.closed.with_grid(launch.grid)
         made = replace(launch, grid=typical_grid(launch.grid))
-        return Emitted(module(name, body), made, pieces, scratch, opened)
+        return SpirvModule(module(name, body), made, pieces, scratch, opened)
 
     def begin_scratch(self) -> tuple[int, ...]:
-        """A buffer for each type of large local arrays, of which every unit has a part."""
+        """A buffer for each type of large local arrays, of which every thread has a part."""
         sizes = []
         for kind, arrays in self.large.items():
             each = sum(b.size for b in arrays)
@@ -98,7 +99,7 @@ class Emitter(Walk):
         return tuple(sizes)
 
     def unit_number(self) -> str:
-        """The number of the unit among all of the grid."""
+        """The index of the thread among all of the grid."""
         launch, text = self.launch(), self.text
         found = text.number(0)
         sides = (*(("grid", i) for i in (2, 1, 0)), *(("block", i) for i in (2, 1, 0)))
@@ -109,13 +110,13 @@ class Emitter(Walk):
                 found = text.integer("add", found, self.number(f"{name}.{'xyz'[i]}"))
         return found
 
-    def launch(self) -> Launch:
+    def launch(self) -> DispatchSize:
         made = self.units.launch
         if any(self.units.is_thread(k) for k in self.units.kinds):
             units = made.block[0] * made.block[1] * made.block[2]
             room = max(SCRATCH_BYTES // (self.own * units), 1) if self.own else _GRID
-            return Launch(made.block, (smaller(made.grid[0], min(room, _GRID)), 1, 1))
-        return Launch(made.block, made.grid)
+            return DispatchSize(made.block, (smaller(made.grid[0], min(room, _GRID)), 1, 1))
+        return DispatchSize(made.block, made.grid)
 
     def number(self, axis: str) -> str:
         name, _, d = axis.partition(".")
@@ -173,7 +174,7 @@ class Emitter(Walk):
         reads = dict.fromkeys(x for t in s.targets for x in always(t.value) if x.buffer not in alone)
         widths = {x: memory.width(self.buffers[x.buffer], x.indices, var, count, False) for x in reads}
         found = {x: memory.read_lanes(x, var, count, n) for x, n in widths.items() if n > 1}
-        values: list[list[Value]] = [[] for _ in s.targets]
+        values: list[list[SsaValue]] = [[] for _ in s.targets]
         for i in range(count):
             memory.found = {x: lanes[i] for x, lanes in found.items()}
             with self.at.at_lane(var, i):
@@ -204,4 +205,4 @@ def module(name: str, body: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-__all__ = ["Emitted", "Emitter", "emit"]
+__all__ = ["SpirvModule", "SpirvEmitter", "emit"]

@@ -1,4 +1,4 @@
-"""Scalar expressions to operations of the `spirv` dialect.
+"""Lowers scalar expressions to operations of MLIR's `spirv` dialect.
 
 Integers of 8 and 16 bits are computed in 32, 16-bit floats in f32, and brought back to their type after every
 operation.
@@ -18,8 +18,8 @@ from ...tensor.mathlib import expand
 from ...tensor.mathlib.build import V
 from ...tensor.mathlib.double import expand_f64
 from ..clike.rounding import rounded
-from ..gpu.indices import Indices
-from ..gpu.text import Value
+from ..gpu.indices import GpuIndices
+from ..gpu.text import SsaValue
 from ..vector.values import float_text
 from . import legal
 from .builder import KINDS, SpirvText
@@ -44,63 +44,63 @@ class Leaf(Var):
     __slots__ = ()
 
 
-class Expressions:
+class SpirvExpressions:
     """`load` reads memory; `operator` is the kernel's name, for messages."""
 
-    load: Callable[[Load], Value]
+    load: Callable[[Load], SsaValue]
 
-    def __init__(self, text: SpirvText, at: Indices, operator: str) -> None:
+    def __init__(self, text: SpirvText, at: GpuIndices, operator: str) -> None:
         self.text, self.at, self.operator = text, at, operator
 
-    def expr(self, e: Expr) -> Value:
+    def expr(self, e: Expr) -> SsaValue:
         return self._expr(e, {})
 
-    def _expr(self, e: Expr, memo: dict[int, Value]) -> Value:
+    def _expr(self, e: Expr, memo: dict[int, SsaValue]) -> SsaValue:
         found = memo.get(id(e))
         if found is None:
             found = memo[id(e)] = self._emit(e, memo)
         return found
 
-    def _emit(self, e: Expr, memo: dict[int, Value]) -> Value:
+    def _emit(self, e: Expr, memo: dict[int, SsaValue]) -> SsaValue:
         if isinstance(e, Leaf):
-            return Value(e.name, e.dtype)
+            return SsaValue(e.name, e.dtype)
         if isinstance(e, Const):
             return self.constant(e)
         if isinstance(e, Load):
             return self.load(e)
         if isinstance(e, Var):
-            return Value(self.at.index(e), e.dtype)
+            return SsaValue(self.at.index(e), e.dtype)
         assert isinstance(e, Op)
         if e.dtype == "index" and not e.op.startswith("index_cast") and e.op != "select":
-            return Value(self.at.index(e), "index")
+            return SsaValue(self.at.index(e), "index")
         if e.op in ("guard", "seldom"):
             return self.guard(e, memo)
         return self.operation(e, [self._expr(a, memo) for a in e.args])
 
-    def constant(self, e: Const) -> Value:
+    def constant(self, e: Const) -> SsaValue:
         text = self.text
         if e.dtype == "i1":
-            return Value(text.constant("true" if e.value else "false", "i1"), "i1")
+            return SsaValue(text.constant("true" if e.value else "false", "i1"), "i1")
         if e.dtype in FLOATS:
             value = float(np.asarray(e.value).astype(NUMPY[e.dtype]))
             kind = WIDE.get(e.dtype, e.dtype)
             if np.isfinite(value):
-                return Value(text.constant(float_text(value, kind), kind), e.dtype)
+                return SsaValue(text.constant(float_text(value, kind), kind), e.dtype)
             number = int(np.asarray(value, kind.replace("f", "float")).view(f"i{int(kind[1:]) // 8}"))
             whole = f"si{kind[1:]}"
-            return Value(text.convert("Bitcast", text.constant(str(number), whole), whole, kind), e.dtype)
-        return Value(text.constant(str(int(e.value)), KINDS[e.dtype]), e.dtype)
+            return SsaValue(text.convert("Bitcast", text.constant(str(number), whole), whole, kind), e.dtype)
+        return SsaValue(text.constant(str(int(e.value)), KINDS[e.dtype]), e.dtype)
 
     # ---- operations
 
-    def operation(self, e: Op, args: Sequence[Value]) -> Value:
+    def operation(self, e: Op, args: Sequence[SsaValue]) -> SsaValue:
         """One on emitted operands: in a wide type, then brought back to its own."""
         given = zip(args, e.args, strict=True)
         wide = [V(x if isinstance(x, Const) and x.dtype not in FLOATS else leaf(v)) for v, x in given]
         wide = [V(Const(x.e.value, WIDE.get(x.e.dtype, x.e.dtype))) if isinstance(x.e, Const) else x for x in wide]
         return self.narrowed(self.wide(e, [a.dtype for a in args], wide), e.dtype)
 
-    def wide(self, e: Op, dtypes: list[str], args: list[V]) -> Value:
+    def wide(self, e: Op, dtypes: list[str], args: list[V]) -> SsaValue:
         name, _, predicate = e.op.partition(".")
         dtype = WIDE.get(e.dtype, e.dtype)
         if name == "spirv":
@@ -112,8 +112,8 @@ class Expressions:
         if name == "cmpi":
             a, b = (self.expr(x.e) for x in args)
             if dtypes[0] == "i1":  # one signed bit: true is the smaller one
-                a, b = (Value(self.text.truth(x.ssa), "i32") for x in ((b, a) if predicate[0] == "s" else (a, b)))
-            return Value(self.text.compare(predicate, KINDS[a.dtype], a.ssa, b.ssa), "i1")
+                a, b = (SsaValue(self.text.truth(x.ssa), "i32") for x in ((b, a) if predicate[0] == "s" else (a, b)))
+            return SsaValue(self.text.compare(predicate, KINDS[a.dtype], a.ssa, b.ssa), "i1")
         if name in _SHIFTS:
             width = int(e.dtype[1:]) if e.dtype != "index" else 32
             moved = legal.low(args[0], width) if name == "shrui" and width < 32 else args[0]
@@ -130,60 +130,60 @@ class Expressions:
             return self.expr(expanded)
         return self.plain(name, e, dtype, [self.expr(a.e) for a in args])
 
-    def plain(self, name: str, e: Op, dtype: str, args: list[Value]) -> Value:
+    def plain(self, name: str, e: Op, dtype: str, args: list[SsaValue]) -> SsaValue:
         """What SPIR-V has."""
         text, kind, names = self.text, KINDS[dtype], [a.ssa for a in args]
         if name == "select":
-            return Value(text.select(names[0], names[1], names[2], kind), dtype)
+            return SsaValue(text.select(names[0], names[1], names[2], kind), dtype)
         if name in _FLOATS and dtype in FLOATS:
-            return Value(text.apply(_FLOATS[name], kind, *names), dtype)
+            return SsaValue(text.apply(_FLOATS[name], kind, *names), dtype)
         if name in _TRUTHS and dtype == "i1":
-            return Value(text.apply(_TRUTHS[name], kind, *names), dtype)
+            return SsaValue(text.apply(_TRUTHS[name], kind, *names), dtype)
         if name in _INTEGERS:
-            return Value(text.whole(_INTEGERS[name], kind, *names), dtype)
+            return SsaValue(text.whole(_INTEGERS[name], kind, *names), dtype)
         raise UnsupportedError(
             f"SPIR-V has no operation {e.op} of {e.dtype}", stage="emit", operator=self.operator,
             hint="vulkan:text=wgsl may have it",
         )  # fmt: skip
 
-    def own(self, name: str, dtype: str, args: list[Value]) -> Value:
+    def own(self, name: str, dtype: str, args: list[SsaValue]) -> SsaValue:
         """An operation of `legal.own`."""
         text, kind, x = self.text, KINDS[dtype], args[0]
         of = KINDS[x.dtype]
         if name in _CONVERSIONS:
-            return Value(text.convert(_CONVERSIONS[name], x.ssa, of, kind), dtype)
+            return SsaValue(text.convert(_CONVERSIONS[name], x.ssa, of, kind), dtype)
         if name == "opposite":
-            return Value(text.opposite(x.ssa), dtype)
+            return SsaValue(text.opposite(x.ssa), dtype)
         if name in ("utof", "uext"):  # from what has no sign
             without = text.convert("Bitcast", x.ssa, of, of.replace("s", "u"))
             if name == "utof":
-                return Value(text.convert("ConvertUToF", without, of.replace("s", "u"), kind), dtype)
+                return SsaValue(text.convert("ConvertUToF", without, of.replace("s", "u"), kind), dtype)
             longer = text.convert("UConvert", without, of.replace("s", "u"), kind.replace("s", "u"))
-            return Value(text.convert("Bitcast", longer, kind.replace("s", "u"), kind), dtype)
+            return SsaValue(text.convert("Bitcast", longer, kind.replace("s", "u"), kind), dtype)
         if name == "ftou":
             without = text.convert("ConvertFToU", x.ssa, of, kind.replace("s", "u"))
-            return Value(text.convert("Bitcast", without, kind.replace("s", "u"), kind), dtype)
-        return Value(text.whole(name, kind, x.ssa, args[1].ssa), dtype)
+            return SsaValue(text.convert("Bitcast", without, kind.replace("s", "u"), kind), dtype)
+        return SsaValue(text.whole(name, kind, x.ssa, args[1].ssa), dtype)
 
-    def compared(self, predicate: str, a: V, b: V) -> Value:
+    def compared(self, predicate: str, a: V, b: V) -> SsaValue:
         if predicate in ("true", "false"):
-            return Value(self.text.constant(predicate, "i1"), "i1")
+            return SsaValue(self.text.constant(predicate, "i1"), "i1")
         if a.e == b.e:  # whether it is a number
             predicate = {"une": "uno", "oeq": "ord"}.get(predicate, predicate)
         if predicate not in _ORDERED:
             return self.expr(legal.compare(predicate, a, b).e)
         x, y = self.expr(a.e), self.expr(b.e)
-        return Value(self.text.apply(_ORDERED[predicate], KINDS[x.dtype], x.ssa, y.ssa), "i1")
+        return SsaValue(self.text.apply(_ORDERED[predicate], KINDS[x.dtype], x.ssa, y.ssa), "i1")
 
-    def narrowed(self, x: Value, dtype: str) -> Value:
+    def narrowed(self, x: SsaValue, dtype: str) -> SsaValue:
         """What was computed in a wide type as a value of its own."""
         wide = V(leaf(x))
         if dtype in legal.HALVES:
             value, bits = legal.HALVES[dtype]
-            return Value(self.expr(value(bits(wide)).e).ssa, dtype)
+            return SsaValue(self.expr(value(bits(wide)).e).ssa, dtype)
         if dtype in ("i8", "i16"):
-            return Value(self.expr(legal.narrowed(wide, int(dtype[1:])).e).ssa, dtype)
-        return Value(x.ssa, dtype)
+            return SsaValue(self.expr(legal.narrowed(wide, int(dtype[1:])).e).ssa, dtype)
+        return SsaValue(x.ssa, dtype)
 
     # ---- conversions
 
@@ -223,7 +223,7 @@ class Expressions:
 
     # ---- of several blocks
 
-    def guard(self, e: Op, memo: dict[int, Value]) -> Value:
+    def guard(self, e: Op, memo: dict[int, SsaValue]) -> SsaValue:
         """guard(c, x, y), seldom(c, x, y): x where c holds, else y; x is computed only where c holds."""
         text, kind = self.text, KINDS[e.dtype]
         cond, other = self._expr(e.args[0], memo), self._expr(e.args[2], memo)
@@ -231,17 +231,17 @@ class Expressions:
         text.store(where, other.ssa, kind)
         with text.where(cond.ssa, "guarded"):
             text.store(where, self._expr(e.args[1], dict(memo)).ssa, kind)
-        return Value(text.load(where, kind), e.dtype)
+        return SsaValue(text.load(where, kind), e.dtype)
 
-    def remainder(self, a: str, b: str, dtype: str) -> Value:
+    def remainder(self, a: str, b: str, dtype: str) -> SsaValue:
         """Of a division of floats rounded toward zero, exactly: multiples of b by powers of two are taken off."""
         text, kind = self.text, KINDS[dtype]
         rest, step = text.variable(kind), text.variable(kind)
         by = text.apply("GL.FAbs", kind, b)
         text.store(rest, text.apply("GL.FAbs", kind, a), kind)
         half = self.constant(Const(0.5, dtype)).ssa
-        first = V(leaf(Value(a, dtype)))
-        fine = self.expr((legal.isfinite(first) & (V(leaf(Value(by, dtype))) > 0.0)).e).ssa
+        first = V(leaf(SsaValue(a, dtype)))
+        fine = self.expr((legal.isfinite(first) & (V(leaf(SsaValue(by, dtype))) > 0.0)).e).ssa
 
         def below() -> str:
             return text.apply("FOrdGreaterThanEqual", kind, text.load(rest, kind), by)
@@ -256,16 +256,16 @@ class Expressions:
                 now = text.load(step, kind)
                 text.store(step, text.apply("FAdd", kind, now, now), kind)
             text.store(rest, text.apply("FSub", kind, text.load(rest, kind), text.load(step, kind)), kind)
-        found = V(leaf(Value(text.load(rest, kind), dtype)))
+        found = V(leaf(SsaValue(text.load(rest, kind), dtype)))
         signed = legal.copysign(found, first)
-        return self.expr(legal.choose(V(leaf(Value(fine, "i1"))), signed, signed.like(legal.NAN)).e)
+        return self.expr(legal.choose(V(leaf(SsaValue(fine, "i1"))), signed, signed.like(legal.NAN)).e)
 
 
-def leaf(x: Value) -> Leaf:
+def leaf(x: SsaValue) -> Leaf:
     """In the type that it is computed in."""
     if not x.ssa.startswith("%"):
         raise CompileError(f"{x.ssa} is no value", stage="emit")
     return Leaf(x.ssa, WIDE.get(x.dtype, x.dtype))
 
 
-__all__ = ["Expressions", "Leaf", "leaf"]
+__all__ = ["SpirvExpressions", "Leaf", "leaf"]

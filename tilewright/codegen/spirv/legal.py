@@ -1,8 +1,9 @@
-"""Operations that SPIR-V has not, or not for all numbers, as expressions of those that it has.
+"""Legalization for SPIR-V: operations that it lacks, or leaves undefined for some operands, as expressions of others.
 
 Division by zero gives 0 (and all remains), the smallest number divided by -1 itself; shifts by the width or more move
 all bits out; a float that does not fit an integer saturates, NaN gives 0. Drivers may take it that there is no NaN and
-no infinity: tests for them look at bits. Operations named ``spirv.`` are the machine's own (`expressions.Expressions`).
+no infinity: tests for them look at bits. Operations named ``spirv.`` are the machine's own
+(`expressions.SpirvExpressions`).
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def shift(name: str, a: V, b: V, bits: int) -> V:
     last, inside = b.like(bits - 1), b.compare("ult", b.like(bits))
     out = own(name, a.dtype, a, last) if name == "ashr" else a.like(0)
     moved = own(name, a.dtype, a, b if known(b) else b & last)
-    return moved if known(b) and 0 <= b.e.value < bits else choose(inside, moved, out)  # type: ignore[attr-defined]
+    return moved if isinstance(b.e, Const) and 0 <= b.e.value < bits else choose(inside, moved, out)
 
 
 def narrowed(x: V, bits: int) -> V:

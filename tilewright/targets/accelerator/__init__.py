@@ -1,4 +1,5 @@
-"""What every chip gets from its description: nothing here knows a chip, and no chip edits anything here.
+"""Generic back end for custom accelerators: compiler, assembler and simulator are derived from a chip's description, as
+a `Chip` subclass gives it.
 
 `describe` has the words of a description, `check` judges one, `meaning` reads the NumPy bodies of instructions.
 `binary` assembles and disassembles, `places` says what waits for what, `functional` and `timing` run programs. `match`

@@ -2,8 +2,8 @@
 
 A program is one stream of instructions for each engine. An instruction begins with its number among those of its engine
 (`opcode`) and the counts it waits for, one for each other engine: it begins when that engine has finished so many. What
-follows is laid out from the lowest bit on, in the order of `Form.fields`; each engine's instructions are as wide as the
-longest, in whole 32-bit words, the lowest first.
+follows is laid out from the lowest bit on, in the order of `InstructionFormat.fields`; each engine's instructions are
+as wide as the longest, in whole 32-bit words, the lowest first.
 
 - A copy: `route` (the number of the pair of memories, in the order of the engine's sources and targets), the host's
   argument `arg` and the byte `host` in it, the word `at` on the chip, the bytes of a `run`, then for each level its
@@ -49,7 +49,7 @@ class Bits:
 
 
 @dataclass(frozen=True)
-class Form:
+class InstructionFormat:
     """The layout of one instruction of an engine; `meaning` is None for a copy."""
 
     engine: str
@@ -69,7 +69,7 @@ class Issue:
     """An instruction in a program: its form, the counts it waits for by engine, and its fields' numbers, each a tuple
     of its parts."""
 
-    form: Form
+    form: InstructionFormat
     values: Mapping[str, tuple[int, ...]]
     waits: Mapping[str, int] = field(default_factory=dict)
 
@@ -110,15 +110,17 @@ class Formats:
     def __init__(self, chip: Chip) -> None:
         self.chip, self.listing = chip, Listing.of(chip)
         self.engines = tuple(self.listing.engines)
-        self.forms: dict[str, tuple[Form, ...]] = {}
+        self.forms: dict[str, tuple[InstructionFormat, ...]] = {}
         for name, engine in self.listing.engines.items():
             if isinstance(engine, CopyEngine):
-                self.forms[name] = (Form(name, 0, "copy", self._copy(engine)),)
+                self.forms[name] = (InstructionFormat(name, 0, "copy", self._copy(engine)),)
             else:
                 own = [i for i in self.listing.instructions.values() if i.engine == name]
-                self.forms[name] = tuple(Form(name, n, i.name, self._compute(i), i) for n, i in enumerate(own))
+                self.forms[name] = tuple(
+                    InstructionFormat(name, n, i.name, self._compute(i), i) for n, i in enumerate(own)
+                )
 
-    def form(self, name: str) -> Form:
+    def form(self, name: str) -> InstructionFormat:
         """That of an instruction."""
         return next(f for fs in self.forms.values() for f in fs if f.name == name and f.meaning is not None)
 
@@ -318,7 +320,7 @@ class Formats:
         return Issue(form, fields_of(form, given), waits)
 
 
-def fields_of(form: Form, given: Mapping[str, Sequence[int] | int]) -> dict[str, tuple[int, ...]]:
+def fields_of(form: InstructionFormat, given: Mapping[str, Sequence[int] | int]) -> dict[str, tuple[int, ...]]:
     """All fields of a form: those given, from the innermost part on, and 0 (counts: 1) for what is left out."""
     dims = {d.name for d in form.meaning.dims} if form.meaning else {"count"}
     values: dict[str, tuple[int, ...]] = {}

@@ -1,6 +1,6 @@
-"""Loops around instructions alone, as the instructions that they become.
+"""Emits the instructions of a tile: the innermost loops, which contain only instructions.
 
-What a block becomes hangs on few numbers of the loops around it: the slots of its tiles, how many iterations the last
+What a block becomes depends on few numbers of the loops around it: the slots of its tiles, how many iterations the last
 tiles have, whether sums begin. Blocks that have these in common are emitted once; only what they wait for differs.
 """
 
@@ -19,7 +19,7 @@ from .places import Touched
 from .tiles import CHIP, DIM
 
 if TYPE_CHECKING:
-    from .emit import Emitter
+    from .emit import ChipProgramEmitter
 
 Env = dict[str, int]
 
@@ -31,12 +31,12 @@ def is_block(s: Stmt) -> bool:
     return isinstance(s, Seq) and all(map(is_block, s.stmts))
 
 
-class Block:
+class InstructionLoop:
     """A loop that is an instruction, or around some."""
 
-    def __init__(self, emitter: Emitter, s: For) -> None:
+    def __init__(self, emitter: ChipProgramEmitter, s: For) -> None:
         self.e, self.s = emitter, s
-        self.regions: dict[int, Region] = {}
+        self.regions: dict[int, InstructionTemplate] = {}
         self.made: dict[tuple[int, ...], list[tuple[Issue, Touched]]] = {}
         self.key = self.outside(s)
 
@@ -55,7 +55,7 @@ class Block:
         assert isinstance(s, For)
         if (said := s.note(CHIP)) is not None:
             if id(s) not in self.regions:
-                self.regions[id(s)] = Region(self.e, s, said)
+                self.regions[id(s)] = InstructionTemplate(self.e, s, said)
             issue = self.regions[id(s)].issue(env)
             if issue is not None:
                 yield issue
@@ -108,10 +108,10 @@ class Loop:
     extent: Callable[[Env], int]
 
 
-class Region:
+class InstructionTemplate:
     """The loops of an instruction, read once: emitted again and again with other values of the loops around."""
 
-    def __init__(self, emitter: Emitter, s: For, said: str) -> None:
+    def __init__(self, emitter: ChipProgramEmitter, s: For, said: str) -> None:
         self.e = emitter
         name, *pairs = said.split()
         given = dict(p.split("=") for p in pairs)

@@ -1,4 +1,5 @@
-"""Kernels that a user schedules for a chip: from the trace of primitives to a program and its time."""
+"""Manual scheduling for an accelerator: compiles a kernel that a user scheduled with primitives, and times its
+program."""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ from .binary import ChipProgram, Formats
 from .describe import Chip
 from .emit import emit
 from .functional import Functional
-from .layouts import Plan
+from .layouts import TilePlan
 from .order import check_order
 from .plan import Planned
 from .tiles import CHIP, DIM
-from .timing import Timing, simulate
+from .timing import ProgramTiming, simulate
 
 
 @dataclass(frozen=True)
-class ByHand(Plan):
+class ByHand(TilePlan):
     """In the place of a plan: tiles are as the schedule says."""
 
     def __str__(self) -> str:
@@ -39,7 +40,7 @@ class HandMade:
     formats: Formats
     nest: Nest
     program: ChipProgram
-    timing: Timing
+    timing: ProgramTiming
 
     @property
     def cycles(self) -> int:

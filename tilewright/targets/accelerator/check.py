@@ -1,4 +1,4 @@
-"""Judges a description before anything is made of it: every mistake is one error that says where and what to do."""
+"""Validates a chip description before it is used: every mistake is one error that says where and what to do."""
 
 from __future__ import annotations
 

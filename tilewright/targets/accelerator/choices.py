@@ -1,4 +1,5 @@
-"""What a plan leaves open: decisions by name, each with its candidates, and the plans that they lead to.
+"""The search space of tilings for a kernel on an accelerator: decisions by name, each with its candidates, and the
+plans that they lead to.
 
     tile0, tile1 ...   the size of a tile along each loop, those of the result first, then those of sums
     order              the loops over tiles, by number, outer first: what stays on the chip while others come and go
@@ -20,8 +21,8 @@ from typing import Any
 
 from .costs import Costs, Estimate
 from .describe import Listing
-from .layouts import Plan, joinable, run_of_sums
-from .match import Selection
+from .layouts import TilePlan, joinable, run_of_sums
+from .match import InstructionSelection
 from .plan import along, fits
 
 #: into how many tiles a loop is cut at most
@@ -39,7 +40,7 @@ class Chosen:
     """A plan with the decisions that led to it, and its estimate."""
 
     decisions: Mapping[str, Any]
-    plan: Plan
+    plan: TilePlan
     estimate: Estimate
 
 
@@ -61,7 +62,7 @@ class Choices:
     tiles i=2, j=16; order i; 2 slots
     """
 
-    def __init__(self, s: Selection, listing: Listing, plan: Plan) -> None:
+    def __init__(self, s: InstructionSelection, listing: Listing, plan: TilePlan) -> None:
         self.s, self.listing, self.costs = s, listing, Costs(s, listing)
         self.loops = [*s.loops, *s.steps[0].sums]
         self.operands = [e.buffer for e in self.costs.tiles.read()]
@@ -89,7 +90,7 @@ class Choices:
         sums = tuple(n for n in cut if n >= len(self.s.loops))
         return [(*frame[:-ORDERED], *order, *sums, *whole) for order in permutations(frame[-ORDERED:])]
 
-    def of(self, plan: Plan) -> dict[str, Any]:
+    def of(self, plan: TilePlan) -> dict[str, Any]:
         """The decisions that lead to a plan."""
         tiles = {f"tile{n}": plan.tiles.get(v, self.s.extents[v]) for n, v in enumerate(self.loops)}
         order = tuple(self.loops.index(v) for v in (*plan.order, *(v for v in self.loops if v not in plan.order)))
@@ -118,7 +119,7 @@ class Choices:
         several = isinstance(value, tuple) and len(set(value)) == len(value)
         return name == "order" and several and set(value) <= set(range(len(self.loops)))
 
-    def plan(self, taken: Mapping[str, Any]) -> Plan:
+    def plan(self, taken: Mapping[str, Any]) -> TilePlan:
         """A plan without what has no effect: loops that are not cut, slots of tiles that stay."""
         tiles = {v: min(taken[f"tile{n}"], self.s.extents[v]) for n, v in enumerate(self.loops)}
         joined = self.joinable[len(self.joinable) - taken["joined"] :]
@@ -127,15 +128,15 @@ class Choices:
         order = [self.loops[n] for n in taken["order"]]
         order += [v for v in self.loops if v not in order]
         cut = tuple(v for v in order if tiles[v] < self.s.extents[v])
-        bare = self.costs.tiles.planned(Plan(tiles, cut, joined=joined))
+        bare = self.costs.tiles.planned(TilePlan(tiles, cut, joined=joined))
         slots, depth = bare.slots({m: taken[f"slots_{m}"] for m in self.memories})
         first = (self.operands[taken["first"]],) if taken["first"] > 0 else ()
         again = self.costs.comes_again(cut)
         kept = tuple(b for n, b in enumerate(self.operands) if taken["kept"] >> n & 1 and b in again)
-        return Plan(tiles, cut, slots, depth, first, joined, kept)
+        return TilePlan(tiles, cut, slots, depth, first, joined, kept)
 
 
-def sizes(s: Selection, v: str) -> list[int]:
+def sizes(s: InstructionSelection, v: str) -> list[int]:
     """The sizes of tiles along a loop."""
     found, extent = along(s, v), s.extents[v]
     if len(found) < 2:

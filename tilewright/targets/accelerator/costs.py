@@ -1,7 +1,7 @@
-"""What a plan is expected to take: what each engine has to do in all tiles, without making a program.
+"""Analytical cost model of a tiling on an accelerator: each engine's busy cycles over all tiles, without a program.
 
 Engines work beside each other, so the slowest of them counts, or two that take turns with the slots of what one makes
-and the other takes. What hangs on the kernel alone is found out once, what hangs on the sizes of tiles once for all
+and the other takes. What depends on the kernel alone is found out once, what depends on the sizes of tiles once for all
 orders.
 """
 
@@ -12,9 +12,9 @@ from math import prod
 
 from ...support.dtypes import LOOP_TYPES
 from .describe import HOST, CopyEngine, Engine, Listing
-from .layouts import Layout, Plan
-from .match import Element, Selection, Step
-from .tiles import Tiles
+from .layouts import TileLayout, TilePlan
+from .match import Element, InstructionSelection, MatchedInstruction
+from .tiles import TiledNest
 
 #: the part that other engines add to the time of the slowest one: where they meet, somebody waits
 HIDDEN = 0.1
@@ -31,9 +31,9 @@ class Estimate:
 class Costs:
     """What is the same for all plans of a kernel."""
 
-    def __init__(self, s: Selection, listing: Listing) -> None:
+    def __init__(self, s: InstructionSelection, listing: Listing) -> None:
         self.s, self.listing, self.engines = s, listing, listing.engines
-        self.tiles = Tiles(s, listing, Plan())
+        self.tiles = TiledNest(s, listing, TilePlan())
         self.tiles.prepare()
         buffers = self.tiles.buffers
         self.memories = {name: b.scope for name, b in buffers.items()}
@@ -62,14 +62,14 @@ class Costs:
                 again.append(e.buffer)
         return tuple(again)
 
-    def of_tile(self, t: Tiles) -> TileCosts:
-        return TileCosts(self, t)
+    def of_tile(self, t: TiledNest) -> EngineTileCosts:
+        return EngineTileCosts(self, t)
 
 
-class TileCosts:
-    """What engines do for one tile; how often they do it hangs on the order of tiles."""
+class EngineTileCosts:
+    """What engines do for one tile; how often they do it depends on the order of tiles."""
 
-    def __init__(self, costs: Costs, t: Tiles) -> None:
+    def __init__(self, costs: Costs, t: TiledNest) -> None:
         self.c, self.sums = costs, t.sums
         self.times = {v: -(-n // t.tile(v)) for v, n in t.extents.items()}
 
@@ -83,7 +83,7 @@ class TileCosts:
         self.steps = [(step, step_cycles(t, step, paced=True)) for step in costs.s.steps]
         self.out = (costs.out.name, copied(costs.out, costs.last, False))
 
-    def estimate(self, plan: Plan) -> Estimate:
+    def estimate(self, plan: TilePlan) -> Estimate:
         """The slowest engine, or two that take turns with the slots of what one makes and the other takes."""
         c = self.c
         work, first = dict.fromkeys(c.engines, 0.0), 0.0
@@ -119,7 +119,7 @@ class TileCosts:
         alone = max(plan.slots, *plan.depth.values(), 1) == 1
         return Estimate(total + rest * (1.0 if alone else HIDDEN), work)
 
-    def beginning(self, plan: Plan, brought: list[tuple[Element, int, float, str]], computing: float) -> float:
+    def beginning(self, plan: TilePlan, brought: list[tuple[Element, int, float, str]], computing: float) -> float:
         """What a plan takes that keeps operands: in the first round of the outermost loop all tiles of those come that
         it does not move, and instructions wait for them; then the other rounds."""
         outer = plan.order[0]
@@ -135,19 +135,19 @@ class TileCosts:
         return prod(self.times[v] for v in order[: last + 1])
 
 
-def _copied(engine: CopyEngine, layout: Layout, size: int, whole: bool, word: int) -> float:
+def _copied(engine: CopyEngine, layout: TileLayout, size: int, whole: bool, word: int) -> float:
     """Cycles of one tile's copy; a constant (`whole`) lies in the order in which it is read."""
     extents = layout.full
     if whole and extents and extents[-1] * size % word == 0:  # narrower columns are copied row by row
         return engine.cycles(1, prod(extents) * size)
-    if layout.joined:  # each part of a run begins at the word before (`emit.Emitter.painted`)
+    if layout.joined:  # each part of a run begins at the word before (`emit.ChipProgramEmitter.painted`)
         runs, parts = prod(extents[: -1 - layout.joined]), prod(extents[-1 - layout.joined : -1])
         part = extents[-1] * size
         return sum(engine.cycles(runs, n * part % word + part) for n in range(parts))
     return engine.cycles(prod(extents[:-1]), (extents[-1] if extents else 1) * size)
 
 
-def _latency(step: Step) -> int:
+def _latency(step: MatchedInstruction) -> int:
     """From the beginning of an instruction's work to its result, but for the longest part of its pipeline; of one as
     large as it can be."""
     i = step.instruction
@@ -160,7 +160,7 @@ def _paced(cycles: float, latency: int, engine: Engine) -> float:
     return max(cycles, (cycles + latency) / engine.queue)
 
 
-def step_cycles(t: Tiles, step: Step, paced: bool = False) -> float:
+def step_cycles(t: TiledNest, step: MatchedInstruction, paced: bool = False) -> float:
     """Cycles of an instruction's engine for one tile; `paced`, with what it waits for room in its queue."""
     chunk = t.chunks(step)
     counts = {d.name: prod(chunk[v] for v in step.dims[d.name]) for d in step.instruction.dims}

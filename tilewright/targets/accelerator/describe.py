@@ -1,4 +1,4 @@
-"""The words of a chip's description: memories, engines, instructions.
+"""The vocabulary of a chip description: memories, copy engines (DMA), compute engines, instructions and their operands.
 
 A chip is a frozen dataclass that inherits `Chip`; its fields are design parameters, and its methods say, by these, what
 the chip consists of. Everything else follows from that: see docs/add_a_chip.md.

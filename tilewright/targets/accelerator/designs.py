@@ -1,4 +1,4 @@
-"""What designs of a chip are worth: time, energy and area of models on them, and which designs no other one beats."""
+"""Design-space exploration: time, energy and area of models on several designs of a chip, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ON_HOST = "the host"
 
 
 @dataclass(frozen=True)
-class Measured:
+class DesignMeasurement:
     """A run of a model on a design. `cycles`, `work` (multiply-adds) and `energy` (picojoules) are the chip's, `host`
     is what the host takes at the chip's `host_rate`, in seconds; `use` is the work over what the array could have done
     in all cycles. `calls` of kernels are the chip's, `left` those of the host. `bounds`: seconds by what bounds them,
@@ -34,8 +34,8 @@ class Measured:
         return asdict(self)
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Measured:
-        return Measured(**data)
+    def from_json(data: Mapping[str, Any]) -> DesignMeasurement:
+        return DesignMeasurement(**data)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Design:
 
     parameters: Mapping[str, Value]
     area: float = 0.0
-    models: tuple[Measured, ...] = ()
+    models: tuple[DesignMeasurement, ...] = ()
     refused: str = ""
 
     @property
@@ -76,7 +76,7 @@ class Design:
     def bottleneck(self) -> tuple[str, float]:
         """What bounds the most time, each model counted alike, and which part of the time that is.
 
-        >>> m = Measured(4.0, 3, 1.0, 0.0, 1, 0.5, 2, 1, {"load": 2.5, "array": 0.5, "the host": 1.0})
+        >>> m = DesignMeasurement(4.0, 3, 1.0, 0.0, 1, 0.5, 2, 1, {"load": 2.5, "array": 0.5, "the host": 1.0})
         >>> Design({}, 0.0, (m,)).bottleneck
         ('load', 0.625)
         """

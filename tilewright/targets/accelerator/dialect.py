@@ -1,4 +1,4 @@
-"""A chip's MLIR dialect, made from its description: one operation for each instruction and each copy engine.
+"""An MLIR dialect for each chip, made from its description: one operation for each instruction and each copy engine.
 
     func.func @conv(%arg0: memref<3200xi8>, ...) {
       %0 = "systolic32.copy_load"(%arg0) {count = array<i64: 1, 1, 1>, host = 32 : i64, route = "host -> weights", ...}
@@ -6,9 +6,10 @@
           : (!systolic32.token) -> !systolic32.token
 
 Every operation gives a token and takes those of the operations that it waits for, so that the order between engines is
-in the IR; what an engine does, it does in the order of the block. Attributes are the fields of `binary.Form`; those
-that are 0 are left out, and a copy's route is a pair of names. A copy takes the kernel's argument that it reads or
-writes as an operand; one that writes a number is an operation of its own, `fill_load`.
+in the IR; what an engine does, it does in the order of the block. Attributes are the fields of
+`binary.InstructionFormat`; those that are 0 are left out, and a copy's route is a pair of names. A copy takes the
+kernel's argument that it reads or writes as an operand; one that writes a number is an operation of its own,
+`fill_load`.
 
 The verifiers are MLIR's: they run as text is parsed, after passes, and when `verify` is called. A description with
 other parameters is another dialect of the same name, so each has a context of its own. Whether the tokens are enough is
@@ -31,7 +32,7 @@ from torch_mlir.dialects import ext, func
 from ...ir.context import place
 from ...ir.dialect import from_attribute, to_attribute
 from ...support.errors import UsageError
-from .binary import ChipProgram, Form, Formats, Issue, fields_of
+from .binary import ChipProgram, Formats, InstructionFormat, Issue, fields_of
 from .describe import HOST, CopyEngine
 from .functional import in_order
 from .places import accesses, walk
@@ -40,33 +41,33 @@ Values = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Kind:
+class DialectOperation:
     """An operation of the dialect: what it is called, its form, whether it writes a number, and whether it takes an
     argument of the kernel."""
 
     name: str
-    form: Form
+    form: InstructionFormat
     fills: bool = False
     host: bool = False
 
 
-def kinds(formats: Formats) -> dict[str, Kind]:
+def kinds(formats: Formats) -> dict[str, DialectOperation]:
     """The operations of a chip's dialect by their full names; UsageError where two would have the same.
 
     >>> from tilewright.targets.chips.systolic32 import CHIP
     >>> [k.partition(".")[2] for k in kinds(Formats(CHIP()))]
     ['copy_load', 'fill_load', 'copy_store', 'fill_store', 'mma', 'depthwise', 'requantize']
     """
-    found: list[Kind] = []
+    found: list[DialectOperation] = []
     for name, forms in formats.forms.items():
         engine = formats.listing.engines[name]
         if isinstance(engine, CopyEngine):
             reads, writes = HOST in engine.sources, HOST in engine.targets
-            found.append(Kind(f"copy_{name}", forms[0], host=reads or writes))
+            found.append(DialectOperation(f"copy_{name}", forms[0], host=reads or writes))
             if engine.fill:
-                found.append(Kind(f"fill_{name}", forms[0], fills=True, host=writes))
+                found.append(DialectOperation(f"fill_{name}", forms[0], fills=True, host=writes))
         else:
-            found += [Kind(f.name, f) for f in forms]
+            found += [DialectOperation(f.name, f) for f in forms]
     names = [k.name for k in found]
     if twice := sorted({n for n in names if names.count(n) > 1}):
         raise UsageError(
@@ -157,7 +158,7 @@ class _Attributes:
             if forms and forms[0].meaning is None
         }
 
-    def of(self, kind: Kind, values: Any) -> dict[str, ir.Attribute]:
+    def of(self, kind: DialectOperation, values: Any) -> dict[str, ir.Attribute]:
         found = {}
         for f in kind.form.fields:
             numbers = values[f.name]
@@ -173,7 +174,7 @@ class _Attributes:
         return self.made[value]
 
 
-def _unsaid(kind: Kind) -> tuple[str, ...]:
+def _unsaid(kind: DialectOperation) -> tuple[str, ...]:
     """Fields that are said otherwise: by the operation's name, by its operand."""
     if kind.form.meaning is not None:
         return ()
@@ -229,7 +230,7 @@ def programs(module: ir.Module, formats: Formats) -> list[ChipProgram]:
     own = {k: _parameter(v) for k, v in asdict(chip).items()}
     if given != own:
         raise _wrong(f"the module is for {chip.name} with {given}, this one has {own}", stage="from mlir")
-    reader = _Reader(formats)
+    reader = _OperationReader(formats)
     return [reader.program(f) for f in module.body.operations]
 
 
@@ -258,7 +259,7 @@ def _wrong(message: str, operation: str = "", stage: str = "verify") -> UsageErr
 # ---- verifiers -------------------------------------------------------------------------------------------------------
 
 
-def _operation(dialect: Any, token: Any, kind: Kind, formats: Formats) -> type:
+def _operation(dialect: Any, token: Any, kind: DialectOperation, formats: Formats) -> type:
     """The class of an operation, which attaches it to the dialect."""
     hints: dict[str, Any] = {"argument": ext.Operand[Any]} if kind.host else {}
     hints |= {"waits": Sequence[ext.Operand[token]], "done": ext.Result[token]}
@@ -266,9 +267,9 @@ def _operation(dialect: Any, token: Any, kind: Kind, formats: Formats) -> type:
     return type(kind.name, (dialect.Operation,), body, name=kind.name)
 
 
-def _verifier(kind: Kind, formats: Formats) -> Callable[[Any], bool]:
+def _verifier(kind: DialectOperation, formats: Formats) -> Callable[[Any], bool]:
     """What MLIR asks for every operation of a kind: False, with a diagnostic, if the chip cannot do it."""
-    reader = _Reader(formats)
+    reader = _OperationReader(formats)
 
     def judged(op: Any) -> bool:
         operation = op.operation
@@ -283,7 +284,7 @@ def _verifier(kind: Kind, formats: Formats) -> Callable[[Any], bool]:
     return judged
 
 
-class _Reader:
+class _OperationReader:
     """Reads operations back, and judges them by the description."""
 
     def __init__(self, formats: Formats) -> None:
@@ -294,7 +295,7 @@ class _Reader:
 
     # ---- one operation ----
 
-    def issue(self, kind: Kind, op: ir.Operation) -> Issue:
+    def issue(self, kind: DialectOperation, op: ir.Operation) -> Issue:
         """An operation as an instruction, without what it waits for; UsageError where there is none such."""
         operation = op.name
         values = dict(self.defaults[operation])
@@ -317,7 +318,7 @@ class _Reader:
             values["arg"] = (self.argument(op),)
         return Issue(kind.form, values)
 
-    def numbers(self, kind: Kind, op: str, name: str, attribute: ir.Attribute) -> tuple[int, ...]:
+    def numbers(self, kind: DialectOperation, op: str, name: str, attribute: ir.Attribute) -> tuple[int, ...]:
         """The numbers of a field, which has room for them."""
         field = self.fields[op].get(name)
         if field is None:
@@ -334,13 +335,13 @@ class _Reader:
             field.check(n, op)
         return numbers
 
-    def route(self, form: Form, value: Any) -> int:
+    def route(self, form: InstructionFormat, value: Any) -> int:
         names = [route_name(r) for r in self.formats.routes(form.engine)]
         if value not in names:
             raise _wrong(f"{form.engine} has no route {value!r}: {self._routes(form)}")
         return names.index(value)
 
-    def _routes(self, form: Form) -> str:
+    def _routes(self, form: InstructionFormat) -> str:
         return ", ".join(map(route_name, self.formats.routes(form.engine)))
 
     @staticmethod
@@ -351,7 +352,7 @@ class _Reader:
             raise _wrong(f"{op.name} takes an argument of the function first")
         return ir.BlockArgument(value).arg_number
 
-    def check(self, kind: Kind, op: ir.Operation) -> None:
+    def check(self, kind: DialectOperation, op: ir.Operation) -> None:
         """UsageError for what the chip cannot do."""
         issue = self.issue(kind, op)
         self.counts(op.name, issue)
@@ -385,7 +386,7 @@ class _Reader:
         if low < 0 or high > size:
             raise _wrong(f"{op.name} touches bytes {low} to {high - 1} of argument {issue['arg']}, which has {size}")
 
-    def engine_of(self, value: ir.Value, kind: Kind, name: str) -> str:
+    def engine_of(self, value: ir.Value, kind: DialectOperation, name: str) -> str:
         """The engine whose token this is."""
         owner = value.owner
         other = None if isinstance(owner, ir.Block) else self.kinds.get(owner.name)

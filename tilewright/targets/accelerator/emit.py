@@ -1,4 +1,5 @@
-"""Loop nests to programs: every loop around instructions and copies is run here, what is left are the instructions.
+"""Lowers loop nests to accelerator programs: all loops are unrolled here, so that only a stream of instructions is
+left.
 
 A copy's loops become one instruction where they are a box with as many strides as the engine has, else several. The
 loops of an instruction (`tiles.CHIP`) become its counts, places and strides. What waits for what is found from the
@@ -17,8 +18,8 @@ from ...support.dtypes import LOOP_TYPES
 from ...support.errors import CompileError
 from ...tensor.analysis import flat
 from ...tensor.expr import Const, Expr, Load, Op, Target, Var
-from .binary import COUNT, RUN, ChipProgram, Form, Formats, Issue, fields_of
-from .blocks import Block, Env, is_block
+from .binary import COUNT, RUN, ChipProgram, Formats, InstructionFormat, Issue, fields_of
+from .blocks import Env, InstructionLoop, is_block
 from .describe import HOST, CopyEngine
 from .places import Dependences, Touched
 from .tiles import CHIP
@@ -29,10 +30,10 @@ _COMPARED = {"slt": "<", "sle": "<=", "sgt": ">", "sge": ">=", "eq": "==", "ne":
 
 def emit(nest: Nest, formats: Formats) -> ChipProgram:
     """The program of a nest; CompileError for what the chip cannot do, or where its memories are too small."""
-    return Emitter(nest, formats).run()
+    return ChipProgramEmitter(nest, formats).run()
 
 
-class Emitter:
+class ChipProgramEmitter:
     def __init__(self, nest: Nest, formats: Formats) -> None:
         self.nest, self.formats, self.listing = nest, formats, formats.listing
         self.arguments = {p.name: n for n, p in enumerate(nest.params)}
@@ -149,7 +150,8 @@ class Emitter:
     # ---- copies ----
 
     def copies(self, s: Stmt, env: Env) -> None:
-        """Loops around one plain store; loops that others hang on are run, in groups whose inner loops are the same."""
+        """Loops around one plain store; loops that others depend on are run, in groups whose inner loops are the
+        same."""
         loops: list[For] = []
         while isinstance(s, For):
             loops.append(s)
@@ -297,7 +299,7 @@ class Emitter:
             self.fail(f"rows of {name} do not begin at words of {memory} ({word} bytes)")
         return start // word, [s // word for s in strides]
 
-    def issue(self, form: Form, values: Mapping[str, Any]) -> None:
+    def issue(self, form: InstructionFormat, values: Mapping[str, Any]) -> None:
         made = Issue(form, fields_of(form, values))
         self.place(made, self.dependences.touched(made))
 
@@ -308,12 +310,12 @@ class Emitter:
 
     # ---- instructions ----
 
-    def block(self, s: For) -> Block | None:
+    def block(self, s: For) -> InstructionLoop | None:
         """The instructions that a loop is, or is around; None if it is around copies too."""
         key = (CHIP, id(s))
         if key not in self.compiled:
-            self.compiled[key] = (Block(self, s) if is_block(s) else None, s)
-        found: Block | None = self.compiled[key][0]
+            self.compiled[key] = (InstructionLoop(self, s) if is_block(s) else None, s)
+        found: InstructionLoop | None = self.compiled[key][0]
         return found
 
 

@@ -1,4 +1,5 @@
-"""Runs programs of a chip bit for bit, instruction by instruction, with the bodies of the description.
+"""Functional simulator of an accelerator: runs programs bit for bit, with the NumPy bodies of the description's
+instructions.
 
 Instructions run one at a time, in an order in which each finds finished what it waits for. That any such order gives
 the same result is what `places.Dependences` sees to.

@@ -1,4 +1,5 @@
-"""What the time of a program depends on: the chip's description, and the code that makes and times programs."""
+"""Cache key of a measured program time: a hash of the chip's description and of the code that makes and times
+programs."""
 
 from __future__ import annotations
 

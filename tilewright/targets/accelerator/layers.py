@@ -1,4 +1,4 @@
-"""What a run of layers on a chip says: cycles beside the least that the chip could do, and what stands in between.
+"""Roofline report of layers on an accelerator: cycles of each beside its lower bound, and what makes up the difference.
 
 A multiply-add is one operation here; where nothing is multiplied, an element of the instruction's dimensions is. The
 floor of the engine that computes is the layer's work at the engine's full size; the floor of a copy engine is each byte
@@ -16,10 +16,10 @@ import numpy as np
 from .binary import ChipProgram, Formats, Issue
 from .describe import HOST, CopyEngine, Instruction, Listing
 from .functional import window
-from .layouts import Plan
-from .match import Selection
+from .layouts import TilePlan
+from .match import InstructionSelection
 from .plan import Planned
-from .timing import QUEUE, Timing
+from .timing import QUEUE, ProgramTiming
 
 #: the part of the time from which on the engine that works is the reason, not what it waits for
 FULL = 0.8
@@ -65,9 +65,9 @@ class LayerRun:
 
     name: str
     sources: tuple[str, ...]
-    plan: Plan
+    plan: TilePlan
     program: ChipProgram
-    timing: Timing
+    timing: ProgramTiming
     work: int
     array: str
     peak: float
@@ -134,7 +134,7 @@ class LayerRun:
         return e, "" if enough else max(e.stalls, key=lambda c: e.stalls[c], default="")
 
 
-def work_of(s: Selection) -> int:
+def work_of(s: InstructionSelection) -> int:
     """The multiply-adds of a kernel, or the elements of its first step."""
     return prod(s.extents[v] for v in (*s.loops, *s.steps[0].sums))
 

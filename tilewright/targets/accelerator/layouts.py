@@ -1,4 +1,5 @@
-"""How tiles lie on a chip: which part of an operand is there at a time, in which order, and the loops that bring it.
+"""Layouts of operand tiles in a chip's scratchpads: which part of an operand is there at a time, how it is packed, and
+the copy loops that load it.
 
 A tile that is read with strides is a box of the host's buffer where its rows then begin at words, else a row for each
 position of a window. All others lie in columns as wide as an instruction takes, one row below the other.
@@ -16,13 +17,13 @@ from typing import TypeVar
 from ...schedule.nest import Pack
 from ...tensor.expr import Buffer, Const, Expr, Op, Var, ceildiv, linear, minimum, variables
 from .describe import Listing, Operand
-from .match import Element, Selection, Step, columns_of
+from .match import Element, InstructionSelection, MatchedInstruction, columns_of
 
 _L = TypeVar("_L", bound="Layouts")
 
 
 @dataclass(frozen=True)
-class Plan:
+class TilePlan:
     """How a kernel is cut.
 
     `tiles`: the size of a tile along each loop (loops that are left out are taken whole). `order`: the loops over
@@ -33,7 +34,7 @@ class Plan:
     operands all of whose tiles have places on the chip: what would be brought again for each tile of something else is
     brought once, when it is first needed.
 
-    >>> print(Plan({"i": 32}, ("i",), depth={"weights": 3}, first=("w",), joined=("r",)))
+    >>> print(TilePlan({"i": 32}, ("i",), depth={"weights": 3}, first=("w",), joined=("r",)))
     tiles i=32; order i; 2 slots, 3 in weights; first w; joined r
     """
 
@@ -57,7 +58,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Axis:
+class TileAxis:
     """A dimension of a tile on the chip: positions `at` (of in-tile positions of loops), and how many there are."""
 
     size: int
@@ -65,14 +66,14 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TileLayout:
     """How a tile lies on the chip, and the loops that copy it: (name, extent, what the loop says of in-tile positions).
 
     `box`: for a tile that is a box of the host's buffer, its first element. `joined`: how many loops before the last
     one go through one run with it.
     """
 
-    axes: tuple[Axis, ...]
+    axes: tuple[TileAxis, ...]
     walks: tuple[tuple[str, Expr], ...]
     positions: Mapping[str, Expr]
     box: tuple[Expr, ...] = ()
@@ -87,7 +88,7 @@ class Layout:
 class Layouts:
     """The tiles of a selection cut by a plan: their sizes, and how they lie on the chip."""
 
-    def __init__(self, selection: Selection, listing: Listing, plan: Plan) -> None:
+    def __init__(self, selection: InstructionSelection, listing: Listing, plan: TilePlan) -> None:
         self.s, self.listing, self.plan = selection, listing, plan
         self.kernel = selection.kernel
         self.extents = selection.extents
@@ -97,17 +98,19 @@ class Layouts:
         self.spread: dict[str, tuple[str, int]] = {}  # constants that are one number -> the run that takes it
         self.moving: dict[tuple[str, int], set[str]] = {}  # by elements, which the selection has
         self.buffers: dict[str, Buffer] = {}
-        self.layouts: dict[str, Layout] = {}
+        self.layouts: dict[str, TileLayout] = {}
         self.written = {s.output.buffer: s for s in selection.steps}
         self.summed_up = selection.steps[0].output.buffer
         self.added = {e.buffer for e in selection.steps[0].operands.values()}
-        self.users: dict[str, tuple[Step, Operand, Element]] = {}  # what lies on the chip, and who uses it first
+        self.users: dict[
+            str, tuple[MatchedInstruction, Operand, Element]
+        ] = {}  # what lies on the chip, and who uses it first
         for step in selection.steps:
             for o in step.instruction.operands:
                 e = step.operands.get(o.name, step.output)
                 self.users.setdefault(e.buffer, (step, o, e))
-        self.asks: dict[str, tuple[str, ...]] = {}  # the loops whose tiles a layout hangs on
-        self.made: dict[tuple[object, ...], Layout] = {}  # layouts for sizes of tiles; other plans use them too
+        self.asks: dict[str, tuple[str, ...]] = {}  # the loops whose tiles a layout depends on
+        self.made: dict[tuple[object, ...], TileLayout] = {}  # layouts for sizes of tiles; other plans use them too
 
     # ---- sizes ----
 
@@ -134,7 +137,7 @@ class Layouts:
         """How many iterations of a run one instruction takes at most, whichever: results lie in columns so wide."""
         return run_limit(self.s, v)
 
-    def pads(self, step: Step, v: str) -> bool:
+    def pads(self, step: MatchedInstruction, v: str) -> bool:
         """Whether an instruction takes its full width for the last columns too, on the zeros that constants are padded
         with: rows that follow one another would lie closer there, where a word is shorter than a run."""
         limit = self.width(v)
@@ -155,7 +158,7 @@ class Layouts:
 
     # ---- loops that are one run ----
 
-    def loops_of(self, step: Step, d: str) -> tuple[str, ...]:
+    def loops_of(self, step: MatchedInstruction, d: str) -> tuple[str, ...]:
         """The loops of a dimension, with those that are joined with its run."""
         own = step.dims[d]
         return (*self.plan.joined, *own) if self.plan.joined and own == run_of_sums(self.s) else own
@@ -196,7 +199,7 @@ class Layouts:
             self.moving[key] = {v for v in found if self.extents.get(v, 1) > 1}
         return self.moving[key]
 
-    def layout(self, step: Step, o: Operand, e: Element) -> Layout:
+    def layout(self, step: MatchedInstruction, o: Operand, e: Element) -> TileLayout:
         host = e.buffer in self.params and e.buffer not in self.written
         run = self.loops_of(step, o.dims[-1]) if o.dims else ()
         mine = self.depends(e)
@@ -218,13 +221,13 @@ class Layouts:
         n, word = prod(self.tile(v) for v in run), self.word(o)
         return -(-n // word) * word
 
-    def in_rows(self, o: Operand, around: Sequence[str], rows: Sequence[str], run: Sequence[str]) -> Layout:
+    def in_rows(self, o: Operand, around: Sequence[str], rows: Sequence[str], run: Sequence[str]) -> TileLayout:
         """A run for each row, padded to whole words: for a convolution, its windows written out."""
-        axes = [Axis(self.tile(v), _position(v)) for v in (*around, *rows)]
-        axes.append(Axis(self.padded(o, run), self.in_run(run)))
+        axes = [TileAxis(self.tile(v), _position(v)) for v in (*around, *rows)]
+        axes.append(TileAxis(self.padded(o, run), self.in_run(run)))
         names = {v: f"{v}_r" for v in (*around, *rows, *run)}
         walks = tuple((n, self.actual(v)) for v, n in names.items())
-        return Layout(tuple(axes), walks, {v: Var(n) for v, n in names.items()}, joined=max(len(run) - 1, 0))
+        return TileLayout(tuple(axes), walks, {v: Var(n) for v, n in names.items()}, joined=max(len(run) - 1, 0))
 
     def in_run(self, run: Sequence[str]) -> Callable[[Mapping[str, Expr]], Expr]:
         """The position in a run of one loop or of several; all but the first of these are whole."""
@@ -239,14 +242,14 @@ class Layouts:
 
     def in_columns(
         self,
-        step: Step,
+        step: MatchedInstruction,
         o: Operand,
         mine: set[str],
         around: Sequence[str],
         rows: Sequence[str],
         run: Sequence[str],
         padded: bool = False,
-    ) -> Layout:
+    ) -> TileLayout:
         """As many columns as a run has beside each other: one row below the other, with as many rows as there are."""
         limit = self.width(run[0]) if run else 1
         word = self.word(o)
@@ -259,18 +262,18 @@ class Layouts:
             columns = self.actual(v) if v in mine else Const(self.tile(v), "index")
             if padded and v in mine:
                 columns = ceildiv(columns, limit) * limit
-            axes.append(Axis(-(-self.tile(v) // limit), _quotient(v, limit)))
+            axes.append(TileAxis(-(-self.tile(v) // limit), _quotient(v, limit)))
             walks += [(f"{v}_q", ceildiv(columns, limit))]
             at[v] = Var(f"{v}_q") * limit + Var(f"{v}_r")
-        axes += [Axis(self.tile(v), _position(v)) for v in around]
-        axes.append(Axis(prod(self.tile(v) for v in rows), lambda p: self.row(rows, p)))
-        axes.append(Axis(width, _remainder(run[0], limit) if run else _zero))
+        axes += [TileAxis(self.tile(v), _position(v)) for v in around]
+        axes.append(TileAxis(prod(self.tile(v) for v in rows), lambda p: self.row(rows, p)))
+        axes.append(TileAxis(width, _remainder(run[0], limit) if run else _zero))
         walks += [(f"{v}_r", self.actual(v)) for v in (*around, *rows)]
         at |= {v: Var(f"{v}_r") for v in (*around, *rows)}
         if run:
             left = columns - Var(f"{run[0]}_q") * limit
             walks.append((f"{run[0]}_r", minimum(limit, left) if self.tile(run[0]) > limit else columns))
-        return Layout(tuple(axes), tuple(walks), at)
+        return TileLayout(tuple(axes), tuple(walks), at)
 
     def row(self, rows: Sequence[str], p: Mapping[str, Expr]) -> Expr:
         """The number of a row among those that the tile has: a last tile has fewer, without gaps."""
@@ -279,7 +282,7 @@ class Layouts:
             found = _times(found, self.actual(v)) + p[v]
         return found
 
-    def box(self, step: Step, o: Operand, e: Element, run: Sequence[str]) -> Layout | None:
+    def box(self, step: MatchedInstruction, o: Operand, e: Element, run: Sequence[str]) -> TileLayout | None:
         """The part of the host's buffer that a tile reads, as it is there; None where rows would not begin at words."""
         word = self.word(o)
         terms = [linear(i) for i in e.indices]
@@ -305,10 +308,10 @@ class Layouts:
                     most + (self.tile(v) - 1) * c,
                 )
             last = d == len(terms) - 1
-            axes.append(Axis(-(-most // word) * word if last else most, _sum_of(names)))
+            axes.append(TileAxis(-(-most // word) * word if last else most, _sum_of(names)))
             walks.append((f"d{d}_r", size))
             box.append(first)
-        return Layout(tuple(axes), tuple(walks), {}, tuple(box))
+        return TileLayout(tuple(axes), tuple(walks), {}, tuple(box))
 
     # ---- all of them ----
 
@@ -317,13 +320,13 @@ class Layouts:
         for step, o, e in self.users.values():
             self.add_tile(step, o, e)
 
-    def planned(self: _L, plan: Plan) -> _L:
-        """The same kernel cut by another plan: what does not hang on the plan is shared."""
+    def planned(self: _L, plan: TilePlan) -> _L:
+        """The same kernel cut by another plan: what does not depend on the plan is shared."""
         other = copy(self)
         other.plan, other.buffers, other.layouts = plan, {}, {}
         return other
 
-    def add_tile(self, step: Step, o: Operand, e: Element) -> None:
+    def add_tile(self, step: MatchedInstruction, o: Operand, e: Element) -> None:
         if e.buffer not in self.asks:
             if e.constant:
                 self.pack(step, o, e)
@@ -339,7 +342,7 @@ class Layouts:
         shape = (slots, *(self.times(v) for v in self.waiting(e)), *(a.size for a in made.axes))
         self.buffers[e.buffer] = Buffer(f"{e.buffer}_s", shape, o.dtype, o.memory)
 
-    def pack(self, step: Step, o: Operand, e: Element) -> None:
+    def pack(self, step: MatchedInstruction, o: Operand, e: Element) -> None:
         """A constant lies in memory in columns as wide as a run, one after the other, padded with zeros; where it has
         blocks of columns that do not divide into such, in these."""
         b = self.params[e.buffer]
@@ -382,7 +385,7 @@ class Layouts:
         return order[: last + 1]
 
     def slots(self, wanted: Mapping[str, int]) -> tuple[int, dict[str, int]]:
-        """`Plan.slots` and `Plan.depth` for so many slots by memory, without those that only hold tiles that stay."""
+        """`TilePlan.slots` and `depth` for so many slots by memory, without those that only hold tiles that stay."""
         moving = {o.memory for _, o, e in self.users.values() if self.enclosing(e)}
         depth = {m: n for m, n in wanted.items() if m in moving}
         slots = max(depth.values(), key=lambda n: (list(depth.values()).count(n), n)) if depth else 2
@@ -410,14 +413,14 @@ class Layouts:
         return early + [e for b, e in found.items() if b not in self.plan.first]
 
 
-def run_limit(s: Selection, v: str) -> int:
+def run_limit(s: InstructionSelection, v: str) -> int:
     """The fewest iterations of a loop that an instruction takes as a run; of a block of columns, equal parts."""
     limits = [d.limit for step in s.steps for d in step.instruction.dims if not d.levels and v in step.dims[d.name]]
     limit, extent = min(limits, default=1), s.extents[v]
     return ceil(extent / ceil(extent / limit)) if v in s.in_blocks else limit
 
 
-def run_of_sums(s: Selection) -> tuple[str, ...]:
+def run_of_sums(s: InstructionSelection) -> tuple[str, ...]:
     """The loop of sums that the first instruction takes as a run."""
     step = s.steps[0]
     for d in step.instruction.dims:
@@ -427,7 +430,7 @@ def run_of_sums(s: Selection) -> tuple[str, ...]:
     return ()
 
 
-def joinable(s: Selection) -> tuple[str, ...]:
+def joinable(s: InstructionSelection) -> tuple[str, ...]:
     """The loops of sums around the first instruction that can be joined with its run, outer first: the operand that
     has the run alone gets a row for each result, in the others these loops are rows."""
     step, run = s.steps[0], run_of_sums(s)

@@ -1,4 +1,5 @@
-"""Finds instructions for a kernel: what is computed decides, not what an operator is called.
+"""Instruction selection: finds the accelerator instructions that compute a kernel, by its expressions and not by
+operator names.
 
 Stages are taken in runs, the longest first; a run is one expression, and so is an instruction. Where both are the same,
 the elements that the kernel reads tell which of its loops are which dimension of the instruction:
@@ -24,7 +25,7 @@ from ...tensor.kernel import Kernel, Stage
 from .describe import ACCUMULATE, HOST, READ, CopyEngine, Dim, Instruction, Listing, Operand
 from .meaning import Meaning, Reduce, accumulated, below, choices, meaning, parts, with_parts
 from .rows import with_rows
-from .unify import Found, Unifier, Value, put_in, value_of
+from .unify import StageWrite, Unification, Unifier, put_in, value_of
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Element:
 
 
 @dataclass(frozen=True)
-class Step:
+class MatchedInstruction:
     """An instruction for a run of stages. `dims`: the loops of each dimension, innermost last; `sums`: the loops of the
     sum, which are of a dimension or around the instruction. Operands are elements of buffers: parameters, or what a
     step before wrote. `expr` is what is written, or added up; sums in it run once more (`again`) through loops of the
@@ -80,12 +81,12 @@ class Fill:
 
 
 @dataclass(frozen=True)
-class Selection:
+class InstructionSelection:
     """A kernel as instructions: the steps in order, the loops of its result with all others (`extents`), where the last
     step's result is stored, and borders that are filled."""
 
     kernel: Kernel
-    steps: tuple[Step, ...]
+    steps: tuple[MatchedInstruction, ...]
     loops: tuple[str, ...]
     extents: dict[str, int]
     stored: Element
@@ -110,12 +111,12 @@ class NoMatch(Exception):
     """Why a chip cannot do a kernel."""
 
 
-def select(kernel: Kernel, listing: Listing) -> Selection:
+def select(kernel: Kernel, listing: Listing) -> InstructionSelection:
     """The instructions that do a kernel; `NoMatch` says what there is no instruction for."""
     return _Selector(with_rows(kernel), listing).run()
 
 
-def matches(m: Meaning, value: Value) -> list[Found]:
+def matches(m: Meaning, value: StageWrite) -> list[Unification]:
     """The ways in which an instruction computes a value."""
     i = m.instruction
     if len(i.outputs) != 1:
@@ -133,7 +134,7 @@ def matches(m: Meaning, value: Value) -> list[Found]:
         while isinstance(like, Reduce) and like.combiner == value.combiner:
             like = like.body
     u = Unifier({f.name: f for f in i.fields}, out.dims, value.extents, value.loops)
-    return list(u.match(like, value.expr, Found(fields=dict(m.chosen))))
+    return list(u.match(like, value.expr, Unification(fields=dict(m.chosen))))
 
 
 class _Selector:
@@ -141,13 +142,13 @@ class _Selector:
         self.kernel, self.listing = kernel, listing
         self.meanings = [m for i in listing.instructions.values() for m in choices(meaning(i))]
         self.extents: dict[str, int] = {}
-        self.steps: list[Step] = []
+        self.steps: list[MatchedInstruction] = []
         self.fills: list[Fill] = []
         self.stored: Element | None = None
         self.loops: tuple[str, ...] = ()
         self.copies: dict[str, str] = {}  # a result in another memory -> the result
 
-    def run(self) -> Selection:
+    def run(self) -> InstructionSelection:
         if self.kernel.opaque is not None:
             raise NoMatch(f"{self.kernel.opaque.mnemonic} has a loop nest of its own")
         if len(self.kernel.outputs) != 1:
@@ -171,7 +172,9 @@ class _Selector:
                 raise NoMatch(f"nothing brings a result out of {last.memory}")
         if self.stored.buffer not in self.kernel.outputs:
             raise NoMatch(f"{self.stored.buffer} is no result")
-        return Selection(self.kernel, tuple(self.steps), self.loops, self.extents, self.stored, tuple(self.fills))
+        return InstructionSelection(
+            self.kernel, tuple(self.steps), self.loops, self.extents, self.stored, tuple(self.fills)
+        )
 
     # ---- what is no computation ----
 
@@ -210,7 +213,7 @@ class _Selector:
 
     # ---- instructions ----
 
-    def longest(self, stages: tuple[Stage, ...]) -> tuple[int, Step]:
+    def longest(self, stages: tuple[Stage, ...]) -> tuple[int, MatchedInstruction]:
         """The longest run of the first stages that is one instruction; of several, the one that does it fastest."""
         reasons, near = [], []  # why runs are no instruction; why those that are one cannot be done
         alone = [n for n, s in enumerate(stages) if isinstance(s.targets[0].value, Const) or movement(s)]
@@ -224,7 +227,7 @@ class _Selector:
                 for found in matches(m, value):
                     other = self.copied()
                     step = other.step(m, value, found, stages[:n])
-                    if isinstance(step, Step):
+                    if isinstance(step, MatchedInstruction):
                         fitting.append((other, step))
                     else:
                         near.append(f"{m.instruction.name}: {step}")
@@ -242,13 +245,15 @@ class _Selector:
         other.steps, other.copies, other.extents = list(self.steps), dict(self.copies), dict(self.extents)
         return other
 
-    def rate(self, step: Step) -> float:
+    def rate(self, step: MatchedInstruction) -> float:
         """How much of a step its instruction does in a cycle."""
         i = step.instruction
         counts = {d.name: min(prod(self.extents[v] for v in step.dims[d.name]), d.limit) for d in i.dims}
         return prod(counts.values()) / max(*i.busy(counts | step.fields), 1)
 
-    def step(self, m: Meaning, value: Value, found: Found, stages: tuple[Stage, ...]) -> Step | str:
+    def step(
+        self, m: Meaning, value: StageWrite, found: Unification, stages: tuple[Stage, ...]
+    ) -> MatchedInstruction | str:
         """The step, or why the operands do not fit."""
         i = m.instruction
         names = self.to_frame(found, value)
@@ -282,7 +287,9 @@ class _Selector:
         expr = with_buffers(put_in(value.expr, names), {e.buffer: operands[o].buffer for o, e in read.items()})
         again = {v: loop for loop in found.reduced.values() for v in _sums_in(expr) if extents[v] == extents[loop]}
         ran = tuple(s.name for s in stages)
-        return Step(i, ran, operands, output, dims, value.sums, expr, value.combiner, again, dict(found.fields))
+        return MatchedInstruction(
+            i, ran, operands, output, dims, value.sums, expr, value.combiner, again, dict(found.fields)
+        )
 
     @staticmethod
     def in_parts(
@@ -302,7 +309,7 @@ class _Selector:
         """Loops in the order of those of the first step, so that rows follow one another alike in all steps."""
         return tuple(sorted(loops, key=self.loops.index)) if self.loops else loops
 
-    def to_frame(self, found: Found, value: Value) -> dict[str, Expr] | str:
+    def to_frame(self, found: Unification, value: StageWrite) -> dict[str, Expr] | str:
         """The loops of this run -> those of the first step, where it reads what a step before wrote."""
         written = {s.output.buffer: s.output for s in self.steps}
         for e in found.operands.values():
@@ -337,10 +344,10 @@ class _Selector:
             output = replace(wrote.output, buffer=name)
             operands = {i.inputs[0].name: wrote.output}
             self.copies[name] = buffer
-            dims = self.dimensions(i, operands, output, self.loops, (), self.extents, Found())
+            dims = self.dimensions(i, operands, output, self.loops, (), self.extents, Unification())
             if isinstance(dims, dict):
                 expr = Load(buffer, wrote.output.indices, i.inputs[0].dtype)
-                self.steps.append(Step(i, (), operands, output, dims, (), expr, fields=dict(m.chosen)))
+                self.steps.append(MatchedInstruction(i, (), operands, output, dims, (), expr, fields=dict(m.chosen)))
                 return name
             del self.copies[name]
         return None
@@ -353,7 +360,7 @@ class _Selector:
         loops: tuple[str, ...],
         sums: tuple[str, ...],
         extents: Mapping[str, int],
-        found: Found,
+        found: Unification,
     ) -> dict[str, tuple[str, ...]] | str:
         """The loops of each dimension; a string where a loop that must be in the instruction has no place."""
         elements = {**operands, i.outputs[0].name: output}
@@ -377,7 +384,7 @@ class _Selector:
                 return f"{name} has at most {i.dim(name).limit}, here are {extents[loop]}"
         return {d: tuple(v) for d, v in dims.items()}
 
-    def uses(self, buffer: str) -> list[tuple[Step, Operand, Element]]:
+    def uses(self, buffer: str) -> list[tuple[MatchedInstruction, Operand, Element]]:
         """The operands that a buffer is so far."""
         found = []
         for s in self.steps:
@@ -471,7 +478,7 @@ def _walked_alike(loop: str, as_run: bool, dims: Mapping[str, tuple[str, ...]], 
 
 
 def _lying(e: Element, o: Operand, dims: Mapping[str, tuple[str, ...]]) -> tuple[object, ...]:
-    """What the place of an element on the chip hangs on: the memory, the indices, the loops of its rows and runs."""
+    """What the place of an element on the chip depends on: the memory, the indices, the loops of its rows and runs."""
     moved = {v for index in e.indices for v in variables(index)}
     rows = tuple(v for d in o.dims[:-1] for v in dims[d] if v in moved)
     return (o.memory, e.indices, rows, dims[o.dims[-1]] if o.dims else ())

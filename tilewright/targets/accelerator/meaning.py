@@ -1,4 +1,5 @@
-"""What an instruction means, read from its NumPy body: the body runs once on arrays that write down what is done.
+"""Semantics of an instruction, traced from its NumPy body: the body runs once on symbolic arrays, which record an
+expression.
 
     lambda acc, x, w: acc + x.astype(np.int32) @ w.astype(np.int32)
     -> acc[m, n] + sum over k of extsi(x[m, k]) * extsi(w[k, n])
@@ -62,7 +63,7 @@ _DOES = {f"{op}{t}": f"{word}s" for op, word in (("add", "add"), ("sub", "subtra
 _DOES |= {"mulf": "multiplies", "muli": "multiplies", "divf": "divides"}
 
 
-def shapes(arrays: Sequence[Traced]) -> str:
+def shapes(arrays: Sequence[TracedArray]) -> str:
     """Their dimensions, in words."""
     return " and ".join(f"({', '.join(d or '1' for d in a.dims)})" for a in arrays)
 
@@ -109,12 +110,12 @@ def multiply_high(a: Any, b: Any) -> Any:
     >>> multiply_high(np.int32([1 << 30]), np.int32([8]))
     array([2], dtype=int32)
     """
-    if isinstance(a, Traced):
+    if isinstance(a, TracedArray):
         return a.binary("mulhsi", a, b)
     return ((np.asarray(a, np.int64) * np.asarray(b, np.int64)) >> 32).astype(np.int32)
 
 
-class Traced(np.lib.mixins.NDArrayOperatorsMixin):
+class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
     """An array that writes down what is computed: `dims` are names of dimensions ("" for one of size 1), `expr` is an
     element, with the dimensions as variables."""
 
@@ -125,7 +126,7 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def dtype(self) -> np.dtype:
-        return LOOP_TYPES[self.expr.dtype].numpy  # type: ignore[attr-defined]
+        return LOOP_TYPES[self.expr.dtype].numpy
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -140,7 +141,7 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             "the body of an instruction may not ask for values", stage="describe", hint="compare, and go on with astype"
         )
 
-    def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, **options: Any) -> Traced:
+    def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, **options: Any) -> TracedArray:
         if method != "__call__" or options:
             raise UsageError(
                 f"the body of an instruction may not use np.{function.__name__}.{method}", stage="describe"
@@ -164,19 +165,19 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             hint=f"a product of matrices is a @ b; it may use sum, max, min, {', '.join(FUNCTIONS)}",
         )
 
-    def applied(self, names: tuple[str, str], shown: str, *inputs: Any) -> Traced:
-        is_float = any(isinstance(x, Traced) and x.expr.dtype in FLOATS for x in inputs)  # type: ignore[attr-defined]
+    def applied(self, names: tuple[str, str], shown: str, *inputs: Any) -> TracedArray:
+        is_float = any(isinstance(x, TracedArray) and x.expr.dtype in FLOATS for x in inputs)
         op = names[0] if is_float else names[1]
         if not op:
             raise UsageError(f"np.{shown} has no meaning for {'floats' if is_float else 'integers'}", stage="describe")
         return self.binary(op, *inputs)
 
-    def binary(self, op: str, *inputs: Any) -> Traced:
+    def binary(self, op: str, *inputs: Any) -> TracedArray:
         """An operation, element by element; numbers take the type of the arrays."""
-        arrays = [x for x in inputs if isinstance(x, Traced)]
-        if not arrays or not all(isinstance(x, (Traced, int, float, np.generic)) for x in inputs):
+        arrays = [x for x in inputs if isinstance(x, TracedArray)]
+        if not arrays or not all(isinstance(x, (TracedArray, int, float, np.generic)) for x in inputs):
             raise UsageError(f"{op} of what is no operand", stage="describe", hint="numbers are constants, not arrays")
-        dtypes = {x.expr.dtype for x in arrays}  # type: ignore[attr-defined]
+        dtypes = {x.expr.dtype for x in arrays}
         if len(dtypes) != 1:
             pair, to = (
                 " and ".join(sorted(dtypes)),
@@ -198,10 +199,10 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
                     hint="dimensions meet from the last one on; a product of matrices is a @ b",
                 )
             dims.append(named.pop() if named else "")
-        args = tuple(x.expr if isinstance(x, Traced) else _constant(x, dtype) for x in inputs)
-        return Traced(tuple(dims), Op(op, args, "i1" if op.startswith("cmp") else dtype), self.sizes)
+        args = tuple(x.expr if isinstance(x, TracedArray) else _constant(x, dtype) for x in inputs)
+        return TracedArray(tuple(dims), Op(op, args, "i1" if op.startswith("cmp") else dtype), self.sizes)
 
-    def astype(self, to: Any) -> Traced:
+    def astype(self, to: Any) -> TracedArray:
         old, new = self.dtype, np.dtype(to)
         if old == new:
             return self
@@ -216,42 +217,42 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             (False, True): "uitofp" if bits else "sitofp",
             (True, False): "fptosi",
         }[a in FLOATS, b in FLOATS]
-        return Traced(self.dims, Op(cast, (self.expr,), b), self.sizes)
+        return TracedArray(self.dims, Op(cast, (self.expr,), b), self.sizes)
 
-    def matmul(self, a: Traced, b: Traced) -> Traced:
+    def matmul(self, a: TracedArray, b: TracedArray) -> TracedArray:
         if a.ndim != 2 or b.ndim != 2 or a.dims[1] != b.dims[0]:
             raise UsageError(
                 f"the body multiplies matrices of {shapes((a, b))}",
                 stage="describe",
                 hint="a @ b is (m, k) @ (k, n); the body takes its operands in the order of the description",
             )
-        is_float = a.expr.dtype in FLOATS  # type: ignore[attr-defined]
+        is_float = a.expr.dtype in FLOATS
         mul, add = ("mulf", "addf") if is_float else ("muli", "addi")
-        product = Op(mul, (a.expr, b.expr), a.expr.dtype)  # type: ignore[attr-defined]
-        return Traced((a.dims[0], b.dims[1]), Reduce(add, (a.dims[1],), product), self.sizes)
+        product = Op(mul, (a.expr, b.expr), a.expr.dtype)
+        return TracedArray((a.dims[0], b.dims[1]), Reduce(add, (a.dims[1],), product), self.sizes)
 
-    def _reduced(self, kind: str, axis: int | None, keepdims: bool, out: Any = None) -> Traced:
+    def _reduced(self, kind: str, axis: int | None, keepdims: bool, out: Any = None) -> TracedArray:
         if out is not None:
             raise UsageError(f"{kind} into an array", stage="describe")
         if axis is None and self.ndim != 1:
             raise UsageError(f"{kind} of all dimensions", stage="describe", hint="say axis")
         at = (0 if axis is None else axis) % self.ndim
-        combiner = _COMBINE[kind][0 if self.expr.dtype in FLOATS else 1]  # type: ignore[attr-defined]
+        combiner = _COMBINE[kind][0 if self.expr.dtype in FLOATS else 1]
         expr = Reduce(combiner, (self.dims[at],), self.expr) if self.dims[at] else self.expr
         middle = ("",) if keepdims else ()
-        return Traced((*self.dims[:at], *middle, *self.dims[at + 1 :]), expr, self.sizes)
+        return TracedArray((*self.dims[:at], *middle, *self.dims[at + 1 :]), expr, self.sizes)
 
-    def sum(self, axis: int | None = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Traced:
-        own = self.expr.dtype  # type: ignore[attr-defined]
+    def sum(self, axis: int | None = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> TracedArray:
+        own = self.expr.dtype
         if dtype is None and own not in FLOATS and own != "i64":
             raise UsageError(f"NumPy's sum of {own} is i64", stage="describe", hint="say dtype=np.int32, or what it is")
         added = self if dtype is None else self.astype(dtype)
         return added._reduced("sum", axis, keepdims, out)
 
-    def max(self, axis: int | None = None, out: Any = None, keepdims: bool = False) -> Traced:
+    def max(self, axis: int | None = None, out: Any = None, keepdims: bool = False) -> TracedArray:
         return self._reduced("max", axis, keepdims, out)
 
-    def min(self, axis: int | None = None, out: Any = None, keepdims: bool = False) -> Traced:
+    def min(self, axis: int | None = None, out: Any = None, keepdims: bool = False) -> TracedArray:
         return self._reduced("min", axis, keepdims, out)
 
 
@@ -283,21 +284,21 @@ def meaning(instruction: Instruction) -> Meaning:
     """Read the body of an instruction; UsageError if it uses what has no meaning here, or gives results whose dims or
     types are not those of the operands."""
     sizes, where = {d.name: d.limit for d in instruction.dims}, f"instruction {instruction.name}"
-    given = [Traced(o.dims, Load(o.name, tuple(map(Var, o.dims)), o.dtype), sizes) for o in instruction.inputs]
-    fields = {f.name: Traced((), Var(f.name, f.dtype), sizes) for f in instruction.fields}
+    given = [TracedArray(o.dims, Load(o.name, tuple(map(Var, o.dims)), o.dtype), sizes) for o in instruction.inputs]
+    fields = {f.name: TracedArray((), Var(f.name, f.dtype), sizes) for f in instruction.fields}
     try:
         made = run_body(instruction, given, fields)
     except UsageError as e:
         raise UsageError(e.message, stage="describe", operator=e.operator or where, hint=e.hint) from None
     except Exception as e:  # whatever a body may do that arrays can and these cannot
-        why = re.sub(r"'Traced' object", "an operand", f"{type(e).__name__}: {e}")
+        why = re.sub(r"'TracedArray' object", "an operand", f"{type(e).__name__}: {e}")
         raise UsageError(f"the body cannot be read: {why}", stage="describe", operator=where, hint=_MAY) from e
     values = {}
     for o, value in zip(instruction.outputs, made, strict=True):
-        if not isinstance(value, Traced):
+        if not isinstance(value, TracedArray):
             raise _wrong(instruction, f"the body gives {value!r} for {o.name}")
         dims = ("",) * (len(o.dims) - value.ndim) + value.dims
-        dtype = value.expr.dtype  # type: ignore[attr-defined]
+        dtype = value.expr.dtype
         if len(dims) != len(o.dims) or any(d not in ("", want) for d, want in zip(dims, o.dims, strict=True)):
             shown = ", ".join(d or "1" for d in dims)
             raise _wrong(instruction, f"the body gives ({shown}) for {o.name}, which is ({', '.join(o.dims)})")
@@ -339,8 +340,7 @@ def accumulated(like: Expr, name: str) -> Reduce | None:
     if isinstance(like, Op) and like.op in COMBINERS:
         for a, b in (like.args, like.args[::-1]):
             if isinstance(a, Load) and a.buffer == name:
-                summed = isinstance(b, Reduce) and b.combiner == like.op
-                return b if summed else Reduce(like.op, (), b)  # type: ignore[return-value]
+                return b if isinstance(b, Reduce) and b.combiner == like.op else Reduce(like.op, (), b)
     return None
 
 

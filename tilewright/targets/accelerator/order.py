@@ -1,4 +1,5 @@
-"""Whether the waits of a program are enough: no two engines may touch the same words at once if one of them writes.
+"""Race detector for accelerator programs: checks that an instruction's waits order all conflicting accesses of two
+engines.
 
 What an engine has finished when an instruction begins is known from what it waits for, from what the engine's
 instructions before waited for, and from what all of those waited for in turn (vector clocks, Fidge 1988, Mattern 1989).
@@ -12,7 +13,7 @@ import numpy as np
 from ...support.errors import UsageError
 from .binary import ChipProgram, Formats, Issue
 from .functional import in_order
-from .places import Access, accesses
+from .places import MemoryRange, accesses
 
 
 def check_order(formats: Formats, program: ChipProgram) -> None:
@@ -49,7 +50,7 @@ def check_order(formats: Formats, program: ChipProgram) -> None:
             (wrote if a.written else read)[a.memory][me, a.low : a.high] = len(own)
 
 
-def _meeting(formats: Formats, program: ChipProgram, a: Access, issue: Issue, engine: str, n: int) -> UsageError:
+def _meeting(formats: Formats, program: ChipProgram, a: MemoryRange, issue: Issue, engine: str, n: int) -> UsageError:
     other = formats.line(program.streams[engine][n - 1])
     return UsageError(
         f"two engines may meet at words {a.low} to {a.high - 1} of {a.memory}: it does not wait for {other!r}",

@@ -1,4 +1,4 @@
-"""What of a model a chip runs: what its instructions compute, where that is faster than the host.
+"""Partitions a model between an accelerator and its host: which fused groups run on the chip, where it is faster.
 
 Operations come in the groups that fusion makes for the host. A group that is instructions as a whole is one kernel of
 the chip; else a beginning of it that is: a convolution without the float arithmetic behind it. Of several beginnings
@@ -18,8 +18,8 @@ from ...support.sizes import Undecided
 from ...tensor.kernel import Kernel
 from .binary import Formats
 from .choices import Choices
-from .layouts import Plan
-from .match import NoMatch, Selection, select
+from .layouts import TilePlan
+from .match import InstructionSelection, NoMatch, select
 from .plan import Planned, best, planned
 
 #: a kernel -> the decisions of its tuned plan, and the plan that they led to; None if it was not tuned
@@ -27,7 +27,7 @@ KnownPlan = Callable[[Kernel], tuple[Mapping[str, Any], str] | None]
 
 
 @dataclass(frozen=True)
-class Placed:
+class KernelPlacement:
     """A kernel, whether the chip runs it, and why (not)."""
 
     kernel: Kernel
@@ -42,9 +42,9 @@ class Partitioner:
 
     def __init__(self, formats: Formats, host: bool, asked: int = 1) -> None:
         self.formats, self.host, self.asked = formats, host, asked
-        self.selected: dict[Kernel, Selection | str] = {}
+        self.selected: dict[Kernel, InstructionSelection | str] = {}
         self.planned: dict[Kernel, Planned | str] = {}
-        self.report: list[Placed] = []
+        self.report: list[KernelPlacement] = []
         self.known: KnownPlan | None = None
         self.tuned: dict[Kernel, str] = {}  # kernels of which a tuned plan is known -> why it is not used, if it is not
 
@@ -63,8 +63,8 @@ class Partitioner:
 
     def claim(self, group: Sequence[int], alone: Callable[[Sequence[int]], Kernel]) -> Sequence[int]:
         """The beginning of a group that the chip runs: the longest one, or with a host the one that is done first."""
-        first: Placed | None = None
-        runs: list[tuple[float, Sequence[int], Placed]] = []
+        first: KernelPlacement | None = None
+        runs: list[tuple[float, Sequence[int], KernelPlacement]] = []
         nodes = sorted(group)
         for n in range(len(nodes), 0, -1):
             placed = self.judged(alone(nodes[:n]))
@@ -94,21 +94,21 @@ class Partitioner:
             / self.formats.chip.host_rate
         )
 
-    def judged(self, kernel: Kernel) -> Placed:
+    def judged(self, kernel: Kernel) -> KernelPlacement:
         """Whether the chip runs a kernel."""
         found = self.select(kernel)
         if isinstance(found, str):
-            return Placed(kernel, False, found)
+            return KernelPlacement(kernel, False, found)
         made = self.best(kernel, found)
         if isinstance(made, str):
-            return Placed(kernel, False, made)
+            return KernelPlacement(kernel, False, made)
         here, there = made.timing.cycles / self.formats.chip.clock, work(found) / self.formats.chip.host_rate
         if self.host and here > there:
-            return Placed(kernel, False, f"{here * 1e6:.3g} us on the chip, {there * 1e6:.3g} us on the host")
+            return KernelPlacement(kernel, False, f"{here * 1e6:.3g} us on the chip, {there * 1e6:.3g} us on the host")
         tuned = ", tuned" if self.tuned.get(nameless(kernel)) == "" else ""
-        return Placed(kernel, True, f"{made.timing.cycles} cycles{tuned}", here)
+        return KernelPlacement(kernel, True, f"{made.timing.cycles} cycles{tuned}", here)
 
-    def select(self, kernel: Kernel) -> Selection | str:
+    def select(self, kernel: Kernel) -> InstructionSelection | str:
         key = nameless(kernel)
         if kernel.opaque is not None:
             return f"{kernel.opaque.mnemonic} has a loop nest of its own"
@@ -121,7 +121,7 @@ class Partitioner:
                 self.selected[key] = "its sizes are not known"
         return self.selected[key]
 
-    def best(self, kernel: Kernel, found: Selection) -> Planned | str:
+    def best(self, kernel: Kernel, found: InstructionSelection) -> Planned | str:
         """The best plan that can be emitted, or why there is none."""
         key = nameless(kernel)
         if key not in self.planned:
@@ -131,7 +131,7 @@ class Partitioner:
                 self.planned[key] = e.message
         return self.planned[key]
 
-    def as_tuned(self, kernel: Kernel, found: Selection) -> Planned | None:
+    def as_tuned(self, kernel: Kernel, found: InstructionSelection) -> Planned | None:
         """A kernel by the plan that the tuner found; None if there is none, or it means something else now."""
         result = self.known(kernel) if self.known is not None else None
         if result is None:
@@ -139,7 +139,7 @@ class Partitioner:
         decisions, digest = result
         key = nameless(kernel)
         try:
-            chosen = Choices(found, self.formats.listing, Plan()).chosen(decisions)
+            chosen = Choices(found, self.formats.listing, TilePlan()).chosen(decisions)
             if chosen is not None and str(chosen.plan) == digest:
                 self.tuned[key] = ""
                 return planned(found, self.formats, chosen.plan)
@@ -157,11 +157,11 @@ class Partitioner:
 
 
 def nameless(kernel: Kernel) -> Kernel:
-    """What two kernels have in common that compute the same."""
+    """The key of a kernel: equal for kernels that compute the same."""
     return replace(kernel, name="kernel")
 
 
-def work(s: Selection) -> float:
+def work(s: InstructionSelection) -> float:
     """Multiply-adds, or operations where nothing is added up."""
     first = s.steps[0]
     return prod(s.extents[v] for v in (*s.loops, *first.sums)) * (1 if first.sums else len(s.steps))

@@ -1,4 +1,5 @@
-"""Which words of which memories an instruction touches, and what therefore waits for what."""
+"""Dependences between instructions of an accelerator: the address ranges each reads and writes, and the waits that
+follow."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from .describe import ACCUMULATE, HOST, READ, WRITE, Operand
 
 
 @dataclass(frozen=True)
-class Access:
+class MemoryRange:
     """Words `low` to `high` (left out) of a memory, and whether they are written."""
 
     memory: str
@@ -49,7 +50,7 @@ def operand_shape(issue: Issue, o: Operand, word: int) -> tuple[tuple[int, ...],
     return tuple(counts), tuple(strides)
 
 
-def accesses(formats: Formats, issue: Issue) -> Iterator[Access]:
+def accesses(formats: Formats, issue: Issue) -> Iterator[MemoryRange]:
     """What an instruction touches on the chip."""
     form, memories = issue.form, formats.listing.memories
     if form.meaning is None:
@@ -59,11 +60,11 @@ def accesses(formats: Formats, issue: Issue) -> Iterator[Access]:
         on_chip = target if source == HOST or target != HOST else source
         low, high = walk(issue.values["count"], issue.values["stride"])
         words = -(-issue["run"] // memories[on_chip].word)
-        yield Access(on_chip, issue["at"] + low, issue["at"] + high + words, on_chip == target)
+        yield MemoryRange(on_chip, issue["at"] + low, issue["at"] + high + words, on_chip == target)
         if source != HOST and target != HOST:
             low, high = walk(issue.values["count"], issue.values["from_stride"])
             words = -(-issue["run"] // memories[source].word)
-            yield Access(source, issue["from"] + low, issue["from"] + high + words, False)
+            yield MemoryRange(source, issue["from"] + low, issue["from"] + high + words, False)
         return
     for o in form.meaning.operands:
         word = memories[o.memory].word
@@ -72,9 +73,9 @@ def accesses(formats: Formats, issue: Issue) -> Iterator[Access]:
         at = issue[o.name]
         first, end = at + low // word, at + -(-(high + o.numpy.itemsize) // word)
         if o.access != READ:
-            yield Access(o.memory, first, end, True)
+            yield MemoryRange(o.memory, first, end, True)
         if o.access == READ or (o.access == ACCUMULATE and not issue["start"]):
-            yield Access(o.memory, first, end, False)
+            yield MemoryRange(o.memory, first, end, False)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Chooses tiles: sizes along every loop, the order of tiles, one or two slots, so that engines wait little.
+"""Tiling search for an accelerator: tile sizes, loop order, and single or double buffering, ranked by a cost model.
 
 `plans` lists what fits the memories, the best first by an estimate: what each engine has to do in all tiles, the
 slowest of them hiding the others where there are two slots. `best` asks the timing simulator about the first few.
@@ -18,14 +18,14 @@ from .binary import ChipProgram, Formats
 from .costs import Costs, Estimate
 from .describe import Listing
 from .emit import emit
-from .layouts import Plan, joinable, run_limit, run_of_sums
-from .match import Selection
-from .tiles import Tiles
-from .timing import Timing, simulate
+from .layouts import TilePlan, joinable, run_limit, run_of_sums
+from .match import InstructionSelection
+from .tiles import TiledNest
+from .timing import ProgramTiming, simulate
 
 #: into how many tiles the outermost loop of rows is cut, and the others
 OUTER, INNER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128), (1, 2, 4, 8)
-#: plans that may fail before a kernel is given up
+#: plans that may fail before a kernel is left to the host
 TRIED = 12
 #: tiles of columns or sums at most, in what an instruction takes of them: 1, 2, 4 ...
 DOUBLED = 4
@@ -43,13 +43,13 @@ SHORT = 150
 class Planned:
     """A kernel for a chip: how it is cut, the nest, the program, and its time."""
 
-    plan: Plan
+    plan: TilePlan
     nest: Nest
     program: ChipProgram
-    timing: Timing
+    timing: ProgramTiming
 
 
-def plans(s: Selection, listing: Listing) -> list[tuple[Plan, Estimate]]:
+def plans(s: InstructionSelection, listing: Listing) -> list[tuple[TilePlan, Estimate]]:
     """All plans that fit, the best first; CompileError if there is none."""
     costs = Costs(s, listing)
     for slots in (2, 1):
@@ -67,7 +67,7 @@ def plans(s: Selection, listing: Listing) -> list[tuple[Plan, Estimate]]:
     )
 
 
-def ranked(s: Selection, found: list[tuple[Plan, Estimate]]) -> list[tuple[Plan, Estimate]]:
+def ranked(s: InstructionSelection, found: list[tuple[TilePlan, Estimate]]) -> list[tuple[TilePlan, Estimate]]:
     """The best first; of those that are as good as the best, the one with the fewest tiles."""
     found = sorted(found, key=lambda p: p[1].cycles)
     good = [p for p in found if p[1].cycles <= ALIKE * found[0][1].cycles]
@@ -75,11 +75,11 @@ def ranked(s: Selection, found: list[tuple[Plan, Estimate]]) -> list[tuple[Plan,
     return [*sorted(good, key=lambda p: tiles[id(p)]), *found[len(good) :]]
 
 
-def _too_much(s: Selection, listing: Listing) -> str:
+def _too_much(s: InstructionSelection, listing: Listing) -> str:
     """What the smallest tiles take."""
     taken = []
     for tiles in sizes(s, listing):
-        t = Tiles(s, listing, Plan(tiles, tuple(v for v in tiles if tiles[v] < s.extents[v]), 1))
+        t = TiledNest(s, listing, TilePlan(tiles, tuple(v for v in tiles if tiles[v] < s.extents[v]), 1))
         t.prepare()
         taken.append(used(t, listing))
     if not taken:
@@ -95,40 +95,40 @@ def _too_much(s: Selection, listing: Listing) -> str:
 
 def orders(
     costs: Costs, tiles: dict[str, int], slots: int, joined: tuple[str, ...] = ()
-) -> Iterator[tuple[Plan, Estimate]]:
+) -> Iterator[tuple[TilePlan, Estimate]]:
     """The orders of tiles of one size, each also with operands kept that would come again; none if they do not fit
     (what keeps operands may not: see `fitting`)."""
     s = costs.s
     cut = [v for v in s.extents if v in tiles and tiles[v] < s.extents[v]]
     sums = [v for v in cut if v in s.steps[0].sums]
     frame = [v for v in cut if v in s.loops]
-    first = laid_out(costs, Plan(tiles, (*frame, *sums), slots, joined=joined))
+    first = laid_out(costs, TilePlan(tiles, (*frame, *sums), slots, joined=joined))
     if first is None:
         return
     of_tile = costs.of_tile(first)
     for order in permutations(frame):
-        plan = Plan(tiles, (*order, *sums), slots, joined=joined)
+        plan = TilePlan(tiles, (*order, *sums), slots, joined=joined)
         yield plan, of_tile.estimate(plan)
         if slots > 1 and (again := costs.comes_again(plan.order)):
             plan = replace(plan, kept=again)
             yield plan, of_tile.estimate(plan)
 
 
-def fitting(costs: Costs, found: list[tuple[Plan, Estimate]]) -> list[tuple[Plan, Estimate]]:
+def fitting(costs: Costs, found: list[tuple[TilePlan, Estimate]]) -> list[tuple[TilePlan, Estimate]]:
     """Plans (the best first) without those that keep more than fits; of those that keep something, the first few."""
     kept = [p for p in found if p[0].kept]
     good = {id(p) for p in kept[:KEPT] if laid_out(costs, p[0]) is not None}
     return [p for p in found if not p[0].kept or id(p) in good]
 
 
-def laid_out(costs: Costs, plan: Plan) -> Tiles | None:
+def laid_out(costs: Costs, plan: TilePlan) -> TiledNest | None:
     """The tiles of a plan, None if they do not fit."""
     t = costs.tiles.planned(plan)
     t.prepare()
     return t if fits(t, costs.listing) else None
 
 
-def more_slots(costs: Costs, plan: Plan) -> Iterator[tuple[Plan, Estimate]]:
+def more_slots(costs: Costs, plan: TilePlan) -> Iterator[tuple[TilePlan, Estimate]]:
     """A plan with more places for results, and for all tiles: small ones wait longer for each other than they take."""
     every = tuple(costs.listing.memories)
     for wanted, deeper in product(SLOTS, ({step.memory for step in costs.s.steps}, every)) if plan.order else ():
@@ -139,14 +139,14 @@ def more_slots(costs: Costs, plan: Plan) -> Iterator[tuple[Plan, Estimate]]:
             yield more, costs.of_tile(t).estimate(more)
 
 
-def planned(s: Selection, formats: Formats, plan: Plan) -> Planned:
+def planned(s: InstructionSelection, formats: Formats, plan: TilePlan) -> Planned:
     """A kernel cut by a plan, all the way to a program and its time."""
-    nest = Tiles(s, formats.listing, plan).build()
+    nest = TiledNest(s, formats.listing, plan).build()
     program = emit(nest, formats)
     return Planned(plan, nest, program, simulate(formats, program))
 
 
-def best(s: Selection, formats: Formats, asked: int = 1) -> Planned:
+def best(s: InstructionSelection, formats: Formats, asked: int = 1) -> Planned:
     """The plan that is estimated to be the fastest; of the first `asked`, the one that the simulator finds so. Of short
     programs more are asked about: what engines wait for each other counts most there, and asking costs little.
 
@@ -170,19 +170,19 @@ def best(s: Selection, formats: Formats, asked: int = 1) -> Planned:
 # ---- what is tried -------------------------------------------------------------------------------------------------
 
 
-def sizes(s: Selection, listing: Listing) -> Iterator[dict[str, int]]:
+def sizes(s: InstructionSelection, listing: Listing) -> Iterator[dict[str, int]]:
     """Sizes of tiles along the loops of a kernel."""
     loops = [*s.loops, *s.steps[0].sums]
     yield from (dict(zip(loops, chosen, strict=True)) for chosen in product(*[along(s, v) for v in loops]))
 
 
-def joins(s: Selection) -> list[tuple[str, ...]]:
+def joins(s: InstructionSelection) -> list[tuple[str, ...]]:
     """Loops of sums that may be joined with the run: the innermost, the two innermost ..."""
     found = joinable(s)
     return [found[-n:] for n in range(1, len(found) + 1)]
 
 
-def grouped(s: Selection, joined: tuple[str, ...]) -> Iterator[dict[str, int]]:
+def grouped(s: InstructionSelection, joined: tuple[str, ...]) -> Iterator[dict[str, int]]:
     """Sizes of tiles with joined loops: as many of the first as need fewer instructions, the others whole."""
     (run,) = run_of_sums(s)
     whole = {v: s.extents[v] for v in (*joined[1:], run)}
@@ -201,7 +201,7 @@ def _instructions(group: int, extent: int, part: int, limit: int) -> int:
     return full * ceil(group * part / limit) + ceil(rest * part / limit)
 
 
-def along(s: Selection, v: str) -> list[int]:
+def along(s: InstructionSelection, v: str) -> list[int]:
     """The sizes that are tried along one loop: multiples of what an instruction takes, or parts of the whole."""
     extent = s.extents[v]
     if v in s.steps[0].sums and not s.steps[0].instruction.accumulates:
@@ -223,12 +223,12 @@ def along(s: Selection, v: str) -> list[int]:
     return sorted(found, reverse=True)
 
 
-def _whole(s: Selection, v: str) -> bool:
+def _whole(s: InstructionSelection, v: str) -> bool:
     """Whether a sum within an instruction runs through a loop of the result."""
     return any(v in step.again.values() for step in s.steps)
 
 
-def used(t: Tiles, listing: Listing) -> dict[str, int]:
+def used(t: TiledNest, listing: Listing) -> dict[str, int]:
     """The bytes that tiles take of each memory."""
     found = dict.fromkeys(listing.memories, 0)
     for b in t.buffers.values():
@@ -238,5 +238,5 @@ def used(t: Tiles, listing: Listing) -> dict[str, int]:
     return found
 
 
-def fits(t: Tiles, listing: Listing) -> bool:
+def fits(t: TiledNest, listing: Listing) -> bool:
     return all(n <= listing.memories[m].bytes for m, n in used(t, listing).items())

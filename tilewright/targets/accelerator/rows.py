@@ -1,4 +1,5 @@
-"""Gives a loop over all pixels back its rows and columns, where a stage behind it counts them apart.
+"""Loop splitting before instruction selection: a loop over all pixels becomes loops over rows and columns again, where
+a later stage has them separate.
 
 A convolution with a window of one pixel is a product with one row a pixel; what follows knows the image:
 
@@ -27,7 +28,7 @@ def with_rows(kernel: Kernel) -> Kernel:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _SplitDimension:
     """Dimension `axis` of a temporary: one loop, `var`, in the stage that writes it, loops of `sizes` where it is
     read."""
 
@@ -76,7 +77,7 @@ class _Rows:
         return replace(s, targets=tuple(replace(t, value=map_loads(t.value, element)) for t in s.targets))
 
 
-def _found(kernel: Kernel) -> _Rows | None:
+def _found(kernel: Kernel) -> _SplitDimension | None:
     for b in kernel.temporaries:
         writers = [s for s in kernel.stages if any(t.buffer == b.name for t in s.targets)]
         if len(writers) != 1 or len(writers[0].targets) != 1:
@@ -84,10 +85,11 @@ def _found(kernel: Kernel) -> _Rows | None:
         (writer,) = writers
         indices = writer.targets[0].indices
         for axis, index in enumerate(indices):
-            alone = isinstance(index, Var) and sum(index.name in variables(i) for i in indices) == 1
-            sizes = _sizes(kernel, b.name, axis, writer) if alone else None
-            if sizes is not None and prod(sizes) == writer.extents[index.name]:  # type: ignore[attr-defined]
-                return _Rows(b.name, axis, writer, index.name, sizes)  # type: ignore[attr-defined]
+            if not isinstance(index, Var) or sum(index.name in variables(i) for i in indices) != 1:
+                continue
+            sizes = _sizes(kernel, b.name, axis, writer)
+            if sizes is not None and prod(sizes) == writer.extents[index.name]:
+                return _SplitDimension(b.name, axis, writer, index.name, sizes)
     return None
 
 

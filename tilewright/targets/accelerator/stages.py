@@ -1,4 +1,5 @@
-"""The part of the pipeline that is a chip's: kernels to plans, nests and programs; the host does the rest as ever."""
+"""Pipeline stages of accelerator targets: kernels to tiling plans, loop nests and programs; the host's stages do the
+rest."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from ...support.errors import TilewrightError
 from ...tensor.kernel import Kernel
 from ..base import Target, TargetStage
 from ..beside.stages import Taken, with_other
+from ..state import CompilationState
 from .binary import ChipProgram
 from .by_hand import planned
 from .describe import Chip
@@ -70,7 +72,7 @@ def with_chip(host: Target) -> tuple[TargetStage, ...]:
     return with_other(host, assemble_chip, "the chip's programs", {5: dialect_text, 6: chip_text})
 
 
-def assemble_chip(state: Any) -> None:
+def assemble_chip(state: CompilationState) -> None:
     """The chip's kernels: programs, and what calls of them need to know."""
     formats = state.target.formats
     for name, made in state.schedules.items():
@@ -81,26 +83,26 @@ def assemble_chip(state: Any) -> None:
             state.infos[name] = replace(kernel_info(made.nest, scratch=0), parallel=False, inplace=())
 
 
-def programs_of(state: Any) -> list[ChipProgram]:
+def programs_of(state: CompilationState) -> list[ChipProgram]:
     """The programs of the chip's kernels: they are made with their plans, whose time decides."""
     made = (s.planned for s in state.schedules.values() if isinstance(s, OnChip))
     return [p.program for p in made if p is not None]
 
 
-def emit_chip(state: Any) -> None:
+def emit_chip(state: CompilationState) -> None:
     """Verify the chip's programs as its dialect."""
     from .dialect import ChipDialect, verify
 
     verify(ChipDialect(state.target.formats).module(*programs_of(state)))
 
 
-def dialect_text(state: Any) -> str:
+def dialect_text(state: CompilationState) -> str:
     """The chip's kernels in its dialect."""
     from .dialect import ChipDialect
 
     return str(ChipDialect(state.target.formats).module(*programs_of(state)))
 
 
-def chip_text(state: Any) -> str:
+def chip_text(state: CompilationState) -> str:
     """The chip's programs as the assembler reads them."""
     return "\n".join(map(state.target.formats.text, programs_of(state)))

@@ -1,4 +1,5 @@
-"""Programs of a host and a chip, running: the chip's kernels in the simulator, on the host's memory."""
+"""Runs programs of a host and a simulated accelerator on one memory: native code for the host's kernels, the simulator
+for the chip's."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from ..base import Target
 from ..beside.runner import PartsRunner
 from .binary import MAGIC, ChipProgram, Formats
 from .functional import Functional
-from .timing import Timing, simulate
+from .timing import ProgramTiming, simulate
 
 if TYPE_CHECKING:
     from ...program.package import Package
@@ -45,8 +46,7 @@ class ChipCalls:
 
 
 class SystemRunner(PartsRunner):
-    """A program loaded into this process (`tilewright.targets.base.Runner`); the chip is asked only if it has a part in
-    it."""
+    """The `targets.base.ProgramRunner` of a host and a chip; the simulator is loaded only if the chip runs a part."""
 
     no_clock = "a chip's cycles are in `explain`"
 
@@ -65,6 +65,6 @@ class SystemRunner(PartsRunner):
     def other(self) -> ChipCalls:
         return ChipCalls(self.machine(self.formats) if self.programs else None, self.programs)
 
-    def timings(self) -> dict[str, Timing]:
+    def timings(self) -> dict[str, ProgramTiming]:
         """The time of each kernel of the chip, by symbol."""
         return {s: simulate(self.formats, p) for s, p in self.programs.items()}

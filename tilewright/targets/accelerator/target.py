@@ -1,4 +1,4 @@
-"""A chip as a target: alone, or beside a host that does what it cannot.
+"""An accelerator as a compilation target: alone, or with a host that runs what it cannot.
 
     tw.compile(model, target="systolic32")              all of it on the chip, or an error that says what is not
     tw.compile(model, target="cpu+systolic32")          the rest on the processor

@@ -1,4 +1,5 @@
-"""Loops that a user wants to be an instruction: compared with its meaning, and noted as the planner's nests are."""
+"""Tensorization by hand: checks that loops which a user wants to be an instruction compute what it does, and marks
+them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from .describe import Dim, Instruction, Operand
 from .match import matches
 from .meaning import choices, meaning
 from .tiles import CHIP, DIM
-from .unify import Found, value_of
+from .unify import Unification, value_of
 
 Ranges = Mapping[str, tuple[int, int]]
 
@@ -68,14 +69,14 @@ def _stage(s: Store, extents: Mapping[str, int], outside: Mapping[str, Expr]) ->
     return Stage(s.block, tuple(extents.items()), (moved,), tuple(v for v in s.reduction if v in extents))
 
 
-def _names(i: Instruction, found: Found, t: Target) -> dict[str, str]:
+def _names(i: Instruction, found: Unification, t: Target) -> dict[str, str]:
     """The buffer of each operand."""
     elements = {o: e.buffer for o, e in found.operands.items() if isinstance(e, Load)}
     return {o.name: t.buffer if o in i.outputs else elements[o.name] for o in i.operands}
 
 
 def _noted(
-    i: Instruction, found: Found, t: Target, stage: Stage, buffers: Mapping[str, Buffer], ranges: Ranges
+    i: Instruction, found: Unification, t: Target, stage: Stage, buffers: Mapping[str, Buffer], ranges: Ranges
 ) -> dict[str, str] | str:
     """The dimension of each loop, or why the operands do not fit."""
     if found.reduced and any(v not in stage.extents for v in found.reduced.values()):

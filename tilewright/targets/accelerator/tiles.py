@@ -1,4 +1,5 @@
-"""Loop nests for chips: tiles of operands copied to the chip, instructions on them, results copied back.
+"""Writes tiled loop nests for an accelerator: operand tiles copied to scratchpads, instructions on them, results copied
+back.
 
 A nest does what the kernel does (the interpreter runs it), and says in notes which loops are an instruction:
 
@@ -9,7 +10,7 @@ A nest does what the kernel does (the interpreter runs it), and says in notes wh
             for o in serial(32, notes={'dim': 'n'}): ...
 
 With a loop of sums further out than one of the result, the sums of all tiles of the latter wait on the chip, and what
-comes after them is in loops of its own. A tile lies on the chip as its operand wants it (`layouts.Layout`); copies
+comes after them is in loops of its own. A tile lies on the chip as its operand wants it (`layouts.TileLayout`); copies
 bring it there.
 """
 
@@ -34,7 +35,7 @@ from ...tensor.expr import (
     variables,
 )
 from .layouts import Layouts
-from .match import Element, Step
+from .match import Element, MatchedInstruction
 from .meaning import Reduce, parts, with_parts
 from .unify import put_in
 
@@ -42,7 +43,7 @@ from .unify import put_in
 CHIP, DIM = "chip", "dim"
 
 
-class Tiles(Layouts):
+class TiledNest(Layouts):
     """Builds the nest of a selection cut by a plan."""
 
     def build(self) -> Nest:
@@ -64,7 +65,7 @@ class Tiles(Layouts):
         first = self.s.steps[0]
         return seq(*here, self.summed(order, outside, first), self.finished(held, outside))
 
-    def summed(self, order: list[str], outside: tuple[str, ...], step: Step) -> Stmt:
+    def summed(self, order: list[str], outside: tuple[str, ...], step: MatchedInstruction) -> Stmt:
         """The first instruction, in the loops of sums and those inside them."""
         if not order:
             return self.computed(step)
@@ -157,7 +158,7 @@ class Tiles(Layouts):
 
     # ---- instructions ----
 
-    def chunks(self, step: Step) -> dict[str, int]:
+    def chunks(self, step: MatchedInstruction) -> dict[str, int]:
         """How many iterations of each loop one instruction takes."""
         found = {}
         for d in step.instruction.dims:
@@ -167,12 +168,12 @@ class Tiles(Layouts):
                 left = max(left // found[v], 1)
         return found
 
-    def around(self, step: Step) -> list[str]:
+    def around(self, step: MatchedInstruction) -> list[str]:
         """The loops of sums around an instruction."""
         inside = {*self.chunks(step), *self.plan.joined}
         return [v for v in step.sums if v not in inside and self.extents[v] > 1]
 
-    def computed(self, step: Step) -> Stmt:
+    def computed(self, step: MatchedInstruction) -> Stmt:
         """Loops around an instruction, and those that it is."""
         chunk, around = self.chunks(step), self.around(step)
         several = [v for v in chunk if self.run_tile(v) > chunk[v]]
@@ -191,7 +192,7 @@ class Tiles(Layouts):
             inner[v] = Const(c, "index") if self.pads(step, v) else minimum(c, left) if cut else left
         return self.loops(outer, self.instruction(step, at, inner))
 
-    def instruction(self, step: Step, at: dict[str, Expr], inner: dict[str, Expr]) -> Stmt:
+    def instruction(self, step: MatchedInstruction, at: dict[str, Expr], inner: dict[str, Expr]) -> Stmt:
         i = step.instruction
         names = {o.name: self.buffers[step.operands.get(o.name, step.output).buffer].name for o in i.operands}
         said = " ".join([i.name, *(f"{k}={v}" for k, v in {**names, **step.fields}.items())])
@@ -213,7 +214,7 @@ class Tiles(Layouts):
             body = For(f"{i.name}_once", Const(1, "index"), body)
         return replace(body, notes=tuple(sorted({**dict(body.notes), CHIP: said}.items())))
 
-    def target(self, step: Step, value: Expr, at: Mapping[str, Expr]) -> Store:
+    def target(self, step: MatchedInstruction, value: Expr, at: Mapping[str, Expr]) -> Store:
         """Where an instruction writes; a sum goes on from what is there."""
         out, b = step.output, self.buffers[step.output.buffer]
         place = self.on_chip(out, at)
@@ -225,14 +226,16 @@ class Tiles(Layouts):
         target = Target(b.name, place, total, neutral(step.combiner, b.dtype))
         return Store((target,), f"{b.name}_{step.instruction.name}", over)
 
-    def running(self, step: Step, v: str) -> set[str]:
+    def running(self, step: MatchedInstruction, v: str) -> set[str]:
         """The loops within a tile that a loop of the kernel became."""
         chunk = self.chunks(step)
         if v not in chunk:
             return {v} if v in self.around(step) else set()
         return {v, f"{v}_c"} if self.run_tile(v) > chunk[v] else {v}
 
-    def value(self, step: Step, e: Expr, at: Mapping[str, Expr], inner: Mapping[str, Expr], before: list[Stmt]) -> Expr:
+    def value(
+        self, step: MatchedInstruction, e: Expr, at: Mapping[str, Expr], inner: Mapping[str, Expr], before: list[Stmt]
+    ) -> Expr:
         """An expression of the kernel's elements as one of what is on the chip; sums in it are computed `before`."""
         self.held: list[Buffer] = []
         made: dict[Expr, Expr] = {}
@@ -269,5 +272,5 @@ class Tiles(Layouts):
         return visit(e, at)
 
     @staticmethod
-    def dim_of(step: Step, v: str) -> str:
+    def dim_of(step: MatchedInstruction, v: str) -> str:
         return next(d for d, loops in step.dims.items() if v in loops)

@@ -1,4 +1,4 @@
-"""How long a program of a chip takes: the cycle at which each instruction begins and ends, and what engines wait for.
+"""Cycle-level timing simulator of an accelerator: when each instruction begins and ends, and what engines stall on.
 
 An engine takes its instructions in order, each when
 
@@ -42,7 +42,7 @@ class EngineTime:
 
 
 @dataclass(frozen=True)
-class Timing:
+class ProgramTiming:
     """What a run takes: cycles in all, each engine's time, bytes and picojoules by memory, picojoules of computations.
 
     `work` are the multiply-adds (or operations) done, by engine.
@@ -93,7 +93,7 @@ class _Engine:
         self.next += 1
 
 
-def simulate(formats: Formats, program: ChipProgram) -> Timing:
+def simulate(formats: Formats, program: ChipProgram) -> ProgramTiming:
     """The times of a program's instructions; UsageError where engines wait for each other."""
     engines = {
         name: _Engine(name, program.streams.get(name, ()), e.queue) for name, e in formats.listing.engines.items()
@@ -112,7 +112,7 @@ def simulate(formats: Formats, program: ChipProgram) -> Timing:
         if not moved:
             raise deadlock(formats, program, {name: e.next for name, e in engines.items()})
     cycles = max((e.time.finished[-1] for e in engines.values() if e.time.finished), default=0)
-    return Timing(cycles, {n: e.time for n, e in engines.items()}, *costs.totals())
+    return ProgramTiming(cycles, {n: e.time for n, e in engines.items()}, *costs.totals())
 
 
 class _Costs:

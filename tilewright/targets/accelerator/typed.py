@@ -1,5 +1,5 @@
-"""Whether a description is made of what it should be: the four methods give tuples of its words, and these have the
-types that `describe` says."""
+"""Type checks of a chip description: its four methods return tuples of the classes of `describe`, whose fields have the
+declared types."""
 
 from __future__ import annotations
 

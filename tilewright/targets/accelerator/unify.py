@@ -1,4 +1,5 @@
-"""Compares what a kernel computes with what an instruction means: both are expressions, loops and dimensions differ."""
+"""Unification for instruction selection: matches a kernel's expression with an instruction's, binding operands, fields
+and dimensions to buffers, numbers and loops."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _IDENTITY = {"shli": 0, "shrsi": 0, "addi": 0, "muli": 1}
 
 
 @dataclass(frozen=True)
-class Found:
+class Unification:
     """What stands for what: operands -> elements of the kernel's buffers (or numbers), fields -> numbers, dimensions
     that are summed over -> loops."""
 
@@ -36,7 +37,7 @@ class Unifier:
     extents: dict[str, int]
     parallel: tuple[str, ...]
 
-    def match(self, like: Expr, e: Expr, found: Found) -> Iterator[Found]:
+    def match(self, like: Expr, e: Expr, found: Unification) -> Iterator[Unification]:
         """All ways in which `e` is what `like` says."""
         if isinstance(like, Load):
             if like.buffer in found.operands:
@@ -55,13 +56,15 @@ class Unifier:
         elif isinstance(like, Op):
             yield from self.operation(like, e, found)
 
-    def number(self, name: str, e: Expr, found: Found) -> Iterator[Found]:
-        low, high = self.fields[name].range
-        right = isinstance(e, Const) and e.dtype == self.fields[name].dtype and low <= e.value <= high
-        if right and found.fields.get(name, e.value) == e.value:  # type: ignore[attr-defined]
-            yield replace(found, fields={**found.fields, name: e.value})  # type: ignore[attr-defined]
+    def number(self, name: str, e: Expr, found: Unification) -> Iterator[Unification]:
+        own = self.fields[name]
+        low, high = own.range
+        if not isinstance(e, Const) or e.dtype != own.dtype or not low <= e.value <= high:
+            return
+        if found.fields.get(name, e.value) == e.value:
+            yield replace(found, fields={**found.fields, name: e.value})
 
-    def operation(self, like: Op, e: Expr, found: Found) -> Iterator[Found]:
+    def operation(self, like: Op, e: Expr, found: Unification) -> Iterator[Unification]:
         if isinstance(e, Op) and (e.op, e.dtype) == (like.op, like.dtype) and len(e.args) == len(like.args):
             yield from self.arguments(like.args, e.args, found)
             if like.op in _COMMUTE:
@@ -71,14 +74,14 @@ class Unifier:
             for done in self.number(last.name, Const(_IDENTITY[like.op], last.dtype), found):
                 yield from self.match(like.args[0], e, done)
 
-    def arguments(self, likes: tuple[Expr, ...], es: tuple[Expr, ...], found: Found) -> Iterator[Found]:
+    def arguments(self, likes: tuple[Expr, ...], es: tuple[Expr, ...], found: Unification) -> Iterator[Unification]:
         if not likes:
             yield found
             return
         for done in self.match(likes[0], es[0], found):
             yield from self.arguments(likes[1:], es[1:], done)
 
-    def reduction(self, like: Reduce, e: Reduce, found: Found) -> Iterator[Found]:
+    def reduction(self, like: Reduce, e: Reduce, found: Unification) -> Iterator[Unification]:
         """Over a dimension of the result: the kernel's loop is one of the result's, run through once more."""
         (dim,), (var,) = like.over, e.over
         if dim not in self.dims:
@@ -104,7 +107,7 @@ def put_in(e: Expr, values: dict[str, Expr]) -> Expr:
 
 
 @dataclass(frozen=True)
-class Value:
+class StageWrite:
     """What a run of stages writes: ``buffer[indices] = expr`` for all values of `loops`; `sums` are the loops of a sum
     that an accumulating instruction may take in parts. `extents` are those of all loops."""
 
@@ -117,7 +120,7 @@ class Value:
     extents: dict[str, int]
 
 
-def value_of(kernel: Kernel, stages: tuple[Stage, ...]) -> Value | str:
+def value_of(kernel: Kernel, stages: tuple[Stage, ...]) -> StageWrite | str:
     """The result of consecutive stages as one expression of what they read; a string says why there is none."""
     inlined: dict[str, Stage] = {}
     extents: dict[str, int] = {}
@@ -138,7 +141,7 @@ def value_of(kernel: Kernel, stages: tuple[Stage, ...]) -> Value | str:
         return str(e)
     t = last.targets[0]
     loops = tuple(v for v, _ in last.parallel)
-    return Value(t.buffer, t.indices, canonical(body), loops, last.reduction, combiner, made.extents)
+    return StageWrite(t.buffer, t.indices, canonical(body), loops, last.reduction, combiner, made.extents)
 
 
 class _NotOne(Exception):

@@ -1,4 +1,4 @@
-"""What RTL must know of a chip, as a SystemVerilog package: sizes, and the layout of instructions as packed structs.
+"""Generates a SystemVerilog package for a chip's RTL: memory sizes, and instruction formats as packed structs.
 
 The package is made from the same `Formats` that the assembler encodes with, so that the two cannot disagree. It is
 written into a build folder and never kept.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from .binary import Bits, Form, Formats
+from .binary import Bits, Formats, InstructionFormat
 from .describe import Chip, CopyEngine
 
 
@@ -51,7 +51,7 @@ def _lines(formats: Formats) -> Iterator[str]:
             yield from _struct(formats, form, sizes[f"{engine_name}_width"])
 
 
-def _struct(formats: Formats, form: Form, width: int) -> Iterator[str]:
+def _struct(formats: Formats, form: InstructionFormat, width: int) -> Iterator[str]:
     """A packed struct; its last member has the lowest bits."""
     opcode, *waits = formats.header(form.engine)
     fields = [opcode, *(Bits(f"wait_{w.name}", w.bits) for w in waits), *form.fields]

@@ -1,4 +1,5 @@
-"""AMD GPUs: kernels as a code object that a program of one's own loads; nothing runs here."""
+"""Target ``amdgpu``: kernels as a code object (``.hsaco``) that other programs load through HIP or HSA; it is not run
+here."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...support.errors import UsageError
 from ..base import TargetStage
-from ..elsewhere import Elsewhere
+from ..elsewhere import CrossCompiledRunner
 
 if TYPE_CHECKING:
     from ...program.package import Package
@@ -70,7 +71,9 @@ class AmdTarget:
         return {"ll": stages.llvm_text, "s": stages.assembly_text}
 
     def load(self, package: Package, threads: int) -> Any:
-        return Elsewhere(self.name, "export it with Executable.export, and load its code object with HIP or HSA")
+        return CrossCompiledRunner(
+            self.name, "export it with Executable.export, and load its code object with HIP or HSA"
+        )
 
     def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
         """The code object, model.json and weights.bin (`targets/gpu/files.py`)."""

@@ -1,4 +1,4 @@
-"""Linking: the kernels of a package as one code object (``.hsaco``), by `ld.lld`, and the files of an export."""
+"""Links the kernels of a package to one code object (``.hsaco``) with `ld.lld`, and writes the files of an export."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...program.package import Package
 from ...support.errors import CompileError
 from ..gpu.files import files
 from ..linker import linker
-from .stages import Launched
+from .stages import AmdgpuKernel
 
 CODE = "model.hsaco"
 #: the first LLVM that writes code objects of version 5 by itself; 14 does not know them
@@ -22,7 +22,7 @@ POINTER_BYTES = 8
 
 def exported(package: Package) -> dict[str, bytes]:
     """Every file by name. UsageError if there is no linker."""
-    kernels = {s: Launched.from_bytes(package.objects[s]) for s in package.program.symbols}
+    kernels = {s: AmdgpuKernel.from_bytes(package.objects[s]) for s in package.program.symbols}
     told: dict[str, dict[str, Any]] = {}
     for call in package.program.calls:
         if call.symbol in kernels:  # arguments are pointers, one behind the other

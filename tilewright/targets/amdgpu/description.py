@@ -1,4 +1,4 @@
-"""Machine records of AMD GPUs: axes, memories, and the instructions that each has."""
+"""Machine records of AMD GPUs: grid and block limits, memories, dp4a-like instructions, and LLVM's processor names."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ class AmdDescription(Machine):
     any_signs: bool = False
 
     @property
+    def cores(self) -> int:
+        """Parts that kernels have: eight for each compute unit."""
+        return 8 * self.compute_units
+
+    @property
     def vector_bytes(self) -> int:
         """The longest access of a thread."""
         return 16
@@ -74,7 +79,7 @@ class AmdDescription(Machine):
 
     @property
     def llvm(self) -> LlvmRecord:
-        """What LLVM is told of it."""
+        """The machine for LLVM: triple and processor."""
         return LlvmRecord("amdgcn-amd-amdhsa", self.gfx)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The part of the pipeline that is this target's: loop nests to LLVM IR to objects with how they are launched."""
+"""Pipeline stages of the target ``amdgpu``: loop nests to LLVM IR, and to object files with their launch parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...codegen.amdgpu.assemble import amd_assembly, amd_object
-from ...codegen.amdgpu.emitter import Emitted, emit
+from ...codegen.amdgpu.emitter import GpuLlvmKernel, emit
 from ...codegen.llvm.machine import LlvmMachine
 from ...codegen.llvm.pool import compile_each
 from ...schedule.nest import Nest
@@ -20,11 +20,13 @@ from .description import AmdDescription
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
 
+    from ..state import CompilationState
+
 MAKE = f"{__name__}:make"
 
 
 @dataclass(frozen=True)
-class Launched:
+class AmdgpuKernel:
     """A kernel as a package has it: its name in the object, blocks, threads of a block, bytes of LDS, which the object
     declares, and the object."""
 
@@ -50,7 +52,7 @@ class Launched:
         return cls(name, tuple(grid), tuple(block), shared, code)
 
 
-Made = tuple[Launched, bytes, dict[str, Any]]
+Made = tuple[AmdgpuKernel, bytes, dict[str, Any]]
 
 
 def make(text: str, machine: LlvmMachine) -> Made:
@@ -63,29 +65,29 @@ def show(text: str, machine: LlvmMachine) -> Made:
     return _made(text, machine, lambda emitted, machine: amd_assembly(emitted, machine).encode())
 
 
-def _made(text: str, machine: LlvmMachine, code: Callable[[Emitted, LlvmMachine], bytes]) -> Made:
+def _made(text: str, machine: LlvmMachine, code: Callable[[GpuLlvmKernel, LlvmMachine], bytes]) -> Made:
     start = time.perf_counter()
-    emitted = Emitted.from_json(json.loads(text))
+    emitted = GpuLlvmKernel.from_json(json.loads(text))
     launch = emitted.launch
     shared = sum(emitted.shared.values())
-    made = Launched(emitted.name, launch.grid, launch.block, shared, code(emitted, machine))
+    made = AmdgpuKernel(emitted.name, launch.grid, launch.block, shared, code(emitted, machine))
     data = made.to_bytes()
     return made, data, {"llvm_seconds": time.perf_counter() - start, "bytes": len(data)}
 
 
-def emit_kernels(state: Any) -> None:
+def emit_kernels(state: CompilationState) -> None:
     """Nests -> LLVM IR."""
     llvm_stages.emit_kernels(state, emit)
 
 
-def assemble_kernels(state: Any) -> None:
+def assemble_kernels(state: CompilationState) -> None:
     """LLVM IR -> objects."""
     llvm_stages.assemble_kernels(state, MAKE)
 
 
-def launches_text(state: Any) -> str:
+def launches_text(state: CompilationState) -> str:
     """How each kernel is launched, and the size of its object."""
-    kernels = (Launched.from_bytes(data) for data in state.objects.values())
+    kernels = (AmdgpuKernel.from_bytes(data) for data in state.objects.values())
     return "\n".join(f"{k.name}: {json.dumps(k.to_json())}, {len(k.code)} bytes" for k in kernels)
 
 
@@ -98,4 +100,4 @@ def assembly_text(nest: Nest, description: AmdDescription) -> str:
     (made,) = compile_each([job], description.llvm, workers=1).values()
     if isinstance(made, str):
         raise CompileError(f"kernel {nest.name} cannot be compiled: {made}", stage="assemble")
-    return Launched.from_bytes(made.data).code.decode()
+    return AmdgpuKernel.from_bytes(made.data).code.decode()

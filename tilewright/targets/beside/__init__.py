@@ -1,2 +1,2 @@
-"""What targets of a host and another processor have in common: `stages` lets the host compile its own kernels, `parts`
-cuts a program where the other processor begins and ends, `runner` runs the two in turns on the same memory."""
+"""Shared by targets of a host and a coprocessor (accelerators, `tw.offload`): `stages` compiles the host's kernels,
+`parts` cuts a program into calls of each, `runner` runs the two in turns on the same memory."""

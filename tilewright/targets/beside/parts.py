@@ -1,4 +1,4 @@
-"""Programs of a host and another processor: who runs which calls.
+"""Partitions a program between a host and a coprocessor: consecutive calls of the host become one native function.
 
 Calls of the host between two of the other processor become one native function: a program of their own, whose last
 output is the arena.
@@ -16,7 +16,7 @@ from ..base import Target
 
 
 @dataclass(frozen=True)
-class Part:
+class CallSegment:
     """Consecutive calls of the host, as a program of their own, or one call of the other processor: number `first`."""
 
     calls: tuple[Call, ...]
@@ -24,15 +24,15 @@ class Part:
     first: int
 
 
-def parts(program: Program, taken: Set[str]) -> Iterator[Part]:
+def parts(program: Program, taken: Set[str]) -> Iterator[CallSegment]:
     """The calls of a program in order, cut where the other processor begins and ends; `taken` are its symbols."""
     for other, run in groupby(enumerate(program.calls), key=lambda c: c[1].symbol in taken):
         numbered = tuple(run)
         if other:
-            yield from (Part((c,), None, n) for n, c in numbered)
+            yield from (CallSegment((c,), None, n) for n, c in numbered)
         else:
             calls = tuple(c for _, c in numbered)
-            yield Part(calls, of_host(program, calls), numbered[0][0])
+            yield CallSegment(calls, of_host(program, calls), numbered[0][0])
 
 
 def of_host(program: Program, calls: Sequence[Call]) -> Program:

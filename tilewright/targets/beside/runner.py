@@ -1,4 +1,4 @@
-"""Runs programs of a host and another processor, which take turns on the same memory."""
+"""Runs programs of a host and a coprocessor, which take turns on the same memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Other(Protocol):
 
 
 class PartsRunner:
-    """A program loaded into this process (`tilewright.targets.base.Runner`); `taken` are the symbols that the other
+    """A program loaded into this process (`targets.base.ProgramRunner`); `taken` are the symbols that the other
     processor runs; those that time themselves say in `no_clock` how."""
 
     seconds_per_tick = 1e-9

@@ -1,4 +1,4 @@
-"""The pipeline of a host with another processor beside it: the host's stages see only the host's kernels."""
+"""Pipeline stages of a host with a coprocessor: the host's own stages, which see only the host's kernels."""
 
 from __future__ import annotations
 

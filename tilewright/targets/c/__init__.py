@@ -1,4 +1,4 @@
-"""Portable C99: source files for any machine that has a C compiler."""
+"""Target ``c``: a model as portable C99 source, for any machine that has a C compiler."""
 
 from __future__ import annotations
 

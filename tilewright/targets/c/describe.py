@@ -1,4 +1,4 @@
-"""What schedules may assume of a machine that runs portable C."""
+"""Machine record of the target ``c``: what schedules may assume of a machine that runs portable C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A package of this target as source files: header, code, weights, and examples of how to build them.
+"""Writes a package as a C library in source: header, code, weights, and build files for Make and CMake.
 
 model.h          sizes, descriptors, error codes, the run function      (the same for targets that make object files)
 model.c          the kernels and the function that calls them in order
@@ -15,7 +15,7 @@ from itertools import count
 import numpy as np
 
 from ...codegen.clike.c99 import C99, HEADER_TYPES
-from ...codegen.clike.function import Function
+from ...codegen.clike.function import ClikeFunction
 from ...codegen.clike.names import comment, model_name, parameters
 from ...program.package import Package
 from ...program.program import COPY, BufferRef, Call, Program, TensorInfo, align_up
@@ -36,8 +36,9 @@ ERRORS = (
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What a caller must know of a program: names and sizes. `arena` includes the scratch memory, from `scratch` on."""
+class CInterface:
+    """What a caller needs to know about a program: names and sizes. `arena` includes the scratch memory, from `scratch`
+    on."""
 
     name: str
     program: Program
@@ -90,12 +91,12 @@ class Layout:
         return parameters([t.name for t in infos], (*local, *own, *weights, *self.program.symbols, *sizes))
 
 
-def layout(package: Package) -> Layout:
+def layout(package: Package) -> CInterface:
     name = model_name(str(package.report.get("model", "model")))
     align = max(
         int(package.description.get("arena_align", 16)), *(t.numpy_dtype.itemsize for t in _arrays(package.program)), 1
     )
-    return Layout(name, package.program, align)
+    return CInterface(name, package.program, align)
 
 
 def _arrays(program: Program) -> Sequence[TensorInfo]:
@@ -112,7 +113,7 @@ def c_type(t: TensorInfo) -> str:
 # ---- the header ----
 
 
-def header(lay: Layout, how: str) -> str:
+def header(lay: CInterface, how: str) -> str:
     """The text of ``<name>.h``; `how` says what the code is."""
     p, n = lay.program, lay.name
     upper = n.upper()
@@ -180,7 +181,7 @@ def header(lay: Layout, how: str) -> str:
     return "\n".join(lines)
 
 
-def signature(lay: Layout) -> str:
+def signature(lay: CInterface) -> str:
     """The parameters of the run function."""
     p = lay.program
     kinds = [f"const {c_type(t)} *" for t in p.inputs] + [f"{c_type(t)} *" for t in p.outputs]
@@ -188,7 +189,7 @@ def signature(lay: Layout) -> str:
     return ", ".join(["void *arena", "size_t arena_size", *(lay.open.parameters if lay.open else []), *arrays])
 
 
-def descriptors(lay: Layout) -> str:
+def descriptors(lay: CInterface) -> str:
     """The definitions of the tensor descriptors."""
     n = lay.name
     parts = []
@@ -211,7 +212,7 @@ def descriptors(lay: Layout) -> str:
 # ---- the code ----
 
 
-def source(package: Package, lay: Layout) -> str:
+def source(package: Package, lay: CInterface) -> str:
     """The text of ``<name>.c``."""
     p = package.program
     functions = {s: unpack_function(package.objects[s]) for s in p.symbols}
@@ -248,11 +249,11 @@ def weight_type(t: TensorInfo) -> str:
     return c_type(TensorInfo(t.name, t.shape, t.dtype.removeprefix("u")))
 
 
-def weight_name(lay: Layout, index: int) -> str:
+def weight_name(lay: CInterface, index: int) -> str:
     return f"{lay.name}_weights{index}"
 
 
-def _kernel(f: Function, program: Program) -> str:
+def _kernel(f: ClikeFunction, program: Program) -> str:
     calls = [c for c in program.calls if c.symbol == f.name]
     aliased = any(_overlap(c) for c in calls)
     named = list(dict.fromkeys(name for c in calls for name in c.names))
@@ -264,7 +265,7 @@ def _overlap(call: Call) -> bool:
     return any(written and a.overlaps(b) for a, written in call.accesses() for b, _ in call.accesses() if a is not b)
 
 
-def _run(lay: Layout, functions: Mapping[str, Function]) -> str:
+def _run(lay: CInterface, functions: Mapping[str, ClikeFunction]) -> str:
     p, n, upper = lay.program, lay.name, lay.name.upper()
     arguments = lay.arguments
     infos = (*p.inputs, *p.outputs)
@@ -299,13 +300,13 @@ def _run(lay: Layout, functions: Mapping[str, Function]) -> str:
     return "\n".join([*lines, f"    return {upper}_OK;", "}", ""])
 
 
-def _copy(lay: Layout, call: Call, number: int) -> str:
+def _copy(lay: CInterface, call: Call, number: int) -> str:
     """A copy, with its number among the copies."""
     source, target = (_address(lay, ref) for ref in call.args)
     return f"memcpy({target}, {source}, {lay.open.copied(number) if lay.open else f'{call.args[0].nbytes}u'});"
 
 
-def _call(lay: Layout, call: Call, functions: Mapping[str, Function]) -> str:
+def _call(lay: CInterface, call: Call, functions: Mapping[str, ClikeFunction]) -> str:
     f = functions[call.symbol]
     args = []
     for ref, (_, kind, written) in zip(call.args, f.params, strict=True):
@@ -327,7 +328,7 @@ def _call(lay: Layout, call: Call, functions: Mapping[str, Function]) -> str:
     return text
 
 
-def _typed(lay: Layout, ref: BufferRef, kind: str, written: bool) -> str:
+def _typed(lay: CInterface, ref: BufferRef, kind: str, written: bool) -> str:
     """The address of an input or output as a pointer to what a kernel takes."""
     infos = {"input": lay.program.inputs, "output": lay.program.outputs, "constant": lay.program.constants}[ref.space]
     own = c_type(infos[ref.index])
@@ -337,7 +338,7 @@ def _typed(lay: Layout, ref: BufferRef, kind: str, written: bool) -> str:
     return f"({const}{kind} *)({const}void *)({_address(lay, ref)})"
 
 
-def _address(lay: Layout, ref: BufferRef) -> str:
+def _address(lay: CInterface, ref: BufferRef) -> str:
     if ref.space == "arena" and lay.open:
         return lay.open.place(ref.offset)
     if ref.space == "arena":
@@ -355,7 +356,7 @@ def _address(lay: Layout, ref: BufferRef) -> str:
 # ---- the weights ----
 
 
-def weights(package: Package, lay: Layout) -> str:
+def weights(package: Package, lay: CInterface) -> str:
     """The text of ``<name>_weights.c``."""
     parts = [
         f"/* The weights of {comment(lay.name)}, in the layouts that its kernels read. */",
@@ -393,7 +394,7 @@ def _numbers(array: np.ndarray) -> str:
     return "\n".join("    " + ", ".join(texts[i : i + width]) + "," for i in range(0, len(texts), width))
 
 
-def blob(package: Package, lay: Layout) -> tuple[bytes, str]:
+def blob(package: Package, lay: CInterface) -> tuple[bytes, str]:
     """All weights one after the other, and the assembler file that gives each a symbol."""
     data, symbols = b"", []
     for i, array in enumerate(package.constants):
@@ -443,7 +444,7 @@ def files(package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
     return made
 
 
-def example(lay: Layout) -> str:
+def example(lay: CInterface) -> str:
     """A program that runs the model once on zeros and prints the first numbers of every output."""
     n, upper, p = lay.name, lay.name.upper(), lay.program
     arrays, prints = [], []

@@ -1,4 +1,5 @@
-"""The C of programs with open dimensions: sizes as arguments, their checks, the arena and the shapes for given sizes.
+"""C code of programs with dynamic shapes: sizes as arguments, checks of them, and the arena size and output shapes for
+them.
 
     int model_run(void *arena, size_t arena_size, int32_t time, const float *x, float *y);
     size_t model_arena_size(int32_t time);
@@ -149,7 +150,7 @@ class OpenText:
         return f"(int32_t)({made.text})" if made.peak >= 1 << 31 else made.text
 
     def _wide(self) -> list[str]:
-        """A machine whose addresses are too short for the largest sizes is told so by its compiler."""
+        """A compile-time check: fails on machines whose addresses are too short for the largest sizes."""
         if self.arena < 1 << 31:
             return []
         test = f"#if SIZE_MAX < {self.name.upper()}_ARENA_SIZE"

@@ -1,4 +1,4 @@
-"""Running generated C here: built with the system's C compiler into a shared library, called through ctypes."""
+"""Runs generated C in this process: built with the system's C compiler to a shared library, called through ctypes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...program.package import Package
 from ...support.aligned import address, aligned_empty
 from ...support.errors import PackageError, UsageError
 from ..base import not_at_once
-from .library import Layout, files, layout
+from .library import CInterface, files, layout
 
 FLAGS = ("-std=c99", "-O2", "-shared", "-fPIC")
 
@@ -53,7 +53,7 @@ class CContext:
 
     enter = staticmethod(not_at_once)
 
-    def __init__(self, function, lay: Layout) -> None:
+    def __init__(self, function, lay: CInterface) -> None:
         self.function, self.layout = function, lay
         self.sizes: list[int] = []
         self.size = lay.align if lay.open else lay.arena
@@ -81,7 +81,7 @@ class CContext:
         pass
 
 
-def build(package: Package, lay: Layout):
+def build(package: Package, lay: CInterface):
     """The run function as a ctypes function; PackageError if there is no compiler or it fails."""
     cc = compiler()
     if cc is None:

@@ -1,20 +1,20 @@
-"""The part of the pipeline that is this target's: loop nests to C functions."""
+"""Pipeline stages of the target ``c``: loop nests to C functions."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
 from ...codegen.clike.c99 import C99
 from ...codegen.clike.printer import emit
 from ...codegen.kernel_info import kernel_info
 from ...codegen.vector.open_sizes import leaked
 from ...support.errors import CompileError, UsageError
+from ..state import CompilationState
 from .packed import pack_function
 
 
-def emit_kernels(state: Any) -> None:
+def emit_kernels(state: CompilationState) -> None:
     """Nests -> C functions, with what the program needs to know of each kernel."""
     if state.nests and not state.kernels:
         raise UsageError("this target continues from the levels before scheduling only", stage="emit")
@@ -29,5 +29,5 @@ def emit_kernels(state: Any) -> None:
         state.objects[name] = pack_function(function)
 
 
-def emitted_text(state: Any) -> str:
+def emitted_text(state: CompilationState) -> str:
     return "\n".join(state.emitted.values())

@@ -1,4 +1,4 @@
-"""The chips of the package, one file each: a subclass of `targets.accelerator.Chip` called ``CHIP``."""
+"""Accelerators that come with the package, one file each: a subclass of `targets.accelerator.Chip` called ``CHIP``."""
 
 from __future__ import annotations
 

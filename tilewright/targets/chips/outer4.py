@@ -1,4 +1,4 @@
-"""outer4: a 4 x 4 array of float32 whose sums stay where they are, and a vector unit beside it.
+"""Chip description of outer4: a 4 x 4 output-stationary float32 array, and a vector engine beside it.
 
 The array multiplies float32 or bfloat16 and keeps 4 x 4 sums in its own registers while columns of one operand and rows
 of the other pass (output-stationary). The vector unit adds, takes the maximum with zero, and makes softmax of rows.
@@ -52,10 +52,10 @@ class Outer4(Chip):
         )
 
     def copy_engines(self) -> tuple[CopyEngine, ...]:
-        bus = {"bytes_per_cycle": self.bus, "latency": 16, "energy": 15.0}
+        bus: dict[str, Any] = {"bytes_per_cycle": self.bus, "latency": 16, "energy": 15.0}
         return (
-            CopyEngine("load", sources=(HOST,), targets=("scratch",), fill=True, **bus),  # type: ignore[arg-type]
-            CopyEngine("store", sources=("scratch",), targets=(HOST,), fill=True, **bus),  # type: ignore[arg-type]
+            CopyEngine("load", sources=(HOST,), targets=("scratch",), fill=True, **bus),
+            CopyEngine("store", sources=("scratch",), targets=(HOST,), fill=True, **bus),
         )
 
     def compute_engines(self) -> tuple[ComputeEngine, ...]:

@@ -1,4 +1,5 @@
-"""systolic32: a weight-stationary array of 32 x 32 multipliers of bytes, with what a quantized network needs around it.
+"""Chip description of systolic32: a 32 x 32 weight-stationary int8 systolic array (like Gemmini's), with requantization
+and depthwise convolution.
 
 Weights wait in the array while rows of activations stream through; sums of 32 bits gather in accumulators, from where
 `requantize` brings them back to bytes (bias, scale, ReLU and ReLU6 by the limits). The array holds the weights of two

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: kernels in PTX, launched through the driver."""
+"""Target ``cuda``: NVIDIA GPUs, kernels in PTX, launched through the driver API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..gpu.opened import Devices
     from ..gpu.runner import GpuRunner
     from .description import CudaDescription
-    from .stages import Launched
+    from .stages import CudaKernel
 
 #: the GPU that code is made for where none is named: its code runs on all later ones too
 DEFAULT = "sm_80"
@@ -71,7 +71,7 @@ class CudaTarget(OnDevice):
 
         CudaDescription.from_json(description)
 
-    def built(self, nest: Nest) -> Launched:
+    def built(self, nest: Nest) -> CudaKernel:
         """A kernel as devices take it, of a finished nest."""
         from .tuning import launched
 
@@ -84,10 +84,10 @@ class CudaTarget(OnDevice):
         launch = emit(nest, self.describe()).launch
         return launch.threads * prod(launch.grid)
 
-    def unpack(self, data: bytes) -> Launched:
-        from .stages import Launched
+    def unpack(self, data: bytes) -> CudaKernel:
+        from .stages import CudaKernel
 
-        return Launched.from_bytes(data)
+        return CudaKernel.from_bytes(data)
 
     def opened(self) -> Device:
         """The device, for this process; PackageError if the code is for another kind of GPU."""

@@ -1,4 +1,5 @@
-"""The ceilings of an NVIDIA GPU: those of every device (`targets.gpu.ceilings`), and products on tensor cores.
+"""Measures the rooflines of an NVIDIA GPU: those of every device (`targets.gpu.ceilings`), and the peak of tensor
+cores.
 
 warps    each warp has a tile of 32 x 32 sums and its factors in registers          (mma)
 groups   four warps have 64 x 128 sums, and their factors in shared memory          (wgmma, where there is such)
@@ -11,7 +12,7 @@ from dataclasses import replace
 
 from ...schedule.ceilings import Ceilings
 from ..gpu import ceilings
-from ..gpu.ceilings import Bench
+from ..gpu.ceilings import CeilingBench
 from .description import CudaDescription
 
 PRECISIONS = ("bf16", "f16")
@@ -21,7 +22,7 @@ _BLOCKS = 8
 _STEPS = (64, 1024, 16384)
 
 
-def measure(bench: Bench, machine: CudaDescription, name: str) -> Ceilings:
+def measure(bench: CeilingBench, machine: CudaDescription, name: str) -> Ceilings:
     """Measure a GPU; it takes seconds."""
     found = ceilings.measure(bench, name)
     peaks = {p: max(ceilings.rate(products(bench, machine, p, text)) for text in texts(machine)) for p in PRECISIONS}
@@ -34,7 +35,7 @@ def texts(machine: CudaDescription) -> list[str]:
     return [WARPS, GROUPS] if groups else [WARPS]
 
 
-def products(bench: Bench, machine: CudaDescription, precision: str, text: str) -> Iterator[tuple[float, float]]:
+def products(bench: CeilingBench, machine: CudaDescription, precision: str, text: str) -> Iterator[tuple[float, float]]:
     """Operations and time of products on tensor cores."""
     blocks = _BLOCKS * machine.multiprocessors
     rows, columns, depth = (32, 128, 16) if text == WARPS else (64, 128, 64)

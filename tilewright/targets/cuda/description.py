@@ -1,4 +1,5 @@
-"""Machine records of NVIDIA GPUs: axes, memories, and the instructions that warps run together."""
+"""Machine records of NVIDIA GPUs: grid and block limits, memories, tensor core shapes, and asynchronous copies, by
+compute capability."""
 
 from __future__ import annotations
 
@@ -186,7 +187,7 @@ class CudaDescription(Machine):
 
     @property
     def llvm(self) -> LlvmRecord:
-        """What LLVM is told of it."""
+        """The machine for LLVM: triple and processor."""
         return LlvmRecord("nvptx64-nvidia-cuda", self.sm, (_PTX[self.sm],))
 
     def to_json(self) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""NVIDIA's GPU as a device (`targets.gpu.device.Device`): a run is a CUDA graph, from the upload of its inputs to its
-outputs in memory of the host."""
+"""Runs programs on an NVIDIA GPU (`targets.gpu.device.Device`): a run is a CUDA graph, from the upload of its inputs to
+the download of its outputs into pinned memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import numpy as np
 from ...program.package import Package
 from ...program.states import StateBuffers
 from ...support.errors import PackageError
-from ..gpu.device import Dispatch, Part, Run, Step, Times
+from ..gpu.device import BufferSlice, Dispatch, Run, Step, StepTimes
 from ..gpu.failure import Kind, failure
 from ..gpu.open_runner import OpenGpuRunner
 from ..gpu.opened import Devices
 from ..gpu.runner import GpuRunner
 from .driver import Driver, DriverFailed, names
-from .stages import Launched
+from .stages import CudaKernel
 from .tensor_maps import TensorMaps
 
 #: CUDA_ERROR_OUT_OF_MEMORY
@@ -53,7 +53,7 @@ def runner(
         return found
 
     kind = GpuRunner if package.program.open is None else OpenGpuRunner
-    return kind(package, device, Launched.from_bytes, states)
+    return kind(package, device, CudaKernel.from_bytes, states)
 
 
 def check(wanted: str, major: int, minor: int) -> None:
@@ -66,7 +66,7 @@ def check(wanted: str, major: int, minor: int) -> None:
         )
 
 
-class Memory:
+class CudaMemory:
     """Bytes of the GPU, which go when nobody has them any more."""
 
     def __init__(self, driver: Driver, nbytes: int) -> None:
@@ -85,7 +85,7 @@ def _free(driver: Driver, free: Callable[[Any], None], what: Any) -> None:
 
 
 @dataclass(eq=False)
-class Recorded:
+class CudaRecording:
     """A run as a graph, and the addresses of its inputs and outputs in pinned memory of the host. `stamps` are the
     events of the graph that has some, `timed`: its begin, that of the first step, the end of every step, its end."""
 
@@ -135,34 +135,34 @@ class CudaDevice:
 
     # ---- memory
 
-    def allocate(self, nbytes: int) -> Memory:
+    def allocate(self, nbytes: int) -> CudaMemory:
         with self.doing(f"allocating {nbytes:,} bytes"):
-            return Memory(self.driver, nbytes)
+            return CudaMemory(self.driver, nbytes)
 
-    def write(self, buffer: Memory, data: np.ndarray) -> None:
+    def write(self, buffer: CudaMemory, data: np.ndarray) -> None:
         """All has arrived when this returns: the stream of runs waits for no other."""
         with self.doing(f"writing {data.nbytes:,} bytes to it"):
             self.driver.to_device(buffer.address, data.ctypes.data, data.nbytes)
             self.driver.wait()
 
-    def read(self, buffer: Memory, out: np.ndarray) -> None:
+    def read(self, buffer: CudaMemory, out: np.ndarray) -> None:
         with self.doing(f"reading {out.nbytes:,} bytes from it"):
             self.driver.wait()
             self.driver.to_host(out.ctypes.data, buffer.address, out.nbytes)
 
     # ---- recording
 
-    def record(self, run: Run) -> Recorded:
+    def record(self, run: Run) -> CudaRecording:
         with self.doing("loading kernels"):
             for step in run.steps:
                 if isinstance(step, Dispatch):
                     self.function(step.kernel)  # loading may not be captured
-            made = Recorded(run)
+            made = CudaRecording(run)
             self.pin(made)
             made.graph = self.captured(made, lambda: self.begin(made))
             return made
 
-    def pin(self, recorded: Recorded) -> None:
+    def pin(self, recorded: CudaRecording) -> None:
         """Have pinned memory for what goes in and comes out."""
         parts, count = (*recorded.run.inputs, *recorded.run.outputs), len(recorded.run.inputs)
         sizes = [-(-p.nbytes // _PINNED_ALIGN) * _PINNED_ALIGN for p in parts]
@@ -171,13 +171,13 @@ class CudaDevice:
         places = tuple(start + sum(sizes[:i]) for i in range(len(sizes)))
         recorded.inputs, recorded.outputs = places[:count], places[count:]
 
-    def captured(self, owner: Recorded, begin: Callable[[], None]) -> Any:
+    def captured(self, owner: CudaRecording, begin: Callable[[], None]) -> Any:
         """A graph, which goes with its owner."""
         graph = self.driver.captured(begin)
         _free_with(owner, self.driver, self.driver.drop_graph, graph)
         return graph
 
-    def begin(self, recorded: Recorded, stamps: Sequence[Any] = ()) -> None:
+    def begin(self, recorded: CudaRecording, stamps: Sequence[Any] = ()) -> None:
         """Put a run into the stream, with as many stamps as it has, if there are any."""
         stamp = iter(stamps)
         self.stamp(stamp)
@@ -196,7 +196,7 @@ class CudaDevice:
             self.driver.stamp(event)
             return
 
-    def function(self, kernel: Launched) -> Any:
+    def function(self, kernel: CudaKernel) -> Any:
         """The driver's code of a kernel."""
         if kernel.ptx not in self.functions:
             self.functions[kernel.ptx] = self.driver.load(kernel.ptx, kernel.name, kernel.shared)
@@ -214,11 +214,11 @@ class CudaDevice:
 
     # ---- running
 
-    def run(self, recorded: Recorded, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    def run(self, recorded: CudaRecording, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         self.launched(recorded, recorded.graph, inputs, outputs)
 
     def launched(
-        self, recorded: Recorded, graph: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+        self, recorded: CudaRecording, graph: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
     ) -> None:
         """Run one of the graphs of a recording."""
         with self.doing("running a model"):
@@ -233,7 +233,9 @@ class CudaDevice:
     def check_clock(self) -> None:
         """Every GPU has one."""
 
-    def run_timed(self, recorded: Recorded, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Times:
+    def run_timed(
+        self, recorded: CudaRecording, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+    ) -> StepTimes:
         """A graph of its own, in which events stand between the steps: a step begins where the one before it ended."""
         with self.doing("recording a run with time stamps"):
             if recorded.timed is None:
@@ -246,10 +248,10 @@ class CudaDevice:
         with self.doing("reading the times of a run"):
             first = recorded.stamps[0]
             at = [1e6 * self.driver.milliseconds(first, e) for e in recorded.stamps[1:]]
-        return Times(np.array([at[:-2], at[1:-1]]).T.reshape(-1, 2), at[-1])
+        return StepTimes(np.array([at[:-2], at[1:-1]]).T.reshape(-1, 2), at[-1])
 
 
-def _place(part: Part) -> int:
+def _place(part: BufferSlice) -> int:
     return int(part.buffer.address) + part.offset
 
 

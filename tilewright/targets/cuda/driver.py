@@ -1,5 +1,5 @@
-"""NVIDIA's driver through ctypes: memory of a GPU, modules, streams, graphs and events. What fails is a `DriverFailed`
-with its words, which `device.py` tells as an error of ours."""
+"""ctypes bindings of the CUDA driver API: memory, modules, streams, graphs and events. Failures are a `DriverFailed`
+with the driver's message, which `device.py` turns into our errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of the pipeline that is this target's: loop nests to LLVM IR to PTX with how it is launched."""
+"""Pipeline stages of the target ``cuda``: loop nests to LLVM IR, and to PTX with launch parameters."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from ...codegen.llvm.machine import LlvmMachine
 from ...codegen.llvm.pool import Job
 from ...codegen.nvptx.assemble import ptx, shared_at_launch
 from ...codegen.nvptx.bulk import TensorMap
-from ...codegen.nvptx.emitter import Emitted, emit
+from ...codegen.nvptx.emitter import NvptxKernel, emit
 from ..gpu import llvm_stages
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
 
-    from ..gpu.device import Part
+    from ..gpu.device import BufferSlice
+    from ..state import CompilationState
 
 MAKE = f"{__name__}:make"
 
 
 @dataclass(frozen=True)
-class Launched:
+class CudaKernel:
     """A kernel as a package has it: its name in the PTX, blocks, threads of a block, bytes of shared memory beside
     those that the PTX declares, and the tensor maps that it takes behind its arguments."""
 
@@ -37,8 +38,8 @@ class Launched:
     maps: tuple[TensorMap, ...] = ()
     open: OpenLaunch | None = None
 
-    def at(self, launch: LaunchAt) -> Launched:
-        """See `tilewright.targets.gpu.device.Kernel`."""
+    def at(self, launch: LaunchAt) -> CudaKernel:
+        """See `tilewright.targets.gpu.device.DeviceKernel`."""
         return replace(self, grid=launch.grid)
 
     @property
@@ -46,7 +47,7 @@ class Launched:
         """Local memory is the driver's."""
         return 0
 
-    def placed(self, arguments: Sequence[Part]) -> tuple[Launched, tuple[Part, ...]]:
+    def placed(self, arguments: Sequence[BufferSlice]) -> tuple[CudaKernel, tuple[BufferSlice, ...]]:
         """One kernel serves all calls."""
         return self, tuple(arguments)
 
@@ -67,31 +68,33 @@ class Launched:
         return cls(found["name"], found["ptx"], grid, block, found["shared"], maps, opened)
 
 
-def job(name: str, emitted: Emitted, nodes: tuple[str, ...] = ()) -> Job:
+def job(name: str, emitted: NvptxKernel, nodes: tuple[str, ...] = ()) -> Job:
     """The work of a process that makes PTX of a kernel."""
     return llvm_stages.job(name, emitted, MAKE, nodes)
 
 
-def make(text: str, machine: LlvmMachine) -> tuple[Launched, bytes, dict[str, Any]]:
+def make(text: str, machine: LlvmMachine) -> tuple[CudaKernel, bytes, dict[str, Any]]:
     """What such a process does; see `codegen.llvm.pool.Job`."""
     start = time.perf_counter()
-    emitted = Emitted.from_json(json.loads(text))
+    emitted = NvptxKernel.from_json(json.loads(text))
     launch = emitted.launch
     shared = shared_at_launch(emitted)
-    made = Launched(emitted.name, ptx(emitted, machine), launch.grid, launch.block, shared, emitted.maps, emitted.open)
+    made = CudaKernel(
+        emitted.name, ptx(emitted, machine), launch.grid, launch.block, shared, emitted.maps, emitted.open
+    )
     data = made.to_bytes()
     return made, data, {"llvm_seconds": time.perf_counter() - start, "bytes": len(data)}
 
 
-def emit_kernels(state: Any) -> None:
+def emit_kernels(state: CompilationState) -> None:
     """Nests -> LLVM IR."""
     llvm_stages.emit_kernels(state, emit)
 
 
-def assemble_kernels(state: Any) -> None:
+def assemble_kernels(state: CompilationState) -> None:
     """LLVM IR -> PTX."""
     llvm_stages.assemble_kernels(state, MAKE)
 
 
-def ptx_text(state: Any) -> str:
-    return "\n".join(Launched.from_bytes(data).ptx for data in state.objects.values())
+def ptx_text(state: CompilationState) -> str:
+    return "\n".join(CudaKernel.from_bytes(data).ptx for data in state.objects.values())

@@ -1,4 +1,4 @@
-"""Tensor maps: what the copy engine is told of an array and of boxes of it, encoded by the driver for an address."""
+"""TMA tensor maps (``CUtensorMap``): descriptors of an array and its boxes, encoded by the driver for each address."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ...codegen.nvptx.bulk import MAP_ALIGN_BYTES, MAP_BYTES, TensorMap
 from .driver import Driver
-from .stages import Launched
+from .stages import CudaKernel
 
 #: what the driver calls element types: integers are copied as they are, whatever their sign
 _TYPES = {"i1": 0, "i8": 0, "i16": 1, "i32": 2, "i64": 4, "index": 2, "f16": 6, "f32": 7, "f64": 8, "bf16": 9}
@@ -25,7 +25,7 @@ class TensorMaps:
         self.driver = driver
         self.made: dict[tuple[TensorMap, int], Any] = {}
 
-    def of(self, kernel: Launched, addresses: Sequence[int]) -> list[Any]:
+    def of(self, kernel: CudaKernel, addresses: Sequence[int]) -> list[Any]:
         """Those of a kernel's call, which come behind its addresses."""
         return [self.map_of(m, addresses[m.parameter]) for m in kernel.maps]
 

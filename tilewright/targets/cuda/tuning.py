@@ -1,4 +1,5 @@
-"""What the tuner, and `Schedule.source`, ask of this target: kernels built one by one, and the texts of one."""
+"""Builds single kernels for CUDA, as the tuner and `Schedule.source` need them: PTX to run, and the texts of each
+level."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from ...schedule.nest import Nest
 from ...support.errors import CompileError, TilewrightError
 from ..base import Built
 from .description import CudaDescription
-from .stages import Launched, job
+from .stages import CudaKernel, job
 
 
 def build(
@@ -52,9 +53,9 @@ def _ptx(nest: Nest, description: CudaDescription) -> str:
     return launched(nest, description).ptx
 
 
-def launched(nest: Nest, description: CudaDescription) -> Launched:
+def launched(nest: Nest, description: CudaDescription) -> CudaKernel:
     """A kernel as the driver takes it, of a finished nest."""
     (made,) = compile_each([job(nest.name, emit(nest, description))], description.llvm, workers=1).values()
     if isinstance(made, str):
         raise CompileError(f"kernel {nest.name} cannot be compiled: {made}", stage="assemble")
-    return Launched.from_bytes(made.data)
+    return CudaKernel.from_bytes(made.data)

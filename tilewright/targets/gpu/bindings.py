@@ -1,4 +1,4 @@
-"""Arguments as WebGPU binds them: at aligned places, none over another, large ones in pieces."""
+"""Buffer bindings under WebGPU's rules: aligned offsets, no aliasing, and large buffers split at the binding limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .device import Dispatch, Move, Part
+from .device import BufferSlice, Dispatch, Move
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Bindable:
 def bindable(step: Dispatch, align: int, allocate: Callable[[int], Any]) -> Bindable:
     """The call with arguments of their own in place of those that begin elsewhere than at multiples of `align` bytes (a
     part of a concatenation) or are given twice; these are copied there before it, and back if it writes them."""
-    parts: list[Part] = []
+    parts: list[BufferSlice] = []
     before, after = [], []
     kernel = step.kernel
     for i, part in enumerate(step.arguments):
         if part.offset % align or any(_overlap(part, p) for p in step.arguments[:i]):
-            own = Part(allocate(part.nbytes), 0, part.nbytes)
+            own = BufferSlice(allocate(part.nbytes), 0, part.nbytes)
             before.append(Move(part, own))
             if kernel.writes[len(parts)]:
                 after.append(Move(own, part))
@@ -35,13 +35,13 @@ def bindable(step: Dispatch, align: int, allocate: Callable[[int], Any]) -> Bind
     return Bindable(replace(step, arguments=tuple(parts)), tuple(before), tuple(after))
 
 
-def pieces(part: Part, count: int, nbytes: int) -> list[Part]:
+def pieces(part: BufferSlice, count: int, nbytes: int) -> list[BufferSlice]:
     """A part as so many, one behind the other, of so many bytes each but for the last one."""
     if count == 1:
         return [part]
     sizes = [nbytes] * (count - 1) + [part.nbytes - nbytes * (count - 1)]
-    return [Part(part.buffer, part.offset + n * nbytes, size) for n, size in enumerate(sizes)]
+    return [BufferSlice(part.buffer, part.offset + n * nbytes, size) for n, size in enumerate(sizes)]
 
 
-def _overlap(a: Part, b: Part) -> bool:
+def _overlap(a: BufferSlice, b: BufferSlice) -> bool:
     return a.buffer == b.buffer and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes

@@ -1,4 +1,4 @@
-"""The ceilings of a device, measured by four kernels that do nothing else, for profiles (`schedule.ceilings`).
+"""Measures the rooflines of a device by four microbenchmarks, for profiles (`schedule.ceilings`).
 
     peak    multiply-adds on registers, in several chains     read   sums over memory
     write   one value to all of memory                        copy   one buffer to another
@@ -19,17 +19,17 @@ from ...schedule.ceilings import Ceilings, Level
 from ...schedule.machine import Machine
 from ...schedule.nest import Nest
 from ...schedule.parse import parse_nest
-from .device import Device, Dispatch, Part, Run
+from .device import BufferSlice, Device, Dispatch, Run
 
-#: units of a block, at most 256 on some devices; blocks of kernels on registers
+#: threads of a block, at most 256 on some devices; blocks of kernels on registers
 _UNITS, _PEAK_BLOCKS = 256, 2048
 #: blocks of kernels over memory: few with long loops (GPUs), or one for each piece of memory without loops (processors,
-#: whose drivers make vectors of units); and so many of them along x at most
+#: whose drivers make vectors of threads); and so many of them along x at most
 _BLOCKS, _SIDE = (1024, 1 << 40), 1024
 _F32 = 4
 #: bytes that are gone over, the last as far as the device has it; names of what is as fast as with so many in use
 _SIZES = (2 << 20, 16 << 20, 256 << 20)
-#: chains of multiply-adds: a few leave registers to many units, many keep a processor busy that has one
+#: chains of multiply-adds: a few leave registers to many threads, many keep a processor busy that has one
 _CHAINS = (8, 32)
 #: how often a loop in a kernel is run, the next where a kernel ends sooner than can be measured
 _STEPS, _PASSES = (64, 1024, 16384), (1, 8, 64, 512)
@@ -40,7 +40,7 @@ _FAR = 0.618
 _RUNS, _ENOUGH_NS = 8, 2e8
 
 
-def measure(bench: Bench, name: str) -> Ceilings:
+def measure(bench: CeilingBench, name: str) -> Ceilings:
     """Measure a device; it takes seconds."""
     peak = max(rate(bench.peak(chains)) for chains in _CHAINS)
     most = 1 << (min(_SIZES[-1], bench.device.largest // 2).bit_length() - 1)
@@ -59,7 +59,7 @@ def rate(tried: Iterator[tuple[float, float]]) -> float:
     return best
 
 
-class Bench:
+class CeilingBench:
     """A device, for which `built` makes kernels of nests for this machine."""
 
     def __init__(self, built: Callable[[Nest], Any], machine: Machine, device: Device) -> None:
@@ -68,7 +68,7 @@ class Bench:
     def nanoseconds(self, text: str, sizes: tuple[int, ...]) -> float:
         """The fastest run of a kernel on buffers of so many bytes."""
         kernel = self.built(parse_nest(text.strip(), self.machine))
-        parts = tuple(Part(self.device.allocate(n), 0, n) for n in sizes)
+        parts = tuple(BufferSlice(self.device.allocate(n), 0, n) for n in sizes)
         for p in parts:  # memory that was never written to may be one page of zeros
             self.device.write(p.buffer, np.full(p.nbytes // _F32, 0.5, np.float32).view(np.uint8))
         recorded, taken = self.device.record(Run((Dispatch(kernel, parts),))), list[float]()

@@ -1,4 +1,4 @@
-"""Constants in the memory of a device, each array once: entries of one package share theirs."""
+"""Weights in device memory, each array uploaded once: the entry points of one package share theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What schedules may assume of a GPU: blocks of units that share a memory, in a grid."""
+"""Machine record of a GPU, as scheduling rules see it: a grid of thread blocks with shared memory."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def warp_axes(grid: tuple[int, int, int], block: int, lanes: int) -> tuple[Axis,
 class GpuDescription(Machine):
     """A GPU of which only that is known which every implementation of Vulkan, WebGPU and OpenCL has.
 
-    `block_units`: units of a block, at most; `grid_side`: blocks along an axis of the grid; `shared_bytes`: of the
-    memory that the units of a block share; `vector_bytes`: of a unit's longest access; `byte_products`: whether there
-    are sums of four products of bytes; `vector_registers`: sums that a unit keeps in registers (drivers take long over
-    large kernels). `cores` is how many parts kernels have whose iterations are shared out. `arena_align`: what a part
-    of a buffer begins at a multiple of. `split_scans`: blocks that work at the same time.
+    `block_units`: threads of a block, at most; `grid_side`: blocks along an axis of the grid; `shared_bytes`: of the
+    memory that the threads of a block share; `vector_bytes`: of a thread's longest access; `byte_products`: whether
+    there are sums of four products of bytes; `vector_registers`: sums that a thread keeps in registers (drivers take
+    long over large kernels). `cores` is how many parts kernels have whose iterations are shared out. `arena_align`:
+    what a part of a buffer begins at a multiple of. `split_scans`: blocks that work at the same time.
     """
 
     block_units: int = 256

@@ -1,4 +1,4 @@
-"""What a GPU's driver has to be able to do: memory, kernels, and runs that are recorded once and repeated often."""
+"""The interface of a GPU driver (`Device`): memory, kernels, and runs that are recorded once and replayed."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import numpy as np
 from ...codegen.gpu.open_launch import LaunchAt, OpenLaunch
 
 
-class Kernel(Protocol):
+class DeviceKernel(Protocol):
     """A kernel as its device knows it. One with open sizes has a table of them as its last argument."""
 
     @property
     def open(self) -> OpenLaunch | None:
         """What the host computes for each size, if there are open ones."""
 
-    def at(self, launch: LaunchAt) -> Kernel:
+    def at(self, launch: LaunchAt) -> DeviceKernel:
         """The kernel as it is launched for a size."""
 
     @property
     def scratch_bytes(self) -> int:
-        """Scratch memory of all units, whose buffer is one more argument; 0 for none."""
+        """Scratch memory of all threads, whose buffer is one more argument; 0 for none."""
 
-    def placed(self, arguments: Sequence[Part]) -> tuple[Kernel, tuple[Part, ...]]:
+    def placed(self, arguments: Sequence[BufferSlice]) -> tuple[DeviceKernel, tuple[BufferSlice, ...]]:
         """The kernel of a call with these arguments, and those that it takes: outputs may be inputs that may be
         overwritten."""
 
 
 @dataclass(frozen=True)
-class Part:
+class BufferSlice:
     """`nbytes` from byte `offset` of a buffer of the device."""
 
     buffer: Any
@@ -44,7 +44,7 @@ class Dispatch:
     """A call of a kernel: its arguments in order, and the buffer with scratch memory if it needs any."""
 
     kernel: Any
-    arguments: tuple[Part, ...]
+    arguments: tuple[BufferSlice, ...]
     scratch: Any = None
 
 
@@ -52,8 +52,8 @@ class Dispatch:
 class Move:
     """A copy within the device."""
 
-    source: Part
-    target: Part
+    source: BufferSlice
+    target: BufferSlice
 
 
 Step = Dispatch | Move
@@ -65,12 +65,12 @@ class Run:
     order, and what is fetched at the end. Parts begin at multiples of a word and have at least a byte."""
 
     steps: tuple[Step, ...]
-    inputs: tuple[Part, ...] = ()
-    outputs: tuple[Part, ...] = ()
+    inputs: tuple[BufferSlice, ...] = ()
+    outputs: tuple[BufferSlice, ...] = ()
 
 
 @dataclass(frozen=True)
-class Times:
+class StepTimes:
     """Nanoseconds by the device's clock, from where a run began: [steps, 2] begin and end, and the end of the run."""
 
     steps: np.ndarray
@@ -102,7 +102,7 @@ class Device(Protocol):
     def run(self, recorded: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Run what was recorded, from and to these arrays of bytes; all is done when this returns."""
 
-    def run_timed(self, recorded: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Times:
+    def run_timed(self, recorded: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> StepTimes:
         """The same, with the time of every step."""
 
     def check_clock(self) -> None:

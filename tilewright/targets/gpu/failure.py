@@ -1,4 +1,4 @@
-"""What is said when a device fails: which one, at what, why, and what to do."""
+"""Error messages of failing devices: which one, at what, why, and what to do."""
 
 from __future__ import annotations
 

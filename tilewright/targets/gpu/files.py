@@ -1,4 +1,4 @@
-"""A package as files for a program of one's own that runs it on a GPU.
+"""Exports a package as files for a GPU runtime of the user's own: a JSON manifest, and the weights.
 
 model.json    buffers by space and their sizes, kernels with how they are launched, and the steps of a run in order
 weights.bin   the constants, each at the byte that model.json says

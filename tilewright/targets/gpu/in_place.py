@@ -1,4 +1,4 @@
-"""Kernels that write a state where they read it.
+"""In-place variants of kernels that write a state which they read, for dialects whose parameters may not alias.
 
 Dialects rely on it that no two parameters are the same memory, and WebGPU binds none over another. So such a call has
 a kernel of its own, with one parameter for both, which stands beside the other in the package.
@@ -16,13 +16,14 @@ from ...codegen.gpu.open_sizes import has_sizes
 from ...schedule.inplace import inplace_pairs
 from ...schedule.nest import Nest
 from ...tensor.analysis import source_of
+from ..state import CompilationState
 
 Pairs = tuple[tuple[int, int], ...]
 #: pairs of one kernel, for all sets of which there are kernels
 MOST = 3
 
 
-def read_states(state: Any) -> dict[str, set[int]]:
+def read_states(state: CompilationState) -> dict[str, set[int]]:
     """Which operands of kernels are states in some call, by position."""
     names = set(state.options.states or ())
     given = zip(state.module.block.arguments, state.module.inputs(), strict=True)
@@ -38,7 +39,7 @@ def read_states(state: Any) -> dict[str, set[int]]:
 
 def pairs_of(nest: Nest, states: set[int]) -> Pairs:
     """(output, input) by position: what may share memory, where the input is a state in some call. None of a kernel
-    with open sizes: what is in its table hangs on its parameters."""
+    with open sizes: what is in its table depends on its parameters."""
     if has_sizes(nest):
         return ()
     positions = {p.name: i for i, p in enumerate(nest.params)}

@@ -1,4 +1,5 @@
-"""Kernels of GPUs as they lie in a package: facts as JSON, and the text or SPIR-V that the device's driver compiles."""
+"""How compiled GPU kernels are stored in a package: a JSON header, and the source or SPIR-V that the driver
+compiles."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...codegen.clike.dialect import Dialect
-from ...codegen.clike.function import Function, Launch
+from ...codegen.clike.function import ClikeFunction, DispatchSize
 from ...codegen.gpu.open_launch import LaunchAt, OpenLaunch
 from ...program.program import align_up
-from .device import Part
+from .device import BufferSlice
 from .in_place import Pairs, without
 
 #: what parameters begin at multiples of
@@ -24,14 +25,14 @@ _HEAD = b"tilewright kernel 3\n"
 
 @dataclass(frozen=True)
 class GpuKernel:
-    """The entry `name` of `text`, units to start, which parameters it writes, and bytes of scratch memory of a unit:
-    one more parameter for each number. Argument i is bound as so many parameters as `pieces` says, of `piece_bytes`
-    each but for the last one. A `binary` text is SPIR-V in base 64. With `open` the last parameter is a table of sizes,
-    and `launch` is that for typical ones."""
+    """The entry `name` of `text`, threads to start, which parameters it writes, and bytes of scratch memory of a
+    thread: one more parameter for each number. Argument i is bound as so many parameters as `pieces` says, of
+    `piece_bytes` each but for the last one. A `binary` text is SPIR-V in base 64. With `open` the last parameter is a
+    table of sizes, and `launch` is that for typical ones."""
 
     name: str
     text: str
-    launch: Launch
+    launch: DispatchSize
     writes: tuple[bool, ...]
     scratch: tuple[int, ...] = ()
     pieces: tuple[int, ...] = ()
@@ -42,7 +43,7 @@ class GpuKernel:
     in_place: tuple[tuple[Pairs, GpuKernel], ...] = ()
 
     def at(self, launch: LaunchAt) -> GpuKernel:
-        """See `device.Kernel`."""
+        """See `device.DeviceKernel`."""
         return replace(self, launch=replace(self.launch, grid=launch.grid))
 
     @property
@@ -50,7 +51,7 @@ class GpuKernel:
         """The number of the parameter that is a table of sizes, where its text says that it is for reading only."""
         return None if self.open is None or self.binary else len(self.writes) - 1
 
-    def placed(self, arguments: Sequence[Part]) -> tuple[GpuKernel, tuple[Part, ...]]:
+    def placed(self, arguments: Sequence[BufferSlice]) -> tuple[GpuKernel, tuple[BufferSlice, ...]]:
         """The kernel of a call with these arguments, and those that it takes: one for an output and the inputs whose
         place it takes."""
         pairs = {p for some, _ in self.in_place for p in some}
@@ -65,7 +66,7 @@ class GpuKernel:
 
     @property
     def scratch_bytes(self) -> int:
-        """Of all units."""
+        """Of all threads."""
         return sum(n for _, n in self.scratch_parts)
 
     @property
@@ -92,7 +93,7 @@ class GpuKernel:
     @staticmethod
     def from_json(told: dict[str, Any]) -> GpuKernel:
         """The inverse of `dataclasses.asdict`."""
-        launch = Launch(tuple(told["launch"]["block"]), tuple(told["launch"]["grid"]))
+        launch = DispatchSize(tuple(told["launch"]["block"]), tuple(told["launch"]["grid"]))
         tuples = {n: tuple(told[n]) for n in ("writes", "scratch", "pieces")}
         others = tuple((tuple(map(tuple, pairs)), GpuKernel.from_json(k)) for pairs, k in told["in_place"])
         return GpuKernel(
@@ -100,7 +101,7 @@ class GpuKernel:
         )
 
 
-def kernel(f: Function, dialect: Dialect) -> GpuKernel:
+def kernel(f: ClikeFunction, dialect: Dialect) -> GpuKernel:
     """A printed kernel, with all that its text needs in front of it."""
     text = dialect.file([f.text(dialect)], f.helpers)
     writes = tuple(w for _, _, w in f.params)

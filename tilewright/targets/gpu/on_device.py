@@ -1,4 +1,4 @@
-"""What is the same for all targets whose programs run on a device of this machine."""
+"""Base of GPU targets that run here: device selection, the roofline's measurement, and the loading of packages."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ...program.package import Package
     from ...program.states import StateBuffers
     from ...schedule.nest import Nest
-    from .ceilings import Bench
-    from .device import Device, Kernel
+    from .ceilings import CeilingBench
+    from .device import Device, DeviceKernel
     from .opened import Devices
     from .runner import GpuRunner
 
@@ -38,7 +38,7 @@ class OnDevice:
         """See `tilewright.targets.base.Sharing`."""
         raise NotImplementedError
 
-    def unpack(self, data: bytes) -> Kernel:
+    def unpack(self, data: bytes) -> DeviceKernel:
         """A kernel of a package."""
         from .kernels import GpuKernel
 
@@ -55,7 +55,7 @@ class OnDevice:
     # ---- optional protocols of `targets.base`
 
     def device_list(self) -> Sequence[str]:
-        """See `tilewright.targets.base.Placed`."""
+        """See `tilewright.targets.base.DeviceTarget`."""
         return self.known_devices().names()
 
     def load(self, package: Package, threads: int) -> GpuRunner:
@@ -86,11 +86,11 @@ class OnDevice:
 
         return measure(self.bench(), self.machine_name())
 
-    def bench(self) -> Bench:
+    def bench(self) -> CeilingBench:
         """What the ceilings of the device are measured with."""
-        from .ceilings import Bench
+        from .ceilings import CeilingBench
 
-        return Bench(self.built, self.describe(), self.opened())
+        return CeilingBench(self.built, self.describe(), self.opened())
 
 
 def device_parameter(target: str, parameters: Mapping[str, str], others: Sequence[str] = ()) -> str:

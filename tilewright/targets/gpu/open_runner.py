@@ -1,4 +1,5 @@
-"""Programs with open dimensions on a device: one program, recorded for each size that it is called with.
+"""Runs programs with dynamic shapes on a device: the kernels are compiled once, and a run is recorded for each set of
+sizes.
 
 The host evaluates what kernels need for a size (`codegen.gpu.open_sizes`), and the run is recorded with that: blocks,
 places in the arena, and tables that kernels read. The recordings of the sizes used last are kept. No kernel is compiled
@@ -21,7 +22,7 @@ from ...program.open_sizes import OpenSizes
 from ...program.program import COPY, BufferRef, align_up
 from ...support.errors import PackageError, TilewrightError
 from ...support.formulas import evaluate, function
-from .device import Device, Dispatch, Kernel, Move, Part, Run, Step
+from .device import BufferSlice, Device, DeviceKernel, Dispatch, Move, Run, Step
 from .runner import GpuContext, GpuRunner
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class OpenGpuRunner(GpuRunner):
     def context(self) -> OpenGpuContext:
         return OpenGpuContext(self, self.opened())
 
-    def launches(self, sizes: Mapping[str, int]) -> dict[str, tuple[Kernel, LaunchAt]]:
+    def launches(self, sizes: Mapping[str, int]) -> dict[str, tuple[DeviceKernel, LaunchAt]]:
         """The kernels with open sizes as they are launched for these, and what they need for it."""
         assert self.program.open is not None
         numbers, found = self.formulas(self.program.open.values(sizes)), {}
@@ -164,7 +165,7 @@ class OpenGpuContext(GpuContext):
     def steps(self) -> Sequence[Step]:
         made: list[Step] = []
         copies, launches = iter(self.size.copies), self.runner.launches(self.size.sizes)
-        kernels: dict[str, Kernel] = {**self.runner.kernels, **{s: k for s, (k, _) in launches.items()}}
+        kernels: dict[str, DeviceKernel] = {**self.runner.kernels, **{s: k for s, (k, _) in launches.items()}}
         self.grow_scratch(max((k.scratch_bytes for k in kernels.values()), default=0))
         tables = self.tables({s: at.table for s, (_, at) in launches.items()})
         starts = dict(zip(self.open.typical, self.size.starts, strict=True))
@@ -182,10 +183,10 @@ class OpenGpuContext(GpuContext):
             made.append(Dispatch(kernel, given, self.scratch if kernel.scratch_bytes else None))
         return made
 
-    def placed(self, ref: BufferRef, nbytes: int, starts: Mapping[int, int]) -> Part:
+    def placed(self, ref: BufferRef, nbytes: int, starts: Mapping[int, int]) -> BufferSlice:
         """So many bytes of a buffer; `starts`: where places of the arena begin, by where they do at typical sizes."""
         if ref.space == "arena":
-            return Part(self.spaces["arena"][0], starts[ref.offset] if starts else 0, nbytes)
+            return BufferSlice(self.spaces["arena"][0], starts[ref.offset] if starts else 0, nbytes)
         return replace(self.part(ref), nbytes=nbytes)
 
     def grow_scratch(self, nbytes: int) -> None:
@@ -199,7 +200,7 @@ class OpenGpuContext(GpuContext):
             now.recordings.clear()
             self.kept[tuple(now.sizes.values())] = now
 
-    def tables(self, numbers: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
+    def tables(self, numbers: Mapping[str, tuple[int, ...]]) -> dict[str, BufferSlice]:
         """The tables of kernels, one behind the other in a buffer of the device."""
         size = self.size
         arrays = {symbol: np.array(t or (0,), np.int32) for symbol, t in numbers.items()}
@@ -211,7 +212,7 @@ class OpenGpuContext(GpuContext):
                 whole[starts[symbol] : starts[symbol] + a.nbytes] = a.view(np.uint8)
             size.tables = self.device.allocate(whole.nbytes)
             self.device.write(size.tables, whole)
-        return {symbol: Part(size.tables, starts[symbol], a.nbytes) for symbol, a in arrays.items()}
+        return {symbol: BufferSlice(size.tables, starts[symbol], a.nbytes) for symbol, a in arrays.items()}
 
     def close(self) -> None:
         super().close()

@@ -1,4 +1,4 @@
-"""The devices of a driver by number and name: listed, chosen, opened once each for this process."""
+"""The devices of a driver by number and name: listed, chosen, and opened once each for this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running a program on a device: constants are uploaded once, a run is recorded once for each context."""
+"""Runs a program on a device: weights are uploaded once, a run is recorded once for each context and then replayed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...program.states import StateBuffers
 from ...program.timeline import CALL, JOB_BEGIN, JOB_END, PER_CALL, RUN_BEGIN, RUN_END
 from ..base import not_at_once
 from .constants import Uploaded, uploaded
-from .device import Device, Dispatch, Kernel, Move, Part, Run, Step, Times
+from .device import BufferSlice, Device, DeviceKernel, Dispatch, Move, Run, Step, StepTimes
 from .kernels import GpuKernel
 from .states import DeviceState
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class GpuRunner:
-    """A package's kernels and constants on a device (`tilewright.targets.base.Runner`).
+    """A package's kernels and constants on a device (`tilewright.targets.base.ProgramRunner`).
 
     The device is asked for when the program first runs: code can be made where there is none. `unpack` makes a kernel
     of an object of the package; `states` are the buffers of its states.
@@ -38,7 +38,7 @@ class GpuRunner:
         self,
         package: Package,
         find: Callable[[], Device],
-        unpack: Callable[[bytes], Kernel] = GpuKernel.unpack,
+        unpack: Callable[[bytes], DeviceKernel] = GpuKernel.unpack,
         states: StateBuffers | None = None,
     ) -> None:
         self.package, self.program, self.find = package, package.program, find
@@ -109,10 +109,10 @@ class GpuContext:
             self.recordings[key] = self.device.record(Run(tuple(self.steps()), inputs, outputs))
         return self.recordings[key]
 
-    def whole(self, space: str) -> tuple[Part, ...]:
+    def whole(self, space: str) -> tuple[BufferSlice, ...]:
         """All bytes of the inputs or the outputs that have any."""
         pairs = zip(self.spaces[space], self.tensors(space), strict=True)
-        return tuple(Part(buffer, 0, t.nbytes) for buffer, t in pairs if t.nbytes)
+        return tuple(BufferSlice(buffer, 0, t.nbytes) for buffer, t in pairs if t.nbytes)
 
     def tensors(self, space: str) -> Sequence[TensorInfo]:
         """The inputs or the outputs."""
@@ -130,11 +130,11 @@ class GpuContext:
             made.append(Dispatch(kernel, parts, self.scratch if kernel.scratch_bytes else None))
         return made
 
-    def part(self, ref: BufferRef) -> Part:
+    def part(self, ref: BufferRef) -> BufferSlice:
         if ref.space in ("state", "next"):
             state = self.states[ref.index]
-            return Part(state.buffers[state.front ^ (ref.space == "next")], ref.offset, ref.nbytes)
-        return Part(self.spaces[ref.space][ref.index], ref.offset, ref.nbytes)
+            return BufferSlice(state.buffers[state.front ^ (ref.space == "next")], ref.offset, ref.nbytes)
+        return BufferSlice(self.spaces[ref.space][ref.index], ref.offset, ref.nbytes)
 
     # ---- running ----
 
@@ -164,7 +164,7 @@ class GpuContext:
         self.spaces, self.recordings, self.scratch = {}, {}, None
 
 
-def fill(stamps: Stamps, times: Times) -> None:
+def fill(stamps: Stamps, times: StepTimes) -> None:
     """Write a run's times as stamps of one thread; a stamp of 0 would mean that there is none."""
     stamps.check(1, len(times.steps))
     row, steps = stamps.ticks[0], np.rint(times.steps).astype(np.int64) + 1

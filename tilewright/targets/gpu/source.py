@@ -1,11 +1,11 @@
-"""Targets whose kernels are written as source, for a program and a compiler of one's own."""
+"""Base of GPU targets that only export source (HIP, Metal), for a compiler and a runtime of the user's own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..elsewhere import Elsewhere
+from ..elsewhere import CrossCompiledRunner
 from .target import TextTarget
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ class SourceTarget(TextTarget):
     settings: Mapping[str, tuple[tuple[str, ...], str]] = {}
 
     def load(self, package: Package, threads: int) -> Any:
-        return Elsewhere(self.name, "export it with Executable.export, and compile its kernels where they are to run")
+        return CrossCompiledRunner(
+            self.name, "export it with Executable.export, and compile its kernels where they are to run"
+        )
 
     def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
         """A file for each kernel, model.json and weights.bin (`targets/gpu/files.py`)."""

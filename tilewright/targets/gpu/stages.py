@@ -1,11 +1,10 @@
-"""The part of the pipeline that targets with a dialect of C share: loop nests to texts."""
+"""Pipeline stages of GPU targets with a C-like kernel language: loop nests to source."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from ...codegen.clike.dialect import Dialect
 from ...codegen.clike.printer import emit
@@ -15,6 +14,7 @@ from ...schedule.inplace import in_place
 from ...schedule.nest import Nest
 from ...support.errors import CompileError, UsageError
 from ..base import TargetStage
+from ..state import CompilationState
 from .in_place import pairs_of, read_states, subsets
 from .kernels import GpuKernel, kernel
 
@@ -25,13 +25,13 @@ def stages(dialect: Dialect) -> tuple[TargetStage, ...]:
     def made(nest: Nest, constants: frozenset[str]) -> GpuKernel:
         return kernel(emit(nest, dialect, constants), dialect)
 
-    def run(state: Any) -> None:
+    def run(state: CompilationState) -> None:
         emit_kernels(state, made)
 
     return (TargetStage("emit", 5, f"loop nests to {dialect.name}", run, emitted_text),)
 
 
-def emit_kernels(state: Any, made: Callable[[Nest, frozenset[str]], GpuKernel]) -> None:
+def emit_kernels(state: CompilationState, made: Callable[[Nest, frozenset[str]], GpuKernel]) -> None:
     """Nests -> texts and objects, with what the program needs to know of each kernel; `made` makes one of a nest and
     the names of its constants."""
     if state.nests and not state.kernels:
@@ -39,7 +39,7 @@ def emit_kernels(state: Any, made: Callable[[Nest, frozenset[str]], GpuKernel]) 
     states = read_states(state)
     for name, nest in state.nests.items():
         pairs, constants = pairs_of(nest, states.get(name, set())), state.kernels[name].constants
-        # scratch memory is the context's, for all units
+        # scratch memory is the context's, for all threads
         state.infos[name] = replace(kernel_info(nest, scratch=0), parallel=False, inplace=pairs)
         done, names = made(nest, constants), [p.name for p in nest.params]
         others = []
@@ -58,5 +58,5 @@ def check_known(text: str, name: str) -> None:
         raise CompileError(why, stage="emit", operator=name)
 
 
-def emitted_text(state: Any) -> str:
+def emitted_text(state: CompilationState) -> str:
     return "\n".join(state.emitted.values())

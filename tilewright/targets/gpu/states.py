@@ -1,4 +1,5 @@
-"""States on a device: buffers that live between runs (docs/states.md), whose value the host has when it asks."""
+"""States in device memory: buffers that keep their value between runs (docs/states.md), copied to the host on
+request."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ class DeviceState:
     # ---- for the host ----
 
     def fetch(self, array: np.ndarray) -> None:
-        """Bring the value to the host's array if the device has it."""
+        """Copy the value to the host's array if the device has it."""
         self._check()
         if self._there and array.nbytes:
             self.device.read(self.buffers[self.front], array.reshape(-1).view(np.uint8))

@@ -1,4 +1,4 @@
-"""What is the same for targets whose kernels are texts in a dialect of C."""
+"""Base of GPU targets whose kernels are source in a C-like language."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HIP C++: kernels as source, for AMD's GPUs; nothing is compiled or run here."""
+"""Target ``hip``: kernels as HIP C++ source, for AMD's GPUs; nothing is compiled or run here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Microcontrollers and small processors: object files by LLVM, a C header, and simulated boards. See `machines`."""
+"""Microcontroller targets: object files by LLVM, a C header, and simulated boards in QEMU. See `machines`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..base import Emulated, TargetStage
-from ..elsewhere import Elsewhere
+from ..elsewhere import CrossCompiledRunner
 from .machines import MACHINES, McuDescription
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class McuTarget:
     def check(self, description: dict[str, Any]) -> None:
         """A package may be loaded anywhere: to look at it, to export it, to emulate it."""
 
-    def load(self, package: Package, threads: int) -> Elsewhere:
-        return Elsewhere(
+    def load(self, package: Package, threads: int) -> CrossCompiledRunner:
+        return CrossCompiledRunner(
             self.name,
             "simulate it: --emulate, or Executable.emulate; or export it for a board with Executable.export",
         )

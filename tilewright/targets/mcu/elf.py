@@ -1,4 +1,4 @@
-"""Reading what is needed of an ELF file: sizes of sections, and which symbols it defines and wants."""
+"""A small ELF reader: section sizes, and the symbols that a file defines and needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running a package on a simulated board with QEMU: outputs, and instructions of every kernel call."""
+"""Runs a package on a simulated board in QEMU: its outputs, and the instructions of every kernel call."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""An image that runs a model on a simulated board: start-up code, a main loop that talks to the host by semihosting, a
-linker script.
+"""Bare-metal image that runs a model on a simulated board: start-up code, a main loop that reads and writes by
+semihosting, and a linker script.
 
 The loop reads the inputs of one run after the other from the file ``inputs``, and writes to ``outputs`` after each run:
 the code that the model returned and the ticks before each kernel call and at the end (all 32 bits), then the outputs. A
@@ -18,7 +18,7 @@ from pathlib import Path
 from ...codegen.llvm.assemble import assemble
 from ...program.package import Package
 from ...support.errors import CompileError
-from ..c.library import Layout
+from ..c.library import CInterface
 from ..linker import linker
 from .library import missing_symbols, objects, sizes
 from .machines import McuDescription
@@ -35,7 +35,7 @@ _CALLS = {
 }
 
 
-def build(package: Package, machine: McuDescription, lay: Layout, folder: Path) -> tuple[Path, dict[str, int]]:
+def build(package: Package, machine: McuDescription, lay: CInterface, folder: Path) -> tuple[Path, dict[str, int]]:
     """Link the image; returns its path, and the bytes of the model in it by section (without start-up code).
 
     UsageError if there is no linker, CompileError if something is missing.
@@ -86,7 +86,7 @@ SECTIONS {{
 """
 
 
-def start_llvm(lay: Layout, machine: McuDescription) -> str:
+def start_llvm(lay: CInterface, machine: McuDescription) -> str:
     """The start-up code, the main loop and the counter of instructions."""
     w = f"i{machine.bits}"
     code, plus = _CALLS[machine.semihosting]

@@ -1,9 +1,9 @@
-"""Instructions of Cortex-M processors: sums of products of bytes, and the upper word of a product."""
+"""DSP instructions of Cortex-M processors: byte dot products, and the upper word of a product."""
 
 from __future__ import annotations
 
 from ...schedule.machine import DotProduct
-from ..instructions import Instruction, product
+from ..instructions import InlineFunction, product
 from ..processor import Processor
 
 
@@ -69,5 +69,5 @@ _UPPER_WORD_IN_HALVES = """define internal i32 @NAME(i32 %a, i32 %b) noinline no
 INSTRUCTIONS = (
     product(DotProduct("smlad_ss", 0, 4, ("s", "s"), 2, 2), _SMLAD, _multiplies_pairs),
     product(DotProduct("mve_ss", 0, 16, ("s", "s"), 1, 4), _MVE, _has_vectors),
-    Instruction("tw_mulhsi_0", _UPPER_WORD_IN_HALVES, _has_no_long_product),
+    InlineFunction("tw_mulhsi_0", _UPPER_WORD_IN_HALVES, _has_no_long_product),
 )

@@ -1,16 +1,16 @@
-"""A package of these targets as a static library with a C header, and the sizes of what is in it."""
+"""Exports a package as a static library with a C header, and reports the sizes of its sections."""
 
 from __future__ import annotations
 
 from ...codegen.llvm.assemble import assemble
 from ...program.package import Package
-from ..c.library import Layout, header, layout
+from ..c.library import CInterface, header, layout
 from .elf import archive, read
 from .machines import McuDescription
 from .program import ProgramText, support_llvm, weights_llvm
 
 
-def objects(package: Package, machine: McuDescription, lay: Layout, *, probe: bool = False) -> dict[str, bytes]:
+def objects(package: Package, machine: McuDescription, lay: CInterface, *, probe: bool = False) -> dict[str, bytes]:
     """All object files of the library by name."""
     made = {f"{symbol}.o": data for symbol, data in package.objects.items()}
     made[f"{lay.name}.o"] = assemble(ProgramText(package, lay, machine, probe).text(), machine.code)
@@ -26,7 +26,7 @@ def missing_symbols(made: dict[str, bytes]) -> list[str]:
     return sorted({s for e in parsed for s in e.undefined} - defined)
 
 
-def sizes(made: dict[str, bytes], lay: Layout) -> dict[str, int]:
+def sizes(made: dict[str, bytes], lay: CInterface) -> dict[str, int]:
     """Bytes by section: text (code) and rodata (weights) in flash; data, bss and the arena in RAM."""
     total = {"text": 0, "rodata": 0, "data": 0, "bss": 0}
     for data in made.values():
@@ -47,7 +47,7 @@ def files(package: Package, machine: McuDescription) -> dict[str, bytes]:
     }
 
 
-def _sizes_text(made: dict[str, bytes], lay: Layout) -> str:
+def _sizes_text(made: dict[str, bytes], lay: CInterface) -> str:
     lines = [f"{'text':>8} {'rodata':>8} {'data':>8} {'bss':>8}  object"]
     for name, data in made.items():
         s = read(data).sizes()

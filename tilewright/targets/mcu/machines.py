@@ -1,4 +1,4 @@
-"""The machines of this family, one description each: what LLVM is told, what schedules may assume, the simulated board.
+"""Machine records of microcontrollers: LLVM's triple and features, costs for schedules, and the simulated board.
 
 To add a machine, add an entry to `MACHINES`.
 """
@@ -16,7 +16,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 @dataclass(frozen=True)
-class Region:
+class MemoryRegion:
     """A piece of a board's memory."""
 
     origin: int
@@ -32,15 +32,15 @@ class Board:
     """
 
     command: tuple[str, ...]
-    code: Region
-    data: Region
+    code: MemoryRegion
+    data: MemoryRegion
     clock: str = ""
     tick: float = 1.0
     note: str = ""
     start: str = (
         "arm-m"  # how execution begins: "arm-m" vector table, "riscv" bare metal, "process" of an operating system
     )
-    vectors: Region | None = None  # where the vector table lies, if not at the beginning of `code`
+    vectors: MemoryRegion | None = None  # where the vector table lies, if not at the beginning of `code`
 
 
 @dataclass(frozen=True)
@@ -131,12 +131,19 @@ QUIET = (
 )
 
 
-def _mps(machine: str, code: Region, data: Region, tick: float, note: str = "", vectors: Region | None = None) -> Board:
+def _mps(
+    machine: str,
+    code: MemoryRegion,
+    data: MemoryRegion,
+    tick: float,
+    note: str = "",
+    vectors: MemoryRegion | None = None,
+) -> Board:
     return Board(("qemu-system-arm", "-machine", machine, *QUIET), code, data, "systick", tick, note, vectors=vectors)
 
 
 # 25 MHz boards: one tick is 40 ns, and with `-icount shift=0` an instruction takes 1 ns
-_MPS2 = (Region(0x0000_0000, 4 * MIB), Region(0x2000_0000, 4 * MIB))
+_MPS2 = (MemoryRegion(0x0000_0000, 4 * MIB), MemoryRegion(0x2000_0000, 4 * MIB))
 
 MACHINES = (
     McuDescription(
@@ -176,7 +183,7 @@ MACHINES = (
         "Arm Cortex-M33 with single-precision FPU and DSP instructions; object files",
         _hard(_arm("thumbv8m.main", "cortex-m33", 20)),
         True,
-        _mps("mps2-an505", Region(0x1000_0000, 4 * MIB), Region(0x8000_0000, 16 * MIB), 50.0),
+        _mps("mps2-an505", MemoryRegion(0x1000_0000, 4 * MIB), MemoryRegion(0x8000_0000, 16 * MIB), 50.0),
         "arm-m",
     ),
     McuDescription(
@@ -186,10 +193,10 @@ MACHINES = (
         True,
         _mps(
             "mps3-an547",
-            Region(0x0100_0000, 2 * MIB),
-            Region(0x6000_0000, 64 * MIB),
+            MemoryRegion(0x0100_0000, 2 * MIB),
+            MemoryRegion(0x6000_0000, 64 * MIB),
             31.25,
-            vectors=Region(0, 512 * KIB),
+            vectors=MemoryRegion(0, 512 * KIB),
         ),
         "arm-m",
         arena_align=16,
@@ -201,8 +208,8 @@ MACHINES = (
         False,
         Board(
             ("qemu-system-riscv32", "-machine", "virt", "-bios", "none", *QUIET),
-            Region(0x8000_0000, 16 * MIB),
-            Region(0x8100_0000, 16 * MIB),
+            MemoryRegion(0x8000_0000, 16 * MIB),
+            MemoryRegion(0x8100_0000, 16 * MIB),
             "cycles",
             start="riscv",
         ),
@@ -217,8 +224,8 @@ MACHINES = (
         True,
         Board(
             ("qemu-riscv64", "-cpu", "rv64,v=true,vlen=256,vext_spec=v1.0"),
-            Region(0x1000_0000, 256 * MIB),
-            Region(0x4000_0000, 256 * MIB),
+            MemoryRegion(0x1000_0000, 256 * MIB),
+            MemoryRegion(0x4000_0000, 256 * MIB),
             start="process",
         ),
         "riscv",
@@ -233,8 +240,8 @@ MACHINES = (
         True,
         Board(
             ("qemu-aarch64", "-cpu", "max"),
-            Region(0x1000_0000, 256 * MIB),
-            Region(0x4000_0000, 256 * MIB),
+            MemoryRegion(0x1000_0000, 256 * MIB),
+            MemoryRegion(0x4000_0000, 256 * MIB),
             start="process",
         ),
         "aarch64",

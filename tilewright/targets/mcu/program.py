@@ -1,4 +1,4 @@
-"""The program of a model in LLVM IR: run function, weights, descriptors of the header, and small support functions.
+"""LLVM IR of a model's C API: the run function, weights, tensor descriptors, and small support functions.
 
     i32 <name>_run(arena, arena_size, inputs..., outputs...)
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ...program.package import Package
 from ...program.program import COPY, BufferRef, Call
-from ..c.library import Layout, weight_name
+from ..c.library import CInterface, weight_name
 from .machines import McuDescription
 
 
@@ -20,7 +20,7 @@ def quoted(data: bytes) -> str:
     return 'c"' + "".join(chr(b) if 32 <= b < 127 and b not in (34, 92) else f"\\{b:02X}" for b in data) + '"'
 
 
-def weights_llvm(package: Package, lay: Layout) -> str:
+def weights_llvm(package: Package, lay: CInterface) -> str:
     """The weights as read-only data, one symbol an array."""
     lines = []
     for i, array in enumerate(package.constants):
@@ -32,7 +32,7 @@ def weights_llvm(package: Package, lay: Layout) -> str:
 class ProgramText:
     """Writes the module of the run function."""
 
-    def __init__(self, package: Package, lay: Layout, machine: McuDescription, probe: bool) -> None:
+    def __init__(self, package: Package, lay: CInterface, machine: McuDescription, probe: bool) -> None:
         self.package, self.lay, self.probe = package, lay, probe
         self.word = f"i{machine.bits}"
         self.lines: list[str] = []

@@ -1,9 +1,8 @@
-"""The part of the pipeline that is this family's: loop nests to MLIR to objects, by the shared code generators."""
+"""Pipeline stages of microcontroller targets: loop nests to MLIR to object files, by the shared code generators."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from ...codegen.kernel_info import kernel_info
 from ...codegen.llvm import stages
@@ -13,9 +12,10 @@ from ...schedule.machine import lanes
 from ...schedule.nest import For, Nest, Stmt, children, substitute_vars, with_children
 from ...tensor.expr import Const
 from ..instructions import known_dot_products
+from ..state import CompilationState
 
 
-def emit_kernels(state: Any) -> None:
+def emit_kernels(state: CompilationState) -> None:
     """Nests -> MLIR text, with what the program needs to know of each kernel."""
     d = state.description
     vectors = VectorMachine(lanes(d), dot_products=known_dot_products(), chains=d.chains, load_shuffles=d.access.load)
@@ -36,5 +36,5 @@ def scalar_lanes(nest: Nest) -> Nest:
     return replace(nest, body=visit(nest.body))
 
 
-def assemble_kernels(state: Any) -> None:
+def assemble_kernels(state: CompilationState) -> None:
     stages.assemble_kernels(state, state.description.code)

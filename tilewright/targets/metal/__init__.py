@@ -1,4 +1,4 @@
-"""Metal: kernels as source, for Apple's GPUs; nothing is compiled or run here."""
+"""Target ``metal``: kernels as Metal source, for Apple's GPUs; nothing is compiled or run here."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Operators that a program computes with functions of its own, beside a host: `tw.offload`.
+"""`tw.offload`: operators that user-supplied functions compute at run time, while the host runs the rest.
 
-`api` has the public function, `operation` what predicates and builders are told, `target` the host with such functions
+`api` has the public function, `operation` what predicates and builders receive, `target` the host with such functions
 beside it, `runner` calls them.
 """

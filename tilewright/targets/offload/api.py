@@ -1,4 +1,4 @@
-"""`tw.offload`: operators that a program computes with a function of its own."""
+"""The public function `tw.offload`: registers a target whose operators are computed by a user-supplied function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a predicate or a builder of `tw.offload` is told of an operation."""
+"""The description of an operator that `tw.offload` passes to a user's predicate and builder."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MAGIC = b"tilewright.offload\n"
 
 
 @dataclass(frozen=True)
-class Operand:
+class OffloadOperand:
     """A tensor that an operation reads or writes.
 
     `constant`: it is a weight, or another array of the model; builders find it as `value`, predicates do not.
 
-    >>> str(Operand((6, 32), "f32")), Operand((6, 32), "f32").nbytes
+    >>> str(OffloadOperand((6, 32), "f32")), OffloadOperand((6, 32), "f32").nbytes
     ('f32[6, 32]', 768)
     """
 
@@ -56,14 +56,14 @@ class Operation:
     are in the order of the operator's declaration, None for an absent optional one. `nodes` are the names of the nodes
     of the model that it comes from.
 
-    >>> o = Operation("relu", (Operand((2, 2), "f32"),), (Operand((2, 2), "f32"),))
+    >>> o = Operation("relu", (OffloadOperand((2, 2), "f32"),), (OffloadOperand((2, 2), "f32"),))
     >>> str(o), o.reference(np.float32([[1, -1], [-2, 2]]))[0].tolist()
     ('relu(f32[2, 2]) -> f32[2, 2]', [[1.0, 0.0], [0.0, 2.0]])
     """
 
     name: str
-    operands: tuple[Operand | None, ...]
-    results: tuple[Operand, ...]
+    operands: tuple[OffloadOperand | None, ...]
+    results: tuple[OffloadOperand, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
 
@@ -91,9 +91,9 @@ def of_level2(op: ir.Operation) -> Operation:
     from ...ir import dialect
     from ...ir.types import type_of
 
-    def operand(v: ir.Value) -> Operand:
+    def operand(v: ir.Value) -> OffloadOperand:
         t = type_of(v)
-        return Operand(t.dims, t.dtype, not isinstance(v.owner, ir.Block) and v.owner.name == "tw.constant")
+        return OffloadOperand(t.dims, t.dtype, not isinstance(v.owner, ir.Block) and v.owner.name == "tw.constant")
 
     operands = tuple(None if v is None else operand(v) for v in dialect.arguments(op))
     results = tuple(map(operand, op.results))
@@ -101,7 +101,7 @@ def of_level2(op: ir.Operation) -> Operation:
 
 
 @dataclass(frozen=True)
-class Places:
+class OperationArguments:
     """An operation, and which argument of its kernel each operand and result is (None: absent)."""
 
     operation: Operation
@@ -109,14 +109,14 @@ class Places:
     results: tuple[int, ...]
 
     @staticmethod
-    def of(kernel: Kernel) -> Places:
+    def of(kernel: Kernel) -> OperationArguments:
         """Those of a kernel that is one operator."""
         o = kernel.opaque
         assert o is not None and not kernel.stages
         place = {p.name: n for n, p in enumerate(kernel.params)}
 
-        def operand(name: str, dtype: str) -> Operand:
-            return Operand(kernel.buffer(name).shape, dtype, name in kernel.constants)
+        def operand(name: str, dtype: str) -> OffloadOperand:
+            return OffloadOperand(kernel.buffer(name).shape, dtype, name in kernel.constants)
 
         operands = tuple(
             None if n is None or t is None else operand(n, t) for n, t in zip(o.operands, o.dtypes, strict=True)
@@ -124,25 +124,26 @@ class Places:
         results = tuple(operand(n, t) for n, t in zip(o.results, o.made, strict=True))
         made = Operation(o.mnemonic, operands, results, o.attributes)
         given = tuple(None if n is None else place[n] for n in o.operands)
-        return Places(made, given, tuple(place[n] for n in o.results))
+        return OperationArguments(made, given, tuple(place[n] for n in o.results))
 
     def to_bytes(self) -> bytes:
         return MAGIC + json.dumps(asdict(self)).encode()
 
     @staticmethod
-    def from_bytes(data: bytes) -> Places:
+    def from_bytes(data: bytes) -> OperationArguments:
         """What `to_bytes` wrote.
 
-        >>> o = Operation("sum", (Operand((4, 2), "f32"), None), (Operand((4,), "f32"),), {"axes": (1,)})
-        >>> Places.from_bytes(Places(o, (0, None), (1,)).to_bytes()) == Places(o, (0, None), (1,))
+        >>> o = Operation("sum", (OffloadOperand((4, 2), "f32"), None), (OffloadOperand((4,), "f32"),), {"axes": (1,)})
+        >>> a = OperationArguments(o, (0, None), (1,))
+        >>> OperationArguments.from_bytes(a.to_bytes()) == a
         True
         """
         read = json.loads(data.removeprefix(MAGIC), object_hook=lambda d: {k: _tuples(v) for k, v in d.items()})
         o = read["operation"]
-        operands = tuple(None if x is None else Operand(**x) for x in o["operands"])
-        results = tuple(Operand(**x) for x in o["results"])
+        operands = tuple(None if x is None else OffloadOperand(**x) for x in o["operands"])
+        results = tuple(OffloadOperand(**x) for x in o["results"])
         operation = Operation(o["name"], operands, results, o["attributes"], o["nodes"])
-        return Places(operation, read["operands"], read["results"])
+        return OperationArguments(operation, read["operands"], read["results"])
 
     def with_values(self, arrays: Mapping[int, np.ndarray], nodes: tuple[str, ...]) -> Operation:
         """The operation of one call, with its constants by argument."""
@@ -154,7 +155,7 @@ class Places:
         return replace(self.operation, operands=operands, nodes=nodes)
 
 
-def view(memory: np.ndarray, operand: Operand) -> np.ndarray:
+def view(memory: np.ndarray, operand: OffloadOperand) -> np.ndarray:
     """The bytes of an argument as the array that it is."""
     return memory.view(operand.numpy_dtype).reshape(operand.shape)
 

@@ -1,4 +1,4 @@
-"""Calls the functions of a program in place of kernels."""
+"""Calls user-supplied functions in place of kernels."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ...support.errors import UsageError
 from ..base import Target
 from ..beside.runner import PartsRunner
 from .api import Code, Offload
-from .operation import MAGIC, Operation, Places, view
+from .operation import MAGIC, Operation, OperationArguments, view
 
 if TYPE_CHECKING:
     from ...program.package import Package
 
 
 class OffloadRunner(PartsRunner):
-    """A program loaded into this process (`tilewright.targets.base.Runner`): code is made for each call that was taken,
+    """A program loaded into this process (`targets.base.ProgramRunner`): code is made for each call that was taken,
     because equal kernels have constants of their own."""
 
     no_clock = "measure in the code itself"
 
     def __init__(self, package: Package, threads: int, offload: Offload, host: Target) -> None:
         self.offload = offload
-        self.places = {s: Places.from_bytes(d) for s, d in package.objects.items() if d.startswith(MAGIC)}
+        self.places = {s: OperationArguments.from_bytes(d) for s, d in package.objects.items() if d.startswith(MAGIC)}
         super().__init__(package, threads, self.places.keys(), host)
         calls = {n: c for n, c in enumerate(self.program.calls) if c.symbol in self.places}
         self.operations = {n: self.operation(c) for n, c in calls.items()}

@@ -1,4 +1,4 @@
-"""A host with functions of a program beside it as one target: what is annotated becomes a kernel, and an object.
+"""A host with user-supplied functions as one target: what a predicate takes becomes a kernel of its own.
 
 Loading a package needs neither MLIR nor LLVM, so what compiles is imported where it is used.
 """
@@ -14,7 +14,7 @@ from ...support.errors import UsageError
 from ..base import Target, TargetStage
 from ..beside.parts import link
 from .api import Offload
-from .operation import MAGIC, Places, of_level2
+from .operation import MAGIC, OperationArguments, of_level2
 
 if TYPE_CHECKING:
     from ...program.package import Package
@@ -69,7 +69,7 @@ class OffloadBesideHost:
         from ...schedule.schedule import Schedule
         from .stages import Offloaded
 
-        places = Places.of(kernel)
+        places = OperationArguments.of(kernel)
         self.taken[kernel.name] = str(places.operation)
         return Offloaded(Schedule(kernel, self.describe()), self.offload.name, (), places=places)
 

@@ -1,4 +1,5 @@
-"""OpenCL: kernels in OpenCL C, compiled by the driver of whatever device is there (GPUs, and CPUs through PoCL)."""
+"""Target ``opencl``: kernels in OpenCL C, compiled by the driver of whatever device is there (GPUs, and CPUs through
+PoCL)."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class OpenClTarget(PlacedText):
         return made
 
     def describe(self) -> GpuDescription:
-        """Drivers of processors make vectors of neighbouring units, which longer accesses of a unit keep apart."""
+        """Drivers of processors make vectors of neighbouring threads, which longer accesses of a thread keep apart."""
         kind = self.kind or self.kind_here()
         return GpuDescription(vector_bytes=4) if kind == "processor" else GpuDescription(byte_products=True)
 

@@ -1,4 +1,4 @@
-"""Devices of OpenCL, through pyopencl.
+"""Runs programs on OpenCL devices, through pyopencl.
 
 Every run enqueues its commands anew: cl_khr_command_buffer, which would record them, is provisional, and pyopencl has
 no functions for it.
@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from ...support.errors import PackageError, UsageError
-from ..gpu.device import Dispatch, Move, Run, Step, Times
+from ..gpu.device import Dispatch, Move, Run, Step, StepTimes
 from ..gpu.failure import Kind, failure
 from ..gpu.kernels import GpuKernel
 from ..gpu.opened import Devices
 
 HINT = "pip install 'tilewright[opencl]', and a driver: of your GPU, or Debian's pocl-opencl-icd for the processor"
-#: the longest access of a unit, which begins at a multiple of it
+#: the longest access of a thread, which begins at a multiple of it
 ACCESS_BYTES = 16
 #: what drivers answer when memory is short
 _MEMORY = ("MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_HOST_MEMORY", "INVALID_BUFFER_SIZE")
@@ -50,7 +50,7 @@ def _name(d: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class OpenclRecording:
     """A run with kernels of the driver, whose arguments are set."""
 
     run: Run
@@ -133,9 +133,9 @@ class ClDevice:
                 ) from None
         return self.cl.Kernel(self.programs[kernel.text], kernel.name)
 
-    def record(self, run: Run) -> Recorded:
+    def record(self, run: Run) -> OpenclRecording:
         with self.doing("loading kernels"):
-            made = Recorded(run, tuple(map(self.prepared, run.steps)))
+            made = OpenclRecording(run, tuple(map(self.prepared, run.steps)))
         texts = [s.kernel.text if isinstance(s, Dispatch) else "" for s in run.steps]
         weakref.finalize(made, self.returned, texts, made.kernels).atexit = False
         return made
@@ -163,11 +163,11 @@ class ClDevice:
 
     # ---- running
 
-    def run(self, recorded: Recorded, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    def run(self, recorded: OpenclRecording, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         self.finished(self.queue, recorded, inputs, outputs)
 
     def finished(
-        self, queue: Any, recorded: Recorded, inputs: Sequence[Any], outputs: Sequence[Any]
+        self, queue: Any, recorded: OpenclRecording, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> list[list[Any]]:
         """The events of a run that is done: of copies to the device, steps, and copies from it; an error if any of them
         failed. The driver has the arrays until then, also where a command could not even be begun."""
@@ -188,7 +188,7 @@ class ClDevice:
     def begin(
         self,
         queue: Any,
-        recorded: Recorded,
+        recorded: OpenclRecording,
         inputs: Sequence[Any],
         outputs: Sequence[Any],
         events: list[list[Any]],
@@ -214,7 +214,7 @@ class ClDevice:
             queue, b.buffer, a.buffer, src_offset=a.offset, dst_offset=b.offset, byte_count=a.nbytes
         )
 
-    def failed(self, recorded: Recorded, events: Sequence[Any]) -> str:
+    def failed(self, recorded: OpenclRecording, events: Sequence[Any]) -> str:
         """The name of the first step that ended with an error, if one did."""
         for step, event in zip(recorded.run.steps, events, strict=False):
             with contextlib.suppress(self.cl.Error):
@@ -233,13 +233,15 @@ class ClDevice:
         with self.doing("making a queue that times what runs"):
             _ = self.timed_queue
 
-    def run_timed(self, recorded: Recorded, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Times:
+    def run_timed(
+        self, recorded: OpenclRecording, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+    ) -> StepTimes:
         events = self.finished(self.timed_queue, recorded, inputs, outputs)
         every = [e.profile for group in events for e in group]
         with self.doing("reading the times of a run"):
             zero = every[0].queued if every else 0
             steps = [(e.profile.start - zero, e.profile.end - zero) for e in events[1]]
-            return Times(np.array(steps, np.float64).reshape(-1, 2), every[-1].end - zero if every else 0)
+            return StepTimes(np.array(steps, np.float64).reshape(-1, 2), every[-1].end - zero if every else 0)
 
 
 def _any(error: Any, names: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Several devices in one program (``opencl+cpu``, ``cuda:device=0+cuda:device=1``).
+"""Heterogeneous execution: one program on several devices (``opencl+cpu``, ``cuda:device=0+cuda:device=1``).
 
 `target` is the combination as one target, `machine` what passes may assume before kernels are placed; by `stages` each
 member compiles its own kernels. `segments` cuts a program where devices change, `runner` runs it with what each device

@@ -1,4 +1,4 @@
-"""The machines of several devices, for what is decided before kernels are placed: as the first device has it."""
+"""The machine record of several devices, for passes that run before kernels are placed: that of the first device."""
 
 from __future__ import annotations
 

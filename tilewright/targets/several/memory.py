@@ -1,4 +1,4 @@
-"""What a context has on one device: its arena, and the device's segments, recorded."""
+"""Run-time memory on one of several devices: its arena, and its recorded program segments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ...program.program import COPY, BufferRef, Call, Program
 from ..gpu.constants import Uploaded
-from ..gpu.device import Device, Dispatch, Move, Part, Run, Step
+from ..gpu.device import BufferSlice, Device, Dispatch, Move, Run, Step
 from ..gpu.states import DeviceState
 from .segments import Segment, Transfer
 
@@ -31,14 +31,14 @@ class DeviceMemory:
         self.scratch = device.allocate(scratch) if scratch else None
         self.recordings: dict[Any, Any] = {}
 
-    def part(self, ref: BufferRef) -> Part:
+    def part(self, ref: BufferRef) -> BufferSlice:
         """A buffer of the program that lies here."""
         if ref.space in ("state", "next"):
             state = self.states[ref.index]
             buffer = state.buffers[state.front ^ (ref.space == "next")]
         else:
             buffer = self.constants[ref.index].buffer if ref.space == "constant" else self.arena
-        return Part(buffer, ref.offset, ref.nbytes)
+        return BufferSlice(buffer, ref.offset, ref.nbytes)
 
     def recorded(self, key: Any, run: Callable[[], Run]) -> Any:
         """A recording, made once for each place of the states."""

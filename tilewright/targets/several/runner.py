@@ -1,4 +1,4 @@
-"""Running a program on several devices: segment by segment, with the values that the next one needs copied between."""
+"""Runs a program on several devices, segment by segment, and copies the tensors that the next segment needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..gpu.states import DeviceState
 from .memory import DeviceMemory
 from .segments import BOUNCE, HOST, Segment, bounces, host_program, segments
 from .states import Kept, kept, take
-from .timing import Clock
+from .timing import RunClock
 
 if TYPE_CHECKING:
     from ...program.package import Package
@@ -33,7 +33,7 @@ _UNTIMED = contextlib.nullcontext()
 
 
 class SeveralRunner:
-    """A package's code on its devices (`tilewright.targets.base.Runner`).
+    """A package's code on its devices (`tilewright.targets.base.ProgramRunner`).
 
     Devices are asked for when the program first runs: code can be made where there are none. `states` are the buffers
     of its states. With `timed` the host's functions are linked with time stamps.
@@ -135,7 +135,7 @@ class SeveralContext:
         for state, buffer in zip(self.states, self.runner.states.buffers, strict=True):
             take(state, buffer)
         run = _Run(self, inputs, outputs)
-        clock = None if stamps is None else Clock(stamps, self.runner.threads, len(self.program.calls))
+        clock = None if stamps is None else RunClock(stamps, self.runner.threads, len(self.program.calls))
         try:
             for n, segment in enumerate(self.segments):
                 if segment.device == HOST:
@@ -184,7 +184,7 @@ class _Run:
             whole = c.bounce[ref.index] if ref.space == BOUNCE else c.arena
         return whole.reshape(-1).view(np.uint8)[ref.offset : ref.offset + ref.nbytes]
 
-    def on_host(self, n: int, segment: Segment, clock: Clock | None) -> None:
+    def on_host(self, n: int, segment: Segment, clock: RunClock | None) -> None:
         if n not in self.context.contexts:  # copies alone
             for number, call in segment.calls:
                 with clock.call(number) if clock is not None else _UNTIMED:
@@ -203,7 +203,7 @@ class _Run:
         wanted = [self.bytes_of(t.host) for t in segment.downloads]
         memory.device.run(memory.whole(n, segment), given, wanted)
 
-    def timed_on_device(self, n: int, segment: Segment, clock: Clock) -> None:
+    def timed_on_device(self, n: int, segment: Segment, clock: RunClock) -> None:
         """Each copy by itself, by the host's clock; the calls by the device's."""
         memory = self.context.memory[segment.device]
         for t in segment.uploads:

@@ -1,4 +1,4 @@
-"""A program of several devices as segments, each of one device: what is uploaded first, calls, what is fetched last.
+"""Cuts a program into segments, each of one device: its uploads, calls, and downloads.
 
 The host's segments become native functions. A device runs a segment as one recording; copies that stand between its
 calls move to its beginning or its end where the memory that they touch allows it, else a new segment begins.

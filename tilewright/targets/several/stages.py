@@ -1,4 +1,4 @@
-"""The pipeline of several devices: each target compiles its own kernels as it does alone."""
+"""Pipeline stages of several devices: each target compiles its own kernels as it does alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of programs on several devices: each lies where it is used, and who needs its value takes it from there."""
+"""States of programs on several devices: each lives on the device that uses it, and is copied to others on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several devices as one target.
+"""Several devices as one compilation target (``opencl+cpu``).
 
     tw.compile(model, target="opencl+cpu")                          a GPU, and the processor for what it cannot
     tw.compile(model, target="cuda:sm_90a+cpu", place={"Softmax": "cpu"})

@@ -1,4 +1,4 @@
-"""The time of a run on several devices: each part by its own clock, all on one line of nanoseconds."""
+"""Run times on several devices: each segment by its device's clock, merged on one time line in nanoseconds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from ...program.timeline import CALL, JOB_BEGIN, JOB_END, PER_CALL, RUN_BEGIN, RUN_END, Stamps
-from ..gpu.device import Times
+from ..gpu.device import StepTimes
 from .segments import Segment
 
 
-class Clock:
+class RunClock:
     """Fills the stamps of one run; one of 0 would mean that there is none."""
 
     def __init__(self, stamps: Stamps, threads: int, calls: int) -> None:
@@ -40,7 +40,7 @@ class Clock:
         yield
         self.stamp(0, number, begin, self.now())
 
-    def device(self, segment: Segment, run: Callable[[], Times]) -> None:
+    def device(self, segment: Segment, run: Callable[[], StepTimes]) -> None:
         """The calls of a segment, by the device's clock from where it began."""
         begin = self.now()
         for (number, _), (first, last) in zip(segment.calls, run().steps, strict=True):
@@ -62,4 +62,4 @@ class Clock:
         self.rows[0, [RUN_END, JOB_END]] = self.now()
 
 
-__all__ = ["Clock"]
+__all__ = ["RunClock"]

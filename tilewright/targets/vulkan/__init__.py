@@ -1,4 +1,4 @@
-"""Vulkan, through wgpu: kernels in WGSL, or SPIR-V."""
+"""Target ``vulkan``: compute shaders in WGSL or SPIR-V, run through wgpu."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time stamps of a device of wgpu: before and after each step of a run, in the order of its commands."""
+"""Timestamp queries of wgpu: before and after each step of a run, in the order of its commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SET = 4096
 _BYTES = 8
 
 
-class Clock:
+class TimestampQueries:
     """Sets of queries for the stamps of so many steps, and the buffers they are read by."""
 
     def __init__(self, device: Any, steps: int) -> None:
@@ -44,7 +44,7 @@ class Clock:
         write_timestamp(encoder, self.sets[number // _SET], number % _SET)
 
     def fetch(self, encoder: Any) -> None:
-        """After all steps: the stamps are brought to where the host reads them."""
+        """After all steps: the stamps are copied to where the host reads them."""
         for at, (queries, n) in enumerate(zip(self.sets, self.sizes, strict=True)):
             encoder.resolve_query_set(queries, 0, n, self.found, at * _SET * _BYTES)
         if self.count:
@@ -56,4 +56,4 @@ class Clock:
         return (table - table.min(initial=table.max(initial=0))).astype(np.float64) * self.period
 
 
-__all__ = ["FEATURES", "Clock"]
+__all__ = ["FEATURES", "TimestampQueries"]

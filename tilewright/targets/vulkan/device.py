@@ -1,4 +1,4 @@
-"""Devices of Vulkan, through wgpu.
+"""Runs programs on Vulkan devices, through wgpu.
 
 WebGPU's command buffers are for one submission: what is recorded are pipelines, bindings and copies, and every run
 writes its commands anew.
@@ -17,12 +17,12 @@ import numpy as np
 
 from ...support.errors import PackageError, UsageError
 from ..gpu.bindings import bindable
-from ..gpu.device import Dispatch, Move, Part, Run, Times
+from ..gpu.device import BufferSlice, Dispatch, Move, Run, StepTimes
 from ..gpu.failure import Kind, failure
 from ..gpu.kernels import GpuKernel
 from ..gpu.opened import Devices
 from . import clock
-from .clock import Clock
+from .clock import TimestampQueries
 from .watch import Watch
 
 HINT = "pip install 'tilewright[vulkan]', and a driver: of your GPU, or Debian's mesa-vulkan-drivers for the processor"
@@ -70,7 +70,7 @@ def _no_gl() -> None:
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundDispatch:
     """A call with its pipeline and bindings, and the copies around it, of arguments that cannot be bound in place."""
 
     pipeline: Any
@@ -81,14 +81,14 @@ class Bound:
 
 
 @dataclass
-class Recorded:
+class VulkanRecording:
     """A run, the buffer by which the host reads its outputs, where they begin there, and the clock if it was timed."""
 
     run: Run
-    steps: tuple[Bound | Move, ...]
+    steps: tuple[BoundDispatch | Move, ...]
     staging: Any
     places: tuple[int, ...]
-    clock: Clock | None = field(default=None)
+    clock: TimestampQueries | None = field(default=None)
 
 
 class WgpuDevice:
@@ -203,18 +203,18 @@ class WgpuDevice:
             self.layouts[key] = self.own.create_bind_group_layout(entries=entries)
         return self.layouts[key]
 
-    def record(self, run: Run) -> Recorded:
+    def record(self, run: Run) -> VulkanRecording:
         with self.doing("loading kernels"):
             steps = tuple(self.bound(s) if isinstance(s, Dispatch) else s for s in run.steps)
             places = tuple(np.cumsum([0, *(_words(p.nbytes) for p in run.outputs)]).tolist())
             use = self.wgpu.BufferUsage
             staging = self.own.create_buffer(size=max(places[-1], SMALLEST), usage=use.COPY_DST | use.MAP_READ)
-            return Recorded(run, steps, staging, places[:-1])
+            return VulkanRecording(run, steps, staging, places[:-1])
 
-    def bound(self, step: Dispatch) -> Bound:
+    def bound(self, step: Dispatch) -> BoundDispatch:
         made = bindable(step, self.align, self.allocate)
         pipeline = self.pipeline(step.kernel)
-        parts = [*made.call.arguments, *(Part(step.scratch, *p) for p in step.kernel.scratch_parts)]
+        parts = [*made.call.arguments, *(BufferSlice(step.scratch, *p) for p in step.kernel.scratch_parts)]
         most = self.limits["max-storage-buffer-binding-size"]
         if large := [p.nbytes for p in parts if p.nbytes > most]:
             raise PackageError(
@@ -225,16 +225,16 @@ class WgpuDevice:
             for i, p in enumerate(parts)
         ]
         group = self.own.create_bind_group(layout=self.layout(step.kernel), entries=entries)
-        return Bound(pipeline, group, step.kernel.launch.grid, made.before, made.after)
+        return BoundDispatch(pipeline, group, step.kernel.launch.grid, made.before, made.after)
 
     # ---- running
 
-    def run(self, recorded: Recorded, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    def run(self, recorded: VulkanRecording, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         with self.doing("running a model"):
             self.begin(recorded, inputs, None)
             self.fetch(recorded, outputs)
 
-    def begin(self, recorded: Recorded, inputs: Sequence[np.ndarray], stamps: Clock | None) -> None:
+    def begin(self, recorded: VulkanRecording, inputs: Sequence[np.ndarray], stamps: TimestampQueries | None) -> None:
         """Upload the inputs and submit the commands of a run."""
         for part, array in zip(recorded.run.inputs, inputs, strict=True):
             self.upload(part.buffer, array, part.offset)
@@ -246,12 +246,12 @@ class WgpuDevice:
             if stamps is not None:
                 stamps.stamp(encoder, 2 * number + 1)
         for part, place in zip(recorded.run.outputs, recorded.places, strict=True):
-            self.copy(encoder, Move(part, Part(recorded.staging, place, part.nbytes)))
+            self.copy(encoder, Move(part, BufferSlice(recorded.staging, place, part.nbytes)))
         if stamps is not None:
             stamps.fetch(encoder)
         self.own.queue.submit([encoder.finish()])
 
-    def encode(self, encoder: Any, step: Bound | Move) -> None:
+    def encode(self, encoder: Any, step: BoundDispatch | Move) -> None:
         """The commands of a step."""
         if isinstance(step, Move):
             self.copy(encoder, step)
@@ -266,7 +266,7 @@ class WgpuDevice:
         for move in step.after:
             self.copy(encoder, move)
 
-    def fetch(self, recorded: Recorded, outputs: Sequence[np.ndarray]) -> None:
+    def fetch(self, recorded: VulkanRecording, outputs: Sequence[np.ndarray]) -> None:
         """Wait for all that was submitted, and copy the outputs."""
         with self.mapped(recorded.staging) as found:
             for place, out in zip(recorded.places, outputs, strict=True):
@@ -285,12 +285,14 @@ class WgpuDevice:
 
     def check_clock(self) -> None:
         with self.doing("making a clock"):
-            Clock(self.own, 1)
+            TimestampQueries(self.own, 1)
 
-    def run_timed(self, recorded: Recorded, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Times:
+    def run_timed(
+        self, recorded: VulkanRecording, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+    ) -> StepTimes:
         """The uploads and the way there and back are the host's time; the first step begins when it is submitted."""
         with self.doing("running a model"):
-            stamps = recorded.clock = recorded.clock or Clock(self.own, len(recorded.steps))
+            stamps = recorded.clock = recorded.clock or TimestampQueries(self.own, len(recorded.steps))
             start = time.perf_counter_ns()
             self.begin(recorded, inputs, stamps)
             submitted = time.perf_counter_ns()
@@ -300,7 +302,7 @@ class WgpuDevice:
                 steps = stamps.nanoseconds(found.view(np.uint64))
             # the device may have begun before the call came back
             last = steps.max(initial=0.0)
-            return Times(steps + max(min(submitted - start, total - last), 0.0), max(total, last))
+            return StepTimes(steps + max(min(submitted - start, total - last), 0.0), max(total, last))
 
     def copy(self, encoder: Any, move: Move) -> None:
         a, b = move.source, move.target
@@ -317,7 +319,7 @@ def _words(nbytes: int) -> int:
     return max(-(-nbytes // WORD) * WORD, WORD)
 
 
-def _bound(part: Part) -> int:
+def _bound(part: BufferSlice) -> int:
     """The bytes that are bound: room for an element at least."""
     return min(max(_words(part.nbytes), SMALLEST), part.buffer.size - part.offset)
 

@@ -1,10 +1,9 @@
-"""The part of the pipeline that makes SPIR-V: loop nests to MLIR's `spirv` dialect to words."""
+"""Pipeline stages that make SPIR-V: loop nests to MLIR's `spirv` dialect, and to binaries."""
 
 from __future__ import annotations
 
 import base64
 from dataclasses import replace
-from typing import Any
 
 from ...codegen.spirv.binary import binary
 from ...codegen.spirv.emitter import emit
@@ -14,6 +13,7 @@ from ...schedule.nest import Nest
 from ..base import TargetStage
 from ..gpu.kernels import GpuKernel
 from ..gpu.stages import emit_kernels, emitted_text
+from ..state import CompilationState
 
 
 def stages() -> tuple[TargetStage, ...]:
@@ -46,15 +46,15 @@ def _assembled(kernel: GpuKernel) -> GpuKernel:
     return replace(kernel, text=base64.b64encode(binary(kernel.text)).decode(), binary=True, in_place=others)
 
 
-def _emit(state: Any) -> None:
+def _emit(state: CompilationState) -> None:
     emit_kernels(state, lambda nest, constants: _kernel(nest, state.description))
 
 
-def _assemble(state: Any) -> None:
+def _assemble(state: CompilationState) -> None:
     for name, data in state.objects.items():
         state.objects[name] = _assembled(GpuKernel.unpack(data)).pack()
 
 
-def _sizes(state: Any) -> str:
+def _sizes(state: CompilationState) -> str:
     kernels = (GpuKernel.unpack(data) for data in state.objects.values())
     return "\n".join(f"{k.name}: {len(k.code)} bytes of SPIR-V" for k in kernels)

@@ -1,4 +1,4 @@
-"""What wgpu says of errors that belong to no call: it logs them, and from whichever thread it hears of them."""
+"""Collects the errors that wgpu reports outside of any call: it logs them, from any of its threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WebAssembly: a model as files of a web page, which run in any browser and in Node."""
+"""Target ``wasm``: a model as WebAssembly in the files of a web page, which run in any browser and in Node."""
 
 from __future__ import annotations
 

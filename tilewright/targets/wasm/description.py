@@ -1,4 +1,4 @@
-"""What schedules and LLVM must know of WebAssembly with 128-bit vectors.
+"""Machine record of WebAssembly with 128-bit SIMD, for schedules and for LLVM.
 
 Indices have 64 bits in kernels although pointers have 32: such code is as fast (measured with V8, a product of
 matrices), and kernels may mix vectors with 64-bit numbers.

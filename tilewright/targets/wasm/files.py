@@ -1,4 +1,4 @@
-"""A package as the files of a static site.
+"""Exports a package as a static web site.
 
 model.json           inputs and outputs, sizes, and which modules there are (`manifest`)
 model.wasm           for one thread; model.threads.wasm for several
@@ -55,7 +55,7 @@ def around(package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def manifest(package: Package, modules: Mapping[str, Module]) -> dict[str, Any]:
-    """What the runner must know of a model, as JSON data."""
+    """What the runner needs to know about a model, as JSON data."""
     p = package.program
     relaxed = bool(modules) and WasmDescription.from_json(package.description).relaxed
     backends: dict[str, Any] = {

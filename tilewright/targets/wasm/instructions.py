@@ -1,4 +1,4 @@
-"""Instructions of WebAssembly: sums of products of bytes."""
+"""Byte dot products with WebAssembly's SIMD instructions."""
 
 from __future__ import annotations
 

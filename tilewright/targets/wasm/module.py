@@ -1,4 +1,4 @@
-"""Linking: the kernels and the program of a package as one WebAssembly module, by `wasm-ld`.
+"""Links the kernels and the program of a package to one WebAssembly module, with `wasm-ld`.
 
 The module imports its memory, which whoever runs it makes large enough, and the functions of mathematics that have no
 instructions here. It exports ``run`` (`program.py`), ``__heap_base``, behind which the memory is free, and

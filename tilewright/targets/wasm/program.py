@@ -1,4 +1,5 @@
-"""The program of a model in LLVM IR: one function that calls the kernels in order, which all threads run together.
+"""LLVM IR of a model's entry point in WebAssembly: one function that calls the kernels in order, run by all threads
+together.
 
     run(thread, threads, passed, count, weights, arena, arrays)
 
@@ -38,7 +39,7 @@ def barrier_count(program: Program) -> int:
 
 def program_llvm(program: Program, threads: bool) -> str:
     """The LLVM IR of the function, for several threads or for one."""
-    body = _Body(program)
+    body = _RunFunction(program)
     waits = barriers(program.calls)
     for number, (call, wait) in enumerate(zip(program.calls, waits, strict=True)):
         if wait and threads:
@@ -62,7 +63,7 @@ def program_llvm(program: Program, threads: bool) -> str:
     return "\n".join(parts)
 
 
-class _Body:
+class _RunFunction:
     """The text of the function as it is written."""
 
     def __init__(self, program: Program) -> None:

@@ -1,4 +1,4 @@
-"""Running WebAssembly here, in Node: the process runs the runner of the exported site (`node/host.mjs`)."""
+"""Runs WebAssembly here, in a Node process with the runner of the exported site (`node/host.mjs`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The part of the pipeline that is this target's: loop nests to MLIR to objects, by the shared code generators."""
+"""Pipeline stages of the target ``wasm``: loop nests to MLIR to object files, by the shared code generators."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from ...codegen.kernel_info import kernel_info
 from ...codegen.llvm import stages
@@ -11,9 +9,10 @@ from ...codegen.vector.part import VectorMachine
 from ...schedule.machine import lanes
 from ...support.errors import UnsupportedError
 from ..instructions import known_dot_products
+from ..state import CompilationState
 
 
-def emit_kernels(state: Any) -> None:
+def emit_kernels(state: CompilationState) -> None:
     """Nests -> MLIR text, with what the program needs to know of each kernel."""
     d = state.description
     vectors = VectorMachine(lanes(d), dot_products=known_dot_products(), chains=d.chains, load_shuffles=d.access.load)
@@ -28,5 +27,5 @@ def emit_kernels(state: Any) -> None:
         state.emitted[name], state.infos[name] = made.text, kernel_info(nest, made.scratch, made.refused)
 
 
-def assemble_kernels(state: Any) -> None:
+def assemble_kernels(state: CompilationState) -> None:
     stages.assemble_kernels(state, state.description)

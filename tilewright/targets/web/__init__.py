@@ -1,12 +1,12 @@
-"""The browser: a static site whose kernels are WGSL for WebGPU. `tilewright compile` puts the modules of the target
-wasm beside them, for browsers that have no WebGPU."""
+"""Target ``web``: a static site whose kernels are WGSL for WebGPU. `tilewright compile` adds the modules of the target
+``wasm``, for browsers that have no WebGPU."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..elsewhere import Elsewhere
+from ..elsewhere import CrossCompiledRunner
 from ..gpu.target import TextTarget
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ class WebTarget(TextTarget):
         return WGSL
 
     def load(self, package: Package, threads: int) -> Any:
-        return Elsewhere(self.name, "export it with Executable.export; target='vulkan' runs such kernels here")
+        return CrossCompiledRunner(
+            self.name, "export it with Executable.export; target='vulkan' runs such kernels here"
+        )
 
     def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
         return self.join({self.name: package}, settings)

@@ -1,4 +1,4 @@
-"""A package as a static site for WebGPU, with what the target wasm makes of the same model where that is given.
+"""Exports a package as a static site for WebGPU, with the WebAssembly modules of the same model where those are given.
 
 What is here besides the files of `wasm.files`:
 
@@ -19,7 +19,7 @@ from ...program.package import Package
 from ...program.program import COPY, BufferRef, align_up
 from ...support.errors import UnsupportedError
 from ..gpu.bindings import bindable
-from ..gpu.device import Dispatch, Move, Part
+from ..gpu.device import BufferSlice, Dispatch, Move
 from ..gpu.kernels import GpuKernel
 from ..wasm import files as wasm
 
@@ -49,7 +49,7 @@ def site(package: Package, fallback: Package | None, settings: Mapping[str, str]
 
 
 def program(package: Package) -> dict[str, Any]:
-    """What the runner must know of a program, as JSON data: buffers by space and their sizes, kernels, steps."""
+    """What the runner needs to know about a program, as JSON data: buffers by space and their sizes, kernels, steps."""
     p = package.program
     kernels = {s: GpuKernel.unpack(package.objects[s]) for s in p.symbols}
     sizes: dict[str, list[int]] = {
@@ -78,7 +78,7 @@ def program(package: Package) -> dict[str, Any]:
                 stage="package",
             )
         made = bindable(Dispatch(kernel, parts), ALIGN, own)
-        scratch = [Part(("scratch", 0), *p) for p in kernel.scratch_parts]
+        scratch = [BufferSlice(("scratch", 0), *p) for p in kernel.scratch_parts]
         run = {"kernel": call.symbol, "arguments": [_place(a) for a in (*made.call.arguments, *scratch)]}
         steps += [*map(_copy, made.before), run, *map(_copy, made.after)]
     return {
@@ -92,11 +92,11 @@ def program(package: Package) -> dict[str, Any]:
     }
 
 
-def _part(ref: BufferRef) -> Part:
-    return Part((ref.space, ref.index), ref.offset, ref.nbytes)
+def _part(ref: BufferRef) -> BufferSlice:
+    return BufferSlice((ref.space, ref.index), ref.offset, ref.nbytes)
 
 
-def _place(part: Part) -> list[Any]:
+def _place(part: BufferSlice) -> list[Any]:
     """Space, index, first byte, bytes."""
     return [*part.buffer, part.offset, max(align_up(part.nbytes, WORD), WORD)]
 

@@ -19,7 +19,7 @@ from tilewright.schedule.text import parse_nest
 from tilewright.support.errors import CompileError, InputError, UsageError
 from tilewright.targets.accelerator.binary import Formats
 from tilewright.targets.accelerator.by_hand import by_hand
-from tilewright.targets.accelerator.layouts import Plan
+from tilewright.targets.accelerator.layouts import TilePlan
 from tilewright.targets.accelerator.match import select
 from tilewright.targets.accelerator.plan import planned
 from tilewright.targets.accelerator.target import ChipTarget
@@ -105,7 +105,7 @@ def test_tiles_that_do_not_divide(sizes, order):
 def test_the_program_of_a_plan_can_be_written_by_hand():
     """The same instructions for the array and behind it, and no more cycles."""
     kernel, chip = chip_kernels.matmul(64, 96, 64), Systolic32()
-    plan = Plan({"n0": 32}, ("n0",))
+    plan = TilePlan({"n0": 32}, ("n0",))
     made_of_plan = planned(select(kernel, Formats(chip).listing), Formats(chip), plan)
     s, n = Schedule(kernel, chip), chip.array
     s.pack("p1", ((), (n,)), (1, 0, 2))

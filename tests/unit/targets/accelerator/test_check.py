@@ -109,7 +109,7 @@ WRONG = {
         "adds nothing to acc",
     ),
     "other numbers": (
-        adds(body=lambda x, y: x + y if type(x).__name__ == "Traced" else x - y),
+        adds(body=lambda x, y: x + y if type(x).__name__ == "TracedArray" else x - y),
         "the body gives other numbers for sum",
     ),
     "wraps": (  # the sum of bytes alone would be right for small numbers

@@ -14,11 +14,11 @@ from tilewright.targets.accelerator.choices import Choices
 from tilewright.targets.accelerator.costs import Costs
 from tilewright.targets.accelerator.describe import Listing
 from tilewright.targets.accelerator.emit import emit
-from tilewright.targets.accelerator.layouts import Plan
+from tilewright.targets.accelerator.layouts import TilePlan
 from tilewright.targets.accelerator.match import select
 from tilewright.targets.accelerator.order import check_order
 from tilewright.targets.accelerator.plan import best, planned, plans
-from tilewright.targets.accelerator.tiles import Tiles
+from tilewright.targets.accelerator.tiles import TiledNest
 from tilewright.targets.chips.outer4 import Outer4
 from tilewright.targets.chips.systolic32 import Systolic32
 
@@ -34,7 +34,7 @@ KERNELS = {
 
 def right(selection, formats, plan, arrays, want):
     """Whether nest and program of a plan compute the kernel; None if there is no program."""
-    nest = Tiles(selection, formats.listing, plan).build()
+    nest = TiledNest(selection, formats.listing, plan).build()
     assert parse_nest(str(nest), formats.chip) == nest, plan
     try:
         program = emit(nest, formats)
@@ -110,7 +110,7 @@ def test_what_stays():
         ((i, r, o), once, 2 * once),  # inputs stay
         ((r, i, o), once, 2 * once),
     ):
-        made = planned(s, formats, Plan(tiles, order))
+        made = planned(s, formats, TilePlan(tiles, order))
         came = moved(made.program, formats, "activations"), moved(made.program, formats, "weights")
         assert came == (x, w), order
         arrays = inputs(kernel)
@@ -124,7 +124,7 @@ def test_sums_that_wait_need_room():
     i, o, r = (*s.loops, *s.steps[0].sums)
     sizes = {}
     for order in ((i, o, r), (r, i, o)):
-        t = Tiles(s, formats.listing, Plan({i: 8, o: 4, r: 8}, order))
+        t = TiledNest(s, formats.listing, TilePlan({i: 8, o: 4, r: 8}, order))
         t.prepare()
         sizes[order] = t.buffers[s.steps[0].output.buffer].size
     assert sizes[r, i, o] == 16 * 16 and sizes[i, o, r] == 2 * 8 * 4
@@ -135,7 +135,7 @@ def test_slots_by_memory_and_what_comes_first():
     kernel, formats = chip_kernels.matmul(16, 16, 16), Formats(chip)
     s = select(kernel, formats.listing)
     i, o, r = (*s.loops, *s.steps[0].sums)
-    plan = Plan({i: 4, o: 4, r: 8}, (i, o, r), depth={"weights": 3, "activations": 1}, first=("p1",))
+    plan = TilePlan({i: 4, o: 4, r: 8}, (i, o, r), depth={"weights": 3, "activations": 1}, first=("p1",))
     made = planned(s, formats, plan)
     slots = {b.scope: b.shape[0] for b in made.nest.buffers().values() if b.scope != "param"}
     assert slots["weights"] == 3 and slots["activations"] == 1 and slots["outputs"] == 2
@@ -167,7 +167,7 @@ def test_layouts_are_shared_by_plans():
         selection = select(kernel, listing)
         costs = Costs(selection, listing)
         for plan, estimate in plans(selection, listing)[::7][:20]:
-            shared, alone = costs.tiles.planned(plan), Tiles(selection, listing, plan)
+            shared, alone = costs.tiles.planned(plan), TiledNest(selection, listing, plan)
             shared.prepare()
             alone.prepare()
             assert shared.buffers == alone.buffers

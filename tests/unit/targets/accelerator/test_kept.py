@@ -8,7 +8,7 @@ from support.chip_kernels import close, computed, inputs, reference
 from tilewright.targets.accelerator.binary import Formats
 from tilewright.targets.accelerator.costs import Costs
 from tilewright.targets.accelerator.layers import LayerRun, work_of
-from tilewright.targets.accelerator.layouts import Plan
+from tilewright.targets.accelerator.layouts import TilePlan
 from tilewright.targets.accelerator.match import select
 from tilewright.targets.accelerator.order import check_order
 from tilewright.targets.accelerator.plan import best, laid_out, planned, plans
@@ -25,7 +25,7 @@ def test_what_is_kept_comes_once():
     assert Costs(s, FORMATS.listing).comes_again(ORDER) == ("p0", "p1")
     cycles, moved = [], []
     for kept in ((), ("p0",), ("p0", "p1")):
-        found = planned(s, FORMATS, Plan(TILES, ORDER, kept=kept))
+        found = planned(s, FORMATS, TilePlan(TILES, ORDER, kept=kept))
         check_order(FORMATS, found.program)
         assert close(computed(found.nest, FORMATS, found.program, arrays), reference(KERNEL, arrays))
         load = LayerRun.of("", (), found, FORMATS, work_of(s)).engine("load")

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from tilewright.targets.accelerator.binary import Formats
-from tilewright.targets.accelerator.partition import Partitioner, Placed
+from tilewright.targets.accelerator.partition import KernelPlacement, Partitioner
 from tilewright.targets.chips.systolic32 import CHIP
 
 #: elements of the results of a product, a requantization, a transposition
@@ -34,7 +34,7 @@ def test_the_beginning_is_taken_with_which_a_group_is_done_first(cycles, host, t
     def judged(kernel):
         found = cycles[len(kernel.outputs) - 1]
         why = "no instruction" if found is None else f"{found} cycles"
-        return Placed(kernel, found is not None, why, (found or 0) / made.formats.chip.clock)
+        return KernelPlacement(kernel, found is not None, why, (found or 0) / made.formats.chip.clock)
 
     monkeypatch.setattr(made, "judged", judged)
     assert list(made.claim([0, 1, 2], alone)) == list(taken)

@@ -17,10 +17,10 @@ from tilewright.schedule.text import parse_nest
 from tilewright.targets.accelerator.binary import Formats
 from tilewright.targets.accelerator.describe import Listing
 from tilewright.targets.accelerator.emit import emit
-from tilewright.targets.accelerator.layouts import Plan
+from tilewright.targets.accelerator.layouts import TilePlan
 from tilewright.targets.accelerator.match import select
 from tilewright.targets.accelerator.plan import plans
-from tilewright.targets.accelerator.tiles import Tiles
+from tilewright.targets.accelerator.tiles import TiledNest
 from tilewright.targets.accelerator.timing import simulate
 from tilewright.targets.chips.outer4 import Outer4
 from tilewright.targets.chips.systolic32 import Systolic32
@@ -70,7 +70,7 @@ def tried(seed):
     selection = select(kernel, listing)
     plan = chosen(plans(selection, listing), seed)
     said = f"{seed}: {kind}{sizes} on {chip}, {plan}"
-    nest = Tiles(selection, listing, plan).build()
+    nest = TiledNest(selection, listing, plan).build()
     assert parse_nest(str(nest), chip) == nest, said
     arrays = inputs(kernel, seed)
     want = reference(kernel, arrays)
@@ -99,7 +99,7 @@ def test_runs_longer_than_an_instruction_can_say(depth, runs):
     """More than 65535 bytes of weights lie one after the other: copies of whole words."""
     chip = Systolic32(weight_kb=256, activation_kb=256)
     kernel, listing = chip_kernels.matmul(3, depth, 32), Listing.of(chip)
-    nest = Tiles(select(kernel, listing), listing, Plan(slots=1)).build()
+    nest = TiledNest(select(kernel, listing), listing, TilePlan(slots=1)).build()
     formats, arrays = Formats(chip), inputs(kernel)
     program = emit(nest, formats)
     weights = [(i.values["count"][-1], i["run"]) for i in program.streams["load"] if i["route"] == 0]
@@ -117,7 +117,7 @@ def test_plans_of_all_kinds():
         selection, want = select(kernel, listing), reference(kernel, arrays)
         found = plans(selection, listing)
         for plan, estimate in [*found[:: len(found) // 20 + 1], found[-1]]:
-            nest = Tiles(selection, listing, plan).build()
+            nest = TiledNest(selection, listing, plan).build()
             assert close(computed(nest, formats, emit(nest, formats), arrays), want), str(plan)
             assert np.isfinite(estimate.cycles) and estimate.cycles > 0
 

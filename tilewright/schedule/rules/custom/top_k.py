@@ -1,9 +1,9 @@
-"""The k first elements of an order along an axis, of equal ones the first; lines are independent.
+"""Top-k along an axis on a processor, of equal elements the first; lines are independent.
 
-Four ways, by sizes: many short lines in lanes (`top_k_lanes`), few of a long line by counting what reaches a bar
+Four ways, by sizes: many short lines in vector lanes (`top_k_lanes`), few of a long line by radix select of a threshold
 (`top_k_select`), and here the other ones. For few, a short sorted list takes every element that beats its last one;
 blocks of elements of which the best does not are passed over. For many, the line is sorted by merging runs of 1, 2, 4
-... elements: every step of a merge picks from one of two runs without a branch.
+... elements (merge sort): every step of a merge picks from one of two runs without a branch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...nest import Alloc, For, If, Stmt, Store, loop, seq, store, substitute_va
 from .. import direct
 from .nests import Access, at_least, before, both, divide, either, index, less, select, unflatten
 from .top_k_lanes import lanes_pay, lists
-from .top_k_select import Selection, select_pays
+from .top_k_select import ThresholdSelect, select_pays
 
 #: up to this many elements are kept in a list
 LIST = 64
@@ -29,7 +29,7 @@ LEAST_REGISTERS = 16
 I64 = "i64"
 
 
-class TopK(Access):
+class TopKKernel(Access):
     """One ``tw.top_k``: shapes, order, and where results go."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -82,7 +82,7 @@ class TopK(Access):
 @direct("top_k")
 def build(kernel: Kernel, machine: Machine) -> Stmt:
     """The loop nest of ``tw.top_k``; halves are compared in f32."""
-    t = TopK(kernel)
+    t = TopKKernel(kernel)
     lines = prod(t.lead)
     if lines * t.k == 0:
         return seq()
@@ -91,13 +91,13 @@ def build(kernel: Kernel, machine: Machine) -> Stmt:
     tasks = divide(lines, lines * t.size * 4, machine)
     line = tasks.first + Var("line")
     if select_pays(t, machine):
-        body = Selection(t, line, machine).build()
+        body = ThresholdSelect(t, line, machine).build()
     else:
         body = _listed(t, line, machine) if t.k <= LIST else _sorted(t, line)
     return tasks.parallel(loop("line", tasks.extent, body))
 
 
-def _listed(t: TopK, line: Expr, machine: Machine) -> Stmt:
+def _listed(t: TopKKernel, line: Expr, machine: Machine) -> Stmt:
     """Insert every element into a sorted list of the best so far; places not yet taken have position -1."""
     v, p = Buffer("best", (t.k,), t.key, "local"), Buffer("where", (t.k,), I64, "local")
     new = Buffer("new", (), t.key, "register")
@@ -151,7 +151,7 @@ def _listed(t: TopK, line: Expr, machine: Machine) -> Stmt:
     return Alloc(v, Alloc(p, seq(*parts, loop("i", t.k, result))))
 
 
-def _extreme(t: TopK, line: Expr, first: Expr, width: int) -> Stmt:
+def _extreme(t: TopKKernel, line: Expr, first: Expr, width: int) -> Stmt:
     """``top`` = the first element in the order of a block; NaN is the largest number."""
     largest = t.opaque.attributes["largest"]
     kind = ("max" if largest else "min") + ("u" if t.unsigned(0) else "s") + "i"
@@ -172,7 +172,7 @@ def _extreme(t: TopK, line: Expr, first: Expr, width: int) -> Stmt:
     return seq(store("top", (), none, "start"), lines)
 
 
-def _sorted(t: TopK, line: Expr) -> Stmt:
+def _sorted(t: TopKKernel, line: Expr) -> Stmt:
     """A stable merge sort between two rows of local buffers: each pass merges neighbours into runs twice as long."""
     counter = "i32" if t.size < 1 << 31 else I64
     passes = max(t.size - 1, 0).bit_length()
@@ -195,7 +195,7 @@ def _sorted(t: TopK, line: Expr) -> Stmt:
     return Alloc(Buffer("run", (), "index", "register"), body)
 
 
-def _merge(t: TopK, counter: str) -> Stmt:
+def _merge(t: TopKKernel, counter: str) -> Stmt:
     """One pass: every step takes from the left or the right run, and begins with the next two runs where these end."""
     i, run = Var("i"), Load("run", (), "index")
     source, target = Var("turn") % 2, (Var("turn") + 1) % 2

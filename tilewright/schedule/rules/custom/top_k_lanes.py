@@ -1,4 +1,4 @@
-"""The few first elements of many lines, a line in each lane of a vector: every lane keeps a sorted list in registers.
+"""Top-k of many short lines, one line in each SIMD lane: every lane keeps a sorted list in registers (insertion sort).
 
 for groups of 16 lines:
   for j in the length of a line:
@@ -19,20 +19,20 @@ from ...nest import Alloc, For, Stmt, Store, loop, seq, store
 from .nests import divide, either, index, select
 
 if TYPE_CHECKING:
-    from .top_k import TopK
+    from .top_k import TopKKernel
 
 #: a list takes two registers a place of the least that the vector form asks for (`top_k.LEAST_REGISTERS`); longer lines
 #: are faster one by one, if they lie in memory so: they need less comparisons the longer they are
 PLACES, LONGEST = 8, 96
 
 
-def lanes_pay(t: TopK, machine: Machine) -> bool:
+def lanes_pay(t: TopKKernel, machine: Machine) -> bool:
     """Whether there are lines for all lanes, and lists that stay in registers."""
     width, beside = t.lanes(machine, t.key), t.axis != len(t.lead)
     return 1 < width <= prod(t.lead) and t.k <= PLACES and (t.size < LONGEST or beside) and t.key != "i1"
 
 
-def lists(t: TopK, machine: Machine) -> Stmt:
+def lists(t: TopKKernel, machine: Machine) -> Stmt:
     """The loop nest. The last group begins earlier where lines do not fill it: some lines are then done twice."""
     width, count = t.lanes(machine, t.key), prod(t.lead)
     groups = -(-count // width)

@@ -1,8 +1,8 @@
-"""The k first elements of a line without sorting it: find a bar that few more than k reach, and rank those that do.
+"""Top-k of a line without sorting it: radix select of a threshold that few more than k elements reach, then a ranking.
 
-Numbers become integers of the same order (`TopK.order`), so that counting decides: bit by bit, from the highest one,
-``bar`` grows while at least k integers reach it. It begins with the largest of every 64th integer, say (of `groups`):
-the k-th of them is not above the k-th of all, and few more than k integers reach it.
+Numbers become integers of the same order (`TopKKernel.order`), so that counting decides: bit by bit, from the highest
+one, ``bar`` (the threshold) grows while at least k integers reach it. It begins with the largest of every 64th integer,
+say (of `groups`): the k-th of them is not above the k-th of all, and few more than k integers reach it.
 
     for every integer: groups[j % 64] = max(groups[j % 64], keys[j])
     bar = the k-th of groups                                     # about
@@ -23,27 +23,30 @@ from ...nest import Alloc, For, If, Stmt, Store, loop, seq, store
 from .nests import at_least, both, either, index, less, select
 
 if TYPE_CHECKING:
-    from .top_k import TopK
+    from .top_k import TopKKernel
 
 #: lines from so many elements on, and up to so many, for their integers are kept; k up to this, for k * k are compared
 SHORT, LONG, MOST = 96, 1 << 20, 1024
-#: groups for one of the k, and the least number of them: with 4, a seventh more than k integers reach the first bar
+#: groups for one of the k, and the least number of them: with 4, a seventh more than k integers reach the first
+#: threshold
 GROUPS, LEAST = 4, 64
-#: bits of the first bar where integers stand for floats: sign, exponent, and enough for few more than k to reach it
+#: bits of the first threshold where integers stand for floats: sign, exponent, and enough for few more than k to reach
+#: it
 ROUGH = {"i32": 20, "i64": 24}
-#: vectors that are compared with the bar at once, where at most one block of SPARSE integers holds one that is taken
+#: vectors that are compared with the threshold at once, where at most one block of SPARSE integers holds one that is
+#: taken
 BLOCK, SPARSE = 4, 128
 
 
-def select_pays(t: TopK, machine: Machine) -> bool:
+def select_pays(t: TopKKernel, machine: Machine) -> bool:
     """Whether a line is long enough, and its integers and their ranks are not too many."""
     return SHORT <= t.size <= LONG and t.k <= MOST and t.lanes(machine, t.order_dtype) > 1
 
 
-class Selection:
+class ThresholdSelect:
     """The loops for one line."""
 
-    def __init__(self, t: TopK, line: Expr, machine: Machine) -> None:
+    def __init__(self, t: TopKKernel, line: Expr, machine: Machine) -> None:
         self.t, self.line = t, line
         self.dtype = t.order_dtype
         self.width = t.lanes(machine, self.dtype)
@@ -128,7 +131,7 @@ class Selection:
         return seq(*steps)
 
     def count(self, buffer: str, vectors: Expr, holds: str, bar: Expr, name: str) -> Stmt:
-        """``name`` = how many integers of a buffer compare so with a bar."""
+        """``name`` = how many integers of a buffer compare so with a threshold."""
         lane, w = Var("l"), self.width
         part = Load("part", (lane,), self.dtype)
         hit = Op(f"cmpi.{holds}", (self.load(buffer, Var("v") * w + lane), bar), "i1")
@@ -162,7 +165,7 @@ class Selection:
         return seq(store("bar", (), self.least, "start"), loop("bit", rough or bits, one_bit))
 
     def copy(self) -> Sequence[Stmt]:
-        """Integers that reach the bar, and their positions, to ``close`` and ``found``."""
+        """Integers that reach the threshold, and their positions, to ``close`` and ``found``."""
         sparse = self.t.size >= SPARSE * self.t.k
         blocks = self.vectors // BLOCK if sparse else 0
         steps = []
@@ -174,7 +177,7 @@ class Selection:
         return steps
 
     def block(self, first: Expr, vectors: int) -> Stmt:
-        """Look at a block's integers one by one if the largest reaches the bar; without a branch for each."""
+        """Look at a block's integers one by one if the largest reaches the threshold; without a branch for each."""
         w, lane, top, count = self.width, Var("l"), Load("top", (), self.dtype), Load("count", (), "index")
         part = Load("part", (lane,), self.dtype)
         steps = [self.vector(store("part", (lane,), self.load("keys", first + lane), "first"))]

@@ -1,2 +1,2 @@
-"""Rules for machines with a grid of blocks whose units share a memory. What they do not take, the others do: their
-loops over threads are shared out among all units."""
+"""Scheduling rules for GPUs: machines with a grid of thread blocks, whose threads share a memory. Kernels that none of
+them takes are scheduled by the general rules, as parallel loops distributed over all threads."""

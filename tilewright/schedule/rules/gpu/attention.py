@@ -1,9 +1,8 @@
-"""Attention with an online softmax, by blocks of units: no scores leave a block.
+"""Fused attention with an online softmax (FlashAttention): scores stay within a thread block.
 
-Many queries go by tiles: a block takes a tile of them and goes along the keys, on numbers of single units
-(`attention_tiles`), or, where the machine has such instructions, on matrices that warps (`attention_warps`) or groups
-of warps (`attention_groups`) hold in parts. Few queries have their keys shared out among the units of a block
-(`attention_keys`).
+Many queries are tiled: a block takes a tile of them and iterates over the keys, with scalar arithmetic in each thread
+(`attention_tiles`), or, where the machine has tensor cores, by instructions of warps (`attention_warps`) or warpgroups
+(`attention_groups`). With few queries the threads of a block divide the keys among them (`attention_keys`).
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def _nest(shape: Shape, read: Reader, machine: Machine, s: Schedule) -> tuple[li
         if not found:
             return "the units of no block have room for its queries"
         best = min(found, key=lambda t: attention_keys.cost(attention_keys.with_warps(t, machine), together, machine))
-        share = attention_keys.Share(*s.sample_choice("share", [t.numbers for t in found], best.numbers))
+        share = attention_keys.KeySplit(*s.sample_choice("share", [t.numbers for t in found], best.numbers))
         by_warps = attention_keys.with_warps(share, machine)
         if by_warps != share and s.sample_choice("warps", (True, False), True):
             share = by_warps
@@ -98,19 +97,21 @@ def _nest(shape: Shape, read: Reader, machine: Machine, s: Schedule) -> tuple[li
         return "no tile fits the machine"
     fastest = min(tiles, key=lambda t: attention_tiles.cost(t, o, machine))
     numbers = s.sample_choice("tile", [attention_tiles.numbers(t) for t in tiles], attention_tiles.numbers(fastest))
-    tile = attention_tiles.Tile(*numbers)
+    tile = attention_tiles.AttentionTile(*numbers)
     return [attention_tiles.Tiled(o, tile, machine).nest()], str(tile)
 
 
 def _matrices(
-    form: str, plans: list[attention_warps.Plan], o: Operands, machine: Machine, s: Schedule
+    form: str, plans: list[attention_warps.WarpAttentionPlan], o: Operands, machine: Machine, s: Schedule
 ) -> tuple[list[Stmt], str]:
     """The nests on matrices that warps, or groups of them, hold in parts."""
-    plan = attention_warps.Plan(*s.sample_choice("matrices", [astuple(p) for p in plans], astuple(plans[0])))
+    plan = attention_warps.WarpAttentionPlan(
+        *s.sample_choice("matrices", [astuple(p) for p in plans], astuple(plans[0]))
+    )
     own = attention_warps.instructions(o, machine)
-    writer = attention_warps.Writer
+    writer = attention_warps.WarpAttentionWriter
     if form == "groups":
-        own, writer = attention_groups.instructions(o, plan.keys, machine), attention_groups.GroupWriter
+        own, writer = attention_groups.instructions(o, plan.keys, machine), attention_groups.WarpgroupAttentionWriter
     assert own is not None
     ways = [*(["bulk"] if form == "groups" and machine.bulk is not None else []), "async", "plain"]
     nests = [writer(o, plan, own, machine, way).nest() for way in ways]

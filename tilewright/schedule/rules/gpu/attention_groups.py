@@ -1,8 +1,9 @@
-"""Attention of many queries by instructions of groups of warps, whose factors lie in shared memory (`attention_warps`).
+"""Fused attention by warpgroup matrix instructions (``wgmma``), whose factors lie in shared memory (see
+`attention_warps`).
 
-A group has 64 rows. Scores are products of queries and keys, both in shared memory in rows of 64 numbers along the
-depth; results are products of the weights, which the group holds as it holds sums, and of the values, whose rows of 64
-numbers go along the columns of the result.
+A warpgroup has 64 rows. Scores are products of queries and keys, both in shared memory in rows of 64 numbers along the
+depth; results are products of the weights, which the warpgroup holds as it holds accumulators, and of the values, whose
+rows of 64 numbers go along the columns of the result.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from ...machine import Machine, WarpProduct
 from ...nest import Stmt, seq, store
 from ...producers import PRODUCER
 from .attention_operands import Operands, unrolled
-from .attention_warps import Brought, Instructions, Plan, Writer, factors_dtype, fits, together
+from .attention_warps import (
+    Brought,
+    Instructions,
+    WarpAttentionPlan,
+    WarpAttentionWriter,
+    factors_dtype,
+    fits,
+    together,
+)
 from .units import on, shared
 
 #: what is tried: groups of a block, and keys of a tile
@@ -27,7 +36,9 @@ _ROW, _PIECE = 64, 8
 class Panels(Brought):
     """A matrix in panels of 64 columns, in rows of 128 bytes whose 8 pieces are swizzled."""
 
-    def __init__(self, name: str, dtype: str, memory: str, rows: int, columns: int, stages: int, w: Writer) -> None:
+    def __init__(
+        self, name: str, dtype: str, memory: str, rows: int, columns: int, stages: int, w: WarpAttentionWriter
+    ) -> None:
         super().__init__(name, dtype, memory, rows, columns, stages, w)
         self.buffer = Buffer(name, (stages, columns // _ROW, rows, _ROW), dtype, memory)
 
@@ -67,18 +78,18 @@ def instructions(o: Operands, keys: int, machine: Machine) -> Instructions | Non
     return together(scores, results, None, machine)
 
 
-def plans(o: Operands, machine: Machine) -> list[Plan]:
+def plans(o: Operands, machine: Machine) -> list[WarpAttentionPlan]:
     """Those that fit the machine, the best first."""
     made = []
     for groups in GROUPS:
         for keys in KEYS:
             own = instructions(o, keys, machine)
-            if own is not None and fits(Plan(groups, keys), o, own, 0, machine):
-                made.append(Plan(groups, keys))
+            if own is not None and fits(WarpAttentionPlan(groups, keys), o, own, 0, machine):
+                made.append(WarpAttentionPlan(groups, keys))
     return made
 
 
-class GroupWriter(Writer):
+class WarpgroupAttentionWriter(WarpAttentionWriter):
     """Writes the nest."""
 
     tile = Panels
@@ -111,4 +122,4 @@ class GroupWriter(Writer):
         return [unrolled([("c", self.s.width // p.columns), ("d", self.plan.keys // p.depth)], product)]
 
 
-__all__ = ["GroupWriter", "instructions", "plans"]
+__all__ = ["WarpgroupAttentionWriter", "instructions", "plans"]

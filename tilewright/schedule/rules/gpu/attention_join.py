@@ -1,4 +1,5 @@
-"""What puts the parts of an attention together (`ops/attention_parts.py`), an element a unit."""
+"""The combine step of split-KV attention (flash-decoding, `ops/attention_parts.py`): each thread merges the partial
+results of one element."""
 
 from __future__ import annotations
 

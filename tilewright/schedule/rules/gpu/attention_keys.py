@@ -1,16 +1,17 @@
-"""Attention of few queries (a decode step): the units of a block share the keys out among them.
+"""Attention of few queries (a decode step): the threads of a block divide the keys among them.
 
-Units come in teams. The units of a team have parts of one row of the depth and of the values, neighbours beside each
-other, so that a team reads keys and values as they lie. Every team goes through its own keys with an online softmax:
+Threads come in teams. The threads of a team have parts of one row of the depth and of the values, contiguous in memory,
+so that a team's reads of keys and values coalesce. Every team iterates over its own keys with an online softmax:
 
     for each step:
-        each unit multiplies its part of the queries with that of the team's next keys, and tells the others
-        each unit adds up the products of its team: the scores, of which the largest so far (top) is kept
-        each unit adds its part of the values, weighted; what was summed before shrinks as top grows
-    teams tell each other their tops; what each summed is weighted by that and added up, one query after the other
+        each thread multiplies its part of the queries with that of the team's next keys, and shares the products
+        each thread adds up the products of its team: the scores, of which the largest so far (top) is kept
+        each thread adds its part of the values, weighted; what was summed before shrinks as top grows
+    teams exchange their tops; what each summed is weighted by that and added up, one query after the other
 
-Where a team is a part of a warp, warps go along the keys each for itself: memory is busy for the one while another
-computes. Of a part of the keys (`attention_parts`) the sums are written as they are, and with them what joins them.
+Where a team is a part of a warp, warps iterate over the keys each for itself, without block barriers: memory is busy
+for the one while another computes. Of a part of the keys (`attention_parts`) the partial sums are written, and with
+them what is needed to combine them.
 """
 
 from __future__ import annotations
@@ -38,21 +39,21 @@ from .attention_operands import (
     within_buffers,  # fmt: skip
 )
 from .attention_tiles import EXPONENTIAL, FEW_SUMS, MEETING
-from .units import BLOCK, Warps, all_of, axis, on, only_if, processors, shared, warps_of, within
+from .units import BLOCK, WarpAxes, all_of, axis, on, only_if, processors, shared, warps_of, within
 from .vector_product import ALONE, ON_WAY, OTHER_REGISTERS
 
 F32 = "f32"
-#: units of a block and of a team, queries of a block, keys of a team in a step
+#: threads of a block and of a team, queries of a block, keys of a team in a step
 UNITS, TEAMS, ROWS, KEYS = (256, 128, 64), (4, 8, 16, 32, 64), (8, 4, 2, 1), (8, 4, 2, 1)
-#: operations that a processor's units do while a byte comes for them
+#: operations that a multiprocessor's threads do in the time of loading a byte
 OPERATIONS = 8
 
 
 @dataclass(frozen=True)
-class Share:
-    """Units of a block and of a team, queries of a block, keys of a team in a step; then neighbours that a unit reads
-    at once, and how often to have all of a key and all of a value. `warps`: those that teams are parts of, if they go
-    along the keys each for itself."""
+class KeySplit:
+    """Threads of a block and of a team, queries of a block, keys of a team in a step; then neighbours that a thread
+    reads at once, and how often to have all of a key and all of a value. `warps`: those that teams are parts of, if
+    they go along the keys each for itself."""
 
     units: int
     team: int
@@ -61,7 +62,7 @@ class Share:
     lanes: int
     depth: int
     width: int
-    warps: Warps | None = field(default=None, kw_only=True)
+    warps: WarpAxes | None = field(default=None, kw_only=True)
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -78,11 +79,11 @@ class Share:
 
     @property
     def room(self) -> int:
-        """Numbers that units tell each other at one time."""
+        """Numbers that threads exchange at one time."""
         return max(self.rows * self.keys * self.units, self.teams * self.columns)
 
     def sums(self) -> int:
-        """Numbers that a unit keeps."""
+        """Numbers that a thread keeps."""
         return self.rows * (self.depth + self.width) * self.lanes + self.rows * self.keys
 
     def __str__(self) -> str:
@@ -91,7 +92,7 @@ class Share:
         )
 
 
-def shares(o: Operands, machine: Machine) -> list[Share]:
+def shares(o: Operands, machine: Machine) -> list[KeySplit]:
     """Those that fit the machine; of those that have too many sums for its registers the fewest, if there are no
     others."""
     s, block, memory = o.s, axis(machine, BLOCK), shared(machine)
@@ -105,20 +106,20 @@ def shares(o: Operands, machine: Machine) -> list[Share]:
             once = team * lanes
             depth, width = -(-s.depth // once), -(-s.width // once)
             for rows in [r for r in ROWS if r < 2 * o.rows]:
-                made += [Share(units, team, rows, keys, lanes, depth, width) for keys in KEYS]
+                made += [KeySplit(units, team, rows, keys, lanes, depth, width) for keys in KEYS]
     room = [x for x in made if 4 * (x.room + x.units) <= memory.bytes]
     most = max(FEW_SUMS, machine.vector_registers // 2)
-    return [x for x in room if x.sums() <= most] or sorted(room, key=Share.sums)[:1]
+    return [x for x in room if x.sums() <= most] or sorted(room, key=KeySplit.sums)[:1]
 
 
-def with_warps(t: Share, machine: Machine) -> Share:
+def with_warps(t: KeySplit, machine: Machine) -> KeySplit:
     """The same by warps, where that can be."""
     w = warps_of(machine)
     return t if w is None or w.lanes % t.team or t.units % w.lanes else replace(t, warps=w)
 
 
-def cost(t: Share, o: Operands, machine: Machine) -> float:
-    """The time of the busiest processor of units, in bytes that it reads at full speed (`vector_product.cost`): what it
+def cost(t: KeySplit, o: Operands, machine: Machine) -> float:
+    """The time of the busiest multiprocessor, in bytes that it reads at full speed (`vector_product.cost`): what it
     reads, or what it computes, whichever takes longer, and some of the other."""
     s, block = o.s, axis(machine, BLOCK)
     assert block is not None and block.limit is not None
@@ -141,7 +142,7 @@ def cost(t: Share, o: Operands, machine: Machine) -> float:
 class Shared:
     """Writes the nest."""
 
-    def __init__(self, o: Operands, t: Share, machine: Machine) -> None:
+    def __init__(self, o: Operands, t: KeySplit, machine: Machine) -> None:
         memory = shared(machine)
         assert memory is not None
         self.o, self.s, self.t, self.memory = o, o.s, t, memory.name
@@ -174,7 +175,7 @@ class Shared:
     # ---- places
 
     def unit(self, name: str, body: Callable[[Expr], Stmt], *, skipped: bool = False) -> For:
-        """What each unit does, or each of a warp."""
+        """What each thread does, or each of a warp."""
         w, u = self.t.warps, Var(f"u_{name}")
         number = u if w is None else Var("w") * w.lanes + u
         made = only_if(self.reached if skipped else None, body(number))
@@ -192,7 +193,7 @@ class Shared:
         return self.step * self.each + Var("i") * self.t.teams + u // self.t.team
 
     def part(self, u: Expr, name: str, size: int) -> tuple[Expr, Expr | None]:
-        """The first of a unit's neighbours in a row of `size` numbers, and whether there are such."""
+        """The first of a thread's neighbours in a row of `size` numbers, and whether there are such."""
         t = self.t
         at = Var(name) * t.team + u % t.team
         count = size // t.lanes
@@ -200,7 +201,7 @@ class Shared:
         return (minimum(at, count - 1) if inside is not None else at) * t.lanes, inside
 
     def load(self, u: Expr, name: str, size: int, read: Callable[[Expr, Expr], Expr], keys: bool = True) -> Stmt:
-        """Bring a unit's part of a key's row, with zeros for what there is not."""
+        """Load a thread's part of a key's row, with zeros for what there is not."""
         t, s = self.t, self.s
         start, inside = self.part(u, name, size)
         key = self.key(u)
@@ -235,7 +236,7 @@ class Shared:
         )
 
     def dots(self, u: Expr) -> Stmt:
-        """Products of a unit's parts of the queries and the team's keys."""
+        """Products of a thread's parts of the queries and the team's keys."""
         t = self.t
         product = mul(self.mine("query", u, "r", "a", "m"), self.mine("piece", u, "m"))
         put = folded("dot", (u, Var("r")), add, product, "multiply")
@@ -312,7 +313,7 @@ class Shared:
         ]
 
     def told(self, u: Expr) -> Stmt:
-        """What a unit has summed of a query."""
+        """A thread's partial sums of a query."""
         t, shrink = self.t, self.mine("shrink", u, "r")
         place = u // t.team * t.columns + (Var("e") * t.team + u % t.team) * t.lanes + Var("m")
         put = store("told", (place,), mul(self.mine("sums", u, "r", "e", "m"), shrink), "tell")

@@ -1,5 +1,5 @@
-"""What attention reads and writes, by rows: a row is a query of a head. Rows of heads that share keys can lie in one
-range."""
+"""Loads and stores of attention's operands by rows: a row is one query of one head. Heads that share keys
+(grouped-query attention) can have their rows in one range."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class Operands:
 
 
 def own(name: str, dtype: str, *shape: int) -> Buffer:
-    """Numbers that units keep for themselves: the first index is the unit."""
+    """Numbers that threads keep for themselves: the first index is the thread."""
     return Buffer(name, shape, dtype, "register")
 
 

@@ -1,17 +1,17 @@
-"""Attention of many queries: a block takes a tile of rows and goes along the keys, a tile of them at a time.
+"""Fused attention without tensor cores: a block takes a tile of queries and iterates over tiles of the keys.
 
-    each unit begins sums of the values, the largest score so far (top) and the sum of exponentials (total) of its rows
+    each thread begins sums of the values, the largest score so far (top), and the sum of exponentials (total), by rows
     for each tile of keys:
         for each piece of the depth:
-            units bring a piece of the queries (once, if they all have room) and of the keys to shared memory
-            each unit multiplies its rows with its keys, in registers
-        units of a row tell each other their largest scores
+            threads load a piece of the queries (once, if they all have room) and of the keys into shared memory
+            each thread multiplies its rows with its keys, in registers
+        threads of a row exchange their largest scores
         top grows, and what was summed before shrinks with it; exponentials go to shared memory
         for each piece of the values:
-            units bring it to shared memory, and each adds its rows' weighted values, in registers
-    units of a row add up their totals, and each writes its results
+            threads load it into shared memory, and each adds its rows' weighted values, in registers
+    threads of a row add up their totals, and each writes its results
 
-A unit has some rows, and every `across`-th key and column: units beside each other use neighbouring banks.
+A thread has some rows, and every `across`-th key and column, so that neighbouring threads use neighbouring banks.
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ from .attention_operands import (  # fmt: skip
 from .units import BLOCK, all_of, axis, guarded, on, only_if, shared, within
 
 F32 = "f32"
-#: rows and keys of a block, rows of a unit, units of a row, and how much of the depth or of the keys' values at a time
+#: rows and keys of a block, rows of a thread, threads of a row, and how much of the depth or of the keys' values at a
+#: time
 ROWS, KEYS, UNIT_ROWS, ACROSS, PIECES = (64, 32, 16, 8), (64, 32, 16), (8, 4, 2, 1), (32, 16, 8), (64, 32, 16, 8)
-#: sums that any unit has registers for; of more than these a record's registers hold twice as many
+#: sums that any thread has registers for; of more than these a record's registers hold twice as many
 FEW_SUMS = 16
-#: what an access of far memory, a barrier, and the exponential of a number cost in multiply-adds
+#: what an access of global memory, a barrier, and the exponential of a number cost in multiply-adds
 FAR, MEETING, EXPONENTIAL = 4, 16, 12
-#: units that run at the same time on a machine with a grid, at least: fewer leave some of it idle
+#: threads that run at the same time on a machine with a grid, at least: fewer leave some of it idle
 AT_ONCE = 1 << 13
 
 
 @dataclass(frozen=True)
-class Tile:
-    """Rows and keys of a block, rows of a unit, units of a row, steps of a product of a query and a key and keys of the
-    values that are in shared memory at a time, and columns of the result that a unit has."""
+class AttentionTile:
+    """Rows and keys of a block, rows of a thread, threads of a row, steps of a product of a query and a key and keys of
+    the values that are in shared memory at a time, and columns of the result that a thread has."""
 
     rows: int
     keys: int
@@ -77,7 +78,7 @@ class Tile:
 
     @property
     def numbers(self) -> int:
-        """In shared memory, without the queries: the piece of keys or values, exponentials, what units tell."""
+        """In shared memory, without the queries: the piece of keys or values, exponentials, what threads exchange."""
         piece = max(self.depth * (self.keys + 1), self.values * self.columns)
         return piece + self.rows * (self.keys + 1) + self.rows * self.across
 
@@ -105,7 +106,7 @@ class Tile:
         )
 
 
-def tiles(s: Shape, rows: int, machine: Machine) -> list[Tile]:
+def tiles(s: Shape, rows: int, machine: Machine) -> list[AttentionTile]:
     """Those that fit the machine and are not much larger than what there is."""
     sums = max(FEW_SUMS, machine.vector_registers // 2)
     made = []
@@ -116,13 +117,13 @@ def tiles(s: Shape, rows: int, machine: Machine) -> list[Tile]:
                     columns = min(-(-s.width // across), max(sums // a - n // across, 1))
                     depths = [p for p in PIECES if p < 2 * s.depth] or [PIECES[-1]]
                     pieces = [p for p in PIECES if p <= n]
-                    made += [Tile(m, n, a, across, d, v, columns) for d in depths for v in pieces]
+                    made += [AttentionTile(m, n, a, across, d, v, columns) for d in depths for v in pieces]
     return [t for t in made if t.fits(machine)]
 
 
-def cost(t: Tile, o: Operands, machine: Machine) -> float:
-    """Multiply-adds of all units together that take as long: what a unit loads from near and far memory counts, what it
-    waits at barriers, and units that have nothing to do."""
+def cost(t: AttentionTile, o: Operands, machine: Machine) -> float:
+    """Multiply-adds of all threads together that take as long: what a thread loads from shared and global memory
+    counts, what it waits at barriers, and threads that have nothing to do."""
     s, memory = o.s, shared(machine)
     assert memory is not None
     parts = -(-s.width // t.columns)
@@ -137,14 +138,14 @@ def cost(t: Tile, o: Operands, machine: Machine) -> float:
     return max(blocks * t.units, machine.cores, AT_ONCE) * steps * each * max(32 / t.units, 1.0)
 
 
-def numbers(t: Tile) -> tuple[int, ...]:
+def numbers(t: AttentionTile) -> tuple[int, ...]:
     return astuple(t)
 
 
 class Tiled:
     """Writes the nest of an attention with a tile."""
 
-    def __init__(self, o: Operands, t: Tile, machine: Machine) -> None:
+    def __init__(self, o: Operands, t: AttentionTile, machine: Machine) -> None:
         memory = shared(machine)
         assert memory is not None
         self.o, self.s, self.t, self.memory = o, o.s, t, memory.name
@@ -178,12 +179,12 @@ class Tiled:
     # ---- places
 
     def unit(self, name: str, body: Callable[[Expr], Stmt], *, skipped: bool = False) -> For:
-        """What each unit does; nothing if it may be `skipped` and no query of the tile sees these keys."""
+        """What each thread does; nothing if it may be `skipped` and no query of the tile sees these keys."""
         u = Var(f"u_{name}")
         return on("block.x", u.name, self.t.units, only_if(self.reached if skipped else None, body(u)))
 
     def row(self, u: Expr) -> Expr:
-        """Of a unit's row r, within the tile."""
+        """Of a thread's row r, within the tile."""
         return u // self.t.across * self.t.unit_rows + Var("r")
 
     def key(self, u: Expr) -> Expr:
@@ -218,7 +219,7 @@ class Tiled:
     def spread(
         self, name: str, count: int, at: Callable[[Expr], tuple[str, tuple[Expr, ...], Expr]], *, skipped: bool = False
     ) -> Stmt:
-        """Share `count` places of shared memory out among the units."""
+        """Divide `count` places of shared memory among the threads."""
 
         def body(u: Expr) -> Stmt:
             place = Var(f"n_{name}") * self.t.units + u
@@ -355,4 +356,4 @@ class Tiled:
         return [self.unit("told", tell), Barrier(BLOCK), self.unit("write", write)]
 
 
-__all__ = ["Op", "Tile", "Tiled", "cost", "numbers", "tiles"]
+__all__ = ["Op", "AttentionTile", "Tiled", "cost", "numbers", "tiles"]

@@ -1,13 +1,13 @@
-"""Attention of many queries by instructions on matrices that the lanes of a warp hold in parts (`machine.WarpProduct`).
+"""Fused attention (FlashAttention) by tensor core instructions of warps (`machine.WarpProduct`).
 
-A warp has 16 rows (queries), and goes along the keys with all others of its block:
+A warp has 16 rows (queries), and iterates over the keys with all others of its block:
 
     copies of the keys and values of the first tile begin
     for each tile of keys:
         copies of the next tile begin, into the other half of shared memory; those of this one are waited for
-        scores = queries x keys, both in parts of 16 x 16
+        scores = queries x keys, both in fragments of 16 x 16
         the largest score of each row grows, and what was summed before shrinks with it
-        weights = 2^((scores - largest) * log2(e)), in the type of the factors, which lanes hold as they hold sums
+        weights = 2^((scores - largest) * log2(e)), in the type of the factors, in the lanes' layout of accumulators
         results = results * shrink + weights x values
     results / totals
 
@@ -42,7 +42,7 @@ _LOG2_E = 1.4426950408889634
 @dataclass(frozen=True)
 class Instructions:
     """Those of a machine for factors of a dtype: the products for scores and for results, and what loads factors and
-    folds rows by name. The axes of teams and of their units, with the units of a team."""
+    folds rows by name. The axes of teams and of their threads, with the threads of a team."""
 
     scores: WarpProduct
     results: WarpProduct
@@ -79,23 +79,25 @@ def instructions(o: Operands, machine: Machine) -> Instructions | None:
 
 
 @dataclass(frozen=True)
-class Plan:
+class WarpAttentionPlan:
     """Teams of a block (warps, or groups of them) and keys of a tile."""
 
     teams: int
     keys: int
 
 
-def plans(o: Operands, machine: Machine) -> list[Plan]:
+def plans(o: Operands, machine: Machine) -> list[WarpAttentionPlan]:
     """Those that fit the machine, the best first; none if sizes or numbers are not those of its instructions."""
     s, found = o.s, instructions(o, machine)
     if found is None or s.depth % found.scores.depth or s.width % found.scores.depth:
         return []
-    tried = [Plan(w, k) for w in WARPS for k in KEYS]
+    tried = [WarpAttentionPlan(w, k) for w in WARPS for k in KEYS]
     return [p for p in tried if fits(p, o, found, s.depth, machine, found.scores.rows)]
 
 
-def fits(plan: Plan, o: Operands, own: Instructions, held_depth: int, machine: Machine, least: int = 0) -> bool:
+def fits(
+    plan: WarpAttentionPlan, o: Operands, own: Instructions, held_depth: int, machine: Machine, least: int = 0
+) -> bool:
     """Whether tiles are shared out evenly and have room, in registers with `held_depth` of the queries. A lane has of
     every row an element in 32 columns, of two beside each other in one register where they have 16 bits. Half of the
     rows of a tile are queries, unless it has no more than `least`."""
@@ -116,9 +118,11 @@ _LANES = 8
 
 class Brought:
     """Tiles of `rows` rows of a matrix with `columns`, in `stages` parts of shared memory, whose pieces of 16 bytes are
-    swizzled so that rows beside each other lie in different banks. The rows are shared out among all lanes."""
+    swizzled so that rows beside each other lie in different banks. The rows are divided among all lanes."""
 
-    def __init__(self, name: str, dtype: str, memory: str, rows: int, columns: int, stages: int, w: Writer) -> None:
+    def __init__(
+        self, name: str, dtype: str, memory: str, rows: int, columns: int, stages: int, w: WarpAttentionWriter
+    ) -> None:
         self.name, self.rows, self.columns, self.w = name, rows, columns, w
         self.buffer = Buffer(name, (stages, rows, columns), dtype, memory)
         pieces = columns // _LANES
@@ -161,13 +165,13 @@ class Brought:
         return None if self.w.way == "plain" else Wait(f"{self.name}_come", later)
 
 
-class Writer:
-    """Writes the nest. The `way` of copies: by an engine of the machine ("bulk"), by units and asynchronous ("async"),
-    or ordinary ones ("plain")."""
+class WarpAttentionWriter:
+    """Writes the nest. The `way` of copies: by an engine of the machine ("bulk"), by threads and asynchronous
+    ("async"), or ordinary ones ("plain")."""
 
     tile = Brought
 
-    def __init__(self, o: Operands, plan: Plan, own: Instructions, machine: Machine, way: str) -> None:
+    def __init__(self, o: Operands, plan: WarpAttentionPlan, own: Instructions, machine: Machine, way: str) -> None:
         memory = shared(machine)
         assert memory is not None
         self.o, self.s, self.plan, self.own, self.way = o, o.s, plan, own, way
@@ -199,7 +203,7 @@ class Writer:
                 self.o.reached((self.step + 1) * self.plan.keys, self.first, self.rows),
             ]
         )
-        came = Barrier(BLOCK) if self.way != "bulk" else None  # all units wait for bulk copies themselves
+        came = Barrier(BLOCK) if self.way != "bulk" else None  # all threads wait for bulk copies themselves
         arrived = seq(self.keys.ready(1), self.values.ready(1), came)
         following = self.bring(self.step + 1, follows)
         step = on("serial", "step", self.steps, Barrier(BLOCK), following, arrived, along)
@@ -275,7 +279,7 @@ class Writer:
         return For(var, Const(extent, "index"), body, notes=((NOTE, name),))
 
     def loaded(self, name: str, value: Callable[[Expr, Expr], Expr], rows: int, columns: int) -> Stmt:
-        """Bring a matrix from shared memory to the parts of the lanes."""
+        """Load a matrix from shared memory to the parts of the lanes."""
         a, b = Var("a"), Var("b")
         put = store(name, (a, b), value(a, b), f"load_{name}")
         return on("serial", "a", rows, self.noted("b", columns, put, self.own.load))
@@ -426,4 +430,4 @@ def can_copy(body: Stmt, buffers: dict[str, Buffer], machine: Machine) -> bool:
     return True
 
 
-__all__ = ["Brought", "Instructions", "Plan", "Writer", "can_copy", "plans"]
+__all__ = ["Brought", "Instructions", "WarpAttentionPlan", "WarpAttentionWriter", "can_copy", "plans"]

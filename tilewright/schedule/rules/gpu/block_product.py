@@ -1,9 +1,9 @@
-"""Products of a few rows with weights in blocks of a few bits (`ops/block_quantized.py`), as a decoder has them for one
-token: words are read once, in long accesses, and unpacked in registers.
+"""Matrix-vector products with block-quantized weights of a few bits (`ops/block_quantized.py`), as LLM decoding has
+them: words are read once, in long accesses, and dequantized in registers.
 
-A unit has some rows of weights and neighbouring words of each (`vector_product`, where neighbours in memory are
-neighbours in the sum). A number q of b bits becomes the float 2**b + q where it is put behind the point of that, and
-what is too much goes once for all numbers that a unit multiplies at once:
+A thread has some rows of weights and contiguous words of each (`vector_product`, where contiguous elements are those
+along the sum). A number q of b bits becomes the float 2**b + q by putting its bits into the mantissa, and the excess is
+subtracted once for all numbers that a thread multiplies at once:
 
     sum += scale * (sum of x * (2**b + q) - (2**b + zero) * sum of x)
 """
@@ -21,7 +21,7 @@ from ..custom.nests import Access, add, index, mul
 from ..custom.opaque import joined
 from .attention_operands import unrolled, within_buffers
 from .units import all_of, has_blocks, on, only_if, within
-from .vector_product import Matrix, Share, Writer, choose
+from .vector_product import GemvShare, GemvWriter, Matrix, choose
 
 NAME = "block_product"
 PRIORITY = 7
@@ -88,10 +88,10 @@ class Words:
         return 32 // self.bits
 
 
-class BlockWriter(Writer):
+class BlockWriter(GemvWriter):
     """Writes the nest."""
 
-    def __init__(self, s: Schedule, w: Words, t: Share) -> None:
+    def __init__(self, s: Schedule, w: Words, t: GemvShare) -> None:
         self.s, self.w, self.m, self.t = s, w, w.matrix, t
         self.tile, self.step = Var("tile"), Var("step")
         self.zero, self.add = Const(0.0, F32), "addf"

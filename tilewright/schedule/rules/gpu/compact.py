@@ -1,12 +1,11 @@
-"""The places of the elements that are not zero, in order, by one block: its units look at neighbouring elements, and a
-scan says how many are found before each unit's.
+"""NonZero: stream compaction of the indices of nonzero elements, in order, by one block with a prefix sum of counts.
 
-    for each piece of the elements:
-        each unit: found = how many of its run are not zero
-        scan of found -> before[unit], all
-        each unit: the places of its own, from number carry + before on
-        carry = carry + all
-    the rest of the result is zero
+for each piece of the elements:
+    each thread: found = how many of its run are not zero
+    scan of found -> before[thread], all
+    each thread: the indices of its own, from number carry + before on
+    carry = carry + all
+the rest of the result is zero
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from ...nest import If, Stmt, loop, seq, store
 from ...schedule import Schedule
 from ..custom.nests import Access, add, index, is_float, select, unflatten
 from ..custom.opaque import joined
-from .teams import Scanned, Team
+from .teams import BlockRows, Scanned
 from .units import BLOCK, axis, guarded, has_blocks, only_if, within
 
 NAME = "block_compact"
 PRIORITY = 7
-#: neighbours that a unit looks at in a piece
+#: neighbours that a thread looks at in a piece
 RUN = 4
 _COUNT, _PLACE = "i32", "i64"
 
@@ -65,7 +64,7 @@ class _Places(Access):
         self.x, (self.out, self.number) = self.operand(0), self.opaque.results
         self.sizes, self.units = self.shape(self.x), units
         self.size = prod(self.sizes)
-        self.team = Team(machine, 1, 1, units, along=True)
+        self.team = BlockRows(machine, 1, 1, units, along=True)
         self.flags = self.team.own("flags", _COUNT, RUN)
         self.found, self.before, self.whole, self.carry, self.next = (
             self.team.own(n, _COUNT) for n in ("found", "before", "whole", "carry", "next")
@@ -96,7 +95,7 @@ class _Places(Access):
         return (piece * self.units + x) * RUN + v
 
     def look(self, x: Expr) -> Stmt:
-        """Which of a unit's run are not zero, and how many."""
+        """Which of a thread's run are not zero, and how many."""
         steps, total = [], Const(0, _COUNT)
         found: Expr = total
         for v in range(RUN):
@@ -113,7 +112,7 @@ class _Places(Access):
         return seq(*steps, self.set("found", x, found))
 
     def put(self, x: Expr) -> Stmt:
-        """The places of a unit's own, behind those of all before it."""
+        """The places of a thread's own, behind those of all before it."""
         steps = [self.set("next", x, add(self.reg("carry", x), self.reg("before", x)))]
         for v in range(RUN):
             flag = Load(self.flags.name, (self.team.row, x, index(v)), _COUNT)
@@ -127,7 +126,7 @@ class _Places(Access):
         return seq(*steps, self.set("carry", x, add(self.reg("carry", x), self.reg("whole", x))))
 
     def rest(self, x: Expr) -> Stmt:
-        """Zeros behind the last place, and the number of places, which the first unit writes."""
+        """Zeros behind the last place, and the number of places, which the first thread writes."""
         steps = -(-self.size // self.units)
         i = Var("z") * self.units + x if steps > 1 else x
         behind = Op("cmpi.sge", (Op("index_cast", (i,), _COUNT), self.reg("carry", x)), "i1")

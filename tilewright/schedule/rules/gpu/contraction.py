@@ -1,4 +1,4 @@
-"""Contractions and convolutions as products of matrices (implicit GEMM): each block computes a tile of the result.
+"""Contractions and convolutions as matrix products (implicit GEMM): each block computes a tile of the result.
 
 The loops of a sum of products fall into four groups: those that only the first factor uses (rows), only the second
 (columns), both (batch), and those of the sum (depth). Each group is one index, whatever loops it is made of, so that a
@@ -6,9 +6,9 @@ convolution is a product of its windows, which are gathered on the way into shar
 
     for each tile, on a block:
         for each step of the depth:
-            units bring a piece of both factors to shared memory
-            each unit multiplies its rows with its columns, in registers
-        each unit writes its tile, with what is computed of it element for element, and its part of a border around it
+            threads load a piece of both factors into shared memory
+            each thread multiplies its rows with its columns, in registers
+        each thread writes its tile, with the elementwise epilogue, and its part of a border around it
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from .units import BLOCK, all_of, axis, digits, fits_axis, guarded, has_blocks, 
 
 NAME = "block_contraction"
 PRIORITY = 5
-#: rows and columns that a unit computes, rows and columns of a block, and steps of the sum at a time: what is tried
+#: rows and columns that a thread computes, rows and columns of a block, and steps of the sum at a time: what is tried
 UNIT_TILES = (8, 4, 2, 1)
 BLOCK_TILES = (128, 64, 32, 16, 8)
 DEPTHS = (32, 16, 8)
 #: loops over tiles, along the axes of `grid`
 TILE_LOOPS = ("column_tile", "row_tile", "batch")
-#: neighbours in the sum that units beside each other bring (a divisor of all of `DEPTHS`), and numbers between the rows
+#: neighbours in the sum that neighbouring threads load (a divisor of all of `DEPTHS`), and numbers between the rows
 #: of a piece that is brought so: their product is the number of banks
 RUN, GAP = 8, 4
-#: what the loads that neighbouring units make together take, beside those of each by itself, and to bring an element to
-#: shared memory; operations to find an element's places
+#: costs: of loads that neighbouring threads make together (coalesced), of those of each by itself, to bring an element
+#: to shared memory; operations to find an element's places
 TOGETHER, BRING, INDICES = 0.375, 1.25, 4
 #: what may be computed beyond a result, in times of all of it; fewer results than these are sums of their own rather
 MOST_BEYOND, FEW_RESULTS = 1.4, 256
-#: registers of a unit beside its numbers, and those that each unit of the largest block may have
+#: registers of a thread beside its numbers, and those that each thread of the largest block may have
 ADDRESSES, REGISTERS = 20, 64
 #: how many times as long it takes to read columns one by one where the machine reads several at once
 ONE_BY_ONE = 1.25
@@ -77,7 +77,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     return s
 
 
-def writer(s: Schedule, p: Product, t: Tile, machine: Machine) -> Writer:
+def writer(s: Schedule, p: Contraction, t: ContractionTile, machine: Machine) -> ContractionWriter:
     """Who writes the nest: by what the machine has."""
     from .contraction_bytes import ByteWriter, instruction
     from .contraction_vectors import VectorWriter
@@ -85,14 +85,14 @@ def writer(s: Schedule, p: Product, t: Tile, machine: Machine) -> Writer:
     dot = instruction(p, machine)
     if dot is not None:
         return ByteWriter(s, p, t, dot)
-    return VectorWriter(s, p, t) if lanes(machine) > 1 else Writer(s, p, t)
+    return VectorWriter(s, p, t) if lanes(machine) > 1 else ContractionWriter(s, p, t)
 
 
 # ---- what is computed ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Product:
+class Contraction:
     """A sum of products: its store, the two factors, the groups of its loops, the stages after it, and what is written
     around a padded result."""
 
@@ -109,7 +109,7 @@ class Product:
         return prod(n for _, n in getattr(self, group))
 
 
-def read(s: Schedule) -> Product | str:
+def read(s: Schedule) -> Contraction | str:
     """The sum of products of a kernel whose producers have been inlined, or why it has none."""
     blocks = stores(s.body)
     sums = [b for b in blocks if b.reduction]
@@ -131,7 +131,7 @@ def read(s: Schedule) -> Product | str:
     if isinstance(after, str):
         return after
     depth = _neighbours_last(s, factors, tuple(d for d in dims if d[0] in total.reduction))
-    return Product(total, factors, batch, rows, columns, depth, after, borders)
+    return Contraction(total, factors, batch, rows, columns, depth, after, borders)
 
 
 def _neighbours_last(
@@ -158,7 +158,7 @@ def _factors(t: Target) -> tuple[Expr, Expr] | None:
     return product.args[0], product.args[1]
 
 
-def along_depth(s: Schedule, p: Product, which: int) -> bool:
+def along_depth(s: Schedule, p: Contraction, which: int) -> bool:
     """Whether a factor's neighbours in memory are neighbours in the sum, not among its rows or columns."""
     group = p.rows if which == 0 else p.columns
     for x in loads(p.factors[which]):
@@ -170,18 +170,19 @@ def along_depth(s: Schedule, p: Product, which: int) -> bool:
     return False
 
 
-def gaps_of(s: Schedule, p: Product) -> tuple[int, int]:
-    """Numbers between the rows of the pieces of both factors, so that what neighbouring units write of them lies in
+def gaps_of(s: Schedule, p: Contraction) -> tuple[int, int]:
+    """Numbers between the rows of the pieces of both factors, so that what neighbouring threads write of them lies in
     different banks."""
-    return tuple(GAP if along_depth(s, p, i) else 0 for i in (0, 1))  # type: ignore[return-value]
+    first, second = (GAP if along_depth(s, p, i) else 0 for i in (0, 1))
+    return first, second
 
 
 # ---- tiles ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Tile:
-    """Rows and columns of a block and of a unit, and steps of the sum that are in shared memory at a time."""
+class ContractionTile:
+    """Rows and columns of a block and of a thread, and steps of the sum that are in shared memory at a time."""
 
     rows: int
     columns: int
@@ -200,8 +201,8 @@ class Tile:
         )
 
 
-def choose(s: Schedule, p: Product, machine: Machine) -> Tile | str:
-    """The tile; what a tuner may change is asked of the schedule."""
+def choose(s: Schedule, p: Contraction, machine: Machine) -> ContractionTile | str:
+    """The tile; what a tuner may change is a decision of the schedule."""
     rows, columns, depth = p.size("rows"), p.size("columns"), p.size("depth")
     if rows < 2 or columns < 2 or rows * columns * depth < SMALL:
         return "one of its factors is a vector, or it is small"
@@ -223,10 +224,10 @@ def choose(s: Schedule, p: Product, machine: Machine) -> Tile | str:
     fits = filled or fits
     best = min(fits, key=lambda t: cost(t, p, machine))
     chosen = s.sample_choice("tile", [_numbers(t) for t in fits], _numbers(best))
-    return Tile(*chosen)
+    return ContractionTile(*chosen)
 
 
-def grid(p: Product, t: Tile) -> tuple[tuple[str, int], ...]:
+def grid(p: Contraction, t: ContractionTile) -> tuple[tuple[str, int], ...]:
     """The axes of the grid and the tiles along each: of columns, of rows, of the batch."""
     return (
         ("grid.x", -(-p.size("columns") // t.columns)),
@@ -235,16 +236,16 @@ def grid(p: Product, t: Tile) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _numbers(t: Tile) -> tuple[int, ...]:
+def _numbers(t: ContractionTile) -> tuple[int, ...]:
     return (t.rows, t.columns, t.unit_rows, t.unit_columns, t.depth)
 
 
-def _tiles(rows: int, columns: int, depth: int) -> list[Tile]:
+def _tiles(rows: int, columns: int, depth: int) -> list[ContractionTile]:
     def sizes(n: int) -> list[int]:
         return [b for b in BLOCK_TILES if b < 2 * n] or [BLOCK_TILES[-1]]
 
     return [
-        Tile(m, n, a, b, d)
+        ContractionTile(m, n, a, b, d)
         for m in sizes(rows)
         for n in sizes(columns)
         for a in UNIT_TILES
@@ -254,12 +255,12 @@ def _tiles(rows: int, columns: int, depth: int) -> list[Tile]:
     ]
 
 
-def cost(t: Tile, p: Product, machine: Machine) -> float:
+def cost(t: ContractionTile, p: Contraction, machine: Machine) -> float:
     """The cycles of the processor with most tiles.
 
-    Those that it has at a time share its lanes, if they have units for all of them; each waits for far memory at every
-    step of its sum, while others compute. A unit's loads from shared memory go on beside its products, so far as they
-    take no longer: where units lie, they read their rows together, and columns each by itself.
+    Those that it has at a time share its lanes, if they have threads for all of them; each waits for global memory at
+    every step of its sum, while others compute. A thread's loads from shared memory go on beside its products, so far
+    as they take no longer: where threads lie, they read their rows together, and columns each by itself.
     """
     costs, how = machine.grid_costs or MIDDLING, machine.unit_access or UnitAccess()
     speed, units = costs.products[0], -(-t.units // how.together) * how.together  # those of whole warps
@@ -278,14 +279,14 @@ def cost(t: Tile, p: Product, machine: Machine) -> float:
     return most / at_once * (-(-depth // t.depth) * step + costs.begin)
 
 
-def beyond(t: Tile, p: Product) -> float:
+def beyond(t: ContractionTile, p: Contraction) -> float:
     """How many times the products are computed, with those beyond the result and the sum."""
     sizes = [typical(p.size(g)) for g in ("rows", "columns", "depth")]
     return prod(-(-n // m) * m / n for n, m in zip(sizes, (t.rows, t.columns, t.depth), strict=True))
 
 
-def resident(t: Tile, machine: Machine) -> int:
-    """Tiles that a processor has at a time, by its units, registers and shared memory."""
+def resident(t: ContractionTile, machine: Machine) -> int:
+    """Tiles that a processor has at a time, by its threads, registers and shared memory."""
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
     limit = block.limit or 1
@@ -297,10 +298,10 @@ def resident(t: Tile, machine: Machine) -> int:
 # ---- the nest ------------------------------------------------------------------------------------------------------
 
 
-class Writer:
+class ContractionWriter:
     """Writes the nest of a product with a tile."""
 
-    def __init__(self, s: Schedule, p: Product, t: Tile) -> None:
+    def __init__(self, s: Schedule, p: Contraction, t: ContractionTile) -> None:
         self.s, self.p, self.t = s, p, t
         self.batch: Expr = Var("batch")
         self.row: Expr = Var("row_tile")
@@ -327,12 +328,12 @@ class Writer:
         return body
 
     def border(self, b: Store, number: int) -> Stmt:
-        """What is written around a padded result, by the units of all tiles."""
+        """What is written around a padded result, by the threads of all tiles."""
         dims = [(v, self.s.extent_or_zero(v)) for v in self.s.loops(b.block)]
         return shared_out(b, dims, number, self.border_lanes(dims), self.own_number(), self.t.units, self.unit)
 
     def border_lanes(self, dims: Sequence[tuple[str, int]]) -> int:
-        """How many neighbours of a border a unit takes at once."""
+        """How many neighbours of a border a thread takes at once."""
         return 1
 
     def own_number(self) -> tuple[Expr, int]:
@@ -351,14 +352,14 @@ class Writer:
         return self.unit("u0", self.own(body, "r0", "c0"))
 
     def own(self, body: Stmt, row: str, column: str) -> Stmt:
-        """For each element of a unit's tile."""
+        """For each element of a thread's tile."""
         return on("unroll", row, self.t.unit_rows, on("unroll", column, self.t.unit_columns, body))
 
     def bring(self) -> list[Stmt]:
         return [self.piece(i) for i in (0, 1)]
 
     def piece(self, which: int) -> Stmt:
-        """Units bring a piece of a factor: those beside each other what lies beside each other, where that is so."""
+        """Threads load a piece of a factor, with coalesced accesses where its layout allows them."""
         p, t = self.p, self.t
         group, tile, base = (p.rows, t.rows, self.row) if which == 0 else (p.columns, t.columns, self.column)
         name = "ab"[which]
@@ -390,13 +391,13 @@ class Writer:
         return substitute(p.factors[which], values)
 
     def column_of(self, u: Expr, c: Expr) -> Expr:
-        """The column within the tile of a unit's column: neighbours among the units take neighbouring ones, so that
+        """The column within the tile of a thread's column: neighbours among the threads take neighbouring ones, so that
         they read other banks of the memory."""
         across = self.t.columns // self.t.unit_columns
         return u % across + c * across
 
     def multiply_add(self, u: Expr, a: Expr, b: Expr) -> Store:
-        """A product is added to a unit's sum."""
+        """A product is added to a thread's sum."""
         value, at = self.p.sum.targets[0].value, (u, Var("r"), Var("c"))
         assert isinstance(value, Op)
         old = Load(self.sums.name, at, self.zero.dtype)
@@ -411,8 +412,8 @@ class Writer:
         return self.unit("u", on("serial", "k", t.depth, self.own(self.multiply_add(u, a, b), "r", "c")))
 
     def results(self, u: Expr, r: Expr, c: Expr, first: Expr) -> tuple[Expr | None, list[Store]]:
-        """The condition that a unit's element exists (that of column `first`, and others with it), and what is written
-        of it."""
+        """The condition that a thread's element exists (that of column `first`, and others with it), and what is
+        written of it."""
         t, p = self.t, self.p
         row = self.row * t.rows + u // (t.columns // t.unit_columns) * t.unit_rows + r
         base, column = self.column * t.columns, self.column * t.columns + self.column_of(u, c)

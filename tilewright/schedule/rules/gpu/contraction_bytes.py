@@ -1,7 +1,8 @@
-"""`block_contraction` of bytes on machines with an instruction for sums of four products (`machine.DotProduct`).
+"""int8 matrix products on dp4a-like instructions, sums of four byte products (`machine.DotProduct`): a form of
+`block_contraction`.
 
-Pieces lie in rows along the sum, whatever way they lie in far memory, so that four neighbours are a word; rows are a
-word longer, which puts neighbouring rows into other banks.
+Pieces lie in rows along the sum, whatever their layout in global memory, so that four consecutive bytes are a word;
+rows are padded by a word, which puts neighbouring rows into other banks.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var
 from ...machine import DotProduct, Machine, lanes
 from ...nest import For, If, Stmt, store
 from ...schedule import Schedule
-from .contraction import Product, Tile
+from .contraction import Contraction, ContractionTile
 from .contraction_vectors import VectorWriter
 from .units import all_of, guarded, on, only_if, within
 
@@ -22,7 +23,7 @@ _EXTENDS = {"extsi": "s", "extui": "u"}
 _LANE = Var("q")
 
 
-def instruction(p: Product, machine: Machine) -> DotProduct | None:
+def instruction(p: Contraction, machine: Machine) -> DotProduct | None:
     """The one that multiplies the factors of a product, if there is one."""
     ext = [f for f in p.factors if isinstance(f, Op) and f.op in _EXTENDS and f.dtype == "i32"]
     if len(ext) != 2 or any(f.args[0].dtype != "i8" for f in ext):
@@ -35,7 +36,7 @@ def instruction(p: Product, machine: Machine) -> DotProduct | None:
 class ByteWriter(VectorWriter):
     """Writes the nest of a product of bytes with a tile."""
 
-    def __init__(self, s: Schedule, p: Product, t: Tile, dot: DotProduct) -> None:
+    def __init__(self, s: Schedule, p: Contraction, t: ContractionTile, dot: DotProduct) -> None:
         super().__init__(s, p, t)
         self.dot = dot
         a, b = (
@@ -45,7 +46,7 @@ class ByteWriter(VectorWriter):
         self.pieces = a, b
 
     def piece(self, which: int) -> Stmt:
-        """A unit brings words of a factor's bytes; those beyond the sum are zeros."""
+        """A thread loads words of a factor's bytes; those beyond the sum are zeros."""
         p, t = self.p, self.t
         group, tile, base = (p.rows, t.rows, self.row) if which == 0 else (p.columns, t.columns, self.column)
         name, words = "ab"[which], t.depth // WORD

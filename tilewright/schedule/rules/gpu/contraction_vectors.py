@@ -1,6 +1,6 @@
-"""`block_contraction` on machines with accesses of several elements: units bring, read and write neighbours at once.
+"""`block_contraction` with vector loads and stores: threads copy, read and write several contiguous elements at once.
 
-The columns of a unit are then runs of neighbours, which lie apart by those of the units beside it.
+The columns of a thread are then vectors, interleaved with those of its neighbouring threads.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from ...machine import lanes
 from ...nest import Alloc, If, Stmt, seq, store
 from ...schedule import Schedule
 from ..common import coefficient
-from .contraction import LANE, Product, Tile, Writer
+from .contraction import LANE, Contraction, ContractionTile, ContractionWriter
 from .units import all_of, on, only_if, within
 
 
-class VectorWriter(Writer):
+class VectorWriter(ContractionWriter):
     """Writes the nest of a product with a tile; `wide`: elements of an access."""
 
-    def __init__(self, s: Schedule, p: Product, t: Tile) -> None:
+    def __init__(self, s: Schedule, p: Contraction, t: ContractionTile) -> None:
         super().__init__(s, p, t)
         self.wide = lanes(s.machine(), self.zero.dtype)
         self.rows_wide, self.columns_wide = (n % self.wide == 0 for n in (t.unit_rows, t.unit_columns))
@@ -78,7 +78,7 @@ class VectorWriter(Writer):
         return c // wide * (across * wide) + u % across * wide + c % wide
 
     def multiply(self) -> Stmt:
-        """The numbers of a unit's rows and columns are brought to registers before they are multiplied."""
+        """The numbers of a thread's rows and columns are loaded into registers before they are multiplied."""
         t, u, k = self.t, Var("u"), Var("k")
         if not self.columns_wide:
             return super().multiply()

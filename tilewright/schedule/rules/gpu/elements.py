@@ -1,4 +1,4 @@
-"""Reductions of which each unit computes one element: pooling, depthwise convolutions, products with vectors, sums with
+"""Reductions with one thread for each element of the result: pooling, depthwise convolutions, small products, sums with
 many results. Loops stay loops, so that kernels are small."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .units import block_sizes, digits, has_blocks, on, only_if, spread_out, wit
 
 NAME = "unit_elements"
 PRIORITY = 7
-#: fewer results than this leave most units without work
+#: fewer results than this leave most threads without work
 FEW = 64
 
 
@@ -138,9 +138,9 @@ def shared_out(
     units: int,
     unit: Callable[[str, Stmt], Stmt],
 ) -> Stmt:
-    """The elements of a store, `wide` neighbours at once, on the units of blocks that have other work too: it has no
+    """The elements of a store, `wide` neighbours at once, on the threads of blocks that have other work too: it has no
     blocks of its own, so that none has to leave that work, and the barriers in it, out. `block`: the number of one, and
-    how many there are; `unit`: a loop over the units of one by its variable."""
+    how many there are; `unit`: a loop over the threads of one by its variable."""
     whole = prod(n for _, n in dims) // wide
     turn, name, lane = f"border_{number}", f"border_unit_{number}", Var("lane")
     together = block[1] * units

@@ -1,5 +1,5 @@
-"""Elementwise operations and data movement: units take neighbouring elements of what is written, a few neighbours each
-where the machine has accesses that long."""
+"""Elementwise operations and data movement with coalesced accesses: neighbouring threads take neighbouring elements of
+the result, each a vector of them where the machine has vector accesses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .units import block_sizes, digits, has_blocks, on, processors, spread_out
 
 NAME = "block_elementwise"
 PRIORITY = 9
-#: iterations of a loop that a unit takes whole, at most, and units that each processor keeps at least
+#: iterations of a loop that a thread takes whole, at most, and threads that each processor keeps at least
 SHORT, LEAST = 8, 128
 
 
@@ -74,8 +74,8 @@ def order_of(s: Schedule, b: Store) -> list[str]:
 
 
 def _short(s: Schedule, name: str, dims: list[tuple[str, int]], machine: Machine) -> str | None:
-    """A short loop along which neighbours in memory are read that results do not keep beside each other: a unit that
-    takes all of it reads what it has brought already. None where units would be too few."""
+    """A short loop along which neighbours in memory are read that results do not keep beside each other: a thread that
+    takes all of it reads what it has brought already. None where threads would be too few."""
     if not dims:
         return None
     steps = {v: dict(load_strides(s, s.store(name), v)) for v, _ in dims}
@@ -96,7 +96,7 @@ def _elements(
     machine: Machine,
     short: str | None,
 ) -> Stmt:
-    """The elements of a store, `vector` neighbours by each unit, and all of a `short` loop."""
+    """The elements of a store, `vector` neighbours by each thread, and all of a `short` loop."""
     extent = dict(dims).get(short, 1) if short is not None else 1
     dims = [d for d in dims if d[0] != short]
     if not dims or dims[-1][1] % vector:

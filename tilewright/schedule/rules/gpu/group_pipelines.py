@@ -1,15 +1,16 @@
-"""The nest of a product by groups of warps whose factors an engine of the machine brings (`group_tensor_cores`).
+"""The nest of a warpgroup matrix product (``wgmma``) whose factors are copied by TMA or the like
+(`group_tensor_cores`).
 
-    one unit begins to copy the first pieces of both factors
+    one thread begins to copy the first pieces of both factors
     for each tile of the block:
         for each step of the sum:
-            wait for its pieces; a unit of its own begins to copy those of a later step, perhaps of the next tile
-            each group multiplies its rows and columns, while the products of the step before end
-        each group writes its tile, with what is computed of it element for element
+            wait for its pieces; a producer thread begins to copy those of a later step, perhaps of the next tile
+            each warpgroup multiplies its rows and columns, while the products of the step before end
+        each warpgroup writes its tile, with the elementwise epilogue
 
-A factor whose neighbours in memory are neighbours in the sum lies in shared memory in rows of 128 bytes along the sum;
-one whose neighbours are rows or columns of the result in rows of 128 bytes along these, in panels. Both are swizzled.
-The engine writes zeros beyond the factors.
+A factor that is contiguous along the sum lies in shared memory in rows of 128 bytes along the sum; one that is
+contiguous along rows or columns of the result in rows of 128 bytes along these, in panels. Both are swizzled. The copy
+engine writes zeros beyond the factors.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from ...machine import Machine, WarpLoad, WarpProduct
 from ...nest import Alloc, AsyncCopy, Barrier, Stmt, Wait, seq, store, walk_stmts
 from ...producers import PRODUCER
 from ...schedule import Schedule
-from .contraction import TILE_LOOPS, Product, grid
-from .group_tiles import GroupWriter
+from .contraction import TILE_LOOPS, Contraction, grid
+from .group_tiles import WarpgroupWriter
 from .tile_order import TileOrder
 from .units import BLOCK, CLUSTER, all_of, digits, guarded, on, only_if, within
 from .warp_tiles import Side, WarpTile
@@ -33,11 +34,11 @@ from .warp_tiles import Side, WarpTile
 ROW, PIECE = 64, 8
 
 
-class PipelineWriter(GroupWriter):
+class PipelineWriter(WarpgroupWriter):
     """Writes the nest. Without an order a block of the grid has a tile, and the grid is one of rows and columns."""
 
     def __init__(
-        self, s: Schedule, p: Product, t: WarpTile, w: WarpProduct, sides: tuple[Side, Side], load: WarpLoad,
+        self, s: Schedule, p: Contraction, t: WarpTile, w: WarpProduct, sides: tuple[Side, Side], load: WarpLoad,
         order: TileOrder | None,
     ) -> None:  # fmt: skip
         super().__init__(s, p, t, w, sides, load)

@@ -1,9 +1,10 @@
-"""Contractions and convolutions on tensor cores that groups of warps use together, on factors in shared memory.
+"""Contractions and convolutions by warpgroup matrix instructions (``wgmma``), on factors in shared memory.
 
-What `tensor_cores` does with warps and fragments, with the larger instructions of groups: both factors stay in shared
-memory, swizzled as the instruction wants them. Where an engine of the machine can bring them, it does, begun by a group
-that does nothing else (`group_pipelines`). Elsewhere units bring them, in rows along the sum: windows of a convolution,
-for instance. A constant factor that lies otherwise is laid out along the sum when the model is compiled.
+What `tensor_cores` does with warps and fragments, with the larger instructions of warpgroups: both factors stay in
+shared memory, swizzled as the instruction wants them. Where the machine has a copy engine (TMA) that can load them, it
+does, driven by a warpgroup that does nothing else (`group_pipelines`). Elsewhere threads load them, in rows along the
+sum: windows of a convolution, for instance. A constant factor with another layout is repacked along the sum when the
+model is compiled.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from ...decisions import Decisions
 from ...machine import Machine, WarpProduct
 from ...schedule import Schedule
 from ..common import inline_producers
-from .contraction import Product, grid, read
+from .contraction import Contraction, grid, read
 from .group_pipelines import ROW, PipelineWriter, not_copied
-from .group_tiles import GroupWriter
+from .group_tiles import WarpgroupWriter
 from .tensor_cores import LATENCY, OTHER_REGISTERS, STEP, share, side
 from .tile_order import TileOrder, far, orders
 from .units import CLUSTER, GROUP, MEMBER, axis, fits_axis, has_blocks
@@ -35,7 +36,7 @@ ROW_BYTES = 128
 GROUPS, BLOCKS, STAGES = ((1, 1), (2, 1), (1, 2), (2, 2)), (1, 2), (2, 3, 4)
 #: the same where an engine copies
 BULK_STAGES = (2, 3, 4, 5, 6)
-#: what a number from shared and from far memory is worth in multiply-adds: those of `tensor_cores` are half as fast
+#: what a number from shared and from global memory is worth in multiply-adds: those of `tensor_cores` are half as fast
 NEAR, FAR = 32, 80
 
 
@@ -56,13 +57,13 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return "one of its factors is a vector"
     if turned(s, found):
         found = read(s)
-        assert isinstance(found, Product)
+        assert isinstance(found, Contraction)
     return planned(s, found, products, machine)
 
 
-def planned(s: Schedule, p: Product, products: list[WarpProduct], machine: Machine) -> Schedule | str:
+def planned(s: Schedule, p: Contraction, products: list[WarpProduct], machine: Machine) -> Schedule | str:
     """The schedule with a nest, or why there is none: one whose factors an engine of the machine brings, or else one
-    whose units do."""
+    whose threads do."""
     why = pipelined(s, p, products, machine)
     if not why:
         return s
@@ -73,13 +74,13 @@ def planned(s: Schedule, p: Product, products: list[WarpProduct], machine: Machi
     tile = choose(s, p, products, machine, engine=False)
     if isinstance(tile, str):
         return tile if tile == why else f"{tile}, and {why}"
-    s.body = GroupWriter(s, p, tile, _of(products, tile), sides, machine.warp_loads[0]).nest()
+    s.body = WarpgroupWriter(s, p, tile, _of(products, tile), sides, machine.warp_loads[0]).nest()
     s.temporaries.clear()
     s.plan = f"{_words(tile)}, brought by its units: {why}"
     return s
 
 
-def pipelined(s: Schedule, p: Product, products: list[WarpProduct], machine: Machine) -> str:
+def pipelined(s: Schedule, p: Contraction, products: list[WarpProduct], machine: Machine) -> str:
     """Write the nest whose factors an engine brings; why there is none, empty if there is."""
     if machine.bulk is None:
         return "the machine has no engine that copies"
@@ -106,7 +107,7 @@ def pipelined(s: Schedule, p: Product, products: list[WarpProduct], machine: Mac
     return why
 
 
-def views(p: Product) -> Iterator[Product]:
+def views(p: Contraction) -> Iterator[Contraction]:
     """A product with all rows and columns that it has; and if these are of several loops, with those of the innermost
     one, each time for the others: boxes run along one dimension. Not if less than half of a tile had such rows."""
     yield p
@@ -123,7 +124,7 @@ def views(p: Product) -> Iterator[Product]:
             )
 
 
-def ordered(s: Schedule, p: Product, t: WarpTile, machine: Machine, size: int) -> TileOrder | None:
+def ordered(s: Schedule, p: Contraction, t: WarpTile, machine: Machine, size: int) -> TileOrder | None:
     """Which block makes which tile when; None where most of the machine has none. Otherwise what all blocks bring keeps
     the cache busy: clusters bring less of it, and blocks of several tiles wait less."""
     most = max(machine.cores // 8, 1) * max(int(1 / part(t, machine, size, engine=True)), 1)
@@ -154,7 +155,7 @@ def _words(tile: WarpTile) -> str:
     return str(tile).replace("warps", "groups of warps")
 
 
-def instructions(s: Schedule, p: Product, machine: Machine) -> list[WarpProduct]:
+def instructions(s: Schedule, p: Contraction, machine: Machine) -> list[WarpProduct]:
     """Those on factors in shared memory that multiply the factors of a product."""
     total = s.buffer(p.sum.targets[0].buffer).dtype
     found = [w for w in machine.warp_products if w.operands != w.memory and not w.first and w.sums == total]
@@ -165,7 +166,7 @@ def instructions(s: Schedule, p: Product, machine: Machine) -> list[WarpProduct]
     ]
 
 
-def turned(s: Schedule, p: Product) -> bool:
+def turned(s: Schedule, p: Contraction) -> bool:
     """Whether constant factors have been laid out along the sum: where rows along it then begin at multiples of what is
     copied at once."""
     deep, done = [v for v, _ in p.depth], False
@@ -185,9 +186,9 @@ def turned(s: Schedule, p: Product) -> bool:
     return done
 
 
-def choose(s: Schedule, p: Product, products: list[WarpProduct], machine: Machine, engine: bool) -> WarpTile | str:
-    """The tile; what a tuner may change is asked of the schedule. With an `engine` that copies one more group begins
-    copies, and zeros are beyond the sum."""
+def choose(s: Schedule, p: Contraction, products: list[WarpProduct], machine: Machine, engine: bool) -> WarpTile | str:
+    """The tile; what a tuner may change is a decision of the schedule. With an `engine` that copies one more group
+    begins copies, and zeros are beyond the sum."""
     size = LOOP_TYPES[products[0].dtype].nbytes
     group, member = axis(machine, GROUP), axis(machine, MEMBER)
     assert group is not None and member is not None and member.limit is not None
@@ -223,7 +224,7 @@ def choose(s: Schedule, p: Product, products: list[WarpProduct], machine: Machin
 
 
 def _registers(t: WarpTile) -> int:
-    """Of a unit: sums."""
+    """Of a thread: sums."""
     return t.unit_rows * t.unit_columns // t.lanes
 
 
@@ -232,7 +233,7 @@ def part(t: WarpTile, machine: Machine, size: int, engine: bool) -> float:
     return share(t, _registers(t), size, machine, t.lanes if engine else 0)
 
 
-def cost(t: WarpTile, p: Product, rows: int, machine: Machine, size: int, engine: bool) -> float:
+def cost(t: WarpTile, p: Contraction, rows: int, machine: Machine, size: int, engine: bool) -> float:
     """As `tensor_cores.cost`; an instruction has so many rows."""
     turns = -(-typical(t.tiles(p)) // max(machine.cores // 8, 1))
     steps = -(-typical(p.size("depth")) // t.depth)

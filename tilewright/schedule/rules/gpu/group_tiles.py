@@ -1,4 +1,5 @@
-"""What nests of products by groups of warps have in common, however their factors are brought: the instructions."""
+"""The part that all nests of warpgroup matrix products share, however their factors are loaded: the matrix
+instructions."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from .units import GROUP, MEMBER, on
 from .warp_tiles import WarpWriter
 
 
-class GroupWriter(WarpWriter):
-    """Writes the nest of a product with a tile of groups of warps."""
+class WarpgroupWriter(WarpWriter):
+    """Writes the nest of a product with a tile of warpgroups."""
 
     team_axis, unit_axis = GROUP, MEMBER
 
@@ -41,4 +42,4 @@ class GroupWriter(WarpWriter):
         return on(self.team_axis, "w", t.warps, every)
 
 
-__all__ = ["GroupWriter"]
+__all__ = ["WarpgroupWriter"]

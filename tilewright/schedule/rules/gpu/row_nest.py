@@ -1,12 +1,12 @@
-"""The nest of a kernel's rows on the units of blocks, or of warps.
+"""Writes the nest of a row-wise reduction kernel (`row_values`) for the threads of blocks, or of warps.
 
     for each few rows, on a block:
         for each level:
-            each unit takes every so many of a row's positions: it adds up sums, computes what is kept, writes results
-            sums are combined in shared memory by a tree, whose last step every unit that reads them does for itself,
+            each thread takes every so many of a row's positions: it adds up sums, computes what is kept, writes results
+            sums are combined in shared memory by a tree, whose last step every thread that reads them does for itself,
             or by the shuffles of each warp, and in shared memory those of several warps
 
-A row that is kept lies in the registers of its units, or in shared memory; a unit reads only what it wrote.
+A row that is kept lies in the registers of its threads, or in shared memory; a thread reads only what it wrote.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ....support.sizes import highest
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, loads, rebuild, transform
 from ...nest import Alloc, Barrier, For, Stmt, Store, loop, seq, store
 from ...schedule import Schedule
-from .row_team import FEW_PARTS, Keep, Team
-from .row_values import AT, ROW, Rows, Sum, Write
+from .row_team import FEW_PARTS, Keep, RowTeam
+from .row_values import AT, ROW, RowSum, RowwiseKernel, Write
 from .units import BLOCK, all_of, block_number, blocks_on_grid, on, only_if, within
 
 _ZERO = Const(0, "index")
@@ -31,7 +31,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Spot:
-    """Where a unit is: its number, its step, the position along the row, and what is kept of it by now, by text."""
+    """The position of a thread: its number, its step, the position along the row, and what is kept of it by now, by
+    text."""
 
     unit: Expr
     step: Expr
@@ -40,9 +41,9 @@ class Spot:
 
 
 class RowWriter:
-    """Writes the nest of rows with a team of units."""
+    """Writes the nest of rows with a team of threads."""
 
-    def __init__(self, s: Schedule, rows: Rows, keeps: Sequence[Keep], team: Team) -> None:
+    def __init__(self, s: Schedule, rows: RowwiseKernel, keeps: Sequence[Keep], team: RowTeam) -> None:
         self.s, self.rows, self.team = s, rows, team
         self.keeps = list(keeps) if team.keep != "again" else []
         self.params = {p.name for p in rows.kernel.params}
@@ -56,12 +57,12 @@ class RowWriter:
             self.y = self.warp // team.warps_of_row if team.rows > 1 else _ZERO
         self.at_row(self.y)
         self.buffers: list[Buffer] = []
-        self.sums: dict[str, Buffer] = {}  # sums of units
+        self.sums: dict[str, Buffer] = {}  # sums of threads
         self.parts: dict[str, tuple[Buffer, int]] = {}  # the same in shared memory, and how many are left to combine
-        self.numbers: dict[str, Buffer] = {}  # what is one number a row, in registers of each unit
+        self.numbers: dict[str, Buffer] = {}  # what is one number a row, in registers of each thread
         self.given: dict[str, list[Buffer]] = {}  # what lanes show each other
-        self.variables: dict[Expr, Var] = {}  # of loops over the lanes of warps, by the unit's number in a row
-        self.here: Expr = _ZERO  # the number of the unit at hand
+        self.variables: dict[Expr, Var] = {}  # of loops over the lanes of warps, by the thread's number in a row
+        self.here: Expr = _ZERO  # the index of the thread at hand
         self.held = {(str(k.leaf), k.size): self.hold(k) for k in self.keeps}
 
     def at_row(self, y: Expr) -> None:
@@ -89,7 +90,7 @@ class RowWriter:
         return self.buffers[-1]
 
     def own(self, name: str, dtype: str) -> Buffer:
-        """A register of each unit."""
+        """A register of each thread."""
         return self.new(name, (self.team.rows, self.team.units), dtype, "register")
 
     def hold(self, k: Keep) -> Buffer:
@@ -100,7 +101,8 @@ class RowWriter:
         return self.new(f"{k.name}_row", self.together(t.rows, highest(k.size)), k.leaf.dtype, "shared")
 
     def together(self, row: _T, at: _T) -> tuple[_T, _T]:
-        """A row, and where in it, as they lie in shared memory: so that units beside each other have neighbours."""
+        """A row, and where in it, as they lie in shared memory: so that neighbouring threads access neighbouring
+        words."""
         return (row, at) if self.team.along else (at, row)
 
     # ---- levels
@@ -109,7 +111,7 @@ class RowWriter:
         roots = self.rows.roots(number)
         single = [x for x in roots if isinstance(x, Write) and x.size == 1]
         roots = [x for x in roots if x not in single]
-        sums = [x for x in roots if isinstance(x, Sum)]
+        sums = [x for x in roots if isinstance(x, RowSum)]
         self.here = x = self.unit()
         work: list[Stmt] = [self.begin(s, x) for s in sums]
         if roots:
@@ -128,7 +130,7 @@ class RowWriter:
         return seq(*steps)
 
     def by_first(self, single: Sequence[Write]) -> Stmt:
-        """What the first unit of a row writes."""
+        """What the first thread of a row writes."""
         if not self.team.exchange:
             return only_if(self.inside, seq(*(self.write([w]) for w in single)))
         self.here = x = self.unit()
@@ -136,7 +138,7 @@ class RowWriter:
         return self.on_units(x, self.team.units, only_if(cond, seq(*(self.write([w]) for w in single))))
 
     def unit(self) -> Expr:
-        """The number of a unit of a row in a new loop over them; where a warp has several rows, it says which one."""
+        """The number of a thread of a row in a new loop over them; where a warp has several rows, it says which one."""
         self.loops += 1
         t = self.team
         if t.units == 1:
@@ -151,17 +153,17 @@ class RowWriter:
         return number
 
     def on_units(self, x: Expr, count: int, body: Stmt) -> Stmt:
-        """A loop over the units of a row, or of its warps over their lanes."""
+        """A loop over the threads of a row, or of its warps over their lanes."""
         var = self.variables.get(x, x)
         if self.shared_out:
             count = self.team.lanes
         return on(self.team.unit_axis, var.name, count, body) if isinstance(var, Var) else body
 
-    def begin(self, s: Sum, x: Expr) -> Stmt:
+    def begin(self, s: RowSum, x: Expr) -> Stmt:
         self.sums[s.buffer] = made = self.own(f"{s.buffer}_u", s.dtype)
         return store(made.name, (self.y, x), s.start, f"{s.stage.name}_0")
 
-    def put(self, s: Sum, x: Expr) -> Stmt:
+    def put(self, s: RowSum, x: Expr) -> Stmt:
         t = self.team
         if t.exchange:
             return self.give(s, x, Load(self.sums[s.buffer].name, (self.y, x), s.dtype))
@@ -170,8 +172,8 @@ class RowWriter:
         mine = Load(self.sums[s.buffer].name, (self.y, x), s.dtype)
         return store(part.name, self.together(self.y, x), mine, f"{s.stage.name}_part")
 
-    def tree(self, sums: Sequence[Sum]) -> list[Stmt]:
-        """Combine what units have added up, until a unit can take in what is left."""
+    def tree(self, sums: Sequence[RowSum]) -> list[Stmt]:
+        """Combine what threads have added up, until a thread can take in what is left."""
         steps: list[Stmt] = [Barrier(self.team.barrier)]
         left = self.team.units
         while left > 2 * self.team.fan:
@@ -188,14 +190,14 @@ class RowWriter:
 
     # ---- shuffles
 
-    def give(self, s: Sum, x: Expr, mine: Expr) -> Stmt:
-        """Where the lanes of a warp see what a unit has of a sum: twice, so that steps go from one to the other."""
+    def give(self, s: RowSum, x: Expr, mine: Expr) -> Stmt:
+        """Where the lanes of a warp see what a thread has of a sum: twice, so that steps go from one to the other."""
         shape = (self.warps, self.team.lanes)
         if s.buffer not in self.given:
             self.given[s.buffer] = [self.new(f"{s.buffer}_{i}", shape, s.dtype, self.team.exchange) for i in "ab"]
         return store(self.given[s.buffer][0].name, (self.warp, self.variables.get(x, x)), mine, f"{s.stage.name}_give")
 
-    def shuffled(self, sums: Sequence[Sum]) -> list[Stmt]:
+    def shuffled(self, sums: Sequence[RowSum]) -> list[Stmt]:
         """Combine what the lanes of each warp have added up: all of them then have the sum, in the register where each
         had its own. Several warps of a row give theirs to each other in shared memory."""
         w, lanes = self.team.warps_of_row, self.team.lanes
@@ -219,7 +221,7 @@ class RowWriter:
             steps += [self.on_units(x, self.team.units, seq(*gives)), *self.butterflies(sums, w)]
         return steps
 
-    def butterflies(self, sums: Sequence[Sum], count: int) -> list[Stmt]:
+    def butterflies(self, sums: Sequence[RowSum], count: int) -> list[Stmt]:
         """Lanes that are count / 2 apart combine what they have, then those that are half as far apart, and so on."""
         steps: list[Stmt] = []
         apart, turn = count // 2, 0
@@ -238,8 +240,8 @@ class RowWriter:
 
     # ---- along a row
 
-    def along(self, roots: Sequence[Sum | Write], x: Expr) -> list[Stmt]:
-        """The part of a row that is a unit's: whole steps of all units, and what is left."""
+    def along(self, roots: Sequence[RowSum | Write], x: Expr) -> list[Stmt]:
+        """The part of a row that is a thread's: whole steps of all threads, and what is left."""
         t, size = self.team, roots[0].size
         full, rest = divmod(-(-size // t.vector), t.units)
         laid_out = t.keep == "registers" and any(k.size == size for k in self.keeps)
@@ -253,9 +255,9 @@ class RowWriter:
             steps.append(self.element(roots, Const(full, "index"), x, cond))
         return steps
 
-    def element(self, roots: Sequence[Sum | Write], step: Expr, x: Expr, cond: Expr | None) -> Stmt:
-        """What a unit does at one position, or at neighbours, if the condition holds. Registers that live on are set in
-        any case: a driver (PoCL 3.1) mixes up those that are not."""
+    def element(self, roots: Sequence[RowSum | Write], step: Expr, x: Expr, cond: Expr | None) -> Stmt:
+        """What a thread does at one position, or at neighbours, if the condition holds. Registers that live on are set
+        in any case: a driver (PoCL 3.1) mixes up those that are not."""
         t, size, level = self.team, roots[0].size, roots[0].level
         lane, vector = (_LANE, t.vector) if size > 1 and t.vector > 1 else (_ZERO, 1)
         at = (step * t.units + x) * vector + lane
@@ -272,12 +274,12 @@ class RowWriter:
             if k.level == level:
                 made.append(store(held.name, place, self.value(k.value, spot), f"keep_{held.name}"))
             spot.kept[str(k.leaf)] = Load(held.name, place, k.leaf.dtype)
-        made += [self.add(r, spot) for r in roots if isinstance(r, Sum)]
+        made += [self.add(r, spot) for r in roots if isinstance(r, RowSum)]
         if writes := [r for r in roots if isinstance(r, Write)]:
             made.append(self.write(writes, spot))
         return seq(*(_vector(m, vector) for m in first), only_if(cond, seq(*(_vector(m, vector) for m in made))))
 
-    def add(self, s: Sum, spot: Spot) -> Stmt:
+    def add(self, s: RowSum, spot: Spot) -> Stmt:
         mine = Load(self.sums[s.buffer].name, (self.y, spot.unit), s.dtype)
         added = Op(s.combiner, (mine, self.value(s.value, spot)), s.dtype)
         return store(mine.buffer, mine.indices, added, s.stage.name)
@@ -293,7 +295,7 @@ class RowWriter:
 
     # ---- numbers of a row
 
-    def once(self, roots: Sequence[Sum | Write], x: Expr) -> list[Stmt]:
+    def once(self, roots: Sequence[RowSum | Write], x: Expr) -> list[Stmt]:
         """Registers for what is one number a row and is read along it from this level on."""
         made: list[Stmt] = []
         values = [r.value for r in roots] + [k.value for k in self.keeps if k.level == roots[0].level]
@@ -317,7 +319,7 @@ class RowWriter:
                     self.numbers[text] = number
         return made
 
-    def total(self, s: Sum) -> Expr:
+    def total(self, s: RowSum) -> Expr:
         """A sum, of what the tree has left of it."""
         if s.buffer in self.parts:
             part, left = self.parts[s.buffer]
@@ -329,7 +331,7 @@ class RowWriter:
         return found if s.init is None else Op(s.combiner, (self.value(s.init), found), s.dtype)
 
     def value(self, e: Expr, spot: Spot | None = None) -> Expr:
-        """A value of the row, or where a unit is: there it has what is kept, and numbers of the row, at hand."""
+        """A value of the row, or where a thread is: there it has what is kept, and numbers of the row, at hand."""
         known = {ROW.name: self.row} | ({AT.name: spot.at} if spot is not None else {})
 
         def visit(x: Expr, args: tuple[Expr, ...]) -> Expr:
@@ -352,7 +354,7 @@ class RowWriter:
         return transform(e, visit, memo)
 
 
-def _combined(s: Sum, parts: Sequence[Expr]) -> Expr:
+def _combined(s: RowSum, parts: Sequence[Expr]) -> Expr:
     return reduce(lambda a, b: Op(s.combiner, (a, b), s.dtype), parts)
 
 

@@ -1,4 +1,5 @@
-"""How many units take a row, how many rows a block takes, and where a row is kept between the levels."""
+"""Chooses the mapping of a row-wise reduction: threads for each row, rows for each block, and whether a row stays in
+registers, in shared memory, or is read again."""
 
 from __future__ import annotations
 
@@ -14,16 +15,17 @@ from ....tensor.evaluate import evaluate
 from ....tensor.expr import Expr, Load, walk
 from ...machine import Machine, lanes
 from ...schedule import Schedule
-from .row_values import AT, ROW, Rows
+from .row_values import AT, ROW, RowwiseKernel
 from .units import BLOCK, axis, grid_of, shared
 
-#: of how many parts of a sum a unit makes one in a step of the tree: what is tried
+#: of how many parts of a sum a thread makes one in a step of the tree: what is tried
 FANS = (4, 2, 8)
-#: what a barrier takes, one of the lanes of a warp, a shuffle, and an access of far memory, in operations of a unit
+#: what a barrier takes, one of the lanes of a warp, a shuffle, and an access of global memory, in operations of a
+#: thread
 BARRIER, WARP_BARRIER, SHUFFLE, FAR = 8, 2, 2, 16
 #: up to so many parts of a sum are combined by all who read it
 FEW_PARTS = 8
-#: blocks of fewer units than this part of the largest leave processors idle, which hold a number of blocks
+#: blocks of fewer threads than this part of the largest leave processors idle, which hold a number of blocks
 SMALL_BLOCK = 8
 
 
@@ -41,7 +43,7 @@ class Keep:
 
 @dataclass(frozen=True)
 class Reads:
-    """What is kept, and how often far memory is touched for a position: with that, and without."""
+    """What is kept, and how often global memory is accessed for a position: with that, and without."""
 
     keeps: tuple[Keep, ...]
     once: int
@@ -53,12 +55,12 @@ class Reads:
 
 
 @dataclass(frozen=True)
-class Team:
-    """`units` of each of the `rows` of a block; `grid`: blocks along x and y. `vector` neighbours are a unit's. Units
-    that are neighbours of each other take neighbours of a row (`along`), or else rows side by side.
+class RowTeam:
+    """`units` of each of the `rows` of a block; `grid`: blocks along x and y. `vector` neighbours are a thread's.
+    Threads that are neighbours of each other take neighbours of a row (`along`), or else rows side by side.
 
     `keep`: "registers", "shared", or "again" for rows that are read at each level. `warps`: the axes of warps and their
-    lanes, and the lanes' own barrier, where the units of a row are the lanes of one warp, or a part of these or of
+    lanes, and the lanes' own barrier, where the threads of a row are the lanes of one warp, or a part of these or of
     several warps that combine sums by shuffles, in the memory `exchange`.
     """
 
@@ -95,7 +97,7 @@ class Team:
         return self.warps[2] if self.warps else BLOCK
 
     def steps(self, size: int) -> int:
-        """Positions of a row that a unit takes."""
+        """Positions of a row that a thread takes."""
         return -(-size // (self.units * self.vector)) * self.vector
 
     def __str__(self) -> str:
@@ -108,7 +110,7 @@ class Team:
 # ---- what is needed ------------------------------------------------------------------------------------------------
 
 
-def reads(rows: Rows) -> Reads:
+def reads(rows: RowwiseKernel) -> Reads:
     """What of a row is worth keeping: what several levels need, and what is costly or needs no sum."""
     with_keeps, without = _Uses(rows), _Uses(rows)
     with_keeps.follow(keep=True)
@@ -120,7 +122,7 @@ def reads(rows: Rows) -> Reads:
 class _Uses:
     """At which levels values along a row are needed."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RowwiseKernel) -> None:
         self.rows = rows
         self.levels: dict[tuple[str, int], set[int]] = {}
         self.leaf: dict[tuple[str, int], Load] = {}
@@ -160,28 +162,28 @@ class _Uses:
         return True
 
     def far(self) -> int:
-        """Elements of far memory that are touched for a position."""
+        """Elements of global memory that are accessed for a position."""
         kept = {(str(k.leaf), k.size) for k in self.keeps}
         params = [k for k, x in self.leaf.items() if x.buffer not in self.rows.nodes]
         writes = sum(w.size > 1 for w in self.rows.writes)
         return writes + sum(1 if k in kept else len(self.levels[k]) for k in params)
 
 
-def runs_along(rows: Rows) -> bool:
+def runs_along(rows: RowwiseKernel) -> bool:
     """Whether neighbours along a row are neighbours in memory, rather than rows are: in most of what is touched."""
     votes = 0
     for x in _far(rows):
         try:
             here, next_at, next_row = (_position(rows, x, r, a) for r, a in ((0, 0), (0, 1), (1, 0)))
-        except KeyError:  # it hangs on what is in memory
+        except KeyError:  # it depends on what is in memory
             continue
         size = rows.buffer(x.buffer).size
         votes += size * ((next_at - here == 1) - (rows.count > 1 and next_row - here == 1))
     return votes >= 0
 
 
-def _far(rows: Rows) -> list[Load]:
-    """The elements that positions of a row touch in far memory."""
+def _far(rows: RowwiseKernel) -> list[Load]:
+    """The elements of global memory that positions of a row access."""
     found = [Load(w.target.buffer, w.target.indices, "") for w in rows.writes if w.size > 1]
     values = [x.value for x in rows.nodes.values()] + [x.value for x in rows.sums.values()]
     for e in (*values, *(w.value for w in rows.writes)):
@@ -190,7 +192,7 @@ def _far(rows: Rows) -> list[Load]:
     return list({str(x): x for x in found}.values())
 
 
-def _position(rows: Rows, x: Load, row: int, at: int) -> int:
+def _position(rows: RowwiseKernel, x: Load, row: int, at: int) -> int:
     place = flat(rows.buffer(x.buffer), x.indices)
     if any(isinstance(y, Load) for y in walk(place)):
         raise KeyError(x.buffer)
@@ -200,8 +202,8 @@ def _position(rows: Rows, x: Load, row: int, at: int) -> int:
 # ---- choosing ------------------------------------------------------------------------------------------------------
 
 
-def choose(s: Schedule, rows: Rows, needs: Reads, machine: Machine) -> Team | str:
-    """The team; what a tuner may change is asked of the schedule."""
+def choose(s: Schedule, rows: RowwiseKernel, needs: Reads, machine: Machine) -> RowTeam | str:
+    """The team; what a tuner may change is a decision of the schedule."""
     along = runs_along(rows)
     teams = _teams(rows, needs, machine, along)
     if not teams:
@@ -225,7 +227,7 @@ def choose(s: Schedule, rows: Rows, needs: Reads, machine: Machine) -> Team | st
     return team
 
 
-def _teams(rows: Rows, needs: Reads, machine: Machine, along: bool) -> list[Team]:
+def _teams(rows: RowwiseKernel, needs: Reads, machine: Machine, along: bool) -> list[RowTeam]:
     """All that fit the machine."""
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
@@ -233,7 +235,7 @@ def _teams(rows: Rows, needs: Reads, machine: Machine, along: bool) -> list[Team
     found = []
     for units in _powers(min(block.limit or 1, typical(-(-rows.longest // vector)))):
         for together in _powers(min((block.limit or 1) // units, typical(rows.count))):
-            team = Team(together, units, grid_of(-(-rows.count // together), machine), along, vector=vector)
+            team = RowTeam(together, units, grid_of(-(-rows.count // together), machine), along, vector=vector)
             team = _on_warps(machine, team)
             held = sum(team.steps(k.size) for k in needs.keeps)
             fits = ["registers"] if needs.keeps and not is_open(held) and held <= machine.vector_registers else []
@@ -243,7 +245,7 @@ def _teams(rows: Rows, needs: Reads, machine: Machine, along: bool) -> list[Team
     return found
 
 
-def shared_bytes(t: Team, rows: Rows, needs: Reads) -> int:
+def shared_bytes(t: RowTeam, rows: RowwiseKernel, needs: Reads) -> int:
     """What a block takes of shared memory, at the largest sizes."""
     each = t.warps_of_row if t.exchange else t.units
     parts = t.rows * each * sum(_bytes(s.dtype) for s in rows.sums.values()) if each > 1 else 0
@@ -251,8 +253,8 @@ def shared_bytes(t: Team, rows: Rows, needs: Reads) -> int:
     return parts + t.rows * kept
 
 
-def _vector(rows: Rows, machine: Machine) -> int:
-    """Neighbours that a unit takes at once: as many as its longest access has, if all rows are made of those."""
+def _vector(rows: RowwiseKernel, machine: Machine) -> int:
+    """Neighbours that a thread takes at once: as many as its longest access has, if all rows are made of those."""
     wide = lanes(machine)
     sizes = rows.sizes - {1}
     return wide if sizes and all(n % wide == 0 for n in sizes) else 1
@@ -271,12 +273,12 @@ def _bytes(dtype: str) -> int:
     return LOOP_TYPES[dtype].nbytes
 
 
-def cost(t: Team, rows: Rows, needs: Reads, machine: Machine) -> float:
-    """The time of a team, in operations of a unit: of all of them, so many at a time, and of one after all.
+def cost(t: RowTeam, rows: RowwiseKernel, needs: Reads, machine: Machine) -> float:
+    """The time of a team, in operations of a thread: of all of them, so many at a time, and of one after all.
 
     Neighbours that share no line of memory bring one each, unless a row is no longer than a line; what they write of
     short rows goes there a sector each, for nothing waits for the others of it. What is kept in shared memory is
-    touched there at each level; registers and shared memory that are full leave room for fewer units.
+    touched there at each level; registers and shared memory that are full leave room for fewer threads.
     """
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
@@ -298,13 +300,13 @@ def cost(t: Team, rows: Rows, needs: Reads, machine: Machine) -> float:
 
 
 def at_once(machine: Machine) -> int:
-    """Units that work at the same time, as far as the record says."""
+    """Threads that work at the same time, as far as the record says."""
     block = axis(machine, BLOCK)
     return max(machine.cores, (block.limit if block is not None else None) or 1)
 
 
-def _meeting(t: Team) -> float:
-    """What it takes that units combine what they have."""
+def _meeting(t: RowTeam) -> float:
+    """What it takes that threads combine what they have."""
     if not t.exchange:
         return (WARP_BARRIER if t.warps else BARRIER) * (1 + log(t.units, t.fan))
     within, others = SHUFFLE * log(min(t.units, t.lanes), 2), t.warps_of_row
@@ -313,8 +315,8 @@ def _meeting(t: Team) -> float:
     return within + BARRIER + (others if others <= FEW_PARTS else SHUFFLE * log(others, 2))
 
 
-def _on_warps(machine: Machine, t: Team) -> Team:
-    """The team with the axes of warps and of their lanes, where a row's units are just the lanes of one warp, or of
+def _on_warps(machine: Machine, t: RowTeam) -> RowTeam:
+    """The team with the axes of warps and of their lanes, where a row's threads are just the lanes of one warp, or of
     several, if lanes exchange what they have."""
     for inner in machine.axes:
         outer = axis(machine, inner.inside)
@@ -329,4 +331,4 @@ def _on_warps(machine: Machine, t: Team) -> Team:
     return t
 
 
-__all__ = ["Keep", "Reads", "Team", "choose", "cost", "reads", "runs_along"]
+__all__ = ["Keep", "Reads", "RowTeam", "choose", "cost", "reads", "runs_along"]

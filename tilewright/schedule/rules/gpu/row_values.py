@@ -1,4 +1,4 @@
-"""A kernel as rows: what is summed along each of them, what is written, and the values that these are made of.
+"""Reads a kernel as a row-wise reduction: the sums along each row, what is written, and the elementwise values of both.
 
 Every stage gets the same two coordinates: the number of a row, and the position along it. Elementwise stages become
 values that are computed where they are needed, so that only sums and results are left, each at a level: what needs the
@@ -52,7 +52,7 @@ class NoRows(Exception):
 
 
 @dataclass(frozen=True)
-class Node:
+class RowValue:
     """The value of an elementwise stage at the coordinates, in rows of `size`; `sums`: those it needs."""
 
     value: Expr
@@ -61,8 +61,8 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Sum:
-    """``buffer[row] = combiner over the positions of value``; `start` is what units begin with, and `init` what the
+class RowSum:
+    """``buffer[row] = combiner over the positions of value``; `start` is what threads begin with, and `init` what the
     whole is combined with at the end, if that is not the same."""
 
     stage: Stage
@@ -102,21 +102,21 @@ class Write:
 
 
 @dataclass
-class Rows:
+class RowwiseKernel:
     """A kernel as `count` rows."""
 
     kernel: Kernel
     count: int = 0
-    sums: dict[str, Sum] = field(default_factory=dict)
+    sums: dict[str, RowSum] = field(default_factory=dict)
     writes: list[Write] = field(default_factory=list)
-    nodes: dict[str, Node] = field(default_factory=dict)
+    nodes: dict[str, RowValue] = field(default_factory=dict)
     makers: dict[str, Stage] = field(default_factory=dict)
     known: dict[tuple[str, str, int], Expr] = field(default_factory=dict)
 
     @staticmethod
-    def of(kernel: Kernel) -> Rows | str:
+    def of(kernel: Kernel) -> RowwiseKernel | str:
         """The rows of a kernel, or why it has none."""
-        rows = Rows(kernel)
+        rows = RowwiseKernel(kernel)
         try:
             rows._read()
         except NoRows as e:
@@ -140,11 +140,11 @@ class Rows:
     def longest(self) -> int:
         return max(self.sizes)
 
-    def roots(self, level: int) -> list[Sum | Write]:
+    def roots(self, level: int) -> list[RowSum | Write]:
         """What is computed at a level."""
         return [x for x in self._roots() if x.level == level]
 
-    def _roots(self) -> list[Sum | Write]:
+    def _roots(self) -> list[RowSum | Write]:
         return [*self.sums.values(), *self.writes]
 
     def buffer(self, name: str) -> Buffer:
@@ -172,7 +172,7 @@ class Rows:
             elif s.buffer in self.kernel.outputs:
                 self.writes.append(self._write(s))
 
-    def _sum(self, s: Stage) -> Sum:
+    def _sum(self, s: Stage) -> RowSum:
         t = s.targets[0]
         own = [isinstance(a, Load) and a.buffer == s.buffer for a in t.value.args] if isinstance(t.value, Op) else []
         if not isinstance(t.value, Op) or t.value.op not in COMBINERS or sum(own) != 1 or t.init is None:
@@ -185,9 +185,9 @@ class Rows:
         same = t.value.op in _IDEMPOTENT and isinstance(init, Const)
         start = init if same else neutral(t.value.op, t.value.dtype)
         level = max(self._level(value), self._level(init))
-        return Sum(s, value, size, level, start, None if init == start else init)
+        return RowSum(s, value, size, level, start, None if init == start else init)
 
-    def _result(self, s: Sum) -> Write:
+    def _result(self, s: RowSum) -> Write:
         """A sum that is a result."""
         values, _ = self._coordinates(s.stage)
         t = s.stage.targets[0]
@@ -280,7 +280,7 @@ class Rows:
             value = self._resolve(_inlined(self.makers[x.buffer], x), size)
             if isinstance(value, Op):
                 name = f"{x.buffer}%{len(self.nodes)}"
-                self.nodes[name] = Node(value, size, frozenset(self.needs(value)))
+                self.nodes[name] = RowValue(value, size, frozenset(self.needs(value)))
                 along = (AT,) if self.along(value) else ()
                 value = Load(name, (self.row, *along), x.dtype)
             self.known[key] = value
@@ -337,4 +337,4 @@ def _inlined(s: Stage, x: Load) -> Expr:
     return substitute(t.value, {**{v: _ZERO for v, n in s.dims if n == 1}, **at})
 
 
-__all__ = ["AT", "ROW", "Node", "Rows", "Sum", "Write"]
+__all__ = ["AT", "ROW", "RowValue", "RowwiseKernel", "RowSum", "Write"]

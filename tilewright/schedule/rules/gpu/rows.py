@@ -1,9 +1,9 @@
-"""Reductions over rows with the elementwise work around them (softmax, norms, means, places of extremes), a row by the
-units of a block or of a warp: sums of few results, and chains of several.
+"""Fused row-wise reductions with the elementwise work around them (softmax, layer norm, mean, argmax): a row by the
+threads of a block or of a warp.
 
-Units go along a row with neighbouring addresses, or, where rows lie side by side in memory, across rows; what they have
-added up is combined in shared memory. All stages are one kernel, and the row stays in registers or shared memory
-between them where it fits. `row_values` reads a kernel as rows, `row_team` chooses, `row_nest` writes.
+Threads go along a row with coalesced accesses, or, where rows are contiguous with each other, across rows; partial sums
+are combined in shared memory. All stages are one kernel, and the row stays in registers or shared memory between them
+where it fits. `row_values` reads a kernel as rows, `row_team` chooses, `row_nest` writes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...machine import Machine
 from ...schedule import Schedule
 from .row_nest import RowWriter
 from .row_team import choose, reads
-from .row_values import Rows
+from .row_values import RowwiseKernel
 from .units import has_blocks
 
 NAME = "block_rows"
@@ -26,7 +26,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return "the machine has no grid of blocks"
     if kernel.opaque or kernel.one_thread:
         return "an operator with a loop nest of its own, or a part of a kernel"
-    rows = Rows.of(kernel)
+    rows = RowwiseKernel.of(kernel)
     if isinstance(rows, str):
         return rows
     s = Schedule(kernel, machine, decisions=decisions)

@@ -1,13 +1,14 @@
-"""Running sums and products along an axis, a line by the units of a block: each takes a run of it in registers, a scan
-says what those before it have, and the results follow. Lines that are longer go in pieces, one after the other.
+"""Prefix sums and products (``cumsum``, ``cumprod``) along an axis, a line by the threads of a block: each thread scans
+a run of it in registers, a scan over threads gives what those before it have. Longer lines go in pieces, one after the
+other.
 
     for each piece of the line:
-        each unit: x = its run;  run sums in x
-        scan of the units' last sums -> before[unit], all
-        each unit: result = carry + before + x
+        each thread: x = its run;  run sums in x
+        scan of the threads' last sums -> before[thread], all
+        each thread: result = carry + before + x
         carry = carry + all
 
-Units go along a line, or, where lines lie side by side in memory, neighbouring units have neighbouring lines.
+Threads go along a line, or, where lines are contiguous with each other, neighbouring threads have neighbouring lines.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from ...schedule import Schedule
 from ..custom.nests import Access, add, mul, unflatten
 from ..custom.opaque import joined
 from .row_team import FAR, at_once
-from .teams import Scanned, Team, meeting
+from .teams import BlockRows, Scanned, meeting
 from .units import BLOCK, all_of, axis, has_blocks, only_if, within
 
 NAME = "block_scan"
 PRIORITY = 7
-#: neighbours that a unit may have in registers
+#: neighbours that a thread may have in registers
 RUNS = (4, 1, 2, 8)
 _LANE = "lane_of_vector"
 
 
 @dataclass(frozen=True)
-class Plan:
+class ScanPlan:
     """`rows` lines of a block, `units` a line, each with `run` neighbours of a piece."""
 
     rows: int
@@ -67,7 +68,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return "the machine has no grid of blocks"
     if kernel.opaque is None or kernel.opaque.mnemonic not in ("cumsum", "cumprod"):
         return "it is no running sum"
-    scan = Scan(kernel)
+    scan = ScanKernel(kernel)
     if any(map(is_open, scan.sizes)):
         return "its sizes are open"
     if prod(scan.sizes) == 0:
@@ -75,7 +76,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     asking = Schedule(kernel, machine, body=seq(), decisions=decisions)
     found = plans(scan.lines, machine)
     best = min(found, key=lambda p: cost(p, scan.lines, machine))
-    plan = Plan(*asking.sample_choice("team", [p.numbers for p in found], best.numbers))
+    plan = ScanPlan(*asking.sample_choice("team", [p.numbers for p in found], best.numbers))
     body = joined(kernel, scan.nest(plan, machine))
     if isinstance(body, str):
         return body
@@ -87,15 +88,15 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     return s
 
 
-def plans(lines: Lines, machine: Machine) -> list[Plan]:
-    """All that fit the machine: shared memory has two numbers for each unit."""
+def plans(lines: Lines, machine: Machine) -> list[ScanPlan]:
+    """All that fit the machine: shared memory has two numbers for each thread."""
     block, memory = axis(machine, BLOCK), _shared_bytes(machine)
     assert block is not None
     limit = min(block.limit or 1, memory // 16)
     found = []
     for run in RUNS:
         for units in _powers(min(limit, -(-lines.size // run))):
-            found += [Plan(rows, units, run) for rows in _powers(min(limit // units, lines.count))]
+            found += [ScanPlan(rows, units, run) for rows in _powers(min(limit // units, lines.count))]
     return found
 
 
@@ -108,13 +109,13 @@ def _powers(limit: int) -> list[int]:
     return [1 << i for i in range(max(limit, 1).bit_length())]
 
 
-def cost(p: Plan, lines: Lines, machine: Machine) -> float:
-    """The time of all units, so many at once, and of one after all, in operations of a unit."""
+def cost(p: ScanPlan, lines: Lines, machine: Machine) -> float:
+    """The time of all threads, so many at once, and of one after all, in operations of a thread."""
     block = axis(machine, BLOCK)
     limit = (block.limit if block is not None else None) or 1
     beside = p.units * p.run if lines.along else p.rows
     spread = max(machine.line_bytes / 4 / beside, 1.0)
-    # a unit's loads do not wait for each other, those of another piece wait for its sums
+    # a thread's loads do not wait for each other, those of another piece wait for its sums
     each = 2 * FAR * spread / min(p.run, 4) + 3
     one = p.pieces(lines.size) * (p.run * each + FAR + meeting(p.units, lines.along, machine))
     blocks = -(-lines.count // p.rows)
@@ -122,7 +123,7 @@ def cost(p: Plan, lines: Lines, machine: Machine) -> float:
     return one * everyone / at_once(machine) + one
 
 
-class Scan(Access):
+class ScanKernel(Access):
     """One ``tw.cumsum`` or ``tw.cumprod``; halves are added up in f32."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -143,16 +144,16 @@ class Scan(Access):
     def combine(self, a: Expr, b: Expr) -> Expr:
         return (mul if self.product else add)(a, b)
 
-    def nest(self, plan: Plan, machine: Machine) -> Stmt:
-        return _Writer(self, plan, machine).nest()
+    def nest(self, plan: ScanPlan, machine: Machine) -> Stmt:
+        return _ScanWriter(self, plan, machine).nest()
 
 
-class _Writer:
+class _ScanWriter:
     """The nest of one plan."""
 
-    def __init__(self, scan: Scan, plan: Plan, machine: Machine) -> None:
+    def __init__(self, scan: ScanKernel, plan: ScanPlan, machine: Machine) -> None:
         self.scan, self.plan, self.size = scan, plan, scan.lines.size
-        self.team = Team(machine, -(-scan.lines.count // plan.rows), plan.rows, plan.units, scan.lines.along)
+        self.team = BlockRows(machine, -(-scan.lines.count // plan.rows), plan.rows, plan.units, scan.lines.along)
         d = scan.sum_dtype
         self.nothing = Const(float(scan.product) if d in ("f32", "f64") else int(scan.product), d)
         self.held = self.team.own("held", d, plan.run)
@@ -177,7 +178,7 @@ class _Writer:
         return t.nest(seq(start, one))
 
     def place(self, x: Expr, i: Expr | int) -> tuple[Expr, Expr | None]:
-        """The position of the i-th of a unit's run, and the condition that there is one."""
+        """The position of the i-th of a thread's run, and the condition that there is one."""
         p = self.plan
         at = (self.piece * p.units + x) * p.run + i
         return at, all_of([self.inside, within(at, self.size, self.pieces * p.units * p.run)])
@@ -200,7 +201,7 @@ class _Writer:
         return loop(_LANE, n, body, "unroll") if n > 1 else loop(_LANE, 1, body)
 
     def bring(self, x: Expr) -> Stmt:
-        """Read a unit's run, and add it up from front to back. Registers are set in any case."""
+        """Read a thread's run, and add it up from front to back. Registers are set in any case."""
         s, t, i = self.scan, self.team, Var(_LANE)
         at, cond = self.place(x, i)
         read = s.read(s.x, self.element(at))
@@ -219,7 +220,7 @@ class _Writer:
         return seq(*steps)
 
     def finish(self, x: Expr) -> Stmt:
-        """Write what a unit's run comes to, and go on."""
+        """Write what a thread's run comes to, and go on."""
         s, t, i = self.scan, self.team, Var(_LANE)
         carry, before, whole = (t.of(b, x) for b in (self.carry, self.before, self.all))
         start = store(before.buffer, before.indices, s.combine(carry, before), "begin")
@@ -240,4 +241,4 @@ class _Writer:
         return seq(*steps)
 
 
-__all__ = ["Lines", "Plan", "Scan", "cost", "plans"]
+__all__ = ["Lines", "ScanPlan", "ScanKernel", "cost", "plans"]

@@ -1,11 +1,11 @@
-"""Scatter and append by blocks: every element of the result is one unit's, which copies it and then looks for its
-updates in their order. So the result is the same in every run: of several updates to one element the last one wins, and
-sums are added up from front to back.
+"""Deterministic scatter without atomics: every element of the result belongs to one thread, which copies it and then
+applies its updates in their order. So the result is the same in every run: of several updates to one element the last
+one wins, and sums are added up from front to back.
 
-    elements   of ``scatter_elements``: a unit an element, which goes along the indices that may name it
-    lines      of ``scatter_elements``: a unit a line along the axis, which goes along its updates
-    slices     of ``scatter_nd``: units a slice that an index names. The numbers of the slices that updates go to are
-               brought to shared memory in pieces; where the last one wins, the units of a slice share out the search
+    elements   of ``scatter_elements``: a thread an element, which goes along the indices that may name it
+    lines      of ``scatter_elements``: a thread a line along the axis, which goes along its updates
+    slices     of ``scatter_nd``: threads a slice that an index names. The numbers of the slices that updates go to are
+               loaded into shared memory in pieces; where the last one wins, the threads of a slice divide the search
 
 Copies are loops of their own (`COPIES`): where the result takes the place of its data they are left out.
 """
@@ -29,16 +29,16 @@ from ..custom.nests import Access, both, flatten, index, less, select, unflatten
 from ..custom.opaque import joined
 from ..custom.scatter import Scatter
 from .row_team import FAR, at_once
-from .teams import Scanned, Team
+from .teams import BlockRows, Scanned
 from .units import BLOCK, all_of, axis, block_sizes, has_blocks, only_if, shared, spread_out, within
 
 NAME = "block_scatter"
 PRIORITY = 7
-#: elements of a slice that a unit has at most, and the numbers of slices that lie in shared memory at once
+#: elements of a slice that a thread has at most, and the numbers of slices that lie in shared memory at once
 EACH, PIECE = 8, 512
-#: so many times as many operations as a processor's form has are worth it: its units do not read side by side
+#: so many times as many operations as a processor's form has are worth it: its accesses do not coalesce
 WORTH = 8
-#: so many units in the place of one hide that it waits for memory
+#: so many threads in the place of one hide the latency of memory
 HIDING = 16
 _NUMBER = "i32"
 
@@ -82,7 +82,7 @@ def _marked(kernel: Kernel, x: str, copy: Stmt) -> Stmt:
 
 
 def _append(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt, str] | str:
-    """Rows are written by units of their own, all else is copied."""
+    """Rows are written by threads of their own, all else is copied."""
     s = Access(kernel)
     x, rows, out = s.operand(0), s.operand(1), s.opaque.results[0]
     sizes, more = s.shape(out), s.shape(rows)
@@ -123,7 +123,7 @@ def _elements(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt,
     beside = prod(s.data[axis_ + 1 :])  # neighbouring lines
     spread = min(max(machine.line_bytes // 4 // beside, 1), 8)
     units_busy = HIDING * at_once(machine)
-    costs = {  # a unit of a line waits for each element, those of elements for each other's
+    costs = {  # a thread of a line waits for each element, those of elements for each other's
         "elements": -(-prod(s.data) // units_busy) * (updates * 4 + 2 * FAR),
         "lines": -(-lines // units_busy) * (s.data[axis_] * 2 + updates * 3) * FAR * spread,
     }
@@ -172,7 +172,7 @@ def _by_lines(s: Scatter, axis_: int, units: int, machine: Machine) -> Stmt:
 def _copied(
     s: Scatter, count: int, units: int, machine: Machine, copy: Callable[[Expr], Stmt], update: Callable[[Expr], Stmt]
 ) -> Stmt:
-    """First the copies, then the updates, each by the unit that made the copy."""
+    """First the copies, then the updates, each by the thread that made the copy."""
     copies = _marked(s.kernel, s.x, spread_out(count, units, "copy", machine, copy))
     if prod(s.shape(s.indices)) == 0:
         return copies
@@ -189,8 +189,8 @@ def _inside(at: tuple[Expr, ...], chosen: tuple[int, ...], data: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """`rows` slices, or parts of such, of a block, on `units` units each; each unit has `each` elements."""
+class ScatterPlan:
+    """`rows` slices, or parts of such, of a block, on `units` threads each; each thread has `each` elements."""
 
     rows: int
     units: int
@@ -213,13 +213,13 @@ def _slices(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt, s
     units = 1
     while units <= min(block.limit or 1, 256) and (units == 1 or units < 2 * size):
         rows = max(min(block.limit or 1, 256) // units, 1)
-        found.append(Plan(rows, units, min(-(-size // units), EACH)))
+        found.append(ScatterPlan(rows, units, min(-(-size // units), EACH)))
         units *= 2
     found = [p for p in found if 4 * (min(count, PIECE) + 3 * p.rows * p.units) <= memory.bytes]
     if not found:
         return "no block fits the machine"
 
-    def cost(p: Plan) -> float:
+    def cost(p: ScatterPlan) -> float:
         blocks = -(-slices * -(-size // (p.units * p.each)) // p.rows)
         search = count // p.units if s.reduction == "none" else count
         spread = max(machine.line_bytes // 4 // min(p.units, size) / (p.rows if size == 1 else 1), 1.0)
@@ -231,18 +231,18 @@ def _slices(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt, s
     alone = count * FAR + 8 * FAR * -(-prod(s.data) // tasks)
     if cost(best) > WORTH * alone and not asking.given:
         return "looking for the updates of each slice takes longer than to go through them"
-    plan = Plan(*asking.sample_choice("slices", [p.numbers for p in found], best.numbers))
+    plan = ScatterPlan(*asking.sample_choice("slices", [p.numbers for p in found], best.numbers))
     nest = _Slices(s, plan, machine, slices, size, count).nest()
     return nest, f"{plan.rows} slices of a block on {plan.units} units each"
 
 
 class _Slices:
-    """Units a slice, or a part of one."""
+    """Threads a slice, or a part of one."""
 
-    def __init__(self, s: Scatter, plan: Plan, machine: Machine, slices: int, size: int, count: int) -> None:
+    def __init__(self, s: Scatter, plan: ScatterPlan, machine: Machine, slices: int, size: int, count: int) -> None:
         self.s, self.plan, self.size, self.count, self.slices = s, plan, size, count, slices
         self.parts = -(-size // (plan.units * plan.each))
-        self.team = Team(machine, -(-slices * self.parts // plan.rows), plan.rows, plan.units, along=size > 1)
+        self.team = BlockRows(machine, -(-slices * self.parts // plan.rows), plan.rows, plan.units, along=size > 1)
         number = self.team.number
         self.inside = within(number, slices * self.parts, self.team.blocks * plan.rows)
         self.slice = number // self.parts if self.parts > 1 else number
@@ -275,11 +275,11 @@ class _Slices:
         return seq(copies, t.nest(seq(*parts))) if parts else copies
 
     def meet(self) -> list[Stmt]:
-        """All units of a block wait for each other: rows share the numbers."""
+        """All threads of a block wait for each other: rows share the numbers."""
         return self.team.meet()
 
     def over(self, x: Expr, body: Callable[[tuple[Expr, ...], tuple[Expr, ...]], Stmt], var: str) -> Stmt:
-        """``body(indices of the slice, indices in it)`` for each of a unit's elements."""
+        """``body(indices of the slice, indices in it)`` for each of a thread's elements."""
         p = self.plan
         e = Var(var) if p.each > 1 else index(0)
         place = (self.part * p.each + e) * p.units + x
@@ -323,7 +323,7 @@ class _Slices:
         return minimum(index(self.piece), self.count - self.first)
 
     def search(self, x: Expr) -> Stmt:
-        """The last update of a piece to the slice, of every so many that a unit looks at."""
+        """The last update of a piece to the slice, of every so many that a thread looks at."""
         p, last = self.plan, Load(self.last.name, (self.team.row, x), _NUMBER)
         steps = -(-self.piece // p.units)
         j = Var("s") * p.units + x
@@ -349,4 +349,4 @@ class _Slices:
         return self.s.update((*first, *rest), (*u, *rest))
 
 
-__all__ = ["Plan"]
+__all__ = ["ScatterPlan"]

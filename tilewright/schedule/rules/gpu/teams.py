@@ -1,9 +1,9 @@
-"""Units of a block in rows of as many: each row works on something of its own, and its units learn what those before
-them have (a scan of one number a unit, in shared memory or by shuffles).
+"""Block-wide and warp-wide prefix scans for rules: a block's threads form rows, and each row scans one number a thread,
+in shared memory or by shuffles.
 
     for each few rows, on a block:                          along x of the block, or y, or on warps and their lanes
-        for each unit: a[row, unit] = what it has
-        scan: prefix[row, unit] = what the units before it have together; total[row, unit] = what all have
+        for each thread: a[row, thread] = what it has
+        scan: prefix[row, thread] = what the threads before it have together; total[row, thread] = what all have
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ...nest import Alloc, Barrier, Stmt, seq, store
 from ..custom.nests import index, select
 from .units import BLOCK, axis, block_number, blocks_on_grid, grid_of, on, only_if
 
-#: of how many parts of a sum a unit makes one in a step of the tree
+#: of how many parts of a sum a thread makes one in a step of the tree
 FAN = 8
-#: what a barrier takes, and a shuffle, in operations of a unit
+#: what a barrier takes, and a shuffle, in operations of a thread
 BARRIER, SHUFFLE = 8, 2
 
 
 @dataclass(frozen=True)
-class Warps:
+class ShuffleWarps:
     """The axes of warps and their lanes, how many lanes there are, their barrier, and the memory of which each lane
     holds a part."""
 
@@ -37,7 +37,7 @@ class Warps:
     memory: str
 
 
-def warps_of(machine: Machine) -> Warps | None:
+def warps_of(machine: Machine) -> ShuffleWarps | None:
     """Those of a machine with shuffles."""
     for inner in machine.axes:
         outer = axis(machine, inner.inside)
@@ -46,13 +46,13 @@ def warps_of(machine: Machine) -> Warps | None:
             continue
         own = [b for b in inner.barriers if b not in outer.barriers]
         if own:
-            return Warps(outer.name, inner.name, inner.limit, own[0], memory)
+            return ShuffleWarps(outer.name, inner.name, inner.limit, own[0], memory)
     return None
 
 
 @dataclass(frozen=True)
 class Scanned:
-    """A number that each unit has: its name and dtype, how two are combined, and what combines to nothing."""
+    """A number that each thread has: its name and dtype, how two are combined, and what combines to nothing."""
 
     name: str
     dtype: str
@@ -64,9 +64,9 @@ class Scanned:
         return reduce(self.combine, parts)
 
 
-class Team:
-    """`rows` rows of `units` units (a power of two) a block, in `blocks` blocks; `along`: neighbouring units are those
-    of a row, else those of neighbouring rows."""
+class BlockRows:
+    """`rows` rows of `units` threads (a power of two) a block, in `blocks` blocks; `along`: neighbouring threads are
+    those of a row, else those of neighbouring rows."""
 
     def __init__(self, machine: Machine, blocks: int, rows: int, units: int, along: bool) -> None:
         self.rows, self.units, self.along = rows, units, along
@@ -101,11 +101,11 @@ class Team:
         return self.buffers[-1]
 
     def own(self, name: str, dtype: str, *more: int) -> Buffer:
-        """Registers of each unit, at ``(row, unit, ...)``."""
+        """Registers of each thread, at ``(row, thread, ...)``."""
         return self.new(name, (self.rows, self.units, *more), dtype, "register")
 
     def shared(self, name: str, count: int, dtype: str) -> Buffer:
-        """An array that the units of a row share, at ``(row, i)``."""
+        """An array that the threads of a row share, at ``(row, i)``."""
         return self.new(name, (self.rows, count), dtype, "shared")
 
     def kept(self, name: str, count: int, dtype: str) -> Buffer:
@@ -130,7 +130,7 @@ class Team:
         return blocks_on_grid(self.grid, "block", body)
 
     def each(self, body: Callable[[Expr], Stmt]) -> Stmt:
-        """What each unit of a row does, by its number."""
+        """What each thread of a row does, by its number."""
         self.loops += 1
         var = Var(f"unit_{self.loops}")
         if self.warps is not None:
@@ -142,18 +142,18 @@ class Team:
         return on("block.x" if self.along else "block.y", var.name, self.units, body(var))
 
     def barrier(self) -> list[Stmt]:
-        """The units of a row wait for each other, where it has more than one."""
+        """The threads of a row wait for each other, where it has more than one."""
         own = self.warps.barrier if self.warps is not None and self.warps_of_row == 1 else BLOCK
         return [Barrier(own)] if self.units > 1 else []
 
     def meet(self) -> list[Stmt]:
-        """All units of a block do, whatever row they are of."""
+        """All threads of a block do, whatever row they are of."""
         return [Barrier(BLOCK)] if self.rows * self.units > 1 else []
 
     # ---- scans
 
     def scan(self, values: Sequence[tuple[Scanned, Buffer]], prefix: Sequence[Buffer], total: Sequence[Buffer]) -> Stmt:
-        """Of what each unit has in a register of `values`: in `prefix` what those before it have, in `total` what all
+        """Of what each thread has in a register of `values`: in `prefix` what those before it have, in `total` what all
         have, if it is given (registers too)."""
         if self.units == 1:
 
@@ -165,7 +165,7 @@ class Team:
         return self.by_warps(values, prefix, total) if self.warps else self.in_shared(values, prefix, total)
 
     def total(self, values: Sequence[tuple[Scanned, Buffer]], total: Sequence[Buffer]) -> Stmt:
-        """Of what each unit has in a register of `values`: in registers `total` what all have together. What units
+        """Of what each thread has in a register of `values`: in registers `total` what all have together. What threads
         share for it may be written again at once, by another call or in the next iteration of a loop."""
         if self.units == 1:
             return self.each(lambda x: self.into(total, values, x, [self.of(mine, x) for _, mine in values]))
@@ -243,7 +243,7 @@ class Team:
     # ---- lanes
 
     def lane(self, x: Expr) -> Expr:
-        """The lane of a unit of a row."""
+        """The lane of a thread of a row."""
         assert self.warps is not None
         w = self.warps_of_row
         return x if w == 1 else x - (self.warp % w) * self.warps.lanes
@@ -269,7 +269,8 @@ class Team:
     def in_shared(
         self, values: Sequence[tuple[Scanned, Buffer]], prefix: Sequence[Buffer], total: Sequence[Buffer]
     ) -> Stmt:
-        """Each unit adds what the one so far before it has, twice as far in each step, from one array to the other."""
+        """Each thread adds what the one so far before it has, twice as far in each step, from one array to the
+        other."""
         arrays = [[self.kept(f"{s.name}_{i}", self.units, s.dtype) for i in "ab"] for s, _ in values]
         own = [mine for _, mine in values]
         steps = [self.each(lambda x: self.into([a[0] for a in arrays], values, x, [self.of(m, x) for m in own]))]
@@ -300,8 +301,8 @@ class Team:
     def by_warps(
         self, values: Sequence[tuple[Scanned, Buffer]], prefix: Sequence[Buffer], total: Sequence[Buffer]
     ) -> Stmt:
-        """The same by shuffles among the lanes of each warp; what whole warps have lies in shared memory, and each unit
-        goes through that."""
+        """The same by shuffles among the lanes of each warp; what whole warps have lies in shared memory, and each
+        thread goes through that."""
         assert self.warps is not None
         lanes, w = self.warps.lanes, self.warps_of_row
         mine_of_row = self.warp % w if w > 1 else index(0)
@@ -356,7 +357,7 @@ class Team:
 
 
 def meeting(units: int, along: bool, machine: Machine) -> float:
-    """What a scan takes of each unit, in operations."""
+    """What a scan takes of each thread, in operations."""
     if units == 1:
         return 0.0
     found = warps_of(machine) if along else None
@@ -378,4 +379,4 @@ def _maximum(a: Expr) -> Expr:
     return Op("maxsi", (a, index(0)), "index")
 
 
-__all__ = ["Scanned", "Team", "Warps", "meeting", "warps_of"]
+__all__ = ["Scanned", "BlockRows", "ShuffleWarps", "meeting", "warps_of"]

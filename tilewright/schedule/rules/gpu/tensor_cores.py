@@ -1,4 +1,4 @@
-"""Contractions and convolutions on tensor cores: warps multiply pieces of both factors that lie in shared memory.
+"""Contractions and convolutions on tensor cores by warp instructions (``mma``), from factors in shared memory.
 
 What is taken, and the groups of loops, are those of `contraction`; the factors have to be numbers that an instruction
 of a warp multiplies (`machine.WarpProduct`): products in f32 stay where they are. `warp_tiles` writes the nest.
@@ -16,7 +16,7 @@ from ...machine import Machine, WarpProduct
 from ...region import all_ranges
 from ...schedule import Schedule
 from ..common import coefficient, inline_producers
-from .contraction import SMALL, Product, grid, read
+from .contraction import SMALL, Contraction, grid, read
 from .units import BLOCK, LANE, WARP, axis, fits_axis, has_blocks, shared
 from .warp_tiles import COPY_BYTES, Side, WarpTile, WarpWriter, innermost
 
@@ -27,14 +27,14 @@ PRIORITY = 3
 ROWS, COLUMNS = (64, 32, 16), (64, 32, 16, 8)
 WARPS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2))
 DEPTHS, STAGES = (1, 2, 4), (1, 2, 3, 4)
-#: the same where pieces of both factors are small: few rows of one, and all of the other comes from far memory
+#: the same where pieces of both factors are small: few rows of one, and all of the other comes from global memory
 MORE_STAGES, SMALL_BYTES = (6, 8), 12 << 10
-#: the fewest bytes that a unit may copy while it goes on
+#: the fewest bytes that a thread may copy while it goes on
 LEAST_BYTES = 4
-#: warps that keep a multiprocessor busy; registers of a unit beside its matrices
+#: warps that keep a multiprocessor busy; registers of a thread beside its matrices
 BUSY, OTHER_REGISTERS = 4, 40
-#: what is worth so many multiply-adds of a multiprocessor: a number from shared memory, one from far memory, the time
-#: until a copy from there has come, a barrier
+#: what is worth so many multiply-adds of a multiprocessor: a number from shared memory, one from global memory, the
+#: time until a copy from there has come, a barrier
 NEAR, FAR, LATENCY, STEP = 16, 40, 600 << 10, 40 << 10
 
 
@@ -53,7 +53,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return product
     if padded(s, found, product):
         found = read(s)
-        assert isinstance(found, Product)
+        assert isinstance(found, Contraction)
     if min(found.size("rows"), found.size("columns")) < 2 or _multiplications(found) < SMALL:
         return "one of its factors is a vector, or it is small"
     sides = side(s, found, product, 0), side(s, found, product, 1)
@@ -69,7 +69,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
 # ---- what is multiplied ----------------------------------------------------------------------------------------------
 
 
-def instruction(s: Schedule, p: Product, machine: Machine) -> WarpProduct | str:
+def instruction(s: Schedule, p: Contraction, machine: Machine) -> WarpProduct | str:
     """The instruction that multiplies the factors of a product, or why there is none."""
     total = s.buffer(p.sum.targets[0].buffer).dtype
     for w in machine.warp_products:
@@ -79,7 +79,7 @@ def instruction(s: Schedule, p: Product, machine: Machine) -> WarpProduct | str:
     return "no instruction of a warp multiplies its factors"
 
 
-def padded(s: Schedule, p: Product, product: WarpProduct) -> bool:
+def padded(s: Schedule, p: Contraction, product: WarpProduct) -> bool:
     """Whether rows of a constant factor have been filled up, so that each begins where copies can."""
     most, done = COPY_BYTES // LOOP_TYPES[product.dtype].nbytes, False
     for f, group in zip(p.factors, (p.rows, p.columns), strict=True):
@@ -95,7 +95,7 @@ def padded(s: Schedule, p: Product, product: WarpProduct) -> bool:
     return done
 
 
-def side(s: Schedule, p: Product, product: WarpProduct, which: int) -> Side:
+def side(s: Schedule, p: Contraction, product: WarpProduct, which: int) -> Side:
     f = p.factors[which]
     assert isinstance(f, Op)
     value, group = f.args[0], p.rows if which == 0 else p.columns
@@ -152,8 +152,8 @@ def _run(where: Expr, var: str, extent: int, most: int) -> int:
 # ---- tiles -----------------------------------------------------------------------------------------------------------
 
 
-def choose(s: Schedule, p: Product, w: WarpProduct, sides: tuple[Side, Side], machine: Machine) -> WarpTile | str:
-    """The tile; what a tuner may change is asked of the schedule."""
+def choose(s: Schedule, p: Contraction, w: WarpProduct, sides: tuple[Side, Side], machine: Machine) -> WarpTile | str:
+    """The tile; what a tuner may change is a decision of the schedule."""
     warps, lanes = axis(machine, WARP), axis(machine, LANE)
     assert warps is not None and lanes is not None and lanes.limit is not None
     size = LOOP_TYPES[w.dtype].nbytes
@@ -181,11 +181,11 @@ def _registers(t: WarpTile, w: WarpProduct) -> int:
     return t.unit_rows * t.unit_columns // t.lanes + (t.unit_rows // w.rows) * 4 + (t.unit_columns // w.columns) * 2
 
 
-def _multiplications(p: Product) -> int:
+def _multiplications(p: Contraction) -> int:
     return p.size("rows") * p.size("columns") * p.size("depth")
 
 
-def _tiles(p: Product, w: WarpProduct, sides: tuple[Side, Side], lanes: int) -> list[WarpTile]:
+def _tiles(p: Contraction, w: WarpProduct, sides: tuple[Side, Side], lanes: int) -> list[WarpTile]:
     size = LOOP_TYPES[w.dtype].nbytes
     rows, columns, depth = p.size("rows"), p.size("columns"), p.size("depth")
     copied = all(x.plain and x.run * size >= LEAST_BYTES for x in sides)
@@ -208,13 +208,13 @@ def _tiles(p: Product, w: WarpProduct, sides: tuple[Side, Side], lanes: int) -> 
     return found
 
 
-def cost(t: WarpTile, p: Product, w: WarpProduct, machine: Machine) -> float:
+def cost(t: WarpTile, p: Contraction, w: WarpProduct, machine: Machine) -> float:
     """What a tile is worth, in multiply-adds of a multiprocessor's tensor cores.
 
-    Each number that a warp reads from shared memory is worth so many, one from far memory more; a step of the sum costs
-    a barrier, and what its copies take longer than the steps that they are ahead: so many of them are on their way at
-    once. A multiprocessor works on several tiles at once if these leave it the memory and the registers; with few warps
-    it is idle.
+    Each number that a warp reads from shared memory is worth so many, one from global memory more; a step of the sum
+    costs a barrier, and what its copies take longer than the steps that they are ahead: so many of them are on their
+    way at once. A multiprocessor works on several tiles at once if these leave it the memory and the registers; with
+    few warps it is idle.
     """
     steps = -(-typical(p.size("depth")) // t.depth)
     turns = -(-typical(t.tiles(p)) // max(machine.cores // 8, 1))
@@ -229,9 +229,9 @@ def cost(t: WarpTile, p: Product, w: WarpProduct, machine: Machine) -> float:
 
 
 def share(t: WarpTile, registers: int, size: int, machine: Machine, more: int = 0) -> float:
-    """The part of a multiprocessor's shared memory or registers that a tile takes: a unit has so many for matrices, and
-    some for all else; `more` units have as many. The largest block has a quarter of the registers that a unit may
-    have."""
+    """The part of a multiprocessor's shared memory or registers that a tile takes: a thread has so many for matrices,
+    and some for all else; `more` threads have as many. The largest block has a quarter of the registers that a thread
+    may have."""
     memory, block = shared(machine), axis(machine, BLOCK)
     assert memory is not None and block is not None and block.limit is not None
     all_of_it = block.limit * machine.vector_registers // 4

@@ -1,9 +1,10 @@
-"""Which block makes which tiles of a result, in which order.
+"""Tile order (rasterization) of a matrix product: which block computes which tiles of the result, in which order.
 
-Tiles that are made at the same time should lie close to each other, for they share rows and columns of the factors,
-which then come from a cache: some rows of tiles are gone along together, column by column. A block may make several
-tiles, one after the other (`turns`): what it brings for the next one is on its way while it writes the last one. Blocks
-of a cluster make tiles of neighbouring rows and the same columns, whose factor they bring once for all of them.
+Tiles that are computed at the same time should lie close to each other, for they share rows and columns of the factors,
+which then come from the L2 cache: some rows of tiles are gone along together, column by column. A block may compute
+several tiles, one after the other (`turns`, a persistent kernel): the loads of the next one overlap with the stores of
+the last one. Blocks of a cluster compute tiles of neighbouring rows and the same columns, whose factor they load once
+for all of them (multicast).
 """
 
 from __future__ import annotations
@@ -87,8 +88,9 @@ class TileOrder:
 
 
 def _either(condition: Expr, a: Expr, b: Expr) -> Expr:
-    if isinstance(condition, Op) and all(isinstance(x, Const) for x in condition.args):
-        return a if condition.args[0].value < condition.args[1].value else b  # type: ignore[attr-defined]
+    match condition:
+        case Op(_, (Const(low), Const(high)), _):
+            return a if low < high else b
     return Op("select", (condition, a, b), "index")
 
 

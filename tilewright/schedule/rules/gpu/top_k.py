@@ -1,14 +1,16 @@
-"""The k first elements of an order along an axis, a line by the units of a block; of equal ones the first.
+"""Top-k along an axis, a line by the threads of a block: by ranking, by radix select, or by sorting; of equal elements
+the first wins.
 
-Elements become integers of the same order (`TopK.order`). Three forms:
+Elements become integers of the same order (`TopKKernel.order`). Three forms:
 
-    rank:    each unit has some elements, and counts for each how many of the line come before it: that is its place.
-             The line goes through shared memory in pieces; blocks share out the elements of a line
-    select:  one block a line, for few of many. Two bits at a time units count how many elements reach a bar, until it
-             is the k-th largest, and then up to which position equal ones are among the first k; these are copied to
-             shared memory, and ranked there
+    rank:    each thread has some elements, and counts for each how many of the line come before it: that is its place.
+             The line goes through shared memory in pieces; blocks divide the elements of a line
+    select:  one block a line, for few of many: radix select. Two bits at a time, the highest first, threads count how
+             many elements reach a threshold, until it is the k-th largest, and then up to which position equal ones are
+             among the first k; these are copied to shared memory, and ranked there
+    sort:    see `_Sorted`
 
-Nothing hangs on the order of units, and all of them come to every barrier whatever the numbers are.
+Nothing depends on the order of threads, and all of them come to every barrier whatever the numbers are.
 """
 
 from __future__ import annotations
@@ -27,24 +29,24 @@ from ...nest import If, Stmt, Store, loop, seq, store
 from ...schedule import Schedule
 from ..custom.nests import add, both, either, index, less, select
 from ..custom.opaque import joined
-from ..custom.top_k import TopK
+from ..custom.top_k import TopKKernel
 from .row_team import FAR, at_once
-from .teams import BARRIER, Scanned, Team, meeting
+from .teams import BARRIER, BlockRows, Scanned, meeting
 from .units import BLOCK, all_of, axis, guarded, has_blocks, only_if, shared, within
 
 NAME = "block_top_k"
 PRIORITY = 7
-#: elements of a unit in the form that ranks, which each number from shared memory is compared with
+#: elements of a thread in the form that ranks, which each number from shared memory is compared with
 ELEMENTS = (1, 2, 4)
-#: bits of the bar that are found at once, with so many counts
+#: bits of the threshold that are found in a pass (a radix of 4), with so many counts
 DIGIT = 2
 #: most elements that are ranked after they were selected
 MOST = 2048
 #: numbers of a line in shared memory at once
 PIECE = 1024
-#: so many times as many operations as where each line is one unit's are worth it: those are far from each other
+#: so many times as many operations as where each line is one thread's are worth it: those accesses do not coalesce
 WORTH = 8
-#: what an element takes in each comparison, in operations of a unit
+#: what an element takes in each comparison, in operations of a thread
 COMPARED = 3
 #: what a step of sorting takes a pair
 SWAPPED = 16
@@ -52,8 +54,8 @@ _RANK = "i32"
 
 
 @dataclass(frozen=True)
-class Plan:
-    """`form`: "rank", "select" or "sort"; `rows` lines of a block, `units` a line; `each`: elements of a unit, which
+class TopKPlan:
+    """`form`: "rank", "select" or "sort"; `rows` lines of a block, `units` a line; `each`: elements of a thread, which
     are ranked, or kept in registers (0: they are read again and again)."""
 
     form: str
@@ -71,7 +73,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return "the machine has no grid of blocks"
     if kernel.opaque is None or kernel.opaque.mnemonic != "top_k":
         return "it is no selection of the first elements"
-    t = TopK(kernel)
+    t = TopKKernel(kernel)
     if any(map(is_open, (*t.lead, t.size))) or is_open(t.k):
         return "its sizes are open"
     lines = prod(t.lead)
@@ -84,7 +86,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if not (decisions or {}).get("plan") and cost(best, t, machine) > WORTH * alone(t, machine):
         return "sorting a line by one unit takes less"
     asking = Schedule(kernel, machine, body=seq(), decisions=decisions)
-    plan = Plan(*asking.sample_choice("plan", [p.numbers for p in found], best.numbers))
+    plan = TopKPlan(*asking.sample_choice("plan", [p.numbers for p in found], best.numbers))
     body = joined(kernel, _FORMS[plan.form](t, plan, machine).nest())
     if isinstance(body, str):
         return body
@@ -96,7 +98,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     return s
 
 
-def plans(t: TopK, machine: Machine) -> list[Plan]:
+def plans(t: TopKKernel, machine: Machine) -> list[TopKPlan]:
     """All that fit the machine."""
     block, memory, lines = axis(machine, BLOCK), shared(machine), prod(t.lead)
     assert block is not None and memory is not None
@@ -105,28 +107,28 @@ def plans(t: TopK, machine: Machine) -> list[Plan]:
     for each in ELEMENTS:
         for units in _powers(min(limit, -(-t.size // each))):
             room = memory.bytes // (size * min(t.size, PIECE))
-            found += [Plan("rank", rows, units, each) for rows in _powers(min(limit // units, lines, max(room, 1)))]
+            found += [TopKPlan("rank", rows, units, each) for rows in _powers(min(limit // units, lines, max(room, 1)))]
     if t.order_dtype == _RANK and t.k <= MOST and t.k < t.size:
         for units in [n for n in _powers(limit) if n >= 32 or n == limit]:
             each = -(-t.size // units)
-            registers = machine.vector_registers * limit // units  # of a unit, where others have theirs too
+            registers = machine.vector_registers * limit // units  # of a thread, where others have theirs too
             kept = [each] if each <= min(machine.vector_registers // 4, registers // 12) else []
             if 8 * t.k + 7 * 4 * units + 64 <= memory.bytes:
-                found += [Plan("select", 1, units, e) for e in [*kept, 0]]
+                found += [TopKPlan("select", 1, units, e) for e in [*kept, 0]]
     whole = _whole(t)
     fits = whole > 1 and (t.order_dtype == _RANK or whole == t.size)  # browsers have no least number of 64 bits
     for units in _powers(min(limit, whole // 2)) if fits else ():
         room = memory.bytes // ((size + 4) * whole)
-        found += [Plan("sort", rows, units, 0) for rows in _powers(min(limit // units, lines, room)) if room]
+        found += [TopKPlan("sort", rows, units, 0) for rows in _powers(min(limit // units, lines, room)) if room]
     return found
 
 
-def _whole(t: TopK) -> int:
+def _whole(t: TopKKernel) -> int:
     """The length of a line, filled up to a power of two."""
     return 1 << int(t.size - 1).bit_length()
 
 
-def _steps(t: TopK) -> int:
+def _steps(t: TopKKernel) -> int:
     """The steps of sorting a line."""
     log = _whole(t).bit_length() - 1
     return log * (log + 1) // 2
@@ -141,14 +143,14 @@ def _powers(limit: int) -> list[int]:
     return [1 << i for i in range(max(limit, 1).bit_length())]
 
 
-def alone(t: TopK, machine: Machine) -> float:
-    """What lines take where each is a single unit's, in operations."""
+def alone(t: TopKKernel, machine: Machine) -> float:
+    """What lines take where each is a single thread's, in operations."""
     turns, passes = -(-prod(t.lead) // at_once(machine)), log2(t.size) if t.k > 1 and t.size > 1 else 1.0
     return float(turns * t.size * FAR * passes)
 
 
-def cost(p: Plan, t: TopK, machine: Machine) -> float:
-    """The time of all units, so many at once, and of one after all, in operations of a unit."""
+def cost(p: TopKPlan, t: TopKKernel, machine: Machine) -> float:
+    """The time of all threads, so many at once, and of one after all, in operations of a thread."""
     block, lines, n = axis(machine, BLOCK), prod(t.lead), int(t.size)
     limit = (block.limit if block is not None else None) or 1
     one: float
@@ -169,13 +171,13 @@ def cost(p: Plan, t: TopK, machine: Machine) -> float:
 
 
 class _Lines:
-    """What all forms share: where a unit's elements lie. `parts`: blocks that share a line."""
+    """What all forms share: where a thread's elements lie. `parts`: blocks that share a line."""
 
-    def __init__(self, t: TopK, plan: Plan, machine: Machine, parts: int) -> None:
+    def __init__(self, t: TopKKernel, plan: TopKPlan, machine: Machine, parts: int) -> None:
         self.t, self.plan, self.parts = t, plan, parts
         lines = prod(t.lead)
         blocks = -(-lines // plan.rows) * parts
-        self.team = Team(machine, blocks, plan.rows, plan.units, along=True)
+        self.team = BlockRows(machine, blocks, plan.rows, plan.units, along=True)
         number = self.team.number  # of all rows of all blocks: a line's parts are blocks apart
         block = (number - self.team.row) // plan.rows if plan.rows > 1 else number
         self.part = block % parts if parts > 1 else index(0)
@@ -208,7 +210,7 @@ class _Lines:
 
 
 class _Ranked(_Lines):
-    def __init__(self, t: TopK, plan: Plan, machine: Machine) -> None:
+    def __init__(self, t: TopKKernel, plan: TopKPlan, machine: Machine) -> None:
         super().__init__(t, plan, machine, -(-t.size // (plan.units * plan.each)))
         self.piece = min(t.size, PIECE)
         self.pieces = -(-t.size // self.piece)
@@ -259,7 +261,7 @@ class _Ranked(_Lines):
         return loop("step", steps, put) if steps > 1 else put
 
     def count(self, x: Expr) -> Stmt:
-        """How many of the piece come before each of a unit's elements."""
+        """How many of the piece come before each of a thread's elements."""
         t, j = self.team, Var("j")
         key = Load(self.keys.name, (t.row, j), self.keys.dtype)
         steps = []
@@ -281,7 +283,7 @@ class _Ranked(_Lines):
 
 
 class _Selected(_Lines):
-    def __init__(self, t: TopK, plan: Plan, machine: Machine) -> None:
+    def __init__(self, t: TopKKernel, plan: TopKPlan, machine: Machine) -> None:
         super().__init__(t, plan, machine, 1)
         team = self.team
         self.least = Const(-(1 << 31), _RANK)
@@ -330,15 +332,15 @@ class _Selected(_Lines):
     def at(self, x: Expr, step: Expr) -> Expr:
         return step * self.plan.units + x
 
-    def over(self, x: Expr, body) -> Stmt:  # type: ignore[no-untyped-def]
-        """``body(key, position)`` for each of a unit's elements; beyond the line the key is the least one."""
+    def over(self, x: Expr, body: Callable[[Expr, Expr], Stmt]) -> Stmt:
+        """``body(key, position)`` for each of a thread's elements; beyond the line the key is the least one."""
         if self.held is not None:
             keys = [Load(self.held.name, (self.team.row, x, index(s)), _RANK) for s in range(self.steps)]
             return seq(*(body(k, self.at(x, index(s))) for s, k in enumerate(keys)))
         at = self.at(x, Var("step"))
         return loop("step", self.steps, body(self.key(at, self.least, self.steps * self.plan.units), at))
 
-    # ---- the bar
+    # ---- the threshold
 
     def reaches(self, key: Expr, at: Expr, bar: Expr, x: Expr) -> Expr:
         return Op("cmpi.sge", (key, bar), "i1")
@@ -350,9 +352,9 @@ class _Selected(_Lines):
         found = both(same, Op("cmpi.slt", (Op("index_cast", (at,), _RANK), place), "i1"))
         return found if inside is None else both(found, inside)
 
-    def digit(self, bits: int, bar: Buffer, holds, enough: bool) -> Stmt:  # type: ignore[no-untyped-def]
-        """The next two bits of a bar: the largest of which still `enough` elements hold, k of them, or of which not
-        enough do, those that are missing beside the ones above."""
+    def digit(self, bits: int, bar: Buffer, holds: Callable[[Expr, Expr, Expr, Expr], Expr], enough: bool) -> Stmt:
+        """The next two bits of a threshold: the largest of which still `enough` elements hold, k of them, or of which
+        not enough do, those that are missing beside the ones above."""
         t = self.team
         var = Var("digit") if enough else Var("place")
         shift = Op("index_cast", (index(bits - DIGIT) - var * DIGIT,), _RANK)
@@ -406,7 +408,7 @@ class _Selected(_Lines):
         return seq(self.set(self.taken, x, Const(0, _RANK)), self.over(x, one))
 
     def copy(self, x: Expr) -> Stmt:
-        """Those that are taken to shared memory, each unit's behind those of the units before it."""
+        """Those that are taken to shared memory, each thread's behind those of the threads before it."""
 
         def one(key: Expr, at: Expr) -> Stmt:
             wanted, slot = self.is_taken(key, at, x), self.reg(self.slot, x)
@@ -445,7 +447,7 @@ class _Sorted(_Lines):
     """Two registers say how far apart the elements of a pair are (`apart`, as a power of two), and how long runs of one
     direction are (`run`): half as far in each step, and of runs twice as long when they have been neighbours."""
 
-    def __init__(self, t: TopK, plan: Plan, machine: Machine) -> None:
+    def __init__(self, t: TopKKernel, plan: TopKPlan, machine: Machine) -> None:
         super().__init__(t, plan, machine, 1)
         self.whole = _whole(t)
         self.keys = self.team.shared("keys", self.whole, t.order_dtype)
@@ -526,4 +528,4 @@ class _Sorted(_Lines):
 
 _FORMS: dict[str, Callable[..., Any]] = {"rank": _Ranked, "select": _Selected, "sort": _Sorted}
 
-__all__ = ["Plan", "cost", "plans"]
+__all__ = ["TopKPlan", "cost", "plans"]

@@ -1,12 +1,11 @@
-"""Transpositions: elementwise kernels that write rows and read columns. What is read across comes in tiles through
-shared memory, so that neighbouring units read neighbours and write neighbours.
+"""Tiled transposition through shared memory: elementwise kernels that read strided and write contiguously, so that both
+accesses coalesce.
 
     for each tile, on a block:
-        units bring it row by row of what is read, into rows of shared memory that are one element longer
-        units write it row by row of the result, with what else is computed
+        threads load it row by row of what is read, into rows of shared memory that are one element longer
+        threads write it row by row of the result, with the elementwise work
 
-A unit brings neighbours at once, and writes such, where the machine has accesses that long and all rows are made of
-them.
+A thread loads and writes vectors where the machine has such accesses and all rows are made of them.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ NAME = "block_transpose"
 PRIORITY = 8
 #: shorter rows or columns are not worth a tile
 SHORT = 8
-#: sides of a tile, and elements of it that a unit takes: what is tried
+#: sides of a tile, and elements of it that a thread takes: what is tried
 SIDES, ELEMENTS = (64, 32, 16, 8), (4, 1, 2, 8)
 _LANE = Var("lane")
 Dims = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
-class Across:
+class TransposedStore:
     """A store whose rows run along the loops `row`, while `reads` (elements, or what stands for some of them beyond a
     border: a ``guard``) run along `column`, and the other loops. Neighbouring iterations of several loops, the last one
     fastest, are neighbours in memory."""
@@ -85,13 +84,13 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if isinstance(tile, str):
         return tile
     others = {name: tuple(dims) for name, dims in stores_of.items() if name != found.store.block}
-    s.body = Writer(found, tile, s, machine, others).nest()
+    s.body = TransposeWriter(found, tile, s, machine, others).nest()
     s.temporaries.clear()
     s.plan = f"tiles of {tile[0]} x {tile[0]} through shared memory, {tile[1]} elements a unit"
     return s
 
 
-def read(s: Schedule, name: str, dims: Sequence[tuple[str, int]]) -> Across | None:
+def read(s: Schedule, name: str, dims: Sequence[tuple[str, int]]) -> TransposedStore | None:
     """A store as one that reads across; None if it does not, or if its rows or columns are short."""
     block, order = s.store(name), [v for v, _ in dims]
     steps = {v: dict(load_strides(s, block, v)) for v in order}
@@ -111,7 +110,7 @@ def read(s: Schedule, name: str, dims: Sequence[tuple[str, int]]) -> Across | No
         columns = {d: tuple(steps[d][x] for e in reads for x in loads(e)) for d, _ in rest}
         column = _in_a_line(rest, columns)
         if min(prod(n for _, n in row), prod(n for _, n in column)) >= SHORT:
-            return Across(block, row, column, tuple(d for d in rest if d not in column), tuple(reads))
+            return TransposedStore(block, row, column, tuple(d for d in rest if d not in column), tuple(reads))
     return None
 
 
@@ -150,8 +149,8 @@ def _is_across(e: Expr, along_row: dict[Load, int | None], along_column: dict[Lo
     return bool(found) and all(along_column[x] == 1 and along_row[x] not in (0, 1, None) for x in found)
 
 
-def choose(s: Schedule, a: Across, machine: Machine) -> tuple[int, int] | str:
-    """The side of the tile, and elements of it that a unit takes."""
+def choose(s: Schedule, a: TransposedStore, machine: Machine) -> tuple[int, int] | str:
+    """The side of the tile, and elements of it that a thread takes."""
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
     size = sum(LOOP_TYPES[x.dtype].nbytes for x in a.reads)
@@ -166,9 +165,9 @@ def choose(s: Schedule, a: Across, machine: Machine) -> tuple[int, int] | str:
     return s.sample_choice("tile", fits, min(fits, key=lambda t: cost(t, a, machine)))
 
 
-def cost(tile: tuple[int, int], a: Across, machine: Machine) -> float:
+def cost(tile: tuple[int, int], a: TransposedStore, machine: Machine) -> float:
     """What a tile is worth: lines of memory that are not used up and places beyond the result count as time, and so do
-    the indices of each unit, and units of a block that are few."""
+    the indices of each thread, and threads of a block that are few."""
     side, each = tile
     lines = max(machine.line_bytes / 4 / side, 1.0)
     beyond = prod(-(-n // side) * side / n for n in (typical(a.rows), typical(a.columns)))
@@ -176,11 +175,11 @@ def cost(tile: tuple[int, int], a: Across, machine: Machine) -> float:
     return (lines + 1 / each + side / 256) * beyond * idle
 
 
-class Writer:
+class TransposeWriter:
     """Writes the nest of a transposition with tiles of a side."""
 
     def __init__(
-        self, a: Across, tile: tuple[int, int], s: Schedule, machine: Machine, others: Mapping[str, Dims]
+        self, a: TransposedStore, tile: tuple[int, int], s: Schedule, machine: Machine, others: Mapping[str, Dims]
     ) -> None:
         self.a, (self.side, self.each), self.s = a, tile, s
         self.units = self.side * self.side // self.each
@@ -220,8 +219,8 @@ class Writer:
         return on("block.x", name, self.units, body)
 
     def phase(self, name: str, across: bool) -> tuple[Expr, Expr, Expr | None, dict[str, Expr]]:
-        """Row and column within the tile of a unit's element, the condition that they exist, and all loops' values;
-        neighbouring units go along columns, or `across` them."""
+        """Row and column within the tile of a thread's element, the condition that they exist, and all loops' values;
+        neighbouring threads go along columns, or `across` them."""
         a, u, step = self.a, Var(f"u_{name}"), Var(f"e_{name}")
         beside = self.side // self.wide
         far, first = step * (self.units // beside) + u // beside, u % beside * self.wide
@@ -241,7 +240,7 @@ class Writer:
         return body if self.wide == 1 else on("vector", _LANE.name, self.wide, body)
 
     def bring(self) -> Stmt:
-        """Bring what is read across, along its rows."""
+        """Load what is read across, along its rows."""
         row, column, inside, values = self.phase("in", True)
         parts = zip(self.pieces, self.a.reads, strict=True)
         puts = [store(b.name, (row, column), substitute(x, values), f"bring_{i}") for i, (b, x) in enumerate(parts)]

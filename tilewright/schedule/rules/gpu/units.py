@@ -1,4 +1,4 @@
-"""Steps that rules for grids of blocks share."""
+"""Steps that GPU rules share: binding loops to grid, block and warp axes, loops over a block's threads, reductions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...nest import For, If, Stmt, loop, seq
 #: the axes that rules bind loops to
 GRID, BLOCK, WARP, LANE, GROUP, MEMBER = "grid", "block", "warp", "lane", "group", "member"
 CLUSTER = "cluster"
-#: a block of units that share nothing has this part of the units that it may have
+#: a block whose threads share nothing has this part of the most threads that it may have
 PART = 4
 
 
@@ -23,13 +23,13 @@ def axis(machine: Machine, name: str) -> Axis | None:
 
 
 def fits_axis(machine: Machine, name: str, count: int) -> bool:
-    """Whether an axis of a grid (``grid.x``) has so many units, for all sizes."""
+    """Whether an axis of a grid (``grid.x``) has so many threads, for all sizes."""
     found = axis(machine, name.partition(".")[0])
     return found is not None and (found.side(name) is None or at_most(count, found.side(name) or 0))
 
 
 def shared(machine: Machine) -> Memory | None:
-    """The memory that units of a block share."""
+    """The memory that threads of a block share."""
     return next((m for m in machine.memories if BLOCK in m.shared_by and GRID not in m.shared_by), None)
 
 
@@ -84,7 +84,7 @@ def on(kind: str, var: str, extent: int, *body: Stmt) -> For:
 
 
 @dataclass(frozen=True)
-class Warps:
+class WarpAxes:
     """Blocks as warps of so many lanes: their axes, and the barrier of the lanes of one warp."""
 
     outer: str
@@ -93,14 +93,14 @@ class Warps:
     lanes: int
 
 
-def warps_of(machine: Machine) -> Warps | None:
+def warps_of(machine: Machine) -> WarpAxes | None:
     """The warps of a machine whose lanes have a barrier of their own."""
     for inner in machine.axes:
         outer = axis(machine, inner.inside)
         if outer is None or not outer.barriers or inner.kind or not inner.limit:
             continue
         if own := [b for b in inner.barriers if b not in outer.barriers]:
-            return Warps(outer.name, inner.name, own[0], inner.limit)
+            return WarpAxes(outer.name, inner.name, own[0], inner.limit)
     return None
 
 
@@ -133,8 +133,8 @@ def block_number(grid: tuple[int, int], name: str) -> Expr:
 
 
 def block_sizes(machine: Machine) -> tuple[list[int], int]:
-    """How many units a block may have whose units do not know of each other: what is tried, and what is taken untuned,
-    a part of the most, so that several blocks fit a processor."""
+    """Block sizes for kernels whose threads do not communicate: what is tried, and what is taken
+    untuned, a part of the most, so that several blocks fit a processor."""
     found = axis(machine, BLOCK)
     limit = (found.limit if found is not None else None) or 1
     sizes = [1 << i for i in range(5, limit.bit_length())] or [limit]
@@ -142,7 +142,7 @@ def block_sizes(machine: Machine) -> tuple[list[int], int]:
 
 
 def spread_out(count: int, units: int, name: str, machine: Machine, each: Callable[[Expr], Stmt]) -> Stmt:
-    """``each(number)`` for so many numbers, neighbours on neighbouring units of blocks of `units`."""
+    """``each(number)`` for so many numbers, neighbours on neighbouring threads of blocks of `units`."""
     grid = grid_of(-(-count // units), machine)
     unit = Var(f"{name}_unit")
     number = block_number(grid, name) * units + unit

@@ -1,14 +1,14 @@
-"""Products of a vector, or of a few, with a matrix (what a decoder computes for one token): the matrix is read once,
-and nothing else takes time, so that its accesses are as long as the machine's and many are on their way at once.
+"""Matrix-vector products (GEMV), or with a few vectors, as LLM decoding has them: bound by memory, so each thread has
+many long loads of the matrix in flight.
 
     for each tile of columns, on a block:
-        each unit takes some neighbouring columns and every so many steps of the sum; for each few of these:
-            it asks for all of its part of the matrix, and for that of the vectors
+        each thread takes some neighbouring columns and every so many steps of the sum; for each few of these:
+            it loads all of its part of the matrix, and that of the vectors
             it multiplies and adds, in registers
-        what the units of a column have added up is combined in shared memory
-        each column is written by one unit, with what is computed of it element for element
+        the partial sums of a column's threads are combined in shared memory
+        each column is written by one thread, with the elementwise epilogue
 
-Where neighbours in memory are neighbours in the sum, a unit has neighbouring steps of some columns.
+Where the matrix is contiguous along the sum, a thread has neighbouring steps of some columns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ...machine import Machine
 from ...nest import Alloc, Barrier, For, Stmt, Store, seq, store
 from ...schedule import Schedule
 from ..common import inline_producers
-from .contraction import SMALL, Product, read
+from .contraction import SMALL, Contraction, read
 from .elements import applied
 from .tensor_cores import lies_along_batch, lies_along_sum
 from .units import BLOCK, all_of, axis, digits, fits_axis, has_blocks, on, only_if, processors, shared, within
@@ -35,29 +35,29 @@ from .warp_tiles import innermost
 
 NAME = "vector_product"
 PRIORITY = 4
-#: what is tried: units of a block, units beside each other along its columns, columns of a unit (where neighbours in
-#: memory are neighbours in the sum), accesses of a unit that are on their way at once
+#: what is tried: threads of a block, neighbouring threads along its columns, columns of a thread (where neighbours in
+#: memory are neighbours in the sum), accesses of a thread that are on their way at once
 UNITS, ACROSS, COLUMNS, AT_ONCE = (64, 128, 256, 512, 1024), (1, 2, 4, 8, 16, 32), (1, 2, 4), (4, 8, 16)
 #: vectors that are multiplied at once
 FEW = 10
-#: accesses of a unit that a compiler leaves on their way, of those that could be (read in what NVIDIA's makes)
+#: accesses of a thread that a compiler leaves on their way, of those that could be (read in what NVIDIA's makes)
 ON_WAY = 4
-#: parts of a sum that one unit adds up, at the end and in a step before it
+#: parts of a sum that one thread adds up, at the end and in a step before it
 LAST, FAN = 8, 4
 #: runs of fewer bytes waste a part of what memory gives at once: by how much, for each halving, and how many bytes at
 #: least are brought
 SHORT_RUN_BYTES, SHORT_RUN, LEAST_BYTES = 128, 1.12, 32
-#: how much more than its part a processor of units can read where others have nothing to do
+#: how much more than its share of the memory bandwidth a multiprocessor can read where others are idle
 ALONE = 1.5
 #: what may be computed beyond the matrix, in times of all of it
 MOST_BEYOND = 1.4
-#: how much faster a processor reads what units have read before (vectors) than its part of the memory
+#: how much faster a multiprocessor reads what is in its cache (vectors) than its share of the memory
 CACHED = 5
 #: what a step of the tree is worth in bytes from memory
 STEP_BYTES = 1 << 10
-#: numbers of a unit that any machine keeps, and registers that stay free where these are many
+#: numbers of a thread that any machine keeps, and registers that stay free where these are many
 MOST_NUMBERS, OTHER_REGISTERS = 80, 40
-#: registers of a unit beside its numbers, and those that each of the units of the largest block may have
+#: registers of a thread beside its numbers, and those that each of the threads of the largest block may have
 ADDRESSES, REGISTERS = 20, 64
 
 
@@ -85,18 +85,18 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return "the matrix may be empty"
     if filled(s, p, which, machine):
         p = read(s)
-        assert isinstance(p, Product)
+        assert isinstance(p, Contraction)
     matrix = Matrix.of(s, p, which, machine)
     share = choose(s, matrix, p.size("batch"), machine)
     if isinstance(share, str):
         return share
-    s.body = Writer(s, p, matrix, share).nest()
+    s.body = GemvWriter(s, p, matrix, share).nest()
     s.temporaries.clear()
     s.plan = str(share)
     return s
 
 
-def filled(s: Schedule, p: Product, which: int, machine: Machine) -> bool:
+def filled(s: Schedule, p: Contraction, which: int, machine: Machine) -> bool:
     """Whether rows of a constant matrix have been filled up, so that accesses of all of them are as long as they may
     be."""
     (x, *more), group = loads(p.factors[which]), p.rows if which == 0 else p.columns
@@ -114,7 +114,7 @@ def filled(s: Schedule, p: Product, which: int, machine: Machine) -> bool:
 @dataclass(frozen=True)
 class Matrix:
     """The factor of a number that is a matrix: its columns and steps of the sum, whether neighbours in memory are
-    neighbours in the sum (`deep`), how many of them a unit reads at once, and the bytes of each. `others`: the loops
+    neighbours in the sum (`deep`), how many of them a thread reads at once, and the bytes of each. `others`: the loops
     over the vectors, and `beside` the bytes that all of these have for a step."""
 
     which: int
@@ -127,7 +127,7 @@ class Matrix:
     beside: int
 
     @staticmethod
-    def of(s: Schedule, p: Product, which: int, machine: Machine) -> Matrix:
+    def of(s: Schedule, p: Contraction, which: int, machine: Machine) -> Matrix:
         group, others = (p.rows, p.columns)[:: 1 if which == 0 else -1]
         value = p.factors[which]
         deep = lies_along_sum(s, value, group, p.depth)
@@ -153,14 +153,14 @@ class Matrix:
         return prod(n for _, n in self.others)
 
     def registers(self, each: int, steps: int) -> int:
-        """What a unit keeps of so many columns and steps, in registers of 4 bytes: sums, vectors, and the matrix as it
-        lies."""
+        """What a thread keeps of so many columns and steps, in registers of 4 bytes: sums, vectors, and the matrix as
+        it lies."""
         return self.vectors * (each + steps) + each * steps * self.nbytes // 4
 
 
 @dataclass(frozen=True)
-class Share:
-    """Units of a block along its columns and along the sum, columns of a unit, and steps that it takes at once."""
+class GemvShare:
+    """Threads of a block along its columns and along the sum, columns of a thread, and steps that it takes at once."""
 
     across: int
     shares: int
@@ -184,7 +184,7 @@ class Share:
         return -(-m.columns // self.columns)
 
     def taken(self, m: Matrix) -> int:
-        """Steps that are computed: whole turns of all units."""
+        """Steps that are computed: whole turns of all threads."""
         turn = self.shares * self.steps
         return -(-m.steps // turn) * turn
 
@@ -199,8 +199,8 @@ class Share:
         )
 
 
-def choose(s: Schedule, m: Matrix, batch: int, machine: Machine) -> Share | str:
-    """How a block shares out its work; what a tuner may change is asked of the schedule."""
+def choose(s: Schedule, m: Matrix, batch: int, machine: Machine) -> GemvShare | str:
+    """How a block divides its work; what a tuner may change is a decision of the schedule."""
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
     fits = [
@@ -219,16 +219,16 @@ def choose(s: Schedule, m: Matrix, batch: int, machine: Machine) -> Share | str:
     fits = [t for t in fits if t.beyond(m) <= MOST_BEYOND] or fits
     best = min(fits, key=lambda t: (cost(t, m, batch, machine), t.units))
     chosen = s.sample_choice("share", [t.numbers for t in fits], best.numbers)
-    return Share(*chosen)
+    return GemvShare(*chosen)
 
 
-def _shares(m: Matrix) -> list[Share]:
+def _shares(m: Matrix) -> list[GemvShare]:
     found = []
     for units in UNITS:
         for across in (a for a in ACROSS if a <= units):
             for n in AT_ONCE:
                 for each, steps in [(c, m.run * n // c) for c in COLUMNS if c <= n] if m.deep else [(m.run, n)]:
-                    t = Share(across, units // across, each, steps)
+                    t = GemvShare(across, units // across, each, steps)
                     if (t.columns < 2 * m.columns or across * each == m.run) and (
                         t.shares * t.steps < 2 * m.steps or (t.shares, n) == (1, AT_ONCE[0])
                     ):
@@ -236,8 +236,8 @@ def _shares(m: Matrix) -> list[Share]:
     return found
 
 
-def cost(t: Share, m: Matrix, batch: int, machine: Machine) -> float:
-    """The time of the busiest processor of units, in bytes that it reads at full speed.
+def cost(t: GemvShare, m: Matrix, batch: int, machine: Machine) -> float:
+    """The time of the busiest multiprocessor, in bytes that it reads at full speed.
 
     It reads at full speed if enough is on its way; alone it can have more than its part of the memory's speed. Short
     runs waste some of what memory gives, columns and steps beyond the matrix all of it.
@@ -263,10 +263,10 @@ def cost(t: Share, m: Matrix, batch: int, machine: Machine) -> float:
     return max(read, again) + min(read, again) / 4 + tree * busiest
 
 
-class Writer:
+class GemvWriter:
     """Writes the nest."""
 
-    def __init__(self, s: Schedule, p: Product, m: Matrix, t: Share) -> None:
+    def __init__(self, s: Schedule, p: Contraction, m: Matrix, t: GemvShare) -> None:
         self.s, self.p, self.m, self.t = s, p, m, t
         self.tile, self.step = Var("tile"), Var("step")
         dtype = s.buffer(p.sum.targets[0].buffer).dtype
@@ -303,7 +303,7 @@ class Writer:
         return on("block.x", name, self.t.units, body(Var(name)))
 
     def along(self, u: Expr) -> tuple[Expr, Expr]:
-        """A unit's place along the columns of the block, and along the sum: neighbours are neighbours in memory."""
+        """A thread's place along the columns of the block, and along the sum: neighbours are neighbours in memory."""
         t = self.t
         if t.across == 1:
             return Const(0, "index"), u
@@ -342,7 +342,7 @@ class Writer:
         return self.unit(name, body)
 
     def flat(self, u: Expr, x: Expr, y: Expr, step: Expr, inside: bool) -> list[Stmt]:
-        """Neighbours in memory are columns: a unit has a run of them, and neighbouring steps of the sum."""
+        """Neighbours in memory are columns: a thread has a run of them, and neighbouring steps of the sum."""
         t, m = self.t, self.m
         column = self.tile * t.across + x
         column = minimum(column, -(-m.columns // m.run) - 1) if m.columns % t.columns else column
@@ -371,7 +371,7 @@ class Writer:
         return run
 
     def deep(self, u: Expr, x: Expr, y: Expr, step: Expr, inside: bool) -> list[Stmt]:
-        """Neighbours in memory are steps of the sum: a unit has runs of them, of some columns."""
+        """Neighbours in memory are steps of the sum: a thread has runs of them, of some columns."""
         t, m = self.t, self.m
         count = t.steps // m.run
         turn = step * count + Var("h")
@@ -395,10 +395,10 @@ class Writer:
     def zero_beyond(self, condition: Expr | None, value: Expr) -> Expr:
         return value if condition is None else Op("select", (condition, value, self.zero), self.zero.dtype)
 
-    # ---- all units of a column together
+    # ---- all threads of a column together
 
     def combined(self) -> list[Stmt]:
-        """Sums go to shared memory, and are added up until a unit can add what is left."""
+        """Sums go to shared memory, and are added up until a thread can add what is left."""
         t, dtype = self.t, self.zero.dtype
 
         def put(u: Expr) -> Stmt:
@@ -435,7 +435,7 @@ class Writer:
         return (count, t.shares + 1) if self.m.deep else (t.shares, count)
 
     def of_share(self, share: Expr, place: Expr) -> tuple[Expr, Expr]:
-        """Where in shared memory a share's sum is: those of neighbouring units are neighbours, and where these have
+        """Where in shared memory a share's sum is: those of neighbouring threads are neighbours, and where these have
         shares of one place, the others lie a number apart that is odd."""
         return (place, share) if self.m.deep else (share, place)
 
@@ -473,4 +473,4 @@ def _runs(number: Expr, dims: Sequence[tuple[str, int]], run: int, v: Expr) -> d
     return {**found, inner: found[inner] * run + v}
 
 
-__all__ = ["NAME", "PRIORITY", "Matrix", "Share", "Writer", "apply", "choose", "cost"]
+__all__ = ["NAME", "PRIORITY", "Matrix", "GemvShare", "GemvWriter", "apply", "choose", "cost"]

@@ -1,16 +1,15 @@
-"""The nest of a product on tensor cores (`tensor_cores`).
+"""Writes the nest of a matrix product on tensor cores (`tensor_cores`): a software pipeline through shared memory.
 
-    units begin to copy the first pieces of both factors to shared memory
+    threads begin to copy the first pieces of both factors to shared memory
     for each step of the sum:
         wait for its pieces, and for all warps: nobody uses those of the step before any more
         begin to copy later ones in their place
         each warp loads its rows and columns into fragments and multiplies them
-    each warp writes its tile, with what is computed of it element for element
+    each warp writes its tile, with the elementwise epilogue
 
-Pieces lie in rows along what is side by side in memory, each row with its runs of 16 bytes in an order of its own, so
-that the rows which a warp reads at once are in different banks. Rows and columns beyond the result are those at its
-edge once more, which nobody writes; steps beyond the sum are zeros. What cannot be copied as it lies is brought, and
-used, one piece after the other.
+Pieces lie in rows along the contiguous dimension, the 16-byte runs of each row swizzled, so that the rows which a warp
+reads at once are in different banks. Rows and columns beyond the result are those at its edge once more, which nobody
+writes; steps beyond the sum are zeros. What cannot be copied as it lies is loaded and used one piece after the other.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from ...machine import WarpLoad, WarpProduct
 from ...nest import Alloc, AsyncCopy, Barrier, For, If, Stmt, Store, Wait, seq, store, substitute_vars
 from ...schedule import Schedule
 from ...warp import NOTE
-from .contraction import TILE_LOOPS, Product, Tile, Writer, grid
+from .contraction import TILE_LOOPS, Contraction, ContractionTile, ContractionWriter, grid
 from .elements import applied
 from .units import BLOCK, LANE, WARP, all_of, digits, on, only_if, within
 
-#: bytes that a unit copies at once
+#: bytes that a thread copies at once
 COPY_BYTES = 16
 #: bytes that a memory in banks gives at once
 _BANKS_BYTES = 128
@@ -56,9 +55,9 @@ def innermost(group: tuple[tuple[str, int], ...]) -> tuple[str, int]:
 
 
 @dataclass(frozen=True)
-class WarpTile(Tile):
-    """A tile whose units are warps: `unit_rows` and `unit_columns` are those of a warp. `stages`: pieces of each factor
-    in shared memory, all but one of them on their way."""
+class WarpTile(ContractionTile):
+    """A tile of which warps have parts: `unit_rows` and `unit_columns` are those of a warp. `stages`: pieces of each
+    factor in shared memory, all but one of them on their way."""
 
     stages: int
     lanes: int
@@ -71,7 +70,7 @@ class WarpTile(Tile):
     def units(self) -> int:
         return self.lanes * self.warps
 
-    def tiles(self, p: Product) -> int:
+    def tiles(self, p: Contraction) -> int:
         """How many a result has."""
         return prod(n for _, n in grid(p, self))
 
@@ -86,7 +85,7 @@ class WarpTile(Tile):
         )
 
 
-class WarpWriter(Writer):
+class WarpWriter(ContractionWriter):
     """Writes the nest of a product with a tile of warps."""
 
     t: WarpTile
@@ -94,7 +93,7 @@ class WarpWriter(Writer):
     team_axis, unit_axis = WARP, LANE
 
     def __init__(
-        self, s: Schedule, p: Product, t: WarpTile, w: WarpProduct, sides: tuple[Side, Side], load: WarpLoad
+        self, s: Schedule, p: Contraction, t: WarpTile, w: WarpProduct, sides: tuple[Side, Side], load: WarpLoad
     ) -> None:
         super().__init__(s, p, t)
         self.w, self.sides, self.load = w, sides, load
@@ -137,7 +136,7 @@ class WarpWriter(Writer):
         return on("serial", "first", stages - 1, begin), on("serial", "step", steps, *turn)
 
     def unit(self, name: str, *body: Stmt) -> For:
-        """All units: the lanes of the warps."""
+        """All threads: the lanes of the warps."""
         team, lane = f"{name}_warp", f"{name}_lane"
         number = Var(team) * self.t.lanes + Var(lane)
         inner = on(self.unit_axis, lane, self.t.lanes, substitute_vars(seq(*body), {name: number}))
@@ -146,7 +145,7 @@ class WarpWriter(Writer):
     # ---- bringing
 
     def copy(self, which: int, step: Expr, slot: Expr, suffix: str = "") -> Stmt:
-        """Units bring a piece of a factor to its place among those that are there at once, a run at a time."""
+        """Threads load a piece of a factor into its place among those that are there at once, a run at a time."""
         t, side, piece = self.t, self.sides[which], self.pieces[which]
         name = f"{'ab'[which]}{suffix}"
         u, e, v = Var(f"u_{name}"), Var(f"e_{name}"), Var(f"v_{name}")
