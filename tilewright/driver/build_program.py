@@ -22,7 +22,7 @@ from ..program.program import ALIGN, COPY, BufferRef, Call, DeviceInfo, Growth, 
 from ..schedule.nest import Pack
 from ..schedule.open_nest import typical_sizes
 from ..support.errors import CompileError
-from ..support.huge_pages import Pool, release_pages
+from ..support.huge_pages import HugePagePool, release_pages
 from ..support.sizes import current, highest, value_at
 from ..targets.base import SeveralDevices
 from ..tensor.analysis import VIEWS, source_of
@@ -73,7 +73,7 @@ class _Builder:
         self.uses: dict[str, int] | None = self.count_uses() if consume else None
         self.signature = _Signature.of(graph, states, growing)
         self.values: list[Value] = []
-        self.pool = Pool()
+        self.pool = HugePagePool()
         self.ids: dict[ir.Value, int] = {}
         self.constants: list[np.ndarray] = []
         self.infos: list[TensorInfo] = []

@@ -24,7 +24,7 @@ from .page_parts import (
     TOP,
     WIDTH,
     Circle,
-    Log,
+    LogAxis,
     ceilings,
     circle_names,
     document,
@@ -142,9 +142,9 @@ def roofline(p: Profile) -> str:
     peaks = {k: v / 1e9 for k, v in p.ceilings.compute.items() if k == "f32" or any(e.precision == k for e in shown)}
     slopes = [(v.name, v.read / 1e9) for v in p.ceilings.levels]
     corner = min(peaks.values()) / slopes[-1][1]
-    x = Log([*[e.intensity or 1 for e in shown], 0.1, 4 * corner], LEFT, WIDTH - RIGHT)
+    x = LogAxis([*[e.intensity or 1 for e in shown], 0.1, 4 * corner], LEFT, WIDTH - RIGHT)
     low = max(min([e.gflops or 1 for e in shown] + [min(peaks.values()) / 20]), 1e-3 * max(peaks.values()) / 30)
-    y = Log([low, 1.3 * max(peaks.values())], HEIGHT - BOTTOM, TOP)
+    y = LogAxis([low, 1.3 * max(peaks.values())], HEIGHT - BOTTOM, TOP)
     parts = [*grid(x, y, "operations a byte", "10⁹ operations a second"), *ceilings(peaks, slopes, x, y, "GB/s")]
     order = {e.symbol: i for i, e in enumerate(p.kernels)}
     colours, labels = _colours(p), []

@@ -240,7 +240,7 @@ class Background:
     def _share(self, package: Package) -> int:
         """Let constants that are there in the same layout be the same memory; the bytes of the others, which are taken
         out of the file into large pages."""
-        memory, own = huge_pages.Pool(), 0
+        memory, own = huge_pages.HugePagePool(), 0
         for i, constant in enumerate(package.constants):
             known = self._pool.find("", constant)
             if known is None:

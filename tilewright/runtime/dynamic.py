@@ -23,7 +23,7 @@ import numpy as np
 from ..support.aligned import address
 from ..support.dtypes import DTYPES
 from ..support.errors import InputError, UsageError
-from ..support.notebook import Text, fragment
+from ..support.notebook import NotebookText, fragment
 from ..support.numbers import size
 from . import arrays
 from .buckets import Buckets
@@ -342,7 +342,7 @@ class DynamicExecutable(Copyable):
             *(sum(getattr(m, f) for m in every) for f in ("arena", "arena_bound", "scratch", "code")),
         )
 
-    def explain(self) -> Text:
+    def explain(self) -> NotebookText:
         """Inputs and outputs, and every part with what it was made for, its kernels and its steps on the host."""
         lines = [
             f"model: {self.name} (specializes itself)",
@@ -365,7 +365,7 @@ class DynamicExecutable(Copyable):
             lines += [f"  {len(calls)} kernel calls, made in {made.part.seconds:.2f} s, for {made.served} sizes so far"]
             lines += _then(made.part)
         lines += self.opening.describe() if self.opening is not None else []
-        return Text("\n".join(lines))
+        return NotebookText("\n".join(lines))
 
     def facts(self) -> dict[str, Any]:
         """What `explain` says, as JSON data: ``model target threads inputs outputs memory programs``. Each of

@@ -32,7 +32,7 @@ from ..program.timeline import Stamps, Timeline
 from ..support import providers
 from ..support.aligned import address, aligned_copy
 from ..support.errors import PackageError, UsageError
-from ..support.notebook import Text
+from ..support.notebook import NotebookText
 from ..support.numbers import count
 from ..support.options import get
 from ..targets import base
@@ -400,9 +400,9 @@ class Executable(Copyable):
             states=self._buffers.nbytes,
         )
 
-    def explain(self) -> Text:
+    def explain(self) -> NotebookText:
         """What was compiled, as text: inputs and outputs, the levels, the kernels, the memory."""
-        return Text(providers.ask("explain")(self._package, self.memory, self.threads))
+        return NotebookText(providers.ask("explain")(self._package, self.memory, self.threads))
 
     def facts(self) -> dict[str, Any]:
         """What `explain` says, as JSON data; see `tilewright.report.explain.facts`."""

@@ -24,7 +24,7 @@ from ..program.states import StateBuffers
 from ..support.aligned import address
 from ..support.errors import InputError, PackageError
 from ..support.formulas import evaluate
-from ..support.notebook import Text
+from ..support.notebook import NotebookText
 from ..support.numbers import count
 from ..targets import base
 from . import arrays
@@ -274,10 +274,10 @@ class OpenExecutable(Executable):
         typical = [v.shape for v in values] == [t.shape for t in self.arguments]
         return make_profile(self, inputs, repeats, counted=typical)
 
-    def explain(self) -> Text:
+    def explain(self) -> NotebookText:
         """What was compiled, as text, and the sizes that have programs of their own."""
         more = self.background.describe() if self.background is not None else []
-        return Text("\n".join([super().explain(), *more]))
+        return NotebookText("\n".join([super().explain(), *more]))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the program for all sizes to one file that `tilewright.load` reads, without those for single sizes;

@@ -16,7 +16,7 @@ HUGE, REGION = 2 << 20, 64 << 20
 ALIGN = 64
 
 
-class Pool:
+class HugePagePool:
     """Memory for arrays that live equally long, in huge pages where the system has them.
 
     Reading weights goes through many pages, each of which the processor must find first: with pages of 2 MB instead of
