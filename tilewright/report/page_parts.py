@@ -134,7 +134,9 @@ def time_axis(total: float, height: int, label: Callable[[float], str]) -> Itera
         )
 
 
-def ceilings(peaks: dict[str, float], slopes: Sequence[tuple[str, float]], x: LogAxis, y: LogAxis, unit: str) -> Iterable[str]:
+def ceilings(
+    peaks: dict[str, float], slopes: Sequence[tuple[str, float]], x: LogAxis, y: LogAxis, unit: str
+) -> Iterable[str]:
     """Peaks as horizontal lines from where the fastest memory reaches them; memories (the fastest
     first, with their unit) as slopes up to the highest."""
     highest = max(peaks.values())

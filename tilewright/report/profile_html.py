@@ -36,7 +36,7 @@ from .page_parts import (
 from .profile_text import above, above_text, disturbance, names, number, percent, seconds, summary
 
 if TYPE_CHECKING:
-    from ..runtime.profile import Entry, Profile
+    from ..runtime.profile import Profile, ProfileEntry
 
 #: rules with a colour of their own, those that take most of the time; the others share one
 COLOURS = 9
@@ -110,7 +110,7 @@ def _colours(p: Profile) -> dict[str, str]:
     return {rule: f"f-{i if i < COLOURS else 'rest'}" for i, rule in enumerate(order)}
 
 
-def _legend(p: Profile, entries: Iterable[Entry]) -> str:
+def _legend(p: Profile, entries: Iterable[ProfileEntry]) -> str:
     """The rules of these entries with their colours."""
     used = {e.rule for e in entries}
     items = (
@@ -121,7 +121,7 @@ def _legend(p: Profile, entries: Iterable[Entry]) -> str:
     return f"<div class='legend'>{''.join(items)}</div>"
 
 
-def _tooltip(entry: Entry) -> str:
+def _tooltip(entry: ProfileEntry) -> str:
     lines = [
         entry.symbol,
         f"{seconds(entry.seconds)}, {percent(entry.share)} of the run, {count(entry.calls, 'call')}",
@@ -241,7 +241,7 @@ def kernels(p: Profile) -> str:
     return f"<div class='table'><div class='row head'>{head}</div>{''.join(rows)}</div>"
 
 
-def _kernel(index: int, e: Entry, facts: Any, colour: str) -> str:
+def _kernel(index: int, e: ProfileEntry, facts: Any, colour: str) -> str:
     slow = why_slow(facts)
     cells: list[tuple[str, float | str, float | None]] = [
         (e.symbol, e.symbol, None),
@@ -271,7 +271,7 @@ def _kernel(index: int, e: Entry, facts: Any, colour: str) -> str:
     )
 
 
-def _details(e: Entry, facts: Any, slow: str) -> str:
+def _details(e: ProfileEntry, facts: Any, slow: str) -> str:
     decisions = ", ".join(f"{k} = {v}" for k, v in dict(facts.get("decisions") or {}).items())
     refused = "\n".join(f"{rule}: {reason}" for rule, reason in facts.get("refused") or ())
     entries = [

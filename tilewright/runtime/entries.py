@@ -106,7 +106,9 @@ class MultiExecutable(Copyable):
         each = sum(e.memory.weights for e in self.entries.values())
         parts = [f"entry {name}\n\n{e.explain()}\n" for name, e in self.entries.items()]
         weights = f"{size(memory['weights'])} ({size(each)} if none were shared)"
-        return NotebookText("\n".join([*parts, f"all entries\n  weights  {weights}\n  states   {size(memory['states'])}"]))
+        return NotebookText(
+            "\n".join([*parts, f"all entries\n  weights  {weights}\n  states   {size(memory['states'])}"])
+        )
 
     def facts(self) -> dict[str, Any]:
         """What `explain` says, as JSON data: ``entries``, each as `Executable.facts`, ``memory`` of all together."""

@@ -51,7 +51,7 @@ _LOOK_AGAIN_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryUsage:
     """Bytes an executable needs. `peak`: weights, states (with the second buffers of those that have two) and one
     context, which is what calls one after the other use; inputs and outputs belong to the caller and are not counted.
     Where weights and code are used in the place in which they are
@@ -388,9 +388,9 @@ class Executable(Copyable):
         return self._package
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryUsage:
         program = self._package.program
-        return Memory(
+        return MemoryUsage(
             weights=sum(t.nbytes for t in program.constants),
             arena=program.arena_size,
             arena_bound=program.arena_bound,

@@ -36,7 +36,7 @@ from ..targets.accelerator.designs import Design, Exploration, Measured, Value
 from ..targets.accelerator.identity import digest_of
 from ..targets.accelerator.target import ChipTarget
 from ..targets.base import find
-from .measure_design import DesignResult, DesignJob, forget, measure
+from .measure_design import DesignJob, DesignResult, forget, measure
 
 #: more points than this are a mistake
 MOST = 10_000
@@ -288,7 +288,13 @@ def _with_models(d: Design, asked: Sequence[DesignJob], answers: Mapping[DesignJ
     return Design(d.parameters, d.area, tuple(a.measured for _, a in found if a.measured is not None))
 
 
-def _measure_all(keys: Mapping[DesignJob, str], answers: dict[DesignJob, DesignResult], store: DesignDatabase, workers: int, watch: Watch) -> bool:
+def _measure_all(
+    keys: Mapping[DesignJob, str],
+    answers: dict[DesignJob, DesignResult],
+    store: DesignDatabase,
+    workers: int,
+    watch: Watch,
+) -> bool:
     """Fills `answers`, keeping what is measured; whether it was interrupted."""
     todo = [job for job in keys if job not in answers]
 

@@ -25,7 +25,7 @@ from ..driver.tuning_database import Machine
 from ..support import children
 from ..support.errors import CompileError, UsageError
 from ..targets.base import Built, Target, Tunable, Tuning
-from .runner import RunnerReply, Request, Subject, KernelTiming, read_message, write_message
+from .runner import KernelTiming, Request, RunnerReply, Subject, read_message, write_message
 from .space import Candidate
 
 #: results of two schedules may differ by this multiple of the tolerance of one

@@ -247,7 +247,9 @@ def _data(subject: Subject) -> dict[str, Any]:
     return {**dataclasses.asdict(subject), "constants": sorted(subject.constants)}
 
 
-def connect(runners: Sequence[str], threads: int, *, target: str = DEFAULT_TARGET, key: bytes | None = None) -> RunnerPool:
+def connect(
+    runners: Sequence[str], threads: int, *, target: str = DEFAULT_TARGET, key: bytes | None = None
+) -> RunnerPool:
     """The fleet of some runners: ``HOST:PORT`` of `tilewright runner`, or ``ray://ADDRESS`` (see `ray_runners`).
 
     UsageError for an address that cannot be read or reached. `key` authenticates HOST:PORT (None:

@@ -30,7 +30,7 @@ from .pretrained import load
 from .quiet import alone, doubt, least_seconds, warning
 from .search import Search
 from .space import Candidate, Space
-from .tasks import TaskProgress, Task, extract_tasks, next_task
+from .tasks import Task, TaskProgress, extract_tasks, next_task
 from .tune_report import TaskReport, TuneReport
 
 if TYPE_CHECKING:

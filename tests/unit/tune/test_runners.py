@@ -22,7 +22,7 @@ from tilewright.support.errors import CompileError, UsageError
 from tilewright.support.options import Options
 from tilewright.targets.base import find
 from tilewright.tune.measure import Died, NoRunners
-from tilewright.tune.remote_runners import RunnerPool, Lost, RunnerHost, connect
+from tilewright.tune.remote_runners import Lost, RunnerHost, RunnerPool, connect
 from tilewright.tune.space import Space
 from tilewright.tune.tasks import task_of
 from tilewright.tune.wire import Channel, Refused, Server, TcpLink, connect_to, key_from
